@@ -1,0 +1,39 @@
+# Language level, warnings, sanitizers and ccache: what holds for every target of this tree.
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
+  message(FATAL_ERROR "GCC ${CMAKE_CXX_COMPILER_VERSION} is too old: Megalith needs GCC 12 or newer, or Clang 16 or newer.")
+elseif(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 16)
+  message(FATAL_ERROR "Clang ${CMAKE_CXX_COMPILER_VERSION} is too old: Megalith needs Clang 16 or newer, or GCC 12 or newer.")
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+
+add_library(megalith_compile_options INTERFACE)
+target_compile_options(megalith_compile_options INTERFACE -Wall -Wextra -Wshadow)
+if(MEGALITH_WERROR)
+  target_compile_options(megalith_compile_options INTERFACE -Werror)
+endif()
+
+if(MEGALITH_SANITIZE)
+  # For everything in the tree, executables included.
+  add_compile_options(-fsanitize=${MEGALITH_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${MEGALITH_SANITIZE})
+  if(MEGALITH_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize-recover=undefined)
+    # Checks that need the type information libtorch keeps to itself.
+    add_compile_options(-fno-sanitize=vptr)
+  endif()
+endif()
+
+find_program(MEGALITH_CCACHE ccache)
+if(MEGALITH_CCACHE)
+  # The sloppiness values are the ones ccache needs to cache files that use a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      ${MEGALITH_CCACHE})
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
+endif()

@@ -1,0 +1,60 @@
+# megalith_add_module(NAME SOURCES … [DEPENDS modules…] [LIBRARIES libraries…] [PRIVATE_LIBRARIES libraries…] [TORCH])
+#
+# One folder under src/megalith = one static library `megalith_<name>`, alias `megalith::<name>`. DEPENDS names modules
+# earlier in the list of docs/architecture.md. TORCH links libtorch and uses the one precompiled header.
+# In an installed package every module is reachable as the one target `megalith::megalith`.
+function(megalith_add_module name)
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;LIBRARIES;PRIVATE_LIBRARIES" ${ARGN})
+  set(target megalith_${name})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  add_library(megalith::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:megalith_compile_options>)
+  foreach(dependency IN LISTS ARG_DEPENDS)
+    target_link_libraries(${target} PUBLIC megalith_${dependency})
+  endforeach()
+  target_link_libraries(${target} PUBLIC ${ARG_LIBRARIES} PRIVATE ${ARG_PRIVATE_LIBRARIES})
+  if(ARG_TORCH)
+    target_link_libraries(${target} PUBLIC megalith_torch)
+    megalith_use_pch(${target})
+  endif()
+  set_property(GLOBAL APPEND PROPERTY MEGALITH_MODULES ${target})
+endfunction()
+
+# The precompiled header is built once, for an otherwise empty library, and reused by every target that includes libtorch.
+function(megalith_use_pch target)
+  if(NOT TARGET megalith_pch)
+    file(WRITE ${PROJECT_BINARY_DIR}/pch.cc "// Carries the precompiled header; see megalith_use_pch.\n")
+    add_library(megalith_pch STATIC ${PROJECT_BINARY_DIR}/pch.cc)
+    target_link_libraries(megalith_pch PRIVATE megalith_torch megalith_compile_options fmt::fmt)
+    target_precompile_headers(megalith_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/pch.h)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM megalith_pch)
+endfunction()
+
+# megalith_add_test(NAME SOURCES … [MODULES modules…] [LIBRARIES …] [TORCH] [LABELS …] [TIMEOUT seconds])
+#
+# One test binary a module, tests/<module>/*_test.cc. CTest sees every test as <module>.<Suite>.<Test>; tests of a suite
+# whose name starts with `Golden` get the label `golden`.
+function(megalith_add_test name)
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;MODULES;LIBRARIES;LABELS" ${ARGN})
+  set(target ${name}_test)
+  add_executable(${target} ${ARG_SOURCES})
+  list(TRANSFORM ARG_MODULES PREPEND megalith_)
+  target_link_libraries(${target} PRIVATE ${ARG_MODULES} ${ARG_LIBRARIES} megalith_test_support
+                        megalith_compile_options GTest::gtest_main)
+  if(ARG_TORCH)
+    megalith_use_pch(${target})
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set(common DISCOVERY_TIMEOUT 60 TEST_PREFIX ${name}. WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  gtest_discover_tests(${target} ${common} TEST_FILTER "-Golden*"
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${name};${ARG_LABELS}")
+  gtest_discover_tests(${target} ${common} TEST_FILTER "Golden*" TEST_LIST ${target}_golden
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${name};golden;${ARG_LABELS}")
+endfunction()

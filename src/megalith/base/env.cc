@@ -1,0 +1,32 @@
+#include "megalith/base/env.h"
+
+#include <cstdlib>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+
+namespace megalith {
+
+std::optional<std::string> env_string(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return std::string(value);
+}
+
+std::optional<int64_t> env_int(const char* name) {
+  const auto text = env_string(name);
+  if (!text) return std::nullopt;
+  const auto value = parse_int(trim(*text));
+  check<ConfigError>(value.has_value(), "environment variable {} is \"{}\"; it must be a whole number", name, *text);
+  return value;
+}
+
+bool env_flag(const char* name) {
+  const std::string text = to_lower(env_string(name).value_or("0"));
+  if (text == "1" || text == "true" || text == "yes" || text == "on") return true;
+  check<ConfigError>(text == "0" || text == "false" || text == "no" || text == "off",
+                     "environment variable {} is \"{}\"; it must be 1 or 0", name, text);
+  return false;
+}
+
+}  // namespace megalith

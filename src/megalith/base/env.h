@@ -1,0 +1,27 @@
+// The environment variables that Megalith itself defines, and the one place that reads any.
+//
+// MEGALITH_* variables describe a machine or a way of looking at a run, never the run: whatever changes the result of
+// training is an option and ends up in args.yaml.
+//
+//   MEGALITH_LOG_LEVEL     trace, debug, info (default), warn, error: how much is said on stderr
+//   MEGALITH_COMM_DEBUG    1: compare operation, shape and dtype on all ranks of a group before every collective
+//   MEGALITH_GOLDEN_DIR    tests only: reference data to use in place of tests/data/golden
+//   MEGALITH_SOCKET_IFNAME network interface for Gloo (also GLOO_SOCKET_IFNAME)
+//
+// Variables of launchers (RANK, WORLD_SIZE, SLURM_*, OMPI_*) are read in comm/rendezvous_env.cc through these functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace megalith {
+
+// The value, or nothing when the variable is unset or empty.
+std::optional<std::string> env_string(const char* name);
+// The value as a whole number; throws ConfigError naming the variable when it is set to something else.
+std::optional<int64_t> env_int(const char* name);
+// True for 1, true, yes, on (any case); false for 0, false, no, off and unset; ConfigError otherwise.
+bool env_flag(const char* name);
+
+}  // namespace megalith
