@@ -1,0 +1,39 @@
+// The output of one child process: read without blocking, cut into lines, passed on with a prefix or to a file.
+#pragma once
+
+#include <deque>
+#include <string>
+
+namespace megalith::comm {
+
+// One stream (stdout or stderr) of one rank.
+class ChildOutput {
+ public:
+  // `target` is the descriptor that lines go to. `prefix` comes before each line. Takes over `source`.
+  ChildOutput(int source, int target, std::string prefix);
+  ~ChildOutput();
+  ChildOutput(ChildOutput&& other) noexcept;
+  ChildOutput& operator=(ChildOutput&&) = delete;
+
+  int source() const { return source_; }
+  bool at_end() const { return source_ < 0; }
+  // Reads what is there and passes on whole lines; at the end of the stream also the rest.
+  void pump();
+  // From now on lines are counted, not passed on.
+  void mute() { muted_ = true; }
+  size_t muted_lines() const { return muted_lines_; }
+  const std::deque<std::string>& last_lines() const { return last_; }
+
+ private:
+  void emit(const std::string& line);
+
+  int source_;
+  const int target_;
+  const std::string prefix_;
+  std::string partial_;
+  std::deque<std::string> last_;
+  bool muted_ = false;
+  size_t muted_lines_ = 0;
+};
+
+}  // namespace megalith::comm

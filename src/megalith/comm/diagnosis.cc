@@ -1,0 +1,62 @@
+#include "megalith/comm/diagnosis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megalith/base/text.h"
+
+namespace megalith::comm {
+
+namespace {
+
+constexpr double kSilentSeconds = 5;  // a status older than this is a sign of a dead or frozen process
+constexpr size_t kListed = 8;         // ranks described one by one
+
+std::string last_words(const TimeoutFacts& facts, int rank) {
+  const auto it = facts.status.find(rank);
+  if (it == facts.status.end()) return "has never been heard of: it did not start or never connected";
+  const double silent = facts.now - it->second.posted_at;
+  if (silent > kSilentSeconds) return fmt::format("{} (silent for {:.0f} s: dead or frozen)", it->second.last, silent);
+  return it->second.last;
+}
+
+}  // namespace
+
+std::vector<int> ranks_not_arrived(const TimeoutFacts& facts) {
+  if (!facts.missing.empty()) return facts.missing;
+  std::vector<int> absent;
+  if (is_point_to_point(facts.op.kind)) return {facts.group.ranks.at(static_cast<size_t>(facts.op.peer))};
+  for (int rank : facts.group.ranks) {
+    if (rank == facts.world_rank) continue;
+    const auto it = facts.status.find(rank);
+    const auto begun = it == facts.status.end() ? 0 : [&] {
+      const auto entry = it->second.begun.find(facts.group.id);
+      return entry == it->second.begun.end() ? uint64_t{0} : entry->second;
+    }();
+    if (begun < facts.op.sequence) absent.push_back(rank);
+  }
+  return absent;
+}
+
+std::string describe_timeout(const TimeoutFacts& facts) {
+  const double limit = std::chrono::duration<double>(facts.limit).count();
+  std::string text = fmt::format("rank {}: {} of group {} (ranks {}) did not finish within {:g} s.", facts.world_rank,
+                                 facts.op.describe(), facts.group.name, list_in_words(facts.group.ranks), limit);
+  const std::vector<int> absent = ranks_not_arrived(facts);
+  if (absent.empty()) {
+    text += "\n  All ranks arrived: the transfer itself is stuck. Check the network and the interface in use"
+            " (megalith doctor --nproc N), and the logs of the other ranks.";
+  } else {
+    text += fmt::format("\n  {} not arrived: {}.", absent.size() == 1 ? "Rank has" : "Ranks have", list_in_words(absent));
+    for (size_t i = 0; i < std::min(kListed, absent.size()); ++i)
+      text += fmt::format("\n    rank {}: {}", absent[i], last_words(facts, absent[i]));
+    text += fmt::format(
+        "\n  Look at rank {} first. If the work between two operations may take longer than {:g} s, raise"
+        " --ddp_timeout.",
+        absent.front(), limit);
+  }
+  return text;
+}
+
+}  // namespace megalith::comm

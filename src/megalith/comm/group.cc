@@ -1,0 +1,305 @@
+#include "megalith/comm/group.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/comm/diagnosis.h"
+#include "megalith/comm/group_internal.h"
+
+namespace megalith::comm {
+
+namespace {
+
+void check_tensor(const GroupState& group, const Op& op, const at::Tensor& tensor, const char* role) {
+  check(tensor.defined(), "{} '{}' of group {}: the {} tensor is undefined", to_string(op.kind), op.label, group.name,
+        role);
+  check(tensor.is_contiguous(), "{} '{}' of group {}: the {} tensor is not contiguous", to_string(op.kind), op.label,
+        group.name, role);
+}
+
+void check_peer(const GroupState& group, const Op& op) {
+  check(op.peer >= 0 && op.peer < static_cast<int>(group.ranks.size()),
+        "{} '{}' of group {}: group rank {} does not exist, the group has {} ranks", to_string(op.kind), op.label,
+        group.name, op.peer, group.ranks.size());
+}
+
+// `whole` holds one block of the shape of `part` for each member.
+void check_blocks(const GroupState& group, const Op& op, const at::Tensor& whole, const at::Tensor& part) {
+  const auto members = static_cast<int64_t>(group.ranks.size());
+  check(whole.numel() == part.numel() * members && whole.scalar_type() == part.scalar_type(),
+        "{} '{}' of group {}: {} elements do not make {} blocks of {}, or the dtypes differ", to_string(op.kind),
+        op.label, group.name, whole.numel(), members, part.numel());
+}
+
+void check_splits(const GroupState& group, const Op& op, const std::vector<int64_t>& splits, const at::Tensor& tensor,
+                  const char* role) {
+  const auto members = static_cast<int64_t>(group.ranks.size());
+  const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
+  if (splits.empty()) {
+    check(rows % members == 0, "{} '{}' of group {}: {} {} rows cannot be cut into {} equal parts; pass splits",
+          to_string(op.kind), op.label, group.name, rows, role, members);
+    return;
+  }
+  const int64_t sum = std::accumulate(splits.begin(), splits.end(), int64_t{0});
+  check(static_cast<int64_t>(splits.size()) == members && sum == rows,
+        "{} '{}' of group {}: {} {} splits with sum {} for {} rows and {} ranks", to_string(op.kind), op.label,
+        group.name, splits.size(), role, sum, rows, members);
+}
+
+void check_op(const GroupState& group, const Op& op) {
+  if (op.kind == OpKind::kBarrier) return;
+  check_tensor(group, op, op.output, "output");
+  if (op.input.defined()) check_tensor(group, op, op.input, "input");
+  switch (op.kind) {
+    case OpKind::kAllGather: check_blocks(group, op, op.output, op.input); break;
+    case OpKind::kReduceScatter: check_blocks(group, op, op.input, op.output); break;
+    case OpKind::kAllToAll:
+      check_splits(group, op, op.input_splits, op.input, "input");
+      check_splits(group, op, op.output_splits, op.output, "output");
+      break;
+    case OpKind::kBroadcast:
+    case OpKind::kSend:
+    case OpKind::kRecv: check_peer(group, op); break;
+    default: break;
+  }
+  const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
+  check(!reduces || op.reduce != ReduceOp::kAvg || op.output.is_floating_point(),
+        "{} '{}' of group {}: avg needs a floating-point tensor, this one is {}", to_string(op.kind), op.label,
+        group.name, c10::toString(op.output.scalar_type()));
+}
+
+// What a group of one rank has to do: move its own data to where the result belongs.
+void run_alone(const Op& op) {
+  check(!is_point_to_point(op.kind), "{} '{}' to itself: a group of one rank has no peer", to_string(op.kind), op.label);
+  if (op.input.defined() && !op.output.is_same(op.input)) op.output.view(-1).copy_(op.input.view(-1));
+}
+
+// `missing`: group ranks known to be absent; empty: the board tells.
+[[noreturn]] void throw_timeout(GroupState& group, const Op& op, const std::vector<int>& missing = {}) {
+  RankState& owner = *group.owner;
+  TimeoutFacts facts;
+  facts.world_rank = owner.rank;
+  facts.group = group;
+  facts.op = op;
+  facts.limit = owner.timeout;
+  for (int member : missing) facts.missing.push_back(group.ranks.at(static_cast<size_t>(member)));
+  if (owner.board) facts.status = owner.board->read(group.ranks);
+  facts.now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const std::string message = describe_timeout(facts);
+  if (owner.board) owner.board->report_failure({owner.rank, message});
+  owner.end_run(message);
+  throw CommError(message);
+}
+
+// A failure inside the transport is most often the echo of another rank's end; that one's words are the ones to show.
+[[noreturn]] void throw_failed(GroupState& group, const Op& op, const std::string& reason) {
+  constexpr std::chrono::milliseconds kPatience{1500};  // the launcher of a rank that died says so within moments
+  const RankState& owner = *group.owner;
+  if (const auto first = owner.board ? owner.board->failure(kPatience) : std::nullopt; first && first->rank != owner.rank)
+    throw PeerFailure(fmt::format("rank {}: ended in {} of group {} because another rank failed: {}", owner.rank,
+                                  op.describe(), group.name, first->reason));
+  throw CommError(fmt::format("rank {}: {} of group {} (ranks {}) failed: {}", owner.rank, op.describe(), group.name,
+                              list_in_words(group.ranks), reason));
+}
+
+}  // namespace
+
+void RankState::end_run(const std::string& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    if (over_.empty()) over_ = reason;
+  }
+  for (const auto& running : recorder.in_flight())
+    if (const auto pending = running.pending.lock()) pending->abort(reason);
+}
+
+void RankState::throw_if_over() {
+  std::lock_guard lock(mutex_);
+  if (!over_.empty()) throw PeerFailure(fmt::format("rank {}: the run is over: {}", rank, over_));
+}
+
+uint64_t GroupState::next_sequence(const Op& op) {
+  return is_point_to_point(op.kind) ? ++transfers[{op.kind, op.peer}] : ++collectives;
+}
+
+void Work::wait() {
+  for (Part& part : std::exchange(parts_, {})) {
+    RankState& owner = *group_->owner;
+    const auto age = owner.recorder.age(part.record);
+    const auto left = std::max(owner.timeout - age, std::chrono::milliseconds(1));
+    bool finished = false;
+    try {
+      finished = part.pending->wait_for(left);
+    } catch (const std::exception& error) {
+      throw_failed(*group_, part.op, error.what());
+    }
+    if (!finished) throw_timeout(*group_, part.op, part.pending->missing());
+    owner.recorder.end(part.record);
+  }
+}
+
+bool Work::done() const {
+  return std::ranges::all_of(parts_, [](const Part& part) { return part.pending->done(); });
+}
+
+const std::string& Group::name() const { return state_->name; }
+int Group::rank() const { return state_->rank; }
+int Group::size() const { return static_cast<int>(state_->ranks.size()); }
+const std::vector<int>& Group::ranks() const { return state_->ranks; }
+
+Work Group::start(Op op) const {
+  check(state_ != nullptr, "{} '{}' on an empty Group; make it with World::group", to_string(op.kind), op.label);
+  GroupState& group = *state_;
+  check_op(group, op);
+  if (size() == 1) {
+    run_alone(op);
+    return {};
+  }
+  RankState& owner = *group.owner;
+  owner.throw_if_over();
+  op.sequence = group.next_sequence(op);
+  Work work;
+  work.group_ = state_;
+  const uint64_t record = owner.recorder.begin(group, op);
+  if (owner.compare && !owner.compare(group, op)) throw_timeout(group, op);
+  if (!group.backend) group.backend = owner.connect(group);
+  auto pending = group.backend->start(op);
+  owner.recorder.started(record, pending);
+  work.parts_.push_back({std::move(pending), record, std::move(op)});
+  return work;
+}
+
+Work Group::start_transfers(const std::vector<Transfer>& transfers, const char* label) const {
+  GroupState& group = *state_;
+  RankState& owner = *group.owner;
+  owner.throw_if_over();
+  std::vector<Op> ops;
+  std::vector<uint64_t> records;
+  for (const Transfer& transfer : transfers) {
+    Op op{.kind = transfer.kind, .label = label, .peer = transfer.peer, .output = transfer.tensor};
+    check(is_point_to_point(op.kind), "batch '{}' of group {}: {} is neither send nor recv", label, group.name,
+          to_string(op.kind));
+    check_op(group, op);
+    check(op.peer != rank(), "batch '{}' of group {}: {} to itself", label, group.name, to_string(op.kind));
+    op.sequence = group.next_sequence(op);
+    records.push_back(owner.recorder.begin(group, op));
+    if (owner.compare && !owner.compare(group, op)) throw_timeout(group, op);
+    ops.push_back(std::move(op));
+  }
+  Work work;
+  work.group_ = state_;
+  if (ops.empty()) return work;
+  if (!group.backend) group.backend = owner.connect(group);
+  auto pending = group.backend->start_batch(ops);
+  for (size_t i = 0; i < ops.size(); ++i) {
+    owner.recorder.started(records[i], pending[i]);
+    work.parts_.push_back({std::move(pending[i]), records[i], std::move(ops[i])});
+  }
+  return work;
+}
+
+// The operations: each names its arguments, start() does the rest; the blocking form waits for the asynchronous one.
+
+Work Group::all_reduce_async(const at::Tensor& tensor, ReduceOp op, const char* label) const {
+  return start({.kind = OpKind::kAllReduce, .label = label, .reduce = op, .output = tensor});
+}
+void Group::all_reduce(const at::Tensor& tensor, ReduceOp op, const char* label) const {
+  all_reduce_async(tensor, op, label).wait();
+}
+
+Work Group::all_gather_async(const at::Tensor& output, const at::Tensor& input, const char* label) const {
+  return start({.kind = OpKind::kAllGather, .label = label, .output = output, .input = input});
+}
+void Group::all_gather(const at::Tensor& output, const at::Tensor& input, const char* label) const {
+  all_gather_async(output, input, label).wait();
+}
+
+Work Group::reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                                 const char* label) const {
+  return start({.kind = OpKind::kReduceScatter, .label = label, .reduce = op, .output = output, .input = input});
+}
+void Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const char* label) const {
+  reduce_scatter_async(output, input, op, label).wait();
+}
+
+Work Group::all_to_all_async(const at::Tensor& output, const at::Tensor& input, std::vector<int64_t> output_splits,
+                             std::vector<int64_t> input_splits, const char* label) const {
+  return start({.kind = OpKind::kAllToAll,
+                .label = label,
+                .output = output,
+                .input = input,
+                .output_splits = std::move(output_splits),
+                .input_splits = std::move(input_splits)});
+}
+void Group::all_to_all(const at::Tensor& output, const at::Tensor& input, std::vector<int64_t> output_splits,
+                       std::vector<int64_t> input_splits, const char* label) const {
+  all_to_all_async(output, input, std::move(output_splits), std::move(input_splits), label).wait();
+}
+
+Work Group::broadcast_async(const at::Tensor& tensor, int root, const char* label) const {
+  return start({.kind = OpKind::kBroadcast, .label = label, .peer = root, .output = tensor});
+}
+void Group::broadcast(const at::Tensor& tensor, int root, const char* label) const {
+  broadcast_async(tensor, root, label).wait();
+}
+
+Work Group::send_async(const at::Tensor& tensor, int peer, const char* label) const {
+  return start_transfers({{OpKind::kSend, tensor, peer}}, label);
+}
+void Group::send(const at::Tensor& tensor, int peer, const char* label) const { send_async(tensor, peer, label).wait(); }
+
+Work Group::recv_async(const at::Tensor& tensor, int peer, const char* label) const {
+  return start_transfers({{OpKind::kRecv, tensor, peer}}, label);
+}
+void Group::recv(const at::Tensor& tensor, int peer, const char* label) const { recv_async(tensor, peer, label).wait(); }
+
+Work Group::batch_async(const std::vector<Transfer>& transfers, const char* label) const {
+  return start_transfers(transfers, label);
+}
+void Group::batch(const std::vector<Transfer>& transfers, const char* label) const {
+  batch_async(transfers, label).wait();
+}
+
+void Group::barrier(const char* label) const { start({.kind = OpKind::kBarrier, .label = label}).wait(); }
+
+std::vector<std::string> Group::all_gather_bytes(const std::string& bytes, const char* label) const {
+  // Lengths first, then every member's bytes padded to the longest.
+  const auto on_device = at::TensorOptions().device(state_->owner->device);
+  const at::Tensor lengths = at::empty({size()}, on_device.dtype(at::kLong));
+  all_gather(lengths, at::full({1}, static_cast<int64_t>(bytes.size()), on_device.dtype(at::kLong)), label);
+  const at::Tensor host_lengths = lengths.cpu();
+  const auto* length = host_lengths.const_data_ptr<int64_t>();
+  const int64_t longest = *std::max_element(length, length + size());
+
+  at::Tensor padded = at::zeros({longest}, at::kByte);
+  std::memcpy(padded.mutable_data_ptr(), bytes.data(), bytes.size());
+  at::Tensor all = at::empty({size() * longest}, on_device.dtype(at::kByte));
+  if (longest > 0) all_gather(all, padded.to(state_->owner->device), label);
+  all = all.cpu();
+
+  std::vector<std::string> parts;
+  const auto* data = reinterpret_cast<const char*>(all.const_data_ptr());
+  for (int r = 0; r < size(); ++r) parts.emplace_back(data + r * longest, static_cast<size_t>(length[r]));
+  return parts;
+}
+
+std::string Group::broadcast_bytes(const std::string& bytes, int root, const char* label) const {
+  const at::Device device = state_->owner->device;
+  at::Tensor length = at::full({1}, static_cast<int64_t>(bytes.size()), at::TensorOptions(at::kLong).device(device));
+  broadcast(length, root, label);
+  const int64_t size_in_bytes = length.item<int64_t>();
+  at::Tensor data = at::zeros({size_in_bytes}, at::kByte);
+  if (rank() == root) std::memcpy(data.mutable_data_ptr(), bytes.data(), bytes.size());
+  data = data.to(device);
+  if (size_in_bytes > 0) broadcast(data, root, label);
+  data = data.cpu();
+  return {reinterpret_cast<const char*>(data.const_data_ptr()), static_cast<size_t>(size_in_bytes)};
+}
+
+}  // namespace megalith::comm

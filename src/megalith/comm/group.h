@@ -1,0 +1,126 @@
+// Group: the collectives and transfers of one set of ranks. The only way in which Megalith's code talks to other ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/comm/op.h"
+
+namespace megalith::comm {
+
+class PendingOp;
+class World;
+struct GroupState;
+
+// Another rank failed, and so this one cannot go on: an echo, not a cause. Carries the first failure's own words.
+class PeerFailure : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+// An operation that has been started. Whoever started it calls wait() before touching the output again (or, for a send,
+// before overwriting the input). Dropping a Work does not stop the operation and its buffers stay alive until it is over,
+// but an error in it is then only seen by the watchdog.
+class [[nodiscard]] Work {
+ public:
+  Work() = default;  // nothing to wait for: a group of one rank
+  // Blocks until the operation is done; on CUDA the current stream waits instead of the host. Throws CommError when it fails
+  // or exceeds the group's time limit; the message names the operation and the ranks that did not arrive. A second call
+  // returns at once.
+  void wait();
+  // True when wait() would not block.
+  bool done() const;
+
+ private:
+  friend class Group;
+  struct Part {
+    std::shared_ptr<PendingOp> pending;
+    uint64_t record = 0;  // the recorder's number
+    Op op;
+  };
+  std::shared_ptr<GroupState> group_;
+  std::vector<Part> parts_;
+};
+
+// One transfer of a batch; see Group::batch.
+struct Transfer {
+  OpKind kind;        // kSend or kRecv
+  at::Tensor tensor;  // read or written; contiguous
+  int peer;           // group rank of the other side
+};
+
+// A set of ranks and this rank's place in it. A small handle: copies share the connection. Made by World::group; connects
+// at the first operation, so that groups nobody uses cost nothing.
+//
+// Rules: all members call the same collectives in the same order; tensors are contiguous and of equal dtype and shape on
+// all members where the comment does not say otherwise; one thread a rank. Ranks in arguments are group ranks. A group of
+// one rank returns at once. Labels are string literals that say what the caller is doing; they appear in error messages.
+class Group {
+ public:
+  Group() = default;  // not usable; assign one from World::group
+
+  const std::string& name() const;        // "tp"
+  int rank() const;                       // this rank's place in the group
+  int size() const;
+  const std::vector<int>& ranks() const;  // world ranks, by group rank
+
+  // Reduces in place over all members; every member ends with the same bits. kAvg divides the sum by size() (floating
+  // point only).
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum, const char* label = "") const;
+  Work all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum, const char* label = "") const;
+
+  // [n, …] of each member -> [size*n, …] on all, in group-rank order. `output` holds size() times as many elements.
+  void all_gather(const at::Tensor& output, const at::Tensor& input, const char* label = "") const;
+  Work all_gather_async(const at::Tensor& output, const at::Tensor& input, const char* label = "") const;
+
+  // [size*n, …] on each -> the sum (…) of block r on member r: [n, …]. The counterpart of all_gather.
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
+                      const char* label = "") const;
+  Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
+                            const char* label = "") const;
+
+  // Row block i of `input` goes to member i; block i of `output` comes from member i. Splits count rows of dimension 0 and
+  // may differ; what a member sends to another must be what that one expects. No splits: equal blocks.
+  void all_to_all(const at::Tensor& output, const at::Tensor& input, std::vector<int64_t> output_splits = {},
+                  std::vector<int64_t> input_splits = {}, const char* label = "") const;
+  Work all_to_all_async(const at::Tensor& output, const at::Tensor& input, std::vector<int64_t> output_splits = {},
+                        std::vector<int64_t> input_splits = {}, const char* label = "") const;
+
+  // The root's tensor on all members, in place.
+  void broadcast(const at::Tensor& tensor, int root, const char* label = "") const;
+  Work broadcast_async(const at::Tensor& tensor, int root, const char* label = "") const;
+
+  // One tensor to one member, which calls recv with the same dtype and number of elements; in order between two ranks. A
+  // send may end only when the other side receives: two ranks that send to each other use batch().
+  void send(const at::Tensor& tensor, int peer, const char* label = "") const;
+  Work send_async(const at::Tensor& tensor, int peer, const char* label = "") const;
+  void recv(const at::Tensor& tensor, int peer, const char* label = "") const;
+  Work recv_async(const at::Tensor& tensor, int peer, const char* label = "") const;
+
+  // Several sends and receives as one operation that cannot deadlock whatever their order.
+  void batch(const std::vector<Transfer>& transfers, const char* label = "") const;
+  Work batch_async(const std::vector<Transfer>& transfers, const char* label = "") const;
+
+  // Returns when all members have called it (on the host, CUDA or not).
+  void barrier(const char* label = "") const;
+
+  // Bytes of any length, which may differ by rank: every member gets all of them, in group-rank order.
+  std::vector<std::string> all_gather_bytes(const std::string& bytes, const char* label = "") const;
+  // The root's bytes on all members; the argument of the others is ignored.
+  std::string broadcast_bytes(const std::string& bytes, int root, const char* label = "") const;
+
+ private:
+  friend class World;
+  explicit Group(std::shared_ptr<GroupState> state) : state_(std::move(state)) {}
+
+  Work start(Op op) const;
+  Work start_transfers(const std::vector<Transfer>& transfers, const char* label) const;
+
+  std::shared_ptr<GroupState> state_;
+};
+
+}  // namespace megalith::comm

@@ -1,0 +1,54 @@
+// What stands behind a Group and what all groups of one rank share.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "megalith/comm/backend.h"
+#include "megalith/comm/op_recorder.h"
+#include "megalith/comm/status_board.h"
+
+namespace megalith::comm {
+
+struct GroupState;
+
+// Compares an operation with what the other members are about to do; throws CommError showing both sides when they differ.
+// False: the others did not say what they do within the time limit.
+using OpComparer = std::function<bool(const GroupState&, const Op&)>;
+
+// Shared by all groups of one rank. Constant after construction but for what synchronises itself.
+struct RankState {
+  int rank = 0;
+  int size = 1;
+  std::chrono::milliseconds timeout{};
+  at::Device device = at::kCPU;  // where the tensors of byte operations live
+  std::function<std::unique_ptr<Backend>(const GroupState&)> connect;
+  OpComparer compare;  // debug mode only; may be empty
+  std::shared_ptr<StatusBoard> board;
+  OpRecorder recorder;
+
+  // Once the run is over, every operation fails with this reason instead of waiting for its limit.
+  void end_run(const std::string& reason);
+  void throw_if_over();
+
+ private:
+  std::mutex mutex_;
+  std::string over_;  // guarded by mutex_; empty while all is well
+};
+
+// One group of one rank. Used by that rank's thread only.
+struct GroupState : GroupInfo {
+  std::shared_ptr<RankState> owner;
+
+  std::unique_ptr<Backend> backend;  // made at the first operation
+  uint64_t collectives = 0;
+  std::map<std::pair<OpKind, int>, uint64_t> transfers;  // by direction and peer
+
+  uint64_t next_sequence(const Op& op);
+};
+
+}  // namespace megalith::comm

@@ -1,0 +1,14 @@
+// In place of nccl_backend.cc in a build without CUDA.
+#include "megalith/base/error.h"
+#include "megalith/comm/c10d_backend.h"
+#include "megalith/comm/world.h"
+
+namespace megalith::comm {
+
+bool nccl_available() { return false; }
+
+std::unique_ptr<Backend> make_nccl_backend(const C10dGroup&, const std::string& name) {
+  throw InternalError("group " + name + " asks for NCCL in a build without CUDA");
+}
+
+}  // namespace megalith::comm

@@ -1,0 +1,46 @@
+// What one communication operation is: the words that the recorder, the watchdog, debug mode and error messages share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace megalith::comm {
+
+enum class ReduceOp { kSum, kAvg, kMax, kMin };
+
+enum class OpKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier, kSend, kRecv };
+
+const char* to_string(ReduceOp op);
+const char* to_string(OpKind kind);
+inline bool is_point_to_point(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv; }
+
+// One operation as this rank asked for it. Cheap to make: no text is formatted until somebody wants to read it.
+struct Op {
+  OpKind kind = OpKind::kBarrier;
+  // What the caller is doing ("grad_norm"); a string literal, or text that outlives the operation.
+  const char* label = "";
+  ReduceOp reduce = ReduceOp::kSum;
+  // Group rank of the root (broadcast) or of the other side (send, recv); -1 otherwise.
+  int peer = -1;
+  at::Tensor output;  // written; for all_reduce, broadcast, recv also (or only) read
+  at::Tensor input;   // undefined where the operation works in place
+  // Rows per rank of dimension 0, all_to_all only; empty means equal parts.
+  std::vector<int64_t> output_splits;
+  std::vector<int64_t> input_splits;
+
+  // Place among the collectives of its group, from 1, the same on all members; for send and recv the place among those
+  // between the two ranks in that direction. Set by Group.
+  uint64_t sequence = 0;
+
+  // "all_reduce 'grad_norm' #12, float32 [4, 8], sum"
+  std::string describe() const;
+  // What must be equal on all members of the group: kind, dtype, shape, reduction, root. Splits differ by rank and are
+  // left out, and so is the label.
+  std::string signature() const;
+};
+
+}  // namespace megalith::comm

@@ -1,0 +1,99 @@
+#include "megalith/comm/op_recorder.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+
+namespace megalith::comm {
+
+namespace {
+
+constexpr size_t kKept = 64;  // finished operations that are remembered
+
+double seconds(OpRecorder::Clock::duration span) { return std::chrono::duration<double>(span).count(); }
+
+}  // namespace
+
+std::string RankStatus::to_json() const {
+  return nlohmann::json{{"rank", rank}, {"posted_at", posted_at}, {"last", last}, {"begun", begun}}.dump();
+}
+
+RankStatus RankStatus::from_json(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  check(json.is_object(), "a rank's status in the store is not JSON: {}", text);
+  return {json.at("rank"), json.at("posted_at"), json.at("last"), json.at("begun")};
+}
+
+uint64_t OpRecorder::begin(const GroupInfo& group, const Op& op) {
+  std::lock_guard lock(mutex_);
+  const uint64_t record = next_record_++;
+  running_.emplace(record, InFlight{&group, op, Clock::now(), {}});
+  if (!is_point_to_point(op.kind)) begun_[group.id] = op.sequence;
+  return record;
+}
+
+void OpRecorder::started(uint64_t record, const std::shared_ptr<PendingOp>& pending) {
+  std::lock_guard lock(mutex_);
+  if (const auto it = running_.find(record); it != running_.end()) it->second.pending = pending;
+}
+
+void OpRecorder::end(uint64_t record) {
+  std::lock_guard lock(mutex_);
+  const auto it = running_.find(record);
+  if (it == running_.end()) return;
+  const InFlight& what = it->second;
+  finished_.push_back({what.op.kind, what.op.label, what.op.sequence, what.group, what.begun, Clock::now()});
+  if (finished_.size() > kKept) finished_.pop_front();
+  running_.erase(it);
+}
+
+std::chrono::milliseconds OpRecorder::age(uint64_t record) const {
+  std::lock_guard lock(mutex_);
+  const auto it = running_.find(record);
+  if (it == running_.end()) return std::chrono::milliseconds(0);
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - it->second.begun);
+}
+
+RankStatus OpRecorder::status(int rank) const {
+  std::lock_guard lock(mutex_);
+  RankStatus status;
+  status.rank = rank;
+  status.posted_at = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  status.begun = begun_;
+  const auto now = Clock::now();
+  if (!running_.empty()) {
+    const InFlight& oldest = running_.begin()->second;
+    status.last =
+        fmt::format("in {} of {} for {:.1f} s", oldest.op.describe(), oldest.group->name, seconds(now - oldest.begun));
+  } else if (!finished_.empty()) {
+    const Finished& last = finished_.back();
+    status.last = fmt::format("finished {}{} #{} of {} {:.1f} s ago", to_string(last.kind),
+                              *last.label != '\0' ? fmt::format(" '{}'", last.label) : "", last.sequence,
+                              last.group->name, seconds(now - last.ended));
+  } else {
+    status.last = "started, no operation yet";
+  }
+  return status;
+}
+
+std::vector<OpRecorder::InFlight> OpRecorder::in_flight() const {
+  std::lock_guard lock(mutex_);
+  std::vector<InFlight> list;
+  for (const auto& [record, running] : running_) list.push_back(running);
+  return list;
+}
+
+std::vector<std::string> OpRecorder::recent() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> lines;
+  const auto now = Clock::now();
+  for (const Finished& op : finished_)
+    lines.push_back(fmt::format("{:.1f} s ago  {} '{}' #{} of {}: {:.1f} ms", seconds(now - op.ended),
+                                to_string(op.kind), op.label, op.sequence, op.group->name,
+                                1e3 * seconds(op.ended - op.begun)));
+  return lines;
+}
+
+}  // namespace megalith::comm

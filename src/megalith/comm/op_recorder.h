@@ -1,0 +1,79 @@
+// OpRecorder: what a rank's communication is doing and has done, for the watchdog and for error messages.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "megalith/comm/backend.h"
+#include "megalith/comm/op.h"
+
+namespace megalith::comm {
+
+// Which ranks a group has and how it is called.
+struct GroupInfo {
+  std::string id;  // equal on all members, unique among the groups of a run: "tp:0,1,2,3"
+  std::string name;
+  std::vector<int> ranks;  // world ranks, by group rank
+  int rank = 0;            // this rank's place
+};
+
+// What one rank was last doing, as the others get to see it.
+struct RankStatus {
+  int rank = -1;
+  double posted_at = 0;   // seconds since the epoch, the poster's clock
+  std::string last;       // "in all_reduce 'loss' #12 of tp for 3.1 s", "finished barrier #2 of world 0.4 s ago"
+  // Group id -> sequence number of the last collective begun there: tells who has arrived.
+  std::map<std::string, uint64_t> begun;
+
+  std::string to_json() const;
+  static RankStatus from_json(const std::string& text);
+};
+
+// Thread-safe. One a rank. begin/end cost a lock and a few stores: no formatting.
+class OpRecorder {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct InFlight {
+    const GroupInfo* group;  // lives as long as the World
+    Op op;
+    Clock::time_point begun;
+    std::weak_ptr<PendingOp> pending;
+  };
+
+  // `group` outlives the recorder: World keeps every group it has made.
+  uint64_t begin(const GroupInfo& group, const Op& op);
+  // Attaches what abort() needs; called once the backend has started the operation.
+  void started(uint64_t record, const std::shared_ptr<PendingOp>& pending);
+  void end(uint64_t record);
+
+  std::chrono::milliseconds age(uint64_t record) const;
+  RankStatus status(int rank) const;
+  std::vector<InFlight> in_flight() const;
+  // "12.3 s ago  all_reduce 'loss' #12 of tp: 0.2 ms", newest last; at most the last 64 operations.
+  std::vector<std::string> recent() const;
+
+ private:
+  struct Finished {
+    OpKind kind;
+    const char* label;
+    uint64_t sequence;
+    const GroupInfo* group;
+    Clock::time_point begun, ended;
+  };
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  uint64_t next_record_ = 1;
+  std::map<uint64_t, InFlight> running_;
+  std::deque<Finished> finished_;
+  std::map<std::string, uint64_t> begun_;
+};
+
+}  // namespace megalith::comm

@@ -1,0 +1,218 @@
+#include "megalith/comm/store_link.h"
+
+#include <fmt/format.h>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/comm/diagnosis.h"
+
+namespace megalith::comm {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kGrace{3000};  // for a rank's own thread to notice that the run is over
+constexpr int kLostBeats = 4;         // failed beats in a row that mean: the store is gone
+
+// Often enough to tell a stuck rank from a slow one, seldom enough for one store to serve thousands of ranks.
+milliseconds beat(int world_size) { return milliseconds(500) + milliseconds(world_size / 5); }
+
+// Outside of any generation: launchers use it, too.
+constexpr const char* kFailureKey = "megalith/failure";
+
+constexpr const char* kStoreGone = "the store is gone: the launcher, or the rank that served it, has ended";
+
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+std::string status_key(int rank) { return fmt::format("status/{}", rank); }
+
+}  // namespace
+
+void report_failure_in(c10d::Store& store, const Failure& failure) {
+  store.compareSet(kFailureKey, std::string(), fmt::format("{}\n{}", failure.rank, failure.reason));
+}
+
+std::optional<Failure> failure_in(c10d::Store& store) {
+  if (!store.check({kFailureKey})) return std::nullopt;
+  const std::string text = store.get_to_str(kFailureKey);
+  const size_t cut = text.find('\n');
+  return Failure{static_cast<int>(parse_int(text.substr(0, cut)).value_or(-1)), text.substr(cut + 1)};
+}
+
+StoreLink::StoreLink(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size)
+    : world_size_(world_size), shared_(store) {
+  // Ranks connect equally often, so that each can count for itself which generation this is.
+  const int64_t generation = store->add(fmt::format("megalith/connected/{}", rank), 1);
+  prefix_ = fmt::format("megalith/{}", generation);
+  store_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, store);
+}
+
+StoreLink::Connections StoreLink::connect_anew() const {
+  const auto shared = shared_->clone();
+  return {shared, c10::make_intrusive<c10d::PrefixStore>(prefix_, shared)};
+}
+
+StoreLink::~StoreLink() { stop(); }
+
+std::map<int, RankStatus> StoreLink::read(const std::vector<int>& ranks) {
+  std::map<int, RankStatus> found;
+  try {
+    for (int rank : ranks)
+      if (store_->check({status_key(rank)})) found[rank] = RankStatus::from_json(store_->get_to_str(status_key(rank)));
+  } catch (const std::exception&) {
+    // The store is gone; the message does without.
+  }
+  return found;
+}
+
+void StoreLink::report_failure(const Failure& failure) {
+  try {
+    report_failure_in(*shared_, failure);
+  } catch (const std::exception&) {
+    // The store is gone: the others notice that by themselves.
+  }
+}
+
+std::optional<Failure> StoreLink::failure(milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  try {
+    while (true) {
+      if (auto found = failure_in(*shared_)) return found;
+      if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+  } catch (const std::exception&) {
+    return Failure{-1, kStoreGone};
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> StoreLink::store_for(const std::string& group_id) {
+  return c10::make_intrusive<c10d::PrefixStore>("group/" + group_id, connect_anew().generation);
+}
+
+bool StoreLink::compare(const GroupState& group, const Op& op) {
+  const bool transfer = is_point_to_point(op.kind);
+  const int sender = op.kind == OpKind::kRecv ? op.peer : group.rank;
+  const auto key = [&](int member, uint64_t sequence) {
+    return transfer ? fmt::format("op/{}/{}>{}/{}", group.id, sender, sender == group.rank ? op.peer : group.rank, sequence)
+                    : fmt::format("op/{}/{}/{}", group.id, sequence, member);
+  };
+  // For a transfer the sides are a send and a recv: dtype and size must agree, the shape need not.
+  const std::string signature = transfer ? fmt::format("{} {}", c10::toString(op.output.scalar_type()), op.output.numel())
+                                         : op.signature();
+  if (op.kind != OpKind::kRecv) store_->set(key(group.rank, op.sequence), signature + "\n" + op.describe());
+  if (op.kind == OpKind::kSend) return true;
+
+  for (int member = 0; member < static_cast<int>(group.ranks.size()); ++member) {
+    if (member == group.rank || (transfer && member != op.peer)) continue;
+    const auto deadline = std::chrono::steady_clock::now() + group.owner->timeout;
+    while (!store_->check({key(member, op.sequence)})) {
+      group.owner->throw_if_over();
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    const std::string theirs = store_->get_to_str(key(member, op.sequence));
+    const size_t cut = theirs.find('\n');
+    if (theirs.substr(0, cut) == signature) continue;
+    const std::string message = fmt::format(
+        "the ranks of group {} do not do the same thing:\n  rank {}: {}\n  rank {}: {}", group.name, group.owner->rank,
+        op.describe(), group.ranks[static_cast<size_t>(member)], theirs.substr(cut + 1));
+    report_failure({group.owner->rank, message});
+    throw CommError(message);
+  }
+  // Whoever has posted number n has read all of n - 1; so n - 2 is read by everyone who can still be at n - 1.
+  if (!transfer && op.sequence > 2) store_->deleteKey(key(group.rank, op.sequence - 2));
+  return true;
+}
+
+void StoreLink::watch(std::shared_ptr<RankState> state, std::function<void(const std::string&)> on_stuck) {
+  state_ = std::move(state);
+  on_stuck_ = std::move(on_stuck);
+  watchdog_ = std::thread([this] { run_watchdog(); });
+}
+
+void StoreLink::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  stopping_.notify_all();
+  if (watchdog_.joinable()) watchdog_.join();
+}
+
+bool StoreLink::pause(milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return !stopping_.wait_for(lock, time, [&] { return stop_; });
+}
+
+void StoreLink::run_watchdog() {
+  std::optional<std::string> over;
+  int lost = 0;
+  Connections own;
+  do {
+    try {
+      if (!own.shared) own = connect_anew();
+      over = look_around(own);
+      lost = 0;
+    } catch (const std::exception&) {
+      if (++lost >= kLostBeats) over = kStoreGone;
+    }
+    if (over) break;
+  } while (pause(beat(world_size_)));
+  if (!over) return;
+  state_->end_run(*over);
+  if (pause(kGrace) && on_stuck_) on_stuck_(*over);
+}
+
+std::optional<std::string> StoreLink::look_around(const Connections& own) {
+  own.generation->set(status_key(state_->rank), state_->recorder.status(state_->rank).to_json());
+  if (auto found = failure_in(*own.shared)) return found->reason;
+  return overdue_operation();
+}
+
+std::optional<std::string> StoreLink::overdue_operation() {
+  // The rank's own thread reports at the limit. It cannot when it waits for the GPU, or never asks for the result.
+  const auto limit = state_->timeout + milliseconds(2000);
+  for (const auto& running : state_->recorder.in_flight()) {
+    if (std::chrono::steady_clock::now() - running.begun < limit) continue;
+    if (const auto pending = running.pending.lock(); pending && pending->done()) continue;
+    TimeoutFacts facts;
+    facts.world_rank = state_->rank;
+    facts.group = *running.group;
+    facts.op = running.op;
+    facts.limit = state_->timeout;
+    facts.status = read(facts.group.ranks);
+    facts.now = now();
+    const std::string message = describe_timeout(facts);
+    report_failure({state_->rank, message});
+    return message;
+  }
+  return std::nullopt;
+}
+
+bool StoreLink::meet_at_end(milliseconds limit, bool serves_store) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  const auto counted_to = [&](const char* key, int64_t goal) {
+    while (store_->add(key, 0) < goal) {
+      if (std::chrono::steady_clock::now() >= deadline || failure_in(*shared_)) return false;
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+    return true;
+  };
+  try {
+    store_->add("closing", 1);
+    if (!counted_to("closing", world_size_)) return false;
+    // The rank that serves the store goes last: the others have to see that all have arrived.
+    if (serves_store) return counted_to("gone", world_size_ - 1);
+    store_->add("gone", 1);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace megalith::comm

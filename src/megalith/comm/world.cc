@@ -1,0 +1,212 @@
+#include "megalith/comm/world.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/comm/c10d_backend.h"
+#include "megalith/comm/group_internal.h"
+#include "megalith/comm/lazy_backend.h"
+#include "megalith/comm/pairwise_backend.h"
+#include "megalith/comm/store_link.h"
+#include "megalith/comm/thread_backend.h"
+
+namespace megalith::comm {
+
+namespace {
+
+// The board of ranks that are threads: everybody's recorder is at hand.
+class ThreadBoard : public StatusBoard {
+ public:
+  explicit ThreadBoard(std::vector<std::weak_ptr<RankState>> ranks) : ranks_(std::move(ranks)) {}
+
+  std::map<int, RankStatus> read(const std::vector<int>& ranks) override {
+    std::map<int, RankStatus> found;
+    for (int rank : ranks)
+      if (const auto state = ranks_.at(static_cast<size_t>(rank)).lock()) found[rank] = state->recorder.status(rank);
+    return found;
+  }
+  void report_failure(const Failure& failure) override {
+    {
+      std::lock_guard lock(mutex_);
+      if (failure_) return;
+      failure_ = failure;
+    }
+    for (const auto& rank : ranks_)
+      if (const auto state = rank.lock()) state->end_run(failure.reason);
+  }
+  std::optional<Failure> failure(std::chrono::milliseconds) override {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  const std::vector<std::weak_ptr<RankState>> ranks_;
+  std::mutex mutex_;
+  std::optional<Failure> failure_;  // guarded by mutex_
+};
+
+// The address that Gloo binds: loopback when all ranks are here, else the one that reaches the store. Empty: let Gloo choose.
+std::string gloo_host(const Rendezvous& place) {
+  if (place.local_world_size == place.world_size) return "127.0.0.1";
+  const auto route = route_to(place.master_addr, place.master_port);
+  // The machine of rank 0 reaches itself through loopback; the other machines could not connect to that.
+  return !route || route->address.starts_with("127.") || route->address == "::1" ? "" : route->address;
+}
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+std::shared_ptr<RankState> make_state(int rank, int size, const WorldOptions& options) {
+  auto state = std::make_shared<RankState>();
+  state->rank = rank;
+  state->size = size;
+  state->timeout = options.timeout;
+  return state;
+}
+
+}  // namespace
+
+std::string resolve_backend(const std::string& requested, bool on_cuda, bool built_with_nccl) {
+  const std::string name = to_lower(requested);
+  if (name.empty()) return on_cuda && built_with_nccl ? "nccl" : "gloo";
+  if (name == "gloo") return name;
+  if (name == "nccl") {
+    check<ConfigError>(built_with_nccl, "backend nccl: this build has no CUDA support. Build with `cmake --preset cuda`, or"
+                                        " use gloo.");
+    check<ConfigError>(on_cuda, "backend nccl moves CUDA tensors only and this run is on the CPU. Use gloo, or leave the"
+                                " backend unset.");
+    return name;
+  }
+  static const std::map<std::string, std::string> kOthers{
+      {"hccl", "the library of Ascend NPUs"},   {"rccl", "the library of AMD GPUs"},
+      {"mpi", "MPI, which libtorch is not built with"}, {"ucc", "UCC, which libtorch is not built with"},
+      {"xccl", "the library of Intel GPUs"},    {"ccl", "the library of Intel CPUs and GPUs"},
+      {"oneccl", "the library of Intel CPUs and GPUs"}, {"cncl", "the library of Cambricon MLUs"},
+      {"mccl", "the library of Moore Threads GPUs"}, {"fake", "a stand-in without communication"}};
+  const auto known = kOthers.find(name);
+  throw ConfigError(known == kOthers.end()
+                        ? fmt::format("backend \"{}\" is not known. Supported: nccl (CUDA), gloo (CPU).", requested)
+                        : fmt::format("backend {} ({}) is not supported. Supported: nccl (CUDA), gloo (CPU).", name,
+                                      known->second));
+}
+
+World::World(Rendezvous place, std::string backend, std::shared_ptr<RankState> state)
+    : place_(std::move(place)), backend_(std::move(backend)), state_(std::move(state)) {}
+
+World::~World() {
+  if (link_) link_->stop();
+  // The board and the state know each other; let go of both. Groups that outlive the World fail instead of hanging.
+  state_->end_run("the World of this rank is gone");
+  state_->connect = nullptr;
+  state_->compare = nullptr;
+  state_->board = nullptr;
+}
+
+std::unique_ptr<World> World::connect(const Rendezvous& place, const WorldOptions& options) {
+  auto state = make_state(place.rank, place.world_size, options);
+  if (place.alone()) return std::unique_ptr<World>(new World(place, "none", state));
+
+  const std::string backend = resolve_backend(options.backend, options.device.is_cuda(), nccl_available());
+  state->device = backend == "nccl" ? options.device : at::Device(at::kCPU);
+  auto link =
+      std::make_shared<StoreLink>(connect_store(place, options.connect_timeout), place.rank, place.world_size);
+  state->board = link;
+  if (options.debug)
+    state->compare = [board = link.get()](const GroupState& group, const Op& op) { return board->compare(group, op); };
+  state->connect = [link = link.get(), backend, interface = options.interface, host = gloo_host(place),
+                    timeout = options.timeout](const GroupState& group) -> std::unique_ptr<Backend> {
+    const int rank = group.rank;
+    const int size = static_cast<int>(group.ranks.size());
+    if (backend == "nccl") return make_nccl_backend({link->store_for(group.id), rank, size, timeout}, group.name);
+    const auto connect_members = [=](const std::string& id, int member, int members) {
+      const C10dGroup parts{link->store_for(id), member, members, timeout};
+      return make_lazy_backend([=] { return make_gloo_backend(parts, interface, host); });
+    };
+    return make_pairwise_backend(
+        rank, [=, id = group.id] { return connect_members(id, rank, size); },
+        [=, id = group.id](int peer) {
+          const auto [low, high] = std::minmax(rank, peer);
+          return connect_members(fmt::format("{}/{}-{}", id, low, high), rank == low ? 0 : 1, 2);
+        });
+  };
+  std::unique_ptr<World> world(new World(place, backend, state));
+  world->link_ = link;
+  link->watch(state, options.on_stuck);
+  return world;
+}
+
+std::vector<std::unique_ptr<World>> World::in_process(int size, const WorldOptions& options) {
+  check(size >= 1, "an in-process world of {} ranks", size);
+  const auto hub = std::make_shared<ThreadHub>();
+  std::vector<std::shared_ptr<RankState>> states;
+  for (int rank = 0; rank < size; ++rank) states.push_back(make_state(rank, size, options));
+  const auto board = std::make_shared<ThreadBoard>(std::vector<std::weak_ptr<RankState>>(states.begin(), states.end()));
+
+  std::vector<std::unique_ptr<World>> worlds;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto& state = states[static_cast<size_t>(rank)];
+    state->board = board;
+    state->connect = [hub](const GroupState& group) {
+      return hub->connect(group.id, group.rank, static_cast<int>(group.ranks.size()));
+    };
+    Rendezvous place;
+    place.rank = place.local_rank = rank;
+    place.world_size = place.local_world_size = size;
+    place.source = "threads of one process";
+    worlds.emplace_back(new World(place, size == 1 ? "none" : "threads", state));
+  }
+  return worlds;
+}
+
+int World::rank() const { return state_->rank; }
+int World::size() const { return state_->size; }
+
+Group World::world() { return group("world", all_ranks(size())); }
+
+Group World::group(const std::string& name, const std::vector<int>& ranks) {
+  check(std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end(), "group {}: the ranks {} do not ascend", name, list_in_words(ranks));
+  const auto own = std::ranges::find(ranks, rank());
+  check(own != ranks.end(), "group {}: rank {} is not one of its ranks {}", name, rank(), list_in_words(ranks));
+  check(ranks.front() >= 0 && ranks.back() < size(), "group {}: ranks {} of a world of {}", name, list_in_words(ranks),
+        size());
+  const std::string id = fmt::format("{}:{}", name, fmt::join(ranks, ","));
+  std::shared_ptr<GroupState>& state = groups_[id];
+  if (!state) {
+    state = std::make_shared<GroupState>();
+    state->id = id;
+    state->name = name;
+    state->ranks = ranks;
+    state->rank = static_cast<int>(own - ranks.begin());
+    state->owner = state_;
+  }
+  return Group(state);
+}
+
+int World::connected_groups() const {
+  return static_cast<int>(std::ranges::count_if(groups_, [](const auto& entry) { return entry.second->backend != nullptr; }));
+}
+
+void World::report_failure(const std::string& reason) {
+  if (state_->board) state_->board->report_failure({rank(), reason});
+}
+
+void World::close() {
+  if (size() > 1 && link_) {
+    const bool all_here = link_->meet_at_end(state_->timeout, place_.hosts_store);
+    link_->stop();
+    for (const auto& [id, group] : groups_) group->backend.reset();
+    check<CommError>(all_here, "rank {}: the other ranks did not come to the end of the run; see their logs", rank());
+  }
+}
+
+std::vector<std::string> World::recent_operations() const { return state_->recorder.recent(); }
+
+}  // namespace megalith::comm

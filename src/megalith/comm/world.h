@@ -1,0 +1,89 @@
+// World: one rank's connection to all others. Makes groups; watches over them; ends the run cleanly.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "megalith/comm/group.h"
+#include "megalith/comm/op_recorder.h"
+#include "megalith/comm/rendezvous.h"
+
+namespace megalith::comm {
+
+class StoreLink;
+struct RankState;
+
+struct WorldOptions {
+  // What moves the bytes: "gloo", "nccl", or empty for the device's own (NCCL on CUDA, Gloo on CPU).
+  std::string backend;
+  at::Device device = at::kCPU;
+  // Limit of each operation (ddp_timeout).
+  std::chrono::milliseconds timeout = std::chrono::seconds(1800);
+  // Limit for reaching the store at the start.
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
+  // Compare operation, dtype and shape on all members before each collective (MEGALITH_COMM_DEBUG).
+  bool debug = false;
+  // Network interface for Gloo; empty: the one that reaches the store.
+  std::string interface;
+  // Called on the watchdog's thread when another rank has failed, or an operation is stuck, while this rank's own thread does
+  // not notice (it computes, or waits for the GPU). Expected to end the process. Processes only.
+  std::function<void(const std::string& reason)> on_stuck;
+};
+
+// The backend that `requested` (may be empty) and the device call for: "nccl" or "gloo". Names of other platforms' libraries
+// (hccl, rccl, mpi, ucc, xccl, …) are known and refused with the reason; NCCL without CUDA likewise. Throws ConfigError.
+std::string resolve_backend(const std::string& requested, bool on_cuda, bool built_with_nccl);
+// Whether this build can use NCCL.
+bool nccl_available();
+
+// Not copyable; groups made from it must not be used after it is gone. One thread a rank.
+class World {
+ public:
+  // Joins the other processes. Collective only in that all ranks must do it within `connect_timeout`.
+  static std::unique_ptr<World> connect(const Rendezvous& place, const WorldOptions& options);
+  // `size` ranks for `size` threads of this process; element r is for the thread of rank r.
+  static std::vector<std::unique_ptr<World>> in_process(int size, const WorldOptions& options = {});
+
+  // Leaves without waiting for the others. After a run that went well call close() first.
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int rank() const;
+  int size() const;
+  const std::string& backend() const { return backend_; }  // "gloo", "nccl", "threads" or "none" (one rank)
+  const Rendezvous& place() const { return place_; }
+
+  // All ranks.
+  Group world();
+  // The group with these world ranks (ascending, this rank among them). No communication: it connects at its first operation.
+  // The same name and ranks give the same group; the same ranks under two names are two groups with their own connections.
+  Group group(const std::string& name, const std::vector<int>& ranks);
+  // How many groups have connected so far.
+  int connected_groups() const;
+
+  // Tells all other ranks that this one has failed, so that they end soon and say why.
+  void report_failure(const std::string& reason);
+  // Waits until all ranks have called it (at most the operations' time limit), then leaves. No operation may follow.
+  void close();
+
+  // The last operations, newest last; for a post-mortem.
+  std::vector<std::string> recent_operations() const;
+
+ private:
+  World(Rendezvous place, std::string backend, std::shared_ptr<RankState> state);
+
+  Rendezvous place_;
+  std::string backend_;
+  std::shared_ptr<RankState> state_;
+  std::map<std::string, std::shared_ptr<GroupState>> groups_;  // by id
+  std::shared_ptr<StoreLink> link_;  // only for processes
+};
+
+}  // namespace megalith::comm

@@ -1,0 +1,74 @@
+#include "megalith/comm/diagnosis.h"
+
+#include <gtest/gtest.h>
+
+namespace megalith::comm {
+namespace {
+
+TimeoutFacts facts() {
+  TimeoutFacts facts;
+  facts.world_rank = 0;
+  facts.group = {"tp:0,1,2,3", "tp", {0, 1, 2, 3}, 0};
+  facts.op.kind = OpKind::kAllReduce;
+  facts.op.label = "loss";
+  facts.op.sequence = 12;
+  facts.limit = std::chrono::seconds(5);
+  facts.now = 1000;
+  facts.status[1] = {1, 999.5, "in all_reduce 'loss' #12 of tp for 4.1 s", {{"tp:0,1,2,3", 12}}};
+  facts.status[2] = {2, 999.5, "finished all_gather 'x' #11 of tp 6.0 s ago", {{"tp:0,1,2,3", 11}}};
+  return facts;
+}
+
+TEST(Diagnosis, WhoHasNotArrived) { EXPECT_EQ(ranks_not_arrived(facts()), (std::vector<int>{2, 3})); }
+
+TEST(Diagnosis, WhatTheBackendKnowsGoesFirst) {
+  TimeoutFacts known = facts();
+  known.missing = {3};
+  EXPECT_EQ(ranks_not_arrived(known), std::vector<int>{3});
+}
+
+TEST(Diagnosis, TheMessageTellsTheOperationTheRanksAndTheirLastWords) {
+  const std::string text = describe_timeout(facts());
+  for (const char* part :
+       {"rank 0: all_reduce 'loss' #12", "group tp (ranks 0, 1, 2 and 3)", "within 5 s", "Ranks have not arrived: 2 and 3",
+        "rank 2: finished all_gather 'x' #11 of tp 6.0 s ago", "rank 3: has never been heard of", "--ddp_timeout"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in:\n" << text;
+}
+
+TEST(Diagnosis, ASilentRankIsCalledDead) {
+  TimeoutFacts old = facts();
+  old.status[2].posted_at = 960;
+  EXPECT_NE(describe_timeout(old).find("silent for 40 s: dead or frozen"), std::string::npos);
+}
+
+TEST(Diagnosis, WhenAllArrivedTheNetworkIsToBlame) {
+  TimeoutFacts all = facts();
+  all.status[2].begun["tp:0,1,2,3"] = 12;
+  all.status[3] = {3, 999.5, "in all_reduce", {{"tp:0,1,2,3", 12}}};
+  EXPECT_NE(describe_timeout(all).find("All ranks arrived"), std::string::npos);
+}
+
+TEST(Diagnosis, StatusSurvivesTheStore) {
+  const RankStatus before = facts().status[2];
+  const RankStatus after = RankStatus::from_json(before.to_json());
+  EXPECT_EQ(after.rank, before.rank);
+  EXPECT_EQ(after.last, before.last);
+  EXPECT_EQ(after.begun, before.begun);
+}
+
+TEST(OpRecorder, TellsWhatIsAndWhatWas) {
+  const GroupInfo group{"tp:0,1", "tp", {0, 1}, 0};
+  OpRecorder recorder;
+  EXPECT_EQ(recorder.status(0).last, "started, no operation yet");
+  Op op{.kind = OpKind::kBarrier, .label = "step", .sequence = 3};
+  const uint64_t record = recorder.begin(group, op);
+  EXPECT_NE(recorder.status(0).last.find("in barrier 'step' #3 of tp"), std::string::npos);
+  EXPECT_EQ(recorder.status(0).begun.at("tp:0,1"), 3u);
+  recorder.end(record);
+  EXPECT_NE(recorder.status(0).last.find("finished barrier 'step' #3 of tp"), std::string::npos);
+  for (int i = 0; i < 100; ++i) recorder.end(recorder.begin(group, op));
+  EXPECT_EQ(recorder.recent().size(), 64u);
+}
+
+}  // namespace
+}  // namespace megalith::comm

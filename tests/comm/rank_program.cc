@@ -1,0 +1,178 @@
+// A program of several real processes, for tests: `rank_program --nproc N SCENARIO`, or started once a rank with the
+// variables of a launcher. Each scenario is something that ranks do, or fail to do.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <thread>
+
+#include "megalith/base/env.h"
+#include "megalith/base/error.h"
+#include "megalith/comm/launcher.h"
+#include "megalith/comm/world.h"
+
+namespace megalith::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+int number_from_env(const char* name, int otherwise) { return static_cast<int>(env_int(name).value_or(otherwise)); }
+
+void check_collectives(World& world) {
+  const Group all = world.world();
+  const int size = world.size();
+  at::Tensor sum = at::full({1000}, world.rank() + 1, at::kFloat);
+  all.all_reduce(sum, ReduceOp::kSum, "sum");
+  check(at::equal(sum, at::full({1000}, size * (size + 1) / 2, at::kFloat)), "all_reduce is wrong");
+
+  at::Tensor gathered = at::empty({size}, at::kLong);
+  all.all_gather(gathered, at::full({1}, world.rank(), at::kLong));
+  check(at::equal(gathered, at::arange(size)), "all_gather is wrong");
+
+  at::Tensor own = at::empty({2}, at::kBFloat16);
+  all.reduce_scatter(own, at::ones({2 * size}, at::kBFloat16));
+  check(at::equal(own, at::full({2}, size, at::kBFloat16)), "reduce_scatter is wrong");
+
+  at::Tensor swapped = at::empty({size}, at::kInt);
+  all.all_to_all(swapped, at::full({size}, world.rank(), at::kInt));
+  check(at::equal(swapped, at::arange(size, at::kInt)), "all_to_all is wrong");
+
+  const int next = (world.rank() + 1) % size, previous = (world.rank() + size - 1) % size;
+  at::Tensor received = at::empty({3});
+  if (size > 1)
+    all.batch({{OpKind::kSend, at::full({3}, world.rank(), at::kFloat), next}, {OpKind::kRecv, received, previous}});
+  check(size == 1 || at::equal(received, at::full({3}, previous, at::kFloat)), "batch is wrong");
+  check(all.all_gather_bytes("rank " + std::to_string(world.rank())).back() == fmt::format("rank {}", size - 1),
+        "all_gather_bytes is wrong");
+}
+
+// The rank that misbehaves in the scenarios below.
+bool is_culprit(const World& world) { return world.rank() == number_from_env("CULPRIT", 2); }
+
+using Scenario = void (*)(World&);
+
+const std::map<std::string, Scenario>& scenarios() {
+  static const std::map<std::string, Scenario> all{
+      {"collectives", check_collectives},
+      {"never_enters",
+       [](World& world) {
+         world.world().barrier("warm-up");
+         if (is_culprit(world)) std::this_thread::sleep_for(std::chrono::seconds(3600));
+         world.world().all_reduce(at::ones({4}), ReduceOp::kSum, "grad_norm");
+       }},
+      {"killed",
+       [](World& world) {
+         world.world().barrier("warm-up");
+         if (is_culprit(world)) raise(SIGKILL);
+         while (true) world.world().all_reduce(at::ones({4}), ReduceOp::kSum, "grad_norm");
+       }},
+      {"killed_while_others_compute",
+       [](World& world) {
+         world.world().barrier("warm-up");
+         if (is_culprit(world)) raise(SIGKILL);
+         std::this_thread::sleep_for(std::chrono::seconds(3600));
+       }},
+      {"throws",
+       [](World& world) {
+         world.world().barrier("warm-up");
+         check<DataError>(!is_culprit(world), "train.jsonl, line 7: not JSON");
+         world.world().barrier("after reading");
+       }},
+      {"mismatch",
+       [](World& world) {
+         if (is_culprit(world))
+           world.world().all_reduce(at::ones({5}), ReduceOp::kSum, "loss");
+         else
+           world.world().all_reduce(at::ones({4}), ReduceOp::kSum, "loss");
+       }},
+      {"runs_until_ended",
+       [](World& world) {
+         world.world().barrier("warm-up");
+         fmt::print("ready\n");
+         std::fflush(stdout);
+         std::this_thread::sleep_for(std::chrono::seconds(3600));
+       }},
+      {"ignores_sigterm",
+       [](World& world) {
+         std::signal(SIGTERM, SIG_IGN);
+         world.world().barrier("warm-up");
+         fmt::print("ready\n");
+         std::fflush(stdout);
+         std::this_thread::sleep_for(std::chrono::seconds(3600));
+       }},
+      {"says_a_lot",
+       [](World& world) {
+         for (int i = 0; i < 2000; ++i) fmt::print("line {} of rank {}\n", i, world.rank());
+       }},
+      {"twice", check_collectives},
+  };
+  return all;
+}
+
+int run_once(const std::string& name) {
+  WorldOptions options;
+  options.timeout = milliseconds(number_from_env("TIMEOUT_MS", 20000));
+  options.connect_timeout = milliseconds(number_from_env("CONNECT_TIMEOUT_MS", 20000));
+  options.debug = env_flag("MEGALITH_COMM_DEBUG");
+  options.on_stuck = [](const std::string& reason) {
+    fmt::print(stderr, "stuck: {}\n", reason);
+    _exit(1);
+  };
+  const auto world = World::connect(rendezvous_from_env(), options);
+  try {
+    scenarios().at(name)(*world);
+    world->close();
+  } catch (const Error& error) {
+    world->report_failure(fmt::format("rank {}: {}", world->rank(), error.what()));
+    throw;
+  }
+  fmt::print("rank {} of {} is done\n", world->rank(), world->size());
+  return 0;
+}
+
+int run_scenario(const std::string& name) {
+  try {
+    if (name == "twice") run_once(name);  // leave and come back, in one process
+    return run_once(name);
+  } catch (const ConfigError& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return dynamic_cast<const DataError*>(&error) != nullptr ? 2 : 1;
+  }
+}
+
+}  // namespace
+}  // namespace megalith::comm
+
+int main(int argc, char** argv) {
+  using namespace megalith;
+  comm::LaunchOptions launch;
+  int nproc = 0;
+  std::string name;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--nproc") nproc = std::atoi(argv[++i]);
+    else if (word == "--nnodes") launch.nnodes = std::atoi(argv[++i]);
+    else if (word == "--node_rank") launch.node_rank = std::atoi(argv[++i]);
+    else if (word == "--master_addr") launch.master_addr = argv[++i];
+    else if (word == "--master_port") launch.master_port = std::atoi(argv[++i]);
+    else if (word == "--log_dir") launch.log_dir = argv[++i];
+    else if (word == "--grace_ms") launch.grace = std::chrono::milliseconds(std::atoi(argv[++i]));
+    else name = word;
+  }
+  if (nproc == 0) return comm::run_scenario(name);
+  launch.nproc = nproc;
+  try {
+    return comm::launch_ranks(launch, [&] { return comm::run_scenario(name); });
+  } catch (const megalith::ConfigError& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
