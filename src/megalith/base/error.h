@@ -51,6 +51,7 @@ template <typename... Args>
 struct FormatAt {
   template <typename S>
     requires std::convertible_to<const S&, std::string_view>
+  // NOLINTNEXTLINE(google-explicit-constructor): a literal has to become one by itself.
   consteval FormatAt(const S& format_text, std::source_location location = std::source_location::current())
       : text(format_text), where(location) {}
 

@@ -1,0 +1,62 @@
+#include "megalith/layout/axis_grid.h"
+
+namespace megalith::layout {
+
+const char* name(Axis axis) {
+  static constexpr std::array<const char*, kNumAxes> kNames{"tp", "cp", "ep", "dp", "pp"};
+  return kNames[static_cast<size_t>(axis)];
+}
+
+AxisGrid::AxisGrid(const Order& order, const Sizes& sizes) : order_(order), sizes_(sizes) {
+  int stride = 1;
+  for (Axis axis : order_) {
+    strides_[slot(axis)] = stride;
+    stride *= size(axis);
+  }
+}
+
+int AxisGrid::num_ranks() const {
+  int product = 1;
+  for (int s : sizes_) product *= s;
+  return product;
+}
+
+int AxisGrid::group_size(AxisSet axes) const {
+  int product = 1;
+  for (Axis axis : order_) product *= axes.contains(axis) ? size(axis) : 1;
+  return product;
+}
+
+int AxisGrid::rank_at(AxisSet axes, int index, int place) const {
+  int rank = 0;
+  for (Axis axis : order_) {
+    int& rest = axes.contains(axis) ? place : index;
+    rank += rest % size(axis) * stride(axis);
+    rest /= size(axis);
+  }
+  return rank;
+}
+
+int AxisGrid::place_in_block(Axis axis, int block_size, int rank) const {
+  int place = 0;
+  int weight = 1;
+  for (Axis a : order_) {
+    const int coord = coordinate(rank, a);
+    place += (a == axis ? coord % block_size : coord) * weight;
+    weight *= a == axis ? block_size : size(a);
+  }
+  return place;
+}
+
+int AxisGrid::number(AxisSet axes, int rank) const {
+  int value = 0;
+  int weight = 1;
+  for (Axis axis : order_) {
+    if (!axes.contains(axis)) continue;
+    value += coordinate(rank, axis) * weight;
+    weight *= size(axis);
+  }
+  return value;
+}
+
+}  // namespace megalith::layout

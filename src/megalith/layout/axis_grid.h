@@ -1,0 +1,75 @@
+// Ranks numbered by parallel axes: the arithmetic under every process group.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+namespace megalith::layout {
+
+// The parallel axes. In the expert grid kTp stands for expert tensor parallelism and kDp for expert data parallelism.
+enum class Axis : int { kTp, kCp, kEp, kDp, kPp };
+inline constexpr int kNumAxes = 5;
+inline constexpr std::array<Axis, kNumAxes> kAllAxes{Axis::kTp, Axis::kCp, Axis::kEp, Axis::kDp, Axis::kPp};
+
+const char* name(Axis axis);  // "tp", "cp", "ep", "dp", "pp"
+
+// A set of axes: which of them vary inside a group.
+class AxisSet {
+ public:
+  constexpr AxisSet() = default;
+  constexpr AxisSet(std::initializer_list<Axis> axes) {
+    for (Axis axis : axes) bits_ |= bit(axis);
+  }
+  constexpr bool contains(Axis axis) const { return (bits_ & bit(axis)) != 0; }
+  constexpr AxisSet complement() const {
+    AxisSet rest;
+    rest.bits_ = static_cast<uint8_t>(~bits_);
+    return rest;
+  }
+
+ private:
+  static constexpr uint8_t bit(Axis axis) { return static_cast<uint8_t>(1U << static_cast<int>(axis)); }
+  uint8_t bits_ = 0;
+};
+
+// A mixed-radix numbering of ranks: rank = c0 + s0*c1 + s0*s1*c2 + …, the first axis of the order varying fastest.
+//
+// A set of axes cuts the ranks into groups: the members of a group differ only in those axes and are numbered by
+// `place`, the groups by `index`; both count the faster axis first. So places and indices ascend with the global rank,
+// and every question below is answered by at most five divisions, whatever the number of ranks.
+//
+// Constant after construction. Arguments are not checked: RankGrid does that.
+class AxisGrid {
+ public:
+  using Order = std::array<Axis, kNumAxes>;  // every axis once, fastest first
+  using Sizes = std::array<int, kNumAxes>;   // by axis, each >= 1
+
+  AxisGrid(const Order& order, const Sizes& sizes);
+
+  int size(Axis axis) const { return sizes_[slot(axis)]; }
+  int stride(Axis axis) const { return strides_[slot(axis)]; }
+  int coordinate(int rank, Axis axis) const { return rank / stride(axis) % size(axis); }
+  int num_ranks() const;
+
+  int group_size(AxisSet axes) const;
+  int group_index(AxisSet axes, int rank) const { return number(axes.complement(), rank); }
+  int place(AxisSet axes, int rank) const { return number(axes, rank); }
+  int rank_at(AxisSet axes, int index, int place) const;
+
+  // The place among the ranks whose `axis` lies in the same block of `block_size` neighbouring coordinates.
+  int place_in_block(Axis axis, int block_size, int rank) const;
+
+ private:
+  static size_t slot(Axis axis) { return static_cast<size_t>(axis); }
+  // The coordinates along `axes` as one number, the faster axis first.
+  int number(AxisSet axes, int rank) const;
+
+  Order order_;
+  Sizes sizes_;
+  Sizes strides_{};
+};
+
+}  // namespace megalith::layout

@@ -1,0 +1,159 @@
+#include "megalith/layout/microbatches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "megalith/base/error.h"
+#include "megalith/layout/problem_list_internal.h"
+
+namespace megalith::layout {
+namespace {
+
+using Problems = std::vector<std::string>;
+
+constexpr int64_t kLargestSize = int64_t{1} << 31;
+
+int64_t step_unit(const BatchPlan& plan) { return plan.micro_batch_size * plan.data_parallel_size; }
+
+// "a multiple of micro_batch_size * data_parallel_size = 2 * 3 = 6, e.g. 6 or 12"
+std::string multiples_near(const BatchPlan& plan, int64_t batch) {
+  const int64_t unit = step_unit(plan);
+  const int64_t below = batch / unit * unit;
+  return fmt::format("a multiple of micro_batch_size * data_parallel_size = {} * {} = {}, e.g. {}{}",
+                     plan.micro_batch_size, plan.data_parallel_size, unit,
+                     below > 0 ? fmt::format("{} or ", below) : "", below + unit);
+}
+
+std::string not_a_multiple(const BatchPlan& plan, int64_t batch) {
+  return fmt::format("a global batch of {} is not {}; or set decrease_batch_size_if_needed", batch,
+                     multiples_near(plan, batch));
+}
+
+void check_sizes(const BatchPlan& plan, Problems& out) {
+  const auto look = [&](const char* what, int64_t value) {
+    if (value < 1 || value > kLargestSize) {
+      out.push_back(fmt::format("{} is {}; it must be a whole number from 1 to {}", what, value, kLargestSize));
+    }
+  };
+  look("micro_batch_size", plan.micro_batch_size);
+  look("data_parallel_size", plan.data_parallel_size);
+  if (plan.global_batch_size) look("global_batch_size", *plan.global_batch_size);
+}
+
+void check_schedule(const BatchPlan& plan, Problems& out) {
+  const auto excludes = [&](bool given, const char* what) {
+    if (given) out.push_back(fmt::format("step_batch_size_schedule and {} exclude each other. Keep one", what));
+  };
+  excludes(plan.global_batch_size.has_value(), "global_batch_size");
+  excludes(plan.rampup_batch_size.has_value(), "rampup_batch_size");
+  excludes(plan.decrease_batch_size_if_needed, "decrease_batch_size_if_needed");
+  try {
+    StepSchedule::parse(*plan.step_batch_size_schedule, plan.seq_length);
+  } catch (const ConfigError& e) {
+    out.emplace_back(e.what());
+  }
+}
+
+void check_constant(const BatchPlan& plan, int64_t batch, Problems& out) {
+  if (batch % step_unit(plan) != 0 && !plan.decrease_batch_size_if_needed) {
+    out.push_back(not_a_multiple(plan, batch));
+  } else if (batch < step_unit(plan)) {
+    out.push_back(fmt::format("a global batch of {} leaves no micro-batch for every data-parallel rank. Use {}", batch,
+                              multiples_near(plan, batch)));
+  }
+}
+
+void check_rampup(const BatchPlan& plan, int64_t batch, Problems& out) {
+  const std::vector<int64_t>& ramp = *plan.rampup_batch_size;
+  if (ramp.size() != 3) {
+    out.push_back(
+        fmt::format("rampup_batch_size has {} numbers; it needs three: start, increment, samples (e.g. 32 32 "
+                    "100000)",
+                    ramp.size()));
+    return;
+  }
+  const int64_t start = ramp[0];
+  const int64_t increment = ramp[1];
+  const auto positive = [&](const char* what, int64_t value) {
+    if (value < 1) out.push_back(fmt::format("the {} of rampup_batch_size is {}; it must be positive", what, value));
+  };
+  positive("start", start);
+  positive("increment", increment);
+  positive("number of samples", ramp[2]);
+  if (start < 1 || increment < 1) return;
+  if (start >= batch) {
+    out.push_back(
+        fmt::format("rampup_batch_size starts at {}, which is not below global_batch_size {}. Lower the start "
+                    "or leave rampup_batch_size out",
+                    start, batch));
+  } else if ((batch - start) % increment != 0) {
+    out.push_back(
+        fmt::format("rampup_batch_size goes from {} to {} in steps of {}, which does not come out even. Use an "
+                    "increment that divides {}",
+                    start, batch, increment, batch - start));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> problems(const BatchPlan& plan) {
+  Problems out;
+  check_sizes(plan, out);
+  if (!out.empty()) return out;
+  const int64_t batch = plan.global_batch_size.value_or(step_unit(plan));
+  if (plan.step_batch_size_schedule) {
+    check_schedule(plan, out);
+  } else if (plan.rampup_batch_size) {
+    check_rampup(plan, batch, out);
+  } else {
+    check_constant(plan, batch, out);
+  }
+  return out;
+}
+
+MicrobatchCalculator::MicrobatchCalculator(BatchPlan plan) : plan_(std::move(plan)) {
+  throw_if_any("impossible batch sizes", problems(plan_));
+  if (plan_.step_batch_size_schedule) {
+    schedule_ = StepSchedule::parse(*plan_.step_batch_size_schedule, plan_.seq_length);
+  } else if (!plan_.global_batch_size) {
+    plan_.global_batch_size = step_unit(plan_);
+  }
+}
+
+int64_t MicrobatchCalculator::final_global_batch_size() const {
+  return schedule_ ? schedule_->steps().back().global_batch_size : *plan_.global_batch_size;
+}
+
+BatchSizes MicrobatchCalculator::at(int64_t consumed_samples) const {
+  const BatchSizes sizes = unchecked_at(consumed_samples);
+  if (!plan_.decrease_batch_size_if_needed && sizes.global_batch_size % step_unit(plan_) != 0) {
+    throw ConfigError(
+        fmt::format("after {} samples: {}", consumed_samples, not_a_multiple(plan_, sizes.global_batch_size)));
+  }
+  return sizes;
+}
+
+BatchSizes MicrobatchCalculator::unchecked_at(int64_t consumed_samples) const {
+  const int64_t batch = batch_size_at(consumed_samples);
+  const int64_t microbatches = batch / step_unit(plan_);
+  return {microbatches, batch, plan_.decrease_batch_size_if_needed ? microbatches * step_unit(plan_) : batch};
+}
+
+int64_t MicrobatchCalculator::batch_size_at(int64_t consumed_samples) const {
+  if (schedule_) return schedule_->batch_size_at(consumed_samples);
+  const int64_t full = *plan_.global_batch_size;
+  if (!plan_.rampup_batch_size) return full;
+  const int64_t start = plan_.rampup_batch_size->at(0);
+  const int64_t increment = plan_.rampup_batch_size->at(1);
+  const int64_t samples = plan_.rampup_batch_size->at(2);
+  if (consumed_samples > samples) return full;
+  const int64_t increments = (full - start) / increment;
+  // Double arithmetic on purpose: it decides on which side of a boundary a sample count falls.
+  const double samples_per_step = static_cast<double>(samples) / static_cast<double>(increments);
+  const auto steps = static_cast<int64_t>(static_cast<double>(consumed_samples) / samples_per_step);
+  return start + steps * increment;
+}
+
+}  // namespace megalith::layout

@@ -1,0 +1,68 @@
+// How many micro-batches a step runs, as the global batch size grows with training.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megalith/layout/step_schedule.h"
+
+namespace megalith::layout {
+
+// How the global batch size is chosen: constant, a ramp-up, or a step-wise schedule.
+struct BatchPlan {
+  int64_t micro_batch_size = 1;    // sequences a rank runs at once
+  int64_t data_parallel_size = 1;  // dense data-parallel size, cp not counted
+  // Sequences a step. Unset: micro_batch_size * data_parallel_size, or what the schedule says.
+  std::optional<int64_t> global_batch_size;
+  // start, increment, samples: from `start` to global_batch_size in equal steps over `samples` consumed samples.
+  std::optional<std::vector<int64_t>> rampup_batch_size;
+  // "0:768 250B:1536"; excludes global_batch_size, rampup_batch_size and decrease_batch_size_if_needed.
+  std::optional<std::string> step_batch_size_schedule;
+  std::optional<int64_t> seq_length;  // set: the thresholds of the schedule are tokens
+  // Run the largest multiple of micro_batch_size * data_parallel_size within the batch instead of refusing it.
+  bool decrease_batch_size_if_needed = false;
+};
+
+// The sizes of a step.
+struct BatchSizes {
+  int64_t num_microbatches = 0;
+  int64_t global_batch_size = 0;          // what the plan asks for
+  int64_t running_global_batch_size = 0;  // what is run: smaller only with decrease_batch_size_if_needed
+  bool operator==(const BatchSizes&) const = default;
+};
+
+// Every problem of the plan, each with what to do; none when a MicrobatchCalculator can be made of it.
+std::vector<std::string> problems(const BatchPlan& plan);
+
+// Tells the sizes of a step from the samples consumed before it. Pure: the answer depends on that number alone, so a
+// resumed run gets what the interrupted one would have.
+//
+// Follows the reference in two things worth knowing: the ramp step is int(consumed / (samples / increments)) in double
+// arithmetic, and the full batch holds only beyond `samples`, strictly; a ramp that decreases may start with 0
+// micro-batches (golden microbatches.json), which the caller has to refuse or it will never consume a sample.
+class MicrobatchCalculator {
+ public:
+  // Throws ConfigError with every problem of the plan.
+  explicit MicrobatchCalculator(BatchPlan plan);
+
+  int64_t micro_batch_size() const { return plan_.micro_batch_size; }
+  int64_t data_parallel_size() const { return plan_.data_parallel_size; }
+  // The batch size at the end of training.
+  int64_t final_global_batch_size() const;
+
+  // The sizes after `consumed_samples`. Throws ConfigError if the batch of that moment is no multiple of
+  // micro_batch_size * data_parallel_size and may not be decreased.
+  BatchSizes at(int64_t consumed_samples) const;
+  // The same without that check: micro-batches are rounded down.
+  BatchSizes unchecked_at(int64_t consumed_samples) const;
+
+ private:
+  int64_t batch_size_at(int64_t consumed_samples) const;
+
+  BatchPlan plan_;  // with global_batch_size filled in, except under a schedule
+  std::optional<StepSchedule> schedule_;
+};
+
+}  // namespace megalith::layout

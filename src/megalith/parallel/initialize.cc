@@ -1,0 +1,102 @@
+#include "megalith/parallel/initialize.h"
+
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
+#include "megalith/base/env.h"
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/config/derive.h"
+
+namespace megalith::parallel {
+
+namespace {
+
+std::string backend_name(const config::TrainingArguments& args) {
+  if (!args.comm.backend) return "";
+  return *args.comm.backend == config::CommBackend::kNccl ? "nccl" : "gloo";
+}
+
+// The device of a local rank: the GPU of that index where there are GPUs and they are wanted.
+at::Device choose_device(const config::TrainingArguments& args, int local_rank) {
+  if (args.comm.use_cpu || !comm::nccl_available() || !at::hasCUDA()) return at::kCPU;
+  const auto devices = static_cast<int>(at::detail::getCUDAHooks().deviceCount());
+  if (devices == 0) return at::kCPU;
+  check<ConfigError>(local_rank < devices || backend_name(args) == "gloo",
+                     "LOCAL_RANK is {} but this machine has {} GPU{}: start at most {} ranks on it, or run several on one GPU"
+                     " with --ddp_backend gloo",
+                     local_rank, devices, devices == 1 ? "" : "s", devices);
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % devices)};
+}
+
+std::string sizes_text(const layout::GridShape& shape) {
+  return fmt::format("tp={} pp={} vpp={} cp={} ep={} etp={} order={}", shape.tp, shape.pp,
+                     shape.vpp ? std::to_string(*shape.vpp) : "none", shape.cp, shape.ep, shape.expert_tp(), shape.order);
+}
+
+}  // namespace
+
+Runtime::~Runtime() = default;
+
+void Runtime::connect(const config::TrainingArguments& args, std::function<void(const std::string&)> on_stuck) {
+  const comm::Rendezvous place = comm::rendezvous_from_env();
+  // Impossible sizes are found here, on every rank, before any of them waits for another.
+  layout::RankGrid(config::grid_shape(args, place.world_size));
+  device_ = choose_device(args, place.local_rank);
+
+  comm::WorldOptions options;
+  options.backend = backend_name(args);
+  options.device = device_;
+  options.timeout = std::chrono::seconds(config::comm_timeout_s(args));
+  options.debug = env_flag("MEGALITH_COMM_DEBUG");
+  options.interface = env_string("MEGALITH_SOCKET_IFNAME").value_or(env_string("GLOO_SOCKET_IFNAME").value_or(""));
+  options.on_stuck = std::move(on_stuck);
+  own_world_ = comm::World::connect(place, options);
+  world_ = own_world_.get();
+}
+
+ParallelContext& Runtime::initialize(const config::TrainingArguments& args,
+                                     std::function<void(const std::string&)> on_stuck) {
+  layout::checked_seed(args.seeds.seed);
+  if (world_ == nullptr) connect(args, std::move(on_stuck));
+  const layout::GridShape shape = config::grid_shape(args, world_->size());
+  if (!context_) {
+    context_ = std::make_unique<ParallelContext>(*world_, layout::RankGrid(shape), device_);
+  } else if (sizes_text(shape) != sizes_text(context_->grid().shape())) {
+    log_warning("initialize_megatron was called again with other sizes ({}); the groups of the first call stay ({}). Call"
+                " shutdown_megatron() in between to change them.",
+                sizes_text(shape), sizes_text(context_->grid().shape()));
+  }
+  context_->rng().seed(config::rng_seeds(args, context_->grid(), context_->rank()));
+  return *context_;
+}
+
+ParallelContext& Runtime::context() {
+  check(context_ != nullptr, "the parallel context is used before initialize_megatron");
+  return *context_;
+}
+
+void Runtime::shutdown_groups() { context_.reset(); }
+
+void Runtime::shutdown() {
+  context_.reset();
+  if (!own_world_) return;
+  const auto world = std::move(own_world_);
+  world_ = nullptr;
+  world->close();
+}
+
+namespace {
+
+Runtime& default_runtime() {
+  static Runtime runtime;
+  return runtime;
+}
+
+}  // namespace
+
+ParallelContext& initialize_megatron(const config::TrainingArguments& args) { return default_runtime().initialize(args); }
+bool is_distribute_initialized() { return default_runtime().is_initialized(); }
+void shutdown_megatron() { default_runtime().shutdown(); }
+
+}  // namespace megalith::parallel

@@ -1,0 +1,58 @@
+// initialize_megatron: from arguments to a ParallelContext.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "megalith/comm/world.h"
+#include "megalith/config/training_arguments.h"
+#include "megalith/parallel/parallel_context.h"
+
+namespace megalith::parallel {
+
+// A process's connection and context, with the rules of the seed's initialize_megatron: groups are made once, seeds are set at
+// every call. Make one a process (or a rank thread) and pass its context around; the free functions below keep a
+// process-wide one for those who want that.
+class Runtime {
+ public:
+  Runtime() = default;
+  // For ranks that are threads: uses `world` (which outlives it) instead of connecting.
+  explicit Runtime(comm::World& world) : world_(&world) {}
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  // 1. Not connected yet: chooses the device (index LOCAL_RANK), finds the other ranks from the launcher's variables.
+  // 2. No groups yet: makes the rank grid from the arguments' sizes (each None counts as 1) and the world size. Groups that
+  //    exist stay, and other sizes than theirs bring a warning.
+  // 3. Always: seeds every random stream anew.
+  // Throws ConfigError for impossible sizes or a seed that is not positive (before anything is connected), CommError when the
+  // other ranks cannot be reached.
+  ParallelContext& initialize(const config::TrainingArguments& args,
+                              std::function<void(const std::string&)> on_stuck = nullptr);
+
+  // True when groups exist. A connected process without groups (after shutdown_groups) is legal and counts as false.
+  bool is_initialized() const { return context_ != nullptr; }
+  // Throws InternalError before initialize.
+  ParallelContext& context();
+
+  // Lets the groups go and keeps the connection; the next initialize may choose other sizes.
+  void shutdown_groups();
+  // Waits for the other ranks and leaves. The next initialize connects again.
+  void shutdown();
+
+ private:
+  void connect(const config::TrainingArguments& args, std::function<void(const std::string&)> on_stuck);
+
+  std::unique_ptr<comm::World> own_world_;
+  comm::World* world_ = nullptr;
+  at::Device device_ = at::kCPU;
+  std::unique_ptr<ParallelContext> context_;
+};
+
+// The process-wide Runtime, for programs with one rank a process. Library code never calls these.
+ParallelContext& initialize_megatron(const config::TrainingArguments& args);
+bool is_distribute_initialized();
+void shutdown_megatron();
+
+}  // namespace megalith::parallel

@@ -1,0 +1,60 @@
+// ParallelContext: where this rank stands in every parallel dimension, its groups, its random streams and its device.
+//
+// The one object that distributed code takes. Nothing here is global: N contexts can live in one process, one a rank thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+
+#include "megalith/comm/world.h"
+#include "megalith/layout/rank_grid.h"
+#include "megalith/parallel/rng_tracker.h"
+
+namespace megalith::parallel {
+
+// One rank's thread uses it. `world` outlives it.
+class ParallelContext {
+ public:
+  // Requires grid.world_size() == world.size().
+  ParallelContext(comm::World& world, layout::RankGrid grid, at::Device device = at::kCPU);
+
+  const layout::RankGrid& grid() const { return grid_; }
+  const layout::RankPlace& place() const { return place_; }  // tp_rank, pp_rank, …, neighbours
+  comm::World& world() const { return world_; }
+  at::Device device() const { return device_; }
+  int rank() const { return world_.rank(); }
+
+  // This rank's group of a kind; it connects when it is first used. Throws InternalError when the rank is in none (embedding
+  // kinds): ask in_group first.
+  comm::Group group(layout::GroupKind kind) const;
+  bool in_group(layout::GroupKind kind) const;
+
+  comm::Group tp() const { return group(layout::GroupKind::kTp); }
+  comm::Group pp() const { return group(layout::GroupKind::kPp); }
+  comm::Group cp() const { return group(layout::GroupKind::kCp); }
+  comm::Group ep() const { return group(layout::GroupKind::kEp); }
+  comm::Group etp() const { return group(layout::GroupKind::kEtp); }
+  comm::Group edp() const { return group(layout::GroupKind::kEdp); }
+  // `with_cp`: over context-parallel ranks, too, as gradients and losses are reduced. `partial`: only within this rank's
+  // optimizer instance, as optimizer state is sharded.
+  comm::Group dp(bool with_cp = false, bool partial = false) const;
+
+  // Whether this rank holds the first or last pipeline stage. With virtual stages also the chunk decides: chunk 0 of the first
+  // rank, the last chunk of the last rank. No chunk: virtual stages are ignored.
+  bool is_first_stage(std::optional<int> chunk = std::nullopt) const;
+  bool is_last_stage(std::optional<int> chunk = std::nullopt) const;
+
+  RngTracker& rng() { return rng_; }
+  const RngTracker& rng() const { return rng_; }
+
+ private:
+  comm::World& world_;
+  const layout::RankGrid grid_;
+  const layout::RankPlace place_;
+  const at::Device device_;
+  RngTracker rng_;
+};
+
+}  // namespace megalith::parallel

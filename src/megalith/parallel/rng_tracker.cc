@@ -1,0 +1,179 @@
+#include "megalith/parallel/rng_tracker.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+
+namespace megalith::parallel {
+
+namespace {
+
+// The layout of save(): these numbers live on disk and may not change.
+constexpr std::string_view kMagic = "MLRNG001";
+constexpr std::string_view kHostEntry = "host";
+constexpr std::string_view kDefaultEntry = "default";
+
+at::Generator device_generator(at::Device device) {
+  if (device.is_cpu()) return at::detail::createCPUGenerator();
+  return at::globalContext().defaultGenerator(device);
+}
+
+void append(std::string& bytes, std::string_view part) {
+  const auto length = static_cast<uint64_t>(part.size());
+  bytes.append(reinterpret_cast<const char*>(&length), sizeof length);
+  bytes += part;
+}
+
+std::string_view take(std::string_view& bytes) {
+  uint64_t length = 0;
+  check<DataError>(bytes.size() >= sizeof length, "the saved random state ends too early");
+  std::memcpy(&length, bytes.data(), sizeof length);
+  bytes.remove_prefix(sizeof length);
+  check<DataError>(bytes.size() >= length, "the saved random state ends too early: {} of {} bytes", bytes.size(), length);
+  const auto part = bytes.substr(0, length);
+  bytes.remove_prefix(length);
+  return part;
+}
+
+std::string_view bytes_of(const at::Tensor& state) {
+  return {reinterpret_cast<const char*>(state.const_data_ptr()), state.nbytes()};
+}
+
+at::Tensor state_from(std::string_view bytes) {
+  at::Tensor state = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(state.mutable_data_ptr(), bytes.data(), bytes.size());
+  return state;
+}
+
+void set_state(at::Generator& generator, const at::Tensor& state, std::string_view what) {
+  try {
+    generator.set_state(state);
+  } catch (const std::exception&) {
+    throw DataError(fmt::format("the saved random state of \"{}\" ({} bytes) does not fit this device's generator", what,
+                                state.nbytes()));
+  }
+}
+
+}  // namespace
+
+RngTracker::RngTracker(at::Device device)
+    : device_(device), host_generator_(at::detail::createCPUGenerator()), device_generator_(device_generator(device)) {}
+
+void RngTracker::seed(const layout::RngSeeds& seeds) {
+  check(active_.empty(), "reseeding inside a fork of {}", active_.empty() ? "" : active_.back());
+  reset();
+  host_generator_.set_current_seed(static_cast<uint64_t>(seeds.cpu));
+  device_generator_.set_current_seed(static_cast<uint64_t>(seeds.default_stream));
+  add(kDataParallelRng, seeds.data_parallel);
+  add(kModelParallelRng, seeds.model_parallel);
+  add(kExpertParallelRng, seeds.expert_parallel);
+}
+
+void RngTracker::reset() {
+  check(active_.empty(), "forgetting the random streams inside a fork");
+  streams_.clear();
+  seeds_.clear();
+}
+
+void RngTracker::add(std::string_view name, int64_t seed) {
+  check(!streams_.contains(std::string(name)), "random stream {} already exists", name);
+  for (const auto& [other, other_seed] : seeds_)
+    check(seed != other_seed, "random stream {} has seed {}, which {} has already: they would draw the same numbers", name,
+          seed, other);
+  const at::Tensor current = device_generator_.get_state();
+  device_generator_.set_current_seed(static_cast<uint64_t>(seed));
+  streams_[std::string(name)] = device_generator_.get_state();
+  seeds_[std::string(name)] = seed;
+  device_generator_.set_state(current);
+}
+
+RngTracker::Fork RngTracker::fork(std::string_view name) { return Fork(*this, std::string(name)); }
+
+RngTracker::Fork::Fork(RngTracker& tracker, std::string name) : tracker_(tracker), name_(std::move(name)) {
+  const auto stream = tracker_.streams_.find(name_);
+  check(stream != tracker_.streams_.end(), "random stream {} was not added", name_);
+  const bool goes_on = std::ranges::find(tracker_.active_, name_) != tracker_.active_.end();
+  check(!goes_on || tracker_.active_.back() == name_, "fork of {} inside a fork of {} inside a fork of {}", name_,
+        tracker_.active_.back(), name_);
+  if (!goes_on) {
+    outer_state_ = tracker_.device_generator_.get_state();
+    tracker_.device_generator_.set_state(stream->second);
+    if (!tracker_.device_.is_cpu()) host_state_ = tracker_.host_generator_.get_state();
+  }
+  tracker_.active_.push_back(name_);
+}
+
+RngTracker::Fork::~Fork() {
+  tracker_.active_.pop_back();
+  if (!outer_state_.defined()) return;
+  tracker_.streams_[name_] = tracker_.device_generator_.get_state();
+  tracker_.device_generator_.set_state(outer_state_);
+  if (host_state_.defined() && !at::equal(host_state_, tracker_.host_generator_.get_state()))
+    log_warning("the host's random state changed inside a fork of {}: recompute and resume cannot reproduce that", name_);
+}
+
+std::map<std::string, at::Tensor> RngTracker::states() const {
+  std::map<std::string, at::Tensor> copies;
+  for (const auto& [name, state] : streams_) copies[name] = state.clone();
+  return copies;
+}
+
+void RngTracker::set_states(const std::map<std::string, at::Tensor>& states) {
+  check(active_.empty(), "replacing the random streams inside a fork");
+  streams_.clear();
+  seeds_.clear();
+  for (const auto& [name, state] : states) streams_[name] = state.clone();
+}
+
+std::string RngTracker::save() const {
+  check(active_.empty(), "saving the random state inside a fork");
+  std::string bytes(kMagic);
+  const auto entry = [&](std::string_view name, const at::Tensor& state) {
+    append(bytes, name);
+    append(bytes, bytes_of(state));
+  };
+  entry(kHostEntry, host_generator_.get_state());
+  entry(kDefaultEntry, device_generator_.get_state());
+  for (const auto& [name, state] : streams_) entry(name, state);
+  return bytes;
+}
+
+void RngTracker::restore(std::string_view bytes) {
+  check(active_.empty(), "restoring the random state inside a fork");
+  check<DataError>(bytes.starts_with(kMagic), "the saved random state does not start with {}: it is not one of Megalith's",
+                   kMagic);
+  bytes.remove_prefix(kMagic.size());
+  // Read all before changing anything.
+  std::map<std::string, at::Tensor> entries;
+  while (!bytes.empty()) {
+    const std::string name(take(bytes));
+    entries[name] = state_from(take(bytes));
+  }
+  for (const auto name : {kHostEntry, kDefaultEntry})
+    check<DataError>(entries.contains(std::string(name)), "the saved random state has no entry \"{}\"", name);
+  // A state that does not fit is found by trying it: the default one last, so that nothing has changed if it fails.
+  const auto before = std::pair(host_generator_.get_state(), device_generator_.get_state());
+  try {
+    set_state(host_generator_, entries.at(std::string(kHostEntry)), kHostEntry);
+    for (const auto& [name, state] : entries)
+      if (name != kHostEntry) set_state(device_generator_, state, name);
+    set_state(device_generator_, entries.at(std::string(kDefaultEntry)), kDefaultEntry);
+  } catch (const DataError&) {
+    host_generator_.set_state(before.first);
+    device_generator_.set_state(before.second);
+    throw;
+  }
+  entries.erase(std::string(kHostEntry));
+  entries.erase(std::string(kDefaultEntry));
+  streams_ = std::move(entries);
+  seeds_.clear();
+}
+
+}  // namespace megalith::parallel
