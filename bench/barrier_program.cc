@@ -1,0 +1,31 @@
+// What startup_bench starts: `barrier_program N` runs N ranks that join one another and pass one barrier.
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "megalith/comm/launcher.h"
+#include "megalith/parallel/initialize.h"
+
+namespace {
+
+int rank_main() {
+  megalith::parallel::Runtime runtime;
+  const auto& context = runtime.initialize({});
+  const auto world = context.world().world();
+  world.barrier("first");
+  if (context.rank() == 0) {
+    fmt::print("barrier\n");
+    std::fflush(stdout);
+  }
+  world.barrier("last");
+  runtime.shutdown();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  megalith::comm::LaunchOptions options;
+  options.nproc = argc > 1 ? std::atoi(argv[1]) : 4;
+  return megalith::comm::launch_ranks(options, rank_main);
+}

@@ -1,0 +1,245 @@
+// The closed sets of values that options take. Names on the command line stand beside the enumerators, so that parser,
+// documents and consumers share one list.
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+namespace megalith::config {
+
+// Specialised for every enumeration below: `kNames`, pairs of enumerator and name.
+template <typename E>
+struct EnumNames;
+
+// Which front end an argument list was written for: ROLL/HF/LLaMA-Factory (`megalith train`) or Megatron-LM
+// (`megalith pretrain`). It decides defaults and which spelling the documents show; both accept every name.
+enum class Dialect { kTrain, kPretrain };
+
+enum class Stage { kPretrain, kSft, kDpo };
+template <>
+struct EnumNames<Stage> {
+  static constexpr auto kNames = std::to_array<std::pair<Stage, std::string_view>>(
+      {{Stage::kPretrain, "pt"}, {Stage::kSft, "sft"}, {Stage::kDpo, "dpo"}});
+};
+
+enum class FinetuningType { kLora, kFull };
+template <>
+struct EnumNames<FinetuningType> {
+  static constexpr auto kNames = std::to_array<std::pair<FinetuningType, std::string_view>>(
+      {{FinetuningType::kLora, "lora"}, {FinetuningType::kFull, "full"}});
+};
+
+enum class RecomputeGranularity { kFull, kSelective };
+template <>
+struct EnumNames<RecomputeGranularity> {
+  static constexpr auto kNames = std::to_array<std::pair<RecomputeGranularity, std::string_view>>(
+      {{RecomputeGranularity::kFull, "full"}, {RecomputeGranularity::kSelective, "selective"}});
+};
+
+enum class RecomputeMethod { kUniform, kBlock };
+template <>
+struct EnumNames<RecomputeMethod> {
+  static constexpr auto kNames = std::to_array<std::pair<RecomputeMethod, std::string_view>>(
+      {{RecomputeMethod::kUniform, "uniform"}, {RecomputeMethod::kBlock, "block"}});
+};
+
+enum class TransformerImpl { kLocal, kTransformerEngine };
+template <>
+struct EnumNames<TransformerImpl> {
+  static constexpr auto kNames = std::to_array<std::pair<TransformerImpl, std::string_view>>(
+      {{TransformerImpl::kLocal, "local"}, {TransformerImpl::kTransformerEngine, "transformer_engine"}});
+};
+
+enum class CommBackend { kNccl, kGloo };
+template <>
+struct EnumNames<CommBackend> {
+  static constexpr auto kNames = std::to_array<std::pair<CommBackend, std::string_view>>(
+      {{CommBackend::kNccl, "nccl"}, {CommBackend::kGloo, "gloo"}});
+};
+
+enum class TokenDispatcher { kAllGather, kAllToAll };
+template <>
+struct EnumNames<TokenDispatcher> {
+  static constexpr auto kNames = std::to_array<std::pair<TokenDispatcher, std::string_view>>(
+      {{TokenDispatcher::kAllGather, "allgather"}, {TokenDispatcher::kAllToAll, "alltoall"}});
+};
+
+enum class DropPolicy { kProbs, kPosition };
+template <>
+struct EnumNames<DropPolicy> {
+  static constexpr auto kNames = std::to_array<std::pair<DropPolicy, std::string_view>>(
+      {{DropPolicy::kProbs, "probs"}, {DropPolicy::kPosition, "position"}});
+};
+
+enum class RouterDtype { kFp32, kFp64 };
+template <>
+struct EnumNames<RouterDtype> {
+  static constexpr auto kNames = std::to_array<std::pair<RouterDtype, std::string_view>>(
+      {{RouterDtype::kFp32, "fp32"}, {RouterDtype::kFp64, "fp64"}});
+};
+
+enum class ScoreFunction { kSoftmax, kSigmoid };
+template <>
+struct EnumNames<ScoreFunction> {
+  static constexpr auto kNames = std::to_array<std::pair<ScoreFunction, std::string_view>>(
+      {{ScoreFunction::kSoftmax, "softmax"}, {ScoreFunction::kSigmoid, "sigmoid"}});
+};
+
+enum class PositionEmbedding { kLearnedAbsolute, kRope, kMrope, kYarn, kNone };
+template <>
+struct EnumNames<PositionEmbedding> {
+  static constexpr auto kNames = std::to_array<std::pair<PositionEmbedding, std::string_view>>(
+      {{PositionEmbedding::kLearnedAbsolute, "learned_absolute"},
+       {PositionEmbedding::kRope, "rope"},
+       {PositionEmbedding::kMrope, "mrope"},
+       {PositionEmbedding::kYarn, "yarn"},
+       {PositionEmbedding::kNone, "none"}});
+};
+
+enum class RopeType { kRope, kYarn };
+template <>
+struct EnumNames<RopeType> {
+  static constexpr auto kNames =
+      std::to_array<std::pair<RopeType, std::string_view>>({{RopeType::kRope, "rope"}, {RopeType::kYarn, "yarn"}});
+};
+
+enum class Normalization { kLayerNorm, kRmsNorm };
+template <>
+struct EnumNames<Normalization> {
+  static constexpr auto kNames = std::to_array<std::pair<Normalization, std::string_view>>(
+      {{Normalization::kLayerNorm, "LayerNorm"}, {Normalization::kRmsNorm, "RMSNorm"}});
+};
+
+enum class Fp8Format { kE4m3, kHybrid };
+template <>
+struct EnumNames<Fp8Format> {
+  static constexpr auto kNames = std::to_array<std::pair<Fp8Format, std::string_view>>(
+      {{Fp8Format::kE4m3, "e4m3"}, {Fp8Format::kHybrid, "hybrid"}});
+};
+
+enum class OptimizerKind { kAdam, kSgd };
+template <>
+struct EnumNames<OptimizerKind> {
+  static constexpr auto kNames = std::to_array<std::pair<OptimizerKind, std::string_view>>(
+      {{OptimizerKind::kAdam, "adam"}, {OptimizerKind::kSgd, "sgd"}});
+};
+
+enum class HfOptimizer { kAdamwTorchFused, kAdamwTorch, kAdamwHf, kSgd };
+template <>
+struct EnumNames<HfOptimizer> {
+  static constexpr auto kNames =
+      std::to_array<std::pair<HfOptimizer, std::string_view>>({{HfOptimizer::kAdamwTorchFused, "adamw_torch_fused"},
+                                                               {HfOptimizer::kAdamwTorch, "adamw_torch"},
+                                                               {HfOptimizer::kAdamwHf, "adamw_hf"},
+                                                               {HfOptimizer::kSgd, "sgd"}});
+};
+
+enum class WeightDecayStyle { kConstant, kLinear, kCosine };
+template <>
+struct EnumNames<WeightDecayStyle> {
+  static constexpr auto kNames =
+      std::to_array<std::pair<WeightDecayStyle, std::string_view>>({{WeightDecayStyle::kConstant, "constant"},
+                                                                    {WeightDecayStyle::kLinear, "linear"},
+                                                                    {WeightDecayStyle::kCosine, "cosine"}});
+};
+
+enum class HfScheduler {
+  kLinear,
+  kCosine,
+  kConstant,
+  kConstantWithWarmup,
+  kInverseSqrt,
+  kCosineMinLr,
+  kCosineWarmupMinLr,
+  kWsd
+};
+template <>
+struct EnumNames<HfScheduler> {
+  static constexpr auto kNames = std::to_array<std::pair<HfScheduler, std::string_view>>(
+      {{HfScheduler::kLinear, "linear"},
+       {HfScheduler::kCosine, "cosine"},
+       {HfScheduler::kConstant, "constant"},
+       {HfScheduler::kConstantWithWarmup, "constant_with_warmup"},
+       {HfScheduler::kInverseSqrt, "inverse_sqrt"},
+       {HfScheduler::kCosineMinLr, "cosine_with_min_lr"},
+       {HfScheduler::kCosineWarmupMinLr, "cosine_warmup_with_min_lr"},
+       {HfScheduler::kWsd, "warmup_stable_decay"}});
+};
+
+enum class LrDecayStyle { kConstant, kLinear, kCosine, kInverseSquareRoot, kWsd };
+template <>
+struct EnumNames<LrDecayStyle> {
+  static constexpr auto kNames = std::to_array<std::pair<LrDecayStyle, std::string_view>>(
+      {{LrDecayStyle::kConstant, "constant"},
+       {LrDecayStyle::kLinear, "linear"},
+       {LrDecayStyle::kCosine, "cosine"},
+       {LrDecayStyle::kInverseSquareRoot, "inverse-square-root"},
+       {LrDecayStyle::kWsd, "WSD"}});
+};
+
+enum class WsdDecayStyle { kExponential, kLinear, kCosine, kMinusSqrt };
+template <>
+struct EnumNames<WsdDecayStyle> {
+  static constexpr auto kNames =
+      std::to_array<std::pair<WsdDecayStyle, std::string_view>>({{WsdDecayStyle::kExponential, "exponential"},
+                                                                 {WsdDecayStyle::kLinear, "linear"},
+                                                                 {WsdDecayStyle::kCosine, "cosine"},
+                                                                 {WsdDecayStyle::kMinusSqrt, "minus_sqrt"}});
+};
+
+enum class Interval { kNo, kSteps, kEpoch, kBest };
+template <>
+struct EnumNames<Interval> {
+  static constexpr auto kNames = std::to_array<std::pair<Interval, std::string_view>>(
+      {{Interval::kNo, "no"}, {Interval::kSteps, "steps"}, {Interval::kEpoch, "epoch"}, {Interval::kBest, "best"}});
+};
+
+enum class PrefLoss { kSigmoid, kOrpo };
+template <>
+struct EnumNames<PrefLoss> {
+  static constexpr auto kNames = std::to_array<std::pair<PrefLoss, std::string_view>>(
+      {{PrefLoss::kSigmoid, "sigmoid"}, {PrefLoss::kOrpo, "orpo"}});
+};
+
+enum class MixStrategy { kConcat, kInterleaveUnder, kInterleaveOver, kInterleaveOnce };
+template <>
+struct EnumNames<MixStrategy> {
+  static constexpr auto kNames =
+      std::to_array<std::pair<MixStrategy, std::string_view>>({{MixStrategy::kConcat, "concat"},
+                                                               {MixStrategy::kInterleaveUnder, "interleave_under"},
+                                                               {MixStrategy::kInterleaveOver, "interleave_over"},
+                                                               {MixStrategy::kInterleaveOnce, "interleave_once"}});
+};
+
+enum class SamplingStrategy { kRandom, kSequential };
+template <>
+struct EnumNames<SamplingStrategy> {
+  static constexpr auto kNames = std::to_array<std::pair<SamplingStrategy, std::string_view>>(
+      {{SamplingStrategy::kRandom, "random"}, {SamplingStrategy::kSequential, "sequential"}});
+};
+
+enum class DataloaderType { kSingle, kCyclic };
+template <>
+struct EnumNames<DataloaderType> {
+  static constexpr auto kNames = std::to_array<std::pair<DataloaderType, std::string_view>>(
+      {{DataloaderType::kSingle, "single"}, {DataloaderType::kCyclic, "cyclic"}});
+};
+
+enum class RerunMode { kDisabled, kValidateResults, kReportDeterminismStats };
+template <>
+struct EnumNames<RerunMode> {
+  static constexpr auto kNames = std::to_array<std::pair<RerunMode, std::string_view>>(
+      {{RerunMode::kDisabled, "disabled"},
+       {RerunMode::kValidateResults, "validate_results"},
+       {RerunMode::kReportDeterminismStats, "report_determinism_stats"}});
+};
+
+enum class TokensSeen { kNo, kAll, kNonPadding };
+template <>
+struct EnumNames<TokensSeen> {
+  static constexpr auto kNames = std::to_array<std::pair<TokensSeen, std::string_view>>(
+      {{TokensSeen::kNo, "no"}, {TokensSeen::kAll, "all"}, {TokensSeen::kNonPadding, "non_padding"}});
+};
+
+}  // namespace megalith::config

@@ -1,0 +1,263 @@
+#include "megalith/config/derive.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "megalith/base/env.h"
+#include "megalith/base/error.h"
+
+namespace megalith::config {
+namespace {
+
+using Warnings = std::vector<std::string>;
+
+void derive_sizes(TrainingArguments& args) {
+  ParallelConfig& parallel = args.parallel;
+  for (std::optional<int>* size : {&parallel.tp, &parallel.pp, &parallel.cp, &parallel.ep}) *size = size->value_or(1);
+  parallel.etp = parallel.etp.value_or(*parallel.tp);
+}
+
+void derive_sequence_parallel(TrainingArguments& args, Warnings& warnings) {
+  ParallelConfig& parallel = args.parallel;
+  const bool has_experts = *parallel.ep > 1 || args.moe.num_experts.value_or(0) > 1;
+  if (parallel.sequence_parallel && *parallel.tp <= 1) {
+    parallel.sequence_parallel = false;
+    warnings.push_back("sequence_parallel is switched off: tensor_model_parallel_size is 1");
+  } else if (!parallel.sequence_parallel && *parallel.tp > 1 && has_experts) {
+    parallel.sequence_parallel = true;
+    warnings.push_back("sequence_parallel is switched on: experts with tensor_model_parallel_size > 1 need it");
+  }
+}
+
+void derive_virtual_stages(TrainingArguments& args, Warnings& warnings) {
+  PipelineConfig& pipeline = args.pipeline;
+  if (args.shape.num_layers) {
+    pipeline.vpp = layout::resolve_launcher_vpp(vpp_request(args)).vpp;
+  } else if (pipeline.layout) {
+    const int stages = layout::PipelineLayout::parse(*pipeline.layout).num_stages();
+    pipeline.vpp = stages / *args.parallel.pp;
+  }
+  if (pipeline.vpp == 1) pipeline.vpp.reset();
+  // Both ways of saying it are now the one number.
+  pipeline.layers_per_virtual_stage.reset();
+  if (pipeline.vpp) {
+    pipeline.microbatch_group_size = pipeline.microbatch_group_size.value_or(*args.parallel.pp);
+    return;
+  }
+  if (pipeline.overlap_p2p_comm && *args.parallel.pp > 1)
+    warnings.push_back("overlap_p2p_comm is switched off: it needs virtual pipeline stages");
+  pipeline.overlap_p2p_comm = false;
+  args.ddp.align_param_gather = false;
+}
+
+void derive_recompute(TrainingArguments& args) {
+  RecomputeConfig& recompute = args.recompute;
+  if (!recompute.granularity && recompute.gradient_checkpointing)
+    recompute.granularity = RecomputeGranularity::kFull;
+  else if (!recompute.granularity && recompute.recompute_activations)
+    recompute.granularity = RecomputeGranularity::kSelective;
+  if (recompute.granularity == RecomputeGranularity::kFull) {
+    recompute.method = recompute.method.value_or(RecomputeMethod::kUniform);
+    recompute.num_layers = recompute.num_layers.value_or(1);
+  } else if (recompute.granularity == RecomputeGranularity::kSelective && recompute.modules.empty()) {
+    recompute.modules = {"core_attn"};
+  }
+}
+
+void derive_precision(TrainingArguments& args, Warnings& warnings) {
+  PrecisionConfig& precision = args.precision;
+  if (precision.bf16 && !precision.grad_reduce_in_bf16) precision.accumulate_allreduce_grads_in_fp32 = true;
+  if (precision.fp16 && !precision.loss_scale && args.ddp.check_for_nan_in_loss_and_grad) {
+    args.ddp.check_for_nan_in_loss_and_grad = false;
+    warnings.push_back(
+        "check_for_nan_in_loss_and_grad is switched off: dynamic loss scaling handles overflows of fp16");
+  }
+  if (args.optimizer.optim == HfOptimizer::kSgd) args.optimizer.optimizer = OptimizerKind::kSgd;
+}
+
+void derive_experts(TrainingArguments& args, Warnings& warnings) {
+  constexpr int kManyExperts = 32;
+  if (args.moe.num_experts.value_or(0) >= kManyExperts && !args.router.dtype) args.router.dtype = RouterDtype::kFp32;
+  if (args.moe.expert_capacity_factor.value_or(0) < 0) args.moe.expert_capacity_factor.reset();
+  if (args.pipeline.variable_seq_lengths && args.moe.token_dispatcher == TokenDispatcher::kAllGather) {
+    args.moe.token_dispatcher = TokenDispatcher::kAllToAll;
+    if (args.moe.num_experts)
+      warnings.push_back("moe_token_dispatcher_type is alltoall: allgather cannot take variable_seq_lengths");
+  }
+}
+
+// Shape defaults of Megatron; a checkpoint's config has them filled in already.
+void derive_shape(TrainingArguments& args) {
+  ModelShapeConfig& shape = args.shape;
+  if (shape.mtp_num_layers == 0) shape.mtp_num_layers.reset();
+  if (shape.hidden_size && !shape.ffn_hidden_size) {
+    const int full = 4 * *shape.hidden_size;
+    shape.ffn_hidden_size = args.layer.swiglu.value_or(false) ? full * 2 / 3 / 64 * 64 : full;
+  }
+  if (!shape.num_attention_heads) return;
+  if (shape.hidden_size && !shape.kv_channels) shape.kv_channels = *shape.hidden_size / *shape.num_attention_heads;
+  if (!shape.num_query_groups || (args.dialect == Dialect::kPretrain && !shape.group_query_attention))
+    shape.num_query_groups = shape.num_attention_heads;
+}
+
+void derive_run(TrainingArguments& args, Warnings& warnings) {
+  RunConfig& run = args.run;
+  EvalConfig& eval = args.eval;
+  if (args.dialect == Dialect::kPretrain) {
+    run.do_train = !run.skip_train;
+    if (eval.steps.value_or(0) > 0) eval.strategy = Interval::kSteps;
+  }
+  if (eval.strategy != Interval::kNo) run.do_eval = true;
+  if (!run.do_train && !run.do_eval) {
+    run.do_train = true;
+    warnings.push_back("neither do_train nor do_eval is given: training");
+  }
+  if (eval.strategy == Interval::kSteps && eval.steps.value_or(0) == 0) eval.steps = args.logging.steps;
+  if (eval.load_best_model_at_end && !eval.metric_for_best_model) eval.metric_for_best_model = "loss";
+  if (std::optional<std::string>& metric = eval.metric_for_best_model; metric) {
+    if (!metric->starts_with("eval_")) metric = "eval_" + *metric;
+    eval.greater_is_better = eval.greater_is_better.value_or(!metric->ends_with("loss"));
+  }
+  BatchConfig& batch = args.batch;
+  if (!batch.eval_micro_batch_size) batch.eval_micro_batch_size = batch.micro_batch_size;
+}
+
+void derive_data(TrainingArguments& args, Warnings& warnings) {
+  DataConfig& data = args.data;
+  if (data.sequence_packing) data.neat_packing = true;
+  if (data.neat_packing) data.packing = true;
+  if (!data.packing) data.packing = args.run.stage == Stage::kPretrain;
+  if (args.sampler.disable_shuffling) args.sampler.train_sampling_strategy = SamplingStrategy::kSequential;
+  if (args.lora.alpha.value_or(0) == 0) args.lora.alpha = 2 * args.lora.rank;
+  IndexedDataConfig& indexed = args.indexed;
+  if (!indexed.data_path.empty() && !indexed.split) {
+    indexed.split = "969, 30, 1";
+    warnings.push_back("split is \"969, 30, 1\": it was not given");
+  }
+}
+
+void derive_output(TrainingArguments& args, Warnings& warnings) {
+  std::optional<std::string>& output = args.save.output_dir;
+  if (output && (*output == "~" || output->starts_with("~/")))
+    output = env_string("HOME").value_or("~") + output->substr(1);
+  std::vector<std::string> services;
+  for (const std::string& service : args.logging.report_to) {
+    const std::string known = service == "all" ? "tensorboard" : service;
+    if (known == "tensorboard")
+      services.push_back(known);
+    else if (known != "none")
+      warnings.push_back(
+          fmt::format("report_to {} is skipped: Megalith reports to tensorboard and to its own files", known));
+  }
+  args.logging.report_to = services.empty() ? std::vector<std::string>{"none"} : services;
+  if (args.checkpoint.async_save && !args.checkpoint.use_persistent_worker) {
+    args.checkpoint.async_save = false;
+    warnings.push_back("async_save is switched off: it needs use_persistent_ckpt_worker");
+  }
+}
+
+}  // namespace
+
+EffectiveArguments derive(const TrainingArguments& args) {
+  EffectiveArguments effective{args, {}};
+  TrainingArguments& result = effective.args;
+  Warnings& warnings = effective.warnings;
+  derive_sizes(result);
+  derive_sequence_parallel(result, warnings);
+  derive_virtual_stages(result, warnings);
+  derive_shape(result);
+  derive_recompute(result);
+  derive_precision(result, warnings);
+  derive_experts(result, warnings);
+  derive_run(result, warnings);
+  derive_data(result, warnings);
+  derive_output(result, warnings);
+  return effective;
+}
+
+layout::GridShape grid_shape(const TrainingArguments& args, int world_size) {
+  const ParallelConfig& parallel = args.parallel;
+  layout::GridShape shape;
+  shape.world_size = world_size;
+  shape.tp = parallel.tp.value_or(1);
+  shape.pp = parallel.pp.value_or(1);
+  shape.cp = parallel.cp.value_or(1);
+  shape.ep = parallel.ep.value_or(1);
+  shape.etp = parallel.etp;
+  shape.vpp = args.pipeline.vpp;
+  if (parallel.use_tp_pp_dp_mapping) shape.order = "tp-cp-ep-pp-dp";
+  shape.num_distributed_optimizer_instances = parallel.num_distributed_optimizer_instances;
+  shape.hierarchical_cp = parallel.hierarchical_cp_sizes;
+  return shape;
+}
+
+layout::SplitRequest split_request(const TrainingArguments& args) {
+  const PipelineConfig& pipeline = args.pipeline;
+  check<ConfigError>(args.shape.num_layers.has_value(), "num_layers is not known; give it or a model folder");
+  layout::SplitRequest request;
+  request.num_layers = *args.shape.num_layers;
+  request.pp = args.parallel.pp.value_or(1);
+  request.vpp = pipeline.vpp;
+  request.first_rank_layers = pipeline.first_stage_layers;
+  request.last_rank_layers = pipeline.last_stage_layers;
+  request.account_for_embedding = pipeline.account_for_embedding.value_or(false);
+  request.account_for_loss = pipeline.account_for_loss.value_or(false);
+  if (pipeline.layout) request.layout = layout::PipelineLayout::parse(*pipeline.layout);
+  request.mtp_layers = args.shape.mtp_num_layers.value_or(0);
+  request.uneven = layout::UnevenSplit::kBalance;
+  return request;
+}
+
+layout::LauncherVppRequest vpp_request(const TrainingArguments& args) {
+  const PipelineConfig& pipeline = args.pipeline;
+  layout::LauncherVppRequest request;
+  request.num_layers = args.shape.num_layers.value_or(0);
+  request.pipeline_model_parallel_size = args.parallel.pp.value_or(1);
+  request.num_layers_per_virtual_pipeline_stage = pipeline.layers_per_virtual_stage;
+  // A layout gives the virtual size; the same number said as well is no contradiction.
+  if (!pipeline.layout) request.num_virtual_stages_per_pipeline_rank = pipeline.vpp;
+  request.pipeline_model_parallel_layout = pipeline.layout;
+  request.decoder_first_pipeline_num_layers = pipeline.first_stage_layers;
+  request.decoder_last_pipeline_num_layers = pipeline.last_stage_layers;
+  request.account_for_embedding_in_pipeline_split = pipeline.account_for_embedding.value_or(false);
+  request.account_for_loss_in_pipeline_split = pipeline.account_for_loss.value_or(false);
+  request.overlap_p2p_comm = pipeline.overlap_p2p_comm;
+  request.uneven = layout::UnevenSplit::kBalance;
+  return request;
+}
+
+layout::BatchPlan batch_plan(const TrainingArguments& args, int dp) {
+  const BatchConfig& batch = args.batch;
+  layout::BatchPlan plan;
+  plan.micro_batch_size = batch.micro_batch_size.value_or(1);
+  plan.data_parallel_size = dp;
+  if (!batch.rampup_batch_size.empty()) plan.rampup_batch_size = batch.rampup_batch_size;
+  plan.seq_length = args.shape.seq_length;
+  plan.decrease_batch_size_if_needed = batch.decrease_batch_size_if_needed;
+  plan.step_batch_size_schedule = batch.step_batch_schedule;
+  // validate() has seen to it that global_batch_size, if given, is where the schedule ends.
+  if (batch.step_batch_schedule) return plan;
+  plan.global_batch_size = plan.micro_batch_size * dp * batch.gradient_accumulation_steps;
+  if (batch.global_batch_size) plan.global_batch_size = *batch.global_batch_size;
+  return plan;
+}
+
+layout::RngSeeds rng_seeds(const TrainingArguments& args, const layout::RankGrid& grid, int rank) {
+  if (args.dialect == Dialect::kTrain && !args.seeds.data_parallel_random_init)
+    return layout::adapter_seeds(args.seeds.seed, grid, rank);
+  return layout::launcher_seeds(args.seeds.seed, args.seeds.data_parallel_random_init, grid, rank);
+}
+
+int64_t comm_timeout_s(const TrainingArguments& args) {
+  if (args.comm.distributed_timeout_minutes) return int64_t{60} * *args.comm.distributed_timeout_minutes;
+  return args.comm.ddp_timeout_s;
+}
+
+CommBackend comm_backend(const TrainingArguments& args, bool has_cuda) {
+  if (args.comm.backend) return *args.comm.backend;
+  return has_cuda && !args.comm.use_cpu ? CommBackend::kNccl : CommBackend::kGloo;
+}
+
+}  // namespace megalith::config

@@ -1,0 +1,46 @@
+// What follows from the arguments: computed once, here, and handed to whoever needs it.
+//
+// Order of use: parse_arguments, fill empty values from the checkpoint's config, validate, derive. The functions below
+// expect arguments that validate() accepts; on others they may throw ConfigError.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megalith/config/training_arguments.h"
+#include "megalith/layout/grid_shape.h"
+#include "megalith/layout/launcher_vpp.h"
+#include "megalith/layout/layer_split.h"
+#include "megalith/layout/microbatches.h"
+#include "megalith/layout/rank_grid.h"
+#include "megalith/layout/rng_seeds.h"
+
+namespace megalith::config {
+
+struct EffectiveArguments {
+  TrainingArguments args;             // every normalisation applied; deriving them again changes nothing
+  std::vector<std::string> warnings;  // one for each value that is not what the user wrote
+};
+
+// Applies the normalisations of spec/training_args.md §4 and §6: parallel sizes default to 1, sequence parallelism is
+// switched on or off, the virtual size is taken from the layout, bf16 accumulates in fp32, and so on (derive.cc).
+EffectiveArguments derive(const TrainingArguments& args);
+
+// The rank grid that the arguments ask for.
+layout::GridShape grid_shape(const TrainingArguments& args, int world_size);
+// How layers are split; needs num_layers. Layers that do not divide are balanced, not refused (design.md §5).
+layout::SplitRequest split_request(const TrainingArguments& args);
+// What decides about virtual stages, in Megatron's terms; needs num_layers.
+layout::LauncherVppRequest vpp_request(const TrainingArguments& args);
+// The micro-batch calculator's input; `dp` is the dense data-parallel size.
+layout::BatchPlan batch_plan(const TrainingArguments& args, int dp);
+// Seeds of one rank: the same on all ranks with `train`, Megatron's formula with `pretrain`.
+layout::RngSeeds rng_seeds(const TrainingArguments& args, const layout::RankGrid& grid, int rank);
+// Time limit of a collective: distributed_timeout_minutes when set, else ddp_timeout.
+int64_t comm_timeout_s(const TrainingArguments& args);
+// The library that carries collectives on this machine.
+CommBackend comm_backend(const TrainingArguments& args, bool has_cuda);
+
+}  // namespace megalith::config

@@ -1,0 +1,187 @@
+#include "megalith/config/documents.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/config/option_table.h"
+
+namespace megalith::config {
+namespace {
+
+constexpr const char* kHowOptionsAreWritten = R"(# Options
+
+Made from the option table in `src/megalith/config`; do not edit. `MEGALITH_UPDATE_DOCS=1 ctest -R Documents` writes it anew.
+
+## How options are written
+
+`megalith train` has the names and defaults of ROLL's and Hugging Face's TrainingArguments and of LLaMA-Factory,
+`megalith pretrain` those of Megatron-LM. Both accept every name below; where defaults differ both are given, train first.
+
+- `--name value`, `--name=value` or `name=value`. Underscores may all be written as dashes (`--tensor-model-parallel-size`).
+  Names are case-sensitive and not abbreviated.
+- Booleans: bare `--bf16` is true; a value is yes, true, t, y, 1 or no, false, f, n, 0 in any case. A bare boolean takes
+  the next word as its value unless it starts with a dash. Booleans that are true by default also have `--no_name`.
+- Lists take several words: `--data_path 0.3 a 0.7 b`. Comma lists are one word: `--dataset a,b`.
+- JSON options take `'{"key": 1}'` or the path of a JSON file; inside quotes on the command line "true", "8" and "0.5"
+  become bool, int and float.
+- Whole numbers are not written as 1e3 or 1.0. `None` is an ordinary word.
+- The last occurrence wins. Two different names of one option with different values are an error.
+- The first word may be a `.yaml`, `.yml` or `.json` file of `name: value`; null is none; options behind it win over it.
+- Unknown options are an error that suggests the nearest; the variable ALLOW_EXTRA_ARGS of LLaMA-Factory is not honoured.
+- `output_dir/args.yaml` holds every effective option and can be given as such a file.
+
+## What the marks mean
+
+- **implemented**: it does what it says.
+- **planned**: read, checked and recorded; the named part of Megalith that acts on it is not built yet, and a run refuses
+  to start on it.
+- **no effect**: accepted; a note says so when it is given with another value than its default.
+- **refused**: another value than the default stops the run with the reason.
+)";
+
+std::string type_of(const Option& option) {
+  const std::string base = option.choices.empty() || option.type == ValueType::kBool
+                               ? type_name(option.type)
+                               : fmt::format("{}", fmt::join(option.choices, " \\| "));
+  return option.optional ? base + ", optional" : base;
+}
+
+std::string default_of(const Option& option) {
+  const auto show = [](const Value& value) {
+    const std::string text = to_display(value);
+    return text.empty() ? std::string("–") : text;
+  };
+  const std::string train = show(option.train_default);
+  const std::string pretrain = show(option.pretrain_default);
+  return train == pretrain ? train : train + " / " + pretrain;
+}
+
+std::vector<std::string> other_names(const Option& option) {
+  std::vector<std::string> names = option.aliases;
+  for (const std::string& negation : option.negations) names.push_back(negation + " (false)");
+  return names;
+}
+
+std::string status_of(const Option& option) {
+  switch (option.status) {
+    case OptionStatus::kImplemented:
+      return "implemented";
+    case OptionStatus::kPlanned:
+      return "planned: " + option.reason;
+    case OptionStatus::kNoEffect:
+      return "no effect";
+    case OptionStatus::kRefused:
+      return "refused";
+  }
+  return "";
+}
+
+// What the option is for; for options without a consumer, why they have none.
+std::string meaning_of(const Option& option) {
+  std::string text = option.help;
+  const bool explains = option.status == OptionStatus::kNoEffect || option.status == OptionStatus::kRefused;
+  if (explains) text += (text.empty() ? "" : "; ") + option.reason;
+  // Values with one reason are named together, in the order of the table.
+  for (size_t i = 0; i < option.refused_values.size();) {
+    std::vector<std::string> values;
+    const std::string& reason = option.refused_values[i].reason;
+    for (; i < option.refused_values.size() && option.refused_values[i].reason == reason; ++i)
+      values.push_back(option.refused_values[i].value);
+    text += fmt::format("; refused {}: {}", fmt::join(values, ", "), reason);
+  }
+  if (!option.refused_others.empty()) text += "; others refused: " + option.refused_others;
+  return text;
+}
+
+std::string markdown_row(const Option& option) {
+  std::string name = fmt::format("`{}`", option.name);
+  for (const std::string& other : other_names(option)) name += fmt::format(", `{}`", other);
+  std::string meaning = meaning_of(option);
+  for (size_t at = 0; (at = meaning.find('|', at)) != std::string::npos; at += 2) meaning.insert(at, "\\");
+  return fmt::format("| {} | {} | {} | {} | {} |\n", name, type_of(option), default_of(option), status_of(option),
+                     meaning);
+}
+
+std::string help_entry(const Option& option, Dialect dialect) {
+  const char separator = dialect == Dialect::kPretrain ? '-' : '_';
+  const auto flag = [separator](std::string name) {
+    std::ranges::replace(name, '_', separator);
+    return "--" + name;
+  };
+  std::string names = flag(option.name);
+  for (const std::string& alias : option.aliases) names += ", " + flag(alias);
+  std::string kind = option.choices.empty() || option.type == ValueType::kBool
+                         ? type_name(option.type)
+                         : fmt::format("{}", fmt::join(option.choices, "|"));
+  return fmt::format("  {} <{}> [{}] ({})\n      {}\n", names, kind, to_display(option.default_value(dialect)),
+                     status_of(option), meaning_of(option));
+}
+
+bool is_shown(const Option& option, Dialect dialect) {
+  return dialect == Dialect::kTrain ? option.in_train : option.in_pretrain;
+}
+
+std::vector<std::string> chosen_topics(const std::optional<std::string>& topic) {
+  const std::vector<std::string> topics = OptionTable::instance().topics();
+  if (!topic) return topics;
+  std::vector<std::string> chosen;
+  for (const std::string& candidate : topics)
+    if (to_lower(candidate).starts_with(to_lower(*topic))) chosen.push_back(candidate);
+  check<ConfigError>(!chosen.empty(), "there is no help topic \"{}\"; topics: {}", *topic, list_in_words(topics, 64));
+  return chosen;
+}
+
+}  // namespace
+
+std::string to_yaml(const TrainingArguments& args) {
+  std::string text = fmt::format("# Every effective option of `megalith {}`; give this file as its first argument.\n",
+                                 args.dialect == Dialect::kTrain ? "train" : "pretrain");
+  std::string topic;
+  for (const Option& option : OptionTable::instance().options()) {
+    if (!option.read) continue;
+    if (option.topic != topic) text += fmt::format("\n# {}\n", topic = option.topic);
+    text += fmt::format("{}: {}\n", option.name, to_json_text(option.read(args)));
+  }
+  return text;
+}
+
+std::string help_text(Dialect dialect, const std::optional<std::string>& topic,
+                      std::span<const CommandOption> command_options) {
+  std::string text;
+  if (!topic && !command_options.empty()) {
+    text += "This command\n";
+    for (const CommandOption& option : command_options)
+      text += fmt::format("  --{}\n      {}\n", option.name, option.help);
+    text += "\n";
+  }
+  for (const std::string& name : chosen_topics(topic)) {
+    text += name + "\n";
+    for (const Option& option : OptionTable::instance().options())
+      if (option.topic == name && is_shown(option, dialect)) text += help_entry(option, dialect);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string options_markdown() {
+  const OptionTable& table = OptionTable::instance();
+  std::map<OptionStatus, int> counts;
+  for (const Option& option : table.options()) ++counts[option.status];
+  std::string text = kHowOptionsAreWritten;
+  text += fmt::format("\n{} options: {} implemented, {} planned, {} without effect, {} refused.\n",
+                      table.options().size(), counts[OptionStatus::kImplemented], counts[OptionStatus::kPlanned],
+                      counts[OptionStatus::kNoEffect], counts[OptionStatus::kRefused]);
+  for (const std::string& topic : table.topics()) {
+    text += fmt::format("\n## {}\n\n| option | type | default | status | meaning |\n|---|---|---|---|---|\n", topic);
+    for (const Option& option : table.options())
+      if (option.topic == topic) text += markdown_row(option);
+  }
+  return text;
+}
+
+}  // namespace megalith::config

@@ -1,0 +1,318 @@
+// How options_*.cc write down the table: typed bindings to struct members, in a line or two each.
+#pragma once
+
+#include <concepts>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/config/option_table.h"
+
+namespace megalith::config {
+
+// FieldTraits<T>: the ValueType of a struct member of type T and the way between T and Value.
+template <typename T>
+struct FieldTraits;
+
+template <>
+struct FieldTraits<bool> {
+  static constexpr ValueType kType = ValueType::kBool;
+  static Value to_value(bool field) { return field; }
+  static bool from_value(const Value& value) { return std::get<bool>(value); }
+};
+template <std::integral T>
+struct FieldTraits<T> {
+  static constexpr ValueType kType = ValueType::kInt;
+  static Value to_value(T field) { return static_cast<int64_t>(field); }
+  static T from_value(const Value& value) { return static_cast<T>(std::get<int64_t>(value)); }
+};
+template <>
+struct FieldTraits<double> {
+  static constexpr ValueType kType = ValueType::kFloat;
+  static Value to_value(double field) { return field; }
+  static double from_value(const Value& value) { return std::get<double>(value); }
+};
+template <>
+struct FieldTraits<std::string> {
+  static constexpr ValueType kType = ValueType::kText;
+  static Value to_value(const std::string& field) { return field; }
+  static std::string from_value(const Value& value) { return std::get<std::string>(value); }
+};
+template <>
+struct FieldTraits<std::vector<std::string>> {
+  static constexpr ValueType kType = ValueType::kTextList;
+  static Value to_value(const std::vector<std::string>& field) { return field; }
+  static std::vector<std::string> from_value(const Value& value) { return std::get<std::vector<std::string>>(value); }
+};
+template <std::integral T>
+struct FieldTraits<std::vector<T>> {
+  static constexpr ValueType kType = ValueType::kIntList;
+  static Value to_value(const std::vector<T>& field) { return std::vector<int64_t>(field.begin(), field.end()); }
+  static std::vector<T> from_value(const Value& value) {
+    std::vector<T> field;
+    for (int64_t item : std::get<std::vector<int64_t>>(value)) field.push_back(static_cast<T>(item));
+    return field;
+  }
+};
+template <>
+struct FieldTraits<std::vector<double>> {
+  static constexpr ValueType kType = ValueType::kFloatList;
+  static Value to_value(const std::vector<double>& field) { return field; }
+  static std::vector<double> from_value(const Value& value) { return std::get<std::vector<double>>(value); }
+};
+template <>
+struct FieldTraits<JsonObject> {
+  static constexpr ValueType kType = ValueType::kDict;
+  static Value to_value(const JsonObject& field) { return field; }
+  static JsonObject from_value(const Value& value) { return std::get<JsonObject>(value); }
+};
+template <typename E>
+  requires std::is_enum_v<E>
+struct FieldTraits<E> {
+  static constexpr ValueType kType = ValueType::kText;
+  static Value to_value(E field) {
+    for (const auto& [item, name] : EnumNames<E>::kNames)
+      if (item == field) return std::string(name);
+    throw InternalError("an enumerator has no name");
+  }
+  static E from_value(const Value& value) {
+    for (const auto& [item, name] : EnumNames<E>::kNames)
+      if (name == std::get<std::string>(value)) return item;
+    throw InternalError("a choice that was not checked: " + std::get<std::string>(value));
+  }
+};
+template <typename T>
+struct FieldTraits<std::optional<T>> {
+  static constexpr ValueType kType = FieldTraits<T>::kType;
+  static Value to_value(const std::optional<T>& field) {
+    return field ? FieldTraits<T>::to_value(*field) : Value(std::monostate{});
+  }
+  static std::optional<T> from_value(const Value& value) {
+    if (std::holds_alternative<std::monostate>(value)) return std::nullopt;
+    return FieldTraits<T>::from_value(value);
+  }
+};
+
+template <typename T>
+struct Unwrapped {
+  using type = T;
+  static constexpr bool kOptional = false;
+};
+template <typename T>
+struct Unwrapped<std::optional<T>> {
+  using type = T;
+  static constexpr bool kOptional = true;
+};
+
+// The arguments as the structs initialise them, before any dialect's defaults.
+const TrainingArguments& initial_arguments();
+
+// One option under construction; every call returns the object, so that an option reads as one sentence.
+template <typename T>
+class OptionEntry {
+ public:
+  explicit OptionEntry(Option& option) : option_(option) {}
+
+  OptionEntry& alias(std::initializer_list<const char*> names) {
+    option_.aliases.insert(option_.aliases.end(), names.begin(), names.end());
+    return *this;
+  }
+  OptionEntry& negated_by(std::initializer_list<const char*> names) {
+    option_.negations.insert(option_.negations.end(), names.begin(), names.end());
+    return *this;
+  }
+  OptionEntry& at_least(double minimum) {
+    option_.minimum = minimum;
+    return *this;
+  }
+  OptionEntry& at_most(double maximum) {
+    option_.maximum = maximum;
+    return *this;
+  }
+  OptionEntry& choices(std::vector<std::string> words) {
+    option_.choices = std::move(words);
+    return *this;
+  }
+  OptionEntry& commas() {
+    option_.type = ValueType::kCommaList;
+    return *this;
+  }
+  OptionEntry& refuse(std::initializer_list<const char*> values, const char* reason) {
+    for (const char* value : values) option_.refused_values.push_back({value, reason});
+    return *this;
+  }
+  OptionEntry& refuse_others(const char* reason) {
+    option_.refused_others = reason;
+    return *this;
+  }
+  // The option also takes a boolean, bare or written, which stands for one of these words.
+  OptionEntry& bool_words(const char* for_true, const char* for_false) {
+    option_.bool_words = {for_true, for_false};
+    return *this;
+  }
+  OptionEntry& pretrain_default(const T& value) {
+    option_.pretrain_default = FieldTraits<T>::to_value(value);
+    return *this;
+  }
+  // pretrain has no default: None.
+  OptionEntry& no_pretrain_default() {
+    option_.pretrain_default = std::monostate{};
+    return *this;
+  }
+  OptionEntry& train_only() {
+    option_.in_pretrain = false;
+    return *this;
+  }
+  OptionEntry& pretrain_only() {
+    option_.in_train = false;
+    return *this;
+  }
+  OptionEntry& implemented() { return status(OptionStatus::kImplemented, ""); }
+  OptionEntry& planned(const char* part) { return status(OptionStatus::kPlanned, part); }
+  OptionEntry& no_effect(const char* reason) { return status(OptionStatus::kNoEffect, reason); }
+
+ private:
+  OptionEntry& status(OptionStatus value, const char* reason) {
+    option_.status = value;
+    option_.reason = reason;
+    return *this;
+  }
+
+  Option& option_;
+};
+
+// Type and default of an option without a struct member.
+struct Plain {
+  ValueType type;
+  bool optional;
+  Value default_value;
+};
+inline Plain flag(bool value = false) { return {ValueType::kBool, false, value}; }
+inline Plain opt_flag() { return {ValueType::kBool, true, {}}; }
+inline Plain integer(int64_t value) { return {ValueType::kInt, false, value}; }
+inline Plain opt_integer() { return {ValueType::kInt, true, {}}; }
+inline Plain number(double value) { return {ValueType::kFloat, false, value}; }
+inline Plain opt_number() { return {ValueType::kFloat, true, {}}; }
+inline Plain text(const char* value) { return {ValueType::kText, false, std::string(value)}; }
+inline Plain opt_text() { return {ValueType::kText, true, {}}; }
+inline Plain words() { return {ValueType::kTextList, true, {}}; }
+inline Plain dict() { return {ValueType::kDict, true, {}}; }
+
+struct PlainOption {
+  const char* name;
+  Plain plain;
+};
+
+class OptionList {
+ public:
+  // Options of one part of TrainingArguments.
+  template <typename Part>
+  class PartOptions {
+   public:
+    PartOptions(OptionList& list, Part TrainingArguments::*part) : list_(list), part_(part) {}
+    template <typename T>
+    OptionEntry<T> add(const char* name, T Part::*member, const char* help) {
+      return list_.bind(name, part_, member, help);
+    }
+
+   private:
+    OptionList& list_;
+    Part TrainingArguments::*part_;
+  };
+
+  // Everything added from here on stands under `name` and, unless it says otherwise, waits for `planned_part`.
+  void topic(const char* name, const char* planned_part) {
+    topic_ = name;
+    planned_part_ = planned_part;
+  }
+  template <typename Part>
+  PartOptions<Part> part(Part TrainingArguments::*member) {
+    return PartOptions<Part>(*this, member);
+  }
+
+  OptionEntry<Value> no_effect(const char* name, const Plain& plain, const char* reason) {
+    return OptionEntry<Value>(unbound(name, plain, OptionStatus::kNoEffect, reason));
+  }
+  OptionEntry<Value> refused(const char* name, const Plain& plain, const char* reason) {
+    return OptionEntry<Value>(unbound(name, plain, OptionStatus::kRefused, reason));
+  }
+  void no_effect_all(const char* reason, std::initializer_list<PlainOption> options) {
+    for (const PlainOption& option : options) no_effect(option.name, option.plain, reason);
+  }
+  void refused_all(const char* reason, std::initializer_list<PlainOption> options) {
+    for (const PlainOption& option : options) refused(option.name, option.plain, reason);
+  }
+
+  std::vector<Option> take() { return std::move(options_); }
+
+ private:
+  template <typename Part, typename T>
+  OptionEntry<T> bind(const char* name, Part TrainingArguments::*part, T Part::*member, const char* help) {
+    using Base = typename Unwrapped<T>::type;
+    Option& option = append(name, help, OptionStatus::kPlanned, planned_part_);
+    option.type = FieldTraits<T>::kType;
+    option.optional = Unwrapped<T>::kOptional;
+    option.read = [part, member](const TrainingArguments& args) -> Value {
+      const Part& owner = args.*part;
+      return FieldTraits<T>::to_value(owner.*member);
+    };
+    option.write = [part, member](TrainingArguments& args, const Value& value) {
+      Part& owner = args.*part;
+      owner.*member = FieldTraits<T>::from_value(value);
+    };
+    if constexpr (std::is_enum_v<Base>)
+      for (const auto& [item, word] : EnumNames<Base>::kNames) option.choices.emplace_back(word);
+    if constexpr (std::is_same_v<Base, int> || std::is_same_v<Base, std::vector<int>>) {
+      option.minimum = std::numeric_limits<int>::min();
+      option.maximum = std::numeric_limits<int>::max();
+    }
+    option.train_default = option.pretrain_default = option.read(initial_arguments());
+    return OptionEntry<T>(option);
+  }
+
+  Option& unbound(const char* name, const Plain& plain, OptionStatus status, const char* reason) {
+    Option& option = append(name, "", status, reason);
+    option.type = plain.type;
+    option.optional = plain.optional;
+    option.train_default = option.pretrain_default = plain.default_value;
+    return option;
+  }
+
+  Option& append(const char* name, const char* help, OptionStatus status, const char* reason) {
+    Option& option = options_.emplace_back();
+    option.name = name;
+    option.help = help;
+    option.topic = topic_;
+    option.status = status;
+    option.reason = reason;
+    return option;
+  }
+
+  std::vector<Option> options_;
+  const char* topic_ = "";
+  const char* planned_part_ = "";
+};
+
+// One function a source file; OptionTable::instance() calls them in the order of the documents.
+void add_run_options(OptionList& list);
+void add_parallel_options(OptionList& list);
+void add_batch_options(OptionList& list);
+void add_model_options(OptionList& list);
+void add_moe_options(OptionList& list);
+void add_memory_options(OptionList& list);
+void add_precision_options(OptionList& list);
+void add_optimizer_options(OptionList& list);
+void add_schedule_options(OptionList& list);
+void add_data_options(OptionList& list);
+void add_indexed_data_options(OptionList& list);
+void add_adapter_options(OptionList& list);
+void add_logging_options(OptionList& list);
+void add_checkpoint_options(OptionList& list);
+void add_fault_options(OptionList& list);
+void add_other_options(OptionList& list);
+
+}  // namespace megalith::config

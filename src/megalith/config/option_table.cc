@@ -1,0 +1,101 @@
+#include "megalith/config/option_table.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/config/option_list_internal.h"
+
+namespace megalith::config {
+namespace {
+
+std::vector<Option> all_options() {
+  OptionList list;
+  add_run_options(list);
+  add_parallel_options(list);
+  add_batch_options(list);
+  add_model_options(list);
+  add_moe_options(list);
+  add_memory_options(list);
+  add_precision_options(list);
+  add_optimizer_options(list);
+  add_schedule_options(list);
+  add_data_options(list);
+  add_indexed_data_options(list);
+  add_adapter_options(list);
+  add_logging_options(list);
+  add_checkpoint_options(list);
+  add_fault_options(list);
+  add_other_options(list);
+  return list.take();
+}
+
+bool default_is_true(const Option& option) {
+  const auto is_true = [](const Value& value) { return std::holds_alternative<bool>(value) && std::get<bool>(value); };
+  return option.type == ValueType::kBool && !option.optional &&
+         (is_true(option.train_default) || is_true(option.pretrain_default));
+}
+
+}  // namespace
+
+const TrainingArguments& initial_arguments() {
+  static const TrainingArguments arguments;
+  return arguments;
+}
+
+std::string_view to_string(OptionStatus status) {
+  switch (status) {
+    case OptionStatus::kImplemented:
+      return "implemented";
+    case OptionStatus::kPlanned:
+      return "planned";
+    case OptionStatus::kNoEffect:
+      return "accepted without effect";
+    case OptionStatus::kRefused:
+      return "refused";
+  }
+  return "unknown";
+}
+
+const OptionTable& OptionTable::instance() {
+  static const OptionTable table(all_options());
+  return table;
+}
+
+OptionTable::OptionTable(std::vector<Option> options) : options_(std::move(options)) {
+  for (const Option& option : options_) {
+    check(!option.topic.empty() && (option.status == OptionStatus::kImplemented || !option.reason.empty()),
+          "option {} has no topic or no reason", option.name);
+    add_name(option.name, {&option, false});
+    for (const std::string& alias : option.aliases) add_name(alias, {&option, false});
+    for (const std::string& negation : option.negations) add_name(negation, {&option, true});
+    if (default_is_true(option)) add_name("no_" + option.name, {&option, true});
+  }
+}
+
+void OptionTable::add_name(const std::string& name, Match match) {
+  check(by_name_.emplace(name, match).second, "option name {} is used twice", name);
+  names_.push_back(name);
+}
+
+std::optional<OptionTable::Match> OptionTable::find(std::string_view name) const {
+  const auto found = by_name_.find(std::string(name));
+  if (found == by_name_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::vector<std::string> OptionTable::topics() const {
+  std::vector<std::string> topics;
+  for (const Option& option : options_)
+    if (std::ranges::find(topics, option.topic) == topics.end()) topics.push_back(option.topic);
+  return topics;
+}
+
+TrainingArguments default_arguments(Dialect dialect) {
+  TrainingArguments args;
+  args.dialect = dialect;
+  for (const Option& option : OptionTable::instance().options())
+    if (option.write) option.write(args, option.default_value(dialect));
+  return args;
+}
+
+}  // namespace megalith::config

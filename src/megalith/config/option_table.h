@@ -1,0 +1,100 @@
+// The one table of options. Command line, files, --help, docs/options.md and args.yaml all come from it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "megalith/config/choices.h"
+#include "megalith/config/training_arguments.h"
+#include "megalith/config/value.h"
+
+namespace megalith::config {
+
+enum class OptionStatus {
+  kImplemented,  // changes what it should; tests/config/effects_test.cc proves it
+  kPlanned,      // read, checked and recorded; `reason` names the part of Megalith that will act on it
+  kNoEffect,     // accepted; a note is logged when it is given with another value than its default
+  kRefused,      // any value but the default stops the run with `reason`
+};
+std::string_view to_string(OptionStatus status);
+
+// A value that the option's reference knows and Megalith does not: stage=ppo.
+struct RefusedValue {
+  std::string value;
+  std::string reason;
+};
+
+struct Option {
+  std::string name;                    // canonical: with underscores, as in args.yaml
+  std::vector<std::string> aliases;    // other spellings of the same thing
+  std::vector<std::string> negations;  // flags that set it to false, besides no_<name> of a default-true bool
+  std::string topic;
+  std::string help;
+  OptionStatus status = OptionStatus::kPlanned;
+  std::string reason;  // see OptionStatus
+  ValueType type = ValueType::kText;
+  bool optional = false;             // may be None
+  std::vector<std::string> choices;  // empty: any
+  std::vector<RefusedValue> refused_values;
+  std::string refused_others;           // reason for every text that is neither a choice nor named above; empty: error
+  std::vector<std::string> bool_words;  // for text that also takes a boolean: what true and false stand for
+  std::optional<double> minimum;        // inclusive
+  std::optional<double> maximum;        // inclusive
+  Value train_default;
+  Value pretrain_default;
+  bool in_train = true;  // which --help lists it; both dialects accept it
+  bool in_pretrain = true;
+  // Binding to a member of TrainingArguments; empty for options without a consumer (kNoEffect, kRefused).
+  std::function<Value(const TrainingArguments&)> read;
+  std::function<void(TrainingArguments&, const Value&)> write;
+
+  const Value& default_value(Dialect dialect) const {
+    return dialect == Dialect::kTrain ? train_default : pretrain_default;
+  }
+  bool takes_list() const {
+    return type == ValueType::kTextList || type == ValueType::kIntList || type == ValueType::kFloatList;
+  }
+};
+
+// Immutable after construction; every name, alias and negation is unique.
+class OptionTable {
+ public:
+  // What a name on the command line stands for.
+  struct Match {
+    const Option* option = nullptr;
+    bool negated = false;  // --no_x
+  };
+
+  // The table of this build.
+  static const OptionTable& instance();
+  explicit OptionTable(std::vector<Option> options);
+
+  const std::vector<Option>& options() const { return options_; }
+  // By any spelling with underscores; negated names too. Nothing for an unknown name.
+  std::optional<Match> find(std::string_view name) const;
+  // Every spelling, for suggestions.
+  const std::vector<std::string>& names() const { return names_; }
+  // In the order in which they are documented.
+  std::vector<std::string> topics() const;
+
+ private:
+  void add_name(const std::string& name, Match match);
+
+  std::vector<Option> options_;
+  std::unordered_map<std::string, Match> by_name_;  // points into options_
+  std::vector<std::string> names_;
+};
+
+// The words in a value that choices apply to: the text, or each item of a list.
+std::vector<std::string> words_of(const Value& value);
+// What is wrong with a value of the right type (choices, range); empty when nothing is.
+std::string value_problem(const Option& option, const Value& value);
+
+// All arguments at the dialect's defaults.
+TrainingArguments default_arguments(Dialect dialect);
+
+}  // namespace megalith::config

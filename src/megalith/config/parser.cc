@@ -1,0 +1,140 @@
+#include "megalith/config/parser.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/config/assignment_internal.h"
+
+namespace megalith::config {
+namespace {
+
+// The reason why Megalith cannot honour a value that the reference knows; empty when it can.
+std::string refusal_of(const Option& option, const Value& value) {
+  for (const std::string& word : words_of(value)) {
+    const auto refused = std::ranges::find(option.refused_values, word, &RefusedValue::value);
+    if (refused != option.refused_values.end()) return refused->reason;
+    const bool chosen = std::ranges::find(option.choices, word) != option.choices.end();
+    if (!option.refused_others.empty() && !chosen) return option.refused_others;
+  }
+  return "";
+}
+
+std::string shown(const RawValue& raw) {
+  if (raw.kind == RawValue::Kind::kNull) return "null";
+  if (raw.kind == RawValue::Kind::kBare) return "(nothing)";
+  return fmt::format("\"{}\"", fmt::join(raw.words, " "));
+}
+
+// Applies assignments, strongest last, to one set of arguments.
+class Applier {
+ public:
+  Applier(ParseResult& result, std::vector<std::string>& problems) : result_(result), problems_(problems) {}
+
+  // All of one source: within it two spellings of one option must agree, between sources the later wins.
+  void apply_source(const std::vector<Assignment>& assignments) {
+    spelled_.clear();
+    for (const Assignment& assignment : assignments) apply(assignment);
+  }
+
+ private:
+  struct Spelled {
+    std::string given;
+    std::string spelling;
+    Value value;
+  };
+
+  void apply(const Assignment& assignment) {
+    const Option& option = *assignment.option;
+    const auto value = value_of(assignment);
+    if (!value) return;
+    const std::string refusal = refusal_of(option, *value);
+    if (refusal.empty()) {
+      if (const std::string problem = value_problem(option, *value); !problem.empty()) {
+        problems_.push_back(
+            fmt::format("{}{} is \"{}\"; {}", place(assignment), assignment.given, to_display(*value), problem));
+        return;
+      }
+    }
+    check_spelling(assignment, *value);
+    record(assignment, *value, refusal);
+    if (refusal.empty() && option.write) option.write(result_.args, *value);
+  }
+
+  std::optional<Value> value_of(const Assignment& assignment) {
+    if (assignment.negated) return Value(false);
+    const Option& option = *assignment.option;
+    RawValue raw = assignment.raw;
+    if (!option.bool_words.empty()) {
+      const auto flag = raw.words.size() == 1 ? parse_bool(raw.words.front())
+                                              : std::optional<bool>(raw.kind == RawValue::Kind::kBare);
+      if (flag && raw.kind != RawValue::Kind::kNull) raw = {RawValue::Kind::kWords, {option.bool_words[*flag ? 0 : 1]}};
+    }
+    std::string expected;
+    auto value = convert(raw, option.type, option.optional, expected);
+    if (!value)
+      problems_.push_back(
+          fmt::format("{}{} is {}; expected {}", place(assignment), assignment.given, shown(assignment.raw), expected));
+    return value;
+  }
+
+  void check_spelling(const Assignment& assignment, const Value& value) {
+    if (assignment.negated) return;
+    const auto [found, fresh] =
+        spelled_.emplace(assignment.option, Spelled{assignment.given, assignment.spelling, value});
+    if (fresh) return;
+    if (found->second.spelling != assignment.spelling && found->second.value != value)
+      problems_.push_back(fmt::format(
+          "{}{} = {} and {} = {} are two names of one option with different values; keep one", place(assignment),
+          found->second.given, to_display(found->second.value), assignment.given, to_display(value)));
+    found->second = {assignment.given, assignment.spelling, value};
+  }
+
+  void record(const Assignment& assignment, const Value& value, const std::string& refusal) {
+    const Option& option = *assignment.option;
+    const bool is_default = value == option.default_value(result_.args.dialect);
+    OptionUse use{assignment.given,
+                  option.name,
+                  to_display(value),
+                  assignment.origin,
+                  refusal.empty() ? option.status : OptionStatus::kRefused,
+                  refusal.empty() ? option.reason : refusal,
+                  is_default};
+    auto& uses = result_.report.uses;
+    std::erase_if(uses, [&](const OptionUse& earlier) { return earlier.name == option.name; });
+    uses.push_back(std::move(use));
+  }
+
+  static std::string place(const Assignment& assignment) {
+    return assignment.origin == "command line" ? "" : assignment.origin + ": ";
+  }
+
+  ParseResult& result_;
+  std::vector<std::string>& problems_;
+  std::map<const Option*, Spelled> spelled_;
+};
+
+}  // namespace
+
+ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
+                            std::span<const CommandOption> command_options) {
+  ParseResult result{default_arguments(dialect), {}, {}};
+  std::vector<std::string> problems;
+  Applier applier(result, problems);
+  if (!words.empty() && is_option_file(words.front())) {
+    applier.apply_source(read_option_file(words.front(), problems));
+    words = words.subspan(1);
+  }
+  applier.apply_source(read_words(words, command_options, problems));
+  if (!problems.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems, "\n")));
+
+  if (result.args.pipeline.vpp == 1) result.args.pipeline.vpp.reset();  // one chunk a rank is no interleaving
+  result.notes = result.report.notes();
+  return result;
+}
+
+}  // namespace megalith::config

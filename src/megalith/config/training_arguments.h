@@ -1,0 +1,50 @@
+// Every argument of a run, in parts. Code below `train` receives only the part that is its own.
+//
+// A TrainingArguments holds what the user asked for, with the dialect's defaults; derive() (derive.h) computes what
+// follows from it, validate() (validate.h) says what does not fit.
+#pragma once
+
+#include "megalith/config/data_config.h"
+#include "megalith/config/model_config.h"
+#include "megalith/config/optimizer_config.h"
+#include "megalith/config/parallel_config.h"
+#include "megalith/config/run_config.h"
+
+namespace megalith::config {
+
+struct TrainingArguments {
+  Dialect dialect = Dialect::kTrain;  // whose rules hold where the two front ends differ (seeds, required options)
+  RunConfig run;                      // what is done, for how long
+  ParallelConfig parallel;            // sizes of the rank grid
+  PipelineConfig pipeline;            // layers to stages, schedule
+  BatchConfig batch;                  // micro and global batch
+  SeedConfig seeds;                   // random numbers
+  CommConfig comm;                    // backend, time limits
+  ModelSourceConfig source;           // where the weights come from
+  ModelShapeConfig shape;             // sizes of the model
+  LayerConfig layer;                  // what a layer is made of
+  PositionConfig position;            // position embedding
+  MlaConfig mla;                      // multi-latent attention
+  MoeConfig moe;                      // experts
+  RouterConfig router;                // their router
+  RecomputeConfig recompute;          // activations computed twice
+  FusionConfig fusion;                // fused kernels
+  PrecisionConfig precision;          // number formats
+  OptimizerConfig optimizer;          // update rule
+  ScheduleConfig schedule;            // learning rate over time
+  DdpConfig ddp;                      // gradient buffers
+  DataConfig data;                    // conversations and documents
+  SamplerConfig sampler;              // order of samples
+  IndexedDataConfig indexed;          // .bin/.idx files
+  TokenizerConfig tokenizer;          // Megatron's tokenizer options
+  LoraConfig lora;                    // adapters
+  PreferenceConfig preference;        // DPO, ORPO
+  EvalConfig eval;                    // evaluation
+  LoggingConfig logging;              // what is written while it runs
+  SaveConfig save;                    // when checkpoints are written
+  CheckpointConfig checkpoint;        // and how
+  FaultConfig fault;                  // checks and restarts
+  bool operator==(const TrainingArguments&) const = default;
+};
+
+}  // namespace megalith::config

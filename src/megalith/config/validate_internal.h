@@ -1,0 +1,36 @@
+// The rule files of validate().
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megalith/config/validate.h"
+
+namespace megalith::config {
+
+// Collects violations; `require` reads as the rule does.
+class Problems {
+ public:
+  template <typename... Args>
+  void require(bool holds, fmt::format_string<Args...> message, Args&&... args) {
+    if (!holds) list_.push_back(fmt::format(message, std::forward<Args>(args)...));
+  }
+  void add(std::string problem) { list_.push_back(std::move(problem)); }
+  bool empty() const { return list_.empty(); }
+  std::vector<std::string> take() { return std::move(list_); }
+
+ private:
+  std::vector<std::string> list_;
+};
+
+void check_parallel(const TrainingArguments& args, const ValidationContext& context, Problems& problems);
+void check_batch(const TrainingArguments& args, const ValidationContext& context, Problems& problems);
+void check_optimizer(const TrainingArguments& args, const ValidationContext& context, Problems& problems);
+void check_model(const TrainingArguments& args, const ValidationContext& context, Problems& problems);
+void check_data(const TrainingArguments& args, const ValidationContext& context, Problems& problems);
+void check_run(const TrainingArguments& args, const ValidationContext& context, Problems& problems);
+
+}  // namespace megalith::config

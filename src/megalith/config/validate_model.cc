@@ -1,0 +1,128 @@
+// Model, experts, recompute and precision: spec/training_args.md §6, rules 2, 7 and 14 to 17.
+#include <algorithm>
+
+#include "megalith/config/validate_internal.h"
+
+namespace megalith::config {
+namespace {
+
+void check_shape(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  const ModelShapeConfig& shape = args.shape;
+  const int tp = args.parallel.tp.value_or(1);
+  if (args.dialect == Dialect::kPretrain && context.needs_inputs && !args.checkpoint.use_checkpoint_args) {
+    problems.require(shape.num_layers.has_value(),
+                     "num_layers is not given; pretrain needs the number of decoder layers");
+    problems.require(shape.hidden_size.has_value(), "hidden_size is not given; pretrain needs the width of the model");
+    problems.require(shape.num_attention_heads.has_value(), "num_attention_heads is not given; pretrain needs it");
+    problems.require(shape.seq_length.has_value(), "seq_length is not given; pretrain needs the length of a sample");
+    problems.require(shape.max_position_embeddings.has_value(),
+                     "max_position_embeddings is not given; set it to seq_length or more");
+  }
+  if (shape.num_attention_heads) {
+    problems.require(
+        *shape.num_attention_heads % tp == 0,
+        "num_attention_heads {} is no multiple of tensor_model_parallel_size {}; use a size that divides it",
+        *shape.num_attention_heads, tp);
+    problems.require(!shape.hidden_size || shape.kv_channels || *shape.hidden_size % *shape.num_attention_heads == 0,
+                     "hidden_size {} is no multiple of num_attention_heads {}; give kv_channels, the size of a head",
+                     shape.hidden_size.value_or(0), *shape.num_attention_heads);
+    problems.require(!shape.num_query_groups || *shape.num_attention_heads % *shape.num_query_groups == 0,
+                     "num_attention_heads {} is no multiple of num_query_groups {}", *shape.num_attention_heads,
+                     shape.num_query_groups.value_or(1));
+  }
+  if (shape.num_query_groups)
+    problems.require(*shape.num_query_groups % tp == 0 || tp % *shape.num_query_groups == 0,
+                     "num_query_groups {} is neither a multiple nor a divisor of tensor_model_parallel_size {}",
+                     *shape.num_query_groups, tp);
+  problems.require(!args.mla.multi_latent_attention || !shape.group_query_attention,
+                   "multi_latent_attention and group_query_attention exclude each other; keep one");
+  const bool yarn = args.position.type == PositionEmbedding::kYarn;
+  problems.require(shape.mtp_num_layers.value_or(0) == 0 || !yarn,
+                   "mtp_num_layers works with position_embedding_type learned_absolute, rope, mrope or none, not yarn");
+}
+
+void check_experts(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  const MoeConfig& moe = args.moe;
+  const int ep = args.parallel.ep.value_or(1);
+  if (moe.num_experts) {
+    problems.require(*moe.num_experts % ep == 0, "num_experts {} is no multiple of expert_model_parallel_size {}",
+                     *moe.num_experts, ep);
+  } else {
+    problems.require(ep == 1 || args.dialect == Dialect::kTrain || !context.needs_inputs,
+                     "expert_model_parallel_size {} needs num_experts", ep);
+  }
+  problems.require(!moe.shared_expert_overlap || moe.token_dispatcher == TokenDispatcher::kAllToAll,
+                   "moe_shared_expert_overlap needs moe_token_dispatcher_type alltoall");
+  const bool has_capacity = moe.expert_capacity_factor.value_or(-1) >= 0;
+  problems.require(!moe.pad_expert_input_to_capacity.value_or(false) || has_capacity,
+                   "moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor");
+  const auto& types = args.router.load_balancing_type;
+  const bool sinkhorn = std::ranges::find(types, "sinkhorn") != types.end();
+  problems.require(!has_capacity || !sinkhorn,
+                   "moe_expert_capacity_factor works with aux_loss, seq_aux_loss, global_aux_loss or none as "
+                   "moe_router_load_balancing_type, not with sinkhorn");
+}
+
+void check_router(const TrainingArguments& args, Problems& problems) {
+  const RouterConfig& router = args.router;
+  const bool softmax = router.score_function.value_or(ScoreFunction::kSoftmax) == ScoreFunction::kSoftmax;
+  problems.require(router.topk != 1 || !softmax || router.pre_softmax.value_or(false) || !args.moe.num_experts,
+                   "moe_router_topk 1 with softmax makes every weight 1; set moe_router_pre_softmax=true");
+  problems.require(!router.topk || !args.moe.num_experts || *router.topk <= *args.moe.num_experts,
+                   "moe_router_topk {} is more than num_experts {}", router.topk.value_or(0),
+                   args.moe.num_experts.value_or(0));
+  const auto& types = router.load_balancing_type;
+  const auto& coefficients = router.aux_loss_coeff;
+  const bool sinkhorn = std::ranges::find(types, "sinkhorn") != types.end();
+  const bool any_loss = std::ranges::any_of(coefficients, [](double coefficient) { return coefficient > 0; });
+  problems.require(!sinkhorn || !any_loss, "moe_router_load_balancing_type sinkhorn needs moe_aux_loss_coeff 0");
+  problems.require(types.size() <= 1 || coefficients.size() == types.size(),
+                   "moe_aux_loss_coeff has {} values for {} types of moe_router_load_balancing_type; give one each",
+                   coefficients.size(), types.size());
+  if (router.num_groups && args.moe.num_experts)
+    problems.require(*args.moe.num_experts % *router.num_groups == 0,
+                     "num_experts {} is no multiple of moe_router_num_groups {}", *args.moe.num_experts,
+                     *router.num_groups);
+  problems.require(!router.group_topk || !router.num_groups || *router.group_topk <= *router.num_groups,
+                   "moe_router_group_topk {} is more than moe_router_num_groups {}", router.group_topk.value_or(0),
+                   router.num_groups.value_or(0));
+}
+
+void check_recompute(const TrainingArguments& args, Problems& problems) {
+  const RecomputeConfig& recompute = args.recompute;
+  const bool full = recompute.granularity == RecomputeGranularity::kFull;
+  if (recompute.granularity == RecomputeGranularity::kSelective)
+    problems.require(!recompute.method && !recompute.num_layers,
+                     "recompute_granularity selective takes recompute_modules; leave out recompute_method and "
+                     "recompute_num_layers");
+  problems.require(!recompute.recompute_activations || !full,
+                   "recompute_activations means recompute_granularity selective, but full is given; keep one");
+  if (recompute.distribute_saved_activations)
+    problems.require(
+        full && recompute.method && args.parallel.tp.value_or(1) > 1 && !args.parallel.sequence_parallel,
+        "distribute_saved_activations needs tensor_model_parallel_size > 1, recompute_granularity full with "
+        "recompute_method, and sequence_parallel off");
+  if (recompute.cpu_offloading)
+    problems.require(args.parallel.pp.value_or(1) == 1 && !recompute.granularity,
+                     "cpu_offloading needs pipeline_model_parallel_size 1 and no recompute_granularity");
+}
+
+void check_precision(const TrainingArguments& args, Problems& problems) {
+  const PrecisionConfig& precision = args.precision;
+  problems.require(!precision.bf16 || !precision.fp16, "bf16 and fp16 are both set; keep one");
+  problems.require(!precision.fp8_param || precision.fp8, "fp8_param needs fp8; set fp8 to e4m3 or hybrid");
+  problems.require(!precision.fp8_recipe || precision.fp8, "fp8_recipe needs fp8; set fp8 to e4m3 or hybrid");
+  problems.require(!precision.grad_reduce_in_bf16 || precision.bf16, "grad_reduce_in_bf16 needs bf16");
+}
+
+}  // namespace
+
+void check_model(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  check_shape(args, context, problems);
+  check_experts(args, context, problems);
+  check_router(args, problems);
+  check_recompute(args, problems);
+  check_precision(args, problems);
+}
+
+}  // namespace megalith::config

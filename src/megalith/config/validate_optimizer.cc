@@ -1,0 +1,107 @@
+// Optimizer, schedule and gradient buffers: spec/training_args.md §3 and §6, rules 9, 11 and 12.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/text.h"
+#include "megalith/config/validate_internal.h"
+
+namespace megalith::config {
+namespace {
+
+void check_scheduler_kwargs(const TrainingArguments& args, Problems& problems) {
+  const std::vector<std::string> known{"max_lr",         "min_lr",          "min_lr_rate",     "init_lr",
+                                       "lr_decay_steps", "wsd_decay_steps", "num_decay_steps", "lr_wsd_decay_style"};
+  const auto kwargs = nlohmann::json::parse(args.schedule.lr_scheduler_kwargs.text);
+  for (const auto& [key, value] : kwargs.items()) {
+    problems.require(std::ranges::find(known, key) != known.end(),
+                     "lr_scheduler_kwargs has no key {} in Megalith; it takes {}", key, list_in_words(known));
+    const bool wants_text = key == "lr_wsd_decay_style";
+    problems.require(wants_text ? value.is_string() : value.is_number(), "lr_scheduler_kwargs: {} is {}; expected a {}",
+                     key, value.dump(), wants_text ? "word" : "number");
+  }
+  const bool wsd = args.schedule.lr_scheduler_type == HfScheduler::kWsd && !args.schedule.lr_decay_style;
+  problems.require(!wsd || kwargs.contains("wsd_decay_steps") || kwargs.contains("num_decay_steps"),
+                   "lr_scheduler_type warmup_stable_decay needs wsd_decay_steps in lr_scheduler_kwargs, for example "
+                   "'{{\"wsd_decay_steps\": 100}}'");
+}
+
+void check_length_units(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  const RunConfig& run = args.run;
+  const ScheduleConfig& schedule = args.schedule;
+  const bool by_iterations = run.max_steps > 0;
+  const bool by_samples = run.train_samples.has_value();
+  problems.require(!by_iterations || !by_samples, "train_iters and train_samples both set the length; keep one");
+  if (args.dialect == Dialect::kPretrain && context.needs_inputs)
+    problems.require(by_iterations || by_samples || run.skip_train,
+                     "the length of the run is not given; set train_iters or train_samples");
+  problems.require(!by_samples || (!schedule.lr_decay_iters && schedule.lr_warmup_iters == 0),
+                   "train_samples counts in samples; use lr_decay_samples and lr_warmup_samples in place of "
+                   "lr_decay_iters and lr_warmup_iters");
+  problems.require(!by_iterations || (!schedule.lr_decay_samples && schedule.lr_warmup_samples == 0),
+                   "train_iters counts in iterations; use lr_decay_iters and lr_warmup_iters in place of "
+                   "lr_decay_samples and lr_warmup_samples");
+  problems.require(!schedule.lr_warmup_fraction || (schedule.lr_warmup_iters == 0 && schedule.lr_warmup_samples == 0),
+                   "lr_warmup_fraction and lr_warmup_iters (or lr_warmup_samples) both set the warm-up; keep one");
+}
+
+void check_schedule(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  const OptimizerConfig& optimizer = args.optimizer;
+  problems.require(optimizer.learning_rate.has_value() || !context.needs_inputs,
+                   "lr is not given; set lr (learning_rate)");
+  if (optimizer.learning_rate)
+    problems.require(args.schedule.min_lr <= *optimizer.learning_rate, "min_lr {} is more than lr {}",
+                     args.schedule.min_lr, *optimizer.learning_rate);
+  problems.require(!optimizer.decoupled_min_lr || optimizer.decoupled_lr, "decoupled_min_lr needs decoupled_lr");
+  problems.require(!args.schedule.override_opt_param_scheduler || !args.schedule.use_checkpoint_opt_param_scheduler,
+                   "override_opt_param_scheduler and use_checkpoint_opt_param_scheduler exclude each other; keep one");
+  problems.require(args.schedule.lr_decay_style != LrDecayStyle::kWsd || args.schedule.lr_wsd_decay_iters ||
+                       args.schedule.lr_wsd_decay_samples,
+                   "lr_decay_style WSD needs lr_wsd_decay_iters or lr_wsd_decay_samples");
+  const bool constant = optimizer.weight_decay_incr_style == WeightDecayStyle::kConstant;
+  if (constant)
+    problems.require(!optimizer.start_weight_decay && !optimizer.end_weight_decay,
+                     "start_weight_decay and end_weight_decay need weight_decay_incr_style linear or cosine");
+  else
+    problems.require(optimizer.start_weight_decay && optimizer.end_weight_decay,
+                     "weight_decay_incr_style other than constant needs start_weight_decay and end_weight_decay");
+}
+
+void check_overlap(const TrainingArguments& args, Problems& problems) {
+  const DdpConfig& ddp = args.ddp;
+  const OptimizerConfig& optimizer = args.optimizer;
+  problems.require(!ddp.overlap_param_gather || (optimizer.use_distributed_optimizer && ddp.overlap_grad_reduce),
+                   "overlap_param_gather needs use_distributed_optimizer and overlap_grad_reduce; set both");
+  const bool interleaved = args.pipeline.vpp || args.pipeline.layers_per_virtual_stage || args.pipeline.layout;
+  problems.require(!optimizer.overlap_param_gather_with_optimizer_step || (ddp.overlap_param_gather && interleaved),
+                   "overlap_param_gather_with_optimizer_step needs overlap_param_gather and virtual pipeline stages");
+  problems.require(!ddp.average_in_collective || !ddp.calculate_per_token_loss,
+                   "ddp_average_in_collective and calculate_per_token_loss exclude each other; keep one");
+  problems.require(!ddp.bucket_size || !ddp.num_buckets,
+                   "ddp_bucket_size and ddp_num_buckets both set the buckets; keep one");
+}
+
+void check_state(const TrainingArguments& args, Problems& problems) {
+  const OptimizerConfig& optimizer = args.optimizer;
+  const bool adam = optimizer.optimizer == OptimizerKind::kAdam && optimizer.optim != HfOptimizer::kSgd;
+  problems.require(!optimizer.use_precision_aware_optimizer || (optimizer.use_distributed_optimizer && adam),
+                   "use_precision_aware_optimizer needs use_distributed_optimizer and optimizer adam");
+  const bool formats = optimizer.main_grads_dtype != "fp32" || optimizer.main_params_dtype != "fp32" ||
+                       optimizer.exp_avg_dtype != "fp32" || optimizer.exp_avg_sq_dtype != "fp32";
+  problems.require(!formats || optimizer.use_precision_aware_optimizer,
+                   "main_grads_dtype, main_params_dtype, exp_avg_dtype and exp_avg_sq_dtype other than fp32 need "
+                   "use_precision_aware_optimizer");
+  problems.require(!optimizer.cpu_offload || args.dialect == Dialect::kTrain || optimizer.use_precision_aware_optimizer,
+                   "optimizer_cpu_offload needs use_precision_aware_optimizer");
+}
+
+}  // namespace
+
+void check_optimizer(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  check_length_units(args, context, problems);
+  check_schedule(args, context, problems);
+  check_scheduler_kwargs(args, problems);
+  check_overlap(args, problems);
+  check_state(args, problems);
+}
+
+}  // namespace megalith::config

@@ -1,0 +1,149 @@
+// Rank grid, pipeline and batch: spec/training_args.md §6, rules 1 to 5, 7 and 8.
+#include "megalith/base/error.h"
+#include "megalith/config/derive.h"
+#include "megalith/config/validate_internal.h"
+
+namespace megalith::config {
+namespace {
+
+void check_virtual_stages(const TrainingArguments& args, Problems& problems) {
+  const PipelineConfig& pipeline = args.pipeline;
+  const int ways = (pipeline.layers_per_virtual_stage ? 1 : 0) + (pipeline.vpp ? 1 : 0) + (pipeline.layout ? 1 : 0);
+  const bool same_twice = ways == 2 && pipeline.vpp && pipeline.layout;
+  problems.require(ways <= 1 || same_twice,
+                   "virtual_pipeline_model_parallel_size, num_layers_per_virtual_pipeline_stage and "
+                   "pipeline_model_parallel_layout all set the virtual size; keep one of them");
+  problems.require(!pipeline.layout || (!pipeline.first_stage_layers && !pipeline.last_stage_layers),
+                   "pipeline_model_parallel_layout says where every layer stands; leave out "
+                   "decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers");
+  problems.require(!pipeline.layout ||
+                       (!pipeline.account_for_embedding.value_or(false) && !pipeline.account_for_loss.value_or(false)),
+                   "pipeline_model_parallel_layout says where every layer stands; leave out "
+                   "account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split");
+  if (args.shape.num_layers || !pipeline.vpp) return;  // with num_layers, layout::problems says the rest
+  const int pp = args.parallel.pp.value_or(1);
+  problems.require(pp > 1, "virtual_pipeline_model_parallel_size {} needs pipeline_model_parallel_size > 1 (it is {})",
+                   *pipeline.vpp, pp);
+  problems.require(pipeline.overlap_p2p_comm || pp > 2,
+                   "virtual stages without overlap_p2p_comm need pipeline_model_parallel_size > 2 (it is {}); "
+                   "leave overlap_p2p_comm on",
+                   pp);
+}
+
+// Layers to stages, as far as the arguments say it.
+void check_layers(const TrainingArguments& args, Problems& problems) {
+  const PipelineConfig& pipeline = args.pipeline;
+  const int pp = args.parallel.pp.value_or(1);
+  try {
+    if (pipeline.layout) {
+      const int stages = layout::PipelineLayout::parse(*pipeline.layout).num_stages();
+      problems.require(stages % pp == 0,
+                       "pipeline_model_parallel_layout has {} stages, which is no multiple of "
+                       "pipeline_model_parallel_size {}; every rank needs the same number of stages",
+                       stages, pp);
+      problems.require(!pipeline.vpp || stages == *pipeline.vpp * pp,
+                       "pipeline_model_parallel_layout has {} stages, but "
+                       "virtual_pipeline_model_parallel_size {} * pipeline_model_parallel_size {} is {}; leave out the "
+                       "virtual size",
+                       stages, pipeline.vpp.value_or(1), pp, pipeline.vpp.value_or(1) * pp);
+    }
+    if (!args.shape.num_layers) {
+      problems.require(!pipeline.layers_per_virtual_stage,
+                       "num_layers_per_virtual_pipeline_stage needs num_layers; give num_layers, or "
+                       "virtual_pipeline_model_parallel_size instead");
+      return;
+    }
+    const std::vector<std::string> found = layout::problems(vpp_request(args));
+    for (const std::string& problem : found) problems.add(problem);
+    if (!found.empty()) return;
+    layout::SplitRequest request = split_request(args);
+    request.vpp = layout::resolve_launcher_vpp(vpp_request(args)).vpp;
+    for (const std::string& problem : layout::problems(request)) problems.add(problem);
+  } catch (const ConfigError& error) {
+    problems.add(error.what());
+  }
+}
+
+void check_sequence(const TrainingArguments& args, Problems& problems) {
+  if (!args.shape.seq_length) return;
+  const int length = *args.shape.seq_length;
+  const int tp = args.parallel.tp.value_or(1);
+  const int cp = args.parallel.cp.value_or(1);
+  if (cp > 1)
+    problems.require(length % (2 * cp) == 0,
+                     "seq_length {} is no multiple of 2 * context_parallel_size = {}; use {} or {}", length, 2 * cp,
+                     length / (2 * cp) * (2 * cp), (length / (2 * cp) + 1) * (2 * cp));
+  if (args.parallel.sequence_parallel && tp > 1)
+    problems.require(length / cp % tp == 0,
+                     "seq_length {} (per context-parallel rank {}) is no multiple of tensor_model_parallel_size {}, "
+                     "which sequence_parallel needs; use {}",
+                     length, length / cp, tp, (length / cp / tp + 1) * tp * cp);
+  if (args.shape.max_position_embeddings)
+    problems.require(*args.shape.max_position_embeddings >= length,
+                     "max_position_embeddings {} is less than seq_length {}; raise it to {}",
+                     *args.shape.max_position_embeddings, length, length);
+}
+
+// The dense data-parallel size, when the grid exists.
+std::optional<int> data_parallel_size(const TrainingArguments& args, const ValidationContext& context) {
+  if (!context.world_size) return std::nullopt;
+  const layout::GridShape shape = grid_shape(args, *context.world_size);
+  if (!layout::is_possible(shape)) return std::nullopt;
+  return shape.dp();
+}
+
+}  // namespace
+
+void check_parallel(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  if (context.world_size)
+    for (const layout::GridProblem& problem : layout::problems(grid_shape(args, *context.world_size)))
+      problems.add(problem.message);
+  check_virtual_stages(args, problems);
+  check_layers(args, problems);
+  check_sequence(args, problems);
+  problems.require(!args.parallel.tp_comm_overlap || args.parallel.sequence_parallel,
+                   "tp_comm_overlap needs sequence_parallel; set sequence_parallel=true or leave tp_comm_overlap out");
+  problems.require(!args.pipeline.defer_embedding_wgrad_compute ||
+                       (args.parallel.pp.value_or(1) > 1 && args.fusion.gradient_accumulation),
+                   "defer_embedding_wgrad_compute needs pipeline_model_parallel_size > 1 and "
+                   "gradient_accumulation_fusion");
+}
+
+void check_batch(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  const BatchConfig& batch = args.batch;
+  problems.require(batch.micro_batch_size.has_value() || !context.needs_inputs,
+                   "micro_batch_size is not given; set micro_batch_size (per_device_train_batch_size) to 1 or more");
+  const std::optional<int> dp = data_parallel_size(args, context);
+  if (dp) {
+    layout::BatchPlan plan = batch_plan(args, *dp);
+    try {
+      if (batch.step_batch_schedule && batch.global_batch_size) {
+        const int64_t end = layout::MicrobatchCalculator(plan).final_global_batch_size();
+        problems.require(end == *batch.global_batch_size,
+                         "global_batch_size {} differs from where step_batch_size_schedule ends, {}; leave "
+                         "global_batch_size out",
+                         *batch.global_batch_size, end);
+      }
+    } catch (const ConfigError&) {
+      // The plan's own problems are reported below.
+    }
+    for (const std::string& problem : layout::problems(plan)) problems.add(problem);
+  }
+  if (batch.global_batch_size && batch.gradient_accumulation_steps > 1 && batch.micro_batch_size && dp) {
+    const int64_t product = int64_t{*batch.micro_batch_size} * *dp * batch.gradient_accumulation_steps;
+    problems.require(
+        product == *batch.global_batch_size,
+        "global_batch_size {} and gradient_accumulation_steps {} disagree: {} * dp {} * {} is {}; keep one "
+        "of the two",
+        *batch.global_batch_size, batch.gradient_accumulation_steps, *batch.micro_batch_size, *dp,
+        batch.gradient_accumulation_steps, product);
+  }
+  if (batch.eval_global_batch_size && dp) {
+    const int64_t unit = int64_t{batch.eval_micro_batch_size.value_or(batch.micro_batch_size.value_or(1))} * *dp;
+    problems.require(*batch.eval_global_batch_size % unit == 0,
+                     "eval_global_batch_size {} is no multiple of eval_micro_batch_size * dp = {}",
+                     *batch.eval_global_batch_size, unit);
+  }
+}
+
+}  // namespace megalith::config

@@ -1,0 +1,149 @@
+// Data, adapters, evaluation, logging and saving: spec/training_args.md §6, rules 10 and 18; spec/options.md §2 to §8.
+#include <cmath>
+
+#include "megalith/base/text.h"
+#include "megalith/config/validate_internal.h"
+
+namespace megalith::config {
+namespace {
+
+void check_indexed_source(const TrainingArguments& args, Problems& problems) {
+  const IndexedDataConfig& data = args.indexed;
+  const bool per_split = !data.train_data_path.empty() || !data.valid_data_path.empty() || !data.test_data_path.empty();
+  const int sources = (data.mock_data ? 1 : 0) + (data.data_path.empty() ? 0 : 1) + (per_split ? 1 : 0) +
+                      (data.data_args_path ? 1 : 0) + (data.per_split_data_args_path ? 1 : 0);
+  problems.require(sources == 1,
+                   "{} data sources are given; give exactly one of data_path, train_data_path with valid_data_path and "
+                   "test_data_path, data_args_path, per_split_data_args_path, mock_data",
+                   sources);
+  problems.require(!per_split || !data.split, "split cuts data_path; leave it out with train_data_path");
+}
+
+void check_dataset(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  const DataConfig& data = args.data;
+  if (args.dialect == Dialect::kTrain && context.needs_inputs) {
+    problems.require(args.source.model_name_or_path.has_value(),
+                     "model_name_or_path is not given; set it to the folder of a Hugging Face model");
+    problems.require(!data.dataset.empty() || data.tokenized_path,
+                     "dataset is not given; set it to names in dataset_info.json or to paths");
+  }
+  const bool sft = args.run.stage == Stage::kSft;
+  problems.require(!data.train_on_prompt || !data.mask_history,
+                   "train_on_prompt and mask_history exclude each other; keep one");
+  problems.require((!data.train_on_prompt && !data.mask_history) || sft,
+                   "train_on_prompt and mask_history belong to stage sft");
+  problems.require(!data.neat_packing || sft, "neat_packing belongs to stage sft");
+  problems.require(!data.streaming || args.run.max_steps > 0, "streaming needs max_steps: the data has no length");
+  problems.require(!data.streaming || !data.max_samples, "streaming and max_samples exclude each other; keep one");
+  problems.require(!data.streaming || data.val_size == 0 || data.val_size >= 1,
+                   "streaming takes val_size as a number of records, not as a fraction");
+  problems.require(!data.streaming || !data.tokenized_path,
+                   "streaming and tokenized_path exclude each other; keep one");
+  problems.require(data.val_size == 0 || data.eval_dataset.empty(),
+                   "val_size and eval_dataset both set the evaluation data; keep one");
+  problems.require(data.val_size == 0 || !data.dataset.empty() || !context.needs_inputs, "val_size needs dataset");
+  problems.require(data.val_size < 1 || data.val_size == std::floor(data.val_size),
+                   "val_size {} is neither a fraction below 1 nor a whole number of records", data.val_size);
+}
+
+void check_interleaving(const TrainingArguments& args, Problems& problems) {
+  const DataConfig& data = args.data;
+  if (data.interleave_probs.empty()) return;
+  problems.require(data.mix_strategy != MixStrategy::kConcat,
+                   "interleave_probs needs mix_strategy interleave_under, interleave_over or interleave_once");
+  problems.require(data.interleave_probs.size() == data.dataset.size(),
+                   "interleave_probs has {} values for {} datasets; give one each", data.interleave_probs.size(),
+                   data.dataset.size());
+  for (const std::string& probability : data.interleave_probs)
+    problems.require(parse_double(probability).value_or(-1) >= 0, "interleave_probs: \"{}\" is no probability",
+                     probability);
+}
+
+void check_adapters(const TrainingArguments& args, Problems& problems) {
+  const LoraConfig& lora = args.lora;
+  const bool is_lora = args.run.finetuning_type == FinetuningType::kLora;
+  problems.require(is_lora || lora.adapter_name_or_path.empty(), "adapter_name_or_path needs finetuning_type lora");
+  problems.require(is_lora || !lora.use_rslora, "use_rslora needs finetuning_type lora");
+  problems.require(is_lora || !lora.loraplus_lr_ratio, "loraplus_lr_ratio needs finetuning_type lora");
+  problems.require(is_lora || !lora.create_new_adapter, "create_new_adapter needs finetuning_type lora");
+  const PreferenceConfig& preference = args.preference;
+  problems.require(preference.label_smoothing == 0 || preference.loss == PrefLoss::kSigmoid,
+                   "dpo_label_smoothing needs pref_loss sigmoid");
+  if (args.run.stage != Stage::kDpo) return;
+  problems.require(!args.data.packing.value_or(false) && !args.data.sequence_packing,
+                   "packing does not work with stage dpo: rows are pairs");
+  problems.require(!args.ddp.calculate_per_token_loss,
+                   "calculate_per_token_loss does not work with stage dpo: its loss is a mean over pairs");
+}
+
+void check_interval(const char* name, Interval strategy, double steps, Problems& problems) {
+  if (strategy != Interval::kSteps) return;
+  problems.require(steps > 0, "{} is 0; set it to a number of steps, or to a fraction of all steps below 1", name);
+  problems.require(steps <= 1 || steps == std::floor(steps), "{} {} must be whole when it is more than 1", name, steps);
+}
+
+void check_evaluation(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  const EvalConfig& eval = args.eval;
+  const bool evaluates = eval.strategy != Interval::kNo;
+  const double eval_steps = eval.steps.value_or(0) > 0 ? *eval.steps : args.logging.steps;
+  check_interval("logging_steps", args.logging.strategy, args.logging.steps, problems);
+  check_interval("eval_steps", eval.strategy, eval_steps, problems);
+  if (args.dialect == Dialect::kTrain && context.needs_inputs)
+    problems.require((!evaluates && !args.run.do_eval) || args.data.val_size > 0 || !args.data.eval_dataset.empty(),
+                     "evaluation needs eval_dataset or val_size");
+  if (args.run.early_stopping_steps)
+    problems.require(evaluates && eval.metric_for_best_model,
+                     "early_stopping_steps needs eval_strategy and metric_for_best_model");
+  if (!eval.load_best_model_at_end || args.save.strategy == Interval::kBest) return;
+  problems.require(eval.strategy == args.save.strategy,
+                   "load_best_model_at_end needs the same eval_strategy and save_strategy, or save_strategy best");
+  if (eval.strategy != Interval::kSteps || !args.save.steps) return;
+  const double ratio = *args.save.steps / eval_steps;
+  problems.require(std::abs(ratio - std::round(ratio)) < 1e-9 && (*args.save.steps < 1) == (eval_steps < 1),
+                   "load_best_model_at_end needs save_steps {} to be a multiple of eval_steps {}", *args.save.steps,
+                   eval_steps);
+}
+
+void check_saving(const TrainingArguments& args, Problems& problems) {
+  const SaveConfig& save = args.save;
+  if (args.dialect == Dialect::kTrain)
+    check_interval("save_steps", save.strategy, save.steps.value_or(0), problems);
+  else
+    problems.require(!save.output_dir || save.steps.value_or(0) > 0, "save needs save_interval: how often to save");
+  problems.require(save.strategy != Interval::kBest || args.eval.metric_for_best_model,
+                   "save_strategy best needs metric_for_best_model");
+  if (save.retain_interval)
+    problems.require(
+        save.steps.value_or(0) > 0 && std::fmod(static_cast<double>(*save.retain_interval), *save.steps) == 0,
+        "save_retain_interval {} is no multiple of save_interval", *save.retain_interval);
+  const CheckpointConfig& checkpoint = args.checkpoint;
+  problems.require(!checkpoint.load_main_params || checkpoint.no_load_optim,
+                   "load_main_params_from_ckpt needs no_load_optim");
+  problems.require(!checkpoint.override_iteration || !checkpoint.finetune,
+                   "override_ckpt_iteration and finetune exclude each other; keep one");
+  problems.require(!checkpoint.use_checkpoint_args || save.load || checkpoint.pretrained_checkpoint,
+                   "use_checkpoint_args needs load or pretrained_checkpoint");
+}
+
+}  // namespace
+
+void check_data(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  if (args.dialect == Dialect::kPretrain && context.needs_inputs) check_indexed_source(args, problems);
+  check_dataset(args, context, problems);
+  check_interleaving(args, problems);
+  problems.require(!args.sampler.dataloader_prefetch_factor || args.sampler.dataloader_num_workers > 0,
+                   "dataloader_prefetch_factor needs dataloader_num_workers > 0");
+}
+
+void check_run(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  check_adapters(args, problems);
+  check_evaluation(args, context, problems);
+  check_saving(args, problems);
+  for (int64_t iteration : args.run.iterations_to_skip)
+    problems.require(iteration >= 1, "iterations_to_skip counts from 1; {} is none", iteration);
+  problems.require(!args.logging.profile || args.logging.profile_step_start < args.logging.profile_step_end,
+                   "profile_step_start {} must be less than profile_step_end {}", args.logging.profile_step_start,
+                   args.logging.profile_step_end);
+}
+
+}  // namespace megalith::config

@@ -1,0 +1,70 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+
+#include "megalith/base/error.h"
+#include "tests/config/parse_support.h"
+#include "tests/support/golden.h"
+
+namespace megalith::config {
+namespace {
+
+// Options that may be refused in a list that others use: features that docs/options.md says Megalith lacks.
+const Words kLackingFeatures{"moe_token_dispatcher_type",
+                             "moe_enable_deepep",
+                             "overlap_moe_expert_parallel_comm",
+                             "tp_comm_overlap_cfg",
+                             "fsdp",
+                             "use_torch_fsdp2",
+                             "use_megatron_fsdp",
+                             "push_to_hub",
+                             "do_predict",
+                             "fim_data",
+                             "quantization_bit",
+                             "use_galore",
+                             "use_dora",
+                             "neftune_noise_alpha",
+                             "label_smoothing_factor",
+                             "spec",
+                             "torch_compile",
+                             "compute_accuracy"};
+
+void check_list(const std::filesystem::path& file) {
+  SCOPED_TRACE(file.string());
+  const bool is_roll = file.filename().string().starts_with("roll_");
+  Words words;
+  for (const std::string& line : testing::golden_lines("options/" + file.filename().string()))
+    for (const std::string& word : shell_words(line)) words.push_back(word);
+  ParseResult result;
+  try {
+    result = parse_arguments(is_roll ? Dialect::kTrain : Dialect::kPretrain, words);
+  } catch (const ConfigError& error) {
+    ADD_FAILURE() << error.what();
+    return;
+  }
+  std::cout << file.filename().string() << "\n";
+  for (const OptionUse& use : result.report.uses)
+    std::cout << "  " << use.given << " = " << use.value << ": " << to_string(use.status)
+              << (use.reason.empty() ? "" : " (" + use.reason + ")") << "\n";
+  for (const OptionUse* use : result.report.refused())
+    EXPECT_NE(std::ranges::find(kLackingFeatures, use->name), kLackingFeatures.end())
+        << use->given << " is refused (" << use->reason << ") but is not among the features that Megalith lacks";
+}
+
+// Named after the public files; it runs over whatever lists the folder holds.
+TEST(GoldenOptions, options_roll_sft_roll_dpo_megatron_gpt3_175b_megatron_llama3_8b) {
+  int lists = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(testing::golden_dir() / "options")) {
+    if (entry.path().extension() != ".txt") continue;
+    const std::string name = entry.path().filename().string();
+    ASSERT_TRUE(name.starts_with("roll_") || name.starts_with("megatron_")) << name << " names no dialect";
+    check_list(entry.path());
+    ++lists;
+  }
+  EXPECT_GT(lists, 0);
+}
+
+}  // namespace
+}  // namespace megalith::config

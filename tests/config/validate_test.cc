@@ -1,0 +1,204 @@
+#include "megalith/config/validate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "tests/config/parse_support.h"
+
+namespace megalith::config {
+namespace {
+
+constexpr ValidationContext kPreview{.world_size = std::nullopt, .needs_inputs = false};
+
+struct Rule {
+  Words words;
+  const char* named;  // the setting that the message must name
+  Dialect dialect = Dialect::kTrain;
+};
+
+const std::vector<Rule>& rules() {
+  constexpr Dialect kMegatron = Dialect::kPretrain;
+  static const std::vector<Rule> list{
+      {{"--vpp=2", "--num_layers_per_virtual_pipeline_stage=2", "--pp=2", "--num_layers=8"},
+       "num_layers_per_virtual_pipeline_stage"},
+      {{"--vpp=2"}, "pipeline_model_parallel_size"},
+      {{"--vpp=2", "--pp=2", "--no_overlap_p2p_comm"}, "overlap_p2p_comm"},
+      {{"--pp=3", "pipeline_model_parallel_layout=Et|tL"}, "pipeline_model_parallel_layout"},
+      {{"--pp=2", "pipeline_model_parallel_layout=Ex|tL"}, "layout"},
+      {{"--pp=2", "pipeline_model_parallel_layout=Et|tL", "--decoder_first_pipeline_num_layers=1"},
+       "decoder_first_pipeline_num_layers"},
+      {{"--pp=2", "pipeline_model_parallel_layout=Et|tL", "--account_for_loss_in_pipeline_split"},
+       "account_for_loss_in_pipeline_split"},
+      {{"--pp=2", "pipeline_model_parallel_layout=Et|t|t|tL", "--vpp=3"}, "virtual"},
+      {{"--pp=2", "--num_layers_per_virtual_pipeline_stage=2"}, "num_layers"},
+      {{"--tp_comm_overlap"}, "sequence_parallel"},
+      {{"--cp=2", "--seq_length=1023"}, "seq_length"},
+      {{"--tp=2", "--sequence_parallel", "--seq_length=1023"}, "seq_length"},
+      {{"--seq_length=1024", "--max_position_embeddings=512"}, "max_position_embeddings"},
+      {{"--defer_embedding_wgrad_compute"}, "defer_embedding_wgrad_compute"},
+      {{"--num_attention_heads=6", "--tp=4"}, "num_attention_heads"},
+      {{"--num_query_groups=3", "--tp=2"}, "num_query_groups"},
+      {{"--num_attention_heads=8", "--hidden_size=100"}, "kv_channels"},
+      {{"--multi_latent_attention", "--group_query_attention"}, "group_query_attention"},
+      {{"--mtp_num_layers=1", "--position_embedding_type=yarn"}, "mtp_num_layers"},
+      {{"--num_experts=6", "--ep=4"}, "num_experts"},
+      {{"--moe_shared_expert_overlap"}, "alltoall"},
+      {{"--moe_pad_expert_input_to_capacity"}, "moe_expert_capacity_factor"},
+      {{"--moe_expert_capacity_factor=1", "--moe_router_load_balancing_type=sinkhorn"}, "moe_expert_capacity_factor"},
+      {{"--moe_router_load_balancing_type=sinkhorn", "--moe_aux_loss_coeff=0.1"}, "moe_aux_loss_coeff"},
+      {{"--moe_router_load_balancing_type", "aux_loss", "seq_aux_loss", "--moe_aux_loss_coeff=0.1"},
+       "moe_aux_loss_coeff"},
+      {{"--num_experts=8", "--moe_router_topk=1"}, "moe_router_pre_softmax"},
+      {{"--num_experts=8", "--moe_router_topk=9"}, "moe_router_topk"},
+      {{"--num_experts=8", "--moe_router_num_groups=3"}, "moe_router_num_groups"},
+      {{"--moe_router_num_groups=2", "--moe_router_group_topk=3"}, "moe_router_group_topk"},
+      {{"--recompute_granularity=selective", "--recompute_method=block"}, "recompute_method"},
+      {{"--recompute_granularity=full", "--recompute_activations"}, "recompute_activations"},
+      {{"--distribute_saved_activations"}, "distribute_saved_activations"},
+      {{"--cpu_offloading", "--pp=2"}, "cpu_offloading"},
+      {{"--bf16", "--fp16"}, "fp16"},
+      {{"--fp8_param"}, "fp8"},
+      {{"--fp8_recipe=delayed"}, "fp8_recipe"},
+      {{"--grad_reduce_in_bf16"}, "bf16"},
+      {{"--max_steps=5", "--train_samples=5"}, "train_samples"},
+      {{"--train_samples=5", "--lr_decay_iters=5"}, "lr_decay_samples"},
+      {{"--train_iters=5", "--lr_warmup_samples=5"}, "lr_warmup_iters"},
+      {{"--lr_warmup_fraction=0.1", "--lr_warmup_iters=5"}, "lr_warmup_fraction"},
+      {{"--min_lr=1", "--lr=0.1"}, "min_lr"},
+      {{"--decoupled_min_lr=0.1"}, "decoupled_lr"},
+      {{"--override_opt_param_scheduler", "--use_checkpoint_opt_param_scheduler"}, "override_opt_param_scheduler"},
+      {{"--lr_decay_style=WSD"}, "lr_wsd_decay_iters"},
+      {{"--start_weight_decay=0.1"}, "start_weight_decay"},
+      {{"--weight_decay_incr_style=linear"}, "weight_decay_incr_style"},
+      {{"--lr_scheduler_type=warmup_stable_decay"}, "wsd_decay_steps"},
+      {{"--lr_scheduler_kwargs={\"num_cycles\": 2}"}, "num_cycles"},
+      {{"--lr_scheduler_kwargs={\"min_lr\": \"x\"}"}, "min_lr"},
+      {{"--overlap_param_gather"}, "use_distributed_optimizer"},
+      {{"--overlap_param_gather_with_optimizer_step"}, "overlap_param_gather"},
+      {{"--ddp_average_in_collective", "--calculate_per_token_loss"}, "ddp_average_in_collective"},
+      {{"--ddp_bucket_size=5", "--ddp_num_buckets=5"}, "ddp_num_buckets"},
+      {{"--use_precision_aware_optimizer"}, "use_precision_aware_optimizer"},
+      {{"--exp_avg_dtype=bf16"}, "exp_avg_dtype"},
+      {{"--optimizer_cpu_offload"}, "optimizer_cpu_offload", kMegatron},
+      {{"--train_on_prompt", "--mask_history"}, "mask_history"},
+      {{"--stage=dpo", "--mask_history"}, "mask_history"},
+      {{"--stage=pt", "--neat_packing"}, "neat_packing"},
+      {{"--streaming"}, "max_steps"},
+      {{"--streaming", "--max_steps=5", "--max_samples=5"}, "max_samples"},
+      {{"--streaming", "--max_steps=5", "--val_size=0.1"}, "val_size"},
+      {{"--streaming", "--max_steps=5", "--tokenized_path=x"}, "tokenized_path"},
+      {{"--val_size=0.1", "--eval_dataset=a"}, "eval_dataset"},
+      {{"--val_size=1.5"}, "val_size"},
+      {{"--dataset=a,b", "--interleave_probs=0.5,0.5"}, "mix_strategy"},
+      {{"--dataset=a,b", "--mix_strategy=interleave_over", "--interleave_probs=0.5"}, "interleave_probs"},
+      {{"--dataset=a", "--mix_strategy=interleave_over", "--interleave_probs=x"}, "interleave_probs"},
+      {{"--dataloader_prefetch_factor=2"}, "dataloader_num_workers"},
+      {{"--finetuning_type=full", "--adapter_name_or_path=a"}, "adapter_name_or_path"},
+      {{"--finetuning_type=full", "--use_rslora"}, "use_rslora"},
+      {{"--finetuning_type=full", "--loraplus_lr_ratio=2"}, "loraplus_lr_ratio"},
+      {{"--finetuning_type=full", "--create_new_adapter"}, "create_new_adapter"},
+      {{"--pref_loss=orpo", "--dpo_label_smoothing=0.1"}, "dpo_label_smoothing"},
+      {{"--stage=dpo", "--packing"}, "packing"},
+      {{"--stage=dpo", "--calculate_per_token_loss"}, "calculate_per_token_loss"},
+      {{"--logging_steps=0"}, "logging_steps"},
+      {{"--logging_steps=1.5"}, "logging_steps"},
+      {{"--eval_strategy=steps", "--eval_steps=2.5"}, "eval_steps"},
+      {{"--save_steps=0"}, "save_steps"},
+      {{"--early_stopping_steps=2"}, "early_stopping_steps"},
+      {{"--load_best_model_at_end"}, "eval_strategy"},
+      {{"--load_best_model_at_end", "--eval_strategy=steps", "--eval_steps=300"}, "eval_steps"},
+      {{"--save_strategy=best"}, "metric_for_best_model"},
+      {{"--save", "x"}, "save_interval", kMegatron},
+      {{"--save", "x", "--save-interval", "10", "--save-retain-interval", "15"}, "save_retain_interval", kMegatron},
+      {{"--load_main_params_from_ckpt"}, "no_load_optim"},
+      {{"--override_ckpt_iteration=5", "--finetune"}, "override_ckpt_iteration"},
+      {{"--use_checkpoint_args"}, "use_checkpoint_args"},
+      {{"--iterations_to_skip", "0"}, "iterations_to_skip"},
+      {{"--profile", "--profile_step_start=9", "--profile_step_end=9"}, "profile_step_start"},
+  };
+  return list;
+}
+
+TEST(Validate, DefaultsFitTogether) {
+  EXPECT_EQ(problems(args_of({}), kPreview), Words{});
+  EXPECT_EQ(problems(args_of({}, Dialect::kPretrain), kPreview), Words{});
+}
+
+TEST(Validate, EachViolationNamesTheSetting) {
+  for (const Rule& rule : rules()) {
+    const Words found = problems(args_of(rule.words, rule.dialect), kPreview);
+    EXPECT_TRUE(
+        std::ranges::any_of(found, [&](const std::string& text) { return text.find(rule.named) != std::string::npos; }))
+        << rule.named << " is not named for " << ::testing::PrintToString(rule.words) << ": "
+        << ::testing::PrintToString(found);
+  }
+}
+
+TEST(Validate, ReportsEveryViolationAtOnce) {
+  const TrainingArguments args =
+      args_of({"--bf16", "--fp16", "--overlap_param_gather", "--streaming", "--fp8_param", "--tp=4", "--pp=2"});
+  const TrainingArguments before = args;
+  try {
+    validate(args, {.world_size = 12, .needs_inputs = false});
+    FAIL() << "nothing was found";
+  } catch (const ConfigError& error) {
+    for (const char* part : {"bf16 and fp16", "overlap_param_gather", "streaming", "fp8_param", "does not divide"})
+      EXPECT_TRUE(contains(error.what(), part));
+  }
+  EXPECT_EQ(args, before);
+}
+
+TEST(Validate, ValuesThatNoParserSawAreCheckedToo) {
+  TrainingArguments args = args_of({});
+  args.parallel.tp = 0;
+  args.optimizer.exp_avg_dtype = "int4";
+  const std::string found = ::testing::PrintToString(problems(args, kPreview));
+  EXPECT_TRUE(contains(found, "tensor_model_parallel_size is 0"));
+  EXPECT_TRUE(contains(found, "exp_avg_dtype is int4"));
+}
+
+TEST(Validate, WorldSizeBringsGridAndBatch) {
+  const auto with_world = [](const Words& words, int world) {
+    return problems(args_of(words), {.world_size = world, .needs_inputs = false});
+  };
+  EXPECT_EQ(with_world({"--tp=4", "--pp=2"}, 16), Words{});
+  EXPECT_FALSE(with_world({"--tp=4", "--pp=2"}, 12).empty());
+  EXPECT_FALSE(with_world({"--ep=3"}, 16).empty());
+  EXPECT_FALSE(with_world({"--micro_batch_size=3", "--global_batch_size=16"}, 2).empty());
+  EXPECT_FALSE(
+      with_world({"--micro_batch_size=1", "--global_batch_size=16", "--gradient_accumulation_steps=4"}, 2).empty());
+  EXPECT_EQ(with_world({"--micro_batch_size=1", "--global_batch_size=8", "--gradient_accumulation_steps=4"}, 2),
+            Words{});
+  EXPECT_FALSE(with_world({"--eval_global_batch_size=5", "--eval_micro_batch_size=2"}, 2).empty());
+  EXPECT_FALSE(with_world({"--rampup_batch_size", "4", "4"}, 1).empty());
+  EXPECT_FALSE(with_world({"--step_batch_size_schedule=1:4", "--micro_batch_size=1"}, 1).empty());
+  EXPECT_FALSE(
+      with_world({"--step_batch_size_schedule=0:4 10:8", "--micro_batch_size=1", "--global_batch_size=4"}, 1).empty());
+  EXPECT_EQ(with_world({"--step_batch_size_schedule=0:4 10:8", "--micro_batch_size=1", "--global_batch_size=8"}, 1),
+            Words{});
+}
+
+TEST(Validate, ARunNeedsItsInputs) {
+  const Words train = problems(args_of({}));
+  EXPECT_TRUE(contains(::testing::PrintToString(train), "model_name_or_path"));
+  EXPECT_TRUE(contains(::testing::PrintToString(train), "dataset"));
+  const std::string pretrain = ::testing::PrintToString(problems(args_of({}, Dialect::kPretrain)));
+  for (const char* part :
+       {"micro_batch_size", "num_layers", "hidden_size", "num_attention_heads", "train_iters", "lr", "data_path"})
+    EXPECT_TRUE(contains(pretrain, part));
+  EXPECT_EQ(problems(args_of({"--model_name_or_path=m", "--dataset=d"})), Words{});
+}
+
+TEST(Validate, LimitsOfTheReferenceAreNotOurs) {
+  for (const Words& words : std::vector<Words>{{"--num_layers=15", "--pp=4"},
+                                               {"--sequence_packing"},
+                                               {"--variable_seq_lengths"},
+                                               {"--recompute_granularity=full"},
+                                               {"--sequence_parallel"}})
+    EXPECT_EQ(problems(args_of(words), kPreview), Words{}) << words.front();
+}
+
+}  // namespace
+}  // namespace megalith::config
