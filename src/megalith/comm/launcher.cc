@@ -188,7 +188,8 @@ void Launcher::start(int local_rank) {
     close(err[1]);
     const std::string prefix = options_.nproc * options_.nnodes == 1 ? "" : fmt::format("[rank {}] ", rank);
     for (int fd : {out[0], err[0]}) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-    child.output.emplace_back(out[0], STDOUT_FILENO, prefix);
+    // What rank 0 writes to stdout is the command's data, as it is.
+    child.output.emplace_back(out[0], STDOUT_FILENO, rank == 0 ? "" : prefix);
     child.output.emplace_back(err[0], STDERR_FILENO, prefix);
   }
   children_.push_back(std::move(child));

@@ -13,7 +13,9 @@ struct LaunchOptions {
   int node_rank = 0;  // this machine, from 0; machine 0 serves the store
   std::string master_addr = "127.0.0.1";  // machine 0
   int master_port = 0;                    // 0: any free port (one machine only)
-  std::string log_dir;  // empty: the ranks' output goes to this terminal, each line with its rank; else to log_dir/rank-N.log
+  // Empty: the ranks' output goes to this terminal, each line with its rank, except what rank 0 writes to stdout, which is the
+  // command's own. Else to log_dir/rank-N.log.
+  std::string log_dir;
   // Time from the request to end (SIGTERM) to the end by force (SIGKILL).
   std::chrono::milliseconds grace = std::chrono::seconds(10);
 

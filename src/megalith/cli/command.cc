@@ -1,0 +1,71 @@
+#include "megalith/cli/command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+
+namespace megalith::cli {
+
+namespace {
+
+void print_usage(FILE* to) {
+  fmt::print(to, "megalith {}: trains large language models in every parallel layout\n\nmegalith COMMAND [options]\n\n",
+             MEGALITH_VERSION);
+  for (const Command& command : commands()) fmt::print(to, "  {:<10} {}\n", command.name, command.summary);
+  fmt::print(to, "\nmegalith COMMAND --help   the options of a command\nmegalith --version\n");
+}
+
+[[noreturn]] void throw_unknown(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Command& command : commands()) names.push_back(command.name);
+  const auto near = nearest(name, names);
+  throw ConfigError(fmt::format("\"{}\" is not a command{}. Commands: {}.", name,
+                                near.empty() ? "" : fmt::format(" (did you mean {}?)", near[0]), list_in_words(names)));
+}
+
+int dispatch(Words words) {
+  if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    print_usage(words.empty() ? stderr : stdout);
+    return words.empty() ? kBadInput : kDone;
+  }
+  if (words[0] == "--version" || words[0] == "version") {
+    fmt::print("megalith {}\n", MEGALITH_VERSION);
+    return kDone;
+  }
+  const auto command = std::ranges::find(commands(), words[0], &Command::name);
+  if (command == commands().end()) throw_unknown(words[0]);
+  return command->run(words.subspan(1));
+}
+
+}  // namespace
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> table{
+      {"train", "fine-tune or pre-train; options of ROLL, HF and LLaMA-Factory", run_train},
+      {"pretrain", "pre-train; options of Megatron-LM", run_pretrain},
+      {"preview", "groups, layers or batch of a layout; needs no GPU, no model, no ranks", run_preview},
+      {"doctor", "devices, backends, libraries; with --nproc N a check of all collectives", run_doctor},
+  };
+  return table;
+}
+
+int exit_code_of(const std::exception& error) {
+  const bool bad_input =
+      dynamic_cast<const ConfigError*>(&error) != nullptr || dynamic_cast<const DataError*>(&error) != nullptr;
+  return bad_input ? kBadInput : kFailed;
+}
+
+int run(Words words) {
+  try {
+    return dispatch(words);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "megalith: {}\n", error.what());
+    return exit_code_of(error);
+  }
+}
+
+}  // namespace megalith::cli

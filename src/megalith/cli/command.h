@@ -1,0 +1,38 @@
+// The sub-commands of `megalith`: one function each, listed in one table. Nothing here but argument wiring.
+#pragma once
+
+#include <exception>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace megalith::cli {
+
+using Words = std::span<const std::string>;
+
+// What the shell gets. Errors are thrown, and main() turns them into these.
+inline constexpr int kDone = 0;
+inline constexpr int kFailed = 1;    // at run time: CommError, InternalError, anything else
+inline constexpr int kBadInput = 2;  // ConfigError, DataError: one message, before any work is spent
+
+// The code for an error that ended a command.
+int exit_code_of(const std::exception& error);
+
+struct Command {
+  std::string name;
+  std::string summary;     // one line for `megalith --help`
+  int (*run)(Words words);  // the words behind the name; returns an exit code
+};
+
+// All commands, in the order of --help.
+const std::vector<Command>& commands();
+
+int run_train(Words words);     // also pretrain: the same with Megatron-LM's names and defaults
+int run_pretrain(Words words);
+int run_preview(Words words);   // groups | layers | batch
+int run_doctor(Words words);
+
+// Runs `megalith words…`: finds the command, turns errors into a message on stderr and an exit code.
+int run(Words words);
+
+}  // namespace megalith::cli

@@ -1,0 +1,128 @@
+// `megalith doctor`: what this machine has and lacks; with --nproc N, whether N ranks can work together.
+#include <ATen/Context.h>
+#include <ATen/Version.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/statvfs.h>
+#include <torch/headeronly/version.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "megalith/base/error.h"
+#include "megalith/cli/command.h"
+#include "megalith/cli/launch_flags.h"
+#include "megalith/cli/rank_main.h"
+#include "megalith/cli/self_check.h"
+#include "megalith/comm/world.h"
+#include "megalith/config/derive.h"
+#include "megalith/config/documents.h"
+
+namespace megalith::cli {
+
+namespace {
+
+struct Finding {
+  std::string topic, value;
+  std::string advice;  // what to do when something is missing; empty when all is well
+};
+
+// Kilobytes of a line of /proc/meminfo, as GiB.
+double memory_gib(const std::string& name) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string key, line; file >> key && std::getline(file, line);)
+    if (key == name + ":") return std::stod(line) / (1 << 20);
+  return 0;
+}
+
+std::string interfaces() {
+  std::set<std::string> names;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return "unknown";
+  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next)
+    if ((i->ifa_flags & IFF_UP) != 0) names.insert(i->ifa_name);
+  freeifaddrs(list);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+double free_disk_gib(const char* path) {
+  struct statvfs status {};
+  return statvfs(path, &status) == 0 ? static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize) / (1 << 30) : 0;
+}
+
+Finding cuda_finding() {
+  if (!comm::nccl_available())
+    return {"CUDA", "this build is for the CPU", "for GPUs build with `make build PRESET=cuda` on a machine with the CUDA toolkit"};
+  const auto devices = at::hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
+  if (devices == 0) return {"CUDA", "no GPU is visible", "check nvidia-smi, the driver and CUDA_VISIBLE_DEVICES"};
+  return {"CUDA", fmt::format("{} GPU{}", devices, devices == 1 ? "" : "s"), ""};
+}
+
+std::vector<Finding> examine() {
+  const double free_gib = memory_gib("MemAvailable");
+  std::vector<Finding> findings;
+  findings.push_back({"megalith", MEGALITH_VERSION, ""});
+  findings.push_back({"libtorch", TORCH_VERSION, ""});
+  findings.push_back({"CPU", fmt::format("{} cores, {}", std::thread::hardware_concurrency(), at::get_cpu_capability()), ""});
+  findings.push_back({"memory", fmt::format("{:.1f} GiB, {:.1f} free", memory_gib("MemTotal"), free_gib),
+                      free_gib < 1 ? "less than 1 GiB is free: training will not fit" : ""});
+  const double disk_gib = free_disk_gib(".");
+  findings.push_back({"disk", fmt::format("{:.1f} GiB free in this folder", disk_gib),
+                      disk_gib < 1 ? "less than 1 GiB is free: choose another output_dir" : ""});
+  findings.push_back(cuda_finding());
+  findings.push_back({"backends", comm::nccl_available() ? "gloo, nccl" : "gloo", ""});
+  findings.push_back({"network", interfaces(), ""});
+  const comm::Rendezvous place = comm::rendezvous_from_env();
+  findings.push_back({"launcher", place.alone() ? place.source
+                                                : fmt::format("{}: rank {} of {}, store at {}:{}", place.source, place.rank,
+                                                              place.world_size, place.master_addr, place.master_port),
+                      ""});
+  return findings;
+}
+
+int print_findings(bool json) {
+  const auto findings = examine();
+  if (json) {
+    nlohmann::ordered_json object;
+    for (const Finding& finding : findings) {
+      object[finding.topic] = {{"value", finding.value}};
+      if (!finding.advice.empty()) object[finding.topic]["advice"] = finding.advice;
+    }
+    fmt::print("{}\n", object.dump());
+    return kDone;
+  }
+  for (const Finding& finding : findings) {
+    fmt::print("{:<10} {}\n", finding.topic, finding.value);
+    if (!finding.advice.empty()) fmt::print("{:<10} → {}\n", "", finding.advice);
+  }
+  fmt::print("\nmegalith doctor --nproc 4 checks that ranks on this machine can work together.\n");
+  return kDone;
+}
+
+}  // namespace
+
+int run_doctor(Words words) {
+  LaunchFlags launch;
+  bool json = false, help = false;
+  auto own = launch.options();
+  own.push_back({"json", "print one JSON object", &json});
+  own.push_back({"help", "print this text", &help});
+  const auto parsed = config::parse_arguments(config::Dialect::kTrain, words, own);
+  if (help) {
+    fmt::print("megalith doctor [--nproc N] [--tp N --pp N …] [--json]\n\n{}",
+               config::help_text(config::Dialect::kTrain, "parallel", own));
+    return kDone;
+  }
+  parsed.report.check_not_refused();
+  if (!launch.nproc && comm::rendezvous_from_env().alone()) return print_findings(json);
+  launch.check(parsed.args, /*needs_inputs=*/false);
+  return launch.run([&] {
+    return run_as_rank(parsed.args, [&](parallel::ParallelContext& context) { check_collectives(context, json); });
+  });
+}
+
+}  // namespace megalith::cli

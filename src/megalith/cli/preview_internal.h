@@ -1,0 +1,45 @@
+// What the topics of `megalith preview` share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/cli/command.h"
+#include "megalith/config/parser.h"
+
+namespace megalith::cli {
+
+int preview_groups(Words words);
+int preview_layers(Words words);
+int preview_batch(Words words);
+
+// What --help of a topic shows besides its own options.
+struct PreviewUsage {
+  const char* text;          // what is shown, and how it is called
+  const char* option_topic;  // of the option table: the options that matter most
+};
+
+struct PreviewInput {
+  config::TrainingArguments args;
+  bool json = false;
+};
+
+// Reads the words behind the topic: every option of the table, those of the topic, --json and --help. Nothing when
+// --help was given and has been answered. Throws ConfigError, also for options that Megalith refuses.
+std::optional<PreviewInput> read_preview(const PreviewUsage& usage, Words words,
+                                         std::vector<config::CommandOption> own_options);
+
+// --world_size as a number of ranks; ConfigError when it is missing or out of range.
+int checked_world_size(const std::optional<int64_t>& world_size);
+
+// Ascending numbers with neighbours joined: "0-3,8-11"; of more than `limit` runs the first ones and the last.
+std::string in_ranges(std::span<const int> numbers, size_t limit = 4);
+
+// Data for stdout, all at once.
+void write_stdout(std::string_view text);
+
+}  // namespace megalith::cli

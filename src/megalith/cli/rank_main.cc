@@ -1,0 +1,43 @@
+#include "megalith/cli/rank_main.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "megalith/base/env.h"
+#include "megalith/base/error.h"
+#include "megalith/cli/command.h"
+#include "megalith/parallel/initialize.h"
+
+namespace megalith::cli {
+
+namespace {
+
+// The rank's own thread is stuck (on a GPU, in a long computation) while the run is over: nothing is left to do but to go.
+void end_process(const std::string& reason) {
+  fmt::print(stderr, "megalith: the run is over: {}\n", reason);
+  std::fflush(nullptr);
+  _exit(kFailed);
+}
+
+}  // namespace
+
+int run_as_rank(const config::TrainingArguments& args, const std::function<void(parallel::ParallelContext&)>& work) {
+  parallel::Runtime runtime;
+  try {
+    work(runtime.initialize(args, end_process));
+    runtime.shutdown();
+    return kDone;
+  } catch (const comm::PeerFailure& error) {
+    if (!env_flag("MEGALITH_LAUNCHER")) fmt::print(stderr, "megalith: {}\n", error.what());
+    return kFailed;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "megalith: {}\n", error.what());
+    if (runtime.is_initialized()) {
+      const parallel::ParallelContext& context = runtime.context();
+      context.world().report_failure(fmt::format("rank {}: {}", context.rank(), error.what()));
+    }
+    return exit_code_of(error);
+  }
+}
+
+}  // namespace megalith::cli
