@@ -9,8 +9,10 @@
 namespace {
 
 int rank_main() {
+  megalith::config::TrainingArguments args;
+  args.comm.use_cpu = true;  // as the peer does
   megalith::parallel::Runtime runtime;
-  const auto& context = runtime.initialize({});
+  const auto& context = runtime.initialize(args);
   const auto world = context.world().world();
   world.barrier("first");
   if (context.rank() == 0) {

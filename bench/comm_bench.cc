@@ -72,8 +72,12 @@ int main() {
     for (int64_t elements : {int64_t{1}, int64_t{1} << 16}) {
       const double threads = megalith::run_threads(ranks, elements, 201);
       const double gloo = megalith::run_gloo(ranks, elements, 21);
-      fmt::print("{}\n", nlohmann::ordered_json{{"bench", "all_reduce"}, {"ranks", ranks}, {"bytes", elements * 4},
-                                                {"threads_us", threads}, {"gloo_us", gloo}, {"ratio", gloo / threads}}
+      fmt::print("{}\n", nlohmann::ordered_json{{"bench", "all_reduce"},
+                                                {"ranks", ranks},
+                                                {"bytes", elements * 4},
+                                                {"threads_us", threads},
+                                                {"gloo_us", gloo},
+                                                {"ratio", gloo / threads}}
                              .dump());
     }
 }

@@ -1,6 +1,7 @@
 // How long from exec to the first barrier of four ranks: ours against torchrun with a Python script that does the same.
 //
-// The programs alternate; each result is the median of the runs. One JSON line. The peer is `torchrun` from the PATH (or
+// The programs alternate; each result is the median of the runs. One JSON line. The peer is `torchrun` from the PATH
+// (or
 // --torchrun PATH, of an environment with torch installed); without it only our own time is printed, and no ratio.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -8,8 +9,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tests/support/subprocess.h"
 
@@ -61,7 +62,8 @@ int run(int ranks, int runs, const std::string& torchrun) {
     our_times.push_back(time_to_barrier(ours));
     if (peer) their_times.push_back(time_to_barrier(theirs));
   }
-  nlohmann::ordered_json line{{"bench", "startup"}, {"ranks", ranks}, {"runs", runs}, {"megalith_s", median(our_times)}};
+  nlohmann::ordered_json line{
+      {"bench", "startup"}, {"ranks", ranks}, {"runs", runs}, {"megalith_s", median(our_times)}};
   if (peer) {
     line["torchrun_s"] = median(their_times);
     line["ratio"] = median(their_times) / median(our_times);

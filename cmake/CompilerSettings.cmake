@@ -9,12 +9,28 @@ endif()
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+# Not CMAKE_POSITION_INDEPENDENT_CODE, which compiles executables with -fPIE: GCC then refuses the shared precompiled header.
+add_compile_options(-fPIC)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 
 add_library(megalith_compile_options INTERFACE)
 target_compile_options(megalith_compile_options INTERFACE -Wall -Wextra -Wshadow)
-if(MEGALITH_WERROR)
+# Designated initializers that leave members at their defaults are meant so.
+target_compile_options(megalith_compile_options INTERFACE -Wno-missing-field-initializers)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
+  # False alarms inside std::string when it is inlined (GCC bugs 105329, 105651).
+  target_compile_options(megalith_compile_options INTERFACE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
+endif()
+# Elsewhere a warning that only a newer compiler has would stop a user; scripts/build.sh says ON when CI=true.
+set(_werror ${MEGALITH_WERROR})
+if(_werror STREQUAL "AUTO")
+  set(_werror OFF)
+  if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13) OR
+     (CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 17))
+    set(_werror ON)
+  endif()
+endif()
+if(_werror)
   target_compile_options(megalith_compile_options INTERFACE -Werror)
 endif()
 
@@ -27,6 +43,9 @@ if(MEGALITH_SANITIZE)
     # Checks that need the type information libtorch keeps to itself.
     add_compile_options(-fno-sanitize=vptr)
   endif()
+  # Suppressions and options are compiled in, so that they hold however a program is started: CTest, debugger, launcher.
+  add_library(megalith_sanitizer_defaults OBJECT ${CMAKE_CURRENT_LIST_DIR}/sanitizer_defaults.cc)
+  link_libraries($<BUILD_INTERFACE:megalith_sanitizer_defaults>)
 endif()
 
 find_program(MEGALITH_CCACHE ccache)

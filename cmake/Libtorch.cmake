@@ -1,15 +1,26 @@
-# libtorch from a `torch` wheel (or an installed `torch` package), as imported targets of our own:
+# libtorch from a `torch` wheel (or an installed `torch` package), as an imported target of our own:
 #
-#   megalith::torch        libtorch_cpu and libc10
-#   megalith::torch_cuda   adds libtorch_cuda and libc10_cuda (only with MEGALITH_CUDA)
+#   megalith::torch        libtorch_cpu and libc10; with MEGALITH_CUDA also libtorch_cuda and libc10_cuda
 #
 # The wheel's own find_package(Torch) insists on a full CUDA toolkit even for CPU builds, so it is not used.
-# TORCH_DIR names the folder that holds `include` and `lib`; without it .deps/torch, which scripts/setup.sh
-# makes (a link to what it found or unpacked), is taken.
+# TORCH_DIR names the folder that holds `include` and `lib`; without it the link `torch` in MEGALITH_DEPS_DIR (.deps), which
+# scripts/setup.sh makes, is taken. This file is also part of an installed package, where MegalithConfig.cmake sets
+# MEGALITH_DEFAULT_TORCH_DIR (what the package was built with) and MEGALITH_GLOO_DECLARATIONS_DIR.
 
-set(_torch_candidates "${TORCH_DIR}" "$ENV{TORCH_DIR}" "${CMAKE_CURRENT_LIST_DIR}/../.deps/torch")
+if(TARGET megalith_torch)
+  return()
+endif()
+if(NOT MEGALITH_GLOO_DECLARATIONS_DIR)
+  # The wheel lacks the Gloo headers that its ProcessGroupGloo.hpp includes; see the README there.
+  set(MEGALITH_GLOO_DECLARATIONS_DIR ${CMAKE_CURRENT_LIST_DIR}/../third_party/gloo_declarations)
+endif()
+
+unset(MEGALITH_TORCH_DIR)
+set(_torch_candidates "${TORCH_DIR}" "$ENV{TORCH_DIR}" "${MEGALITH_DEPS_DIR}/torch" "$ENV{MEGALITH_DEPS_DIR}/torch"
+    "${MEGALITH_DEFAULT_TORCH_DIR}" "${CMAKE_CURRENT_LIST_DIR}/../.deps/torch")
+list(REMOVE_ITEM _torch_candidates "" "/torch")
 foreach(_dir IN LISTS _torch_candidates)
-  if(_dir AND EXISTS "${_dir}/lib/libtorch_cpu.so" AND EXISTS "${_dir}/include/ATen/ATen.h")
+  if(EXISTS "${_dir}/lib/libtorch_cpu.so" AND EXISTS "${_dir}/include/ATen/ATen.h")
     file(REAL_PATH "${_dir}" MEGALITH_TORCH_DIR)
     break()
   endif()
@@ -43,3 +54,23 @@ target_compile_definitions(megalith_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLO
 target_link_options(megalith_torch INTERFACE -Wl,--no-as-needed)
 target_link_libraries(megalith_torch INTERFACE
   "${MEGALITH_TORCH_DIR}/lib/libtorch_cpu.so" "${MEGALITH_TORCH_DIR}/lib/libc10.so" Threads::Threads)
+
+# With CUDA every target that uses libtorch uses its CUDA part too: one set of flags, one precompiled header.
+if(MEGALITH_CUDA)
+  if(NOT EXISTS "${MEGALITH_TORCH_DIR}/lib/libtorch_cuda.so")
+    message(FATAL_ERROR "MEGALITH_CUDA is on, but the libtorch in ${MEGALITH_TORCH_DIR} has no CUDA part. Run `make setup` on "
+                        "a machine with an NVIDIA GPU, or set TORCH_DIR to a torch that was installed with its CUDA libraries.")
+  endif()
+  find_package(CUDAToolkit REQUIRED)
+  # nccl.h comes as a wheel beside torch, or with the system.
+  find_path(MEGALITH_NCCL_INCLUDE_DIR nccl.h
+    HINTS "${MEGALITH_TORCH_DIR}/../nvidia/nccl/include" ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+  foreach(_dir IN LISTS CUDAToolkit_INCLUDE_DIRS MEGALITH_NCCL_INCLUDE_DIR)
+    target_compile_options(megalith_torch INTERFACE "SHELL:-idirafter ${_dir}")
+  endforeach()
+  target_compile_definitions(megalith_torch INTERFACE USE_C10D_NCCL)
+  # The libraries of libraries are found at run time through libtorch's own RPATH; the linker need not see them.
+  target_link_options(megalith_torch INTERFACE -Wl,--allow-shlib-undefined)
+  target_link_libraries(megalith_torch INTERFACE
+    "${MEGALITH_TORCH_DIR}/lib/libtorch_cuda.so" "${MEGALITH_TORCH_DIR}/lib/libc10_cuda.so" CUDA::cudart)
+endif()

@@ -111,6 +111,15 @@ TEST(PreviewBatch, a_long_walk_is_cut_and_says_so) {
   EXPECT_TRUE(contains(answer.err, "--samples")) << answer.err;
 }
 
+TEST(PreviewBatch, changes_that_no_run_reaches_are_left_out) {
+  const json all_16 = json::parse("[[0,16,16,16,null]]");
+  const std::string ramp = "batch --dp 1 --micro_batch_size 1 --global_batch_size 64 --rampup_batch_size 16 16 ";
+  EXPECT_EQ(preview(ramp + "9223372036854775807 --json").json().at("phases"), all_16);
+  const Answer schedule =
+      preview({"batch", "--dp=1", "--micro_batch_size=1", "--step_batch_size_schedule", "0:16 2000T:32", "--json"});
+  EXPECT_EQ(schedule.json().at("phases"), all_16);
+}
+
 TEST(PreviewBatch, a_ramp_through_an_impossible_size_is_shown_and_fails) {
   const Answer refused =
       preview("batch --dp 2 --micro_batch_size 2 --global_batch_size 12 --rampup_batch_size 6 2 30 --json");

@@ -51,8 +51,9 @@ TEST(Program, BadOptionsAreRefusedBeforeAnyWork) {
   expect_refused(megalith({"doctor", "--nproc", "4", "--tp", "3"}), "does not divide world_size 4");
   expect_refused(megalith({"doctor", "--nproc", "2", "--seed", "-5"}), "seed");
   expect_refused(megalith({"doctor", "--nproc", "2", "--ddp_backend", "hccl"}), "hccl");
-  expect_refused(megalith({"doctor", "--nproc", "2", "--ddp_backend", "nccl"}), "nccl");
-  expect_refused(megalith({"preview", "groups", "--world-size", "12", "--tp", "4", "--pp", "2"}), "With 12 ranks: tp=4 pp=1");
+  expect_refused(megalith({"doctor", "--nproc", "2", "--ddp_backend", "nccl", "--use_cpu"}), "nccl");
+  expect_refused(megalith({"preview", "groups", "--world-size", "12", "--tp", "4", "--pp", "2"}),
+                 "With 12 ranks: tp=4 pp=1");
 }
 
 TEST(Program, DryRunPrintsEveryEffectiveOption) {
@@ -72,7 +73,7 @@ TEST(Program, DoctorTellsWhatTheMachineHas) {
 }
 
 TEST(Program, DoctorChecksFourRanks) {
-  const auto result = megalith({"doctor", "--nproc", "4", "--tp", "2", "--pp", "2", "--json"});
+  const auto result = megalith({"doctor", "--nproc", "4", "--use_cpu", "--tp", "2", "--pp", "2", "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.left_behind, 0);
   const auto json = nlohmann::json::parse(result.out);
@@ -82,7 +83,7 @@ TEST(Program, DoctorChecksFourRanks) {
 }
 
 TEST(Program, DoctorChecksEightRanksWithExperts) {
-  const auto result = megalith({"doctor", "--nproc", "8", "--tp", "2", "--ep", "2", "--cp", "2"});
+  const auto result = megalith({"doctor", "--nproc", "8", "--use_cpu", "--tp", "2", "--ep", "2", "--cp", "2"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   expect_contains(result.out, "are right in every group");
 }
@@ -90,18 +91,22 @@ TEST(Program, DoctorChecksEightRanksWithExperts) {
 TEST(Program, RanksOfTorchrunFindOneAnother) {
   const std::string port = std::to_string(free_port());
   const auto env = [&](int rank) {
-    return std::map<std::string, std::string>{{"RANK", std::to_string(rank)},       {"LOCAL_RANK", std::to_string(rank)},
-                                              {"WORLD_SIZE", "2"},                  {"LOCAL_WORLD_SIZE", "2"},
-                                              {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", port},
-                                              {"MEGALITH_COMM_DEBUG", "1"}};
+    return std::map<std::string, std::string>{
+        {"RANK", std::to_string(rank)}, {"LOCAL_RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},
+        {"LOCAL_WORLD_SIZE", "2"},      {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", port},
+        {"MEGALITH_COMM_DEBUG", "1"}};
   };
-  Subprocess second({MEGALITH_PROGRAM, "doctor", "--tp", "2"}, env(1)), first({MEGALITH_PROGRAM, "doctor", "--tp", "2"}, env(0));
+  Subprocess second({MEGALITH_PROGRAM, "doctor", "--use_cpu", "--tp", "2"}, env(1)),
+      first({MEGALITH_PROGRAM, "doctor", "--use_cpu", "--tp", "2"}, env(0));
   const auto results = {first.finish(std::chrono::seconds(60)), second.finish(std::chrono::seconds(60))};
   for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
 TEST(Program, ABadLauncherVariableIsNamed) {
-  expect_refused(megalith({"doctor"}, {{"RANK", "3"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "127.0.0.1"},
+  expect_refused(megalith({"doctor"}, {{"RANK", "3"},
+                                       {"WORLD_SIZE", "2"},
+                                       {"LOCAL_RANK", "0"},
+                                       {"MASTER_ADDR", "127.0.0.1"},
                                        {"MASTER_PORT", "29500"}}),
                  "RANK is 3 but WORLD_SIZE is 2");
 }

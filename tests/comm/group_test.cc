@@ -39,7 +39,9 @@ class GroupOps : public ::testing::TestWithParam<Transport> {
 };
 
 void expect_equal(const at::Tensor& actual, const at::Tensor& expected, const char* what, int rank) {
-  EXPECT_TRUE(at::equal(actual, expected)) << what << " on rank " << rank << ":\n" << actual << "\nexpected\n" << expected;
+  EXPECT_TRUE(at::equal(actual, expected)) << what << " on rank " << rank << ":\n"
+                                           << actual << "\nexpected\n"
+                                           << expected;
 }
 
 TEST_P(GroupOps, AllReduceOfEveryDtype) {
@@ -183,7 +185,8 @@ TEST_P(GroupOps, AsyncOperationsOverlapAndMayBeWaitedForInAnyOrder) {
 TEST_P(GroupOps, BytesOfAnyLength) {
   run([](const Rank& r) {
     const Group group = r.world.world();
-    const auto all = group.all_gather_bytes(std::string(static_cast<size_t>(3 * r.rank), static_cast<char>('a' + r.rank)));
+    const auto all =
+        group.all_gather_bytes(std::string(static_cast<size_t>(3 * r.rank), static_cast<char>('a' + r.rank)));
     ASSERT_EQ(static_cast<int>(all.size()), r.size);
     for (int i = 0; i < r.size; ++i)
       EXPECT_EQ(all[static_cast<size_t>(i)], std::string(static_cast<size_t>(3 * i), static_cast<char>('a' + i)));
@@ -251,7 +254,7 @@ TEST(Group, OfOneRankIsFree) {
 TEST(Group, WrongArgumentsAreRefusedBeforeAnythingIsSent) {
   testing::run_ranks(2, [](const Rank& r) {
     const Group group = r.world.world();
-    EXPECT_THROW(group.all_reduce(at::ones({4, 4}).t()), InternalError);                    // not contiguous
+    EXPECT_THROW(group.all_reduce(at::ones({4, 4}).t()), InternalError);                     // not contiguous
     EXPECT_THROW(group.all_gather(at::ones({3}), at::ones({2})), InternalError);             // not two blocks
     EXPECT_THROW(group.all_reduce(at::ones({2}, at::kInt), ReduceOp::kAvg), InternalError);  // no average of integers
     EXPECT_THROW(group.all_to_all(at::ones({3}), at::ones({3})), InternalError);             // three rows, two ranks

@@ -1,5 +1,6 @@
 // A program of several real processes, for tests: `rank_program --nproc N SCENARIO`, or started once a rank with the
 // variables of a launcher. Each scenario is something that ranks do, or fail to do.
+#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -20,33 +21,41 @@ using std::chrono::milliseconds;
 
 int number_from_env(const char* name, int otherwise) { return static_cast<int>(env_int(name).value_or(otherwise)); }
 
-void check_collectives(World& world) {
+void check_collectives_on(World& world, at::Device device) {
+  const auto on = [&](at::ScalarType type) { return at::TensorOptions(type).device(device); };
   const Group all = world.world();
   const int size = world.size();
-  at::Tensor sum = at::full({1000}, world.rank() + 1, at::kFloat);
+  at::Tensor sum = at::full({1000}, world.rank() + 1, on(at::kFloat));
   all.all_reduce(sum, ReduceOp::kSum, "sum");
-  check(at::equal(sum, at::full({1000}, size * (size + 1) / 2, at::kFloat)), "all_reduce is wrong");
+  check(at::equal(sum, at::full({1000}, size * (size + 1) / 2, on(at::kFloat))), "all_reduce is wrong");
 
-  at::Tensor gathered = at::empty({size}, at::kLong);
-  all.all_gather(gathered, at::full({1}, world.rank(), at::kLong));
-  check(at::equal(gathered, at::arange(size)), "all_gather is wrong");
+  at::Tensor gathered = at::empty({size}, on(at::kLong));
+  all.all_gather(gathered, at::full({1}, world.rank(), on(at::kLong)));
+  check(at::equal(gathered, at::arange(size, on(at::kLong))), "all_gather is wrong");
 
-  at::Tensor own = at::empty({2}, at::kBFloat16);
-  all.reduce_scatter(own, at::ones({2 * size}, at::kBFloat16));
-  check(at::equal(own, at::full({2}, size, at::kBFloat16)), "reduce_scatter is wrong");
+  at::Tensor own = at::empty({2}, on(at::kBFloat16));
+  all.reduce_scatter(own, at::ones({2 * size}, on(at::kBFloat16)));
+  check(at::equal(own, at::full({2}, size, on(at::kBFloat16))), "reduce_scatter is wrong");
 
-  at::Tensor swapped = at::empty({size}, at::kInt);
-  all.all_to_all(swapped, at::full({size}, world.rank(), at::kInt));
-  check(at::equal(swapped, at::arange(size, at::kInt)), "all_to_all is wrong");
+  at::Tensor swapped = at::empty({size}, on(at::kInt));
+  all.all_to_all(swapped, at::full({size}, world.rank(), on(at::kInt)));
+  check(at::equal(swapped, at::arange(size, on(at::kInt))), "all_to_all is wrong");
+
+  at::Tensor root = at::full({4}, world.rank(), on(at::kHalf));
+  all.broadcast(root, size - 1);
+  check(at::equal(root, at::full({4}, size - 1, on(at::kHalf))), "broadcast is wrong");
 
   const int next = (world.rank() + 1) % size, previous = (world.rank() + size - 1) % size;
-  at::Tensor received = at::empty({3});
+  at::Tensor received = at::empty({3}, on(at::kFloat));
   if (size > 1)
-    all.batch({{OpKind::kSend, at::full({3}, world.rank(), at::kFloat), next}, {OpKind::kRecv, received, previous}});
-  check(size == 1 || at::equal(received, at::full({3}, previous, at::kFloat)), "batch is wrong");
+    all.batch(
+        {{OpKind::kSend, at::full({3}, world.rank(), on(at::kFloat)), next}, {OpKind::kRecv, received, previous}});
+  check(size == 1 || at::equal(received, at::full({3}, previous, on(at::kFloat))), "batch is wrong");
   check(all.all_gather_bytes("rank " + std::to_string(world.rank())).back() == fmt::format("rank {}", size - 1),
         "all_gather_bytes is wrong");
 }
+
+void check_collectives(World& world) { check_collectives_on(world, at::kCPU); }
 
 // The rank that misbehaves in the scenarios below.
 bool is_culprit(const World& world) { return world.rank() == number_from_env("CULPRIT", 2); }
@@ -56,6 +65,11 @@ using Scenario = void (*)(World&);
 const std::map<std::string, Scenario>& scenarios() {
   static const std::map<std::string, Scenario> all{
       {"collectives", check_collectives},
+      {"cuda_collectives",
+       [](World& world) {
+         check<ConfigError>(at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0, "no GPU is visible");
+         check_collectives_on(world, at::Device(at::kCUDA, 0));
+       }},
       {"never_enters",
        [](World& world) {
          world.world().barrier("warm-up");
@@ -155,14 +169,22 @@ int main(int argc, char** argv) {
   std::string name;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--nproc") nproc = std::atoi(argv[++i]);
-    else if (word == "--nnodes") launch.nnodes = std::atoi(argv[++i]);
-    else if (word == "--node_rank") launch.node_rank = std::atoi(argv[++i]);
-    else if (word == "--master_addr") launch.master_addr = argv[++i];
-    else if (word == "--master_port") launch.master_port = std::atoi(argv[++i]);
-    else if (word == "--log_dir") launch.log_dir = argv[++i];
-    else if (word == "--grace_ms") launch.grace = std::chrono::milliseconds(std::atoi(argv[++i]));
-    else name = word;
+    if (word == "--nproc")
+      nproc = std::atoi(argv[++i]);
+    else if (word == "--nnodes")
+      launch.nnodes = std::atoi(argv[++i]);
+    else if (word == "--node_rank")
+      launch.node_rank = std::atoi(argv[++i]);
+    else if (word == "--master_addr")
+      launch.master_addr = argv[++i];
+    else if (word == "--master_port")
+      launch.master_port = std::atoi(argv[++i]);
+    else if (word == "--log_dir")
+      launch.log_dir = argv[++i];
+    else if (word == "--grace_ms")
+      launch.grace = std::chrono::milliseconds(std::atoi(argv[++i]));
+    else
+      name = word;
   }
   if (nproc == 0) return comm::run_scenario(name);
   launch.nproc = nproc;

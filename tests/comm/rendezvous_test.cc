@@ -25,8 +25,13 @@ TEST(Rendezvous, NoVariablesMeanOneProcess) {
 }
 
 TEST(Rendezvous, Torchrun) {
-  const Rendezvous place = read({{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"},
-                                 {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29501"}, {"TORCHELASTIC_RUN_ID", "x"}});
+  const Rendezvous place = read({{"RANK", "5"},
+                                 {"WORLD_SIZE", "8"},
+                                 {"LOCAL_RANK", "1"},
+                                 {"LOCAL_WORLD_SIZE", "4"},
+                                 {"MASTER_ADDR", "node0"},
+                                 {"MASTER_PORT", "29501"},
+                                 {"TORCHELASTIC_RUN_ID", "x"}});
   EXPECT_EQ(place.rank, 5);
   EXPECT_EQ(place.world_size, 8);
   EXPECT_EQ(place.local_rank, 1);
@@ -37,16 +42,20 @@ TEST(Rendezvous, Torchrun) {
 }
 
 TEST(Rendezvous, RankZeroServesTheStoreUnlessTheAgentDoes) {
-  std::map<std::string, std::string> variables{{"RANK", "0"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "0"},
-                                               {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29501"}};
+  std::map<std::string, std::string> variables{
+      {"RANK", "0"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29501"}};
   EXPECT_TRUE(read(variables).hosts_store);
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   EXPECT_FALSE(read(variables).hosts_store);
 }
 
 TEST(Rendezvous, Slurm) {
-  const Rendezvous place = read({{"SLURM_PROCID", "9"}, {"SLURM_NTASKS", "16"}, {"SLURM_LOCALID", "1"}, {"SLURM_STEP_ID", "0"},
-                                 {"SLURM_JOB_NODELIST", "gpu[03-06,9],login"}, {"SLURM_JOB_ID", "123456"}});
+  const Rendezvous place = read({{"SLURM_PROCID", "9"},
+                                 {"SLURM_NTASKS", "16"},
+                                 {"SLURM_LOCALID", "1"},
+                                 {"SLURM_STEP_ID", "0"},
+                                 {"SLURM_JOB_NODELIST", "gpu[03-06,9],login"},
+                                 {"SLURM_JOB_ID", "123456"}});
   EXPECT_EQ(place.rank, 9);
   EXPECT_EQ(place.world_size, 16);
   EXPECT_EQ(place.local_rank, 1);
@@ -59,8 +68,10 @@ TEST(Rendezvous, AShellInsideASlurmAllocationIsOneProcess) {
 }
 
 TEST(Rendezvous, OpenMpi) {
-  const Rendezvous place = read({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "4"},
-                                 {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}});
+  const Rendezvous place = read({{"OMPI_COMM_WORLD_RANK", "0"},
+                                 {"OMPI_COMM_WORLD_SIZE", "4"},
+                                 {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}});
   EXPECT_EQ(place.world_size, 4);
   EXPECT_EQ(place.master_addr, "127.0.0.1");
   EXPECT_TRUE(place.hosts_store);
@@ -68,7 +79,9 @@ TEST(Rendezvous, OpenMpi) {
 
 TEST(Rendezvous, OpenMpiOverSeveralMachinesNeedsAnAddress) {
   try {
-    read({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+    read({{"OMPI_COMM_WORLD_RANK", "0"},
+          {"OMPI_COMM_WORLD_SIZE", "8"},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
           {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}});
     FAIL() << "did not throw";
   } catch (const ConfigError& error) {

@@ -54,11 +54,13 @@ TEST_P(Contexts, PlacesAndNeighbours) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, Contexts,
-    ::testing::Values(Layout{"ranks2_tp2", {.world_size = 2, .tp = 2}}, Layout{"ranks4_tp2_pp2", {.world_size = 4, .tp = 2, .pp = 2}},
+    ::testing::Values(Layout{"ranks2_tp2", {.world_size = 2, .tp = 2}},
+                      Layout{"ranks4_tp2_pp2", {.world_size = 4, .tp = 2, .pp = 2}},
                       Layout{"ranks8_tp2_cp2_pp2", {.world_size = 8, .tp = 2, .pp = 2, .cp = 2}},
                       Layout{"ranks8_ep4_etp1", {.world_size = 8, .tp = 2, .ep = 4, .etp = 1}},
                       Layout{"ranks16_tp2_pp2_cp2_ep2", {.world_size = 16, .tp = 2, .pp = 2, .cp = 2, .ep = 2}},
-                      Layout{"ranks16_instances2", {.world_size = 16, .tp = 2, .pp = 2, .num_distributed_optimizer_instances = 2}}),
+                      Layout{"ranks16_instances2",
+                             {.world_size = 16, .tp = 2, .pp = 2, .num_distributed_optimizer_instances = 2}}),
     [](const auto& param) { return std::string(param.param.name); });
 
 TEST(ParallelContext, VirtualStagesDecideFirstAndLast) {

@@ -1,5 +1,6 @@
 #include "megalith/parallel/rng_tracker.h"
 
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -180,6 +181,38 @@ TEST(RngTracker, StatesAreCopies) {
   EXPECT_TRUE(at::equal(first, draw(rng)));
 }
 
+// The same rules on a GPU, where the generator is the device's default one.
+TEST(RngTracker, CudaForksAndBytes) {
+  if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) GTEST_SKIP() << "no GPU";
+  const at::Device device(at::kCUDA, 0);
+  const auto draw_cuda = [&](const RngTracker& rng) {
+    return at::rand({1000}, rng.generator(), at::TensorOptions().device(device));
+  };
+  RngTracker rng(device);
+  rng.seed(seeds(1));
+  const at::Tensor outside = draw_cuda(rng);
+  at::Tensor inside, again;
+  {
+    const auto fork = rng.fork();
+    inside = draw_cuda(rng);
+  }
+  EXPECT_FALSE(at::equal(outside, inside));
+  const std::string bytes = rng.save();
+  const at::Tensor next = draw_cuda(rng);
+  rng.restore(bytes);
+  EXPECT_TRUE(at::equal(next, draw_cuda(rng)));
+  // ATen's dropout takes no generator: it must follow the fork, too.
+  const auto dropped = [&] {
+    const auto fork = rng.fork();
+    return std::get<0>(at::native_dropout(at::ones({1000}, device), 0.5, true));
+  };
+  rng.restore(bytes);
+  const at::Tensor first = dropped();
+  rng.restore(bytes);
+  EXPECT_TRUE(at::equal(first, dropped()));
+  EXPECT_FALSE(at::equal(first, dropped()));
+}
+
 // Sixteen ranks draw at once, from two threads' worth of cores: each gets what it would get alone.
 TEST(RngTracker, ResultsDoNotDependOnTheThread) {
   std::vector<at::Tensor> alone(16), together(16);
@@ -192,7 +225,8 @@ TEST(RngTracker, ResultsDoNotDependOnTheThread) {
   };
   for (int rank = 0; rank < 16; ++rank) alone[static_cast<size_t>(rank)] = run(rank);
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < 16; ++rank) threads.emplace_back([&, rank] { together[static_cast<size_t>(rank)] = run(rank); });
+  for (int rank = 0; rank < 16; ++rank)
+    threads.emplace_back([&, rank] { together[static_cast<size_t>(rank)] = run(rank); });
   for (auto& thread : threads) thread.join();
   for (size_t rank = 0; rank < 16; ++rank) EXPECT_TRUE(at::equal(alone[rank], together[rank])) << "rank " << rank;
 }

@@ -14,8 +14,8 @@ struct Rank {
   comm::World& world;
 };
 
-// Runs `body` on `size` threads and joins them all. A rank that throws fails the test with its number and message, and the
-// others are told at once, so that nothing waits. Operations have a limit of `timeout`.
+// Runs `body` on `size` threads and joins them all. A rank that throws fails the test with its number and message, and
+// the others are told at once, so that nothing waits. Operations have a limit of `timeout`.
 //
 //   run_ranks(4, [](const Rank& r) { … });
 void run_ranks(int size, const std::function<void(const Rank&)>& body,

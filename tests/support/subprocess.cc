@@ -106,9 +106,11 @@ bool Subprocess::pump(std::chrono::milliseconds time) {
   pollfd fds[2] = {{out_fd_, POLLIN, 0}, {err_fd_, POLLIN, 0}};
   poll(fds, 2, static_cast<int>(time.count()));
   if (out_fd_ >= 0)
-    while (out_fd_ >= 0 && read_some(out_fd_, result_.out)) {}
+    while (out_fd_ >= 0 && read_some(out_fd_, result_.out)) {
+    }
   if (err_fd_ >= 0)
-    while (err_fd_ >= 0 && read_some(err_fd_, result_.err)) {}
+    while (err_fd_ >= 0 && read_some(err_fd_, result_.err)) {
+    }
   return out_fd_ >= 0 || err_fd_ >= 0;
 }
 
@@ -138,12 +140,14 @@ ProcessResult Subprocess::finish(std::chrono::milliseconds limit) {
   result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
   result_.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   // Descendants of a process that was killed need a moment to go, too.
-  for (int i = 0; i < 20 && !marked_processes(mark_).empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  for (int i = 0; i < 20 && !marked_processes(mark_).empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
   for (pid_t pid : marked_processes(mark_)) {
     ++result_.left_behind;
     kill(pid, SIGKILL);
   }
-  while (pump(std::chrono::milliseconds(20)) && std::chrono::steady_clock::now() < deadline + std::chrono::seconds(1)) {}
+  while (pump(std::chrono::milliseconds(20)) && std::chrono::steady_clock::now() < deadline + std::chrono::seconds(1)) {
+  }
   for (int* fd : {&out_fd_, &err_fd_})
     if (*fd >= 0) close(std::exchange(*fd, -1));
   return result_;

@@ -18,7 +18,8 @@ struct ProcessResult {
   int left_behind = 0;
 };
 
-// A running child. Its environment is this process's with `env` on top (an empty value unsets) and without launcher variables.
+// A running child. Its environment is this process's with `env` on top (an empty value unsets) and without launcher
+// variables.
 class Subprocess {
  public:
   Subprocess(const std::vector<std::string>& command, const std::map<std::string, std::string>& env = {});

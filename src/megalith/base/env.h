@@ -6,9 +6,11 @@
 //   MEGALITH_LOG_LEVEL     trace, debug, info (default), warn, error: how much is said on stderr
 //   MEGALITH_COMM_DEBUG    1: compare operation, shape and dtype on all ranks of a group before every collective
 //   MEGALITH_GOLDEN_DIR    tests only: reference data to use in place of tests/data/golden
+//   MEGALITH_UPDATE_DOCS   tests only: rewrite the pages that are made from code instead of comparing them
 //   MEGALITH_SOCKET_IFNAME network interface for Gloo (also GLOO_SOCKET_IFNAME)
+//   MEGALITH_LAUNCHER      set by `--nproc` for its ranks: the launcher serves the store and reports the first failure
 //
-// Variables of launchers (RANK, WORLD_SIZE, SLURM_*, OMPI_*) are read in comm/rendezvous_env.cc through these functions.
+// Variables of launchers (RANK, WORLD_SIZE, SLURM_*, OMPI_*) are read in comm/rendezvous.cc through these functions.
 #pragma once
 
 #include <cstdint>

@@ -34,10 +34,14 @@ void set_log_level(std::string_view name) { logger().set_level(level_of(name)); 
 
 void log_text(LogLevel level, std::string_view text) {
   switch (level) {
-    case LogLevel::kDebug: return logger().debug(text);
-    case LogLevel::kInfo: return logger().info(text);
-    case LogLevel::kWarning: return logger().warn(text);
-    case LogLevel::kError: return logger().error(text);
+    case LogLevel::kDebug:
+      return logger().debug(text);
+    case LogLevel::kInfo:
+      return logger().info(text);
+    case LogLevel::kWarning:
+      return logger().warn(text);
+    case LogLevel::kError:
+      return logger().error(text);
   }
 }
 

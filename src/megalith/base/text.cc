@@ -11,8 +11,7 @@
 namespace megalith {
 
 std::string list_in_words(std::span<const std::string> items, size_t limit) {
-  if (items.size() > limit)
-    return fmt::format("{}, … ({} in all)", fmt::join(items.first(limit), ", "), items.size());
+  if (items.size() > limit) return fmt::format("{}, … ({} in all)", fmt::join(items.first(limit), ", "), items.size());
   if (items.size() < 2) return items.empty() ? "none" : items.front();
   return fmt::format("{} and {}", fmt::join(items.first(items.size() - 1), ", "), items.back());
 }

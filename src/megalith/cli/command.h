@@ -20,16 +20,16 @@ int exit_code_of(const std::exception& error);
 
 struct Command {
   std::string name;
-  std::string summary;     // one line for `megalith --help`
+  std::string summary;      // one line for `megalith --help`
   int (*run)(Words words);  // the words behind the name; returns an exit code
 };
 
 // All commands, in the order of --help.
 const std::vector<Command>& commands();
 
-int run_train(Words words);     // also pretrain: the same with Megatron-LM's names and defaults
+int run_train(Words words);  // also pretrain: the same with Megatron-LM's names and defaults
 int run_pretrain(Words words);
-int run_preview(Words words);   // groups | layers | batch
+int run_preview(Words words);  // groups | layers | batch
 int run_doctor(Words words);
 
 // Runs `megalith words…`: finds the command, turns errors into a message on stderr and an exit code.

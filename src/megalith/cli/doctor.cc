@@ -51,12 +51,15 @@ std::string interfaces() {
 
 double free_disk_gib(const char* path) {
   struct statvfs status {};
-  return statvfs(path, &status) == 0 ? static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize) / (1 << 30) : 0;
+  return statvfs(path, &status) == 0
+             ? static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize) / (1 << 30)
+             : 0;
 }
 
 Finding cuda_finding() {
   if (!comm::nccl_available())
-    return {"CUDA", "this build is for the CPU", "for GPUs build with `make build PRESET=cuda` on a machine with the CUDA toolkit"};
+    return {"CUDA", "this build is for the CPU",
+            "for GPUs build with `make build PRESET=cuda` on a machine with the CUDA toolkit"};
   const auto devices = at::hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
   if (devices == 0) return {"CUDA", "no GPU is visible", "check nvidia-smi, the driver and CUDA_VISIBLE_DEVICES"};
   return {"CUDA", fmt::format("{} GPU{}", devices, devices == 1 ? "" : "s"), ""};
@@ -67,7 +70,8 @@ std::vector<Finding> examine() {
   std::vector<Finding> findings;
   findings.push_back({"megalith", MEGALITH_VERSION, ""});
   findings.push_back({"libtorch", TORCH_VERSION, ""});
-  findings.push_back({"CPU", fmt::format("{} cores, {}", std::thread::hardware_concurrency(), at::get_cpu_capability()), ""});
+  findings.push_back(
+      {"CPU", fmt::format("{} cores, {}", std::thread::hardware_concurrency(), at::get_cpu_capability()), ""});
   findings.push_back({"memory", fmt::format("{:.1f} GiB, {:.1f} free", memory_gib("MemTotal"), free_gib),
                       free_gib < 1 ? "less than 1 GiB is free: training will not fit" : ""});
   const double disk_gib = free_disk_gib(".");
@@ -77,9 +81,10 @@ std::vector<Finding> examine() {
   findings.push_back({"backends", comm::nccl_available() ? "gloo, nccl" : "gloo", ""});
   findings.push_back({"network", interfaces(), ""});
   const comm::Rendezvous place = comm::rendezvous_from_env();
-  findings.push_back({"launcher", place.alone() ? place.source
-                                                : fmt::format("{}: rank {} of {}, store at {}:{}", place.source, place.rank,
-                                                              place.world_size, place.master_addr, place.master_port),
+  findings.push_back({"launcher",
+                      place.alone() ? place.source
+                                    : fmt::format("{}: rank {} of {}, store at {}:{}", place.source, place.rank,
+                                                  place.world_size, place.master_addr, place.master_port),
                       ""});
   return findings;
 }

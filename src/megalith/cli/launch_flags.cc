@@ -11,14 +11,16 @@ namespace {
 
 int to_int(const std::optional<int64_t>& value, int otherwise) {
   if (!value) return otherwise;
-  check<ConfigError>(*value >= INT32_MIN && *value <= INT32_MAX, "{} is too large a number for a launch option", *value);
+  check<ConfigError>(*value >= INT32_MIN && *value <= INT32_MAX, "{} is too large a number for a launch option",
+                     *value);
   return static_cast<int>(*value);
 }
 
 }  // namespace
 
 std::vector<config::CommandOption> LaunchFlags::options() {
-  return {{"nproc", "ranks to start on this machine; without it the variables of torchrun, Slurm or Open MPI are read", &nproc},
+  return {{"nproc", "ranks to start on this machine; without it the variables of torchrun, Slurm or Open MPI are read",
+           &nproc},
           {"nnodes", "machines, each started with the same command and its own --node_rank", &nnodes},
           {"node_rank", "this machine, from 0", &node_rank},
           {"master_addr", "name or address of machine 0", &master_addr},
@@ -47,12 +49,14 @@ int LaunchFlags::world_size() const {
 void LaunchFlags::check(const config::TrainingArguments& args, bool needs_inputs) const {
   config::validate(args, {.world_size = world_size(), .needs_inputs = needs_inputs});
   // Which GPUs there are only the ranks may ask: the CUDA driver does not survive a fork.
-  if (args.comm.backend == config::CommBackend::kNccl) comm::resolve_backend("nccl", true, comm::nccl_available());
+  if (args.comm.backend == config::CommBackend::kNccl)
+    comm::resolve_backend("nccl", !args.comm.use_cpu, comm::nccl_available());
 }
 
 int LaunchFlags::run(const std::function<int()>& rank_main) const {
   if (nproc) return comm::launch_ranks(launch_options(), rank_main);
-  megalith::check<ConfigError>(!nnodes && !node_rank, "--nnodes and --node_rank need --nproc: the number of ranks on each machine");
+  megalith::check<ConfigError>(!nnodes && !node_rank,
+                               "--nnodes and --node_rank need --nproc: the number of ranks on each machine");
   return rank_main();
 }
 

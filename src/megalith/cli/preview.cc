@@ -40,7 +40,7 @@ std::vector<std::string> available_names() {
   return names;
 }
 
-std::string usage() {
+std::string list_of_topics() {
   std::string text = "megalith preview TOPIC [run.yaml] [options] [--json]: needs no GPU, no model, no ranks\n\n";
   for (const Topic& topic : topics())
     if (topic.run) text += fmt::format("  {:<10} {}\n", topic.name, topic.summary);
@@ -63,7 +63,7 @@ int run_preview(Words words) {
                      list_in_words(available_names()));
   const std::string& name = words[0];
   if (name == "--help" || name == "-h" || name == "help") {
-    write_stdout(usage());
+    write_stdout(list_of_topics());
     return kDone;
   }
   const auto topic = std::ranges::find(topics(), name, &Topic::name);

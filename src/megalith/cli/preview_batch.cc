@@ -79,7 +79,7 @@ std::optional<int64_t> next_change(const BatchPlan& plan, const MicrobatchCalcul
   if (!plan.rampup_batch_size || now == calculator.final_global_batch_size()) return std::nullopt;
   // A ramp only grows, and is at its end beyond `samples`: halve the way to it.
   int64_t same = consumed;
-  int64_t other = plan.rampup_batch_size->at(2) + 1;
+  int64_t other = std::min(plan.rampup_batch_size->at(2), kMaxSamples) + 1;
   while (other - same > 1) {
     const int64_t middle = same + (other - same) / 2;
     if (calculator.unchecked_at(middle).global_batch_size == now)
@@ -116,7 +116,8 @@ Course course_of(const BatchPlan& plan, const MicrobatchCalculator& calculator, 
           consumed, phase.sizes->global_batch_size, calculator.micro_batch_size() * calculator.data_parallel_size());
       break;
     }
-    const std::optional<int64_t> change = next_change(plan, calculator, consumed);
+    std::optional<int64_t> change = next_change(plan, calculator, consumed);
+    if (change > kMaxSamples) change.reset();  // no run gets there
     if (!change && !samples) break;
     const int64_t end = std::min(change.value_or(kMaxSamples), samples.value_or(kMaxSamples));
     phase.steps = (end - consumed + running - 1) / running;

@@ -81,9 +81,9 @@ std::string json_text(const config::TrainingArguments& args, const SplitRequest&
 
 std::string other_parts(const Stage& stage) {
   std::vector<std::string> parts;
-  if (stage.has_embedding()) parts.push_back("embedding");
+  if (stage.has_embedding()) parts.emplace_back("embedding");
   if (!stage.mtp_layers.empty()) parts.push_back(fmt::format("mtp {}", in_ranges(stage.mtp_layers)));
-  if (stage.has_loss()) parts.push_back("loss");
+  if (stage.has_loss()) parts.emplace_back("loss");
   return parts.empty() ? "" : fmt::format("  {}", fmt::join(parts, ", "));
 }
 

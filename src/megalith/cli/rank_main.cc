@@ -12,7 +12,8 @@ namespace megalith::cli {
 
 namespace {
 
-// The rank's own thread is stuck (on a GPU, in a long computation) while the run is over: nothing is left to do but to go.
+// The rank's own thread is stuck (on a GPU, in a long computation) while the run is over: nothing is left to do but to
+// go.
 void end_process(const std::string& reason) {
   fmt::print(stderr, "megalith: the run is over: {}\n", reason);
   std::fflush(nullptr);

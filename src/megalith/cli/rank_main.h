@@ -8,8 +8,9 @@
 
 namespace megalith::cli {
 
-// Runs `work` with this rank's context and returns an exit code. An error in `work` is printed, reported to the other ranks and
-// turned into its exit code; the echo of another rank's failure is printed only when no launcher of ours does it.
+// Runs `work` with this rank's context and returns an exit code. An error in `work` is printed, reported to the other
+// ranks and turned into its exit code; the echo of another rank's failure is printed only when no launcher of ours does
+// it.
 int run_as_rank(const config::TrainingArguments& args, const std::function<void(parallel::ParallelContext&)>& work);
 
 }  // namespace megalith::cli

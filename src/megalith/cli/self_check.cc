@@ -22,8 +22,9 @@ using comm::OpKind;
 using comm::ReduceOp;
 
 void expect(bool right, const Group& group, const char* operation) {
-  check<CommError>(right, "{} of group {} gave a wrong answer. The transport on this machine is broken: try another network"
-                          " interface (MEGALITH_SOCKET_IFNAME) or another libtorch.",
+  check<CommError>(right,
+                   "{} of group {} gave a wrong answer. The transport on this machine is broken: try another network"
+                   " interface (MEGALITH_SOCKET_IFNAME) or another libtorch.",
                    operation, group.name());
 }
 
@@ -109,12 +110,12 @@ void print_table(const parallel::ParallelContext& context, const std::vector<Tim
   const auto& grid = context.grid();
   const auto& shape = grid.shape();
   fmt::print("{} ranks over {} on {}: tp={} pp={} cp={} dp={}, experts: etp={} ep={} edp={}\n\n", grid.world_size(),
-             context.world().backend(), context.device().str(), shape.tp, shape.pp, shape.cp, grid.dp(), grid.etp(), shape.ep,
-             grid.edp());
+             context.world().backend(), context.device().str(), shape.tp, shape.pp, shape.cp, grid.dp(), grid.etp(),
+             shape.ep, grid.edp());
   fmt::print("{:<20} {}\n", "group", "ranks");
-  for (const auto kind : grid.kinds())
-    fmt::print("{:<20} {}\n", layout::name(kind), ranks_text(grid.groups(kind), 8));
-  fmt::print("\nall_reduce, all_gather, reduce_scatter, all_to_all, broadcast and send/recv are right in every group.\n");
+  for (const auto kind : grid.kinds()) fmt::print("{:<20} {}\n", layout::name(kind), ranks_text(grid.groups(kind), 8));
+  fmt::print(
+      "\nall_reduce, all_gather, reduce_scatter, all_to_all, broadcast and send/recv are right in every group.\n");
   for (const Timing& timing : timings)
     fmt::print("all_reduce of {:>8} bytes over all ranks: {:>9.1f} µs\n", timing.bytes, timing.microseconds);
   fmt::print("{:.2f} s in all\n", seconds);

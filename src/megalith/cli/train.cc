@@ -35,9 +35,10 @@ int run_training(config::Dialect dialect, const char* name, Words words) {
     fmt::print("{}", config::to_yaml(effective.args));
     return kDone;
   }
-  throw ConfigError(fmt::format("the trainer is not part of this version: megalith {} checks arguments only. Add --dry_run to see"
-                                " what they come to.",
-                                name));
+  throw ConfigError(
+      fmt::format("the trainer is not part of this version: megalith {} checks arguments only. Add --dry_run to see"
+                  " what they come to.",
+                  name));
 }
 
 }  // namespace

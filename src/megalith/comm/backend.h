@@ -26,8 +26,8 @@ class PendingOp {
   virtual std::vector<int> missing() { return {}; }
 };
 
-// The communication of one group on one rank. Groups of one rank never get here. All members call the same collectives in
-// the same order; one thread at a time calls it.
+// The communication of one group on one rank. Groups of one rank never get here. All members call the same collectives
+// in the same order; one thread at a time calls it.
 class Backend {
  public:
   virtual ~Backend() = default;

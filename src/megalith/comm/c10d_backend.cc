@@ -16,10 +16,14 @@ using std::chrono::milliseconds;
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: return c10d::ReduceOp::SUM;
-    case ReduceOp::kAvg: return c10d::ReduceOp::AVG;
-    case ReduceOp::kMax: return c10d::ReduceOp::MAX;
-    case ReduceOp::kMin: return c10d::ReduceOp::MIN;
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kAvg:
+      return c10d::ReduceOp::AVG;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
   }
   return c10d::ReduceOp::SUM;
 }
@@ -34,12 +38,15 @@ bool has_native_transport(at::ScalarType type) {
     case at::kByte:
     case at::kBool:
     case at::kInt:
-    case at::kLong: return true;
-    default: return false;
+    case at::kLong:
+      return true;
+    default:
+      return false;
   }
 }
 
-// Operations that only move data take any dtype: those c10d does not know travel as bytes. [r, …] -> [r, bytes of a row]
+// Operations that only move data take any dtype: those c10d does not know travel as bytes. [r, …] -> [r, bytes of a
+// row]
 at::Tensor movable(const at::Tensor& tensor) {
   if (!tensor.defined() || has_native_transport(tensor.scalar_type())) return tensor;
   const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
@@ -48,8 +55,8 @@ at::Tensor movable(const at::Tensor& tensor) {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// An operation of c10d. Gloo's collectives can be waited for in slices; its transfers cannot (a wait that times out breaks
-// the connection), but they can be aborted.
+// An operation of c10d. Gloo's collectives can be waited for in slices; its transfers cannot (a wait that times out
+// breaks the connection), but they can be aborted.
 class C10dPending : public PendingOp {
  public:
   C10dPending(c10::intrusive_ptr<c10d::Work> work, bool waits_on_host, bool is_transfer)
@@ -177,7 +184,8 @@ class C10dBackend : public Backend {
         options.reduceOp = to_c10d(op.reduce);
         return inner_->allreduce(one, options);
       }
-      case OpKind::kAllGather: return inner_->_allgather_base(output, input);
+      case OpKind::kAllGather:
+        return inner_->_allgather_base(output, input);
       case OpKind::kReduceScatter: {
         c10d::ReduceScatterOptions options;
         options.reduceOp = to_c10d(op.reduce);
@@ -193,7 +201,8 @@ class C10dBackend : public Backend {
         options.rootRank = op.peer;
         return inner_->broadcast(one, options);
       }
-      default: return inner_->barrier();
+      default:
+        return inner_->barrier();
     }
   }
 
@@ -223,7 +232,8 @@ std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, bool
   return std::make_unique<C10dBackend>(std::move(inner), waits_on_host);
 }
 
-std::unique_ptr<Backend> make_gloo_backend(const C10dGroup& group, const std::string& interface, const std::string& host) {
+std::unique_ptr<Backend> make_gloo_backend(const C10dGroup& group, const std::string& interface,
+                                           const std::string& host) {
   using Gloo = c10d::ProcessGroupGloo;
   // Gloo's own limit only has to be later than ours, which gives the better message.
   const auto options = Gloo::Options::create(group.timeout + std::chrono::seconds(30));
@@ -232,10 +242,10 @@ std::unique_ptr<Backend> make_gloo_backend(const C10dGroup& group, const std::st
                                : !host.empty()    ? Gloo::createDeviceForHostname(host)
                                                   : Gloo::createDefaultDevice());
   } catch (const std::exception& error) {
-    throw CommError(fmt::format("Gloo cannot use {} \"{}\": {}. Set MEGALITH_SOCKET_IFNAME to one of this machine's"
-                                " interfaces (see `ip link`).",
-                                interface.empty() ? "address" : "interface", interface.empty() ? host : interface,
-                                first_line(error.what())));
+    throw CommError(fmt::format(
+        "Gloo cannot use {} \"{}\": {}. Set MEGALITH_SOCKET_IFNAME to one of this machine's"
+        " interfaces (see `ip link`).",
+        interface.empty() ? "address" : "interface", interface.empty() ? host : interface, first_line(error.what())));
   }
   return wrap_c10d(c10::make_intrusive<Gloo>(group.store, group.rank, group.size, options), true);
 }

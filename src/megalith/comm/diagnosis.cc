@@ -45,10 +45,12 @@ std::string describe_timeout(const TimeoutFacts& facts) {
                                  facts.op.describe(), facts.group.name, list_in_words(facts.group.ranks), limit);
   const std::vector<int> absent = ranks_not_arrived(facts);
   if (absent.empty()) {
-    text += "\n  All ranks arrived: the transfer itself is stuck. Check the network and the interface in use"
-            " (megalith doctor --nproc N), and the logs of the other ranks.";
+    text +=
+        "\n  All ranks arrived: the transfer itself is stuck. Check the network and the interface in use"
+        " (megalith doctor --nproc N), and the logs of the other ranks.";
   } else {
-    text += fmt::format("\n  {} not arrived: {}.", absent.size() == 1 ? "Rank has" : "Ranks have", list_in_words(absent));
+    text +=
+        fmt::format("\n  {} not arrived: {}.", absent.size() == 1 ? "Rank has" : "Ranks have", list_in_words(absent));
     for (size_t i = 0; i < std::min(kListed, absent.size()); ++i)
       text += fmt::format("\n    rank {}: {}", absent[i], last_words(facts, absent[i]));
     text += fmt::format(

@@ -1,4 +1,5 @@
-// The message for an operation that did not end in time: which one, who did not arrive, what those ranks were last doing.
+// The message for an operation that did not end in time: which one, who did not arrive, what those ranks were last
+// doing.
 #pragma once
 
 #include <chrono>

@@ -57,16 +57,23 @@ void check_op(const GroupState& group, const Op& op) {
   check_tensor(group, op, op.output, "output");
   if (op.input.defined()) check_tensor(group, op, op.input, "input");
   switch (op.kind) {
-    case OpKind::kAllGather: check_blocks(group, op, op.output, op.input); break;
-    case OpKind::kReduceScatter: check_blocks(group, op, op.input, op.output); break;
+    case OpKind::kAllGather:
+      check_blocks(group, op, op.output, op.input);
+      break;
+    case OpKind::kReduceScatter:
+      check_blocks(group, op, op.input, op.output);
+      break;
     case OpKind::kAllToAll:
       check_splits(group, op, op.input_splits, op.input, "input");
       check_splits(group, op, op.output_splits, op.output, "output");
       break;
     case OpKind::kBroadcast:
     case OpKind::kSend:
-    case OpKind::kRecv: check_peer(group, op); break;
-    default: break;
+    case OpKind::kRecv:
+      check_peer(group, op);
+      break;
+    default:
+      break;
   }
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
   check(!reduces || op.reduce != ReduceOp::kAvg || op.output.is_floating_point(),
@@ -76,7 +83,8 @@ void check_op(const GroupState& group, const Op& op) {
 
 // What a group of one rank has to do: move its own data to where the result belongs.
 void run_alone(const Op& op) {
-  check(!is_point_to_point(op.kind), "{} '{}' to itself: a group of one rank has no peer", to_string(op.kind), op.label);
+  check(!is_point_to_point(op.kind), "{} '{}' to itself: a group of one rank has no peer", to_string(op.kind),
+        op.label);
   if (op.input.defined() && !op.output.is_same(op.input)) op.output.view(-1).copy_(op.input.view(-1));
 }
 
@@ -101,7 +109,8 @@ void run_alone(const Op& op) {
 [[noreturn]] void throw_failed(GroupState& group, const Op& op, const std::string& reason) {
   constexpr std::chrono::milliseconds kPatience{1500};  // the launcher of a rank that died says so within moments
   const RankState& owner = *group.owner;
-  if (const auto first = owner.board ? owner.board->failure(kPatience) : std::nullopt; first && first->rank != owner.rank)
+  if (const auto first = owner.board ? owner.board->failure(kPatience) : std::nullopt;
+      first && first->rank != owner.rank)
     throw PeerFailure(fmt::format("rank {}: ended in {} of group {} because another rank failed: {}", owner.rank,
                                   op.describe(), group.name, first->reason));
   throw CommError(fmt::format("rank {}: {} of group {} (ranks {}) failed: {}", owner.rank, op.describe(), group.name,
@@ -252,12 +261,16 @@ void Group::broadcast(const at::Tensor& tensor, int root, const char* label) con
 Work Group::send_async(const at::Tensor& tensor, int peer, const char* label) const {
   return start_transfers({{OpKind::kSend, tensor, peer}}, label);
 }
-void Group::send(const at::Tensor& tensor, int peer, const char* label) const { send_async(tensor, peer, label).wait(); }
+void Group::send(const at::Tensor& tensor, int peer, const char* label) const {
+  send_async(tensor, peer, label).wait();
+}
 
 Work Group::recv_async(const at::Tensor& tensor, int peer, const char* label) const {
   return start_transfers({{OpKind::kRecv, tensor, peer}}, label);
 }
-void Group::recv(const at::Tensor& tensor, int peer, const char* label) const { recv_async(tensor, peer, label).wait(); }
+void Group::recv(const at::Tensor& tensor, int peer, const char* label) const {
+  recv_async(tensor, peer, label).wait();
+}
 
 Work Group::batch_async(const std::vector<Transfer>& transfers, const char* label) const {
   return start_transfers(transfers, label);

@@ -23,14 +23,14 @@ class PeerFailure : public CommError {
 };
 
 // An operation that has been started. Whoever started it calls wait() before touching the output again (or, for a send,
-// before overwriting the input). Dropping a Work does not stop the operation and its buffers stay alive until it is over,
-// but an error in it is then only seen by the watchdog.
+// before overwriting the input). Dropping a Work does not stop the operation and its buffers stay alive until it is
+// over, but an error in it is then only seen by the watchdog.
 class [[nodiscard]] Work {
  public:
   Work() = default;  // nothing to wait for: a group of one rank
-  // Blocks until the operation is done; on CUDA the current stream waits instead of the host. Throws CommError when it fails
-  // or exceeds the group's time limit; the message names the operation and the ranks that did not arrive. A second call
-  // returns at once.
+  // Blocks until the operation is done; on CUDA the current stream waits instead of the host. Throws CommError when it
+  // fails or exceeds the group's time limit; the message names the operation and the ranks that did not arrive. A
+  // second call returns at once.
   void wait();
   // True when wait() would not block.
   bool done() const;
@@ -53,18 +53,19 @@ struct Transfer {
   int peer;           // group rank of the other side
 };
 
-// A set of ranks and this rank's place in it. A small handle: copies share the connection. Made by World::group; connects
-// at the first operation, so that groups nobody uses cost nothing.
+// A set of ranks and this rank's place in it. A small handle: copies share the connection. Made by World::group;
+// connects at the first operation, so that groups nobody uses cost nothing.
 //
-// Rules: all members call the same collectives in the same order; tensors are contiguous and of equal dtype and shape on
-// all members where the comment does not say otherwise; one thread a rank. Ranks in arguments are group ranks. A group of
-// one rank returns at once. Labels are string literals that say what the caller is doing; they appear in error messages.
+// Rules: all members call the same collectives in the same order; tensors are contiguous and of equal dtype and shape
+// on all members where the comment does not say otherwise; one thread a rank. Ranks in arguments are group ranks. A
+// group of one rank returns at once. Labels are string literals that say what the caller is doing; they appear in error
+// messages.
 class Group {
  public:
   Group() = default;  // not usable; assign one from World::group
 
-  const std::string& name() const;        // "tp"
-  int rank() const;                       // this rank's place in the group
+  const std::string& name() const;  // "tp"
+  int rank() const;                 // this rank's place in the group
   int size() const;
   const std::vector<int>& ranks() const;  // world ranks, by group rank
 
@@ -83,8 +84,8 @@ class Group {
   Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
                             const char* label = "") const;
 
-  // Row block i of `input` goes to member i; block i of `output` comes from member i. Splits count rows of dimension 0 and
-  // may differ; what a member sends to another must be what that one expects. No splits: equal blocks.
+  // Row block i of `input` goes to member i; block i of `output` comes from member i. Splits count rows of dimension 0
+  // and may differ; what a member sends to another must be what that one expects. No splits: equal blocks.
   void all_to_all(const at::Tensor& output, const at::Tensor& input, std::vector<int64_t> output_splits = {},
                   std::vector<int64_t> input_splits = {}, const char* label = "") const;
   Work all_to_all_async(const at::Tensor& output, const at::Tensor& input, std::vector<int64_t> output_splits = {},
@@ -94,8 +95,8 @@ class Group {
   void broadcast(const at::Tensor& tensor, int root, const char* label = "") const;
   Work broadcast_async(const at::Tensor& tensor, int root, const char* label = "") const;
 
-  // One tensor to one member, which calls recv with the same dtype and number of elements; in order between two ranks. A
-  // send may end only when the other side receives: two ranks that send to each other use batch().
+  // One tensor to one member, which calls recv with the same dtype and number of elements; in order between two ranks.
+  // A send may end only when the other side receives: two ranks that send to each other use batch().
   void send(const at::Tensor& tensor, int peer, const char* label = "") const;
   Work send_async(const at::Tensor& tensor, int peer, const char* label = "") const;
   void recv(const at::Tensor& tensor, int peer, const char* label = "") const;

@@ -16,8 +16,8 @@ namespace megalith::comm {
 
 struct GroupState;
 
-// Compares an operation with what the other members are about to do; throws CommError showing both sides when they differ.
-// False: the others did not say what they do within the time limit.
+// Compares an operation with what the other members are about to do; throws CommError showing both sides when they
+// differ. False: the others did not say what they do within the time limit.
 using OpComparer = std::function<bool(const GroupState&, const Op&)>;
 
 // Shared by all groups of one rank. Constant after construction but for what synchronises itself.

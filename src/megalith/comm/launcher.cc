@@ -78,10 +78,11 @@ int listen_for_store(const LaunchOptions& options, int& port) {
   if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 || listen(fd, 1024) != 0) {
     const std::string reason = std::strerror(errno);
     close(fd);
-    throw CommError(fmt::format("cannot listen on port {} of {} (interface {}): {}. Another program may be using it: choose"
-                                " another --master_port{}.",
-                                options.master_port, local ? "127.0.0.1" : "this machine", local ? "lo" : "any", reason,
-                                local ? ", or leave it out to get a free one" : " on all machines"));
+    throw CommError(
+        fmt::format("cannot listen on port {} of {} (interface {}): {}. Another program may be using it: choose"
+                    " another --master_port{}.",
+                    options.master_port, local ? "127.0.0.1" : "this machine", local ? "lo" : "any", reason,
+                    local ? ", or leave it out to get a free one" : " on all machines"));
   }
   socklen_t length = sizeof address;
   getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
@@ -174,7 +175,8 @@ void Launcher::start(int local_rank) {
     out[1] = err[1] = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     check<ConfigError>(out[1] >= 0, "cannot write {}: {}", path, std::strerror(errno));
   } else {
-    check<CommError>(pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, "cannot make pipes: {}", std::strerror(errno));
+    check<CommError>(pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, "cannot make pipes: {}",
+                     std::strerror(errno));
   }
   const pid_t pid = fork();
   check<CommError>(pid >= 0, "cannot start rank {}: {}", rank, std::strerror(errno));
@@ -365,7 +367,8 @@ void Launcher::wait_for_other_machines() {
   try {
     store_->add("megalith/launchers_done", 1);
     const auto deadline = Clock::now() + options_.grace;
-    while (options_.node_rank == 0 && store_->add("megalith/launchers_done", 0) < options_.nnodes && Clock::now() < deadline)
+    while (options_.node_rank == 0 && store_->add("megalith/launchers_done", 0) < options_.nnodes &&
+           Clock::now() < deadline)
       std::this_thread::sleep_for(milliseconds(20));
   } catch (const std::exception&) {
     // Machine 0 has gone already: nothing to wait for.
@@ -397,7 +400,8 @@ void LaunchOptions::validate() const {
   if (nnodes < 1) refuse(fmt::format("--nnodes is {}; it must be at least 1", nnodes));
   if (node_rank < 0 || node_rank >= std::max(nnodes, 1))
     refuse(fmt::format("--node_rank is {}; with --nnodes {} it goes from 0 to {}", node_rank, nnodes, nnodes - 1));
-  if (master_port < 0 || master_port > 65535) refuse(fmt::format("--master_port is {}; ports go up to 65535", master_port));
+  if (master_port < 0 || master_port > 65535)
+    refuse(fmt::format("--master_port is {}; ports go up to 65535", master_port));
   if (nnodes > 1 && master_port == 0) refuse("--nnodes above 1 needs --master_port: a port that is free on machine 0");
   if (nnodes > 1 && master_addr == "127.0.0.1" && node_rank > 0)
     refuse("--nnodes above 1 needs --master_addr: the name or address of machine 0");

@@ -8,13 +8,13 @@
 namespace megalith::comm {
 
 struct LaunchOptions {
-  int nproc = 1;      // ranks on this machine
-  int nnodes = 1;     // machines; every one runs the launcher with the same nproc
-  int node_rank = 0;  // this machine, from 0; machine 0 serves the store
+  int nproc = 1;                          // ranks on this machine
+  int nnodes = 1;                         // machines; every one runs the launcher with the same nproc
+  int node_rank = 0;                      // this machine, from 0; machine 0 serves the store
   std::string master_addr = "127.0.0.1";  // machine 0
   int master_port = 0;                    // 0: any free port (one machine only)
-  // Empty: the ranks' output goes to this terminal, each line with its rank, except what rank 0 writes to stdout, which is the
-  // command's own. Else to log_dir/rank-N.log.
+  // Empty: the ranks' output goes to this terminal, each line with its rank, except what rank 0 writes to stdout, which
+  // is the command's own. Else to log_dir/rank-N.log.
   std::string log_dir;
   // Time from the request to end (SIGTERM) to the end by force (SIGKILL).
   std::chrono::milliseconds grace = std::chrono::seconds(10);
@@ -25,17 +25,17 @@ struct LaunchOptions {
 
 // Runs `rank_main` in `nproc` child processes and returns when all have ended.
 //
-// Children are forked, not started anew: the program is loaded once. So call this before any thread exists. In a child the
-// variables RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set (rendezvous_from_env reads
-// them) and the number of CPU threads is its share of the machine.
+// Children are forked, not started anew: the program is loaded once. So call this before any thread exists. In a child
+// the variables RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set
+// (rendezvous_from_env reads them) and the number of CPU threads is its share of the machine.
 //
-// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 go on to all children; a second SIGINT or SIGTERM kills them. When a child
-// fails, the other ranks of the run (on all machines) are told and ended, and one report names the first to fail, how, and
-// its last words; what the others print after that is their echo and is left out on a terminal. No child outlives the launcher,
-// however that ends.
+// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 go on to all children; a second SIGINT or SIGTERM kills them. When a
+// child fails, the other ranks of the run (on all machines) are told and ended, and one report names the first to fail,
+// how, and its last words; what the others print after that is their echo and is left out on a terminal. No child
+// outlives the launcher, however that ends.
 //
-// Returns 0, the exit code of the first child that failed (1 if a signal ended it), or 128 + the signal that ended the run.
-// Throws CommError when the port cannot be had.
+// Returns 0, the exit code of the first child that failed (1 if a signal ended it), or 128 + the signal that ended the
+// run. Throws CommError when the port cannot be had.
 int launch_ranks(const LaunchOptions& options, const std::function<int()>& rank_main);
 
 }  // namespace megalith::comm

@@ -22,7 +22,8 @@ class QueuedOp : public PendingOp {
     if (!inner_) return false;
     const std::shared_ptr<PendingOp> inner = inner_;
     lock.unlock();
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     return inner->wait_for(std::max(left, std::chrono::milliseconds(1)));
   }
   bool done() override {
@@ -63,7 +64,8 @@ class QueuedOp : public PendingOp {
   std::string error_;                 // guarded by mutex_
 };
 
-// Shared with the connecting thread, which may outlive the backend: a connect that will never succeed cannot be stopped.
+// Shared with the connecting thread, which may outlive the backend: a connect that will never succeed cannot be
+// stopped.
 struct Connection {
   struct Queued {
     std::vector<Op> ops;
@@ -110,7 +112,8 @@ void connect_and_drain(const std::shared_ptr<Connection>& connection,
 
 class LazyBackend : public Backend {
  public:
-  explicit LazyBackend(std::function<std::unique_ptr<Backend>()> connect) : connection_(std::make_shared<Connection>()) {
+  explicit LazyBackend(std::function<std::unique_ptr<Backend>()> connect)
+      : connection_(std::make_shared<Connection>()) {
     std::thread([connection = connection_, connect = std::move(connect)] {
       connect_and_drain(connection, connect);
     }).detach();

@@ -26,8 +26,8 @@ struct GroupInfo {
 // What one rank was last doing, as the others get to see it.
 struct RankStatus {
   int rank = -1;
-  double posted_at = 0;   // seconds since the epoch, the poster's clock
-  std::string last;       // "in all_reduce 'loss' #12 of tp for 3.1 s", "finished barrier #2 of world 0.4 s ago"
+  double posted_at = 0;  // seconds since the epoch, the poster's clock
+  std::string last;      // "in all_reduce 'loss' #12 of tp for 3.1 s", "finished barrier #2 of world 0.4 s ago"
   // Group id -> sequence number of the last collective begun there: tells who has arrived.
   std::map<std::string, uint64_t> begun;
 

@@ -62,8 +62,9 @@ class Variables {
     if (problems_.empty()) return;
     std::string message = fmt::format("the variables that {} sets for each rank are not usable:", source);
     for (const auto& problem : problems_) message += "\n  " + problem;
-    throw ConfigError(message + "\nStart ranks with `megalith … --nproc N`, torchrun, srun or mpirun, or set RANK,"
-                                " WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for every rank.");
+    throw ConfigError(message +
+                      "\nStart ranks with `megalith … --nproc N`, torchrun, srun or mpirun, or set RANK,"
+                      " WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for every rank.");
   }
 
  private:
@@ -94,7 +95,8 @@ Rendezvous from_torchrun(Variables& variables) {
   place.master_addr = variables.text("MASTER_ADDR", alone ? std::optional<std::string>("127.0.0.1") : std::nullopt);
   place.master_port = variables.number("MASTER_PORT", alone ? std::optional(0) : std::nullopt);
   // torchrun's agent and our launcher serve the store themselves; otherwise rank 0 does.
-  const bool agent_serves = variables.text("TORCHELASTIC_USE_AGENT_STORE", "") == "True" || variables.has("MEGALITH_LAUNCHER");
+  const bool agent_serves =
+      variables.text("TORCHELASTIC_USE_AGENT_STORE", "") == "True" || variables.has("MEGALITH_LAUNCHER");
   place.hosts_store = !agent_serves && place.rank == 0;
   check_place(variables, place, "RANK", "WORLD_SIZE");
   variables.throw_if_any(place.source);
@@ -200,24 +202,28 @@ std::string wait_for_listener(const std::string& host, int port, std::chrono::mi
   return error == 0 ? "" : std::strerror(error);
 }
 
-[[noreturn]] void throw_no_store(const Rendezvous& place, std::chrono::milliseconds timeout, const std::string& reason) {
+[[noreturn]] void throw_no_store(const Rendezvous& place, std::chrono::milliseconds timeout,
+                                 const std::string& reason) {
   const double seconds = std::chrono::duration<double>(timeout).count();
   const std::string where = fmt::format("{}:{}", place.master_addr, place.master_port);
   const auto way = route_to(place.master_addr, place.master_port);
   if (!way)
-    throw CommError(fmt::format("rank {}: the host name \"{}\" (MASTER_ADDR) cannot be resolved. Set it to the name or"
-                                " address of the machine of rank 0.",
-                                place.rank, place.master_addr));
+    throw CommError(
+        fmt::format("rank {}: the host name \"{}\" (MASTER_ADDR) cannot be resolved. Set it to the name or"
+                    " address of the machine of rank 0.",
+                    place.rank, place.master_addr));
   const std::string route = fmt::format("{} (interface {})", way->address, way->interface);
   if (place.hosts_store)
-    throw CommError(fmt::format("rank {}: cannot listen on port {} for the other ranks (own address {}): {}. Another program"
-                                " may be using the port, or MASTER_ADDR is not this machine: set MASTER_PORT to a free port"
-                                " and MASTER_ADDR to this machine on all ranks.",
-                                place.rank, place.master_port, route, reason));
-  throw CommError(fmt::format(
-      "rank {}: no answer from the store at {} within {:g} s, going out from {}: {}. Check that rank 0 (or the launcher) runs"
-      " there, that MASTER_ADDR and MASTER_PORT are equal on all ranks, and that no firewall is between.",
-      place.rank, where, seconds, route, reason));
+    throw CommError(
+        fmt::format("rank {}: cannot listen on port {} for the other ranks (own address {}): {}. Another program"
+                    " may be using the port, or MASTER_ADDR is not this machine: set MASTER_PORT to a free port"
+                    " and MASTER_ADDR to this machine on all ranks.",
+                    place.rank, place.master_port, route, reason));
+  throw CommError(
+      fmt::format("rank {}: no answer from the store at {} within {:g} s, going out from {}: {}. Check that rank 0 (or "
+                  "the launcher) runs"
+                  " there, that MASTER_ADDR and MASTER_PORT are equal on all ranks, and that no firewall is between.",
+                  place.rank, where, seconds, route, reason));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace megalith::comm {
 struct Rendezvous {
   int rank = 0;
   int world_size = 1;
-  int local_rank = 0;        // place among the ranks of this machine: the GPU to use
+  int local_rank = 0;  // place among the ranks of this machine: the GPU to use
   int local_world_size = 1;
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
@@ -32,16 +32,16 @@ struct Rendezvous {
 using EnvReader = std::function<std::optional<std::string>(const char*)>;
 
 // The place that the launcher's variables describe: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
-// MASTER_PORT (torchrun, also set by --nproc), else SLURM_* (of a job step with several tasks), else OMPI_*. With none of
-// them: a single process. Throws ConfigError naming every variable that is missing or wrong.
+// MASTER_PORT (torchrun, also set by --nproc), else SLURM_* (of a job step with several tasks), else OMPI_*. With none
+// of them: a single process. Throws ConfigError naming every variable that is missing or wrong.
 Rendezvous rendezvous_from_env(const EnvReader& read);
 Rendezvous rendezvous_from_env();
 
 // First host of a Slurm node list: "gpu[03-06,9],login" -> "gpu03".
 std::string first_slurm_host(const std::string& node_list);
 
-// Where this machine's packets to a host leave: {"10.0.0.7", "eth0"}; nothing when the host name does not resolve. Sends
-// nothing.
+// Where this machine's packets to a host leave: {"10.0.0.7", "eth0"}; nothing when the host name does not resolve.
+// Sends nothing.
 struct Route {
   std::string address;
   std::string interface;

@@ -98,12 +98,13 @@ bool StoreLink::compare(const GroupState& group, const Op& op) {
   const bool transfer = is_point_to_point(op.kind);
   const int sender = op.kind == OpKind::kRecv ? op.peer : group.rank;
   const auto key = [&](int member, uint64_t sequence) {
-    return transfer ? fmt::format("op/{}/{}>{}/{}", group.id, sender, sender == group.rank ? op.peer : group.rank, sequence)
-                    : fmt::format("op/{}/{}/{}", group.id, sequence, member);
+    return transfer
+               ? fmt::format("op/{}/{}>{}/{}", group.id, sender, sender == group.rank ? op.peer : group.rank, sequence)
+               : fmt::format("op/{}/{}/{}", group.id, sequence, member);
   };
   // For a transfer the sides are a send and a recv: dtype and size must agree, the shape need not.
-  const std::string signature = transfer ? fmt::format("{} {}", c10::toString(op.output.scalar_type()), op.output.numel())
-                                         : op.signature();
+  const std::string signature =
+      transfer ? fmt::format("{} {}", c10::toString(op.output.scalar_type()), op.output.numel()) : op.signature();
   if (op.kind != OpKind::kRecv) store_->set(key(group.rank, op.sequence), signature + "\n" + op.describe());
   if (op.kind == OpKind::kSend) return true;
 
@@ -118,9 +119,9 @@ bool StoreLink::compare(const GroupState& group, const Op& op) {
     const std::string theirs = store_->get_to_str(key(member, op.sequence));
     const size_t cut = theirs.find('\n');
     if (theirs.substr(0, cut) == signature) continue;
-    const std::string message = fmt::format(
-        "the ranks of group {} do not do the same thing:\n  rank {}: {}\n  rank {}: {}", group.name, group.owner->rank,
-        op.describe(), group.ranks[static_cast<size_t>(member)], theirs.substr(cut + 1));
+    const std::string message =
+        fmt::format("the ranks of group {} do not do the same thing:\n  rank {}: {}\n  rank {}: {}", group.name,
+                    group.owner->rank, op.describe(), group.ranks[static_cast<size_t>(member)], theirs.substr(cut + 1));
     report_failure({group.owner->rank, message});
     throw CommError(message);
   }

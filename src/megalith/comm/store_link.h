@@ -1,5 +1,5 @@
-// StoreLink: what a process does through the store beside its groups: posts its status, hears of failures, compares operations
-// in debug mode, and runs the watchdog.
+// StoreLink: what a process does through the store beside its groups: posts its status, hears of failures, compares
+// operations in debug mode, and runs the watchdog.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -40,8 +40,8 @@ class StoreLink : public StatusBoard {
   bool compare(const GroupState& group, const Op& op);
 
   // Starts the watchdog of this rank. Every beat it posts the rank's status, looks for failures and for operations past
-  // their limit. A failure ends the rank's operations; when the rank's thread has still not stopped the watchdog after some
-  // seconds, `on_stuck` is called.
+  // their limit. A failure ends the rank's operations; when the rank's thread has still not stopped the watchdog after
+  // some seconds, `on_stuck` is called.
   void watch(std::shared_ptr<RankState> state, std::function<void(const std::string&)> on_stuck);
   void stop();
 
@@ -63,7 +63,7 @@ class StoreLink : public StatusBoard {
   const int world_size_;
   const c10::intrusive_ptr<c10d::Store> shared_;  // the whole store: failures, which launchers report too
   std::string prefix_;
-  c10::intrusive_ptr<c10d::Store> store_;         // this generation's keys: a process may connect to one store several times
+  c10::intrusive_ptr<c10d::Store> store_;  // this generation's keys: a process may connect to one store several times
 
   std::shared_ptr<RankState> state_;
   std::function<void(const std::string&)> on_stuck_;

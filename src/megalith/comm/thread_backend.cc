@@ -1,9 +1,9 @@
 #include "megalith/comm/thread_backend.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <condition_variable>
@@ -29,9 +29,15 @@ at::Tensor reduce_blocks(const std::vector<at::Tensor>& blocks, ReduceOp op) {
   for (size_t i = 1; i < blocks.size(); ++i) {
     switch (op) {
       case ReduceOp::kSum:
-      case ReduceOp::kAvg: result.add_(blocks[i]); break;
-      case ReduceOp::kMax: at::maximum_out(result, result, blocks[i]); break;
-      case ReduceOp::kMin: at::minimum_out(result, result, blocks[i]); break;
+      case ReduceOp::kAvg:
+        result.add_(blocks[i]);
+        break;
+      case ReduceOp::kMax:
+        at::maximum_out(result, result, blocks[i]);
+        break;
+      case ReduceOp::kMin:
+        at::minimum_out(result, result, blocks[i]);
+        break;
     }
   }
   if (op == ReduceOp::kAvg) result.div_(static_cast<double>(blocks.size()));
@@ -59,8 +65,7 @@ void run_reduce_scatter(const std::vector<std::optional<Op>>& ops) {
   std::vector<at::Tensor> results;
   for (size_t r = 0; r < ops.size(); ++r) {
     std::vector<at::Tensor> parts;
-    for (const auto& op : ops)
-      parts.push_back(op->input.view(-1).narrow(0, static_cast<int64_t>(r) * block, block));
+    for (const auto& op : ops) parts.push_back(op->input.view(-1).narrow(0, static_cast<int64_t>(r) * block, block));
     results.push_back(reduce_blocks(parts, ops[0]->reduce));
   }
   for (size_t r = 0; r < ops.size(); ++r) ops[r]->output.view(-1).copy_(results[r]);
@@ -107,12 +112,18 @@ void run_collective(const std::vector<std::optional<Op>>& ops) {
                      "the ranks do not agree: group rank 0 calls {}, group rank {} calls {}", ops[0]->describe(), r,
                      ops[r]->describe());
   switch (ops[0]->kind) {
-    case OpKind::kAllReduce: return run_all_reduce(ops);
-    case OpKind::kAllGather: return run_all_gather(ops);
-    case OpKind::kReduceScatter: return run_reduce_scatter(ops);
-    case OpKind::kAllToAll: return run_all_to_all(ops);
-    case OpKind::kBroadcast: return run_broadcast(ops);
-    default: return;
+    case OpKind::kAllReduce:
+      return run_all_reduce(ops);
+    case OpKind::kAllGather:
+      return run_all_gather(ops);
+    case OpKind::kReduceScatter:
+      return run_reduce_scatter(ops);
+    case OpKind::kAllToAll:
+      return run_all_to_all(ops);
+    case OpKind::kBroadcast:
+      return run_broadcast(ops);
+    default:
+      return;
   }
 }
 
@@ -145,9 +156,7 @@ class ThreadPending : public PendingOp {
   ThreadPending(std::shared_ptr<Meeting> meeting, std::shared_ptr<Shared> shared)
       : meeting_(std::move(meeting)), shared_(std::move(shared)) {}
 
-  bool wait_for(std::chrono::milliseconds limit) override {
-    return meeting_->wait_for(*shared_, limit, abort_reason_);
-  }
+  bool wait_for(std::chrono::milliseconds limit) override { return meeting_->wait_for(*shared_, limit, abort_reason_); }
   bool done() override {
     std::lock_guard lock(meeting_->mutex());
     return shared_->finished;

@@ -1,8 +1,9 @@
 // Ranks as threads of one process: the in-process backend that most tests run on.
 //
-// Every collective is one meeting: the k-th collective of each member joins meeting k of the group, the last to arrive does
-// the whole work in rank order and wakes the others. So results do not depend on timing, and a small all-reduce costs one
-// wake-up. A send ends when its receive has taken the data, as on NCCL: code that would deadlock there does so here, too.
+// Every collective is one meeting: the k-th collective of each member joins meeting k of the group, the last to arrive
+// does the whole work in rank order and wakes the others. So results do not depend on timing, and a small all-reduce
+// costs one wake-up. A send ends when its receive has taken the data, as on NCCL: code that would deadlock there does
+// so here, too.
 #pragma once
 
 #include <functional>

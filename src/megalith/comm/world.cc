@@ -50,7 +50,8 @@ class ThreadBoard : public StatusBoard {
   std::optional<Failure> failure_;  // guarded by mutex_
 };
 
-// The address that Gloo binds: loopback when all ranks are here, else the one that reaches the store. Empty: let Gloo choose.
+// The address that Gloo binds: loopback when all ranks are here, else the one that reaches the store. Empty: let Gloo
+// choose.
 std::string gloo_host(const Rendezvous& place) {
   if (place.local_world_size == place.world_size) return "127.0.0.1";
   const auto route = route_to(place.master_addr, place.master_port);
@@ -79,23 +80,29 @@ std::string resolve_backend(const std::string& requested, bool on_cuda, bool bui
   if (name.empty()) return on_cuda && built_with_nccl ? "nccl" : "gloo";
   if (name == "gloo") return name;
   if (name == "nccl") {
-    check<ConfigError>(built_with_nccl, "backend nccl: this build has no CUDA support. Build with `cmake --preset cuda`, or"
-                                        " use gloo.");
-    check<ConfigError>(on_cuda, "backend nccl moves CUDA tensors only and this run is on the CPU. Use gloo, or leave the"
-                                " backend unset.");
+    check<ConfigError>(built_with_nccl,
+                       "backend nccl: this build has no CUDA support. Build with `cmake --preset cuda`, or"
+                       " use gloo.");
+    check<ConfigError>(on_cuda,
+                       "backend nccl moves CUDA tensors only and this run is on the CPU. Use gloo, or leave the"
+                       " backend unset.");
     return name;
   }
-  static const std::map<std::string, std::string> kOthers{
-      {"hccl", "the library of Ascend NPUs"},   {"rccl", "the library of AMD GPUs"},
-      {"mpi", "MPI, which libtorch is not built with"}, {"ucc", "UCC, which libtorch is not built with"},
-      {"xccl", "the library of Intel GPUs"},    {"ccl", "the library of Intel CPUs and GPUs"},
-      {"oneccl", "the library of Intel CPUs and GPUs"}, {"cncl", "the library of Cambricon MLUs"},
-      {"mccl", "the library of Moore Threads GPUs"}, {"fake", "a stand-in without communication"}};
+  static const std::map<std::string, std::string> kOthers{{"hccl", "the library of Ascend NPUs"},
+                                                          {"rccl", "the library of AMD GPUs"},
+                                                          {"mpi", "MPI, which libtorch is not built with"},
+                                                          {"ucc", "UCC, which libtorch is not built with"},
+                                                          {"xccl", "the library of Intel GPUs"},
+                                                          {"ccl", "the library of Intel CPUs and GPUs"},
+                                                          {"oneccl", "the library of Intel CPUs and GPUs"},
+                                                          {"cncl", "the library of Cambricon MLUs"},
+                                                          {"mccl", "the library of Moore Threads GPUs"},
+                                                          {"fake", "a stand-in without communication"}};
   const auto known = kOthers.find(name);
-  throw ConfigError(known == kOthers.end()
-                        ? fmt::format("backend \"{}\" is not known. Supported: nccl (CUDA), gloo (CPU).", requested)
-                        : fmt::format("backend {} ({}) is not supported. Supported: nccl (CUDA), gloo (CPU).", name,
-                                      known->second));
+  throw ConfigError(
+      known == kOthers.end()
+          ? fmt::format("backend \"{}\" is not known. Supported: nccl (CUDA), gloo (CPU).", requested)
+          : fmt::format("backend {} ({}) is not supported. Supported: nccl (CUDA), gloo (CPU).", name, known->second));
 }
 
 World::World(Rendezvous place, std::string backend, std::shared_ptr<RankState> state)
@@ -116,8 +123,7 @@ std::unique_ptr<World> World::connect(const Rendezvous& place, const WorldOption
 
   const std::string backend = resolve_backend(options.backend, options.device.is_cuda(), nccl_available());
   state->device = backend == "nccl" ? options.device : at::Device(at::kCPU);
-  auto link =
-      std::make_shared<StoreLink>(connect_store(place, options.connect_timeout), place.rank, place.world_size);
+  auto link = std::make_shared<StoreLink>(connect_store(place, options.connect_timeout), place.rank, place.world_size);
   state->board = link;
   if (options.debug)
     state->compare = [board = link.get()](const GroupState& group, const Op& op) { return board->compare(group, op); };
@@ -172,7 +178,8 @@ int World::size() const { return state_->size; }
 Group World::world() { return group("world", all_ranks(size())); }
 
 Group World::group(const std::string& name, const std::vector<int>& ranks) {
-  check(std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end(), "group {}: the ranks {} do not ascend", name, list_in_words(ranks));
+  check(std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end(),
+        "group {}: the ranks {} do not ascend", name, list_in_words(ranks));
   const auto own = std::ranges::find(ranks, rank());
   check(own != ranks.end(), "group {}: rank {} is not one of its ranks {}", name, rank(), list_in_words(ranks));
   check(ranks.front() >= 0 && ranks.back() < size(), "group {}: ranks {} of a world of {}", name, list_in_words(ranks),
@@ -191,7 +198,8 @@ Group World::group(const std::string& name, const std::vector<int>& ranks) {
 }
 
 int World::connected_groups() const {
-  return static_cast<int>(std::ranges::count_if(groups_, [](const auto& entry) { return entry.second->backend != nullptr; }));
+  return static_cast<int>(
+      std::ranges::count_if(groups_, [](const auto& entry) { return entry.second->backend != nullptr; }));
 }
 
 void World::report_failure(const std::string& reason) {

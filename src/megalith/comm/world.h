@@ -31,13 +31,14 @@ struct WorldOptions {
   bool debug = false;
   // Network interface for Gloo; empty: the one that reaches the store.
   std::string interface;
-  // Called on the watchdog's thread when another rank has failed, or an operation is stuck, while this rank's own thread does
-  // not notice (it computes, or waits for the GPU). Expected to end the process. Processes only.
+  // Called on the watchdog's thread when another rank has failed, or an operation is stuck, while this rank's own
+  // thread does not notice (it computes, or waits for the GPU). Expected to end the process. Processes only.
   std::function<void(const std::string& reason)> on_stuck;
 };
 
-// The backend that `requested` (may be empty) and the device call for: "nccl" or "gloo". Names of other platforms' libraries
-// (hccl, rccl, mpi, ucc, xccl, …) are known and refused with the reason; NCCL without CUDA likewise. Throws ConfigError.
+// The backend that `requested` (may be empty) and the device call for: "nccl" or "gloo". Names of other platforms'
+// libraries (hccl, rccl, mpi, ucc, xccl, …) are known and refused with the reason; NCCL without CUDA likewise. Throws
+// ConfigError.
 std::string resolve_backend(const std::string& requested, bool on_cuda, bool built_with_nccl);
 // Whether this build can use NCCL.
 bool nccl_available();
@@ -62,8 +63,9 @@ class World {
 
   // All ranks.
   Group world();
-  // The group with these world ranks (ascending, this rank among them). No communication: it connects at its first operation.
-  // The same name and ranks give the same group; the same ranks under two names are two groups with their own connections.
+  // The group with these world ranks (ascending, this rank among them). No communication: it connects at its first
+  // operation. The same name and ranks give the same group; the same ranks under two names are two groups with their
+  // own connections.
   Group group(const std::string& name, const std::vector<int>& ranks);
   // How many groups have connected so far.
   int connected_groups() const;
@@ -83,7 +85,7 @@ class World {
   std::string backend_;
   std::shared_ptr<RankState> state_;
   std::map<std::string, std::shared_ptr<GroupState>> groups_;  // by id
-  std::shared_ptr<StoreLink> link_;  // only for processes
+  std::shared_ptr<StoreLink> link_;                            // only for processes
 };
 
 }  // namespace megalith::comm

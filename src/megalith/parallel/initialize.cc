@@ -22,16 +22,18 @@ at::Device choose_device(const config::TrainingArguments& args, int local_rank) 
   if (args.comm.use_cpu || !comm::nccl_available() || !at::hasCUDA()) return at::kCPU;
   const auto devices = static_cast<int>(at::detail::getCUDAHooks().deviceCount());
   if (devices == 0) return at::kCPU;
-  check<ConfigError>(local_rank < devices || backend_name(args) == "gloo",
-                     "LOCAL_RANK is {} but this machine has {} GPU{}: start at most {} ranks on it, or run several on one GPU"
-                     " with --ddp_backend gloo",
-                     local_rank, devices, devices == 1 ? "" : "s", devices);
+  check<ConfigError>(
+      local_rank < devices || backend_name(args) == "gloo",
+      "LOCAL_RANK is {} but this machine has {} GPU{}: start no more ranks than GPUs, or run several on one GPU"
+      " with --ddp_backend gloo",
+      local_rank, devices, devices == 1 ? "" : "s");
   return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % devices)};
 }
 
 std::string sizes_text(const layout::GridShape& shape) {
   return fmt::format("tp={} pp={} vpp={} cp={} ep={} etp={} order={}", shape.tp, shape.pp,
-                     shape.vpp ? std::to_string(*shape.vpp) : "none", shape.cp, shape.ep, shape.expert_tp(), shape.order);
+                     shape.vpp ? std::to_string(*shape.vpp) : "none", shape.cp, shape.ep, shape.expert_tp(),
+                     shape.order);
 }
 
 }  // namespace
@@ -63,9 +65,10 @@ ParallelContext& Runtime::initialize(const config::TrainingArguments& args,
   if (!context_) {
     context_ = std::make_unique<ParallelContext>(*world_, layout::RankGrid(shape), device_);
   } else if (sizes_text(shape) != sizes_text(context_->grid().shape())) {
-    log_warning("initialize_megatron was called again with other sizes ({}); the groups of the first call stay ({}). Call"
-                " shutdown_megatron() in between to change them.",
-                sizes_text(shape), sizes_text(context_->grid().shape()));
+    log_warning(
+        "initialize_megatron was called again with other sizes ({}); the groups of the first call stay ({}). Call"
+        " shutdown_megatron() in between to change them.",
+        sizes_text(shape), sizes_text(context_->grid().shape()));
   }
   context_->rng().seed(config::rng_seeds(args, context_->grid(), context_->rank()));
   return *context_;
@@ -95,7 +98,9 @@ Runtime& default_runtime() {
 
 }  // namespace
 
-ParallelContext& initialize_megatron(const config::TrainingArguments& args) { return default_runtime().initialize(args); }
+ParallelContext& initialize_megatron(const config::TrainingArguments& args) {
+  return default_runtime().initialize(args);
+}
 bool is_distribute_initialized() { return default_runtime().is_initialized(); }
 void shutdown_megatron() { default_runtime().shutdown(); }
 

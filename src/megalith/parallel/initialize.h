@@ -10,8 +10,8 @@
 
 namespace megalith::parallel {
 
-// A process's connection and context, with the rules of the seed's initialize_megatron: groups are made once, seeds are set at
-// every call. Make one a process (or a rank thread) and pass its context around; the free functions below keep a
+// A process's connection and context, with the rules of the seed's initialize_megatron: groups are made once, seeds are
+// set at every call. Make one a process (or a rank thread) and pass its context around; the free functions below keep a
 // process-wide one for those who want that.
 class Runtime {
  public:
@@ -23,11 +23,12 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
 
   // 1. Not connected yet: chooses the device (index LOCAL_RANK), finds the other ranks from the launcher's variables.
-  // 2. No groups yet: makes the rank grid from the arguments' sizes (each None counts as 1) and the world size. Groups that
+  // 2. No groups yet: makes the rank grid from the arguments' sizes (each None counts as 1) and the world size. Groups
+  // that
   //    exist stay, and other sizes than theirs bring a warning.
   // 3. Always: seeds every random stream anew.
-  // Throws ConfigError for impossible sizes or a seed that is not positive (before anything is connected), CommError when the
-  // other ranks cannot be reached.
+  // Throws ConfigError for impossible sizes or a seed that is not positive (before anything is connected), CommError
+  // when the other ranks cannot be reached.
   ParallelContext& initialize(const config::TrainingArguments& args,
                               std::function<void(const std::string&)> on_stuck = nullptr);
 

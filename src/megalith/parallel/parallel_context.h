@@ -1,6 +1,7 @@
 // ParallelContext: where this rank stands in every parallel dimension, its groups, its random streams and its device.
 //
-// The one object that distributed code takes. Nothing here is global: N contexts can live in one process, one a rank thread.
+// The one object that distributed code takes. Nothing here is global: N contexts can live in one process, one a rank
+// thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,8 +27,8 @@ class ParallelContext {
   at::Device device() const { return device_; }
   int rank() const { return world_.rank(); }
 
-  // This rank's group of a kind; it connects when it is first used. Throws InternalError when the rank is in none (embedding
-  // kinds): ask in_group first.
+  // This rank's group of a kind; it connects when it is first used. Throws InternalError when the rank is in none
+  // (embedding kinds): ask in_group first.
   comm::Group group(layout::GroupKind kind) const;
   bool in_group(layout::GroupKind kind) const;
 
@@ -37,12 +38,12 @@ class ParallelContext {
   comm::Group ep() const { return group(layout::GroupKind::kEp); }
   comm::Group etp() const { return group(layout::GroupKind::kEtp); }
   comm::Group edp() const { return group(layout::GroupKind::kEdp); }
-  // `with_cp`: over context-parallel ranks, too, as gradients and losses are reduced. `partial`: only within this rank's
-  // optimizer instance, as optimizer state is sharded.
+  // `with_cp`: over context-parallel ranks, too, as gradients and losses are reduced. `partial`: only within this
+  // rank's optimizer instance, as optimizer state is sharded.
   comm::Group dp(bool with_cp = false, bool partial = false) const;
 
-  // Whether this rank holds the first or last pipeline stage. With virtual stages also the chunk decides: chunk 0 of the first
-  // rank, the last chunk of the last rank. No chunk: virtual stages are ignored.
+  // Whether this rank holds the first or last pipeline stage. With virtual stages also the chunk decides: chunk 0 of
+  // the first rank, the last chunk of the last rank. No chunk: virtual stages are ignored.
   bool is_first_stage(std::optional<int> chunk = std::nullopt) const;
   bool is_last_stage(std::optional<int> chunk = std::nullopt) const;
 

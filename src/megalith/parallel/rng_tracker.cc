@@ -36,7 +36,8 @@ std::string_view take(std::string_view& bytes) {
   check<DataError>(bytes.size() >= sizeof length, "the saved random state ends too early");
   std::memcpy(&length, bytes.data(), sizeof length);
   bytes.remove_prefix(sizeof length);
-  check<DataError>(bytes.size() >= length, "the saved random state ends too early: {} of {} bytes", bytes.size(), length);
+  check<DataError>(bytes.size() >= length, "the saved random state ends too early: {} of {} bytes", bytes.size(),
+                   length);
   const auto part = bytes.substr(0, length);
   bytes.remove_prefix(length);
   return part;
@@ -56,8 +57,8 @@ void set_state(at::Generator& generator, const at::Tensor& state, std::string_vi
   try {
     generator.set_state(state);
   } catch (const std::exception&) {
-    throw DataError(fmt::format("the saved random state of \"{}\" ({} bytes) does not fit this device's generator", what,
-                                state.nbytes()));
+    throw DataError(fmt::format("the saved random state of \"{}\" ({} bytes) does not fit this device's generator",
+                                what, state.nbytes()));
   }
 }
 
@@ -85,8 +86,8 @@ void RngTracker::reset() {
 void RngTracker::add(std::string_view name, int64_t seed) {
   check(!streams_.contains(std::string(name)), "random stream {} already exists", name);
   for (const auto& [other, other_seed] : seeds_)
-    check(seed != other_seed, "random stream {} has seed {}, which {} has already: they would draw the same numbers", name,
-          seed, other);
+    check(seed != other_seed, "random stream {} has seed {}, which {} has already: they would draw the same numbers",
+          name, seed, other);
   const at::Tensor current = device_generator_.get_state();
   device_generator_.set_current_seed(static_cast<uint64_t>(seed));
   streams_[std::string(name)] = device_generator_.get_state();
@@ -116,7 +117,8 @@ RngTracker::Fork::~Fork() {
   tracker_.streams_[name_] = tracker_.device_generator_.get_state();
   tracker_.device_generator_.set_state(outer_state_);
   if (host_state_.defined() && !at::equal(host_state_, tracker_.host_generator_.get_state()))
-    log_warning("the host's random state changed inside a fork of {}: recompute and resume cannot reproduce that", name_);
+    log_warning("the host's random state changed inside a fork of {}: recompute and resume cannot reproduce that",
+                name_);
 }
 
 std::map<std::string, at::Tensor> RngTracker::states() const {
@@ -147,8 +149,8 @@ std::string RngTracker::save() const {
 
 void RngTracker::restore(std::string_view bytes) {
   check(active_.empty(), "restoring the random state inside a fork");
-  check<DataError>(bytes.starts_with(kMagic), "the saved random state does not start with {}: it is not one of Megalith's",
-                   kMagic);
+  check<DataError>(bytes.starts_with(kMagic),
+                   "the saved random state does not start with {}: it is not one of Megalith's", kMagic);
   bytes.remove_prefix(kMagic.size());
   // Read all before changing anything.
   std::map<std::string, at::Tensor> entries;

@@ -1,8 +1,8 @@
 // RngTracker: the random streams of one rank.
 //
-// Tensor-parallel ranks must draw different numbers where each holds its own part of a tensor, and equal numbers where all
-// hold the same tensor. So a rank has one generator whose state is exchanged: outside of any fork it is the default stream
-// (equal on the ranks of a tp group); inside a fork it is a named one.
+// Tensor-parallel ranks must draw different numbers where each holds its own part of a tensor, and equal numbers where
+// all hold the same tensor. So a rank has one generator whose state is exchanged: outside of any fork it is the default
+// stream (equal on the ranks of a tp group); inside a fork it is a named one.
 //
 //   at::Tensor mask = at::empty_like(x).bernoulli_(keep, rng.generator());    // equal on all tp ranks
 //   {
@@ -10,9 +10,9 @@
 //     mask.bernoulli_(keep, rng.generator());                                  // other numbers on every tp rank
 //   }
 //
-// On CPU the generator is the tracker's own, never libtorch's global one, so that results do not depend on the thread a rank
-// runs on or on what other ranks draw. On CUDA it is the default generator of the rank's device, since kernels such as fused
-// attention take no other.
+// On CPU the generator is the tracker's own, never libtorch's global one, so that results do not depend on the thread a
+// rank runs on or on what other ranks draw. On CUDA it is the default generator of the rank's device, since kernels
+// such as fused attention take no other.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -52,8 +52,9 @@ class RngTracker {
   void add(std::string_view name, int64_t seed);
   bool is_initialized() const { return !streams_.empty(); }
 
-  // While it lives, generator() draws from the named stream; then the stream keeps the progress made, and generator() is as it
-  // was before, also when an exception ends the scope. Forks nest; a fork of the stream that is already active goes on with it.
+  // While it lives, generator() draws from the named stream; then the stream keeps the progress made, and generator()
+  // is as it was before, also when an exception ends the scope. Forks nest; a fork of the stream that is already active
+  // goes on with it.
   class [[nodiscard]] Fork {
    public:
     ~Fork();
@@ -75,8 +76,8 @@ class RngTracker {
   std::map<std::string, at::Tensor> states() const;
   void set_states(const std::map<std::string, at::Tensor>& states);
 
-  // Everything (host, default, named streams) as bytes, for checkpoints and for recompute; restore() puts it back exactly.
-  // Throws DataError for bytes that save() did not make on the same kind of device.
+  // Everything (host, default, named streams) as bytes, for checkpoints and for recompute; restore() puts it back
+  // exactly. Throws DataError for bytes that save() did not make on the same kind of device.
   std::string save() const;
   void restore(std::string_view bytes);
 

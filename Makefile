@@ -1,0 +1,89 @@
+# Two commands are enough: `make demo` and `make test`. Everything here calls scripts/ and CMake; nothing happens twice.
+#
+#   CXX=…                  another compiler than the GCC that is found
+#   TORCH_DIR=…            another libtorch (a `torch` folder); see scripts/setup.sh for more
+#   PRESET=…               for build, demo and bench: another preset of CMakePresets.json
+
+SHELL := /bin/bash
+PRESET ?= release
+BIN = build/$(PRESET)/bin/megalith
+# make's own default (`c++`, `g++`) is no choice of the user's.
+ifneq ($(origin CXX),default)
+export CXX
+endif
+export TORCH_DIR
+
+# GCC 12's thread sanitizer does not start under a kernel that randomises more address bits than it knows.
+NO_ASLR = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+# Sanitizer runs leave out what tests no code of ours in memory: packages, repository checks, long runs.
+QUICK := -LE '^long$$'
+SANITIZED := -LE '^(long|package|tree)$$'
+
+.DEFAULT_GOAL := build
+.NOTPARALLEL:
+.PHONY: help setup setup-all build demo test test-all test-release-all test-asan test-tsan test-clang lint format docs \
+        bench package clean distclean
+
+help:          ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup:         ## system packages, libtorch, tools; does nothing when they are there
+	@scripts/setup.sh
+
+setup-all:
+	@scripts/setup.sh --all
+
+build: setup   ## the release preset; the binary is build/release/bin/megalith
+	@scripts/build.sh $(PRESET)
+
+demo: setup    ## the main job: four processes find each other, check every collective and print their groups
+	@scripts/build.sh $(PRESET) megalith
+	$(BIN) doctor --nproc 4 --tp 2 --pp 2
+
+test: setup    ## GCC release and every test but the long ones
+	@scripts/build.sh release
+	@scripts/run_tests.sh build/release $(QUICK)
+
+test-all: test-asan test-tsan test-clang lint test-release-all ## test, sanitizers, Clang, clang-tidy and the long tests
+
+test-release-all: setup-all
+	@scripts/build.sh release
+	@scripts/run_tests.sh build/release
+
+test-asan: setup-all ## address and undefined-behaviour sanitizers
+	@scripts/build.sh asan
+	@OMP_NUM_THREADS=1 scripts/run_tests.sh build/asan $(SANITIZED)
+
+test-tsan: setup-all ## thread sanitizer
+	@$(NO_ASLR) scripts/build.sh tsan
+	@OMP_NUM_THREADS=1 $(NO_ASLR) scripts/run_tests.sh build/tsan $(SANITIZED)
+
+test-clang: setup-all ## Clang 16 or newer, warnings as errors
+	@scripts/build.sh clang
+	@scripts/run_tests.sh build/clang $(QUICK)
+
+lint: setup-all ## clang-tidy over src
+	@scripts/build.sh tidy --configure-only
+	@scripts/lint.sh build/tidy
+
+format: setup  ## clang-format over src, tests and bench, in place
+	@scripts/format.sh --fix
+
+docs: setup    ## the pages that are made from code: docs/options.md
+	@scripts/build.sh $(PRESET) config_test
+	@MEGALITH_UPDATE_DOCS=1 ctest --test-dir build/$(PRESET) -R '^config\.' --output-on-failure >build/docs.log || \
+	  { cat build/docs.log; exit 1; }
+
+bench: setup   ## every benchmark, one JSON line a case
+	@scripts/build.sh $(PRESET)
+	@for bench in build/$(PRESET)/bin/*_bench; do [ ! -x "$$bench" ] || "$$bench" || exit 1; done
+
+package: setup ## dist/megalith-VERSION-linux-ARCH.tar.gz: the binary and every library it needs
+	@scripts/build.sh $(PRESET) megalith
+	@scripts/package.sh build/$(PRESET) dist
+
+clean:         ## remove build/ and dist/
+	rm -rf build dist
+
+distclean: clean ## remove the fetched libtorch and tools too
+	rm -rf .deps

@@ -1,0 +1,294 @@
+#!/usr/bin/env bash
+# Everything a build needs: system packages, libtorch, and the pinned formatter. Called by make; safe to call again, and
+# then it does nothing. `setup.sh --all` adds what `make test-all` needs: Clang and the pinned clang-tidy.
+#
+#   TORCH_DIR            the `torch` folder (with include/ and lib/) to use instead of looking for one
+#   MEGALITH_CPU_ONLY=1  never fetch the CUDA libraries, even on a machine with a GPU
+#   MEGALITH_DEPS_DIR    where fetched things go (default: .deps in the tree)
+#
+# Wheels are fetched by pip, so pip's own configuration (index, find-links, no-index, proxy) decides where from; a folder
+# of local wheels is PIP_FIND_LINKS=folder PIP_NO_INDEX=1. The wheel of any Python version serves: it is only unpacked.
+#
+# Exit code 2: something is missing that this script may not or cannot install; the message says what and how.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+deps=${MEGALITH_DEPS_DIR:-$root/.deps}
+torch_version=2.11.0
+torch_oldest=2.11
+clang_format_version=16.0.6
+clang_tidy_version=16.0.4
+cmake_oldest=3.25
+cmake_version=3.31.6
+want_all=no
+[ "${1:-}" = --all ] && want_all=yes
+
+say() { echo "setup: $*" >&2; }
+fail() { say "$*"; exit 2; }
+have() { command -v "$1" >/dev/null 2>&1; }
+# version_at_least A B: A >= B
+version_at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
+
+mkdir -p "$deps/tools/bin"
+deps=$(cd "$deps" && pwd)
+export PATH="$deps/tools/bin:$PATH"
+
+# One set-up at a time; a second one waits and then finds everything done. What a killed one left behind goes.
+exec 9>"$deps/lock"
+flock 9
+rm -rf "$deps"/tmp.*
+work=$deps/tmp.$$
+trap 'rm -rf "$work"' EXIT
+
+# ---------------------------------------------------------------------------------------------------- system packages
+
+# header_found fmt/core.h: in the places a compiler and CMake look by default.
+header_found() {
+  local prefixes=/usr:/usr/local:${CMAKE_PREFIX_PATH:-} prefix
+  local IFS=':;'
+  for prefix in $prefixes; do
+    [ -n "$prefix" ] && [ -e "$prefix/include/$1" ] && return 0
+  done
+  return 1
+}
+gcc_found() { "$root/scripts/find_compiler.sh" gcc >/dev/null; }
+clang_found() { "$root/scripts/find_compiler.sh" clang >/dev/null; }
+cmake_found() {
+  have cmake && version_at_least "$(cmake --version | sed -n '1s/[^0-9]*//p')" $cmake_oldest
+}
+# The first Python with pip, in $python.
+pip_found() {
+  for python in python3 /usr/bin/python3; do
+    have "$python" && "$python" -m pip --version >/dev/null 2>&1 && return 0
+  done
+  return 1
+}
+
+# What is missing, as Debian packages, one a line. A pip is only missing when there is something to fetch.
+missing_packages() {
+  if [ -z "${CXX:-}" ]; then gcc_found || echo g++; fi
+  [ $want_all = no ] || clang_found || echo clang-16
+  have cmake || echo cmake
+  have ninja || echo ninja-build
+  header_found fmt/core.h || echo libfmt-dev
+  header_found spdlog/spdlog.h || echo libspdlog-dev
+  header_found CLI/CLI.hpp || echo libcli11-dev
+  header_found yaml-cpp/yaml.h || echo libyaml-cpp-dev
+  header_found nlohmann/json.hpp || echo nlohmann-json3-dev
+  header_found gtest/gtest.h || echo libgtest-dev
+  header_found gmock/gmock.h || echo libgmock-dev
+  header_found benchmark/benchmark.h || echo libbenchmark-dev
+  if [ "$fetch" = yes ]; then
+    pip_found || echo python3-pip
+    have unzip || echo unzip
+  fi
+}
+
+# The newest of the alternatives that this distribution has, for the packages whose name carries a version.
+choose_package() {
+  local package
+  case $1 in
+    g++)
+      for package in g++ g++-14 g++-13 g++-12; do
+        local candidate
+        candidate=$(apt-cache policy $package 2>/dev/null | sed -n 's/^ *Candidate: *\([0-9]*:\)\{0,1\}\([0-9]*\).*/\2/p')
+        if [ "${candidate:-0}" -ge 12 ]; then echo $package; return; fi
+      done ;;
+    clang-16)
+      for package in clang-{16..22}; do
+        if apt-cache policy $package 2>/dev/null | grep -q 'Candidate: *[0-9]'; then echo $package; return; fi
+      done ;;
+  esac
+  echo "$1"
+}
+
+install_packages() {
+  local packages=("$@") as_root=() chosen=() package
+  if ! have apt-get; then
+    say "missing on this machine: ${packages[*]}"
+    fail "these are their Debian names; install what your distribution calls them and run this again"
+  fi
+  if [ "$(id -u)" -ne 0 ]; then
+    if have sudo && sudo -n true 2>/dev/null; then
+      as_root=(sudo -n)
+    else
+      say "missing system packages: ${packages[*]}"
+      fail "run: sudo apt-get install -y ${packages[*]}"
+    fi
+  fi
+  local quiet=(-qq -o DPkg::Lock::Timeout=300)
+  say "installing system packages: ${packages[*]}"
+  "${as_root[@]}" apt-get "${quiet[@]}" update </dev/null >"$work/apt.log" 2>&1 || say "apt-get update failed; trying with the lists at hand"
+  for package in "${packages[@]}"; do chosen+=("$(choose_package "$package")"); done
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${quiet[@]}" install -y --no-install-recommends \
+    "${chosen[@]}" </dev/null >>"$work/apt.log" 2>&1 ||
+    { cat "$work/apt.log" >&2; fail "could not install; see above, then run: apt-get install ${chosen[*]}"; }
+}
+
+# ------------------------------------------------------------------------------------------------------------- wheels
+
+# pip_download FOLDER REQUIREMENT…: without dependencies, for the running Python or else for any other.
+pip_download() {
+  local folder=$1 python_version
+  shift
+  for python_version in "" 3.12 3.13 3.11 3.10 3.14; do
+    local other=()
+    [ -z "$python_version" ] || other=(--implementation cp --python-version "$python_version" --abi "cp${python_version/./}"
+                                       --platform "manylinux_2_28_$(uname -m)")
+    "$python" -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: "${other[@]}" -d "$folder" "$@" \
+      </dev/null >>"$work/pip.log" 2>&1 && return 0
+  done
+  cat "$work/pip.log" >&2
+  return 1
+}
+
+# fetch_tool NAME VERSION: the program of a PyPI wheel as tools/bin/NAME.
+fetch_tool() {
+  local name=$1 version=$2 module=${1//-/_}
+  local home=$deps/tools/$name-$version
+  if [ ! -d "$home" ]; then
+    say "fetching $name $version"
+    mkdir -p "$work/$name/wheel"
+    pip_download "$work/$name/wheel" "$name==$version" || fail "could not fetch $name $version; see pip's message above"
+    unzip -q -DD "$work/$name"/wheel/*.whl "$module/data/*" -d "$work/$name"
+    chmod -R u+rwX,go+rX "$work/$name"
+    chmod 755 "$work/$name/$module"/data/bin/*
+    mv "$work/$name/$module/data" "$home"
+  fi
+  ln -sfn "../$name-$version/bin/$name" "$deps/tools/bin/$name"
+}
+
+# ----------------------------------------------------------------------------------------------------------- libtorch
+
+# Why the `torch` folder $1 does not serve; empty when it does.
+torch_problem() {
+  local header=$1/include/torch/headeronly/version.h version lacking
+  [ -e "$1/lib/libtorch_cpu.so" ] || { echo "it has no lib/libtorch_cpu.so"; return; }
+  [ -e "$1/include/ATen/ATen.h" ] && [ -e "$header" ] || { echo "it has no C++ headers, or is older than $torch_oldest"; return; }
+  version=$(sed -n 's/.*define TORCH_VERSION_\(MAJOR\|MINOR\|PATCH\) \([0-9]*\).*/\2/p' "$header" | paste -sd.)
+  version_at_least "$version" $torch_oldest || { echo "it is version $version; $torch_oldest or newer is needed"; return; }
+  lacking=$(lacking_libraries "$1")
+  [ -z "$lacking" ] || echo "libraries that it needs are not found:" $lacking
+}
+lacking_libraries() { ldd "$1/lib/libtorch_cpu.so" 2>&1 | sed -n 's/^[[:space:]]*\(.*\) => not found.*/\1/p'; }
+
+# The folder of the `torch` package of the Python at hand (not imported: that takes seconds).
+installed_torch() {
+  have python3 || return 0
+  (cd / && python3 -c '
+import importlib.util
+spec = importlib.util.find_spec("torch")
+print(spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else "")') 2>/dev/null || true
+}
+
+machine_kind() {
+  if [ "${MEGALITH_CPU_ONLY:-0}" != 1 ] && [ -e /dev/nvidia0 ]; then echo cuda; else echo cpu; fi
+}
+
+# The torch wheel without its dependencies and without what only Python or CUDA needs, plus the two small CUDA libraries
+# that libtorch_cpu is linked with (12 MB instead of 4.5 GB). A CPU build of torch needs neither. Files get today's date
+# (-DD): one from the future would be newer than every object file and be compiled again and again.
+unpack_cpu_torch() {
+  local home=$1
+  say "fetching torch $torch_version (about 500 MB; the CUDA libraries are left out on this machine)"
+  mkdir -p "$work/torch-wheel"
+  pip_download "$work/torch-wheel" "torch==$torch_version" || fail "could not fetch torch $torch_version; see pip's message above"
+  unzip -q -DD "$work"/torch-wheel/torch-*.whl 'torch/include/*' 'torch/lib/*.so*' 'torch*.libs/*' 'torch-*.dist-info/*' -d "$home" \
+    -x 'torch/lib/*cuda*' 'torch/lib/*nvrtc*' 'torch/lib/*nvshmem*' 'torch/lib/*python*' 'torch/lib/libshm*' \
+       'torch/lib/libtorch.so' 'torch/lib/libtorch_global_deps.so' 2>"$work/unzip.log" || [ $? -eq 11 ] ||
+    { cat "$work/unzip.log" >&2; fail "could not unpack the torch wheel"; }
+  local needed name library
+  needed=$(readelf -d "$home/torch/lib/libtorch_cpu.so")
+  for name in cuda-runtime cuda-cupti; do
+    library=libcupti
+    [ $name = cuda-cupti ] || library=libcudart
+    case $needed in *"$library.so."*) ;; *) continue ;; esac
+    say "fetching nvidia-$name"
+    mkdir -p "$work/$name"
+    # torch 2.11 asks for CUDA 13.0; any 13.x has the same library name, for those whose folder of wheels has another.
+    pip_download "$work/$name" "nvidia-$name==13.0.*" 2>/dev/null || pip_download "$work/$name" "nvidia-$name>=13,<14" ||
+      fail "could not fetch nvidia-$name; see pip's message above"
+    unzip -q -DD "$work/$name"/*.whl "nvidia/*/lib/$library.so*" '*.dist-info/*' -d "$home"
+  done
+}
+
+install_cuda_torch() {
+  say "fetching torch $torch_version with its CUDA libraries (about 4.5 GB; MEGALITH_CPU_ONLY=1 leaves them out)"
+  "$python" -m pip install -q --disable-pip-version-check --no-compile --only-binary=:all: --target "$1" \
+    "torch==$torch_version" </dev/null >&2 || fail "could not fetch torch $torch_version; see pip's message above"
+}
+
+# Sets $torch_home to the folder to link as .deps/torch, or to the empty string when it has to be fetched first.
+choose_torch() {
+  local problem candidate
+  torch_home=
+  if [ -n "${TORCH_DIR:-}" ]; then
+    problem=$(torch_problem "$TORCH_DIR")
+    [ -z "$problem" ] || fail "TORCH_DIR=$TORCH_DIR cannot be used: $problem"
+    torch_home=$(cd "$TORCH_DIR" && pwd)
+    return
+  fi
+  candidate=$(installed_torch)
+  if [ -n "$candidate" ]; then
+    problem=$(torch_problem "$candidate")
+    if [ -z "$problem" ]; then torch_home=$candidate; return; fi
+    say "the installed torch in $candidate is not used: $problem"
+  fi
+  # Fetched before: such a folder only gets its name when it is complete.
+  if [ -d "$fetched_torch/torch" ]; then torch_home=$fetched_torch/torch; fi
+}
+
+fetch_torch() {
+  local problem unpacked=$work/torch-home
+  mkdir -p "$unpacked"
+  if [ "$(machine_kind)" = cuda ]; then install_cuda_torch "$unpacked"; else unpack_cpu_torch "$unpacked"; fi
+  chmod -R u+rwX,go+rX "$unpacked"
+  problem=$(torch_problem "$unpacked/torch")
+  [ -z "$problem" ] || fail "the torch $torch_version that pip fetched cannot be used: $problem"
+  mv "$unpacked" "$fetched_torch"
+  torch_home=$fetched_torch/torch
+}
+
+link_torch() {
+  # A relative link for what lies in .deps, so that the tree can be moved.
+  local target=${torch_home#"$deps"/}
+  ln -sfn "$target" "$deps/torch"
+  say "libtorch: $torch_home"
+}
+
+# ------------------------------------------------------------------------------------------------------- what is to do
+
+fetched_torch=$deps/torch-$torch_version
+[ "$(machine_kind)" = cpu ] || fetched_torch+=-cuda
+
+# The stamp stands for libtorch and the tools; the system packages are looked at every time, which takes no time.
+key="$(cksum <"${BASH_SOURCE[0]}") TORCH_DIR=${TORCH_DIR:-} $(machine_kind)"
+stamp=$deps/setup.stamp
+torch_done=no
+[ -e "$deps/torch/lib/libtorch_cpu.so" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && torch_done=yes
+
+tool_done() { [ -x "$deps/tools/bin/$1" ] && [ "$(readlink "$deps/tools/bin/$1")" = "../$1-$2/bin/$1" ]; }
+tools=()
+tool_done clang-format $clang_format_version || tools+=("clang-format $clang_format_version")
+[ $want_all = no ] || tool_done clang-tidy $clang_tidy_version || tools+=("clang-tidy $clang_tidy_version")
+
+mkdir -p "$work"
+[ $torch_done = yes ] || choose_torch
+fetch=no
+{ [ $torch_done = no ] && [ -z "$torch_home" ]; } || [ ${#tools[@]} -gt 0 ] && fetch=yes
+# Distributions with an older CMake get it as a wheel.
+if have cmake && ! cmake_found; then fetch=yes; fi
+
+mapfile -t missing < <(missing_packages)
+[ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+if [ -z "${CXX:-}" ]; then gcc_found || fail "no g++ of version 12 or newer was found; install one, or set CXX"; fi
+if [ $want_all = yes ]; then clang_found || fail "no clang++ of version 16 or newer was found; install one"; fi
+
+if [ $fetch = yes ]; then pip_found || fail "no Python with pip was found; install python3-pip"; fi
+cmake_found || fetch_tool cmake $cmake_version
+for tool in "${tools[@]}"; do fetch_tool ${tool% *} "${tool#* }"; done
+if [ $torch_done = no ]; then
+  [ -n "$torch_home" ] || fetch_torch
+  link_torch
+  echo "$key" >"$stamp"
+fi

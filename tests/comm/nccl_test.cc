@@ -1,0 +1,53 @@
+// NCCL on one GPU: a group of one rank goes through the whole backend. (NCCL takes one rank a GPU.)
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "megalith/comm/c10d_backend.h"
+#include "megalith/comm/world.h"
+
+namespace megalith::comm {
+namespace {
+
+class Nccl : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!nccl_available()) GTEST_SKIP() << "built without CUDA";
+    if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) GTEST_SKIP() << "no GPU";
+    backend_ = make_nccl_backend({c10::make_intrusive<c10d::HashStore>(), 0, 1, std::chrono::seconds(60)}, "test");
+  }
+  void run(const Op& op) { EXPECT_TRUE(backend_->start(op)->wait_for(std::chrono::seconds(60))); }
+  static at::Tensor data(at::ScalarType type) {
+    return at::arange(8, at::TensorOptions(at::kFloat).device(at::kCUDA)).to(type);
+  }
+
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_F(Nccl, CollectivesOfOneRankLeaveTheData) {
+  for (auto type : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong}) {
+    const at::Tensor input = data(type);
+    at::Tensor in_place = input.clone(), output = at::empty_like(input);
+    run({.kind = OpKind::kAllReduce, .output = in_place});
+    EXPECT_TRUE(at::equal(in_place, input));
+    for (auto kind : {OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kAllToAll}) {
+      output.zero_();
+      run({.kind = kind, .output = output, .input = input});
+      EXPECT_TRUE(at::equal(output, input)) << to_string(kind);
+    }
+    run({.kind = OpKind::kBroadcast, .peer = 0, .output = in_place});
+    EXPECT_TRUE(at::equal(in_place, input));
+  }
+  run({.kind = OpKind::kBarrier});
+}
+
+TEST_F(Nccl, DtypesItDoesNotKnowTravelAsBytes) {
+  const at::Tensor input = data(at::kFloat).to(at::kShort);
+  at::Tensor output = at::empty_like(input);
+  run({.kind = OpKind::kAllGather, .output = output, .input = input});
+  EXPECT_TRUE(at::equal(output, input));
+}
+
+}  // namespace
+}  // namespace megalith::comm

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# bad_examples.sh CHECK: a check that cannot fail is none. Builds a small tree that the check accepts, then breaks one rule
+# at a time and expects the check to fail and to name the file.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+check=$here/check_$1.sh
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+failures=0
+
+good_tree() {
+  rm -rf "$tree"
+  mkdir -p "$tree"/{src/megalith/base,src/megalith/comm,tests/comm,bench,docs}
+  cp "$here/../../.clang-format" "$tree/"
+  printf 'add_subdirectory(base)\nadd_subdirectory(comm)\n' >"$tree/src/megalith/CMakeLists.txt"
+  printf '#pragma once\n\nint one();\n' >"$tree/src/megalith/base/one.h"
+  printf '#include "megalith/base/one.h"\n\nint one() { return 1; }\n' >"$tree/src/megalith/base/one.cc"
+  printf '#pragma once\n' >"$tree/src/megalith/comm/two_internal.h"
+  printf '#include "megalith/base/one.h"\n#include "megalith/comm/two_internal.h"\n' >"$tree/src/megalith/comm/two.cc"
+  printf '#include "megalith/comm/two_internal.h"\n' >"$tree/tests/comm/two_test.cc"
+  printf '# A tree\n\n## Read me\n\n[one](src/megalith/base/one.h), [docs](docs/a.md#the-second-part), `[no](link)`\n' >"$tree/README.md"
+  printf '# First\n\n## The second part\n\n[up](../README.md) [web](https://example.org/x) [here](#first)\n' >"$tree/docs/a.md"
+}
+
+# bad FILE CONTENT [NAMED]: with this file the check fails and its output names the file, or what NAMED says.
+bad() {
+  good_tree
+  mkdir -p "$(dirname "$tree/$1")"
+  printf "$2" >"$tree/$1"
+  local output
+  if output=$("$check" "$tree" 2>&1); then
+    echo "not noticed: $1 with: $2"
+    failures=$((failures + 1))
+  elif ! grep -qF -e "${3:-$1}" <<<"$output"; then
+    echo "${3:-$1} is not named in: $output"
+    failures=$((failures + 1))
+  fi
+}
+
+lines() { for ((i = 0; i < $1; i++)); do printf '%s\\n' "$2"; done; }
+
+good_tree
+rc=0
+"$check" "$tree" || rc=$?
+[ $rc -ne 77 ] || exit 77
+[ $rc -eq 0 ] || { echo "the good tree is refused"; exit 1; }
+
+case $1 in
+  modules)
+    bad src/megalith/base/up.cc '#include "megalith/comm/two.h"\n'
+    bad src/megalith/base/up.cc '#include <megalith/comm/two.h>\n'
+    bad src/megalith/base/up.cc '#include "../comm/two.h"\n'
+    bad src/megalith/base/up.cc '#include "megalith/nowhere/two.h"\n'
+    bad src/megalith/nowhere/one.h '#pragma once\n' src/megalith/nowhere
+    bad src/megalith/CMakeLists.txt 'add_subdirectory(comm)\nadd_subdirectory(base)\n'
+    bad src/megalith/comm/moe/deep.cc '#include "megalith/comm/two_internal.h"\n'
+    bad tests/base/peek_test.cc '#include "megalith/comm/two_internal.h"\n'
+    bad src/megalith/comm/kernel.cu '#include <ATen/ATen.h>\n'
+    bad src/megalith/comm/slow.h '#pragma once\n#include <torch/torch.h>\n'
+    bad src/megalith/comm/twice.h 'int two();\n' ;;
+  sizes)
+    bad src/megalith/base/long.cc "$(lines 801 'int x;')"
+    bad src/megalith/base/long.cc "namespace a {\\n\\nint f(int a,\\n      int b) {\\n$(lines 119 '  a += b;')}\\n\\n}  // namespace a\\n"
+    bad src/megalith/base/long.h "#pragma once\\nclass A {\\n public:\\n  int f() {\\n$(lines 121 '    f();')  }\\n};\\n"
+    # Long, but no function: a table, a class of short functions, many short functions.
+    good_tree
+    printf "int t[] = {\\n$(lines 200 '    1,')};\\nclass A {\\n$(lines 50 '  int f() {\n    return 1;\n  }')};\\n$(lines 50 'int f() {\n  return 1;\n}')" \
+      >"$tree/src/megalith/base/fine.cc"
+    "$check" "$tree" || { echo "refused without cause"; failures=$((failures + 1)); } ;;
+  paths)
+    bad docs/b.md "see /wor""k/main/x\\n"
+    bad docs/b.md "wheels in /tmp/""w\\n"
+    bad src/megalith/base/p.cc "const char* p = \"/hom""e/me/x\";\\n"
+    bad scripts/x.sh "pip install --index-ur""l=https://pypi.example.org/simple x\\n"
+    bad scripts/x.sh "fetch https:/""/wheels.example.inter""nal/simple\\n"
+    bad scripts/x.sh "fetch https:/""/10.1.2.3:8080/simple\\n" ;;
+  links)
+    bad README.md '[gone](docs/gone.md)\n'
+    bad docs/b.md 'see [this](a.md#the-third-part)\n'
+    bad docs/b.md '[two](a.md), [links](nowhere.md)\n' ;;
+  format)
+    bad src/megalith/base/f.cc 'int  f( ){return 1;}\n'
+    bad tests/comm/f_test.cc 'int *p;\n' ;;
+  *) echo "no bad examples for $1"; exit 1 ;;
+esac
+[ $failures -eq 0 ]

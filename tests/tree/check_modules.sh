@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Who may include whom. A module includes only itself and modules before it in the list; an *_internal.h stays in its folder
+# (its module's tests may look); a .cu file has no ATen or torch header (50 s to compile); a header has no <torch/torch.h>
+# (20 s in every file that includes it) and starts with #pragma once.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# docs/architecture.md explains each.
+modules=(base layout config comm parallel ops nn hf peft model pipeline optim checkpoint tokenizer data train observe plan cli)
+
+rank() {
+  local i
+  for i in "${!modules[@]}"; do
+    if [ "${modules[$i]}" = "$1" ]; then echo "$i"; return; fi
+  done
+  echo -1
+}
+
+# src/megalith/CMakeLists.txt lists the modules that exist, in that order.
+previous=-1
+while read -r line name; do
+  number=$(rank "$name")
+  if [ "$number" -lt 0 ]; then problem "src/megalith/CMakeLists.txt:$line" "$name is no module of the list"; continue; fi
+  [ "$number" -gt "$previous" ] || problem "src/megalith/CMakeLists.txt:$line" "$name comes before the module above it"
+  previous=$number
+done < <(sed -n 's/^add_subdirectory(\([a-z_0-9]*\)).*/\1/p' src/megalith/CMakeLists.txt | grep -n . | tr ':' ' ')
+for folder in src/megalith/*/; do
+  name=$(basename "$folder")
+  [ "$(rank "$name")" -ge 0 ] || problem "src/megalith/$name" "is no module of the list (${modules[*]})"
+done
+
+mapfile -t sources < <(tree_files src tests bench | grep -E '\.(h|cc|cu|cuh)$')
+[ ${#sources[@]} -eq 0 ] || problems_from < <(awk -v modules="${modules[*]}" '
+  BEGIN { n = split(modules, names, " "); for (i = 1; i <= n; i++) rank[names[i]] = i }
+  FNR == 1 {
+    if (header != "" && !once) print header ":1: a header starts with #pragma once"
+    split(FILENAME, part, "/")
+    in_src = FILENAME ~ /^src\/megalith\//
+    mine = in_src ? part[3] : part[2]
+    header = FILENAME ~ /\.(h|cuh)$/ ? FILENAME : ""
+    once = 0
+  }
+  /^#pragma once/ { once = 1 }
+  /^[ \t]*#[ \t]*include/ {
+    where = FILENAME ":" FNR ": "
+    target = $0
+    sub(/^[ \t]*#[ \t]*include[ \t]*[<"]/, "", target)
+    sub(/[>"].*/, "", target)
+    if (in_src && target ~ /^\.\.?\//) print where "include by the path from src, not " target
+    if (target ~ /^megalith\//) {
+      split(target, to, "/")
+      if (in_src && !(to[2] in rank)) print where to[2] " is no module"
+      else if (in_src && rank[to[2]] > rank[mine]) print where mine " includes " target ", a module above it"
+      if (target ~ /_internal\.h$/) {
+        folder = target; sub(/\/[^\/]*$/, "", folder)
+        own = FILENAME; sub(/\/[^\/]*$/, "", own); sub(/^src\//, "", own); sub(/^tests\//, "megalith/", own)
+        if (folder != own) print where target " is for its own folder only"
+      }
+    }
+    if (FILENAME ~ /\.cuh?$/ && target ~ /^(ATen|torch)\//) print where "no ATen or torch header in CUDA sources: " target
+    if (header != "" && target == "torch/torch.h") print where "no <torch/torch.h> in a header"
+  }
+  END { if (header != "" && !once) print header ":1: a header starts with #pragma once" }
+' "${sources[@]}")
+finish
