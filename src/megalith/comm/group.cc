@@ -1,7 +1,7 @@
 #include "megalith/comm/group.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <cstring>
@@ -86,6 +86,13 @@ void run_alone(const Op& op) {
   check(!is_point_to_point(op.kind), "{} '{}' to itself: a group of one rank has no peer", to_string(op.kind),
         op.label);
   if (op.input.defined() && !op.output.is_same(op.input)) op.output.view(-1).copy_(op.input.view(-1));
+}
+
+// The bytes on the host, padded with zeros to `size`.
+at::Tensor bytes_tensor(const std::string& bytes, int64_t size) {
+  at::Tensor tensor = at::zeros({size}, at::kByte);
+  if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  return tensor;
 }
 
 // `missing`: group ranks known to be absent; empty: the board tells.
@@ -290,8 +297,7 @@ std::vector<std::string> Group::all_gather_bytes(const std::string& bytes, const
   const auto* length = host_lengths.const_data_ptr<int64_t>();
   const int64_t longest = *std::max_element(length, length + size());
 
-  at::Tensor padded = at::zeros({longest}, at::kByte);
-  std::memcpy(padded.mutable_data_ptr(), bytes.data(), bytes.size());
+  const at::Tensor padded = bytes_tensor(bytes, longest);
   at::Tensor all = at::empty({size() * longest}, on_device.dtype(at::kByte));
   if (longest > 0) all_gather(all, padded.to(state_->owner->device), label);
   all = all.cpu();
@@ -307,10 +313,9 @@ std::string Group::broadcast_bytes(const std::string& bytes, int root, const cha
   at::Tensor length = at::full({1}, static_cast<int64_t>(bytes.size()), at::TensorOptions(at::kLong).device(device));
   broadcast(length, root, label);
   const int64_t size_in_bytes = length.item<int64_t>();
-  at::Tensor data = at::zeros({size_in_bytes}, at::kByte);
-  if (rank() == root) std::memcpy(data.mutable_data_ptr(), bytes.data(), bytes.size());
-  data = data.to(device);
-  if (size_in_bytes > 0) broadcast(data, root, label);
+  if (size_in_bytes == 0) return "";
+  at::Tensor data = bytes_tensor(rank() == root ? bytes : "", size_in_bytes).to(device);
+  broadcast(data, root, label);
   data = data.cpu();
   return {reinterpret_cast<const char*>(data.const_data_ptr()), static_cast<size_t>(size_in_bytes)};
 }

@@ -113,7 +113,7 @@ class Launcher {
   void handle_signal(int signal);
   void reap();
   void on_child_end(Child& child, int status);
-  void end_others(int signal);
+  void signal_children(int signal, const Child* except = nullptr);
   void enforce_deadlines();
   void look_for_failure();
   void begin_end(const Failure& failure);
@@ -286,16 +286,18 @@ void Launcher::loop() {
 
 void Launcher::handle_signal(int signal) {
   if (signal == SIGCHLD) return;
-  if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGHUP) return end_others(signal);
-  if (ended_by_signal_ != 0) return end_others(SIGKILL);
+  if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGHUP) return signal_children(signal);
+  if (ended_by_signal_ != 0) return signal_children(SIGKILL);
   ended_by_signal_ = signal;
-  end_others(signal);
+  signal_children(signal);
   kill_at_ = Clock::now() + options_.grace;
 }
 
-void Launcher::end_others(int signal) {
-  for (const Child& child : children_)
-    if (child.running) kill(-child.pid, signal) == 0 || kill(child.pid, signal) == 0;
+void Launcher::signal_children(int signal, const Child* except) {
+  for (const Child& child : children_) {
+    // A child becomes the leader of its group a moment after the fork: until then it is reached alone.
+    if (child.running && &child != except && kill(-child.pid, signal) != 0) kill(child.pid, signal);
+  }
 }
 
 void Launcher::reap() {
@@ -352,12 +354,13 @@ void Launcher::look_for_failure() {
 void Launcher::enforce_deadlines() {
   if (terminate_at_ && Clock::now() >= *terminate_at_) {
     terminate_at_.reset();
-    end_others(SIGTERM);
+    // The one that failed first is ending by itself and may still have something to say.
+    signal_children(SIGTERM, first_ ? child_of(first_->rank) : nullptr);
     kill_at_ = Clock::now() + options_.grace;
   }
   if (kill_at_ && Clock::now() >= *kill_at_) {
     kill_at_.reset();
-    end_others(SIGKILL);
+    signal_children(SIGKILL);
   }
 }
 

@@ -68,7 +68,7 @@ RngTracker::RngTracker(at::Device device)
     : device_(device), host_generator_(at::detail::createCPUGenerator()), device_generator_(device_generator(device)) {}
 
 void RngTracker::seed(const layout::RngSeeds& seeds) {
-  check(active_.empty(), "reseeding inside a fork of {}", active_.empty() ? "" : active_.back());
+  check(active_.empty(), "reseeding inside a fork");
   reset();
   host_generator_.set_current_seed(static_cast<uint64_t>(seeds.cpu));
   device_generator_.set_current_seed(static_cast<uint64_t>(seeds.default_stream));
@@ -100,10 +100,10 @@ RngTracker::Fork RngTracker::fork(std::string_view name) { return Fork(*this, st
 RngTracker::Fork::Fork(RngTracker& tracker, std::string name) : tracker_(tracker), name_(std::move(name)) {
   const auto stream = tracker_.streams_.find(name_);
   check(stream != tracker_.streams_.end(), "random stream {} was not added", name_);
-  const bool goes_on = std::ranges::find(tracker_.active_, name_) != tracker_.active_.end();
-  check(!goes_on || tracker_.active_.back() == name_, "fork of {} inside a fork of {} inside a fork of {}", name_,
-        tracker_.active_.back(), name_);
-  if (!goes_on) {
+  const std::string innermost = tracker_.active_.empty() ? "" : tracker_.active_.back();
+  if (innermost != name_) {
+    check(std::ranges::find(tracker_.active_, name_) == tracker_.active_.end(), "fork of {} inside {} inside {}", name_,
+          innermost, name_);
     outer_state_ = tracker_.device_generator_.get_state();
     tracker_.device_generator_.set_state(stream->second);
     if (!tracker_.device_.is_cpu()) host_state_ = tracker_.host_generator_.get_state();
