@@ -18,8 +18,6 @@ const char* __lsan_default_suppressions() {
   // Registries and thread pools that libtorch makes once and never frees. Not `leak:libtorch_cpu`: the stack of every
   // tensor passes through it, so our own leaks would go unseen.
   return "leak:libgomp.so\n"
-         // One entry of its recorder at exit (seen in one of many Gloo tests, allocated and kept inside libtorch).
-         "leak:c10d::FlightRecorder\n"
          "leak:libcupti.so\n"
          "leak:libcudart.so\n";
 }

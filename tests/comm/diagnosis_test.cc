@@ -70,5 +70,30 @@ TEST(OpRecorder, TellsWhatIsAndWhatWas) {
   EXPECT_EQ(recorder.recent().size(), 64u);
 }
 
+// An operation of a stream: nobody on the host waits for it, and it ends when it ends.
+class StreamOp : public PendingOp {
+ public:
+  bool wait_for(std::chrono::milliseconds) override { return true; }
+  bool done() override { return done_; }
+  void abort(const std::string&) override {}
+  bool runs_behind() const override { return true; }
+  void finish() { done_ = true; }
+
+ private:
+  bool done_ = false;
+};
+
+TEST(OpRecorder, KeepsAnEyeOnWhatRunsBehind) {
+  const GroupInfo group{"dp:0,1", "dp", {0, 1}, 0};
+  OpRecorder recorder;
+  const auto pending = std::make_shared<StreamOp>();
+  recorder.end_when_done(recorder.begin(group, {.kind = OpKind::kAllReduce, .sequence = 1}), pending);
+  EXPECT_EQ(recorder.in_flight().size(), 1u);
+  EXPECT_NE(recorder.status(0).last.find("in all_reduce #1, sum of dp"), std::string::npos);
+  pending->finish();
+  EXPECT_EQ(recorder.in_flight().size(), 0u);
+  EXPECT_NE(recorder.status(0).last.find("finished all_reduce #1 of dp"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace megalith::comm

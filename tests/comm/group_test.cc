@@ -251,6 +251,16 @@ TEST(Group, OfOneRankIsFree) {
   });
 }
 
+TEST(Group, ADroppedHandleDoesNotLookLikeAHang) {
+  testing::run_ranks(2, [](const Rank& r) {
+    at::Tensor tensor = at::ones({2});
+    { const Work dropped = r.world.world().all_reduce_async(tensor, ReduceOp::kSum, "dropped"); }
+    r.world.world().barrier();
+    EXPECT_TRUE(at::equal(tensor, at::full({2}, 2.0f)));
+    EXPECT_EQ(r.world.recent_operations().size(), 1u);  // the barrier; the other is only found done when somebody looks
+  });
+}
+
 TEST(Group, WrongArgumentsAreRefusedBeforeAnythingIsSent) {
   testing::run_ranks(2, [](const Rank& r) {
     const Group group = r.world.world();

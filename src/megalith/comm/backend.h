@@ -20,6 +20,8 @@ class PendingOp {
   virtual bool wait_for(std::chrono::milliseconds limit) = 0;
   // True when it is over, well or badly, without waiting.
   virtual bool done() = 0;
+  // True where wait_for only makes the current stream wait, so that the operation may still be under way after it.
+  virtual bool runs_behind() const { return false; }
   // Ends a wait_for() that another thread is in, with a CommError saying `reason`. Called from the watchdog.
   virtual void abort(const std::string& reason) = 0;
   // Group ranks known not to have arrived, where the backend can tell (threads of one process); empty otherwise.

@@ -85,6 +85,7 @@ class C10dPending : public PendingOp {
   }
 
   bool done() override { return work_->isCompleted(); }
+  bool runs_behind() const override { return !waits_on_host_; }
 
   void abort(const std::string& reason) override {
     {

@@ -140,8 +140,29 @@ void RankState::throw_if_over() {
   if (!over_.empty()) throw PeerFailure(fmt::format("rank {}: the run is over: {}", rank, over_));
 }
 
+void RankState::abort_if_over(PendingOp& pending) {
+  std::string reason;
+  {
+    std::lock_guard lock(mutex_);
+    reason = over_;
+  }
+  if (!reason.empty()) pending.abort(reason);
+}
+
 uint64_t GroupState::next_sequence(const Op& op) {
   return is_point_to_point(op.kind) ? ++transfers[{op.kind, op.peer}] : ++collectives;
+}
+
+Work::~Work() {
+  for (const Part& part : parts_) {
+    OpRecorder& recorder = group_->owner->recorder;
+    // Whether a transfer on the host is over is only known to who waits for it.
+    if (is_point_to_point(part.op.kind) && !part.pending->runs_behind()) {
+      recorder.end(part.record);
+    } else {
+      recorder.end_when_done(part.record, part.pending);
+    }
+  }
 }
 
 void Work::wait() {
@@ -156,7 +177,12 @@ void Work::wait() {
       throw_failed(*group_, part.op, error.what());
     }
     if (!finished) throw_timeout(*group_, part.op, part.pending->missing());
-    owner.recorder.end(part.record);
+    // On CUDA the stream waits, not the host: the operation may go on, and the watchdog keeps an eye on it.
+    if (part.pending->runs_behind()) {
+      owner.recorder.end_when_done(part.record, part.pending);
+    } else {
+      owner.recorder.end(part.record);
+    }
   }
 }
 
@@ -187,6 +213,7 @@ Work Group::start(Op op) const {
   if (!group.backend) group.backend = owner.connect(group);
   auto pending = group.backend->start(op);
   owner.recorder.started(record, pending);
+  owner.abort_if_over(*pending);
   work.parts_.push_back({std::move(pending), record, std::move(op)});
   return work;
 }
@@ -215,6 +242,7 @@ Work Group::start_transfers(const std::vector<Transfer>& transfers, const char* 
   auto pending = group.backend->start_batch(ops);
   for (size_t i = 0; i < ops.size(); ++i) {
     owner.recorder.started(records[i], pending[i]);
+    owner.abort_if_over(*pending[i]);
     work.parts_.push_back({std::move(pending[i]), records[i], std::move(ops[i])});
   }
   return work;

@@ -28,11 +28,14 @@ class PeerFailure : public CommError {
 class [[nodiscard]] Work {
  public:
   Work() = default;  // nothing to wait for: a group of one rank
+  ~Work();
+  Work(Work&&) = default;
+  Work& operator=(Work&&) = default;
   // Blocks until the operation is done; on CUDA the current stream waits instead of the host. Throws CommError when it
   // fails or exceeds the group's time limit; the message names the operation and the ranks that did not arrive. A
   // second call returns at once.
   void wait();
-  // True when wait() would not block.
+  // True when wait() would not block. (Gloo tells of a transfer only in wait(): false until then.)
   bool done() const;
 
  private:

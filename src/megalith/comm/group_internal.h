@@ -34,6 +34,8 @@ struct RankState {
   // Once the run is over, every operation fails with this reason instead of waiting for its limit.
   void end_run(const std::string& reason);
   void throw_if_over();
+  // For an operation that has just been started: end_run may have come before it was known to the recorder.
+  void abort_if_over(PendingOp& pending);
 
  private:
   std::mutex mutex_;

@@ -232,6 +232,7 @@ void Launcher::become_rank(int local_rank, int out, int err) {
 }
 
 void Launcher::serve_or_join_store() {
+  prepare_c10d();
   try {
     if (options_.node_rank == 0) {
       c10d::TCPStoreOptions store;

@@ -10,7 +10,8 @@ bool nccl_available() { return true; }
 
 std::unique_ptr<Backend> make_nccl_backend(const C10dGroup& group, const std::string& name) {
   const auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = group.timeout;
+  // NCCL's own watchdog ends the process without a word about the other ranks: ours comes first.
+  options->timeout = group.timeout + std::chrono::seconds(30);
   options->group_name = name;
   return wrap_c10d(c10::make_intrusive<c10d::ProcessGroupNCCL>(group.store, group.rank, group.size, options), false);
 }

@@ -41,12 +41,29 @@ void OpRecorder::started(uint64_t record, const std::shared_ptr<PendingOp>& pend
 
 void OpRecorder::end(uint64_t record) {
   std::lock_guard lock(mutex_);
+  if (const auto it = running_.find(record); it != running_.end()) finish(it);
+}
+
+void OpRecorder::end_when_done(uint64_t record, std::shared_ptr<PendingOp> pending) {
+  std::lock_guard lock(mutex_);
   const auto it = running_.find(record);
   if (it == running_.end()) return;
-  const InFlight& what = it->second;
+  it->second.kept = std::move(pending);
+  if (running_.size() > kKept) forget_done();
+}
+
+void OpRecorder::finish(std::map<uint64_t, InFlight>::iterator running) {
+  const InFlight& what = running->second;
   finished_.push_back({what.op.kind, what.op.label, what.op.sequence, what.group, what.begun, Clock::now()});
   if (finished_.size() > kKept) finished_.pop_front();
-  running_.erase(it);
+  running_.erase(running);
+}
+
+void OpRecorder::forget_done() {
+  for (auto it = running_.begin(); it != running_.end();) {
+    const auto current = it++;
+    if (current->second.kept && current->second.kept->done()) finish(current);
+  }
 }
 
 std::chrono::milliseconds OpRecorder::age(uint64_t record) const {
@@ -56,8 +73,9 @@ std::chrono::milliseconds OpRecorder::age(uint64_t record) const {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - it->second.begun);
 }
 
-RankStatus OpRecorder::status(int rank) const {
+RankStatus OpRecorder::status(int rank) {
   std::lock_guard lock(mutex_);
+  forget_done();
   RankStatus status;
   status.rank = rank;
   status.posted_at = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -78,8 +96,9 @@ RankStatus OpRecorder::status(int rank) const {
   return status;
 }
 
-std::vector<OpRecorder::InFlight> OpRecorder::in_flight() const {
+std::vector<OpRecorder::InFlight> OpRecorder::in_flight() {
   std::lock_guard lock(mutex_);
+  forget_done();
   std::vector<InFlight> list;
   for (const auto& [record, running] : running_) list.push_back(running);
   return list;

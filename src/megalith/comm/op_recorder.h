@@ -45,6 +45,7 @@ class OpRecorder {
     Op op;
     Clock::time_point begun;
     std::weak_ptr<PendingOp> pending;
+    std::shared_ptr<PendingOp> kept;  // set by end_when_done
   };
 
   // `group` outlives the recorder: World keeps every group it has made.
@@ -52,10 +53,12 @@ class OpRecorder {
   // Attaches what abort() needs; called once the backend has started the operation.
   void started(uint64_t record, const std::shared_ptr<PendingOp>& pending);
   void end(uint64_t record);
+  // Nobody waits for it any more (on the host), but it may still be under way: it counts as running until it is done.
+  void end_when_done(uint64_t record, std::shared_ptr<PendingOp> pending);
 
   std::chrono::milliseconds age(uint64_t record) const;
-  RankStatus status(int rank) const;
-  std::vector<InFlight> in_flight() const;
+  RankStatus status(int rank);
+  std::vector<InFlight> in_flight();
   // "12.3 s ago  all_reduce 'loss' #12 of tp: 0.2 ms", newest last; at most the last 64 operations.
   std::vector<std::string> recent() const;
 
@@ -67,6 +70,10 @@ class OpRecorder {
     const GroupInfo* group;
     Clock::time_point begun, ended;
   };
+
+  // Both require mutex_.
+  void finish(std::map<uint64_t, InFlight>::iterator running);
+  void forget_done();
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.

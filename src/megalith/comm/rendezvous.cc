@@ -15,7 +15,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -155,13 +157,6 @@ std::string interface_of(const std::string& address, int family, socklen_t lengt
   return name;
 }
 
-// c10d tells of every closed connection with a stack trace on stderr. Our own messages say it in a line.
-void quiet_c10d() {
-  constexpr int kFatal = 3;
-  if (env_string("TORCH_CPP_LOG_LEVEL") || env_string("MEGALITH_LOG_LEVEL") == "debug") return;
-  FLAGS_caffe2_log_level = kFatal;
-}
-
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 // One attempt to open a TCP connection; 0 or the errno.
@@ -228,6 +223,19 @@ std::string wait_for_listener(const std::string& host, int port, std::chrono::mi
 
 }  // namespace
 
+void prepare_c10d() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    // Its flight recorder is one for the process and not safe when two groups start operations at once, as they do here
+    // while they connect. Ours does its work. Whoever sets the variable keeps it.
+    setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+    // It tells of every closed connection with a stack trace on stderr. Our own messages say it in a line.
+    constexpr int kFatal = 3;
+    if (env_string("TORCH_CPP_LOG_LEVEL") || env_string("MEGALITH_LOG_LEVEL") == "debug") return;
+    FLAGS_caffe2_log_level = kFatal;
+  });
+}
+
 std::string first_slurm_host(const std::string& node_list) {
   const size_t end = node_list.find_first_of(",[");
   std::string host = node_list.substr(0, end);
@@ -276,7 +284,7 @@ std::optional<Route> route_to(const std::string& host, int port) {
 }
 
 c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& place, std::chrono::milliseconds timeout) {
-  quiet_c10d();
+  prepare_c10d();
   if (!place.hosts_store) {
     const std::string problem = wait_for_listener(place.master_addr, place.master_port, timeout);
     if (!problem.empty()) throw_no_store(place, timeout, problem);

@@ -48,6 +48,9 @@ struct Route {
 };
 std::optional<Route> route_to(const std::string& host, int port);
 
+// Settings of c10d itself, once a process, before anything of it is used. connect_store does it.
+void prepare_c10d();
+
 // Connects to (or serves) the store. Throws CommError naming host, port, the address it resolves to and the interface
 // used, and what to check, within `timeout`.
 c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& place, std::chrono::milliseconds timeout);

@@ -180,7 +180,7 @@ std::optional<std::string> StoreLink::overdue_operation() {
   const auto limit = state_->timeout + milliseconds(2000);
   for (const auto& running : state_->recorder.in_flight()) {
     if (std::chrono::steady_clock::now() - running.begun < limit) continue;
-    if (const auto pending = running.pending.lock(); pending && pending->done()) continue;
+    if (const auto pending = running.pending.lock(); pending && pending->done()) continue;  // not asked for yet
     TimeoutFacts facts;
     facts.world_rank = state_->rank;
     facts.group = *running.group;
