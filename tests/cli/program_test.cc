@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/expect.h"
 #include "tests/support/free_port.h"
 #include "tests/support/subprocess.h"
 
@@ -12,10 +13,6 @@ namespace {
 ProcessResult megalith(std::vector<std::string> words, const std::map<std::string, std::string>& env = {}) {
   words.insert(words.begin(), MEGALITH_PROGRAM);
   return run_process(words, env);
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in:\n" << text;
 }
 
 // Bad input: exit code 2, nothing on stdout, one message that names what is wrong.

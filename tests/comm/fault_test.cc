@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
 
 namespace megalith::comm {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::expect_contains;
 using testing::Rank;
 
 std::string error_of(const std::function<void()>& act) {
@@ -17,10 +19,6 @@ std::string error_of(const std::function<void()>& act) {
     return error.what();
   }
   return "";
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in:\n" << text;
 }
 
 TEST(Fault, ARankThatNeverEntersIsNamedWithItsLastWords) {

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/support/expect.h"
 #include "tests/support/free_port.h"
 #include "tests/support/subprocess.h"
 
@@ -31,10 +32,6 @@ Env rank_env(int rank, int size, int port) {
   return {{"RANK", std::to_string(rank)},       {"LOCAL_RANK", std::to_string(rank)},
           {"WORLD_SIZE", std::to_string(size)}, {"LOCAL_WORLD_SIZE", std::to_string(size)},
           {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(port)}};
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in:\n" << text;
 }
 
 void expect_failed_cleanly(const ProcessResult& result, int exit_code, double limit_s) {
