@@ -3,6 +3,8 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
 #include <chrono>
 #include <memory>
 #include <string>
@@ -11,8 +13,7 @@
 
 namespace c10d {
 class Backend;
-class Store;
-}  // namespace c10d
+}
 
 namespace megalith::comm {
 

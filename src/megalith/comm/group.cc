@@ -340,7 +340,7 @@ std::string Group::broadcast_bytes(const std::string& bytes, int root, const cha
   const at::Device device = state_->owner->device;
   at::Tensor length = at::full({1}, static_cast<int64_t>(bytes.size()), at::TensorOptions(at::kLong).device(device));
   broadcast(length, root, label);
-  const int64_t size_in_bytes = length.item<int64_t>();
+  const auto size_in_bytes = length.item<int64_t>();
   if (size_in_bytes == 0) return "";
   at::Tensor data = bytes_tensor(rank() == root ? bytes : "", size_in_bytes).to(device);
   broadcast(data, root, label);

@@ -52,7 +52,7 @@ class Variables {
     return static_cast<int>(value.value_or(0));
   }
 
-  std::string text(const char* name, std::optional<std::string> otherwise = std::nullopt) {
+  std::string text(const char* name, const std::optional<std::string>& otherwise = std::nullopt) {
     const auto value = read_(name);
     if (!value && !otherwise) problems_.push_back(fmt::format("{} is not set", name));
     return value ? *value : otherwise.value_or("");

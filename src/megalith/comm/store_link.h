@@ -4,6 +4,8 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -13,10 +15,6 @@
 
 #include "megalith/comm/group_internal.h"
 #include "megalith/comm/status_board.h"
-
-namespace c10d {
-class Store;
-}
 
 namespace megalith::comm {
 

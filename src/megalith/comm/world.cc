@@ -88,19 +88,19 @@ std::string resolve_backend(const std::string& requested, bool on_cuda, bool bui
                        " backend unset.");
     return name;
   }
-  static const std::map<std::string, std::string> kOthers{{"hccl", "the library of Ascend NPUs"},
-                                                          {"rccl", "the library of AMD GPUs"},
-                                                          {"mpi", "MPI, which libtorch is not built with"},
-                                                          {"ucc", "UCC, which libtorch is not built with"},
-                                                          {"xccl", "the library of Intel GPUs"},
-                                                          {"ccl", "the library of Intel CPUs and GPUs"},
-                                                          {"oneccl", "the library of Intel CPUs and GPUs"},
-                                                          {"cncl", "the library of Cambricon MLUs"},
-                                                          {"mccl", "the library of Moore Threads GPUs"},
-                                                          {"fake", "a stand-in without communication"}};
-  const auto known = kOthers.find(name);
+  static const std::map<std::string, std::string> others{{"hccl", "the library of Ascend NPUs"},
+                                                         {"rccl", "the library of AMD GPUs"},
+                                                         {"mpi", "MPI, which libtorch is not built with"},
+                                                         {"ucc", "UCC, which libtorch is not built with"},
+                                                         {"xccl", "the library of Intel GPUs"},
+                                                         {"ccl", "the library of Intel CPUs and GPUs"},
+                                                         {"oneccl", "the library of Intel CPUs and GPUs"},
+                                                         {"cncl", "the library of Cambricon MLUs"},
+                                                         {"mccl", "the library of Moore Threads GPUs"},
+                                                         {"fake", "a stand-in without communication"}};
+  const auto known = others.find(name);
   throw ConfigError(
-      known == kOthers.end()
+      known == others.end()
           ? fmt::format("backend \"{}\" is not known. Supported: nccl (CUDA), gloo (CPU).", requested)
           : fmt::format("backend {} ({}) is not supported. Supported: nccl (CUDA), gloo (CPU).", name, known->second));
 }

@@ -34,7 +34,7 @@ json yaml_to_json(const YAML::Node& node) {
     return array;
   }
   if (node.IsNull()) return nullptr;
-  const std::string text = node.Scalar();
+  const std::string& text = node.Scalar();
   if (node.Tag() == "!") return text;
   if (text == "true" || text == "false") return text == "true";
   if (const auto whole = parse_int(text)) return *whole;

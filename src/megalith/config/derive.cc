@@ -24,10 +24,10 @@ void derive_sequence_parallel(TrainingArguments& args, Warnings& warnings) {
   const bool has_experts = *parallel.ep > 1 || args.moe.num_experts.value_or(0) > 1;
   if (parallel.sequence_parallel && *parallel.tp <= 1) {
     parallel.sequence_parallel = false;
-    warnings.push_back("sequence_parallel is switched off: tensor_model_parallel_size is 1");
+    warnings.emplace_back("sequence_parallel is switched off: tensor_model_parallel_size is 1");
   } else if (!parallel.sequence_parallel && *parallel.tp > 1 && has_experts) {
     parallel.sequence_parallel = true;
-    warnings.push_back("sequence_parallel is switched on: experts with tensor_model_parallel_size > 1 need it");
+    warnings.emplace_back("sequence_parallel is switched on: experts with tensor_model_parallel_size > 1 need it");
   }
 }
 
@@ -47,7 +47,7 @@ void derive_virtual_stages(TrainingArguments& args, Warnings& warnings) {
     return;
   }
   if (pipeline.overlap_p2p_comm && *args.parallel.pp > 1)
-    warnings.push_back("overlap_p2p_comm is switched off: it needs virtual pipeline stages");
+    warnings.emplace_back("overlap_p2p_comm is switched off: it needs virtual pipeline stages");
   pipeline.overlap_p2p_comm = false;
   args.ddp.align_param_gather = false;
 }
@@ -71,7 +71,7 @@ void derive_precision(TrainingArguments& args, Warnings& warnings) {
   if (precision.bf16 && !precision.grad_reduce_in_bf16) precision.accumulate_allreduce_grads_in_fp32 = true;
   if (precision.fp16 && !precision.loss_scale && args.ddp.check_for_nan_in_loss_and_grad) {
     args.ddp.check_for_nan_in_loss_and_grad = false;
-    warnings.push_back(
+    warnings.emplace_back(
         "check_for_nan_in_loss_and_grad is switched off: dynamic loss scaling handles overflows of fp16");
   }
   if (args.optimizer.optim == HfOptimizer::kSgd) args.optimizer.optimizer = OptimizerKind::kSgd;
@@ -84,7 +84,7 @@ void derive_experts(TrainingArguments& args, Warnings& warnings) {
   if (args.pipeline.variable_seq_lengths && args.moe.token_dispatcher == TokenDispatcher::kAllGather) {
     args.moe.token_dispatcher = TokenDispatcher::kAllToAll;
     if (args.moe.num_experts)
-      warnings.push_back("moe_token_dispatcher_type is alltoall: allgather cannot take variable_seq_lengths");
+      warnings.emplace_back("moe_token_dispatcher_type is alltoall: allgather cannot take variable_seq_lengths");
   }
 }
 
@@ -112,7 +112,7 @@ void derive_run(TrainingArguments& args, Warnings& warnings) {
   if (eval.strategy != Interval::kNo) run.do_eval = true;
   if (!run.do_train && !run.do_eval) {
     run.do_train = true;
-    warnings.push_back("neither do_train nor do_eval is given: training");
+    warnings.emplace_back("neither do_train nor do_eval is given: training");
   }
   if (eval.strategy == Interval::kSteps && eval.steps.value_or(0) == 0) eval.steps = args.logging.steps;
   if (eval.load_best_model_at_end && !eval.metric_for_best_model) eval.metric_for_best_model = "loss";
@@ -134,7 +134,7 @@ void derive_data(TrainingArguments& args, Warnings& warnings) {
   IndexedDataConfig& indexed = args.indexed;
   if (!indexed.data_path.empty() && !indexed.split) {
     indexed.split = "969, 30, 1";
-    warnings.push_back("split is \"969, 30, 1\": it was not given");
+    warnings.emplace_back("split is \"969, 30, 1\": it was not given");
   }
 }
 
@@ -154,7 +154,7 @@ void derive_output(TrainingArguments& args, Warnings& warnings) {
   args.logging.report_to = services.empty() ? std::vector<std::string>{"none"} : services;
   if (args.checkpoint.async_save && !args.checkpoint.use_persistent_worker) {
     args.checkpoint.async_save = false;
-    warnings.push_back("async_save is switched off: it needs use_persistent_ckpt_worker");
+    warnings.emplace_back("async_save is switched off: it needs use_persistent_ckpt_worker");
   }
 }
 

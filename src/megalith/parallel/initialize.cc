@@ -20,13 +20,13 @@ std::string backend_name(const config::TrainingArguments& args) {
 // The device of a local rank: the GPU of that index where there are GPUs and they are wanted.
 at::Device choose_device(const config::TrainingArguments& args, int local_rank) {
   if (args.comm.use_cpu || !comm::nccl_available() || !at::hasCUDA()) return at::kCPU;
-  const auto devices = static_cast<int>(at::detail::getCUDAHooks().deviceCount());
+  const c10::DeviceIndex devices = at::detail::getCUDAHooks().deviceCount();
   if (devices == 0) return at::kCPU;
   check<ConfigError>(
       local_rank < devices || backend_name(args) == "gloo",
       "LOCAL_RANK is {} but this machine has {} GPU{}: start no more ranks than GPUs, or run several on one GPU"
       " with --ddp_backend gloo",
-      local_rank, devices, devices == 1 ? "" : "s");
+      local_rank, int{devices}, devices == 1 ? "" : "s");
   return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % devices)};
 }
 
@@ -43,7 +43,7 @@ Runtime::~Runtime() = default;
 void Runtime::connect(const config::TrainingArguments& args, std::function<void(const std::string&)> on_stuck) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
   // Impossible sizes are found here, on every rank, before any of them waits for another.
-  layout::RankGrid(config::grid_shape(args, place.world_size));
+  [[maybe_unused]] const layout::RankGrid possible(config::grid_shape(args, place.world_size));
   device_ = choose_device(args, place.local_rank);
 
   comm::WorldOptions options;
