@@ -47,6 +47,8 @@ TEST(Program, BadOptionsAreRefusedBeforeAnyWork) {
   expect_refused(megalith({"train", "--nproc", "0"}), "--nproc is 0");
   expect_refused(megalith({"doctor", "--nproc", "4", "--tp", "3"}), "does not divide world_size 4");
   expect_refused(megalith({"doctor", "--nproc", "2", "--seed", "-5"}), "seed");
+  expect_refused(megalith({"doctor", "--nproc", "2", "--use_cpu", "--log_dir", "/dev/null/logs"}),
+                 "--log_dir /dev/null/logs cannot be made");
   expect_refused(megalith({"doctor", "--nproc", "2", "--ddp_backend", "hccl"}), "hccl");
   expect_refused(megalith({"doctor", "--nproc", "2", "--ddp_backend", "nccl", "--use_cpu"}), "nccl");
   expect_refused(megalith({"preview", "groups", "--world-size", "12", "--tp", "4", "--pp", "2"}),

@@ -74,6 +74,19 @@ TEST(ParallelContext, VirtualStagesDecideFirstAndLast) {
   });
 }
 
+// Two layouts of one world may not share a connection by accident, whatever their names and ends have in common.
+TEST(ParallelContext, GroupsOfOtherRanksAreOtherGroups) {
+  testing::run_ranks(8, [](const Rank& r) {
+    const std::vector<int> one = r.rank % 2 == 0 ? std::vector{0, 2, 4, 6} : std::vector{1, 3, 5, 7};
+    at::Tensor first = at::full({1}, r.rank, at::kLong), second = first.clone();
+    r.world.group("g", one).all_reduce(first);
+    if (r.rank == 0 || r.rank == 6 || r.rank == 1 || r.rank == 4)
+      r.world.group("g", {0, 1, 4, 6}).all_reduce(second);  // begins, ends and counts like {0, 2, 4, 6}
+    EXPECT_EQ(first.item<int64_t>(), r.rank % 2 == 0 ? 12 : 16);
+    EXPECT_EQ(second.item<int64_t>(), r.rank == 0 || r.rank == 6 || r.rank == 1 || r.rank == 4 ? 11 : r.rank);
+  });
+}
+
 TEST(ParallelContext, AWrongWorldSizeIsABug) {
   testing::run_ranks(2, [](const Rank& r) {
     EXPECT_THROW(ParallelContext(r.world, layout::RankGrid({.world_size = 4})), InternalError);

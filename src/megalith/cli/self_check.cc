@@ -88,10 +88,11 @@ struct Timing {
 };
 
 std::string ranks_text(const std::vector<std::vector<int>>& groups, size_t limit) {
-  std::string text;
-  for (size_t i = 0; i < std::min(limit, groups.size()); ++i) text += fmt::format("[{}] ", fmt::join(groups[i], ","));
-  if (groups.size() > limit) text += fmt::format("… ({} groups)", groups.size());
-  return text;
+  std::vector<std::string> words;
+  for (size_t i = 0; i < std::min(limit, groups.size()); ++i)
+    words.push_back(fmt::format("[{}]", fmt::join(groups[i], ",")));
+  if (groups.size() > limit) words.push_back(fmt::format("… ({} groups)", groups.size()));
+  return fmt::format("{}", fmt::join(words, " "));
 }
 
 void print_json(const parallel::ParallelContext& context, const std::vector<Timing>& timings, double seconds) {

@@ -95,18 +95,9 @@ at::Tensor bytes_tensor(const std::string& bytes, int64_t size) {
   return tensor;
 }
 
-// `missing`: group ranks known to be absent; empty: the board tells.
-[[noreturn]] void throw_timeout(GroupState& group, const Op& op, const std::vector<int>& missing = {}) {
+[[noreturn]] void throw_timeout(const GroupState& group, const Op& op, const std::vector<int>& missing = {}) {
   RankState& owner = *group.owner;
-  TimeoutFacts facts;
-  facts.world_rank = owner.rank;
-  facts.group = group;
-  facts.op = op;
-  facts.limit = owner.timeout;
-  for (int member : missing) facts.missing.push_back(group.ranks.at(static_cast<size_t>(member)));
-  if (owner.board) facts.status = owner.board->read(group.ranks);
-  facts.now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const std::string message = describe_timeout(facts);
+  const std::string message = owner.timeout_message(group, op, missing);
   if (owner.board) owner.board->report_failure({owner.rank, message});
   owner.end_run(message);
   throw CommError(message);
@@ -133,6 +124,18 @@ void RankState::end_run(const std::string& reason) {
   }
   for (const auto& running : recorder.in_flight())
     if (const auto pending = running.pending.lock()) pending->abort(reason);
+}
+
+std::string RankState::timeout_message(const GroupInfo& group, const Op& op, const std::vector<int>& missing) const {
+  TimeoutFacts facts;
+  facts.world_rank = rank;
+  facts.group = group;
+  facts.op = op;
+  facts.limit = timeout;
+  for (int member : missing) facts.missing.push_back(group.ranks.at(static_cast<size_t>(member)));
+  if (board) facts.status = board->read(group.ranks);
+  facts.now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return describe_timeout(facts);
 }
 
 void RankState::throw_if_over() {

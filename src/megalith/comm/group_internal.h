@@ -34,6 +34,9 @@ struct RankState {
   // Once the run is over, every operation fails with this reason instead of waiting for its limit.
   void end_run(const std::string& reason);
   void throw_if_over();
+  // The message for an operation past its limit, with what the board knows. `missing`: group ranks that the backend
+  // knows to be absent; empty: the board tells.
+  std::string timeout_message(const GroupInfo& group, const Op& op, const std::vector<int>& missing = {}) const;
   // For an operation that has just been started: end_run may have come before it was known to the recorder.
   void abort_if_over(PendingOp& pending);
 

@@ -125,6 +125,7 @@ class Launcher {
 
   const LaunchOptions& options_;
   const std::function<int()>& rank_main_;
+  const pid_t launcher_pid_ = getpid();
   int port_ = 0;
   int listen_fd_ = -1;
   int signal_fd_ = -1;
@@ -145,7 +146,11 @@ int Launcher::run() {
   } else {
     port_ = options_.master_port;
   }
-  if (!options_.log_dir.empty()) std::filesystem::create_directories(options_.log_dir);
+  if (!options_.log_dir.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options_.log_dir, error);
+    check<ConfigError>(!error, "--log_dir {} cannot be made: {}", options_.log_dir, error.message());
+  }
 
   // Signals are read from a descriptor, so that nothing happens in a handler. Children take the old mask back.
   const sigset_t watched = watched_signals();
@@ -153,9 +158,15 @@ int Launcher::run() {
   signal_fd_ = signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC);
   std::fflush(nullptr);
   children_.reserve(static_cast<size_t>(options_.nproc));
-  for (int local_rank = 0; local_rank < options_.nproc; ++local_rank) start(local_rank);
-
-  serve_or_join_store();  // makes threads: only now
+  try {
+    for (int local_rank = 0; local_rank < options_.nproc; ++local_rank) start(local_rank);
+    serve_or_join_store();  // makes threads: only now
+  } catch (...) {
+    for (const Child& child : children_) kill(child.pid, SIGKILL);
+    for (const Child& child : children_) waitpid(child.pid, nullptr, 0);
+    pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+    throw;
+  }
   loop();
   wait_for_other_machines();
   report();
@@ -199,9 +210,8 @@ void Launcher::start(int local_rank) {
 
 void Launcher::become_rank(int local_rank, int out, int err) {
   // Goes with the launcher, however that ends. (Should it have ended already, the parent is another process by now.)
-  const pid_t launcher = getppid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != launcher) _exit(1);
+  if (getppid() != launcher_pid_) _exit(1);
   setpgid(0, 0);  // a Ctrl-C reaches the launcher alone, which passes it on once
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
@@ -233,25 +243,19 @@ void Launcher::become_rank(int local_rank, int out, int err) {
 
 void Launcher::serve_or_join_store() {
   prepare_c10d();
-  try {
-    if (options_.node_rank == 0) {
-      c10d::TCPStoreOptions store;
-      store.port = static_cast<uint16_t>(port_);
-      store.isServer = true;
-      store.waitWorkers = false;
-      store.masterListenFd = listen_fd_;
-      store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store);
-    } else {
-      Rendezvous place;
-      place.rank = options_.node_rank * options_.nproc;
-      place.master_addr = options_.master_addr;
-      place.master_port = port_;
-      store_ = connect_store(place, std::chrono::seconds(60));
-    }
-  } catch (...) {
-    for (const Child& child : children_) kill(child.pid, SIGKILL);
-    for (const Child& child : children_) waitpid(child.pid, nullptr, 0);
-    throw;
+  if (options_.node_rank == 0) {
+    c10d::TCPStoreOptions store;
+    store.port = static_cast<uint16_t>(port_);
+    store.isServer = true;
+    store.waitWorkers = false;
+    store.masterListenFd = listen_fd_;
+    store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store);
+  } else {
+    Rendezvous place;
+    place.rank = options_.node_rank * options_.nproc;
+    place.master_addr = options_.master_addr;
+    place.master_port = port_;
+    store_ = connect_store(place, std::chrono::seconds(60));
   }
 }
 
@@ -384,7 +388,10 @@ void Launcher::say(const std::string& text) const { fmt::print(stderr, "megalith
 void Launcher::report() const {
   if (ended_by_signal_ != 0) return say(fmt::format("ended by {}", signal_name(ended_by_signal_)));
   if (!first_) return;
-  if (!first_status_) return say(fmt::format("another machine failed first: {}", first_->reason));
+  if (!first_status_) {
+    const bool ours = std::ranges::find(children_, first_->rank, &Child::rank) != children_.end();
+    return say(fmt::format("{}{}", ours ? "" : "another machine failed first: ", first_->reason));
+  }
   std::string text = fmt::format("rank {} {}", first_->rank, describe_exit(*first_status_));
   if (children_.size() > 1) text += "; it was the first to fail, the others were ended";
   size_t muted = 0;

@@ -17,7 +17,7 @@ namespace megalith::comm {
 
 // Which ranks a group has and how it is called.
 struct GroupInfo {
-  std::string id;  // equal on all members, unique among the groups of a run: "tp:0,1,2,3"
+  std::string id;  // equal on all members, unique among the groups of a run
   std::string name;
   std::vector<int> ranks;  // world ranks, by group rank
   int rank = 0;            // this rank's place

@@ -7,7 +7,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/comm/diagnosis.h"
 
 namespace megalith::comm {
 
@@ -25,8 +24,6 @@ milliseconds beat(int world_size) { return milliseconds(500) + milliseconds(worl
 constexpr const char* kFailureKey = "megalith/failure";
 
 constexpr const char* kStoreGone = "the store is gone: the launcher, or the rank that served it, has ended";
-
-double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 std::string status_key(int rank) { return fmt::format("status/{}", rank); }
 
@@ -181,14 +178,7 @@ std::optional<std::string> StoreLink::overdue_operation() {
   for (const auto& running : state_->recorder.in_flight()) {
     if (std::chrono::steady_clock::now() - running.begun < limit) continue;
     if (const auto pending = running.pending.lock(); pending && pending->done()) continue;  // not asked for yet
-    TimeoutFacts facts;
-    facts.world_rank = state_->rank;
-    facts.group = *running.group;
-    facts.op = running.op;
-    facts.limit = state_->timeout;
-    facts.status = read(facts.group.ranks);
-    facts.now = now();
-    const std::string message = describe_timeout(facts);
+    const std::string message = state_->timeout_message(*running.group, running.op);
     report_failure({state_->rank, message});
     return message;
   }

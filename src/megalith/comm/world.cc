@@ -73,6 +73,32 @@ std::shared_ptr<RankState> make_state(int rank, int size, const WorldOptions& op
   return state;
 }
 
+// Short, since it is part of every key of the group and of every rank's status: "tp:0-3:4:91b1c02f6f0f0d83".
+std::string group_id(const std::string& name, const std::vector<int>& ranks) {
+  const std::string_view bytes(reinterpret_cast<const char*>(ranks.data()), ranks.size() * sizeof(int));
+  return ranks.empty()
+             ? name
+             : fmt::format("{}:{}-{}:{}:{:016x}", name, ranks.front(), ranks.back(), ranks.size(), fnv1a64(bytes));
+}
+
+std::shared_ptr<GroupState> make_group(const std::string& id, const std::string& name, const std::vector<int>& ranks,
+                                       const std::shared_ptr<RankState>& owner) {
+  const std::string members = list_in_words(ranks);
+  check(std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end(),
+        "group {}: the ranks {} do not ascend", name, members);
+  const auto own = std::ranges::find(ranks, owner->rank);
+  check(own != ranks.end(), "group {}: rank {} is not one of its ranks {}", name, owner->rank, members);
+  check(ranks.front() >= 0 && ranks.back() < owner->size, "group {}: ranks {} of a world of {}", name, members,
+        owner->size);
+  auto state = std::make_shared<GroupState>();
+  state->id = id;
+  state->name = name;
+  state->ranks = ranks;
+  state->rank = static_cast<int>(own - ranks.begin());
+  state->owner = owner;
+  return state;
+}
+
 }  // namespace
 
 std::string resolve_backend(const std::string& requested, bool on_cuda, bool built_with_nccl) {
@@ -178,23 +204,10 @@ int World::size() const { return state_->size; }
 Group World::world() { return group("world", all_ranks(size())); }
 
 Group World::group(const std::string& name, const std::vector<int>& ranks) {
-  check(std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end(),
-        "group {}: the ranks {} do not ascend", name, list_in_words(ranks));
-  const auto own = std::ranges::find(ranks, rank());
-  check(own != ranks.end(), "group {}: rank {} is not one of its ranks {}", name, rank(), list_in_words(ranks));
-  check(ranks.front() >= 0 && ranks.back() < size(), "group {}: ranks {} of a world of {}", name, list_in_words(ranks),
-        size());
-  const std::string id = fmt::format("{}:{}", name, fmt::join(ranks, ","));
-  std::shared_ptr<GroupState>& state = groups_[id];
-  if (!state) {
-    state = std::make_shared<GroupState>();
-    state->id = id;
-    state->name = name;
-    state->ranks = ranks;
-    state->rank = static_cast<int>(own - ranks.begin());
-    state->owner = state_;
-  }
-  return Group(state);
+  const std::string id = group_id(name, ranks);
+  auto found = groups_.find(id);
+  if (found == groups_.end()) found = groups_.emplace(id, make_group(id, name, ranks, state_)).first;
+  return Group(found->second);
 }
 
 int World::connected_groups() const {

@@ -12,18 +12,13 @@ namespace megalith::parallel {
 
 namespace {
 
-std::string backend_name(const config::TrainingArguments& args) {
-  if (!args.comm.backend) return "";
-  return *args.comm.backend == config::CommBackend::kNccl ? "nccl" : "gloo";
-}
-
 // The device of a local rank: the GPU of that index where there are GPUs and they are wanted.
 at::Device choose_device(const config::TrainingArguments& args, int local_rank) {
   if (args.comm.use_cpu || !comm::nccl_available() || !at::hasCUDA()) return at::kCPU;
   const c10::DeviceIndex devices = at::detail::getCUDAHooks().deviceCount();
   if (devices == 0) return at::kCPU;
   check<ConfigError>(
-      local_rank < devices || backend_name(args) == "gloo",
+      local_rank < devices || args.comm.backend == config::CommBackend::kGloo,
       "LOCAL_RANK is {} but this machine has {} GPU{}: start no more ranks than GPUs, or run several on one GPU"
       " with --ddp_backend gloo",
       local_rank, int{devices}, devices == 1 ? "" : "s");
@@ -47,7 +42,7 @@ void Runtime::connect(const config::TrainingArguments& args, std::function<void(
   device_ = choose_device(args, place.local_rank);
 
   comm::WorldOptions options;
-  options.backend = backend_name(args);
+  options.backend = config::comm_backend(args, device_.is_cuda()) == config::CommBackend::kNccl ? "nccl" : "gloo";
   options.device = device_;
   options.timeout = std::chrono::seconds(config::comm_timeout_s(args));
   options.debug = env_flag("MEGALITH_COMM_DEBUG");

@@ -14,10 +14,12 @@ ParallelContext::ParallelContext(comm::World& world, layout::RankGrid grid, at::
 }
 
 comm::Group ParallelContext::group(GroupKind kind) const {
+  const auto known = groups_.find(kind);
+  if (known != groups_.end()) return known->second;
   std::vector<int> ranks = grid_.group_of(kind, rank());
   check(!ranks.empty(), "rank {} is in no {} group", rank(), layout::name(kind));
   std::ranges::sort(ranks);
-  return world_.group(std::string(layout::name(kind)), ranks);
+  return groups_.emplace(kind, world_.group(std::string(layout::name(kind)), ranks)).first->second;
 }
 
 bool ParallelContext::in_group(GroupKind kind) const { return grid_.group_rank(kind, rank()).has_value(); }

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
+#include <map>
 #include <optional>
 
 #include "megalith/comm/world.h"
@@ -56,6 +56,7 @@ class ParallelContext {
   const layout::RankPlace place_;
   const at::Device device_;
   RngTracker rng_;
+  mutable std::map<layout::GroupKind, comm::Group> groups_;  // those asked for so far
 };
 
 }  // namespace megalith::parallel
