@@ -72,12 +72,10 @@ missing_packages() {
   have ninja || echo ninja-build
   header_found fmt/core.h || echo libfmt-dev
   header_found spdlog/spdlog.h || echo libspdlog-dev
-  header_found CLI/CLI.hpp || echo libcli11-dev
   header_found yaml-cpp/yaml.h || echo libyaml-cpp-dev
   header_found nlohmann/json.hpp || echo nlohmann-json3-dev
   header_found gtest/gtest.h || echo libgtest-dev
   header_found gmock/gmock.h || echo libgmock-dev
-  header_found benchmark/benchmark.h || echo libbenchmark-dev
   if [ "$fetch" = yes ]; then
     pip_found || echo python3-pip
     have unzip || echo unzip
