@@ -2,6 +2,7 @@
 #
 #   CXX=…                  another compiler than the GCC that is found
 #   TORCH_DIR=…            another libtorch (a `torch` folder); see scripts/setup.sh for more
+#   FUZZ_SECONDS=…         for fuzz: how long each fuzzer runs (default 60)
 #   PRESET=…               for build, demo and bench: another preset of CMakePresets.json
 
 SHELL := /bin/bash
@@ -21,8 +22,8 @@ SANITIZED := -LE '^(long|package|tree)$$'
 
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
-.PHONY: help setup setup-all build demo test test-all test-release-all test-asan test-tsan test-clang lint format docs \
-        bench package clean distclean
+.PHONY: help setup setup-all build demo test test-all test-release-all test-asan test-tsan test-clang lint fuzz format \
+        docs bench package clean distclean
 
 help:          ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -44,7 +45,7 @@ test: setup    ## GCC release and every test but the long ones
 	@scripts/build.sh release
 	@scripts/run_tests.sh build/release $(QUICK)
 
-test-all: test-asan test-tsan test-clang lint test-release-all ## test, sanitizers, Clang, clang-tidy and the long tests
+test-all: test-asan test-tsan test-clang lint fuzz test-release-all ## test, sanitizers, Clang, clang-tidy, fuzzers, long tests
 
 test-release-all: setup-all
 	@scripts/build.sh release
@@ -66,7 +67,11 @@ lint: setup-all ## clang-tidy over src
 	@scripts/build.sh tidy --configure-only
 	@scripts/lint.sh build/tidy
 
-format: setup  ## clang-format over src, tests and bench, in place
+fuzz: setup-all ## libFuzzer on what reads other people's files, FUZZ_SECONDS each
+	@scripts/build.sh fuzz fuzzers
+	@scripts/fuzz.sh build/fuzz
+
+format: setup  ## clang-format over src, tests, bench and fuzz, in place
 	@scripts/format.sh --fix
 
 docs: setup    ## the pages that are made from code: docs/options.md

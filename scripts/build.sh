@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # build.sh PRESET [--configure-only] [targets…]: configures build/PRESET when its settings changed, then builds.
 #
-# GCC builds every preset but `clang` and `tidy`, unless CXX names a compiler. CI=true makes warnings errors; without it
+# GCC builds every preset but `clang`, `tidy` and `fuzz`, unless CXX names a compiler. CI=true makes warnings errors; without it
 # they are errors only with the compilers that CI has (cmake/CompilerSettings.cmake), so that a newer compiler's new
 # warning does not stop a user. With CI's compiler both give the same command lines: nothing is compiled twice.
 set -euo pipefail
@@ -16,7 +16,7 @@ targets=()
 [ $# -eq 0 ] || targets=(--target "$@")
 
 kind=gcc
-case $preset in clang|tidy) kind=clang; unset CXX ;; esac
+case $preset in clang|tidy|fuzz) kind=clang; unset CXX ;; esac
 cxx=${CXX:-$("$root/scripts/find_compiler.sh" $kind)} || { echo "build: no $kind; run make setup" >&2; exit 2; }
 werror=AUTO
 [ "${CI:-}" != true ] || werror=ON

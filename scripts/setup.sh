@@ -53,6 +53,13 @@ header_found() {
 }
 gcc_found() { "$root/scripts/find_compiler.sh" gcc >/dev/null; }
 clang_found() { "$root/scripts/find_compiler.sh" clang >/dev/null; }
+# The runtime of that Clang's sanitizers and fuzzer: a package of its own in some distributions.
+clang_runtime_found() {
+  local clang
+  clang=$("$root/scripts/find_compiler.sh" clang) || return 1
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+    "$clang" -x c++ -fsanitize=fuzzer,address - -o "$work/fuzzer" 2>/dev/null
+}
 cmake_found() {
   have cmake && version_at_least "$(cmake --version | sed -n '1s/[^0-9]*//p')" $cmake_oldest
 }
@@ -68,6 +75,7 @@ pip_found() {
 missing_packages() {
   if [ -z "${CXX:-}" ]; then gcc_found || echo g++; fi
   [ $want_all = no ] || clang_found || echo clang-16
+  [ $want_all = no ] || clang_runtime_found || echo libclang-rt-16-dev
   have cmake || echo cmake
   have ninja || echo ninja-build
   header_found fmt/core.h || echo libfmt-dev
@@ -96,6 +104,12 @@ choose_package() {
       for package in clang-{16..22}; do
         if apt-cache policy $package 2>/dev/null | grep -q 'Candidate: *[0-9]'; then echo $package; return; fi
       done ;;
+    libclang-rt-16-dev)
+      # Of the Clang that is there, or that is about to be installed.
+      package=$("$root/scripts/find_compiler.sh" clang) && package=clang-$("$package" -dumpversion) || package=$(choose_package clang-16)
+      package=${package#clang-}
+      echo "libclang-rt-${package%%.*}-dev"
+      return ;;
   esac
   echo "$1"
 }

@@ -47,6 +47,9 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> table{
       {"train", "fine-tune or pre-train; options of ROLL, HF and LLaMA-Factory", run_train},
       {"pretrain", "pre-train; options of Megatron-LM", run_pretrain},
+      {"convert", "a checkpoint into another number format, shard size or vocabulary", run_convert},
+      {"score", "losses and logits of given tokens", run_score},
+      {"generate", "continue a prompt", run_generate},
       {"preview", "groups, layers or batch of a layout; needs no GPU, no model, no ranks", run_preview},
       {"doctor", "devices, backends, libraries; with --nproc N a check of all collectives", run_doctor},
   };

@@ -143,6 +143,9 @@ class WordReader {
       problems_.push_back(fmt::format("{} needs a value: {}", given, option.help));
     } else if (auto* const* text = std::get_if<std::optional<std::string>*>(&option.target)) {
       **text = *value;
+    } else if (auto* const* real = std::get_if<std::optional<double>*>(&option.target)) {
+      **real = parse_double(*value);
+      if (!**real) problems_.push_back(fmt::format("{} = {}: expected {}", given, *value, type_hint(ValueType::kFloat)));
     } else if (const auto number = parse_int(*value)) {
       *std::get<std::optional<int64_t>*>(option.target) = number;
     } else {

@@ -24,7 +24,7 @@ namespace megalith::config {
 struct CommandOption {
   std::string name;  // with underscores
   std::string help;
-  std::variant<bool*, std::optional<int64_t>*, std::optional<std::string>*> target;
+  std::variant<bool*, std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*> target;
 };
 
 struct ParseResult {

@@ -97,7 +97,12 @@ void RngTracker::add(std::string_view name, int64_t seed) {
 
 RngTracker::Fork RngTracker::fork(std::string_view name) { return Fork(*this, std::string(name)); }
 
+RngTracker::Fork RngTracker::fork_if(bool condition, std::string_view name) {
+  return Fork(*this, condition ? std::string(name) : std::string());
+}
+
 RngTracker::Fork::Fork(RngTracker& tracker, std::string name) : tracker_(tracker), name_(std::move(name)) {
+  if (name_.empty()) return;  // fork_if(false)
   const auto stream = tracker_.streams_.find(name_);
   check(stream != tracker_.streams_.end(), "random stream {} was not added", name_);
   const std::string innermost = tracker_.active_.empty() ? "" : tracker_.active_.back();
@@ -112,6 +117,7 @@ RngTracker::Fork::Fork(RngTracker& tracker, std::string name) : tracker_(tracker
 }
 
 RngTracker::Fork::~Fork() {
+  if (name_.empty()) return;
   tracker_.active_.pop_back();
   if (!outer_state_.defined()) return;
   tracker_.streams_[name_] = tracker_.device_generator_.get_state();

@@ -71,6 +71,8 @@ class RngTracker {
   };
   // Throws InternalError for a name that was not added.
   Fork fork(std::string_view name = kModelParallelRng);
+  // A fork when the condition holds; otherwise an object that changes nothing.
+  Fork fork_if(bool condition, std::string_view name = kModelParallelRng);
 
   // Copies of the states of the named streams; set_states replaces them all.
   std::map<std::string, at::Tensor> states() const;

@@ -1,0 +1,16 @@
+// What the fuzzers call. Each takes any bytes and returns: DataError is the answer to bad input, and anything else that
+// is thrown, or a broken promise of the code under test (InternalError), is a finding. The tests of `hf` run them, too,
+// over the corpus and over mutations of it.
+#pragma once
+
+#include <string_view>
+
+namespace megalith::fuzz {
+
+// First line: the number of bytes of data, in decimal; the rest: the header.
+void safetensors_header(std::string_view input);
+
+// A config.json.
+void json_config(std::string_view input);
+
+}  // namespace megalith::fuzz

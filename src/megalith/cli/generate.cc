@@ -1,0 +1,147 @@
+// `megalith generate`: continues prompts and streams the text.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/cli/model_command.h"
+#include "megalith/model/generate.h"
+#include "megalith/tokenizer/tokenizer.h"
+
+namespace megalith::cli {
+
+namespace {
+
+constexpr const char* kUsage = R"(megalith generate --model MODEL (--prompt TEXT | --input FILE) [options]
+
+Continues a prompt and prints the text as it comes.
+
+  --model MODEL          folder, or a hub name that has been downloaded
+  --prompt TEXT          the text to continue
+  --input FILE           a prompt a line, each a JSON string (or, with --ids, a JSON array of ids); - is stdin
+  --ids                  prompts and results are token ids; needs no tokenizer
+  --max_new_tokens N     at most so many tokens (default 128)
+  --temperature X        0: always the likeliest token (default)
+  --top_k N, --top_p X   only the N likeliest tokens; only those that together have probability X
+  --seed N               of the drawing
+  --json                 a JSON object a prompt instead of a stream: {"prompt","text","ids"}
+  --nproc N --tp N       ranks of this machine that share the model
+  --bf16 | --fp16        number format (default fp32)
+)";
+
+using nlohmann::ordered_json;
+
+struct Prompt {
+  ordered_json given;  // as it was written
+  std::vector<int64_t> ids;
+};
+
+std::vector<int64_t> encode(const tokenizer::Tokenizer& tokenizer, const std::string& text) {
+  const auto ids = tokenizer.encode(text, {.add_special_tokens = true});
+  return {ids.begin(), ids.end()};
+}
+
+// Each line of the input, or the one prompt of the command line.
+std::vector<ordered_json> read_prompts(const std::optional<std::string>& prompt,
+                                       const std::optional<std::string>& input, bool as_ids) {
+  check<ConfigError>(prompt.has_value() != input.has_value(), "give either --prompt TEXT or --input FILE");
+  const char* const expected = as_ids ? "a JSON array of token ids" : "a JSON string";
+  const auto parse = [&](const std::string& text, const std::string& where) {
+    ordered_json value = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+    bool good = as_ids ? value.is_array() : value.is_string();
+    if (as_ids && good)
+      for (const auto& id : value) good = good && id.is_number_integer();
+    check<DataError>(good, "{}: expected {}", where, expected);
+    return value;
+  };
+  if (prompt) return {as_ids ? parse(*prompt, "--prompt") : ordered_json(*prompt)};
+  std::ifstream file;
+  if (*input != "-") {
+    file.open(*input);
+    check<DataError>(file.good(), "cannot read {}", *input);
+  }
+  std::istream& lines = *input == "-" ? std::cin : file;
+  std::vector<ordered_json> prompts;
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number)
+    if (!line.empty()) prompts.push_back(parse(line, fmt::format("{}, line {}", *input, number)));
+  check<DataError>(!prompts.empty(), "{} holds no prompt", *input);
+  return prompts;
+}
+
+void put(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// One prompt: streamed on the first rank, or one JSON line at its end.
+void answer(const model::VirtualModels& models, const Prompt& prompt, const model::SamplingOptions& sampling,
+            const tokenizer::Tokenizer* tokenizer, bool json) {
+  const bool speaks = models.context().rank() == 0;
+  std::optional<tokenizer::Tokenizer::StreamDecoder> stream;
+  if (tokenizer) stream.emplace(*tokenizer, tokenizer::DecodeOptions{.skip_special_tokens = true});
+  std::string text;
+  const auto on_token = [&](int64_t id) {
+    const std::string piece = stream ? stream->push(static_cast<int32_t>(id)) : fmt::format("{} ", id);
+    text += piece;
+    if (speaks && !json) put(piece);
+    return true;
+  };
+  const auto ids = model::generate(models, prompt.ids, sampling, on_token);
+  const std::string rest = stream ? stream->finish() : "";
+  if (!speaks) return;
+  if (!json) return put(rest + "\n");
+  ordered_json line{{"prompt", prompt.given}};
+  if (tokenizer) line["text"] = text + rest;
+  line["ids"] = ids;
+  put(line.dump() + "\n");
+}
+
+}  // namespace
+
+int run_generate(Words words) {
+  ModelCommand command;
+  std::optional<std::string> prompt, input;
+  std::optional<int64_t> max_new_tokens, top_k;
+  std::optional<double> temperature, top_p;
+  bool as_ids = false, json = false;
+  const bool go = command.parse(words,
+                                {{"prompt", "the text to continue", &prompt},
+                                 {"input", "a prompt a line", &input},
+                                 {"ids", "prompts and results are token ids", &as_ids},
+                                 {"max_new_tokens", "at most so many tokens", &max_new_tokens},
+                                 {"temperature", "0: greedy", &temperature},
+                                 {"top_k", "only the k likeliest", &top_k},
+                                 {"top_p", "only the likeliest that together have p", &top_p},
+                                 {"json", "a JSON object a prompt", &json}},
+                                kUsage);
+  if (!go) return kDone;
+  model::SamplingOptions sampling{.temperature = temperature.value_or(0),
+                                  .top_k = top_k.value_or(0),
+                                  .top_p = top_p.value_or(1),
+                                  .max_new_tokens = max_new_tokens.value_or(128),
+                                  .stop_ids = {},
+                                  .seed = static_cast<uint64_t>(command.args().seeds.seed)};
+  sampling.validate();
+  check<ConfigError>(!command.args().parallel.sequence_parallel,
+                     "generation takes one token at a time, which cannot be split; leave out sequence_parallel");
+  std::optional<tokenizer::Tokenizer> tokenizer;
+  if (!as_ids) {
+    tokenizer = tokenizer::Tokenizer::from_folder(command.folder());
+    sampling.stop_ids.assign(tokenizer->stop_ids().begin(), tokenizer->stop_ids().end());
+  }
+  std::vector<Prompt> prompts;
+  for (auto& given : read_prompts(prompt, input, as_ids)) {
+    auto ids = as_ids ? given.get<std::vector<int64_t>>() : encode(*tokenizer, given.get<std::string>());
+    if (ids.empty() && tokenizer && tokenizer->bos_id()) ids = {*tokenizer->bos_id()};
+    prompts.push_back({std::move(given), std::move(ids)});
+  }
+  return command.run([&](model::VirtualModels& models) {
+    for (const Prompt& each : prompts) answer(models, each, sampling, tokenizer ? &*tokenizer : nullptr, json);
+  });
+}
+
+}  // namespace megalith::cli

@@ -1,0 +1,48 @@
+#include "megalith/cli/model_command.h"
+
+#include <fmt/format.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/cli/rank_main.h"
+#include "megalith/hf/hub_cache.h"
+#include "megalith/model/auto_model.h"
+#include "megalith/model/families/family.h"
+
+namespace megalith::cli {
+
+bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, const char* usage) {
+  bool help = false;
+  for (auto& option : launch_.options()) own.push_back(option);
+  own.push_back({"model", "folder of the model, or a hub name that has been downloaded", &model_});
+  own.push_back({"help", "print the usage", &help});
+  const auto parsed = config::parse_arguments(config::Dialect::kTrain, words, own);
+  if (help) {
+    fmt::print("{}", usage);
+    return false;
+  }
+  parsed.report.check_not_refused();
+  args_ = parsed.args;
+  if (!model_) model_ = args_.source.model_name_or_path;
+  check<ConfigError>(model_.has_value(),
+                     "--model is missing: a folder with config.json and safetensors files, or a hub"
+                     " name");
+  launch_.check(args_, /*needs_inputs=*/false);
+  check<ConfigError>(args_.parallel.pp.value_or(1) == 1 && args_.parallel.cp.value_or(1) == 1,
+                     "this command splits models by tensor_model_parallel_size only; leave out pipeline and context"
+                     " parallel sizes");
+  folder_ = hf::find_model_folder(*model_, hf::HubEnvironment::from_process());
+  model::read_model_config(folder_);  // its problems are told once, before ranks exist
+  return true;
+}
+
+int ModelCommand::run(const std::function<void(model::VirtualModels&)>& work) const {
+  return launch_.run([&] {
+    return run_as_rank(args_, [&](parallel::ParallelContext& context) {
+      auto models = model::AutoModel::from_pretrained(folder_.string(), args_, context);
+      work(models);
+    });
+  });
+}
+
+}  // namespace megalith::cli

@@ -1,0 +1,82 @@
+// `megalith score`: losses (and logits) of given tokens, in any layout.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/cli/model_command.h"
+#include "megalith/hf/safetensors_file.h"
+#include "megalith/hf/weight_writer.h"
+#include "megalith/model/score.h"
+
+namespace megalith::cli {
+
+namespace {
+
+constexpr const char* kUsage =
+    R"(megalith score --model MODEL --input batch.safetensors --output out.safetensors [options]
+
+Reads input_ids [b, s] and, where they are there, attention_mask and labels [b, s] (unshifted, -100 ignored; without them
+every token that the mask keeps is a label). Writes token_losses [b, s] (entry t: of the label at t+1), loss (their mean
+over labelled tokens) and, with --logits, logits [b, s, v].
+
+  --model MODEL                        folder, or a hub name that has been downloaded
+  --logits                             write the logits, too
+  --per_device_eval_batch_size N       sequences at a time (default 8)
+  --nproc N --tp N [--sequence_parallel]   ranks; those beyond tp share the sequences
+  --bf16 | --fp16                      number format (default fp32)
+  --json                               print {"loss", "num_label_tokens", "perplexity"}
+)";
+
+at::Tensor integers(const hf::SafetensorsFile& file, const std::string& name) {
+  if (!file.find(name)) return {};
+  const at::Tensor tensor = file.tensor(name);
+  check<DataError>(tensor.dim() == 2 && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true),
+                   "{}: {} must be integers of shape [sequences, tokens]", file.path().string(), name);
+  return tensor.to(at::kLong);
+}
+
+model::ScoreBatch read_batch(const std::string& path) {
+  const hf::SafetensorsFile file(path);
+  model::ScoreBatch batch{integers(file, "input_ids"), integers(file, "attention_mask"), integers(file, "labels")};
+  check<DataError>(batch.input_ids.defined(), "{} holds no input_ids; it must be [sequences, tokens]", path);
+  for (const auto& [name, tensor] :
+       {std::pair("attention_mask", batch.attention_mask), std::pair("labels", batch.labels)})
+    check<DataError>(!tensor.defined() || tensor.sizes() == batch.input_ids.sizes(),
+                     "{}: {} has another shape than input_ids", path, name);
+  return batch;
+}
+
+}  // namespace
+
+int run_score(Words words) {
+  ModelCommand command;
+  std::optional<std::string> input, output;
+  bool logits = false, json = false;
+  const bool go = command.parse(words,
+                                {{"input", "safetensors file with input_ids, attention_mask, labels", &input},
+                                 {"output", "safetensors file to write", &output},
+                                 {"logits", "write the logits, too", &logits},
+                                 {"json", "print a JSON object", &json}},
+                                kUsage);
+  if (!go) return kDone;
+  check<ConfigError>(input && output, "score needs --input FILE and --output FILE");
+  const model::ScoreBatch batch = read_batch(*input);
+  return command.run([&](model::VirtualModels& models) {
+    const int64_t rows = command.args().batch.eval_micro_batch_size.value_or(8);
+    const auto total = model::score_to_file(models, batch, *output, {.rows = rows, .logits = logits});
+    if (models.context().rank() != 0) return;
+    if (json) {
+      fmt::print("{}\n", nlohmann::ordered_json{{"loss", total.loss},
+                                                {"num_label_tokens", total.num_label_tokens},
+                                                {"perplexity", std::exp(total.loss)}}
+                             .dump());
+    } else {
+      fmt::print("loss {:.6f} over {} tokens, perplexity {:.4f}\n", total.loss, total.num_label_tokens,
+                 std::exp(total.loss));
+    }
+  });
+}
+
+}  // namespace megalith::cli

@@ -1,0 +1,160 @@
+#include "megalith/hf/name_map.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/hf/scalar_type.h"
+
+namespace megalith::hf {
+
+namespace {
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::string fill_in(std::string_view pattern, const std::vector<std::string>& numbers) {
+  std::string name;
+  size_t next = 0;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern.substr(i, 2) == "{}") {
+      name += numbers.at(next++);
+      ++i;
+    } else {
+      name += pattern[i];
+    }
+  }
+  return name;
+}
+
+// '*' stands for any text.
+bool matches(std::string_view pattern, std::string_view text) {
+  const size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == text;
+  if (text.substr(0, star) != pattern.substr(0, star)) return false;
+  for (size_t skip = star; skip <= text.size(); ++skip)
+    if (matches(pattern.substr(star + 1), text.substr(skip))) return true;
+  return false;
+}
+
+// The problems of one kind, as a line for a message.
+void add_problem(std::string& message, const char* kind, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  constexpr size_t kShown = 40;
+  message += fmt::format("\n  {} ({}):", kind, names.size());
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) message += "\n    " + names[i];
+  if (names.size() > kShown) message += fmt::format("\n    … and {} more", names.size() - kShown);
+}
+
+}  // namespace
+
+NamePattern pattern_of(std::string_view name) {
+  NamePattern result;
+  for (const std::string& word : split(name, '.')) {
+    if (!result.pattern.empty()) result.pattern += '.';
+    if (is_number(word)) {
+      result.pattern += "{}";
+      result.numbers.push_back(word);
+    } else {
+      result.pattern += word;
+    }
+  }
+  return result;
+}
+
+TensorMapping::TensorMapping(const NameMap& map, const std::vector<GlobalTensor>& ours) : map_(map) {
+  std::unordered_map<std::string_view, const NameRule*> rule_of;
+  for (const NameRule& rule : map_.rules)
+    for (const std::string& pattern : rule.ours) rule_of.emplace(pattern, &rule);
+  std::unordered_map<std::string, const GlobalTensor*> by_name;
+  for (const GlobalTensor& tensor : ours) by_name.emplace(tensor.name, &tensor);
+  for (const GlobalTensor& tensor : ours) {
+    if (sources_.contains(tensor.name)) continue;  // came with an earlier part of the same file tensor
+    const auto [pattern, numbers] = pattern_of(tensor.name);
+    const auto rule = rule_of.find(pattern);
+    check(rule != rule_of.end(), "no rule says where {} lies in the checkpoint", tensor.name);
+    FileTensor file{fill_in(rule->second->theirs, numbers), tensor.shape, rule->second->transposed};
+    file.shape[0] = 0;
+    for (const std::string& part : rule->second->ours) {
+      const auto held = by_name.find(fill_in(part, numbers));
+      check(held != by_name.end(), "{} should hold {}, which the model does not have", file.name, part);
+      sources_[held->first] = {files_.size(), file.shape[0]};
+      file.shape[0] += held->second->shape[0];
+    }
+    if (file.transposed) std::reverse(file.shape.begin(), file.shape.end());
+    files_.push_back(std::move(file));
+  }
+}
+
+TensorMapping::Place TensorMapping::place(const parallel::ShardedTensor& ours) const {
+  const auto source = sources_.find(ours.name);
+  check(source != sources_.end(), "{} is not a tensor of this model", ours.name);
+  Place place{&files_[source->second.file], ours.offset, ours.local};
+  place.offset[0] += source->second.first_row;
+  if (place.file->transposed) {
+    std::reverse(place.offset.begin(), place.offset.end());
+    if (place.data.dim() == 2) place.data = place.data.t();
+  }
+  return place;
+}
+
+std::string TensorMapping::name_in(const WeightFiles& files, const std::string& name) const {
+  if (files.contains(name) || map_.optional_prefix.empty() || !name.starts_with(map_.optional_prefix)) return name;
+  std::string shorter = name.substr(map_.optional_prefix.size());
+  return files.contains(shorter) ? shorter : name;
+}
+
+void TensorMapping::check_files(const WeightFiles& files) const {
+  std::vector<std::string> missing, unexpected, misshapen, mistyped;
+  std::set<std::string, std::less<>> expected;
+  for (const FileTensor& file : files_) {
+    const std::string name = name_in(files, file.name);
+    expected.insert(name);
+    const TensorInfo* info = files.find(name);
+    if (!info) {
+      missing.push_back(name);
+      continue;
+    }
+    if (info->shape != file.shape)
+      misshapen.push_back(fmt::format("{}: [{}] in the file, [{}] by config.json", name, fmt::join(info->shape, ", "),
+                                      fmt::join(file.shape, ", ")));
+    const at::ScalarType type = scalar_type(info->dtype);
+    if (!at::isFloatingType(type) || at::isFloat8Type(type))
+      mistyped.push_back(
+          fmt::format("{}: {} in the file; F64, F32, F16 or BF16 can be read", name, hf::name(info->dtype)));
+  }
+  for (const std::string& name : files.names()) {
+    if (expected.contains(name)) continue;
+    const auto ignored = [&](const std::string& pattern) { return matches(pattern, name); };
+    if (std::none_of(map_.ignored.begin(), map_.ignored.end(), ignored)) unexpected.push_back(name);
+  }
+  std::string message;
+  add_problem(message, "missing", missing);
+  add_problem(message, "unexpected", unexpected);
+  add_problem(message, "of another shape", misshapen);
+  add_problem(message, "of another type", mistyped);
+  check<DataError>(message.empty(), "the weights in {} are not those of the model that config.json describes:{}",
+                   files.folder().string(), message);
+}
+
+void TensorMapping::read(const WeightFiles& files, const std::vector<parallel::ShardedTensor>& into) const {
+  const at::NoGradGuard no_grad;
+  for (const auto& tensor : into) {
+    if (tensor.local.numel() == 0) continue;
+    const Place target = place(tensor);
+    const std::string name = name_in(files, target.file->name);
+    at::Tensor source = files.tensor(name);
+    for (size_t d = 0; d < target.offset.size(); ++d)
+      source = source.narrow(static_cast<int64_t>(d), target.offset[d], target.data.size(static_cast<int64_t>(d)));
+    at::Tensor data = target.data;  // a view: writes go to the parameter
+    data.copy_(source);
+    files.release(name);
+  }
+}
+
+}  // namespace megalith::hf

@@ -1,0 +1,127 @@
+#include "megalith/hf/safetensors_file.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/hf/file_io.h"
+#include "megalith/hf/json_text.h"
+#include "megalith/hf/scalar_type.h"
+
+namespace megalith::hf {
+
+static_assert(std::endian::native == std::endian::little, "tensors are views of little-endian bytes");
+
+// The bytes of a whole file.
+class SafetensorsFile::Mapping {
+ public:
+  explicit Mapping(const FileHandle& file) : size_(file.size()) {
+    if (size_ == 0) return;
+    void* at = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+    check<DataError>(at != MAP_FAILED, "cannot map {} ({} bytes) into memory: {}", file.path().string(), size_,
+                     std::generic_category().message(errno));
+    data_ = static_cast<const std::byte*>(at);
+  }
+  ~Mapping() {
+    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  const std::byte* data() const { return data_; }
+  uint64_t size() const { return size_; }
+  std::string_view text(uint64_t offset, uint64_t bytes) const {
+    return {reinterpret_cast<const char*>(data_) + offset, bytes};
+  }
+
+ private:
+  const std::byte* data_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+namespace {
+
+// What a file that is no safetensors file probably is; ends with the advice.
+std::string likely_cause(std::string_view start) {
+  if (start.starts_with("version https://git-lfs"))
+    return "It is a Git LFS pointer, not the weights; fetch them with `git lfs pull`";
+  if (start.starts_with("PK\x03\x04")) return "It looks like a pickle file of torch.save, not like safetensors";
+  if (start.starts_with("<")) return "It looks like a web page, not like safetensors; download the file again";
+  return "It is no safetensors file, or it is cut short; download it again";
+}
+
+// The header's length, after checking it against the file's.
+uint64_t header_length(std::string_view file, const std::string& name) {
+  check<DataError>(file.size() >= 8,
+                   "{}: the file has {} bytes, but a safetensors file begins with 8 that tell the length "
+                   "of its header. {}",
+                   name, file.size(), likely_cause(file));
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof length);
+  check<DataError>(
+      length <= kMaxSafetensorsHeaderBytes && length <= file.size() - 8,
+      "{}: its first 8 bytes promise a header of {} bytes, but the file has {} bytes and a header at most {}. {}", name,
+      length, file.size(), kMaxSafetensorsHeaderBytes, likely_cause(file));
+  return length;
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : path_(path), mapping_(std::make_shared<Mapping>(FileHandle::open_for_reading(path))) {
+  const uint64_t length = header_length(mapping_->text(0, mapping_->size()), path.string());
+  data_offset_ = 8 + length;
+  header_ = parse_safetensors_header(mapping_->text(8, length), mapping_->size() - data_offset_, path.string());
+  positions_.reserve(header_.tensors.size());
+  for (size_t i = 0; i < header_.tensors.size(); ++i) positions_.emplace(header_.tensors[i].name, i);
+}
+
+const TensorInfo* SafetensorsFile::find(std::string_view name) const {
+  const auto found = positions_.find(name);
+  return found == positions_.end() ? nullptr : &header_.tensors[found->second];
+}
+
+const TensorInfo& SafetensorsFile::get(std::string_view name) const {
+  const TensorInfo* info = find(name);
+  if (info == nullptr) throw DataError(fmt::format("{} holds no tensor {}", path_.string(), in_quotes(name)));
+  return *info;
+}
+
+const std::byte* SafetensorsFile::bytes_of(const TensorInfo& info) const {
+  return mapping_->data() + data_offset_ + info.begin;
+}
+
+at::Tensor SafetensorsFile::tensor(std::string_view name) const {
+  const TensorInfo& info = get(name);
+  const auto options = at::TensorOptions().dtype(scalar_type(info.dtype));
+  const std::byte* bytes = bytes_of(info);
+  if (reinterpret_cast<uintptr_t>(bytes) % item_bytes(info.dtype) != 0) {
+    at::Tensor copy = at::empty(info.shape, options);
+    if (info.bytes() > 0) std::memcpy(copy.data_ptr(), bytes, info.bytes());
+    return copy;
+  }
+  // from_blob takes no constant memory; the pages are read only all the same.
+  return at::from_blob(
+      const_cast<std::byte*>(bytes), info.shape, [mapping = mapping_](void*) {}, options);
+}
+
+void SafetensorsFile::release(std::string_view name) const {
+  const TensorInfo& info = get(name);
+  // Whole pages only: the first and the last may hold other tensors' elements.
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<uintptr_t>(bytes_of(info));
+  const uintptr_t begin = (address + page - 1) / page * page;
+  const uintptr_t end = (address + info.bytes()) / page * page;
+  // A hint: where it fails nothing is lost but memory.
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+}  // namespace megalith::hf

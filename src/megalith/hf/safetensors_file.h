@@ -1,0 +1,54 @@
+// SafetensorsFile: the tensors of one file, as views of its bytes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "megalith/hf/safetensors_header.h"
+
+namespace megalith::hf {
+
+// Maps the file into memory, read only: nothing is read before it is looked at, and what was looked at can be dropped
+// again. Constant after construction; all functions may be called from several threads.
+//
+// The file must not change while it is open: one that another process cuts short ends this process with SIGBUS.
+class SafetensorsFile {
+ public:
+  // Reads and checks the header. Throws DataError naming the file and what is wrong with it.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return path_; }
+  // In the order of their bytes.
+  const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
+  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
+  // nullptr when there is none of that name.
+  const TensorInfo* find(std::string_view name) const;
+
+  // A view of the file's bytes, which lives as long as it is used, also after this object. Writing to it ends the
+  // process with SIGSEGV: copy what is to be changed. (A tensor that is not aligned to its elements, which only old
+  // writers made, comes as a copy.) Throws DataError when there is none of that name.
+  at::Tensor tensor(std::string_view name) const;
+  // Takes the tensor's pages out of this process's memory; they come back from the page cache or the file when they are
+  // looked at again, also through views that exist. For tensors that have been copied.
+  void release(std::string_view name) const;
+
+ private:
+  class Mapping;
+  const TensorInfo& get(std::string_view name) const;
+  const std::byte* bytes_of(const TensorInfo& info) const;
+
+  std::filesystem::path path_;
+  std::shared_ptr<const Mapping> mapping_;  // shared with the views
+  SafetensorsHeader header_;
+  uint64_t data_offset_ = 0;                                // of the data in the file
+  std::unordered_map<std::string_view, size_t> positions_;  // in header_.tensors, whose names are the keys
+};
+
+}  // namespace megalith::hf

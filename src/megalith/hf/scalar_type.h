@@ -1,0 +1,14 @@
+// From the element types of files to ATen's and back.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include "megalith/hf/dtype.h"
+
+namespace megalith::hf {
+
+at::ScalarType scalar_type(Dtype dtype);
+// Throws ConfigError for a type that safetensors files do not have (complex and quantised ones).
+Dtype dtype_of(at::ScalarType type);
+
+}  // namespace megalith::hf

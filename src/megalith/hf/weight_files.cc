@@ -1,0 +1,209 @@
+#include "megalith/hf/weight_files.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/hf/json_reader.h"
+
+namespace megalith::hf {
+
+namespace fs = std::filesystem;
+
+// A file and what is known of it.
+struct WeightFiles::Slot {
+  fs::path path;
+  std::vector<std::string> names;         // the tensors that it holds, or that the index promises
+  std::unique_ptr<SafetensorsFile> file;  // once it has been opened
+};
+
+namespace {
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+// The names of the files in a folder, sorted; links count as what they lead to.
+std::vector<std::string> file_names(const fs::path& folder) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (std::error_code ignored; !it->is_directory(ignored)) names.push_back(it->path().filename().string());
+  check<DataError>(!error, "cannot read the folder {}: {}", folder.string(), error.message());
+  std::ranges::sort(names);
+  return names;
+}
+
+std::vector<std::string> matching(const std::vector<std::string>& names, std::string_view prefix,
+                                  std::string_view suffix) {
+  std::vector<std::string> found;
+  for (const std::string& name : names)
+    if (name.starts_with(prefix) && name.ends_with(suffix) && !name.starts_with("adapter")) found.push_back(name);
+  return found;
+}
+
+bool is_pickle(const std::string& name) {
+  if (name.ends_with(".index.json")) return name.starts_with("pytorch_model");
+  const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
+  return ends(".pt") || ends(".pth") || ends(".ckpt") || (ends(".bin") && name != "training_args.bin");
+}
+
+[[noreturn]] void refuse_folder_without_weights(const fs::path& folder, const std::vector<std::string>& names) {
+  std::vector<std::string> pickles;
+  std::ranges::copy_if(names, std::back_inserter(pickles), is_pickle);
+  if (pickles.empty())
+    throw DataError(fmt::format("{} holds no weights: neither {}, {} nor another *.safetensors file. It holds: {}",
+                                folder.string(), kSingleFile, kIndexFile, list_in_words(names)));
+  const std::string from = (folder / "").parent_path().string(), to = from + "-safetensors";
+  throw DataError(
+      fmt::format("{} holds its weights as pickle files only ({}). Reading one runs whatever code is in it, so they "
+                  "are not read. Convert "
+                  "them once:\n  python3 -c 'from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
+                  "M.from_pretrained(\"{}\", torch_dtype=\"auto\").save_pretrained(\"{}\", safe_serialization=True); "
+                  "T.from_pretrained(\"{}\").save_pretrained(\"{}\")'\nand use {}",
+                  from, list_in_words(pickles), from, to, from, to, to));
+}
+
+// The shards that `model-00001-of-00003.safetensors` promises and that are not there.
+std::vector<std::string> absent_siblings(const std::vector<std::string>& files) {
+  std::set<std::string> absent;
+  for (const std::string& file : files) {
+    const size_t of = file.find("-of-");
+    const size_t dash = of == std::string::npos ? of : file.rfind('-', of - 1);
+    if (dash == std::string::npos) continue;
+    const size_t digits = of - dash - 1;
+    const auto total = parse_int(file.substr(of + 4, digits));
+    if (!total || *total > 100'000 || !parse_int(file.substr(dash + 1, digits))) continue;
+    for (int64_t i = 1; i <= *total; ++i) {
+      std::string sibling = file;
+      sibling.replace(dash + 1, digits, fmt::format("{:0{}}", i, digits));
+      if (!std::ranges::binary_search(files, sibling)) absent.insert(sibling);
+    }
+  }
+  return {absent.begin(), absent.end()};
+}
+
+void refuse_missing(const fs::path& folder, const std::vector<std::string>& missing, const std::string& promised_by) {
+  check<DataError>(missing.empty(), "{}: {} shards that {} are missing or cannot be read: {}. Download the model again",
+                   folder.string(), missing.size(), promised_by, list_in_words(missing));
+}
+
+// A file of the folder itself, or of one below it.
+bool stays_inside(const fs::path& file) {
+  return !file.empty() && file.is_relative() && std::ranges::find(file, fs::path("..")) == file.end();
+}
+
+}  // namespace
+
+WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
+  check<DataError>(fs::is_directory(folder), "{} is no folder; a model folder with *.safetensors files is needed",
+                   folder.string());
+  const std::vector<std::string> names = file_names(folder);
+  const auto there = [&](const char* name) { return std::ranges::binary_search(names, name); };
+  if (there(kSingleFile)) {
+    read_all({kSingleFile});
+  } else if (there(kIndexFile)) {
+    read_index(folder / kIndexFile);
+  } else {
+    std::vector<std::string> files = matching(names, "model", ".safetensors");
+    if (files.empty()) files = matching(names, "", ".safetensors");
+    if (files.empty()) refuse_folder_without_weights(folder, names);
+    refuse_missing(folder, absent_siblings(files), "the other file names promise");
+    read_all(files);
+  }
+  finish();
+}
+
+WeightFiles::~WeightFiles() = default;
+
+void WeightFiles::read_index(const fs::path& index) {
+  const JsonFile file = read_json_file(index);
+  const JsonFields map = file.fields().object("weight_map");
+  std::map<std::string, std::vector<std::string>> names_of;  // by shard
+  for (const auto& [name, shard] : map.whole().items()) {
+    if (!shard.is_string() || !stays_inside(shard.get_ref<const std::string&>()))
+      throw DataError(fmt::format("{}: weight_map: {} is {}; it must be the name of a file in the same folder",
+                                  index.string(), in_quotes(name), json_in_words(shard)));
+    names_of[shard.get_ref<const std::string&>()].push_back(name);
+  }
+  check<DataError>(!names_of.empty(), "{}: weight_map is empty", index.string());
+  std::vector<std::string> missing;
+  for (auto& [shard, names] : names_of) {
+    const fs::path path = folder_ / shard;
+    std::error_code error;
+    if (!fs::is_regular_file(path, error)) missing.push_back(shard);
+    slots_.push_back(std::make_unique<Slot>(Slot{path, std::move(names), nullptr}));
+  }
+  refuse_missing(folder_, missing, fmt::format("{} names", kIndexFile));
+}
+
+void WeightFiles::read_all(const std::vector<std::string>& files) {
+  for (const std::string& name : files) {
+    auto slot = std::make_unique<Slot>(Slot{folder_ / name, {}, nullptr});
+    slot->file = std::make_unique<SafetensorsFile>(slot->path);
+    for (const TensorInfo& tensor : slot->file->tensors()) slot->names.push_back(tensor.name);
+    slots_.push_back(std::move(slot));
+  }
+}
+
+void WeightFiles::finish() {
+  std::vector<std::string> twice;
+  std::unordered_map<std::string_view, size_t> seen;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    for (const std::string& name : slots_[i]->names) {
+      const auto [first, fresh] = seen.emplace(name, i);
+      if (!fresh)
+        twice.push_back(fmt::format("{} in {} and {}", in_quotes(name), slots_[first->second]->path.filename().string(),
+                                    slots_[i]->path.filename().string()));
+    }
+  }
+  check<DataError>(twice.empty(),
+                   "{}: {} tensors lie in two files: {}. Remove the files that do not belong to the model",
+                   folder_.string(), twice.size(), list_in_words(twice));
+  for (const auto& [name, i] : seen) names_.emplace_back(name);
+  std::ranges::sort(names_);
+  for (const std::string& name : names_) slot_of_.emplace(name, seen.at(name));
+}
+
+WeightFiles::Slot& WeightFiles::slot(std::string_view name) const {
+  const auto found = slot_of_.find(name);
+  if (found == slot_of_.end()) throw DataError(fmt::format("{} holds no tensor {}", folder_.string(), in_quotes(name)));
+  return *slots_[found->second];
+}
+
+const SafetensorsFile& WeightFiles::opened(Slot& slot) const {
+  const std::lock_guard lock(opening_);
+  if (slot.file == nullptr) {
+    auto file = std::make_unique<SafetensorsFile>(slot.path);
+    std::vector<std::string> lacking;
+    for (const std::string& name : slot.names)
+      if (file->find(name) == nullptr) lacking.push_back(in_quotes(name));
+    check<DataError>(lacking.empty(), "{} lacks {} tensors that {} promises: {}. Download the model again",
+                     slot.path.string(), lacking.size(), kIndexFile, list_in_words(lacking));
+    slot.file = std::move(file);
+  }
+  return *slot.file;
+}
+
+const TensorInfo* WeightFiles::find(std::string_view name) const {
+  return contains(name) ? opened(slot(name)).find(name) : nullptr;
+}
+
+at::Tensor WeightFiles::tensor(std::string_view name) const { return opened(slot(name)).tensor(name); }
+
+void WeightFiles::release(std::string_view name) const { opened(slot(name)).release(name); }
+
+fs::path WeightFiles::file_of(std::string_view name) const { return slot(name).path; }
+
+uint64_t WeightFiles::total_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& slot : slots_) {
+    const SafetensorsFile& file = opened(*slot);
+    for (const std::string& name : slot->names) bytes += file.find(name)->bytes();
+  }
+  return bytes;
+}
+
+}  // namespace megalith::hf

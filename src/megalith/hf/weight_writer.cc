@@ -1,0 +1,227 @@
+#include "megalith/hf/weight_writer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/json_text.h"
+#include "megalith/hf/scalar_type.h"
+
+namespace megalith::hf {
+namespace {
+
+// What the file begins with.
+std::string header_bytes(const std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata) {
+  Json::object_t root;
+  // Appended to the vector below the map, whose own insertion looks through all keys. The names are known to be
+  // distinct.
+  if (!metadata.empty()) root.emplace_back("__metadata__", Json(metadata));
+  for (const TensorInfo& t : tensors)
+    root.emplace_back(t.name, Json{{"dtype", name(t.dtype)}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}});
+  std::string text = Json(std::move(root)).dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size();
+  std::string bytes(sizeof length, '\0');
+  std::memcpy(bytes.data(), &length, sizeof length);
+  return bytes + text;
+}
+
+void check_rectangle(const TensorInfo& info, at::IntArrayRef offset, const at::Tensor& rectangle) {
+  const auto sizes = rectangle.sizes();
+  bool inside = offset.size() == info.shape.size() && sizes.size() == info.shape.size();
+  for (size_t d = 0; inside && d < offset.size(); ++d)
+    inside = offset[d] >= 0 && sizes[d] <= info.shape[d] && offset[d] <= info.shape[d] - sizes[d];
+  check(inside, "a rectangle [{}] at [{}] does not lie inside of tensor {} of shape [{}]", fmt::join(sizes, ","),
+        fmt::join(offset, ","), info.name, fmt::join(info.shape, ","));
+  const auto planned = scalar_type(info.dtype);
+  check(rectangle.scalar_type() == planned ||
+            (at::isFloatingType(rectangle.scalar_type()) && at::isFloatingType(planned)),
+        "tensor {} is planned as {}, but {} was given", info.name, name(info.dtype),
+        c10::toString(rectangle.scalar_type()));
+}
+
+// Writes a contiguous rectangle: one call for each run of elements that are neighbours in the file as well.
+class RunWriter {
+ public:
+  RunWriter(const FileHandle& file, uint64_t data_offset, const TensorInfo& info)
+      : file_(file), info_(info), base_(data_offset + info.begin), item_(item_bytes(info.dtype)) {}
+
+  void write(at::IntArrayRef offset, at::IntArrayRef sizes, const std::byte* data) const {
+    // Dimensions from `dim` on form one run: all but the first of them are taken whole.
+    size_t dim = sizes.size();
+    uint64_t run = item_;
+    while (dim > 0 && (dim == sizes.size() || sizes[dim] == info_.shape[dim]))
+      run *= static_cast<uint64_t>(sizes[--dim]);
+    uint64_t runs = 1;
+    for (size_t d = 0; d < dim; ++d) runs *= static_cast<uint64_t>(sizes[d]);
+    std::vector<int64_t> at = offset.vec();
+    for (uint64_t i = 0; i < runs; ++i, data += run) {
+      file_.write_at(place(at), data, run);
+      for (size_t d = dim; d-- > 0;) {
+        if (++at[d] < offset[d] + sizes[d]) break;
+        at[d] = offset[d];
+      }
+    }
+  }
+
+ private:
+  uint64_t place(const std::vector<int64_t>& at) const {
+    uint64_t index = 0;
+    for (size_t d = 0; d < at.size(); ++d)
+      index = index * static_cast<uint64_t>(info_.shape[d]) + static_cast<uint64_t>(at[d]);
+    return base_ + index * item_;
+  }
+
+  const FileHandle& file_;
+  const TensorInfo& info_;
+  const uint64_t base_;
+  const uint64_t item_;
+};
+
+}  // namespace
+
+WeightWriter::WeightWriter(std::filesystem::path folder, const std::vector<WeightSpec>& tensors,
+                           WeightWriterOptions options)
+    : folder_(std::move(folder)), options_(std::move(options)) {
+  split(tensors);
+  for (size_t i = 0; i < shards_.size(); ++i) lay_out(shards_[i], i);
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    for (size_t j = 0; j < shards_[i].tensors.size(); ++j) {
+      const TensorInfo& info = shards_[i].tensors[j];
+      check<ConfigError>(places_.emplace(info.name, Place{i, j}).second, "tensor {} is to be written twice", info.name);
+    }
+  }
+}
+
+// Fills one shard after the other; one that holds nothing yet takes a tensor of any size.
+void WeightWriter::split(const std::vector<WeightSpec>& tensors) {
+  shards_.emplace_back();
+  for (const WeightSpec& spec : tensors) {
+    const auto bytes = tensor_bytes(spec.dtype, spec.shape);
+    check<ConfigError>(bytes.has_value(), "tensor {} has the impossible shape [{}]", spec.name,
+                       fmt::join(spec.shape, ","));
+    check<ConfigError>(spec.name != "__metadata__", "the name {} is reserved by the file format", spec.name);
+    const bool full = shards_.back().data_bytes + *bytes > options_.max_shard_bytes;
+    if (full && !shards_.back().tensors.empty()) shards_.emplace_back();
+    Shard& shard = shards_.back();
+    shard.tensors.push_back({spec.name, spec.dtype, spec.shape, 0, *bytes});
+    shard.data_bytes += *bytes;
+    total_bytes_ += *bytes;
+  }
+}
+
+void WeightWriter::lay_out(Shard& shard, size_t number) const {
+  std::ranges::stable_sort(shard.tensors, std::greater<>(), [](const TensorInfo& t) { return item_bytes(t.dtype); });
+  uint64_t at = 0;
+  for (TensorInfo& tensor : shard.tensors) {
+    tensor.begin = at;
+    tensor.end = at += tensor.end;
+  }
+  shard.header = header_bytes(shard.tensors, options_.metadata);
+  check<ConfigError>(
+      shard.header.size() - 8 <= kMaxSafetensorsHeaderBytes,
+      "{} tensors are too many for one file: their names need {} bytes, and at most {} are allowed. Use a "
+      "smaller max_shard_bytes",
+      shard.tensors.size(), shard.header.size(), kMaxSafetensorsHeaderBytes);
+  shard.file_name = shards_.size() == 1
+                        ? options_.stem + ".safetensors"
+                        : fmt::format("{}-{:05}-of-{:05}.safetensors", options_.stem, number + 1, shards_.size());
+}
+
+void WeightWriter::create_files() const {
+  for (const Shard& shard : shards_) {
+    const FileHandle file = FileHandle::create(folder_ / shard.file_name);
+    file.allocate(shard.header.size() + shard.data_bytes);
+    file.write_at(0, shard.header.data(), shard.header.size());
+    file.sync();
+  }
+}
+
+void WeightWriter::write(std::string_view name, const at::Tensor& tensor) {
+  write(name, std::vector<int64_t>(static_cast<size_t>(tensor.dim()), 0), tensor);
+}
+
+void WeightWriter::write(std::string_view name, at::IntArrayRef offset, const at::Tensor& rectangle) {
+  const at::NoGradGuard no_grad;
+  const auto found = places_.find(std::string(name));
+  check(found != places_.end(), "tensor {} is not in the list that the writer was made with", name);
+  const Shard& shard = shards_[found->second.shard];
+  const TensorInfo& info = shard.tensors[found->second.tensor];
+  check_rectangle(info, offset, rectangle);
+  if (rectangle.numel() == 0) return;
+  std::vector<int64_t> at = offset.vec();
+  write_part(info, file_of(found->second.shard), shard.header.size(), at, rectangle.detach());
+}
+
+// What lies ready in memory is written as it is; the rest is cut along its first dimensions until a part fits the
+// buffer.
+void WeightWriter::write_part(const TensorInfo& info, const FileHandle& file, uint64_t data_offset,
+                              std::vector<int64_t>& offset, const at::Tensor& part) {
+  const bool ready = part.device().is_cpu() && part.scalar_type() == scalar_type(info.dtype) && part.is_contiguous();
+  const uint64_t bytes = static_cast<uint64_t>(part.numel()) * item_bytes(info.dtype);
+  if (ready || bytes <= kPieceBytes) {
+    const at::Tensor host = ready ? part : staged(part, info);
+    RunWriter(file, data_offset, info)
+        .write(offset, part.sizes(), static_cast<const std::byte*>(host.const_data_ptr()));
+    return;
+  }
+  int64_t dim = 0;
+  while (part.size(dim) == 1) ++dim;
+  const int64_t first = offset[static_cast<size_t>(dim)], size = part.size(dim);
+  const uint64_t row_bytes = bytes / static_cast<uint64_t>(size);
+  const auto rows_per_piece = static_cast<int64_t>(std::max<uint64_t>(1, kPieceBytes / row_bytes));
+  for (int64_t row = 0; row < size; row += rows_per_piece) {
+    offset[static_cast<size_t>(dim)] = first + row;
+    write_part(info, file, data_offset, offset, part.narrow(dim, row, std::min(rows_per_piece, size - row)));
+  }
+  offset[static_cast<size_t>(dim)] = first;
+}
+
+// The part in the buffer: on the host, of the planned type, contiguous. Valid until the next call.
+at::Tensor WeightWriter::staged(const at::Tensor& part, const TensorInfo& info) {
+  // A device copies faster to pinned memory.
+  if (!buffer_.defined() || (part.is_cuda() && !buffer_.is_pinned()))
+    buffer_ = at::empty({static_cast<int64_t>(kPieceBytes)},
+                        at::TensorOptions().dtype(at::kByte).pinned_memory(part.is_cuda()));
+  const at::ScalarType type = scalar_type(info.dtype);
+  at::Tensor host = at::from_blob(buffer_.data_ptr(), part.sizes(), at::TensorOptions().dtype(type));
+  // A transposed matrix on the host: ATen transposes by blocks only what is contiguous, and else by single elements.
+  if (part.device().is_cpu() && part.dim() == 2 && part.stride(0) < part.stride(1))
+    return host.copy_(part.t().to(type).contiguous().t());
+  return host.copy_(part);
+}
+
+const FileHandle& WeightWriter::file_of(size_t shard) {
+  FileHandle& file = files_[shard];
+  if (!file.is_open()) file = FileHandle::open_for_writing(folder_ / shards_[shard].file_name);
+  return file;
+}
+
+void WeightWriter::sync() {
+  for (const auto& [shard, file] : files_) file.sync();
+  files_.clear();
+}
+
+void WeightWriter::write_index() const {
+  if (shards_.size() == 1) return;
+  std::map<std::string, std::string> weight_map;
+  for (const auto& [name, place] : places_) weight_map.emplace(name, shards_[place.shard].file_name);
+  Json index;
+  index["metadata"]["total_size"] = total_bytes_;
+  index["weight_map"] = weight_map;
+  write_text_file(folder_ / (options_.stem + ".safetensors.index.json"), index.dump(2) + "\n");
+}
+
+std::vector<std::string> WeightWriter::file_names() const {
+  std::vector<std::string> names;
+  for (const Shard& shard : shards_) names.push_back(shard.file_name);
+  return names;
+}
+
+}  // namespace megalith::hf

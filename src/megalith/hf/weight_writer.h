@@ -1,0 +1,101 @@
+// WeightWriter: tensors into safetensors shards, from many ranks at once and without a gather.
+//
+//   WeightWriter writer(folder, specs);     // all ranks, with the same list: the plan is a function of the list alone
+//   if (rank == 0) writer.create_files();   // headers, and room for the data
+//   barrier
+//   writer.write(name, {first_row, 0}, rows);  // any rank, any rectangle, straight to its place in the file
+//   writer.sync();                          // each rank that wrote
+//   barrier
+//   if (rank == 0) writer.write_index();
+//
+// The files are those of transformers: model.safetensors, or model-00001-of-00003.safetensors, … with
+// model.safetensors.index.json.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "megalith/hf/dtype.h"
+#include "megalith/hf/file_io.h"
+#include "megalith/hf/safetensors_header.h"
+
+namespace megalith::hf {
+
+struct WeightSpec {
+  std::string name;
+  Dtype dtype;
+  std::vector<int64_t> shape;
+};
+
+struct WeightWriterOptions {
+  // No file has more bytes of tensors, unless a single tensor has. "5GB" of transformers.
+  uint64_t max_shard_bytes = 5'000'000'000;
+  std::string stem = "model";
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+};
+
+// One thread at a time.
+class WeightWriter {
+ public:
+  // Only plans. Files are filled in the order of the list; inside of a file larger elements come first, so that every
+  // tensor is aligned. Throws ConfigError when a name appears twice, is reserved or a size is impossible.
+  WeightWriter(std::filesystem::path folder, const std::vector<WeightSpec>& tensors, WeightWriterOptions options = {});
+
+  // One rank, before any rank writes: makes every file, with its header and its full size. Files that are there are
+  // replaced. Here and below DataError names the file and what the system said (disk full, …).
+  void create_files() const;
+
+  // Writes the elements of `rectangle`, which begins at `offset` in each dimension. It may be of any floating-point
+  // type when the planned one is (otherwise of the planned type), on any device and with any strides; what has to be
+  // converted or fetched goes through a buffer of kPieceBytes. InternalError when it does not lie inside of the tensor.
+  void write(std::string_view name, at::IntArrayRef offset, const at::Tensor& rectangle);
+  // The whole tensor.
+  void write(std::string_view name, const at::Tensor& tensor);
+
+  // Returns when everything that this object wrote is on the disk, and closes the files.
+  void sync();
+
+  // One rank: the index, when there are several files.
+  void write_index() const;
+
+  std::vector<std::string> file_names() const;  // of the weights, in order
+  uint64_t total_bytes() const { return total_bytes_; }
+
+  static constexpr size_t kPieceBytes = 16 << 20;
+
+ private:
+  struct Shard {
+    std::vector<TensorInfo> tensors;  // in the order of their bytes
+    std::string file_name;
+    std::string header;  // the 8 bytes of its length, and the JSON padded to a multiple of 8
+    uint64_t data_bytes = 0;
+  };
+  struct Place {
+    size_t shard, tensor;
+  };
+
+  void split(const std::vector<WeightSpec>& tensors);
+  void lay_out(Shard& shard, size_t number) const;
+  void write_part(const TensorInfo& info, const FileHandle& file, uint64_t data_offset, std::vector<int64_t>& offset,
+                  const at::Tensor& part);
+  at::Tensor staged(const at::Tensor& part, const TensorInfo& info);
+  const FileHandle& file_of(size_t shard);
+
+  std::filesystem::path folder_;
+  WeightWriterOptions options_;
+  std::vector<Shard> shards_;
+  std::unordered_map<std::string, Place> places_;
+  uint64_t total_bytes_ = 0;
+
+  std::map<size_t, FileHandle> files_;  // by shard; opened by the first write to it
+  at::Tensor buffer_;                   // kPieceBytes on the host, once something had to be converted
+};
+
+}  // namespace megalith::hf

@@ -1,0 +1,87 @@
+#include "megalith/model/auto_model.h"
+
+#include <fmt/format.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/model/families/family.h"
+#include "megalith/model/pretrained.h"
+
+namespace megalith::model {
+
+namespace {
+
+RecomputePlan recompute_plan(const config::RecomputeConfig& recompute) {
+  RecomputePlan plan;
+  plan.split_over_tp = recompute.distribute_saved_activations;
+  if (recompute.gradient_checkpointing && !recompute.granularity) {
+    plan.layers = RecomputePlan::Layers::kUniform;
+    return plan;
+  }
+  if (recompute.granularity == config::RecomputeGranularity::kFull) {
+    plan.layers = recompute.method == config::RecomputeMethod::kBlock ? RecomputePlan::Layers::kBlock
+                                                                      : RecomputePlan::Layers::kUniform;
+    plan.num_layers = recompute.num_layers.value_or(1);
+    return plan;
+  }
+  if (recompute.granularity != config::RecomputeGranularity::kSelective && !recompute.recompute_activations)
+    return plan;
+  plan.core_attention = recompute.modules.empty();
+  for (const std::string& module : recompute.modules) {
+    if (module == "core_attn") {
+      plan.core_attention = true;
+    } else if (module == "mlp") {
+      plan.mlp = true;
+    } else if (module == "layernorm") {
+      plan.norms = true;
+    }  // the others name parts of MoE and MLA layers, which have none of these here
+  }
+  return plan;
+}
+
+}  // namespace
+
+ModelOptions ModelOptions::from(const config::TrainingArguments& args, at::Device device) {
+  ModelOptions options;
+  options.dtype = args.precision.bf16 ? at::kBFloat16 : args.precision.fp16 ? at::kHalf : at::kFloat;
+  options.device = device;
+  options.sequence_parallel = args.parallel.sequence_parallel;
+  options.vocab_multiple = args.shape.make_vocab_size_divisible_by;
+  options.loss_chunk = args.fusion.cross_entropy_loss ? 1024 : 0;
+  options.recompute = recompute_plan(args.recompute);
+  return options;
+}
+
+ModelConfig with_arguments(ModelConfig config, const config::TrainingArguments& args) {
+  config.hidden_dropout = args.layer.hidden_dropout.value_or(config.hidden_dropout);
+  config.embedding_dropout = args.layer.hidden_dropout.value_or(config.embedding_dropout);
+  config.attention_dropout = args.layer.attention_dropout.value_or(config.attention_dropout);
+  config.init_std = args.layer.init_method_std.value_or(config.init_std);
+  const auto found = problems(config);
+  check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));
+  return config;
+}
+
+VirtualModels AutoModel::from_pretrained(const std::string& path_or_name, const config::TrainingArguments& args,
+                                         parallel::ParallelContext& context, std::optional<int64_t> vocab_size,
+                                         const hf::HubEnvironment& env) {
+  const auto folder = hf::find_model_folder(path_or_name, env);
+  const ModelConfig in_files = read_model_config(folder);
+  ModelConfig config = with_arguments(in_files, args);
+  config.vocab_size = vocab_size.value_or(config.vocab_size);
+  VirtualModels models(config, ModelOptions::from(args, context.device()), chunk_places(args.pipeline, config, context),
+                       context);
+  load_weights(models, folder, in_files, static_cast<uint64_t>(args.seeds.seed));
+  return models;
+}
+
+VirtualModels AutoModel::from_config(const ModelConfig& config, const config::TrainingArguments& args,
+                                     parallel::ParallelContext& context) {
+  const ModelConfig changed = with_arguments(config, args);
+  VirtualModels models(changed, ModelOptions::from(args, context.device()),
+                       chunk_places(args.pipeline, changed, context), context);
+  models.initialize_parameters(static_cast<uint64_t>(args.seeds.seed));
+  return models;
+}
+
+}  // namespace megalith::model

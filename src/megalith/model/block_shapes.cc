@@ -1,0 +1,44 @@
+#include <cmath>
+
+#include "megalith/model/block_shapes_internal.h"
+
+namespace megalith::model {
+
+nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::ParallelContext& context) {
+  return {context.tp(), options.sequence_parallel};
+}
+
+nn::NormShape norm_shape(const ModelConfig& config) { return {config.norm, config.hidden_size, config.norm_epsilon}; }
+
+nn::Init output_init(const ModelConfig& config) {
+  return nn::Init::normal(config.init_std / std::sqrt(2.0 * static_cast<double>(config.num_layers)));
+}
+
+nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
+  nn::AttentionShape shape{.hidden = config.hidden_size,
+                           .heads = config.num_heads,
+                           .kv_heads = config.num_kv_heads,
+                           .head_dim = config.head_dim,
+                           .qkv_bias = config.qkv_bias,
+                           .out_bias = config.out_bias,
+                           .qk_norm = std::nullopt,
+                           .window = config.window(layer),
+                           .scale = config.attention_scale,
+                           .dropout = config.attention_dropout,
+                           .init = nn::Init::normal(config.init_std),
+                           .out_init = output_init(config)};
+  if (config.qk_norm) shape.qk_norm = nn::NormShape{config.norm, config.head_dim, config.norm_epsilon};
+  if (config.scale_by_inverse_layer) {
+    const double base = shape.scale > 0 ? shape.scale : 1 / std::sqrt(static_cast<double>(config.head_dim));
+    shape.scale = base / static_cast<double>(layer + 1);
+  }
+  return shape;
+}
+
+nn::MlpShape mlp_shape(const ModelConfig& config) {
+  return {config.hidden_size, config.mlp_width,  config.gated_mlp,
+          config.mlp_bias,    config.activation, nn::Init::normal(config.init_std),
+          output_init(config)};
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,20 @@
+// From a ModelConfig to the shapes of its layers.
+#pragma once
+
+#include "megalith/model/model_config.h"
+#include "megalith/model/model_options.h"
+#include "megalith/nn/attention/self_attention.h"
+#include "megalith/nn/mlp.h"
+#include "megalith/nn/norm.h"
+#include "megalith/parallel/parallel_context.h"
+
+namespace megalith::model {
+
+nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::ParallelContext& context);
+nn::NormShape norm_shape(const ModelConfig& config);
+nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer);
+nn::MlpShape mlp_shape(const ModelConfig& config);
+// Of the projections that write into the residual stream: smaller with depth, as in GPT-2.
+nn::Init output_init(const ModelConfig& config);
+
+}  // namespace megalith::model

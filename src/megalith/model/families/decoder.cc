@@ -1,0 +1,176 @@
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/model/families/decoder_internal.h"
+
+namespace megalith::model {
+
+namespace {
+
+ops::RopeScaling rope_scaling(const hf::JsonFields& rope, std::string_view type) {
+  static const std::map<std::string_view, ops::RopeScaling> kinds{{"default", ops::RopeScaling::kNone},
+                                                                  {"linear", ops::RopeScaling::kLinear},
+                                                                  {"dynamic", ops::RopeScaling::kDynamic},
+                                                                  {"yarn", ops::RopeScaling::kYarn},
+                                                                  {"llama3", ops::RopeScaling::kLlama3}};
+  const auto kind = kinds.find(type);
+  if (kind == kinds.end())
+    rope.refuse(rope.has("rope_type") ? "rope_type" : "type", "be default, linear, dynamic, yarn or llama3");
+  return kind->second;
+}
+
+// The keys that both spellings share, in `rope`.
+void read_rope_scaling(const hf::JsonFields& rope, int64_t max_positions, ops::RopeSettings& settings) {
+  const auto type = rope.optional<std::string>("rope_type");
+  settings.scaling = rope_scaling(rope, type ? *type : rope.optional<std::string>("type").value_or("default"));
+  if (settings.scaling == ops::RopeScaling::kNone) return;
+  settings.original_positions = rope.optional_positive<int64_t>("original_max_position_embeddings").value_or(0);
+  if (settings.scaling == ops::RopeScaling::kYarn && !rope.has("factor") && settings.original_positions > 0) {
+    settings.factor = static_cast<double>(max_positions) / static_cast<double>(settings.original_positions);
+  } else {
+    settings.factor = rope.positive<double>("factor");
+  }
+  if (settings.scaling == ops::RopeScaling::kLlama3) {
+    settings.original_positions = rope.positive<int64_t>("original_max_position_embeddings");
+    settings.low_freq_factor = rope.positive<double>("low_freq_factor");
+    settings.high_freq_factor = rope.positive<double>("high_freq_factor");
+  }
+  if (settings.original_positions == 0) settings.original_positions = max_positions;
+  if (settings.scaling != ops::RopeScaling::kYarn) return;
+  settings.beta_fast = rope.optional_positive<double>("beta_fast").value_or(settings.beta_fast);
+  settings.beta_slow = rope.optional_positive<double>("beta_slow").value_or(settings.beta_slow);
+  settings.truncate = rope.optional<bool>("truncate").value_or(true);
+  settings.mscale = rope.optional<double>("mscale");
+  settings.mscale_all_dim = rope.optional<double>("mscale_all_dim");
+  settings.attention_factor = rope.optional_positive<double>("attention_factor");
+}
+
+void refuse_quantized(const hf::JsonFields& config) {
+  check<ConfigError>(!config.has("quantization_config"),
+                     "{}: the weights are quantised (\"quantization_config\"); only F32, F16 and BF16 weights can be"
+                     " trained. Use the model's original weights",
+                     config.file_name());
+}
+
+}  // namespace
+
+at::ScalarType read_dtype(const hf::JsonFields& config) {
+  static const std::map<std::string, at::ScalarType, std::less<>> types{
+      {"float32", at::kFloat}, {"bfloat16", at::kBFloat16}, {"float16", at::kHalf}, {"float64", at::kDouble}};
+  const char* key = config.has("dtype") ? "dtype" : "torch_dtype";
+  auto text = config.optional<std::string>(key).value_or("float32");
+  if (text.starts_with("torch.")) text = text.substr(6);
+  const auto type = types.find(text);
+  if (type == types.end()) config.refuse(key, "be float32, bfloat16 or float16");
+  return type->second;
+}
+
+ops::Activation read_activation(const hf::JsonFields& config, std::string_view key) {
+  static const std::map<std::string, ops::Activation, std::less<>> kinds{
+      {"silu", ops::Activation::kSilu},
+      {"swish", ops::Activation::kSilu},
+      {"gelu", ops::Activation::kGelu},
+      {"gelu_new", ops::Activation::kGeluTanh},
+      {"gelu_fast", ops::Activation::kGeluTanh},
+      {"gelu_pytorch_tanh", ops::Activation::kGeluTanh},
+      {"quick_gelu", ops::Activation::kQuickGelu},
+      {"relu", ops::Activation::kRelu},
+      {"relu2", ops::Activation::kSquaredRelu}};
+  const auto kind = kinds.find(config.required<std::string>(key));
+  if (kind == kinds.end()) config.refuse(key, "be silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu or relu2");
+  return kind->second;
+}
+
+ops::RopeSettings read_rope(const hf::JsonFields& config, int64_t head_dim, int64_t max_positions) {
+  ops::RopeSettings settings;
+  double partial = config.optional_positive<double>("partial_rotary_factor").value_or(1);
+  if (const auto rope = config.optional_object("rope_parameters")) {
+    settings.theta = rope->optional_positive<double>("rope_theta").value_or(settings.theta);
+    partial = rope->optional_positive<double>("partial_rotary_factor").value_or(partial);
+    read_rope_scaling(*rope, max_positions, settings);
+  } else {
+    settings.theta = config.optional_positive<double>("rope_theta").value_or(settings.theta);
+    if (const auto scaling = config.optional_object("rope_scaling"))
+      read_rope_scaling(*scaling, max_positions, settings);
+  }
+  settings.rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * partial);
+  return settings;
+}
+
+std::vector<int64_t> read_windows(const hf::JsonFields& config, int64_t layers) {
+  const auto window = config.optional_positive<int64_t>("sliding_window");
+  std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
+  if (config.has("layer_types")) {
+    const auto kinds = config.required<std::vector<std::string>>("layer_types");
+    if (static_cast<int64_t>(kinds.size()) != layers)
+      config.refuse("layer_types", fmt::format("have an entry for each of the {} layers", layers));
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      if (kinds[i] == "sliding_attention") {
+        if (!window) config.refuse("sliding_window", "be set when a layer's type is sliding_attention");
+        windows[i] = *window;
+      } else if (kinds[i] != "full_attention") {
+        config.refuse("layer_types", "hold full_attention or sliding_attention only");
+      }
+    }
+    return windows;
+  }
+  if (!window || !config.optional<bool>("use_sliding_window").value_or(false)) return {};
+  const auto first = config.optional<int64_t>("max_window_layers").value_or(28);
+  for (int64_t i = std::max<int64_t>(first, 0); i < layers; ++i) windows[static_cast<size_t>(i)] = *window;
+  return windows;
+}
+
+ModelConfig read_decoder(const hf::JsonFields& config) {
+  refuse_quantized(config);
+  ModelConfig c;
+  c.hidden_size = config.positive<int64_t>("hidden_size");
+  c.num_layers = config.positive<int64_t>("num_hidden_layers");
+  c.num_heads = config.positive<int64_t>("num_attention_heads");
+  c.num_kv_heads = config.optional_positive<int64_t>("num_key_value_heads").value_or(c.num_heads);
+  c.head_dim = config.optional_positive<int64_t>("head_dim").value_or(c.hidden_size / c.num_heads);
+  if (c.head_dim == 0) config.refuse("num_attention_heads", "be at most hidden_size");
+  c.mlp_width = config.positive<int64_t>("intermediate_size");
+  c.vocab_size = config.positive<int64_t>("vocab_size");
+  c.max_positions = config.positive<int64_t>("max_position_embeddings");
+  c.norm_epsilon = config.optional_positive<double>("rms_norm_eps").value_or(1e-6);
+  c.activation = read_activation(config, "hidden_act");
+  c.rope = read_rope(config, c.head_dim, c.max_positions);
+  c.tied_embeddings = config.optional<bool>("tie_word_embeddings").value_or(false);
+  c.attention_dropout = config.optional<double>("attention_dropout").value_or(0);
+  c.init_std = config.optional_positive<double>("initializer_range").value_or(0.02);
+  c.dtype = read_dtype(config);
+  return c;
+}
+
+hf::NameMap decoder_names() {
+  const auto layer = [](std::string theirs, std::string ours) {
+    return hf::NameRule{"model.layers.{}." + theirs, {"layers.{}." + ours}};
+  };
+  return {.rules = {{"model.embed_tokens.weight", {"embedding.weight"}},
+                    layer("input_layernorm.weight", "attention_norm.weight"),
+                    layer("self_attn.q_proj.weight", "attention.q.weight"),
+                    layer("self_attn.k_proj.weight", "attention.k.weight"),
+                    layer("self_attn.v_proj.weight", "attention.v.weight"),
+                    layer("self_attn.q_proj.bias", "attention.q.bias"),
+                    layer("self_attn.k_proj.bias", "attention.k.bias"),
+                    layer("self_attn.v_proj.bias", "attention.v.bias"),
+                    layer("self_attn.q_norm.weight", "attention.q_norm.weight"),
+                    layer("self_attn.k_norm.weight", "attention.k_norm.weight"),
+                    layer("self_attn.o_proj.weight", "attention.o.weight"),
+                    layer("self_attn.o_proj.bias", "attention.o.bias"),
+                    layer("post_attention_layernorm.weight", "mlp_norm.weight"),
+                    layer("mlp.gate_proj.weight", "mlp.gate.weight"),
+                    layer("mlp.up_proj.weight", "mlp.up.weight"),
+                    layer("mlp.down_proj.weight", "mlp.down.weight"),
+                    layer("mlp.gate_proj.bias", "mlp.gate.bias"),
+                    layer("mlp.up_proj.bias", "mlp.up.bias"),
+                    layer("mlp.down_proj.bias", "mlp.down.bias"),
+                    {"model.norm.weight", {"final_norm.weight"}},
+                    {"lm_head.weight", {"head.weight"}}},
+          .ignored = {"*.rotary_emb.inv_freq"}};
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,59 @@
+#include "megalith/model/families/family.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/model/families/decoder_internal.h"
+
+namespace megalith::model {
+
+namespace {
+
+std::string supported() {
+  std::vector<std::string> names;
+  for (const Family& each : families()) names.push_back(each.model_type);
+  return list_in_words(names);
+}
+
+}  // namespace
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> all{gpt2_family(),  llama_family(), mistral_family(),
+                                       qwen2_family(), qwen3_family(), seed_oss_family()};
+  return all;
+}
+
+const Family& family(std::string_view model_type) {
+  for (const Family& each : families())
+    if (each.model_type == model_type) return each;
+  throw ConfigError(fmt::format("models of type \"{}\" are not supported; supported are {}", model_type, supported()));
+}
+
+ModelConfig read_model_config(const hf::JsonFile& file) {
+  const hf::JsonFields fields = file.fields();
+  check<DataError>(fields.has("model_type"),
+                   "{} has no \"model_type\", so it is no model configuration; supported are {}", file.name(),
+                   supported());
+  const auto type = fields.required<std::string>("model_type");
+  ModelConfig config = family(type).read(fields);
+  config.family = type;
+  config.source = std::make_shared<const hf::Json>(fields.whole());
+  const auto found = problems(config);
+  check<DataError>(found.empty(), "{}: {}", file.name(), fmt::join(found, "; "));
+  return config;
+}
+
+ModelConfig read_model_config(const std::filesystem::path& folder) {
+  return read_model_config(hf::read_json_file(folder / "config.json"));
+}
+
+hf::NameMap name_map(const ModelConfig& config) {
+  hf::NameMap map = family(config.family).names;
+  if (config.tied_embeddings) map.ignored.push_back("lm_head.weight");  // some files repeat the embedding
+  return map;
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,36 @@
+// Families: what each kind of model is, as data. A family says how its config.json comes to a ModelConfig and how its
+// files name the tensors; layers and the model itself are shared.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/hf/json_reader.h"
+#include "megalith/hf/name_map.h"
+#include "megalith/model/model_config.h"
+
+namespace megalith::model {
+
+struct Family {
+  std::string model_type;    // "llama", as config.json says
+  std::string architecture;  // "LlamaForCausalLM"
+  ModelConfig (*read)(const hf::JsonFields& config);
+  hf::NameMap names;
+};
+
+// All supported families, by name.
+const std::vector<Family>& families();
+// Throws ConfigError naming the supported ones.
+const Family& family(std::string_view model_type);
+
+// The configuration of the model in a folder, or in a config.json. Throws DataError (wrong fields, all of them named)
+// or ConfigError (a family or a feature that is not supported).
+ModelConfig read_model_config(const std::filesystem::path& folder);
+ModelConfig read_model_config(const hf::JsonFile& config);
+
+// The tensor names of a model: its family's, without the head where that is tied.
+hf::NameMap name_map(const ModelConfig& config);
+
+}  // namespace megalith::model

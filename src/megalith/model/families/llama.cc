@@ -1,0 +1,15 @@
+#include "megalith/model/families/decoder_internal.h"
+
+namespace megalith::model {
+
+Family llama_family() {
+  const auto read = [](const hf::JsonFields& config) {
+    ModelConfig c = read_decoder(config);
+    c.qkv_bias = c.out_bias = config.optional<bool>("attention_bias").value_or(false);
+    c.mlp_bias = config.optional<bool>("mlp_bias").value_or(false);
+    return c;
+  };
+  return {"llama", "LlamaForCausalLM", read, decoder_names()};
+}
+
+}  // namespace megalith::model

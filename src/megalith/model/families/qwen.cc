@@ -1,0 +1,30 @@
+#include "megalith/model/families/decoder_internal.h"
+
+namespace megalith::model {
+
+// Llama with biases on query, key and value, and a window in some layers.
+Family qwen2_family() {
+  const auto read = [](const hf::JsonFields& config) {
+    ModelConfig c = read_decoder(config);
+    c.qkv_bias = true;
+    c.windows = read_windows(config, c.num_layers);
+    return c;
+  };
+  return {"qwen2", "Qwen2ForCausalLM", read, decoder_names()};
+}
+
+// Norms on each query and key head in place of the biases; the head size is a field of its own.
+Family qwen3_family() {
+  const auto read = [](const hf::JsonFields& config) {
+    ModelConfig c = read_decoder(config);
+    if (!config.has("head_dim")) c.head_dim = 128;  // the family's default, whatever the hidden size
+    c.rope = read_rope(config, c.head_dim, c.max_positions);
+    c.qk_norm = true;
+    c.qkv_bias = c.out_bias = config.optional<bool>("attention_bias").value_or(false);
+    c.windows = read_windows(config, c.num_layers);
+    return c;
+  };
+  return {"qwen3", "Qwen3ForCausalLM", read, decoder_names()};
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,120 @@
+#include "megalith/model/generate.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "megalith/base/error.h"
+#include "megalith/nn/attention/kv_cache.h"
+#include "megalith/nn/tensor_parallel/mappings.h"
+
+namespace megalith::model {
+
+namespace {
+
+// The ids that may be drawn, likeliest first, with their probabilities (not yet scaled to sum 1).
+struct Candidates {
+  std::vector<int64_t> ids;
+  std::vector<double> weights;
+};
+
+Candidates candidates(const at::Tensor& logits, const SamplingOptions& options) {
+  const int64_t vocab = logits.size(0);
+  const auto* values = logits.const_data_ptr<float>();
+  Candidates result;
+  result.ids.resize(static_cast<size_t>(vocab));
+  std::iota(result.ids.begin(), result.ids.end(), 0);
+  // Equal logits stand in the order of their ids, so that every rank and every run sees the same list.
+  const auto likelier = [values](int64_t a, int64_t b) {
+    return values[a] != values[b] ? values[a] > values[b] : a < b;
+  };
+  const int64_t kept = options.top_k > 0 ? std::min(options.top_k, vocab) : vocab;
+  std::partial_sort(result.ids.begin(), result.ids.begin() + kept, result.ids.end(), likelier);
+  result.ids.resize(static_cast<size_t>(kept));
+  double total = 0;
+  for (const int64_t id : result.ids) {
+    result.weights.push_back(std::exp((values[id] - values[result.ids[0]]) / options.temperature));
+    total += result.weights.back();
+  }
+  double sum = 0;
+  for (size_t i = 0; i < result.ids.size(); ++i) {
+    sum += result.weights[i];
+    if (sum < options.top_p * total) continue;
+    result.ids.resize(i + 1);  // this one reaches top_p and is the last
+    result.weights.resize(i + 1);
+    break;
+  }
+  return result;
+}
+
+}  // namespace
+
+void SamplingOptions::validate() const {
+  std::vector<std::string> found;
+  const auto need = [&found](bool ok, std::string message) {
+    if (!ok) found.push_back(std::move(message));
+  };
+  need(temperature >= 0 && std::isfinite(temperature),
+       fmt::format("temperature is {}; it must be 0 (greedy) or a positive number", temperature));
+  need(top_k >= 0, fmt::format("top_k is {}; it must be 0 (all) or positive", top_k));
+  need(top_p > 0 && top_p <= 1, fmt::format("top_p is {}; it must be in (0, 1]", top_p));
+  need(max_new_tokens > 0, fmt::format("max_new_tokens is {}; it must be positive", max_new_tokens));
+  check<ConfigError>(found.empty(), "{}", fmt::join(found, "\n"));
+}
+
+int64_t sample(const at::Tensor& logits, const SamplingOptions& options, std::mt19937_64& random) {
+  if (options.temperature == 0) return logits.argmax().item<int64_t>();
+  const Candidates from = candidates(logits.contiguous(), options);
+  const double total = std::accumulate(from.weights.begin(), from.weights.end(), 0.0);
+  // 53 random bits: std::uniform_real_distribution is not the same everywhere.
+  double left = static_cast<double>(random() >> 11) * 0x1.0p-53 * total;
+  for (size_t i = 0; i < from.ids.size(); ++i) {
+    left -= from.weights[i];
+    if (left < 0) return from.ids[i];
+  }
+  return from.ids.back();
+}
+
+std::vector<int64_t> generate(const VirtualModels& models, const std::vector<int64_t>& prompt,
+                              const SamplingOptions& options, const OnToken& on_token) {
+  options.validate();
+  check<ConfigError>(!prompt.empty(), "an empty prompt has nothing to continue; give at least one token (bos)");
+  const GptModel& model = models[0];
+  check<ConfigError>(models.size() == 1 && model.place().embedding && model.place().head,
+                     "generation runs on whole models; use pipeline_model_parallel_size 1 and split by"
+                     " tensor_model_parallel_size");
+  check<ConfigError>(!model.options().sequence_parallel,
+                     "generation takes one token at a time, which cannot be split;"
+                     " leave out sequence_parallel");
+  const auto length = static_cast<int64_t>(prompt.size()) + options.max_new_tokens;
+  check<ConfigError>(!models.config().learned_positions || length <= models.config().max_positions,
+                     "{} prompt tokens and max_new_tokens {} are more than the {} positions of the model",
+                     prompt.size(), options.max_new_tokens, models.config().max_positions);
+  const at::NoGradGuard no_grad;
+  const comm::Group tp = models.context().tp();
+  std::mt19937_64 random(options.seed);
+  nn::KvCache cache(models.config().num_layers);
+  std::vector<int64_t> next = prompt, generated;
+  while (static_cast<int64_t>(generated.size()) < options.max_new_tokens) {
+    const auto count = static_cast<int64_t>(next.size());
+    const at::Tensor ids = at::tensor(next, at::kLong).to(model.options().device);
+    const at::Tensor positions = at::arange(cache.tokens(), cache.tokens() + count, at::kLong);
+    const ModelInput input{.layout = ops::SequenceLayout::dense(1, count).with_positions(positions),
+                           .ids = ids,
+                           .cache = &cache,
+                           .training = false,
+                           .last_token_only = true};
+    const at::Tensor columns = model.forward(input).to(at::kFloat);  // [1, v/tp]
+    const at::Tensor logits = nn::all_gather_columns(columns, tp, "logits").narrow(1, 0, model.vocab().size);
+    generated.push_back(sample(logits[0].to(at::kCPU), options, random));
+    next = {generated.back()};
+    if (on_token && !on_token(generated.back())) break;
+    if (std::ranges::find(options.stop_ids, generated.back()) != options.stop_ids.end()) break;
+  }
+  return generated;
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,99 @@
+// GptModel: one chunk of a decoder-only model: some of its layers, with the embedding before or the head behind them
+// where the chunk is the first or the last.
+//
+// Legend: t tokens, h hidden, v padded vocabulary.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "megalith/model/model_config.h"
+#include "megalith/model/model_options.h"
+#include "megalith/model/transformer_block.h"
+#include "megalith/nn/parameter.h"
+#include "megalith/nn/tensor_parallel/embedding.h"
+#include "megalith/ops/sequence_layout.h"
+#include "megalith/parallel/parallel_context.h"
+
+namespace megalith::nn {
+class KvCache;
+}
+
+namespace megalith::model {
+
+// Which part of the model a chunk is.
+struct ChunkPlace {
+  int64_t first_layer = 0;
+  int64_t num_layers = 0;
+  bool embedding = true;
+  bool head = true;  // final norm, output projection, loss
+  static ChunkPlace whole(const ModelConfig& config) { return {0, config.num_layers, true, true}; }
+};
+
+// What a forward pass gets. t is the layout's number of tokens; with sequence parallelism a multiple of tp.
+struct ModelInput {
+  ops::SequenceLayout layout;
+  at::Tensor ids;      // int64 [t]; chunks with the embedding
+  at::Tensor hidden;   // output of the chunk before: [t, h] or [t/tp, h]; chunks without the embedding
+  at::Tensor targets;  // int64 [t], what each token shall predict, -100: nothing; undefined: logits are wanted
+  nn::KvCache* cache = nullptr;  // generation
+  bool training = true;          // dropout and recompute are on
+  bool last_token_only = false;  // logits of the last token alone: [1, v/tp]
+};
+
+// What each token shall predict: the label of the next token of its sequence, -100 at its end. labels int64 [t], beside
+// their tokens.
+at::Tensor shift_labels(const at::Tensor& labels, const ops::SequenceLayout& layout);
+
+// One thread a rank; `context` outlives it.
+class GptModel {
+ public:
+  // Allocates; initialise_parameters or a checkpoint fills. Throws ConfigError for sizes that tp does not divide.
+  GptModel(const ModelConfig& config, const ModelOptions& options, const ChunkPlace& place,
+           parallel::ParallelContext& context);
+  GptModel(const GptModel&) = delete;
+  GptModel& operator=(const GptModel&) = delete;
+
+  // Chunks without the head: hidden states. With the head: losses fp32 [t] where targets are given, equal on all tp
+  // ranks, else this rank's columns of the logits [t, v/tp].
+  at::Tensor forward(const ModelInput& input) const;
+
+  const ModelConfig& config() const { return config_; }
+  const ModelOptions& options() const { return options_; }
+  const ChunkPlace& place() const { return place_; }
+  nn::ParameterSet& parameters() { return parameters_; }
+  const nn::ParameterSet& parameters() const { return parameters_; }
+  // Token ids whose logits are this rank's columns.
+  ops::VocabRange vocab_range() const;
+  const nn::VocabSize& vocab() const { return vocab_; }
+  const nn::TensorParallel& tensor_parallel() const { return tp_; }
+  // The weight of the output projection; the embedding's where they are tied. nullptr without a head.
+  nn::Parameter* head_weight() const { return head_weight_; }
+
+  // Fresh weights, the same model for every layout.
+  void initialize_parameters(uint64_t seed) const;
+
+ private:
+  at::Tensor embed(const ModelInput& input) const;  // -> [t, h] or [t/tp, h]
+  at::Tensor run_layers(at::Tensor x, const nn::LayerInput& input) const;
+  at::Tensor head(const at::Tensor& x, const ModelInput& input) const;
+  at::Tensor run_group(const at::Tensor& x, const nn::LayerInput& input, size_t first, size_t count) const;
+
+  ModelConfig config_;
+  ModelOptions options_;
+  ChunkPlace place_;
+  parallel::ParallelContext& context_;
+  nn::TensorParallel tp_;
+  nn::VocabSize vocab_;
+  nn::ParameterSet parameters_;
+  std::optional<nn::VocabParallelEmbedding> embedding_;
+  nn::Parameter* positions_ = nullptr;  // [max positions, h]
+  std::vector<std::unique_ptr<TransformerBlock>> layers_;
+  std::optional<nn::Norm> final_norm_;
+  nn::Parameter* head_weight_ = nullptr;
+};
+
+}  // namespace megalith::model

@@ -1,0 +1,37 @@
+// ModelOptions: how a model is held and run here, beside what it is (ModelConfig).
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+#include "megalith/config/training_arguments.h"
+#include "megalith/ops/cross_entropy.h"
+
+namespace megalith::model {
+
+// Which activations are computed twice instead of kept; see nn/recompute.h.
+struct RecomputePlan {
+  enum class Layers { kNone, kUniform, kBlock } layers = Layers::kNone;
+  int64_t num_layers = 1;       // kUniform: group size; kBlock: how many layers of a chunk, from the first
+  bool split_over_tp = false;   // keep the inputs of recomputed layers split over tensor-parallel ranks
+  bool core_attention = false;  // selective: scores and probabilities
+  bool mlp = false;             // selective: the whole feed-forward block
+  bool norms = false;           // selective: outputs of norms
+};
+
+struct ModelOptions {
+  at::ScalarType dtype = at::kFloat;  // of parameters and activations
+  at::Device device = at::kCPU;
+  bool sequence_parallel = false;
+  int64_t vocab_multiple = 1;  // the padded vocabulary is a multiple of this times tp
+  int64_t loss_chunk = 0;      // > 0: projection and loss together, so many tokens at a time
+  ops::CrossEntropyOptions loss;
+  RecomputePlan recompute;
+
+  // What the arguments of a run say. Throws ConfigError for recompute modules that do not exist.
+  static ModelOptions from(const config::TrainingArguments& args, at::Device device);
+};
+
+}  // namespace megalith::model

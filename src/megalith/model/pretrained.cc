@@ -1,0 +1,186 @@
+#include "megalith/model/pretrained.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/scalar_type.h"
+#include "megalith/hf/staged_folder.h"
+#include "megalith/hf/weight_files.h"
+#include "megalith/hf/weight_writer.h"
+#include "megalith/model/families/family.h"
+#include "megalith/nn/init.h"
+
+namespace megalith::model {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has_vocabulary_rows(const std::string& name) { return name == "embedding.weight" || name == "head.weight"; }
+
+// The rows of a vocabulary tensor that the files have, too.
+parallel::ShardedTensor old_rows(parallel::ShardedTensor tensor, int64_t old_vocab) {
+  const int64_t rows = std::clamp<int64_t>(old_vocab - tensor.offset[0], 0, tensor.local.size(0));
+  tensor.local = tensor.local.narrow(0, 0, rows);
+  tensor.global_shape[0] = old_vocab;
+  return tensor;
+}
+
+// New rows of an embedding or a head: mean of the old rows over all ranks, plus noise.
+void fill_new_rows(const parallel::ShardedTensor& tensor, int64_t old_vocab, const comm::Group& tp, uint64_t seed) {
+  const int64_t old_here = std::clamp<int64_t>(old_vocab - tensor.offset[0], 0, tensor.local.size(0));
+  at::Tensor sum = tensor.local.narrow(0, 0, old_here).to(at::kDouble).sum(0);
+  tp.all_reduce(sum, comm::ReduceOp::kSum, "mean of the vocabulary's rows");
+  const int64_t fresh = tensor.local.size(0) - old_here;
+  if (fresh == 0) return;
+  tensor.local.narrow(0, old_here, fresh)
+      .copy_(new_vocab_rows(sum.div_(static_cast<double>(old_vocab)).cpu(), tensor.name, tensor.global_shape,
+                            tensor.offset[0] + old_here, fresh, seed));
+}
+
+// As config.json spells it.
+std::string torch_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "float32";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    case at::kDouble:
+      return "float64";
+    default:
+      throw ConfigError(fmt::format("weights cannot be exported as {}; use fp32, bf16 or fp16", toString(dtype)));
+  }
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.flush();
+  check<DataError>(out.good(), "cannot write {}", path.string());
+}
+
+}  // namespace
+
+at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::IntArrayRef global_shape, int64_t first,
+                          int64_t count, uint64_t seed) {
+  const int64_t hidden = mean.size(0);
+  at::Tensor noise = at::empty({count, hidden}, at::kFloat);
+  nn::fill_normal(noise, seed, name, global_shape, {first, 0}, 0, 1 / std::sqrt(static_cast<double>(hidden)));
+  return noise + mean;
+}
+
+void load_weights(const VirtualModels& models, const fs::path& folder, const ModelConfig& in_files, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  const int64_t old_vocab = in_files.vocab_size, vocab = models.config().vocab_size;
+  check<ConfigError>(vocab >= old_vocab, "the vocabulary of {} ids cannot shrink to {}; give at least {}", old_vocab,
+                     vocab, old_vocab);
+  const hf::WeightFiles files(folder);
+  const hf::TensorMapping mapping(name_map(in_files), global_tensors(in_files));
+  mapping.check_files(files);
+  for (const nn::Parameter* parameter : models.parameters()) {
+    if (parameter->value.is_meta()) continue;
+    // What no part covers is padding.
+    if (parameter->split_over_tp || models.config().vocab_size != parameter->value.size(0)) {
+      int64_t held = 0;
+      for (const auto& part : parameter->sharded()) held += part.local.numel();
+      if (held < parameter->value.numel()) parameter->value.zero_();
+    }
+    std::vector<parallel::ShardedTensor> parts = parameter->sharded();
+    for (auto& part : parts)
+      if (has_vocabulary_rows(part.name)) part = old_rows(part, old_vocab);
+    mapping.read(files, parts);
+    if (vocab == old_vocab) continue;
+    for (const auto& part : parameter->sharded())
+      if (has_vocabulary_rows(part.name)) fill_new_rows(part, old_vocab, models.context().tp(), seed);
+  }
+}
+
+std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
+  check<ConfigError>(config.source != nullptr, "a model without a Hugging Face configuration cannot be exported");
+  hf::Json json = *config.source;
+  const std::string type = torch_name(dtype);
+  if (json.contains("dtype")) {
+    json["dtype"] = type;
+  } else {
+    json["torch_dtype"] = type;
+  }
+  json["vocab_size"] = config.vocab_size;
+  return json.dump(2) + "\n";
+}
+
+void copy_assets(const fs::path& from, const fs::path& to, const ModelConfig& config) {
+  static const char* const kNames[] = {"tokenizer.json",
+                                       "tokenizer_config.json",
+                                       "special_tokens_map.json",
+                                       "added_tokens.json",
+                                       "vocab.json",
+                                       "merges.txt",
+                                       "vocab.txt",
+                                       "tokenizer.model",
+                                       "spiece.model",
+                                       "chat_template.json",
+                                       "chat_template.jinja",
+                                       "generation_config.json",
+                                       "README.md",
+                                       "LICENSE"};
+  std::error_code error;
+  if (!from.empty())
+    for (const char* name : kNames)
+      if (fs::is_regular_file(from / name)) {
+        fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing, error);
+        check<DataError>(!error, "cannot copy {} to {}: {}", (from / name).string(), to.string(), error.message());
+      }
+  if (fs::exists(to / "generation_config.json")) return;
+  hf::Json generation{{"_from_model_config", true}};
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (config.source->contains(key) && !config.source->at(key).is_null()) generation[key] = config.source->at(key);
+  if (config.source->contains("transformers_version"))
+    generation["transformers_version"] = config.source->at("transformers_version");
+  write_text(to / "generation_config.json", generation.dump(2) + "\n");
+}
+
+void save_pretrained(const VirtualModels& models, const fs::path& folder, const ExportOptions& options) {
+  const at::NoGradGuard no_grad;
+  parallel::ParallelContext& context = models.context();
+  const ModelConfig& config = models.config();
+  const at::ScalarType dtype = options.dtype.value_or(config.dtype);
+  const hf::TensorMapping mapping(name_map(config), global_tensors(config));
+  std::vector<hf::WeightSpec> specs;
+  for (const hf::FileTensor& file : mapping.files()) specs.push_back({file.name, hf::dtype_of(dtype), file.shape});
+
+  const comm::Group everyone = context.world().world();
+  const bool first = context.rank() == 0;
+  hf::StagedFolder staged(folder, "export", {.owner = first, .overwrite = options.overwrite});
+  hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = options.max_shard_bytes});
+  if (first) {
+    writer.create_files();
+    write_text(staged.path() / "config.json", config_json(config, dtype));
+    copy_assets(options.assets, staged.path(), config);
+  }
+  everyone.barrier("export: files made");
+  if (context.dp(/*with_cp=*/true).rank() == 0) {  // one of the replicas writes
+    for (const nn::Parameter* parameter : models.parameters()) {
+      if (parameter->shared_copy) continue;
+      for (const auto& part : parameter->sharded()) {
+        if (part.replica != 0 || part.local.numel() == 0) continue;
+        const auto place = mapping.place(part);
+        writer.write(place.file->name, place.offset, place.data);
+      }
+    }
+    writer.sync();
+  }
+  everyone.barrier("export: weights written");
+  if (first) writer.write_index();
+  staged.commit();
+  everyone.barrier("export: done");
+}
+
+}  // namespace megalith::model

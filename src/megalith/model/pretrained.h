@@ -1,0 +1,42 @@
+// Hugging Face weights in and out, for every layout: each rank reads and writes only what it holds.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "megalith/model/virtual_models.h"
+
+namespace megalith::model {
+
+// Fills the model from the safetensors files of `folder`, whose own configuration is `in_files`. Only the vocabulary
+// may differ from the model's: a larger one gets new rows, each the mean of the old rows plus N(0, 1/√h) noise, the
+// same for every layout (`seed`). Throws DataError listing every tensor that does not fit. All ranks call it.
+void load_weights(const VirtualModels& models, const std::filesystem::path& folder, const ModelConfig& in_files,
+                  uint64_t seed);
+
+// Rows first … first+count-1 that a grown vocabulary gets, fp64 [count, h]. `mean`: of the old rows, fp64 [h]. `name`
+// and `global_shape` (grown) are those of the tensor.
+at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::IntArrayRef global_shape, int64_t first,
+                          int64_t count, uint64_t seed);
+
+struct ExportOptions {
+  std::optional<at::ScalarType> dtype;  // of the written weights; empty: that of the checkpoint the model came from
+  uint64_t max_shard_bytes = 5'000'000'000;
+  std::filesystem::path assets;  // folder with tokenizer and generation_config.json to copy; empty: none
+  bool overwrite = false;
+};
+
+// Writes a folder that transformers loads: config.json, generation_config.json, tokenizer files, weights. It appears
+// under its name only when it is complete. All ranks call it; the weights are written in place by the ranks that hold
+// them, never gathered.
+void save_pretrained(const VirtualModels& models, const std::filesystem::path& folder, const ExportOptions& options);
+
+// config.json for a model: the one it was read from, with what has changed since.
+std::string config_json(const ModelConfig& config, at::ScalarType dtype);
+// Copies tokenizer files, chat templates and generation_config.json where `from` has them; makes a
+// generation_config.json from the model's when it has none.
+void copy_assets(const std::filesystem::path& from, const std::filesystem::path& to, const ModelConfig& config);
+
+}  // namespace megalith::model

@@ -1,0 +1,60 @@
+#include "megalith/model/transformer_block.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "megalith/model/block_shapes_internal.h"
+#include "megalith/nn/recompute.h"
+#include "megalith/ops/dropout.h"
+
+namespace megalith::model {
+
+TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelConfig& config,
+                                   const ModelOptions& options, int64_t layer, int64_t local,
+                                   parallel::ParallelContext& context)
+    : recompute_(options.recompute),
+      dropout_(config.hidden_dropout),
+      tokens_split_(tensor_parallel(options, context).splits_tokens()),
+      rng_(context.rng()),
+      attention_norm_(scope.child("attention_norm"), norm_shape(config), tokens_split_, context.place().tp_rank),
+      attention_(scope.child("attention"), attention_shape(config, layer), local, tensor_parallel(options, context),
+                 context.rng(), options.recompute.core_attention),
+      mlp_norm_(scope.child("mlp_norm"), norm_shape(config), tokens_split_, context.place().tp_rank),
+      mlp_(scope.child("mlp"), mlp_shape(config), tensor_parallel(options, context)) {}
+
+template <typename Part>
+at::Tensor TransformerBlock::branch(const at::Tensor& x, const nn::Norm& norm, const nn::LayerInput& input,
+                                    const Part& part) const {
+  const auto [residual, y] = ops::norm_fork(x, norm.weights());
+  at::Tensor out;
+  if (!input.training || dropout_ == 0) {
+    out = part(y, residual);
+  } else {
+    const at::Tensor delta = part(y, at::Tensor());
+    // Tokens that each rank has for itself get masks of their own; replicated ones the same on every rank.
+    const auto fork = rng_.fork_if(tokens_split_);
+    out = ops::dropout_add(delta, residual, dropout_, rng_.generator());
+  }
+  if (recompute_.norms && input.training && at::GradMode::is_enabled())
+    nn::discard_until_backward(
+        y, [x, weights = norm.weights()] { return ops::norm(x, weights); }, out);
+  return out;
+}
+
+at::Tensor TransformerBlock::run_mlp(const at::Tensor& y, const at::Tensor& residual, bool training) const {
+  if (!recompute_.mlp || !training) return mlp_.forward(y, residual);
+  if (!residual.defined())
+    return nn::recompute([this](const nn::TensorList& in) { return mlp_.forward(in[0], {}); }, {y}, nullptr);
+  return nn::recompute([this](const nn::TensorList& in) { return mlp_.forward(in[0], in[1]); }, {y, residual}, nullptr);
+}
+
+at::Tensor TransformerBlock::forward(const at::Tensor& x, const nn::LayerInput& input) const {
+  const at::Tensor middle = branch(x, attention_norm_, input, [&](const at::Tensor& y, const at::Tensor& residual) {
+    return attention_.forward(y, residual, input);
+  });
+  return branch(middle, mlp_norm_, input,
+                [&](const at::Tensor& y, const at::Tensor& residual) { return run_mlp(y, residual, input.training); });
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,66 @@
+#include "megalith/model/virtual_models.h"
+
+#include "megalith/layout/layer_split.h"
+
+namespace megalith::model {
+
+std::vector<ChunkPlace> chunk_places(const config::PipelineConfig& pipeline, const ModelConfig& config,
+                                     const parallel::ParallelContext& context) {
+  layout::SplitRequest request{.num_layers = static_cast<int>(config.num_layers),
+                               .pp = context.grid().shape().pp,
+                               .vpp = pipeline.vpp,
+                               .first_rank_layers = pipeline.first_stage_layers,
+                               .last_rank_layers = pipeline.last_stage_layers,
+                               .account_for_embedding = pipeline.account_for_embedding.value_or(false),
+                               .account_for_loss = pipeline.account_for_loss.value_or(false),
+                               .layout = std::nullopt,
+                               .mtp_layers = 0,
+                               .uneven = layout::UnevenSplit::kBalance};
+  if (pipeline.layout) request.layout = layout::PipelineLayout::parse(*pipeline.layout);
+  const layout::LayerSplit split(request);
+  std::vector<ChunkPlace> places;
+  for (int chunk = 0; chunk < split.chunks(); ++chunk) {
+    const layout::Stage stage = split.stage(context.place().pp_rank, chunk);
+    places.push_back({stage.offset, stage.num_layers, stage.has_embedding(), stage.has_loss()});
+  }
+  return places;
+}
+
+VirtualModels::VirtualModels(const ModelConfig& config, const ModelOptions& options,
+                             const std::vector<ChunkPlace>& places, parallel::ParallelContext& context)
+    : config_(config), context_(context) {
+  for (const ChunkPlace& place : places) chunks_.push_back(std::make_unique<GptModel>(config, options, place, context));
+}
+
+std::vector<nn::Parameter*> VirtualModels::parameters() const {
+  std::vector<nn::Parameter*> all;
+  for (const auto& chunk : chunks_)
+    for (const auto& parameter : chunk->parameters().all()) all.push_back(parameter.get());
+  return all;
+}
+
+std::vector<parallel::ShardedTensor> VirtualModels::sharded() const {
+  std::vector<parallel::ShardedTensor> all;
+  for (const nn::Parameter* parameter : parameters())
+    for (auto& part : parameter->sharded()) all.push_back(std::move(part));
+  return all;
+}
+
+void VirtualModels::initialize_parameters(uint64_t seed) const {
+  for (const auto& chunk : chunks_) chunk->initialize_parameters(seed);
+}
+
+std::vector<hf::GlobalTensor> global_tensors(const ModelConfig& config) {
+  // A model of one rank on the meta device: the layers themselves say what they are made of.
+  const auto worlds = comm::World::in_process(1);
+  parallel::ParallelContext alone(*worlds[0], layout::RankGrid(layout::GridShape{}));
+  ModelOptions options;
+  options.device = at::kMeta;
+  const GptModel model(config, options, ChunkPlace::whole(config), alone);
+  std::vector<hf::GlobalTensor> tensors;
+  for (const auto& parameter : model.parameters().all())
+    for (const auto& part : parameter->parts) tensors.push_back({part.name, part.global_shape});
+  return tensors;
+}
+
+}  // namespace megalith::model

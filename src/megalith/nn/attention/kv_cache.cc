@@ -1,0 +1,34 @@
+#include "megalith/nn/attention/kv_cache.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+namespace megalith::nn {
+
+namespace {
+
+// The first `tokens` rows of `buffer` and behind them `added`, in place where the capacity allows.
+at::Tensor append_rows(at::Tensor& buffer, int64_t tokens, const at::Tensor& added) {
+  const int64_t total = tokens + added.size(0);
+  if (!buffer.defined() || buffer.size(0) < total) {
+    auto shape = added.sizes().vec();
+    shape[0] = std::max<int64_t>(total, 2 * tokens);
+    at::Tensor larger = at::empty(shape, added.options());
+    if (tokens > 0) larger.narrow(0, 0, tokens).copy_(buffer.narrow(0, 0, tokens));
+    buffer = larger;
+  }
+  buffer.narrow(0, tokens, added.size(0)).copy_(added);
+  return buffer.narrow(0, 0, total);
+}
+
+}  // namespace
+
+std::pair<at::Tensor, at::Tensor> KvCache::append(int64_t layer, const at::Tensor& k, const at::Tensor& v) {
+  Layer& place = layers_.at(static_cast<size_t>(layer));
+  at::Tensor keys = append_rows(place.keys, tokens_, k);
+  at::Tensor values = append_rows(place.values, tokens_, v);
+  return {keys, values};
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,88 @@
+#include "megalith/nn/attention/self_attention.h"
+
+#include <ATen/ATen.h>
+
+#include "megalith/base/error.h"
+#include "megalith/nn/attention/kv_cache.h"
+#include "megalith/nn/attention/shared_kv.h"
+#include "megalith/nn/recompute.h"
+#include "megalith/ops/attention.h"
+
+namespace megalith::nn {
+
+namespace {
+
+// The heads of one rank; refuses what cannot be split.
+ops::QkvHeads heads_of_rank(const AttentionShape& shape, int tp) {
+  check<ConfigError>(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
+                     "{} attention heads cannot share {} key/value heads; the first must be a multiple of the second",
+                     shape.heads, shape.kv_heads);
+  check<ConfigError>(
+      shape.heads % tp == 0,
+      "{} attention heads cannot be split over tensor_model_parallel_size {}; use a divisor of the heads", shape.heads,
+      tp);
+  check<ConfigError>(
+      shape.kv_heads % tp == 0 || (tp % shape.kv_heads == 0 && shape.kv_heads * shape.head_dim % tp == 0),
+      "{} key/value heads cannot be split over tensor_model_parallel_size {}; use a divisor or a multiple of the heads",
+      shape.kv_heads, tp);
+  return {shape.heads / tp, std::max<int64_t>(1, shape.kv_heads / tp), shape.head_dim};
+}
+
+std::optional<Norm> head_norm(const ParameterScope& scope, const AttentionShape& shape, const TensorParallel& tp) {
+  if (!shape.qk_norm) return std::nullopt;
+  return Norm(scope, *shape.qk_norm, /*partial_grad=*/tp.size() > 1, tp.rank());
+}
+
+}  // namespace
+
+SelfAttention::SelfAttention(const ParameterScope& scope, const AttentionShape& shape, int64_t layer, TensorParallel tp,
+                             parallel::RngTracker& rng, bool recompute_core)
+    : shape_(shape),
+      layer_(layer),
+      tp_(std::move(tp)),
+      rng_(rng),
+      recompute_core_(recompute_core),
+      local_(heads_of_rank(shape, tp_.size())),
+      qkv_(scope, "qkv", shape.hidden,
+           {{"q", shape.heads * shape.head_dim},
+            {"k", shape.kv_heads * shape.head_dim},
+            {"v", shape.kv_heads * shape.head_dim}},
+           shape.qkv_bias, shape.init, tp_),
+      q_norm_(head_norm(scope.child("q_norm"), shape, tp_)),
+      k_norm_(head_norm(scope.child("k_norm"), shape, tp_)),
+      out_(scope, "o", shape.heads * shape.head_dim, shape.hidden, shape.out_bias, shape.out_init, tp_) {}
+
+at::Tensor SelfAttention::forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const {
+  at::Tensor projected = qkv_.forward(x);  // [t, (n + 2g) d / tp]
+  if (tp_.size() > shape_.kv_heads) projected = exchange_kv(projected, local_, shape_.kv_heads, tp_.group);
+  std::optional<ops::NormWeights> q_norm, k_norm;
+  if (q_norm_) q_norm = q_norm_->weights();
+  if (k_norm_) k_norm = k_norm_->weights();
+  auto [q, k, v] =
+      ops::split_qkv(projected, local_, input.angles, q_norm ? &*q_norm : nullptr, k_norm ? &*k_norm : nullptr);
+  projected.reset();  // without norms nobody needs it any more
+  at::Tensor out;     // [t, n/tp, d]
+  if (recompute_core_ && input.training) {
+    out = recompute([this, input](const TensorList& qkv) { return core(qkv[0], qkv[1], qkv[2], input); }, {q, k, v},
+                    shape_.dropout > 0 ? &rng_ : nullptr);
+  } else {
+    out = core(q, k, v, input);
+  }
+  return out_.forward(out.reshape({out.size(0), -1}), residual);
+}
+
+at::Tensor SelfAttention::core(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               const LayerInput& input) const {
+  ops::AttentionOptions options{.scale = shape_.scale, .window = shape_.window};
+  if (input.cache) {
+    const auto [keys, values] = input.cache->append(layer_, k, v);
+    return ops::attention(q, keys, values, input.layout, ops::SequenceLayout::dense(1, keys.size(0)), options);
+  }
+  if (!input.training || shape_.dropout == 0) return ops::attention(q, k, v, input.layout, input.layout, options);
+  const auto fork = rng_.fork();  // other heads on every tp rank: other masks
+  options.dropout = shape_.dropout;
+  options.generator = rng_.generator();
+  return ops::attention(q, k, v, input.layout, input.layout, options);
+}
+
+}  // namespace megalith::nn

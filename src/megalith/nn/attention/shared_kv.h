@@ -1,0 +1,19 @@
+// Fewer key/value heads than tensor-parallel ranks: every rank computes an equal slice of the key and value rows, and
+// takes the head it needs from all.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "megalith/comm/group.h"
+#include "megalith/ops/rope.h"
+
+namespace megalith::nn {
+
+// qkv [t, n d + 2 g d/tp] (own query heads, slices of the rows of all key heads and all value heads)
+//   -> [t, (n + 2) d]: own query heads and the one key and value head they use.
+// n: query heads of this rank; g: key/value heads of the model, a divisor of tp. Backward sums over the ranks that used
+// a head.
+at::Tensor exchange_kv(const at::Tensor& qkv, const ops::QkvHeads& heads, int64_t model_kv_heads,
+                       const comm::Group& tp);
+
+}  // namespace megalith::nn

@@ -1,0 +1,90 @@
+#include "megalith/nn/init.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+
+namespace megalith::nn {
+
+namespace {
+
+using Block = std::array<uint32_t, 4>;
+
+// Philox-4x32-10 (Salmon et al., 2011): a keyed bijection on 128-bit counters whose outputs are random numbers.
+Block philox(Block counter, uint32_t key0, uint32_t key1) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53} * counter[0];
+    const uint64_t b = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key0, static_cast<uint32_t>(b),
+               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key1, static_cast<uint32_t>(a)};
+    key0 += 0x9E3779B9;
+    key1 += 0xBB67AE85;
+  }
+  return counter;
+}
+
+// Element `index` of the stream `key` of normal numbers. Elements 2i and 2i+1 share a block.
+float normal_at(uint64_t key, uint64_t index) {
+  const uint64_t pair = index / 2;
+  const Block bits = philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0},
+                            static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
+  constexpr double kUnit = 1.0 / 4294967296.0;
+  const double u = (bits[0] + 1.0) * kUnit;  // (0, 1]
+  const double angle = 2 * std::numbers::pi * bits[1] * kUnit;
+  const double radius = std::sqrt(-2 * std::log(u));
+  return static_cast<float>(radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+}
+
+uint64_t stream_key(uint64_t seed, std::string_view name) {
+  return fnv1a64(name) ^ (seed * 0x9E3779B97F4A7C15ULL + 0x632BE59BD9B4E019ULL);
+}
+
+}  // namespace
+
+void fill_normal(const at::Tensor& out, uint64_t seed, std::string_view name, at::IntArrayRef global_shape,
+                 at::IntArrayRef offset, double mean, double std) {
+  if (out.numel() == 0 || out.is_meta()) return;
+  const uint64_t key = stream_key(seed, name);
+  const int64_t columns = out.dim() > 1 ? out.size(-1) : 1;
+  check(out.dim() <= 2, "{}: only vectors and matrices are drawn", name);
+  const int64_t global_columns = out.dim() > 1 ? global_shape[1] : 1;
+  const int64_t first_column = out.dim() > 1 ? offset[1] : 0;
+  at::Tensor numbers = at::empty(out.sizes(), at::kFloat);
+  auto* data = numbers.mutable_data_ptr<float>();
+  at::parallel_for(0, out.size(0), 64, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t first = (offset[0] + r) * global_columns + first_column;
+      for (int64_t c = 0; c < columns; ++c)
+        data[r * columns + c] = static_cast<float>(mean + std * normal_at(key, static_cast<uint64_t>(first + c)));
+    }
+  });
+  out.copy_(numbers);
+}
+
+void initialize(const ParameterSet& set, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : set.all()) {
+    if (parameter->value.is_meta()) continue;
+    parameter->value.zero_();
+    for (const auto& part : parameter->sharded()) {
+      switch (parameter->init.kind) {
+        case Init::Kind::kZeros:
+          break;
+        case Init::Kind::kOnes:
+          part.local.fill_(1);
+          break;
+        case Init::Kind::kNormal:
+          fill_normal(part.local, seed, part.name, part.global_shape, part.offset, 0, parameter->init.std);
+          break;
+      }
+    }
+  }
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,18 @@
+// What every layer of a forward pass gets beside the hidden states.
+#pragma once
+
+#include "megalith/ops/rope.h"
+#include "megalith/ops/sequence_layout.h"
+
+namespace megalith::nn {
+
+class KvCache;
+
+struct LayerInput {
+  ops::SequenceLayout layout;  // the tokens of this pass
+  ops::RopeAngles angles;      // of their positions; not defined: no rotary embedding
+  KvCache* cache = nullptr;    // generation: one sequence, tokens behind those cached; nullptr: none
+  bool training = true;        // dropout is on
+};
+
+}  // namespace megalith::nn

@@ -1,0 +1,37 @@
+// The feed-forward block: gated (SwiGLU, GeGLU) or plain, its width split over tensor-parallel ranks.
+//
+// Legend: t tokens, h hidden, f width.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "megalith/nn/tensor_parallel/linear.h"
+#include "megalith/ops/activation.h"
+
+namespace megalith::nn {
+
+struct MlpShape {
+  int64_t hidden = 0;
+  int64_t width = 0;
+  bool gated = true;
+  bool bias = false;
+  ops::Activation activation = ops::Activation::kSilu;
+  Init init;      // of the projection up
+  Init out_init;  // of the projection down
+};
+
+// Gated: parameters gate_up (gate | up) and down; plain: up and down.
+class Mlp {
+ public:
+  Mlp(const ParameterScope& scope, const MlpShape& shape, const TensorParallel& tp);
+
+  // x [t, h] (or [t/tp, h]) -> projection down + residual, of the same shape. `residual` undefined: none.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual) const;
+
+ private:
+  MlpShape shape_;
+  ColumnParallelLinear up_;
+  RowParallelLinear down_;
+};
+
+}  // namespace megalith::nn

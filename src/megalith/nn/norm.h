@@ -1,0 +1,34 @@
+// A norm layer: RMSNorm or LayerNorm with its parameters.
+#pragma once
+
+#include <string>
+
+#include "megalith/nn/parameter.h"
+#include "megalith/ops/norm.h"
+
+namespace megalith::nn {
+
+struct NormShape {
+  ops::NormKind kind = ops::NormKind::kRms;
+  int64_t size = 0;
+  double epsilon = 1e-5;
+  bool zero_centered = false;  // weights stored as w - 1
+};
+
+class Norm {
+ public:
+  // Replicated over tp. `partial_grad`: each tp rank sees only part of the tokens (sequence parallelism) or of the
+  // heads (query and key norms).
+  Norm(const ParameterScope& scope, const NormShape& shape, bool partial_grad, int tp_rank);
+
+  // The parameters as operations take them.
+  ops::NormWeights weights() const;
+  at::Tensor forward(const at::Tensor& x) const { return ops::norm(x, weights()); }
+
+ private:
+  NormShape shape_;
+  Parameter* weight_;
+  Parameter* bias_ = nullptr;
+};
+
+}  // namespace megalith::nn

@@ -1,0 +1,65 @@
+#include "megalith/nn/parameter.h"
+
+#include <ATen/ATen.h>
+
+#include "megalith/base/error.h"
+
+namespace megalith::nn {
+
+at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x) {
+  if (!main_grad.defined()) return dy.t().mm(x);
+  const double beta = main_grad_is_stale ? 0 : 1;
+  if (dy.scalar_type() == main_grad.scalar_type()) {
+    at::addmm_out(main_grad, main_grad, dy.t(), x, beta, 1);
+  } else if (main_grad_is_stale) {
+    main_grad.copy_(dy.t().mm(x));
+  } else {
+    main_grad.add_(dy.t().mm(x));
+  }
+  main_grad_is_stale = false;
+  return {};
+}
+
+std::vector<parallel::ShardedTensor> Parameter::sharded(const at::Tensor& like_value) const {
+  check(like_value.sizes() == value.sizes(), "{}: the tensor to describe has another shape than the parameter", name);
+  std::vector<parallel::ShardedTensor> result;
+  for (const ParameterPart& part : parts) {
+    at::Tensor local = like_value.narrow(0, part.row, part.extent[0]);
+    for (size_t d = 1; d < part.extent.size(); ++d) local = local.narrow(static_cast<int64_t>(d), 0, part.extent[d]);
+    result.push_back({part.name, part.global_shape, part.offset, std::move(local), replica});
+  }
+  return result;
+}
+
+Parameter* ParameterSet::find(std::string_view name) const {
+  for (const auto& parameter : parameters_)
+    if (parameter->name == name) return parameter.get();
+  return nullptr;
+}
+
+int64_t ParameterSet::numel() const {
+  int64_t total = 0;
+  for (const auto& parameter : parameters_) total += parameter->value.numel();
+  return total;
+}
+
+std::string ParameterScope::full(std::string_view name) const {
+  return prefix_.empty() ? std::string(name) : fmt::format("{}.{}", prefix_, name);
+}
+
+ParameterScope ParameterScope::child(std::string_view name) const {
+  ParameterScope scope(*set_);
+  scope.prefix_ = full(name);
+  return scope;
+}
+
+Parameter& ParameterScope::add(Parameter spec, std::vector<int64_t> shape) const {
+  if (spec.parts.empty()) spec.parts.push_back({spec.name, shape, std::vector<int64_t>(shape.size(), 0), shape, 0});
+  spec.name = full(spec.name);
+  for (ParameterPart& part : spec.parts) part.name = full(part.name);
+  spec.value = at::empty(shape, at::TensorOptions(set_->dtype_).device(set_->device_)).requires_grad_();
+  set_->parameters_.push_back(std::make_unique<Parameter>(std::move(spec)));
+  return *set_->parameters_.back();
+}
+
+}  // namespace megalith::nn

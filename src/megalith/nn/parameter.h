@@ -1,0 +1,99 @@
+// Parameter: a trained tensor of this rank, with what the optimizer, checkpoints and Hugging Face files need to know
+// about it. ParameterScope: how layers make theirs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/parallel/sharded_tensor.h"
+
+namespace megalith::nn {
+
+// How a fresh weight is drawn. Normal numbers are counter-based (init.h): the same full weight for every layout.
+struct Init {
+  enum class Kind { kZeros, kOnes, kNormal } kind = Kind::kZeros;
+  double std = 0;
+  static Init zeros() { return {}; }
+  static Init ones() { return {Kind::kOnes, 0}; }
+  static Init normal(double std) { return {Kind::kNormal, std}; }
+};
+
+// One global tensor inside a parameter and the rectangle of it that this rank holds. A parameter that fuses several
+// (query | key | value; gate | up) lists them in the order of their rows.
+struct ParameterPart {
+  std::string name;                   // within the scope: "q.weight"; after ParameterScope::add the full name
+  std::vector<int64_t> global_shape;  // without padding
+  std::vector<int64_t> offset;        // of the rectangle
+  std::vector<int64_t> extent;        // of the rectangle; clipped to the global shape: padding lies outside
+  int64_t row = 0;                    // where it starts in dimension 0 of the parameter
+};
+
+// Gradient protocol. `main_grad`, when attached (by the gradient buffers of data parallelism), is the fp32 place where
+// this parameter's gradient accumulates over micro-batches. Layers with big gradients (linear, embedding) write into it
+// directly and return no gradient to autograd; autograd's accumulation node runs all the same once all uses of
+// the parameter are through, which is when its hooks tell that the gradient is complete. Other gradients reach
+// value.grad() as usual, and whoever attached main_grad moves them over in such a hook.
+struct Parameter {
+  std::string name;                 // "layers.3.attention.qkv.weight"; layers are counted over the whole model
+  at::Tensor value;                 // leaf
+  at::Tensor main_grad;             // fp32, shape of value; undefined: not attached
+  bool main_grad_is_stale = false;  // the next write overwrites (beta 0) in place of adding
+  std::vector<ParameterPart> parts;
+  Init init;
+  bool split_over_tp = false;         // tp ranks hold different rows or columns; otherwise all hold the same
+  bool partial_grad_over_tp = false;  // replicated, but each tp rank's gradient covers only its tokens or heads: to be
+                                      // summed over tp before it is used
+  bool is_embedding_or_head = false;  // for the decoupled learning rate
+  bool shared_copy = false;           // last stage's copy of a tied embedding: not counted in norms, not exported
+  int replica = 0;                    // 0 on the rank that writes it to files: the tp rank where it is replicated
+
+  // dyᵀ·x [out, in] (dy [t, out], x [t, in]): added to main_grad when that is attached, and then undefined is returned;
+  // otherwise the gradient in the dtype of value.
+  at::Tensor add_weight_grad(const at::Tensor& dy, const at::Tensor& x);
+  // The tensors in here as this rank holds them: views into value (or into another tensor of its shape, such as an
+  // optimizer moment).
+  std::vector<parallel::ShardedTensor> sharded() const { return sharded(value); }
+  std::vector<parallel::ShardedTensor> sharded(const at::Tensor& like_value) const;
+};
+
+// All parameters of a model chunk, in the order of the forward pass. Addresses are stable.
+class ParameterSet {
+ public:
+  // With at::kMeta nothing is allocated: to know names and shapes of a model of any size.
+  ParameterSet(at::ScalarType dtype, at::Device device) : dtype_(dtype), device_(device) {}
+
+  const std::vector<std::unique_ptr<Parameter>>& all() const { return parameters_; }
+  Parameter* find(std::string_view name) const;  // nullptr: none
+  at::ScalarType dtype() const { return dtype_; }
+  at::Device device() const { return device_; }
+  int64_t numel() const;  // elements held on this rank
+
+ private:
+  friend class ParameterScope;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  at::ScalarType dtype_;
+  at::Device device_;
+};
+
+// A place in the tree of names. Copies are cheap; the set outlives it.
+class ParameterScope {
+ public:
+  explicit ParameterScope(ParameterSet& set) : set_(&set) {}
+  ParameterScope child(std::string_view name) const;
+
+  // Allocates (does not fill) a tensor of `shape`. `spec` carries everything but the value; its name and the names of
+  // its parts are relative to this scope. No parts: one part, the whole.
+  Parameter& add(Parameter spec, std::vector<int64_t> shape) const;
+
+ private:
+  std::string full(std::string_view name) const;
+  ParameterSet* set_;
+  std::string prefix_;
+};
+
+}  // namespace megalith::nn

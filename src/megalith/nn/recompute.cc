@@ -1,0 +1,123 @@
+#include "megalith/nn/recompute.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "megalith/base/error.h"
+#include "megalith/nn/tensor_parallel/mappings.h"
+#include "megalith/ops/autograd_state.h"
+
+namespace megalith::nn {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+namespace {
+
+struct RecomputeState {
+  std::function<at::Tensor(const TensorList&)> fn;
+  parallel::RngTracker* rng;
+  std::string rng_before;
+  comm::Group split_over;           // valid where `split` says so
+  std::vector<bool> split;          // per input: only this rank's share is kept
+  std::vector<bool> requires_grad;  // per input
+};
+
+// Puts the streams back to what they were when the recomputation is over.
+class RngReplay {
+ public:
+  RngReplay(parallel::RngTracker* rng, const std::string& state) : rng_(rng) {
+    if (!rng_) return;
+    after_ = rng_->save();
+    rng_->restore(state);
+  }
+  ~RngReplay() {
+    if (rng_) rng_->restore(after_);
+  }
+  RngReplay(const RngReplay&) = delete;
+  RngReplay& operator=(const RngReplay&) = delete;
+
+ private:
+  parallel::RngTracker* rng_;
+  std::string after_;
+};
+
+at::Tensor own_share(const at::Tensor& whole, const comm::Group& group) {
+  const int64_t rows = whole.size(0) / group.size();
+  return whole.detach().narrow(0, rows * group.rank(), rows).clone();
+}
+
+// Up to four inputs: a function takes variables as arguments of its own. Nobody needs more.
+struct Recompute : Function<Recompute> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b, const at::Tensor& c,
+                            const at::Tensor& d, size_t count, RecomputeState state) {
+    TensorList inputs{a, b, c, d};
+    inputs.resize(count);
+    for (const at::Tensor& input : inputs) state.requires_grad.push_back(input.requires_grad());
+    if (state.rng) state.rng_before = state.rng->save();
+    at::Tensor out;
+    {
+      const at::NoGradGuard no_grad;
+      out = state.fn(inputs);
+    }
+    for (size_t i = 0; i < count; ++i)
+      if (state.split[i]) inputs[i] = own_share(inputs[i], state.split_over);
+    ctx->save_for_backward(inputs);
+    ops::keep(ctx, std::move(state));
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto& state = ops::kept<RecomputeState>(ctx);
+    TensorList inputs = ctx->get_saved_variables();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      inputs[i] = inputs[i].detach();
+      if (state.split[i]) inputs[i] = all_gather_rows(inputs[i], state.split_over, "recompute input");
+      inputs[i].requires_grad_(state.requires_grad[i]);
+    }
+    at::Tensor out;
+    {
+      const RngReplay replay(state.rng, state.rng_before);
+      const at::AutoGradMode with_grad(true);
+      out = state.fn(inputs);
+    }
+    torch::autograd::backward({out}, {grads[0]});
+    variable_list result(6);
+    for (size_t i = 0; i < inputs.size(); ++i) result[i] = inputs[i].grad();
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor recompute(std::function<at::Tensor(const TensorList&)> fn, const TensorList& inputs,
+                     parallel::RngTracker* rng, KeepInputs keep) {
+  check(!inputs.empty() && inputs.size() <= 4, "recompute takes one to four inputs, not {}", inputs.size());
+  if (!at::GradMode::is_enabled()) return fn(inputs);
+  RecomputeState state{
+      .fn = std::move(fn), .rng = rng, .rng_before = {}, .split_over = {}, .split = {}, .requires_grad = {}};
+  if (keep.split_over) state.split_over = *keep.split_over;
+  for (const at::Tensor& input : inputs)
+    state.split.push_back(keep.split_over && keep.split_over->size() > 1 &&
+                          input.size(0) % keep.split_over->size() == 0);
+  TensorList args = inputs;
+  args.resize(4);
+  return Recompute::apply(args[0], args[1], args[2], args[3], inputs.size(), std::move(state));
+}
+
+void discard_until_backward(const at::Tensor& value, std::function<at::Tensor()> make, const at::Tensor& consumer_out) {
+  if (!consumer_out.requires_grad()) return;
+  const c10::Storage storage = value.storage();
+  check(value.storage_offset() == 0 && storage.use_count() >= 1,
+        "only a tensor with a storage of its own is discarded");
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, value.device()));
+  consumer_out.register_hook([storage, make = std::move(make)](const at::Tensor&) {
+    const at::NoGradGuard no_grad;
+    at::Tensor again = make().contiguous();
+    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
+        again.storage().unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, again.device())));
+  });
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,103 @@
+#include "megalith/nn/tensor_parallel/embedding.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/nn/tensor_parallel/mappings.h"
+#include "megalith/ops/autograd_state.h"
+
+namespace megalith::nn {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+namespace {
+
+struct EmbeddingState {
+  Parameter* weight;
+  TensorParallel tp;
+  ops::VocabRange range;
+};
+
+// ids of the whole vocabulary -> rows of this rank's part; those held elsewhere point at row 0 and are in `elsewhere`.
+struct LocalRows {
+  at::Tensor rows;       // int64 [t]
+  at::Tensor elsewhere;  // bool [t, 1]; undefined: none
+};
+LocalRows local_rows(const at::Tensor& ids, const EmbeddingState& state) {
+  if (state.tp.size() == 1) return {ids, {}};
+  const at::Tensor elsewhere = ids.lt(state.range.begin).logical_or_(ids.ge(state.range.end));
+  return {(ids - state.range.begin).masked_fill_(elsewhere, 0), elsewhere.unsqueeze(1)};
+}
+
+struct Embedding : Function<Embedding> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& weight, const at::Tensor& ids,
+                            const EmbeddingState& state) {
+    ctx->save_for_backward({ids, weight});
+    ops::keep(ctx, state);
+    const auto [rows, elsewhere] = local_rows(ids, state);
+    at::Tensor out = weight.index_select(0, rows);  // [t, h]
+    if (state.tp.size() == 1) return out;
+    out.masked_fill_(elsewhere, 0);
+    if (state.tp.splits_tokens()) return reduce_scatter_rows(out, state.tp.group, "embedding");
+    state.tp.group.all_reduce(out, comm::ReduceOp::kSum, "embedding");
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto& state = ops::kept<EmbeddingState>(ctx);
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &ids = saved[0], &weight = saved[1];
+    at::Tensor dy =
+        state.tp.splits_tokens() ? all_gather_rows(grads[0], state.tp.group, "embedding backward") : grads[0];
+    const auto [rows, elsewhere] = local_rows(ids, state);
+    if (elsewhere.defined()) dy = dy.masked_fill(elsewhere, 0);
+    Parameter& parameter = *state.weight;
+    if (!parameter.main_grad.defined()) {
+      at::Tensor grad = at::zeros_like(weight);
+      return {grad.index_add_(0, rows, dy), {}, {}};
+    }
+    if (parameter.main_grad_is_stale) parameter.main_grad.zero_();
+    parameter.main_grad_is_stale = false;
+    parameter.main_grad.index_add_(0, rows, dy.to(parameter.main_grad.scalar_type()));
+    return {{}, {}, {}};
+  }
+};
+
+void check_ids(const at::Tensor& ids, int64_t vocab) {
+  if (!ids.is_cpu() || ids.numel() == 0) return;
+  const auto [low, high] = at::aminmax(ids);
+  const int64_t bad = low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>();
+  check<DataError>(bad >= 0 && bad < vocab,
+                   "token id {} is not in the vocabulary of {} ids; the data was made with another tokenizer, or the"
+                   " vocabulary has to grow (resize_vocab)",
+                   bad, vocab);
+}
+
+}  // namespace
+
+ops::VocabRange vocab_range(const VocabSize& vocab, const TensorParallel& tp) {
+  const auto [first, count] = tp.share(vocab.padded);
+  return {std::min(first, vocab.size), std::min(first + count, vocab.size), vocab.size};
+}
+
+VocabParallelEmbedding::VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden,
+                                               Init init, TensorParallel tp)
+    : tp_(std::move(tp)), vocab_(vocab) {
+  check(vocab.padded % tp_.size() == 0, "the padded vocabulary {} is not a multiple of tp {}", vocab.padded,
+        tp_.size());
+  const auto range = vocab_range(vocab, tp_);
+  Parameter weight{.name = "weight", .init = init, .split_over_tp = tp_.size() > 1, .is_embedding_or_head = true};
+  weight.parts.push_back({weight.name, {vocab.size, hidden}, {range.begin, 0}, {range.end - range.begin, hidden}, 0});
+  weight_ = &scope.add(std::move(weight), {vocab.padded / tp_.size(), hidden});
+}
+
+at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids) const {
+  check_ids(ids, vocab_.size);
+  return Embedding::apply(weight_->value, ids, EmbeddingState{weight_, tp_, vocab_range(vocab_, tp_)});
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,37 @@
+// The token embedding, its rows (the vocabulary) split over the tensor-parallel group.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "megalith/nn/parameter.h"
+#include "megalith/nn/tensor_parallel/tensor_parallel.h"
+#include "megalith/ops/cross_entropy.h"
+
+namespace megalith::nn {
+
+// A vocabulary padded so that every rank holds equally many rows; padding rows are zero, have no gradient and never
+// leave the process.
+struct VocabSize {
+  int64_t size = 0;    // token ids are 0 … size-1
+  int64_t padded = 0;  // a multiple of tp
+};
+// The ids whose rows (and logits) this rank holds.
+ops::VocabRange vocab_range(const VocabSize& vocab, const TensorParallel& tp);
+
+class VocabParallelEmbedding {
+ public:
+  VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden, Init init,
+                         TensorParallel tp);
+
+  // ids int64 [t] -> [t, h], or [t/tp, h] with sequence parallelism. On CPU an id outside of the vocabulary is a
+  // DataError that names it; on CUDA the data layer has checked.
+  at::Tensor forward(const at::Tensor& ids) const;
+  Parameter& weight() const { return *weight_; }
+
+ private:
+  TensorParallel tp_;
+  VocabSize vocab_;
+  Parameter* weight_;
+};
+
+}  // namespace megalith::nn

@@ -1,0 +1,177 @@
+#include "megalith/nn/tensor_parallel/linear.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/nn/tensor_parallel/mappings.h"
+#include "megalith/ops/autograd_state.h"
+
+namespace megalith::nn {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+namespace {
+
+struct LinearState {
+  Parameter* weight;  // outlives every graph: the model does
+  TensorParallel tp;
+};
+
+at::Tensor empty_rows(const at::Tensor& like, int64_t rows) {
+  auto shape = like.sizes().vec();
+  shape[0] = rows;
+  return at::empty(shape, like.options());
+}
+
+struct ColumnLinear : Function<ColumnLinear> {
+  // x [t, i] or [t/tp, i]; weight [o/tp, i]; bias [o/tp] or undefined -> [t, o/tp]
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                            const LinearState& state) {
+    ctx->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});  // frozen weights need no input
+    ops::keep(ctx, state);
+    const at::Tensor whole = state.tp.splits_tokens() ? all_gather_rows(x, state.tp.group, "column linear input") : x;
+    return bias.defined() ? at::addmm(bias, whole, weight.t()) : whole.mm(weight.t());
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto& [parameter, tp] = ops::kept<LinearState>(ctx);
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1];
+    const at::Tensor dy = grads[0].contiguous();
+    const bool needs_dx = ctx->needs_input_grad(0), needs_dw = ctx->needs_input_grad(1);
+
+    at::Tensor whole = x;
+    comm::Work gathering, reducing;
+    if (needs_dw && tp.splits_tokens()) {
+      whole = empty_rows(x, x.size(0) * tp.size());
+      gathering = tp.group.all_gather_async(whole, x.contiguous(), "column linear backward input");
+    }
+    at::Tensor dx;
+    if (needs_dx) {
+      at::Tensor partial = dy.mm(weight);  // [t, i]
+      dx = partial;
+      gathering.wait();
+      if (tp.splits_tokens()) {
+        dx = empty_rows(partial, partial.size(0) / tp.size());
+        reducing = tp.group.reduce_scatter_async(dx, partial, comm::ReduceOp::kSum, "column linear backward");
+      } else {
+        reducing = tp.group.all_reduce_async(dx, comm::ReduceOp::kSum, "column linear backward");
+      }
+    }
+    gathering.wait();
+    at::Tensor dw, db;
+    if (needs_dw) dw = parameter->add_weight_grad(dy, whole);
+    if (ctx->needs_input_grad(2)) db = dy.sum(0);
+    reducing.wait();
+    return {dx, dw, db, {}};
+  }
+};
+
+struct RowLinear : Function<RowLinear> {
+  // x [t, i/tp]; weight [o, i/tp]; bias [o], residual [t, o] or [t/tp, o], or undefined -> [t, o] or [t/tp, o]
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                            const at::Tensor& residual, const LinearState& state) {
+    ctx->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});
+    ops::keep(ctx, state);
+    const TensorParallel& tp = state.tp;
+    at::Tensor y;
+    if (tp.size() == 1) {  // the residual is the GEMM's accumulator
+      y = residual.defined() ? at::addmm(residual, x, weight.t()) : x.mm(weight.t());
+    } else {
+      y = x.mm(weight.t());
+      if (tp.splits_tokens()) {
+        y = reduce_scatter_rows(y, tp.group, "row linear");
+      } else {
+        tp.group.all_reduce(y, comm::ReduceOp::kSum, "row linear");
+      }
+      if (residual.defined()) y.add_(residual);
+    }
+    if (bias.defined()) y.add_(bias);
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto& [parameter, tp] = ops::kept<LinearState>(ctx);
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1];
+    at::Tensor dy = grads[0].contiguous();
+    at::Tensor db;
+    if (ctx->needs_input_grad(2)) db = dy.sum(0);
+    if (tp.splits_tokens()) dy = all_gather_rows(dy, tp.group, "row linear backward");
+    at::Tensor dx, dw;
+    if (ctx->needs_input_grad(0)) dx = dy.mm(weight);
+    if (ctx->needs_input_grad(1)) dw = parameter->add_weight_grad(dy, x);
+    return {dx, dw, db, grads[0], {}};
+  }
+};
+
+// The rows of `part` that this rank holds, and where they stand in the fused parameter.
+ParameterPart rows_of(const OutputPart& part, const char* suffix, std::vector<int64_t> shape, int64_t row,
+                      const TensorParallel& tp) {
+  const auto [first, count] = tp.share(part.padded_rows);
+  std::vector<int64_t> offset(shape.size(), 0), extent = shape;
+  offset[0] = std::min(first, part.rows);
+  extent[0] = std::clamp<int64_t>(part.rows - first, 0, count);
+  return {part.name + suffix, std::move(shape), std::move(offset), std::move(extent), row};
+}
+
+}  // namespace
+
+at::Tensor column_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const TensorParallel& tp) {
+  return ColumnLinear::apply(x, weight.value, bias, LinearState{&weight, tp});
+}
+
+at::Tensor row_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const at::Tensor& residual,
+                      const TensorParallel& tp) {
+  return RowLinear::apply(x, weight.value, bias, residual, LinearState{&weight, tp});
+}
+
+ColumnParallelLinear::ColumnParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in,
+                                           std::vector<OutputPart> out, bool bias, Init init, TensorParallel tp)
+    : tp_(std::move(tp)) {
+  Parameter weight{.name = name + ".weight", .init = init, .split_over_tp = tp_.size() > 1};
+  Parameter offset{.name = name + ".bias", .split_over_tp = tp_.size() > 1};
+  int64_t rows = 0;
+  for (OutputPart& part : out) {
+    if (part.padded_rows == 0) part.padded_rows = part.rows;
+    check<ConfigError>(part.padded_rows % tp_.size() == 0,
+                       "{} has {} outputs, which cannot be split over tensor_model_parallel_size {}; use a size that"
+                       " divides them",
+                       part.name, part.padded_rows, tp_.size());
+    weight.parts.push_back(rows_of(part, ".weight", {part.rows, in}, rows, tp_));
+    offset.parts.push_back(rows_of(part, ".bias", {part.rows}, rows, tp_));
+    rows += part.padded_rows / tp_.size();
+  }
+  weight_ = &scope.add(std::move(weight), {rows, in});
+  if (bias) bias_ = &scope.add(std::move(offset), {rows});
+}
+
+at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, bool add_bias) const {
+  return column_linear(x, *weight_, add_bias ? bias() : at::Tensor(), tp_);
+}
+
+RowParallelLinear::RowParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, int64_t out,
+                                     bool bias, Init init, TensorParallel tp)
+    : tp_(std::move(tp)) {
+  check<ConfigError>(in % tp_.size() == 0,
+                     "{} has {} inputs, which cannot be split over tensor_model_parallel_size {}; use a size that"
+                     " divides them",
+                     name, in, tp_.size());
+  const auto [first, count] = tp_.share(in);
+  Parameter weight{.name = name + ".weight", .init = init, .split_over_tp = tp_.size() > 1};
+  weight.parts.push_back({weight.name, {out, in}, {0, first}, {out, count}, 0});
+  weight_ = &scope.add(std::move(weight), {out, count});
+  if (bias)
+    bias_ =
+        &scope.add({.name = name + ".bias", .partial_grad_over_tp = tp_.splits_tokens(), .replica = tp_.rank()}, {out});
+}
+
+at::Tensor RowParallelLinear::forward(const at::Tensor& x, const at::Tensor& residual) const {
+  return row_linear(x, *weight_, bias_ ? bias_->value : at::Tensor(), residual, tp_);
+}
+
+}  // namespace megalith::nn

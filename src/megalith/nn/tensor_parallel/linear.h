@@ -1,0 +1,69 @@
+// Linear layers whose weight is split over the tensor-parallel group, y = x Wᵀ + b.
+//
+// Legend: t tokens, i input columns, o output rows, tp size of the group.
+//
+//   layer    W on a rank   input              output             forward          backward of x
+//   Column   [o/tp, i]     whole [t, i]       columns [t, o/tp]  -                all-reduce
+//     SP                   shard [t/tp, i]    columns [t, o/tp]  all-gather x     reduce-scatter
+//   Row      [o, i/tp]     columns [t, i/tp]  whole [t, o]       all-reduce       -
+//     SP                   columns [t, i/tp]  shard [t/tp, o]    reduce-scatter   all-gather dy
+//
+// In backward the collective on dx (and, with sequence parallelism, the repeated all-gather of x, of which only the
+// shard is kept) runs while the weight gradient is computed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "megalith/nn/parameter.h"
+#include "megalith/nn/tensor_parallel/tensor_parallel.h"
+
+namespace megalith::nn {
+
+// One of the outputs that a fused linear layer computes: rows of its weight, split over tp on their own.
+struct OutputPart {
+  std::string name;         // "q": the tensors are q.weight and q.bias
+  int64_t rows = 0;         // over all ranks
+  int64_t padded_rows = 0;  // a multiple of tp; 0: rows. The rows behind are zero and no part of the model
+};
+
+class ColumnParallelLinear {
+ public:
+  // `name`: of the fused parameter ("qkv.weight"). Throws ConfigError when a part's rows do not divide by tp.
+  ColumnParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, std::vector<OutputPart> out,
+                       bool bias, Init init, TensorParallel tp);
+
+  // With `add_bias` false the bias is left to whoever fuses it with what comes next.
+  at::Tensor forward(const at::Tensor& x, bool add_bias = true) const;
+  Parameter& weight() const { return *weight_; }
+  at::Tensor bias() const { return bias_ ? bias_->value : at::Tensor(); }  // [o/tp]; undefined: none
+
+ private:
+  TensorParallel tp_;
+  Parameter* weight_;
+  Parameter* bias_ = nullptr;
+};
+
+class RowParallelLinear {
+ public:
+  RowParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, int64_t out, bool bias, Init init,
+                    TensorParallel tp);
+
+  // x Wᵀ summed over the ranks, plus bias, plus `residual` (of the output's shape; undefined: none).
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual = {}) const;
+  Parameter& weight() const { return *weight_; }
+
+ private:
+  TensorParallel tp_;
+  Parameter* weight_;
+  Parameter* bias_ = nullptr;
+};
+
+// The functions behind the layers, for weights that several places share (tied embeddings).
+at::Tensor column_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const TensorParallel& tp);
+at::Tensor row_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const at::Tensor& residual,
+                      const TensorParallel& tp);
+
+}  // namespace megalith::nn

@@ -1,0 +1,85 @@
+#include "megalith/nn/tensor_parallel/linear_cross_entropy.h"
+
+#include <ATen/ATen.h>
+
+#include "megalith/base/error.h"
+#include "megalith/nn/tensor_parallel/mappings.h"
+#include "megalith/ops/autograd_state.h"
+
+namespace megalith::nn {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+namespace {
+
+struct LossState {
+  Parameter* weight;
+  TensorParallel tp;
+  ops::VocabRange range;
+  ops::CrossEntropyOptions options;
+  int64_t chunk;
+};
+
+struct LinearCrossEntropy : Function<LinearCrossEntropy> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
+                            const at::Tensor& labels, const LossState& state) {
+    const at::Tensor whole =
+        state.tp.splits_tokens() ? all_gather_rows(hidden, state.tp.group, "loss input") : hidden;  // [t, h]
+    const int64_t tokens = whole.size(0);
+    at::Tensor losses = at::empty({tokens}, whole.options().dtype(at::kFloat));
+    at::Tensor log_sum_exp = at::empty_like(losses);
+    for (int64_t first = 0; first < tokens; first += state.chunk) {
+      const int64_t count = std::min(state.chunk, tokens - first);
+      const at::Tensor logits = whole.narrow(0, first, count).mm(weight.t());
+      const auto stats = ops::cross_entropy_forward(logits, labels.narrow(0, first, count), state.range, state.tp.group,
+                                                    state.options);
+      losses.narrow(0, first, count).copy_(stats.loss);
+      log_sum_exp.narrow(0, first, count).copy_(stats.log_sum_exp);
+    }
+    ctx->save_for_backward({hidden, weight, labels, log_sum_exp});
+    ops::keep(ctx, state);
+    return losses;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto& state = ops::kept<LossState>(ctx);
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &hidden = saved[0], &weight = saved[1], &labels = saved[2], &log_sum_exp = saved[3];
+    const at::Tensor whole =
+        state.tp.splits_tokens() ? all_gather_rows(hidden, state.tp.group, "loss backward input") : hidden;
+    const at::Tensor grad_loss = grads[0].contiguous();
+    at::Tensor dx = at::empty_like(whole);
+    at::Tensor dw;
+    for (int64_t first = 0; first < whole.size(0); first += state.chunk) {
+      const int64_t count = std::min(state.chunk, whole.size(0) - first);
+      const at::Tensor x = whole.narrow(0, first, count);
+      const at::Tensor logits = x.mm(weight.t());
+      ops::cross_entropy_backward_(logits, labels.narrow(0, first, count), log_sum_exp.narrow(0, first, count),
+                                   grad_loss.narrow(0, first, count), state.range, state.options);
+      at::Tensor dx_rows = dx.narrow(0, first, count);
+      at::mm_out(dx_rows, logits, weight);
+      if (!ctx->needs_input_grad(1)) continue;
+      const at::Tensor part = state.weight->add_weight_grad(logits, x);
+      if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
+    }
+    if (state.tp.splits_tokens()) {
+      dx = reduce_scatter_rows(dx, state.tp.group, "loss backward");
+    } else {
+      state.tp.group.all_reduce(dx, comm::ReduceOp::kSum, "loss backward");
+    }
+    return {dx, dw, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, Parameter& weight, const at::Tensor& labels,
+                                const ops::VocabRange& range, const TensorParallel& tp,
+                                const ops::CrossEntropyOptions& options, int64_t chunk) {
+  check(chunk > 0, "the loss needs a chunk of at least one token, not {}", chunk);
+  return LinearCrossEntropy::apply(hidden, weight.value, labels, LossState{&weight, tp, range, options, chunk});
+}
+
+}  // namespace megalith::nn

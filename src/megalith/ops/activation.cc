@@ -1,0 +1,141 @@
+#include "megalith/ops/activation.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <optional>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/activation_internal.h"
+#include "megalith/ops/tensor_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+void check_input(const char* name, const Tensor& x) {
+  check(x.dim() >= 1 && x.is_floating_point(), "{} takes rows of floating-point numbers; it got {} of {}", name,
+        shape_text(x), c10::toString(x.scalar_type()));
+}
+
+// Other devices: ATen's operations, which record their own history.
+Tensor activate_composite(const Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return at::silu(x);
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kQuickGelu:
+      return x * at::sigmoid(1.702 * x);
+    case Activation::kRelu:
+      return at::relu(x);
+    case Activation::kSquaredRelu:
+      break;
+  }
+  return at::relu(x).square();
+}
+
+ActivationRows rows_of(const Tensor& y, Activation activation) {
+  const int64_t f = y.size(-1);
+  return {y.scalar_type(), f == 0 ? 0 : y.numel() / f, f, activation};
+}
+
+Tensor gated_cpu(const Tensor& gate_up, Activation activation) {
+  const Tensor in = gate_up.contiguous();
+  std::vector<int64_t> sizes = gate_up.sizes().vec();
+  sizes.back() /= 2;
+  Tensor y = at::empty(sizes, in.options());
+  gated_forward_cpu(rows_of(y, activation), in.const_data_ptr(), y.mutable_data_ptr());
+  return y;
+}
+
+class GatedFunction : public torch::autograd::Function<GatedFunction> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& gate_up, Activation activation) {
+    ctx->save_for_backward({gate_up});
+    ctx->saved_data["activation"] = static_cast<int64_t>(activation);
+    return gated_cpu(gate_up, activation);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const Tensor in = ctx->get_saved_variables()[0].contiguous();
+    const Tensor grad_y = grads[0].contiguous();
+    Tensor grad = at::empty_like(in);
+    gated_backward_cpu(rows_of(grad_y, static_cast<Activation>(ctx->saved_data["activation"].toInt())),
+                       in.const_data_ptr(), grad_y.const_data_ptr(), grad.mutable_data_ptr());
+    return {grad, {}};
+  }
+};
+
+// The bias as the kernels read it: acc [f].
+Tensor kernel_bias(const Tensor& bias, const Tensor& x) {
+  return bias.defined() ? bias.detach().to(acc_dtype(x)).contiguous() : Tensor();
+}
+const void* data_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
+
+Tensor biased_cpu(const Tensor& x, const Tensor& bias, Activation activation) {
+  const Tensor in = x.contiguous();
+  const Tensor added = kernel_bias(bias, x);
+  Tensor y = at::empty_like(in);
+  bias_forward_cpu(rows_of(y, activation), in.const_data_ptr(), data_or_null(added), y.mutable_data_ptr());
+  return y;
+}
+
+class BiasFunction : public torch::autograd::Function<BiasFunction> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const std::optional<Tensor>& bias,
+                        Activation activation) {
+    const Tensor b = bias.value_or(Tensor());
+    ctx->save_for_backward({x, b});
+    ctx->saved_data["activation"] = static_cast<int64_t>(activation);
+    return biased_cpu(x, b, activation);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor x = saved[0].contiguous();
+    const Tensor& bias = saved[1];
+    const Tensor added = kernel_bias(bias, x);
+    const Tensor grad_y = grads[0].contiguous();
+    Tensor grad_x = at::empty_like(x);
+    Tensor grad_bias;
+    if (bias.defined() && ctx->needs_input_grad(1)) grad_bias = at::empty_like(added);
+    bias_backward_cpu(rows_of(x, static_cast<Activation>(ctx->saved_data["activation"].toInt())), x.const_data_ptr(),
+                      data_or_null(added), grad_y.const_data_ptr(), grad_x.mutable_data_ptr(),
+                      grad_bias.defined() ? grad_bias.mutable_data_ptr() : nullptr);
+    if (grad_bias.defined()) grad_bias = grad_bias.to(bias.scalar_type());
+    return {grad_x, grad_bias, {}};
+  }
+};
+
+}  // namespace
+
+Tensor gated_activation(const Tensor& gate_up, Activation activation) {
+  check_input("gated_activation", gate_up);
+  check(gate_up.size(-1) % 2 == 0,
+        "gated_activation takes gate and up side by side, an even number of columns; it got {}", shape_text(gate_up));
+  if (!gate_up.is_cpu()) {
+    const int64_t f = gate_up.size(-1) / 2;
+    return activate_composite(gate_up.narrow(-1, 0, f), activation) * gate_up.narrow(-1, f, f);
+  }
+  return needs_gradient({gate_up}) ? GatedFunction::apply(gate_up, activation) : gated_cpu(gate_up, activation);
+}
+
+Tensor bias_activation(const Tensor& x, const Tensor& bias, Activation activation) {
+  check_input("bias_activation", x);
+  if (bias.defined())
+    check(bias.dim() == 1 && bias.size(0) == x.size(-1), "bias_activation on rows of {} got a bias of {}", x.size(-1),
+          shape_text(bias));
+  if (!x.is_cpu()) return activate_composite(bias.defined() ? x + bias : x, activation);
+  return needs_gradient({x, bias}) ? BiasFunction::apply(x, if_defined(bias), activation)
+                                   : biased_cpu(x, bias, activation);
+}
+
+}  // namespace megalith::ops

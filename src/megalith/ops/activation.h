@@ -1,0 +1,19 @@
+// The activations of the MLP, fused with the bias or with the gate, each with a backward of its own that saves only its
+// input.
+//
+// Legend: t tokens, f width of the MLP.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace megalith::ops {
+
+enum class Activation { kSilu, kGelu, kGeluTanh, kQuickGelu, kRelu, kSquaredRelu };
+
+// act(gate) * up, with gate and up side by side in a row: [t, 2f] -> [t, f]. SwiGLU is kSilu.
+at::Tensor gated_activation(const at::Tensor& gate_up, Activation activation);
+
+// act(x + bias): [t, f] -> [t, f]; an undefined bias is none.
+at::Tensor bias_activation(const at::Tensor& x, const at::Tensor& bias, Activation activation);
+
+}  // namespace megalith::ops

@@ -1,0 +1,32 @@
+// The CPU kernels of activation.h, over raw pointers.
+//
+// Legend: t rows, f width. Tensors are contiguous. "acc" is the type a kernel computes in: fp64 for fp64, else fp32.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+#include "megalith/ops/activation.h"
+
+namespace megalith::ops {
+
+struct ActivationRows {
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  int64_t rows = 0;   // t
+  int64_t width = 0;  // f
+  Activation activation = Activation::kSilu;
+};
+
+// gate_up [t, 2f] -> y [t, f]
+void gated_forward_cpu(const ActivationRows& shape, const void* gate_up, void* y);
+// grad_y [t, f] -> grad [t, 2f], laid out as gate_up
+void gated_backward_cpu(const ActivationRows& shape, const void* gate_up, const void* grad_y, void* grad);
+
+// x [t, f], bias acc [f] or nullptr -> y [t, f]
+void bias_forward_cpu(const ActivationRows& shape, const void* x, const void* bias, void* y);
+// grad_x [t, f]; grad_bias acc [f], nullptr: not wanted. Sums go by thread and then over the threads in order.
+void bias_backward_cpu(const ActivationRows& shape, const void* x, const void* bias, const void* grad_y, void* grad_x,
+                       void* grad_bias);
+
+}  // namespace megalith::ops

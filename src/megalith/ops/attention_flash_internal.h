@@ -1,0 +1,69 @@
+// The CPU flash kernel, below tensors: one sequence and one key/value head at a time, over raw pointers.
+//
+// Queries are taken in blocks of kFlashQueries. A block's scores are computed transposed, [keys, queries]: then keys
+// and values are read as they lie in memory, only the block's own queries are turned, and softmax runs over columns,
+// side by side. Products skip what the causal mask and the window hide, so a window w costs O(s·w).
+//
+// Legend as in attention.h: n query heads, g key/value heads, d size of a query/key head, e size of a value head.
+#pragma once
+
+#include <cstdint>
+
+namespace megalith::ops {
+
+inline constexpr int64_t kFlashQueries = 64;
+
+// One sequence seen by one key/value head.
+struct FlashShape {
+  int64_t queries = 0, keys = 0;  // tokens; with causal keys >= queries
+  int64_t group = 1;              // query heads that share the key/value head: n/g
+  int64_t d = 0, e = 0;
+  bool causal = true;
+  int64_t window = 0;  // 0: none
+  float scale = 1;     // > 0
+
+  int64_t blocks_per_head() const { return (queries + kFlashQueries - 1) / kFlashQueries; }
+  // Units of work: query blocks of all heads of the group, head by head.
+  int64_t blocks() const { return group * blocks_per_head(); }
+};
+
+// Some heads of a [tokens, heads, size] tensor, from the sequence's first token on. Channels are contiguous.
+template <typename T>
+struct FlashHeads {
+  T* data = nullptr;
+  int64_t token = 0, head = 0;  // distances, in elements
+};
+
+template <typename T>
+struct FlashForward {
+  FlashShape shape;
+  FlashHeads<const T> q;          // `group` heads
+  FlashHeads<const T> k, v;       // one head
+  FlashHeads<T> out;              // `group` heads
+  FlashHeads<float> log_sum_exp;  // `group` heads, one float a token
+};
+
+template <typename T>
+struct FlashBackward {
+  FlashShape shape;
+  FlashHeads<const T> q, out, grad_out;  // `group` heads
+  FlashHeads<const T> k, v;              // one head
+  FlashHeads<const float> log_sum_exp;   // `group` heads
+  FlashHeads<T> grad_q;                  // `group` heads
+  // Of the given blocks alone. One call for all blocks: the gradients themselves. Several: `partial_*`, one pair a
+  // call, which the caller adds up.
+  FlashHeads<T> grad_k, grad_v;
+  FlashHeads<float> partial_k, partial_v;  // null: not wanted
+};
+
+// Floats of scratch memory that a call needs; grows with the number of keys.
+int64_t flash_forward_scratch(const FlashShape& shape);
+int64_t flash_backward_scratch(const FlashShape& shape);
+
+// The query blocks [begin, end) of shape.blocks(). T: float, BFloat16 or Half; arithmetic in fp32.
+template <typename T>
+void flash_forward(const FlashForward<T>& call, int64_t begin, int64_t end, float* scratch);
+template <typename T>
+void flash_backward(const FlashBackward<T>& call, int64_t begin, int64_t end, float* scratch);
+
+}  // namespace megalith::ops

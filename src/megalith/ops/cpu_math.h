@@ -1,0 +1,204 @@
+// What the CPU kernels of this module share: compiling one kernel for several instruction sets, reading and writing
+// every floating dtype, and elementary functions that the compiler can vectorise.
+//
+// A kernel is plain C++ over raw pointers in a file x_cpu.cc, without ATen's headers, compiled with flags that let
+// loops vectorise and keep infinities and NaN (kernel_sources in CMakeLists.txt). A sum whose order does not matter
+// says so:
+// `#pragma omp simd reduction(+ : sum)`. It looks like this:
+//
+//   template <typename T>
+//   struct ScaleRows {
+//     MEGALITH_ALWAYS_INLINE static void run(T* x, acc_t<T> factor, int64_t n) {
+//       for (int64_t i = 0; i < n; ++i) x[i] = from_acc<T>(to_acc(x[i]) * factor);
+//     }
+//   };
+//   parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
+//     run_kernel<ScaleRows<T>>(x + begin * h, factor, (end - begin) * h);
+//   });
+//
+// Everything that run() calls must be inlined (MEGALITH_ALWAYS_INLINE, or the compiler's will): a function that is not
+// stays compiled for the oldest machine. Lambdas are such functions: pass work to run_kernel, not from it.
+//
+// Threads: cpu_parallel.h (at::parallel_for runs serially in code that is compiled without OpenMP, as ours is).
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "megalith/base/error.h"
+
+#define MEGALITH_ALWAYS_INLINE inline __attribute__((always_inline))
+#define MEGALITH_RESTRICT __restrict__
+
+namespace megalith::ops {
+
+// ---- Instruction sets ----------------------------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+// The target strings name exactly what is checked at run time. Not target_clones: Clang has none for templates, and the
+// ifuncs behind it run before the sanitizers are ready.
+#define MEGALITH_TARGET_AVX2 __attribute__((target("avx2,fma,bmi,bmi2")))
+#define MEGALITH_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi,bmi2")))
+
+enum class CpuLevel { kBase, kAvx2, kAvx512 };
+
+inline CpuLevel cpu_level() {
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+                    __builtin_cpu_supports("bmi2");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  return avx2 ? (avx512 ? CpuLevel::kAvx512 : CpuLevel::kAvx2) : CpuLevel::kBase;
+}
+
+template <typename Kernel, typename... Args>
+MEGALITH_TARGET_AVX512 auto run_kernel_avx512(Args... args) {
+  return Kernel::run(args...);
+}
+template <typename Kernel, typename... Args>
+MEGALITH_TARGET_AVX2 auto run_kernel_avx2(Args... args) {
+  return Kernel::run(args...);
+}
+#endif
+
+// Kernel::run(args…), compiled for the newest instruction set that this machine has. Arguments are passed by value.
+template <typename Kernel, typename... Args>
+auto run_kernel(Args... args) {
+#if defined(__x86_64__)
+  switch (cpu_level()) {
+    case CpuLevel::kAvx512:
+      return run_kernel_avx512<Kernel>(args...);
+    case CpuLevel::kAvx2:
+      return run_kernel_avx2<Kernel>(args...);
+    case CpuLevel::kBase:
+      break;
+  }
+#endif
+  return Kernel::run(args...);
+}
+
+// ---- Dtypes --------------------------------------------------------------------------------------------------------
+
+// What a kernel computes in: fp64 for fp64, fp32 for everything else.
+template <typename T>
+using acc_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+MEGALITH_ALWAYS_INLINE float to_acc(float x) { return x; }
+MEGALITH_ALWAYS_INLINE double to_acc(double x) { return x; }
+MEGALITH_ALWAYS_INLINE float to_acc(c10::Half x) { return static_cast<float>(x); }
+MEGALITH_ALWAYS_INLINE float to_acc(c10::BFloat16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.x) << 16); }
+
+// fp32 to bf16: to the nearest, ties to even. NaN stays NaN (its payload is not kept).
+MEGALITH_ALWAYS_INLINE c10::BFloat16 to_bfloat16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+  const uint32_t result = (bits & 0x7fffffffU) > 0x7f800000U ? 0x7fc0U : rounded;
+  return {static_cast<uint16_t>(result), c10::BFloat16::from_bits()};
+}
+
+template <typename T>
+MEGALITH_ALWAYS_INLINE T from_acc(acc_t<T> x) {
+  if constexpr (std::is_same_v<T, c10::BFloat16>)
+    return to_bfloat16(x);
+  else
+    return static_cast<T>(x);
+}
+
+// Calls f.template operator()<T>() with the C++ type of `dtype`:
+//   visit_floating(dtype, [&]<typename T>() { … });
+template <typename F>
+void visit_floating(c10::ScalarType dtype, F&& f) {
+  switch (dtype) {
+    case c10::ScalarType::Float:
+      return f.template operator()<float>();
+    case c10::ScalarType::BFloat16:
+      return f.template operator()<c10::BFloat16>();
+    case c10::ScalarType::Half:
+      return f.template operator()<c10::Half>();
+    case c10::ScalarType::Double:
+      return f.template operator()<double>();
+    default:
+      check(false, "a kernel got a tensor of dtype {}; it takes Float, BFloat16, Half and Double",
+            c10::toString(dtype));
+  }
+}
+
+// ---- Elementary functions ------------------------------------------------------------------------------------------
+// The fp32 forms have no branches and no calls, so loops over them vectorise; the fp64 forms are the library's.
+// Infinities and NaN go in and come out as in <cmath>.
+
+// e^x, at most 2 ulp off, down to the subnormal numbers. After Cephes' expf.
+MEGALITH_ALWAYS_INLINE float exp_fast(float x) {
+  // Outside of these e^x is 0 or infinity. Written so that NaN passes.
+  x = x > 89.0F ? 89.0F : x;
+  x = x < -104.0F ? -104.0F : x;
+  // n = round(x / ln 2): adding 1.5·2^23 leaves the integer in the low bits.
+  const float shifted = x * 1.44269504088896341F + 12582912.0F;
+  const int32_t n = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(12582912.0F);
+  const float whole = shifted - 12582912.0F;
+  // ln 2 in two parts, the first short enough for an exact product.
+  const float r = (x - whole * 0.693359375F) + whole * 2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  const float y = p * (r * r) + r + 1.0F;
+  // 2^n in two factors: n goes from -150 to 128, an exponent only from -126 to 127.
+  const int32_t half = n >> 1;
+  const float scale = std::bit_cast<float>((half + 127) << 23);
+  const float rest = std::bit_cast<float>((n - half + 127) << 23);
+  return y * scale * rest;
+}
+MEGALITH_ALWAYS_INLINE double exp_fast(double x) { return std::exp(x); }
+
+// 1 / (1 + e^-x)
+template <typename T>
+MEGALITH_ALWAYS_INLINE T sigmoid_fast(T x) {
+  return T(1) / (T(1) + exp_fast(-x));
+}
+
+// tanh, at most 3 ulp off. After Cephes' tanhf.
+MEGALITH_ALWAYS_INLINE float tanh_fast(float x) {
+  const float a = std::fabs(x);
+  const float z = x * x;
+  float p = -5.70498872745e-3F;
+  p = p * z + 2.06390887954e-2F;
+  p = p * z - 5.37397155531e-2F;
+  p = p * z + 1.33314422036e-1F;
+  p = p * z - 3.33332819422e-1F;
+  const float near = x + x * (z * p);
+  const float far = std::copysign(1.0F - 2.0F / (exp_fast(2.0F * a) + 1.0F), x);
+  return a < 0.625F ? near : far;
+}
+MEGALITH_ALWAYS_INLINE double tanh_fast(double x) { return std::tanh(x); }
+
+// erf: a rational minimax approximation on [-4, 4] (the one of Eigen), ±1 outside.
+MEGALITH_ALWAYS_INLINE float erf_fast(float x) {
+  x = x > 4.0F ? 4.0F : x;
+  x = x < -4.0F ? -4.0F : x;
+  const float z = x * x;
+  float p = -2.72614225801306e-10F;
+  p = p * z + 2.77068142495902e-08F;
+  p = p * z - 2.10102402082508e-06F;
+  p = p * z - 5.69250639462346e-05F;
+  p = p * z - 7.34990630326855e-04F;
+  p = p * z - 2.95459980854025e-03F;
+  p = p * z - 1.60960333262415e-02F;
+  float q = -1.45660718464996e-05F;
+  q = q * z - 2.13374055278905e-04F;
+  q = q * z - 1.68282697438203e-03F;
+  q = q * z - 7.37332916720468e-03F;
+  q = q * z - 1.42647390514189e-02F;
+  return x * p / q;
+}
+MEGALITH_ALWAYS_INLINE double erf_fast(double x) { return std::erf(x); }
+
+}  // namespace megalith::ops

@@ -1,0 +1,42 @@
+// The CPU kernels of cross_entropy.h, over raw pointers.
+//
+// Legend: t rows, v valid columns on this rank. "acc" is the type a kernel computes in: fp64 for fp64, otherwise fp32.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+namespace megalith::ops {
+
+struct LogitRows {
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  int64_t rows = 0;
+  int64_t columns = 0;              // with padding
+  int64_t valid = 0;                // v: the first ones
+  int64_t distance = 0;             // between rows, in elements
+  const int64_t* labels = nullptr;  // [t]
+  int64_t first_id = 0;             // of column 0
+  int64_t ignore_index = 0;
+};
+
+// Of this rank's columns, acc [t] each. Rows with the ignored label are not read and get 0, 0, 0, 0.
+struct LogitStats {
+  void* max = nullptr;     // -inf without columns
+  void* sum = nullptr;     // Σ exp(logit - max)
+  void* target = nullptr;  // logit of the label; 0 where another rank holds it
+  void* total = nullptr;   // Σ logit; nullptr: not wanted
+};
+void logit_stats_cpu(const LogitRows& rows, const void* logits, const LogitStats& stats);
+
+// loss = log_sum_exp - on_target · target logit - off_target · Σ logits + z · log_sum_exp², over the whole vocabulary.
+struct LossWeights {
+  double on_target = 1;
+  double off_target = 0;
+  double z = 0;
+};
+// Overwrites the logits with the gradient of Σ grad_loss · loss. log_sum_exp and grad_loss: acc [t].
+void logit_grads_cpu(const LogitRows& rows, void* logits, const void* log_sum_exp, const void* grad_loss,
+                     const LossWeights& weights);
+
+}  // namespace megalith::ops

@@ -1,0 +1,26 @@
+// The CPU kernels of dropout.h, over raw pointers.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+namespace megalith::ops {
+
+struct DropoutForward {
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  int64_t elements = 0;
+  double p = 0;                    // probability of a zero
+  uint64_t seed = 0;               // decides the mask, whatever the number of threads
+  const void* x = nullptr;         // [elements]
+  const void* residual = nullptr;  // [elements], added; nullptr: none
+  void* y = nullptr;               // [elements] out
+  uint8_t* mask = nullptr;         // [elements] out: 1 where x is kept; nullptr: not wanted
+};
+void dropout_forward_cpu(const DropoutForward& args);
+
+// grad_x = grad_y / (1 - p) where the mask is 1, else 0.
+void dropout_backward_cpu(c10::ScalarType dtype, int64_t elements, double p, const void* grad_y, const uint8_t* mask,
+                          void* grad_x);
+
+}  // namespace megalith::ops

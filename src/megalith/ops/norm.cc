@@ -1,0 +1,198 @@
+#include "megalith/ops/norm.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <optional>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/autograd_state.h"
+#include "megalith/ops/norm_internal.h"
+#include "megalith/ops/tensor_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// What happens to x beside its norm.
+enum class Residual { kNone, kFork, kAdd };
+
+void check_arguments(const Tensor& x, const NormWeights& weights) {
+  check(x.dim() >= 1 && x.is_floating_point(), "norm takes rows of floating-point numbers; it got {} of {}",
+        shape_text(x), c10::toString(x.scalar_type()));
+  const int64_t h = x.size(-1);
+  check(weights.weight.defined() && weights.weight.dim() == 1 && weights.weight.size(0) == h,
+        "the weight of a norm over rows of {} must have {} elements; it has {}", h, h,
+        weights.weight.defined() ? weights.weight.numel() : 0);
+  if (!weights.bias.defined()) return;
+  check(weights.kind == NormKind::kLayer, "an RMSNorm has no bias; it got one of {} elements", weights.bias.numel());
+  check(weights.bias.dim() == 1 && weights.bias.size(0) == h,
+        "the bias of a norm over rows of {} must have {} elements; it has {}", h, h, weights.bias.numel());
+}
+
+NormRows rows_of(const Tensor& x, const NormWeights& weights) {
+  const int64_t h = x.size(-1);
+  return {.dtype = x.scalar_type(),
+          .rows = h == 0 ? 0 : x.numel() / h,
+          .width = h,
+          .centered = weights.kind == NormKind::kLayer,
+          // HF's norms with a zero-centered weight stay in fp32 until the end.
+          .rounded = weights.kind == NormKind::kRms && !weights.zero_centered};
+}
+
+struct CpuResult {
+  Tensor x;           // what was normalised: x, or x + delta; contiguous
+  Tensor y;           // as x
+  Tensor mean, rstd;  // acc [t]; only for a backward; mean: LayerNorm only
+};
+
+CpuResult forward_cpu(const Tensor& x, const Tensor& delta, const NormWeights& weights, bool with_statistics) {
+  const NormRows shape = rows_of(x, weights);
+  const at::ScalarType acc = acc_dtype(x);
+  const Tensor in = x.contiguous();
+  const Tensor add = delta.defined() ? delta.contiguous() : Tensor();
+  const Tensor weight = norm_multiplier(weights.weight, weights.zero_centered, acc);
+  const Tensor bias = weights.bias.defined() ? norm_multiplier(weights.bias, false, acc) : Tensor();
+  CpuResult result{.x = add.defined() ? at::empty_like(in) : in, .y = at::empty_like(in)};
+  NormForward args{.x = in.const_data_ptr(), .weight = weight.const_data_ptr(), .epsilon = weights.epsilon};
+  args.y = result.y.mutable_data_ptr();
+  if (bias.defined()) args.bias = bias.const_data_ptr();
+  if (add.defined()) {
+    args.delta = add.const_data_ptr();
+    args.sum = result.x.mutable_data_ptr();
+  }
+  if (with_statistics) {
+    result.rstd = at::empty({shape.rows}, in.options().dtype(acc));
+    args.rstd = result.rstd.mutable_data_ptr();
+    if (shape.centered) {
+      result.mean = at::empty({shape.rows}, in.options().dtype(acc));
+      args.mean = result.mean.mutable_data_ptr();
+    }
+  }
+  norm_forward_cpu(shape, args);
+  return result;
+}
+
+// Inputs that receive a gradient: x, weight, bias, delta. Outputs: y, or {x or x + delta, y}.
+class NormFunction : public torch::autograd::Function<NormFunction> {
+ public:
+  struct State {
+    Residual residual;
+    NormRows shape;
+    bool zero_centered;
+    bool has_bias;
+  };
+
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
+                               const std::optional<Tensor>& bias, const std::optional<Tensor>& delta, Residual residual,
+                               const NormWeights& weights) {
+    CpuResult result = forward_cpu(x, delta.value_or(Tensor()), weights, /*with_statistics=*/true);
+    keep(ctx, State{residual, rows_of(x, weights), weights.zero_centered, bias.has_value()});
+    ctx->set_materialize_grads(false);
+    ctx->save_for_backward({result.x, weight, result.mean, result.rstd});
+    if (residual == Residual::kNone) return {result.y};
+    // An input that is returned becomes a view of itself with this function as its history: no memory is copied.
+    return {residual == Residual::kFork ? x : result.x, result.y};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto& state = kept<State>(ctx);
+    const Tensor& grad_y = grads.back();
+    const Tensor grad_residual = grads.size() == 2 ? grads.front() : Tensor();
+    variable_list result(6);
+    if (grad_y.defined())
+      compute(ctx, state, grad_y, grad_residual, result);
+    else
+      result[0] = grad_residual;
+    if (state.residual == Residual::kAdd) result[3] = result[0];
+    return result;
+  }
+
+ private:
+  static void compute(AutogradContext* ctx, const State& state, const Tensor& grad_y, const Tensor& grad_residual,
+                      variable_list& result) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &rstd = saved[3];
+    const at::ScalarType acc = acc_dtype(x);
+    const Tensor factor = norm_multiplier(weight, state.zero_centered, acc);
+    const Tensor dy = grad_y.contiguous();
+    const Tensor residual = grad_residual.defined() ? grad_residual.contiguous() : Tensor();
+    const bool with_bias = state.has_bias && ctx->needs_input_grad(2);
+    Tensor grad_x = at::empty_like(x);
+    const Tensor grad_weight = at::empty({state.shape.width}, x.options().dtype(acc));
+    const Tensor grad_bias = with_bias ? at::empty_like(grad_weight) : Tensor();
+    NormBackward args{.x = x.const_data_ptr(), .grad_y = dy.const_data_ptr(), .weight = factor.const_data_ptr()};
+    args.rstd = rstd.const_data_ptr();
+    if (residual.defined()) args.grad_residual = residual.const_data_ptr();
+    if (mean.defined()) args.mean = mean.const_data_ptr();
+    args.grad_x = grad_x.mutable_data_ptr();
+    args.grad_weight = grad_weight.mutable_data_ptr();
+    if (with_bias) args.grad_bias = grad_bias.mutable_data_ptr();
+    norm_backward_cpu(state.shape, args);
+    result[0] = grad_x;
+    if (ctx->needs_input_grad(1)) result[1] = grad_weight.to(weight.scalar_type());
+    if (with_bias) result[2] = grad_bias.to(weight.scalar_type());
+  }
+};
+
+std::pair<Tensor, Tensor> with_residual(const Tensor& x, const Tensor& delta, const NormWeights& weights) {
+  const Residual residual = delta.defined() ? Residual::kAdd : Residual::kFork;
+  if (!needs_gradient({x, delta, weights.weight, weights.bias})) {
+    CpuResult result = forward_cpu(x, delta, weights, /*with_statistics=*/false);
+    return {delta.defined() ? result.x : x, result.y};
+  }
+  variable_list outputs =
+      NormFunction::apply(x, weights.weight, if_defined(weights.bias), if_defined(delta), residual, weights);
+  return {outputs[0], outputs[1]};
+}
+
+}  // namespace
+
+std::string shape_text(const Tensor& t) { return fmt::format("[{}]", fmt::join(t.sizes(), ", ")); }
+
+Tensor norm_multiplier(const Tensor& weight, bool zero_centered, at::ScalarType acc) {
+  const Tensor w = weight.detach().to(acc).contiguous();
+  return zero_centered ? w + 1 : w;
+}
+
+Tensor norm_composite(const Tensor& x, const NormWeights& weights) {
+  const at::ScalarType acc = acc_dtype(x);
+  Tensor in = x.to(acc);
+  const Tensor weight = weights.zero_centered ? weights.weight.to(acc) + 1 : weights.weight.to(acc);
+  if (weights.kind == NormKind::kLayer) {
+    const auto bias = weights.bias.defined() ? std::optional(weights.bias.to(acc)) : std::nullopt;
+    return at::layer_norm(in, {x.size(-1)}, weight, bias, weights.epsilon).to(x.scalar_type());
+  }
+  in = in * at::rsqrt(in.square().mean(-1, /*keepdim=*/true) + weights.epsilon);
+  if (!weights.zero_centered) in = in.to(x.scalar_type());
+  return (in * weight).to(x.scalar_type());
+}
+
+Tensor norm(const Tensor& x, const NormWeights& weights) {
+  check_arguments(x, weights);
+  if (!x.is_cpu()) return norm_composite(x, weights);
+  if (!needs_gradient({x, weights.weight, weights.bias}))
+    return forward_cpu(x, {}, weights, /*with_statistics=*/false).y;
+  return NormFunction::apply(x, weights.weight, if_defined(weights.bias), std::nullopt, Residual::kNone, weights)[0];
+}
+
+std::pair<Tensor, Tensor> norm_fork(const Tensor& x, const NormWeights& weights) {
+  check_arguments(x, weights);
+  if (!x.is_cpu()) return {x, norm_composite(x, weights)};
+  return with_residual(x, {}, weights);
+}
+
+std::pair<Tensor, Tensor> add_norm(const Tensor& x, const Tensor& delta, const NormWeights& weights) {
+  check(delta.sizes() == x.sizes(), "add_norm adds tensors of one shape; it got {} and {}", shape_text(x),
+        shape_text(delta));
+  // A residual stream that is kept in a wider dtype than the branches takes two passes.
+  if (!x.is_cpu() || x.scalar_type() != delta.scalar_type()) return norm_fork(x + delta, weights);
+  check_arguments(x, weights);
+  return with_residual(x, delta, weights);
+}
+
+}  // namespace megalith::ops

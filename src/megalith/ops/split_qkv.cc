@@ -1,0 +1,240 @@
+// apply_rope and split_qkv of rope.h: checks, autograd and the way to the kernels.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/autograd_state.h"
+#include "megalith/ops/rope.h"
+#include "megalith/ops/rope_internal.h"
+#include "megalith/ops/tensor_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+void check_angles(const RopeAngles& angles, int64_t tokens, int64_t head_dim) {
+  if (!angles.defined()) return;
+  check(angles.cos.dim() == 2 && angles.cos.size(0) == tokens && angles.cos.scalar_type() == at::kFloat &&
+            angles.cos.is_contiguous() && angles.sin.is_contiguous() && angles.sin.sizes() == angles.cos.sizes(),
+        "rope: {} tokens need fp32 angles [{}, r/2]; they are {}", tokens, tokens, shape_text(angles.cos));
+  check(2 * angles.cos.size(1) <= head_dim, "rope: {} rotated channels do not fit into heads of {}",
+        2 * angles.cos.size(1), head_dim);
+}
+
+Rotation rotation_of(const RopeAngles& angles, bool inverse) {
+  if (!angles.defined()) return {};
+  return {.cos = angles.cos.const_data_ptr<float>(),
+          .sin = angles.sin.const_data_ptr<float>(),
+          .half = angles.cos.size(1),
+          .interleaved = angles.interleaved,
+          .inverse = inverse};
+}
+
+HeadsIn heads_in(const Tensor& x) {  // [t, n, d]
+  return {x.const_data_ptr(), x.stride(0), x.stride(1)};
+}
+HeadsOut heads_out(const Tensor& x) { return {x.mutable_data_ptr(), x.stride(0), x.stride(1)}; }
+
+HeadsShape shape_of(const Tensor& x) { return {x.scalar_type(), x.size(0), x.size(2)}; }
+
+// Other devices and norms without a kernel. x [t, n, d].
+Tensor rotate_composite(const Tensor& x, const RopeAngles& angles) {
+  if (!angles.defined()) return x;
+  const int64_t rotated = 2 * angles.cos.size(1);
+  const Tensor cos = angles.cos.unsqueeze(1);  // [t, 1, r/2]
+  const Tensor sin = angles.sin.unsqueeze(1);
+  const Tensor part = x.narrow(2, 0, rotated).to(acc_dtype(x));
+  Tensor turned;
+  if (angles.interleaved) {
+    const Tensor a = part.slice(2, 0, rotated, 2), b = part.slice(2, 1, rotated, 2);
+    turned = at::stack({a * cos - b * sin, b * cos + a * sin}, 3).flatten(2);
+  } else {
+    const Tensor a = part.narrow(2, 0, rotated / 2), b = part.narrow(2, rotated / 2, rotated / 2);
+    turned = at::cat({a * cos - b * sin, b * cos + a * sin}, 2);
+  }
+  turned = turned.to(x.scalar_type());
+  return rotated == x.size(2) ? turned : at::cat({turned, x.narrow(2, rotated, x.size(2) - rotated)}, 2);
+}
+
+Tensor rotate_cpu(const Tensor& x, const RopeAngles& angles, bool inverse) {
+  const Tensor in = dense_last(x);
+  Tensor out = at::empty(x.sizes(), x.options());
+  const std::array group{HeadGroup{.in = heads_in(in), .out = heads_out(out), .heads = x.size(1)}};
+  map_heads_cpu(shape_of(in), rotation_of(angles, inverse), group);
+  return out;
+}
+
+class RopeFunction : public torch::autograd::Function<RopeFunction> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const RopeAngles& angles) {
+    keep(ctx, angles);
+    return rotate_cpu(x, angles, /*inverse=*/false);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    return {rotate_cpu(grads[0], kept<RopeAngles>(ctx), /*inverse=*/true), {}};
+  }
+};
+
+// One part of a fused row: q, k or v. Views [t, heads, d] of qkv or of its gradient.
+Tensor part_of(const Tensor& qkv, const QkvHeads& heads, size_t which) {
+  const int64_t n = heads.query, g = heads.key_value, d = heads.head_dim;
+  const int64_t first = which == 0 ? 0 : which == 1 ? n : n + g;
+  const int64_t count = which == 0 ? n : g;
+  return qkv.narrow(1, first * d, count * d).unflatten(1, {count, d});
+}
+
+// The norm of each query or key head, as the kernels need it.
+struct HeadNorm {
+  bool present = false;
+  double epsilon = 0;
+  bool zero_centered = false;
+};
+HeadNorm head_norm(const NormWeights* norm) {
+  if (norm == nullptr) return {};
+  return {.present = true, .epsilon = norm->epsilon, .zero_centered = norm->zero_centered};
+}
+
+// What is known beside tensors. Index 0 is q, 1 is k, 2 is v.
+struct SplitPlan {
+  QkvHeads heads;
+  RopeAngles angles;
+  std::array<HeadNorm, 3> norms;
+  int64_t tokens = 0;
+  at::TensorOptions options;  // of qkv
+
+  HeadsShape shape() const { return {options.dtype().toScalarType(), tokens, heads.head_dim}; }
+};
+
+// weights: those of q's and k's norm, as they are stored; undefined: none.
+std::array<Tensor, 3> split_cpu(const SplitPlan& plan, const Tensor& qkv, const std::array<Tensor, 2>& weights) {
+  const Tensor in = dense_last(qkv);
+  std::array<Tensor, 3> result;
+  std::array<Tensor, 2> multipliers;
+  std::array<HeadGroup, 3> groups;
+  for (size_t i = 0; i < 3; ++i) {
+    const Tensor part = part_of(in, plan.heads, i);
+    result[i] = at::empty(part.sizes(), plan.options);
+    groups[i] = {.in = heads_in(part), .out = heads_out(result[i]), .heads = part.size(1), .rotate = i < 2};
+    if (!plan.norms[i].present) continue;
+    multipliers[i] = norm_multiplier(weights[i], plan.norms[i].zero_centered, acc_dtype(in));
+    groups[i].norm_weight = multipliers[i].const_data_ptr();
+    groups[i].epsilon = plan.norms[i].epsilon;
+  }
+  map_heads_cpu(plan.shape(), rotation_of(plan.angles, /*inverse=*/false), groups);
+  return result;
+}
+
+// Gradient of a part with a norm, written into `grad_in` (a view of qkv's gradient); returns the weight's.
+Tensor norm_part_backward(const SplitPlan& plan, size_t which, const Tensor& qkv, const Tensor& weight,
+                          const Tensor& grad_out, const Tensor& grad_in) {
+  const Tensor in = part_of(dense_last(qkv), plan.heads, which);
+  const Tensor multiplier = norm_multiplier(weight, plan.norms[which].zero_centered, acc_dtype(qkv));
+  Tensor grad_weight = at::empty_like(multiplier);
+  map_heads_backward_cpu(plan.shape(), rotation_of(plan.angles, /*inverse=*/true),
+                         {.in = heads_in(in),
+                          .grad_out = heads_in(grad_out),
+                          .grad_in = heads_out(grad_in),
+                          .heads = in.size(1),
+                          .norm_weight = multiplier.const_data_ptr(),
+                          .epsilon = plan.norms[which].epsilon,
+                          .grad_weight = grad_weight.mutable_data_ptr()});
+  return grad_weight.to(weight.scalar_type());
+}
+
+// Inputs that receive a gradient: qkv and the norms' weights. Outputs q, k, v.
+class SplitQkvFunction : public torch::autograd::Function<SplitQkvFunction> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const Tensor& qkv, const std::optional<Tensor>& q_weight,
+                               const std::optional<Tensor>& k_weight, const SplitPlan& plan) {
+    const std::array weights{q_weight.value_or(Tensor()), k_weight.value_or(Tensor())};
+    const std::array<Tensor, 3> result = split_cpu(plan, qkv, weights);
+    keep(ctx, plan);
+    ctx->set_materialize_grads(false);
+    if (q_weight || k_weight) ctx->save_for_backward({qkv, weights[0], weights[1]});
+    return {result[0], result[1], result[2]};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto& plan = kept<SplitPlan>(ctx);
+    const variable_list saved = ctx->get_saved_variables();
+    const QkvHeads& heads = plan.heads;
+    const Tensor grad = at::empty({plan.tokens, (heads.query + 2 * heads.key_value) * heads.head_dim}, plan.options);
+    variable_list result{grad, {}, {}, {}};
+    variable_list dense;  // keeps copies alive until the kernel has run
+    std::vector<HeadGroup> groups;
+    for (size_t i = 0; i < 3; ++i) {
+      const Tensor part = part_of(grad, heads, i);
+      if (!grads[i].defined()) {
+        part.zero_();
+        continue;
+      }
+      dense.push_back(dense_last(grads[i]));
+      if (plan.norms[i].present)
+        result[1 + i] = norm_part_backward(plan, i, saved[0], saved[1 + i], dense.back(), part);
+      else
+        groups.push_back(
+            {.in = heads_in(dense.back()), .out = heads_out(part), .heads = part.size(1), .rotate = i < 2});
+    }
+    map_heads_cpu(plan.shape(), rotation_of(plan.angles, /*inverse=*/true), groups);
+    return result;
+  }
+};
+
+void check_split(const Tensor& qkv, const QkvHeads& heads, const NormWeights* norm) {
+  check(
+      qkv.dim() == 2 && qkv.is_floating_point() && qkv.size(1) == (heads.query + 2 * heads.key_value) * heads.head_dim,
+      "split_qkv: {} query and {} key/value heads of {} channels make rows of {}; qkv is {} of {}", heads.query,
+      heads.key_value, heads.head_dim, (heads.query + 2 * heads.key_value) * heads.head_dim, shape_text(qkv),
+      c10::toString(qkv.scalar_type()));
+  if (norm == nullptr) return;
+  check(norm->weight.defined() && norm->weight.dim() == 1 && norm->weight.size(0) == heads.head_dim,
+        "split_qkv: the norm of heads of {} channels has a weight of {}", heads.head_dim,
+        norm->weight.defined() ? shape_text(norm->weight) : "nothing");
+}
+
+// A norm that map_heads_cpu can do on the way.
+bool fusible(const NormWeights* norm) { return norm == nullptr || norm->kind == NormKind::kRms; }
+
+}  // namespace
+
+Tensor apply_rope(const Tensor& x, const RopeAngles& angles) {
+  check(x.dim() == 3 && x.is_floating_point(), "apply_rope takes heads [t, n, d]; it got {} of {}", shape_text(x),
+        c10::toString(x.scalar_type()));
+  if (!angles.defined()) return x;
+  check_angles(angles, x.size(0), x.size(2));
+  if (!x.is_cpu()) return rotate_composite(x, angles);
+  return needs_gradient({x}) ? RopeFunction::apply(x, angles) : rotate_cpu(x, angles, /*inverse=*/false);
+}
+
+std::tuple<Tensor, Tensor, Tensor> split_qkv(const Tensor& qkv, const QkvHeads& heads, const RopeAngles& angles,
+                                             const NormWeights* q_norm, const NormWeights* k_norm) {
+  check_split(qkv, heads, q_norm);
+  check_split(qkv, heads, k_norm);
+  check_angles(angles, qkv.size(0), heads.head_dim);
+  if (!qkv.is_cpu() || !fusible(q_norm) || !fusible(k_norm)) {
+    const auto query_or_key = [&](size_t which, const NormWeights* weights) {
+      const Tensor part = part_of(qkv, heads, which);
+      return apply_rope(weights == nullptr ? part : norm(part, *weights), angles).contiguous();
+    };
+    return {query_or_key(0, q_norm), query_or_key(1, k_norm), part_of(qkv, heads, 2).contiguous()};
+  }
+  const SplitPlan plan{heads, angles, {head_norm(q_norm), head_norm(k_norm)}, qkv.size(0), qkv.options()};
+  const std::array weights{q_norm == nullptr ? Tensor() : q_norm->weight,
+                           k_norm == nullptr ? Tensor() : k_norm->weight};
+  if (!needs_gradient({qkv, weights[0], weights[1]})) {
+    std::array<Tensor, 3> result = split_cpu(plan, qkv, weights);
+    return {result[0], result[1], result[2]};
+  }
+  const variable_list out = SplitQkvFunction::apply(qkv, if_defined(weights[0]), if_defined(weights[1]), plan);
+  return {out[0], out[1], out[2]};
+}
+
+}  // namespace megalith::ops

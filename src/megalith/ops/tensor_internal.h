@@ -1,0 +1,45 @@
+// Small questions about tensors that the checking halves (x.cc) of several operations ask.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <initializer_list>
+#include <optional>
+#include <string>
+
+#include "megalith/ops/norm.h"
+
+namespace megalith::ops {
+
+// What a kernel on x computes in: acc_t of cpu_math.h as a dtype.
+inline at::ScalarType acc_dtype(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// How autograd functions take tensors that may be missing.
+inline std::optional<at::Tensor> if_defined(const at::Tensor& t) {
+  return t.defined() ? std::optional(t) : std::nullopt;
+}
+
+// Whether an operation on these has to be recorded. Undefined tensors do not count.
+inline bool needs_gradient(std::initializer_list<at::Tensor> inputs) {
+  if (!c10::GradMode::is_enabled()) return false;
+  for (const at::Tensor& input : inputs)
+    if (input.defined() && input.requires_grad()) return true;
+  return false;
+}
+
+// For kernels that step over rows or heads: t itself when its last dimension is dense, otherwise a copy.
+inline at::Tensor dense_last(const at::Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1 ? t : t.contiguous(); }
+
+// "[2, 3]", for messages.
+std::string shape_text(const at::Tensor& t);
+
+// What a norm multiplies x̂ with: the weight, or 1 + weight; dtype acc [h], contiguous.
+at::Tensor norm_multiplier(const at::Tensor& weight, bool zero_centered, at::ScalarType acc);
+
+// The norm in ATen's operations, which record their own history: for devices and cases without a kernel.
+at::Tensor norm_composite(const at::Tensor& x, const NormWeights& weights);
+
+}  // namespace megalith::ops

@@ -1,0 +1,31 @@
+// A fast hash for short byte strings and for pairs of ids. For tables in memory only: values may change.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace megalith::tokenizer {
+
+constexpr uint64_t mix_bits(uint64_t value) {
+  value ^= value >> 32;
+  value *= 0x9E3779B97F4A7C15u;
+  value ^= value >> 29;
+  return value;
+}
+
+inline uint64_t hash_bytes(std::string_view text) {
+  uint64_t hash = text.size() * 0xD6E8FEB86659FD93u;
+  const char* at = text.data();
+  size_t left = text.size();
+  for (; left >= 8; left -= 8, at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, at, 8);
+    hash = mix_bits(hash ^ word) * 0xA0761D6478BD642Fu;
+  }
+  uint64_t word = 0;
+  if (left > 0) std::memcpy(&word, at, left);
+  return mix_bits(hash ^ word);
+}
+
+}  // namespace megalith::tokenizer

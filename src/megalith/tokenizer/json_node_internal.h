@@ -1,0 +1,60 @@
+// A value of a JSON file that knows where it stands, so that every complaint names the file and the field.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace megalith::tokenizer {
+
+// Reads a whole file. Throws DataError when it cannot be read.
+std::string read_file(const std::filesystem::path& path);
+// Parses it as JSON. Throws DataError, naming `file`, when it is none.
+nlohmann::json parse_json(std::string_view text, const std::string& file);
+
+// Borrows the document, which outlives it. Getters throw DataError for a value of another type or out of range.
+class JsonNode {
+ public:
+  JsonNode(const nlohmann::json& document, std::string file) : value_(&document), file_(std::move(file)) {}
+
+  // A member of an object; `find` gives nothing when it is absent or null.
+  JsonNode at(const std::string& key) const;
+  std::optional<JsonNode> find(const std::string& key) const;
+  // An element of an array.
+  JsonNode at(size_t index) const;
+  size_t array_size() const;
+
+  std::string string() const;
+  bool boolean() const;
+  double number() const;
+  int64_t integer(int64_t low, int64_t high) const;
+  // A string of exactly one character.
+  char32_t character() const;
+
+  std::string string_or(const std::string& key, const std::string& otherwise) const;
+  bool boolean_or(const std::string& key, bool otherwise) const;
+
+  bool is_string() const { return value_->is_string(); }
+  bool is_array() const { return value_->is_array(); }
+  bool is_object() const { return value_->is_object(); }
+  const nlohmann::json& raw() const { return *value_; }
+
+  // How many steps the value lies below the document. Readers that call themselves have to stop somewhere.
+  int depth() const { return depth_; }
+
+  // "file: path", for messages.
+  std::string where() const;
+  [[noreturn]] void fail(std::string_view what) const;
+
+ private:
+  void expect(bool is_type, std::string_view type) const;
+
+  const nlohmann::json* value_;
+  std::string file_;
+  int depth_ = 0;
+  std::string path_;  // "model.vocab", "pre_tokenizer.pretokenizers[1]"
+};
+
+}  // namespace megalith::tokenizer

@@ -1,0 +1,68 @@
+// Which neighbours merge, in which order, into what; and the merging itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace megalith::tokenizer {
+
+struct Merge {
+  static constexpr uint32_t kNoRank = UINT32_MAX;
+  uint32_t rank = kNoRank;  // lower ones first
+  int32_t id = -1;          // of the result
+};
+
+// A hash table from pairs of ids to merges.
+class MergeTable {
+ public:
+  explicit MergeTable(size_t merges);
+  // A pair that is there already takes the new rank, as in tokenizers.
+  void set(int32_t left, int32_t right, Merge merge);
+
+  // rank == kNoRank: these do not merge.
+  Merge find(int32_t left, int32_t right) const {
+    const uint64_t key = key_of(left, right);
+    for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
+      if (slots_[slot].key == key) return slots_[slot].merge;
+      if (slots_[slot].key == kFree) return {};
+    }
+  }
+
+ private:
+  static constexpr uint64_t kFree = UINT64_MAX;
+  struct Slot {
+    uint64_t key = kFree;
+    Merge merge;
+  };
+
+  static uint64_t key_of(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+  size_t slot_of(uint64_t key) const { return (key * 0x9E3779B97F4A7C15u >> 20) & mask_; }
+
+  std::vector<Slot> slots_;  // at most half full
+  size_t mask_;
+};
+
+// Merges a row of symbols. Short rows are searched for the lowest rank again and again; long ones keep a heap, so that
+// a piece of n symbols takes n log n steps. Reusable; for one thread.
+class Merger {
+ public:
+  std::vector<int32_t> symbols;  // in: the characters; out: the tokens
+
+  void run(const MergeTable& table);
+
+ private:
+  void run_short(const MergeTable& table);
+  void run_long(const MergeTable& table);
+  void push(const MergeTable& table, uint32_t at);
+
+  static constexpr size_t kShort = 48;
+
+  std::vector<Merge> merges_;            // of symbol i with the one behind it
+  std::vector<uint32_t> next_, before_;  // links between the symbols that are left
+  std::vector<uint64_t> heap_;           // rank << 32 | position, lowest first
+};
+
+}  // namespace megalith::tokenizer

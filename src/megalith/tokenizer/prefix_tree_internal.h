@@ -1,0 +1,43 @@
+// All keys that a text starts with, in one walk.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace megalith::tokenizer {
+
+class PrefixTree {
+ public:
+  struct Key {
+    std::string_view text;
+    int32_t id;
+  };
+  // Empty keys are left out; of equal ones the last counts.
+  explicit PrefixTree(std::vector<Key> keys);
+
+  // Calls found(bytes, id) for each token that `text` starts with, shortest first.
+  template <typename Found>
+  void walk(std::string_view text, const Found& found) const {
+    uint32_t node = 0;
+    for (size_t i = 0; i < text.size(); ++i) {
+      node = child(node, static_cast<unsigned char>(text[i]));
+      if (node == 0) return;
+      if (nodes_[node].id >= 0) found(i + 1, nodes_[node].id);
+    }
+  }
+
+ private:
+  struct Node {
+    uint32_t first_child = 0;  // children stand side by side, in the order of their labels
+    uint16_t children = 0;
+    unsigned char label = 0;
+    int32_t id = -1;
+  };
+
+  uint32_t child(uint32_t node, unsigned char label) const;
+
+  std::vector<Node> nodes_;  // 0 is the root
+};
+
+}  // namespace megalith::tokenizer

@@ -1,0 +1,232 @@
+#include "megalith/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "megalith/base/error.h"
+#include "megalith/tokenizer/tokenizer_impl_internal.h"
+#include "megalith/tokenizer/utf8.h"
+#include "megalith/tokenizer/word_models_internal.h"
+
+namespace megalith::tokenizer {
+
+// ------------------------------------------------------------------------------------------------------------- loading
+
+Tokenizer::Impl::Impl(Parts parts)
+    : normalizer(std::move(parts.normalizer)),
+      pre_tokenizer(std::move(parts.pre_tokenizer)),
+      model(std::move(parts.model)),
+      added(std::move(parts.added), normalizer.get(), parts.source),
+      post_processor(std::move(parts.post_processor)),
+      decoder(std::move(parts.decoder)),
+      bos_id(parts.bos_id),
+      eos_id(parts.eos_id),
+      pad_id(parts.pad_id),
+      unk_id(parts.unk_id),
+      stop_ids(std::move(parts.stop_ids)) {
+  id_end = model->id_end();
+  size = static_cast<int32_t>(model->size());
+  for (const AddedToken& token : added.all()) {
+    id_end = std::max(id_end, token.id + 1);
+    if (!model->token_of(token.id)) ++size;
+  }
+  if (eos_id) stop_ids.push_back(*eos_id);
+  std::ranges::sort(stop_ids);
+  const auto repeats = std::ranges::unique(stop_ids);
+  stop_ids.erase(repeats.begin(), repeats.end());
+
+  // tokenizers skips a token when the text that the decoder would get is the content of a special token.
+  special.assign(static_cast<size_t>(id_end), false);
+  for (const AddedToken& token : added.all()) {
+    const AddedToken* shown = added.find(added.decoded(token.id));
+    special[static_cast<size_t>(token.id)] = shown != nullptr && shown->special;
+  }
+  by_bytes = decoder && decoder->is_bytewise();
+  for (int32_t id = 0; by_bytes && id < id_end; ++id) {
+    if (const auto token = decoded_token(id)) bytes += decoder->bytes_of(*token);
+    byte_ends.push_back(static_cast<uint32_t>(bytes.size()));
+  }
+}
+
+std::string_view Tokenizer::Impl::bytes_of(int32_t id) const {
+  if (id < 0 || id >= id_end) return {};
+  const size_t begin = id == 0 ? 0 : byte_ends[static_cast<size_t>(id) - 1];
+  return std::string_view(bytes).substr(begin, byte_ends[static_cast<size_t>(id)] - begin);
+}
+
+std::optional<std::string_view> Tokenizer::Impl::decoded_token(int32_t id) const {
+  if (added.find(id) != nullptr) return added.decoded(id);
+  return model->token_of(id);
+}
+
+Tokenizer::Tokenizer(Parts parts) : impl_(std::make_shared<const Impl>(std::move(parts))) {}
+
+Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
+  return Tokenizer(read_tokenizer_json(json, name));
+}
+
+Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  check<DataError>(fs::is_directory(folder), "{} is not a folder; a tokenizer is a folder with a tokenizer.json",
+                   folder.string());
+  const auto read = [&] {
+    if (const auto file = folder / "tokenizer.json"; fs::exists(file))
+      return read_tokenizer_json(read_file(file), file.string());
+    if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) return read_vocab_and_merges(folder);
+    if (const auto file = folder / "tokenizer.model"; fs::exists(file)) return read_sentencepiece(file);
+    throw DataError(
+        fmt::format("{} has no tokenizer: neither tokenizer.json, nor vocab.json and merges.txt, nor tokenizer.model",
+                    folder.string()));
+  };
+  Parts parts = read();
+  read_special_tokens(folder, parts);
+  return Tokenizer(std::move(parts));
+}
+
+Tokenizer Tokenizer::bytes() {
+  Parts parts;
+  parts.source = "the byte tokenizer";
+  parts.model = std::make_unique<ByteModel>();
+  parts.decoder = make_byte_decoder();
+  for (const char* content : {"<|bos|>", "<|eos|>", "<|pad|>"})
+    parts.add({.content = content, .special = true}, parts.source);
+  parts.bos_id = parts.id_of("<|bos|>");
+  parts.eos_id = parts.id_of("<|eos|>");
+  parts.pad_id = parts.id_of("<|pad|>");
+  parts.post_processor.before = {*parts.bos_id};
+  return Tokenizer(std::move(parts));
+}
+
+// ------------------------------------------------------------------------------------------------------------ encoding
+
+void Tokenizer::Impl::encode_text(std::string_view text, bool at_start, const EncodeOptions& options,
+                                  std::vector<int32_t>& ids) const {
+  std::string normalized;
+  if (normalizer) {
+    normalized = text;
+    normalizer->apply(normalized);
+    text = normalized;
+  }
+  const auto tokenize = [&](std::string_view part, bool starts) {
+    Pieces pieces;
+    pieces.reset(part, starts);
+    if (pre_tokenizer) pre_tokenizer->apply(pieces);
+    model->tokenize(pieces, ids);
+  };
+  if (!added.has(AddedTokens::Stage::kNormalized)) {
+    tokenize(text, at_start);
+    return;
+  }
+  for (const TextPart& part : added.split(text, AddedTokens::Stage::kNormalized, options.special_tokens_in_text)) {
+    if (part.id) {
+      ids.push_back(*part.id);
+    } else {
+      tokenize(text.substr(part.begin, part.end - part.begin), at_start && part.begin == 0);
+    }
+  }
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  const Impl& impl = *impl_;
+  if (const auto bad = first_invalid_utf8(text))
+    throw DataError(fmt::format("the text is not valid UTF-8: byte {} (of {}) is 0x{:02X}", *bad, text.size(),
+                                static_cast<unsigned char>(text[*bad])));
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 3 + 4);
+  if (options.add_special_tokens) ids = impl.post_processor.before;
+  for (const TextPart& part : impl.added.split(text, AddedTokens::Stage::kPlain, options.special_tokens_in_text)) {
+    if (part.id) {
+      ids.push_back(*part.id);
+    } else {
+      impl.encode_text(text.substr(part.begin, part.end - part.begin), part.begin == 0, options, ids);
+    }
+  }
+  if (options.add_special_tokens)
+    ids.insert(ids.end(), impl.post_processor.after.begin(), impl.post_processor.after.end());
+  return ids;
+}
+
+std::vector<std::vector<int32_t>> Tokenizer::encode_batch(std::span<const std::string> texts,
+                                                          const EncodeOptions& options, int threads) const {
+  check<ConfigError>(threads >= 1, "encode_batch was given {} threads; at least 1 is needed", threads);
+  std::vector<std::vector<int32_t>> result(texts.size());
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  size_t failed = texts.size();  // the first text that failed, guarded by mutex
+  std::exception_ptr error;
+  const auto work = [&] {
+    for (size_t i = next++; i < texts.size(); i = next++) {
+      try {
+        result[i] = encode(texts[i], options);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (i < failed) {
+          failed = i;
+          error = std::current_exception();
+        }
+      }
+    }
+  };
+  std::vector<std::jthread> others;
+  for (int i = 1; i < threads && static_cast<size_t>(i) < texts.size(); ++i) others.emplace_back(work);
+  work();
+  others.clear();
+  if (error) std::rethrow_exception(error);
+  return result;
+}
+
+// ------------------------------------------------------------------------------------------------------------ decoding
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
+  const Impl& impl = *impl_;
+  std::string text;
+  std::vector<std::string> tokens;
+  for (const int32_t id : ids) {
+    if (options.skip_special_tokens && is_special(id)) continue;
+    if (impl.by_bytes) {
+      text += impl.bytes_of(id);
+    } else if (const auto token = impl.decoded_token(id)) {
+      tokens.emplace_back(*token);
+    }
+  }
+  if (impl.by_bytes) return replace_invalid_utf8(text);
+  if (impl.decoder) {
+    impl.decoder->apply(tokens);
+    for (const std::string& token : tokens) text += token;
+  } else {
+    for (const std::string& token : tokens) text += (text.empty() ? "" : " ") + token;
+  }
+  return text;
+}
+
+// --------------------------------------------------------------------------------------------------------------
+// lookups
+
+int32_t Tokenizer::vocab_size() const { return impl_->size; }
+int32_t Tokenizer::id_end() const { return impl_->id_end; }
+
+std::optional<int32_t> Tokenizer::id_of(std::string_view token) const {
+  const AddedToken* found = impl_->added.find(token);
+  return found != nullptr ? found->id : impl_->model->id_of(token);
+}
+
+std::optional<std::string> Tokenizer::token_of(int32_t id) const {
+  if (const AddedToken* found = impl_->added.find(id)) return found->content;
+  const auto token = impl_->model->token_of(id);
+  return token ? std::optional(std::string(*token)) : std::nullopt;
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  return id >= 0 && static_cast<size_t>(id) < impl_->special.size() && impl_->special[static_cast<size_t>(id)];
+}
+
+std::optional<int32_t> Tokenizer::bos_id() const { return impl_->bos_id; }
+std::optional<int32_t> Tokenizer::eos_id() const { return impl_->eos_id; }
+std::optional<int32_t> Tokenizer::pad_id() const { return impl_->pad_id; }
+std::optional<int32_t> Tokenizer::unk_id() const { return impl_->unk_id; }
+const std::vector<int32_t>& Tokenizer::stop_ids() const { return impl_->stop_ids; }
+
+}  // namespace megalith::tokenizer

@@ -1,0 +1,127 @@
+// Reading a tokenizer.json.
+#include "megalith/base/error.h"
+#include "megalith/tokenizer/bpe_internal.h"
+#include "megalith/tokenizer/component_internal.h"
+#include "megalith/tokenizer/regex_internal.h"
+#include "megalith/tokenizer/tokenizer_parts_internal.h"
+#include "megalith/tokenizer/unicode_internal.h"
+#include "megalith/tokenizer/unigram_internal.h"
+#include "megalith/tokenizer/vocabulary_json_internal.h"
+#include "megalith/tokenizer/word_models_internal.h"
+
+namespace megalith::tokenizer {
+
+namespace {
+
+using ModelPointer = std::unique_ptr<Model>;
+
+ModelPointer read_bpe(const JsonNode& node) {
+  if (const auto dropout = node.find("dropout"); dropout && dropout->number() != 0)
+    dropout->fail("is not 0; random merges are not supported. Set it to null.");
+  BpeOptions options;
+  options.unk_token = node.string_or("unk_token", "");
+  options.continuing_subword_prefix = node.string_or("continuing_subword_prefix", "");
+  options.end_of_word_suffix = node.string_or("end_of_word_suffix", "");
+  options.fuse_unk = node.boolean_or("fuse_unk", false);
+  options.byte_fallback = node.boolean_or("byte_fallback", false);
+  options.ignore_merges = node.boolean_or("ignore_merges", false);
+  return std::make_unique<Bpe>(read_vocabulary(node.at("vocab")), read_merges(node.at("merges")), std::move(options),
+                               node.where());
+}
+
+ModelPointer read_unigram(const JsonNode& node) {
+  Vocabulary vocabulary;
+  std::vector<double> scores;
+  const JsonNode list = node.at("vocab");
+  const size_t count = list.array_size();
+  if (count > static_cast<size_t>(Vocabulary::kMaxIds)) list.fail("is too long");
+  for (size_t i = 0; i < count; ++i) {
+    const JsonNode entry = list.at(i);
+    const std::string token = entry.at(0).string();
+    if (const auto id = vocabulary.find(token))
+      entry.fail(fmt::format("is \"{}\", which token {} is already", token, *id));
+    vocabulary.add(token, static_cast<int32_t>(i));
+    scores.push_back(entry.at(1).number());
+  }
+  std::optional<int32_t> unk_id;
+  if (const auto unk = node.find("unk_id"))
+    unk_id = static_cast<int32_t>(unk->integer(0, static_cast<int64_t>(count) - 1));
+  return std::make_unique<Unigram>(std::move(vocabulary), std::move(scores), unk_id,
+                                   node.boolean_or("byte_fallback", false), node.where());
+}
+
+ModelPointer read_word_level(const JsonNode& node) {
+  return std::make_unique<WordLevel>(read_vocabulary(node.at("vocab")), node.string_or("unk_token", "<unk>"),
+                                     node.where());
+}
+
+ModelPointer read_word_piece(const JsonNode& node) {
+  const auto longest = node.find("max_input_chars_per_word");
+  return std::make_unique<WordPiece>(read_vocabulary(node.at("vocab")), node.string_or("unk_token", "[UNK]"),
+                                     node.string_or("continuing_subword_prefix", "##"),
+                                     longest ? static_cast<size_t>(longest->integer(0, INT32_MAX)) : 100, node.where());
+}
+
+ModelPointer read_model(const JsonNode& node) {
+  // Old files have no type.
+  if (!node.find("type")) {
+    if (node.find("merges")) return read_bpe(node);
+    if (node.at("vocab").is_array()) return read_unigram(node);
+    return node.find("max_input_chars_per_word") ? read_word_piece(node) : read_word_level(node);
+  }
+  return read_component<ModelPointer>(
+      node, "model",
+      {{"BPE", read_bpe}, {"Unigram", read_unigram}, {"WordLevel", read_word_level}, {"WordPiece", read_word_piece}});
+}
+
+void read_added_tokens(const JsonNode& list, Tokenizer::Parts& parts) {
+  for (size_t i = 0; i < list.array_size(); ++i) {
+    const JsonNode node = list.at(i);
+    AddedToken token;
+    token.content = node.at("content").string();
+    token.id = static_cast<int32_t>(node.at("id").integer(0, Vocabulary::kMaxIds - 1));
+    token.single_word = node.boolean_or("single_word", false);
+    token.lstrip = node.boolean_or("lstrip", false);
+    token.rstrip = node.boolean_or("rstrip", false);
+    token.special = node.boolean_or("special", false);
+    token.normalized = node.boolean_or("normalized", !token.special);
+    parts.add(std::move(token), node.where());
+  }
+}
+
+int64_t end_of_ids(const Tokenizer::Parts& parts) {
+  int64_t end = parts.model->id_end();
+  for (const AddedToken& token : parts.added) end = std::max<int64_t>(end, token.id + 1);
+  return end;
+}
+
+// Pieces that end as characters which stand for bytes go to the model as bytes.
+void use_bytes(Tokenizer::Parts& parts) {
+  auto* bpe = dynamic_cast<Bpe*>(parts.model.get());
+  if (bpe != nullptr && bpe->can_take_bytes() && parts.pre_tokenizer && parts.pre_tokenizer->leave_bytes())
+    bpe->take_bytes();
+}
+
+}  // namespace
+
+Tokenizer::Parts read_tokenizer_json(std::string_view json, const std::string& file) {
+  require_regex(file);
+  require_unicode(file);
+  const nlohmann::json document = parse_json(json, file);
+  const JsonNode root(document, file);
+  if (const auto version = root.find("version"); version && version->string() != "1.0")
+    version->fail(fmt::format("is \"{}\"; only version 1.0 of the format is known", version->string()));
+  Tokenizer::Parts parts;
+  parts.source = file;
+  parts.model = read_model(root.at("model"));
+  if (const auto node = root.find("normalizer")) parts.normalizer = read_normalizer(*node);
+  if (const auto node = root.find("pre_tokenizer")) parts.pre_tokenizer = read_pre_tokenizer(*node);
+  if (const auto node = root.find("decoder")) parts.decoder = read_decoder(*node);
+  if (const auto node = root.find("added_tokens")) read_added_tokens(*node, parts);
+  if (const auto node = root.find("post_processor"))
+    parts.post_processor = read_post_processor(*node, end_of_ids(parts));
+  use_bytes(parts);
+  return parts;
+}
+
+}  // namespace megalith::tokenizer

@@ -1,0 +1,37 @@
+// What utf8proc knows about characters: classes, lower case, normal forms, grapheme clusters.
+//
+// Without utf8proc (unicode_absent.cc) every function but is_whitespace is an InternalError: whatever opens a file that
+// may need them calls require_unicode() first, which says what is missing.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace megalith::tokenizer {
+
+// Throws ConfigError, naming the library and `file`, when the build has no utf8proc.
+void require_unicode(const std::string& file);
+
+// The Unicode property White_Space, as Rust's char::is_whitespace and Oniguruma's \s.
+constexpr bool is_whitespace(char32_t c) {
+  return (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+bool is_numeric(char32_t c);          // Nd, Nl, No
+bool is_punctuation(char32_t c);      // P*, and the ASCII symbols
+bool is_word(char32_t c);             // \w of Unicode TR18: alphabetic, marks, Nd, Pc, join controls
+bool is_mark(char32_t c);             // M*
+bool is_nonspacing_mark(char32_t c);  // Mn
+bool is_other(char32_t c);            // C*: control, format, private use, not assigned
+
+// The full lower case of c (one character becomes two: U+0130).
+void append_lower(std::string& text, char32_t c);
+
+enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
+// Stretches that cannot change are copied; only the rest is decomposed and composed again. Requires valid UTF-8.
+std::string normalize(NormalForm form, std::string_view text);
+
+// Where the extended grapheme cluster that starts at `at` ends. Requires valid UTF-8.
+size_t grapheme_end(std::string_view text, size_t at);
+
+}  // namespace megalith::tokenizer

@@ -1,0 +1,47 @@
+// Tokens and their ids, both ways.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megalith::tokenizer {
+
+// Ids may have gaps, but end below kMaxIds: a file that names a larger one is broken.
+class Vocabulary {
+ public:
+  static constexpr int64_t kMaxIds = int64_t{1} << 24;
+
+  void reserve(size_t tokens, size_t bytes);
+  // Requires that the id is free and below kMaxIds, and that the token is new.
+  void add(std::string_view token, int32_t id);
+
+  std::optional<int32_t> find(std::string_view token) const;
+  // Nothing for an id without a token. The view lives until the next add.
+  std::optional<std::string_view> token(int32_t id) const;
+
+  size_t size() const { return count_; }
+  // One more than the largest id.
+  int32_t id_end() const { return static_cast<int32_t>(spans_.size()); }
+
+ private:
+  struct Span {
+    uint32_t begin = 0;
+    int32_t length = -1;  // -1: no token has this id
+  };
+
+  std::string_view view(const Span& span) const {
+    return {text_.data() + span.begin, static_cast<size_t>(span.length)};
+  }
+  void grow(size_t slots);
+  void insert(int32_t id);
+
+  std::string text_;            // all tokens, one behind the other
+  std::vector<Span> spans_;     // by id
+  std::vector<int32_t> slots_;  // open addressing by hash; a power of two, at most half full; -1 is free
+  size_t count_ = 0;
+};
+
+}  // namespace megalith::tokenizer

@@ -1,0 +1,64 @@
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
+
+#include "megalith/hf/json_reader.h"
+#include "megalith/hf/weight_files.h"
+#include "megalith/hf/weight_writer.h"
+#include "tests/hf/file_support.h"
+#include "tests/support/golden.h"
+
+namespace megalith::hf {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The model folders among the golden data.
+std::vector<fs::path> golden_models() {
+  std::vector<fs::path> folders;
+  for (const auto& entry : fs::directory_iterator(testing::golden_dir() / "hf"))
+    if (fs::exists(entry.path() / "config.json") && fs::exists(entry.path() / "model.safetensors"))
+      folders.push_back(entry.path());
+  std::ranges::sort(folders);
+  EXPECT_FALSE(folders.empty());
+  return folders;
+}
+
+TEST(GoldenHf, hf_model_files_hold_the_tensors_that_golden_json_lists) {
+  for (const fs::path& folder : golden_models()) {
+    SCOPED_TRACE(folder.string());
+    const WeightFiles files(folder);
+    const JsonFile golden = read_json_file(folder / "golden.json");
+    for (const auto& [name, entry] : golden.fields().object("params").whole().items()) {
+      const TensorInfo* info = files.find(name);
+      ASSERT_NE(info, nullptr) << name;
+      EXPECT_EQ(info->shape, entry.at("shape").get<std::vector<int64_t>>()) << name;
+    }
+    EXPECT_TRUE(SafetensorsFile(folder / "golden.safetensors").tensor("logits").isfinite().all().item<bool>());
+  }
+}
+
+// The reference library wrote these files: for its order of tensors ours are the same, byte by byte.
+TEST(GoldenHf, hf_model_files_come_back_byte_by_byte) {
+  for (const fs::path& folder : golden_models()) {
+    SCOPED_TRACE(folder.string());
+    const SafetensorsFile file(folder / "model.safetensors");
+    std::vector<WeightSpec> specs;
+    for (const TensorInfo& info : file.tensors()) specs.push_back({info.name, info.dtype, info.shape});
+    const TempFolder out;
+    WeightWriter writer(out.path(), specs, {.metadata = file.metadata()});
+    writer.create_files();
+    for (const TensorInfo& info : file.tensors()) writer.write(info.name, file.tensor(info.name));
+    writer.sync();
+    EXPECT_TRUE(file_bytes(out / "model.safetensors") == file_bytes(file.path()));
+  }
+}
+
+TEST(GoldenHf, hf_configs_are_strict_json) {
+  for (const fs::path& folder : golden_models())
+    EXPECT_FALSE(read_json_file(folder / "config.json").fields().required<std::string>("model_type").empty());
+}
+
+}  // namespace
+}  // namespace megalith::hf

@@ -1,0 +1,171 @@
+// The golden models of Hugging Face's library, in every layout of tensor and sequence parallelism.
+//
+// Tolerance: 1e-5 of a tensor's largest value, or the golden file's own noise where that is larger.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "megalith/model/families/family.h"
+#include "tests/model/layout_case.h"
+#include "tests/support/close.h"
+#include "tests/support/golden_model.h"
+
+namespace megalith::testing {
+namespace {
+
+bool supported(const std::string& type) {
+  for (const model::Family& family : model::families())
+    if (family.model_type == type) return true;
+  return false;
+}
+
+class GoldenHf : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    const std::string type = golden_model_type(GetParam());
+    if (!supported(type)) GTEST_SKIP() << GetParam() << ": model type " << type << " is not supported";
+    golden_ = read_golden_model(GetParam());
+    logits_noise_ = golden_.json.at("noise").at("logits_eager_vs_sdpa").get<double>();
+  }
+
+  TokenBatch padded() const {
+    const int64_t b = golden_.input_ids.size(0), s = golden_.input_ids.size(1);
+    return {golden_.input_ids.view({-1}), golden_.labels.view({-1}), ops::SequenceLayout::dense(b, s),
+            1.0 / static_cast<double>(golden_.num_label_tokens)};
+  }
+  TokenBatch packed() const {
+    return {golden_.packed.input_ids.view({-1}), golden_.packed.labels.view({-1}),
+            ops::SequenceLayout::from_cumulative(golden_.packed.cu_seqlens),
+            1.0 / static_cast<double>(golden_.packed.num_label_tokens)};
+  }
+  // The same batch without its padding: sequences of unequal length.
+  TokenBatch unpadded() const {
+    const at::Tensor real = golden_.attention_mask.view({-1}).nonzero().view({-1});
+    std::vector<int64_t> lengths;
+    for (int64_t row = 0; row < golden_.attention_mask.size(0); ++row)
+      lengths.push_back(golden_.attention_mask[row].sum().item<int64_t>());
+    return {golden_.input_ids.view({-1}).index_select(0, real), golden_.labels.view({-1}).index_select(0, real),
+            ops::SequenceLayout::packed(lengths), 1.0 / static_cast<double>(golden_.num_label_tokens)};
+  }
+
+  void expect_gradients(const NamedTensors& gradients) const {
+    ASSERT_EQ(gradients.size(), golden_.gradients.size());
+    double square = 0;
+    for (const GoldenModel::Gradient& expected : golden_.gradients) {
+      SCOPED_TRACE(expected.name);
+      ASSERT_TRUE(gradients.contains(expected.name));
+      const at::Tensor grad = gradients.at(expected.name).to(at::kDouble);
+      ASSERT_EQ(grad.sizes(), at::IntArrayRef(expected.shape));
+      const double allowed = std::max(kClose * expected.absmax, expected.noise);
+      expect_close(golden_sample(grad), expected.samples, "samples", 0, allowed);
+      expect_close(grad.norm().item<double>(), expected.l2, "l2", kClose, allowed);
+      expect_close(grad.abs().max().item<double>(), expected.absmax, "absmax", kClose, allowed);
+      const double elements = std::sqrt(static_cast<double>(grad.numel()));
+      expect_close(grad.sum().item<double>(), expected.sum, "sum", kClose, allowed * elements);
+      square += grad.square().sum().item<double>();
+    }
+    expect_close(std::sqrt(square), golden_.grad_norm, "grad norm");
+  }
+
+  static std::vector<LayoutCase> layouts() {
+    std::vector<LayoutCase> all;
+    for (const int tp : {1, 2, 4})
+      for (const bool sp : {false, true})
+        if (!sp || tp > 1) all.push_back({.tp = tp, .sequence_parallel = sp});
+    return all;
+  }
+
+  GoldenModel golden_;
+  double logits_noise_ = 0;
+};
+
+TEST_P(GoldenHf, padded_in_every_layout) {
+  for (const LayoutCase& layout : layouts()) {
+    SCOPED_TRACE(layout.name());
+    const RunResult run = run_layout(golden_.folder, padded(), layout);
+    const int64_t s = golden_.logits.size(0);
+    expect_close(run.logits.narrow(0, 0, s), golden_.logits, "logits", kClose, logits_noise_);
+    expect_close(run.token_losses.view_as(golden_.token_losses), golden_.token_losses, "token losses");
+    expect_close(run.token_losses.sum().item<double>() / static_cast<double>(golden_.num_label_tokens), golden_.loss,
+                 "loss");
+    expect_gradients(run.gradients);
+  }
+}
+
+TEST_P(GoldenHf, packed_in_every_layout) {
+  for (const LayoutCase& layout : layouts()) {
+    SCOPED_TRACE(layout.name());
+    const RunResult run = run_layout(golden_.folder, packed(), layout);
+    expect_close(run.token_losses.view({1, -1}), golden_.packed.token_losses, "token losses");
+    double square = 0;
+    for (const GoldenModel::Gradient& expected : golden_.gradients) {
+      const double l2 = run.gradients.at(expected.name).to(at::kDouble).norm().item<double>();
+      expect_close(l2, expected.packed_l2, expected.name, kClose, expected.noise);
+      square += l2 * l2;
+    }
+    expect_close(std::sqrt(square), golden_.packed.grad_norm, "grad norm");
+  }
+}
+
+TEST_P(GoldenHf, unpadded_equals_padded) {
+  const RunResult run = run_layout(golden_.folder, unpadded(), {});
+  expect_gradients(run.gradients);
+}
+
+TEST_P(GoldenHf, main_grad_chunked_loss_and_recompute) {
+  std::vector<LayoutCase> cases;
+  for (const int tp : {1, 2})
+    for (const bool sp : {false, true}) {
+      if (sp && tp == 1) continue;
+      LayoutCase direct{.tp = tp, .sequence_parallel = sp, .main_grad = true};
+      cases.push_back(direct);
+      direct.options.loss_chunk = 10;
+      cases.push_back(direct);
+      using Layers = model::RecomputePlan::Layers;
+      direct.options.recompute = {.layers = Layers::kUniform, .num_layers = 3, .split_over_tp = true};
+      cases.push_back(direct);
+      direct.options.recompute = {.layers = Layers::kBlock, .num_layers = 2};
+      cases.push_back(direct);
+      direct.options.recompute = {.core_attention = true, .mlp = true, .norms = true};
+      cases.push_back(direct);
+    }
+  for (const LayoutCase& layout : cases) {
+    SCOPED_TRACE(layout.name());
+    expect_gradients(run_layout(golden_.folder, padded(), layout).gradients);
+  }
+}
+
+// bf16 weights, activations and logits: each number carries 8 bits, and errors of many roundings add up. Bounds: loss
+// within 2 %, gradient norm within 5 %, of fp32.
+TEST_P(GoldenHf, bf16_stays_near) {
+  for (const int tp : {1, 2}) {
+    LayoutCase layout{.tp = tp, .main_grad = true};
+    layout.options.dtype = at::kBFloat16;
+    const RunResult run = run_layout(golden_.folder, padded(), layout);
+    const double loss = run.token_losses.sum().item<double>() / static_cast<double>(golden_.num_label_tokens);
+    EXPECT_NEAR(loss, golden_.loss, 0.02 * golden_.loss);
+    double square = 0;
+    for (const auto& [name, grad] : run.gradients) square += grad.to(at::kDouble).square().sum().item<double>();
+    EXPECT_NEAR(std::sqrt(square), golden_.grad_norm, 0.05 * golden_.grad_norm);
+  }
+}
+
+// Both spellings of config.json describe the same model.
+TEST_P(GoldenHf, classic_config) {
+  const auto classic = golden_.folder / "config_classic.json";
+  if (!std::filesystem::exists(classic)) return;
+  const auto a = model::read_model_config(golden_.folder), b = model::read_model_config(hf::read_json_file(classic));
+  ASSERT_EQ(a.rope.has_value(), b.rope.has_value());
+  if (a.rope) EXPECT_EQ(ops::rope_frequencies(*a.rope, 32), ops::rope_frequencies(*b.rope, 32));
+  EXPECT_EQ(a.head_dim, b.head_dim);
+  EXPECT_EQ(a.windows, b.windows);
+  EXPECT_EQ(a.dtype, b.dtype);
+  EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
+}
+
+INSTANTIATE_TEST_SUITE_P(, GoldenHf, ::testing::ValuesIn(golden_model_names()),
+                         golden_test_name<::testing::TestParamInfo<std::string>>);
+
+}  // namespace
+}  // namespace megalith::testing

@@ -1,0 +1,52 @@
+// A model run in some layout by rank threads, and its tensors put together again under the checkpoint's names.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "megalith/model/virtual_models.h"
+#include "tests/support/run_ranks.h"
+
+namespace megalith::testing {
+
+using NamedTensors = std::map<std::string, at::Tensor>;
+
+// How a model is spread over ranks and run.
+struct LayoutCase {
+  int tp = 1;
+  bool sequence_parallel = false;
+  bool main_grad = false;       // gradients accumulate in attached fp32 buffers
+  model::ModelOptions options;  // sequence_parallel is taken from above
+  std::string name() const;
+};
+
+// What to feed: sequences as they lie, labels beside their tokens.
+struct TokenBatch {
+  at::Tensor ids, labels;  // int64 [t]
+  ops::SequenceLayout layout;
+  double loss_scale = 1;  // the loss is the sum of the token losses times this
+};
+
+struct RunResult {
+  at::Tensor logits;        // [t, v]
+  at::Tensor token_losses;  // [t]
+  NamedTensors gradients;   // by checkpoint name, whole
+  NamedTensors weights;
+};
+
+// Loads the checkpoint in `folder` on `layout.tp` rank threads, runs forward and backward, gathers. The configuration
+// may be changed before the model is made (dropout).
+RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& batch, const LayoutCase& layout,
+                     const std::function<void(model::ModelConfig&)>& change = {});
+
+// The tensors of a model that all ranks' threads fill in together. pick: value or gradient.
+NamedTensors whole_tensors(const model::ModelConfig& config);
+void fill_in(NamedTensors& whole, const model::VirtualModels& models,
+             const std::function<at::Tensor(const nn::Parameter&)>& pick);
+
+}  // namespace megalith::testing

@@ -1,0 +1,55 @@
+// What the tests of models share: golden checkpoints on rank threads.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "megalith/layout/rng_seeds.h"
+#include "megalith/model/families/family.h"
+#include "megalith/model/pretrained.h"
+#include "tests/support/golden.h"
+#include "tests/support/golden_model.h"
+#include "tests/support/run_ranks.h"
+
+namespace megalith::testing {
+
+inline bool model_type_supported(const std::string& type) {
+  for (const model::Family& family : model::families())
+    if (family.model_type == type) return true;
+  return false;
+}
+
+// The golden folders whose model type is supported.
+inline std::vector<std::string> supported_golden_models() {
+  std::vector<std::string> names;
+  for (const std::string& name : golden_model_names())
+    if (model_type_supported(golden_model_type(name))) names.push_back(name);
+  return names;
+}
+
+inline std::filesystem::path golden_folder(const std::string& name) { return golden_dir() / "hf" / name; }
+
+struct ModelCase {
+  int tp = 1;
+  int dp = 1;
+  model::ModelOptions options;
+  std::function<void(model::ModelConfig&)> change;  // of the configuration, before the model is made
+};
+
+// Loads the checkpoint in `folder` on tp * dp rank threads and runs `body` on each.
+inline void run_model(const std::filesystem::path& folder, const ModelCase& how,
+                      const std::function<void(const Rank&, model::VirtualModels&)>& body) {
+  const model::ModelConfig in_files = model::read_model_config(folder);
+  model::ModelConfig config = in_files;
+  if (how.change) how.change(config);
+  run_ranks(how.tp * how.dp, [&](const Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = r.size, .tp = how.tp}));
+    context.rng().seed(layout::seeds_for_base(1, context.place().tp_rank, 0, 0));
+    model::VirtualModels models(config, how.options, {model::ChunkPlace::whole(config)}, context);
+    model::load_weights(models, folder, in_files, 1);
+    body(r, models);
+  });
+}
+
+}  // namespace megalith::testing

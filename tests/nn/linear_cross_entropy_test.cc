@@ -1,0 +1,150 @@
+// The loss with the output projection inside, against logits in full and log_softmax.
+#include "megalith/nn/tensor_parallel/linear_cross_entropy.h"
+
+#include "megalith/nn/tensor_parallel/embedding.h"
+#include "tests/nn/nn_support.h"
+#include "tests/support/memory_meter.h"
+
+namespace megalith::nn {
+namespace {
+
+constexpr int64_t kTokens = 8, kHidden = 6;
+
+// loss = (1-s) nll - s mean log p + z (log Σ exp)², s = αK/(K-1); 0 for ignored labels.
+at::Tensor full_loss(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& labels,
+                     const ops::CrossEntropyOptions& options) {
+  const at::Tensor logits = x.mm(weight.t());
+  const at::Tensor log_p = at::log_softmax(logits, -1);
+  const auto k = static_cast<double>(weight.size(0));
+  const double s = options.label_smoothing * k / (k - 1);
+  const at::Tensor nll = -log_p.gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1);
+  at::Tensor loss = (1 - s) * nll - s * log_p.mean(1);
+  if (options.z_loss != 0) loss = loss + options.z_loss * at::logsumexp(logits, {1}).pow(2);
+  return loss.masked_fill(labels.eq(options.ignore_index), 0);
+}
+
+struct Problem {
+  VocabSize vocab{7, 8};
+  ops::CrossEntropyOptions options;
+  at::Tensor x = random_tensor({kTokens, kHidden}, 1);
+  at::Tensor dy = random_tensor({kTokens}, 3);  // a different factor for each token
+  at::Tensor labels;
+  FullTensors weights;
+  Expected expected;
+
+  explicit Problem(ops::CrossEntropyOptions o = {}, VocabSize v = {7, 8}) : vocab(v), options(o) {
+    labels = random_ids(kTokens, vocab.size, 2);
+    labels[1] = options.ignore_index;
+    labels[kTokens - 1] = vocab.size - 1;
+    weights["weight"] = random_tensor({vocab.size, kHidden}, 4);
+    expected = evaluate(
+        [&](const at::Tensor& in, const FullTensors& w) { return full_loss(in, w.at("weight"), labels, options); }, x,
+        weights, dy);
+  }
+
+  void run(int64_t chunk, bool main_grads) const {
+    SCOPED_TRACE("chunk " + std::to_string(chunk));
+    run_all_layouts([&](const TensorParallel& tp) {
+      ParameterSet set(at::kFloat, at::kCPU);
+      const VocabParallelEmbedding head(ParameterScope(set), vocab, kHidden, Init::zeros(), tp);
+      load(set, weights);
+      if (main_grads) attach_main_grads(set);
+      const at::Tensor hidden = leaf(between_blocks(x, tp));
+      const at::Tensor losses =
+          linear_cross_entropy(hidden, head.weight(), labels, vocab_range(vocab, tp), tp, options, chunk);
+      EXPECT_EQ(losses.scalar_type(), at::kFloat);
+      expect_close(losses, expected.y, "losses");
+      losses.backward(dy);
+      expect_close(hidden.grad(), between_blocks(expected.dx, tp), "gradient of the hidden states");
+      expect_grads(set, expected.grads, tp);
+    });
+  }
+};
+
+TEST(LinearCrossEntropy, EqualsTheFullLossForEveryChunk) {
+  const Problem problem;
+  for (const int64_t chunk : {1, 3, 8, 1000}) problem.run(chunk, false);
+}
+
+TEST(LinearCrossEntropy, WritesIntoMainGrad) {
+  const Problem problem;
+  for (const int64_t chunk : {1, 3, 1000}) problem.run(chunk, true);
+}
+
+TEST(LinearCrossEntropy, SmoothsLabelsOverTheWholeVocabulary) {
+  const Problem problem({.label_smoothing = 0.1});
+  for (const int64_t chunk : {3, 1000}) problem.run(chunk, false);
+}
+
+TEST(LinearCrossEntropy, WithZLossAndAnotherIgnoreIndex) {
+  const Problem problem({.ignore_index = -1, .label_smoothing = 0.05, .z_loss = 0.01});
+  for (const int64_t chunk : {3, 1000}) problem.run(chunk, true);
+}
+
+// Ranks 1 to 3 of tp 4 hold padding alone.
+TEST(LinearCrossEntropy, WithRanksThatHoldNothing) { Problem({}, {3, 12}).run(3, false); }
+
+TEST(LinearCrossEntropy, MainGradAddsUpOverMicrobatches) {
+  const Problem problem;
+  run_all_layouts([&](const TensorParallel& tp) {
+    ParameterSet set(at::kFloat, at::kCPU);
+    const VocabParallelEmbedding head(ParameterScope(set), problem.vocab, kHidden, Init::zeros(), tp);
+    load(set, problem.weights);
+    attach_main_grads(set);
+    const at::Tensor hidden = leaf(between_blocks(problem.x, tp));
+    for (int i = 0; i < 2; ++i)
+      linear_cross_entropy(hidden, head.weight(), problem.labels, vocab_range(problem.vocab, tp), tp, {}, 3)
+          .backward(problem.dy);
+    expect_grads(set, {{"weight", problem.expected.grads.at("weight") * 2}}, tp);
+  });
+}
+
+TEST(LinearCrossEntropy, OfAFrozenHead) {
+  const Problem problem;
+  run_all_layouts([&](const TensorParallel& tp) {
+    ParameterSet set(at::kFloat, at::kCPU);
+    const VocabParallelEmbedding head(ParameterScope(set), problem.vocab, kHidden, Init::zeros(), tp);
+    load(set, problem.weights);
+    head.weight().value.requires_grad_(false);
+    const at::Tensor hidden = leaf(between_blocks(problem.x, tp));
+    linear_cross_entropy(hidden, head.weight(), problem.labels, vocab_range(problem.vocab, tp), tp, {}, 3)
+        .backward(problem.dy);
+    expect_close(hidden.grad(), between_blocks(problem.expected.dx, tp), "gradient of the hidden states");
+    EXPECT_FALSE(head.weight().value.grad().defined());
+  });
+}
+
+// The reason for it: never more logits than a chunk's at a time.
+TEST(LinearCrossEntropy, NeverHoldsAllLogits) {
+  run_tp({1, false}, [](const TensorParallel& tp) {
+    constexpr int64_t tokens = 256, vocab = 512, chunk = 16;
+    ParameterSet set(at::kFloat, at::kCPU);
+    const VocabParallelEmbedding head(ParameterScope(set), {vocab, vocab}, kHidden, Init::zeros(), tp);
+    load(set, {{"weight", random_tensor({vocab, kHidden}, 1)}});
+    attach_main_grads(set);
+    const at::Tensor hidden = leaf(random_tensor({tokens, kHidden}, 2)), labels = random_ids(tokens, vocab, 3);
+    const testing::MemoryMeter meter;
+    const at::Tensor losses =
+        linear_cross_entropy(hidden, head.weight(), labels, vocab_range({vocab, vocab}, tp), tp, {}, chunk);
+    losses.backward(at::ones_like(losses));
+    // Two chunks of logits at most, beside gradients and losses that do not grow with the vocabulary.
+    EXPECT_LT(meter.peak(), 2 * chunk * vocab * 4 + 8 * tokens * kHidden * 4);
+  });
+}
+
+TEST(LinearCrossEntropy, NamesLabelsThatAreNotInTheVocabulary) {
+  const Problem problem;
+  run_tp({2, false}, [&](const TensorParallel& tp) {
+    ParameterSet set(at::kFloat, at::kCPU);
+    const VocabParallelEmbedding head(ParameterScope(set), problem.vocab, kHidden, Init::zeros(), tp);
+    load(set, problem.weights);
+    const at::Tensor labels = problem.labels.clone();
+    labels[3] = 7;
+    const std::string message = message_of<DataError>(
+        [&] { linear_cross_entropy(problem.x, head.weight(), labels, vocab_range(problem.vocab, tp), tp, {}, 1000); });
+    expect_contains(message, "7");
+  });
+}
+
+}  // namespace
+}  // namespace megalith::nn

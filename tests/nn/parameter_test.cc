@@ -1,0 +1,51 @@
+#include "megalith/nn/parameter.h"
+
+#include "megalith/nn/tensor_parallel/linear.h"
+#include "tests/nn/nn_support.h"
+
+namespace megalith::nn {
+namespace {
+
+TEST(ParameterScope, NamesParametersByTheirPlace) {
+  ParameterSet set(at::kBFloat16, at::kCPU);
+  const ParameterScope layer = ParameterScope(set).child("layers").child("3");
+  Parameter& weight = layer.child("mlp_norm").add({.name = "weight"}, {4});
+  Parameter& bias = ParameterScope(set).add({.name = "bias"}, {2, 3});
+  EXPECT_EQ(weight.name, "layers.3.mlp_norm.weight");
+  EXPECT_EQ(weight.parts[0].name, "layers.3.mlp_norm.weight");
+  EXPECT_EQ(bias.name, "bias");
+  EXPECT_EQ(set.find("bias"), &bias);
+  EXPECT_EQ(set.find("layers.3.mlp_norm.weight"), &weight);
+  EXPECT_EQ(set.find("layers.3"), nullptr);
+  EXPECT_EQ(set.numel(), 10);
+  EXPECT_EQ(weight.value.scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(weight.value.is_leaf() && weight.value.requires_grad());
+}
+
+TEST(Parameter, DescribesTensorsOfItsShapeAsItself) {
+  ParameterSet set(at::kFloat, at::kCPU);
+  Parameter spec{.name = "qkv"};
+  spec.parts = {{"q", {4, 2}, {2, 0}, {2, 2}, 0}, {"k", {2, 2}, {1, 0}, {1, 2}, 2}};
+  const Parameter& parameter = ParameterScope(set).add(std::move(spec), {3, 2});
+  const at::Tensor moment = at::arange(6).view({3, 2});
+  const auto parts = parameter.sharded(moment);
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(parts[1].name, "k");
+  EXPECT_EQ(parts[1].offset, (std::vector<int64_t>{1, 0}));
+  expect_identical(parts[0].local, at::arange(4).view({2, 2}), "rows of q");
+  expect_identical(parts[1].local, at::tensor({4, 5}, at::kLong).view({1, 2}), "row of k");
+  EXPECT_EQ(parts[1].local.data_ptr(), moment[2].data_ptr());
+  expect_contains(message_of<InternalError>([&] { parameter.sharded(at::zeros({2, 3})); }), "qkv");
+}
+
+TEST(ParameterSet, OnMetaAllocatesNothing) {
+  ParameterSet set(at::kFloat, at::kMeta);
+  run_tp({1, false}, [&](const TensorParallel& tp) {
+    const int64_t huge = int64_t{1} << 30;
+    const ColumnParallelLinear layer(ParameterScope(set), "up", huge, {{"up", huge}}, false, Init::normal(1), tp);
+    EXPECT_EQ(set.numel(), huge * huge);
+  });
+}
+
+}  // namespace
+}  // namespace megalith::nn

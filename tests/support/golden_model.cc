@@ -1,0 +1,94 @@
+#include "tests/support/golden_model.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/safetensors_file.h"
+#include "tests/support/golden.h"
+
+namespace megalith::testing {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path models_dir() { return golden_dir() / "hf"; }
+
+GoldenModel::Packed read_packed(const hf::SafetensorsFile& file, const nlohmann::json& json) {
+  GoldenModel::Packed packed;
+  packed.input_ids = file.tensor("packed.input_ids");
+  packed.position_ids = file.tensor("packed.position_ids");
+  packed.labels = file.tensor("packed.labels");
+  packed.token_losses = file.tensor("packed.token_losses");
+  const at::Tensor cumulative = file.tensor("packed.cu_seqlens").to(at::kLong).contiguous();
+  const auto* first = cumulative.const_data_ptr<int64_t>();
+  packed.cu_seqlens.assign(first, first + cumulative.numel());
+  packed.loss = json.at("loss").get<double>();
+  packed.num_label_tokens = json.at("num_label_tokens").get<int64_t>();
+  packed.grad_norm = json.at("grad_norm").get<double>();
+  return packed;
+}
+
+GoldenModel::Gradient read_gradient(const std::string& name, const nlohmann::json& entry,
+                                    const hf::SafetensorsFile& file, const nlohmann::json& packed_l2) {
+  GoldenModel::Gradient gradient;
+  gradient.name = name;
+  gradient.shape = entry.at("shape").get<std::vector<int64_t>>();
+  gradient.l2 = entry.at("grad_l2").get<double>();
+  gradient.sum = entry.at("grad_sum").get<double>();
+  gradient.absmax = entry.at("grad_absmax").get<double>();
+  gradient.noise = entry.value("grad_noise", 0.0);
+  gradient.samples = file.tensor("grad." + name);
+  gradient.packed_l2 = packed_l2.at(name).get<double>();
+  return gradient;
+}
+
+}  // namespace
+
+std::vector<std::string> golden_model_names() {
+  std::vector<std::string> names;
+  std::error_code missing;
+  for (const auto& entry : fs::directory_iterator(models_dir(), missing))
+    if (fs::exists(entry.path() / "golden.json") && fs::exists(entry.path() / "config.json"))
+      names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+std::string golden_model_type(const std::string& name) {
+  return golden_json("hf/" + name + "/config.json").at("model_type").get<std::string>();
+}
+
+GoldenModel read_golden_model(const std::string& name) {
+  GoldenModel model;
+  model.name = name;
+  model.folder = models_dir() / name;
+  model.json = golden_json("hf/" + name + "/golden.json");
+  model.model_type = model.json.at("model_type").get<std::string>();
+  const hf::SafetensorsFile file(model.folder / "golden.safetensors");
+  model.input_ids = file.tensor("input_ids");
+  model.attention_mask = file.tensor("attention_mask");
+  model.labels = file.tensor("labels");
+  model.logits = file.tensor("logits");
+  model.hidden_states = file.tensor("hidden_states");
+  model.token_losses = file.tensor("token_losses");
+  model.loss = model.json.at("loss").get<double>();
+  model.num_label_tokens = model.json.at("num_label_tokens").get<int64_t>();
+  model.grad_norm = model.json.at("grad_norm").get<double>();
+  const nlohmann::json& packed = model.json.at("packed");
+  model.packed = read_packed(file, packed);
+  for (const auto& [tensor, entry] : model.json.at("params").items())
+    model.gradients.push_back(read_gradient(tensor, entry, file, packed.at("grad_l2")));
+  return model;
+}
+
+at::Tensor golden_sample(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.contiguous().view(-1);
+  const at::Tensor places =
+      at::arange(std::min<int64_t>(32, flat.numel()), at::kLong).mul(7919).remainder(flat.numel());
+  return flat.index_select(0, places);
+}
+
+}  // namespace megalith::testing

@@ -1,0 +1,222 @@
+#include "tests/support/reference_config.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+
+namespace megalith::testing {
+
+namespace {
+
+using nlohmann::json;
+
+// As json::value, but null counts as absent.
+template <typename T>
+T get(const json& object, const char* key, T fallback) {
+  return object.contains(key) && !object.at(key).is_null() ? object.at(key).get<T>() : fallback;
+}
+
+template <typename T>
+std::optional<T> get_if(const json& object, const char* key) {
+  if (!object.contains(key) || object.at(key).is_null()) return std::nullopt;
+  return object.at(key).get<T>();
+}
+
+ReferenceRope read_rope(const json& config) {
+  const json empty = json::object();
+  json settings = empty;
+  for (const char* key : {"rope_scaling", "rope_parameters"})
+    if (config.contains(key) && config.at(key).is_object()) settings = config.at(key);
+  ReferenceRope rope;
+  rope.type = get<std::string>(settings, "rope_type", get<std::string>(settings, "type", "default"));
+  rope.theta = get(settings, "rope_theta", get(config, "rope_theta", 10000.0));
+  rope.partial_rotary_factor =
+      get(settings, "partial_rotary_factor", get(config, "partial_rotary_factor", rope.partial_rotary_factor));
+  rope.factor = get(settings, "factor", rope.factor);
+  rope.original_positions = get<int64_t>(settings, "original_max_position_embeddings", 0);
+  rope.low_freq_factor = get(settings, "low_freq_factor", rope.low_freq_factor);
+  rope.high_freq_factor = get(settings, "high_freq_factor", rope.high_freq_factor);
+  rope.beta_fast = get(settings, "beta_fast", rope.beta_fast);
+  rope.beta_slow = get(settings, "beta_slow", rope.beta_slow);
+  rope.truncate = get(settings, "truncate", rope.truncate);
+  rope.mscale = get_if<double>(settings, "mscale");
+  rope.mscale_all_dim = get_if<double>(settings, "mscale_all_dim");
+  rope.attention_factor = get_if<double>(settings, "attention_factor");
+  return rope;
+}
+
+json write_rope(const ReferenceRope& rope) {
+  json out{{"rope_type", rope.type}, {"rope_theta", rope.theta}};
+  if (rope.partial_rotary_factor != 1) out["partial_rotary_factor"] = rope.partial_rotary_factor;
+  if (rope.type == "default") return out;
+  out["factor"] = rope.factor;
+  if (rope.type == "llama3") {
+    out["low_freq_factor"] = rope.low_freq_factor;
+    out["high_freq_factor"] = rope.high_freq_factor;
+  }
+  if (rope.type == "llama3" || rope.type == "yarn") out["original_max_position_embeddings"] = rope.original_positions;
+  if (rope.type != "yarn") return out;
+  out["beta_fast"] = rope.beta_fast;
+  out["beta_slow"] = rope.beta_slow;
+  out["truncate"] = rope.truncate;
+  if (rope.mscale) out["mscale"] = *rope.mscale;
+  if (rope.mscale_all_dim) out["mscale_all_dim"] = *rope.mscale_all_dim;
+  if (rope.attention_factor) out["attention_factor"] = *rope.attention_factor;
+  return out;
+}
+
+bool is_qwen(const std::string& type) { return type == "qwen2" || type == "qwen3"; }
+
+std::vector<int64_t> read_windows(const json& config, const ReferenceConfig& model) {
+  const auto layers = static_cast<size_t>(model.num_layers);
+  const auto window = get<int64_t>(config, "sliding_window", 0);
+  if (model.model_type == "mistral") return window > 0 ? std::vector<int64_t>(layers, window) : std::vector<int64_t>();
+  if (!is_qwen(model.model_type) || !get(config, "use_sliding_window", false)) return {};
+  std::vector<int64_t> windows(layers, 0);
+  const auto types = get<std::vector<std::string>>(config, "layer_types", {});
+  for (size_t i = 0; i < layers; ++i) {
+    const bool slides = types.empty() ? static_cast<int64_t>(i) >= get<int64_t>(config, "max_window_layers", 28)
+                                      : types.at(i) == "sliding_attention";
+    if (slides) windows[i] = window;
+  }
+  return windows;
+}
+
+void write_windows(const ReferenceConfig& model, json& config) {
+  if (model.windows.empty()) return;
+  const int64_t window = *std::ranges::max_element(model.windows);
+  config["sliding_window"] = window;
+  if (!is_qwen(model.model_type)) return;
+  config["use_sliding_window"] = true;
+  for (const int64_t w : model.windows) config["layer_types"].push_back(w > 0 ? "sliding_attention" : "full_attention");
+}
+
+ReferenceConfig read_gpt2(const json& config) {
+  ReferenceConfig model = ReferenceConfig::of_family("gpt2");
+  model.vocab_size = config.at("vocab_size");
+  model.hidden_size = config.at("n_embd");
+  model.num_layers = config.at("n_layer");
+  model.num_heads = model.num_kv_heads = config.at("n_head");
+  model.head_dim = model.hidden_size / model.num_heads;
+  model.intermediate_size = get(config, "n_inner", 4 * model.hidden_size);
+  model.max_positions = config.at("n_positions");
+  model.norm_epsilon = get(config, "layer_norm_epsilon", 1e-5);
+  model.activation = get<std::string>(config, "activation_function", "gelu_new");
+  model.scale_attention = get(config, "scale_attn_weights", true);
+  model.scale_by_inverse_layer = get(config, "scale_attn_by_inverse_layer_idx", false);
+  model.tied = get(config, "tie_word_embeddings", true);
+  return model;
+}
+
+json write_gpt2(const ReferenceConfig& model) {
+  return {{"model_type", "gpt2"},
+          {"architectures", {"GPT2LMHeadModel"}},
+          {"vocab_size", model.vocab_size},
+          {"n_embd", model.hidden_size},
+          {"n_layer", model.num_layers},
+          {"n_head", model.num_heads},
+          {"n_inner", model.intermediate_size},
+          {"n_positions", model.max_positions},
+          {"layer_norm_epsilon", model.norm_epsilon},
+          {"activation_function", model.activation},
+          {"scale_attn_weights", model.scale_attention},
+          {"scale_attn_by_inverse_layer_idx", model.scale_by_inverse_layer},
+          {"tie_word_embeddings", model.tied},
+          {"attn_pdrop", 0.0},
+          {"embd_pdrop", 0.0},
+          {"resid_pdrop", 0.0},
+          {"bos_token_id", nullptr},
+          {"eos_token_id", nullptr},
+          {"dtype", "float32"}};
+}
+
+const char* architecture(const std::string& type) {
+  if (type == "llama") return "LlamaForCausalLM";
+  if (type == "mistral") return "MistralForCausalLM";
+  if (type == "qwen2") return "Qwen2ForCausalLM";
+  if (type == "qwen3") return "Qwen3ForCausalLM";
+  return "SeedOssForCausalLM";
+}
+
+json write_llama_like(const ReferenceConfig& model) {
+  json config{{"model_type", model.model_type},
+              {"architectures", {architecture(model.model_type)}},
+              {"vocab_size", model.vocab_size},
+              {"hidden_size", model.hidden_size},
+              {"intermediate_size", model.intermediate_size},
+              {"num_hidden_layers", model.num_layers},
+              {"num_attention_heads", model.num_heads},
+              {"num_key_value_heads", model.num_kv_heads},
+              {"head_dim", model.head_dim},
+              {"max_position_embeddings", model.max_positions},
+              {"rms_norm_eps", model.norm_epsilon},
+              {"hidden_act", model.activation},
+              {"tie_word_embeddings", model.tied},
+              {"rope_parameters", write_rope(model.rope)},
+              {"sliding_window", nullptr},
+              {"bos_token_id", nullptr},
+              {"eos_token_id", nullptr},
+              {"dtype", "float32"}};
+  const std::string& type = model.model_type;
+  if (type == "llama" || type == "qwen3" || type == "seed_oss") config["attention_bias"] = model.qkv_bias;
+  if (type == "seed_oss") config["attention_out_bias"] = model.out_bias;
+  if (type == "llama" || type == "seed_oss") config["mlp_bias"] = model.mlp_bias;
+  write_windows(model, config);
+  return config;
+}
+
+}  // namespace
+
+bool ReferenceConfig::supports(const std::string& model_type) {
+  for (const char* known : {"gpt2", "llama", "mistral", "qwen2", "qwen3", "seed_oss"})
+    if (model_type == known) return true;
+  return false;
+}
+
+ReferenceConfig ReferenceConfig::of_family(const std::string& model_type) {
+  check<ConfigError>(supports(model_type), "the reference model has no family {}", model_type);
+  ReferenceConfig model;
+  model.model_type = model_type;
+  if (model_type == "gpt2") {
+    model.num_kv_heads = model.num_heads;
+    model.qkv_bias = model.out_bias = model.mlp_bias = model.tied = true;
+    model.activation = "gelu_new";
+  }
+  model.qkv_bias |= model_type == "qwen2" || model_type == "seed_oss";
+  model.qk_norm = model_type == "qwen3";
+  return model;
+}
+
+ReferenceConfig ReferenceConfig::from_json(const json& config) {
+  const auto type = config.at("model_type").get<std::string>();
+  if (type == "gpt2") return read_gpt2(config);
+  ReferenceConfig model = of_family(type);
+  model.vocab_size = config.at("vocab_size");
+  model.hidden_size = config.at("hidden_size");
+  model.intermediate_size = config.at("intermediate_size");
+  model.num_layers = config.at("num_hidden_layers");
+  model.num_heads = config.at("num_attention_heads");
+  model.num_kv_heads = get(config, "num_key_value_heads", model.num_heads);
+  model.head_dim = get(config, "head_dim", model.hidden_size / model.num_heads);
+  model.max_positions = config.at("max_position_embeddings");
+  model.norm_epsilon = get(config, "rms_norm_eps", 1e-6);
+  model.activation = get<std::string>(config, "hidden_act", "silu");
+  model.tied = get(config, "tie_word_embeddings", false);
+  if (type == "llama" || type == "qwen3") model.qkv_bias = model.out_bias = get(config, "attention_bias", false);
+  if (type == "seed_oss") {
+    model.qkv_bias = get(config, "attention_bias", true);
+    model.out_bias = get(config, "attention_out_bias", false);
+  }
+  if (type == "llama" || type == "seed_oss") model.mlp_bias = get(config, "mlp_bias", false);
+  model.windows = read_windows(config, model);
+  model.rope = read_rope(config);
+  return model;
+}
+
+json ReferenceConfig::to_json() const {
+  const json config = is_gpt2() ? write_gpt2(*this) : write_llama_like(*this);
+  check(from_json(config) == *this, "a config.json of {} cannot express these settings: {}", model_type, config.dump());
+  return config;
+}
+
+}  // namespace megalith::testing

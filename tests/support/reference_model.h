@@ -1,0 +1,72 @@
+// ReferenceModel: a decoder-only model in plain ATen operations, written as Hugging Face's library writes it (a batch,
+// a mask, the full matrix of scores), with autograd doing the rest. It shares no code with ops, nn and model, and is
+// itself checked against the golden models: what sharded code is compared with.
+//
+// Legend: b sequences of a batch, s tokens of a row, l layers, h hidden, v vocabulary.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/reference_config.h"
+
+namespace megalith::testing {
+
+// Beside the ids. Undefined and empty: every row is one sequence.
+struct ReferenceInput {
+  at::Tensor position_ids;          // int64 [b, s]; undefined: counted within each sequence
+  std::vector<int64_t> cu_seqlens;  // sequences of a row, all rows alike: starts with 0, ends with s
+};
+
+struct ReferenceOutput {
+  at::Tensor logits;                      // [b, s, v]
+  std::vector<at::Tensor> hidden_states;  // l+1 of [b, s, h]: embedding, layers; the last is behind the final norm
+};
+
+class ReferenceModel {
+ public:
+  // Throws DataError when the folder lacks a tensor or has one of another shape.
+  static ReferenceModel from_folder(const std::filesystem::path& folder, const std::string& config = "config.json");
+  // Weights of any size matter: norms differ from 1, biases from 0.
+  static ReferenceModel random(const ReferenceConfig& config, uint64_t seed);
+
+  const ReferenceConfig& config() const { return config_; }
+  // fp32 leaves that require gradients, by their names in the checkpoint. A tied head is not among them.
+  const std::map<std::string, at::Tensor>& parameters() const { return parameters_; }
+  const at::Tensor& parameter(const std::string& name) const;
+  at::Tensor grad(const std::string& name) const;  // zeros where there is none
+  void zero_grad() const;
+  double grad_norm() const;  // L2 over all parameters
+  // The same weights in another dtype, leaves of their own. fp64: a model without rounding to speak of.
+  ReferenceModel to(at::ScalarType dtype) const;
+
+  ReferenceOutput forward(const at::Tensor& input_ids, const ReferenceInput& input = {}) const;
+
+  // Writes config.json and model.safetensors.
+  void save(const std::filesystem::path& folder) const;
+
+ private:
+  ReferenceModel(ReferenceConfig config, std::map<std::string, at::Tensor> parameters)
+      : config_(std::move(config)), parameters_(std::move(parameters)) {}
+
+  ReferenceConfig config_;
+  std::map<std::string, at::Tensor> parameters_;
+};
+
+// The tensors of a checkpoint and their shapes.
+std::vector<std::pair<std::string, std::vector<int64_t>>> reference_tensors(const ReferenceConfig& config);
+
+// logits [b, s, v], labels int64 [b, s] beside their tokens -> [b, s]: entry t is the cross entropy of labels[t+1], 0
+// where that is -100 and at the end of each sequence.
+at::Tensor reference_token_losses(const at::Tensor& logits, const at::Tensor& labels,
+                                  const std::vector<int64_t>& cu_seqlens = {});
+// How many of those are not ignored.
+int64_t reference_label_count(const at::Tensor& labels, const std::vector<int64_t>& cu_seqlens = {});
+
+}  // namespace megalith::testing

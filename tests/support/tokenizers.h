@@ -1,0 +1,31 @@
+// The real tokenizers of tests/data/tokenizers.tar.xz, as model folders, and folders that a test writes itself.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace megalith::testing {
+
+// The folder of one of them: gpt2, qwen2_5, qwen3, deepseek_v3. It may not exist for other names.
+std::filesystem::path tokenizer_folder(const std::string& name);
+// The names of all.
+std::vector<std::string> tokenizer_names();
+
+// A new folder with these files (name to content), removed with this object.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(const std::map<std::string, std::string>& files = {});
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  void write(const std::string& name, const std::string& content) const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace megalith::testing
