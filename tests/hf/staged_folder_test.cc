@@ -1,5 +1,6 @@
 #include "megalith/hf/staged_folder.h"
 
+#include "megalith/hf/staged_folder_internal.h"
 #include "tests/hf/file_support.h"
 #include "tests/support/expect.h"
 
@@ -82,6 +83,19 @@ TEST(StagedFolder, OverwritingReplacesTheWholeFolder) {
   put_file(staged.path() / "new", "n");
   EXPECT_EQ(names_in(folder / "out"), (Names{"old"}));
   staged.commit();
+  EXPECT_EQ(names_in(folder / "out"), (Names{"new"}));
+  EXPECT_EQ(names_in(folder.path()), (Names{"out"}));
+}
+
+// File systems that cannot exchange two names.
+TEST(StagedFolder, ReplacingByRenamesLosesNothing) {
+  const TempFolder folder;
+  put_file(folder / "out/old", "o");
+  EXPECT_THROW(replace_by_renames(folder / "absent", folder / "out", folder / "out.old-1"), DataError);
+  EXPECT_EQ(names_in(folder / "out"), (Names{"old"}));
+  put_file(folder / "staged/new", "n");
+  put_file(folder / "out.old-1/left", "by a killed run");
+  replace_by_renames(folder / "staged", folder / "out", folder / "out.old-1");
   EXPECT_EQ(names_in(folder / "out"), (Names{"new"}));
   EXPECT_EQ(names_in(folder.path()), (Names{"out"}));
 }

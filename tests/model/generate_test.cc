@@ -92,7 +92,7 @@ TEST(Sampling, FrequenciesFollowTheLogits) {
   const auto nucleus = frequencies({.temperature = 1, .top_p = 0.7});
   EXPECT_EQ(nucleus[0] + nucleus[3], 0);
   EXPECT_GT(nucleus[1], 0.2);
-  EXPECT_EQ(frequencies({.temperature = 0})[2], 1);
+  EXPECT_GT(frequencies({.temperature = 0})[2], 0.999999);
 }
 
 TEST(Sampling, BadOptionsAreNamed) {
@@ -111,7 +111,7 @@ TEST(Sampling, BadOptionsAreNamed) {
   run_model(golden_folder("gpt2"), {}, [&](const Rank&, model::VirtualModels& models) {
     EXPECT_THROW(model::generate(models, {}, {}), ConfigError);
     EXPECT_THROW(model::generate(models, kPrompt, {.max_new_tokens = 1000}), ConfigError);  // 64 learned positions
-    EXPECT_THROW(model::generate(models, {100000}, {}), DataError);
+    EXPECT_THROW(model::generate(models, {100000}, {.max_new_tokens = 2}), DataError);
   });
 }
 

@@ -4,6 +4,7 @@
 // equivalent attention kernels of the library itself) where that is larger: gradients that are almost zero in theory,
 // such as those of key biases, are nothing but noise.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -20,6 +21,7 @@ class GoldenHfReference : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     const std::string type = golden_model_type(GetParam());
     if (!ReferenceConfig::supports(type)) GTEST_SKIP() << GetParam() << ": the reference model has no family " << type;
+    at::set_num_threads(1);  // tiny tensors
     golden_ = read_golden_model(GetParam());
   }
 

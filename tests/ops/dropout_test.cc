@@ -93,7 +93,7 @@ TEST(Dropout, ZeroDrawsNothing) {
   EXPECT_TRUE(dropout(x, 0, generator).is_same(x));
   EXPECT_TRUE(dropout_add(x, r, 0, generator).equal(r + x));
   EXPECT_TRUE(generator.get_state().equal(state));
-  EXPECT_TRUE(dropout(x, 0, {}).is_same(x));
+  EXPECT_TRUE(dropout(x, 0, at::Generator()).is_same(x));
 }
 
 TEST(Dropout, GradientPassesWhereTheInputDid) {
@@ -144,7 +144,7 @@ TEST(Dropout, BadArgumentsAreNamed) {
   expect_contains(message([&] { dropout(x, -0.5, seeded(1)); }), "dropout is -0.5");
   expect_contains(message([&] { dropout(x, NAN, seeded(1)); }), "dropout is nan");
   EXPECT_THROW(dropout(x, 2, seeded(1)), ConfigError);
-  expect_contains(message([&] { dropout(x, 0.5, {}); }), "generator");
+  expect_contains(message([&] { dropout(x, 0.5, at::Generator()); }), "generator");
   expect_contains(message([&] { dropout_add(x, at::ones({3}), 0.5, seeded(1)); }), "[3]");
 }
 

@@ -196,7 +196,7 @@ TEST(RopeAngles, NoTokens) {
 
 RopeAngles angles_for(int64_t tokens, int64_t rotary_dim, bool interleaved) {
   RopeSettings settings{.rotary_dim = rotary_dim, .theta = 100, .interleaved = interleaved};
-  return rope_angles(settings, SequenceLayout::dense(1, tokens), at::kCPU);
+  return rope_angles(settings, tokens == 0 ? SequenceLayout() : SequenceLayout::dense(1, tokens), at::kCPU);
 }
 
 // The pairs of channels as complex numbers, turned. x [t, n, d].

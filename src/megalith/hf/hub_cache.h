@@ -31,9 +31,8 @@ enum class ModelParts {
 // The folder of a model, with a config.json in it.
 // - A folder that exists is itself. DataError, saying what is in it, when it has no config.json.
 // - Otherwise `org/name`, `name` or either with `@revision` (a branch, a tag or a commit; "main" when absent) is looked
-// up
-//   in the HF cache, then in ModelScope's (without a revision). ConfigError when it is in neither: where it was looked
-//   for, what is incomplete there, and the commands that download it.
+//   up in the HF cache, then in ModelScope's (without a revision). ConfigError when it is in neither: where it was
+//   looked for, what is incomplete there, and the commands that download it.
 std::filesystem::path find_model_folder(const std::string& path_or_name, const HubEnvironment& env,
                                         ModelParts needed = ModelParts::kConfigAndWeights);
 

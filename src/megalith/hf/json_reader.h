@@ -1,5 +1,4 @@
-// Reading JSON files such as config.json: every error names the file and the field, says what is there and what must
-// be.
+// Reading JSON files such as config.json: every error names the file and the field, what is there and what must be.
 //
 //   const JsonFile file = read_json_file(folder / "config.json");
 //   const JsonFields config = file.fields();

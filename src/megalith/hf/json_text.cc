@@ -17,24 +17,20 @@ bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC
 // Bytes of the UTF-8 character that `text` begins with; 0 when it begins with none (RFC 3629: no overlong forms, no
 // surrogates, nothing above U+10FFFF).
 size_t utf8_character(std::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
-  const auto continued = [&](size_t count) {
-    for (size_t i = 1; i <= count; ++i)
-      if ((byte(i) & 0xC0) != 0x80) return false;
-    return true;
-  };
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
   if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return continued(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    const bool valid = continued(2) && !(first == 0xE0 && byte(1) < 0xA0) && !(first == 0xED && byte(1) > 0x9F);
-    return valid ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    const bool valid = continued(3) && !(first == 0xF0 && byte(1) < 0x90) && !(first == 0xF4 && byte(1) > 0x8F);
-    return valid ? 4 : 0;
-  }
-  return 0;
+  const size_t length = first >= 0xC2 && first <= 0xDF   ? 2
+                        : first >= 0xE0 && first <= 0xEF ? 3
+                        : first >= 0xF0 && first <= 0xF4 ? 4
+                                                         : 0;
+  if (length == 0 || length > text.size()) return 0;
+  const unsigned lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+  const unsigned highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+  if (byte(1) < lowest || byte(1) > highest) return 0;
+  for (size_t i = 2; i < length; ++i)
+    if (!is_continuation(text[i])) return 0;
+  return length;
 }
 
 // The JSON parser takes a zero byte for the end of its input and skips a byte order mark: both are caught here.

@@ -115,13 +115,12 @@ at::Tensor SafetensorsFile::tensor(std::string_view name) const {
 
 void SafetensorsFile::release(std::string_view name) const {
   const TensorInfo& info = get(name);
-  // Whole pages only: the first and the last may hold other tensors' elements.
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto address = reinterpret_cast<uintptr_t>(bytes_of(info));
-  const uintptr_t begin = (address + page - 1) / page * page;
-  const uintptr_t end = (address + info.bytes()) / page * page;
+  // Whole pages only: the first and the last may hold other tensors' elements. The mapping begins with a page.
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t begin = (data_offset_ + info.begin + page - 1) / page * page;
+  const uint64_t end = (data_offset_ + info.end) / page * page;
   // A hint: where it fails nothing is lost but memory.
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  if (begin < end) ::madvise(const_cast<std::byte*>(mapping_->data() + begin), end - begin, MADV_DONTNEED);
 }
 
 }  // namespace megalith::hf

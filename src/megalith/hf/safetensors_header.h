@@ -24,7 +24,7 @@ constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 struct TensorInfo {
   std::string name;
-  Dtype dtype;
+  Dtype dtype = Dtype::kF32;
   std::vector<int64_t> shape;
   uint64_t begin = 0;  // bytes [begin, end) of the data
   uint64_t end = 0;

@@ -10,6 +10,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/hf/file_io.h"
+#include "megalith/hf/staged_folder_internal.h"
 
 namespace megalith::hf {
 
@@ -97,19 +98,22 @@ void StagedFolder::commit() {
 }
 
 void StagedFolder::replace_target() const {
-  if (exchange(staging_, target_)) {
+  if (exchange(staging_, target_))
     remove_folder(staging_);
-    return;
-  }
-  remove_folder(old_);
-  rename_folder(target_, old_);
+  else
+    replace_by_renames(staging_, target_, old_);
+}
+
+void replace_by_renames(const fs::path& staged, const fs::path& target, const fs::path& old) {
+  remove_folder(old);
+  rename_folder(target, old);
   try {
-    rename_folder(staging_, target_);
+    rename_folder(staged, target);
   } catch (const DataError&) {
-    rename_folder(old_, target_);
+    rename_folder(old, target);
     throw;
   }
-  remove_folder(old_);
+  remove_folder(old);
 }
 
 }  // namespace megalith::hf

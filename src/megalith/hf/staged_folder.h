@@ -36,8 +36,7 @@ class StagedFolder {
   const std::filesystem::path& target() const { return target_; }
 
   // Brings everything in the folder to the disk and gives it its name. A target that is to be overwritten is exchanged
-  // in one step where the file system can; elsewhere there is a moment with neither, and <target>.old-<tag> is the old
-  // one.
+  // in one step where the file system can; elsewhere it is called <target>.old-<tag> for a moment.
   void commit();
 
  private:

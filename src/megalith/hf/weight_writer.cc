@@ -19,8 +19,8 @@ namespace {
 // What the file begins with.
 std::string header_bytes(const std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata) {
   Json::object_t root;
-  // Appended to the vector below the map, whose own insertion looks through all keys. The names are known to be
-  // distinct.
+  // Appended to the vector below the map, whose own insertion looks through all keys.
+  root.reserve(tensors.size() + 1);
   if (!metadata.empty()) root.emplace_back("__metadata__", Json(metadata));
   for (const TensorInfo& t : tensors)
     root.emplace_back(t.name, Json{{"dtype", name(t.dtype)}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}});
@@ -159,8 +159,7 @@ void WeightWriter::write(std::string_view name, at::IntArrayRef offset, const at
   write_part(info, file_of(found->second.shard), shard.header.size(), at, rectangle.detach());
 }
 
-// What lies ready in memory is written as it is; the rest is cut along its first dimensions until a part fits the
-// buffer.
+// What lies ready in memory is written as it is; the rest is cut along its first dimensions until it fits the buffer.
 void WeightWriter::write_part(const TensorInfo& info, const FileHandle& file, uint64_t data_offset,
                               std::vector<int64_t>& offset, const at::Tensor& part) {
   const bool ready = part.device().is_cpu() && part.scalar_type() == scalar_type(info.dtype) && part.is_contiguous();

@@ -1,7 +1,6 @@
 #include "megalith/nn/init.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <array>
 #include <cmath>
@@ -9,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/ops/cpu_parallel.h"
 
 namespace megalith::nn {
 
@@ -29,16 +29,25 @@ Block philox(Block counter, uint32_t key0, uint32_t key1) {
   return counter;
 }
 
-// Element `index` of the stream `key` of normal numbers. Elements 2i and 2i+1 share a block.
-float normal_at(uint64_t key, uint64_t index) {
-  const uint64_t pair = index / 2;
+// Elements 2·pair and 2·pair+1 of the stream `key` of normal numbers: they share a block.
+std::array<double, 2> normal_pair(uint64_t key, uint64_t pair) {
   const Block bits = philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0},
                             static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
   constexpr double kUnit = 1.0 / 4294967296.0;
   const double u = (bits[0] + 1.0) * kUnit;  // (0, 1]
   const double angle = 2 * std::numbers::pi * bits[1] * kUnit;
   const double radius = std::sqrt(-2 * std::log(u));
-  return static_cast<float>(radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+// Elements first … first+count-1.
+void normal_row(float* out, uint64_t key, uint64_t first, int64_t count, double mean, double std) {
+  const uint64_t end = first + static_cast<uint64_t>(count);
+  for (uint64_t index = first; index < end;) {
+    const auto pair = normal_pair(key, index / 2);
+    for (uint64_t half = index % 2; half < 2 && index < end; ++half, ++index)
+      *out++ = static_cast<float>(mean + std * static_cast<float>(pair[half]));
+  }
 }
 
 uint64_t stream_key(uint64_t seed, std::string_view name) {
@@ -51,19 +60,20 @@ void fill_normal(const at::Tensor& out, uint64_t seed, std::string_view name, at
                  at::IntArrayRef offset, double mean, double std) {
   if (out.numel() == 0 || out.is_meta()) return;
   const uint64_t key = stream_key(seed, name);
-  const int64_t columns = out.dim() > 1 ? out.size(-1) : 1;
-  check(out.dim() <= 2, "{}: only vectors and matrices are drawn", name);
-  const int64_t global_columns = out.dim() > 1 ? global_shape[1] : 1;
-  const int64_t first_column = out.dim() > 1 ? offset[1] : 0;
+  check(out.dim() == 1 || out.dim() == 2, "{}: only vectors and matrices are drawn", name);
   at::Tensor numbers = at::empty(out.sizes(), at::kFloat);
   auto* data = numbers.mutable_data_ptr<float>();
-  at::parallel_for(0, out.size(0), 64, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t first = (offset[0] + r) * global_columns + first_column;
-      for (int64_t c = 0; c < columns; ++c)
-        data[r * columns + c] = static_cast<float>(mean + std * normal_at(key, static_cast<uint64_t>(first + c)));
-    }
-  });
+  if (out.dim() == 1) {
+    normal_row(data, key, static_cast<uint64_t>(offset[0]), out.numel(), mean, std);
+  } else {
+    const int64_t rows_a_part = 1 + 4096 / out.size(1);
+    ops::parallel_for(out.size(0), rows_a_part, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t first = (offset[0] + r) * global_shape[1] + offset[1];
+        normal_row(data + r * out.size(1), key, static_cast<uint64_t>(first), out.size(1), mean, std);
+      }
+    });
+  }
   out.copy_(numbers);
 }
 

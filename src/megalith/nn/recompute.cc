@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/ops/autograd_state.h"
@@ -48,12 +51,17 @@ at::Tensor own_share(const at::Tensor& whole, const comm::Group& group) {
   return whole.detach().narrow(0, rows * group.rank(), rows).clone();
 }
 
-// Up to four inputs: a function takes variables as arguments of its own. Nobody needs more.
+// Up to four inputs: a function takes variables as arguments of its own. Nobody needs more. `anchor` has no part in the
+// result: it is there, and requires a gradient, where no input does, so that backward comes here for the parameters'
+// sake.
 struct Recompute : Function<Recompute> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b, const at::Tensor& c,
-                            const at::Tensor& d, size_t count, RecomputeState state) {
-    TensorList inputs{a, b, c, d};
-    inputs.resize(count);
+  using More = std::optional<at::Tensor>;
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const More& b, const More& c, const More& d,
+                            const More& /*anchor*/, RecomputeState state) {
+    TensorList inputs{a};
+    for (const More* more : {&b, &c, &d})
+      if (*more) inputs.push_back(**more);
+    const size_t count = inputs.size();
     for (const at::Tensor& input : inputs) state.requires_grad.push_back(input.requires_grad());
     if (state.rng) state.rng_before = state.rng->save();
     at::Tensor out;
@@ -82,8 +90,9 @@ struct Recompute : Function<Recompute> {
       const at::AutoGradMode with_grad(true);
       out = state.fn(inputs);
     }
-    torch::autograd::backward({out}, {grads[0]});
     variable_list result(6);
+    if (!out.requires_grad()) return result;  // everything inside is frozen
+    torch::autograd::backward({out}, {grads[0]});
     for (size_t i = 0; i < inputs.size(); ++i) result[i] = inputs[i].grad();
     return result;
   }
@@ -101,16 +110,18 @@ at::Tensor recompute(std::function<at::Tensor(const TensorList&)> fn, const Tens
   for (const at::Tensor& input : inputs)
     state.split.push_back(keep.split_over && keep.split_over->size() > 1 &&
                           input.size(0) % keep.split_over->size() == 0);
-  TensorList args = inputs;
-  args.resize(4);
-  return Recompute::apply(args[0], args[1], args[2], args[3], inputs.size(), std::move(state));
+  const auto more = [&inputs](size_t i) { return i < inputs.size() ? Recompute::More(inputs[i]) : std::nullopt; };
+  Recompute::More anchor;
+  if (std::ranges::none_of(inputs, [](const at::Tensor& input) { return input.requires_grad(); }))
+    anchor = at::empty({0}, at::kFloat).requires_grad_();
+  return Recompute::apply(inputs[0], more(1), more(2), more(3), anchor, std::move(state));
 }
 
 void discard_until_backward(const at::Tensor& value, std::function<at::Tensor()> make, const at::Tensor& consumer_out) {
   if (!consumer_out.requires_grad()) return;
   const c10::Storage storage = value.storage();
-  check(value.storage_offset() == 0 && storage.use_count() >= 1,
-        "only a tensor with a storage of its own is discarded");
+  check(value.is_contiguous() && storage.nbytes() == value.nbytes(),
+        "only a contiguous tensor with a storage of its own can be discarded until backward");
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, value.device()));
   consumer_out.register_hook([storage, make = std::move(make)](const at::Tensor&) {
     const at::NoGradGuard no_grad;

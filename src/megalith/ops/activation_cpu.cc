@@ -35,12 +35,10 @@ MEGALITH_ALWAYS_INLINE Value<A> activate(A x) {
     const A density = exp_fast(A(-0.5) * x * x) * A(0.39894228040143267794);
     return {x * phi, phi + x * density};
   } else if constexpr (kind == Activation::kGeluTanh) {
-    constexpr A kScale = A(0.79788456080286535588);  // sqrt(2/π)
-    const A inner = kScale * (x + A(0.044715) * x * x * x);
-    const A inner_slope = kScale * (A(1) + A(3 * 0.044715) * x * x);
-    const A tanh = tanh_fast(inner);
-    const A half = A(0.5) * (A(1) + tanh);
-    return {x * half, half + A(0.5) * x * (A(1) - tanh * tanh) * inner_slope};
+    // 0.5 (1 + tanh(u)) is sigmoid(2u), with 2u = sqrt(8/π) (x + 0.044715 x³).
+    constexpr A kScale = A(1.59576912160573071176);
+    const A s = sigmoid_fast(kScale * (x + A(0.044715) * x * x * x));
+    return {x * s, s + x * s * (A(1) - s) * kScale * (A(1) + A(3 * 0.044715) * x * x)};
   } else {
     const A positive = x < A(0) ? A(0) : x;  // NaN stays
     if constexpr (kind == Activation::kRelu) return {positive, x > A(0) ? A(1) : A(0)};

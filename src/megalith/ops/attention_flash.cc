@@ -19,7 +19,9 @@ struct Task {
   int64_t part;            // of the sequence's query blocks
   FlashShape shape;
   int64_t begin, end;  // query blocks
-  int64_t cost() const { return shape.queries * shape.keys * (end - begin); }
+  int64_t products() const {
+    return std::min(shape.queries, kFlashQueries) * (end - begin) * shape.keys * (shape.d + shape.e);
+  }
 };
 
 FlashShape shape_of(const AttentionCall& call, int64_t sequence) {
@@ -55,7 +57,8 @@ std::vector<Task> make_tasks(const AttentionCall& call, int64_t parts) {
       }
     }
   }
-  std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.cost() > b.cost(); });
+  std::stable_sort(tasks.begin(), tasks.end(),
+                   [](const Task& a, const Task& b) { return a.products() > b.products(); });
   return tasks;
 }
 
@@ -63,8 +66,12 @@ std::vector<Task> make_tasks(const AttentionCall& call, int64_t parts) {
 // runs it. `scratch_floats`: of the task that needs most.
 void run_tasks(const std::vector<Task>& tasks, int64_t scratch_floats,
                c10::function_ref<void(const Task&, float* scratch)> run) {
+  constexpr int64_t kGrainProducts = 1 << 18;  // less is not worth waking a thread
+  int64_t products = 1;
+  for (const Task& task : tasks) products += task.products();
+  const auto count = static_cast<int64_t>(tasks.size());
+  const int64_t threads = parallel_parts(count, count * kGrainProducts / products);
   std::atomic<size_t> next = 0;
-  const int64_t threads = parallel_parts(static_cast<int64_t>(tasks.size()), 1);
   parallel_for_parts(threads, threads, [&](int64_t /*part*/, int64_t /*begin*/, int64_t /*end*/) {
     const at::Tensor scratch = at::empty({scratch_floats}, at::kFloat);
     for (size_t i = next++; i < tasks.size(); i = next++) run(tasks[i], scratch.mutable_data_ptr<float>());

@@ -133,17 +133,16 @@ void visit_floating(c10::ScalarType dtype, F&& f) {
 // The fp32 forms have no branches and no calls, so loops over them vectorise; the fp64 forms are the library's.
 // Infinities and NaN go in and come out as in <cmath>.
 
-// e^x, at most 2 ulp off, down to the subnormal numbers. After Cephes' expf.
+// e^x, at most 2 ulp off; results below 2^-125.5 are 0. After Cephes' expf.
 MEGALITH_ALWAYS_INLINE float exp_fast(float x) {
-  // Outside of these e^x is 0 or infinity. Written so that NaN passes.
-  x = x > 89.0F ? 89.0F : x;
-  x = x < -104.0F ? -104.0F : x;
-  // n = round(x / ln 2): adding 1.5·2^23 leaves the integer in the low bits.
+  // Beyond these e^x is infinite or 0. Written so that NaN passes.
+  x = x > 88.73F ? 88.73F : x;
+  x = x < -87.34F ? -87.34F : x;
+  // n = round(x / ln 2), from -126 to 128: adding 1.5·2^23 leaves it in the low bits.
   const float shifted = x * 1.44269504088896341F + 12582912.0F;
-  const int32_t n = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(12582912.0F);
-  const float whole = shifted - 12582912.0F;
+  const float n = shifted - 12582912.0F;
   // ln 2 in two parts, the first short enough for an exact product.
-  const float r = (x - whole * 0.693359375F) + whole * 2.12194440e-4F;
+  const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
   float p = 1.9875691500e-4F;
   p = p * r + 1.3981999507e-3F;
   p = p * r + 8.3334519073e-3F;
@@ -151,11 +150,9 @@ MEGALITH_ALWAYS_INLINE float exp_fast(float x) {
   p = p * r + 1.6666665459e-1F;
   p = p * r + 5.0000001201e-1F;
   const float y = p * (r * r) + r + 1.0F;
-  // 2^n in two factors: n goes from -150 to 128, an exponent only from -126 to 127.
-  const int32_t half = n >> 1;
-  const float scale = std::bit_cast<float>((half + 127) << 23);
-  const float rest = std::bit_cast<float>((n - half + 127) << 23);
-  return y * scale * rest;
+  // 2^n as 2 · 2^(n-1), since 2^128 is infinite: n - 1 goes into the exponent's bits (bias 127), the rest falls out.
+  const float scale = std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + (126U << 23));
+  return (y + y) * scale;
 }
 MEGALITH_ALWAYS_INLINE double exp_fast(double x) { return std::exp(x); }
 

@@ -101,9 +101,11 @@ void grads_composite(const LogitRows& rows, const at::Tensor& logits, const at::
     const int64_t n = std::min(step, rows.rows - i);
     const at::Tensor part = logits.narrow(0, i, n), x = part.narrow(1, 0, rows.valid);
     const at::Tensor lse = log_sum_exp.narrow(0, i, n).unsqueeze(1), g = grads.narrow(0, i, n).unsqueeze(1);
+    const at::Tensor high = lse.to(g.scalar_type()), low = (lse - high).to(g.scalar_type());
     const at::Tensor column = (labels.narrow(0, i, n) - rows.first_id).unsqueeze(1);
     const at::Tensor ids = at::arange(rows.valid, labels.options()).unsqueeze(0);
-    at::Tensor grad = (x.to(lse.scalar_type()) - lse).exp_().mul_(1 + 2 * weights.z * lse).sub_(weights.off_target);
+    at::Tensor grad =
+        (x.to(g.scalar_type()) - high - low).exp_().mul_(1 + 2 * weights.z * high).sub_(weights.off_target);
     grad.sub_((ids == column).to(grad.scalar_type()), weights.on_target);
     x.copy_(at::where(g == 0, 0, grad.mul_(g)));
     part.narrow(1, rows.valid, rows.columns - rows.valid).zero_();
@@ -112,7 +114,8 @@ void grads_composite(const LogitRows& rows, const at::Tensor& logits, const at::
 
 // ----------------------------------------------------------------------------------------------------------------------
 
-// This rank's statistics -> those of the whole vocabulary. stats: [4, t] or, without Σ logits, [3, t].
+// This rank's statistics (max, sum, target, total) -> those of the whole vocabulary. stats: [4, t], or [3, t] without
+// the total.
 void reduce_over_ranks(const at::Tensor& stats, const comm::Group& tp) {
   if (tp.size() == 1) return;
   const at::Tensor local_max = stats[0].clone();
@@ -123,28 +126,38 @@ void reduce_over_ranks(const at::Tensor& stats, const comm::Group& tp) {
   tp.all_reduce(stats.narrow(0, 1, stats.size(0) - 1), comm::ReduceOp::kSum, "cross-entropy sums");
 }
 
+CrossEntropyStats losses_composite(const at::Tensor& stats, const at::Tensor& labels, const LossWeights& weights,
+                                   const CrossEntropyOptions& options) {
+  const at::Tensor ignored = labels == options.ignore_index;
+  const at::Tensor exact = stats.to(at::kDouble), log_sum = at::log(exact[1]);
+  const at::Tensor lse = (exact[0] + log_sum).masked_fill_(ignored, 0);
+  const at::Tensor loss =
+      log_sum + (exact[0] - weights.on_target * exact[2] - weights.off_target * exact[3]) + weights.z * lse.square();
+  return {.loss = loss.masked_fill(ignored, 0).to(stats.scalar_type()), .log_sum_exp = lse};
+}
+
 CrossEntropyStats forward(const at::Tensor& logits, const at::Tensor& labels, const VocabRange& range,
                           const comm::Group& tp, const CrossEntropyOptions& options) {
   const LogitRows rows = rows_of(logits, labels, range, options);
   const LossWeights weights = weights_of(range, options);
-  const bool smooth = weights.off_target != 0;
-  const bool cpu = logits.is_cpu();
-  at::Tensor stats = at::empty({smooth || !cpu ? 4 : 3, rows.rows}, logits.options().dtype(acc_dtype(logits)));
-  if (cpu)
-    logit_stats_cpu(rows, logits.const_data_ptr(),
-                    {.max = stats[0].mutable_data_ptr(),
-                     .sum = stats[1].mutable_data_ptr(),
-                     .target = stats[2].mutable_data_ptr(),
-                     .total = smooth ? stats[3].mutable_data_ptr() : nullptr});
-  else
+  const auto acc = logits.options().dtype(acc_dtype(logits));
+  if (!logits.is_cpu()) {
+    const at::Tensor stats = at::empty({4, rows.rows}, acc);
     stats_composite(rows, logits, labels, stats);
+    reduce_over_ranks(stats, tp);
+    return losses_composite(stats, labels, weights, options);
+  }
+  const bool smooth = weights.off_target != 0;
+  const at::Tensor stats = at::empty({smooth ? 4 : 3, rows.rows}, acc);
+  const LogitStats parts{.max = stats[0].mutable_data_ptr(),
+                         .sum = stats[1].mutable_data_ptr(),
+                         .target = stats[2].mutable_data_ptr(),
+                         .total = smooth ? stats[3].mutable_data_ptr() : nullptr};
+  logit_stats_cpu(rows, logits.const_data_ptr(), parts);
   reduce_over_ranks(stats, tp);
-  const at::Tensor ignored = labels == options.ignore_index;
-  const at::Tensor lse = (stats[0] + at::log(stats[1])).masked_fill_(ignored, 0);
-  at::Tensor loss = lse - weights.on_target * stats[2];
-  if (smooth) loss.sub_(stats[3], weights.off_target);
-  if (weights.z != 0) loss.add_(lse * lse, weights.z);
-  return {.loss = loss.masked_fill_(ignored, 0), .log_sum_exp = lse};
+  CrossEntropyStats result{.loss = at::empty({rows.rows}, acc), .log_sum_exp = at::empty({rows.rows}, at::kDouble)};
+  losses_cpu(rows, parts, weights, result.log_sum_exp.mutable_data_ptr<double>(), result.loss.mutable_data_ptr());
+  return result;
 }
 
 // Rows must be dense for the kernels.
@@ -213,12 +226,12 @@ void cross_entropy_backward_(const at::Tensor& logits, const at::Tensor& labels,
         "cross_entropy_backward_ of {} tokens got {} log-sum-exps and {} gradients", logits.size(0),
         log_sum_exp.numel(), grad_loss.numel());
   const at::Tensor ids = labels.contiguous();
-  const at::Tensor lse = log_sum_exp.to(acc_dtype(logits)).contiguous();
+  const at::Tensor lse = log_sum_exp.to(at::kDouble).contiguous();
   const at::Tensor grads = grad_loss.to(acc_dtype(logits)).contiguous();
   const LogitRows rows = rows_of(logits, ids, range, options);
   const LossWeights weights = weights_of(range, options);
   if (logits.is_cpu()) {
-    logit_grads_cpu(rows, logits.mutable_data_ptr(), lse.const_data_ptr(), grads.const_data_ptr(), weights);
+    logit_grads_cpu(rows, logits.mutable_data_ptr(), lse.const_data_ptr<double>(), grads.const_data_ptr(), weights);
     logits.unsafeGetTensorImpl()->bump_version();  // as ATen's in-place operations do
   } else {
     grads_composite(rows, logits, ids, lse, grads, weights);

@@ -70,22 +70,25 @@ template <typename T>
 struct Grads {
   using Acc = acc_t<T>;
 
-  MEGALITH_ALWAYS_INLINE static void run(const LogitRows* rows, T* logits, const Acc* log_sum_exp, const Acc* grad_loss,
-                                         const LossWeights* weights, int64_t begin, int64_t end) {
+  MEGALITH_ALWAYS_INLINE static void run(const LogitRows* rows, T* logits, const double* log_sum_exp,
+                                         const Acc* grad_loss, const LossWeights* weights, int64_t begin, int64_t end) {
     const auto on_target = static_cast<Acc>(weights->on_target), off_target = static_cast<Acc>(weights->off_target);
     const auto z = static_cast<Acc>(weights->z);
     for (int64_t i = begin; i < end; ++i) {
       T* MEGALITH_RESTRICT x = logits + i * rows->distance;
       const bool ignored = rows->labels[i] == rows->ignore_index;
-      const Acc g = grad_loss[i], lse = log_sum_exp[i];
+      // In two parts: the logits that matter are near it, and the difference must keep its digits.
+      const auto high = static_cast<Acc>(log_sum_exp[i]);
+      const auto low = static_cast<Acc>(log_sum_exp[i] - static_cast<double>(high));
+      const Acc g = grad_loss[i];
       const int64_t valid = ignored ? 0 : rows->valid;
       const int64_t column = rows->labels[i] - rows->first_id;
       const bool here = !ignored && column >= 0 && column < valid;
-      const Acc factor = g * (1 + 2 * z * lse), less = g * off_target;
+      const Acc factor = g * (1 + 2 * z * high), less = g * off_target;
       // Before rounding to T, the label's own column is computed apart.
-      const Acc target = here ? factor * exp_fast(to_acc(x[column]) - lse) - less - g * on_target : Acc{0};
+      const Acc target = here ? factor * exp_fast(to_acc(x[column]) - high - low) - less - g * on_target : Acc{0};
 #pragma omp simd
-      for (int64_t j = 0; j < valid; ++j) x[j] = from_acc<T>(factor * exp_fast(to_acc(x[j]) - lse) - less);
+      for (int64_t j = 0; j < valid; ++j) x[j] = from_acc<T>(factor * exp_fast(to_acc(x[j]) - high - low) - less);
       if (here) x[column] = from_acc<T>(target);
       for (int64_t j = valid; j < rows->columns; ++j) x[j] = T(0);
     }
@@ -121,15 +124,33 @@ void logit_stats_cpu(const LogitRows& rows, const void* logits, const LogitStats
   });
 }
 
-void logit_grads_cpu(const LogitRows& rows, void* logits, const void* log_sum_exp, const void* grad_loss,
+void losses_cpu(const LogitRows& rows, const LogitStats& stats, const LossWeights& weights, double* log_sum_exp,
+                void* loss) {
+  dispatch(rows.dtype, [&](auto zero) {
+    using Acc = acc_t<decltype(zero)>;
+    const auto value = [](const void* x, int64_t i) { return static_cast<double>(static_cast<const Acc*>(x)[i]); };
+    for (int64_t i = 0; i < rows.rows; ++i) {
+      const bool ignored = rows.labels[i] == rows.ignore_index;
+      const double max = ignored ? 0 : value(stats.max, i), log_sum = ignored ? 0 : std::log(value(stats.sum, i));
+      const double off_target = stats.total == nullptr ? 0 : weights.off_target * value(stats.total, i);
+      const double lse = max + log_sum;
+      const double result =
+          log_sum + (max - weights.on_target * value(stats.target, i) - off_target) + weights.z * lse * lse;
+      log_sum_exp[i] = lse;
+      static_cast<Acc*>(loss)[i] = static_cast<Acc>(ignored ? 0 : result);
+    }
+  });
+}
+
+void logit_grads_cpu(const LogitRows& rows, void* logits, const double* log_sum_exp, const void* grad_loss,
                      const LossWeights& weights) {
   dispatch(rows.dtype, [&](auto zero) {
     using T = decltype(zero);
     auto* x = static_cast<T*>(logits);
-    const auto* lse = static_cast<const acc_t<T>*>(log_sum_exp);
     const auto* grads = static_cast<const acc_t<T>*>(grad_loss);
-    parallel_for(rows.rows, row_grain(rows),
-                 [&](int64_t begin, int64_t end) { run_kernel<Grads<T>>(&rows, x, lse, grads, &weights, begin, end); });
+    parallel_for(rows.rows, row_grain(rows), [&](int64_t begin, int64_t end) {
+      run_kernel<Grads<T>>(&rows, x, log_sum_exp, grads, &weights, begin, end);
+    });
   });
 }
 

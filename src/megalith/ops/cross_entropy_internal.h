@@ -35,8 +35,12 @@ struct LossWeights {
   double off_target = 0;
   double z = 0;
 };
-// Overwrites the logits with the gradient of Σ grad_loss · loss. log_sum_exp and grad_loss: acc [t].
-void logit_grads_cpu(const LogitRows& rows, void* logits, const void* log_sum_exp, const void* grad_loss,
+// From the statistics of the whole vocabulary: log_sum_exp fp64 [t], loss acc [t]; 0 for ignored labels.
+void losses_cpu(const LogitRows& rows, const LogitStats& stats, const LossWeights& weights, double* log_sum_exp,
+                void* loss);
+
+// Overwrites the logits with the gradient of Σ grad_loss · loss. grad_loss: acc [t].
+void logit_grads_cpu(const LogitRows& rows, void* logits, const double* log_sum_exp, const void* grad_loss,
                      const LossWeights& weights);
 
 }  // namespace megalith::ops

@@ -37,8 +37,8 @@ struct Angles {
 };
 
 // One head: out = rotate(x · scale · weight); scale and weight only with kNorm.
-template <bool kNorm, bool kInterleaved, typename T, typename Out>
-MEGALITH_ALWAYS_INLINE void map_head(const T* MEGALITH_RESTRICT x, Out* MEGALITH_RESTRICT out,
+template <bool kNorm, bool kInterleaved, typename T>
+MEGALITH_ALWAYS_INLINE void map_head(const T* MEGALITH_RESTRICT x, T* MEGALITH_RESTRICT out,
                                      const acc_t<T>* MEGALITH_RESTRICT weight, acc_t<T> scale, Angles<T> angles,
                                      int64_t d) {
   using Acc = acc_t<T>;
@@ -55,14 +55,14 @@ MEGALITH_ALWAYS_INLINE void map_head(const T* MEGALITH_RESTRICT x, Out* MEGALITH
     }
     const Acc c = angles.cos[i];
     const Acc s = angles.sin[i] * angles.sign;
-    out[first] = from_acc<Out>(a * c - b * s);
-    out[second] = from_acc<Out>(b * c + a * s);
+    out[first] = from_acc<T>(a * c - b * s);
+    out[second] = from_acc<T>(b * c + a * s);
   }
 #pragma omp simd
   for (int64_t i = 2 * half; i < d; ++i) {
     Acc a = to_acc(x[i]);
     if constexpr (kNorm) a *= scale * weight[i];
-    out[i] = from_acc<Out>(a);
+    out[i] = from_acc<T>(a);
   }
 }
 
@@ -107,12 +107,13 @@ struct MapTokens {
   }
 };
 
+// A token range's share of the work on one group.
 template <typename T>
-struct BackwardGroup {
+struct BackwardPart {
   HeadGroupBackward group;
-  acc_t<T>* sums;       // [d], the part's sum of the weight's gradient
+  acc_t<T>* sums;       // [d] zeros; out: the weight's gradient
   acc_t<T>* block;      // [d] zeros, the sum of some tokens
-  acc_t<T>* unrotated;  // [d], for one head
+  acc_t<T>* unrotated;  // [d], of one head
 };
 
 // With u the gradient before the rotation and g = u · w: grad_in = rstd (g - x̂ avg(g x̂)), grad_weight += u x̂.
@@ -122,14 +123,52 @@ struct MapTokensBackward {
   // Tokens that are summed before they join the total: keeps the rounding error of long sums small.
   static constexpr int64_t kBlockTokens = 32;
 
-  MEGALITH_ALWAYS_INLINE static void norm_backward(const T* MEGALITH_RESTRICT x, const Acc* MEGALITH_RESTRICT u,
-                                                   const Acc* MEGALITH_RESTRICT weight, Acc rstd,
-                                                   T* MEGALITH_RESTRICT grad_x, Acc* MEGALITH_RESTRICT grad_weight,
-                                                   int64_t d) {
+  struct Sums {
+    Acc square;  // Σ x²
+    Acc along;   // Σ u w x
+  };
+
+  // Writes u and returns the sums over the head.
+  MEGALITH_ALWAYS_INLINE static Sums unrotate(const T* MEGALITH_RESTRICT x, const T* MEGALITH_RESTRICT grad_out,
+                                              const Acc* MEGALITH_RESTRICT weight, Angles<T> angles,
+                                              Acc* MEGALITH_RESTRICT u, int64_t d) {
+    const int64_t half = angles.half;
+    Acc square = 0;
     Acc along = 0;
-#pragma omp simd reduction(+ : along)
-    for (int64_t i = 0; i < d; ++i) along += u[i] * weight[i] * (to_acc(x[i]) * rstd);
-    along *= rstd / static_cast<Acc>(d);
+#pragma omp simd reduction(+ : square, along)
+    for (int64_t i = 0; i < half; ++i) {
+      const int64_t first = kInterleaved ? 2 * i : i;
+      const int64_t second = kInterleaved ? 2 * i + 1 : i + half;
+      const Acc a = to_acc(grad_out[first]);
+      const Acc b = to_acc(grad_out[second]);
+      const Acc c = angles.cos[i];
+      const Acc s = angles.sin[i] * angles.sign;
+      const Acc ua = a * c - b * s;
+      const Acc ub = b * c + a * s;
+      const Acc xa = to_acc(x[first]);
+      const Acc xb = to_acc(x[second]);
+      u[first] = ua;
+      u[second] = ub;
+      square += xa * xa + xb * xb;
+      along += ua * weight[first] * xa + ub * weight[second] * xb;
+    }
+#pragma omp simd reduction(+ : square, along)
+    for (int64_t i = 2 * half; i < d; ++i) {
+      const Acc v = to_acc(x[i]);
+      u[i] = to_acc(grad_out[i]);
+      square += v * v;
+      along += u[i] * weight[i] * v;
+    }
+    return {square, along};
+  }
+
+  MEGALITH_ALWAYS_INLINE static void head(const T* MEGALITH_RESTRICT x, const T* grad_out,
+                                          const Acc* MEGALITH_RESTRICT weight, Acc epsilon, Angles<T> angles,
+                                          Acc* MEGALITH_RESTRICT u, T* MEGALITH_RESTRICT grad_x,
+                                          Acc* MEGALITH_RESTRICT grad_weight, int64_t d) {
+    const Sums sums = unrotate(x, grad_out, weight, angles, u, d);
+    const Acc rstd = Acc(1) / std::sqrt(sums.square / static_cast<Acc>(d) + epsilon);
+    const Acc along = sums.along * rstd * rstd / static_cast<Acc>(d);
 #pragma omp simd
     for (int64_t i = 0; i < d; ++i) {
       const Acc normal = to_acc(x[i]) * rstd;
@@ -146,21 +185,18 @@ struct MapTokensBackward {
     }
   }
 
-  MEGALITH_ALWAYS_INLINE static void run(BackwardGroup<T> part, const Rotation* rotation, int64_t begin, int64_t end,
+  MEGALITH_ALWAYS_INLINE static void run(BackwardPart<T> part, const Rotation* rotation, int64_t begin, int64_t end,
                                          int64_t d) {
     const HeadGroupBackward& group = part.group;
-    const auto* weight = static_cast<const Acc*>(group.norm_weight);
     for (int64_t token = begin; token < end; ++token) {
       const T* in = static_cast<const T*>(group.in.data) + token * group.in.token_stride;
       const T* grad_out = static_cast<const T*>(group.grad_out.data) + token * group.grad_out.token_stride;
       T* grad_in = static_cast<T*>(group.grad_in.data) + token * group.grad_in.token_stride;
-      for (int64_t head = 0; head < group.heads; ++head) {
-        const T* x = in + head * group.in.head_stride;
-        map_head<false, kInterleaved>(grad_out + head * group.grad_out.head_stride, part.unrotated, weight, Acc(1),
-                                      angles_of<T>(*rotation, token, true), d);
-        norm_backward(x, part.unrotated, weight, inverse_rms<Acc>(x, d, static_cast<Acc>(group.epsilon)),
-                      grad_in + head * group.grad_in.head_stride, part.block, d);
-      }
+      const Angles<T> angles = angles_of<T>(*rotation, token, true);
+      for (int64_t h = 0; h < group.heads; ++h)
+        head(in + h * group.in.head_stride, grad_out + h * group.grad_out.head_stride,
+             static_cast<const Acc*>(group.norm_weight), static_cast<Acc>(group.epsilon), angles, part.unrotated,
+             grad_in + h * group.grad_in.head_stride, part.block, d);
       if ((token - begin) % kBlockTokens == kBlockTokens - 1 || token == end - 1) flush(part.block, part.sums, d);
     }
   }
@@ -173,7 +209,7 @@ void backward(const HeadsShape& shape, const Rotation& rotation, const HeadGroup
   std::vector<Acc> scratch(parts * 3 * d);  // [parts, 3, d]: sums, block, one head
   parallel_for_parts(shape.tokens, parts, [&](int64_t part, int64_t begin, int64_t end) {
     Acc* const own = scratch.data() + part * 3 * d;
-    const BackwardGroup<T> work{group, own, own + d, own + 2 * d};
+    const BackwardPart<T> work{group, own, own + d, own + 2 * d};
     if (rotation.interleaved)
       run_kernel<MapTokensBackward<T, true>>(work, &rotation, begin, end, d);
     else

@@ -28,16 +28,18 @@ T read_choice(const JsonNode& node, std::initializer_list<std::pair<std::string_
 
 inline constexpr int kMaxDepth = 64;  // of sequences within sequences
 
-// Calls the reader of the object's "type". `kind` names what is read, for the message about a type that is not known.
-template <typename Result>
+// Calls the reader of the object's "type", with `args` behind the object. `kind` names what is read, for the message
+// about a type that is not known.
+template <typename Result, typename... Args>
 Result read_component(const JsonNode& node, std::string_view kind,
-                      std::initializer_list<std::pair<std::string_view, Result (*)(const JsonNode&)>> readers) {
+                      std::initializer_list<std::pair<std::string_view, Result (*)(const JsonNode&, Args...)>> readers,
+                      Args... args) {
   if (node.depth() > kMaxDepth) node.fail(fmt::format("lies more than {} levels deep", kMaxDepth));
   const JsonNode type = node.at("type");
   const std::string name = type.string();
   std::vector<std::string> names;
   for (const auto& [known, read] : readers) {
-    if (known == name) return read(node);
+    if (known == name) return read(node, args...);
     names.emplace_back(known);
   }
   type.fail(fmt::format("is \"{}\", a {} that is not supported; supported: {}", name, kind,

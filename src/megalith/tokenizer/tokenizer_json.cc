@@ -3,10 +3,10 @@
 #include "megalith/tokenizer/bpe_internal.h"
 #include "megalith/tokenizer/component_internal.h"
 #include "megalith/tokenizer/regex_internal.h"
+#include "megalith/tokenizer/tokenizer_document_internal.h"
 #include "megalith/tokenizer/tokenizer_parts_internal.h"
 #include "megalith/tokenizer/unicode_internal.h"
 #include "megalith/tokenizer/unigram_internal.h"
-#include "megalith/tokenizer/vocabulary_json_internal.h"
 #include "megalith/tokenizer/word_models_internal.h"
 
 namespace megalith::tokenizer {
@@ -15,7 +15,12 @@ namespace {
 
 using ModelPointer = std::unique_ptr<Model>;
 
-ModelPointer read_bpe(const JsonNode& node) {
+Vocabulary take_vocabulary(const JsonNode& model, TokenizerDocument& document) {
+  if (!document.vocabulary) model.at("vocab").fail("is not an object of tokens and their ids");
+  return std::move(*document.vocabulary);
+}
+
+ModelPointer read_bpe(const JsonNode& node, TokenizerDocument& document) {
   if (const auto dropout = node.find("dropout"); dropout && dropout->number() != 0)
     dropout->fail("is not 0; random merges are not supported. Set it to null.");
   BpeOptions options;
@@ -25,11 +30,11 @@ ModelPointer read_bpe(const JsonNode& node) {
   options.fuse_unk = node.boolean_or("fuse_unk", false);
   options.byte_fallback = node.boolean_or("byte_fallback", false);
   options.ignore_merges = node.boolean_or("ignore_merges", false);
-  return std::make_unique<Bpe>(read_vocabulary(node.at("vocab")), read_merges(node.at("merges")), std::move(options),
-                               node.where());
+  if (!document.merges) node.at("merges").fail("is not an array of merges");
+  return std::make_unique<Bpe>(take_vocabulary(node, document), *document.merges, std::move(options), node.where());
 }
 
-ModelPointer read_unigram(const JsonNode& node) {
+ModelPointer read_unigram(const JsonNode& node, TokenizerDocument&) {
   Vocabulary vocabulary;
   std::vector<double> scores;
   const JsonNode list = node.at("vocab");
@@ -50,28 +55,29 @@ ModelPointer read_unigram(const JsonNode& node) {
                                    node.boolean_or("byte_fallback", false), node.where());
 }
 
-ModelPointer read_word_level(const JsonNode& node) {
-  return std::make_unique<WordLevel>(read_vocabulary(node.at("vocab")), node.string_or("unk_token", "<unk>"),
+ModelPointer read_word_level(const JsonNode& node, TokenizerDocument& document) {
+  return std::make_unique<WordLevel>(take_vocabulary(node, document), node.string_or("unk_token", "<unk>"),
                                      node.where());
 }
 
-ModelPointer read_word_piece(const JsonNode& node) {
+ModelPointer read_word_piece(const JsonNode& node, TokenizerDocument& document) {
   const auto longest = node.find("max_input_chars_per_word");
-  return std::make_unique<WordPiece>(read_vocabulary(node.at("vocab")), node.string_or("unk_token", "[UNK]"),
+  return std::make_unique<WordPiece>(take_vocabulary(node, document), node.string_or("unk_token", "[UNK]"),
                                      node.string_or("continuing_subword_prefix", "##"),
                                      longest ? static_cast<size_t>(longest->integer(0, INT32_MAX)) : 100, node.where());
 }
 
-ModelPointer read_model(const JsonNode& node) {
+ModelPointer read_model(const JsonNode& node, TokenizerDocument& document) {
   // Old files have no type.
   if (!node.find("type")) {
-    if (node.find("merges")) return read_bpe(node);
-    if (node.at("vocab").is_array()) return read_unigram(node);
-    return node.find("max_input_chars_per_word") ? read_word_piece(node) : read_word_level(node);
+    if (document.merges) return read_bpe(node, document);
+    if (!document.vocabulary) return read_unigram(node, document);
+    return node.find("max_input_chars_per_word") ? read_word_piece(node, document) : read_word_level(node, document);
   }
-  return read_component<ModelPointer>(
+  return read_component<ModelPointer, TokenizerDocument&>(
       node, "model",
-      {{"BPE", read_bpe}, {"Unigram", read_unigram}, {"WordLevel", read_word_level}, {"WordPiece", read_word_piece}});
+      {{"BPE", read_bpe}, {"Unigram", read_unigram}, {"WordLevel", read_word_level}, {"WordPiece", read_word_piece}},
+      document);
 }
 
 void read_added_tokens(const JsonNode& list, Tokenizer::Parts& parts) {
@@ -107,13 +113,13 @@ void use_bytes(Tokenizer::Parts& parts) {
 Tokenizer::Parts read_tokenizer_json(std::string_view json, const std::string& file) {
   require_regex(file);
   require_unicode(file);
-  const nlohmann::json document = parse_json(json, file);
-  const JsonNode root(document, file);
+  TokenizerDocument document = parse_tokenizer_document(json, file);
+  const JsonNode root(document.rest, file);
   if (const auto version = root.find("version"); version && version->string() != "1.0")
     version->fail(fmt::format("is \"{}\"; only version 1.0 of the format is known", version->string()));
   Tokenizer::Parts parts;
   parts.source = file;
-  parts.model = read_model(root.at("model"));
+  parts.model = read_model(root.at("model"), document);
   if (const auto node = root.find("normalizer")) parts.normalizer = read_normalizer(*node);
   if (const auto node = root.find("pre_tokenizer")) parts.pre_tokenizer = read_pre_tokenizer(*node);
   if (const auto node = root.find("decoder")) parts.decoder = read_decoder(*node);

@@ -15,16 +15,16 @@ void Vocabulary::reserve(size_t tokens, size_t bytes) {
 
 void Vocabulary::grow(size_t slots) {
   if (slots <= slots_.size()) return;
-  slots_.assign(slots, -1);
+  slots_.assign(slots, {});
   for (size_t id = 0; id < spans_.size(); ++id)
-    if (spans_[id].length >= 0) insert(static_cast<int32_t>(id));
+    if (spans_[id].length >= 0) insert(hash_bytes(view(spans_[id])), static_cast<int32_t>(id));
 }
 
-void Vocabulary::insert(int32_t id) {
+void Vocabulary::insert(uint64_t hash, int32_t id) {
   const size_t mask = slots_.size() - 1;
-  size_t slot = hash_bytes(view(spans_[static_cast<size_t>(id)])) & mask;
-  while (slots_[slot] >= 0) slot = (slot + 1) & mask;
-  slots_[slot] = id;
+  size_t slot = hash & mask;
+  while (slots_[slot].id >= 0) slot = (slot + 1) & mask;
+  slots_[slot] = {static_cast<uint32_t>(hash >> 32), id};
 }
 
 void Vocabulary::add(std::string_view token, int32_t id) {
@@ -37,7 +37,7 @@ void Vocabulary::add(std::string_view token, int32_t id) {
   if (slots_.size() < (count_ + 1) * 2) {
     grow(std::bit_ceil(std::max<size_t>(16, (count_ + 1) * 4)));  // inserts this one, too
   } else {
-    insert(id);
+    insert(hash_bytes(token), id);
   }
   ++count_;
 }
@@ -45,8 +45,12 @@ void Vocabulary::add(std::string_view token, int32_t id) {
 std::optional<int32_t> Vocabulary::find(std::string_view token) const {
   if (slots_.empty()) return std::nullopt;
   const size_t mask = slots_.size() - 1;
-  for (size_t slot = hash_bytes(token) & mask; slots_[slot] >= 0; slot = (slot + 1) & mask)
-    if (view(spans_[static_cast<size_t>(slots_[slot])]) == token) return slots_[slot];
+  const uint64_t hash = hash_bytes(token);
+  const auto tag = static_cast<uint32_t>(hash >> 32);
+  for (size_t slot = hash & mask; slots_[slot].id >= 0; slot = (slot + 1) & mask) {
+    const Slot& found = slots_[slot];
+    if (found.tag == tag && view(spans_[static_cast<size_t>(found.id)]) == token) return found.id;
+  }
   return std::nullopt;
 }
 

@@ -32,15 +32,20 @@ class Vocabulary {
     int32_t length = -1;  // -1: no token has this id
   };
 
+  struct Slot {
+    uint32_t tag = 0;  // upper bits of the hash: most other tokens are passed over without a look at their text
+    int32_t id = -1;   // -1: free
+  };
+
   std::string_view view(const Span& span) const {
     return {text_.data() + span.begin, static_cast<size_t>(span.length)};
   }
   void grow(size_t slots);
-  void insert(int32_t id);
+  void insert(uint64_t hash, int32_t id);
 
   std::string text_;            // all tokens, one behind the other
   std::vector<Span> spans_;     // by id
-  std::vector<int32_t> slots_;  // open addressing by hash; a power of two, at most half full; -1 is free
+  std::vector<Slot> slots_;  // open addressing by hash; a power of two, at most half full
   size_t count_ = 0;
 };
 

@@ -22,9 +22,13 @@ ops::QkvHeads heads_of_rank(const AttentionShape& shape, int tp) {
       "{} attention heads cannot be split over tensor_model_parallel_size {}; use a divisor of the heads", shape.heads,
       tp);
   check<ConfigError>(
-      shape.kv_heads % tp == 0 || (tp % shape.kv_heads == 0 && shape.kv_heads * shape.head_dim % tp == 0),
+      shape.kv_heads % tp == 0 || tp % shape.kv_heads == 0,
       "{} key/value heads cannot be split over tensor_model_parallel_size {}; use a divisor or a multiple of the heads",
       shape.kv_heads, tp);
+  check<ConfigError>(shape.kv_heads * shape.head_dim % tp == 0,
+                     "{} key/value heads of {} channels cannot be split over tensor_model_parallel_size {}; use a size"
+                     " that divides {}",
+                     shape.kv_heads, shape.head_dim, tp, shape.kv_heads * shape.head_dim);
   return {shape.heads / tp, std::max<int64_t>(1, shape.kv_heads / tp), shape.head_dim};
 }
 

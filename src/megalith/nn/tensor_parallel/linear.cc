@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
@@ -19,7 +20,12 @@ namespace {
 struct LinearState {
   Parameter* weight;  // outlives every graph: the model does
   TensorParallel tp;
+  bool bias_grad = false;     // a bias was given and wants a gradient
+  bool has_residual = false;  // a residual was given
 };
+
+using MaybeTensor = std::optional<at::Tensor>;  // an argument that autograd may leave out
+MaybeTensor maybe(const at::Tensor& tensor) { return tensor.defined() ? MaybeTensor(tensor) : std::nullopt; }
 
 at::Tensor empty_rows(const at::Tensor& like, int64_t rows) {
   auto shape = like.sizes().vec();
@@ -29,16 +35,18 @@ at::Tensor empty_rows(const at::Tensor& like, int64_t rows) {
 
 struct ColumnLinear : Function<ColumnLinear> {
   // x [t, i] or [t/tp, i]; weight [o/tp, i]; bias [o/tp] or undefined -> [t, o/tp]
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                            const LinearState& state) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const MaybeTensor& bias, LinearState state) {
+    state.bias_grad = bias && bias->requires_grad();
     ctx->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});  // frozen weights need no input
     ops::keep(ctx, state);
     const at::Tensor whole = state.tp.splits_tokens() ? all_gather_rows(x, state.tp.group, "column linear input") : x;
-    return bias.defined() ? at::addmm(bias, whole, weight.t()) : whole.mm(weight.t());
+    return bias ? at::addmm(*bias, whole, weight.t()) : whole.mm(weight.t());
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    auto& [parameter, tp] = ops::kept<LinearState>(ctx);
+    auto& state = ops::kept<LinearState>(ctx);
+    const TensorParallel& tp = state.tp;
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1];
     const at::Tensor dy = grads[0].contiguous();
@@ -64,8 +72,8 @@ struct ColumnLinear : Function<ColumnLinear> {
     }
     gathering.wait();
     at::Tensor dw, db;
-    if (needs_dw) dw = parameter->add_weight_grad(dy, whole);
-    if (ctx->needs_input_grad(2)) db = dy.sum(0);
+    if (needs_dw) dw = state.weight->add_weight_grad(dy, whole);
+    if (state.bias_grad) db = dy.sum(0);
     reducing.wait();
     return {dx, dw, db, {}};
   }
@@ -73,14 +81,16 @@ struct ColumnLinear : Function<ColumnLinear> {
 
 struct RowLinear : Function<RowLinear> {
   // x [t, i/tp]; weight [o, i/tp]; bias [o], residual [t, o] or [t/tp, o], or undefined -> [t, o] or [t/tp, o]
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                            const at::Tensor& residual, const LinearState& state) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const MaybeTensor& bias, const MaybeTensor& residual, LinearState state) {
+    state.bias_grad = bias && bias->requires_grad();
+    state.has_residual = residual.has_value();
     ctx->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});
     ops::keep(ctx, state);
     const TensorParallel& tp = state.tp;
     at::Tensor y;
     if (tp.size() == 1) {  // the residual is the GEMM's accumulator
-      y = residual.defined() ? at::addmm(residual, x, weight.t()) : x.mm(weight.t());
+      y = residual ? at::addmm(*residual, x, weight.t()) : x.mm(weight.t());
     } else {
       y = x.mm(weight.t());
       if (tp.splits_tokens()) {
@@ -88,24 +98,25 @@ struct RowLinear : Function<RowLinear> {
       } else {
         tp.group.all_reduce(y, comm::ReduceOp::kSum, "row linear");
       }
-      if (residual.defined()) y.add_(residual);
+      if (residual) y.add_(*residual);
     }
-    if (bias.defined()) y.add_(bias);
+    if (bias) y.add_(*bias);
     return y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    auto& [parameter, tp] = ops::kept<LinearState>(ctx);
+    auto& state = ops::kept<LinearState>(ctx);
+    const TensorParallel& tp = state.tp;
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1];
     at::Tensor dy = grads[0].contiguous();
     at::Tensor db;
-    if (ctx->needs_input_grad(2)) db = dy.sum(0);
+    if (state.bias_grad) db = dy.sum(0);
     if (tp.splits_tokens()) dy = all_gather_rows(dy, tp.group, "row linear backward");
     at::Tensor dx, dw;
     if (ctx->needs_input_grad(0)) dx = dy.mm(weight);
-    if (ctx->needs_input_grad(1)) dw = parameter->add_weight_grad(dy, x);
-    return {dx, dw, db, grads[0], {}};
+    if (ctx->needs_input_grad(1)) dw = state.weight->add_weight_grad(dy, x);
+    return {dx, dw, db, state.has_residual ? grads[0] : at::Tensor(), {}};
   }
 };
 
@@ -122,12 +133,12 @@ ParameterPart rows_of(const OutputPart& part, const char* suffix, std::vector<in
 }  // namespace
 
 at::Tensor column_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const TensorParallel& tp) {
-  return ColumnLinear::apply(x, weight.value, bias, LinearState{&weight, tp});
+  return ColumnLinear::apply(x, weight.value, maybe(bias), LinearState{&weight, tp});
 }
 
 at::Tensor row_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const at::Tensor& residual,
                       const TensorParallel& tp) {
-  return RowLinear::apply(x, weight.value, bias, residual, LinearState{&weight, tp});
+  return RowLinear::apply(x, weight.value, maybe(bias), maybe(residual), LinearState{&weight, tp});
 }
 
 ColumnParallelLinear::ColumnParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in,

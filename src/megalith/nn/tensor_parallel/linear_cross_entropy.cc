@@ -50,7 +50,8 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     const at::Tensor whole =
         state.tp.splits_tokens() ? all_gather_rows(hidden, state.tp.group, "loss backward input") : hidden;
     const at::Tensor grad_loss = grads[0].contiguous();
-    at::Tensor dx = at::empty_like(whole);
+    const bool needs_dx = ctx->needs_input_grad(0), needs_dw = ctx->needs_input_grad(1);
+    at::Tensor dx = needs_dx ? at::empty_like(whole) : at::Tensor();
     at::Tensor dw;
     for (int64_t first = 0; first < whole.size(0); first += state.chunk) {
       const int64_t count = std::min(state.chunk, whole.size(0) - first);
@@ -58,12 +59,15 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
       const at::Tensor logits = x.mm(weight.t());
       ops::cross_entropy_backward_(logits, labels.narrow(0, first, count), log_sum_exp.narrow(0, first, count),
                                    grad_loss.narrow(0, first, count), state.range, state.options);
-      at::Tensor dx_rows = dx.narrow(0, first, count);
-      at::mm_out(dx_rows, logits, weight);
-      if (!ctx->needs_input_grad(1)) continue;
+      if (needs_dx) {
+        at::Tensor dx_rows = dx.narrow(0, first, count);
+        at::mm_out(dx_rows, logits, weight);
+      }
+      if (!needs_dw) continue;
       const at::Tensor part = state.weight->add_weight_grad(logits, x);
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
     }
+    if (!needs_dx) return {{}, dw, {}, {}};
     if (state.tp.splits_tokens()) {
       dx = reduce_scatter_rows(dx, state.tp.group, "loss backward");
     } else {
@@ -73,12 +77,23 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   }
 };
 
+// All of them before the first chunk: a message that counts the tokens of the batch, and no rank ahead of the others.
+void check_labels(const at::Tensor& labels, int64_t vocab, int64_t ignore_index) {
+  if (!labels.is_cpu()) return;
+  const auto* ids = labels.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < labels.numel(); ++i)
+    check<DataError>((ids[i] >= 0 && ids[i] < vocab) || ids[i] == ignore_index,
+                     "the label of token {} is {}; the vocabulary has ids 0 to {}, and {} marks a token without loss",
+                     i, ids[i], vocab - 1, ignore_index);
+}
+
 }  // namespace
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, Parameter& weight, const at::Tensor& labels,
                                 const ops::VocabRange& range, const TensorParallel& tp,
                                 const ops::CrossEntropyOptions& options, int64_t chunk) {
   check(chunk > 0, "the loss needs a chunk of at least one token, not {}", chunk);
+  check_labels(labels, range.total, options.ignore_index);
   return LinearCrossEntropy::apply(hidden, weight.value, labels, LossState{&weight, tp, range, options, chunk});
 }
 
