@@ -1,6 +1,8 @@
 // Fresh weights: the same full tensor for every layout, and normal numbers at all.
 #include "megalith/nn/init.h"
 
+#include <ATen/Parallel.h>
+
 #include "megalith/nn/tensor_parallel/embedding.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "tests/nn/nn_support.h"

@@ -120,7 +120,7 @@ TEST_P(Mappings, TokensThatDoNotDivideAreRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tp, Mappings, ::testing::Values(1, 2, 4),
-                         [](const auto& info) { return "tp" + std::to_string(info.param); });
+                         [](const auto& test) { return "tp" + std::to_string(test.param); });
 
 }  // namespace
 }  // namespace megalith::nn

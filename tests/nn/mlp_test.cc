@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MlpTest,
                                            Case{"PlainGelu", false, false, ops::Activation::kGelu},
                                            Case{"PlainTanhGeluWithBias", false, true, ops::Activation::kGeluTanh, true},
                                            Case{"PlainReluWithBias", false, true, ops::Activation::kRelu}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 TEST(Mlp, NamesTheWidthThatCannotBeSplit) {
   run_tp({4, false}, [](const TensorParallel& tp) {

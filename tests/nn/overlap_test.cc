@@ -23,9 +23,10 @@ class Event {
     happened_ = true;
     changed_.notify_all();
   }
-  bool wait() {
+  // The test fails when it does not happen.
+  void wait(const char* failure) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return happened_; });
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(10), [&] { return happened_; })) << failure;
   }
 
  private:
@@ -64,7 +65,7 @@ TEST_P(Overlap, CollectiveStartsBeforeTheWeightGradient) {
       GetParam(),
       [&](int rank, int64_t bytes, int) {
         if (rank == 0 && bytes == kWeightBytes)
-          EXPECT_TRUE(other_is_done.wait()) << "rank 0 computes the weight gradient before it joins the collective";
+          other_is_done.wait("rank 0 computes the weight gradient before it joins the collective");
       },
       [](int) {},
       [&](int rank) {
@@ -82,17 +83,17 @@ TEST_P(Overlap, CollectiveIsWaitedForAfterTheWeightGradient) {
         if (rank == 1 && bytes == kWeightBytes) other_computes.set();
         // With sequence parallelism rank 0 has to join the all-gather of x; then comes its own product dy W.
         if (sequence_parallel && rank == 0 && bytes == kInputBytes && nth == 1)
-          EXPECT_TRUE(other_computes.wait()) << "rank 1 waits for dx before it computes the weight gradient";
+          other_computes.wait("rank 1 waits for dx before it computes the weight gradient");
       },
       [&](int rank) {
         if (!sequence_parallel && rank == 0)
-          EXPECT_TRUE(other_computes.wait()) << "rank 1 waits for dx before it computes the weight gradient";
+          other_computes.wait("rank 1 waits for dx before it computes the weight gradient");
       },
       [](int) {});
 }
 
 INSTANTIATE_TEST_SUITE_P(, Overlap, ::testing::Values(false, true),
-                         [](const auto& info) { return info.param ? "SequenceParallel" : "TensorParallel"; });
+                         [](const auto& test) { return test.param ? "SequenceParallel" : "TensorParallel"; });
 
 }  // namespace
 }  // namespace megalith::nn

@@ -180,7 +180,7 @@ const std::vector<Case>& cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SelfAttentionTest, ::testing::ValuesIn(cases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 // One token after the other through a cache gives what all tokens at once give.
 TEST(SelfAttention, ThroughACacheEqualsAllAtOnce) {

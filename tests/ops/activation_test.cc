@@ -6,6 +6,7 @@
 #include <string>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/composite_internal.h"
 #include "tests/ops/compare.h"
 #include "tests/support/expect.h"
 
@@ -67,6 +68,15 @@ TEST_P(Activations, BiasedMatchesItsDefinition) {
                      [&](const TensorList& in) { return TensorList{definition(in[0], a)}; },
                      {random_tensor({67, f}) * 2}, dtype, tolerance_of(dtype));
     }
+}
+
+// What runs on devices without a kernel.
+TEST_P(Activations, CompositeMatchesItsDefinition) {
+  const Activation a = GetParam();
+  expect_matches(
+      [&](const TensorList& in) { return TensorList{gated_composite(in[0], a)}; },
+      [&](const TensorList& in) { return TensorList{definition(in[0].narrow(1, 0, 7), a) * in[0].narrow(1, 7, 7)}; },
+      {random_tensor({5, 14}) * 2}, at::kFloat, 1e-5);
 }
 
 // Far out the value is 0 or x and the slope 0 or 1, never NaN; NaN stays.

@@ -28,10 +28,6 @@ struct Exp {
   MEGALITH_ALWAYS_INLINE static float of(float x) { return exp_fast(x); }
   static double exact(double x) { return std::exp(x); }
 };
-struct Tanh {
-  MEGALITH_ALWAYS_INLINE static float of(float x) { return tanh_fast(x); }
-  static double exact(double x) { return std::tanh(x); }
-};
 struct Erf {
   MEGALITH_ALWAYS_INLINE static float of(float x) { return erf_fast(x); }
   static double exact(double x) { return std::erf(x); }
@@ -66,33 +62,30 @@ double worst(float low, float high, int points = 200001) {
 }
 
 TEST(CpuMath, ExpIsWithinTwoUlps) {
-  EXPECT_LE(worst<Exp>(-87, 88.7F), 2);
+  EXPECT_LE(worst<Exp>(-86.98F, 88.72F), 2);
   EXPECT_LE(worst<Exp>(-1, 1), 2);
-  EXPECT_LE(worst<Exp>(-104, -87), 2);  // subnormal results
+  EXPECT_LE(worst<Exp>(88, 88.722F), 2);
 }
 
 TEST(CpuMath, ExpAtTheEnds) {
   EXPECT_EQ(exp_fast(0.0F), 1.0F);
   EXPECT_EQ(exp_fast(-kInf), 0.0F);
   EXPECT_EQ(exp_fast(-1000.0F), 0.0F);
+  EXPECT_EQ(exp_fast(-87.01F), 0.0F);
   EXPECT_EQ(exp_fast(kInf), kInf);
-  EXPECT_EQ(exp_fast(89.0F), kInf);
+  EXPECT_EQ(exp_fast(88.73F), kInf);
   EXPECT_TRUE(std::isnan(exp_fast(std::numeric_limits<float>::quiet_NaN())));
 }
 
-TEST(CpuMath, TanhErfAndSigmoid) {
-  EXPECT_LE(worst<Tanh>(-12, 12), 3);
-  EXPECT_LE(worst<Tanh>(-1e-3F, 1e-3F), 3);
+TEST(CpuMath, ErfAndSigmoid) {
   EXPECT_LE(worst<Erf>(-6, 6), 8);
-  EXPECT_LE(worst<Sigmoid>(-80, 80), 4);
-  EXPECT_EQ(tanh_fast(kInf), 1.0F);
-  EXPECT_EQ(tanh_fast(-kInf), -1.0F);
+  EXPECT_LE(worst<Sigmoid>(-86, 86), 4);
   EXPECT_FLOAT_EQ(erf_fast(kInf), 1.0F);
   EXPECT_FLOAT_EQ(erf_fast(-kInf), -1.0F);
   EXPECT_EQ(sigmoid_fast(-kInf), 0.0F);
   EXPECT_EQ(sigmoid_fast(kInf), 1.0F);
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_TRUE(std::isnan(tanh_fast(nan)) && std::isnan(erf_fast(nan)) && std::isnan(sigmoid_fast(nan)));
+  EXPECT_TRUE(std::isnan(erf_fast(nan)) && std::isnan(sigmoid_fast(nan)));
 }
 
 TEST(CpuMath, BfloatGoesToFloatAndBack) {

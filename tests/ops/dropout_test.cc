@@ -8,6 +8,7 @@
 #include <string>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/composite_internal.h"
 #include "megalith/ops/dropout_internal.h"
 #include "tests/ops/compare.h"
 #include "tests/support/expect.h"
@@ -119,6 +120,17 @@ TEST(Dropout, FusedAdditionIsDropoutThenAddition) {
   }
   const Tensor x = random_tensor({9}).to(at::kBFloat16), r = random_tensor({9}, 2).to(at::kFloat);
   EXPECT_TRUE(dropout_add(x, r, 0.4, seeded(5)).equal(r + dropout(x, 0.4, seeded(5))));
+}
+
+// What runs on devices without a kernel.
+TEST(Dropout, CompositeKeepsTheExpectedShareAndScalesIt) {
+  const Tensor x = at::ones({100000}).requires_grad_();
+  const Tensor y = dropout_composite(x, 0.25, seeded(1));
+  const Tensor kept = y.detach().ne(0).to(at::kFloat);
+  EXPECT_NEAR(kept.mean().item<float>(), 0.75, 0.007);
+  EXPECT_TRUE(y.equal(kept * (1 / 0.75)));
+  y.sum().backward();
+  EXPECT_TRUE(x.grad().equal(y));
 }
 
 TEST(Dropout, StridesEmptinessAndBadNumbers) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/composite_internal.h"
 #include "tests/ops/compare.h"
 #include "tests/support/expect.h"
 
@@ -58,6 +59,15 @@ TEST_P(Norm, MatchesItsDefinition) {
       SCOPED_TRACE(std::string(c10::toString(dtype)) + " h " + std::to_string(h));
       expect_matches(ours, def, inputs_of(c, 67, h), dtype, tolerance_of(dtype));
     }
+}
+
+// What runs on devices without a kernel.
+TEST_P(Norm, CompositeMatchesItsDefinition) {
+  const Case& c = GetParam();
+  const auto composite = [&](const TensorList& in) { return TensorList{norm_composite(in[0], weights_of(c, in))}; };
+  const auto def = [&](const TensorList& in) { return TensorList{definition(c, in[0], in)}; };
+  for (const auto dtype : {at::kFloat, at::kBFloat16})
+    expect_matches(composite, def, inputs_of(c, 5, 33), dtype, tolerance_of(dtype));
 }
 
 TEST_P(Norm, ForkAddsBothGradients) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/composite_internal.h"
 #include "tests/ops/compare.h"
 #include "tests/support/expect.h"
 
@@ -224,6 +225,18 @@ TEST(ApplyRope, TurnsPairsOfChannels) {
                      c10::toString(dtype));
         const RopeAngles angles = angles_for(5, r, interleaved);
         expect_matches([&](const TensorList& in) { return TensorList{apply_rope(in[0], angles)}; },
+                       [&](const TensorList& in) { return TensorList{rotate_definition(in[0], angles)}; },
+                       {random_tensor({5, 3, d})}, dtype, tolerance_of(dtype));
+      }
+}
+
+// What runs on devices without a kernel.
+TEST(ApplyRope, CompositeTurnsPairsOfChannels) {
+  for (const auto [d, r] : kRotations)
+    for (const bool interleaved : {false, true})
+      for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+        const RopeAngles angles = angles_for(5, r, interleaved);
+        expect_matches([&](const TensorList& in) { return TensorList{rotate_composite(in[0], angles)}; },
                        [&](const TensorList& in) { return TensorList{rotate_definition(in[0], angles)}; },
                        {random_tensor({5, 3, d})}, dtype, tolerance_of(dtype));
       }

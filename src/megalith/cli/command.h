@@ -33,6 +33,7 @@ int run_preview(Words words);  // groups | layers | batch
 int run_convert(Words words);
 int run_score(Words words);
 int run_generate(Words words);
+int run_tokenize(Words words);
 int run_doctor(Words words);
 
 // Runs `megalith words…`: finds the command, turns errors into a message on stderr and an exit code.

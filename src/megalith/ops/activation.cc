@@ -8,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/activation_internal.h"
+#include "megalith/ops/composite_internal.h"
 #include "megalith/ops/tensor_internal.h"
 
 namespace megalith::ops {
@@ -21,25 +22,6 @@ using torch::autograd::variable_list;
 void check_input(const char* name, const Tensor& x) {
   check(x.dim() >= 1 && x.is_floating_point(), "{} takes rows of floating-point numbers; it got {} of {}", name,
         shape_text(x), c10::toString(x.scalar_type()));
-}
-
-// Other devices: ATen's operations, which record their own history.
-Tensor activate_composite(const Tensor& x, Activation activation) {
-  switch (activation) {
-    case Activation::kSilu:
-      return at::silu(x);
-    case Activation::kGelu:
-      return at::gelu(x);
-    case Activation::kGeluTanh:
-      return at::gelu(x, "tanh");
-    case Activation::kQuickGelu:
-      return x * at::sigmoid(1.702 * x);
-    case Activation::kRelu:
-      return at::relu(x);
-    case Activation::kSquaredRelu:
-      break;
-  }
-  return at::relu(x).square();
 }
 
 ActivationRows rows_of(const Tensor& y, Activation activation) {
@@ -76,7 +58,7 @@ class GatedFunction : public torch::autograd::Function<GatedFunction> {
 
 // The bias as the kernels read it: acc [f].
 Tensor kernel_bias(const Tensor& bias, const Tensor& x) {
-  return bias.defined() ? bias.detach().to(acc_dtype(x)).contiguous() : Tensor();
+  return bias.defined() ? bias.to(acc_dtype(x)).contiguous() : Tensor();
 }
 const void* data_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 
@@ -117,14 +99,34 @@ class BiasFunction : public torch::autograd::Function<BiasFunction> {
 
 }  // namespace
 
+Tensor activate_composite(const Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return at::silu(x);
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kQuickGelu:
+      return x * at::sigmoid(1.702 * x);
+    case Activation::kRelu:
+      return at::relu(x);
+    case Activation::kSquaredRelu:
+      break;
+  }
+  return at::relu(x).square();
+}
+
+Tensor gated_composite(const Tensor& gate_up, Activation activation) {
+  const int64_t f = gate_up.size(-1) / 2;
+  return activate_composite(gate_up.narrow(-1, 0, f), activation) * gate_up.narrow(-1, f, f);
+}
+
 Tensor gated_activation(const Tensor& gate_up, Activation activation) {
   check_input("gated_activation", gate_up);
   check(gate_up.size(-1) % 2 == 0,
         "gated_activation takes gate and up side by side, an even number of columns; it got {}", shape_text(gate_up));
-  if (!gate_up.is_cpu()) {
-    const int64_t f = gate_up.size(-1) / 2;
-    return activate_composite(gate_up.narrow(-1, 0, f), activation) * gate_up.narrow(-1, f, f);
-  }
+  if (!gate_up.is_cpu()) return gated_composite(gate_up, activation);
   return needs_gradient({gate_up}) ? GatedFunction::apply(gate_up, activation) : gated_cpu(gate_up, activation);
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "megalith/ops/attention_block_internal.h"
 #include "megalith/ops/attention_flash_internal.h"
 #include "megalith/ops/cpu_math.h"
 #include "megalith/ops/small_gemm.h"
@@ -9,13 +10,12 @@ namespace megalith::ops {
 
 namespace {
 
-constexpr int64_t kQ = kFlashQueries;  // also the distance between rows of transposed scores
+using namespace flash;
+
 constexpr int64_t kForwardKeys = 256;  // keys whose scores are held at once
 constexpr int64_t kBackwardKeys = 256;
-constexpr float kNoScore = -1e30F;  // below every score, yet finite: differences stay numbers
 
-// ---- Kernels
-// ---------------------------------------------------------------------------------------------------------
+// ---- Kernels ----------------------------------------------------------------------------------------------------
 
 // rows x columns of any dtype -> fp32, columns padded with zeros to `padded`.
 template <typename T>
@@ -31,43 +31,6 @@ struct LoadRows {
         __builtin_prefetch(x + kAhead * distance + j);
       for (int64_t j = 0; j < columns; ++j) y[j] = to_acc(x[j]);
       for (int64_t j = columns; j < padded; ++j) y[j] = 0;
-    }
-  }
-};
-
-// [rows, distance] -> [columns, kQ]; rows and columns are multiples of 4.
-struct Transpose {
-  MEGALITH_ALWAYS_INLINE static void run(const float* from, int64_t distance, int64_t rows, int64_t columns,
-                                         float* to) {
-    using Four = float __attribute__((vector_size(16), aligned(4), may_alias));
-    for (int64_t i = 0; i < rows; i += 4) {
-      for (int64_t j = 0; j < columns; j += 4) {
-        const float* x = from + i * distance + j;
-        const Four r0 = *reinterpret_cast<const Four*>(x), r1 = *reinterpret_cast<const Four*>(x + distance);
-        const Four r2 = *reinterpret_cast<const Four*>(x + 2 * distance),
-                   r3 = *reinterpret_cast<const Four*>(x + 3 * distance);
-        const Four a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), b = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
-        const Four c = __builtin_shufflevector(r0, r1, 2, 6, 3, 7), d = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-        float* y = to + j * kQ + i;
-        *reinterpret_cast<Four*>(y) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-        *reinterpret_cast<Four*>(y + kQ) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-        *reinterpret_cast<Four*>(y + 2 * kQ) = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-        *reinterpret_cast<Four*>(y + 3 * kQ) = __builtin_shufflevector(c, d, 2, 3, 6, 7);
-      }
-    }
-  }
-};
-
-// to = from · factor[i], or · factor for all rows.
-template <typename T>
-struct StoreRows {
-  MEGALITH_ALWAYS_INLINE static void run(const float* from, int64_t padded, int64_t rows, int64_t columns, T* to,
-                                         int64_t distance, const float* factors, float factor) {
-    for (int64_t i = 0; i < rows; ++i) {
-      const float* MEGALITH_RESTRICT x = from + i * padded;
-      T* MEGALITH_RESTRICT y = to + i * distance;
-      const float f = factors != nullptr ? factors[i] : factor;
-      for (int64_t j = 0; j < columns; ++j) y[j] = from_acc<T>(x[j] * f);
     }
   }
 };
@@ -101,13 +64,6 @@ struct SoftmaxKeys {
   }
 };
 
-struct ScaleRows {
-  MEGALITH_ALWAYS_INLINE static void run(float* x, int64_t rows, int64_t columns, const float* factors) {
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < columns; ++j) x[i * columns + j] *= factors[i];
-  }
-};
-
 // Scores -> probabilities p, and their gradients dp -> p (dp - delta), both [rows, kQ]; hidden ones -> 0.
 struct SoftmaxBackward {
   MEGALITH_ALWAYS_INLINE static void run(float* scores, float* grads, int64_t rows, int64_t n, GemmBand band,
@@ -133,77 +89,12 @@ struct SoftmaxBackward {
   }
 };
 
-// delta[i] = Σ_j out[i, j] · grad_out[i, j]
-template <typename T>
-struct RowDots {
-  MEGALITH_ALWAYS_INLINE static void run(const T* a, int64_t a_distance, const float* b, int64_t b_distance,
-                                         int64_t rows, int64_t columns, float* dots) {
-    for (int64_t i = 0; i < rows; ++i) {
-      const T* MEGALITH_RESTRICT x = a + i * a_distance;
-      const float* MEGALITH_RESTRICT y = b + i * b_distance;
-      float dot = 0;
-#pragma omp simd reduction(+ : dot)
-      for (int64_t j = 0; j < columns; ++j) dot += to_acc(x[j]) * y[j];
-      dots[i] = dot;
-    }
-  }
-};
-
-// ---- Blocks
-// ----------------------------------------------------------------------------------------------------------
-
-// Hands out the scratch memory piece by piece, at cache lines.
-class Scratch {
- public:
-  explicit Scratch(float* begin) : next_(begin) {}
-  float* take(int64_t floats) {
-    float* piece = next_;
-    next_ += gemm_padded(floats);
-    return piece;
-  }
-
- private:
-  float* next_;
-};
-
-template <typename T>
-T* at(const FlashHeads<T>& heads, int64_t head, int64_t token) {
-  return heads.data + head * heads.head + token * heads.token;
-}
+// ---- Blocks ----------------------------------------------------------------------------------------------------
 
 // A matrix of fp32 rows, padded to a multiple of kGemmColumns.
 struct Rows {
   const float* data;
   int64_t distance;
-};
-
-// The queries [first, first + rows) of one head and the keys that some of them see.
-struct Block {
-  int64_t head;
-  int64_t first, rows;
-  int64_t padded;              // rows, padded
-  int64_t key_begin, key_end;  // keys in sight
-  int64_t offset;              // query i is token i + offset of the keys
-
-  Block(const FlashShape& s, int64_t index)
-      : head(index / s.blocks_per_head()),
-        first(index % s.blocks_per_head() * kQ),
-        rows(std::min(kQ, s.queries - first)),
-        padded(gemm_padded(rows)),
-        key_begin(s.window > 0 ? std::max<int64_t>(0, first + s.keys - s.queries - s.window + 1) : 0),
-        key_end(s.causal ? first + rows + s.keys - s.queries : s.keys),
-        offset(s.keys - s.queries) {}
-
-  // Rows: the keys from `key` on; columns: the queries that see them.
-  GemmBand keys_to_queries(const FlashShape& s, int64_t key) const {
-    const int64_t shift = key - first - offset;
-    return {s.causal ? shift : -GemmBand::kFar, s.window > 0 ? shift + s.window : GemmBand::kFar};
-  }
-  // Rows: queries; depth: the keys from `key` on that they see.
-  GemmBand queries_to_keys(const FlashShape& s, int64_t key) const {
-    const int64_t shift = key - first - offset;
-    return {s.window > 0 ? 1 - shift - s.window : -GemmBand::kFar, s.causal ? 1 - shift : GemmBand::kFar};
-  }
 };
 
 template <typename T>
@@ -218,12 +109,14 @@ template <typename T>
 Rows load_block(const FlashHeads<const T>& heads, const Block& b, int64_t columns, float* scratch, float* turned) {
   const Rows rows = load_rows(heads, b.head, b.first, b.rows, columns, scratch);
   std::fill_n(scratch + b.rows * rows.distance, (b.padded - b.rows) * rows.distance, 0.0F);
-  run_kernel<Transpose>(static_cast<const float*>(scratch), rows.distance, b.padded, rows.distance, turned);
+  run_kernel<Transpose>(static_cast<const float*>(scratch), rows.distance, b.padded, rows.distance, turned, kQ);
   return rows;
 }
 
 struct ForwardScratch {
   float *k, *v, *q, *q_turned, *scores, *out, *max, *sum, *decay;
+  int64_t floats;
+
   ForwardScratch(const FlashShape& s, float* memory) {
     Scratch scratch(memory);
     max = scratch.take(kQ);
@@ -235,6 +128,7 @@ struct ForwardScratch {
     scores = scratch.take(kForwardKeys * kQ);
     k = scratch.take(s.keys * gemm_padded(s.d));
     v = scratch.take(s.keys * gemm_padded(s.e));
+    floats = scratch.used();
   }
 };
 
@@ -287,6 +181,8 @@ void forward_block(const FlashForward<T>& call, const Block& b, const Rows& k, c
 struct BackwardScratch {
   float *k, *v, *grad_k, *grad_v, *q, *grad_out, *q_turned, *grad_out_turned, *scores, *grad_scores, *grad_q;
   float *log_sum_exp, *delta;
+  int64_t floats;
+
   BackwardScratch(const FlashShape& s, float* memory) {
     const int64_t d = gemm_padded(s.d), e = gemm_padded(s.e);
     Scratch scratch(memory);
@@ -303,6 +199,7 @@ struct BackwardScratch {
     v = scratch.take(s.keys * e);
     grad_k = scratch.take(s.keys * d);
     grad_v = scratch.take(s.keys * e);
+    floats = scratch.used();
   }
 };
 
@@ -314,8 +211,8 @@ void backward_block(const FlashBackward<T>& call, const Block& b, const Rows& k,
   const Rows q = load_block(call.q, b, s.d, w.q, w.q_turned);
   const Rows grad_out = load_block(call.grad_out, b, s.e, w.grad_out, w.grad_out_turned);
   std::fill_n(w.delta, kQ, 0.0F);
-  run_kernel<RowDots<T>>(at(call.out, b.head, b.first), call.out.token, grad_out.data, grad_out.distance, b.rows, s.e,
-                         w.delta);
+  run_kernel<RowDots<T>>(at(call.out, b.head, b.first), call.out.token, at(call.grad_out, b.head, b.first),
+                         call.grad_out.token, b.rows, s.e, w.delta);
   std::fill_n(w.log_sum_exp, kQ, -kNoScore);  // padding: probability 0
   for (int64_t i = 0; i < b.rows; ++i) w.log_sum_exp[i] = *at(call.log_sum_exp, b.head, b.first + i);
   for (int64_t key = b.key_begin; key < b.key_end; key += kBackwardKeys) {
@@ -388,31 +285,23 @@ void backward_block(const FlashBackward<T>& call, const Block& b, const Rows& k,
                            call.grad_q.token, static_cast<const float*>(nullptr), s.scale);
 }
 
-template <typename T>
-void store_grads(const float* grads, int64_t rows, int64_t columns, float factor, const FlashHeads<T>& to,
-                 const FlashHeads<float>& partial) {
-  const float* none = nullptr;
-  if (partial.data != nullptr)
-    run_kernel<StoreRows<float>>(grads, gemm_padded(columns), rows, columns, partial.data, partial.token, none, factor);
-  else
-    run_kernel<StoreRows<T>>(grads, gemm_padded(columns), rows, columns, to.data, to.token, none, factor);
-}
-
 }  // namespace
 
 int64_t flash_forward_scratch(const FlashShape& s) {
-  const int64_t d = gemm_padded(s.d), e = gemm_padded(s.e);
-  return 3 * kQ + kQ * (2 * d + e + kForwardKeys) + s.keys * (d + e);
+  const int64_t floats = ForwardScratch(s, nullptr).floats;
+  return flash_amx_usable(s) ? std::max(floats, flash_amx_scratch(s)) : floats;
 }
 
 int64_t flash_backward_scratch(const FlashShape& s) {
-  const int64_t d = gemm_padded(s.d), e = gemm_padded(s.e);
-  return 2 * kQ + kQ * (3 * d + 2 * e + 2 * kBackwardKeys) + 2 * s.keys * (d + e);
+  const int64_t floats = BackwardScratch(s, nullptr).floats;
+  return flash_amx_usable(s) ? std::max(floats, flash_amx_scratch(s)) : floats;
 }
 
 template <typename T>
 void flash_forward(const FlashForward<T>& call, int64_t begin, int64_t end, float* scratch) {
   const FlashShape& s = call.shape;
+  if constexpr (std::is_same_v<T, c10::BFloat16>)
+    if (flash_amx_usable(s)) return flash_forward_amx(call, begin, end, scratch);
   const ForwardScratch memory(s, scratch);
   const Rows k = load_rows(call.k, 0, 0, s.keys, s.d, memory.k);
   const Rows v = load_rows(call.v, 0, 0, s.keys, s.e, memory.v);
@@ -422,6 +311,8 @@ void flash_forward(const FlashForward<T>& call, int64_t begin, int64_t end, floa
 template <typename T>
 void flash_backward(const FlashBackward<T>& call, int64_t begin, int64_t end, float* scratch) {
   const FlashShape& s = call.shape;
+  if constexpr (std::is_same_v<T, c10::BFloat16>)
+    if (flash_amx_usable(s)) return flash_backward_amx(call, begin, end, scratch);
   const int64_t d = gemm_padded(s.d), e = gemm_padded(s.e);
   const BackwardScratch memory(s, scratch);
   const Rows k = load_rows(call.k, 0, 0, s.keys, s.d, memory.k);

@@ -7,6 +7,8 @@
 // Legend as in attention.h: n query heads, g key/value heads, d size of a query/key head, e size of a value head.
 #pragma once
 
+#include <c10/util/BFloat16.h>
+
 #include <cstdint>
 
 namespace megalith::ops {
@@ -60,10 +62,18 @@ struct FlashBackward {
 int64_t flash_forward_scratch(const FlashShape& shape);
 int64_t flash_backward_scratch(const FlashShape& shape);
 
-// The query blocks [begin, end) of shape.blocks(). T: float, BFloat16 or Half; arithmetic in fp32.
+// The query blocks [begin, end) of shape.blocks(). T: float, BFloat16 or Half; arithmetic in fp32, except for BFloat16
+// where flash_amx_usable.
 template <typename T>
 void flash_forward(const FlashForward<T>& call, int64_t begin, int64_t end, float* scratch);
 template <typename T>
 void flash_backward(const FlashBackward<T>& call, int64_t begin, int64_t end, float* scratch);
+
+// The same in bf16 on the processor's matrix registers (amx_gemm.h): probabilities and their gradients are rounded to
+// bf16 before they are multiplied, as flash attention on GPUs does; sums and softmax stay in fp32.
+bool flash_amx_usable(const FlashShape& shape);
+int64_t flash_amx_scratch(const FlashShape& shape);  // for either direction
+void flash_forward_amx(const FlashForward<c10::BFloat16>& call, int64_t begin, int64_t end, float* scratch);
+void flash_backward_amx(const FlashBackward<c10::BFloat16>& call, int64_t begin, int64_t end, float* scratch);
 
 }  // namespace megalith::ops

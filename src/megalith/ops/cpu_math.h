@@ -162,21 +162,6 @@ MEGALITH_ALWAYS_INLINE T sigmoid_fast(T x) {
   return T(1) / (T(1) + exp_fast(-x));
 }
 
-// tanh, at most 3 ulp off. After Cephes' tanhf.
-MEGALITH_ALWAYS_INLINE float tanh_fast(float x) {
-  const float a = std::fabs(x);
-  const float z = x * x;
-  float p = -5.70498872745e-3F;
-  p = p * z + 2.06390887954e-2F;
-  p = p * z - 5.37397155531e-2F;
-  p = p * z + 1.33314422036e-1F;
-  p = p * z - 3.33332819422e-1F;
-  const float near = x + x * (z * p);
-  const float far = std::copysign(1.0F - 2.0F / (exp_fast(2.0F * a) + 1.0F), x);
-  return a < 0.625F ? near : far;
-}
-MEGALITH_ALWAYS_INLINE double tanh_fast(double x) { return std::tanh(x); }
-
 // erf: a rational minimax approximation on [-4, 4] (the one of Eigen), ±1 outside.
 MEGALITH_ALWAYS_INLINE float erf_fast(float x) {
   x = x > 4.0F ? 4.0F : x;

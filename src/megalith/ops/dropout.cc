@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/composite_internal.h"
 #include "megalith/ops/dropout_internal.h"
 #include "megalith/ops/tensor_internal.h"
 
@@ -78,13 +79,12 @@ class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
   }
 };
 
-// Other devices: ATen's operations, which record their own history.
+}  // namespace
+
 Tensor dropout_composite(const Tensor& x, double p, const at::Generator& generator) {
   const Tensor kept = at::empty(x.sizes(), x.options().dtype(at::kBool)).bernoulli_(1 - p, generator);
   return at::where(kept, x * (1 / (1 - p)), at::zeros({}, x.options()));
 }
-
-}  // namespace
 
 Tensor dropout(const Tensor& x, double p, const at::Generator& generator) {
   check_arguments(x, p, generator);

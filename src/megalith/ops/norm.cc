@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/autograd_state.h"
+#include "megalith/ops/composite_internal.h"
 #include "megalith/ops/norm_internal.h"
 #include "megalith/ops/tensor_internal.h"
 
@@ -155,7 +156,7 @@ std::pair<Tensor, Tensor> with_residual(const Tensor& x, const Tensor& delta, co
 std::string shape_text(const Tensor& t) { return fmt::format("[{}]", fmt::join(t.sizes(), ", ")); }
 
 Tensor norm_multiplier(const Tensor& weight, bool zero_centered, at::ScalarType acc) {
-  const Tensor w = weight.detach().to(acc).contiguous();
+  const Tensor w = weight.to(acc).contiguous();
   return zero_centered ? w + 1 : w;
 }
 

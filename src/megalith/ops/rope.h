@@ -49,7 +49,9 @@ struct RopeAngles {
 };
 RopeAngles rope_angles(const RopeSettings& settings, const SequenceLayout& layout, at::Device device);
 
-// Rotates the first r channels of each head; the others pass: [t, n, d] -> [t, n, d].
+// Rotates the first r channels of each head; the others pass: [t, n, d] -> [t, n, d]. In fp32 whatever the dtype of x
+// (HF rounds cos and sin to it). Interleaved pairs stay where they were (HF's DeepSeek sorts them apart, in q and k
+// alike, which leaves q·k as it is).
 at::Tensor apply_rope(const at::Tensor& x, const RopeAngles& angles);
 
 // The sizes of a fused projection's row: n query heads, then g key heads, then g value heads, d channels each.

@@ -8,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/autograd_state.h"
+#include "megalith/ops/composite_internal.h"
 #include "megalith/ops/rope.h"
 #include "megalith/ops/rope_internal.h"
 #include "megalith/ops/tensor_internal.h"
@@ -45,25 +46,6 @@ HeadsOut heads_out(const Tensor& x) { return {x.mutable_data_ptr(), x.stride(0),
 
 HeadsShape shape_of(const Tensor& x) { return {x.scalar_type(), x.size(0), x.size(2)}; }
 
-// Other devices and norms without a kernel. x [t, n, d].
-Tensor rotate_composite(const Tensor& x, const RopeAngles& angles) {
-  if (!angles.defined()) return x;
-  const int64_t rotated = 2 * angles.cos.size(1);
-  const Tensor cos = angles.cos.unsqueeze(1);  // [t, 1, r/2]
-  const Tensor sin = angles.sin.unsqueeze(1);
-  const Tensor part = x.narrow(2, 0, rotated).to(acc_dtype(x));
-  Tensor turned;
-  if (angles.interleaved) {
-    const Tensor a = part.slice(2, 0, rotated, 2), b = part.slice(2, 1, rotated, 2);
-    turned = at::stack({a * cos - b * sin, b * cos + a * sin}, 3).flatten(2);
-  } else {
-    const Tensor a = part.narrow(2, 0, rotated / 2), b = part.narrow(2, rotated / 2, rotated / 2);
-    turned = at::cat({a * cos - b * sin, b * cos + a * sin}, 2);
-  }
-  turned = turned.to(x.scalar_type());
-  return rotated == x.size(2) ? turned : at::cat({turned, x.narrow(2, rotated, x.size(2) - rotated)}, 2);
-}
-
 Tensor rotate_cpu(const Tensor& x, const RopeAngles& angles, bool inverse) {
   const Tensor in = dense_last(x);
   Tensor out = at::empty(x.sizes(), x.options());
@@ -83,12 +65,28 @@ class RopeFunction : public torch::autograd::Function<RopeFunction> {
   }
 };
 
-// One part of a fused row: q, k or v. Views [t, heads, d] of qkv or of its gradient.
-Tensor part_of(const Tensor& qkv, const QkvHeads& heads, size_t which) {
-  const int64_t n = heads.query, g = heads.key_value, d = heads.head_dim;
-  const int64_t first = which == 0 ? 0 : which == 1 ? n : n + g;
-  const int64_t count = which == 0 ? n : g;
-  return qkv.narrow(1, first * d, count * d).unflatten(1, {count, d});
+// Where q (0), k (1) and v (2) stand in a fused row.
+struct Part {
+  int64_t first, heads;
+};
+Part part_of(const QkvHeads& heads, size_t which) {
+  const int64_t n = heads.query, g = heads.key_value;
+  return which == 0 ? Part{0, n} : Part{which == 1 ? n : n + g, g};
+}
+
+// A part of a tensor of fused rows whose columns are dense, without the cost of making a view.
+HeadsIn part_in(const Tensor& rows, const QkvHeads& heads, size_t which) {
+  const int64_t offset = part_of(heads, which).first * heads.head_dim * rows.element_size();
+  return {static_cast<const char*>(rows.const_data_ptr()) + offset, rows.stride(0), heads.head_dim};
+}
+HeadsOut part_out(const Tensor& rows, const QkvHeads& heads, size_t which) {
+  const int64_t offset = part_of(heads, which).first * heads.head_dim * rows.element_size();
+  return {static_cast<char*>(rows.mutable_data_ptr()) + offset, rows.stride(0), heads.head_dim};
+}
+Tensor part_view(const Tensor& rows, const QkvHeads& heads, size_t which) {
+  const Part part = part_of(heads, which);
+  return rows.narrow(1, part.first * heads.head_dim, part.heads * heads.head_dim)
+      .unflatten(1, {part.heads, heads.head_dim});
 }
 
 // The norm of each query or key head, as the kernels need it.
@@ -120,9 +118,9 @@ std::array<Tensor, 3> split_cpu(const SplitPlan& plan, const Tensor& qkv, const 
   std::array<Tensor, 2> multipliers;
   std::array<HeadGroup, 3> groups;
   for (size_t i = 0; i < 3; ++i) {
-    const Tensor part = part_of(in, plan.heads, i);
-    result[i] = at::empty(part.sizes(), plan.options);
-    groups[i] = {.in = heads_in(part), .out = heads_out(result[i]), .heads = part.size(1), .rotate = i < 2};
+    const int64_t count = part_of(plan.heads, i).heads;
+    result[i] = at::empty({plan.tokens, count, plan.heads.head_dim}, plan.options);
+    groups[i] = {.in = part_in(in, plan.heads, i), .out = heads_out(result[i]), .heads = count, .rotate = i < 2};
     if (!plan.norms[i].present) continue;
     multipliers[i] = norm_multiplier(weights[i], plan.norms[i].zero_centered, acc_dtype(in));
     groups[i].norm_weight = multipliers[i].const_data_ptr();
@@ -132,17 +130,17 @@ std::array<Tensor, 3> split_cpu(const SplitPlan& plan, const Tensor& qkv, const 
   return result;
 }
 
-// Gradient of a part with a norm, written into `grad_in` (a view of qkv's gradient); returns the weight's.
+// Gradient of a part with a norm, written into `grad` (that of qkv); returns the weight's.
 Tensor norm_part_backward(const SplitPlan& plan, size_t which, const Tensor& qkv, const Tensor& weight,
-                          const Tensor& grad_out, const Tensor& grad_in) {
-  const Tensor in = part_of(dense_last(qkv), plan.heads, which);
+                          const Tensor& grad_out, const Tensor& grad) {
+  const Tensor in = dense_last(qkv);
   const Tensor multiplier = norm_multiplier(weight, plan.norms[which].zero_centered, acc_dtype(qkv));
   Tensor grad_weight = at::empty_like(multiplier);
   map_heads_backward_cpu(plan.shape(), rotation_of(plan.angles, /*inverse=*/true),
-                         {.in = heads_in(in),
+                         {.in = part_in(in, plan.heads, which),
                           .grad_out = heads_in(grad_out),
-                          .grad_in = heads_out(grad_in),
-                          .heads = in.size(1),
+                          .grad_in = part_out(grad, plan.heads, which),
+                          .heads = grad_out.size(1),
                           .norm_weight = multiplier.const_data_ptr(),
                           .epsilon = plan.norms[which].epsilon,
                           .grad_weight = grad_weight.mutable_data_ptr()});
@@ -171,17 +169,18 @@ class SplitQkvFunction : public torch::autograd::Function<SplitQkvFunction> {
     variable_list dense;  // keeps copies alive until the kernel has run
     std::vector<HeadGroup> groups;
     for (size_t i = 0; i < 3; ++i) {
-      const Tensor part = part_of(grad, heads, i);
       if (!grads[i].defined()) {
-        part.zero_();
+        part_view(grad, heads, i).zero_();
         continue;
       }
       dense.push_back(dense_last(grads[i]));
       if (plan.norms[i].present)
-        result[1 + i] = norm_part_backward(plan, i, saved[0], saved[1 + i], dense.back(), part);
+        result[1 + i] = norm_part_backward(plan, i, saved[0], saved[1 + i], dense.back(), grad);
       else
-        groups.push_back(
-            {.in = heads_in(dense.back()), .out = heads_out(part), .heads = part.size(1), .rotate = i < 2});
+        groups.push_back({.in = heads_in(dense.back()),
+                          .out = part_out(grad, heads, i),
+                          .heads = dense.back().size(1),
+                          .rotate = i < 2});
     }
     map_heads_cpu(plan.shape(), rotation_of(plan.angles, /*inverse=*/true), groups);
     return result;
@@ -205,6 +204,24 @@ bool fusible(const NormWeights* norm) { return norm == nullptr || norm->kind == 
 
 }  // namespace
 
+Tensor rotate_composite(const Tensor& x, const RopeAngles& angles) {
+  if (!angles.defined()) return x;
+  const int64_t rotated = 2 * angles.cos.size(1);
+  const Tensor cos = angles.cos.unsqueeze(1);  // [t, 1, r/2]
+  const Tensor sin = angles.sin.unsqueeze(1);
+  const Tensor part = x.narrow(2, 0, rotated).to(acc_dtype(x));
+  Tensor turned;
+  if (angles.interleaved) {
+    const Tensor a = part.slice(2, 0, rotated, 2), b = part.slice(2, 1, rotated, 2);
+    turned = at::stack({a * cos - b * sin, b * cos + a * sin}, 3).flatten(2);
+  } else {
+    const Tensor a = part.narrow(2, 0, rotated / 2), b = part.narrow(2, rotated / 2, rotated / 2);
+    turned = at::cat({a * cos - b * sin, b * cos + a * sin}, 2);
+  }
+  turned = turned.to(x.scalar_type());
+  return rotated == x.size(2) ? turned : at::cat({turned, x.narrow(2, rotated, x.size(2) - rotated)}, 2);
+}
+
 Tensor apply_rope(const Tensor& x, const RopeAngles& angles) {
   check(x.dim() == 3 && x.is_floating_point(), "apply_rope takes heads [t, n, d]; it got {} of {}", shape_text(x),
         c10::toString(x.scalar_type()));
@@ -221,10 +238,10 @@ std::tuple<Tensor, Tensor, Tensor> split_qkv(const Tensor& qkv, const QkvHeads& 
   check_angles(angles, qkv.size(0), heads.head_dim);
   if (!qkv.is_cpu() || !fusible(q_norm) || !fusible(k_norm)) {
     const auto query_or_key = [&](size_t which, const NormWeights* weights) {
-      const Tensor part = part_of(qkv, heads, which);
+      const Tensor part = part_view(qkv, heads, which);
       return apply_rope(weights == nullptr ? part : norm(part, *weights), angles).contiguous();
     };
-    return {query_or_key(0, q_norm), query_or_key(1, k_norm), part_of(qkv, heads, 2).contiguous()};
+    return {query_or_key(0, q_norm), query_or_key(1, k_norm), part_view(qkv, heads, 2).contiguous()};
   }
   const SplitPlan plan{heads, angles, {head_norm(q_norm), head_norm(k_norm)}, qkv.size(0), qkv.options()};
   const std::array weights{q_norm == nullptr ? Tensor() : q_norm->weight,

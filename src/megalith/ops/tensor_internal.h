@@ -8,8 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "megalith/ops/norm.h"
-
 namespace megalith::ops {
 
 // What a kernel on x computes in: acc_t of cpu_math.h as a dtype.
@@ -38,8 +36,5 @@ std::string shape_text(const at::Tensor& t);
 
 // What a norm multiplies x̂ with: the weight, or 1 + weight; dtype acc [h], contiguous.
 at::Tensor norm_multiplier(const at::Tensor& weight, bool zero_centered, at::ScalarType acc);
-
-// The norm in ATen's operations, which record their own history: for devices and cases without a kernel.
-at::Tensor norm_composite(const at::Tensor& x, const NormWeights& weights);
 
 }  // namespace megalith::ops

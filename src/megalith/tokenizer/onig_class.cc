@@ -4,6 +4,9 @@
 #include <cctype>
 #include <utility>
 
+#include "megalith/base/text.h"
+#include "megalith/tokenizer/newer_characters_internal.h"
+
 namespace megalith::tokenizer {
 
 namespace {
@@ -24,8 +27,8 @@ constexpr std::string_view kNotHex = R"(\x{0}-\x{2f}\x{3a}-\x{40}\x{47}-\x{60}\x
 
 // Categories by their long names, and the POSIX names. Keys as loose_name gives them.
 constexpr std::array kNamed{Entry{"letter", "L"},
-                            Entry{"casedletter", "Lu}\\p{Ll}\\p{Lt"},
-                            Entry{"lc", "Lu}\\p{Ll}\\p{Lt"},
+                            Entry{"casedletter", "Lu Ll Lt"},
+                            Entry{"lc", "Lu Ll Lt"},
                             Entry{"uppercaseletter", "Lu"},
                             Entry{"lowercaseletter", "Ll"},
                             Entry{"titlecaseletter", "Lt"},
@@ -145,6 +148,25 @@ std::optional<std::string> category_name(std::string_view loose) {
   return result;
 }
 
+// Adds the newer characters of every category that the items name.
+std::string covered(std::string items, Coverage coverage) {
+  if (coverage == Coverage::kAsPcre2) return items;
+  std::string more;
+  for (size_t at = 0; (at = items.find("\\p{", at)) != std::string::npos;) {
+    const size_t end = items.find('}', at);
+    const std::string_view name = std::string_view(items).substr(at + 3, end - at - 3);
+    at = end;
+    if (name.size() <= 2) {
+      more += newer_items(name);
+    } else if (name == "Alphabetic") {
+      more += newer_items("L") + newer_items("Nl");
+    } else if (name == "sc:han") {
+      more += R"(\x{2b739}\x{2ebf0}-\x{2ee5d}\x{31350}-\x{323af})";
+    }
+  }
+  return items + more;
+}
+
 bool is_plain(const CharacterSetNode& node) { return node.nested.empty() && node.also.empty(); }
 
 std::string bracket(const std::string& items, bool negated) {
@@ -154,20 +176,20 @@ std::string bracket(const std::string& items, bool negated) {
 
 }  // namespace
 
-std::optional<CharacterItems> class_of_escape(char letter) {
+std::optional<CharacterItems> class_of_escape(char letter, Coverage coverage) {
   switch (letter) {
     case 's':
       return CharacterItems{std::string(kSpace)};
     case 'S':
       return CharacterItems{std::string(kNotSpace)};
     case 'd':
-      return CharacterItems{R"(\p{Nd})"};
+      return CharacterItems{covered(R"(\p{Nd})", coverage)};
     case 'D':
-      return CharacterItems{R"(\P{Nd})"};
+      return CharacterItems{covered(R"(\p{Nd})", coverage), true};
     case 'w':
-      return CharacterItems{std::string(kWord)};
+      return CharacterItems{covered(std::string(kWord), coverage)};
     case 'W':
-      return CharacterItems{std::string(kWord), true};
+      return CharacterItems{covered(std::string(kWord), coverage), true};
     case 'h':
       return CharacterItems{std::string(kHex)};
     case 'H':
@@ -177,7 +199,7 @@ std::optional<CharacterItems> class_of_escape(char letter) {
   }
 }
 
-CharacterItems class_of_property(std::string_view name) {
+CharacterItems class_of_property(std::string_view name, Coverage coverage) {
   CharacterItems result;
   if (name.starts_with('^')) {
     result.negated = true;
@@ -187,7 +209,7 @@ CharacterItems class_of_property(std::string_view name) {
   if (const auto written = find_in(kWritten, loose)) {
     result.items = *written;
   } else if (const auto known = find_in(kNamed, loose)) {
-    result.items = property_item(*known);
+    for (const std::string& part : split(*known, ' ')) result.items += property_item(part);
   } else if (const auto category = category_name(loose)) {
     result.items = property_item(*category);
   } else if (loose == "graph" || loose == "print") {
@@ -200,6 +222,7 @@ CharacterItems class_of_property(std::string_view name) {
     // PCRE2's bare script names mean the property Script_Extensions, Oniguruma's the property Script.
     result.items = property_item(binary ? loose : "sc:" + loose);
   }
+  result.items = covered(std::move(result.items), coverage);
   return result;
 }
 

@@ -15,7 +15,8 @@ bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
 
 class Translator {
  public:
-  Translator(std::string_view pattern, const std::string& where) : in_(pattern), where_(where) {}
+  Translator(std::string_view pattern, const std::string& where, Coverage coverage)
+      : in_(pattern), where_(where), coverage_(coverage) {}
 
   std::string run() {
     groups_.push_back({0, ""});
@@ -214,7 +215,7 @@ class Translator {
   void escape() {
     if (at_ + 1 == in_.size()) fail("it ends with a backslash");
     const char c = in_[at_ + 1];
-    if (const auto set = class_of_escape(c)) {
+    if (const auto set = class_of_escape(c, coverage_)) {
       at_ += 2;
       write_set(*set);
     } else if ((c == 'p' || c == 'P') && at_ + 2 < in_.size() && in_[at_ + 2] == '{') {
@@ -225,7 +226,7 @@ class Translator {
     } else if (c == 'O') {
       at_ += 2;
       out_ += "(?s:.)";
-    } else if (std::string_view("AzZGKRXN").find(c) != std::string_view::npos || (c >= '1' && c <= '9')) {
+    } else if (std::string_view("AzZGKRN").find(c) != std::string_view::npos || (c >= '1' && c <= '9')) {
       out_ += {'\\', c};
       at_ += 2;
       while (is_digit(c) && at_ < in_.size() && is_digit(in_[at_])) out_ += in_[at_++];
@@ -250,7 +251,7 @@ class Translator {
   }
 
   void word_boundary(bool negated) {
-    const std::string word = "[" + class_of_escape('w')->items + "]";
+    const std::string word = "[" + class_of_escape('w', coverage_)->items + "]";
     out_ += negated ? fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word)
                     : fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word);
   }
@@ -270,7 +271,7 @@ class Translator {
     const bool negated = in_[at_ + 1] == 'P';
     const size_t end = in_.find('}', at_);
     if (end == kNone) fail("the name of a property is not closed");
-    CharacterItems set = class_of_property(in_.substr(at_ + 3, end - at_ - 3));
+    CharacterItems set = class_of_property(in_.substr(at_ + 3, end - at_ - 3), coverage_);
     set.negated = set.negated != negated;
     at_ = end + 1;
     return set;
@@ -374,7 +375,9 @@ class Translator {
     if (take("[:")) {
       const size_t end = in_.find(":]", at_);
       if (end == kNone) fail("a bracket [: is not closed");
-      node.add(class_of_property(in_.substr(at_, end - at_)));
+      const std::string_view name = in_.substr(at_, end - at_);
+      // Within brackets, and only there, symbols are punctuation.
+      node.add(name == "punct" ? CharacterItems{R"(\p{P}\p{S})"} : class_of_property(name, coverage_));
       at_ = end + 2;
     } else if (take("[")) {
       node.nested.push_back(bracket(depth + 1));
@@ -394,7 +397,7 @@ class Translator {
     if (!next_is("\\") || at_ + 1 == in_.size()) return std::nullopt;
     const char c = in_[at_ + 1];
     if ((c == 'p' || c == 'P') && at_ + 2 < in_.size() && in_[at_ + 2] == '{') return property();
-    const auto set = class_of_escape(c);
+    const auto set = class_of_escape(c, coverage_);
     if (set) at_ += 2;
     return set;
   }
@@ -430,6 +433,7 @@ class Translator {
 
   std::string_view in_;
   const std::string& where_;
+  Coverage coverage_;
   size_t at_ = 0;
   std::string out_;
   size_t atom_ = kNone;  // where the thing in out_ starts that a quantifier would repeat
@@ -438,8 +442,8 @@ class Translator {
 
 }  // namespace
 
-std::string pcre2_from_oniguruma(std::string_view pattern, const std::string& where) {
-  return Translator(pattern, where).run();
+std::string pcre2_from_oniguruma(std::string_view pattern, const std::string& where, Coverage coverage) {
+  return Translator(pattern, where, coverage).run();
 }
 
 }  // namespace megalith::tokenizer

@@ -28,8 +28,8 @@ void Pieces::rewrite(std::string& text, std::vector<Span>& spans) {
 
 // ------------------------------------------------------------------------------------------------------------ matches
 
-Pattern::Search::Search(const Pattern& pattern) : pattern_(pattern) {
-  if (const auto* regex = std::get_if<Regex>(&pattern.kind_)) matcher_.emplace(*regex);
+Pattern::Search::Search(const Pattern& pattern, std::string_view whole) : pattern_(pattern) {
+  if (const auto* regex = std::get_if<Regex>(&pattern.kind_)) matcher_.emplace(*regex, whole);
 }
 
 void Pattern::Search::start(std::string_view text) {
@@ -56,8 +56,9 @@ std::optional<std::pair<size_t, size_t>> Pattern::Search::next() {
 }
 
 std::string replace_matches(std::string_view text, const Pattern& pattern, std::string_view content) {
+  if (text.empty()) return {};  // where even an expression that matches nothing is not looked for
   std::string result;
-  Pattern::Search search(pattern);
+  Pattern::Search search(pattern, text);
   search.start(text);
   size_t done = 0;
   while (const auto match = search.next()) {
@@ -131,7 +132,7 @@ void join_parts(const std::vector<Part>& parts, SplitBehavior behavior, std::vec
 }  // namespace
 
 void split_pieces(Pieces& pieces, const Pattern& pattern, SplitBehavior behavior, bool invert) {
-  Pattern::Search search(pattern);
+  Pattern::Search search(pattern, pieces.text());
   std::vector<Span> out;
   out.reserve(pieces.spans().size() + pieces.text().size() / 4);
   std::vector<Part> parts;

@@ -25,7 +25,8 @@ class Pattern {
   // Matches from left to right, in one text after another. For one thread; the Pattern outlives it.
   class Search {
    public:
-    explicit Search(const Pattern& pattern);
+    // `whole`: what the texts are parts of.
+    Search(const Pattern& pattern, std::string_view whole);
     void start(std::string_view text);
     std::optional<std::pair<size_t, size_t>> next();
 

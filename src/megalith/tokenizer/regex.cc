@@ -2,8 +2,10 @@
 #include <pcre2.h>
 
 #include <array>
+#include <cstdlib>
 
 #include "megalith/base/error.h"
+#include "megalith/tokenizer/newer_characters_internal.h"
 #include "megalith/tokenizer/pool_internal.h"
 #include "megalith/tokenizer/regex_internal.h"
 #include "megalith/tokenizer/utf8.h"
@@ -24,6 +26,15 @@ std::string message_of(int error) {
   std::array<PCRE2_UCHAR, 256> text{};
   pcre2_get_error_message(error, text.data(), text.size());
   return reinterpret_cast<const char*>(text.data());
+}
+
+constexpr int kNewestUnicode = 16;  // of newer_characters
+
+// The major version of Unicode that PCRE2 has.
+int unicode_version() {
+  std::array<char, 64> text{};
+  pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, text.data());
+  return std::atoi(text.data());
 }
 
 constexpr size_t kJitStackBytes = size_t{4} << 20;  // reserved, not touched, unless an expression needs it
@@ -62,45 +73,49 @@ struct Regex::Matcher::State {
 };
 
 struct Regex::Code {
+  Code(const std::string& pcre2_pattern, std::string_view written, const std::string& place);
+
   std::unique_ptr<pcre2_code, Freer<pcre2_code_free>> code;
   bool jit = false;
   std::string pattern;  // as written
   std::string where;
-  Pool<Matcher::State> states;
+  mutable Pool<Matcher::State> states;
 };
 
-Regex::Regex(std::string_view oniguruma_pattern, std::string where) {
-  const std::string pattern = pcre2_from_oniguruma(oniguruma_pattern, where);
+Regex::Code::Code(const std::string& pcre2_pattern, std::string_view written, const std::string& place)
+    : pattern(written), where(place) {
   const std::unique_ptr<pcre2_compile_context, Freer<pcre2_compile_context_free>> context(
       pcre2_compile_context_create(nullptr));
   check(context != nullptr, "PCRE2 could not make a context");
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  // ^ and $ always mean lines, and the group options i and x are set within the expression.
-  auto code = std::make_unique<Code>();
-  code->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
-                                 &error, &offset, context.get()));
-  check<DataError>(code->code != nullptr,
-                   "{}: the regular expression \"{}\" does not compile: {} (at byte {} of \"{}\")", where,
-                   oniguruma_pattern, message_of(error), offset, pattern);
-  code->jit = pcre2_jit_compile(code->code.get(), PCRE2_JIT_COMPLETE) == 0;
-  code->pattern = oniguruma_pattern;
-  code->where = std::move(where);
-  code_ = std::move(code);
+  // MULTILINE: ^ and $ always mean lines.
+  code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre2_pattern.data()), pcre2_pattern.size(),
+                           PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                           &error, &offset, context.get()));
+  check<DataError>(code != nullptr, "{}: the regular expression \"{}\" does not compile: {} (at byte {} of \"{}\")",
+                   where, pattern, message_of(error), offset, pcre2_pattern);
+  jit = pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE) == 0;
+}
+
+Regex::Regex(std::string_view oniguruma_pattern, const std::string& where) {
+  const std::string plain = pcre2_from_oniguruma(oniguruma_pattern, where, Coverage::kAsPcre2);
+  code_ = std::make_unique<Code>(plain, oniguruma_pattern, where);
+  if (unicode_version() >= kNewestUnicode) return;
+  const std::string full = pcre2_from_oniguruma(oniguruma_pattern, where, Coverage::kWithNewer);
+  if (full != plain) newer_ = std::make_unique<Code>(full, oniguruma_pattern, where);
 }
 
 Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
-Regex::Matcher::Matcher(const Regex& regex)
-    : regex_(regex), state_(regex.code_->states.take([&] {
-        return std::make_unique<State>(regex.code_->code.get(), regex.code_->jit);
-      })) {}
+Regex::Matcher::Matcher(const Regex& regex, std::string_view text)
+    : code_(regex.newer_ && has_newer_characters(text) ? *regex.newer_ : *regex.code_),
+      state_(code_.states.take([&] { return std::make_unique<State>(code_.code.get(), code_.jit); })) {}
 
-Regex::Matcher::~Matcher() { regex_.code_->states.give_back(std::move(state_)); }
+Regex::Matcher::~Matcher() { code_.states.give_back(std::move(state_)); }
 
 void Regex::Matcher::start(std::string_view subject) {
   state_->subject = subject;
@@ -120,7 +135,7 @@ std::optional<std::pair<size_t, size_t>> Regex::Matcher::next() {
         count >= 0,
         "{}: matching the regular expression \"{}\" with a text of {} bytes failed: {}. The expression needs "
         "too many steps for this text; split the text, or mend the expression.",
-        regex_.code_->where, regex_.code_->pattern, s.subject.size(), message_of(count));
+        code_.where, code_.pattern, s.subject.size(), message_of(count));
     const PCRE2_SIZE* found = pcre2_get_ovector_pointer(s.data.get());
     const size_t begin = found[0], end = found[1];
     if (begin == end && s.last_end == end) {

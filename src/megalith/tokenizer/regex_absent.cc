@@ -13,12 +13,12 @@ void require_regex(const std::string& file) {
       file));
 }
 
-Regex::Regex(std::string_view, std::string where) { require_regex(where); }
+Regex::Regex(std::string_view, const std::string& where) { require_regex(where); }
 Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
-Regex::Matcher::Matcher(const Regex& regex) : regex_(regex) {}
+Regex::Matcher::Matcher(const Regex& regex, std::string_view) : code_(*regex.code_) {}
 Regex::Matcher::~Matcher() = default;
 void Regex::Matcher::start(std::string_view) {}
 std::optional<std::pair<size_t, size_t>> Regex::Matcher::next() { return std::nullopt; }

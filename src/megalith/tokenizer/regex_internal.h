@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "megalith/tokenizer/onig_class_internal.h"
+
 namespace megalith::tokenizer {
 
 // Throws ConfigError, naming the library and `file`, when the build has no PCRE2.
@@ -17,14 +19,16 @@ void require_regex(const std::string& file);
 // ([a[bc]], [\p{L}&&[^\p{Han}]]), POSIX brackets, \uHHHH, \v, \O, {,n}, a quantified interval (x{1,3}+ is not
 // possessive there), (?m) for "dot matches newline". Throws DataError for what cannot be expressed, beginning with
 // `where`.
-std::string pcre2_from_oniguruma(std::string_view pattern, const std::string& where);
+std::string pcre2_from_oniguruma(std::string_view pattern, const std::string& where, Coverage coverage);
 
 // A compiled expression. Immutable: any number of threads may match with it, each through a Matcher of its own.
 class Regex {
+  struct Code;
+
  public:
   // `where` names the place of the expression (file and field) for error messages. Throws DataError when it does not
   // compile.
-  Regex(std::string_view oniguruma_pattern, std::string where);
+  Regex(std::string_view oniguruma_pattern, const std::string& where);
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
@@ -33,7 +37,8 @@ class Regex {
   // memory is borrowed from the Regex, so that making one costs little.
   class Matcher {
    public:
-    explicit Matcher(const Regex& regex);
+    // `text` is what the subjects are parts of.
+    Matcher(const Regex& regex, std::string_view text);
     ~Matcher();
     Matcher(const Matcher&) = delete;
     Matcher& operator=(const Matcher&) = delete;
@@ -45,17 +50,18 @@ class Regex {
     std::optional<std::pair<size_t, size_t>> next();
 
    private:
-    friend class Regex;
+    friend struct Code;
     struct State;
-    const Regex& regex_;
+    const Code& code_;
     std::unique_ptr<State> state_;
   };
 
   static constexpr unsigned kMatchLimit = 20'000'000;
 
  private:
-  struct Code;
   std::unique_ptr<Code> code_;
+  std::unique_ptr<Code>
+      newer_;  // for texts with characters that this PCRE2 does not know; null when it makes no difference
 };
 
 }  // namespace megalith::tokenizer

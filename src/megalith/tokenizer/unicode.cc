@@ -5,8 +5,10 @@
 #include <bitset>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "megalith/base/error.h"
+#include "megalith/tokenizer/newer_characters_internal.h"
 #include "megalith/tokenizer/unicode_internal.h"
 #include "megalith/tokenizer/utf8.h"
 
@@ -14,7 +16,21 @@ namespace megalith::tokenizer {
 
 namespace {
 
-utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
+// What utf8proc does not know yet is looked up in our own table.
+utf8proc_category_t category(char32_t c) {
+  const utf8proc_category_t found = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  const std::string_view newer = found == UTF8PROC_CATEGORY_CN ? newer_category(c) : std::string_view();
+  if (newer.empty()) return found;
+  constexpr std::pair<std::string_view, utf8proc_category_t> kNames[] = {
+      {"Lu", UTF8PROC_CATEGORY_LU}, {"Ll", UTF8PROC_CATEGORY_LL}, {"Lm", UTF8PROC_CATEGORY_LM},
+      {"Lo", UTF8PROC_CATEGORY_LO}, {"Mn", UTF8PROC_CATEGORY_MN}, {"Mc", UTF8PROC_CATEGORY_MC},
+      {"Nd", UTF8PROC_CATEGORY_ND}, {"No", UTF8PROC_CATEGORY_NO}, {"Po", UTF8PROC_CATEGORY_PO},
+      {"Pd", UTF8PROC_CATEGORY_PD}, {"Sm", UTF8PROC_CATEGORY_SM}, {"So", UTF8PROC_CATEGORY_SO},
+      {"Sk", UTF8PROC_CATEGORY_SK}, {"Sc", UTF8PROC_CATEGORY_SC}, {"Cf", UTF8PROC_CATEGORY_CF}};
+  for (const auto& [name, value] : kNames)
+    if (name == newer) return value;
+  return found;
+}
 
 bool category_within(char32_t c, utf8proc_category_t first, utf8proc_category_t last) {
   const utf8proc_category_t found = category(c);
@@ -107,10 +123,7 @@ bool is_word(char32_t c) {
 bool is_mark(char32_t c) { return category_within(c, UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_ME); }
 bool is_nonspacing_mark(char32_t c) { return category(c) == UTF8PROC_CATEGORY_MN; }
 
-bool is_other(char32_t c) {
-  const utf8proc_category_t found = category(c);
-  return found == UTF8PROC_CATEGORY_CN || found >= UTF8PROC_CATEGORY_CC;
-}
+bool is_other(char32_t c) { return category(c) >= UTF8PROC_CATEGORY_CC; }
 
 void append_lower(std::string& text, char32_t c) {
   if (c == 0x130) {

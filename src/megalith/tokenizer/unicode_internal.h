@@ -22,7 +22,7 @@ bool is_punctuation(char32_t c);      // P*, and the ASCII symbols
 bool is_word(char32_t c);             // \w of Unicode TR18: alphabetic, marks, Nd, Pc, join controls
 bool is_mark(char32_t c);             // M*
 bool is_nonspacing_mark(char32_t c);  // Mn
-bool is_other(char32_t c);            // C*: control, format, private use, not assigned
+bool is_other(char32_t c);            // Cc, Cf, Co: control, format, private use
 
 // The full lower case of c (one character becomes two: U+0130).
 void append_lower(std::string& text, char32_t c);

@@ -43,8 +43,8 @@ class Vocabulary {
   void grow(size_t slots);
   void insert(uint64_t hash, int32_t id);
 
-  std::string text_;            // all tokens, one behind the other
-  std::vector<Span> spans_;     // by id
+  std::string text_;         // all tokens, one behind the other
+  std::vector<Span> spans_;  // by id
   std::vector<Slot> slots_;  // open addressing by hash; a power of two, at most half full
   size_t count_ = 0;
 };

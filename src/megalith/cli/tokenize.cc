@@ -1,0 +1,152 @@
+// `megalith tokenize`: lines of text to lines of token ids, and back.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/cli/command.h"
+#include "megalith/cli/preview_internal.h"
+#include "megalith/config/parser.h"
+#include "megalith/tokenizer/tokenizer.h"
+
+namespace megalith::cli {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kUsage =
+    R"(megalith tokenize --tokenizer DIR < lines: text to token ids, one line at a time
+
+Each line of stdin is a JSON string ("Hello"), each line of stdout a JSON array of its ids ([9707]). DIR is a model folder
+with tokenizer.json, or vocab.json and merges.txt, or tokenizer.model.
+
+  --decode               the other way: arrays of ids to strings
+  --add_special_tokens   put the tokens around the ids that the tokenizer is made to add (BOS, for example)
+  --skip_special_tokens  with --decode: leave special tokens out of the text
+)";
+
+struct TokenizeFlags {
+  std::optional<std::string> tokenizer;
+  bool decode = false;
+  bool add_special_tokens = false;
+  bool skip_special_tokens = false;
+  bool help = false;
+
+  std::vector<config::CommandOption> options() {
+    return {{"tokenizer", "folder with the tokenizer's files", &tokenizer},
+            {"decode", "ids to text", &decode},
+            {"add_special_tokens", "add the tokenizer's own special tokens", &add_special_tokens},
+            {"skip_special_tokens", "leave special tokens out of decoded text", &skip_special_tokens},
+            {"help", "print this", &help}};
+  }
+
+  void check() const {
+    megalith::check<ConfigError>(tokenizer.has_value(),
+                                 "--tokenizer is missing: the folder of a model, with its tokenizer.json");
+    megalith::check<ConfigError>(!(decode && add_special_tokens),
+                                 "--add_special_tokens is for text to ids; leave it out with --decode");
+    megalith::check<ConfigError>(decode || !skip_special_tokens, "--skip_special_tokens needs --decode");
+  }
+};
+
+std::vector<int32_t> read_ids(const json& value, const tokenizer::Tokenizer& tokenizer) {
+  check<DataError>(value.is_array(), "{} is given; an array of token ids is expected", value.type_name());
+  std::vector<int32_t> ids;
+  for (const json& id : value) {
+    const bool known = id.is_number_integer() && id >= 0 && id < tokenizer.id_end() &&
+                       tokenizer.token_of(id.get<int32_t>()).has_value();
+    check<DataError>(known, "{} is no token id; they are whole numbers from 0 to {}", id.dump(),
+                     tokenizer.id_end() - 1);
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+// Lines of stdin. `before_wait` is called before every read, which may have to wait for more input.
+template <typename BeforeWait>
+class LineReader {
+ public:
+  explicit LineReader(BeforeWait before_wait) : before_wait_(std::move(before_wait)) {}
+
+  // The next line without its end; false at the end of the input.
+  bool next(std::string& line) {
+    line.clear();
+    for (;;) {
+      const std::string_view rest = std::string_view(buffer_.data(), filled_).substr(at_);
+      const size_t end = rest.find('\n');
+      line += rest.substr(0, end);
+      if (end != std::string_view::npos) {
+        at_ += end + 1;
+        return true;
+      }
+      if (!fill()) return !line.empty();
+    }
+  }
+
+ private:
+  bool fill() {
+    before_wait_();
+    ssize_t count = 0;
+    do count = ::read(STDIN_FILENO, buffer_.data(), buffer_.size());
+    while (count < 0 && errno == EINTR);
+    check<DataError>(count >= 0, "stdin cannot be read: {}", std::strerror(errno));
+    at_ = 0;
+    filled_ = static_cast<size_t>(count);
+    return count > 0;
+  }
+
+  BeforeWait before_wait_;
+  std::array<char, 1 << 16> buffer_{};
+  size_t at_ = 0, filled_ = 0;
+};
+
+// What one line becomes.
+std::string convert(const std::string& line, const tokenizer::Tokenizer& tokenizer, const TokenizeFlags& flags) {
+  const json value = json::parse(line);
+  if (flags.decode) {
+    const std::vector<int32_t> ids = read_ids(value, tokenizer);
+    return json(tokenizer.decode(ids, {.skip_special_tokens = flags.skip_special_tokens})).dump();
+  }
+  check<DataError>(value.is_string(), "{} is given; a string is expected", value.type_name());
+  const auto ids =
+      tokenizer.encode(value.get_ref<const std::string&>(), {.add_special_tokens = flags.add_special_tokens});
+  return fmt::format("[{}]", fmt::join(ids, ","));
+}
+
+}  // namespace
+
+int run_tokenize(Words words) {
+  TokenizeFlags flags;
+  const auto options = flags.options();
+  config::parse_arguments(config::Dialect::kTrain, words, options).report.check_not_refused();
+  if (flags.help) {
+    write_stdout(kUsage);
+    return kDone;
+  }
+  flags.check();
+  const auto tokenizer = tokenizer::Tokenizer::from_folder(*flags.tokenizer);
+  // Answers are written in blocks, but never held back while this waits: another program may wait for them.
+  std::string line, output;
+  const auto write = [&] {
+    write_stdout(output);
+    output.clear();
+  };
+  LineReader lines(write);
+  for (size_t number = 1; lines.next(line); ++number) {
+    try {
+      output += convert(line, tokenizer, flags) + "\n";
+    } catch (const std::exception& error) {
+      write();
+      throw DataError(fmt::format("line {}: {}", number, error.what()));
+    }
+  }
+  write();
+  return kDone;
+}
+
+}  // namespace megalith::cli

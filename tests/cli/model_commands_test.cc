@@ -1,0 +1,187 @@
+// convert, score and generate as a person meets them: processes, ranks, files.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/expect.h"
+#include "tests/support/golden.h"
+#include "tests/support/subprocess.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+ProcessResult megalith(std::vector<std::string> words, const std::map<std::string, std::string>& env = {}) {
+  words.insert(words.begin(), MEGALITH_PROGRAM);
+  return run_process(words, env);
+}
+
+void expect_refused(const ProcessResult& result, const std::string& part) {
+  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+  EXPECT_EQ(result.out, "");
+  expect_contains(result.err, part);
+}
+
+std::string golden(const std::string& name) { return (golden_dir() / "hf" / name).string(); }
+double golden_loss(const std::string& name) {
+  return golden_json("hf/" + name + "/golden.json").at("loss").get<double>();
+}
+
+std::string bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(ScoreCommand, OneRankAndTwoSayTheSame) {
+  const TempFolder temp;
+  const std::string input = golden("llama") + "/golden.safetensors";
+  for (const std::vector<std::string>& layout :
+       {std::vector<std::string>{}, {"--nproc", "2", "--tp", "2", "--sequence_parallel"}, {"--nproc", "2"}}) {
+    std::vector<std::string> words{
+        "score",  "--model",  golden("llama"), "--input", input, "--output", (temp / "out.safetensors").string(),
+        "--json", "--logits", "--use_cpu"};
+    words.insert(words.end(), layout.begin(), layout.end());
+    const auto result = megalith(words);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json line = json::parse(result.out);
+    EXPECT_NEAR(line.at("loss").get<double>(), golden_loss("llama"), 1e-4);
+    EXPECT_EQ(line.at("num_label_tokens").get<int>(), 43);
+    EXPECT_GT(fs::file_size(temp / "out.safetensors"), 2 * 32 * 512 * 4);
+  }
+}
+
+TEST(ScoreCommand, BadInputIsNamed) {
+  const TempFolder temp;
+  const std::string out = (temp / "out.safetensors").string();
+  expect_refused(megalith({"score"}), "--model");
+  expect_refused(megalith({"score", "--model", golden("llama")}), "--input");
+  expect_refused(megalith({"score", "--model", golden("llama"), "--input", "/nowhere.safetensors", "--output", out}),
+                 "/nowhere.safetensors");
+  expect_refused(megalith({"score", "--model", golden("llama"), "--input", golden("llama") + "/model.safetensors",
+                           "--output", out}),
+                 "input_ids");
+  expect_refused(megalith({"score", "--model", temp.path().string(), "--input", "x", "--output", out}), "config.json");
+  expect_refused(megalith({"score", "--model", "some-org/no-such-model", "--input", "x", "--output", out}),
+                 "hf download some-org/no-such-model");
+  expect_refused(megalith({"score", "--model", golden("llama"), "--input", golden("llama") + "/golden.safetensors",
+                           "--output", out, "--nproc", "3", "--tp", "3", "--use_cpu"}),
+                 "3");
+  EXPECT_FALSE(fs::exists(out));
+}
+
+// A tokenizer with letters, so that text goes in and comes out.
+void write_letters_tokenizer(const fs::path& folder) {
+  json vocab;
+  for (char c = 'a'; c <= 'z'; ++c) vocab[std::string(1, c)] = c - 'a';
+  for (int id = 26; id < 512; ++id) vocab["<" + std::to_string(id) + ">"] = id;
+  const json byte_level{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  std::ofstream(folder / "tokenizer.json")
+      << json{{"version", "1.0"},
+              {"added_tokens", json::array()},
+              {"normalizer", nullptr},
+              {"pre_tokenizer", byte_level},
+              {"post_processor", nullptr},
+              {"decoder", byte_level},
+              {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}}
+             .dump();
+}
+
+TEST(GenerateCommand, StreamsTextAndEveryLayoutAgrees) {
+  const TempFolder temp;
+  const fs::path model = temp / "model";
+  ASSERT_EQ(megalith({"convert", "--checkpoint_path", golden("llama"), "--output_path", model.string()}).exit_code, 0);
+  write_letters_tokenizer(model);
+  const std::vector<std::string> words{"generate", "--model",   model.string(),     "--prompt",
+                                       "hello",    "--use_cpu", "--max_new_tokens", "8"};
+  const auto one = megalith(words);
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_GT(one.out.size(), 8U);
+  auto more = words;
+  more.insert(more.end(), {"--nproc", "2", "--tp", "2"});
+  const auto two = megalith(more);
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_EQ(two.out, one.out);
+  more.push_back("--json");
+  const json line = json::parse(megalith(more).out);
+  EXPECT_EQ(line.at("prompt").get<std::string>(), "hello");
+  EXPECT_EQ(line.at("text").get<std::string>() + "\n", one.out);
+  EXPECT_EQ(line.at("ids").size(), 8U);
+}
+
+TEST(GenerateCommand, IdsNeedNoTokenizer) {
+  const auto result = megalith({"generate", "--model", golden("qwen3"), "--ids", "--prompt", "[5, 17, 3]", "--json",
+                                "--max_new_tokens", "4", "--use_cpu"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(json::parse(result.out).at("ids").size(), 4U);
+}
+
+TEST(GenerateCommand, BadInputIsNamed) {
+  const std::vector<std::string> base{"generate", "--model", golden("qwen3"), "--use_cpu"};
+  const auto with = [&base](std::vector<std::string> more) {
+    more.insert(more.begin(), base.begin(), base.end());
+    return megalith(more);
+  };
+  expect_refused(with({"--ids"}), "--prompt TEXT or --input FILE");
+  expect_refused(with({"--ids", "--prompt", "[1, \"a\"]"}), "array of token ids");
+  expect_refused(with({"--ids", "--prompt", "[1]", "--temperature", "-1"}), "temperature is -1");
+  expect_refused(with({"--ids", "--prompt", "[1]", "--top_p", "x"}), "--top_p = x");
+  expect_refused(with({"--ids", "--prompt", "[1]", "--pp", "2", "--nproc", "2"}), "tensor_model_parallel_size only");
+  expect_refused(with({"--prompt", "hello"}), "tokenizer");
+  expect_refused(with({"--ids", "--prompt", "[100000]"}), "token id 100000");
+}
+
+TEST(ConvertCommand, AnUnchangedCopyIsBitIdentical) {
+  const TempFolder temp;
+  const auto result =
+      megalith({"convert", "--checkpoint_path", golden("gpt2"), "--output_path", (temp / "copy").string(), "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(json::parse(result.out).at("files").get<int>(), 1);
+  EXPECT_EQ(bytes_of(temp / "copy/config.json").empty(), false);
+  // Once more: the same bytes again.
+  ASSERT_EQ(
+      megalith({"convert", "--checkpoint_path", (temp / "copy").string(), "--output_path", (temp / "again").string()})
+          .exit_code,
+      0);
+  EXPECT_EQ(bytes_of(temp / "copy/model.safetensors"), bytes_of(temp / "again/model.safetensors"));
+}
+
+TEST(ConvertCommand, DtypeShardsAndVocabulary) {
+  const TempFolder temp;
+  const auto result = megalith({"convert", "--checkpoint_path", golden("llama"), "--output_path",
+                                (temp / "new").string(), "--bf16", "--max_shard_size", "50KB", "--vocab_size", "520"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json config = json::parse(bytes_of(temp / "new/config.json"));
+  EXPECT_EQ(config.at("vocab_size").get<int>(), 520);
+  EXPECT_EQ(config.at("dtype").get<std::string>(), "bfloat16");
+  EXPECT_TRUE(fs::exists(temp / "new/model.safetensors.index.json"));
+  // Old tokens score as before, up to bf16 and the new columns.
+  const auto score =
+      megalith({"score", "--model", (temp / "new").string(), "--input", golden("llama") + "/golden.safetensors",
+                "--output", (temp / "out").string(), "--json", "--use_cpu"});
+  ASSERT_EQ(score.exit_code, 0) << score.err;
+  EXPECT_NEAR(json::parse(score.out).at("loss").get<double>(), golden_loss("llama"), 0.1);
+}
+
+TEST(ConvertCommand, BadInputIsNamedAndNothingIsLeft) {
+  const TempFolder temp;
+  const std::string out = (temp / "out").string();
+  expect_refused(megalith({"convert"}), "--checkpoint_path");
+  expect_refused(megalith({"convert", "--checkpoint_path", golden("llama"), "--output_path", out, "--bf16", "--fp16"}),
+                 "exclude each other");
+  expect_refused(
+      megalith({"convert", "--checkpoint_path", golden("llama"), "--output_path", out, "--max_shard_size", "5XB"}),
+      "max_shard_size");
+  expect_refused(megalith({"convert", "--checkpoint_path", golden("llama"), "--output_path", out, "--vocab_size", "3"}),
+                 "cannot shrink");
+  expect_refused(megalith({"convert", "--checkpoint_path", golden("llama"), "--output_path", golden("llama")}),
+                 "choose another folder");
+  EXPECT_TRUE(fs::is_empty(temp.path()));
+}
+
+}  // namespace
+}  // namespace megalith::testing
