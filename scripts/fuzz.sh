@@ -20,10 +20,14 @@ for name in "${names[@]}"; do
   found=$build_dir/corpus/$name
   mkdir -p "$found"
   echo "fuzz_$name: $seconds s"
-  if ! "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -dict="$root/fuzz/json.dict" -print_final_stats=1 \
-       -verbosity=1 -artifact_prefix="$build_dir/findings/$name-" "$found" "$root/fuzz/corpus/$name" >"$build_dir/$name.log" 2>&1; then
-    tail -n 60 "$build_dir/$name.log"
-    echo "fuzz_$name: a finding; the input is in ${build_dir#"$root"/}/findings" >&2
+  rc=0
+  "$program" -max_total_time="$seconds" -verbosity=0 -timeout=10 -rss_limit_mb=2048 -dict="$root/fuzz/json.dict" -print_final_stats=1 \
+    -artifact_prefix="$build_dir/findings/$name-" "$found" "$root/fuzz/corpus/$name" >"$build_dir/$name.log" 2>&1 || rc=$?
+  if [ $rc -ne 0 ]; then
+    tail -n 60 "$build_dir/$name.log" >&2
+    # libFuzzer's own code for a signal from outside.
+    [ $rc -ne 72 ] || { echo "fuzz_$name: interrupted" >&2; exit 1; }
+    echo "fuzz_$name: a finding; its input is in ${build_dir#"$root"/}/findings" >&2
     exit 1
   fi
   sed -n 's/^stat::number_of_executed_units: */  inputs tried: /p' "$build_dir/$name.log"

@@ -79,7 +79,7 @@ void write_letters_tokenizer(const fs::path& folder) {
   for (char c = 'a'; c <= 'z'; ++c) vocab[std::string(1, c)] = c - 'a';
   for (int id = 26; id < 512; ++id) vocab["<" + std::to_string(id) + ">"] = id;
   const json byte_level{
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
   std::ofstream(folder / "tokenizer.json")
       << json{{"version", "1.0"},
               {"added_tokens", json::array()},

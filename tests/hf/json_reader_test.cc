@@ -91,7 +91,7 @@ void expect_refused(const std::string& text, const std::string& reason) {
 }
 
 TEST(JsonReader, RefusesWhatIsNotStrictJson) {
-  expect_refused("", "unexpected end of input");
+  expect_refused("", "not valid JSON");
   expect_refused("{\"a\": 1", "line 1, column 8");
   expect_refused("{\"a\": 1,}", "not valid JSON");
   expect_refused("{\"a\": NaN}", "not valid JSON");

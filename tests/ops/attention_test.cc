@@ -224,8 +224,7 @@ TEST(Attention, NanComesOut) {
   }
 }
 
-// ---- Without autograd
-// ------------------------------------------------------------------------------------------------
+// ---- Without autograd ------------------------------------------------------------------------------------
 
 // Two halves of the keys, merged by their log-sum-exp, as ring attention does; then the gradients of the halves.
 TEST(Attention, PartsOfTheKeysMerge) {
@@ -286,8 +285,7 @@ TEST(Attention, NoTokens) {
   }
 }
 
-// ---- Dropout
-// ---------------------------------------------------------------------------------------------------------
+// ---- Dropout ---------------------------------------------------------------------------------------------
 
 AttentionOptions dropping(double p, uint64_t seed) {
   return {.causal = false, .dropout = p, .generator = at::detail::createCPUGenerator(seed)};
@@ -350,8 +348,7 @@ TEST(Attention, DropoutGradientIsThatOfItsMask) {
   }
 }
 
-// ---- Choice and refusals
-// ---------------------------------------------------------------------------------------------
+// ---- Choice and refusals ---------------------------------------------------------------------------------
 
 TEST(Attention, ChoosesAKernel) {
   const Tensor x = at::zeros({2, 1, 8});

@@ -146,8 +146,7 @@ TEST(CrossEntropy, BatchesWithoutLabelsAndWithoutTokens) {
   });
 }
 
-// ---- Consuming the logits
-// --------------------------------------------------------------------------------------------
+// ---- Consuming the logits --------------------------------------------------------------------------------
 
 TEST(CrossEntropy, BackwardOverwritesTheLogits) {
   run_ranks(1, [](const Rank& r) {
@@ -238,8 +237,7 @@ TEST(CrossEntropy, PartsWithoutAutograd) {
   });
 }
 
-// ---- Refusals
-// --------------------------------------------------------------------------------------------------------
+// ---- Refusals --------------------------------------------------------------------------------------------
 
 template <typename E>
 std::string refusal(const Tensor& logits, const Tensor& labels, const VocabRange& range, const comm::Group& tp,
@@ -280,8 +278,7 @@ TEST(CrossEntropy, NanComesOut) {
   });
 }
 
-// ---- Golden
-// ----------------------------------------------------------------------------------------------------------
+// ---- Golden ----------------------------------------------------------------------------------------------
 
 Tensor tensor_of(const json& nested, int64_t columns) {
   std::vector<float> values;

@@ -21,7 +21,7 @@ std::vector<std::string> tokenizer_names() {
   return names;
 }
 
-TemporaryFolder::TemporaryFolder(const std::map<std::string, std::string>& files) {
+TemporaryFolder::TemporaryFolder(const Files& files) {
   std::string name = (std::filesystem::temp_directory_path() / "megalith-test-XXXXXX").string();
   check(mkdtemp(name.data()) != nullptr, "{} cannot be made", name);
   path_ = name;

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace megalith::testing {
@@ -16,7 +16,8 @@ std::vector<std::string> tokenizer_names();
 // A new folder with these files (name to content), removed with this object.
 class TemporaryFolder {
  public:
-  explicit TemporaryFolder(const std::map<std::string, std::string>& files = {});
+  using Files = std::vector<std::pair<std::string, std::string>>;
+  explicit TemporaryFolder(const Files& files = {});
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;

@@ -1,6 +1,7 @@
 #include "megalith/nn/init.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <array>
 #include <cmath>

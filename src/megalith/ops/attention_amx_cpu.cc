@@ -6,6 +6,7 @@
 //   backward   Sᵀ = K Qᵀ        dPᵀ = V dOᵀ        dV = Pᵀ dO        dK = dSᵀ Q        dQᵀ = Kᵀ dSᵀ
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "megalith/ops/amx_gemm.h"
@@ -28,19 +29,18 @@ constexpr int64_t kProbabilityRow = kForwardKeys + 32;
 
 int64_t panels_of(int64_t keys) { return (keys + kPanel - 1) / kPanel; }
 
-// ---- Layouts
-// ---------------------------------------------------------------------------------------------------------
+// ---- Layouts ---------------------------------------------------------------------------------------------
 
 // Rows one behind the other, followed by zeros up to kPanel of them.
 struct CopyRows {
   MEGALITH_ALWAYS_INLINE static void run(const Bf16* from, int64_t distance, int64_t rows, int64_t columns, Bf16* to) {
     constexpr int64_t kAhead = 8;  // rows lie far apart: the hardware does not see the next one coming
     for (int64_t i = 0; i < rows; ++i) {
-      const Bf16* MEGALITH_RESTRICT x = from + i * distance;
+      const Bf16* x = from + i * distance;
       for (int64_t j = 0; j < columns; j += 32) __builtin_prefetch(x + kAhead * distance + j);
-      for (int64_t j = 0; j < columns; ++j) to[i * columns + j] = x[j];
+      std::memcpy(to + i * columns, x, static_cast<size_t>(columns) * sizeof(Bf16));
     }
-    for (int64_t j = rows * columns; j < kPanel * columns; ++j) to[j] = Bf16(0.0F);
+    std::memset(to + rows * columns, 0, static_cast<size_t>((kPanel - rows) * columns) * sizeof(Bf16));
   }
 };
 
@@ -75,8 +75,7 @@ struct SplitPairs {
   }
 };
 
-// ---- Softmax
-// ---------------------------------------------------------------------------------------------------------
+// ---- Softmax ---------------------------------------------------------------------------------------------
 
 // Scores [rows, kScoreRow] of `n` more keys (a multiple of 16), of which each row sees its band and none from `valid`
 // on. Updates the running maximum and sum of each row and gives probabilities relative to the maximum; decay: what
@@ -84,7 +83,7 @@ struct SplitPairs {
 struct SoftmaxRows {
   static constexpr int32_t kLanes = 16;
 
-  MEGALITH_ALWAYS_INLINE static void run(const float* scores, int64_t rows, int64_t n, int64_t valid, GemmBand band,
+  MEGALITH_ALWAYS_INLINE static void run(float* scores, int64_t rows, int64_t n, int64_t valid, GemmBand band,
                                          float scale, float* max, float* sum, float* decay, Bf16* probabilities) {
     for (int64_t i = 0; i < rows; ++i) {
       const auto first = static_cast<int32_t>(std::clamp<int64_t>(i + band.lo, 0, valid));
@@ -94,33 +93,29 @@ struct SoftmaxRows {
     }
   }
 
-  MEGALITH_ALWAYS_INLINE static void one_row(const float* MEGALITH_RESTRICT s, int32_t n, int32_t first, int32_t last,
+  // Hidden scores become -inf where they share a vector with seen ones; so the loops need no conditions.
+  MEGALITH_ALWAYS_INLINE static void one_row(float* MEGALITH_RESTRICT s, int32_t n, int32_t first, int32_t last,
                                              float scale, float& max, float& sum, float& decay,
                                              Bf16* MEGALITH_RESTRICT p) {
     const int32_t begin = first / kLanes * kLanes, end = (last + kLanes - 1) / kLanes * kLanes;
-    float maxima[kLanes], sums[kLanes];
-    for (int32_t l = 0; l < kLanes; ++l) maxima[l] = kNoScore;
-    for (int32_t j = begin; j < end; j += kLanes)
-      for (int32_t l = 0; l < kLanes; ++l) {
-        const float x = (j + l >= first) & (j + l < last) ? s[j + l] * scale : kNoScore;
-        maxima[l] = x > maxima[l] ? x : maxima[l];
-      }
+    for (int32_t j = begin; j < first; ++j) s[j] = -std::numeric_limits<float>::infinity();
+    for (int32_t j = last; j < end; ++j) s[j] = -std::numeric_limits<float>::infinity();
     const float before = max;
-    for (int32_t l = 0; l < kLanes; ++l) max = maxima[l] > max ? maxima[l] : max;
-    decay = exp_fast(before - max);
-    for (int32_t l = 0; l < kLanes; ++l) sums[l] = 0;
-    for (int32_t j = 0; j < begin; ++j) p[j] = Bf16(0.0F);
-    for (int32_t j = begin; j < end; j += kLanes)
-      for (int32_t l = 0; l < kLanes; ++l) {
-        const bool seen = (j + l >= first) & (j + l < last);
-        const float x = exp_fast(s[j + l] * scale - max);
-        const float y = seen ? x : 0.0F;
-        sums[l] += y;
-        p[j + l] = to_bfloat16(y);
-      }
-    for (int32_t j = end; j < n; ++j) p[j] = Bf16(0.0F);
-    sum *= decay;
-    for (int32_t l = 0; l < kLanes; ++l) sum += sums[l];
+    float largest = kNoScore, total = 0;
+#pragma omp simd reduction(max : largest)
+    for (int32_t j = begin; j < end; ++j) largest = s[j] > largest ? s[j] : largest;
+    const float now = largest * scale > before ? largest * scale : before;
+#pragma omp simd reduction(+ : total)
+    for (int32_t j = begin; j < end; ++j) {
+      s[j] = exp_fast(s[j] * scale - now);
+      total += s[j];
+    }
+    std::memset(p, 0, static_cast<size_t>(begin) * sizeof(Bf16));
+    for (int32_t j = begin; j < end; ++j) p[j] = to_bfloat16(s[j]);
+    std::memset(p + end, 0, static_cast<size_t>(n - end) * sizeof(Bf16));
+    max = now;
+    decay = exp_fast(before - now);
+    sum = sum * decay + total;
   }
 };
 
@@ -155,23 +150,14 @@ struct SoftmaxBackward {
         }
       Bf16* MEGALITH_RESTRICT p = out.probabilities + i * kQ;
       for (int64_t j = 0; j < n; ++j) p[j] = to_bfloat16(s[j]);
+      Bf16* MEGALITH_RESTRICT q = out.grad_scores + i * kQ;
+      for (int64_t j = 0; j < n; ++j) q[j] = to_bfloat16(g[j]);
     }
-    for (int64_t i = 0; i < kPanel / 2; ++i) {
-      const float* MEGALITH_RESTRICT g = grads + 2 * i * kQ;
-      Bf16* MEGALITH_RESTRICT rows = out.grad_scores + 2 * i * kQ;
-      Bf16Pair* MEGALITH_RESTRICT pairs = out.grad_score_pairs + i * kQ;
-      for (int64_t j = 0; j < n; ++j) {
-        const Bf16 low = to_bfloat16(g[j]), high = to_bfloat16(g[j + kQ]);
-        rows[j] = low;
-        rows[j + kQ] = high;
-        pairs[j] = static_cast<uint32_t>(low.x) | (static_cast<uint32_t>(high.x) << 16);
-      }
-    }
+    PairRows::run(out.grad_scores, kQ, out.grad_score_pairs);
   }
 };
 
-// ---- Forward
-// ---------------------------------------------------------------------------------------------------------
+// ---- Forward ---------------------------------------------------------------------------------------------
 
 struct ForwardScratch {
   Bf16 *rows, *probabilities;
@@ -228,8 +214,8 @@ void forward_block(const FlashForward<Bf16>& call, const Block& b, const Forward
                 .k = s.d,
                 .accumulate = false,
                 .columns = b.queries_to_keys(s, key + p)});
-    run_kernel<SoftmaxRows>(static_cast<const float*>(w.scores), b.rows, n, valid, b.queries_to_keys(s, key), s.scale,
-                            w.max, w.sum, w.decay, w.probabilities);
+    run_kernel<SoftmaxRows>(w.scores, b.rows, n, valid, b.queries_to_keys(s, key), s.scale, w.max, w.sum, w.decay,
+                            w.probabilities);
     const bool more = key > begin;
     if (more) run_kernel<ScaleRows>(w.out, b.rows, s.e, static_cast<const float*>(w.decay));
     amx_gemm({.a = w.probabilities,
@@ -252,8 +238,7 @@ void forward_block(const FlashForward<Bf16>& call, const Block& b, const Forward
                               call.out.token, static_cast<const float*>(w.sum), 1.0F);
 }
 
-// ---- Backward
-// --------------------------------------------------------------------------------------------------------
+// ---- Backward --------------------------------------------------------------------------------------------
 
 // A block's queries, or their gradients: turned [columns/2, kQ] and in pairs [kQ/2, columns].
 struct BlockOperand {
@@ -390,7 +375,10 @@ void backward_block(const FlashBackward<Bf16>& call, const Block& b, const Backw
 
 }  // namespace
 
-bool flash_amx_usable(const FlashShape& s) { return s.d % kAmxTile == 0 && s.e % kAmxTile == 0 && amx_available(); }
+// Half a panel of keys or less is mostly padding: the fp32 kernel is faster.
+bool flash_amx_usable(const FlashShape& s) {
+  return s.d % kAmxTile == 0 && s.e % kAmxTile == 0 && s.keys > kPanel / 2 && amx_available();
+}
 
 int64_t flash_amx_scratch(const FlashShape& s) {
   return std::max(ForwardScratch(s, nullptr).floats, BackwardScratch(s, nullptr).floats);

@@ -15,7 +15,7 @@ using namespace flash;
 constexpr int64_t kForwardKeys = 256;  // keys whose scores are held at once
 constexpr int64_t kBackwardKeys = 256;
 
-// ---- Kernels ----------------------------------------------------------------------------------------------------
+// ---- Kernels ---------------------------------------------------------------------------------------------
 
 // rows x columns of any dtype -> fp32, columns padded with zeros to `padded`.
 template <typename T>
@@ -48,7 +48,7 @@ struct SoftmaxKeys {
       const auto first = static_cast<int32_t>(std::clamp<int64_t>(i + band.lo, 0, n));
       const auto last = static_cast<int32_t>(std::clamp<int64_t>(i + band.hi, 0, n));
       if (first > 0 || last < n)
-        for (int32_t j = 0; j < n; ++j) s[j] = (j >= first) & (j < last) ? s[j] : kHidden;
+        for (int32_t j = 0; j < n; ++j) s[j] = ((j >= first) & (j < last)) ? s[j] : kHidden;
       for (int64_t j = 0; j < n; ++j) max[j] = s[j] * scale > max[j] ? s[j] * scale : max[j];
     }
     for (int64_t j = 0; j < n; ++j) decay[j] = exp_fast(decay[j] - max[j]);
@@ -89,7 +89,7 @@ struct SoftmaxBackward {
   }
 };
 
-// ---- Blocks ----------------------------------------------------------------------------------------------------
+// ---- Blocks ----------------------------------------------------------------------------------------------
 
 // A matrix of fp32 rows, padded to a multiple of kGemmColumns.
 struct Rows {

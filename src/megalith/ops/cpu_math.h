@@ -87,6 +87,7 @@ auto run_kernel(Args... args) {
 
 // What a kernel computes in: fp64 for fp64, fp32 for everything else.
 template <typename T>
+// NOLINTNEXTLINE(readability-identifier-naming): named like ATen's opmath_t, which it stands for.
 using acc_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 MEGALITH_ALWAYS_INLINE float to_acc(float x) { return x; }
@@ -151,7 +152,7 @@ MEGALITH_ALWAYS_INLINE float exp_fast(float x) {
   p = p * r + 5.0000001201e-1F;
   const float y = p * (r * r) + r + 1.0F;
   // 2^n as 2 · 2^(n-1), since 2^128 is infinite: n - 1 goes into the exponent's bits (bias 127), the rest falls out.
-  const float scale = std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + (126U << 23));
+  const auto scale = std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + (126U << 23));
   return (y + y) * scale;
 }
 MEGALITH_ALWAYS_INLINE double exp_fast(double x) { return std::exp(x); }

@@ -68,8 +68,7 @@ LogitRows rows_of(const at::Tensor& logits, const at::Tensor& labels, const Voca
           .ignore_index = options.ignore_index};
 }
 
-// ---- On other devices than the CPU: ATen's operations, some rows at a time
-// -------------------------------------------
+// ---- On other devices than the CPU: ATen's operations, some rows at a time -------------------------------
 
 constexpr int64_t kChunkElements = int64_t{1} << 26;
 
@@ -112,7 +111,7 @@ void grads_composite(const LogitRows& rows, const at::Tensor& logits, const at::
   }
 }
 
-// ----------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------
 
 // This rank's statistics (max, sum, target, total) -> those of the whole vocabulary. stats: [4, t], or [3, t] without
 // the total.

@@ -56,15 +56,15 @@ struct ForwardRows {
   MEGALITH_ALWAYS_INLINE static void scale(const T* MEGALITH_RESTRICT x, Acc mean, Acc rstd,
                                            const Acc* MEGALITH_RESTRICT weight, const Acc* MEGALITH_RESTRICT bias,
                                            T* MEGALITH_RESTRICT y, int64_t h) {
-    if (bias == nullptr) {
-#pragma omp simd
-      for (int64_t i = 0; i < h; ++i) {
-        const Acc normal = (to_acc(x[i]) - mean) * rstd;
-        y[i] = from_acc<T>((kRounded ? to_acc(from_acc<T>(normal)) : normal) * weight[i]);
-      }
-    } else {
+    if (bias != nullptr) {
 #pragma omp simd
       for (int64_t i = 0; i < h; ++i) y[i] = from_acc<T>((to_acc(x[i]) - mean) * rstd * weight[i] + bias[i]);
+      return;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < h; ++i) {
+      const Acc normal = (to_acc(x[i]) - mean) * rstd;
+      y[i] = from_acc<T>((kRounded ? to_acc(from_acc<T>(normal)) : normal) * weight[i]);
     }
   }
 

@@ -41,6 +41,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* norma
   std::ranges::sort(tokens_, {}, &AddedToken::id);
   for (const AddedToken& token : tokens_) {
     by_content_.emplace(token.content, by_content_.size());
+    if (token.single_word) require_unicode(where);
     forms_.push_back(token.content);
     if (token.normalized && normalizer) normalizer->apply(forms_.back());
   }

@@ -1,0 +1,148 @@
+// From arguments, as a user writes them, to a model.
+#include "megalith/model/auto_model.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "megalith/base/error.h"
+#include "megalith/config/parser.h"
+#include "megalith/layout/layer_split.h"
+#include "tests/model/layout_case.h"
+#include "tests/model/model_support.h"
+#include "tests/support/close.h"
+#include "tests/support/expect.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::testing {
+namespace {
+
+config::TrainingArguments arguments(const std::vector<std::string>& words) {
+  return config::parse_arguments(config::Dialect::kTrain, words).args;
+}
+
+model::ModelOptions options(const std::vector<std::string>& words) {
+  return model::ModelOptions::from(arguments(words), at::kCPU);
+}
+
+TEST(ModelOptions, FollowTheArguments) {
+  EXPECT_EQ(options({}).dtype, at::kFloat);
+  EXPECT_EQ(options({"--bf16"}).dtype, at::kBFloat16);
+  EXPECT_EQ(options({"--fp16"}).dtype, at::kHalf);
+  EXPECT_TRUE(options({"--tp", "2", "--sequence_parallel"}).sequence_parallel);
+  EXPECT_GT(options({"--cross_entropy_loss_fusion"}).loss_chunk, 0);
+  EXPECT_EQ(options({}).loss_chunk, 0);
+  EXPECT_EQ(options({"--make_vocab_size_divisible_by", "64"}).vocab_multiple, 64);
+}
+
+TEST(ModelOptions, RecomputeInEverySpelling) {
+  using Layers = model::RecomputePlan::Layers;
+  EXPECT_EQ(options({}).recompute.layers, Layers::kNone);
+  EXPECT_EQ(options({"--gradient_checkpointing"}).recompute.layers, Layers::kUniform);
+  const auto block =
+      options({"--recompute_granularity", "full", "--recompute_method", "block", "--recompute_num_layers", "3"});
+  EXPECT_EQ(block.recompute.layers, Layers::kBlock);
+  EXPECT_EQ(block.recompute.num_layers, 3);
+  EXPECT_TRUE(options({"--recompute_granularity", "selective"}).recompute.core_attention);
+  const auto chosen = options({"--recompute_granularity", "selective", "--recompute_modules", "mlp,layernorm"});
+  EXPECT_FALSE(chosen.recompute.core_attention);
+  EXPECT_TRUE(chosen.recompute.mlp);
+  EXPECT_TRUE(chosen.recompute.norms);
+}
+
+TEST(AutoModel, DropoutOfTheArgumentsWins) {
+  const auto in_files = model::read_model_config(golden_folder("gpt2"));
+  const auto changed =
+      model::with_arguments(in_files, arguments({"--hidden_dropout", "0.2", "--attention_dropout", "0.3"}));
+  EXPECT_EQ(changed.hidden_dropout, 0.2);
+  EXPECT_EQ(changed.embedding_dropout, 0.2);
+  EXPECT_EQ(changed.attention_dropout, 0.3);
+  EXPECT_EQ(model::with_arguments(in_files, arguments({})).hidden_dropout, in_files.hidden_dropout);
+}
+
+TEST(AutoModel, LoadsAPathAndAHubNameAlike) {
+  const TempFolder temp;
+  const auto snapshot = temp / "hub/models--org--tiny/snapshots/abc";
+  std::filesystem::create_directories(snapshot);
+  std::filesystem::create_directories(temp / "hub/models--org--tiny/refs");
+  std::ofstream(temp / "hub/models--org--tiny/refs/main") << "abc";
+  for (const char* file : {"config.json", "model.safetensors"})
+    std::filesystem::copy_file(golden_folder("qwen2") / file, snapshot / file);
+  const hf::HubEnvironment env{.home = temp.path(), .hf_hub_cache = temp / "hub", .modelscope_cache = {}};
+  run_ranks(2, [&](const Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 2, .tp = 2}));
+    const auto args = arguments({"--tp", "2"});
+    const auto by_path = model::AutoModel::from_pretrained(golden_folder("qwen2").string(), args, context, {}, env);
+    const auto by_name = model::AutoModel::from_pretrained("org/tiny", args, context, {}, env);
+    const auto a = by_path.parameters(), b = by_name.parameters();
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) expect_identical(a[i]->value, b[i]->value, a[i]->name);
+    try {
+      model::AutoModel::from_pretrained("org/other", args, context, {}, env);
+      ADD_FAILURE() << "a model that is not there was loaded";
+    } catch (const ConfigError& error) {
+      expect_contains(error.what(), "hf download org/other");
+    }
+  });
+}
+
+// Chunks of pipeline stages hold the layers that the split says, and together they are the whole model.
+TEST(VirtualModels, StagesAndVirtualStagesAreTheWholeModel) {
+  const auto config = model::read_model_config(golden_folder("qwen2"));  // tied embeddings, 4 layers
+  for (const auto& [pp, vpp] : {std::pair(2, 1), std::pair(4, 1), std::pair(2, 2)}) {
+    NamedTensors whole = whole_tensors(config);
+    run_ranks(pp, [&, pp = pp, vpp = vpp](const Rank& r) {
+      parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = pp, .pp = pp}));
+      config::PipelineConfig pipeline;
+      if (vpp > 1) pipeline.vpp = vpp;
+      const auto places = model::chunk_places(pipeline, config, context);
+      EXPECT_EQ(static_cast<int>(places.size()), vpp);
+      const model::VirtualModels models(config, {}, places, context);
+      model::load_weights(models, golden_folder("qwen2"), config, 1);
+      EXPECT_EQ(models[0].place().embedding, r.rank == 0);
+      EXPECT_EQ(models[models.size() - 1].place().head, r.rank == pp - 1);
+      if (r.rank == pp - 1) {
+        const nn::Parameter* head = models[models.size() - 1].head_weight();
+        ASSERT_NE(head, nullptr);
+        EXPECT_TRUE(head->shared_copy);
+      }
+      fill_in(whole, models, [](const nn::Parameter& p) { return p.value.detach(); });
+    });
+    const hf::WeightFiles files(golden_folder("qwen2"));
+    for (const auto& [name, tensor] : whole) expect_identical(tensor, files.tensor(name), name);
+  }
+}
+
+// What one stage computes the next goes on with: the same losses as the whole model.
+TEST(VirtualModels, ChunksInARowAreTheModel) {
+  const GoldenModel golden = read_golden_model("llama");
+  const auto config = model::read_model_config(golden.folder);
+  const auto worlds = comm::World::in_process(1);
+  parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
+  const model::VirtualModels chunks(config, {}, {{0, 1, true, false}, {1, 3, false, false}, {4, 0, false, true}},
+                                    context);
+  model::load_weights(chunks, golden.folder, config, 1);
+  const auto layout = ops::SequenceLayout::dense(golden.input_ids.size(0), golden.input_ids.size(1));
+  model::ModelInput input{.layout = layout,
+                          .ids = golden.input_ids.view({-1}),
+                          .targets = model::shift_labels(golden.labels.view({-1}), layout)};
+  for (const auto& chunk : chunks) input.hidden = chunk->forward(input);
+  expect_close(input.hidden.view_as(golden.token_losses), golden.token_losses, "token losses");
+}
+
+TEST(VirtualModels, ImpossibleSizesAreRefusedByName) {
+  const auto config = model::read_model_config(golden_folder("llama"));  // 8 heads, 4 kv heads
+  run_ranks(3, [&](const Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 3, .tp = 3}));
+    try {
+      const model::VirtualModels models(config, {}, {model::ChunkPlace::whole(config)}, context);
+      ADD_FAILURE() << "8 heads were split by 3";
+    } catch (const ConfigError& error) {
+      expect_contains(error.what(), "8 attention heads cannot be split over tensor_model_parallel_size 3");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace megalith::testing
