@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "bench/peer_process.h"
+#include "megalith/base/allocator.h"
 #include "megalith/base/error.h"
 #include "megalith/hf/json_reader.h"
 #include "megalith/model/families/family.h"
@@ -215,6 +216,7 @@ int main(int argc, char** argv) {
                                   {"llama", "d512", 512, 8, 8, 4, 2048, 1408, 8, 256},
                                   {"gpt2", "d256", 256, 4, 4, 4, 2048, 1024, 8, 256},
                                   {"gpt2", "d512", 512, 8, 8, 8, 2048, 2048, 8, 256}};
+  megalith::keep_freed_memory();  // as the program does
   at::set_num_threads(2);
   ::setenv("BENCH_THREADS", "2", 1);
   try {

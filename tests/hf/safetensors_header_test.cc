@@ -141,10 +141,10 @@ TEST(SafetensorsHeader, LargeHeadersTakeLinearTime) {
   for (int i = 0; i < 100'000; ++i)
     json += (i > 0 ? "," : "") +
             entry(fmt::format("model.layers.{}.mlp.weight", i), "BF16", "2,2", fmt::format("{},{}", 8 * i, 8 * i + 8));
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of this process: other work on the machine does not count
   EXPECT_EQ(parse(json + "}", 800'000).tensors.size(), 100'000U);
   // A fifth of a second; quadratic would take minutes.
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_LT(std::clock() - start, 30 * CLOCKS_PER_SEC);
 }
 
 }  // namespace

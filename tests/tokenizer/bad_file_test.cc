@@ -107,8 +107,8 @@ TEST(BadTokenizerJson, IdsAndMerges) {
   expect_refused(with("/model/vocab", {{"a", 0}, {"b", {1}}}), "model.vocab has an array for \"b\"");
   expect_refused(with("/model/merges", {"a b", "a x"}), "merge 1 (\"a\" and \"x\") names \"x\"");
   expect_refused(with("/model/merges", {"a b c"}), "model.merges[0] is \"a b c\"");
-  expect_refused(with("/model/merges", {{"a"}}), "model.merges[0] has 1 tokens");
-  expect_refused(with("/model/merges", {{"a", 1}}), "model.merges[0] has 1");
+  expect_refused(with("/model/merges", json::parse(R"([["a"]])")), "model.merges[0] has 1 tokens");
+  expect_refused(with("/model/merges", json::parse(R"([["a", 1]])")), "model.merges[0] has 1");
   expect_error(
       [] {
         Tokenizer::from_json(R"({"model": {"type": "BPE", "merges": [], "vocab": {"a": 0, "a": 1}}})", "some.json");
@@ -124,14 +124,17 @@ TEST(BadTokenizerJson, IdsAndMerges) {
 }
 
 TEST(BadTokenizerJson, Unigram) {
+  const json one = json::parse(R"([["a", -1.0]])");
   const auto unigram = [](const json& vocab, const json& unk) {
     return with("/model", {{"type", "Unigram"}, {"vocab", vocab}, {"unk_id", unk}});
   };
-  expect_refused(unigram({{"a", -1.0}, {"a", -2.0}}, nullptr), "model.vocab[1] is \"a\", which token 0 is already");
-  expect_refused(unigram({{"a", -1.0}}, 1), "model.unk_id is number 1");
-  expect_refused(unigram({{"a"}}, nullptr), "model.vocab[0] has 1 elements");
-  expect_refused(unigram({{"a", "b"}}, nullptr), "model.vocab[0][1] is string \"b\"; a number is expected");
-  const Tokenizer tokenizer = Tokenizer::from_json(unigram({{"a", -1.0}}, nullptr).dump(), "some.json");
+  expect_refused(unigram(json::parse(R"([["a", -1.0], ["a", -2.0]])"), nullptr),
+                 "model.vocab[1] is \"a\", which token 0 is already");
+  expect_refused(unigram(one, 1), "model.unk_id is number 1");
+  expect_refused(unigram(json::parse(R"([["a"]])"), nullptr), "model.vocab[0] has 1 elements");
+  expect_refused(unigram(json::parse(R"([["a", "b"]])"), nullptr),
+                 "model.vocab[0][1] is string \"b\"; a number is expected");
+  const Tokenizer tokenizer = Tokenizer::from_json(unigram(one, nullptr).dump(), "some.json");
   expect_error([&] { tokenizer.encode("ab"); }, "some.json: model: the text has \"b\"");
 }
 
@@ -143,7 +146,7 @@ TEST(BadTokenizerJson, PostProcessors) {
   };
   const json a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, s = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
   expect_refused(with_template({s, a}, json::object()), "is \"<s>\", which special_tokens does not have");
-  expect_refused(with_template({s}, {{"<s>", {{"ids", {0}}}}}), "post_processor.single has no");
+  expect_refused(with_template(json::array({s}), {{"<s>", {{"ids", {0}}}}}), "post_processor.single has no");
   expect_refused(with_template({a, a}, json::object()), "is a second sequence");
   expect_refused(with_template({s, a}, {{"<s>", {{"ids", {9}}}}}), "adds token 9, but the vocabulary ends at 2");
 }

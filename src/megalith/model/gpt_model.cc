@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/layout/vocab_split.h"
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/nn/attention/kv_cache.h"
 #include "megalith/nn/init.h"
@@ -14,15 +15,6 @@
 #include "megalith/ops/dropout.h"
 
 namespace megalith::model {
-
-namespace {
-
-nn::VocabSize padded_vocab(const ModelConfig& config, const ModelOptions& options, int tp) {
-  const int64_t multiple = options.vocab_multiple * tp;
-  return {config.vocab_size, (config.vocab_size + multiple - 1) / multiple * multiple};
-}
-
-}  // namespace
 
 at::Tensor shift_labels(const at::Tensor& labels, const ops::SequenceLayout& layout) {
   check(labels.dim() == 1 && labels.size(0) == layout.tokens(), "{} labels for {} tokens", labels.numel(),
@@ -40,7 +32,7 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
       place_(place),
       context_(context),
       tp_(model::tensor_parallel(options, context)),
-      vocab_(padded_vocab(config, options, tp_.size())),
+      vocab_{config.vocab_size, layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, tp_.size())},
       parameters_(options.dtype, options.device) {
   const nn::ParameterScope root(parameters_);
   const nn::Init init = nn::Init::normal(config.init_std);

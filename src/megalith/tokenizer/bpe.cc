@@ -30,7 +30,8 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::st
                      "{}: merge {} (\"{}\" and \"{}\") lacks the continuing_subword_prefix \"{}\"", where, rank, left,
                      right, options_.continuing_subword_prefix);
     whole.assign(left).append(right, prefix);
-    merges_.set(id_in(rank, left), id_in(rank, right), {static_cast<uint32_t>(rank), id_in(rank, whole)});
+    const int32_t left_id = id_in(rank, left), right_id = id_in(rank, right);
+    merges_.set(left_id, right_id, {static_cast<uint32_t>(rank), id_in(rank, whole)});
   }
   if (!options_.unk_token.empty()) {
     unk_id_ = vocabulary_.find(options_.unk_token);

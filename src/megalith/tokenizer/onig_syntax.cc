@@ -307,6 +307,7 @@ class Translator {
         return static_cast<unsigned char>(in_[at_++]) & 0x1F;
       case 'C':
       case 'M':
+      case 'X':
       case 'y':
       case 'Y':
         fail(fmt::format("\\{} is not supported", c));

@@ -66,6 +66,39 @@ void append_normalized(std::string& out, std::string_view text, int options) {
 
 using CharacterSet = std::bitset<kTableSize>;
 
+// tokenizers normalizes by Unicode 9.0: characters that are younger stay as they are and where they are. These are
+// those that newer tables would decompose, compose or move; all of newer_characters() come on top.
+constexpr std::pair<char32_t, char32_t> kYounger[] = {
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+    {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1AEB},   {0x1DF6, 0x1DFA},
+    {0x32FF, 0x32FF},   {0xA7F1, 0xA7F4},   {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x10781, 0x107BA},
+    {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFA, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85},
+    {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A}, {0x11930, 0x11930},
+    {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0}, {0x11A34, 0x11A34},
+    {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45}, {0x11D97, 0x11D97},
+    {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1}, {0x1E030, 0x1E06D}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136},
+    {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
+
+bool is_younger(char32_t c) {
+  const auto* found = std::ranges::lower_bound(kYounger, c, {}, &std::pair<char32_t, char32_t>::second);
+  return (found != std::end(kYounger) && found->first <= c) || !newer_category(c).empty();
+}
+
+// Normalizes what lies between younger characters.
+void append_around_younger(std::string& out, std::string_view text, int options) {
+  size_t begin = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = utf8_length(text[at]);
+    if (is_younger(code_point_at(text, at))) {
+      if (begin < at) append_normalized(out, text.substr(begin, at - begin), options);
+      out += text.substr(at, length);
+      begin = at + length;
+    }
+    at += length;
+  }
+  if (begin < text.size()) append_normalized(out, text.substr(begin), options);
+}
+
 // Characters before which text may be cut for this form, and which stay as they are when the next cut follows at once:
 // combining class 0, equal to their own normal form, and never a later part of a decomposition (such a part may combine
 // with what stands before it).
@@ -77,7 +110,7 @@ std::unique_ptr<const CharacterSet> stable_characters(NormalForm form) {
       static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (compat ? UTF8PROC_COMPAT : 0));
   for (size_t c = 0; c < kTableSize; ++c) {
     const auto code = static_cast<utf8proc_int32_t>(c);
-    if (utf8proc_get_property(code)->combining_class != 0) set->reset(c);
+    if (utf8proc_get_property(code)->combining_class != 0 || is_younger(static_cast<char32_t>(c))) set->reset(c);
     std::array<utf8proc_int32_t, 32> parts{};
     int boundary = 0;
     const utf8proc_ssize_t count = utf8proc_decompose_char(code, parts.data(), parts.size(), options, &boundary);
@@ -153,7 +186,7 @@ std::string normalize(NormalForm form, std::string_view text) {
     while (end < text.size() && !is_stable(end)) end += utf8_length(text[end]);
     const size_t begin = std::max(last_stable, copied);
     out += text.substr(copied, begin - copied);
-    append_normalized(out, text.substr(begin, end - begin), options_of(form));
+    append_around_younger(out, text.substr(begin, end - begin), options_of(form));
     copied = at = last_stable = end;
   }
   out += text.substr(copied);

@@ -2,9 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "megalith/base/error.h"
+#include "megalith/layout/vocab_split.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/ops/autograd_state.h"
 
@@ -80,15 +79,13 @@ void check_ids(const at::Tensor& ids, int64_t vocab) {
 }  // namespace
 
 ops::VocabRange vocab_range(const VocabSize& vocab, const TensorParallel& tp) {
-  const auto [first, count] = tp.share(vocab.padded);
-  return {std::min(first, vocab.size), std::min(first + count, vocab.size), vocab.size};
+  const auto ids = layout::valid_vocab_range(vocab.size, vocab.padded, tp.size(), tp.rank());
+  return {ids.begin, ids.end, vocab.size};
 }
 
 VocabParallelEmbedding::VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden,
                                                Init init, TensorParallel tp)
     : tp_(std::move(tp)), vocab_(vocab) {
-  check(vocab.padded % tp_.size() == 0, "the padded vocabulary {} is not a multiple of tp {}", vocab.padded,
-        tp_.size());
   const auto range = vocab_range(vocab, tp_);
   Parameter weight{.name = "weight", .init = init, .split_over_tp = tp_.size() > 1, .is_embedding_or_head = true};
   weight.parts.push_back({weight.name, {vocab.size, hidden}, {range.begin, 0}, {range.end - range.begin, hidden}, 0});

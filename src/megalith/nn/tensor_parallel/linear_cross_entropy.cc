@@ -29,7 +29,7 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
         state.tp.splits_tokens() ? all_gather_rows(hidden, state.tp.group, "loss input") : hidden;  // [t, h]
     const int64_t tokens = whole.size(0);
     at::Tensor losses = at::empty({tokens}, whole.options().dtype(at::kFloat));
-    at::Tensor log_sum_exp = at::empty_like(losses);
+    at::Tensor log_sum_exp = at::empty({tokens}, whole.options().dtype(at::kDouble));
     for (int64_t first = 0; first < tokens; first += state.chunk) {
       const int64_t count = std::min(state.chunk, tokens - first);
       const at::Tensor logits = whole.narrow(0, first, count).mm(weight.t());
