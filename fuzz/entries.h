@@ -13,4 +13,7 @@ void safetensors_header(std::string_view input);
 // A config.json.
 void json_config(std::string_view input);
 
+// A tokenizer.json, and what it makes of a few texts.
+void tokenizer_json(std::string_view input);
+
 }  // namespace megalith::fuzz

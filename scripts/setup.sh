@@ -82,6 +82,9 @@ missing_packages() {
   header_found spdlog/spdlog.h || echo libspdlog-dev
   header_found yaml-cpp/yaml.h || echo libyaml-cpp-dev
   header_found nlohmann/json.hpp || echo nlohmann-json3-dev
+  header_found pcre2.h || echo libpcre2-dev
+  header_found utf8proc.h || echo libutf8proc-dev
+  header_found sentencepiece_processor.h || echo libsentencepiece-dev
   header_found gtest/gtest.h || echo libgtest-dev
   header_found gmock/gmock.h || echo libgmock-dev
   if [ "$fetch" = yes ]; then

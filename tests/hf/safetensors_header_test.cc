@@ -1,6 +1,6 @@
 #include "megalith/hf/safetensors_header.h"
 
-#include <chrono>
+#include <ctime>
 
 #include "tests/hf/file_support.h"
 #include "tests/support/expect.h"
