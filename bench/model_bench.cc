@@ -1,7 +1,7 @@
 // Forward and backward of one layer and of small models, against the same in PyTorch: eager, compiled, bf16 variants.
 // One JSON line a case; ratios are of medians of interleaved runs. Needs a Python with torch 2.11 (MEGALITH_PYTHON).
 //
-//   model_bench [--rounds N] [--steps N] [--only llama-d256-fp32]
+//   model_bench [--rounds N] [--steps N] [--only llama-d256-fp32] [--alone 1]      alone: no peer, only our time
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -144,10 +144,15 @@ void write_checkpoint(const fs::path& folder, const Shape& shape) {
   model::save_pretrained(models, folder, {});
 }
 
-void run_case(const Shape& shape, bool bf16, bool layer, int rounds, int steps) {
+void run_case(const Shape& shape, bool bf16, bool layer, int rounds, int steps, bool alone) {
   const testing::TempFolder temp;
   const fs::path folder = temp / "model";
   write_checkpoint(folder, shape);
+  if (alone) {
+    OwnModel own(folder, shape, bf16 ? at::kBFloat16 : at::kFloat, layer);
+    fmt::print("{} ms\n", bench::median(time_steps(own, rounds * steps)));
+    return;
+  }
   std::vector<std::string> command{bench::peer_python(), PEER_SCRIPT, folder.string(), std::to_string(shape.batch),
                                    std::to_string(shape.tokens)};
   if (layer) command.push_back("--layer");
@@ -206,11 +211,13 @@ int main(int argc, char** argv) {
   using megalith::Shape;
   int rounds = 5, steps = 3;
   std::string only;
+  bool alone = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string word = argv[i];
     if (word == "--rounds") rounds = std::atoi(argv[i + 1]);
     if (word == "--steps") steps = std::atoi(argv[i + 1]);
     if (word == "--only") only = argv[i + 1];
+    if (word == "--alone") alone = std::string(argv[i + 1]) == "1";
   }
   const std::vector<Shape> shapes{{"llama", "d256", 256, 4, 4, 2, 2048, 704, 8, 256},
                                   {"llama", "d512", 512, 8, 8, 4, 2048, 1408, 8, 256},
@@ -226,7 +233,7 @@ int main(int argc, char** argv) {
           if (layer && shape.hidden != 512) continue;
           const std::string name = fmt::format("{}-{}-{}", shape.family, shape.name, bf16 ? "bf16" : "fp32");
           if (only.empty() || name.find(only) != std::string::npos)
-            megalith::run_case(shape, bf16, layer, rounds, steps);
+            megalith::run_case(shape, bf16, layer, rounds, steps, alone);
         }
   } catch (const std::exception& error) {
     fmt::print(stderr, "model_bench: {}\n", error.what());

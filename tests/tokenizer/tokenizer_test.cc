@@ -131,7 +131,8 @@ void compare_with_old_files(const std::string& name) {
                              folder.path() / "tokenizer_config.json");
   const Tokenizer expected = open(name), old = Tokenizer::from_folder(folder.path());
   EXPECT_EQ(old.vocab_size(), expected.vocab_size());
-  for (const json& text : testing::golden_json("hf/tokenizer/strings.json").at("strings"))
+  const json strings = testing::golden_json("hf/tokenizer/strings.json").at("strings");
+  for (const json& text : strings)
     EXPECT_EQ(old.encode(text.get<std::string>()), expected.encode(text.get<std::string>()))
         << name << ": " << text.dump();
 }

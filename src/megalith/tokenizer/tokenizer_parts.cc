@@ -38,8 +38,9 @@ void Tokenizer::Parts::add(AddedToken token, const std::string& where) {
     throw DataError(fmt::format("{}: the added token \"{}\" has id {}, which is the id of \"{}\" in the vocabulary",
                                 where, token.content, token.id, *other));
   const auto [taken, fresh] = by_id_.emplace(token.id, added.size());
-  check<DataError>(fresh, "{}: the added tokens \"{}\" and \"{}\" both have id {}", where, added[taken->second].content,
-                   token.content, token.id);
+  if (!fresh)
+    throw DataError(fmt::format("{}: the added tokens \"{}\" and \"{}\" both have id {}", where,
+                                added[taken->second].content, token.content, token.id));
   by_content_.emplace(token.content, added.size());
   last_id_ = std::max(last_id_, token.id);
   added.push_back(std::move(token));
