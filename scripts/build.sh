@@ -30,8 +30,9 @@ settings="${arguments[*]} torch=$(readlink -f "$deps/torch") cxx=$("$cxx" -dumpf
 if [ ! -e "$binary_dir/build.ninja" ] || [ "$(cat "$binary_dir/settings" 2>/dev/null)" != "$settings" ]; then
   fresh=()
   # A changed compiler or libtorch needs a new cache; a changed warning level does not.
-  if [ -e "$binary_dir/settings" ] &&
-     [ "$(sed 's/-DMEGALITH_WERROR=[A-Z]*//' "$binary_dir/settings")" != "$(sed 's/-DMEGALITH_WERROR=[A-Z]*//' <<<"$settings")" ]; then
+  # So does a tree that somebody configured by hand: another compiler would make CMake drop the preset's variables.
+  if [ -e "$binary_dir/CMakeCache.txt" ] &&
+     [ "$(sed 's/-DMEGALITH_WERROR=[A-Z]*//' "$binary_dir/settings" 2>/dev/null)" != "$(sed 's/-DMEGALITH_WERROR=[A-Z]*//' <<<"$settings")" ]; then
     fresh=(--fresh)
   fi
   (cd "$root" && cmake "${fresh[@]}" "${arguments[@]}")

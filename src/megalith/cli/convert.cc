@@ -99,7 +99,7 @@ int run_convert(Words words) {
             {"output_path", *target}, {"tensors", report.tensors}, {"bytes", report.bytes}, {"files", report.files}}
             .dump());
   } else {
-    log_info("{} tensors, {:.3f} GB in {} file{} in {}", report.tensors, static_cast<double>(report.bytes) / 1e9,
+    log_info("{} tensors, {:.1f} MB in {} file{} in {}", report.tensors, static_cast<double>(report.bytes) / 1e6,
              report.files, report.files == 1 ? "" : "s", *target);
   }
   return kDone;
