@@ -10,8 +10,8 @@
 //   MEGALITH_SOCKET_IFNAME network interface for Gloo (also GLOO_SOCKET_IFNAME)
 //   MEGALITH_LAUNCHER      set by `--nproc` for its ranks: the launcher serves the store and reports the first failure
 //
-// Variables of launchers (RANK, WORLD_SIZE, SLURM_*, OMPI_*) are read in comm/rendezvous.cc through these functions, and
-// those that say where downloaded models lie (HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME,
+// Variables of launchers (RANK, WORLD_SIZE, SLURM_*, OMPI_*) are read in comm/rendezvous.cc through these functions,
+// and those that say where downloaded models lie (HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME,
 // MODELSCOPE_CACHE) in hf/hub_cache.cc.
 #pragma once
 

@@ -145,7 +145,8 @@ class WordReader {
       **text = *value;
     } else if (auto* const* real = std::get_if<std::optional<double>*>(&option.target)) {
       **real = parse_double(*value);
-      if (!**real) problems_.push_back(fmt::format("{} = {}: expected {}", given, *value, type_hint(ValueType::kFloat)));
+      if (!**real)
+        problems_.push_back(fmt::format("{} = {}: expected {}", given, *value, type_hint(ValueType::kFloat)));
     } else if (const auto number = parse_int(*value)) {
       *std::get<std::optional<int64_t>*>(option.target) = number;
     } else {

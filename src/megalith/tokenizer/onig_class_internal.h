@@ -22,8 +22,8 @@ enum class Coverage { kAsPcre2, kWithNewer };
 // property White_Space, \w has marks and connecting punctuation, \h are hexadecimal digits.
 std::optional<CharacterItems> class_of_escape(char letter, Coverage coverage);
 
-// \p{name}, [:name:]. Case, blanks, hyphens and underscores do not matter. A name that is no category and no property is
-// taken for a script, and PCRE2 will say if it is none.
+// \p{name}, [:name:]. Case, blanks, hyphens and underscores do not matter. A name that is no category and no property
+// is taken for a script, and PCRE2 will say if it is none.
 CharacterItems class_of_property(std::string_view name, Coverage coverage);
 
 // A bracket class: the union of `items` and of `nested`, or its complement; `also` are sets that it is intersected with
