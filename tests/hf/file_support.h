@@ -12,30 +12,11 @@
 #include <string>
 
 #include "megalith/base/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace megalith::hf {
 
-// An empty folder of its own for each test, removed at its end.
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "megalith-hf-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw InternalError("no temporary folder");
-    path_ = name;
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
+using testing::TempFolder;
 
 inline std::filesystem::path put_file(const std::filesystem::path& path, const std::string& bytes) {
   std::filesystem::create_directories(path.parent_path());

@@ -8,23 +8,18 @@
 
 #include "megalith/model/families/family.h"
 #include "tests/model/layout_case.h"
+#include "tests/model/model_support.h"
 #include "tests/support/close.h"
 #include "tests/support/golden_model.h"
 
 namespace megalith::testing {
 namespace {
 
-bool supported(const std::string& type) {
-  for (const model::Family& family : model::families())
-    if (family.model_type == type) return true;
-  return false;
-}
-
 class GoldenHf : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     const std::string type = golden_model_type(GetParam());
-    if (!supported(type)) GTEST_SKIP() << GetParam() << ": model type " << type << " is not supported";
+    if (!model_type_supported(type)) GTEST_SKIP() << GetParam() << ": model type " << type << " is not supported";
     golden_ = read_golden_model(GetParam());
     logits_noise_ = golden_.json.at("noise").at("logits_eager_vs_sdpa").get<double>();
   }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
-#include "megalith/base/text.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
 

@@ -2,9 +2,10 @@
 
 #include <ATen/ATen.h>
 
-#include <fstream>
+#include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/hf/file_io.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_writer.h"
@@ -89,10 +90,7 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   }
   writer.sync();
   writer.write_index();
-  std::ofstream json(staged.path() / "config.json", std::ios::binary);
-  json << config_json(config, options.dtype.value_or(config.dtype));
-  json.close();
-  check<DataError>(json.good(), "cannot write {}", (staged.path() / "config.json").string());
+  hf::write_text_file(staged.path() / "config.json", config_json(config, options.dtype.value_or(config.dtype)));
   copy_assets(source, staged.path(), config);
   staged.commit();
   return {static_cast<int64_t>(specs.size()), writer.total_bytes(), static_cast<int64_t>(writer.file_names().size())};

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/hf/file_io.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_files.h"
@@ -60,13 +60,6 @@ std::string torch_name(at::ScalarType dtype) {
   }
 }
 
-void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.flush();
-  check<DataError>(out.good(), "cannot write {}", path.string());
-}
-
 }  // namespace
 
 at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::IntArrayRef global_shape, int64_t first,
@@ -87,13 +80,10 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
   mapping.check_files(files);
   for (const nn::Parameter* parameter : models.parameters()) {
     if (parameter->value.is_meta()) continue;
-    // What no part covers is padding.
-    if (parameter->split_over_tp || models.config().vocab_size != parameter->value.size(0)) {
-      int64_t held = 0;
-      for (const auto& part : parameter->sharded()) held += part.local.numel();
-      if (held < parameter->value.numel()) parameter->value.zero_();
-    }
     std::vector<parallel::ShardedTensor> parts = parameter->sharded();
+    int64_t held = 0;
+    for (const auto& part : parts) held += part.local.numel();
+    if (held < parameter->value.numel()) parameter->value.zero_();  // what no part covers is padding
     for (auto& part : parts)
       if (has_vocabulary_rows(part.name)) part = old_rows(part, old_vocab);
     mapping.read(files, parts);
@@ -144,7 +134,7 @@ void copy_assets(const fs::path& from, const fs::path& to, const ModelConfig& co
     if (config.source->contains(key) && !config.source->at(key).is_null()) generation[key] = config.source->at(key);
   if (config.source->contains("transformers_version"))
     generation["transformers_version"] = config.source->at("transformers_version");
-  write_text(to / "generation_config.json", generation.dump(2) + "\n");
+  hf::write_text_file(to / "generation_config.json", generation.dump(2) + "\n");
 }
 
 void save_pretrained(const VirtualModels& models, const fs::path& folder, const ExportOptions& options) {
@@ -162,7 +152,7 @@ void save_pretrained(const VirtualModels& models, const fs::path& folder, const 
   hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = options.max_shard_bytes});
   if (first) {
     writer.create_files();
-    write_text(staged.path() / "config.json", config_json(config, dtype));
+    hf::write_text_file(staged.path() / "config.json", config_json(config, dtype));
     copy_assets(options.assets, staged.path(), config);
   }
   everyone.barrier("export: files made");

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
-
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/ops/dropout.h"
