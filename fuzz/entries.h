@@ -1,6 +1,6 @@
 // What the fuzzers call. Each takes any bytes and returns: DataError is the answer to bad input, and anything else that
-// is thrown, or a broken promise of the code under test (InternalError), is a finding. The tests of `hf` run them, too,
-// over the corpus and over mutations of it.
+// is thrown, or a broken promise of the code under test (InternalError), is a finding. The tests run them, too, over
+// the corpus and over mutations of it (tests/support/fuzz_corpus.h).
 #pragma once
 
 #include <string_view>
@@ -12,6 +12,9 @@ void safetensors_header(std::string_view input);
 
 // A config.json.
 void json_config(std::string_view input);
+
+// A config.json as the model families read it.
+void model_config(std::string_view input);
 
 // A tokenizer.json, and what it makes of a few texts.
 void tokenizer_json(std::string_view input);

@@ -5,9 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "fuzz/entries.h"
 #include "megalith/base/error.h"
 #include "tests/model/model_support.h"
 #include "tests/support/expect.h"
+#include "tests/support/fuzz_corpus.h"
 
 namespace megalith::testing {
 namespace {
@@ -111,6 +113,8 @@ TEST(Family, ForeignKeysSurviveAnExport) {
   const auto again = json::parse(model::config_json(read(config), at::kFloat));
   EXPECT_EQ(again, config);
 }
+
+TEST(Family, AnyBytesAreReadOrRefused) { run_fuzz_entry("model_config", fuzz::model_config); }
 
 }  // namespace
 }  // namespace megalith::testing

@@ -9,6 +9,7 @@
 #include "megalith/ops/composite_internal.h"
 #include "tests/ops/compare.h"
 #include "tests/support/expect.h"
+#include "tests/support/memory_meter.h"
 
 namespace megalith::ops {
 namespace {
@@ -127,6 +128,27 @@ TEST(ActivationEdges, NothingIsRecordedWithoutGradients) {
   const Tensor y = gated_activation(x, Activation::kSilu);
   EXPECT_FALSE(y.requires_grad());
   EXPECT_TRUE(y.equal(recorded));
+}
+
+// Backward writes over the gradient that arrives when nobody else holds it: the widest tensor of an MLP is not there
+// twice.
+TEST(ActivationMemory, GradientsAreWrittenOverTheIncomingOnes) {
+  const Tensor x = random_tensor({64, 32}).to(at::kFloat).requires_grad_();
+  const int64_t bytes = static_cast<int64_t>(x.nbytes());
+  const Tensor y = bias_activation(x, {}, Activation::kGelu);
+  const Tensor loss = (y * 2).sum();
+  const testing::MemoryMeter meter;
+  loss.backward();
+  EXPECT_LT(meter.peak(), 2 * bytes);
+}
+
+TEST(ActivationMemory, AGradientThatTheCallerHoldsStaysAsItIs) {
+  const Tensor x = random_tensor({64, 32}).to(at::kFloat).requires_grad_(), given = at::ones({64, 32});
+  const Tensor whole = at::ones({128, 32});
+  bias_activation(x, {}, Activation::kGelu).backward(given);
+  EXPECT_TRUE(given.equal(at::ones({64, 32})));
+  bias_activation(x, {}, Activation::kGelu).backward(whole.narrow(0, 0, 64));
+  EXPECT_TRUE(whole.equal(at::ones({128, 32})));
 }
 
 TEST(ActivationThreads, BiasGradientDoesNotDependOnTiming) {

@@ -36,6 +36,11 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
       parameters_(options.dtype, options.device) {
   const nn::ParameterScope root(parameters_);
   const nn::Init init = nn::Init::normal(config.init_std);
+  size_t listed = 0;
+  const auto end_part = [this, &listed] {
+    auto& part = parts_.emplace_back();
+    for (; listed < parameters_.all().size(); ++listed) part.push_back(parameters_.all()[listed].get());
+  };
   if (place.embedding) {
     embedding_.emplace(root.child("embedding"), vocab_, config.hidden_size, init, tp_);
     if (config.learned_positions)
@@ -46,11 +51,14 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
                               .replica = tp_.rank()},
                              {config.max_positions, config.hidden_size});
   }
+  end_part();
   for (int64_t i = 0; i < place.num_layers; ++i) {
     const int64_t layer = place.first_layer + i;
     layers_.push_back(std::make_unique<TransformerBlock>(root.child("layers").child(std::to_string(layer)), config,
                                                          options, layer, i, context));
+    end_part();
   }
+  if (config.tied_embeddings && embedding_ && !place.head) embedding_->weight().tied_over_stages = true;
   if (!place.head) return;
   final_norm_.emplace(root.child("final_norm"), norm_shape(config), tp_.splits_tokens(), tp_.rank());
   if (config.tied_embeddings && embedding_) {
@@ -59,12 +67,15 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
     const nn::VocabParallelEmbedding copy(root.child("embedding"), vocab_, config.hidden_size, init, tp_);
     head_weight_ = &copy.weight();
     head_weight_->shared_copy = true;
+    head_weight_->tied_over_stages = true;
   } else {
     const nn::ColumnParallelLinear linear(root, "head", config.hidden_size, {{"head", vocab_.size, vocab_.padded}},
                                           false, init, tp_);
     head_weight_ = &linear.weight();
     head_weight_->is_embedding_or_head = true;
   }
+  end_part();
+  if (embedding_ && config.tied_embeddings) parts_.back().push_back(head_weight_);
 }
 
 ops::VocabRange GptModel::vocab_range() const { return nn::vocab_range(vocab_, tp_); }
@@ -79,10 +90,15 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
       input.layout.tokens(), tp_.size());
   nn::LayerInput each{input.layout, {}, input.cache, input.training};
   if (config_.rope) each.angles = ops::rope_angles(*config_.rope, input.layout, options_.device);
+  before_part(0);
   at::Tensor x = place_.embedding ? embed(input) : input.hidden;
   x = run_layers(std::move(x), each);
   if (input.cache) input.cache->advance(input.layout.tokens());
   return place_.head ? head(x, input) : x;
+}
+
+void GptModel::before_part(size_t part) const {
+  if (before_part_) before_part_(parts_[part]);
 }
 
 at::Tensor GptModel::embed(const ModelInput& input) const {
@@ -105,7 +121,10 @@ at::Tensor GptModel::embed(const ModelInput& input) const {
 
 at::Tensor GptModel::run_group(const at::Tensor& x, const nn::LayerInput& input, size_t first, size_t count) const {
   at::Tensor out = x;
-  for (size_t i = first; i < first + count; ++i) out = layers_[i]->forward(out, input);
+  for (size_t i = first; i < first + count; ++i) {
+    before_part(1 + i);
+    out = layers_[i]->forward(out, input);
+  }
   return out;
 }
 
@@ -132,6 +151,7 @@ at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input) const
 }
 
 at::Tensor GptModel::head(const at::Tensor& x, const ModelInput& input) const {
+  before_part(parts_.size() - 1);
   const at::Tensor y = final_norm_->forward(input.last_token_only ? x.narrow(0, x.size(0) - 1, 1) : x);
   if (input.targets.defined() && options_.loss_chunk > 0)
     return nn::linear_cross_entropy(y, *head_weight_, input.targets, vocab_range(), tp_, options_.loss,

@@ -6,8 +6,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "megalith/model/model_config.h"
@@ -73,6 +75,11 @@ class GptModel {
   // The weight of the output projection; the embedding's where they are tied. nullptr without a head.
   nn::Parameter* head_weight() const { return head_weight_; }
 
+  // Called before each part runs forward (the embedding, each layer, the head) with the parameters that it reads: for
+  // parameters that are still on their way when the model starts to run (overlap_param_gather).
+  using BeforePart = std::function<void(std::span<nn::Parameter* const>)>;
+  void set_before_part(BeforePart before_part) { before_part_ = std::move(before_part); }
+
   // Fresh weights, the same model for every layout.
   void initialize_parameters(uint64_t seed) const;
 
@@ -80,6 +87,7 @@ class GptModel {
   at::Tensor embed(const ModelInput& input) const;  // -> [t, h] or [t/tp, h]
   at::Tensor run_layers(at::Tensor x, const nn::LayerInput& input) const;
   at::Tensor head(const at::Tensor& x, const ModelInput& input) const;
+  void before_part(size_t part) const;
   at::Tensor run_group(const at::Tensor& x, const nn::LayerInput& input, size_t first, size_t count) const;
 
   ModelConfig config_;
@@ -94,6 +102,8 @@ class GptModel {
   std::vector<std::unique_ptr<TransformerBlock>> layers_;
   std::optional<nn::Norm> final_norm_;
   nn::Parameter* head_weight_ = nullptr;
+  std::vector<std::vector<nn::Parameter*>> parts_;  // what the embedding, each layer and the head read
+  BeforePart before_part_;
 };
 
 }  // namespace megalith::model

@@ -1,5 +1,7 @@
 #include "megalith/nn/mlp.h"
 
+#include <ATen/core/grad_mode.h>
+
 namespace megalith::nn {
 
 namespace {
@@ -17,10 +19,16 @@ Mlp::Mlp(const ParameterScope& scope, const MlpShape& shape, const TensorParalle
       down_(scope, "down", shape.width, shape.hidden, shape.bias, shape.out_init, tp) {}
 
 at::Tensor Mlp::forward(const at::Tensor& x, const at::Tensor& residual) const {
-  const at::Tensor inner =
-      shape_.gated ? ops::gated_activation(up_.forward(x), shape_.activation)
-                   : ops::bias_activation(up_.forward(x, /*add_bias=*/false), up_.bias(), shape_.activation);
-  return down_.forward(inner, residual);
+  if (shape_.gated) return down_.forward(ops::gated_activation(up_.forward(x), shape_.activation), residual);
+  // Before and after a plain activation stand the two widest tensors of a layer; one of them is enough to keep.
+  const at::Tensor before = up_.forward(x, /*add_bias=*/false);
+  const auto activate = [bias = up_.bias(), kind = shape_.activation](const at::Tensor& y) {
+    return ops::bias_activation(y, bias, kind);
+  };
+  return down_.forward(activate(before), residual, [activate, kept = before.detach()] {
+    const at::NoGradGuard no_grad;
+    return activate(kept);
+  });
 }
 
 }  // namespace megalith::nn

@@ -49,6 +49,8 @@ struct Parameter {
   bool partial_grad_over_tp = false;  // replicated, but each tp rank's gradient covers only its tokens or heads: to be
                                       // summed over tp before it is used
   bool is_embedding_or_head = false;  // for the decoupled learning rate
+  bool expert = false;                // reduced over the expert-data-parallel group in place of the data-parallel one
+  bool tied_over_stages = false;      // a tied embedding of which the first and the last stage hold a copy each
   bool shared_copy = false;           // last stage's copy of a tied embedding: not counted in norms, not exported
   int replica = 0;                    // 0 on the rank that writes it to files: the tp rank where it is replicated
 

@@ -85,8 +85,8 @@ class BiasFunction : public torch::autograd::Function<BiasFunction> {
     const Tensor x = saved[0].contiguous();
     const Tensor& bias = saved[1];
     const Tensor added = kernel_bias(bias, x);
+    Tensor grad_x = may_write_over(grads[0]) ? grads[0] : at::empty_like(x);  // the kernel reads each element first
     const Tensor grad_y = grads[0].contiguous();
-    Tensor grad_x = at::empty_like(x);
     Tensor grad_bias;
     if (bias.defined() && ctx->needs_input_grad(1)) grad_bias = at::empty_like(added);
     bias_backward_cpu(rows_of(x, static_cast<Activation>(ctx->saved_data["activation"].toInt())), x.const_data_ptr(),

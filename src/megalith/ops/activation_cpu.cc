@@ -107,8 +107,8 @@ struct BiasBackward {
     Acc* MEGALITH_RESTRICT block = sums + f;
     for (int64_t row = begin; row < end; ++row) {
       const T* MEGALITH_RESTRICT in = x + row * f;
-      const T* MEGALITH_RESTRICT dy = grad_y + row * f;
-      T* MEGALITH_RESTRICT dx = grad_x + row * f;
+      const T* dy = grad_y + row * f;  // may be dx
+      T* dx = grad_x + row * f;
 #pragma omp simd
       for (int64_t i = 0; i < f; ++i) {
         const Acc g = to_acc(dy[i]) * activate<kind>(to_acc(in[i]) + bias[i]).slope;

@@ -25,7 +25,8 @@ void gated_backward_cpu(const ActivationRows& shape, const void* gate_up, const 
 
 // x [t, f], bias acc [f] or nullptr -> y [t, f]
 void bias_forward_cpu(const ActivationRows& shape, const void* x, const void* bias, void* y);
-// grad_x [t, f]; grad_bias acc [f], nullptr: not wanted. Sums go by thread and then over the threads in order.
+// grad_x [t, f], may be grad_y itself; grad_bias acc [f], nullptr: not wanted. Sums go by thread and then over the
+// threads in order.
 void bias_backward_cpu(const ActivationRows& shape, const void* x, const void* bias, const void* grad_y, void* grad_x,
                        void* grad_bias);
 

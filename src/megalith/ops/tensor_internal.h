@@ -31,6 +31,13 @@ inline bool needs_gradient(std::initializer_list<at::Tensor> inputs) {
 // For kernels that step over rows or heads: t itself when its last dimension is dense, otherwise a copy.
 inline at::Tensor dense_last(const at::Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1 ? t : t.contiguous(); }
 
+// In the backward of an autograd function: whether only the engine still holds this incoming gradient, so that the
+// result may be written over it. The two holders are the engine's list and the copy of it that the function is called
+// with; a caller, a hook or a view of it would be a third.
+inline bool may_write_over(const at::Tensor& grad) {
+  return grad.use_count() <= 2 && grad.storage().use_count() == 1 && grad.is_contiguous();
+}
+
 // "[2, 3]", for messages.
 std::string shape_text(const at::Tensor& t);
 

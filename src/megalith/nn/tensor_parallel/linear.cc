@@ -20,8 +20,9 @@ namespace {
 struct LinearState {
   Parameter* weight;  // outlives every graph: the model does
   TensorParallel tp;
-  bool bias_grad = false;     // a bias was given and wants a gradient
-  bool has_residual = false;  // a residual was given
+  bool bias_grad = false;                   // a bias was given and wants a gradient
+  bool has_residual = false;                // a residual was given
+  std::function<at::Tensor()> make_x = {};  // row linear: gives the input again; empty: it is kept
 };
 
 using MaybeTensor = std::optional<at::Tensor>;  // an argument that autograd may leave out
@@ -85,7 +86,7 @@ struct RowLinear : Function<RowLinear> {
                             const MaybeTensor& bias, const MaybeTensor& residual, LinearState state) {
     state.bias_grad = bias && bias->requires_grad();
     state.has_residual = residual.has_value();
-    ctx->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});
+    ctx->save_for_backward({weight.requires_grad() && !state.make_x ? x : at::Tensor(), weight});
     ops::keep(ctx, state);
     const TensorParallel& tp = state.tp;
     at::Tensor y;
@@ -113,9 +114,9 @@ struct RowLinear : Function<RowLinear> {
     at::Tensor db;
     if (state.bias_grad) db = dy.sum(0);
     if (tp.splits_tokens()) dy = all_gather_rows(dy, tp.group, "row linear backward");
-    at::Tensor dx, dw;
+    at::Tensor dx, dw;  // dw first: an x that was made again is gone before dx, which is as large, is there
+    if (ctx->needs_input_grad(1)) dw = state.weight->add_weight_grad(dy, state.make_x ? state.make_x() : x);
     if (ctx->needs_input_grad(0)) dx = dy.mm(weight);
-    if (ctx->needs_input_grad(1)) dw = state.weight->add_weight_grad(dy, x);
     return {dx, dw, db, state.has_residual ? grads[0] : at::Tensor(), {}};
   }
 };
@@ -133,12 +134,13 @@ ParameterPart rows_of(const OutputPart& part, const char* suffix, std::vector<in
 }  // namespace
 
 at::Tensor column_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const TensorParallel& tp) {
-  return ColumnLinear::apply(x, weight.value, maybe(bias), LinearState{&weight, tp});
+  return ColumnLinear::apply(x, weight.value, maybe(bias), LinearState{.weight = &weight, .tp = tp});
 }
 
 at::Tensor row_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const at::Tensor& residual,
-                      const TensorParallel& tp) {
-  return RowLinear::apply(x, weight.value, maybe(bias), maybe(residual), LinearState{&weight, tp});
+                      const TensorParallel& tp, std::function<at::Tensor()> make_x) {
+  return RowLinear::apply(x, weight.value, maybe(bias), maybe(residual),
+                          LinearState{.weight = &weight, .tp = tp, .make_x = std::move(make_x)});
 }
 
 ColumnParallelLinear::ColumnParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in,
@@ -181,8 +183,9 @@ RowParallelLinear::RowParallelLinear(const ParameterScope& scope, const std::str
         &scope.add({.name = name + ".bias", .partial_grad_over_tp = tp_.splits_tokens(), .replica = tp_.rank()}, {out});
 }
 
-at::Tensor RowParallelLinear::forward(const at::Tensor& x, const at::Tensor& residual) const {
-  return row_linear(x, *weight_, bias_ ? bias_->value : at::Tensor(), residual, tp_);
+at::Tensor RowParallelLinear::forward(const at::Tensor& x, const at::Tensor& residual,
+                                      std::function<at::Tensor()> make_x) const {
+  return row_linear(x, *weight_, bias_ ? bias_->value : at::Tensor(), residual, tp_, std::move(make_x));
 }
 
 }  // namespace megalith::nn

@@ -14,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,10 @@ class RowParallelLinear {
   RowParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, int64_t out, bool bias, Init init,
                     TensorParallel tp);
 
-  // x Wᵀ summed over the ranks, plus bias, plus `residual` (of the output's shape; undefined: none).
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual = {}) const;
+  // x Wᵀ summed over the ranks, plus bias, plus `residual` (of the output's shape; undefined: none). With `make_x`,
+  // which gives x again from what is kept anyway, x is not kept for backward.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual = {},
+                     std::function<at::Tensor()> make_x = {}) const;
   Parameter& weight() const { return *weight_; }
 
  private:
@@ -64,6 +67,6 @@ class RowParallelLinear {
 // The functions behind the layers, for weights that several places share (tied embeddings).
 at::Tensor column_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const TensorParallel& tp);
 at::Tensor row_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const at::Tensor& residual,
-                      const TensorParallel& tp);
+                      const TensorParallel& tp, std::function<at::Tensor()> make_x = {});
 
 }  // namespace megalith::nn

@@ -1,0 +1,72 @@
+#include "megalith/ops/adam.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/flat_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+void check_one(const char* name, const at::Tensor& t, const at::Tensor& main) {
+  check(t.defined() && t.is_contiguous() && t.numel() == main.numel() && t.device() == main.device(),
+        "an optimizer update of {} elements got a {} that does not fit", main.numel(), name);
+}
+
+UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
+  check(t.main.defined() && t.main.scalar_type() == at::kFloat, "an optimizer updates fp32 parameters");
+  check_one("parameter", t.main, t.main);
+  check_one("gradient", t.grad, t.main);
+  check_one("first moment", t.exp_avg, t.main);
+  if (second_moment) check_one("second moment", t.exp_avg_sq, t.main);
+  if (t.param.defined()) check_one("model parameter", t.param, t.main);
+  UpdateArrays a;
+  a.n = t.main.numel();
+  if (!t.main.is_cpu()) return a;
+  a.main = t.main.mutable_data_ptr<float>();
+  a.grad = t.grad.const_data_ptr();
+  a.grad_dtype = t.grad.scalar_type();
+  a.first = t.exp_avg.mutable_data_ptr<float>();
+  if (second_moment) a.second = t.exp_avg_sq.mutable_data_ptr<float>();
+  if (t.param.defined()) a.param = t.param.mutable_data_ptr();
+  if (t.param.defined()) a.param_dtype = t.param.scalar_type();
+  return a;
+}
+
+// Elsewhere than on the CPU.
+void adam_composite(const UpdateTensors& t, const AdamSettings& s, const UpdateScalars& u) {
+  at::Tensor g = t.grad.to(at::kFloat) * u.grad_scale;
+  if (!s.decoupled_decay) g = g + t.main * u.weight_decay;
+  t.exp_avg.mul_(s.beta1).add_(g, 1 - s.beta1);
+  t.exp_avg_sq.mul_(s.beta2).addcmul_(g, g, 1 - s.beta2);
+  const double first = 1 - std::pow(s.beta1, static_cast<double>(u.step));
+  const double second = 1 - std::pow(s.beta2, static_cast<double>(u.step));
+  if (s.decoupled_decay) t.main.mul_(1 - u.lr * u.weight_decay);
+  t.main.addcdiv_(t.exp_avg, t.exp_avg_sq.sqrt().div_(std::sqrt(second)).add_(s.epsilon), -u.lr / first);
+  if (t.param.defined()) t.param.copy_(t.main);
+}
+
+void sgd_composite(const UpdateTensors& t, const SgdSettings& s, const UpdateScalars& u) {
+  t.exp_avg.mul_(s.momentum).add_(t.grad.to(at::kFloat) * u.grad_scale + t.main * u.weight_decay);
+  t.main.sub_(t.exp_avg, u.lr);
+  if (t.param.defined()) t.param.copy_(t.main);
+}
+
+}  // namespace
+
+void adam_update(const UpdateTensors& tensors, const AdamSettings& settings, const UpdateScalars& scalars) {
+  const UpdateArrays arrays = arrays_of(tensors, true);
+  if (!tensors.main.is_cpu()) return adam_composite(tensors, settings, scalars);
+  adam_cpu(arrays, settings, scalars);
+}
+
+void sgd_update(const UpdateTensors& tensors, const SgdSettings& settings, const UpdateScalars& scalars) {
+  const UpdateArrays arrays = arrays_of(tensors, false);
+  if (!tensors.main.is_cpu()) return sgd_composite(tensors, settings, scalars);
+  sgd_cpu(arrays, settings, scalars);
+}
+
+}  // namespace megalith::ops

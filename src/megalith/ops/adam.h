@@ -1,0 +1,44 @@
+// Optimizer updates over flat buffers in one pass: unscale and clip the gradient, update moments and the fp32
+// parameter, cast it to the model's dtype. Each element is read once and written once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace megalith::ops {
+
+struct AdamSettings {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  bool decoupled_decay = true;  // AdamW; otherwise the decay is added to the gradient
+};
+
+struct SgdSettings {
+  double momentum = 0.9;
+};
+
+// What an update works on, all flat [n], contiguous, on one device.
+struct UpdateTensors {
+  at::Tensor main;        // fp32
+  at::Tensor grad;        // fp32, bf16 or fp16
+  at::Tensor exp_avg;     // fp32; SGD: the momentum
+  at::Tensor exp_avg_sq;  // fp32; SGD: undefined
+  at::Tensor param;       // what the model reads, a copy of main in its dtype; undefined: main itself
+};
+
+struct UpdateScalars {
+  double lr = 0;
+  double weight_decay = 0;
+  double grad_scale = 1;  // multiplies the gradient: clipping, the inverse of the loss scale
+  int64_t step = 1;       // from 1: bias correction
+};
+
+// m = β₁m + (1-β₁)g;  v = β₂v + (1-β₂)g²;  p -= lr (m̂ / (√v̂ + ε) + wd p), with m̂ = m/(1-β₁ᵗ), v̂ = v/(1-β₂ᵗ).
+void adam_update(const UpdateTensors& tensors, const AdamSettings& settings, const UpdateScalars& scalars);
+
+// b = μb + (g + wd p);  p -= lr b.
+void sgd_update(const UpdateTensors& tensors, const SgdSettings& settings, const UpdateScalars& scalars);
+
+}  // namespace megalith::ops

@@ -1,0 +1,26 @@
+// Passes over flat gradient buffers: norms, checks, scaling. One read of the memory each.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "megalith/base/exact_sum.h"
+
+namespace megalith::ops {
+
+// Squares are summed in blocks of this many elements, counted from the start of the tensor, each in fp64 and always in
+// the same way; the blocks' sums are added exactly. So the total does not depend on how a buffer is cut, as long as
+// cuts are at multiples of it.
+inline constexpr int64_t kFlatBlock = 64;
+
+// Adds the squares of flat [n] (contiguous) to `sum`. Infinities and NaN are counted there.
+void add_squares(const at::Tensor& flat, ExactSum& sum);
+
+// Elements that are exactly zero.
+int64_t count_zeros(const at::Tensor& flat);
+
+// flat *= factor (nothing is written for 1), and whether every element was finite before.
+bool scale_and_check_(const at::Tensor& flat, double factor);
+
+}  // namespace megalith::ops

@@ -1,0 +1,209 @@
+#include "megalith/optim/distributed_data_parallel.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <map>
+
+#include "megalith/base/error.h"
+
+namespace megalith::optim {
+
+using layout::GroupKind;
+
+void DdpSettings::validate() const {
+  check<ConfigError>(!(bucket_elements && num_buckets),
+                     "ddp_bucket_size {} and ddp_num_buckets {} are both given; give one of them",
+                     bucket_elements.value_or(0), num_buckets.value_or(0));
+  check<ConfigError>(bucket_elements.value_or(1) > 0, "ddp_bucket_size is {}; it must be positive",
+                     bucket_elements.value_or(0));
+  check<ConfigError>(num_buckets.value_or(1) > 0, "ddp_num_buckets is {}; it must be positive",
+                     num_buckets.value_or(0));
+  check<ConfigError>(
+      !(average_in_collective && per_token_loss),
+      "ddp_average_in_collective cannot be used with calculate_per_token_loss, which divides by the number"
+      " of tokens; switch one of them off");
+  check<ConfigError>(grad_dtype == at::kFloat || grad_dtype == at::kBFloat16,
+                     "gradients are kept in float32 or bfloat16, not in {}", c10::toString(grad_dtype));
+}
+
+DdpSettings ddp_settings(const config::DdpConfig& ddp, const config::PrecisionConfig& precision,
+                         bool use_distributed_optimizer, bool first_stage, int chunk) {
+  DdpSettings s;
+  s.use_distributed_optimizer = use_distributed_optimizer;
+  s.overlap_grad_reduce = ddp.overlap_grad_reduce;
+  s.average_in_collective = ddp.average_in_collective;
+  s.per_token_loss = ddp.calculate_per_token_loss;
+  // fp16 with a dynamic scale meets infinities by design: the optimizer skips those steps.
+  s.check_for_nan = ddp.check_for_nan_in_loss_and_grad && !precision.fp16;
+  s.pad_buckets_for_bandwidth = ddp.pad_buckets_for_high_nccl_busbw;
+  s.bucket_elements = ddp.bucket_size;
+  s.num_buckets = ddp.num_buckets;
+  s.bucketing = ddp.overlap_grad_reduce && first_stage && chunk == 0;
+  if (precision.grad_reduce_in_bf16) s.grad_dtype = at::kBFloat16;
+  return s;
+}
+
+DistributedDataParallel::DistributedDataParallel(const std::vector<nn::Parameter*>& parameters,
+                                                 const DdpSettings& settings, const parallel::ParallelContext& context)
+    : settings_(settings) {
+  settings_.validate();
+  std::map<std::pair<bool, at::ScalarType>, std::vector<nn::Parameter*>> kinds;
+  for (nn::Parameter* p : parameters)
+    if (p->value.requires_grad()) kinds[{p->expert, p->value.scalar_type()}].push_back(p);
+  for (auto& [kind, of_kind] : kinds) add_buffer(std::move(of_kind), kind.first, context);
+  zero_grad();
+}
+
+DistributedDataParallel::~DistributedDataParallel() {
+  for (auto& [parameter, place] : places_) place.accumulator->del_post_hook(place.hook);
+}
+
+void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters, bool expert,
+                                         const parallel::ParallelContext& context) {
+  ReduceGroups groups;
+  groups.all = context.group(expert ? GroupKind::kEdp : GroupKind::kDpCp);
+  groups.sharded = settings_.use_distributed_optimizer;
+  if (groups.sharded) {
+    groups.shards = context.group(expert ? GroupKind::kIntraEdp : GroupKind::kIntraDpCp);
+    groups.instances = context.group(GroupKind::kInterEdp);
+  }
+  // Gradients are averaged over all replicas of the data, for experts too: they saw the tokens of all of them.
+  const int replicas = context.group(GroupKind::kDpCp).size();
+  ReduceRules reduce;
+  reduce.check_for_nan = settings_.check_for_nan;
+  reduce.grad_dtype = parameters[0]->value.scalar_type() == at::kFloat ? at::kFloat : settings_.grad_dtype;
+  if (settings_.average_in_collective) {
+    reduce.op = comm::ReduceOp::kAvg;
+    reduce.factor = static_cast<double>(groups.all.size()) / replicas;
+  } else if (!settings_.per_token_loss) {
+    reduce.factor = 1.0 / replicas;
+  }
+  BufferRules rules{.shards = groups.sharded ? groups.shards.size() : 1,
+                    .pad_for_bandwidth = settings_.pad_buckets_for_bandwidth};
+  if (settings_.bucketing) {
+    int64_t elements = 0;
+    for (const nn::Parameter* p : parameters) elements += p->value.numel();
+    rules.bucket_elements =
+        settings_.num_buckets
+            ? std::max<int64_t>(1, elements / *settings_.num_buckets)
+            : settings_.bucket_elements.value_or(std::max<int64_t>(40'000'000, int64_t{1'000'000} * replicas));
+  }
+  const size_t number = buffers_.size();
+  buffers_.push_back(std::make_unique<ParamBuffer>(std::move(parameters), rules, reduce, std::move(groups)));
+  const ParamBuffer& buffer = *buffers_.back();
+  for (size_t i = 0; i < buffer.parameters().size(); ++i) {
+    places_[buffer.parameters()[i]] = {.buffer = number, .bucket = buffer.layout().items[i].bucket};
+    watch(*buffer.parameters()[i]);
+  }
+  progress_.emplace_back();
+}
+
+void DistributedDataParallel::watch(nn::Parameter& parameter) {
+  using torch::autograd::variable_list;
+  Place& place = places_.at(&parameter);
+  place.accumulator = torch::autograd::impl::grad_accumulator(parameter.value);
+  place.hook = place.accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+      [this, &parameter](const variable_list& outputs, const variable_list& /*inputs*/) {
+        on_gradient(parameter);
+        return outputs;
+      }));
+}
+
+void DistributedDataParallel::zero_grad() {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    buffers_[i]->mark_stale();
+    progress_[i].started = 0;
+    progress_[i].missing.clear();
+    for (const auto& bucket : buffers_[i]->layout().buckets)
+      progress_[i].missing.push_back(static_cast<int>(bucket.items.size()));
+  }
+  for (auto& [parameter, place] : places_) place.reports = 0;
+}
+
+void DistributedDataParallel::on_gradient(nn::Parameter& parameter) {
+  at::Tensor& small = parameter.value.mutable_grad();
+  Place& place = places_.at(&parameter);
+  const bool late = progress_[place.buffer].started > place.bucket;
+  check(!late, "{} got a gradient after its bucket had been reduced: it reported more often than in the first step",
+        parameter.name);
+  if (small.defined()) {  // of a layer that leaves it to autograd
+    if (parameter.main_grad_is_stale)
+      parameter.main_grad.copy_(small);
+    else
+      parameter.main_grad.add_(small);
+    parameter.main_grad_is_stale = false;
+    small.reset();
+  }
+  if (!sync_ || !settings_.overlap_grad_reduce) return;
+  ++place.reports;
+  if (!recorded_ || place.reports != place.expected) return;
+  if (--progress_[place.buffer].missing[place.bucket] == 0) start_ready_buckets(place.buffer);
+}
+
+void DistributedDataParallel::start_ready_buckets(size_t buffer) {
+  Progress& progress = progress_[buffer];
+  const auto buckets = static_cast<int>(progress.missing.size());
+  while (progress.started < buckets && progress.missing[progress.started] == 0)
+    buffers_[buffer]->start_reduce(progress.started++);
+}
+
+void DistributedDataParallel::start_grad_sync() {
+  for (size_t i = 0; i < buffers_.size(); ++i)
+    while (progress_[i].started < static_cast<int>(progress_[i].missing.size()))
+      buffers_[i]->start_reduce(progress_[i].started++);
+}
+
+void DistributedDataParallel::finish_grad_sync() {
+  start_grad_sync();
+  for (const auto& buffer : buffers_)
+    for (size_t bucket = 0; bucket < buffer->layout().buckets.size(); ++bucket)
+      buffer->finish_reduce(static_cast<int>(bucket));
+  if (recorded_ || !settings_.overlap_grad_reduce) return;
+  for (auto& [parameter, place] : places_) place.expected = std::max(1, place.reports);
+  recorded_ = true;
+}
+
+int DistributedDataParallel::buckets_started() const {
+  int started = 0;
+  for (const Progress& progress : progress_) started += progress.started;
+  return started;
+}
+
+int DistributedDataParallel::buckets_reduced() const {
+  int reduced = 0;
+  for (size_t i = 0; i < buffers_.size(); ++i)
+    for (int bucket = 0; bucket < progress_[i].started; ++bucket) reduced += buffers_[i]->reduced(bucket) ? 1 : 0;
+  return reduced;
+}
+
+void DistributedDataParallel::scale_gradients(double factor) {
+  if (factor == 1) return;
+  for (const auto& buffer : buffers_)
+    for (size_t bucket = 0; bucket < buffer->layout().buckets.size(); ++bucket)
+      buffer->own(buffer->grads(), static_cast<int>(bucket)).mul_(factor);
+}
+
+void DistributedDataParallel::start_param_gather() {
+  // Buffers are laid out in the order of backward: the last bucket is what forward needs first.
+  for (const auto& buffer : buffers_)
+    for (size_t left = buffer->layout().buckets.size(); left > 0; --left)
+      buffer->start_gather(static_cast<int>(left - 1));
+}
+
+void DistributedDataParallel::finish_param_gather() {
+  for (const auto& buffer : buffers_)
+    for (size_t left = buffer->layout().buckets.size(); left > 0; --left)
+      buffer->finish_gather(static_cast<int>(left - 1));
+}
+
+void DistributedDataParallel::wait_for_params(std::span<nn::Parameter* const> parameters) {
+  for (const nn::Parameter* p : parameters) {
+    const auto place = places_.find(p);
+    if (place != places_.end()) buffers_[place->second.buffer]->finish_gather(place->second.bucket);
+  }
+}
+
+}  // namespace megalith::optim

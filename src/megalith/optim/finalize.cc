@@ -1,0 +1,63 @@
+#include "megalith/optim/finalize.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+namespace megalith::optim {
+
+using layout::GroupKind;
+
+namespace {
+
+// One collective for the gradients of many small parameters.
+void all_reduce_together(const std::vector<at::Tensor>& gradients, const comm::Group& group, const char* label) {
+  if (gradients.empty() || group.size() == 1) return;
+  std::vector<at::Tensor> flat;
+  flat.reserve(gradients.size());
+  for (const at::Tensor& gradient : gradients) flat.push_back(gradient.reshape(-1));
+  const at::Tensor joined = at::cat(flat);
+  group.all_reduce(joined, comm::ReduceOp::kSum, label);
+  int64_t at = 0;
+  for (const at::Tensor& gradient : gradients) {
+    gradient.copy_(joined.narrow(0, at, gradient.numel()).view(gradient.sizes()));
+    at += gradient.numel();
+  }
+}
+
+std::vector<at::Tensor> gradients_where(const std::vector<DistributedDataParallel*>& chunks,
+                                        bool (*wanted)(const nn::Parameter&)) {
+  std::vector<at::Tensor> gradients;
+  for (const DistributedDataParallel* chunk : chunks)
+    for (const auto& buffer : chunk->buffers())
+      for (const nn::Parameter* p : buffer->parameters())
+        if (wanted(*p)) gradients.push_back(p->main_grad);
+  return gradients;
+}
+
+int64_t count_tokens(int64_t own, const parallel::ParallelContext& context) {
+  const at::Tensor count = at::full({1}, own, at::kLong);
+  const comm::Group pp = context.pp();
+  pp.broadcast(count, pp.size() - 1, "tokens of the step");
+  context.dp(/*with_cp=*/true).all_reduce(count, comm::ReduceOp::kSum, "tokens of the step");
+  return count.item<int64_t>();
+}
+
+}  // namespace
+
+void finalize_gradients(const std::vector<DistributedDataParallel*>& chunks, const parallel::ParallelContext& context,
+                        std::optional<int64_t> tokens) {
+  const at::NoGradGuard no_grad;
+  for (DistributedDataParallel* chunk : chunks) chunk->finish_grad_sync();
+  // What other ranks own of a sharded gradient is summed along: it is nobody's, and simpler than leaving it out.
+  all_reduce_together(gradients_where(chunks, [](const nn::Parameter& p) { return p.partial_grad_over_tp; }),
+                      context.tp(), "gradients of replicated parameters");
+  if (context.grid().shape().pp > 1 && context.in_group(GroupKind::kEmbedding))
+    all_reduce_together(gradients_where(chunks, [](const nn::Parameter& p) { return p.tied_over_stages; }),
+                        context.group(GroupKind::kEmbedding), "gradients of tied embeddings");
+  if (!tokens) return;
+  const auto all = std::max<int64_t>(1, count_tokens(*tokens, context));
+  for (DistributedDataParallel* chunk : chunks) chunk->scale_gradients(1.0 / static_cast<double>(all));
+}
+
+}  // namespace megalith::optim

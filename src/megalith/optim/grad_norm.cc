@@ -1,0 +1,59 @@
+#include "megalith/optim/grad_norm.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "megalith/ops/flat.h"
+
+namespace megalith::optim {
+
+using layout::GroupKind;
+
+namespace {
+
+struct Sums {
+  ExactSum squares;
+  int64_t zeros = 0;
+
+  void all_reduce(const comm::Group& group) {
+    const ExactSum::Words words = squares.words();
+    const at::Tensor all = at::empty({static_cast<int64_t>(words.size()) + 1}, at::kLong);
+    auto* data = all.mutable_data_ptr<int64_t>();
+    std::ranges::copy(words, data);
+    data[words.size()] = zeros;
+    group.all_reduce(all, comm::ReduceOp::kSum, "gradient norm");
+    ExactSum::Words summed;
+    std::copy_n(data, summed.size(), summed.begin());
+    squares = {};
+    squares.add_words(summed);
+    zeros = data[summed.size()];
+  }
+};
+
+}  // namespace
+
+GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
+                         const parallel::ParallelContext& context) {
+  Sums dense, experts;
+  for (const StateBlock& block : blocks)
+    for (const StatePiece& piece : block.pieces) {
+      if (!piece.counted) continue;
+      Sums& sums = piece.parameter->expert && !sharded ? experts : dense;
+      const at::Tensor grads = block.grads.narrow(0, piece.begin, piece.end - piece.begin);
+      ops::add_squares(grads, sums.squares);
+      if (count_zeros) sums.zeros += ops::count_zeros(grads);
+    }
+  if (sharded) {  // shards, stages and slices: together all ranks of the optimizer instance
+    dense.all_reduce(context.group(GroupKind::kIntraDistOpt));
+  } else {
+    dense.all_reduce(context.group(GroupKind::kTpPp));
+    experts.all_reduce(context.group(GroupKind::kTpEpPp));
+    dense.squares.add(experts.squares);
+    dense.zeros += experts.zeros;
+  }
+  return {std::sqrt(dense.squares.value()), dense.squares.non_finite(), dense.zeros};
+}
+
+}  // namespace megalith::optim

@@ -1,0 +1,23 @@
+// The global gradient norm: every gradient of the model counted once, whoever holds it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "megalith/optim/optimizer_state.h"
+#include "megalith/parallel/parallel_context.h"
+
+namespace megalith::optim {
+
+struct GradStats {
+  double norm = 0;          // L2, of the gradients as they are
+  bool non_finite = false;  // some gradient is NaN or infinite; norm is then NaN
+  int64_t zeros = 0;        // elements that are exactly zero; where asked for
+};
+
+// Collective: over the ranks that together hold one copy of the model and its optimizer state. The result is the same
+// on all of them, and for any way in which the buffers are cut into shards, bit for bit.
+GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
+                         const parallel::ParallelContext& context);
+
+}  // namespace megalith::optim

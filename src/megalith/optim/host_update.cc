@@ -1,0 +1,83 @@
+#include "megalith/optim/host_update.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <future>
+
+namespace megalith::optim {
+
+namespace {
+
+struct Piece {
+  const StateBlock* block;
+  int64_t begin, n;
+  size_t group;
+};
+
+std::vector<Piece> pieces_of(const std::vector<StateBlock>& blocks) {
+  std::vector<Piece> pieces;
+  for (const StateBlock& block : blocks) {
+    if (!block.on_host) continue;
+    for (const StateRun& run : block.runs)
+      for (int64_t at = run.begin; at < run.end; at += HostUpdate::kPieceElements)
+        pieces.push_back({&block, at, std::min(HostUpdate::kPieceElements, run.end - at), run.group});
+  }
+  return pieces;
+}
+
+// Runs in a thread of its own: no autograd state of the caller's is there.
+std::future<void> copy_in_background(at::Tensor to, at::Tensor from) {
+  return std::async(std::launch::async, [to = std::move(to), from = std::move(from)] {
+    const at::NoGradGuard no_grad;
+    to.copy_(from);
+  });
+}
+
+}  // namespace
+
+void HostUpdate::allocate(const StateBlock& block) {
+  for (Staging& staging : staging_) {
+    const auto make = [&block](at::Tensor& tensor, const at::Tensor& like) {
+      if (tensor.defined() && tensor.scalar_type() == like.scalar_type()) return;
+      tensor = at::empty({kPieceElements},
+                         at::TensorOptions(like.scalar_type()).pinned_memory(!block.grads.device().is_cpu()));
+    };
+    make(staging.grads, block.grads);
+    make(staging.params, block.params);
+  }
+}
+
+void HostUpdate::run(const std::vector<StateBlock>& blocks,
+                     const std::function<void(const ops::UpdateTensors& tensors, size_t group)>& update) {
+  const std::vector<Piece> pieces = pieces_of(blocks);
+  std::future<void> coming[2], going[2];
+  const auto fetch = [&](size_t i) {
+    const Piece& p = pieces[i];
+    if (going[i % 2].valid()) going[i % 2].get();  // its staging is free again
+    allocate(*p.block);
+    coming[i % 2] = copy_in_background(staging_[i % 2].grads.narrow(0, 0, p.n), p.block->grads.narrow(0, p.begin, p.n));
+  };
+  if (!pieces.empty()) fetch(0);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Piece& p = pieces[i];
+    const Staging& staging = staging_[i % 2];
+    coming[i % 2].get();
+    if (i + 1 < pieces.size()) fetch(i + 1);
+    const bool low_precision = p.block->params.scalar_type() != at::kFloat;
+    const at::Tensor main = p.block->main.narrow(0, p.begin, p.n);
+    ops::UpdateTensors tensors{.main = main,
+                               .grad = staging.grads.narrow(0, 0, p.n),
+                               .exp_avg = p.block->exp_avg.narrow(0, p.begin, p.n),
+                               .exp_avg_sq = {},
+                               .param = {}};
+    if (p.block->exp_avg_sq.defined()) tensors.exp_avg_sq = p.block->exp_avg_sq.narrow(0, p.begin, p.n);
+    if (low_precision) tensors.param = staging.params.narrow(0, 0, p.n);
+    update(tensors, p.group);
+    going[i % 2] = copy_in_background(p.block->params.narrow(0, p.begin, p.n), low_precision ? tensors.param : main);
+  }
+  for (auto& transfer : going)
+    if (transfer.valid()) transfer.get();
+}
+
+}  // namespace megalith::optim

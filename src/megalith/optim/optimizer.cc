@@ -1,0 +1,216 @@
+#include "megalith/optim/optimizer.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/optim/grad_norm.h"
+#include "megalith/optim/model_space.h"
+
+namespace megalith::optim {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// The names under which state is saved may not change: they are in checkpoints.
+constexpr const char* kMain = "optimizer.main.";
+constexpr const char* kExpAvg = "optimizer.exp_avg.";
+constexpr const char* kExpAvgSq = "optimizer.exp_avg_sq.";
+
+const char* name_of(OptimizerSettings::Kind kind) { return kind == OptimizerSettings::Kind::kAdam ? "adam" : "sgd"; }
+
+// The tensors of a block that are state of their own: (prefix, tensor).
+std::vector<std::pair<const char*, at::Tensor>> state_of(const StateBlock& block) {
+  std::vector<std::pair<const char*, at::Tensor>> state;
+  if (block.main.const_data_ptr() != block.params.const_data_ptr()) state.emplace_back(kMain, block.main);
+  state.emplace_back(kExpAvg, block.exp_avg);
+  if (block.exp_avg_sq.defined()) state.emplace_back(kExpAvgSq, block.exp_avg_sq);
+  return state;
+}
+
+// Exactly one rank has number 0 for a piece of state.
+int replica_of(const StatePiece& piece, const StateBlock& block) {
+  const int among_tp = piece.parameter->replica + (piece.parameter->shared_copy ? 1 << 20 : 0);
+  return among_tp * block.copies + block.copy;
+}
+
+ops::UpdateTensors slice(const StateBlock& block, const StateRun& run) {
+  const auto cut = [&run](const at::Tensor& t) {
+    return t.defined() ? t.narrow(0, run.begin, run.end - run.begin) : at::Tensor();
+  };
+  const bool separate = block.main.const_data_ptr() != block.params.const_data_ptr();
+  return {cut(block.main), cut(block.grads), cut(block.exp_avg), cut(block.exp_avg_sq),
+          separate ? cut(block.params) : at::Tensor()};
+}
+
+ordered_json identity(const ParamGroup& group) {
+  return {{"decays", group.decays},
+          {"decoupled_lr", group.decoupled_lr},
+          {"expert", group.expert},
+          {"lr_mult", group.lr_mult}};
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSettings settings,
+                     const parallel::ParallelContext& context, bool overlap_param_gather)
+    : chunks_(std::move(chunks)),
+      settings_(std::move(settings)),
+      context_(context),
+      overlap_param_gather_(overlap_param_gather) {
+  settings_.validate();
+  for (const DistributedDataParallel* chunk : chunks_) {
+    sharded_ = chunk->settings().use_distributed_optimizer;
+    check(sharded_ == chunks_[0]->settings().use_distributed_optimizer,
+          "some chunks use the distributed optimizer and others do not");
+  }
+  check<ConfigError>(
+      sharded_ || !overlap_param_gather_,
+      "overlap_param_gather is true without use_distributed_optimizer: there is nothing to gather; switch"
+      " the first off or the second on");
+  groups_ = all_groups(settings_.groups);
+  blocks_ = make_state(chunks_, settings_);
+}
+
+void Optimizer::check_groups() const {
+  for (const ParamGroup& group : groups_) {
+    const auto good = [](double x) { return std::isfinite(x) && x >= 0; };
+    check<ConfigError>(good(group.lr),
+                       "the learning rate of the parameters {} is {}; it must be a number and at least 0", group.name(),
+                       group.lr);
+    check<ConfigError>(good(group.weight_decay),
+                       "the weight decay of the parameters {} is {}; it must be a number and at least 0", group.name(),
+                       group.weight_decay);
+  }
+}
+
+StepResult Optimizer::step(GradScaler& scaler) {
+  check_groups();
+  const at::NoGradGuard no_grad;
+  const GradStats stats = gradient_stats(blocks_, sharded_, settings_.count_zeros, context_);
+  const double unscale = scaler.inverse_scale();  // of the scale that these gradients were computed with
+  scaler.update(stats.non_finite);
+  if (stats.non_finite) return {.updated = false, .grad_norm = std::nullopt, .num_zeros = std::nullopt};
+  const double norm = stats.norm * unscale;
+  StepResult result{.updated = true, .grad_norm = norm, .num_zeros = std::nullopt};
+  if (settings_.count_zeros) result.num_zeros = stats.zeros;
+  const double clip = settings_.clip_grad / (norm + 1e-6);
+  update(settings_.clip_grad > 0 && clip < 1 ? clip * unscale : unscale);
+  gather_params();
+  return result;
+}
+
+void Optimizer::update(double grad_scale) {
+  ++steps_;
+  const auto apply = [this, grad_scale](const ops::UpdateTensors& tensors, size_t group) {
+    const ops::UpdateScalars scalars{.lr = groups_[group].applied_lr(),
+                                     .weight_decay = groups_[group].applied_decay(),
+                                     .grad_scale = grad_scale,
+                                     .step = steps_};
+    if (settings_.kind == OptimizerSettings::Kind::kAdam)
+      ops::adam_update(tensors, settings_.adam, scalars);
+    else
+      ops::sgd_update(tensors, settings_.sgd, scalars);
+  };
+  for (const StateBlock& block : blocks_) {
+    if (block.on_host) continue;
+    for (const StateRun& run : block.runs) apply(slice(block, run), run.group);
+  }
+  host_update_.run(blocks_, apply);
+}
+
+void Optimizer::gather_params() {
+  for (DistributedDataParallel* chunk : chunks_) chunk->start_param_gather();
+  if (overlap_param_gather_) return;
+  for (DistributedDataParallel* chunk : chunks_) chunk->finish_param_gather();
+}
+
+void Optimizer::reload_main_params() {
+  const at::NoGradGuard no_grad;
+  for (const StateBlock& block : blocks_)
+    if (block.main.const_data_ptr() != block.params.const_data_ptr()) block.main.copy_(block.params);
+}
+
+std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
+  std::vector<parallel::ShardedTensor> all;
+  for (const StateBlock& block : blocks_)
+    for (const auto& [prefix, tensor] : state_of(block))
+      for (const StatePiece& piece : block.pieces) {
+        const int64_t n = piece.end - piece.begin;
+        for (auto& part : sharded_range(*piece.parameter, piece.offset, piece.offset + n,
+                                        tensor.narrow(0, piece.begin, n), prefix, replica_of(piece, block)))
+          all.push_back(std::move(part));
+      }
+  return all;
+}
+
+std::string Optimizer::progress_json() const {
+  ordered_json groups = ordered_json::array();
+  for (const ParamGroup& group : groups_) groups.push_back(identity(group));
+  return ordered_json{{"optimizer", name_of(settings_.kind)}, {"step", steps_}, {"groups", groups}}.dump();
+}
+
+void Optimizer::check_progress(const std::string& progress, const std::string& origin, int64_t& steps) const {
+  const ordered_json saved = ordered_json::parse(progress, nullptr, /*allow_exceptions=*/false);
+  check<DataError>(saved.is_object() && saved.contains("optimizer") && saved.contains("step") &&
+                       saved["step"].is_number_integer() && saved["step"].get<int64_t>() >= 0 &&
+                       saved.contains("groups") && saved["groups"].is_array(),
+                   "{}: the optimizer's progress is no object with \"optimizer\", \"step\" and \"groups\"", origin);
+  check<ConfigError>(
+      saved["optimizer"] == name_of(settings_.kind),
+      "{} holds the state of the optimizer {}; this run uses {}. Use the same optimizer, or start without"
+      " its state (no_load_optim)",
+      origin, saved["optimizer"].dump(), name_of(settings_.kind));
+  // Groups may come and go with the options; what must fit is which parameters they hold, which the tensors tell.
+  steps = saved["step"].get<int64_t>();
+}
+
+void Optimizer::check_tensors(const StateSource& source) const {
+  std::map<std::string, std::vector<int64_t>> saved;
+  for (auto& tensor : source.tensors()) saved[tensor.name] = tensor.global_shape;
+  std::map<std::string, std::string> problems;  // by tensor: each once
+  for (const parallel::ShardedTensor& wanted : sharded_state()) {
+    const auto found = saved.find(wanted.name);
+    if (found == saved.end()) {
+      if (!wanted.name.starts_with(kMain)) problems[wanted.name] = fmt::format("{} is missing", wanted.name);
+    } else if (found->second != wanted.global_shape) {
+      problems[wanted.name] = fmt::format("{} is [{}] there and [{}] in this model", wanted.name,
+                                          fmt::join(found->second, ", "), fmt::join(wanted.global_shape, ", "));
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [name, line] : problems) lines.push_back(line);
+  check<DataError>(lines.empty(), "{} does not hold this model's optimizer state: {}", source.name(),
+                   fmt::join(lines, "; "));
+}
+
+void Optimizer::load_state(const StateSource& source, const std::string& progress) {
+  int64_t steps = 0;
+  check_progress(progress, source.name(), steps);
+  check_tensors(source);
+  const at::NoGradGuard no_grad;
+  std::map<std::string, bool> saved;
+  for (const auto& tensor : source.tensors()) saved[tensor.name] = true;
+  reload_main_params();
+  for (const parallel::ShardedTensor& wanted : sharded_state())
+    if (saved.contains(wanted.name)) source.read(wanted);
+  for (const StateBlock& block : blocks_)
+    if (block.main.const_data_ptr() != block.params.const_data_ptr()) block.params.copy_(block.main);
+  steps_ = steps;
+  gather_params();
+}
+
+int64_t Optimizer::state_bytes(bool on_host) const {
+  int64_t bytes = 0;
+  for (const StateBlock& block : blocks_) {
+    if (block.on_host != on_host) continue;
+    for (const auto& [prefix, tensor] : state_of(block)) bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  return bytes;
+}
+
+}  // namespace megalith::optim

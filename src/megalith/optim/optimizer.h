@@ -1,0 +1,95 @@
+// Optimizer: Adam or SGD over the flat buffers of a rank's model chunks, with fp32 main parameters, clipping by the
+// global norm and, with the distributed optimizer, on this rank's shards only.
+//
+// Elements of the model's parameters and what they cost in bytes (bf16 model, Adam, fp32 gradients; d ranks share the
+// state): 2 parameter + 4 gradient + 12/d main parameter and moments. An fp32 model needs no main parameters: 4 + 4 +
+// 8/d.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megalith/optim/grad_scaler.h"
+#include "megalith/optim/host_update.h"
+#include "megalith/optim/optimizer_state.h"
+#include "megalith/parallel/parallel_context.h"
+#include "megalith/parallel/sharded_tensor.h"
+
+namespace megalith::optim {
+
+struct StepResult {
+  bool updated = true;               // false: gradients were not finite and nothing but the loss scale changed
+  std::optional<double> grad_norm;   // before clipping; where updated
+  std::optional<int64_t> num_zeros;  // where counted
+};
+
+// Where saved state is read from.
+class StateSource {
+ public:
+  struct Tensor {
+    std::string name;
+    std::vector<int64_t> global_shape;
+  };
+  virtual ~StateSource() = default;
+  virtual std::string name() const = 0;  // a path, for messages
+  virtual std::vector<Tensor> tensors() const = 0;
+  // Fills wanted.local.
+  virtual void read(const parallel::ShardedTensor& wanted) const = 0;
+};
+
+// One thread a rank. The chunks and the context outlive it.
+class Optimizer {
+ public:
+  // All chunks of this rank; all with or all without the distributed optimizer. Gathering of parameters after a step is
+  // waited for unless `overlap_param_gather`: then whoever runs the model calls wait_for_params of the chunks.
+  Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSettings settings,
+            const parallel::ParallelContext& context, bool overlap_param_gather = false);
+
+  // Same groups in the same order on every rank. Set lr and weight_decay of each before a step.
+  std::vector<ParamGroup>& groups() { return groups_; }
+  const std::vector<ParamGroup>& groups() const { return groups_; }
+
+  // Gradients are final (finalize.h). Collective. Throws ConfigError for a learning rate or decay that is no number.
+  StepResult step(GradScaler& scaler);
+
+  // Parameters changed behind its back (weights were loaded): takes them over as main parameters.
+  void reload_main_params();
+
+  // ---- State ----
+  // In model space: "optimizer.exp_avg.layers.3.attention.q.weight" with the global shape of that tensor and the
+  // rectangles that this rank owns, and so for exp_avg_sq and main. fp32 models have no main: the parameters are it.
+  // Views: writing into them changes the state.
+  std::vector<parallel::ShardedTensor> sharded_state() const;
+  // Steps, kind and groups as one JSON object: what is no tensor.
+  std::string progress_json() const;
+
+  // Takes over state saved in any layout. `progress` is what progress_json gave. Throws DataError that lists every
+  // tensor that is missing or has another shape, and ConfigError when it belongs to another kind of optimizer; nothing
+  // is changed then. Main parameters that the source has none of are taken from the model. Collective.
+  void load_state(const StateSource& source, const std::string& progress);
+
+  int64_t steps() const { return steps_; }
+  // Bytes of state that this rank holds, on the device and on the host.
+  int64_t state_bytes(bool on_host) const;
+
+ private:
+  void update(double grad_scale);
+  void gather_params();
+  void check_groups() const;
+  void check_progress(const std::string& progress, const std::string& origin, int64_t& steps) const;
+  void check_tensors(const StateSource& source) const;
+
+  std::vector<DistributedDataParallel*> chunks_;
+  OptimizerSettings settings_;
+  const parallel::ParallelContext& context_;
+  const bool overlap_param_gather_;
+  bool sharded_ = false;
+  std::vector<ParamGroup> groups_;
+  std::vector<StateBlock> blocks_;
+  HostUpdate host_update_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace megalith::optim

@@ -1,0 +1,26 @@
+// What the optimizer does, apart from learning rate and weight decay, which the schedule sets.
+#pragma once
+
+#include "megalith/config/optimizer_config.h"
+#include "megalith/ops/adam.h"
+#include "megalith/optim/param_groups.h"
+
+namespace megalith::optim {
+
+struct OptimizerSettings {
+  enum class Kind { kAdam, kSgd } kind = Kind::kAdam;
+  ops::AdamSettings adam;
+  ops::SgdSettings sgd;
+  double clip_grad = 1.0;       // gradients are scaled to this global norm when theirs is larger; 0: never
+  bool count_zeros = false;     // report num_zeros
+  double offload_fraction = 0;  // of this rank's state: kept and updated on the host
+  GroupOptions groups;
+
+  // Throws ConfigError with every problem, under the options' names.
+  void validate() const;
+};
+
+// From the options.
+OptimizerSettings optimizer_settings(const config::OptimizerConfig& config);
+
+}  // namespace megalith::optim

@@ -1,0 +1,107 @@
+#include "megalith/optim/param_buffer.h"
+
+#include <ATen/ATen.h>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/flat.h"
+
+namespace megalith::optim {
+
+namespace {
+
+BufferLayout plan(const std::vector<nn::Parameter*>& parameters, const BufferRules& rules) {
+  std::vector<BufferItem> items;
+  items.reserve(parameters.size());
+  for (const nn::Parameter* p : parameters) items.push_back({p->value.numel(), p->tied_over_stages});
+  return plan_buffer(items, rules);
+}
+
+}  // namespace
+
+ParamBuffer::ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRules& rules, const ReduceRules& reduce,
+                         ReduceGroups groups)
+    : parameters_(std::move(parameters)),
+      reduce_(reduce),
+      groups_(std::move(groups)),
+      layout_(plan(parameters_, rules)),
+      reducing_(layout_.buckets.size()),
+      gathering_(layout_.buckets.size()) {
+  check(!parameters_.empty(), "a buffer of no parameters");
+  const at::NoGradGuard no_grad;
+  const auto options = parameters_[0]->value.options().requires_grad(false);
+  params_ = at::zeros({layout_.numel()}, options);
+  grads_ = at::zeros({layout_.numel()}, options.dtype(reduce_.grad_dtype));
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    nn::Parameter& p = *parameters_[i];
+    const BufferLayout::Item& item = layout_.items[i];
+    at::Tensor view = params_.narrow(0, item.begin, item.end - item.begin).view(p.value.sizes());
+    view.copy_(p.value.detach());
+    p.value.set_data(view);
+    p.main_grad = grads_.narrow(0, item.begin, item.end - item.begin).view(p.value.sizes());
+  }
+  mark_stale();
+}
+
+at::Tensor ParamBuffer::own(const at::Tensor& flat, int bucket) const {
+  return flat.narrow(0, layout_.shard_begin(bucket, shard_rank()), layout_.shard_numel(bucket));
+}
+
+void ParamBuffer::mark_stale() {
+  for (nn::Parameter* p : parameters_) p->main_grad_is_stale = true;
+}
+
+void ParamBuffer::zero_missing(int bucket) {
+  for (const int item : layout_.buckets[bucket].items) {
+    nn::Parameter& p = *parameters_[item];
+    if (p.main_grad_is_stale) p.main_grad.zero_();
+    p.main_grad_is_stale = false;
+  }
+}
+
+void ParamBuffer::check_finite(int bucket) const {
+  for (const int item : layout_.buckets[bucket].items) {
+    const nn::Parameter& p = *parameters_[item];
+    const at::Tensor good = at::isfinite(p.main_grad);
+    if (good.all().item<bool>()) continue;
+    throw NonFiniteGradient(fmt::format(
+        "the gradient of {} on rank {} of {} has {} elements of {} that are NaN or infinite, before it is reduced; "
+        "look at"
+        " the loss and the input of this step (check_for_nan_in_loss_and_grad: false goes on in spite of it)",
+        p.name, groups_.all.rank(), groups_.all.name(), p.main_grad.numel() - at::count_nonzero(good).item<int64_t>(),
+        p.main_grad.numel()));
+  }
+}
+
+void ParamBuffer::start_reduce(int bucket) {
+  zero_missing(bucket);
+  const BufferLayout::Bucket& b = layout_.buckets[bucket];
+  const at::Tensor grads = grads_.narrow(0, b.begin, b.numel());
+  if (reduce_.check_for_nan) {
+    if (!ops::scale_and_check_(grads, reduce_.factor)) check_finite(bucket);
+  } else if (reduce_.factor != 1) {
+    grads.mul_(reduce_.factor);
+  }
+  if (!groups_.sharded) {
+    reducing_[bucket] = groups_.all.all_reduce_async(grads, reduce_.op, "gradients of a bucket");
+  } else {
+    reducing_[bucket] =
+        groups_.shards.reduce_scatter_async(own(grads_, bucket), grads, reduce_.op, "gradients of a bucket");
+  }
+}
+
+void ParamBuffer::finish_reduce(int bucket) {
+  reducing_[bucket].wait();
+  if (groups_.sharded && groups_.instances.size() > 1)
+    groups_.instances.all_reduce(own(grads_, bucket), reduce_.op, "gradients over optimizer instances");
+}
+
+void ParamBuffer::start_gather(int bucket) {
+  if (!groups_.sharded) return;
+  const BufferLayout::Bucket& b = layout_.buckets[bucket];
+  gathering_[bucket] = groups_.shards.all_gather_async(params_.narrow(0, b.begin, b.numel()), own(params_, bucket),
+                                                       "parameters of a bucket");
+}
+
+void ParamBuffer::finish_gather(int bucket) { gathering_[bucket].wait(); }
+
+}  // namespace megalith::optim

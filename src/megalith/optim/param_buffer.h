@@ -1,0 +1,85 @@
+// ParamBuffer: parameters of one dtype of a model chunk and their gradients, in two flat buffers of one layout, and the
+// collectives on their buckets.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "megalith/comm/group.h"
+#include "megalith/nn/parameter.h"
+#include "megalith/optim/buffer_layout.h"
+
+namespace megalith::optim {
+
+// Who reduces what. With the distributed optimizer (ZeRO-1) the ranks of `shards` own equal parts of each bucket;
+// `instances` are the ranks that own the same part in the other optimizer instances.
+struct ReduceGroups {
+  comm::Group all;        // every replica of these parameters: dp_cp, or edp for experts
+  bool sharded = false;   // the distributed optimizer
+  comm::Group shards;     // within one optimizer instance; sharded only
+  comm::Group instances;  // across optimizer instances; sharded only
+};
+
+struct ReduceRules {
+  double factor = 1;                         // multiplies the gradients first
+  comm::ReduceOp op = comm::ReduceOp::kSum;  // then
+  bool check_for_nan = false;                // NonFiniteGradient before they spread
+  at::ScalarType grad_dtype = at::kFloat;    // of the buffer and of the reduction
+};
+
+// A gradient has a NaN or an infinity; the message names the parameter and the rank.
+class NonFiniteGradient : public Error {
+ public:
+  using Error::Error;
+};
+
+// One thread a rank. The parameters outlive it; from construction on their values and main_grads are views of it.
+class ParamBuffer {
+ public:
+  ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRules& rules, const ReduceRules& reduce,
+              ReduceGroups groups);
+  ParamBuffer(const ParamBuffer&) = delete;
+  ParamBuffer& operator=(const ParamBuffer&) = delete;
+
+  const BufferLayout& layout() const { return layout_; }
+  // By item of the layout.
+  const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
+  const ReduceGroups& groups() const { return groups_; }
+  int shard_rank() const { return groups_.sharded ? groups_.shards.rank() : 0; }
+
+  const at::Tensor& params() const { return params_; }  // [n]
+  const at::Tensor& grads() const { return grads_; }    // [n]
+  // This rank's part of a bucket, of either buffer.
+  at::Tensor own(const at::Tensor& flat, int bucket) const;
+
+  // Gradients of the next step overwrite what is there.
+  void mark_stale();
+  // Starts the reduction of a bucket: every gradient is there, or none will come (it is then zero). Buckets are started
+  // in the same order on all ranks.
+  void start_reduce(int bucket);
+  // Whether a reduction that was started is over.
+  bool reduced(int bucket) const { return reducing_[bucket].done(); }
+  // Waits for it. Afterwards own(grads(), bucket) holds the reduced gradients.
+  void finish_reduce(int bucket);
+
+  // Starts to collect the parameters of a bucket from the ranks that own them; nothing without the distributed
+  // optimizer.
+  void start_gather(int bucket);
+  // Waits for it; nothing when none was started.
+  void finish_gather(int bucket);
+
+ private:
+  void zero_missing(int bucket);
+  void check_finite(int bucket) const;
+
+  std::vector<nn::Parameter*> parameters_;
+  ReduceRules reduce_;
+  ReduceGroups groups_;
+  BufferLayout layout_;
+  at::Tensor params_, grads_;
+  std::vector<comm::Work> reducing_, gathering_;  // by bucket
+};
+
+}  // namespace megalith::optim

@@ -1,0 +1,58 @@
+#include "megalith/optim/param_groups.h"
+
+#include "megalith/base/error.h"
+
+namespace megalith::optim {
+
+namespace {
+
+bool decays(const nn::Parameter& p, const GroupOptions& options) {
+  if (p.name.ends_with(".bias")) return false;
+  if (p.value.dim() > 1) return true;
+  return options.decay_qk_norms &&
+         (p.name.find("q_norm") != std::string::npos || p.name.find("k_norm") != std::string::npos);
+}
+
+int multiplier(const nn::Parameter& p, const GroupOptions& options) {
+  for (size_t i = 0; i < options.multipliers.size(); ++i)
+    if (p.name.find(options.multipliers[i].part) != std::string::npos) return static_cast<int>(i);
+  return -1;
+}
+
+}  // namespace
+
+std::string ParamGroup::name() const {
+  return fmt::format("{}{}{}{}", decays ? "with decay" : "without decay", decoupled_lr ? ", decoupled lr" : "",
+                     expert ? ", experts" : "", multiplier < 0 ? "" : fmt::format(", lr times {}", lr_mult));
+}
+
+std::vector<ParamGroup> all_groups(const GroupOptions& options) {
+  std::vector<ParamGroup> groups;
+  for (int m = -1; m < static_cast<int>(options.multipliers.size()); ++m)
+    for (const bool decoupled : {false, true}) {
+      if (decoupled && !options.decoupled_lr) continue;
+      for (const bool expert : {false, true})
+        for (const bool decay : {true, false})
+          groups.push_back({.decays = decay,
+                            .decoupled_lr = decoupled,
+                            .expert = expert,
+                            .multiplier = m,
+                            .lr_mult = m < 0 ? 1 : options.multipliers[static_cast<size_t>(m)].factor});
+    }
+  return groups;
+}
+
+size_t group_of(const nn::Parameter& parameter, const GroupOptions& options) {
+  const std::vector<ParamGroup> groups = all_groups(options);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const ParamGroup& g = groups[i];
+    if (g.decays == decays(parameter, options) && g.expert == parameter.expert &&
+        g.decoupled_lr == (options.decoupled_lr && parameter.is_embedding_or_head) &&
+        g.multiplier == multiplier(parameter, options))
+      return i;
+  }
+  check(false, "{} belongs to no parameter group", parameter.name);
+  return 0;
+}
+
+}  // namespace megalith::optim

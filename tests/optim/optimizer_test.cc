@@ -1,0 +1,310 @@
+// One optimizer: groups, clipping, skipped steps, memory, and state that comes back in another layout.
+#include "megalith/optim/optimizer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <mutex>
+
+#include "tests/model/model_support.h"
+#include "tests/optim/train_case.h"
+#include "tests/support/close.h"
+#include "tests/support/expect.h"
+#include "tests/support/memory_meter.h"
+
+namespace megalith::testing {
+namespace {
+
+using optim::Optimizer;
+using optim::OptimizerSettings;
+
+// Saved state as whole tensors, as a checkpoint holds it: every rank of one run fills it in, any other reads it.
+class MemorySource : public optim::StateSource {
+ public:
+  void save(const std::vector<parallel::ShardedTensor>& state) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& part : state) {
+      at::Tensor& whole = tensors_.try_emplace(part.name, at::full(part.global_shape, NAN, at::kFloat)).first->second;
+      if (part.replica == 0) place(whole, part).copy_(part.local);
+    }
+  }
+  std::string name() const override { return "memory"; }
+  std::vector<Tensor> tensors() const override {
+    std::vector<Tensor> all;
+    for (const auto& [name, tensor] : tensors_) all.push_back({name, tensor.sizes().vec()});
+    return all;
+  }
+  void read(const parallel::ShardedTensor& wanted) const override {
+    wanted.local.copy_(place(tensors_.at(wanted.name), wanted));
+  }
+  std::map<std::string, at::Tensor>& whole() { return tensors_; }
+
+ private:
+  static at::Tensor place(const at::Tensor& whole, const parallel::ShardedTensor& part) {
+    at::Tensor view = whole;
+    for (int64_t d = 0; d < whole.dim(); ++d)
+      view = view.narrow(d, part.offset[static_cast<size_t>(d)], part.local.size(d));
+    return view;
+  }
+  std::mutex mutex_;
+  std::map<std::string, at::Tensor> tensors_;
+};
+
+TrainCase sharded(int tp, int dp) {
+  TrainCase how{.tp = tp, .dp = dp};
+  how.ddp.use_distributed_optimizer = true;
+  how.ddp.overlap_grad_reduce = true;
+  how.ddp.bucket_elements = 3000;
+  return how;
+}
+
+class StateLayouts : public ::testing::TestWithParam<at::ScalarType> {};
+
+// Two steps in one layout, then two more in another from the saved state and weights.
+TEST_P(StateLayouts, StateSavedInOneIsReadInAnother) {
+  const auto folder = golden_folder("qwen2");  // biases, fused q, k, v, tied embedding
+  const TrainBatch batch = random_batch(4, 16, 256);
+  const bool bf16 = GetParam() == at::kBFloat16;
+  std::vector<TrainCase> layouts{TrainCase{}, sharded(2, 2), sharded(1, 4)};
+  for (TrainCase& layout : layouts) layout.options.dtype = GetParam();
+  for (const TrainCase& from : layouts) {
+    MemorySource saved;
+    NamedTensors weights = whole_tensors(model::read_model_config(folder));
+    std::string progress;
+    std::vector<double> expected;
+    run_training_ranks(folder, from, [&](const Rank& rank, TrainingRank& t) {
+      for (int i = 0; i < 2; ++i) t.accumulate(batch), t.step();
+      saved.save(t.optimizer().sharded_state());
+      fill_in(weights, t.models(), [](const nn::Parameter& p) { return p.value.detach(); });
+      if (rank.rank == 0) progress = t.optimizer().progress_json();
+      std::vector<double> losses;
+      for (int i = 0; i < 2; ++i) losses.push_back(t.accumulate(batch)), t.step();
+      if (rank.rank == 0) expected = losses;
+    });
+    for (const auto& [name, tensor] : saved.whole())
+      EXPECT_FALSE(tensor.isnan().any().item<bool>()) << name << " has a part that nobody wrote";
+    for (const TrainCase& to : layouts) {
+      SCOPED_TRACE(from.name() + " to " + to.name());
+      run_training_ranks(folder, to, [&](const Rank& rank, TrainingRank& t) {
+        const hf::TensorMapping mapping(model::name_map(t.models().config()),
+                                        model::global_tensors(t.models().config()));
+        const at::NoGradGuard no_grad;
+        for (nn::Parameter* p : t.models().parameters())
+          for (const auto& part : p->sharded()) {
+            auto place = mapping.place(part);
+            at::Tensor source = weights.at(place.file->name);
+            for (size_t d = 0; d < place.offset.size(); ++d)
+              source =
+                  source.narrow(static_cast<int64_t>(d), place.offset[d], place.data.size(static_cast<int64_t>(d)));
+            place.data.copy_(source);
+          }
+        t.optimizer().load_state(saved, progress);
+        EXPECT_EQ(t.optimizer().steps(), 2);
+        const at::AutoGradMode with_grad(true);
+        std::vector<double> losses;
+        for (int i = 0; i < 2; ++i) losses.push_back(t.accumulate(batch)), t.step();
+        if (rank.rank != 0) return;
+        for (size_t i = 0; i < losses.size(); ++i) {
+          if (from.name() == to.name())
+            EXPECT_EQ(losses[i], expected[i]) << i;
+          else
+            expect_close(losses[i], expected[i], "loss", bf16 ? 2e-3 : kClose);
+        }
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, StateLayouts, ::testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& test) { return std::string(c10::toString(test.param)); });
+
+TEST(OptimizerState, OfAnotherModelOrOptimizerIsRefusedByName) {
+  const auto folder = golden_folder("llama");
+  const TrainBatch batch = random_batch(2, 16, 512);
+  MemorySource saved;
+  std::string progress;
+  const auto message = [&](const TrainCase& how, const std::string& given) {
+    std::string text;
+    run_training_ranks(folder, how, [&](const Rank&, TrainingRank& t) {
+      try {
+        t.optimizer().load_state(saved, given);
+      } catch (const Error& error) {
+        text = error.what();
+      }
+      EXPECT_EQ(t.optimizer().steps(), text.empty() ? 1 : 0);
+    });
+    return text;
+  };
+  run_training_ranks(folder, {}, [&](const Rank&, TrainingRank& t) {
+    t.accumulate(batch), t.step();
+    saved.save(t.optimizer().sharded_state());
+    progress = t.optimizer().progress_json();
+  });
+  EXPECT_EQ(message({}, progress), "");
+  TrainCase sgd;
+  sgd.optimizer.kind = OptimizerSettings::Kind::kSgd;
+  expect_contains(message(sgd, progress), "\"adam\"; this run uses sgd");
+  expect_contains(message({}, "{\"step\": -1}"), "\"step\"");
+  expect_contains(message({}, "no json"), "memory");
+  saved.whole()["optimizer.exp_avg.final_norm.weight"] = at::zeros({3});
+  saved.whole().erase("optimizer.exp_avg_sq.layers.1.mlp.down.weight");
+  const std::string text = message({}, progress);
+  expect_contains(text, "optimizer.exp_avg.final_norm.weight is [3] there and [64] in this model");
+  expect_contains(text, "optimizer.exp_avg_sq.layers.1.mlp.down.weight is missing");
+}
+
+// A skipped step changes nothing but the loss scale.
+TEST(Optimizer, SkipsAStepWhoseGradientsOverflowed) {
+  const auto folder = golden_folder("llama");
+  const TrainBatch batch = random_batch(4, 16, 512);
+  TrainCase how = sharded(1, 2);
+  how.ddp.check_for_nan = false;
+  run_training_ranks(folder, how, [&](const Rank& rank, TrainingRank& t) {
+    t.scaler() = optim::GradScaler::dynamic({.initial_scale = 1024, .hysteresis = 1});
+    t.accumulate(batch);
+    const auto clean = t.step();
+    ASSERT_TRUE(clean.updated);
+    EXPECT_EQ(t.scaler().scale(), 1024);
+    std::vector<at::Tensor> before;
+    for (const auto& part : t.optimizer().sharded_state()) before.push_back(part.local.clone());
+    for (const nn::Parameter* p : t.models().parameters()) before.push_back(p->value.detach().clone());
+    t.accumulate(batch);
+    // In this rank's own shard of rank 1 alone: all must hear of it.
+    if (rank.rank == 1) t.ddp().buffers()[0]->own(t.ddp().buffers()[0]->grads(), 0)[0].fill_(HUGE_VAL);
+    const auto skipped = t.step();
+    EXPECT_FALSE(skipped.updated);
+    EXPECT_FALSE(skipped.grad_norm.has_value());
+    EXPECT_EQ(t.scaler().scale(), 512);
+    EXPECT_EQ(t.optimizer().steps(), 1);
+    std::vector<at::Tensor> after;
+    for (const auto& part : t.optimizer().sharded_state()) after.push_back(part.local);
+    for (const nn::Parameter* p : t.models().parameters()) after.push_back(p->value.detach());
+    for (size_t i = 0; i < before.size(); ++i) expect_identical(after[i], before[i], "state");
+  });
+}
+
+TEST(Optimizer, ALossScaleThatIsAPowerOfTwoChangesNothing) {
+  const auto folder = golden_folder("llama");
+  const TrainBatch batch = random_batch(2, 16, 512);
+  std::vector<double> losses[2];
+  for (const int scaled : {0, 1})
+    run_training_ranks(folder, {}, [&](const Rank&, TrainingRank& t) {
+      if (scaled) t.scaler() = optim::GradScaler::constant(4096);
+      for (int i = 0; i < 3; ++i) losses[scaled].push_back(t.accumulate(batch)), t.step();
+    });
+  EXPECT_EQ(losses[1], losses[0]);
+}
+
+TEST(Optimizer, CountsZerosOnceInEveryLayout) {
+  const auto folder = golden_folder("llama");
+  const TrainBatch batch = random_batch(4, 16, 512);
+  std::vector<int64_t> counts;
+  for (TrainCase how : {TrainCase{}, sharded(1, 2), sharded(2, 2)}) {
+    how.optimizer.count_zeros = true;
+    run_training_ranks(folder, how, [&](const Rank& rank, TrainingRank& t) {
+      t.accumulate(batch);
+      const auto result = t.step();
+      if (rank.rank == 0) counts.push_back(result.num_zeros.value());
+    });
+  }
+  EXPECT_GT(counts[0], 0);  // rows of tokens that the batch does not have
+  EXPECT_EQ(counts[1], counts[0]);
+  EXPECT_EQ(counts[2], counts[0]);
+}
+
+TEST(Optimizer, GroupsDecideAboutDecayAndRate) {
+  const auto folder = golden_folder("qwen2");
+  TrainCase how;
+  how.optimizer.groups.decoupled_lr = true;
+  how.optimizer.groups.multipliers = {{"layers.0.", 0.0}};
+  how.optimizer.clip_grad = 0;
+  run_training_ranks(folder, how, [&](const Rank&, TrainingRank& t) {
+    // Gradients are zero: what moves, moves by decay alone.
+    for (optim::ParamGroup& group : t.optimizer().groups()) {
+      group.lr = group.decoupled_lr ? 0.5 : 0.1;
+      group.weight_decay = 0.1;
+    }
+    std::map<std::string, at::Tensor> before;
+    for (const nn::Parameter* p : t.models().parameters()) before[p->name] = p->value.detach().clone();
+    t.ddp().zero_grad();
+    t.ddp().finish_grad_sync();
+    t.step();
+    for (const nn::Parameter* p : t.models().parameters()) {
+      double factor = 1;
+      if (p->value.dim() > 1) factor = p->is_embedding_or_head ? 1 - 0.5 * 0.1 : 1 - 0.1 * 0.1;
+      if (p->name.find("layers.0.") != std::string::npos) factor = 1;
+      expect_close(p->value.detach(), before.at(p->name) * factor, p->name, 1e-6);
+    }
+  });
+}
+
+TEST(Optimizer, RefusesSettingsAndRatesThatAreNoNumbers) {
+  const auto problem = [](const OptimizerSettings& settings) -> std::string {
+    try {
+      settings.validate();
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  expect_contains(problem({.adam = {.beta1 = 1}}), "adam_beta1 is 1");
+  expect_contains(problem({.adam = {.beta2 = -0.1}}), "adam_beta2 is -0.1");
+  expect_contains(problem({.adam = {.beta2 = std::nan("")}}), "adam_beta2 is nan");
+  expect_contains(problem({.adam = {.epsilon = 0}}), "adam_epsilon is 0");
+  expect_contains(problem({.clip_grad = -1}), "max_grad_norm is -1");
+  expect_contains(problem({.offload_fraction = 1.5}), "optimizer_offload_fraction is 1.5");
+  EXPECT_EQ(problem({}), "");
+  const auto folder = golden_folder("llama");
+  for (const double lr : {std::nan(""), -1e-3, HUGE_VAL})
+    run_training_ranks(folder, {}, [&](const Rank&, TrainingRank& t) {
+      t.optimizer().groups()[0].lr = lr;
+      try {
+        t.step();
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const ConfigError& error) {
+        expect_contains(error.what(), "learning rate of the parameters with decay");
+      }
+    });
+}
+
+TEST(Optimizer, OverlapOfAGatherNeedsShards) {
+  TrainCase how;
+  how.overlap_param_gather = true;
+  try {
+    run_ranks(1, [&](const Rank& rank) { EXPECT_THROW(TrainingRank(rank, golden_folder("llama"), how), ConfigError); });
+  } catch (const ConfigError&) {
+  }
+}
+
+// Bytes per element against theory: 2 + 4 + 12/d for bf16, 4 + 4 + 8/d for fp32.
+TEST(OptimizerMemory, IsWhatTheoryAllows) {
+  for (const auto dtype : {at::kBFloat16, at::kFloat})
+    for (const int dp : {1, 2, 4})
+      for (const double offload : {0.0, 0.5}) {
+        run_ranks(dp, [&](const Rank& rank) {
+          const parallel::ParallelContext context(rank.world, layout::RankGrid({.world_size = dp}));
+          const MemoryMeter meter;
+          nn::ParameterSet set(dtype, at::kCPU);
+          const nn::ParameterScope root(set);
+          std::vector<nn::Parameter*> all;
+          for (int i = 0; i < 10; ++i) {
+            all.push_back(&root.add({.name = fmt::format("w{}.weight", i)}, {160, 401}));
+            all.push_back(&root.add({.name = fmt::format("w{}.bias", i)}, {401}));
+          }
+          const auto elements = static_cast<double>(set.numel());
+          optim::DistributedDataParallel ddp(all, {.use_distributed_optimizer = true}, context);
+          Optimizer optimizer({&ddp}, {.offload_fraction = offload}, context);
+          const double width = dtype == at::kFloat ? 4 : 2;
+          const double device = (dtype == at::kFloat ? 8.0 : 12.0) / dp * (1 - offload), host = 12.0 / dp * offload;
+          const double expected = elements * (width + 4 + device + host);
+          EXPECT_NEAR(static_cast<double>(meter.current()), expected, 0.02 * expected)
+              << c10::toString(dtype) << ", dp " << dp << ", offload " << offload;
+          EXPECT_NEAR(static_cast<double>(optimizer.state_bytes(false)), elements * device, 0.02 * elements * 12);
+          EXPECT_NEAR(static_cast<double>(optimizer.state_bytes(true)), elements * host, 0.02 * elements * 12);
+        });
+      }
+}
+
+}  // namespace
+}  // namespace megalith::testing
