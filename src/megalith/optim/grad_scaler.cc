@@ -1,0 +1,127 @@
+#include "megalith/optim/grad_scaler.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "megalith/base/error.h"
+
+namespace megalith::optim {
+namespace {
+
+using nlohmann::json;
+
+bool is_positive_float(double value) {
+  return std::isfinite(static_cast<float>(value)) && static_cast<float>(value) > 0;
+}
+
+std::vector<std::string> problems(const GradScalerParams& params) {
+  std::vector<std::string> out;
+  const auto require = [&out](bool holds, std::string problem) {
+    if (!holds) out.push_back(std::move(problem));
+  };
+  const bool initial = is_positive_float(params.initial_scale);
+  const bool least = is_positive_float(params.min_scale);
+  require(initial, fmt::format("initial_loss_scale is {}; it must be a positive float32", params.initial_scale));
+  require(least, fmt::format("min_loss_scale is {}; it must be a positive float32", params.min_scale));
+  require(!initial || !least || params.min_scale <= params.initial_scale,
+          fmt::format("min_loss_scale is {}, more than initial_loss_scale {}", params.min_scale, params.initial_scale));
+  require(std::isfinite(params.growth_factor) && params.growth_factor > 1,
+          fmt::format("the growth factor is {}; it must be more than 1", params.growth_factor));
+  require(params.backoff_factor > 0 && params.backoff_factor < 1,
+          fmt::format("the backoff factor is {}; it must lie between 0 and 1", params.backoff_factor));
+  require(params.growth_interval >= 1,
+          fmt::format("loss_scale_window is {}; it must be 1 or more", params.growth_interval));
+  require(params.hysteresis >= 1, fmt::format("hysteresis is {}; it must be 1 or more", params.hysteresis));
+  return out;
+}
+
+int64_t whole_number(const json& object, const char* key, const std::string& origin) {
+  check<DataError>(object.contains(key) && object.at(key).is_number_integer(),
+                   "{}: \"{}\" of the loss scaler's state is {}; expected a whole number", origin, key,
+                   object.contains(key) ? object.at(key).dump() : "missing");
+  return object.at(key).get<int64_t>();
+}
+
+}  // namespace
+
+std::string to_json_text(const GradScalerState& state) {
+  nlohmann::ordered_json json{{"scale", state.scale},
+                              {"growth_tracker", state.growth_tracker},
+                              {"hysteresis_tracker", state.hysteresis_tracker}};
+  if (!std::isfinite(state.scale)) json["scale"] = "inf";  // JSON has no such number
+  return json.dump();
+}
+
+GradScalerState parse_grad_scaler_state(std::string_view json_text, const std::string& origin) {
+  const json object = json::parse(json_text, nullptr, false);
+  check<DataError>(object.is_object(), "{}: the loss scaler's state is no JSON object", origin);
+  const json scale = object.value("scale", json());
+  check<DataError>(scale == "inf" || (scale.is_number() && is_positive_float(scale.get<double>())),
+                   "{}: \"scale\" of the loss scaler's state is {}; expected a positive number", origin, scale.dump());
+  return {scale == "inf" ? std::numeric_limits<float>::infinity() : scale.get<float>(),
+          whole_number(object, "growth_tracker", origin), whole_number(object, "hysteresis_tracker", origin)};
+}
+
+GradScaler GradScaler::constant(double scale) {
+  check<ConfigError>(is_positive_float(scale), "loss_scale is {}; it must be a positive float32", scale);
+  return GradScaler({static_cast<float>(scale), 0, 0});
+}
+
+GradScaler GradScaler::dynamic(const GradScalerParams& params) {
+  const std::vector<std::string> found = problems(params);
+  check<ConfigError>(found.empty(), "the loss scale cannot be: {}", fmt::join(found, "\n"));
+  GradScaler scaler({static_cast<float>(params.initial_scale), 0, params.hysteresis});
+  scaler.params_ = params;
+  return scaler;
+}
+
+GradScaler GradScaler::from(const config::PrecisionConfig& precision) {
+  if (!precision.fp16) return constant(1);
+  if (precision.loss_scale) return constant(*precision.loss_scale);
+  const double window = precision.loss_scale_window;
+  check<ConfigError>(window == std::floor(window) && window >= 1 && window <= 1e15,
+                     "loss_scale_window is {}; it must be a whole number of steps, 1 or more", window);
+  return dynamic({.initial_scale = precision.initial_loss_scale,
+                  .min_scale = precision.min_loss_scale,
+                  .growth_interval = static_cast<int64_t>(window),
+                  .hysteresis = precision.hysteresis});
+}
+
+float GradScaler::inverse_scale() const {
+  // In double and rounded once, as the reference does.
+  return static_cast<float>(1.0 / static_cast<double>(state_.scale));
+}
+
+bool GradScaler::is_finite() const { return std::isfinite(state_.scale); }
+
+void GradScaler::update(bool found_inf) {
+  if (!params_) return;
+  if (found_inf) {
+    state_.growth_tracker = 0;
+    --state_.hysteresis_tracker;
+    if (state_.hysteresis_tracker <= 0)
+      state_.scale =
+          std::max(state_.scale * static_cast<float>(params_->backoff_factor), static_cast<float>(params_->min_scale));
+    return;
+  }
+  if (++state_.growth_tracker < params_->growth_interval) return;
+  state_.growth_tracker = 0;
+  state_.hysteresis_tracker = params_->hysteresis;
+  state_.scale *= static_cast<float>(params_->growth_factor);
+}
+
+void GradScaler::load(const GradScalerState& state) {
+  if (!params_) return;
+  check<DataError>(state.scale > 0 && state.growth_tracker >= 0,
+                   "the checkpoint's loss scale cannot be used: scale {}, growth_tracker {}; expected a positive scale "
+                   "and a tracker >= 0",
+                   state.scale, state.growth_tracker);
+  state_ = state;
+}
+
+}  // namespace megalith::optim
