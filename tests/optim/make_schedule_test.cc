@@ -159,6 +159,7 @@ TEST(MakeSchedule, errors_name_the_option_that_was_written) {
   expect_contains(refusal({length, "--lr_decay_style=WSD", "--lr_wsd_decay_iters=11"}),
                   "lr_wsd_decay_iters is 11 steps");
   expect_contains(refusal({"--max_steps=9000000000000000"}), "max_steps");
+  expect_contains(refusal({"--train_samples=7", "--global_batch_size=8"}), "train_samples is 7, less than a step of 8");
   expect_contains(
       refusal({length, "--weight_decay_incr_style=linear", "--start_weight_decay=0.2", "--end_weight_decay=0.1"}),
       "end_weight_decay is 0.1, less than start_weight_decay 0.2");

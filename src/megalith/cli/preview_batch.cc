@@ -44,21 +44,6 @@ struct Course {
   std::string problem;
 };
 
-int data_parallel_size(const config::TrainingArguments& args, const std::optional<int64_t>& world_size,
-                       const std::optional<int64_t>& dp) {
-  check<ConfigError>(world_size || dp,
-                     "neither world_size nor dp is given; add --world_size N (all ranks) or --dp N "
-                     "(data-parallel size)");
-  if (dp)
-    check<ConfigError>(*dp >= 1 && *dp <= layout::kMaxGridSize, "dp is {}; it must be a whole number from 1 to {}", *dp,
-                       layout::kMaxGridSize);
-  if (!world_size) return static_cast<int>(*dp);
-  const layout::RankGrid grid(config::grid_shape(args, checked_world_size(world_size)));
-  check<ConfigError>(!dp || *dp == grid.dp(), "dp {} does not fit: world_size {} gives dp {}; leave --dp out",
-                     dp.value_or(0), grid.world_size(), grid.dp());
-  return grid.dp();
-}
-
 // The cross-checks of the batch alone: what else the run gets wrong is not the question here.
 void validate_batch(const config::TrainingArguments& args, int dp) {
   config::TrainingArguments batch_only;
@@ -227,6 +212,9 @@ int preview_batch(Words words) {
   if (!samples) samples = input->args.run.train_samples;
   check<ConfigError>(!samples || (*samples >= 1 && *samples <= kMaxSamples),
                      "samples is {}; it must be a whole number from 1 to {}", samples.value_or(0), kMaxSamples);
+  check<ConfigError>(world_size || dp,
+                     "neither world_size nor dp is given; add --world_size N (all ranks) or --dp N "
+                     "(data-parallel size)");
   const int data_parallel = data_parallel_size(input->args, world_size, dp);
   validate_batch(input->args, data_parallel);
 

@@ -136,6 +136,8 @@ class Maker {
     check<ConfigError>(*run.train_samples >= 1 && *run.train_samples <= kLongest,
                        "train_samples is {}; it must be a whole number from 1 to {}", *run.train_samples, kLongest);
     train_iters_ = batches.steps_of(*run.train_samples);
+    check<ConfigError>(train_iters_ >= 1, "train_samples is {}, less than a step of {} samples takes",
+                       *run.train_samples, batches.final_global_batch_size());
     total_ = {*run.train_samples, "train_samples"};
   }
 
