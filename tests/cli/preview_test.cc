@@ -30,6 +30,7 @@ TEST(Preview, help_of_all_and_of_each_topic) {
   EXPECT_TRUE(contains(preview("batch --help").out, "--rampup_batch_size"));
   EXPECT_EQ(preview("batch --help").exit_code, kDone);
   EXPECT_TRUE(contains(preview("lr --help").out, "--lr_scheduler_type"));
+  EXPECT_TRUE(contains(preview("lr --help").out, "--lr-warmup-samples"));
   EXPECT_TRUE(contains(preview("lr --help").out, "--dialect"));
 }
 

@@ -111,6 +111,8 @@ std::optional<PreviewInput> read_preview(const PreviewUsage& usage, Words words,
     for (const config::CommandOption& option : own_options)
       text += fmt::format("  --{}\n      {}\n", option.name, option.help);
     text += "\n" + config::help_text(config::Dialect::kTrain, usage.option_topic);
+    if (usage.takes_dialect)
+      text += "Megatron's names:\n\n" + config::help_text(config::Dialect::kPretrain, usage.option_topic);
     write_stdout(text);
     return std::nullopt;
   }

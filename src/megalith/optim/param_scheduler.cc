@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "megalith/base/error.h"
@@ -11,21 +12,22 @@
 namespace megalith::optim {
 namespace {
 
+template <typename T>
+std::string shown(const T& value) {
+  if constexpr (std::is_enum_v<T>)
+    return std::string(config::choice_name(value));
+  else
+    return fmt::format("{}", value);
+}
+
 // The value that holds after loading.
 template <typename T>
 T merged(const T& own, const T& stored, SchedulerLoad mode, const char* name) {
   if (mode == SchedulerLoad::kOverride) return own;
-  if constexpr (std::is_enum_v<T>) {
-    check<ConfigError>(mode == SchedulerLoad::kUseCheckpoint || own == stored,
-                       "{} is {} here and {} in the checkpoint. Make them equal, or set override_opt_param_scheduler "
-                       "(keep the value given here) or use_checkpoint_opt_param_scheduler (take the checkpoint's)",
-                       name, config::choice_name(own), config::choice_name(stored));
-  } else {
-    check<ConfigError>(mode == SchedulerLoad::kUseCheckpoint || own == stored,
-                       "{} is {} here and {} in the checkpoint. Make them equal, or set override_opt_param_scheduler "
-                       "(keep the value given here) or use_checkpoint_opt_param_scheduler (take the checkpoint's)",
-                       name, own, stored);
-  }
+  check<ConfigError>(mode == SchedulerLoad::kUseCheckpoint || own == stored,
+                     "{} is {} here and {} in the checkpoint. Make them equal, or set override_opt_param_scheduler "
+                     "(keep the value given here) or use_checkpoint_opt_param_scheduler (take the checkpoint's)",
+                     name, shown(own), shown(stored));
   return stored;
 }
 
