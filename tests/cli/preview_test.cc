@@ -5,18 +5,18 @@ namespace {
 
 TEST(Preview, needs_a_topic) {
   const Answer answer = preview(std::vector<std::string>{});
-  EXPECT_TRUE(contains(answer.error, "groups, layers and batch")) << answer.error;
+  EXPECT_TRUE(contains(answer.error, "groups, layers, batch and lr")) << answer.error;
   EXPECT_EQ(answer.out, "");
 }
 
 TEST(Preview, unknown_topic_lists_the_topics_and_the_nearest) {
   const Answer answer = preview("group --world-size 2");
   EXPECT_TRUE(contains(answer.error, "did you mean groups?")) << answer.error;
-  EXPECT_TRUE(contains(answer.error, "layers and batch")) << answer.error;
+  EXPECT_TRUE(contains(answer.error, "layers, batch and lr")) << answer.error;
 }
 
 TEST(Preview, planned_topics_are_named) {
-  for (const char* topic : {"pipeline", "lr", "memory"}) {
+  for (const char* topic : {"pipeline", "memory"}) {
     const Answer answer = preview(topic);
     EXPECT_TRUE(contains(answer.error, "not part of this version")) << topic << ": " << answer.error;
   }
@@ -29,6 +29,9 @@ TEST(Preview, help_of_all_and_of_each_topic) {
   EXPECT_TRUE(contains(preview("layers --help").out, "--pipeline_model_parallel_layout"));
   EXPECT_TRUE(contains(preview("batch --help").out, "--rampup_batch_size"));
   EXPECT_EQ(preview("batch --help").exit_code, kDone);
+  EXPECT_TRUE(contains(preview("lr --help").out, "--lr_scheduler_type"));
+  EXPECT_TRUE(contains(preview("lr --help").out, "--lr-warmup-samples"));
+  EXPECT_TRUE(contains(preview("lr --help").out, "--dialect"));
 }
 
 TEST(Preview, unknown_and_refused_options_are_errors) {

@@ -66,6 +66,7 @@ const std::vector<Rule>& rules() {
       {{"--train_samples=5", "--lr_decay_iters=5"}, "lr_decay_samples"},
       {{"--train_iters=5", "--lr_warmup_samples=5"}, "lr_warmup_iters"},
       {{"--lr_warmup_fraction=0.1", "--lr_warmup_iters=5"}, "lr_warmup_fraction"},
+      {{"--warmup_ratio=0.1", "--lr_warmup_iters=5"}, "warmup_ratio"},
       {{"--min_lr=1", "--lr=0.1"}, "min_lr"},
       {{"--decoupled_min_lr=0.1"}, "decoupled_lr"},
       {{"--override_opt_param_scheduler", "--use_checkpoint_opt_param_scheduler"}, "override_opt_param_scheduler"},

@@ -83,5 +83,53 @@ TEST(Microbatches, ARefusedMomentSaysWhen) {
   EXPECT_EQ(calculator.at(30), (BatchSizes{3, 12, 12}));
 }
 
+// The reference's loop, word for word: every step that starts in the ramp, then whole steps.
+int64_t steps_by_walking(const MicrobatchCalculator& calculator, int64_t ramp_end, int64_t samples) {
+  int64_t steps = 0;
+  int64_t consumed = 0;
+  while (consumed <= ramp_end && consumed <= samples) {
+    consumed += calculator.unchecked_at(consumed).global_batch_size;
+    ++steps;
+  }
+  return samples > consumed ? steps + (samples - consumed) / calculator.final_global_batch_size() : steps;
+}
+
+TEST(Microbatches, steps_of_a_run_in_samples) {
+  BatchPlan plan;
+  plan.global_batch_size = 8;
+  EXPECT_EQ(MicrobatchCalculator(plan).steps_of(1003), 125);
+  EXPECT_EQ(MicrobatchCalculator(plan).steps_of(7), 0);
+  EXPECT_FALSE(MicrobatchCalculator(plan).next_change(0));
+
+  plan.global_batch_size = 32;
+  plan.rampup_batch_size = {8, 8, 100};
+  const MicrobatchCalculator ramp(plan);
+  for (int64_t samples = 0; samples < 400; ++samples)
+    EXPECT_EQ(ramp.steps_of(samples), steps_by_walking(ramp, 100, samples)) << samples;
+
+  BatchPlan stepwise;
+  stepwise.step_batch_size_schedule = "0:4 50:6 90:2";
+  const MicrobatchCalculator schedule(stepwise);
+  for (int64_t samples = 0; samples < 200; ++samples)
+    EXPECT_EQ(schedule.steps_of(samples), steps_by_walking(schedule, 89, samples)) << samples;
+}
+
+TEST(Microbatches, the_next_change_is_where_the_size_first_differs) {
+  BatchPlan plan;
+  plan.global_batch_size = 32;
+  plan.rampup_batch_size = {8, 8, 100};
+  BatchPlan stepwise;
+  stepwise.step_batch_size_schedule = "0:4 50:6 90:2";
+  for (const BatchPlan& any : {plan, stepwise}) {
+    const MicrobatchCalculator calculator(any);
+    for (int64_t consumed = 0; consumed < 150; ++consumed) {
+      const auto size = [&](int64_t at) { return calculator.unchecked_at(at).global_batch_size; };
+      int64_t other = consumed + 1;
+      while (other < 150 && size(other) == size(consumed)) ++other;
+      EXPECT_EQ(calculator.next_change(consumed).value_or(150), other) << consumed;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace megalith::layout

@@ -29,7 +29,7 @@ const std::vector<Command>& commands();
 
 int run_train(Words words);  // also pretrain: the same with Megatron-LM's names and defaults
 int run_pretrain(Words words);
-int run_preview(Words words);  // groups | layers | batch
+int run_preview(Words words);  // groups | layers | batch | lr
 int run_convert(Words words);
 int run_score(Words words);
 int run_generate(Words words);

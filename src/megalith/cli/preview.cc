@@ -8,6 +8,7 @@
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
 #include "megalith/cli/preview_internal.h"
+#include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
 #include "megalith/layout/grid_shape.h"
 
@@ -26,8 +27,8 @@ const std::vector<Topic>& topics() {
       {"groups", "process groups of every kind, data-parallel sizes", preview_groups},
       {"layers", "which layers stand on which pipeline stage", preview_layers},
       {"batch", "global batch and micro-batches as training goes on", preview_batch},
+      {"lr", "learning rate and weight decay over the steps", preview_lr},
       {"pipeline", "order of work on every pipeline rank", nullptr},
-      {"lr", "learning rate over the steps", nullptr},
       {"memory", "memory that a rank needs", nullptr},
   };
   return table;
@@ -54,6 +55,27 @@ std::string list_of_topics() {
                                 near.empty() ? "" : fmt::format("; did you mean {}?", near[0]), list_in_words(names)));
 }
 
+bool is_megatron_only(const config::OptionUse& use, const std::string& topic) {
+  if (use.given.ends_with("train_iters") || use.given.ends_with("train-iters") || use.name == "train_samples")
+    return true;
+  const auto match = config::OptionTable::instance().find(use.name);
+  return match && match->option->topic == topic && !match->option->in_train;
+}
+
+// The dialect that was asked for, or the one that the names of the options belong to.
+config::Dialect dialect_of(const std::optional<std::string>& asked, const config::OptionReport& report,
+                           const std::string& topic) {
+  if (asked) {
+    check<ConfigError>(*asked == "train" || *asked == "pretrain",
+                       "dialect is \"{}\"; it is train (ROLL's and Hugging Face's names and defaults) or pretrain "
+                       "(Megatron-LM's)",
+                       *asked);
+    return *asked == "train" ? config::Dialect::kTrain : config::Dialect::kPretrain;
+  }
+  const auto theirs = [&topic](const config::OptionUse& use) { return is_megatron_only(use, topic); };
+  return std::ranges::any_of(report.uses, theirs) ? config::Dialect::kPretrain : config::Dialect::kTrain;
+}
+
 }  // namespace
 
 int run_preview(Words words) {
@@ -77,6 +99,10 @@ std::optional<PreviewInput> read_preview(const PreviewUsage& usage, Words words,
                                          std::vector<config::CommandOption> own_options) {
   PreviewInput input;
   bool help = false;
+  std::optional<std::string> dialect;
+  if (usage.takes_dialect)
+    own_options.push_back(
+        {"dialect", "train or pretrain: whose defaults and units hold; by the options' names", &dialect});
   own_options.push_back({"json", "print one JSON object in place of a table", &input.json});
   own_options.push_back({"help", "print this", &help});
   config::ParseResult parsed = config::parse_arguments(config::Dialect::kTrain, words, own_options);
@@ -85,9 +111,13 @@ std::optional<PreviewInput> read_preview(const PreviewUsage& usage, Words words,
     for (const config::CommandOption& option : own_options)
       text += fmt::format("  --{}\n      {}\n", option.name, option.help);
     text += "\n" + config::help_text(config::Dialect::kTrain, usage.option_topic);
+    if (usage.takes_dialect)
+      text += "Megatron's names:\n\n" + config::help_text(config::Dialect::kPretrain, usage.option_topic);
     write_stdout(text);
     return std::nullopt;
   }
+  if (usage.takes_dialect && dialect_of(dialect, parsed.report, usage.option_topic) == config::Dialect::kPretrain)
+    parsed = config::parse_arguments(config::Dialect::kPretrain, words, own_options);
   parsed.report.check_not_refused();
   for (const std::string& note : parsed.notes) log_info("{}", note);
   input.args = std::move(parsed.args);
@@ -99,6 +129,18 @@ int checked_world_size(const std::optional<int64_t>& world_size) {
   check<ConfigError>(*world_size >= 1 && *world_size <= layout::kMaxGridSize,
                      "world_size is {}; it must be a whole number from 1 to {}", *world_size, layout::kMaxGridSize);
   return static_cast<int>(*world_size);
+}
+
+int data_parallel_size(const config::TrainingArguments& args, const std::optional<int64_t>& world_size,
+                       const std::optional<int64_t>& dp) {
+  if (dp)
+    check<ConfigError>(*dp >= 1 && *dp <= layout::kMaxGridSize, "dp is {}; it must be a whole number from 1 to {}", *dp,
+                       layout::kMaxGridSize);
+  if (!world_size) return static_cast<int>(dp.value_or(1));
+  const layout::RankGrid grid(config::grid_shape(args, checked_world_size(world_size)));
+  check<ConfigError>(!dp || *dp == grid.dp(), "dp {} does not fit: world_size {} gives dp {}; leave --dp out",
+                     dp.value_or(0), grid.world_size(), grid.dp());
+  return grid.dp();
 }
 
 std::string in_ranges(std::span<const int> numbers, size_t limit) {

@@ -44,50 +44,12 @@ struct Course {
   std::string problem;
 };
 
-int data_parallel_size(const config::TrainingArguments& args, const std::optional<int64_t>& world_size,
-                       const std::optional<int64_t>& dp) {
-  check<ConfigError>(world_size || dp,
-                     "neither world_size nor dp is given; add --world_size N (all ranks) or --dp N "
-                     "(data-parallel size)");
-  if (dp)
-    check<ConfigError>(*dp >= 1 && *dp <= layout::kMaxGridSize, "dp is {}; it must be a whole number from 1 to {}", *dp,
-                       layout::kMaxGridSize);
-  if (!world_size) return static_cast<int>(*dp);
-  const layout::RankGrid grid(config::grid_shape(args, checked_world_size(world_size)));
-  check<ConfigError>(!dp || *dp == grid.dp(), "dp {} does not fit: world_size {} gives dp {}; leave --dp out",
-                     dp.value_or(0), grid.world_size(), grid.dp());
-  return grid.dp();
-}
-
 // The cross-checks of the batch alone: what else the run gets wrong is not the question here.
 void validate_batch(const config::TrainingArguments& args, int dp) {
   config::TrainingArguments batch_only;
   batch_only.batch = args.batch;
   batch_only.shape.seq_length = args.shape.seq_length;
   config::validate(batch_only, {.world_size = dp, .needs_inputs = false});
-}
-
-// The first number of consumed samples after `consumed` at which the plan changes; none when it does not any more.
-std::optional<int64_t> next_change(const BatchPlan& plan, const MicrobatchCalculator& calculator, int64_t consumed) {
-  if (plan.step_batch_size_schedule) {
-    const auto schedule = layout::StepSchedule::parse(*plan.step_batch_size_schedule, plan.seq_length);
-    for (const auto& step : schedule.steps())
-      if (step.from_samples > consumed) return step.from_samples;
-    return std::nullopt;
-  }
-  const int64_t now = calculator.unchecked_at(consumed).global_batch_size;
-  if (!plan.rampup_batch_size || now == calculator.final_global_batch_size()) return std::nullopt;
-  // A ramp only grows, and is at its end beyond `samples`: halve the way to it.
-  int64_t same = consumed;
-  int64_t other = std::min(plan.rampup_batch_size->at(2), kMaxSamples) + 1;
-  while (other - same > 1) {
-    const int64_t middle = same + (other - same) / 2;
-    if (calculator.unchecked_at(middle).global_batch_size == now)
-      same = middle;
-    else
-      other = middle;
-  }
-  return other;
 }
 
 // The sizes at a moment, or none with the reason why a step cannot run.
@@ -100,7 +62,7 @@ std::optional<BatchSizes> sizes_at(const MicrobatchCalculator& calculator, int64
   }
 }
 
-Course course_of(const BatchPlan& plan, const MicrobatchCalculator& calculator, std::optional<int64_t> samples) {
+Course course_of(const MicrobatchCalculator& calculator, std::optional<int64_t> samples) {
   Course course;
   int64_t consumed = 0;
   while (!samples || consumed < *samples) {
@@ -116,7 +78,7 @@ Course course_of(const BatchPlan& plan, const MicrobatchCalculator& calculator, 
           consumed, phase.sizes->global_batch_size, calculator.micro_batch_size() * calculator.data_parallel_size());
       break;
     }
-    std::optional<int64_t> change = next_change(plan, calculator, consumed);
+    std::optional<int64_t> change = calculator.next_change(consumed);
     if (change > kMaxSamples) change.reset();  // no run gets there
     if (!change && !samples) break;
     const int64_t end = std::min(change.value_or(kMaxSamples), samples.value_or(kMaxSamples));
@@ -250,12 +212,15 @@ int preview_batch(Words words) {
   if (!samples) samples = input->args.run.train_samples;
   check<ConfigError>(!samples || (*samples >= 1 && *samples <= kMaxSamples),
                      "samples is {}; it must be a whole number from 1 to {}", samples.value_or(0), kMaxSamples);
+  check<ConfigError>(world_size || dp,
+                     "neither world_size nor dp is given; add --world_size N (all ranks) or --dp N "
+                     "(data-parallel size)");
   const int data_parallel = data_parallel_size(input->args, world_size, dp);
   validate_batch(input->args, data_parallel);
 
   const BatchPlan plan = config::batch_plan(input->args, data_parallel);
   const MicrobatchCalculator calculator(plan);
-  Course course = course_of(plan, calculator, samples);
+  Course course = course_of(calculator, samples);
   const std::vector<Phase> asked = moments(calculator, consumed, course.problem);
   const Preview preview{plan, calculator, course, asked, samples};
   write_stdout(input->json ? json_text(preview) : table_text(preview));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -11,6 +12,22 @@ namespace megalith::config {
 // Specialised for every enumeration below: `kNames`, pairs of enumerator and name.
 template <typename E>
 struct EnumNames;
+
+// The name of a choice on the command line; empty for a value that is no enumerator.
+template <typename E>
+constexpr std::string_view choice_name(E choice) {
+  for (const auto& [item, name] : EnumNames<E>::kNames)
+    if (item == choice) return name;
+  return {};
+}
+
+// The choice of that name, if there is one.
+template <typename E>
+constexpr std::optional<E> choice_of(std::string_view name) {
+  for (const auto& [item, item_name] : EnumNames<E>::kNames)
+    if (item_name == name) return item;
+  return std::nullopt;
+}
 
 // Which front end an argument list was written for: ROLL/HF/LLaMA-Factory (`megalith train`) or Megatron-LM
 // (`megalith pretrain`). It decides defaults and which spelling the documents show; both accept every name.

@@ -75,14 +75,14 @@ template <typename E>
 struct FieldTraits<E> {
   static constexpr ValueType kType = ValueType::kText;
   static Value to_value(E field) {
-    for (const auto& [item, name] : EnumNames<E>::kNames)
-      if (item == field) return std::string(name);
-    throw InternalError("an enumerator has no name");
+    const std::string_view name = choice_name(field);
+    check(!name.empty(), "an enumerator has no name");
+    return std::string(name);
   }
   static E from_value(const Value& value) {
-    for (const auto& [item, name] : EnumNames<E>::kNames)
-      if (name == std::get<std::string>(value)) return item;
-    throw InternalError("a choice that was not checked: " + std::get<std::string>(value));
+    const std::optional<E> choice = choice_of<E>(std::get<std::string>(value));
+    check(choice.has_value(), "a choice that was not checked: {}", std::get<std::string>(value));
+    return *choice;
   }
 };
 template <typename T>

@@ -218,8 +218,10 @@ void add_schedule_options(OptionList& list) {
   schedule
       .add("lr_scheduler_type", &ScheduleConfig::lr_scheduler_type,
            "shape of the schedule; lr_decay_style wins when set")
-      .refuse({"cosine_with_restarts", "polynomial", "reduce_lr_on_plateau", "greedy"},
-              "Megalith has linear, cosine, constant, inverse square root and warm-up/stable/decay")
+      .refuse({"cosine_with_restarts"}, "a rate that jumps up again is not part of Megalith; use cosine")
+      .refuse({"polynomial"}, "use linear with min_lr in lr_scheduler_kwargs, which is polynomial with power 1")
+      .refuse({"reduce_lr_on_plateau", "greedy"},
+              "the rate follows from the step alone, not from losses; use cosine or warmup_stable_decay")
       .train_only();
   schedule
       .add(

@@ -42,6 +42,11 @@ void check_length_units(const TrainingArguments& args, const ValidationContext& 
                    "lr_decay_samples and lr_warmup_samples");
   problems.require(!schedule.lr_warmup_fraction || (schedule.lr_warmup_iters == 0 && schedule.lr_warmup_samples == 0),
                    "lr_warmup_fraction and lr_warmup_iters (or lr_warmup_samples) both set the warm-up; keep one");
+  const bool by_megatron =
+      schedule.lr_warmup_fraction || schedule.lr_warmup_iters > 0 || schedule.lr_warmup_samples > 0;
+  problems.require(!by_megatron || (schedule.warmup_steps == 0 && schedule.warmup_ratio == 0),
+                   "warmup_steps (or warmup_ratio) and lr_warmup_fraction (or lr_warmup_iters, lr_warmup_samples) both "
+                   "set the warm-up; keep one");
 }
 
 void check_schedule(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {

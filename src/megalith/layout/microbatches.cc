@@ -14,6 +14,7 @@ namespace {
 using Problems = std::vector<std::string>;
 
 constexpr int64_t kLargestSize = int64_t{1} << 31;
+constexpr int64_t kLargestSamples = 1'000'000'000'000'000;  // beyond it no run gets; sums stay far from overflow
 
 int64_t step_unit(const BatchPlan& plan) { return plan.micro_batch_size * plan.data_parallel_size; }
 
@@ -139,6 +140,45 @@ BatchSizes MicrobatchCalculator::unchecked_at(int64_t consumed_samples) const {
   const int64_t batch = batch_size_at(consumed_samples);
   const int64_t microbatches = batch / step_unit(plan_);
   return {microbatches, batch, plan_.decrease_batch_size_if_needed ? microbatches * step_unit(plan_) : batch};
+}
+
+std::optional<int64_t> MicrobatchCalculator::next_change(int64_t consumed_samples) const {
+  if (schedule_) {
+    for (const StepSchedule::Step& step : schedule_->steps())
+      if (step.from_samples > consumed_samples) return step.from_samples;
+    return std::nullopt;
+  }
+  const int64_t now = batch_size_at(consumed_samples);
+  if (!plan_.rampup_batch_size || now == final_global_batch_size()) return std::nullopt;
+  // A ramp only grows, and is at its end beyond `samples`: halve the way to it.
+  int64_t same = consumed_samples;
+  int64_t other = std::min(plan_.rampup_batch_size->at(2), kLargestSamples) + 1;
+  while (other - same > 1) {
+    const int64_t middle = same + (other - same) / 2;
+    if (batch_size_at(middle) == now)
+      same = middle;
+    else
+      other = middle;
+  }
+  return other;
+}
+
+int64_t MicrobatchCalculator::steps_of(int64_t samples) const {
+  int64_t ramp_end = -1;  // the last number of consumed samples that is part of the ramp
+  if (schedule_) ramp_end = schedule_->steps().back().from_samples - 1;
+  if (!schedule_ && plan_.rampup_batch_size) ramp_end = plan_.rampup_batch_size->at(2);
+  const int64_t last_start = std::min(ramp_end, samples);
+  int64_t steps = 0;
+  int64_t consumed = 0;
+  while (consumed <= last_start) {
+    const int64_t batch = batch_size_at(consumed);
+    const std::optional<int64_t> change = next_change(consumed);
+    const int64_t last_of_size = change ? std::min(*change - 1, last_start) : last_start;
+    const int64_t same_size = (last_of_size - consumed) / batch + 1;
+    steps += same_size;
+    consumed += same_size * batch;
+  }
+  return samples > consumed ? steps + (samples - consumed) / final_global_batch_size() : steps;
 }
 
 int64_t MicrobatchCalculator::batch_size_at(int64_t consumed_samples) const {

@@ -58,6 +58,13 @@ class MicrobatchCalculator {
   // The same without that check: micro-batches are rounded down.
   BatchSizes unchecked_at(int64_t consumed_samples) const;
 
+  // The first number of consumed samples after `consumed_samples` at which the global batch size changes; none when it
+  // does not any more.
+  std::optional<int64_t> next_change(int64_t consumed_samples) const;
+  // The steps of a run of so many samples, as Megatron counts them: every step that starts before the ramp is over and
+  // the samples are used up, then the whole steps that the rest is enough for.
+  int64_t steps_of(int64_t samples) const;
+
  private:
   int64_t batch_size_at(int64_t consumed_samples) const;
 

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "megalith/base/error.h"

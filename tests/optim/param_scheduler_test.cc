@@ -1,0 +1,144 @@
+#include "megalith/optim/param_scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "tests/support/expect.h"
+
+namespace megalith::optim {
+namespace {
+
+using testing::expect_contains;
+
+ScheduleParams usual() {
+  ScheduleParams params;
+  params.max_lr = 1e-3;
+  params.lr_warmup_steps = 2.5;
+  params.lr_decay_steps = 20;
+  params.lr_decay_style = config::LrDecayStyle::kCosine;
+  params.end_wd = 0.1;
+  params.wd_incr_style = config::WeightDecayStyle::kLinear;
+  params.wd_incr_steps = 20;
+  return params;
+}
+
+template <typename E, typename Act>
+std::string message_of(Act act) {
+  try {
+    act();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ParamScheduler, a_resumed_run_goes_on_as_if_it_had_not_stopped) {
+  const std::vector<RateGroup> groups{{}, {.max_lr = 5e-3, .wd_mult = 0}};
+  ParamScheduler straight(LrSchedule(usual()), groups);
+  for (int i = 0; i < 7; ++i) straight.step(1);
+  const std::string saved = to_json_text(straight.state());
+
+  ParamScheduler resumed(LrSchedule(usual()), groups);
+  resumed.load(parse_scheduler_state(saved, "checkpoint"));
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(resumed.num_steps(), straight.num_steps());
+    for (size_t group = 0; group < groups.size(); ++group) {
+      EXPECT_EQ(resumed.lr(group), straight.lr(group));
+      EXPECT_EQ(resumed.weight_decay(group), straight.weight_decay(group));
+    }
+    EXPECT_EQ(resumed.state(), straight.state());
+    straight.step(1);
+    resumed.step(1);
+  }
+}
+
+TEST(ParamScheduler, a_value_that_differs_is_named_and_nothing_changes) {
+  ParamScheduler scheduler(LrSchedule(usual()), {{}});
+  scheduler.step(3);
+  const SchedulerState before = scheduler.state();
+  const auto refused = [&](auto change) {
+    SchedulerState other = before;
+    change(other);
+    const std::string message = message_of<ConfigError>([&] { scheduler.load(other); });
+    EXPECT_EQ(scheduler.state(), before);
+    return message;
+  };
+  const std::string lr = refused([](auto& s) { s.max_lr = 2e-3; });
+  expect_contains(lr, "learning_rate) is 0.001 here and 0.002 in the checkpoint");
+  expect_contains(lr, "override_opt_param_scheduler");
+  expect_contains(refused([](auto& s) { s.min_lr = 1e-5; }), "min_lr");
+  expect_contains(refused([](auto& s) { s.lr_warmup_steps = 3; }), "lr_warmup_steps");
+  expect_contains(refused([](auto& s) { s.lr_decay_steps = 30; }), "lr_decay_steps");
+  expect_contains(refused([](auto& s) { s.lr_decay_style = config::LrDecayStyle::kLinear; }),
+                  "is cosine here and linear in the checkpoint");
+  expect_contains(refused([](auto& s) { s.weight_decay->end_wd = 0.3; }), "end_weight_decay");
+}
+
+TEST(ParamScheduler, a_checkpoint_whose_values_make_no_schedule_is_refused) {
+  ParamScheduler scheduler(LrSchedule(usual()), {{}}, SchedulerLoad::kUseCheckpoint);
+  SchedulerState state = scheduler.state();
+  state.lr_warmup_steps = 50;
+  expect_contains(message_of<DataError>([&] { scheduler.load(state); }), "lr_warmup_steps is 50");
+  state = scheduler.state();
+  state.num_steps = -1;
+  expect_contains(message_of<DataError>([&] { scheduler.load(state); }), "num_steps -1");
+  EXPECT_EQ(scheduler.num_steps(), 0);
+}
+
+TEST(ParamScheduler, groups_that_do_not_fit_are_refused) {
+  const auto refused = [](RateGroup group) {
+    return message_of<ConfigError>([&] { ParamScheduler(LrSchedule(usual()), {{}, group}); });
+  };
+  expect_contains(refused({.max_lr = 1e-3, .min_lr = 1e-2}), "min_lr of parameter group 1 is 0.01");
+  expect_contains(refused({.lr_mult = -1}), "lr_mult of parameter group 1 is -1");
+  expect_contains(refused({.end_wd = -0.5}), "end_wd of parameter group 1 is -0.5");
+}
+
+TEST(ParamScheduler, both_ways_to_load_at_once_are_refused) {
+  expect_contains(message_of<ConfigError>([] { scheduler_load(true, true); }), "override_opt_param_scheduler and use_");
+  EXPECT_EQ(scheduler_load(false, false), SchedulerLoad::kMustMatch);
+  EXPECT_EQ(scheduler_load(true, false), SchedulerLoad::kOverride);
+  EXPECT_EQ(scheduler_load(false, true), SchedulerLoad::kUseCheckpoint);
+}
+
+TEST(SchedulerState, survives_json) {
+  SchedulerState state = ParamScheduler(LrSchedule(usual()), {}).state();
+  state.num_steps = 123456789012345;
+  EXPECT_EQ(parse_scheduler_state(to_json_text(state), "checkpoint"), state);
+  state.weight_decay.reset();
+  EXPECT_EQ(parse_scheduler_state(to_json_text(state), "checkpoint"), state);
+}
+
+TEST(SchedulerState, older_keys) {
+  const SchedulerState state = parse_scheduler_state(
+      R"({"start_lr":0.001,"min_lr":0,"warmup_steps":5,"decay_steps":20,"decay_style":"cosine","num_iters":8})", "old");
+  EXPECT_EQ(state.max_lr, 0.001);
+  EXPECT_EQ(state.lr_warmup_steps, 5);
+  EXPECT_EQ(state.lr_decay_steps, 20);
+  EXPECT_EQ(state.num_steps, 8);
+  EXPECT_FALSE(state.weight_decay);
+}
+
+TEST(SchedulerState, bad_files_are_named_with_the_key) {
+  const auto refused = [](const std::string& text) {
+    return message_of<DataError>([&] { parse_scheduler_state(text, "run/state.json"); });
+  };
+  const auto with = [&](const std::string& key, const std::string& value) {
+    std::string text = R"("max_lr":1,"min_lr":0,"lr_warmup_steps":5,"lr_decay_steps":20,"num_steps":8,)";
+    text += R"("lr_decay_style":"cosine","start_wd":0,"end_wd":0,"wd_incr_style":"constant","wd_incr_steps":20)";
+    return refused("{" + text + ",\"" + key + "\":" + value + "}");
+  };
+  EXPECT_EQ(with("max_lr", "2"), "");
+  expect_contains(refused("[1"), "run/state.json");
+  expect_contains(refused("{}"), "\"max_lr\"");
+  expect_contains(with("max_lr", "null"), "\"max_lr\" of the scheduler state is null");
+  expect_contains(with("min_lr", "1e999"), "no JSON object");
+  expect_contains(with("num_steps", "1.5"), "\"num_steps\"");
+  expect_contains(with("num_steps", "-3"), "\"num_steps\"");
+  expect_contains(with("lr_decay_steps", "1e300"), "\"lr_decay_steps\"");
+  expect_contains(with("lr_decay_style", "\"bogus\""), "inverse-square-root");
+  expect_contains(with("wd_incr_style", "7"), "\"wd_incr_style\"");
+}
+
+}  // namespace
+}  // namespace megalith::optim
