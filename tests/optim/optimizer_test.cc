@@ -2,6 +2,7 @@
 #include "megalith/optim/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -304,6 +305,36 @@ TEST(OptimizerMemory, IsWhatTheoryAllows) {
           EXPECT_NEAR(static_cast<double>(optimizer.state_bytes(true)), elements * host, 0.02 * elements * 12);
         });
       }
+}
+
+// The same numbers on a GPU, with state there, on the host, and half and half.
+TEST(OptimizerOnCuda, OffloadChangesNothing) {
+  if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) GTEST_SKIP() << "no GPU";
+  const auto steps = [](at::Device device, double offload) {
+    at::Tensor result;
+    run_ranks(1, [&](const Rank& rank) {
+      const parallel::ParallelContext context(rank.world, layout::RankGrid({.world_size = 1}), device);
+      nn::ParameterSet set(at::kBFloat16, device);
+      std::vector<nn::Parameter*> all;
+      for (int i = 0; i < 3; ++i)
+        all.push_back(&nn::ParameterScope(set).add({.name = fmt::format("w{}.weight", i)}, {1500, 700}));
+      const at::NoGradGuard no_grad;
+      for (nn::Parameter* p : all) p->value.copy_(at::arange(1500 * 700, at::kDouble).sin().view({1500, 700}));
+      optim::DistributedDataParallel ddp(all, {}, context);
+      Optimizer optimizer({&ddp}, {.offload_fraction = offload}, context);
+      for (optim::ParamGroup& group : optimizer.groups()) group.lr = 1e-2, group.weight_decay = 0.1;
+      auto scaler = optim::GradScaler::constant(1);
+      for (int step = 0; step < 3; ++step) {
+        for (nn::Parameter* p : all) p->main_grad.copy_((p->value.to(at::kFloat) * 3 + step).cos());
+        EXPECT_TRUE(optimizer.step(scaler).updated);
+      }
+      EXPECT_EQ(optimizer.state_bytes(true) > 0, offload > 0);
+      result = ddp.buffers()[0]->params().to(at::kCPU, at::kFloat);
+    });
+    return result;
+  };
+  const at::Tensor expected = steps(at::kCPU, 0);
+  for (const double offload : {0.0, 0.4, 1.0}) expect_close(steps(at::kCUDA, offload), expected, "parameters", 8e-3);
 }
 
 }  // namespace

@@ -148,6 +148,7 @@ class C10dBackend : public Backend {
 
   std::shared_ptr<PendingOp> start(const Op& op) override {
     if (is_point_to_point(op.kind)) return start_batch({op})[0];
+    if (op.kind == OpKind::kReduceScatter && waits_on_host_) return start_host_reduce_scatter(op);
     return std::make_shared<C10dPending>(start_collective(op), waits_on_host_, false);
   }
 
@@ -210,6 +211,18 @@ class C10dBackend : public Backend {
   c10::intrusive_ptr<c10d::Work> start_transfer(const Op& op, const at::Tensor& tensor) {
     std::vector<at::Tensor> one{tensor};
     return op.kind == OpKind::kSend ? inner_->send(one, op.peer, 0) : inner_->recv(one, op.peer, 0);
+  }
+
+  // Gloo has no reduce-scatter; c10d makes one of an all-reduce of a copy, too, but then cannot tell when it is over.
+  std::shared_ptr<PendingOp> start_host_reduce_scatter(const Op& op) {
+    const at::Tensor all = op.input.clone();
+    Op reduce = op;
+    reduce.kind = OpKind::kAllReduce;
+    reduce.output = all;
+    auto pending = std::make_shared<C10dPending>(start_collective(reduce), waits_on_host_, false);
+    const int64_t block = op.output.numel();
+    pending->stage(all.view(-1).narrow(0, inner_->getRank() * block, block), op.output);
+    return pending;
   }
 
   // Gloo moves host memory only between two ranks: CUDA tensors pass through a host copy.
