@@ -105,7 +105,7 @@ TEST_P(Pretrained, Bf16ExportIsReadAgain) {
 // transformers opens what we write and gets the same numbers; only where Python has it.
 TEST_P(Pretrained, OpensInTransformers) {
   const char* python = std::getenv("MEGALITH_PYTHON");
-  if (!python) GTEST_SKIP() << "MEGALITH_PYTHON does not name a Python with transformers";
+  if (!python || *python == 0) GTEST_SKIP() << "MEGALITH_PYTHON does not name a Python with transformers";
   const fs::path target = temp_ / "python";
   run_model(source(), {.tp = 2}, [&](const Rank&, model::VirtualModels& models) {
     model::save_pretrained(models, target, {.max_shard_bytes = 100'000});

@@ -1,0 +1,303 @@
+#include "megalith/layout/pipeline_schedule.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "megalith/base/error.h"
+
+namespace megalith::layout {
+
+namespace {
+
+using Kind = PipelineAction::Kind;
+
+int group_size(const PipelineShape& shape) { return shape.group_size.value_or(shape.pp); }
+
+// Appends actions, and the ones that switch synchronisation on and off only where it changes.
+class Writer {
+ public:
+  explicit Writer(const PipelineShape& shape) : sync_(shape.sync) {
+    if (sync_ != PipelineSync::kLeaveOut) actions_.push_back({Kind::kSyncOff});
+  }
+  void work(Kind kind, int microbatch, int chunk) { actions_.push_back({kind, microbatch, chunk}); }
+  void collective(Kind kind, int chunk) { actions_.push_back({kind, 0, chunk}); }
+  void set_sync(bool on) {
+    if (sync_ == PipelineSync::kLeaveOut || on == on_) return;
+    actions_.push_back({on ? Kind::kSyncOn : Kind::kSyncOff});
+    on_ = on;
+  }
+  bool aligned() const { return sync_ == PipelineSync::kAligned; }
+  std::vector<PipelineAction> take() { return std::move(actions_); }
+
+ private:
+  const PipelineSync sync_;
+  bool on_ = false;
+  std::vector<PipelineAction> actions_;
+};
+
+// Without backward everything is warm-up.
+RankSchedule forwards_only(const PipelineShape& shape) {
+  Writer out(shape);
+  for (const auto& [m, chunk] : interleaved_order(shape)) out.work(Kind::kForward, m, chunk);
+  return {shape.microbatches * shape.chunks, true, out.take()};
+}
+
+RankSchedule one_stage(const PipelineShape& shape) {
+  Writer out(shape);
+  for (int m = 0; m < shape.microbatches; ++m) {
+    if (m == shape.microbatches - 1) out.set_sync(true);
+    out.work(Kind::kForward, m, 0);
+    out.work(Kind::kBackward, m, 0);
+  }
+  return {0, false, out.take()};
+}
+
+RankSchedule one_f_one_b(const PipelineShape& shape, int rank) {
+  Writer out(shape);
+  const int count = shape.microbatches, warmup = std::min(count, shape.pp - rank - 1);
+  for (int m = 0; m < warmup; ++m) out.work(Kind::kForward, m, 0);
+  int back = 0;
+  const auto backward = [&] {
+    // Aligned: only the first stage, whose backward ends last, reduces while it runs.
+    if (back == count - 1 && (!out.aligned() || rank == 0)) out.set_sync(true);
+    out.work(Kind::kBackward, back++, 0);
+  };
+  for (int m = warmup; m < count; ++m) {
+    out.work(Kind::kForward, m, 0);
+    backward();
+  }
+  while (back < count) backward();
+  if (out.aligned() && rank != 0) {
+    out.set_sync(true);
+    out.collective(Kind::kReduceGrads, 0);
+  }
+  return {warmup, warmup == count, out.take()};
+}
+
+// ZB-H1 (Qi et al. 2023, Zero Bubble Pipeline Parallelism): the order of 1F1B; rank r computes weight gradients r
+// micro-batches later, so that every rank holds at most pp micro-batches, and the last ones fill the end.
+RankSchedule zero_bubble(const PipelineShape& shape, int rank) {
+  Writer out(shape);
+  const int count = shape.microbatches, warmup = std::min(count, shape.pp - rank - 1);
+  int forward = 0, back = 0, weights = 0;
+  const auto weight_gradient = [&] {
+    if (weights == count - 1) out.set_sync(true);
+    out.work(Kind::kWeightGradient, weights++, 0);
+  };
+  while (forward < warmup) out.work(Kind::kForward, forward++, 0);
+  while (forward < count) {
+    out.work(Kind::kForward, forward++, 0);
+    out.work(Kind::kBackward, back++, 0);
+    if (back - weights > rank) weight_gradient();
+  }
+  while (back < count) {
+    out.work(Kind::kBackward, back++, 0);
+    weight_gradient();  // in the gap before the next gradient arrives
+  }
+  while (weights < count) weight_gradient();
+  return {warmup, warmup == count, out.take()};
+}
+
+// The interleaved schedule counts virtual micro-batches: entry k of the order is the k-th forward of every rank, and
+// the k-th backward with the chunk reversed.
+class Interleaved {
+ public:
+  Interleaved(const PipelineShape& shape, int rank)
+      : shape_(shape), rank_(rank), order_(interleaved_order(shape)), out_(shape) {}
+
+  RankSchedule run() {
+    const int total = static_cast<int>(order_.size());
+    const int warmup = std::min(total, 2 * (shape_.pp - rank_ - 1) + (shape_.chunks - 1) * group_size(shape_));
+    if (out_.aligned())
+      for (int chunk = 0; chunk < std::min(2, shape_.chunks); ++chunk) out_.collective(Kind::kGatherParams, chunk);
+    for (int k = 0; k < warmup; ++k) forward(k);
+    for (int k = warmup; k < total; ++k) {
+      forward(k);
+      backward(k - warmup);
+    }
+    for (int k = total - warmup; k < total; ++k) backward(k);
+    finish();
+    return {warmup, warmup == total, out_.take()};
+  }
+
+ private:
+  int forward_chunk(int k) const { return order_[static_cast<size_t>(k)].second; }
+  int backward_chunk(int k) const { return shape_.chunks - 1 - forward_chunk(k); }
+  int microbatch(int k) const { return order_[static_cast<size_t>(k)].first; }
+
+  void forward(int k) {
+    // All ranks start to collect the chunk after next at the same time.
+    const int at = k + rank_;
+    if (out_.aligned() && at < static_cast<int>(order_.size()) && microbatch(at) == 0) {
+      const int next = forward_chunk(at) + 1;
+      if (next > 1 && next < shape_.chunks) out_.collective(Kind::kGatherParams, next);
+    }
+    out_.work(Kind::kForward, microbatch(k), forward_chunk(k));
+  }
+
+  void backward(int k) {
+    if (!out_.aligned() && is_last(k)) start_sync(backward_chunk(k));
+    out_.work(Kind::kBackward, microbatch(k), backward_chunk(k));
+    const int at = k - rank_;
+    if (out_.aligned() && at >= 0 && is_last(at)) {
+      start_sync(backward_chunk(at));
+      out_.collective(Kind::kReduceGrads, backward_chunk(at));
+    }
+    out_.set_sync(false);
+  }
+
+  void finish() {
+    out_.set_sync(true);
+    if (!out_.aligned()) return;
+    for (int chunk = 0; chunk < shape_.chunks; ++chunk)
+      if (!synchronised_.contains(chunk)) out_.collective(Kind::kReduceGrads, chunk);
+  }
+
+  bool is_last(int k) const { return microbatch(k) == shape_.microbatches - 1; }
+  void start_sync(int chunk) {
+    out_.set_sync(true);
+    synchronised_.insert(chunk);
+  }
+
+  const PipelineShape& shape_;
+  const int rank_;
+  const std::vector<std::pair<int, int>> order_;
+  std::set<int> synchronised_;
+  Writer out_;
+};
+
+// The micro-batch count nearest to the asked one that the interleaved schedule takes.
+int nearest_count(const PipelineShape& shape) {
+  const auto good = [&](int m) {
+    return m >= group_size(shape) && (m % group_size(shape) == 0 || m % group_size(shape) >= shape.pp);
+  };
+  for (int away = 0;; ++away) {
+    if (good(shape.microbatches + away)) return shape.microbatches + away;
+    if (shape.microbatches - away > 0 && good(shape.microbatches - away)) return shape.microbatches - away;
+  }
+}
+
+void interleaved_problems(const PipelineShape& shape, std::vector<std::string>& found) {
+  const int group = group_size(shape);
+  if (group < shape.pp || group > shape.microbatches)
+    found.push_back(
+        fmt::format("microbatch_group_size_per_virtual_pipeline_stage is {}{}; it must be at least the {} pipeline "
+                    "stages and at most"
+                    " the {} micro-batches of a step{}",
+                    group, shape.group_size ? "" : " (the default: the number of stages)", shape.pp, shape.microbatches,
+                    group > shape.microbatches && shape.microbatches < shape.pp
+                        ? fmt::format("; use {} micro-batches, or no virtual stages", shape.pp)
+                        : ""));
+  else if (shape.microbatches % group != 0 && shape.microbatches % group < shape.pp)
+    found.push_back(
+        fmt::format("{} micro-batches in groups of {} leave a last group of {}, fewer than the {} pipeline stages; use "
+                    "{} micro-batches",
+                    shape.microbatches, group, shape.microbatches % group, shape.pp, nearest_count(shape)));
+}
+
+}  // namespace
+
+std::string_view name(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::kNone:
+      return "none";
+    case ScheduleKind::kOneFOneB:
+      return "1f1b";
+    case ScheduleKind::kInterleaved:
+      return "interleaved";
+    case ScheduleKind::kZeroBubble:
+      return "zero_bubble";
+  }
+  return "";
+}
+
+std::string PipelineAction::text() const {
+  switch (kind) {
+    case Kind::kForward:
+      return fmt::format("F{}.{}", microbatch, chunk);
+    case Kind::kBackward:
+      return fmt::format("B{}.{}", microbatch, chunk);
+    case Kind::kWeightGradient:
+      return fmt::format("W{}.{}", microbatch, chunk);
+    case Kind::kSyncOff:
+      return "-sync";
+    case Kind::kSyncOn:
+      return "+sync";
+    case Kind::kGatherParams:
+      return fmt::format("P{}", chunk);
+    case Kind::kReduceGrads:
+      return fmt::format("G{}", chunk);
+  }
+  return "";
+}
+
+ScheduleKind PipelineShape::kind_for(int pp, std::optional<int> vpp) {
+  if (pp == 1) return ScheduleKind::kNone;
+  return vpp ? ScheduleKind::kInterleaved : ScheduleKind::kOneFOneB;
+}
+
+std::vector<std::string> problems(const PipelineShape& shape) {
+  std::vector<std::string> found;
+  if (shape.pp < 1) found.push_back(fmt::format("{} pipeline stages; there must be at least 1", shape.pp));
+  if (shape.chunks < 1) found.push_back(fmt::format("{} chunks a rank; there must be at least 1", shape.chunks));
+  if (shape.microbatches < 1)
+    found.push_back(fmt::format("{} micro-batches in a step; there must be at least 1", shape.microbatches));
+  if (!found.empty()) return found;
+  if (shape.kind == ScheduleKind::kNone && shape.pp != 1)
+    found.push_back(fmt::format("{} pipeline stages need a pipeline schedule", shape.pp));
+  if (shape.kind != ScheduleKind::kInterleaved && shape.chunks != 1)
+    found.push_back(fmt::format("the schedule {} has one chunk a rank, not {}; virtual stages need the interleaved one",
+                                name(shape.kind), shape.chunks));
+  if (shape.kind == ScheduleKind::kInterleaved) interleaved_problems(shape, found);
+  return found;
+}
+
+std::vector<std::pair<int, int>> interleaved_order(const PipelineShape& shape) {
+  std::vector<std::pair<int, int>> order;
+  const int group = group_size(shape);
+  for (int first = 0; first < shape.microbatches; first += group)
+    for (int chunk = 0; chunk < shape.chunks; ++chunk)
+      for (int m = first; m < std::min(shape.microbatches, first + group); ++m) order.emplace_back(m, chunk);
+  return order;
+}
+
+RankSchedule pipeline_schedule(const PipelineShape& shape, int rank) {
+  const auto found = problems(shape);
+  check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));
+  check(rank >= 0 && rank < shape.pp, "pipeline rank {} of {}", rank, shape.pp);
+  if (shape.forward_only) return forwards_only(shape);
+  switch (shape.kind) {
+    case ScheduleKind::kNone:
+      return one_stage(shape);
+    case ScheduleKind::kOneFOneB:
+      return one_f_one_b(shape, rank);
+    case ScheduleKind::kZeroBubble:
+      return zero_bubble(shape, rank);
+    case ScheduleKind::kInterleaved:
+      break;
+  }
+  return Interleaved(shape, rank).run();
+}
+
+std::vector<int> RankSchedule::peak_per_chunk(int chunks) const {
+  const bool split = std::ranges::any_of(actions, [](const auto& a) { return a.kind == Kind::kWeightGradient; });
+  std::vector<int> now(static_cast<size_t>(chunks), 0), peak = now;
+  for (const PipelineAction& a : actions) {
+    int& count = now[static_cast<size_t>(a.is_compute() ? a.chunk : 0)];
+    if (a.kind == Kind::kForward) ++count;
+    if (a.kind == (split ? Kind::kWeightGradient : Kind::kBackward)) --count;
+    if (a.is_compute()) peak[static_cast<size_t>(a.chunk)] = std::max(peak[static_cast<size_t>(a.chunk)], count);
+  }
+  return peak;
+}
+
+int RankSchedule::peak_in_flight() const {
+  std::vector<PipelineAction> one_chunk = actions;
+  for (PipelineAction& a : one_chunk) a.chunk = 0;
+  return RankSchedule{warmup, all_warmup, std::move(one_chunk)}.peak_per_chunk(1)[0];
+}
+
+}  // namespace megalith::layout

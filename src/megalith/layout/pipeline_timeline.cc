@@ -1,0 +1,102 @@
+#include "megalith/layout/pipeline_timeline.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "megalith/base/error.h"
+
+namespace megalith::layout {
+
+namespace {
+
+using Kind = PipelineAction::Kind;
+
+class Simulation {
+ public:
+  Simulation(const PipelineShape& shape, const PipelineCosts& costs) : shape_(shape), costs_(costs) {
+    for (int rank = 0; rank < shape.pp; ++rank) {
+      std::vector<PipelineAction> compute;
+      for (const PipelineAction& a : pipeline_schedule(shape, rank).actions)
+        if (a.is_compute()) compute.push_back(a);
+      lists_.push_back(std::move(compute));
+    }
+    timeline_.ranks.resize(lists_.size());
+    free_.resize(lists_.size(), 0);
+  }
+
+  PipelineTimeline run() {
+    size_t left = 0;
+    for (const auto& list : lists_) left += list.size();
+    while (left > 0) {
+      const size_t before = left;
+      for (size_t rank = 0; rank < lists_.size(); ++rank) left -= advance(rank);
+      check(left < before, "a pipeline schedule whose ranks wait for each other");
+    }
+    double work = 0;
+    for (const auto& rank : timeline_.ranks)
+      for (const auto& span : rank) {
+        work += span.end - span.begin;
+        timeline_.length = std::max(timeline_.length, span.end);
+      }
+    timeline_.bubble_fraction = 1 - work / (timeline_.length * shape_.pp);
+    return std::move(timeline_);
+  }
+
+ private:
+  // Runs what the rank can; how many.
+  size_t advance(size_t rank) {
+    size_t count = 0;
+    auto& done = timeline_.ranks[rank];
+    while (done.size() < lists_[rank].size()) {
+      const PipelineAction& a = lists_[rank][done.size()];
+      const auto ready = ready_at(a, static_cast<int>(rank));
+      if (!ready) break;
+      const double begin = std::max(free_[rank], *ready), end = begin + cost(a);
+      done.push_back({a, begin, end});
+      free_[rank] = end;
+      finished_[{a.kind, a.microbatch, stage(a, static_cast<int>(rank))}] = end;
+      ++count;
+    }
+    return count;
+  }
+
+  int stage(const PipelineAction& a, int rank) const { return a.chunk * shape_.pp + rank; }
+
+  // When what the action needs from another stage is there; nothing: not known yet.
+  std::optional<double> ready_at(const PipelineAction& a, int rank) const {
+    const int own = stage(a, rank), last = shape_.chunks * shape_.pp - 1;
+    const bool forward = a.kind == Kind::kForward;
+    if (a.kind == Kind::kWeightGradient || own == (forward ? 0 : last)) return 0;
+    const auto found = finished_.find({a.kind, a.microbatch, forward ? own - 1 : own + 1});
+    if (found == finished_.end()) return std::nullopt;
+    return found->second + (shape_.pp > 1 ? costs_.transfer : 0);
+  }
+
+  double cost(const PipelineAction& a) const {
+    if (a.kind == Kind::kForward) return costs_.forward;
+    if (a.kind == Kind::kWeightGradient) return costs_.weight_gradient;
+    return shape_.kind == ScheduleKind::kZeroBubble ? costs_.backward : costs_.backward + costs_.weight_gradient;
+  }
+
+  struct Key {
+    Kind kind;
+    int microbatch, stage;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  const PipelineShape& shape_;
+  const PipelineCosts& costs_;
+  std::vector<std::vector<PipelineAction>> lists_;
+  std::vector<double> free_;  // by rank: when it can start something
+  std::map<Key, double> finished_;
+  PipelineTimeline timeline_;
+};
+
+}  // namespace
+
+PipelineTimeline pipeline_timeline(const PipelineShape& shape, const PipelineCosts& costs) {
+  return Simulation(shape, costs).run();
+}
+
+}  // namespace megalith::layout
