@@ -110,10 +110,10 @@ json preference_outputs(const Case& c) {
 
 json document_outputs(const Case& c) {
   json outputs = json::array();
-  std::vector<std::vector<int32_t>> documents;
+  std::vector<Sequence> documents;
   for (const Conversation& conversation : c.conversations(SampleKind::kDocument)) {
     const std::string& text = conversation.prompt.front().content;
-    documents.push_back(document_ids(text, c.tokenizer, c.chat.tokens()));
+    documents.push_back(whole_document(text, c.tokenizer, c.chat.tokens()));
     if (!c.options.value("packing", true))
       outputs.push_back({{"input_ids", encode_document(text, c.tokenizer, c.chat.tokens(), c.settings.cutoff).ids}});
   }

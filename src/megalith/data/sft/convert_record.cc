@@ -237,6 +237,8 @@ std::string incomplete(const Conversation& conversation, SampleKind kind) {
   if (conversation.prompt.size() % 2 == 0) return fmt::format("{} turns before the answer", conversation.prompt.size());
   if (kind == SampleKind::kConversation && conversation.responses.size() != 1) return "no answer, or more than one";
   if (kind == SampleKind::kPreference && conversation.responses.size() < 2) return "chosen or rejected is missing";
+  for (const Message& response : conversation.responses)
+    if (response.role == Role::kUser || response.role == Role::kObservation) return "an answer is not the assistant's";
   return "";
 }
 

@@ -114,32 +114,36 @@ Sample encode_preference(const Conversation& conversation, const TurnEncoder& en
   return {preference_row(chosen.source, chosen.target), preference_row(chosen.source, rejected)};
 }
 
-std::vector<int32_t> document_ids(const std::string& text, const tokenizer::Tokenizer& tokenizer,
-                                  const TemplateTokens& tokens) {
-  return tokenizer.encode(text + tokens.document_end);
+Sequence whole_document(const std::string& text, const tokenizer::Tokenizer& tokenizer, const TemplateTokens& tokens) {
+  Sequence document;
+  document.ids = tokenizer.encode(text + tokens.document_end);
+  document.labels = document.ids;
+  return document;
 }
 
 Sequence encode_document(const std::string& text, const tokenizer::Tokenizer& tokenizer, const TemplateTokens& tokens,
                          int64_t cutoff, bool* cut) {
   Sequence row;
   if (tokens.documents_get_bos) row.ids.push_back(*tokens.bos);
-  append(row.ids, document_ids(text, tokenizer, tokens));
+  append(row.ids, whole_document(text, tokenizer, tokens).ids);
   note(cut, std::ssize(row.ids) > cutoff);
   row.ids.resize(std::min(row.ids.size(), static_cast<size_t>(cutoff)));
   row.labels = row.ids;
   return row;
 }
 
-std::vector<Sequence> pack_documents(const std::vector<std::vector<int32_t>>& documents, const TemplateTokens& tokens,
+std::vector<Sequence> pack_documents(const std::vector<Sequence>& documents, const TemplateTokens& tokens,
                                      int64_t cutoff) {
-  Ids all;
-  for (const Ids& document : documents) append(all, document);
+  Sequence all;
+  for (const Sequence& document : documents) {
+    append(all.ids, document.ids);
+    append(all.labels, document.labels);
+  }
   std::vector<Sequence> rows;
-  for (auto from = all.begin(); all.end() - from >= cutoff; from += cutoff) {
-    Sequence row;
-    row.ids.assign(from, from + cutoff);
-    if (tokens.documents_get_bos) row.ids.front() = *tokens.bos;
-    row.labels = row.ids;
+  for (int64_t from = 0; std::ssize(all.ids) - from >= cutoff; from += cutoff) {
+    const auto part = [&](const Ids& values) { return Ids(values.begin() + from, values.begin() + from + cutoff); };
+    Sequence row{.ids = part(all.ids), .labels = part(all.labels)};
+    if (tokens.documents_get_bos) row.ids.front() = row.labels.front() = *tokens.bos;
     rows.push_back(std::move(row));
   }
   return rows;

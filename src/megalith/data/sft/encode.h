@@ -36,12 +36,11 @@ Sample encode_preference(const Conversation& conversation, const TurnEncoder& en
 // A document without packing: bos in front where the tokenizer wants it, the text, its end; cut. All of it is trained.
 Sequence encode_document(const std::string& text, const tokenizer::Tokenizer& tokenizer, const TemplateTokens& tokens,
                          int64_t cutoff, bool* cut = nullptr);
-// The ids of documents one behind the other, cut into rows of exactly `cutoff` tokens; the rest is left out. Where the
-// tokenizer puts bos in front of a text, it replaces the first token of each row (as the reference does).
-std::vector<Sequence> pack_documents(const std::vector<std::vector<int32_t>>& documents, const TemplateTokens& tokens,
+// A document as it is, for pack_documents: the text and its end.
+Sequence whole_document(const std::string& text, const tokenizer::Tokenizer& tokenizer, const TemplateTokens& tokens);
+// Documents one behind the other, cut into rows of exactly `cutoff` tokens; the rest is left out. Where the tokenizer
+// puts bos in front of a text, it replaces the first token of each row (as the reference does).
+std::vector<Sequence> pack_documents(const std::vector<Sequence>& documents, const TemplateTokens& tokens,
                                      int64_t cutoff);
-// The ids of a document and its end, for pack_documents.
-std::vector<int32_t> document_ids(const std::string& text, const tokenizer::Tokenizer& tokenizer,
-                                  const TemplateTokens& tokens);
 
 }  // namespace megalith::data

@@ -98,7 +98,9 @@ bool RecordScanner::next(std::string& text, RecordPlace& place) {
   text.clear();
   if (format_ == RecordFormat::kText) return next_line(text, place);
   if (!begun_) begin();
-  return in_list_ ? next_element(text, place) : (skip_blanks(), next_line(text, place));
+  if (in_list_) return next_element(text, place);
+  skip_blanks();
+  return next_line(text, place);
 }
 
 void RecordScanner::begin() {
