@@ -70,13 +70,16 @@ TEST(DatasetInfo, finds_entries_paths_and_folders) {
 TEST(DatasetInfo, what_is_not_there_is_named_with_the_nearest) {
   const TemporaryFolder folder(TemporaryFolder::Files{
       {"dataset_info.json", R"({"alpaca_en": {"file_name": "none.json"}, "hub": {"hf_hub_url": "org/data"},
-                                "scope": {"ms_hub_url": "org/data"}, "script": {"script_url": "x.py"}})"}});
+                                "scope": {"ms_hub_url": "org/data"}, "script": {"script_url": "x.py"}, "odd": {"hf_hub_url": 3},
+                                "none": {}})"}});
   const auto find = [&](const std::string& name) { return error_of([&] { find_datasets({name}, folder.path()); }); };
   expect_contains(find("alpaca_enn"), "did you mean alpaca_en?");
   expect_contains(find("alpaca_en"), "none.json does not exist");
   expect_contains(find("hub"), "hf download --repo-type dataset org/data");
   expect_contains(find("scope"), "modelscope download --dataset org/data");
   expect_contains(find("script"), "script_url");
+  expect_contains(find("odd"), "\"hf_hub_url\" is 3");
+  expect_contains(find("none"), "file_name");
   expect_contains(error_of([] { find_datasets({"x"}, "/nonexistent"); }), "which does not exist (set dataset_dir)");
 }
 

@@ -198,6 +198,23 @@ TEST(TokenizedData, rows_have_cutoff_len_tokens_after_the_shift) {
   EXPECT_EQ(load_tokenized_data(request).train->size(), 1);
 }
 
+TEST(TokenizedData, pairs_share_their_prompt) {
+  const TemporaryFolder folder(TemporaryFolder::Files{
+      {"p.jsonl", "{\"prompt\": \"Q\", \"chosen\": \"good\", \"rejected\": \"bad\"}\n{\"prompt\": \"no answer\"}\n"}});
+  DataRequest request = request_for(folder, {"p.jsonl"});
+  request.stage = config::Stage::kDpo;
+  expect_contains(error_of(request), "p.jsonl:2: column \"chosen\" is missing");
+  folder.write("p.jsonl", "{\"prompt\": \"Q\", \"chosen\": \"good\", \"rejected\": \"bad\"}\n");
+  request.cache_folder = folder.path() / "cache";
+  const Sample sample = load_tokenized_data(request).train->sample(0);
+  EXPECT_EQ(text_of(sample), "SUSER: Q ASSISTANT:good<|eos|>");
+  ASSERT_TRUE(sample.rejected);
+  EXPECT_EQ(tokenizer::Tokenizer::bytes().decode(sample.rejected->ids), "SUSER: Q ASSISTANT:bad<|eos|>");
+  EXPECT_EQ(std::ranges::count(sample.rejected->labels, kIgnoredLabel), std::ssize(std::string("SUSER: Q ASSISTANT:")));
+  request.stage = config::Stage::kSft;
+  expect_contains(error_of(request), "which only stage dpo trains on");
+}
+
 TEST(TokenizedData, ids_need_no_tokenizer_and_are_checked) {
   const TemporaryFolder folder(TemporaryFolder::Files{
       {"ids.jsonl", "{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}\n{\"input_ids\": [4, 99]}\n"},

@@ -249,8 +249,9 @@ std::vector<int32_t> ids_of(const Json& record, const std::string& column, const
   std::vector<int32_t> ids;
   ids.reserve(found->size());
   for (const Json& value : *found) {
-    const bool fits = value.is_number_integer() && value.get<int64_t>() >= std::numeric_limits<int32_t>::min() &&
-                      value.get<int64_t>() <= std::numeric_limits<int32_t>::max();
+    constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+    const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= static_cast<uint64_t>(kMax)
+                                                 : value.is_number_integer() && value.get<int64_t>() >= -kMax;
     check<DataError>(fits, "{}: column \"{}\" has {} at position {}; token ids are whole numbers", place, column,
                      hf::json_in_words(value), ids.size());
     ids.push_back(value.get<int32_t>());

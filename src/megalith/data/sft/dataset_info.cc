@@ -77,38 +77,35 @@ std::vector<fs::path> files_of(const fs::path& path, const std::string& name) {
   return files;
 }
 
-void refuse_remote(const std::string& name, const Json& entry, const fs::path& dataset_dir) {
-  const auto refuse = [&](const std::string& where, const std::string& command) {
+void refuse_remote(const std::string& name, const hf::JsonFields& entry, const fs::path& dataset_dir) {
+  const std::string info = (dataset_dir / "dataset_info.json").string(), target = (dataset_dir / name).string();
+  const auto refuse = [&](const char* hub, const std::string& command) {
     throw ConfigError(
-        fmt::format("dataset {} is on {}, and nothing is downloaded here. Run `{}`, then give that folder "
-                    "or set \"file_name\" in {}",
-                    name, where, command, (dataset_dir / "dataset_info.json").string()));
+        fmt::format("dataset {} is on {}, and nothing is downloaded here. Run `{}`, then give that folder or "
+                    "set \"file_name\" in {}",
+                    name, hub, command, info));
   };
-  const std::string target = (dataset_dir / name).string();
-  if (entry.contains("hf_hub_url")) {
-    const std::string id = entry["hf_hub_url"].get<std::string>();
-    refuse("the Hugging Face hub", fmt::format("hf download --repo-type dataset {} --local-dir {}", id, target));
-  }
-  if (entry.contains("ms_hub_url")) {
-    const std::string id = entry["ms_hub_url"].get<std::string>();
-    refuse("ModelScope", fmt::format("modelscope download --dataset {} --local_dir {}", id, target));
-  }
+  if (const auto id = entry.optional<std::string>("hf_hub_url"))
+    refuse("the Hugging Face hub", fmt::format("hf download --repo-type dataset {} --local-dir {}", *id, target));
+  if (const auto id = entry.optional<std::string>("ms_hub_url"))
+    refuse("ModelScope", fmt::format("modelscope download --dataset {} --local_dir {}", *id, target));
   for (const char* key : {"om_hub_url", "script_url", "cloud_file_name"})
     check<ConfigError>(
-        !entry.contains(key),
+        !entry.has(key),
         "dataset {} is given by \"{}\", and nothing is downloaded or run here. Get its files as .jsonl and "
         "set \"file_name\" in {}",
-        name, key, (dataset_dir / "dataset_info.json").string());
+        name, key, info);
 }
 
 DatasetDescription from_entry(const std::string& name, const Json& entry, const fs::path& dataset_dir) {
   const std::string place = fmt::format("{}: \"{}\"", (dataset_dir / "dataset_info.json").string(), name);
   check<DataError>(entry.is_object(), "{} is {}; it must be an object", place, hf::json_in_words(entry));
   DatasetDescription result = read_dataset_entry(entry, place);
-  if (!entry.contains("file_name")) refuse_remote(name, entry, dataset_dir);
-  check<DataError>(entry.contains("file_name") && entry["file_name"].is_string(), "{} has no \"file_name\"", place);
+  const hf::JsonFile file(entry, place);
+  const hf::JsonFields fields = file.fields();
+  if (!fields.has("file_name")) refuse_remote(name, fields, dataset_dir);
   result.name = name;
-  result.files = files_of(dataset_dir / entry["file_name"].get<std::string>(), name);
+  result.files = files_of(dataset_dir / fields.required<std::string>("file_name"), name);
   return result;
 }
 
