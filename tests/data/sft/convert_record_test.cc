@@ -100,6 +100,29 @@ TEST(ConvertRecord, openai_tool_calls_and_results) {
   EXPECT_EQ(result->tools, R"([{"name": "f"}])");
 }
 
+TEST(ConvertRecord, openai_by_name_has_the_system_texts_of_the_reference) {
+  const auto system = [](const std::string& more) {
+    const std::string turns = R"({"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"})";
+    const auto result =
+        convert(R"({"formatting": "openai", "columns": {"messages": "m", "system": "s", "tools": "t"}})",
+                "{\"m\": [" + turns + "]" + more + "}");
+    return result.conversation.value().system;
+  };
+  EXPECT_EQ(system(""), "detailed thinking off");
+  EXPECT_EQ(system(R"(, "s": "S")"), "S\ndetailed thinking off");
+  EXPECT_EQ(system(R"(, "s": "detailed thinking on")"), "detailed thinking on");
+  EXPECT_EQ(system(R"(, "t": [{}])"), "");
+  EXPECT_EQ(system(R"(, "s": "S", "t": [{}])"), "S\n");
+}
+
+TEST(ConvertRecord, results_that_nobody_answers_are_left_out) {
+  const auto result = convert_inferred(R"({"messages": [{"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "a"}, {"role": "tool", "content": "r"}]})")
+                          .conversation;
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->responses.front().content, "a");
+}
+
 TEST(ConvertRecord, pairs_in_all_their_forms) {
   const std::string user = R"({"role": "user", "content": "hi"})";
   const std::string good = R"({"role": "assistant", "content": "good"})";

@@ -61,7 +61,7 @@ TEST(DatasetInfo, finds_entries_paths_and_folders) {
   const auto found = find_datasets({"one", "b.jsonl", (folder.path() / "many").string()}, folder.path());
   ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(found[0].num_samples, 3);
-  EXPECT_EQ(found[1].formatting, Formatting::kOpenai);
+  EXPECT_EQ(found[1].formatting, Formatting::kMessages);
   ASSERT_EQ(found[2].files.size(), 2U);
   EXPECT_EQ(found[2].files[0].filename(), "1.jsonl");
   EXPECT_EQ(found[2].columns.prompt, "text");

@@ -110,15 +110,17 @@ json preference_outputs(const Case& c) {
 
 json document_outputs(const Case& c) {
   json outputs = json::array();
+  TemplateTokens tokens = c.chat.tokens();
+  tokens.documents_get_bos = tokens.bos && adds_bos_token(testing::tokenizer_folder(c.all.at("tokenizer")));
   std::vector<Sequence> documents;
   for (const Conversation& conversation : c.conversations(SampleKind::kDocument)) {
     const std::string& text = conversation.prompt.front().content;
-    documents.push_back(whole_document(text, c.tokenizer, c.chat.tokens()));
+    documents.push_back(whole_document(text, c.tokenizer, tokens));
     if (!c.options.value("packing", true))
-      outputs.push_back({{"input_ids", encode_document(text, c.tokenizer, c.chat.tokens(), c.settings.cutoff).ids}});
+      outputs.push_back({{"input_ids", encode_document(text, c.tokenizer, tokens, c.settings.cutoff).ids}});
   }
   if (c.options.value("packing", true))
-    for (const Sequence& row : pack_documents(documents, c.chat.tokens(), c.settings.cutoff))
+    for (const Sequence& row : pack_documents(documents, tokens, c.settings.cutoff))
       outputs.push_back({{"input_ids", row.ids}});
   return outputs;
 }

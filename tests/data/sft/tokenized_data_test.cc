@@ -198,6 +198,19 @@ TEST(TokenizedData, rows_have_cutoff_len_tokens_after_the_shift) {
   EXPECT_EQ(load_tokenized_data(request).train->size(), 1);
 }
 
+TEST(TokenizedData, documents_begin_with_bos_where_the_tokenizer_says_so) {
+  const TemporaryFolder folder(
+      TemporaryFolder::Files{{"t.txt", "abcdefgh\n"}, {"tokenizer_config.json", "{\"add_bos_token\": true}"}});
+  DataRequest request = request_for(folder, {"t.txt"});
+  request.stage = config::Stage::kPretrain;
+  request.data.cutoff_len = 3;
+  EXPECT_EQ(texts(*load_tokenized_data(request).train), (std::vector<std::string>{"abcd", "efgh"}));
+  request.tokenizer_folder = folder.path();
+  EXPECT_EQ(texts(*load_tokenized_data(request).train), (std::vector<std::string>{"<|bos|>bcd", "<|bos|>fgh"}));
+  request.data.packing = false;
+  EXPECT_EQ(texts(*load_tokenized_data(request).train), (std::vector<std::string>{"<|bos|>abc"}));
+}
+
 TEST(TokenizedData, pairs_share_their_prompt) {
   const TemporaryFolder folder(TemporaryFolder::Files{
       {"p.jsonl", "{\"prompt\": \"Q\", \"chosen\": \"good\", \"rejected\": \"bad\"}\n{\"prompt\": \"no answer\"}\n"}});

@@ -29,6 +29,7 @@ class Converter {
       case Formatting::kAlpaca:
         return alpaca();
       case Formatting::kSharegpt:
+      case Formatting::kMessages:
       case Formatting::kOpenai:
         return turns_of(required(columns_.messages));
       case Formatting::kPairs:
@@ -135,19 +136,21 @@ class Converter {
   }
 
   Message message_of(const Json& turn) const {
-    std::string role = tag_of(turn, tags_.role);
-    if (dataset_.formatting != Formatting::kSharegpt && turn.contains("tool_calls") && turn["tool_calls"].is_array() &&
-        !turn["tool_calls"].empty()) {
-      Json calls = Json::array();
-      for (const Json& call : turn["tool_calls"]) {
-        check<DataError>(call.is_object() && call.contains("function"), "{}: a tool call is {}; it needs \"function\"",
-                         place_, hf::json_in_words(call));
-        calls.push_back(call["function"]);
-      }
-      return {Role::kFunction, python_json(calls)};
+    const Role role = role_of(tag_of(turn, tags_.role));
+    const bool answers = role == Role::kAssistant || role == Role::kFunction;
+    const Json* calls = answers && openai_turns() && turn.contains("tool_calls") ? &turn.at("tool_calls") : nullptr;
+    if (calls == nullptr || !calls->is_array() || calls->empty()) return {role, tag_of(turn, tags_.content)};
+    Json functions = Json::array();
+    for (const Json& call : *calls) {
+      check<DataError>(call.is_object() && call.contains("function"), "{}: a tool call is {}; it needs \"function\"",
+                       place_, hf::json_in_words(call));
+      functions.push_back(call.at("function"));
     }
-    return {role_of(role), tag_of(turn, tags_.content)};
+    return {Role::kFunction, python_json(functions)};
   }
+
+  // Tool calls and several results in a row may appear.
+  bool openai_turns() const { return dataset_.formatting != Formatting::kSharegpt; }
 
   // Turns of a list; a leading system turn is put into `system`. OpenAI's several tool results in a row become one.
   std::vector<Message> messages_of(const Json& list, std::string* system) const {
@@ -159,8 +162,8 @@ class Converter {
         continue;
       }
       Message message = message_of(list[i]);
-      const bool again = dataset_.formatting != Formatting::kSharegpt && message.role == Role::kObservation &&
-                         !result.empty() && result.back().role == Role::kObservation;
+      const bool again = openai_turns() && message.role == Role::kObservation && !result.empty() &&
+                         result.back().role == Role::kObservation;
       if (again)
         result.back().content += "\n</tool_response>\n<tool_response>\n" + message.content;
       else
@@ -179,12 +182,29 @@ class Converter {
     }
   }
 
+  // What the reference's converter of this name does to system texts.
+  static void add_thinking_switch(Conversation& conversation) {
+    std::string& system = conversation.system;
+    if (!conversation.tools.empty()) {
+      if (!system.empty()) system += '\n';
+    } else if (system.find("detailed thinking on") == std::string::npos &&
+               system.find("detailed thinking off") == std::string::npos) {
+      system += std::string(system.empty() ? "" : "\n") + "detailed thinking off";
+    }
+  }
+
   Conversation turns_of(const Json& list) const {
     Conversation result{.system = text(columns_.system), .tools = tools()};
     result.prompt = messages_of(list, &result.system);
+    // Results that nobody answers are left out, as the reference does.
+    if (openai_turns() && !result.prompt.empty() && result.prompt.back().role == Role::kObservation)
+      result.prompt.pop_back();
+    if (dataset_.formatting == Formatting::kOpenai) add_thinking_switch(result);
     check_alternation(result.prompt);
     if (dataset_.ranking) {
-      result.responses = {message_of(required(columns_.chosen)), message_of(required(columns_.rejected))};
+      const Json &chosen = required(columns_.chosen), &rejected = required(columns_.rejected);
+      if (!chosen.is_object() || !rejected.is_object()) throw LeftOut{"chosen and rejected must be turns"};
+      result.responses = {message_of(chosen), message_of(rejected)};
       return result;
     }
     if (result.prompt.size() % 2 != 0 || result.prompt.empty())

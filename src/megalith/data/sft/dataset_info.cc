@@ -176,7 +176,7 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
     columns.query = when("input");
     if (columns.messages == "conversations") result.tags = Tags{};
   } else if (has("messages")) {
-    result.formatting = Formatting::kOpenai;
+    result.formatting = Formatting::kMessages;
     columns.messages = "messages";
   } else if (has("conversations")) {
     result.formatting = Formatting::kSharegpt;

@@ -14,7 +14,8 @@ namespace megalith::data {
 enum class Formatting {
   kAlpaca,        // columns prompt, query, response
   kSharegpt,      // a list of turns in the column `messages`
-  kOpenai,        // the same, with tool calls as OpenAI writes them
+  kMessages,      // the same, with tool calls as OpenAI writes them
+  kOpenai,        // that, and the system texts that LLaMA-Factory adds to it ("detailed thinking off")
   kPairs,         // prompt, chosen, rejected as texts or lists of turns
   kPretokenized,  // input_ids and labels; chosen_input_ids … for pairs
 };

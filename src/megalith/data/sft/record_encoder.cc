@@ -75,6 +75,7 @@ RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const
     tokens_ = template_tokens(find_template("empty"), *tokenizer_);
   else if (tokenizer_)
     tokens_.pad = tokenizer_->pad_id().value_or(tokenizer_->eos_id().value_or(0));
+  tokens_.documents_get_bos = options_.documents_get_bos && tokens_.bos.has_value();
 }
 
 void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {

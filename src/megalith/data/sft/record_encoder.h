@@ -55,6 +55,7 @@ struct RecordEncoderOptions {
   RowPlan plan;
   bool train_on_prompt = false;
   bool mask_history = false;
+  bool documents_get_bos = false;     // adds_bos_token of the tokenizer
   std::optional<int64_t> vocab_size;  // of the model; ids beyond it are refused
 };
 

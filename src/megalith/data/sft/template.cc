@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/data/sft/tool_format.h"
+#include "megalith/hf/json_reader.h"
 
 namespace megalith::data {
 namespace {
@@ -40,9 +41,14 @@ TemplateTokens template_tokens(const TemplateSpec& spec, const tokenizer::Tokeni
     if (const auto id = tokenizer.id_of(stop)) tokens.stops.push_back(*id);
   tokens.document_end = !spec.document_end.empty() ? std::string(spec.document_end)
                                                    : tokenizer.token_of(tokens.eos).value_or(std::string());
-  const std::vector<int32_t> empty_text = tokenizer.encode("", {.add_special_tokens = true});
-  tokens.documents_get_bos = tokens.bos && !empty_text.empty() && empty_text.front() == *tokens.bos;
   return tokens;
+}
+
+bool adds_bos_token(const std::filesystem::path& tokenizer_folder) {
+  if (tokenizer_folder.empty()) return false;
+  const std::filesystem::path path = tokenizer_folder / "tokenizer_config.json";
+  if (!std::filesystem::exists(path)) return false;
+  return hf::read_json_file(path).fields().optional<bool>("add_bos_token").value_or(false);
 }
 
 Template::Template(std::string_view name, tokenizer::Tokenizer tokenizer, TemplateOptions options)

@@ -1,6 +1,7 @@
 // A chat template by name, applied with a tokenizer.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,5 +48,9 @@ class Template : public TurnEncoder {
 
 // The special tokens that `spec` wants of `tokenizer`. Throws ConfigError when it lacks one.
 TemplateTokens template_tokens(const TemplateSpec& spec, const tokenizer::Tokenizer& tokenizer);
+
+// Whether the tokenizer's configuration says that texts begin with bos: `add_bos_token` of tokenizer_config.json. False
+// for an empty path.
+bool adds_bos_token(const std::filesystem::path& tokenizer_folder);
 
 }  // namespace megalith::data

@@ -73,13 +73,14 @@ TemplateSpec deepseek(std::string_view name) {
           .observation = kDeepseekUser};
 }
 
-TemplateSpec mistral_like(std::string_view name, std::string_view user, std::string_view assistant) {
+TemplateSpec mistral_like(std::string_view name, std::string_view user, std::string_view assistant,
+                          std::string_view observation) {
   return {.name = name,
           .prefix = "{{bos}}",
           .system = "{{content}}\n\n",
           .user = user,
           .assistant = assistant,
-          .observation = "[TOOL_RESULTS] {\"content\": {{content}}}[/TOOL_RESULTS]",
+          .observation = observation,
           .system_in_user = true};
 }
 
@@ -146,8 +147,10 @@ std::vector<TemplateSpec> make_specs() {
       reasoning(glm4_like("glm4_moe")),
       llama2(),
       llama3(),
-      mistral_like("ministral", "[INST]{{content}}[/INST]", kContentEos),
-      mistral_like("mistral", "[INST] {{content}}[/INST]", " {{content}}{{eos}}"),
+      mistral_like("ministral", "[INST]{{content}}[/INST]", kContentEos,
+                   "[TOOL_RESULTS]{\"content\": {{content}}}[/TOOL_RESULTS]"),
+      mistral_like("mistral", "[INST] {{content}}[/INST]", " {{content}}{{eos}}",
+                   "[TOOL_RESULTS] {\"content\": {{content}}}[/TOOL_RESULTS]"),
       qwen(),
       reasoning(qwen_like("qwen3")),
       qwen_like("qwen3_nothink"),

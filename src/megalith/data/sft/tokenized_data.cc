@@ -137,6 +137,17 @@ TokenizedData open_folder(const fs::path& folder, const DataRequest& request) {
   return result;
 }
 
+// Its files, or its sizes when it comes from none.
+void add_tokenizer(const DataRequest& request, ContentHash& key) {
+  key.add(request.tokenizer->vocab_size()).add(request.tokenizer->id_end());
+  if (request.tokenizer_folder.empty()) return;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
+                           "vocab.json", "merges.txt", "added_tokens.json"}) {
+    const fs::path file = request.tokenizer_folder / name;
+    if (fs::exists(file)) key.add(name).add_file(file);
+  }
+}
+
 std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
   const config::DataConfig& data = request.data;
   ContentHash key;
@@ -156,12 +167,7 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
       key.add(*name);
     for (const fs::path& file : dataset.files) key.add(file.extension().string()).add_file(file);
   }
-  if (request.tokenizer)
-    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
-                             "vocab.json", "merges.txt", "added_tokens.json"}) {
-      const fs::path file = request.tokenizer_folder / name;
-      if (fs::exists(file)) key.add(name).add_file(file);
-    }
+  if (request.tokenizer) add_tokenizer(request, key);
   return key.text();
 }
 
@@ -174,11 +180,13 @@ std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& requ
                                        TemplateOptions{.default_system = request.data.default_system,
                                                        .enable_thinking = request.data.enable_thinking,
                                                        .preserve_thinking = request.data.preserve_thinking});
-  return std::make_shared<RecordEncoder>(RecordEncoderOptions{.plan = row_plan(request.data, request.stage),
-                                                              .train_on_prompt = request.data.train_on_prompt,
-                                                              .mask_history = request.data.mask_history,
-                                                              .vocab_size = request.vocab_size},
-                                         std::move(turns), request.tokenizer);
+  return std::make_shared<RecordEncoder>(
+      RecordEncoderOptions{.plan = row_plan(request.data, request.stage),
+                           .train_on_prompt = request.data.train_on_prompt,
+                           .mask_history = request.data.mask_history,
+                           .documents_get_bos = adds_bos_token(request.tokenizer_folder),
+                           .vocab_size = request.vocab_size},
+      std::move(turns), request.tokenizer);
 }
 
 MixOptions mix_options(const DataRequest& request) {

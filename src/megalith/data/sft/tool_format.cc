@@ -74,8 +74,8 @@ std::string without_text(std::string text, const std::string& part) {
 std::string tools_text(std::string_view template_name, ToolFormat format, const std::string& tools) {
   if (tools.empty()) return {};
   const Json list = parsed(tools, "tools");
+  if (list.is_structured() && list.empty()) return {};
   check<DataError>(list.is_array(), "tools: {} must be a list of tools", hf::json_in_words(list));
-  if (list.empty()) return {};
   check_format(template_name, format);
   std::string lines;
   for (const Json& tool : list) {

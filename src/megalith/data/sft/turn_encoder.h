@@ -18,7 +18,7 @@ struct TemplateTokens {
   int32_t pad = 0;                 // the end token when the tokenizer has no padding token
   std::vector<int32_t> stops;      // further ids that end an answer
   std::string document_end;        // text that ends a pre-training document
-  bool documents_get_bos = false;  // the tokenizer itself puts bos in front of a text
+  bool documents_get_bos = false;  // pre-training texts begin with bos (adds_bos_token in template.h)
   bool operator==(const TemplateTokens&) const = default;
 };
 
