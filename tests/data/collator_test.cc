@@ -78,6 +78,16 @@ TEST(Collator, pieces_that_attend_are_one_sequence_with_restarting_positions) {
   EXPECT_EQ(values(batch.layout.positions(at::kCPU)), (Values{0, 1, 2, 0, 1, 2, 0, 0}));
 }
 
+TEST(Collator, rows_that_are_shifted_keep_every_token) {
+  Sequence whole{.ids = {1, 2, 3, 4}, .labels = {2, -100, 4, 5}, .shifted = true};
+  EXPECT_EQ(values(Collator({}).collate(std::vector<Sample>{{whole, {}}}).labels), (Values{2, -100, 4, 5}));
+  whole.pieces = {1, 3};
+  const MicroBatch parts = Collator({}).collate(std::vector<Sample>{{whole, {}}});
+  EXPECT_EQ(parts.layout.cumulative(), (Values{0, 1, 4}));
+  EXPECT_EQ(values(parts.ids), (Values{1, 2, 3, 4}));
+  EXPECT_EQ(values(parts.labels), (Values{2, -100, 4, 5}));
+}
+
 TEST(Collator, alignment_holds_for_every_cp_and_tp) {
   const std::vector<std::vector<Sample>> cases = {{{row(10, 7), {}}, {row(20, 3), {}}},
                                                   {{packed_row({3, 4, 6}, 16), {}}, {packed_row({5, 2}, 16), {}}},

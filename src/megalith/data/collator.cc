@@ -11,7 +11,7 @@
 namespace megalith::data {
 namespace {
 
-// One sequence of the layout: tokens [begin, begin + tokens) of a row, with the labels one to the right.
+// One sequence of the layout: tokens [begin, begin + tokens) of a row.
 struct Strip {
   const Sequence* row = nullptr;
   int64_t begin = 0;
@@ -27,13 +27,14 @@ void add_strips(const Sequence& row, std::vector<Strip>& strips) {
       row.pieces.empty() ? std::ssize(row.ids) : std::accumulate(row.pieces.begin(), row.pieces.end(), int64_t{0});
   check(tokens <= std::ssize(row.ids) && row.labels.size() == row.ids.size(), "a row of {} tokens with {} labels",
         row.ids.size(), row.labels.size());
+  const int64_t dropped = row.shifted ? 0 : 1;  // the last token, where it is a label only
   if (row.pieces.size() <= 1 || row.pieces_attend) {
-    strips.push_back({&row, 0, std::max<int64_t>(tokens - 1, 0)});
+    strips.push_back({&row, 0, std::max<int64_t>(tokens - dropped, 0)});
     return;
   }
   int64_t begin = 0;
   for (const int64_t piece : row.pieces) {
-    if (piece > 1) strips.push_back({&row, begin, piece - 1});
+    if (piece > dropped) strips.push_back({&row, begin, piece - dropped});
     begin += piece;
   }
 }
@@ -48,10 +49,11 @@ void write_positions(const Strip& strip, int64_t* out) {
   std::fill(out + at, out + strip.length, 0);
 }
 
-// Labels stand one to the right of their place in the micro-batch.
+// Unless shifted, labels stand one to the right of their place in the micro-batch.
 std::span<const int32_t> labels_of(const Strip& strip) {
   if (strip.tokens == 0) return {};
-  return std::span(strip.row->labels).subspan(static_cast<size_t>(strip.begin) + 1, static_cast<size_t>(strip.tokens));
+  return std::span(strip.row->labels)
+      .subspan(static_cast<size_t>(strip.begin) + (strip.row->shifted ? 0 : 1), static_cast<size_t>(strip.tokens));
 }
 
 int64_t loss_tokens(const Strip& strip) { return strip.tokens - std::ranges::count(labels_of(strip), kIgnoredLabel); }

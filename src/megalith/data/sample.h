@@ -20,6 +20,9 @@ struct Sequence {
   std::vector<int32_t> pieces;
   // False: pieces do not see one another. True: a token sees all tokens before it in the row (plain packing).
   bool pieces_attend = false;
+  // True: labels[i] is already what token i has to predict, and no token is a label only. Samples that are cut out of a
+  // stream of tokens come so; token tables do not hold them.
+  bool shifted = false;
   bool operator==(const Sequence&) const = default;
 };
 

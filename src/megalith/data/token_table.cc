@@ -128,6 +128,7 @@ void check_columns(const Columns& columns, int64_t rows, const fs::path& folder)
 }  // namespace
 
 void TokenTable::append(const Sequence& row) {
+  check(!row.shifted, "token tables hold labels beside their tokens");
   ids.insert(ids.end(), row.ids.begin(), row.ids.end());
   labels.insert(labels.end(), row.labels.begin(), row.labels.end());
   row_ends.push_back(std::ssize(ids));
