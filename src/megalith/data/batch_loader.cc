@@ -1,0 +1,112 @@
+#include "megalith/data/batch_loader.h"
+
+#include <utility>
+
+#include "megalith/base/error.h"
+
+namespace megalith::data {
+namespace {
+
+class NumberedLoader : public BatchLoader {
+ public:
+  NumberedLoader(std::shared_ptr<const Dataset> dataset, const Sampler& sampler, const Collator& collator,
+                 ShapeOfStep shape, LoaderStart start, CollateParts parts)
+      : dataset_(std::move(dataset)),
+        sampler_(sampler),
+        collator_(collator),
+        shape_(std::move(shape)),
+        parts_(parts),
+        at_(start) {
+    check(dataset_->size() == sampler_.options().size, "a sampler of {} samples for a dataset of {}",
+          sampler_.options().size, dataset_->size());
+  }
+
+  std::optional<StepBatch> next() override {
+    const BatchShape shape = shape_(at_.consumed_samples);
+    const auto step = sampler_.step(at_.position, shape.samples());
+    if (!step) return std::nullopt;
+    StepBatch result{.after = step->after, .samples = shape.samples(), .ends_epoch = step->ends_epoch};
+    std::vector<Sample> samples;
+    for (const std::vector<int64_t>& members : deal(step->samples, shape)) {
+      samples.clear();
+      for (const int64_t index : members) samples.push_back(dataset_->sample(index));
+      result.microbatches.push_back(collator_.collate(samples, parts_));
+    }
+    at_ = {step->after, at_.consumed_samples + shape.samples()};
+    return result;
+  }
+
+ private:
+  std::shared_ptr<const Dataset> dataset_;
+  Sampler sampler_;
+  Collator collator_;
+  ShapeOfStep shape_;
+  CollateParts parts_;
+  LoaderStart at_;
+};
+
+class StreamLoader : public BatchLoader {
+ public:
+  StreamLoader(OpenStream open, const Collator& collator, ShapeOfStep shape, LoaderStart start, CollateParts parts)
+      : open_(std::move(open)), collator_(collator), shape_(std::move(shape)), parts_(parts), at_(start) {
+    stream_ = open_(at_.position.epoch);
+    for (int64_t i = 0; i < at_.position.consumed; ++i)
+      if (!stream_->skip()) break;
+  }
+
+  std::optional<StepBatch> next() override {
+    const BatchShape shape = shape_(at_.consumed_samples);
+    auto step = try_step(shape);
+    if (!step) {
+      at_.position = {at_.position.epoch + 1, 0};
+      stream_ = open_(at_.position.epoch);
+      step = try_step(shape);
+      check<DataError>(step.has_value(), "the data has fewer samples than a step takes ({})", shape.samples());
+    }
+    return step;
+  }
+
+ private:
+  // Nothing when the epoch has not enough left.
+  std::optional<StepBatch> try_step(const BatchShape& shape) {
+    std::vector<std::vector<Sample>> mine(static_cast<size_t>(shape.num_microbatches));
+    for (int64_t i = 0; i < shape.samples(); ++i) {
+      const int64_t chunk = i / shape.micro_batch_size;  // of micro_batch_size samples, dealt to ranks in turn
+      if (chunk % shape.dp_size != shape.dp_rank) {
+        if (!stream_->skip()) return std::nullopt;
+        continue;
+      }
+      auto sample = stream_->next();
+      if (!sample) return std::nullopt;
+      mine[static_cast<size_t>(chunk / shape.dp_size)].push_back(std::move(*sample));
+    }
+    StepBatch result{.samples = shape.samples()};
+    for (const std::vector<Sample>& samples : mine) result.microbatches.push_back(collator_.collate(samples, parts_));
+    at_.position.consumed += shape.samples();
+    at_.consumed_samples += shape.samples();
+    result.after = at_.position;
+    return result;
+  }
+
+  OpenStream open_;
+  Collator collator_;
+  ShapeOfStep shape_;
+  CollateParts parts_;
+  LoaderStart at_;
+  std::unique_ptr<SampleStream> stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<BatchLoader> make_batch_loader(std::shared_ptr<const Dataset> dataset, const Sampler& sampler,
+                                               const Collator& collator, ShapeOfStep shape, LoaderStart start,
+                                               CollateParts parts) {
+  return std::make_unique<NumberedLoader>(std::move(dataset), sampler, collator, std::move(shape), start, parts);
+}
+
+std::unique_ptr<BatchLoader> make_stream_loader(OpenStream open, const Collator& collator, ShapeOfStep shape,
+                                                LoaderStart start, CollateParts parts) {
+  return std::make_unique<StreamLoader>(std::move(open), collator, std::move(shape), start, parts);
+}
+
+}  // namespace megalith::data

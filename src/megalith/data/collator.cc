@@ -1,0 +1,154 @@
+#include "megalith/data/collator.h"
+
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "megalith/base/error.h"
+
+namespace megalith::data {
+namespace {
+
+// One sequence of the layout: tokens [begin, begin + tokens) of a row.
+struct Strip {
+  const Sequence* row = nullptr;
+  int64_t begin = 0;
+  int64_t tokens = 0;
+  int64_t length = 0;  // with padding
+};
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// The sequences that a row becomes. Tokens behind the pieces are padding and left out.
+void add_strips(const Sequence& row, std::vector<Strip>& strips) {
+  const auto tokens =
+      row.pieces.empty() ? std::ssize(row.ids) : std::accumulate(row.pieces.begin(), row.pieces.end(), int64_t{0});
+  check(tokens <= std::ssize(row.ids) && row.labels.size() == row.ids.size(), "a row of {} tokens with {} labels",
+        row.ids.size(), row.labels.size());
+  const int64_t dropped = row.shifted ? 0 : 1;  // the last token, where it is a label only
+  if (row.pieces.size() <= 1 || row.pieces_attend) {
+    strips.push_back({&row, 0, std::max<int64_t>(tokens - dropped, 0)});
+    return;
+  }
+  int64_t begin = 0;
+  for (const int64_t piece : row.pieces) {
+    if (piece > dropped) strips.push_back({&row, begin, piece - dropped});
+    begin += piece;
+  }
+}
+
+bool separate_pieces(const Sequence& row) { return row.pieces.size() > 1 && !row.pieces_attend; }
+
+// Positions that restart at pieces which attend to one another: their sequence is one, its positions are not.
+void write_positions(const Strip& strip, int64_t* out) {
+  int64_t at = 0;
+  for (const int64_t piece : strip.row->pieces)
+    for (int64_t i = 0; i < piece && at < strip.tokens; ++i) out[at++] = i;
+  std::fill(out + at, out + strip.length, 0);
+}
+
+// Unless shifted, labels stand one to the right of their place in the micro-batch.
+std::span<const int32_t> labels_of(const Strip& strip) {
+  if (strip.tokens == 0) return {};
+  return std::span(strip.row->labels)
+      .subspan(static_cast<size_t>(strip.begin) + (strip.row->shifted ? 0 : 1), static_cast<size_t>(strip.tokens));
+}
+
+int64_t loss_tokens(const Strip& strip) { return strip.tokens - std::ranges::count(labels_of(strip), kIgnoredLabel); }
+
+// `ids` and `labels` are those of padding before.
+void write_tokens(std::span<const Strip> strips, int64_t* ids, int64_t* labels) {
+  for (const Strip& strip : strips) {
+    std::copy_n(strip.row->ids.begin() + strip.begin, strip.tokens, ids);
+    std::ranges::copy(labels_of(strip), labels);
+    ids += strip.length;
+    labels += strip.length;
+  }
+}
+
+ops::SequenceLayout with_restarts(ops::SequenceLayout layout, const std::vector<Strip>& strips) {
+  const auto restarts = [](const Strip& strip) { return strip.row->pieces_attend && strip.row->pieces.size() > 1; };
+  if (std::ranges::none_of(strips, restarts)) return layout;
+  at::Tensor positions = layout.positions(at::kCPU).clone();
+  int64_t at = 0;
+  for (const Strip& strip : strips) {
+    if (restarts(strip)) write_positions(strip, positions.mutable_data_ptr<int64_t>() + at);
+    at += strip.length;
+  }
+  return layout.with_positions(std::move(positions));
+}
+
+std::vector<Strip> strips_of(std::span<const Sample> samples, bool preference) {
+  std::vector<Strip> strips;
+  for (const Sample& sample : samples) {
+    check(sample.rejected.has_value() == preference, "preference pairs and single rows in one micro-batch");
+    add_strips(sample.row, strips);
+  }
+  if (preference)
+    for (const Sample& sample : samples) add_strips(*sample.rejected, strips);
+  return strips;
+}
+
+// Sets the lengths; returns the number of tokens that the micro-batch needs.
+int64_t pad_strips(std::span<Strip> strips, bool packed, int64_t rows, const CollatorOptions& options) {
+  const bool fixed = options.padding == Padding::kFixed;
+  const int64_t unit = options.cp > 1 ? 2 * options.cp : 1;
+  const int64_t total_unit = std::lcm(std::lcm(unit, options.cp * options.tp), options.length_multiple);
+  int64_t longest = 1, total = 0;
+  for (const Strip& strip : strips) longest = std::max(longest, strip.tokens);
+  check<ConfigError>(packed || !fixed || longest <= options.fixed_length,
+                     "a row of {} tokens does not fit into the fixed length {}; raise cutoff_len or cut the data",
+                     longest, options.fixed_length);
+  for (Strip& strip : strips) {
+    strip.length = packed ? round_up(std::max<int64_t>(strip.tokens, 1), unit)
+                          : round_up(fixed ? options.fixed_length : longest, total_unit);
+    total += strip.length;
+  }
+  return round_up(std::max<int64_t>({total, 1, fixed ? rows * options.fixed_length : 0}), total_unit);
+}
+
+}  // namespace
+
+double MicroBatch::efficiency() const {
+  return tokens() == 0 ? 0.0 : static_cast<double>(real_tokens) / static_cast<double>(tokens());
+}
+
+Collator::Collator(const CollatorOptions& options) : options_(options) {
+  check<ConfigError>(options.length_multiple >= 1 && options.cp >= 1 && options.tp >= 1,
+                     "a collator's length_multiple is {}, cp {}, tp {}; all must be at least 1",
+                     options.length_multiple, options.cp, options.tp);
+  check<ConfigError>(options.padding != Padding::kFixed || options.fixed_length >= 1,
+                     "padding to a fixed length needs a length of at least 1, not {}", options.fixed_length);
+}
+
+MicroBatch Collator::collate(std::span<const Sample> samples, CollateParts parts) const {
+  MicroBatch batch;
+  batch.samples = std::ssize(samples);
+  batch.preference = !samples.empty() && samples.front().rejected.has_value();
+  std::vector<Strip> strips = strips_of(samples, batch.preference);
+  const bool packed = options_.padding == Padding::kNone ||
+                      std::ranges::any_of(samples, [](const Sample& sample) { return separate_pieces(sample.row); });
+  const int64_t rows = batch.samples * (batch.preference ? 2 : 1);
+  const int64_t total = pad_strips(strips, packed, rows, options_);
+  std::vector<int64_t> lengths;
+  int64_t filled = 0;
+  for (const Strip& strip : strips) {
+    lengths.push_back(strip.length);
+    filled += strip.length;
+    batch.real_tokens += strip.tokens;
+    batch.loss_tokens += loss_tokens(strip);
+  }
+  batch.sequences = std::ssize(strips);
+  if (total > filled) lengths.push_back(total - filled);
+  batch.layout = with_restarts(ops::SequenceLayout::packed(lengths), strips);
+  if (parts == CollateParts::kAll) {
+    batch.ids = at::full({total}, options_.pad_id, at::kLong);
+    batch.labels = at::full({total}, kIgnoredLabel, at::kLong);
+    write_tokens(strips, batch.ids.mutable_data_ptr<int64_t>(), batch.labels.mutable_data_ptr<int64_t>());
+  }
+  return batch;
+}
+
+}  // namespace megalith::data

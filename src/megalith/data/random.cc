@@ -1,0 +1,65 @@
+#include "megalith/data/random.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "megalith/base/error.h"
+
+namespace megalith::data {
+namespace {
+
+constexpr int kRounds = 6;
+
+uint64_t scrambled(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBULL;
+  return value ^ (value >> 31);
+}
+
+}  // namespace
+
+uint64_t RandomStream::next() { return scrambled(state_ += 0x9E3779B97F4A7C15ULL); }
+
+uint64_t RandomStream::below(uint64_t bound) {
+  // Draws beyond the last whole multiple of bound would favour small numbers.
+  const uint64_t rest = (0 - bound) % bound;
+  uint64_t draw = next();
+  while (draw < rest) draw = next();
+  return draw % bound;
+}
+
+double RandomStream::unit() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
+
+uint64_t mix_seed(uint64_t a, uint64_t b) { return scrambled(scrambled(a + 0x9E3779B97F4A7C15ULL) + b); }
+
+Permutation::Permutation(int64_t n, uint64_t seed)
+    : n_(static_cast<uint64_t>(n)),
+      half_bits_((static_cast<unsigned>(std::bit_width(std::max<uint64_t>(n_, 2) - 1)) + 1) / 2),
+      seed_(seed) {}
+
+int64_t Permutation::operator[](int64_t index) const {
+  check(index >= 0 && static_cast<uint64_t>(index) < n_, "element {} of a permutation of {}", index, n_);
+  const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  auto value = static_cast<uint64_t>(index);
+  do {
+    uint64_t left = value >> half_bits_, right = value & mask;
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      const uint64_t mixed = left ^ (mix_seed(seed_ + round, right) & mask);
+      left = right;
+      right = mixed;
+    }
+    value = (left << half_bits_) | right;
+  } while (value >= n_);
+  return static_cast<int64_t>(value);
+}
+
+std::vector<int64_t> random_selection(int64_t n, int64_t count, uint64_t seed) {
+  const Permutation order(n, seed);
+  RandomStream repeats(mix_seed(seed, 1));
+  std::vector<int64_t> chosen;
+  for (int64_t i = 0; i < count; ++i)
+    chosen.push_back(i < n ? order[i] : static_cast<int64_t>(repeats.below(static_cast<uint64_t>(n))));
+  return chosen;
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,36 @@
+// What a dataset gives: token sequences with labels beside their tokens.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace megalith::data {
+
+// Label of a token that takes no part in the loss. On disk and in user's files: may not change.
+inline constexpr int32_t kIgnoredLabel = -100;
+
+// Tokens that form a row. labels[i] belongs to ids[i]: it says whether, and as what, token i is to be predicted from
+// the tokens before it; the collator shifts. labels is as long as ids.
+struct Sequence {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> labels;
+  // Lengths of the samples packed into the row, in order; positions restart in each. Empty: all of it is one sample.
+  // Tokens behind the last are padding.
+  std::vector<int32_t> pieces;
+  // False: pieces do not see one another. True: a token sees all tokens before it in the row (plain packing).
+  bool pieces_attend = false;
+  // True: labels[i] is already what token i has to predict, and no token is a label only. Samples that are cut out of a
+  // stream of tokens come so; token tables do not hold them.
+  bool shifted = false;
+  bool operator==(const Sequence&) const = default;
+};
+
+// One item of a dataset. Preference pairs have two rows with the same prompt: the chosen one, then the rejected one.
+struct Sample {
+  Sequence row;
+  std::optional<Sequence> rejected;
+  bool operator==(const Sample&) const = default;
+};
+
+}  // namespace megalith::data

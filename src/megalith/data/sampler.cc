@@ -1,0 +1,94 @@
+#include "megalith/data/sampler.h"
+
+#include "megalith/base/error.h"
+#include "megalith/data/random.h"
+
+namespace megalith::data {
+
+SamplerOptions epoch_sampler(const config::SamplerConfig& config, int64_t size, uint64_t seed) {
+  const bool sequential =
+      config.disable_shuffling || config.train_sampling_strategy == config::SamplingStrategy::kSequential;
+  return {.size = size, .shuffle = !sequential, .seed = seed, .end = EpochEnd::kDrop};
+}
+
+SamplerOptions megatron_sampler(const config::SamplerConfig& config, int64_t size, uint64_t seed) {
+  const bool cyclic = config.dataloader_type == config::DataloaderType::kCyclic;
+  return {.size = size, .shuffle = cyclic, .seed = seed, .end = cyclic ? EpochEnd::kContinue : EpochEnd::kStop};
+}
+
+Sampler::Sampler(const SamplerOptions& options) : options_(options) {
+  check<DataError>(options.size > 0, "the dataset is empty: there is nothing to train on");
+}
+
+int64_t Sampler::sample_at(const SamplerPosition& position) const {
+  if (!options_.shuffle) return position.consumed;
+  const uint64_t seed = mix_seed(options_.seed, static_cast<uint64_t>(position.epoch));
+  return Permutation(options_.size, seed)[position.consumed];
+}
+
+std::optional<SampledStep> Sampler::step(const SamplerPosition& position, int64_t count) const {
+  check(position.epoch >= 0 && position.consumed >= 0 && count > 0, "position {}/{}, {} samples", position.epoch,
+        position.consumed, count);
+  const int64_t size = options_.size;
+  const bool partial = options_.end == EpochEnd::kDrop || options_.end == EpochEnd::kStop;
+  SamplerPosition at = position;
+  if (at.consumed >= size || (partial && size - at.consumed < count)) {
+    if (options_.end == EpochEnd::kStop) return std::nullopt;
+    check<ConfigError>(!partial || count <= size,
+                       "a step takes {} samples and the dataset has {}. Lower per_device_train_batch_size or "
+                       "gradient_accumulation_steps, use fewer ranks, or give more data",
+                       count, size);
+    at = {at.epoch + 1, 0};
+  }
+  SampledStep result;
+  const int64_t first_epoch = at.epoch;
+  for (int64_t i = 0; i < count; ++i) {
+    if (at.consumed == size && options_.end == EpochEnd::kContinue) at = {at.epoch + 1, 0};
+    // kWrap: beyond the end the epoch's own order begins again.
+    result.samples.push_back(sample_at({at.epoch, at.consumed % size}));
+    ++at.consumed;
+  }
+  const int64_t left = size - at.consumed;
+  // kDrop: samples that a step of this size can no longer use stay unseen in the position, for a smaller one after
+  // resuming.
+  result.after = left <= 0 && options_.end != EpochEnd::kStop ? SamplerPosition{at.epoch + 1, 0} : at;
+  result.ends_epoch = result.after.epoch != first_epoch || left <= 0 || (partial && left < count);
+  return result;
+}
+
+int64_t Sampler::steps_per_epoch(int64_t count) const {
+  const bool whole = options_.end == EpochEnd::kWrap || options_.end == EpochEnd::kContinue;
+  return (options_.size + (whole ? count - 1 : 0)) / count;
+}
+
+SamplerPosition Sampler::position_of(int64_t consumed_samples, int64_t count) const {
+  switch (options_.end) {
+    case EpochEnd::kContinue:
+      return {consumed_samples / options_.size, consumed_samples % options_.size};
+    case EpochEnd::kStop:
+      check<ConfigError>(consumed_samples < options_.size,
+                         "no samples left to consume: {} of {} are consumed. Give more data, fewer training steps, or "
+                         "start from the beginning",
+                         consumed_samples, options_.size);
+      return {0, consumed_samples};
+    case EpochEnd::kDrop:
+    case EpochEnd::kWrap:
+      break;
+  }
+  const int64_t steps = steps_per_epoch(count);
+  check<ConfigError>(steps > 0, "a step takes {} samples and the dataset has {}", count, options_.size);
+  return {consumed_samples / (steps * count), consumed_samples % (steps * count)};
+}
+
+std::vector<std::vector<int64_t>> deal(const std::vector<int64_t>& samples, const BatchShape& shape) {
+  check(std::ssize(samples) == shape.samples() && shape.dp_rank < shape.dp_size, "{} samples for {} places",
+        samples.size(), shape.samples());
+  std::vector<std::vector<int64_t>> result;
+  for (int64_t m = 0; m < shape.num_microbatches; ++m) {
+    const auto from = samples.begin() + (m * shape.dp_size + shape.dp_rank) * shape.micro_batch_size;
+    result.emplace_back(from, from + shape.micro_batch_size);
+  }
+  return result;
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,310 @@
+#include "megalith/data/sft/convert_record.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/data/sft/python_json.h"
+
+namespace megalith::data {
+namespace {
+
+using hf::Json;
+
+// Why a record is left out; not a mistake of the file as a whole.
+struct LeftOut {
+  std::string problem;
+};
+
+class Converter {
+ public:
+  Converter(const Json& record, const DatasetDescription& dataset, const std::string& place)
+      : record_(record), dataset_(dataset), columns_(dataset.columns), tags_(dataset.tags), place_(place) {}
+
+  Conversation convert() const {
+    switch (dataset_.formatting) {
+      case Formatting::kAlpaca:
+        return alpaca();
+      case Formatting::kSharegpt:
+      case Formatting::kMessages:
+      case Formatting::kOpenai:
+        return turns_of(required(columns_.messages));
+      case Formatting::kPairs:
+        return pairs();
+      case Formatting::kPretokenized:
+        break;
+    }
+    throw InternalError("records with ids have no conversation");
+  }
+
+ private:
+  // The column's value; nullptr when the column has no name, is absent or null.
+  const Json* find(const std::string& column) const {
+    if (column.empty()) return nullptr;
+    const auto found = record_.find(column);
+    return found == record_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  const Json& required(const std::string& column) const {
+    const Json* value = find(column);
+    if (value != nullptr) return *value;
+    std::vector<std::string> names;
+    for (const auto& [name, unused] : record_.items()) names.push_back(name);
+    throw DataError(
+        fmt::format("{}: column \"{}\" is missing (the record has {}); dataset {} needs it. Name the right one "
+                    "under \"columns\" in dataset_info.json",
+                    place_, column, names.empty() ? "none" : list_in_words(names), dataset_.name));
+  }
+
+  std::string text_of(const Json& value, const std::string& what) const {
+    check<DataError>(value.is_string(), "{}: {} is {}; it must be a text", place_, what, hf::json_in_words(value));
+    return value.get<std::string>();
+  }
+
+  // The column's text; empty when it is absent.
+  std::string text(const std::string& column) const {
+    const Json* value = find(column);
+    return value == nullptr ? std::string() : text_of(*value, "column \"" + column + "\"");
+  }
+
+  std::string tools() const {
+    const Json* value = find(columns_.tools);
+    if (value == nullptr) return {};
+    return value->is_string() ? value->get<std::string>() : python_json(*value);
+  }
+
+  std::string joined_prompt() const {
+    std::string prompt = text(columns_.prompt);
+    const std::string query = text(columns_.query);
+    if (!prompt.empty() && !query.empty()) prompt += '\n';
+    return prompt + query;
+  }
+
+  Conversation alpaca() const {
+    // One of its columns has to be there: a wrong file would otherwise give nothing but empty prompts.
+    if (find(columns_.prompt) == nullptr && find(columns_.query) == nullptr) required(columns_.prompt);
+    Conversation result{.system = text(columns_.system), .tools = tools()};
+    if (const Json* history = find(columns_.history)) add_history(*history, result);
+    result.prompt.push_back({Role::kUser, joined_prompt()});
+    if (dataset_.ranking) {
+      add_answer(columns_.chosen, result);
+      add_answer(columns_.rejected, result);
+    } else {
+      add_answer(columns_.response, result);
+    }
+    return result;
+  }
+
+  void add_answer(const std::string& column, Conversation& result) const {
+    const Json* value = find(column);
+    if (value != nullptr && value->is_string())
+      result.responses.push_back({Role::kAssistant, value->get<std::string>()});
+  }
+
+  void add_history(const Json& history, Conversation& result) const {
+    const std::string what = "column \"" + columns_.history + "\"";
+    check<DataError>(history.is_array(), "{}: {} is {}; it must be a list of pairs", place_, what,
+                     hf::json_in_words(history));
+    for (const Json& pair : history) {
+      check<DataError>(pair.is_array() && pair.size() == 2, "{}: {} has {}; it must be a pair of texts", place_, what,
+                       hf::json_in_words(pair));
+      result.prompt.push_back({Role::kUser, text_of(pair[0], what)});
+      result.prompt.push_back({Role::kAssistant, text_of(pair[1], what)});
+    }
+  }
+
+  std::string tag_of(const Json& turn, const std::string& tag) const {
+    check<DataError>(turn.is_object() && turn.contains(tag),
+                     "{}: a turn is {}; it needs \"{}\" and \"{}\" (\"tags\" in "
+                     "dataset_info.json name them)",
+                     place_, hf::json_in_words(turn), tags_.role, tags_.content);
+    const Json& value = turn.at(tag);
+    return value.is_null() ? std::string() : text_of(value, "\"" + tag + "\" of a turn");
+  }
+
+  bool is_tag(const std::string& role, const std::string& tag) const { return !tag.empty() && role == tag; }
+
+  Role role_of(const std::string& role) const {
+    if (is_tag(role, tags_.user)) return Role::kUser;
+    if (is_tag(role, tags_.assistant)) return Role::kAssistant;
+    if (is_tag(role, tags_.observation)) return Role::kObservation;
+    if (is_tag(role, tags_.function)) return Role::kFunction;
+    throw LeftOut{fmt::format("the role {} is not one of the dataset's", hf::in_quotes(role))};
+  }
+
+  Message message_of(const Json& turn) const {
+    const Role role = role_of(tag_of(turn, tags_.role));
+    const bool answers = role == Role::kAssistant || role == Role::kFunction;
+    const Json* calls = answers && openai_turns() && turn.contains("tool_calls") ? &turn.at("tool_calls") : nullptr;
+    if (calls == nullptr || !calls->is_array() || calls->empty()) return {role, tag_of(turn, tags_.content)};
+    Json functions = Json::array();
+    for (const Json& call : *calls) {
+      check<DataError>(call.is_object() && call.contains("function"), "{}: a tool call is {}; it needs \"function\"",
+                       place_, hf::json_in_words(call));
+      functions.push_back(call.at("function"));
+    }
+    return {Role::kFunction, python_json(functions)};
+  }
+
+  // Tool calls and several results in a row may appear.
+  bool openai_turns() const { return dataset_.formatting != Formatting::kSharegpt; }
+
+  // Turns of a list; a leading system turn is put into `system`. OpenAI's several tool results in a row become one.
+  std::vector<Message> messages_of(const Json& list, std::string* system) const {
+    check<DataError>(list.is_array(), "{}: {} must be a list of turns", place_, hf::json_in_words(list));
+    std::vector<Message> result;
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (i == 0 && system != nullptr && is_tag(tag_of(list[i], tags_.role), tags_.system)) {
+        *system = tag_of(list[i], tags_.content);
+        continue;
+      }
+      Message message = message_of(list[i]);
+      const bool again = openai_turns() && message.role == Role::kObservation && !result.empty() &&
+                         result.back().role == Role::kObservation;
+      if (again)
+        result.back().content += "\n</tool_response>\n<tool_response>\n" + message.content;
+      else
+        result.push_back(std::move(message));
+    }
+    return result;
+  }
+
+  static void check_alternation(const std::vector<Message>& messages) {
+    for (size_t i = 0; i < messages.size(); ++i) {
+      const Role role = messages[i].role;
+      const bool asks = role == Role::kUser || role == Role::kObservation;
+      if (asks != (i % 2 == 0))
+        throw LeftOut{fmt::format("turn {} should be {}", i + 1,
+                                  i % 2 == 0 ? "the user's or an observation" : "the assistant's or a function call")};
+    }
+  }
+
+  // What the reference's converter of this name does to system texts.
+  static void add_thinking_switch(Conversation& conversation) {
+    std::string& system = conversation.system;
+    if (!conversation.tools.empty()) {
+      if (!system.empty()) system += '\n';
+    } else if (system.find("detailed thinking on") == std::string::npos &&
+               system.find("detailed thinking off") == std::string::npos) {
+      system += std::string(system.empty() ? "" : "\n") + "detailed thinking off";
+    }
+  }
+
+  Conversation turns_of(const Json& list) const {
+    Conversation result{.system = text(columns_.system), .tools = tools()};
+    result.prompt = messages_of(list, &result.system);
+    // Results that nobody answers are left out, as the reference does.
+    if (openai_turns() && !result.prompt.empty() && result.prompt.back().role == Role::kObservation)
+      result.prompt.pop_back();
+    if (dataset_.formatting == Formatting::kOpenai) add_thinking_switch(result);
+    check_alternation(result.prompt);
+    if (dataset_.ranking) {
+      const Json &chosen = required(columns_.chosen), &rejected = required(columns_.rejected);
+      if (!chosen.is_object() || !rejected.is_object()) throw LeftOut{"chosen and rejected must be turns"};
+      result.responses = {message_of(chosen), message_of(rejected)};
+      return result;
+    }
+    if (result.prompt.size() % 2 != 0 || result.prompt.empty())
+      throw LeftOut{fmt::format("{} turns; questions and answers come in pairs", result.prompt.size())};
+    result.responses.push_back(std::move(result.prompt.back()));
+    result.prompt.pop_back();
+    return result;
+  }
+
+  // chosen or rejected: a text, a turn, or a list of turns whose last is the answer.
+  std::vector<Message> answer_of(const std::string& column, std::string* system) const {
+    const Json& value = required(column);
+    if (value.is_string()) return {{Role::kAssistant, value.get<std::string>()}};
+    if (value.is_object()) return {message_of(value)};
+    std::vector<Message> turns = messages_of(value, system);
+    if (turns.empty()) throw LeftOut{"\"" + column + "\" has no turns"};
+    return turns;
+  }
+
+  Conversation pairs() const {
+    Conversation result{.system = text(columns_.system), .tools = tools()};
+    const Json* prompt = find(columns_.prompt);
+    if (!columns_.messages.empty())
+      result.prompt = messages_of(required(columns_.messages), &result.system);
+    else if (prompt != nullptr && prompt->is_array())
+      result.prompt = messages_of(*prompt, &result.system);
+    else if (prompt != nullptr)
+      result.prompt.push_back({Role::kUser, joined_prompt()});
+    const bool has_prompt = !result.prompt.empty();
+    for (const std::string& column : {columns_.chosen, columns_.rejected}) {
+      std::vector<Message> turns = answer_of(column, &result.system);
+      result.responses.push_back(std::move(turns.back()));
+      turns.pop_back();
+      // Without a prompt of its own a pair repeats it in both lists; the chosen one's counts.
+      if (!has_prompt && result.prompt.empty()) result.prompt = std::move(turns);
+    }
+    check_alternation(result.prompt);
+    return result;
+  }
+
+  const Json& record_;
+  const DatasetDescription& dataset_;
+  const Columns& columns_;
+  const Tags& tags_;
+  const std::string& place_;
+};
+
+std::string incomplete(const Conversation& conversation, SampleKind kind) {
+  if (kind == SampleKind::kDocument) return conversation.prompt.empty() ? "no text" : "";
+  if (conversation.prompt.size() % 2 == 0) return fmt::format("{} turns before the answer", conversation.prompt.size());
+  if (kind == SampleKind::kConversation && conversation.responses.size() != 1) return "no answer, or more than one";
+  if (kind == SampleKind::kPreference && conversation.responses.size() < 2) return "chosen or rejected is missing";
+  for (const Message& response : conversation.responses)
+    if (response.role == Role::kUser || response.role == Role::kObservation) return "an answer is not the assistant's";
+  return "";
+}
+
+std::vector<int32_t> ids_of(const Json& record, const std::string& column, const std::string& place) {
+  const auto found = record.find(column);
+  check<DataError>(found != record.end() && found->is_array(), "{}: column \"{}\" must be a list of token ids", place,
+                   column);
+  std::vector<int32_t> ids;
+  ids.reserve(found->size());
+  for (const Json& value : *found) {
+    constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+    const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= static_cast<uint64_t>(kMax)
+                                                 : value.is_number_integer() && value.get<int64_t>() >= -kMax;
+    check<DataError>(fits, "{}: column \"{}\" has {} at position {}; token ids are whole numbers", place, column,
+                     hf::json_in_words(value), ids.size());
+    ids.push_back(value.get<int32_t>());
+  }
+  return ids;
+}
+
+Sequence pretokenized_row(const Json& record, const std::string& prefix, const std::string& place) {
+  Sequence row;
+  row.ids = ids_of(record, prefix + "input_ids", place);
+  row.labels = record.contains(prefix + "labels") ? ids_of(record, prefix + "labels", place) : row.ids;
+  check<DataError>(row.labels.size() == row.ids.size(),
+                   "{}: \"{}input_ids\" has {} values and \"{}labels\" {}; labels stand beside their tokens, one each",
+                   place, prefix, row.ids.size(), prefix, row.labels.size());
+  return row;
+}
+
+}  // namespace
+
+ConvertedRecord convert_record(const Json& record, const DatasetDescription& dataset, SampleKind kind,
+                               const std::string& place) {
+  try {
+    Conversation conversation = Converter(record, dataset, place).convert();
+    if (std::string problem = incomplete(conversation, kind); !problem.empty()) return {std::nullopt, problem};
+    return {std::move(conversation), {}};
+  } catch (const LeftOut& left_out) {
+    return {std::nullopt, left_out.problem};
+  }
+}
+
+Sample pretokenized_sample(const Json& record, SampleKind kind, const std::string& place) {
+  if (kind != SampleKind::kPreference) return {pretokenized_row(record, "", place), std::nullopt};
+  return {pretokenized_row(record, "chosen_", place), pretokenized_row(record, "rejected_", place)};
+}
+
+}  // namespace megalith::data

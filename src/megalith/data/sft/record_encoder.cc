@@ -1,0 +1,212 @@
+#include "megalith/data/sft/record_encoder.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
+
+#include "megalith/base/error.h"
+#include "megalith/data/sft/packing.h"
+#include "megalith/data/sft/template.h"
+
+namespace megalith::data {
+
+using config::Stage;
+
+RowPlan row_plan(const config::DataConfig& data, Stage stage) {
+  const bool neat = data.neat_packing || data.sequence_packing;
+  const bool asked = data.packing.value_or(false) || neat;
+  switch (stage) {
+    case Stage::kPretrain:
+      check<ConfigError>(!data.mask_history && !data.train_on_prompt,
+                         "mask_history and train_on_prompt are for stage sft; documents have no turns");
+      return {.kind = SampleKind::kDocument,
+              .cutoff = data.cutoff_len + 1,
+              .packing = data.packing.value_or(true),
+              .neat = false};
+    case Stage::kSft:
+      // A packed row is made one token longer than its cutoff, a sample may be as long as the row's shifted tokens.
+      return {.kind = SampleKind::kConversation,
+              .cutoff = data.cutoff_len + (asked ? 0 : 1),
+              .packing = asked,
+              .neat = neat};
+    case Stage::kDpo:
+      check<ConfigError>(!asked,
+                         "packing is not for preference pairs: leave packing, neat_packing and sequence_packing "
+                         "out with stage dpo");
+      return {.kind = SampleKind::kPreference, .cutoff = data.cutoff_len + 1};
+  }
+  throw InternalError("unknown stage");
+}
+
+void BuildReport::add(const BuildReport& other) {
+  records += other.records;
+  left_out += other.left_out;
+  cut += other.cut;
+  too_long += other.too_long;
+  samples += other.samples;
+  tokens += other.tokens;
+  room += other.room;
+  loss_tokens += other.loss_tokens;
+  longest = std::max(longest, other.longest);
+}
+
+double BuildReport::packing_efficiency() const {
+  return room == 0 ? 1.0 : static_cast<double>(tokens) / static_cast<double>(room);
+}
+
+std::string BuildReport::text() const {
+  std::string text = fmt::format("{} samples of {} records, {} tokens ({} trained), longest {}", samples, records,
+                                 tokens, loss_tokens, longest);
+  if (room > tokens) text += fmt::format(", rows {:.1f}% full", 100 * packing_efficiency());
+  if (cut > 0) text += fmt::format("; {} were longer than cutoff_len and were cut", cut);
+  if (too_long > 0) text += fmt::format("; {} did not fit into a row and were left out", too_long);
+  if (left_out > 0) text += fmt::format("; {} records are invalid and were left out", left_out);
+  return text;
+}
+
+RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const TurnEncoder> turns,
+                             std::optional<tokenizer::Tokenizer> tokenizer)
+    : options_(options), turns_(std::move(turns)), tokenizer_(std::move(tokenizer)) {
+  // Documents need no template; without one the tokenizer's own special tokens are used.
+  if (turns_)
+    tokens_ = turns_->tokens();
+  else if (tokenizer_ && options_.plan.kind == SampleKind::kDocument)
+    tokens_ = template_tokens(find_template("empty"), *tokenizer_);
+  else if (tokenizer_)
+    tokens_.pad = tokenizer_->pad_id().value_or(tokenizer_->eos_id().value_or(0));
+  tokens_.documents_get_bos = options_.documents_get_bos && tokens_.bos.has_value();
+}
+
+void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {
+  const bool pairs = options_.plan.kind == SampleKind::kPreference;
+  check<ConfigError>(
+      !pairs || dataset.ranking,
+      "stage dpo needs preference pairs, and dataset {} has none. Give chosen and rejected answers and set "
+      "\"ranking\": true in its entry of dataset_info.json",
+      dataset.name);
+  check<ConfigError>(pairs || !dataset.ranking,
+                     "dataset {} holds preference pairs (\"ranking\": true), which only stage dpo trains on",
+                     dataset.name);
+  if (dataset.formatting == Formatting::kPretokenized) return;
+  check<ConfigError>(
+      tokenizer_.has_value(),
+      "dataset {} holds text, and there is no tokenizer. Set model_name_or_path to a folder with one, or "
+      "give data with input_ids",
+      dataset.name);
+  check<ConfigError>(turns_ != nullptr || options_.plan.kind == SampleKind::kDocument,
+                     "dataset {} holds conversations, and no template says how they become text. Set template to the "
+                     "model's, for example --template qwen",
+                     dataset.name);
+}
+
+void RecordEncoder::check_ids(const Sequence& row, const std::string& place) const {
+  for (size_t i = 0; i < row.ids.size(); ++i) {
+    const auto fits = [&](int32_t id) { return id >= 0 && (!options_.vocab_size || id < *options_.vocab_size); };
+    const int32_t id = row.ids[i], label = row.labels[i];
+    if (fits(id) && (fits(label) || label == kIgnoredLabel)) continue;
+    throw DataError(
+        fmt::format("{}: {} {} at position {} is {}. The data belongs to another tokenizer, or the model's vocabulary "
+                    "must be resized",
+                    place, fits(id) ? "label" : "token id", fits(id) ? label : id, i,
+                    options_.vocab_size ? fmt::format("outside of the model's vocabulary of {}", *options_.vocab_size)
+                                        : std::string("no token id")));
+  }
+}
+
+Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) const {
+  const EncodeSettings settings{options_.plan.cutoff, options_.train_on_prompt, options_.mask_history};
+  switch (options_.plan.kind) {
+    case SampleKind::kConversation:
+      return {encode_conversation(conversation, *turns_, settings, cut), std::nullopt};
+    case SampleKind::kPreference:
+      return encode_preference(conversation, *turns_, settings, cut);
+    case SampleKind::kDocument:
+      break;
+  }
+  const std::string& text = conversation.prompt.front().content;
+  if (!options_.plan.packing) return {encode_document(text, *tokenizer_, tokens_, settings.cutoff, cut), std::nullopt};
+  return {whole_document(text, *tokenizer_, tokens_), std::nullopt};
+}
+
+EncodedRecord RecordEncoder::encode(const hf::Json& record, const DatasetDescription& dataset,
+                                    const std::string& place) const {
+  EncodedRecord result;
+  if (dataset.formatting == Formatting::kPretokenized) {
+    result.sample = pretokenized_sample(record, options_.plan.kind, place);
+    if (result.sample->row.ids.empty()) return {std::nullopt, "no tokens"};
+    const auto limit = static_cast<size_t>(options_.plan.cutoff);
+    const bool blocks = options_.plan.kind == SampleKind::kDocument && options_.plan.packing;
+    for (Sequence* row : {&result.sample->row, result.sample->rejected ? &*result.sample->rejected : nullptr}) {
+      if (row == nullptr || blocks || row->ids.size() <= limit) continue;
+      row->ids.resize(limit);
+      row->labels.resize(limit);
+      result.cut = true;
+    }
+  } else {
+    ConvertedRecord converted = convert_record(record, dataset, options_.plan.kind, place);
+    result.problem = std::move(converted.problem);
+    if (!converted.conversation) return result;
+    try {
+      result.sample = encode_text(*converted.conversation, &result.cut);
+    } catch (const DataError& error) {
+      throw DataError(fmt::format("{}: {}", place, error.what()));
+    }
+  }
+  check_ids(result.sample->row, place);
+  if (result.sample->rejected) check_ids(*result.sample->rejected, place);
+  return result;
+}
+
+bool RecordEncoder::is_complete(const hf::Json& record, const DatasetDescription& dataset,
+                                const std::string& place) const {
+  if (dataset.formatting == Formatting::kPretokenized)
+    return !pretokenized_sample(record, options_.plan.kind, place).row.ids.empty();
+  return convert_record(record, dataset, options_.plan.kind, place).conversation.has_value();
+}
+
+std::vector<Sample> RecordEncoder::rows(std::vector<EncodedRecord> batch, BuildReport& report) const {
+  BuildReport added{.records = std::ssize(batch)};
+  std::vector<Sample> samples;
+  for (EncodedRecord& record : batch) {
+    added.left_out += record.sample ? 0 : 1;
+    added.cut += record.cut ? 1 : 0;
+    if (record.sample) samples.push_back(std::move(*record.sample));
+  }
+  if (options_.plan.packing) {
+    std::vector<Sequence> parts;
+    for (Sample& sample : samples) parts.push_back(std::move(sample.row));
+    std::vector<Sequence> packed;
+    if (options_.plan.kind == SampleKind::kDocument) {
+      packed = pack_documents(parts, tokens_, options_.plan.cutoff);
+    } else {
+      PackedRows result = pack_samples(std::move(parts), options_.plan.cutoff, options_.plan.neat, tokens_.pad);
+      packed = std::move(result.rows);
+      added.too_long += result.too_long;
+    }
+    samples.clear();
+    for (Sequence& row : packed) samples.push_back({std::move(row), std::nullopt});
+  }
+  added.samples = std::ssize(samples);
+  for (const Sample& sample : samples)
+    for (const Sequence* row : {&sample.row, sample.rejected ? &*sample.rejected : nullptr}) {
+      if (row == nullptr) continue;
+      const auto room = std::ssize(row->ids);
+      added.room += room;
+      added.tokens += row->pieces.empty() ? room : std::accumulate(row->pieces.begin(), row->pieces.end(), int64_t{0});
+      added.loss_tokens += room - std::ranges::count(row->labels, kIgnoredLabel);
+      added.longest = std::max<int64_t>(added.longest, room);
+    }
+  report.add(added);
+  return samples;
+}
+
+std::string RecordEncoder::description() const {
+  const RowPlan& plan = options_.plan;
+  return fmt::format("kind {} cutoff {} packing {} neat {} prompt {} history {} bos {} eos {} pad {} end \"{}\" {} {}",
+                     static_cast<int>(plan.kind), plan.cutoff, plan.packing, plan.neat, options_.train_on_prompt,
+                     options_.mask_history, tokens_.bos.value_or(-1), tokens_.eos, tokens_.pad, tokens_.document_end,
+                     tokens_.documents_get_bos, turns_ ? turns_->description() : "no template");
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,210 @@
+#include "megalith/data/sft/record_file.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/tokenizer/utf8.h"
+
+namespace megalith::data {
+namespace {
+
+constexpr size_t kChunkBytes = size_t{1} << 20;
+constexpr size_t kMaxRecordBytes = size_t{1} << 28;
+
+bool is_blank(int byte) { return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n'; }
+
+std::string too_long() { return fmt::format("a record of more than {} MB", kMaxRecordBytes >> 20); }
+
+size_t read_at(const hf::FileHandle& file, uint64_t offset, char* to, size_t bytes) {
+  size_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = ::pread(file.descriptor(), to + done, bytes - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    check<DataError>(got >= 0, "cannot read {}: {}", file.path().string(), std::generic_category().message(errno));
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  return done;
+}
+
+// What turns a file of another type into JSON lines.
+std::string convert_command(const std::filesystem::path& path, const std::string& extension) {
+  const std::string from = path.string();
+  const std::string to = std::filesystem::path(path).replace_extension(".jsonl").string();
+  if (extension == ".arrow")
+    return fmt::format("python -c 'from datasets import Dataset; Dataset.from_file(\"{}\").to_json(\"{}\")'", from, to);
+  return fmt::format(
+      "python -c 'import pandas; pandas.read_{}(\"{}\").to_json(\"{}\", orient=\"records\", lines=True)'",
+      extension.substr(1), from, to);
+}
+
+}  // namespace
+
+RecordFormat record_format(const std::filesystem::path& path) {
+  const std::string extension = to_lower(path.extension().string());
+  if (extension == ".json" || extension == ".jsonl") return RecordFormat::kJson;
+  if (extension == ".txt") return RecordFormat::kText;
+  const bool convertible = extension == ".parquet" || extension == ".arrow" || extension == ".csv";
+  check<DataError>(convertible, "{}: files of type \"{}\" are not read; give .json, .jsonl or .txt", path.string(),
+                   extension);
+  throw DataError(fmt::format("{}: {} files are not read here. Convert it once and give the new file: {}",
+                              path.string(), extension, convert_command(path, extension)));
+}
+
+RecordScanner::RecordScanner(const std::filesystem::path& path)
+    : file_(hf::FileHandle::open_for_reading(path)), format_(record_format(path)) {
+  file_.size();  // refuses what is not a regular file
+}
+
+void RecordScanner::fail(const std::string& problem) const {
+  throw DataError(fmt::format("{}:{}: {}", path().string(), line_, problem));
+}
+
+bool RecordScanner::fill() {
+  buffer_start_ += buffer_.size();
+  at_ = 0;
+  buffer_.resize(kChunkBytes);
+  buffer_.resize(read_at(file_, buffer_start_, buffer_.data(), kChunkBytes));
+  return !buffer_.empty();
+}
+
+int RecordScanner::peek() {
+  if (at_ == buffer_.size() && !fill()) return -1;
+  return static_cast<unsigned char>(buffer_[at_]);
+}
+
+void RecordScanner::skip() {
+  if (buffer_[at_] == '\n') ++line_;
+  ++at_;
+}
+
+void RecordScanner::take(std::string& text) {
+  if (text.size() == kMaxRecordBytes) fail(too_long());
+  text += buffer_[at_];
+  skip();
+}
+
+void RecordScanner::skip_blanks() {
+  while (is_blank(peek())) skip();
+}
+
+bool RecordScanner::next(std::string& text, RecordPlace& place) {
+  text.clear();
+  if (format_ == RecordFormat::kText) return next_line(text, place);
+  if (!begun_) begin();
+  if (in_list_) return next_element(text, place);
+  skip_blanks();
+  return next_line(text, place);
+}
+
+void RecordScanner::begin() {
+  begun_ = true;
+  skip_blanks();
+  in_list_ = peek() == '[';
+  if (in_list_) skip();
+}
+
+bool RecordScanner::next_line(std::string& text, RecordPlace& place) {
+  if (peek() < 0) return false;
+  place = {.offset = buffer_start_ + at_, .line = line_};
+  while (peek() >= 0) {
+    const size_t end = buffer_.find('\n', at_);
+    text.append(buffer_, at_, std::min(end, buffer_.size()) - at_);
+    if (text.size() > kMaxRecordBytes) fail(too_long());
+    at_ = std::min(end, buffer_.size());
+    if (end != std::string::npos) break;
+  }
+  if (peek() == '\n') skip();
+  if (text.ends_with('\r')) text.pop_back();
+  place.bytes = text.size();
+  return true;
+}
+
+bool RecordScanner::next_element(std::string& text, RecordPlace& place) {
+  skip_blanks();
+  if (!list_ended_ && peek() != ']') {
+    if (!std::exchange(first_element_, false)) {
+      if (peek() != ',')
+        fail(peek() < 0 ? "the list is not closed; the file was cut off" : "a comma is missing between records");
+      skip();
+      skip_blanks();
+    }
+    place = {.offset = buffer_start_ + at_, .line = line_};
+    take_value(text);
+    place.bytes = text.size();
+    return true;
+  }
+  if (!std::exchange(list_ended_, true)) skip();
+  skip_blanks();
+  if (peek() >= 0) fail("something follows the end of the list");
+  return false;
+}
+
+// A whole value by its brackets and quotes; whether it is valid JSON shows when it is parsed.
+void RecordScanner::take_value(std::string& text) {
+  int depth = 0;
+  while (true) {
+    const int byte = peek();
+    if (byte < 0) fail("the file ends inside a record; it was cut off");
+    if (depth == 0 && (byte == ',' || byte == ']' || (is_blank(byte) && !text.empty()))) break;
+    if (byte == '"') {
+      take_string(text);
+    } else {
+      depth += byte == '{' || byte == '[' ? 1 : byte == '}' || byte == ']' ? -1 : 0;
+      take(text);
+    }
+    if (depth == 0 && (text.back() == '}' || text.back() == ']')) break;
+  }
+  if (text.empty()) fail("a record is missing between commas");
+}
+
+void RecordScanner::take_string(std::string& text) {
+  take(text);
+  while (peek() != '"') {
+    if (peek() < 0) fail("the file ends inside a text; it was cut off");
+    if (peek() == '\\') take(text);
+    if (peek() >= 0) take(text);
+  }
+  take(text);
+}
+
+hf::Json parse_record(const std::string& text, RecordFormat format, const std::filesystem::path& path, int64_t line) {
+  const std::string place = fmt::format("{}:{}", path.string(), line);
+  if (format == RecordFormat::kText) {
+    const auto invalid = tokenizer::first_invalid_utf8(text);
+    check<DataError>(!invalid, "{}: byte {} of the line is not valid UTF-8 text", place, invalid.value_or(0));
+    return {{"text", text}};
+  }
+  hf::Json record = hf::parse_json(text, place);
+  check<DataError>(record.is_object(), "{}: a record is {}; it must be an object with named columns", place,
+                   hf::json_in_words(record));
+  return record;
+}
+
+RecordFile::RecordFile(const std::filesystem::path& path)
+    : file_(hf::FileHandle::open_for_reading(path)), format_(record_format(path)) {
+  RecordScanner scanner(path);
+  std::string text;
+  RecordPlace place;
+  while (scanner.next(text, place)) places_.push_back(place);
+}
+
+hf::Json RecordFile::record(int64_t index) const {
+  const RecordPlace& place = places_.at(static_cast<size_t>(index));
+  std::string text(place.bytes, '\0');
+  check<DataError>(read_at(file_, place.offset, text.data(), text.size()) == text.size(),
+                   "{} has become shorter while it was read", path().string());
+  return parse_record(text, format_, path(), place.line);
+}
+
+std::string RecordFile::place(int64_t index) const {
+  return fmt::format("{}:{}", path().string(), places_.at(static_cast<size_t>(index)).line);
+}
+
+}  // namespace megalith::data

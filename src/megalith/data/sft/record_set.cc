@@ -1,0 +1,87 @@
+#include "megalith/data/sft/record_set.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "megalith/base/error.h"
+
+namespace megalith::data {
+
+RecordSet::RecordSet(std::vector<DatasetDescription> datasets) : datasets_(std::move(datasets)) {
+  for (const DatasetDescription& dataset : datasets_) {
+    std::vector<RecordFile> files;
+    int64_t size = 0;
+    for (const auto& path : dataset.files) size += files.emplace_back(path).size();
+    check<DataError>(size > 0, "dataset {} has no records ({})", dataset.name, dataset.files.front().string());
+    files_.push_back(std::move(files));
+    sizes_.push_back(size);
+  }
+}
+
+const RecordFile& RecordSet::locate(const RecordRef& ref, int64_t& index) const {
+  index = ref.record;
+  for (const RecordFile& file : files_.at(static_cast<size_t>(ref.dataset))) {
+    if (index < file.size()) return file;
+    index -= file.size();
+  }
+  throw InternalError(fmt::format("record {} of dataset {} does not exist", ref.record, ref.dataset));
+}
+
+hf::Json RecordSet::record(const RecordRef& ref) const {
+  int64_t index = 0;
+  const RecordFile& file = locate(ref, index);
+  return file.record(index);
+}
+
+std::string RecordSet::place(const RecordRef& ref) const {
+  int64_t index = 0;
+  const RecordFile& file = locate(ref, index);
+  return file.place(index);
+}
+
+std::vector<RecordRef> RecordSet::select(const SelectionOptions& options) const {
+  std::vector<std::vector<int64_t>> chosen;
+  for (size_t d = 0; d < datasets_.size(); ++d) {
+    const auto wanted = datasets_[d].num_samples;
+    if (wanted) {
+      chosen.push_back(random_selection(sizes_[d], *wanted, mix_seed(options.mix.seed, d)));
+    } else {
+      chosen.emplace_back(static_cast<size_t>(sizes_[d]));
+      std::iota(chosen.back().begin(), chosen.back().end(), int64_t{0});
+    }
+    if (options.max_samples && *options.max_samples < std::ssize(chosen.back()))
+      chosen.back().resize(static_cast<size_t>(*options.max_samples));
+  }
+  std::vector<RecordRef> result;
+  std::vector<size_t> at(chosen.size(), 0);
+  DatasetPicker picker(chosen.size(), options.mix);
+  while (const auto d = picker.next()) {
+    result.push_back({static_cast<int32_t>(*d), chosen[*d][at[*d]]});
+    if (++at[*d] < chosen[*d].size()) continue;
+    picker.exhausted(*d);
+    at[*d] = 0;
+  }
+  return result;
+}
+
+RecordSplit split_records(const std::vector<RecordRef>& records, double val_size, uint64_t seed) {
+  RecordSplit split;
+  if (val_size <= 0) {
+    split.train = records;
+    return split;
+  }
+  const auto total = std::ssize(records);
+  const auto held_out = val_size >= 1 ? static_cast<int64_t>(val_size)
+                                      : static_cast<int64_t>(std::ceil(val_size * static_cast<double>(total)));
+  check<ConfigError>(held_out < total, "val_size {} holds out {} of {} records; some must be left to train on",
+                     val_size, held_out, total);
+  std::vector<bool> out(records.size(), false);
+  const Permutation order(total, mix_seed(seed, 0x76616C));
+  for (int64_t i = 0; i < held_out; ++i) out[static_cast<size_t>(order[i])] = true;
+  for (size_t i = 0; i < records.size(); ++i) (out[i] ? split.validation : split.train).push_back(records[i]);
+  return split;
+}
+
+}  // namespace megalith::data

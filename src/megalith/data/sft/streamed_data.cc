@@ -1,0 +1,127 @@
+// open_streamed_data of tokenized_data.h.
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "megalith/base/error.h"
+#include "megalith/data/sft/record_stream.h"
+#include "megalith/data/sft/tokenized_data.h"
+#include "megalith/data/token_table.h"
+
+namespace megalith::data {
+namespace {
+
+// What all epochs share.
+struct Plan {
+  std::vector<DatasetDescription> datasets;
+  std::shared_ptr<const RecordEncoder> encoder;
+  MixOptions mix;
+  int64_t buffer_size = 1;
+  int64_t batch_size = 1000;
+  uint64_t seed = 42;
+  int64_t held_out = 0;  // the first records are not for training
+};
+
+std::string place_of(const Plan& plan, const StreamedRecord& record) {
+  return fmt::format("{}:{}", plan.datasets[record.dataset].files[record.file].string(), record.line);
+}
+
+hf::Json parsed(const Plan& plan, const StreamedRecord& record) {
+  return parse_record(record.text, record.format, plan.datasets[record.dataset].files[record.file], record.line);
+}
+
+EncodedRecord encode(const Plan& plan, const StreamedRecord& record) {
+  return plan.encoder->encode(parsed(plan, record), plan.datasets[record.dataset], place_of(plan, record));
+}
+
+bool is_complete(const Plan& plan, const StreamedRecord& record) {
+  return plan.encoder->is_complete(parsed(plan, record), plan.datasets[record.dataset], place_of(plan, record));
+}
+
+class EncodedStream : public SampleStream {
+ public:
+  EncodedStream(std::shared_ptr<const Plan> plan, int64_t epoch)
+      : plan_(std::move(plan)),
+        records_(plan_->datasets, plan_->mix, plan_->buffer_size, mix_seed(plan_->seed, static_cast<uint64_t>(epoch)),
+                 plan_->held_out) {}
+
+  std::optional<Sample> next() override {
+    while (ready_.empty())
+      if (!fill()) return std::nullopt;
+    Sample sample = std::move(ready_.front());
+    ready_.pop_front();
+    return sample;
+  }
+
+  bool skip() override {
+    if (plan_->encoder->plan().packing) return next().has_value();
+    StreamedRecord record;
+    while (records_.next(record))
+      if (is_complete(*plan_, record)) return true;
+    return false;
+  }
+
+ private:
+  // The rows of one record, or of a batch when packing. False at the end.
+  bool fill() {
+    const int64_t wanted = plan_->encoder->plan().packing ? plan_->batch_size : 1;
+    std::vector<EncodedRecord> batch;
+    StreamedRecord record;
+    while (std::ssize(batch) < wanted && records_.next(record)) batch.push_back(encode(*plan_, record));
+    if (batch.empty()) return false;
+    BuildReport unused;
+    for (Sample& sample : plan_->encoder->rows(std::move(batch), unused)) ready_.push_back(std::move(sample));
+    return true;
+  }
+
+  std::shared_ptr<const Plan> plan_;
+  RecordStream records_;
+  std::deque<Sample> ready_;
+};
+
+void check_options(const config::DataConfig& data) {
+  check<ConfigError>(!data.max_samples, "max_samples does not go with streaming; end the run with max_steps");
+  check<ConfigError>(
+      data.val_size == 0 || data.val_size >= 1,
+      "val_size is {}; with streaming, which does not know the number of records, it must be a whole number "
+      "of them",
+      data.val_size);
+  check<ConfigError>(!data.tokenized_path, "tokenized_path does not go with streaming: nothing is tokenized ahead");
+}
+
+// The records that are held out, in file order.
+std::shared_ptr<const Dataset> held_out_samples(const Plan& plan) {
+  RecordStream records(plan.datasets, plan.mix, 1, plan.seed);
+  std::vector<EncodedRecord> batch;
+  StreamedRecord record;
+  while (std::ssize(batch) < plan.held_out && records.next(record)) batch.push_back(encode(plan, record));
+  BuildReport report;
+  TokenTable table;
+  for (const Sample& sample : plan.encoder->rows(std::move(batch), report)) table.append(sample);
+  check<DataError>(report.samples > 0, "the records held out by val_size give no samples ({})", report.text());
+  return dataset_of(std::move(table), {.pairs = plan.encoder->plan().kind == SampleKind::kPreference,
+                                       .pieces_attend = plan.encoder->plan().packing && !plan.encoder->plan().neat});
+}
+
+}  // namespace
+
+StreamedData open_streamed_data(const DataRequest& request) {
+  check_options(request.data);
+  auto plan = std::make_shared<Plan>();
+  plan->datasets = find_datasets(request.data.dataset, request.data.dataset_dir);
+  plan->encoder = make_record_encoder(request);
+  for (const DatasetDescription& dataset : plan->datasets) plan->encoder->check_dataset(dataset);
+  plan->mix = mix_options(request);
+  plan->buffer_size = request.data.buffer_size;
+  plan->batch_size = request.data.preprocessing_batch_size;
+  plan->seed = request.seed;
+  plan->held_out = static_cast<int64_t>(request.data.val_size);
+  StreamedData result;
+  if (plan->held_out > 0) result.validation = held_out_samples(*plan);
+  result.train = [plan = std::shared_ptr<const Plan>(plan)](int64_t epoch) {
+    return std::make_unique<EncodedStream>(plan, epoch);
+  };
+  return result;
+}
+
+}  // namespace megalith::data

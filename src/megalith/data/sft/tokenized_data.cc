@@ -1,0 +1,216 @@
+#include "megalith/data/sft/tokenized_data.h"
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/data/build_once.h"
+#include "megalith/data/content_hash.h"
+#include "megalith/data/parallel_for.h"
+#include "megalith/data/sft/record_set.h"
+#include "megalith/data/sft/template.h"
+#include "megalith/data/token_table.h"
+#include "megalith/hf/staged_folder.h"
+
+namespace megalith::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A change of what records become takes the next number: caches of older versions are then not used.
+constexpr int64_t kEncodingVersion = 1;
+constexpr int kProblemsShown = 5;
+
+int thread_count(const DataRequest& request) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return request.data.preprocessing_num_workers.value_or(cores);
+}
+
+// Warns of the first few records that are left out; the report has their number.
+class ProblemLog {
+ public:
+  void add(const std::string& place, const std::string& problem) {
+    if (shown_++ < kProblemsShown) log_warning("{}: record left out: {}", place, problem);
+    if (first_.empty()) first_ = fmt::format("{}: {}", place, problem);
+  }
+  const std::string& first() const { return first_; }
+
+ private:
+  int shown_ = 0;
+  std::string first_;
+};
+
+// Tokenizes records batch by batch and gives each batch's rows to `take`.
+class Build {
+ public:
+  Build(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records)
+      : request_(request), encoder_(encoder), records_(records) {}
+
+  TokenTableInfo run(const std::vector<RecordRef>& refs, const std::function<void(const TokenTable&)>& take) {
+    TokenTableInfo info{.pairs = encoder_.plan().kind == SampleKind::kPreference,
+                        .pieces_attend = encoder_.plan().packing && !encoder_.plan().neat};
+    BuildReport report;
+    const auto step = static_cast<size_t>(request_.data.preprocessing_batch_size);
+    for (size_t begin = 0; begin < refs.size(); begin += step) {
+      const std::span batch(refs.data() + begin, std::min(step, refs.size() - begin));
+      TokenTable table;
+      for (const Sample& sample : encoder_.rows(encode(batch), report)) table.append(sample);
+      for (const int32_t id : table.ids) info.max_id = std::max<int64_t>(info.max_id, id);
+      take(table);
+    }
+    check<DataError>(report.samples > 0, "the data gives no samples ({}){}", report.text(),
+                     problems_.first().empty() ? "" : "; the first problem is " + problems_.first());
+    info.report = report.text();
+    return info;
+  }
+
+ private:
+  std::vector<EncodedRecord> encode(std::span<const RecordRef> refs) {
+    std::vector<EncodedRecord> result(refs.size());
+    parallel_for(std::ssize(refs), thread_count(request_), [&](int64_t i) {
+      const RecordRef& ref = refs[static_cast<size_t>(i)];
+      const DatasetDescription& dataset = records_.datasets()[static_cast<size_t>(ref.dataset)];
+      result[static_cast<size_t>(i)] = encoder_.encode(records_.record(ref), dataset, records_.place(ref));
+    });
+    for (size_t i = 0; i < refs.size(); ++i)
+      if (!result[i].sample) problems_.add(records_.place(refs[i]), result[i].problem);
+    return result;
+  }
+
+  const DataRequest& request_;
+  const RecordEncoder& encoder_;
+  const RecordSet& records_;
+  ProblemLog problems_;
+};
+
+RecordSplit selected(const DataRequest& request, const RecordSet& records) {
+  const SelectionOptions options{.max_samples = request.data.max_samples, .mix = mix_options(request)};
+  return split_records(records.select(options), request.data.val_size, request.seed);
+}
+
+TokenizedData in_memory(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
+  const auto make = [&](const std::vector<RecordRef>& refs, std::string& report) {
+    TokenTable all;
+    const TokenTableInfo info =
+        Build(request, encoder, records).run(refs, [&](const TokenTable& table) { all.append(table); });
+    report = info.report;
+    return dataset_of(std::move(all), info);
+  };
+  const RecordSplit split = selected(request, records);
+  TokenizedData result;
+  std::string unused;
+  result.train = make(split.train, result.report);
+  if (!split.validation.empty()) result.validation = make(split.validation, unused);
+  return result;
+}
+
+void write_folder(const fs::path& target, const DataRequest& request, const RecordEncoder& encoder,
+                  const RecordSet& records) {
+  hf::StagedFolder staged(target, "tokens");
+  const RecordSplit split = selected(request, records);
+  const auto make = [&](const std::vector<RecordRef>& refs, const char* name) {
+    if (refs.empty()) return;
+    fs::create_directory(staged.path() / name);
+    TokenFolderWriter writer(staged.path() / name);
+    writer.finish(Build(request, encoder, records).run(refs, [&](const TokenTable& table) { writer.append(table); }));
+  };
+  make(split.train, "train");
+  make(split.validation, "validation");
+  staged.commit();
+}
+
+TokenizedData open_folder(const fs::path& folder, const DataRequest& request) {
+  const bool ours = fs::is_directory(folder / "train");
+  const OpenedTokens train = open_token_folder(ours ? folder / "train" : folder);
+  const bool pairs = request.stage == config::Stage::kDpo;
+  check<DataError>(train.info.pairs == pairs, "{} holds {}preference pairs, and stage {} needs {}", folder.string(),
+                   train.info.pairs ? "" : "no ", pairs ? "dpo" : "pt or sft", pairs ? "them" : "single samples");
+  check<DataError>(!request.vocab_size || train.info.max_id < *request.vocab_size,
+                   "{} has the token id {}, which is outside of the model's vocabulary of {}. It was made with another "
+                   "tokenizer: remove it, or give another tokenized_path",
+                   folder.string(), train.info.max_id, request.vocab_size.value_or(0));
+  TokenizedData result{.train = train.dataset, .report = train.info.report};
+  if (fs::is_directory(folder / "validation")) result.validation = open_token_folder(folder / "validation").dataset;
+  return result;
+}
+
+// Its files, or its sizes when it comes from none.
+void add_tokenizer(const DataRequest& request, ContentHash& key) {
+  key.add(request.tokenizer->vocab_size()).add(request.tokenizer->id_end());
+  if (request.tokenizer_folder.empty()) return;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
+                           "vocab.json", "merges.txt", "added_tokens.json"}) {
+    const fs::path file = request.tokenizer_folder / name;
+    if (fs::exists(file)) key.add(name).add_file(file);
+  }
+}
+
+std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
+  const config::DataConfig& data = request.data;
+  ContentHash key;
+  key.add(kEncodingVersion).add(encoder.description()).add(static_cast<int64_t>(request.seed));
+  key.add(fmt::format("{} {} {} {}", data.val_size, data.max_samples.value_or(-1), data.preprocessing_batch_size,
+                      static_cast<int>(data.mix_strategy)));
+  for (const std::string& word : data.interleave_probs) key.add(word);
+  for (const DatasetDescription& dataset : records.datasets()) {
+    const Columns& c = dataset.columns;
+    const Tags& t = dataset.tags;
+    key.add(static_cast<int64_t>(dataset.formatting))
+        .add(dataset.ranking ? 1 : 0)
+        .add(dataset.num_samples.value_or(-1));
+    for (const std::string* name :
+         {&c.prompt, &c.query, &c.response, &c.messages, &c.history, &c.system, &c.tools, &c.chosen, &c.rejected,
+          &t.role, &t.content, &t.user, &t.assistant, &t.observation, &t.function, &t.system})
+      key.add(*name);
+    for (const fs::path& file : dataset.files) key.add(file.extension().string()).add_file(file);
+  }
+  if (request.tokenizer) add_tokenizer(request, key);
+  return key.text();
+}
+
+}  // namespace
+
+std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& request) {
+  std::shared_ptr<const TurnEncoder> turns = request.turns;
+  if (!turns && request.data.template_name && request.tokenizer)
+    turns = std::make_shared<Template>(*request.data.template_name, *request.tokenizer,
+                                       TemplateOptions{.default_system = request.data.default_system,
+                                                       .enable_thinking = request.data.enable_thinking,
+                                                       .preserve_thinking = request.data.preserve_thinking});
+  return std::make_shared<RecordEncoder>(
+      RecordEncoderOptions{.plan = row_plan(request.data, request.stage),
+                           .train_on_prompt = request.data.train_on_prompt,
+                           .mask_history = request.data.mask_history,
+                           .documents_get_bos = adds_bos_token(request.tokenizer_folder),
+                           .vocab_size = request.vocab_size},
+      std::move(turns), request.tokenizer);
+}
+
+MixOptions mix_options(const DataRequest& request) {
+  return {.strategy = request.data.mix_strategy,
+          .probabilities = parse_probabilities(request.data.interleave_probs, request.data.dataset.size()),
+          .seed = request.seed};
+}
+
+CollatorOptions collator_options(config::Stage stage, int32_t pad_id) {
+  return {.pad_id = pad_id, .length_multiple = stage == config::Stage::kPretrain ? 8 : 64};
+}
+
+TokenizedData load_tokenized_data(const DataRequest& request) {
+  const auto& tokenized_path = request.data.tokenized_path;
+  if (tokenized_path && fs::exists(*tokenized_path)) return open_folder(*tokenized_path, request);
+  check<ConfigError>(!request.data.dataset.empty(), "dataset is not set; give names of dataset_info.json or paths");
+  const auto encoder = make_record_encoder(request);
+  const RecordSet records(find_datasets(request.data.dataset, request.data.dataset_dir));
+  for (const DatasetDescription& dataset : records.datasets()) encoder->check_dataset(dataset);
+  if (!tokenized_path && request.cache_folder.empty()) return in_memory(request, *encoder, records);
+  const fs::path target =
+      tokenized_path ? fs::path(*tokenized_path) : request.cache_folder / cache_key(request, *encoder, records);
+  build_once(target, [&] { write_folder(target, request, *encoder, records); }, {.limit = request.wait_limit});
+  return open_folder(target, request);
+}
+
+}  // namespace megalith::data

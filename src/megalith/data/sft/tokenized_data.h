@@ -1,0 +1,71 @@
+// From `--dataset` to datasets of tokens.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megalith/config/choices.h"
+#include "megalith/config/data_config.h"
+#include "megalith/data/batch_loader.h"
+#include "megalith/data/dataset.h"
+#include "megalith/data/sft/mix.h"
+#include "megalith/data/sft/record_encoder.h"
+#include "megalith/tokenizer/tokenizer.h"
+
+namespace megalith::data {
+
+struct DataRequest {
+  config::DataConfig data;  // `dataset` is what is read; for evaluation put eval_dataset (or one of it) in its place
+  config::Stage stage = config::Stage::kSft;
+  uint64_t seed = 42;
+  std::optional<int64_t> vocab_size;  // of the model: ids beyond it are refused before training
+  // A tokenizer and the folder it was read from (which names it in the key of the cache). Neither for data with ids.
+  std::optional<tokenizer::Tokenizer> tokenizer;
+  std::filesystem::path tokenizer_folder;
+  // In place of the template by name: the tokenizer's own chat template. Without either conversations are refused.
+  std::shared_ptr<const TurnEncoder> turns;
+  // Tokens are kept in a folder here, named by everything they depend on; not kept when empty. The same on all ranks.
+  std::filesystem::path cache_folder;
+  std::chrono::milliseconds wait_limit = std::chrono::hours(2);  // for the rank that tokenizes
+};
+
+struct TokenizedData {
+  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const Dataset> validation;  // nothing without val_size
+  std::string report;                         // how it came about, a line for the log
+};
+
+// Reads, selects, mixes, splits, tokenizes and packs, in this order, in batches of preprocessing_batch_size records on
+// preprocessing_num_workers threads (all cores when unset). The result depends on files and options alone. Of ranks
+// that share a cache_folder or tokenized_path one does the work while the others wait; call it outside of collectives.
+//
+// With tokenized_path: a folder that is there is loaded, whatever other options say; otherwise tokens are saved there.
+//
+// Throws ConfigError and DataError that name the dataset, file and line: broken records, missing columns, ids beyond
+// the vocabulary, no samples.
+TokenizedData load_tokenized_data(const DataRequest& request);
+
+// With `streaming`: nothing is tokenized ahead, memory is bounded. Each epoch reads the files again, with records
+// shuffled in a buffer of buffer_size; num_samples has no effect. A whole val_size holds out the first so many records
+// of the mixed files.
+struct StreamedData {
+  OpenStream train;                           // for make_stream_loader
+  std::shared_ptr<const Dataset> validation;  // nothing without val_size
+};
+// Throws ConfigError for what streaming cannot do: max_samples, a fraction as val_size, tokenized_path.
+StreamedData open_streamed_data(const DataRequest& request);
+
+// The encoder that a request asks for.
+std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& request);
+// How several datasets are mixed.
+MixOptions mix_options(const DataRequest& request);
+
+// The padding of the stage: sequences as long as the longest, rounded up to a multiple of 64 (pt: 8). cp and tp are for
+// the caller to set.
+CollatorOptions collator_options(config::Stage stage, int32_t pad_id);
+
+}  // namespace megalith::data

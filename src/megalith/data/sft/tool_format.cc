@@ -1,0 +1,112 @@
+#include "megalith/data/sft/tool_format.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "megalith/base/error.h"
+#include "megalith/data/sft/python_json.h"
+
+namespace megalith::data {
+namespace {
+
+using hf::Json;
+
+constexpr std::string_view kQwenToolsBefore =
+    "\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>";
+constexpr std::string_view kQwenToolsAfter =
+    "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
+    "<tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "
+    "<args-json-object>}\n</tool_call>";
+constexpr std::string_view kQwenCallOpen = "<tool_call>";
+constexpr std::string_view kQwenCallClose = "</tool_call>";
+
+void check_format(std::string_view template_name, ToolFormat format) {
+  check<ConfigError>(format == ToolFormat::kQwen,
+                     "the data has tools or function calls, and template {} has no format for them here. Use a qwen "
+                     "template, or take the tools out of the data",
+                     template_name);
+}
+
+Json parsed(const std::string& text, const char* what) {
+  try {
+    return hf::parse_json(text, what);
+  } catch (const DataError& error) {
+    throw DataError(fmt::format("{} (the text is {})", error.what(), hf::in_quotes(text)));
+  }
+}
+
+struct Part {
+  size_t begin = 0, end = 0;              // with the marks
+  size_t inner_begin = 0, inner_end = 0;  // between them
+};
+
+std::optional<Part> find_part(const std::string& text, std::string_view open, std::string_view close, size_t from) {
+  const size_t begin = text.find(open, from);
+  if (begin == std::string::npos) return std::nullopt;
+  const size_t inner_end = text.find(close, begin + open.size());
+  if (inner_end == std::string::npos) return std::nullopt;
+  return Part{begin, inner_end + close.size(), begin + open.size(), inner_end};
+}
+
+std::string calls_from_json(const std::string& text) {
+  const Json value = parsed(text, "function message");
+  const Json calls = value.is_array() ? value : Json::array({value});
+  std::string result;
+  for (const Json& call : calls) {
+    check<DataError>(call.is_object() && call.contains("name") && call.contains("arguments"),
+                     "function message: {} must be an object with \"name\" and \"arguments\"", hf::json_in_words(call));
+    const Json written = {{"name", call.at("name")}, {"arguments", call.at("arguments")}};
+    if (!result.empty()) result += '\n';
+    result += fmt::format("{}\n{}\n{}", kQwenCallOpen, python_json(written), kQwenCallClose);
+  }
+  return result;
+}
+
+// All occurrences of the part's text are taken out, as the reference does.
+std::string without_text(std::string text, const std::string& part) {
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos;) text.erase(at, part.size());
+  return text;
+}
+
+}  // namespace
+
+std::string tools_text(std::string_view template_name, ToolFormat format, const std::string& tools) {
+  if (tools.empty()) return {};
+  const Json list = parsed(tools, "tools");
+  if (list.is_structured() && list.empty()) return {};
+  check<DataError>(list.is_array(), "tools: {} must be a list of tools", hf::json_in_words(list));
+  check_format(template_name, format);
+  std::string lines;
+  for (const Json& tool : list) {
+    check<DataError>(tool.is_object(), "tools: {} must be an object that describes a tool", hf::json_in_words(tool));
+    const bool wrapped = tool.contains("type") && tool.at("type") == "function";
+    lines += '\n' + python_json(wrapped ? tool : Json{{"type", "function"}, {"function", tool}});
+  }
+  return std::string(kQwenToolsBefore) + lines + std::string(kQwenToolsAfter);
+}
+
+std::string function_calls_text(std::string_view template_name, ToolFormat format, const std::string& content,
+                                std::string_view thought_open, std::string_view thought_close) {
+  check_format(template_name, format);
+  if (const auto call = find_part(content, kQwenCallOpen, kQwenCallClose, 0)) {
+    const std::string around = without_text(content, content.substr(call->begin, call->end - call->begin));
+    return around + calls_from_json(content.substr(call->inner_begin, call->inner_end - call->inner_begin));
+  }
+  const auto thought = find_part(content, thought_open, thought_close, 0);
+  if (!thought) return calls_from_json(content);
+  const std::string thought_text = content.substr(thought->begin, thought->end - thought->begin);
+  return thought_text + calls_from_json(without_text(content, thought_text));
+}
+
+std::string without_marked_parts(const std::string& text, std::string_view open, std::string_view close) {
+  std::string rest;
+  size_t from = 0;
+  while (const auto part = find_part(text, open, close, from)) {
+    rest += text.substr(from, part->begin - from);
+    from = part->end;
+  }
+  return rest + text.substr(from);
+}
+
+}  // namespace megalith::data

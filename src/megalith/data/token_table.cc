@@ -1,0 +1,223 @@
+#include "megalith/data/token_table.h"
+
+#include <sys/mman.h>
+
+#include <bit>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <system_error>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/json_reader.h"
+
+namespace megalith::data {
+namespace {
+
+namespace fs = std::filesystem;
+static_assert(std::endian::native == std::endian::little, "token folders hold little-endian numbers");
+
+// On disk: may not change. A change of the format takes the next number.
+constexpr int64_t kVersion = 1;
+constexpr const char* kFormat = "megalith tokens";
+
+struct Columns {
+  std::span<const int32_t> ids, labels;
+  std::span<const int64_t> row_ends;
+  std::span<const int32_t> pieces;
+  std::span<const int64_t> piece_ends;
+};
+
+// `owner` keeps what the spans point at.
+class TokenDataset : public Dataset {
+ public:
+  TokenDataset(Columns columns, const TokenTableInfo& info, std::shared_ptr<const void> owner)
+      : columns_(columns), pairs_(info.pairs), pieces_attend_(info.pieces_attend), owner_(std::move(owner)) {}
+
+  int64_t size() const override { return std::ssize(columns_.row_ends) / (pairs_ ? 2 : 1); }
+
+  Sample sample(int64_t index) const override {
+    check(index >= 0 && index < size(), "sample {} of a dataset of {}", index, size());
+    if (!pairs_) return {row(index), std::nullopt};
+    return {row(2 * index), row(2 * index + 1)};
+  }
+
+ private:
+  template <typename T>
+  static std::vector<T> slice(std::span<const T> values, std::span<const int64_t> ends, int64_t row) {
+    const auto at = static_cast<size_t>(row);
+    const auto begin = static_cast<size_t>(at == 0 ? 0 : ends[at - 1]);
+    const auto part = values.subspan(begin, static_cast<size_t>(ends[at]) - begin);
+    return {part.begin(), part.end()};
+  }
+
+  Sequence row(int64_t index) const {
+    Sequence result;
+    result.ids = slice(columns_.ids, columns_.row_ends, index);
+    result.labels = slice(columns_.labels, columns_.row_ends, index);
+    result.pieces = slice(columns_.pieces, columns_.piece_ends, index);
+    result.pieces_attend = pieces_attend_ && !result.pieces.empty();
+    return result;
+  }
+
+  Columns columns_;
+  bool pairs_, pieces_attend_;
+  std::shared_ptr<const void> owner_;
+};
+
+// A file's numbers, mapped.
+template <typename T>
+class MappedColumn {
+ public:
+  explicit MappedColumn(const fs::path& path) {
+    const hf::FileHandle file = hf::FileHandle::open_for_reading(path);
+    bytes_ = file.size();
+    check<DataError>(bytes_ % sizeof(T) == 0, "{} has {} bytes, which is no whole number of values; it is damaged",
+                     path.string(), bytes_);
+    if (bytes_ == 0) return;
+    address_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+    check<DataError>(address_ != MAP_FAILED, "cannot map {}: {}", path.string(),
+                     std::generic_category().message(errno));
+  }
+  ~MappedColumn() {
+    if (bytes_ > 0 && address_ != MAP_FAILED) ::munmap(address_, bytes_);
+  }
+  MappedColumn(const MappedColumn&) = delete;
+  MappedColumn& operator=(const MappedColumn&) = delete;
+
+  std::span<const T> values() const { return {static_cast<const T*>(address_), bytes_ / sizeof(T)}; }
+
+ private:
+  void* address_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+struct MappedTable {
+  explicit MappedTable(const fs::path& folder)
+      : ids(folder / "ids.bin"),
+        labels(folder / "labels.bin"),
+        row_ends(folder / "row_ends.bin"),
+        pieces(folder / "pieces.bin"),
+        piece_ends(folder / "piece_ends.bin") {}
+  Columns columns() const {
+    return {ids.values(), labels.values(), row_ends.values(), pieces.values(), piece_ends.values()};
+  }
+  MappedColumn<int32_t> ids, labels;
+  MappedColumn<int64_t> row_ends;
+  MappedColumn<int32_t> pieces;
+  MappedColumn<int64_t> piece_ends;
+};
+
+// A damaged file must not lead outside of the arrays.
+void check_columns(const Columns& columns, int64_t rows, const fs::path& folder) {
+  const auto ends_fit = [](std::span<const int64_t> ends, size_t total) {
+    int64_t last = 0;
+    for (const int64_t end : ends) {
+      if (end < last) return false;
+      last = end;
+    }
+    return last == static_cast<int64_t>(total);
+  };
+  const bool sound = std::ssize(columns.row_ends) == rows && std::ssize(columns.piece_ends) == rows &&
+                     columns.labels.size() == columns.ids.size() && ends_fit(columns.row_ends, columns.ids.size()) &&
+                     ends_fit(columns.piece_ends, columns.pieces.size());
+  check<DataError>(sound, "{}: the files do not fit one another; remove the folder and it is made anew",
+                   folder.string());
+}
+
+}  // namespace
+
+void TokenTable::append(const Sequence& row) {
+  check(!row.shifted, "token tables hold labels beside their tokens");
+  ids.insert(ids.end(), row.ids.begin(), row.ids.end());
+  labels.insert(labels.end(), row.labels.begin(), row.labels.end());
+  row_ends.push_back(std::ssize(ids));
+  pieces.insert(pieces.end(), row.pieces.begin(), row.pieces.end());
+  piece_ends.push_back(std::ssize(pieces));
+}
+
+void TokenTable::append(const Sample& sample) {
+  append(sample.row);
+  if (sample.rejected) append(*sample.rejected);
+}
+
+void TokenTable::append(const TokenTable& other) {
+  const auto tokens = std::ssize(ids), piece_count = std::ssize(pieces);
+  ids.insert(ids.end(), other.ids.begin(), other.ids.end());
+  labels.insert(labels.end(), other.labels.begin(), other.labels.end());
+  pieces.insert(pieces.end(), other.pieces.begin(), other.pieces.end());
+  for (const int64_t end : other.row_ends) row_ends.push_back(tokens + end);
+  for (const int64_t end : other.piece_ends) piece_ends.push_back(piece_count + end);
+}
+
+std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info) {
+  const auto owner = std::make_shared<const TokenTable>(std::move(table));
+  return std::make_shared<TokenDataset>(
+      Columns{owner->ids, owner->labels, owner->row_ends, owner->pieces, owner->piece_ends}, info, owner);
+}
+
+TokenFolderWriter::TokenFolderWriter(const fs::path& folder) : folder_(folder) {
+  ids_.file = hf::FileHandle::create(folder / "ids.bin");
+  labels_.file = hf::FileHandle::create(folder / "labels.bin");
+  row_ends_.file = hf::FileHandle::create(folder / "row_ends.bin");
+  pieces_.file = hf::FileHandle::create(folder / "pieces.bin");
+  piece_ends_.file = hf::FileHandle::create(folder / "piece_ends.bin");
+}
+
+template <typename T>
+void TokenFolderWriter::write(Column& column, const std::vector<T>& values) {
+  column.file.write_at(column.bytes, values.data(), values.size() * sizeof(T));
+  column.bytes += values.size() * sizeof(T);
+}
+
+void TokenFolderWriter::append(const TokenTable& rows) {
+  const auto shifted = [](std::vector<int64_t> ends, int64_t by) {
+    for (int64_t& end : ends) end += by;
+    return ends;
+  };
+  write(ids_, rows.ids);
+  write(labels_, rows.labels);
+  write(row_ends_, shifted(rows.row_ends, tokens_));
+  write(pieces_, rows.pieces);
+  write(piece_ends_, shifted(rows.piece_ends, piece_count_));
+  tokens_ += std::ssize(rows.ids);
+  piece_count_ += std::ssize(rows.pieces);
+  rows_ += std::ssize(rows.row_ends);
+}
+
+void TokenFolderWriter::finish(const TokenTableInfo& info) {
+  for (const Column* column : {&ids_, &labels_, &row_ends_, &pieces_, &piece_ends_}) column->file.sync();
+  const hf::Json document = {{"format", kFormat},     {"version", kVersion},  {"rows", rows_},
+                             {"tokens", tokens_},     {"pairs", info.pairs},  {"pieces_attend", info.pieces_attend},
+                             {"max_id", info.max_id}, {"report", info.report}};
+  hf::write_text_file(folder_ / "info.json", document.dump(2) + "\n");
+}
+
+bool is_token_folder(const fs::path& folder) {
+  return fs::exists(folder / "info.json") && fs::exists(folder / "ids.bin");
+}
+
+OpenedTokens open_token_folder(const fs::path& folder) {
+  check<DataError>(
+      !fs::exists(folder / "dataset_dict.json") && !fs::exists(folder / "state.json"),
+      "{} was written by the Python package `datasets` (Arrow files), which is not read here. Give another "
+      "tokenized_path, and the tokens are saved there in our own format",
+      folder.string());
+  check<DataError>(is_token_folder(folder), "{} has no tokens in it: info.json and ids.bin are missing",
+                   folder.string());
+  const hf::JsonFile file = hf::read_json_file(folder / "info.json");
+  const hf::JsonFields fields = file.fields();
+  if (fields.required<std::string>("format") != kFormat) fields.refuse("format", fmt::format("be \"{}\"", kFormat));
+  if (fields.required<int64_t>("version") != kVersion)
+    fields.refuse("version", fmt::format("be {}: another version of Megalith wrote it", kVersion));
+  TokenTableInfo info{.pairs = fields.required<bool>("pairs"),
+                      .pieces_attend = fields.required<bool>("pieces_attend"),
+                      .max_id = fields.required<int64_t>("max_id"),
+                      .report = fields.required<std::string>("report")};
+  const auto owner = std::make_shared<const MappedTable>(folder);
+  check_columns(owner->columns(), fields.required<int64_t>("rows"), folder);
+  auto dataset = std::make_shared<TokenDataset>(owner->columns(), info, owner);
+  return {std::move(dataset), std::move(info)};
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,74 @@
+// Samples as flat arrays: what a tokenized dataset is in memory and on disk.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "megalith/data/dataset.h"
+#include "megalith/hf/file_io.h"
+
+namespace megalith::data {
+
+// The arrays. Row r has the tokens [row_ends[r-1], row_ends[r]) and the pieces [piece_ends[r-1], piece_ends[r]), with 0
+// for r = 0. A sample is one row, or two (chosen, rejected) in a table of pairs.
+struct TokenTable {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> labels;
+  std::vector<int64_t> row_ends;
+  std::vector<int32_t> pieces;
+  std::vector<int64_t> piece_ends;
+
+  void append(const Sequence& row);
+  void append(const Sample& sample);  // one or two rows
+  void append(const TokenTable& other);
+};
+
+// What holds for a table as a whole.
+struct TokenTableInfo {
+  bool pairs = false;
+  bool pieces_attend = false;  // of all rows with more than one piece
+  int64_t max_id = -1;         // the largest token id
+  std::string report;          // a JSON text: how the table came about (build_report.h)
+};
+
+// A table in memory.
+std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info);
+
+// A folder with the arrays as files of little-endian numbers (ids.bin, labels.bin, row_ends.bin, pieces.bin,
+// piece_ends.bin) and info.json. Written bit by bit, there when complete.
+class TokenFolderWriter {
+ public:
+  // Writes into `folder`, which is there and empty.
+  explicit TokenFolderWriter(const std::filesystem::path& folder);
+  // Rows behind those that are there.
+  void append(const TokenTable& rows);
+  // The last call.
+  void finish(const TokenTableInfo& info);
+
+ private:
+  struct Column {
+    hf::FileHandle file;
+    uint64_t bytes = 0;
+  };
+  template <typename T>
+  void write(Column& column, const std::vector<T>& values);
+
+  std::filesystem::path folder_;
+  Column ids_, labels_, row_ends_, pieces_, piece_ends_;
+  int64_t tokens_ = 0, piece_count_ = 0, rows_ = 0;
+};
+
+struct OpenedTokens {
+  std::shared_ptr<const Dataset> dataset;  // files stay mapped as long as it lives
+  TokenTableInfo info;
+};
+// True when the folder was written by TokenFolderWriter.
+bool is_token_folder(const std::filesystem::path& folder);
+// Throws DataError for a folder of another format (an Arrow dataset is named as such), a broken one or one of a newer
+// version.
+OpenedTokens open_token_folder(const std::filesystem::path& folder);
+
+}  // namespace megalith::data
