@@ -28,7 +28,7 @@ const std::vector<Topic>& topics() {
       {"layers", "which layers stand on which pipeline stage", preview_layers},
       {"batch", "global batch and micro-batches as training goes on", preview_batch},
       {"lr", "learning rate and weight decay over the steps", preview_lr},
-      {"pipeline", "order of work on every pipeline rank", nullptr},
+      {"pipeline", "order of work on every pipeline rank", preview_pipeline},
       {"memory", "memory that a rank needs", nullptr},
   };
   return table;

@@ -17,6 +17,7 @@ int preview_groups(Words words);
 int preview_layers(Words words);
 int preview_batch(Words words);
 int preview_lr(Words words);
+int preview_pipeline(Words words);
 
 // What --help of a topic shows besides its own options.
 struct PreviewUsage {
