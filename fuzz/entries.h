@@ -1,6 +1,6 @@
 // What the fuzzers call. Each takes any bytes and returns: DataError is the answer to bad input, and anything else that
-// is thrown, or a broken promise of the code under test (InternalError), is a finding. The tests of `hf` run them, too,
-// over the corpus and over mutations of it.
+// is thrown, or a broken promise of the code under test (InternalError), is a finding. The tests of their modules run
+// them, too, over the corpus and over mutations of it.
 #pragma once
 
 #include <string_view>
@@ -15,5 +15,8 @@ void json_config(std::string_view input);
 
 // A tokenizer.json, and what it makes of a few texts.
 void tokenizer_json(std::string_view input);
+
+// First line: the number of bytes of the .bin file, in decimal; the rest: the .idx file.
+void idx_file(std::string_view input);
 
 }  // namespace megalith::fuzz
