@@ -35,22 +35,24 @@ std::filesystem::path idx_path(const std::string& prefix) { return prefix + ".id
 
 IndexedDataset::IndexedDataset(const std::string& prefix, std::optional<int64_t> vocab_size)
     : prefix_(prefix),
+      idx_name_(idx_path(prefix).string()),
+      bin_name_(bin_path(prefix).string()),
       vocab_size_(vocab_size),
       idx_(idx_path(prefix)),
       bin_(bin_path(prefix)),
-      index_(parse_index(idx_.bytes(), idx_path(prefix).string())) {
+      index_(parse_index(idx_.bytes(), idx_name_)) {
   const int64_t bytes = token_bytes(index_.type);
   megalith::check<DataError>(bin_.size() % static_cast<uint64_t>(bytes) == 0,
                              "{}: byte {}: the file has {} bytes, which is no multiple of the {} that a token takes "
                              "({}); it is cut short or damaged",
-                             bin_path(prefix).string(), bin_.size(), bin_.size(), bytes, token_type_name(index_.type));
+                             bin_name_, bin_.size(), bin_.size(), bytes, token_type_name(index_.type));
 }
 
 int64_t IndexedDataset::length(int64_t sequence) const {
   const auto i = static_cast<size_t>(sequence);
   const int32_t length = index_.lengths[i];
-  megalith::check<DataError>(length >= 0, "{}: byte {}: sequence {} has {} tokens", idx_path(prefix_).string(),
-                             index_.length_place(i), sequence, length);
+  megalith::check<DataError>(length >= 0, "{}: byte {}: sequence {} has {} tokens", idx_name_, index_.length_place(i),
+                             sequence, length);
   return length;
 }
 
@@ -64,7 +66,7 @@ int64_t IndexedDataset::first_byte(int64_t sequence, int64_t offset, int64_t cou
   megalith::check<DataError>(start >= 0 && start <= size && bytes <= size - start,
                              "{}: byte {}: sequence {} is said to take {} bytes from byte {} of the .bin file, which "
                              "has {}; the files do not belong together or are damaged",
-                             idx_path(prefix_).string(), index_.offset_place(i), sequence, bytes, start, size);
+                             idx_name_, index_.offset_place(i), sequence, bytes, start, size);
   return start + offset * token_bytes(index_.type);
 }
 
@@ -81,13 +83,13 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> o
     }
     for (size_t i = 0; !good && i < out.size(); ++i)
       megalith::check<DataError>(out[i] >= 0 && out[i] < end, "{}: byte {}: token {} of sequence {} is {}; {}",
-                                 bin_path(prefix_).string(), start + static_cast<int64_t>(i * sizeof(T)),
+                                 bin_name_, start + static_cast<int64_t>(i * sizeof(T)),
                                  offset + static_cast<int64_t>(i), sequence, tokens[i], advice(vocab_size_));
   });
 }
 
 void IndexedDataset::check() const {
-  check_index(index_, bin_.size(), idx_path(prefix_).string());
+  check_index(index_, bin_.size(), idx_name_);
   std::array<int64_t, 4096> block;
   for (int64_t sequence = 0; sequence < sequence_count(); ++sequence) {
     const int64_t tokens = length(sequence);

@@ -41,6 +41,7 @@ class IndexedDataset final : public SequenceSource {
   int64_t first_byte(int64_t sequence, int64_t offset, int64_t count) const;
 
   std::string prefix_;
+  std::string idx_name_, bin_name_;  // for messages, and made only once: lengths are asked for by the million
   std::optional<int64_t> vocab_size_;
   hf::MappedFile idx_, bin_;
   IndexView index_;
