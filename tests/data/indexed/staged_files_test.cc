@@ -27,6 +27,17 @@ TEST(StagedFiles, AppearTogether) {
   EXPECT_EQ(file_bytes(temp / "b"), "2");
 }
 
+TEST(StagedFiles, ReplaceWhatIsThere) {
+  const TempFolder temp;
+  put_file(temp / "a", "old");
+  put_file(temp / "b", "old");
+  StagedFiles files;
+  for (const char* name : {"a", "b"}) files.create(temp / name).write_at(0, "1", 1);
+  EXPECT_EQ(file_bytes(temp / "a"), "old");
+  files.commit();
+  EXPECT_EQ(file_bytes(temp / "a") + file_bytes(temp / "b"), "11");
+}
+
 TEST(StagedFiles, AreGoneWithoutCommit) {
   const TempFolder temp;
   { StagedFiles().create(temp / "a"); }

@@ -2,6 +2,7 @@
 
 #include <sys/file.h>
 
+#include <ranges>
 #include <system_error>
 
 #include "megalith/base/error.h"
@@ -35,7 +36,7 @@ void StagedFiles::commit() {
   const std::lock_guard lock(mutex_);
   if (ended_ || files_.empty()) return;
   std::error_code error;
-  fs::remove(files_.back()->target, error);
+  for (const auto& file : std::views::reverse(files_)) fs::remove(file->target, error);
   for (const auto& file : files_) {
     fs::rename(file->staged, file->target, error);
     check<DataError>(!error, "{} cannot be renamed to {}: {}", file->staged.string(), file->target.string(),

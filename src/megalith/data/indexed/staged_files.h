@@ -32,8 +32,8 @@ class StagedFiles {
   // that file now, DataError when it cannot be created. The reference holds until commit or discard.
   const hf::FileHandle& create(const std::filesystem::path& target);
 
-  // Brings the content to the disk, then gives each file its name in the order of their creation. Files of that name
-  // are replaced: the one created last, which makes the others complete, goes first and comes last.
+  // Brings the content to the disk, then gives each file its name in the order of their creation. Files of those names
+  // are removed before, the last one first, so that an old file never stands beside a new one.
   void commit();
   // Removes what was written. May be called at any time before the object ends, from any thread.
   void discard();
