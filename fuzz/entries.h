@@ -19,4 +19,7 @@ void model_config(std::string_view input);
 // A tokenizer.json, and what it makes of a few texts.
 void tokenizer_json(std::string_view input);
 
+// First line: the number of bytes of the .bin file, in decimal; the rest: the .idx file.
+void idx_file(std::string_view input);
+
 }  // namespace megalith::fuzz

@@ -85,6 +85,8 @@ missing_packages() {
   header_found pcre2.h || echo libpcre2-dev
   header_found utf8proc.h || echo libutf8proc-dev
   header_found sentencepiece_processor.h || echo libsentencepiece-dev
+  header_found zlib.h || echo zlib1g-dev
+  header_found zstd.h || echo libzstd-dev
   header_found gtest/gtest.h || echo libgtest-dev
   header_found gmock/gmock.h || echo libgmock-dev
   if [ "$fetch" = yes ]; then

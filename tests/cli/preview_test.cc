@@ -12,7 +12,7 @@ TEST(Preview, needs_a_topic) {
 TEST(Preview, unknown_topic_lists_the_topics_and_the_nearest) {
   const Answer answer = preview("group --world-size 2");
   EXPECT_TRUE(contains(answer.error, "did you mean groups?")) << answer.error;
-  EXPECT_TRUE(contains(answer.error, "layers, batch and lr")) << answer.error;
+  EXPECT_TRUE(contains(answer.error, "layers, batch, lr and pipeline")) << answer.error;
 }
 
 TEST(Preview, planned_topics_are_named) {

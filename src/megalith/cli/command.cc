@@ -52,6 +52,7 @@ const std::vector<Command>& commands() {
       {"generate", "continue a prompt", run_generate},
       {"preview", "groups, layers or batch of a layout; needs no GPU, no model, no ranks", run_preview},
       {"tokenize", "token ids from text, text from ids", run_tokenize},
+      {"data", "pre-training data: tokenize a corpus, inspect, verify and merge its files", run_data},
       {"doctor", "devices, backends, libraries; with --nproc N a check of all collectives", run_doctor},
   };
   return table;

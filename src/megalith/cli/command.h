@@ -34,6 +34,7 @@ int run_convert(Words words);
 int run_score(Words words);
 int run_generate(Words words);
 int run_tokenize(Words words);
+int run_data(Words words);  // tokenize | inspect | verify | merge
 int run_doctor(Words words);
 
 // Runs `megalith words…`: finds the command, turns errors into a message on stderr and an exit code.

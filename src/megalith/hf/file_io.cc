@@ -47,6 +47,17 @@ FileHandle FileHandle::create(const std::filesystem::path& path) {
 
 FileHandle FileHandle::open_for_writing(const std::filesystem::path& path) { return {path, O_WRONLY, "write"}; }
 
+FileHandle FileHandle::open_or_create(const std::filesystem::path& path) {
+  return {path, O_WRONLY | O_CREAT, "create"};
+}
+
+bool FileHandle::is_named() const {
+  struct stat opened {
+  }, named{};
+  return ::fstat(descriptor_, &opened) == 0 && ::stat(path_.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
+         opened.st_dev == named.st_dev;
+}
+
 uint64_t FileHandle::size() const {
   struct stat info {};
   if (::fstat(descriptor_, &info) != 0) fail("look at", path_, errno);

@@ -21,11 +21,15 @@ class FileHandle {
   static FileHandle create(const std::filesystem::path& path);
   // The file is there; its content stays.
   static FileHandle open_for_writing(const std::filesystem::path& path);
+  // For writing; the content of a file that is there stays.
+  static FileHandle open_or_create(const std::filesystem::path& path);
 
   bool is_open() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }
   const std::filesystem::path& path() const { return path_; }
 
+  // Whether path() still names this file: it may have been removed, renamed or replaced.
+  bool is_named() const;
   // Of a regular file; anything else is refused.
   uint64_t size() const;
   void write_at(uint64_t offset, const void* data, size_t bytes) const;

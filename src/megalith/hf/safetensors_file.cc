@@ -6,46 +6,17 @@
 #include <unistd.h>
 
 #include <bit>
-#include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/hf/file_io.h"
 #include "megalith/hf/json_text.h"
+#include "megalith/hf/mapped_file.h"
 #include "megalith/hf/scalar_type.h"
 
 namespace megalith::hf {
 
 static_assert(std::endian::native == std::endian::little, "tensors are views of little-endian bytes");
-
-// The bytes of a whole file.
-class SafetensorsFile::Mapping {
- public:
-  explicit Mapping(const FileHandle& file) : size_(file.size()) {
-    if (size_ == 0) return;
-    void* at = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-    check<DataError>(at != MAP_FAILED, "cannot map {} ({} bytes) into memory: {}", file.path().string(), size_,
-                     std::generic_category().message(errno));
-    data_ = static_cast<const std::byte*>(at);
-  }
-  ~Mapping() {
-    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  const std::byte* data() const { return data_; }
-  uint64_t size() const { return size_; }
-  std::string_view text(uint64_t offset, uint64_t bytes) const {
-    return {reinterpret_cast<const char*>(data_) + offset, bytes};
-  }
-
- private:
-  const std::byte* data_ = nullptr;
-  uint64_t size_ = 0;
-};
 
 namespace {
 
@@ -76,7 +47,7 @@ uint64_t header_length(std::string_view file, const std::string& name) {
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
-    : path_(path), mapping_(std::make_shared<Mapping>(FileHandle::open_for_reading(path))) {
+    : path_(path), mapping_(std::make_shared<MappedFile>(path)) {
   const uint64_t length = header_length(mapping_->text(0, mapping_->size()), path.string());
   data_offset_ = 8 + length;
   header_ = parse_safetensors_header(mapping_->text(8, length), mapping_->size() - data_offset_, path.string());

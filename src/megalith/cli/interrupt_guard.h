@@ -1,0 +1,27 @@
+// InterruptGuard: something is put in order before a signal ends the process.
+#pragma once
+
+#include <functional>
+#include <thread>
+
+namespace megalith::cli {
+
+// While it lives, SIGINT, SIGTERM and SIGHUP call `clean_up`, on a thread of its own, and then end the process as they
+// would have. Made before other threads are: they inherit that these signals are not theirs.
+class InterruptGuard {
+ public:
+  explicit InterruptGuard(std::function<void()> clean_up);
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+ private:
+  void watch();
+
+  std::function<void()> clean_up_;
+  int signals_ = -1;  // signalfd
+  int end_ = -1;      // eventfd: the guard's own end
+  std::thread thread_;
+};
+
+}  // namespace megalith::cli

@@ -1,0 +1,54 @@
+#include "megalith/data/corpus/line_blocks.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+
+namespace megalith::data {
+
+namespace {
+
+constexpr size_t kReadBytes = size_t{1} << 18;
+constexpr size_t kLongestLine = size_t{1} << 30;
+
+}  // namespace
+
+LineBlocks::LineBlocks(std::vector<std::string> inputs, size_t block_bytes)
+    : inputs_(std::move(inputs)), block_bytes_(block_bytes) {}
+
+std::optional<LineBlock> LineBlocks::next(const std::stop_token& stop) {
+  size_t whole = 0;  // bytes of whole lines in held_, which holds none between calls
+  while (current_ < inputs_.size()) {
+    if (!source_) source_ = open_bytes(inputs_[current_], stop);
+    const size_t filled = held_.size();
+    held_.resize(filled + std::min(block_bytes_, kReadBytes));
+    held_.resize(filled + source_->read(std::span(held_).subspan(filled)));
+    if (held_.size() == filled) {  // the end of this input
+      auto block = take(filled);
+      source_.reset();
+      ++current_;
+      line_ = 1;
+      whole = 0;
+      if (block) return block;
+      continue;
+    }
+    const size_t end = std::string_view(held_).substr(filled).rfind('\n');
+    if (end != std::string_view::npos) whole = filled + end + 1;
+    if (held_.size() >= block_bytes_ && whole > 0) return take(whole);
+    check<DataError>(held_.size() - whole <= kLongestLine,
+                     "{} line {}: more than 1 GiB without an end of line; is this JSON, one object a line?",
+                     inputs_[current_], line_);
+  }
+  return std::nullopt;
+}
+
+// The first `bytes` of what is held, as a block.
+std::optional<LineBlock> LineBlocks::take(size_t bytes) {
+  if (bytes == 0) return std::nullopt;
+  LineBlock block{.input = inputs_[current_], .first_line = line_, .text = held_.substr(0, bytes)};
+  held_.erase(0, bytes);
+  line_ += std::ranges::count(block.text, '\n');
+  return block;
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,185 @@
+#include "megalith/data/corpus/tokenize_corpus.h"
+
+#include <algorithm>
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/data/corpus/line_blocks.h"
+#include "megalith/data/corpus/ordered_pipeline.h"
+#include "megalith/data/indexed/indexed_writer.h"
+#include "megalith/hf/json_text.h"
+
+namespace megalith::data {
+
+namespace {
+
+constexpr size_t kShownBadLines = 10;
+
+// The documents of a block for one key, back to back.
+struct EncodedKey {
+  std::vector<int32_t> ids;
+  std::vector<size_t> sequence_lengths;
+  std::vector<size_t> document_sequences;  // how many of the sequences each document has
+};
+
+struct EncodedBlock {
+  std::vector<EncodedKey> keys;
+  int64_t documents = 0, bytes = 0, bad_lines = 0;
+  std::vector<std::string> bad_line_messages;
+};
+
+class BlockEncoder {
+ public:
+  BlockEncoder(const tokenizer::Tokenizer& tokenizer, const TokenizeCorpusOptions& options)
+      : tokenizer_(tokenizer), options_(options) {}
+
+  EncodedBlock encode(const LineBlock& block) const {
+    EncodedBlock encoded{.keys = std::vector<EncodedKey>(options_.json_keys.size()),
+                         .bytes = static_cast<int64_t>(block.text.size())};
+    std::string_view rest = block.text;
+    for (int64_t line = block.first_line; !rest.empty(); ++line) {
+      const size_t end = rest.find('\n');
+      const std::string_view text = rest.substr(0, end);
+      rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+      try {
+        add_document(encoded, read_texts(text, fmt::format("{} line {}", block.input, line)));
+      } catch (const DataError& error) {
+        if (!options_.skip_bad_lines) throw;
+        ++encoded.bad_lines;
+        if (encoded.bad_line_messages.size() < kShownBadLines) encoded.bad_line_messages.emplace_back(error.what());
+      }
+    }
+    return encoded;
+  }
+
+ private:
+  using Texts = std::vector<std::string>;
+
+  // The texts of each key. Everything that can be wrong with a line is found here, before any of it is added.
+  std::vector<Texts> read_texts(std::string_view line, const std::string& place) const {
+    check<DataError>(!trim(line).empty(), "{}: the line is empty; every line must be a JSON object", place);
+    hf::Json document = hf::parse_json(line, place);
+    check<DataError>(document.is_object(), "{}: {} is given; every line must be a JSON object", place,
+                     hf::json_in_words(document));
+    std::vector<Texts> texts;
+    for (const std::string& key : options_.json_keys) {
+      const auto field = document.find(key);
+      check<DataError>(field != document.end(), "{}: there is no \"{}\"; --json-keys says which fields are tokenized",
+                       place, key);
+      texts.push_back(texts_of(*field, fmt::format("{}: \"{}\"", place, key)));
+    }
+    return texts;
+  }
+
+  static Texts texts_of(hf::Json& field, const std::string& place) {
+    const auto take = [&](hf::Json& value) {
+      check<DataError>(value.is_string(), "{} is {}; it must be a string or a list of strings", place,
+                       hf::json_in_words(value));
+      return std::move(value.get_ref<std::string&>());
+    };
+    if (!field.is_array()) return {take(field)};
+    Texts texts;
+    for (hf::Json& value : field) texts.push_back(take(value));
+    return texts;
+  }
+
+  void add_document(EncodedBlock& block, const std::vector<Texts>& texts) const {
+    ++block.documents;
+    for (size_t k = 0; k < texts.size(); ++k) {
+      EncodedKey& key = block.keys[k];
+      size_t sequences = 0;
+      for (const std::string& text : texts[k]) {
+        const std::vector<int32_t> ids = tokenizer_.encode(text, {.add_special_tokens = options_.add_special_tokens});
+        if (ids.empty()) continue;
+        key.ids.insert(key.ids.end(), ids.begin(), ids.end());
+        key.sequence_lengths.push_back(ids.size());
+        ++sequences;
+      }
+      if (sequences > 0 && options_.append_eod) {
+        key.ids.push_back(*tokenizer_.eos_id());
+        ++key.sequence_lengths.back();
+      }
+      key.document_sequences.push_back(sequences);
+    }
+  }
+
+  const tokenizer::Tokenizer& tokenizer_;
+  const TokenizeCorpusOptions& options_;
+};
+
+void write_key(const EncodedKey& key, IndexedWriter& writer) {
+  std::span<const int32_t> ids = key.ids;
+  auto length = key.sequence_lengths.begin();
+  for (const size_t sequences : key.document_sequences) {
+    for (size_t i = 0; i < sequences; ++i, ++length) {
+      writer.add_sequence(ids.first(*length));
+      ids = ids.subspan(*length);
+    }
+    writer.end_document();
+  }
+}
+
+void check_options(const tokenizer::Tokenizer& tokenizer, const TokenizeCorpusOptions& options) {
+  check<ConfigError>(!options.inputs.empty(), "no input is given; name files of JSON lines, or - for stdin");
+  check<ConfigError>(std::ranges::count(options.inputs, "-") <= 1, "- (stdin) is given twice");
+  check<ConfigError>(options.workers >= 1, "workers is {}; it must be at least 1", options.workers);
+  check<ConfigError>(!options.json_keys.empty(), "json_keys is empty; name the fields to tokenize");
+  std::set<std::string> keys;
+  for (const std::string& key : options.json_keys)
+    check<ConfigError>(!key.empty() && key.find('/') == std::string::npos && keys.insert(key).second,
+                       "json_keys has \"{}\"; each key is named once and becomes part of a file name", key);
+  check<ConfigError>(!options.append_eod || tokenizer.eos_id().has_value(),
+                     "append_eod needs the tokenizer's EOS token, and it names none; add eos_token to its "
+                     "tokenizer_config.json");
+}
+
+}  // namespace
+
+TokenizeCorpusResult tokenize_corpus(const tokenizer::Tokenizer& tokenizer, const TokenizeCorpusOptions& options,
+                                     StagedFiles& files,
+                                     const std::function<void(const TokenizeCorpusProgress&)>& progress) {
+  check_options(tokenizer, options);
+  const TokenType type = token_type_for_vocabulary(std::max(tokenizer.vocab_size(), tokenizer.id_end()));
+  std::deque<IndexedWriter> writers;
+  for (const std::string& key : options.json_keys)
+    writers.emplace_back(files, fmt::format("{}_{}_document", options.output, key), type);
+
+  TokenizeCorpusResult result;
+  LineBlocks blocks(options.inputs);
+  const BlockEncoder encoder(tokenizer, options);
+  OrderedPipeline<LineBlock, EncodedBlock> pipeline;
+  pipeline.produce = [&](const std::stop_token& stop) { return blocks.next(stop); };
+  pipeline.transform = [&](LineBlock& block) { return encoder.encode(block); };
+  pipeline.consume = [&](EncodedBlock& block) {
+    for (size_t k = 0; k < writers.size(); ++k) {
+      write_key(block.keys[k], writers[k]);
+      result.total.tokens += static_cast<int64_t>(block.keys[k].ids.size());
+    }
+    result.total.documents += block.documents;
+    result.total.input_bytes += block.bytes;
+    result.total.bad_lines += block.bad_lines;
+    for (std::string& message : block.bad_line_messages)
+      if (result.bad_line_messages.size() < kShownBadLines) result.bad_line_messages.push_back(std::move(message));
+    if (progress) progress(result.total);
+  };
+  pipeline.run(options.workers, 2 * static_cast<size_t>(options.workers) + 2);
+
+  for (IndexedWriter& writer : writers) {
+    check<DataError>(writer.token_count() > 0,
+                     "{} has no tokens: {} documents and {} bad lines were read from {}. Nothing is written",
+                     writer.prefix(), writer.document_count(), result.total.bad_lines, list_in_words(options.inputs));
+    writer.finish();
+    result.outputs.push_back({.key = options.json_keys[result.outputs.size()],
+                              .prefix = writer.prefix(),
+                              .type = writer.token_type(),
+                              .documents = writer.document_count(),
+                              .sequences = writer.sequence_count(),
+                              .tokens = writer.token_count()});
+  }
+  return result;
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,79 @@
+#include "megalith/data/gpt/md5.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace megalith::data {
+
+namespace {
+
+using State = std::array<uint32_t, 4>;
+
+constexpr int kRotations[4][4] = {{7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}, {6, 10, 15, 21}};
+
+std::array<uint32_t, 64> make_constants() {
+  std::array<uint32_t, 64> constants;
+  for (size_t i = 0; i < 64; ++i)
+    constants[i] = static_cast<uint32_t>(std::floor(std::fabs(std::sin(static_cast<double>(i + 1))) * 4294967296.0));
+  return constants;
+}
+
+// What one of the four rounds makes of three words, and which word of the block step i takes.
+struct Mixed {
+  uint32_t value;
+  size_t word;
+};
+Mixed mix(size_t i, uint32_t b, uint32_t c, uint32_t d) {
+  switch (i / 16) {
+    case 0:
+      return {(b & c) | (~b & d), i};
+    case 1:
+      return {(d & b) | (~d & c), (5 * i + 1) % 16};
+    case 2:
+      return {b ^ c ^ d, (3 * i + 5) % 16};
+    default:
+      return {c ^ (b | ~d), 7 * i % 16};
+  }
+}
+
+void add_block(State& state, const char* block, const std::array<uint32_t, 64>& constants) {
+  uint32_t words[16];
+  std::memcpy(words, block, sizeof words);
+  auto [a, b, c, d] = state;
+  for (size_t i = 0; i < 64; ++i) {
+    const Mixed mixed = mix(i, b, c, d);
+    const uint32_t sum = a + mixed.value + constants[i] + words[mixed.word];
+    a = d;
+    d = c;
+    c = b;
+    b += std::rotl(sum, kRotations[i / 16][i % 4]);
+  }
+  state[0] += a;
+  state[1] += b;
+  state[2] += c;
+  state[3] += d;
+}
+
+}  // namespace
+
+std::string md5_hex(std::string_view text) {
+  static_assert(std::endian::native == std::endian::little, "words are read in the machine's order");
+  const auto constants = make_constants();
+  std::string padded(text);
+  padded += '\x80';
+  padded.resize((padded.size() + 8 + 63) / 64 * 64 - 8, '\0');
+  const uint64_t bits = text.size() * 8;
+  padded.append(reinterpret_cast<const char*>(&bits), 8);
+  State state{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476};
+  for (size_t at = 0; at < padded.size(); at += 64) add_block(state, padded.data() + at, constants);
+  std::string digest;
+  for (const uint32_t word : state) digest += fmt::format("{:08x}", __builtin_bswap32(word));
+  return digest;
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,58 @@
+// The datasets of a pre-training run, from its options.
+//
+//   const auto datasets = make_pretrain_datasets({.data = args.indexed, .seq_length = 4096, .seed = args.seed,
+//                                                 .samples = {10'000, 500, 0},
+//                                                 .tokens = pretrain_tokens(tokenizer, path)});
+//   datasets.train->sample(0).tokens …
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "megalith/config/data_config.h"
+#include "megalith/data/gpt/data_sources.h"
+#include "megalith/data/gpt/index_cache.h"
+#include "megalith/data/gpt/pretrain_dataset.h"
+#include "megalith/tokenizer/tokenizer.h"
+
+namespace megalith::data {
+
+// What a dataset knows of the tokenizer.
+struct PretrainTokens {
+  int64_t vocab_size = 0;  // ids are below it
+  int64_t eod_id = 0;
+  std::optional<int64_t> pad_id;
+  std::string identity = "null";  // JSON: tells tokenizers apart in the description that caches are named by
+};
+
+// EOD is the tokenizer's EOS token; throws ConfigError when it has none. A pad token that is also BOS, EOS or the
+// unknown token is taken for none, so that nothing real is masked.
+PretrainTokens pretrain_tokens(const tokenizer::Tokenizer& tokenizer, const std::string& path);
+
+struct PretrainDataRequest {
+  config::IndexedDataConfig data;
+  int64_t seq_length = 0;
+  int64_t seed = 1234;                       // 0 to 2^32 - 1
+  PerSplit<std::optional<int64_t>> samples;  // at least so many; empty: one epoch
+  PretrainTokens tokens;
+  bool keep_last_partial_validation_sample = false;
+  IndexCacheWait wait;
+};
+
+// Constant; any number of threads may read. Null for a split without data: of weight 0, or without a path, or without
+// sequences when no sample of it is asked for.
+struct PretrainDatasets {
+  std::shared_ptr<const PretrainDataset> train, valid, test;
+};
+
+// Every rank that reads data calls it with the same request; it is no collective. Indices are taken from
+// data_cache_path (default: PREFIX/cache/GPTDataset_indices beside each pair), or built there by the first that comes.
+//
+// A single prefix gives samples of it alone. A blend with weights w takes ceil(samples · w) of each prefix, from
+// ceil(ceil(samples · w) · 1.005) that are built; one without weights takes whole epochs, in proportion to their sizes.
+// Throws ConfigError for settings that cannot be, DataError for files, each naming the option or the file.
+PretrainDatasets make_pretrain_datasets(const PretrainDataRequest& request);
+
+}  // namespace megalith::data

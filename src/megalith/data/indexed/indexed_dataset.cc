@@ -1,0 +1,101 @@
+#include "megalith/data/indexed/indexed_dataset.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "megalith/base/error.h"
+
+namespace megalith::data {
+
+namespace {
+
+// A stored token as an id; -1 for what is none (negative, a fraction, not a number).
+template <typename T>
+int64_t id_of(T token) {
+  if constexpr (std::is_floating_point_v<T>) {
+    const bool whole = token >= 0 && token < static_cast<T>(int64_t{1} << 62) && std::floor(token) == token;
+    return whole ? static_cast<int64_t>(token) : -1;
+  } else {
+    return token < 0 ? -1 : static_cast<int64_t>(token);
+  }
+}
+
+std::string advice(std::optional<int64_t> vocab_size) {
+  if (!vocab_size) return "a token id is a whole number from 0 on";
+  return fmt::format("ids go from 0 to {}: the file was made with another tokenizer, or it is damaged",
+                     *vocab_size - 1);
+}
+
+}  // namespace
+
+std::filesystem::path bin_path(const std::string& prefix) { return prefix + ".bin"; }
+std::filesystem::path idx_path(const std::string& prefix) { return prefix + ".idx"; }
+
+IndexedDataset::IndexedDataset(const std::string& prefix, std::optional<int64_t> vocab_size)
+    : prefix_(prefix),
+      idx_name_(idx_path(prefix).string()),
+      bin_name_(bin_path(prefix).string()),
+      vocab_size_(vocab_size),
+      idx_(idx_path(prefix)),
+      bin_(bin_path(prefix)),
+      index_(parse_index(idx_.bytes(), idx_name_)) {
+  const int64_t bytes = token_bytes(index_.type);
+  megalith::check<DataError>(bin_.size() % static_cast<uint64_t>(bytes) == 0,
+                             "{}: byte {}: the file has {} bytes, which is no multiple of the {} that a token takes "
+                             "({}); it is cut short or damaged",
+                             bin_name_, bin_.size(), bin_.size(), bytes, token_type_name(index_.type));
+}
+
+int64_t IndexedDataset::length(int64_t sequence) const {
+  const auto i = static_cast<size_t>(sequence);
+  const int32_t length = index_.lengths[i];
+  megalith::check<DataError>(length >= 0, "{}: byte {}: sequence {} has {} tokens", idx_name_, index_.length_place(i),
+                             sequence, length);
+  return length;
+}
+
+int64_t IndexedDataset::first_byte(int64_t sequence, int64_t offset, int64_t count) const {
+  megalith::check(sequence >= 0 && sequence < sequence_count() && offset >= 0 && offset + count <= length(sequence),
+                  "{}: tokens {} to {} of sequence {} do not exist", prefix_, offset, offset + count, sequence);
+  const auto i = static_cast<size_t>(sequence);
+  const int64_t start = index_.offsets[i];
+  const auto size = static_cast<int64_t>(bin_.size());
+  const int64_t bytes = length(sequence) * token_bytes(index_.type);
+  megalith::check<DataError>(start >= 0 && start <= size && bytes <= size - start,
+                             "{}: byte {}: sequence {} is said to take {} bytes from byte {} of the .bin file, which "
+                             "has {}; the files do not belong together or are damaged",
+                             idx_name_, index_.offset_place(i), sequence, bytes, start, size);
+  return start + offset * token_bytes(index_.type);
+}
+
+void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> out) const {
+  const int64_t start = first_byte(sequence, offset, static_cast<int64_t>(out.size()));
+  const int64_t end = vocab_size_.value_or(std::numeric_limits<int64_t>::max());
+  visit_token_type(index_.type, [&](auto type) {
+    using T = decltype(type);
+    const PackedArray<T> tokens(bin_.data() + start, out.size());
+    bool good = true;
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] = id_of(tokens[i]);
+      good &= out[i] >= 0 && out[i] < end;
+    }
+    for (size_t i = 0; !good && i < out.size(); ++i)
+      megalith::check<DataError>(out[i] >= 0 && out[i] < end, "{}: byte {}: token {} of sequence {} is {}; {}",
+                                 bin_name_, start + static_cast<int64_t>(i * sizeof(T)),
+                                 offset + static_cast<int64_t>(i), sequence, tokens[i], advice(vocab_size_));
+  });
+}
+
+void IndexedDataset::check() const {
+  check_index(index_, bin_.size(), idx_name_);
+  std::array<int64_t, 4096> block;
+  for (int64_t sequence = 0; sequence < sequence_count(); ++sequence) {
+    const int64_t tokens = length(sequence);
+    for (int64_t at = 0; at < tokens; at += static_cast<int64_t>(block.size()))
+      read(sequence, at, std::span(block).first(static_cast<size_t>(std::min<int64_t>(tokens - at, block.size()))));
+  }
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,50 @@
+// IndexedDataset: Megatron's pair of files PREFIX.bin and PREFIX.idx, mapped into memory.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "megalith/data/indexed/index_file.h"
+#include "megalith/data/indexed/sequence_source.h"
+#include "megalith/hf/mapped_file.h"
+
+namespace megalith::data {
+
+std::filesystem::path bin_path(const std::string& prefix);
+std::filesystem::path idx_path(const std::string& prefix);
+
+// Opening looks at the header and at the sizes of both files, not at every entry: check() does. Whatever an entry says,
+// nothing outside of the files is read. The files must not change while they are open.
+class IndexedDataset final : public SequenceSource {
+ public:
+  // Throws DataError, naming the file and the byte, when a file is missing or is not what it should be. With
+  // `vocab_size`, reading a token beyond it throws as well.
+  explicit IndexedDataset(const std::string& prefix, std::optional<int64_t> vocab_size = std::nullopt);
+
+  const std::string& name() const override { return prefix_; }
+  int64_t sequence_count() const override { return static_cast<int64_t>(index_.lengths.size()); }
+  int64_t length(int64_t sequence) const override;
+  void read(int64_t sequence, int64_t offset, std::span<int64_t> out) const override;
+
+  const IndexView& index() const { return index_; }
+  TokenType token_type() const { return index_.type; }
+  int64_t document_count() const { return static_cast<int64_t>(index_.documents.size()) - 1; }
+  uint64_t bin_bytes() const { return bin_.size(); }
+  // The tokens as they are stored.
+  std::span<const std::byte> bin() const { return bin_.bytes(); }
+
+  // Every rule of the format (check_index), and that every token is a whole number from 0 to vocab_size - 1. Throws
+  // DataError with the file and the byte of the first fault. Reads everything.
+  void check() const;
+
+ private:
+  int64_t first_byte(int64_t sequence, int64_t offset, int64_t count) const;
+
+  std::string prefix_;
+  std::string idx_name_, bin_name_;  // for messages, and made only once: lengths are asked for by the million
+  std::optional<int64_t> vocab_size_;
+  hf::MappedFile idx_, bin_;
+  IndexView index_;
+};
+
+}  // namespace megalith::data

@@ -1,0 +1,63 @@
+#include "megalith/data/indexed/staged_files.h"
+
+#include <sys/file.h>
+
+#include <ranges>
+#include <system_error>
+
+#include "megalith/base/error.h"
+
+namespace megalith::data {
+
+namespace fs = std::filesystem;
+
+StagedFiles::~StagedFiles() { discard(); }
+
+const hf::FileHandle& StagedFiles::create(const fs::path& target) {
+  auto file = std::make_unique<File>();
+  file->target = target;
+  file->staged = target.string() + ".tmp";
+  std::error_code error;
+  if (target.has_parent_path()) fs::create_directories(target.parent_path(), error);
+  check<DataError>(!error, "the folder {} cannot be made: {}", target.parent_path().string(), error.message());
+  // Not emptied before it is known to be nobody else's. The lock ends with the process, however it ends.
+  file->handle = hf::FileHandle::open_or_create(file->staged);
+  check<ConfigError>(::flock(file->handle.descriptor(), LOCK_EX | LOCK_NB) == 0 && file->handle.is_named(),
+                     "{} is being written by another process; wait for it or choose another output", target.string());
+  file->handle.allocate(0);
+  const std::lock_guard lock(mutex_);
+  check<DataError>(!ended_, "writing {} was interrupted", target.string());
+  files_.push_back(std::move(file));
+  return files_.back()->handle;
+}
+
+void StagedFiles::commit() {
+  for (const auto& file : files_) file->handle.sync();
+  const std::lock_guard lock(mutex_);
+  if (ended_ || files_.empty()) return;
+  std::error_code error;
+  for (const auto& file : std::views::reverse(files_)) fs::remove(file->target, error);
+  for (const auto& file : files_) {
+    fs::rename(file->staged, file->target, error);
+    check<DataError>(!error, "{} cannot be renamed to {}: {}", file->staged.string(), file->target.string(),
+                     error.message());
+  }
+  ended_ = true;
+  for (const auto& file : files_) hf::sync_folder(file->target.has_parent_path() ? file->target.parent_path() : ".");
+  files_.clear();
+}
+
+void StagedFiles::discard() {
+  const std::lock_guard lock(mutex_);
+  if (!ended_) remove_staged();
+  ended_ = true;
+}
+
+void StagedFiles::remove_staged() {
+  for (const auto& file : files_) {
+    std::error_code ignored;
+    fs::remove(file->staged, ignored);
+  }
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,57 @@
+// How a token is stored in a .bin file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace megalith::data {
+
+// The numbers live in .idx files and may not change.
+enum class TokenType : uint8_t {
+  kUint8 = 1,
+  kInt8 = 2,
+  kInt16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kFloat64 = 6,
+  kFloat32 = 7,
+  kUint16 = 8,
+};
+
+// Nothing for a number that names no type.
+std::optional<TokenType> token_type_of_code(uint8_t code);
+int64_t token_bytes(TokenType type);
+// NumPy's name: "uint16", "int32", ….
+std::string_view token_type_name(TokenType type);
+// Whether `id`, which is not negative, can be stored.
+bool can_hold(TokenType type, int64_t id);
+
+// What the writer of the reference chooses: uint16 below 65500 tokens, else int32.
+TokenType token_type_for_vocabulary(int64_t vocab_size);
+
+// Calls visit(T{}) with the C++ type that `type` stores.
+template <typename Visitor>
+decltype(auto) visit_token_type(TokenType type, Visitor&& visit) {
+  switch (type) {
+    case TokenType::kUint8:
+      return visit(uint8_t{});
+    case TokenType::kInt8:
+      return visit(int8_t{});
+    case TokenType::kInt16:
+      return visit(int16_t{});
+    case TokenType::kInt64:
+      return visit(int64_t{});
+    case TokenType::kFloat64:
+      return visit(double{});
+    case TokenType::kFloat32:
+      return visit(float{});
+    case TokenType::kUint16:
+      return visit(uint16_t{});
+    case TokenType::kInt32:
+      break;
+  }
+  return visit(int32_t{});
+}
+
+}  // namespace megalith::data
