@@ -1,6 +1,6 @@
 // What the fuzzers call. Each takes any bytes and returns: DataError is the answer to bad input, and anything else that
-// is thrown, or a broken promise of the code under test (InternalError), is a finding. The tests of `hf` run them, too,
-// over the corpus and over mutations of it.
+// is thrown, or a broken promise of the code under test (InternalError), is a finding. The tests of `hf` and
+// `tokenizer` run them, too, over the corpus and over mutations of it.
 #pragma once
 
 #include <string_view>
@@ -15,5 +15,8 @@ void json_config(std::string_view input);
 
 // A tokenizer.json, and what it makes of a few texts.
 void tokenizer_json(std::string_view input);
+
+// A chat template, rendered with fixed messages.
+void chat_template(std::string_view input);
 
 }  // namespace megalith::fuzz

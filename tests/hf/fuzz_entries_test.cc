@@ -1,68 +1,14 @@
 // The fuzzers' entry points over their corpus and over mutations of it: every build checks what `make fuzz` explores.
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "fuzz/entries.h"
-#include "tests/hf/file_support.h"
+#include "tests/support/mutations.h"
 
 namespace megalith::hf {
 namespace {
 
-using Entry = void (*)(std::string_view);
-
-std::vector<std::string> seeds(const std::string& name) {
-  std::vector<std::filesystem::path> paths;
-  for (const auto& file : std::filesystem::directory_iterator(std::filesystem::path(FUZZ_CORPUS_DIR) / name))
-    paths.push_back(file.path());
-  std::ranges::sort(paths);
-  std::vector<std::string> texts;
-  for (const auto& path : paths) texts.push_back(file_bytes(path));
-  return texts;
-}
-
-void mutate(std::string& text, const std::vector<std::string>& others, std::mt19937& rng) {
-  const char odd[] = {'\0', '\xff', '"', '{', '}', '[', ']', ',', ':', '-', '9', '\\', '\n', '\xc3'};
-  const auto place = [&] { return text.empty() ? 0 : rng() % text.size(); };
-  switch (rng() % 6) {
-    case 0:
-      if (!text.empty()) text[place()] = static_cast<char>(rng());
-      break;
-    case 1:
-      text.insert(place(), 1, odd[rng() % sizeof odd]);
-      break;
-    case 2:
-      text.erase(place(), rng() % 8);
-      break;
-    case 3:
-      text.resize(place());
-      break;
-    case 4: {  // repeat a part of itself
-      const size_t at = place();
-      text.insert(place(), text.substr(at, rng() % 32));
-      break;
-    }
-    default: {  // the end of another one
-      const std::string& other = others[rng() % others.size()];
-      text.replace(place(), std::string::npos, other.substr(rng() % (other.size() + 1)));
-    }
-  }
-}
-
-void run(const std::string& name, Entry entry) {
-  const std::vector<std::string> corpus = seeds(name);
-  ASSERT_GE(corpus.size(), 5U);
-  for (const std::string& seed : corpus) EXPECT_NO_THROW(entry(seed)) << seed;
-  std::mt19937 rng(1);
-  for (int round = 0; round < 5'000; ++round) {
-    std::string text = corpus[rng() % corpus.size()];
-    for (auto left = 1 + rng() % 4; left > 0; --left) mutate(text, corpus, rng);
-    ASSERT_NO_THROW(entry(text)) << text;
-  }
-}
-
-TEST(FuzzEntries, SafetensorsHeader) { run("safetensors_header", fuzz::safetensors_header); }
-TEST(FuzzEntries, JsonConfig) { run("json_config", fuzz::json_config); }
+TEST(FuzzEntries, SafetensorsHeader) { testing::run_mutations("safetensors_header", fuzz::safetensors_header); }
+TEST(FuzzEntries, JsonConfig) { testing::run_mutations("json_config", fuzz::json_config); }
 
 }  // namespace
 }  // namespace megalith::hf
