@@ -195,10 +195,9 @@ Value Evaluator::attribute(const Value& object, std::string_view name) {
   if (changes_object(object, name) || name.starts_with("__"))
     return Value::undefined(fmt::format("access to attribute '{}' of '{}' object is unsafe", name, object.type_name()));
   if (const Method method = find_method(object, name)) {
-    return Value::object(
-        runtime_.make<Function>(std::string(name), [method, object](Evaluator& evaluator, const Arguments& arguments) {
-          return method(evaluator, object, arguments);
-        }));
+    return Value::object(runtime_.make<Function>([method, object](Evaluator& evaluator, const Arguments& arguments) {
+      return method(evaluator, object, arguments);
+    }));
   }
   if (object.is(Value::Kind::kDict))
     if (const Value* value = object.as_dict().find(name)) return *value;

@@ -84,7 +84,7 @@ class Cycler : public Object {
     if (name == "current") return items_[at_];
     if (name != "next" && name != "reset") return std::nullopt;
     const bool reset = name == "reset";
-    return Value::object(e.runtime().make<Function>(std::string(name), [this, reset](Evaluator&, const Arguments&) {
+    return Value::object(e.runtime().make<Function>([this, reset](Evaluator&, const Arguments&) {
       const Value current = items_[at_];
       at_ = reset ? 0 : (at_ + 1) % items_.size();
       return reset ? Value() : current;
@@ -105,10 +105,9 @@ Value make_cycler(Evaluator& e, const Arguments& arguments) {
 Value make_joiner(Evaluator& e, const Arguments& arguments) {
   const Bound bound(e.runtime(), "joiner", arguments, {"sep"});
   const Value separator = bound.value_or(0, Value::text(", "));
-  return Value::object(
-      e.runtime().make<Function>("joiner", [separator, used = false](Evaluator&, const Arguments&) mutable {
-        return std::exchange(used, true) ? separator : Value::text("");
-      }));
+  return Value::object(e.runtime().make<Function>([separator, used = false](Evaluator&, const Arguments&) mutable {
+    return std::exchange(used, true) ? separator : Value::text("");
+  }));
 }
 
 struct NamedFunction {
@@ -125,7 +124,7 @@ constexpr NamedFunction kFunctions[] = {{"range", make_range},          {"dict",
 std::optional<Value> make_global(Runtime& runtime, std::string_view name) {
   const auto found = std::ranges::find(kFunctions, name, &NamedFunction::name);
   if (found == std::end(kFunctions)) return std::nullopt;
-  return Value::object(runtime.make<Function>(std::string(name), found->call));
+  return Value::object(runtime.make<Function>(found->call));
 }
 
 }  // namespace megalith::tokenizer::jinja

@@ -92,14 +92,14 @@ std::optional<Value> Loop::attribute(Evaluator& evaluator, std::string_view name
   if (name == "previtem") return at > 0 ? items_[position_ - 1] : Value::undefined("there is no previous item");
   if (name == "nextitem") return at + 1 < size ? items_[position_ + 1] : Value::undefined("there is no next item");
   if (name == "cycle") {
-    return Value::object(evaluator.runtime().make<Function>("cycle", [this](Evaluator& e, const Arguments& arguments) {
+    return Value::object(evaluator.runtime().make<Function>([this](Evaluator& e, const Arguments& arguments) {
       if (arguments.positional.empty()) e.runtime().fail("no items for cycling given");
       return arguments.positional[position_ % arguments.positional.size()];
     }));
   }
   if (name == "changed") {
     return Value::object(evaluator.runtime().make<Function>(
-        "changed", [this](Evaluator&, const Arguments& arguments) { return Value::boolean(changed(arguments)); }));
+        [this](Evaluator&, const Arguments& arguments) { return Value::boolean(changed(arguments)); }));
   }
   return std::nullopt;
 }

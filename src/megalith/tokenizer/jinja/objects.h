@@ -42,7 +42,6 @@ class Loop : public Object {
   Value call(Evaluator& evaluator, const Arguments& arguments) override;
   // loop.changed(…): whether the arguments are others than at the last call.
   bool changed(const Arguments& arguments);
-  size_t position() const { return position_; }
 
  private:
   const ForStatement& node_;
@@ -57,14 +56,13 @@ class Loop : public Object {
 class Function : public Object {
  public:
   using Body = std::function<Value(Evaluator& evaluator, const Arguments& arguments)>;
-  Function(std::string name, Body body) : name_(std::move(name)), body_(std::move(body)) {}
+  explicit Function(Body body) : body_(std::move(body)) {}
 
   std::string_view type_name() const override { return "function"; }
   bool is_callable() const override { return true; }
   Value call(Evaluator& evaluator, const Arguments& arguments) override { return body_(evaluator, arguments); }
 
  private:
-  std::string name_;
   Body body_;
 };
 

@@ -72,6 +72,36 @@ void TokenReader::Level::deepen() {
   ++count_;
 }
 
+// -------------------------------------------------------------------------------------------------- assignment targets
+
+Target ExpressionParser::single_target(bool with_namespace) {
+  const TokenReader::Level level(reader_);
+  if (reader_.skip_operator("(")) {
+    Target inner = target(with_namespace);
+    reader_.expect_operator(")");
+    return inner;
+  }
+  Target result{.line = reader_.current().line};
+  const std::string name = reader_.identifier();
+  if (name == "true" || name == "false" || name == "none" || name == "True" || name == "False" || name == "None")
+    reader_.fail(fmt::format("can't assign to '{}'", name), result.line);
+  result.name = reader_.intern(name);
+  if (with_namespace && reader_.skip_operator(".")) result.attribute = reader_.identifier();
+  return result;
+}
+
+Target ExpressionParser::target(bool with_namespace, std::initializer_list<std::string_view> ends) {
+  Target first = single_target(with_namespace);
+  if (!reader_.current().is_operator(",")) return first;
+  Target result{.line = first.line};
+  result.items.push_back(std::move(first));
+  while (reader_.skip_operator(",")) {
+    if (at_tuple_end(ends) || reader_.current().is_operator("=")) break;
+    result.items.push_back(single_target(with_namespace));
+  }
+  return result;
+}
+
 // ---------------------------------------------------------------------------------------------------------- statements
 
 namespace {
