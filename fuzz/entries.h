@@ -22,4 +22,7 @@ void tokenizer_json(std::string_view input);
 // First line: the number of bytes of the .bin file, in decimal; the rest: the .idx file.
 void idx_file(std::string_view input);
 
+// A chat template, rendered with fixed messages.
+void chat_template(std::string_view input);
+
 }  // namespace megalith::fuzz

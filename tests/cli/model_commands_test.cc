@@ -113,6 +113,28 @@ TEST(GenerateCommand, StreamsTextAndEveryLayoutAgrees) {
   EXPECT_EQ(line.at("ids").size(), 8U);
 }
 
+TEST(GenerateCommand, ChatUsesTheTemplate) {
+  const TempFolder temp;
+  const fs::path model = temp / "model";
+  ASSERT_EQ(megalith({"convert", "--checkpoint_path", golden("llama"), "--output_path", model.string()}).exit_code, 0);
+  write_letters_tokenizer(model);
+  const auto generate = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", "--model", model.string(), "--use_cpu", "--max_new_tokens", "4"});
+    return megalith(more);
+  };
+  expect_refused(generate({"--chat", "--prompt", "hello"}), "no chat template");
+  // A template that adds a word before what the last message says.
+  std::ofstream(model / "chat_template.jinja")
+      << "{% if add_generation_prompt %}oh{% endif %}{{ messages[-1].content }}";
+  const auto plain = generate({"--prompt", "ohhello"});
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_EQ(generate({"--chat", "--prompt", "hello"}).out, plain.out);
+  std::ofstream(temp / "chats") << R"([{"role": "user", "content": "x"}, {"role": "user", "content": "hello"}])"
+                                << "\n";
+  EXPECT_EQ(generate({"--chat", "--input", (temp / "chats").string()}).out, plain.out);
+  expect_refused(generate({"--chat", "--ids", "--prompt", "[1]"}), "leave out --ids");
+}
+
 TEST(GenerateCommand, IdsNeedNoTokenizer) {
   const auto result = megalith({"generate", "--model", golden("qwen3"), "--ids", "--prompt", "[5, 17, 3]", "--json",
                                 "--max_new_tokens", "4", "--use_cpu"});

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
@@ -82,6 +83,65 @@ TEST(Tokenize, BadOptionsAreRefused) {
   refused(with_gpt2() + " --skip_special_tokens", "--skip_special_tokens needs --decode");
   refused(with_gpt2() + " --decode --add_special_tokens", "--add_special_tokens is for text to ids");
   refused(with_gpt2() + " --decodee", "decode");
+}
+
+std::string with_qwen3() { return "--tokenizer " + tokenizer_folder("qwen3").string() + " --chat"; }
+
+TEST(Tokenize, ConversationsGiveTextIdsAndMask) {
+  using nlohmann::ordered_json;
+  const ordered_json inputs = ordered_json::parse(golden_text("hf/chat/messages.json"));
+  const ordered_json golden = ordered_json::parse(golden_text("hf/chat/qwen3.json"));
+  std::string lines;
+  for (const ordered_json& expected : golden)
+    for (const ordered_json& input : inputs)
+      if (input.at("name") == expected.at("name"))
+        lines += (input.contains("tools") ? input : input.at("messages")).dump() + "\n";
+  const auto result = tokenize(with_qwen3(), lines);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::istringstream out(result.out);
+  for (const ordered_json& expected : golden) {
+    std::string line;
+    ASSERT_TRUE(std::getline(out, line));
+    const ordered_json given = ordered_json::parse(line);
+    const ordered_json wanted{
+        {"text", expected.at("text")}, {"ids", expected.at("ids")}, {"assistant_mask", expected.at("assistant_mask")}};
+    EXPECT_EQ(given, wanted) << expected.at("name");
+  }
+}
+
+TEST(Tokenize, TemplatesGetTheirArguments) {
+  const std::string line = R"([{"role":"user","content":"Hi"}])";
+  const std::string start = "<|im_start|>user\nHi<|im_end|>\n";
+  const auto text = [&](const std::string& options, const std::string& input) {
+    const auto result = tokenize(with_qwen3() + options, input + "\n");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out).at("text").get<std::string>();
+  };
+  EXPECT_EQ(text("", line), start);
+  EXPECT_EQ(text(" --add_generation_prompt", line), start + "<|im_start|>assistant\n");
+  const std::string quiet = start + "<|im_start|>assistant\n<think>\n\n</think>\n\n";
+  EXPECT_EQ(text(" --add_generation_prompt --chat_template_kwargs '{\"enable_thinking\": false}'", line), quiet);
+  EXPECT_EQ(text(" --add_generation_prompt",
+                 "{\"messages\":" + line + R"(,"chat_template_kwargs":{"enable_thinking":false},"tools":null})"),
+            quiet);
+}
+
+TEST(Tokenize, BadConversationsAreNamed) {
+  const auto refused = [](const std::string& options, const std::string& input, const std::string& part) {
+    const auto result = tokenize(options, input);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_EQ(result.out, "");
+    expect_contains(result.err, part);
+  };
+  refused(with_qwen3(), "5\n", "line 1: number is given; a list of messages");
+  refused(with_qwen3(), "{\"text\":\"a\"}\n", "line 1: an object without \"messages\"");
+  refused(with_qwen3(), "[5]\n", "line 1: message 0");
+  refused(with_qwen3(), "[{\"role\":\"user\"}]\n", "line 1: ");
+  refused(with_qwen3() + " --decode", "", "--chat goes with neither");
+  refused(with_qwen3() + " --chat_template_kwargs 5", "", "chat_template_kwargs is 5");
+  refused(with_qwen3() + " --chat_template nope", "[]\n", "no chat template named \"nope\"");
+  refused(with_gpt2() + " --chat", "", "no chat template");
+  refused(with_gpt2() + " --add_generation_prompt", "", "need --chat");
 }
 
 TEST(Tokenize, HelpTellsTheFormat) {

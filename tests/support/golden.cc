@@ -12,11 +12,15 @@ std::filesystem::path golden_dir() {
   return std::filesystem::path(MEGALITH_SOURCE_DIR) / "tests/data/golden";
 }
 
-nlohmann::json golden_json(const std::string& relative_path) {
+std::string golden_text(const std::string& relative_path) {
   const auto path = golden_dir() / relative_path;
-  std::ifstream file(path);
+  std::ifstream file(path, std::ios::binary);
   check<DataError>(file.good(), "golden file {} cannot be read", path.string());
-  return nlohmann::json::parse(file);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+nlohmann::json golden_json(const std::string& relative_path) {
+  return nlohmann::json::parse(golden_text(relative_path));
 }
 
 std::vector<std::string> golden_lines(const std::string& relative_path) {

@@ -9,6 +9,8 @@
 namespace megalith::testing {
 
 std::filesystem::path golden_dir();
+// The whole file; the test fails with the path when it cannot be read.
+std::string golden_text(const std::string& relative_path);
 // The parsed file, e.g. golden_json("parallel/groups.json"); the test fails with the path when it cannot be read.
 nlohmann::json golden_json(const std::string& relative_path);
 // The lines of a text file, without empty ones.

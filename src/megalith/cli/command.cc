@@ -51,8 +51,8 @@ const std::vector<Command>& commands() {
       {"score", "losses and logits of given tokens", run_score},
       {"generate", "continue a prompt", run_generate},
       {"preview", "groups, layers or batch of a layout; needs no GPU, no model, no ranks", run_preview},
-      {"tokenize", "token ids from text, text from ids", run_tokenize},
-      {"data", "pre-training data: tokenize a corpus, inspect, verify and merge its files", run_data},
+      {"tokenize", "token ids from text or conversations, text from ids", run_tokenize},
+      {"data", "make what training reads: tokenize a corpus, check its files, train a tokenizer", run_data},
       {"doctor", "devices, backends, libraries; with --nproc N a check of all collectives", run_doctor},
   };
   return table;

@@ -33,6 +33,7 @@ int run_preview(Words words);  // groups | layers | batch | lr
 int run_convert(Words words);
 int run_score(Words words);
 int run_generate(Words words);
+int run_data(Words words);  // train-tokenizer
 int run_tokenize(Words words);
 int run_data(Words words);  // tokenize | inspect | verify | merge
 int run_doctor(Words words);

@@ -1,4 +1,4 @@
-// `megalith data COMMAND`: files of pre-training data.
+// `megalith data COMMAND`: what training reads.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +19,7 @@ const std::vector<Command>& data_commands() {
       {"inspect", "what a pair of files holds", data_inspect},
       {"verify", "check every byte of a pair of files", data_verify},
       {"merge", "several pairs of files into one", data_merge},
+      {"train-tokenizer", "a byte-level BPE tokenizer from texts", data_train_tokenizer},
   };
   return table;
 }
@@ -30,8 +31,8 @@ std::vector<std::string> names() {
 }
 
 std::string list_of_commands() {
-  std::string text = "megalith data COMMAND …: files of pre-training data\n\n";
-  for (const Command& command : data_commands()) text += fmt::format("  {:<10} {}\n", command.name, command.summary);
+  std::string text = "megalith data COMMAND …: makes what training reads\n\n";
+  for (const Command& command : data_commands()) text += fmt::format("  {:<16} {}\n", command.name, command.summary);
   return text + "\nmegalith data COMMAND --help   the options of a command\n";
 }
 

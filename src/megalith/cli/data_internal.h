@@ -14,6 +14,7 @@ int data_tokenize(Words words);
 int data_inspect(Words words);
 int data_verify(Words words);
 int data_merge(Words words);
+int data_train_tokenizer(Words words);
 
 // Reads the words behind a sub-command: its options, written like all others, and, in any place between them, the words
 // that belong to none ("-" is one of these). Returns the latter. Throws ConfigError for what is unknown.

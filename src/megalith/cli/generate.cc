@@ -9,6 +9,7 @@
 #include "megalith/base/error.h"
 #include "megalith/cli/model_command.h"
 #include "megalith/model/generate.h"
+#include "megalith/tokenizer/chat_template.h"
 #include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::cli {
@@ -22,6 +23,7 @@ Continues a prompt and prints the text as it comes.
   --model MODEL          folder, or a hub name that has been downloaded
   --prompt TEXT          the text to continue
   --input FILE           a prompt a line, each a JSON string (or, with --ids, a JSON array of ids); - is stdin
+  --chat                 a prompt is what a user says, or in FILE also a list of messages; the model's chat template is used
   --ids                  prompts and results are token ids; needs no tokenizer
   --max_new_tokens N     at most so many tokens (default 128)
   --temperature X        0: always the likeliest token (default)
@@ -44,14 +46,26 @@ std::vector<int64_t> encode(const tokenizer::Tokenizer& tokenizer, const std::st
   return {ids.begin(), ids.end()};
 }
 
+// A text as what the user says, or a whole list of messages.
+std::vector<int64_t> encode_chat(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat,
+                                 const ordered_json& given) {
+  const ordered_json said{{"role", "user"}, {"content", given}};
+  const std::string text =
+      chat.render({given.is_array() ? given : ordered_json::array({said}), {}, {}}, {.add_generation_prompt = true});
+  const auto ids = tokenizer.encode(text);
+  return {ids.begin(), ids.end()};
+}
+
 // Each line of the input, or the one prompt of the command line.
 std::vector<ordered_json> read_prompts(const std::optional<std::string>& prompt,
-                                       const std::optional<std::string>& input, bool as_ids) {
+                                       const std::optional<std::string>& input, bool as_ids, bool as_chat) {
   check<ConfigError>(prompt.has_value() != input.has_value(), "give either --prompt TEXT or --input FILE");
-  const char* const expected = as_ids ? "a JSON array of token ids" : "a JSON string";
+  const char* const expected = as_ids    ? "a JSON array of token ids"
+                               : as_chat ? "a JSON string or a JSON array of messages"
+                                         : "a JSON string";
   const auto parse = [&](const std::string& text, const std::string& where) {
     ordered_json value = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-    bool good = as_ids ? value.is_array() : value.is_string();
+    bool good = as_ids ? value.is_array() : value.is_string() || (as_chat && value.is_array());
     if (as_ids && good)
       for (const auto& id : value) good = good && id.is_number_integer();
     check<DataError>(good, "{}: expected {}", where, expected);
@@ -107,10 +121,11 @@ int run_generate(Words words) {
   std::optional<std::string> prompt, input;
   std::optional<int64_t> max_new_tokens, top_k;
   std::optional<double> temperature, top_p;
-  bool as_ids = false, json = false;
+  bool as_ids = false, as_chat = false, json = false;
   const bool go = command.parse(words,
                                 {{"prompt", "the text to continue", &prompt},
                                  {"input", "a prompt a line", &input},
+                                 {"chat", "prompts go through the chat template", &as_chat},
                                  {"ids", "prompts and results are token ids", &as_ids},
                                  {"max_new_tokens", "at most so many tokens", &max_new_tokens},
                                  {"temperature", "0: greedy", &temperature},
@@ -128,14 +143,19 @@ int run_generate(Words words) {
   sampling.validate();
   check<ConfigError>(!command.args().parallel.sequence_parallel,
                      "generation takes one token at a time, which cannot be split; leave out sequence_parallel");
+  check<ConfigError>(!(as_chat && as_ids), "--chat makes ids of messages; leave out --ids");
   std::optional<tokenizer::Tokenizer> tokenizer;
+  std::optional<tokenizer::ChatTemplate> chat;
+  if (as_chat) chat = tokenizer::ChatTemplate::from_folder(command.folder());
   if (!as_ids) {
     tokenizer = tokenizer::Tokenizer::from_folder(command.folder());
     sampling.stop_ids.assign(tokenizer->stop_ids().begin(), tokenizer->stop_ids().end());
   }
   std::vector<Prompt> prompts;
-  for (auto& given : read_prompts(prompt, input, as_ids)) {
-    auto ids = as_ids ? given.get<std::vector<int64_t>>() : encode(*tokenizer, given.get<std::string>());
+  for (auto& given : read_prompts(prompt, input, as_ids, as_chat)) {
+    auto ids = as_ids ? given.get<std::vector<int64_t>>()
+               : chat ? encode_chat(*tokenizer, *chat, given)
+                      : encode(*tokenizer, given.get<std::string>());
     if (ids.empty() && tokenizer && tokenizer->bos_id()) ids = {*tokenizer->bos_id()};
     prompts.push_back({std::move(given), std::move(ids)});
   }

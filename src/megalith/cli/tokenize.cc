@@ -1,4 +1,4 @@
-// `megalith tokenize`: lines of text to lines of token ids, and back.
+// `megalith tokenize`: lines of text or of conversations to lines of token ids, and back.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 #include "megalith/cli/command.h"
 #include "megalith/cli/preview_internal.h"
 #include "megalith/config/parser.h"
+#include "megalith/tokenizer/chat_template.h"
 #include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::cli {
@@ -18,6 +19,7 @@ namespace megalith::cli {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 constexpr const char* kUsage =
     R"(megalith tokenize --tokenizer DIR < lines: text to token ids, one line at a time
@@ -28,6 +30,13 @@ with tokenizer.json, or vocab.json and merges.txt, or tokenizer.model.
   --decode               the other way: arrays of ids to strings
   --add_special_tokens   put the tokens around the ids that the tokenizer is made to add (BOS, for example)
   --skip_special_tokens  with --decode: leave special tokens out of the text
+
+  --chat                 conversations: each line is a list of messages, or an object with messages and, where they are
+                         wanted, tools, documents and chat_template_kwargs. Each answer is an object with the text of
+                         the folder's chat template, its ids, and assistant_mask: 1 for the tokens that are trained
+  --add_generation_prompt      end with what opens the assistant's answer
+  --chat_template NAME         one of several templates: default, tool_use, rag, …
+  --chat_template_kwargs JSON  more variables for the template: '{"enable_thinking": false}'
 )";
 
 struct TokenizeFlags {
@@ -35,6 +44,9 @@ struct TokenizeFlags {
   bool decode = false;
   bool add_special_tokens = false;
   bool skip_special_tokens = false;
+  bool chat = false;
+  bool add_generation_prompt = false;
+  std::optional<std::string> chat_template, chat_template_kwargs;
   bool help = false;
 
   std::vector<config::CommandOption> options() {
@@ -42,6 +54,10 @@ struct TokenizeFlags {
             {"decode", "ids to text", &decode},
             {"add_special_tokens", "add the tokenizer's own special tokens", &add_special_tokens},
             {"skip_special_tokens", "leave special tokens out of decoded text", &skip_special_tokens},
+            {"chat", "conversations through the chat template", &chat},
+            {"add_generation_prompt", "end with what opens the assistant's answer", &add_generation_prompt},
+            {"chat_template", "which of several templates", &chat_template},
+            {"chat_template_kwargs", "more variables for the template, as a JSON object", &chat_template_kwargs},
             {"help", "print this", &help}};
   }
 
@@ -51,6 +67,23 @@ struct TokenizeFlags {
     megalith::check<ConfigError>(!(decode && add_special_tokens),
                                  "--add_special_tokens is for text to ids; leave it out with --decode");
     megalith::check<ConfigError>(decode || !skip_special_tokens, "--skip_special_tokens needs --decode");
+    megalith::check<ConfigError>(!chat || (!decode && !add_special_tokens),
+                                 "--chat goes with neither --decode nor --add_special_tokens: the template writes all "
+                                 "special tokens itself");
+    megalith::check<ConfigError>(chat || (!add_generation_prompt && !chat_template && !chat_template_kwargs),
+                                 "--add_generation_prompt, --chat_template and --chat_template_kwargs need --chat");
+  }
+
+  tokenizer::ChatOptions chat_options() const {
+    tokenizer::ChatOptions result{.add_generation_prompt = add_generation_prompt, .template_name = chat_template};
+    if (chat_template_kwargs) {
+      result.kwargs = ordered_json::parse(*chat_template_kwargs, nullptr, false);
+      megalith::check<ConfigError>(
+          result.kwargs.is_object(),
+          "chat_template_kwargs is {}; a JSON object is expected: '{{\"enable_thinking\": false}}'",
+          *chat_template_kwargs);
+    }
+    return result;
   }
 };
 
@@ -105,6 +138,27 @@ class LineReader {
   size_t at_ = 0, filled_ = 0;
 };
 
+// A conversation: a list of messages, or an object that has one.
+std::string convert_chat(const std::string& line, const tokenizer::Tokenizer& tokenizer,
+                         const tokenizer::ChatTemplate& chat, tokenizer::ChatOptions options) {
+  const ordered_json value = ordered_json::parse(line);
+  check<DataError>(value.is_array() || (value.is_object() && value.contains("messages")),
+                   "{} is given; a list of messages, or an object with \"messages\", is expected",
+                   value.is_object() ? "an object without \"messages\"" : value.type_name());
+  tokenizer::Conversation conversation{value, {}, {}};
+  if (value.is_object()) {
+    const auto field = [&](const char* name) { return value.value(name, ordered_json()); };
+    conversation = {field("messages"), field("tools"), field("documents")};
+    const ordered_json kwargs = field("chat_template_kwargs");
+    check<DataError>(kwargs.is_null() || kwargs.is_object(), "chat_template_kwargs is {}; an object is expected",
+                     kwargs.type_name());
+    if (kwargs.is_object()) options.kwargs.update(kwargs);
+  }
+  const tokenizer::ChatEncoding encoded = chat.apply(conversation, tokenizer, options);
+  return fmt::format("{{\"text\":{},\"ids\":[{}],\"assistant_mask\":[{}]}}", json(encoded.text).dump(),
+                     fmt::join(encoded.ids, ","), fmt::join(encoded.assistant_mask, ","));
+}
+
 // What one line becomes.
 std::string convert(const std::string& line, const tokenizer::Tokenizer& tokenizer, const TokenizeFlags& flags) {
   const json value = json::parse(line);
@@ -129,7 +183,10 @@ int run_tokenize(Words words) {
     return kDone;
   }
   flags.check();
+  const tokenizer::ChatOptions chat_options = flags.chat_options();
   const auto tokenizer = tokenizer::Tokenizer::from_folder(*flags.tokenizer);
+  std::optional<tokenizer::ChatTemplate> chat;
+  if (flags.chat) chat = tokenizer::ChatTemplate::from_folder(*flags.tokenizer);
   // Answers are written in blocks, but never held back while this waits: another program may wait for them.
   std::string line, output;
   const auto write = [&] {
@@ -139,7 +196,8 @@ int run_tokenize(Words words) {
   LineReader lines(write);
   for (size_t number = 1; lines.next(line); ++number) {
     try {
-      output += convert(line, tokenizer, flags) + "\n";
+      output += chat ? convert_chat(line, tokenizer, *chat, chat_options) : convert(line, tokenizer, flags);
+      output += '\n';
     } catch (const std::exception& error) {
       write();
       throw DataError(fmt::format("line {}: {}", number, error.what()));

@@ -131,9 +131,7 @@ void Tokenizer::Impl::encode_text(std::string_view text, bool at_start, const En
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   const Impl& impl = *impl_;
-  if (const auto bad = first_invalid_utf8(text))
-    throw DataError(fmt::format("the text is not valid UTF-8: byte {} (of {}) is 0x{:02X}", *bad, text.size(),
-                                static_cast<unsigned char>(text[*bad])));
+  require_valid_utf8(text);
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3 + 4);
   if (options.add_special_tokens) ids = impl.post_processor.before;

@@ -17,6 +17,11 @@ struct EncodeOptions {
   bool special_tokens_in_text = true;  // "<|im_end|>" in the text is that token; false: it is text like any other
 };
 
+struct TokenizedText {
+  std::vector<int32_t> ids;
+  std::vector<size_t> starts;  // where in the text, in bytes, each token begins; ascending
+};
+
 struct DecodeOptions {
   bool skip_special_tokens = false;  // leave special tokens out
 };
@@ -43,6 +48,11 @@ class Tokenizer {
   // All texts, by up to `threads` threads; result i belongs to text i. Of several errors the first text's is thrown.
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string> texts, const EncodeOptions& options = {},
                                                  int threads = 1) const;
+
+  // encode(text), and where its tokens stand. A token that begins inside of a character, or inside of characters that
+  // the normalizer joins, begins where they do. Exact where tokens stand for bytes (byte-level models); elsewhere found
+  // by comparing their texts with the text, and so within a character or two of what the normalizer has changed.
+  TokenizedText encode_with_starts(std::string_view text) const;
 
   // Always valid UTF-8: each maximal part of the bytes that is not becomes U+FFFD. Ids that name no token are left out.
   std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;

@@ -10,6 +10,8 @@ struct Tokenizer::Impl {
 
   // Appends the ids of a text without plain added tokens. `at_start`: it begins where the whole text begins.
   void encode_text(std::string_view text, bool at_start, const EncodeOptions& options, std::vector<int32_t>& ids) const;
+  // Where in `part` each of its tokens begins.
+  std::vector<size_t> starts_within(std::string_view part, std::span<const int32_t> ids) const;
   // What the decoder gets for an id; nothing when it names no token.
   std::optional<std::string_view> decoded_token(int32_t id) const;
   // With by_bytes: what an id adds to the bytes of a text. Empty for an id that names no token.

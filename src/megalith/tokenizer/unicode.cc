@@ -166,6 +166,32 @@ void append_lower(std::string& text, char32_t c) {
   }
 }
 
+bool is_letter(char32_t c) { return category_within(c, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO); }
+bool is_upper_letter(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LU; }
+bool is_lower_letter(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LL; }
+bool is_decimal_digit(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
+
+void append_upper(std::string& text, char32_t c) {
+  if (c == 0xDF) {
+    text += "SS";
+  } else {
+    append_utf8(text, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
+  }
+}
+
+void append_title(std::string& text, char32_t c) {
+  if (c == 0xDF) {
+    text += "Ss";
+  } else {
+    append_utf8(text, static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
+  }
+}
+
+bool is_printable(char32_t c) {
+  const utf8proc_category_t found = category(c);
+  return c == ' ' || (found != UTF8PROC_CATEGORY_CN && found < UTF8PROC_CATEGORY_ZS);
+}
+
 std::string normalize(NormalForm form, std::string_view text) {
   const CharacterSet& stable = stable_set(form);
   const auto is_stable = [&](size_t at) {

@@ -1,7 +1,7 @@
 // What utf8proc knows about characters: classes, lower case, normal forms, grapheme clusters.
 //
-// Without utf8proc (unicode_absent.cc) every function but is_whitespace is an InternalError: whatever opens a file that
-// may need them calls require_unicode() first, which says what is missing.
+// Without utf8proc (unicode_absent.cc) every function but is_whitespace and is_printable is an InternalError: whatever
+// opens a file that may need them calls require_unicode() first, which says what is missing.
 #pragma once
 
 #include <string>
@@ -23,9 +23,20 @@ bool is_word(char32_t c);             // \w of Unicode TR18: alphabetic, marks, 
 bool is_mark(char32_t c);             // M*
 bool is_nonspacing_mark(char32_t c);  // Mn
 bool is_other(char32_t c);            // Cc, Cf, Co: control, format, private use
+bool is_letter(char32_t c);           // L*
+bool is_upper_letter(char32_t c);     // Lu
+bool is_lower_letter(char32_t c);     // Ll
+bool is_decimal_digit(char32_t c);    // Nd
 
 // The full lower case of c (one character becomes two: U+0130).
 void append_lower(std::string& text, char32_t c);
+// The upper case of c, and what it becomes at the start of a word ("ß": "SS" and "Ss").
+void append_upper(std::string& text, char32_t c);
+void append_title(std::string& text, char32_t c);
+
+// str.isprintable of Python: not control, format, private use, unassigned or a separator other than the blank.
+// Without utf8proc everything beyond ASCII prints.
+bool is_printable(char32_t c);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 // Stretches that cannot change are copied; only the rest is decomposed and composed again. Requires valid UTF-8.

@@ -1,5 +1,7 @@
 #include "megalith/tokenizer/utf8.h"
 
+#include "megalith/base/error.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -60,6 +62,12 @@ std::optional<size_t> first_invalid_utf8(std::string_view text) {
     if (part.bytes == 1) at = skip_ascii(text, at);
   }
   return std::nullopt;
+}
+
+void require_valid_utf8(std::string_view text) {
+  if (const auto bad = first_invalid_utf8(text))
+    throw DataError(fmt::format("the text is not valid UTF-8: byte {} (of {}) is 0x{:02X}", *bad, text.size(),
+                                static_cast<unsigned char>(text[*bad])));
 }
 
 std::string replace_invalid_utf8(std::string_view text) {

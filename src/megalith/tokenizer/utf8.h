@@ -26,6 +26,9 @@ Utf8Part utf8_part(std::string_view text, size_t at);
 // Where the first byte stands that is no part of a valid character; nothing for valid text.
 std::optional<size_t> first_invalid_utf8(std::string_view text);
 
+// Throws DataError, naming the first bad byte, unless the text is valid.
+void require_valid_utf8(std::string_view text);
+
 // The text with U+FFFD in place of each invalid part, an unfinished end included.
 std::string replace_invalid_utf8(std::string_view text);
 

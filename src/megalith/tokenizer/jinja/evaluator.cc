@@ -1,0 +1,242 @@
+#include "megalith/tokenizer/jinja/evaluator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megalith/tokenizer/jinja/objects.h"
+#include "megalith/tokenizer/python_text.h"
+#include "megalith/tokenizer/utf8.h"
+
+namespace megalith::tokenizer::jinja {
+
+void Scope::set(NameId name, Value value) {
+  const auto found = std::ranges::find(values_, name, &std::pair<NameId, Value>::first);
+  if (found == values_.end())
+    values_.emplace_back(name, std::move(value));
+  else
+    found->second = std::move(value);
+}
+
+const Value* Scope::find(NameId name) const {
+  for (const Scope* scope = this; scope != nullptr; scope = scope->outer_.get()) {
+    const auto found = std::ranges::find(scope->values_, name, &std::pair<NameId, Value>::first);
+    if (found != scope->values_.end()) return &found->second;
+  }
+  return nullptr;
+}
+
+Rendered Evaluator::run(const Dict& variables) {
+  const auto globals = std::make_shared<Scope>(nullptr);
+  for (size_t i = 0; i < tree_.names.size(); ++i) {
+    const Value* given = variables.find(tree_.names[i]);
+    if (const auto value = given ? std::optional(*given) : make_global(runtime_, tree_.names[i]))
+      globals->set(static_cast<NameId>(i), *value);
+  }
+  execute(tree_.body, std::make_shared<Scope>(globals));
+  return std::move(rendered_);
+}
+
+void Evaluator::write(std::string_view text) {
+  if (out_->size() + text.size() > max_output_)
+    runtime_.fail(fmt::format("the text becomes longer than {} bytes", max_output_));
+  runtime_.pay_bytes(text.size());
+  *out_ += text;
+}
+
+template <typename Work>
+std::string Evaluator::collected(const Work& work) {
+  std::string text;
+  std::string* outer = std::exchange(out_, &text);
+  try {
+    work();
+  } catch (...) {
+    out_ = outer;
+    throw;
+  }
+  out_ = outer;
+  return text;
+}
+
+std::string Evaluator::render_body(const Body& body, const ScopePtr& scope) {
+  return collected([&] { execute(body, scope); });
+}
+
+std::string Evaluator::render_loop(const ForStatement& node, const Value& iterable, const ScopePtr& scope, int depth) {
+  return collected([&] { run_loop(node, iterable, scope, depth); });
+}
+
+// ---------------------------------------------------------------------------------------------------------- statements
+
+Evaluator::Flow Evaluator::execute(const Body& body, const ScopePtr& scope) {
+  const Runtime::Level level(runtime_);
+  for (const Statement& statement : body) {
+    const Flow flow = execute(statement, scope);
+    if (flow != Flow::kNext) return flow;
+  }
+  return Flow::kNext;
+}
+
+Evaluator::Flow Evaluator::execute(const Statement& statement, const ScopePtr& scope) {
+  runtime_.step();
+  runtime_.set_line(statement.line);
+  return std::visit([&](const auto& node) { return run(node, scope); }, statement.node);
+}
+
+Evaluator::Flow Evaluator::run(const TextStatement& node, const ScopePtr&) {
+  write(node.text);
+  return Flow::kNext;
+}
+
+Evaluator::Flow Evaluator::run(const OutputStatement& node, const ScopePtr& scope) {
+  const Value value = evaluate(*node.value, scope);
+  if (value.is_string())
+    write(value.as_text());
+  else
+    write(to_text(*this, value));
+  return Flow::kNext;
+}
+
+Evaluator::Flow Evaluator::run(const IfStatement& node, const ScopePtr& scope) {
+  for (const auto& [condition, body] : node.branches)
+    if (evaluate(*condition, scope).truth()) return execute(body, scope);
+  return execute(node.otherwise, scope);
+}
+
+Evaluator::Flow Evaluator::run(const ForStatement& node, const ScopePtr& scope) {
+  run_loop(node, evaluate(*node.iterable, scope), scope, 1);
+  return Flow::kNext;
+}
+
+void Evaluator::run_loop(const ForStatement& node, const Value& iterable, const ScopePtr& scope, int depth) {
+  std::vector<Value> items = iterate(iterable);
+  auto inner = std::make_shared<Scope>(scope);
+  if (node.condition) {
+    std::erase_if(items, [&](const Value& item) {
+      inner->clear();
+      assign(node.target, item, inner);
+      return !evaluate(*node.condition, inner).truth();
+    });
+  }
+  if (items.empty()) {
+    execute(node.otherwise, scope);
+    return;
+  }
+  Loop& loop = runtime_.make<Loop>(node, std::move(items), scope, depth);
+  for (size_t i = 0; i < loop.items().size(); ++i) {
+    loop.set_position(i);
+    // A macro of the last round may hold on to its variables.
+    if (inner.use_count() == 1)
+      inner->clear();
+    else
+      inner = std::make_shared<Scope>(scope);
+    inner->set(node.loop, Value::object(loop));
+    assign(node.target, loop.items()[i], inner);
+    if (execute(node.body, inner) == Flow::kBreak) break;
+  }
+}
+
+Evaluator::Flow Evaluator::run(const SetStatement& node, const ScopePtr& scope) {
+  assign(node.target, evaluate(*node.value, scope), scope);
+  return Flow::kNext;
+}
+
+Value Evaluator::filtered(const Expression* filter, Value text, const ScopePtr& scope) {
+  if (filter == nullptr) return text;
+  const auto& node = std::get<FilterExpression>(filter->node);
+  const Value input = filtered(node.input.get(), std::move(text), scope);
+  return call_filter(node.name, input, arguments_of(node.arguments, scope));
+}
+
+Evaluator::Flow Evaluator::run(const SetBlockStatement& node, const ScopePtr& scope) {
+  const Value text = runtime_.text(render_body(node.body, std::make_shared<Scope>(scope)));
+  assign(node.target, filtered(node.filter.get(), text, scope), scope);
+  return Flow::kNext;
+}
+
+Evaluator::Flow Evaluator::run(const FilterStatement& node, const ScopePtr& scope) {
+  const Value text = runtime_.text(render_body(node.body, std::make_shared<Scope>(scope)));
+  write(to_text(*this, filtered(node.filter.get(), text, scope)));
+  return Flow::kNext;
+}
+
+Evaluator::Flow Evaluator::run(const MacroStatement& node, const ScopePtr& scope) {
+  scope->set(node.name, Value::object(runtime_.make<Macro>(node.text, node.signature, node.body, scope)));
+  return Flow::kNext;
+}
+
+Evaluator::Flow Evaluator::run(const CallStatement& node, const ScopePtr& scope) {
+  if (!node.call) {
+    run_generation(node.body, scope);
+    return Flow::kNext;
+  }
+  const auto& call_node = std::get<CallExpression>(node.call->node);
+  Arguments arguments = arguments_of(call_node.arguments, scope);
+  arguments.named.emplace_back("caller",
+                               Value::object(runtime_.make<Macro>("caller", node.signature, node.body, scope)));
+  write(to_text(*this, call(evaluate(*call_node.callee, scope), arguments)));
+  return Flow::kNext;
+}
+
+// Inside of a macro or a block that is collected transformers counts from where the text outside stands; so do we.
+void Evaluator::run_generation(const Body& body, const ScopePtr& scope) {
+  const size_t begin = rendered_.text.size();
+  const std::string text = render_body(body, std::make_shared<Scope>(scope));
+  rendered_.generation.emplace_back(begin, begin + text.size());
+  write(text);
+}
+
+Evaluator::Flow Evaluator::run(const WithStatement& node, const ScopePtr& scope) {
+  const auto inner = std::make_shared<Scope>(scope);
+  for (const auto& [target, value] : node.values) assign(target, evaluate(*value, scope), inner);
+  return execute(node.body, inner);
+}
+
+void Evaluator::assign(const Target& target, const Value& value, const ScopePtr& scope) {
+  if (target.name < 0) {
+    const std::vector<Value> items = iterate(value);
+    if (items.size() != target.items.size())
+      runtime_.fail(fmt::format("{} values are to be unpacked into {} names", items.size(), target.items.size()));
+    for (size_t i = 0; i < items.size(); ++i) assign(target.items[i], items[i], scope);
+    return;
+  }
+  if (target.attribute.empty()) {
+    scope->set(target.name, value);
+    return;
+  }
+  const Value* object = scope->find(target.name);
+  auto* space =
+      object != nullptr && object->is(Value::Kind::kObject) ? dynamic_cast<Namespace*>(&object->as_object()) : nullptr;
+  if (space == nullptr)
+    runtime_.fail(fmt::format("cannot assign attribute '{}' on '{}': it is no namespace object", target.attribute,
+                              tree_.names[static_cast<size_t>(target.name)]));
+  space->set(runtime_, target.attribute, value);
+}
+
+std::vector<Value> Evaluator::iterate(const Value& value) {
+  std::vector<Value> items;
+  switch (value.kind()) {
+    case Value::Kind::kSequence:
+      items = value.as_sequence().items;
+      break;
+    case Value::Kind::kUndefined:
+      break;
+    case Value::Kind::kDict:
+      for (const auto& [key, unused] : value.as_dict().entries()) items.push_back(key);
+      break;
+    case Value::Kind::kString: {
+      const std::string& text = value.as_text();
+      runtime_.pay_bytes(text.size() * (sizeof(Value) + sizeof(std::string)));
+      for (size_t at = 0; at < text.size(); at += utf8_length(text[at]))
+        items.push_back(Value::text(text.substr(at, utf8_length(text[at]))));
+      break;
+    }
+    default:
+      runtime_.fail(fmt::format("'{}' object is not iterable", value.type_name()));
+  }
+  runtime_.step(items.size());
+  runtime_.pay_bytes(items.size() * sizeof(Value));
+  return items;
+}
+
+}  // namespace megalith::tokenizer::jinja

@@ -1,0 +1,165 @@
+// Runs a parsed template.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "megalith/tokenizer/jinja/runtime.h"
+#include "megalith/tokenizer/jinja/tree.h"
+
+namespace megalith::tokenizer::jinja {
+
+// Variables of one frame: the template, an iteration of a loop, a macro's call, a block that keeps its own. What it has
+// not is looked for in the frame around it, where it was written.
+class Scope {
+ public:
+  explicit Scope(std::shared_ptr<const Scope> outer) : outer_(std::move(outer)) {}
+  void set(NameId name, Value value);
+  const Value* find(NameId name) const;
+  void clear() { values_.clear(); }
+
+ private:
+  std::shared_ptr<const Scope> outer_;
+  std::vector<std::pair<NameId, Value>> values_;
+};
+using ScopePtr = std::shared_ptr<Scope>;
+
+class Evaluator {
+ public:
+  Evaluator(const Tree& tree, Runtime& runtime, size_t max_output)
+      : tree_(tree), runtime_(runtime), max_output_(max_output) {}
+
+  Rendered run(const Dict& variables);
+
+  Runtime& runtime() { return runtime_; }
+
+  // env.getattr and env.getitem of jinja2's sandbox: attributes and methods, then keys; or the other way round.
+  Value attribute(const Value& object, std::string_view name);
+  Value subscript(const Value& object, const Value& key);
+  Value call(const Value& callee, const Arguments& arguments);
+  Value call_filter(std::string_view name, const Value& input, const Arguments& arguments);
+  bool call_test(std::string_view name, const Value& input, const Arguments& arguments);
+  // What a for loop goes over; fails for a value that is no iterable.
+  std::vector<Value> iterate(const Value& value);
+
+  // For macros and loops that are called: the text that comes of them in a scope.
+  std::string render_body(const Body& body, const ScopePtr& scope);
+  std::string render_loop(const ForStatement& node, const Value& iterable, const ScopePtr& scope, int depth);
+  Value evaluate(const Expression& expression, const ScopePtr& scope);
+
+ private:
+  enum class Flow { kNext, kBreak, kContinue };
+
+  // Statements.
+  Flow execute(const Body& body, const ScopePtr& scope);
+  Flow execute(const Statement& statement, const ScopePtr& scope);
+  Flow run(const TextStatement& node, const ScopePtr& scope);
+  Flow run(const OutputStatement& node, const ScopePtr& scope);
+  Flow run(const IfStatement& node, const ScopePtr& scope);
+  Flow run(const ForStatement& node, const ScopePtr& scope);
+  Flow run(const SetStatement& node, const ScopePtr& scope);
+  Flow run(const SetBlockStatement& node, const ScopePtr& scope);
+  Flow run(const MacroStatement& node, const ScopePtr& scope);
+  Flow run(const CallStatement& node, const ScopePtr& scope);
+  Flow run(const FilterStatement& node, const ScopePtr& scope);
+  Flow run(const WithStatement& node, const ScopePtr& scope);
+  Flow run(const BreakStatement&, const ScopePtr&) { return Flow::kBreak; }
+  Flow run(const ContinueStatement&, const ScopePtr&) { return Flow::kContinue; }
+  void run_loop(const ForStatement& node, const Value& iterable, const ScopePtr& scope, int depth);
+  void run_generation(const Body& body, const ScopePtr& scope);
+  void assign(const Target& target, const Value& value, const ScopePtr& scope);
+  void write(std::string_view text);
+  // What `work` writes, in place of the output.
+  template <typename Work>
+  std::string collected(const Work& work);
+  Value filtered(const Expression* filter, Value text, const ScopePtr& scope);
+
+  // Expressions.
+  Value value_of(const Literal& node, const ScopePtr&) { return node.value; }
+  Value value_of(const NameExpression& node, const ScopePtr& scope);
+  Value value_of(const ListExpression& node, const ScopePtr& scope);
+  Value value_of(const DictExpression& node, const ScopePtr& scope);
+  Value value_of(const UnaryExpression& node, const ScopePtr& scope);
+  Value value_of(const BinaryExpression& node, const ScopePtr& scope);
+  Value value_of(const ConcatExpression& node, const ScopePtr& scope);
+  Value value_of(const ComparisonExpression& node, const ScopePtr& scope);
+  Value value_of(const ConditionalExpression& node, const ScopePtr& scope);
+  Value value_of(const AttributeExpression& node, const ScopePtr& scope);
+  Value value_of(const SubscriptExpression& node, const ScopePtr& scope);
+  Value value_of(const SliceExpression& node, const ScopePtr& scope);
+  Value value_of(const CallExpression& node, const ScopePtr& scope);
+  Value value_of(const FilterExpression& node, const ScopePtr& scope);
+  Value value_of(const TestExpression& node, const ScopePtr& scope);
+  Arguments arguments_of(const CallArguments& node, const ScopePtr& scope);
+
+  const Tree& tree_;
+  Runtime& runtime_;
+  size_t max_output_;
+  Rendered rendered_;
+  std::string* out_ = &rendered_.text;  // where text goes: the result, or what a macro or a block is collecting
+};
+
+// -------------------------------------------------------------------------------------------- what the evaluator uses
+
+// str and repr of Python.
+std::string to_text(Evaluator& evaluator, const Value& value);
+std::string to_repr(Evaluator& evaluator, const Value& value);
+
+// Arithmetic, as Python does it; fails for operands that do not fit.
+Value arithmetic(Evaluator& evaluator, BinaryOperator op, const Value& a, const Value& b);
+Value negated(Evaluator& evaluator, const Value& value, UnaryOperator op);
+bool compare(Evaluator& evaluator, ComparisonOperator op, const Value& a, const Value& b);
+// a < b, for sorting: numbers, texts, and sequences of them.
+bool less(Evaluator& evaluator, const Value& a, const Value& b);
+// value[start:stop:step]; each may be None.
+Value slice(Evaluator& evaluator, const Value& value, const Value& start, const Value& stop, const Value& step);
+// len(); fails for what has none.
+size_t length(Evaluator& evaluator, const Value& value);
+
+// Methods of strings, lists and dictionaries: null when the type has none of that name.
+using Method = Value (*)(Evaluator& evaluator, const Value& self, const Arguments& arguments);
+Method find_method(const Value& object, std::string_view name);
+// Whether a method of that name would change the object: chat templates may not.
+bool changes_object(const Value& object, std::string_view name);
+
+// Filters and tests by name; null: there is none.
+using Filter = Value (*)(Evaluator& evaluator, const Value& input, const Arguments& arguments);
+Filter find_filter(std::string_view name);
+Filter find_text_filter(std::string_view name);   // those that take a text
+Filter find_value_filter(std::string_view name);  // those that take one value of any kind
+using Test = bool (*)(Evaluator& evaluator, const Value& input, const Arguments& arguments);
+Test find_test(std::string_view name);
+
+// The function with that name that every template knows (range, namespace, …); nothing when there is none.
+std::optional<Value> make_global(Runtime& runtime, std::string_view name);
+
+// A namespace: attributes that a template may set.
+class Namespace : public Object {
+ public:
+  std::string_view type_name() const override { return "Namespace"; }
+  std::optional<Value> attribute(Evaluator& evaluator, std::string_view name) override;
+  void set(Runtime& runtime, std::string_view name, Value value);
+  const Dict& values() const { return values_; }
+
+ private:
+  Dict values_;
+};
+
+// "%s of %d" % values, and "{} of {x}".format(…).
+std::string printf_text(Evaluator& evaluator, const std::string& format, const Value& values);
+std::string format_text(Evaluator& evaluator, const std::string& format, const Arguments& arguments);
+
+// json.dumps.
+struct JsonStyle {
+  bool ensure_ascii = false;
+  std::optional<std::string> indent;
+  std::string item_separator = ", ";
+  std::string key_separator = ": ";
+  bool sort_keys = false;
+};
+std::string to_json(Evaluator& evaluator, const Value& value, const JsonStyle& style);
+
+}  // namespace megalith::tokenizer::jinja

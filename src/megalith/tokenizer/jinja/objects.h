@@ -1,0 +1,69 @@
+// Macros, loops and methods that are held like values.
+#pragma once
+
+#include <utility>
+
+#include "megalith/tokenizer/jinja/evaluator.h"
+
+namespace megalith::tokenizer::jinja {
+
+// {% macro %} and the body of {% call %}. The tree outlives it.
+class Macro : public Object {
+ public:
+  Macro(std::string name, const Signature& signature, const Body& body, ScopePtr scope)
+      : name_(std::move(name)), signature_(signature), body_(body), scope_(std::move(scope)) {}
+
+  std::string_view type_name() const override { return "Macro"; }
+  std::optional<Value> attribute(Evaluator& evaluator, std::string_view name) override;
+  bool is_callable() const override { return true; }
+  Value call(Evaluator& evaluator, const Arguments& arguments) override;
+
+ private:
+  void bind(Evaluator& evaluator, const Arguments& arguments, const ScopePtr& scope) const;
+
+  std::string name_;
+  const Signature& signature_;
+  const Body& body_;
+  ScopePtr scope_;  // where it was written
+};
+
+// `loop`. Calling it runs a recursive loop over something else.
+class Loop : public Object {
+ public:
+  Loop(const ForStatement& node, std::vector<Value> items, ScopePtr scope, int depth)
+      : node_(node), items_(std::move(items)), scope_(std::move(scope)), depth_(depth) {}
+
+  const std::vector<Value>& items() const { return items_; }
+  void set_position(size_t position) { position_ = position; }
+
+  std::string_view type_name() const override { return "LoopContext"; }
+  std::optional<Value> attribute(Evaluator& evaluator, std::string_view name) override;
+  bool is_callable() const override { return true; }
+  Value call(Evaluator& evaluator, const Arguments& arguments) override;
+  // loop.changed(…): whether the arguments are others than at the last call.
+  bool changed(const Arguments& arguments);
+
+ private:
+  const ForStatement& node_;
+  const std::vector<Value> items_;
+  ScopePtr scope_;  // around the loop
+  const int depth_;
+  size_t position_ = 0;
+  std::optional<Value> last_;  // of changed()
+};
+
+// A function that is at hand as a value: "text".split, loop.cycle, range.
+class Function : public Object {
+ public:
+  using Body = std::function<Value(Evaluator& evaluator, const Arguments& arguments)>;
+  explicit Function(Body body) : body_(std::move(body)) {}
+
+  std::string_view type_name() const override { return "function"; }
+  bool is_callable() const override { return true; }
+  Value call(Evaluator& evaluator, const Arguments& arguments) override { return body_(evaluator, arguments); }
+
+ private:
+  Body body_;
+};
+
+}  // namespace megalith::tokenizer::jinja

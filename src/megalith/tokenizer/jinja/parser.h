@@ -1,0 +1,110 @@
+// Tokens to a tree, by the grammar of jinja2's parser.py.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "megalith/tokenizer/jinja/lexer.h"
+#include "megalith/tokenizer/jinja/tree.h"
+
+namespace megalith::tokenizer::jinja {
+
+// Throws DataError: name, line, what was found and what was expected.
+Tree parse_template(std::string_view source, const std::string& name);
+
+// The tokens still to be read, and the names met so far.
+class TokenReader {
+ public:
+  TokenReader(std::vector<Token> tokens, const std::string& template_name)
+      : tokens_(std::move(tokens)), template_name_(template_name) {}
+
+  const Token& current() const { return tokens_[at_]; }
+  const Token& following() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
+  Token next();
+  bool at_end() const { return current().kind == Token::Kind::kEnd; }
+
+  bool skip_operator(std::string_view sign);
+  bool skip_name(std::string_view name);
+  void expect_operator(std::string_view sign);
+  void expect_name(std::string_view name);
+  void expect(Token::Kind kind, std::string_view what);
+  std::string identifier();
+
+  [[noreturn]] void fail(std::string_view what) const { fail(what, current().line); }
+  [[noreturn]] void fail(std::string_view what, int line) const;
+  [[noreturn]] void fail_expected(std::string_view what) const;
+
+  NameId intern(const std::string& name);
+  bool knows(const std::string& name) const { return ids_.contains(name); }
+  std::vector<std::string> take_names() { return std::move(names_); }
+
+  // Held by every function that calls itself or makes a tree deeper: what is read later follows the tree.
+  class Level {
+   public:
+    explicit Level(TokenReader& reader) : reader_(reader) { deepen(); }
+    ~Level() { reader_.level_ -= count_; }
+    void deepen();
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+   private:
+    TokenReader& reader_;
+    int count_ = 0;
+  };
+
+ private:
+  std::vector<Token> tokens_;
+  const std::string& template_name_;
+  size_t at_ = 0;
+  int level_ = 0;
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, NameId> ids_;
+};
+
+class ExpressionParser {
+ public:
+  explicit ExpressionParser(TokenReader& reader) : reader_(reader) {}
+
+  // One expression; without `conditional` an "if" behind it is not part of it.
+  ExpressionPtr expression(bool conditional = true);
+  // One, or a tuple of several with commas, up to the end of the block or one of `ends`.
+  ExpressionPtr tuple(bool conditional = true, std::initializer_list<std::string_view> ends = {});
+  // A name, a namespace's attribute (with_namespace) or a tuple of them.
+  Target target(bool with_namespace, std::initializer_list<std::string_view> ends = {});
+  // "| name(arguments) | …" behind `input`; with `inline_start` the first has no "|" before it.
+  ExpressionPtr filters(ExpressionPtr input, bool inline_start = false);
+
+ private:
+  ExpressionPtr either();  // or
+  ExpressionPtr both();    // and
+  ExpressionPtr negation();
+  ExpressionPtr comparison();
+  ExpressionPtr sum();
+  ExpressionPtr concat();
+  ExpressionPtr product();
+  ExpressionPtr power();
+  ExpressionPtr unary(bool with_filters = true);
+  ExpressionPtr primary();
+  ExpressionPtr name_or_constant();
+  ExpressionPtr list_literal();
+  ExpressionPtr dict_literal();
+  ExpressionPtr parenthesized();
+  ExpressionPtr postfix(ExpressionPtr node);
+  ExpressionPtr filters_and_tests(ExpressionPtr node);
+  ExpressionPtr subscript(ExpressionPtr node);
+  ExpressionPtr subscript_key(ExpressionPtr node, int line);
+  ExpressionPtr test(ExpressionPtr node);
+  ExpressionPtr call(ExpressionPtr callee);
+  CallArguments arguments();
+  std::string dotted_name();
+  Target single_target(bool with_namespace);
+  bool at_tuple_end(std::initializer_list<std::string_view> ends) const;
+
+  TokenReader& reader_;
+};
+
+}  // namespace megalith::tokenizer::jinja

@@ -1,0 +1,115 @@
+#include "megalith/tokenizer/jinja/runtime.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+
+namespace megalith::tokenizer::jinja {
+
+namespace {
+
+constexpr int kMaxValueDepth = 200;
+
+}  // namespace
+
+Value Object::call(Evaluator&, const Arguments&) {
+  throw InternalError("an object was called that cannot be");  // is_callable() says so
+}
+
+void Runtime::fail(std::string_view what) const {
+  throw DataError(fmt::format("{}:{}: {}", template_name_, line_, what));
+}
+
+void Runtime::step(size_t count) {
+  steps_ += count;
+  if (steps_ > limits_.steps)
+    fail(fmt::format("the template takes more than {} steps; does a loop or a macro not end?", limits_.steps));
+}
+
+void Runtime::pay_bytes(size_t bytes) {
+  bytes_ += bytes;
+  if (bytes_ > limits_.bytes || bytes > limits_.bytes)
+    fail(
+        fmt::format("the template makes more than {} bytes of values; does a loop not end, or something double itself?",
+                    limits_.bytes));
+}
+
+Value Runtime::text(std::string text) {
+  pay_bytes(text.size() + sizeof(std::string));
+  return Value::text(std::move(text));
+}
+
+Value Runtime::sequence(Sequence::Kind kind, std::vector<Value> items) {
+  pay_bytes(items.size() * sizeof(Value) + sizeof(Sequence));
+  Value value = Value::sequence({kind, std::move(items)});
+  if (value.depth() > kMaxValueDepth) fail(fmt::format("lists lie more than {} deep in one another", kMaxValueDepth));
+  return value;
+}
+
+Value Runtime::dict(Dict dict) {
+  pay_bytes(dict.entries().size() * sizeof(Dict::Entry) + sizeof(Dict));
+  if (dict.depth() > kMaxValueDepth)
+    fail(fmt::format("dictionaries lie more than {} deep in one another", kMaxValueDepth));
+  return Value::dict(std::move(dict));
+}
+
+std::tm Runtime::now() const {
+  if (now_) return *now_;
+  const std::time_t seconds = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  return local;
+}
+
+Runtime::Level::Level(Runtime& runtime) : runtime_(runtime) {
+  if (++runtime_.level_ > runtime_.limits_.depth) {
+    --runtime_.level_;
+    runtime_.fail(
+        fmt::format("the template goes more than {} levels deep; does a macro call itself?", runtime_.limits_.depth));
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------------- arguments
+
+Bound::Bound(const Runtime& runtime, std::string_view function, const Arguments& arguments,
+             std::initializer_list<std::string_view> parameters, size_t required)
+    : runtime_(runtime), function_(function), parameters_(parameters), values_(parameters.size()) {
+  if (arguments.positional.size() > parameters_.size())
+    runtime_.fail(fmt::format("{}() takes at most {} arguments, {} are given", function_, parameters_.size(),
+                              arguments.positional.size()));
+  for (size_t i = 0; i < arguments.positional.size(); ++i) values_[i] = arguments.positional[i];
+  for (const auto& [name, value] : arguments.named) {
+    const auto found = std::ranges::find(parameters_, name);
+    if (found == parameters_.end())
+      runtime_.fail(fmt::format("{}() got an unexpected keyword argument '{}'; it knows: {}", function_, name,
+                                fmt::join(parameters_, ", ")));
+    std::optional<Value>& place = values_[static_cast<size_t>(found - parameters_.begin())];
+    if (place) runtime_.fail(fmt::format("{}() got multiple values for argument '{}'", function_, name));
+    place = value;
+  }
+  for (size_t i = 0; i < required; ++i)
+    if (!values_[i]) runtime_.fail(fmt::format("{}() needs the argument '{}'", function_, parameters_[i]));
+}
+
+void Bound::refuse(size_t i, std::string_view expected) const {
+  if (values_[i]->is_undefined()) runtime_.fail(values_[i]->undefined_message());
+  runtime_.fail(
+      fmt::format("{}(): {} is of type '{}'; {} is expected", function_, parameters_[i], at(i).type_name(), expected));
+}
+
+const std::string& Bound::text(size_t i) const {
+  if (!at(i).is_string()) refuse(i, "a string");
+  return at(i).as_text();
+}
+
+std::string Bound::text_or(size_t i, std::string_view otherwise) const {
+  return given(i) ? text(i) : std::string(otherwise);
+}
+
+int64_t Bound::integer(size_t i) const {
+  const auto number = at(i).whole_number();
+  if (!number) refuse(i, "a whole number");
+  return *number;
+}
+
+}  // namespace megalith::tokenizer::jinja

@@ -1,0 +1,192 @@
+// Filters that take a text.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "megalith/tokenizer/jinja/evaluator.h"
+#include "megalith/tokenizer/jinja/text_search.h"
+#include "megalith/tokenizer/python_text.h"
+#include "megalith/tokenizer/utf8.h"
+
+namespace megalith::tokenizer::jinja {
+
+namespace {
+
+template <std::string (*convert)(std::string_view)>
+Value converted(Evaluator& e, const Value& input, const Arguments&) {
+  return e.runtime().text(convert(to_text(e, input)));
+}
+
+// Every word starts large; words are cut at blanks, hyphens and opening brackets.
+std::string title_of(std::string_view text) {
+  std::string out, word;
+  const auto finish = [&] {
+    if (!word.empty()) out += python_capitalize(word);
+    word.clear();
+  };
+  for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) {
+    const std::string_view character = text.substr(at, utf8_length(text[at]));
+    const bool cuts = is_python_space(code_point_at(text, at)) || std::strchr("-({[<", character[0]) != nullptr;
+    if (cuts) finish();
+    (cuts ? out : word) += character;
+  }
+  finish();
+  return out;
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string url_encoded(std::string_view text) {
+  constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~/";
+  std::string out;
+  for (const char c : text)
+    out += kPlain.find(c) != kPlain.npos ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  return out;
+}
+
+std::string unchanged(std::string_view text) { return std::string(text); }
+
+// The input of a filter that takes nothing but a text.
+const std::string& text_input(Evaluator& e, const Value& input, std::string_view filter) {
+  if (input.is_undefined()) e.runtime().fail(input.undefined_message());
+  if (!input.is_string()) e.runtime().fail(fmt::format("{}: '{}' is no text", filter, input.type_name()));
+  return input.as_text();
+}
+
+Value urlencode_filter(Evaluator& e, const Value& input, const Arguments&) {
+  if (input.is(Value::Kind::kSequence) || input.is(Value::Kind::kDict)) text_input(e, input, "urlencode");
+  return e.runtime().text(url_encoded(to_text(e, input)));
+}
+
+Value trim_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
+  const Bound bound(e.runtime(), "trim", arguments, {"chars"});
+  const auto characters = bound.given(0) ? std::optional<std::string_view>(bound.text(0)) : std::nullopt;
+  return e.runtime().text(std::string(strip(to_text(e, input), characters, Side::kBoth)));
+}
+
+Value replace_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
+  const Bound bound(e.runtime(), "replace", arguments, {"old", "new", "count"}, 2);
+  const std::string text = to_text(e, input), old = to_text(e, bound.at(0)), with = to_text(e, bound.at(1));
+  e.runtime().pay_bytes(text.size() + occurrences(text, old) * with.size());
+  return e.runtime().text(replaced(text, old, with, bound.integer_or(2, -1)));
+}
+
+Value indent_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
+  const Bound bound(e.runtime(), "indent", arguments, {"width", "first", "blank"});
+  const std::string indent =
+      bound.given(0) && bound.at(0).is_string()
+          ? bound.text(0)
+          : std::string(static_cast<size_t>(std::clamp<int64_t>(bound.integer_or(0, 4), 0, 10'000)), ' ');
+  const std::string text = text_input(e, input, "indent") + "\n";
+  const bool blank = bound.flag(2, false);
+  std::string out;
+  const auto lines = python_lines(text);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (i > 0) out += '\n';
+    if (i > 0 && (blank || !lines[i].empty())) out += indent;
+    e.runtime().pay_bytes(indent.size() + lines[i].size());
+    out += lines[i];
+  }
+  return e.runtime().text(bound.flag(1, false) ? indent + out : out);
+}
+
+Value center_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
+  const Bound bound(e.runtime(), "center", arguments, {"width"});
+  const int64_t width = bound.integer_or(0, 80);
+  e.runtime().pay_bytes(static_cast<size_t>(std::max<int64_t>(width, 0)));
+  return e.runtime().text(padded(to_text(e, input), width, " ", Alignment::kCenter));
+}
+
+Value truncate_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
+  const Bound bound(e.runtime(), "truncate", arguments, {"length", "killwords", "end", "leeway"});
+  const std::string text = text_input(e, input, "truncate"), end = bound.text_or(2, "...");
+  const int64_t limit = bound.integer_or(0, 255), leeway = bound.integer_or(3, 5);
+  const std::vector<size_t> offsets = character_offsets(text);
+  const auto size = static_cast<int64_t>(offsets.size()) - 1;
+  const int64_t kept = limit - static_cast<int64_t>(code_points(end));
+  if (kept < 0 || leeway < 0)
+    e.runtime().fail("truncate(): length is less than that of the end, or leeway is negative");
+  if (size - leeway <= limit) return e.runtime().text(text);
+  std::string start = text.substr(0, offsets[static_cast<size_t>(kept)]);
+  if (!bound.flag(1, false)) start = start.substr(0, start.rfind(' '));
+  return e.runtime().text(start + end);
+}
+
+Value wordcount_filter(Evaluator& e, const Value& input, const Arguments&) {
+  int64_t words = 0;
+  bool in_word = false;
+  const std::string text = to_text(e, input);
+  for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) {
+    const std::string_view character = std::string_view(text).substr(at, utf8_length(text[at]));
+    const bool is_word = is_all(character, CharacterClass::kAlphanumeric) || character == "_";
+    words += is_word && !in_word ? 1 : 0;
+    in_word = is_word;
+  }
+  return Value::integer(words);
+}
+
+Value format_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
+  if (!arguments.positional.empty() && !arguments.named.empty())
+    e.runtime().fail("format(): either positional or named arguments, not both");
+  Dict named;
+  for (const auto& [name, value] : arguments.named) named.set(name, value);
+  return e.runtime().text(
+      printf_text(e, to_text(e, input),
+                  named.entries().empty() ? Value::tuple(arguments.positional) : Value::dict(std::move(named))));
+}
+
+struct NamedFilter {
+  std::string_view name;
+  Filter call;
+};
+constexpr NamedFilter kFilters[] = {{"upper", converted<python_upper>},
+                                    {"lower", converted<python_lower>},
+                                    {"capitalize", converted<python_capitalize>},
+                                    {"title", converted<title_of>},
+                                    {"escape", converted<escaped>},
+                                    {"e", converted<escaped>},
+                                    {"forceescape", converted<escaped>},
+                                    {"urlencode", urlencode_filter},
+                                    {"safe", converted<unchanged>},
+                                    {"string", converted<unchanged>},
+                                    {"trim", trim_filter},
+                                    {"replace", replace_filter},
+                                    {"indent", indent_filter},
+                                    {"center", center_filter},
+                                    {"truncate", truncate_filter},
+                                    {"wordcount", wordcount_filter},
+                                    {"format", format_filter}};
+
+}  // namespace
+
+Filter find_text_filter(std::string_view name) {
+  const auto found = std::ranges::find(kFilters, name, &NamedFilter::name);
+  return found == std::end(kFilters) ? nullptr : found->call;
+}
+
+}  // namespace megalith::tokenizer::jinja

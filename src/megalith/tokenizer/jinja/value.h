@@ -1,0 +1,119 @@
+// The values a template computes with: those of Python that can be met in a chat template.
+//
+// Values are immutable, as in transformers' ImmutableSandboxedEnvironment, and cheap to copy: strings, sequences and
+// dictionaries are shared. The one thing that a template can change is a namespace, which is an Object.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace megalith::tokenizer::jinja {
+
+class Dict;
+class Object;
+struct Sequence;
+
+class Value {
+ public:
+  enum class Kind { kNone, kUndefined, kBool, kInt, kFloat, kString, kSequence, kDict, kObject };
+
+  Value() = default;  // None
+  // Jinja's Undefined; `message` is what the template's user is told when it is used as if it were something.
+  static Value undefined(std::string message);
+  static Value boolean(bool value) { return Value(value); }
+  static Value integer(int64_t value) { return Value(value); }
+  static Value real(double value) { return Value(value); }
+  static Value text(std::string value);
+  static Value sequence(Sequence value);
+  static Value list(std::vector<Value> items);
+  static Value tuple(std::vector<Value> items);
+  static Value dict(Dict value);
+  // Borrowed: objects live as long as the rendering does (Runtime::make).
+  static Value object(Object& value) { return Value(&value); }
+
+  Kind kind() const { return static_cast<Kind>(data_.index()); }
+  bool is(Kind kind) const { return this->kind() == kind; }
+  bool is_none() const { return is(Kind::kNone); }
+  bool is_undefined() const { return is(Kind::kUndefined); }
+  bool is_string() const { return is(Kind::kString); }
+  bool is_number() const { return is(Kind::kBool) || is(Kind::kInt) || is(Kind::kFloat); }
+
+  // Each requires the kind that its name says.
+  const std::string& undefined_message() const { return *std::get<UndefinedText>(data_).message; }
+  bool as_bool() const { return std::get<bool>(data_); }
+  double as_float() const { return std::get<double>(data_); }
+  const std::string& as_text() const { return *std::get<Text>(data_); }
+  const Sequence& as_sequence() const { return *std::get<std::shared_ptr<const Sequence>>(data_); }
+  const Dict& as_dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
+  Object& as_object() const { return *std::get<Object*>(data_); }
+
+  // True and False are 1 and 0; nothing for other kinds.
+  std::optional<int64_t> whole_number() const;
+  std::optional<double> number() const;
+
+  bool truth() const;
+  // Python's name of the type: "str", "int", "dict", …
+  std::string_view type_name() const;
+  // How deep lists and dictionaries lie in one another.
+  int depth() const;
+
+ private:
+  using Text = std::shared_ptr<const std::string>;
+  struct UndefinedText {
+    Text message;
+  };
+  // In the order of Kind.
+  using Data = std::variant<std::monostate, UndefinedText, bool, int64_t, double, Text, std::shared_ptr<const Sequence>,
+                            std::shared_ptr<const Dict>, Object*>;
+
+  template <typename T>
+  explicit Value(T value) : data_(std::move(value)) {}
+
+  Data data_;
+};
+
+struct Sequence {
+  // kGenerator: what filters such as map give; it is true, has no length and no elements to ask for.
+  enum class Kind { kList, kTuple, kGenerator, kKeys, kValues, kItems, kRange };
+  Kind kind = Kind::kList;
+  std::vector<Value> items;
+  int depth = 1;  // set by Value::sequence
+
+  bool has_length() const { return kind != Kind::kGenerator; }
+  bool has_elements() const { return kind == Kind::kList || kind == Kind::kTuple || kind == Kind::kRange; }
+};
+
+// Python's ==: 1 == 1.0 == True, sequences and dictionaries by content, objects by identity.
+bool equal(const Value& a, const Value& b);
+
+// Keys and values in the order in which keys came first.
+class Dict {
+ public:
+  using Entry = std::pair<Value, Value>;
+
+  void set(const Value& key, Value value);
+  void set(std::string_view key, Value value);
+  // Null when there is none.
+  const Value* find(const Value& key) const;
+  const Value* find(std::string_view key) const;
+  const std::vector<Entry>& entries() const { return entries_; }
+  int depth() const { return depth_; }
+
+ private:
+  std::optional<size_t> position(const Value& key) const;
+  std::optional<size_t> position(std::string_view key) const;
+  void append(Value key, Value value);
+
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, size_t> by_text_;  // positions of string keys, once there are many
+  int depth_ = 1;
+};
+
+}  // namespace megalith::tokenizer::jinja
