@@ -1,7 +1,9 @@
 // Forward and backward of one layer and of small models, against the same in PyTorch: eager, compiled, bf16 variants.
 // One JSON line a case; ratios are of medians of interleaved runs. Needs a Python with torch 2.11 (MEGALITH_PYTHON).
 //
-//   model_bench [--rounds N] [--steps N] [--only llama-d256-fp32] [--alone 1]      alone: no peer, only our time
+//   model_bench [--rounds N] [--steps N] [--only llama-d256-fp32] [--what layer|model] [--alone 1]
+//
+// alone: no peer, only our time
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -210,13 +212,14 @@ void run_case(const Shape& shape, bool bf16, bool layer, int rounds, int steps, 
 int main(int argc, char** argv) {
   using megalith::Shape;
   int rounds = 5, steps = 3;
-  std::string only;
+  std::string only, what;
   bool alone = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string word = argv[i];
     if (word == "--rounds") rounds = std::atoi(argv[i + 1]);
     if (word == "--steps") steps = std::atoi(argv[i + 1]);
     if (word == "--only") only = argv[i + 1];
+    if (word == "--what") what = argv[i + 1];
     if (word == "--alone") alone = std::string(argv[i + 1]) == "1";
   }
   const std::vector<Shape> shapes{{"llama", "d256", 256, 4, 4, 2, 2048, 704, 8, 256},
@@ -231,6 +234,7 @@ int main(int argc, char** argv) {
       for (const Shape& shape : shapes)
         for (const bool bf16 : {false, true}) {
           if (layer && shape.hidden != 512) continue;
+          if (!what.empty() && what != (layer ? "layer" : "model")) continue;
           const std::string name = fmt::format("{}-{}-{}", shape.family, shape.name, bf16 ? "bf16" : "fp32");
           if (only.empty() || name.find(only) != std::string::npos)
             megalith::run_case(shape, bf16, layer, rounds, steps, alone);

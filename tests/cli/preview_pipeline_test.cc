@@ -33,8 +33,8 @@ TEST(PreviewPipeline, DrawsTheTimeline) {
   const Answer answer = preview("pipeline --pp 2 --microbatches 4");
   ASSERT_EQ(answer.exit_code, 0) << answer.error;
   expect_contains(answer.out, "1f1b, 2 pipeline ranks, 4 micro-batches");
-  expect_contains(answer.out, "rank   0 |F0  F1  ....B0      F2  B1      F3  B2      ....B3      |");
-  expect_contains(answer.out, "rank   1 |....F0  B0      F1  B1      F2  B2      F3  B3      ....|");
+  expect_contains(answer.out, "rank   0 |F0  F1  ........B0      F2  B1      F3  B2      ....B3      |");
+  expect_contains(answer.out, "rank   1 |....F0  B0      F1  B1      F2  B2      F3  B3      ........|");
   expect_contains(answer.out, "bubble: 20.0 %");  // (p-1)·3 of 4·3 + (p-1)·3
   expect_contains(answer.out, "  rank   0    2\n  rank   1    1\n");
 }

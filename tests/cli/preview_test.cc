@@ -5,7 +5,7 @@ namespace {
 
 TEST(Preview, needs_a_topic) {
   const Answer answer = preview(std::vector<std::string>{});
-  EXPECT_TRUE(contains(answer.error, "groups, layers, batch and lr")) << answer.error;
+  EXPECT_TRUE(contains(answer.error, "groups, layers, batch, lr and pipeline")) << answer.error;
   EXPECT_EQ(answer.out, "");
 }
 

@@ -47,7 +47,9 @@ TEST_P(AdamUpdate, FollowsItsDefinition) {
   expect_close(main, p, 1e-6);
   expect_close(m, em, 1e-6);
   expect_close(v, ev, 1e-6);
-  if (param.defined()) EXPECT_TRUE(param.equal(main.to(c.param)));
+  if (param.defined()) {
+    EXPECT_TRUE(param.equal(main.to(c.param)));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AdamUpdate,

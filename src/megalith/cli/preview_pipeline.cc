@@ -144,7 +144,7 @@ int preview_pipeline(Words words) {
   if (!input) return kDone;
   const auto& pipeline = input->args.pipeline;
   check<ConfigError>(microbatches.has_value(), "preview pipeline needs --microbatches, the micro-batches of a step");
-  const int pp = input->args.parallel.pp;
+  const int pp = input->args.parallel.pp.value_or(1);
   const double cost = backward.value_or(2);
   check<ConfigError>(std::isfinite(cost) && cost > 0, "backward_cost is {}; it must be positive", cost);
   const auto too_many = [&](int64_t count) {
