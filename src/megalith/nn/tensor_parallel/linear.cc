@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/ops/autograd_state.h"
+#include "megalith/ops/residual.h"
 
 namespace megalith::nn {
 
@@ -89,18 +90,18 @@ struct RowLinear : Function<RowLinear> {
     ctx->save_for_backward({weight.requires_grad() && !state.make_x ? x : at::Tensor(), weight});
     ops::keep(ctx, state);
     const TensorParallel& tp = state.tp;
-    at::Tensor y;
-    if (tp.size() == 1) {  // the residual is the GEMM's accumulator
-      y = residual ? at::addmm(*residual, x, weight.t()) : x.mm(weight.t());
+    if (tp.size() == 1 && residual && !bias) return at::addmm(*residual, x, weight.t());  // the GEMM's accumulator
+    at::Tensor y = x.mm(weight.t());
+    if (tp.splits_tokens()) {
+      y = reduce_scatter_rows(y, tp.group, "row linear");
     } else {
-      y = x.mm(weight.t());
-      if (tp.splits_tokens()) {
-        y = reduce_scatter_rows(y, tp.group, "row linear");
-      } else {
-        tp.group.all_reduce(y, comm::ReduceOp::kSum, "row linear");
-      }
-      if (residual) y.add_(*residual);
+      tp.group.all_reduce(y, comm::ReduceOp::kSum, "row linear");
     }
+    if (residual && bias) {
+      ops::add_bias_residual_(y, *bias, *residual);
+      return y;
+    }
+    if (residual) y.add_(*residual);
     if (bias) y.add_(*bias);
     return y;
   }

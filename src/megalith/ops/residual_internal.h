@@ -1,0 +1,14 @@
+// The CPU kernel of residual.h, over raw pointers.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+namespace megalith::ops {
+
+// y, residual [t, h]; bias acc [h] (fp64 for fp64, else fp32).
+void add_bias_residual_cpu(c10::ScalarType dtype, void* y, const void* bias, const void* residual, int64_t t,
+                           int64_t h);
+
+}  // namespace megalith::ops
