@@ -1,16 +1,12 @@
 // Something on disk that several ranks need and one of them makes.
 #pragma once
 
-#include <chrono>
 #include <filesystem>
 #include <functional>
 
-namespace megalith::data {
+#include "megalith/data/file_lock.h"
 
-struct BuildOnceOptions {
-  std::chrono::milliseconds limit = std::chrono::minutes(60);  // how long to wait for another rank
-  std::chrono::milliseconds message_every = std::chrono::seconds(30);
-};
+namespace megalith::data {
 
 // Calls `build`, which must make `target` in one step (write under another name, then rename), unless it is there. Of
 // several callers, in any number of processes and threads on a shared file system, one builds and the others wait; the
@@ -19,7 +15,6 @@ struct BuildOnceOptions {
 // lock.
 //
 // Not inside of a collective: ranks may arrive at any time.
-bool build_once(const std::filesystem::path& target, const std::function<void()>& build,
-                const BuildOnceOptions& options = {});
+bool build_once(const std::filesystem::path& target, const std::function<void()>& build, const LockWait& wait = {});
 
 }  // namespace megalith::data

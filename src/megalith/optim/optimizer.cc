@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "megalith/base/error.h"
 #include "megalith/optim/grad_norm.h"
@@ -26,7 +27,7 @@ const char* name_of(OptimizerSettings::Kind kind) { return kind == OptimizerSett
 // The tensors of a block that are state of their own: (prefix, tensor).
 std::vector<std::pair<const char*, at::Tensor>> state_of(const StateBlock& block) {
   std::vector<std::pair<const char*, at::Tensor>> state;
-  if (block.main.const_data_ptr() != block.params.const_data_ptr()) state.emplace_back(kMain, block.main);
+  if (block.own_main) state.emplace_back(kMain, block.main);
   state.emplace_back(kExpAvg, block.exp_avg);
   if (block.exp_avg_sq.defined()) state.emplace_back(kExpAvgSq, block.exp_avg_sq);
   return state;
@@ -42,16 +43,8 @@ ops::UpdateTensors slice(const StateBlock& block, const StateRun& run) {
   const auto cut = [&run](const at::Tensor& t) {
     return t.defined() ? t.narrow(0, run.begin, run.end - run.begin) : at::Tensor();
   };
-  const bool separate = block.main.const_data_ptr() != block.params.const_data_ptr();
   return {cut(block.main), cut(block.grads), cut(block.exp_avg), cut(block.exp_avg_sq),
-          separate ? cut(block.params) : at::Tensor()};
-}
-
-ordered_json identity(const ParamGroup& group) {
-  return {{"decays", group.decays},
-          {"decoupled_lr", group.decoupled_lr},
-          {"expert", group.expert},
-          {"lr_mult", group.lr_mult}};
+          block.own_main ? cut(block.params) : at::Tensor()};
 }
 
 }  // namespace
@@ -132,7 +125,7 @@ void Optimizer::gather_params() {
 void Optimizer::reload_main_params() {
   const at::NoGradGuard no_grad;
   for (const StateBlock& block : blocks_)
-    if (block.main.const_data_ptr() != block.params.const_data_ptr()) block.main.copy_(block.params);
+    if (block.own_main) block.main.copy_(block.params);
 }
 
 std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
@@ -149,24 +142,20 @@ std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
 }
 
 std::string Optimizer::progress_json() const {
-  ordered_json groups = ordered_json::array();
-  for (const ParamGroup& group : groups_) groups.push_back(identity(group));
-  return ordered_json{{"optimizer", name_of(settings_.kind)}, {"step", steps_}, {"groups", groups}}.dump();
+  return ordered_json{{"optimizer", name_of(settings_.kind)}, {"step", steps_}}.dump();
 }
 
-void Optimizer::check_progress(const std::string& progress, const std::string& origin, int64_t& steps) const {
+int64_t Optimizer::read_progress(const std::string& progress, const std::string& origin) const {
   const ordered_json saved = ordered_json::parse(progress, nullptr, /*allow_exceptions=*/false);
   check<DataError>(saved.is_object() && saved.contains("optimizer") && saved.contains("step") &&
-                       saved["step"].is_number_integer() && saved["step"].get<int64_t>() >= 0 &&
-                       saved.contains("groups") && saved["groups"].is_array(),
-                   "{}: the optimizer's progress is no object with \"optimizer\", \"step\" and \"groups\"", origin);
+                       saved["step"].is_number_integer() && saved["step"].get<int64_t>() >= 0,
+                   "{}: the optimizer's progress is no object with \"optimizer\" and \"step\"", origin);
   check<ConfigError>(
       saved["optimizer"] == name_of(settings_.kind),
       "{} holds the state of the optimizer {}; this run uses {}. Use the same optimizer, or start without"
       " its state (no_load_optim)",
       origin, saved["optimizer"].dump(), name_of(settings_.kind));
-  // Groups may come and go with the options; what must fit is which parameters they hold, which the tensors tell.
-  steps = saved["step"].get<int64_t>();
+  return saved["step"].get<int64_t>();
 }
 
 void Optimizer::check_tensors(const StateSource& source) const {
@@ -189,17 +178,16 @@ void Optimizer::check_tensors(const StateSource& source) const {
 }
 
 void Optimizer::load_state(const StateSource& source, const std::string& progress) {
-  int64_t steps = 0;
-  check_progress(progress, source.name(), steps);
+  const int64_t steps = read_progress(progress, source.name());
   check_tensors(source);
   const at::NoGradGuard no_grad;
-  std::map<std::string, bool> saved;
-  for (const auto& tensor : source.tensors()) saved[tensor.name] = true;
+  std::set<std::string> saved;
+  for (const auto& tensor : source.tensors()) saved.insert(tensor.name);
   reload_main_params();
   for (const parallel::ShardedTensor& wanted : sharded_state())
     if (saved.contains(wanted.name)) source.read(wanted);
   for (const StateBlock& block : blocks_)
-    if (block.main.const_data_ptr() != block.params.const_data_ptr()) block.params.copy_(block.main);
+    if (block.own_main) block.params.copy_(block.main);
   steps_ = steps;
   gather_params();
 }

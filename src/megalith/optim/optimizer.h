@@ -6,7 +6,6 @@
 // 8/d.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -62,7 +61,7 @@ class Optimizer {
   // rectangles that this rank owns, and so for exp_avg_sq and main. fp32 models have no main: the parameters are it.
   // Views: writing into them changes the state.
   std::vector<parallel::ShardedTensor> sharded_state() const;
-  // Steps, kind and groups as one JSON object: what is no tensor.
+  // Steps and kind as one JSON object: what is no tensor.
   std::string progress_json() const;
 
   // Takes over state saved in any layout. `progress` is what progress_json gave. Throws DataError that lists every
@@ -78,7 +77,7 @@ class Optimizer {
   void update(double grad_scale);
   void gather_params();
   void check_groups() const;
-  void check_progress(const std::string& progress, const std::string& origin, int64_t& steps) const;
+  int64_t read_progress(const std::string& progress, const std::string& origin) const;  // -> steps
   void check_tensors(const StateSource& source) const;
 
   std::vector<DistributedDataParallel*> chunks_;

@@ -108,8 +108,9 @@ std::vector<StateBlock> make_state(const std::vector<DistributedDataParallel*>& 
     const ReduceGroups& groups = range.buffer->groups();
     block.grads = range.buffer->grads().narrow(0, range.begin, range.n);
     block.params = range.buffer->params().narrow(0, range.begin, range.n);
-    block.main = needs_main(range) ? arena.take(range.n) : block.params;
-    if (needs_main(range)) block.main.copy_(block.params);
+    block.own_main = needs_main(range);
+    block.main = block.own_main ? arena.take(range.n) : block.params;
+    if (block.own_main) block.main.copy_(block.params);
     block.exp_avg = arena.take(range.n);
     if (adam) block.exp_avg_sq = arena.take(range.n);
     block.on_host = range.on_host;

@@ -36,7 +36,8 @@ struct StateBlock {
   int copy = 0;
   std::vector<StatePiece> pieces;
   std::vector<StateRun> runs;
-  int64_t numel() const { return grads.numel(); }
+  // main is memory of its own and params a copy of it in the model's dtype.
+  bool own_main = false;
 };
 
 // Allocates zeros for the moments and copies the parameters into main.

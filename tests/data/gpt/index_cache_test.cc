@@ -9,7 +9,7 @@
 #include <csignal>
 #include <thread>
 
-#include "megalith/data/gpt/file_lock.h"
+#include "megalith/data/file_lock.h"
 #include "tests/data/data_support.h"
 
 namespace megalith::data {
@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 
 class IndexCache : public ::testing::Test {
  protected:
-  IndexArrays load(const std::function<void()>& while_building, const IndexCacheWait& wait = {}) {
+  IndexArrays load(const std::function<void()>& while_building, const LockWait& wait = {}) {
     const auto build = [&]() -> IndexArrays {
       ++builds_;
       while_building();

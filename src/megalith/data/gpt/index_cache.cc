@@ -1,17 +1,14 @@
 #include "megalith/data/gpt/index_cache.h"
 
 #include <optional>
-#include <thread>
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/data/gpt/file_lock.h"
 #include "megalith/data/gpt/md5.h"
 
 namespace megalith::data {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 namespace {
 
@@ -56,35 +53,6 @@ void save(const IndexCacheKey& key, const std::vector<std::string>& names, const
   files.commit();
 }
 
-// Sleeps between looks at the lock and says what is waited for.
-class Patience {
- public:
-  Patience(const fs::path& lock, const IndexCacheWait& wait) : lock_(lock), wait_(wait) {}
-
-  void pause() {
-    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_);
-    check<DataError>(
-        waited < wait_.limit,
-        "{}: waited {} s for {} to build the indices of the dataset. If it still does, start again when it "
-        "is done; if it is stuck, end it",
-        lock_.string(), waited.count() / 1000, FileLock::holder(lock_));
-    if (waited >= next_notice_) {
-      log_info("waiting for {} to build the indices of the dataset ({} s; {})", FileLock::holder(lock_),
-               waited.count() / 1000, lock_.string());
-      next_notice_ = waited + wait_.notice;
-    }
-    std::this_thread::sleep_for(sleep_);
-    sleep_ = std::min(2 * sleep_, std::chrono::milliseconds(500));
-  }
-
- private:
-  fs::path lock_;
-  IndexCacheWait wait_;
-  Clock::time_point start_ = Clock::now();
-  std::chrono::milliseconds next_notice_ = wait_.notice;
-  std::chrono::milliseconds sleep_{5};
-};
-
 }  // namespace
 
 fs::path IndexCacheKey::path(const std::string& affix) const {
@@ -93,9 +61,9 @@ fs::path IndexCacheKey::path(const std::string& affix) const {
 
 IndexArrays load_or_build(const IndexCacheKey& key, const std::vector<std::string>& names,
                           const std::function<IndexArrays()>& build,
-                          const std::function<void(const IndexArrays&)>& accept, const IndexCacheWait& wait) {
+                          const std::function<void(const IndexArrays&)>& accept, const LockWait& wait) {
   const fs::path lock_path = key.path("lock");
-  Patience patience(lock_path, wait);
+  LockPatience patience(lock_path, "build the indices of the dataset", wait);
   if (auto arrays = try_load(key, names, accept)) return *std::move(arrays);
   for (;;) {
     if (const auto lock = FileLock::try_lock(lock_path)) {

@@ -7,12 +7,12 @@
 // limit.
 #pragma once
 
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "megalith/data/file_lock.h"
 #include "megalith/data/gpt/index_array.h"
 
 namespace megalith::data {
@@ -27,11 +27,6 @@ struct IndexCacheKey {
   std::filesystem::path path(const std::string& affix) const;
 };
 
-struct IndexCacheWait {
-  std::chrono::milliseconds limit = std::chrono::hours(1);     // for the rank that builds
-  std::chrono::milliseconds notice = std::chrono::seconds(5);  // the log says what is waited for, so often
-};
-
 using IndexArrays = std::vector<IndexArray>;
 
 // The arrays `names` of the cache. When they are not there, this process builds and writes them, or waits while another
@@ -40,6 +35,6 @@ using IndexArrays = std::vector<IndexArray>;
 // with a warning. Throws DataError when the folder cannot be written or the wait is too long.
 IndexArrays load_or_build(const IndexCacheKey& key, const std::vector<std::string>& names,
                           const std::function<IndexArrays()>& build,
-                          const std::function<void(const IndexArrays&)>& accept, const IndexCacheWait& wait = {});
+                          const std::function<void(const IndexArrays&)>& accept, const LockWait& wait = {});
 
 }  // namespace megalith::data

@@ -1,18 +1,11 @@
 #include "megalith/data/sft/python_json.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
+
+#include "megalith/tokenizer/python_text.h"
 
 namespace megalith::data {
 namespace {
-
-// fmt writes the shortest digits, with an exponent below -4 and from 16 on: Python's repr but for ".0".
-std::string python_number(double value) {
-  std::string text = fmt::format("{}", value);
-  if (text.find_first_of(".e") == std::string::npos) text += ".0";
-  return text;
-}
 
 void append(const hf::Json& value, std::string& text) {
   if (value.is_object()) {
@@ -32,7 +25,7 @@ void append(const hf::Json& value, std::string& text) {
     }
     text += ']';
   } else if (value.is_number_float()) {
-    text += python_number(value.get<double>());
+    text += tokenizer::python_repr(value.get<double>());
   } else {
     text += value.dump();
   }

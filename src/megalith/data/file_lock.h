@@ -1,6 +1,7 @@
 // FileLock: one process at a time does something whose result the others wait for.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -26,6 +27,32 @@ class FileLock {
  private:
   explicit FileLock(hf::FileHandle file) : file_(std::move(file)) {}
   hf::FileHandle file_;
+};
+
+// How long to wait for the holder of a lock.
+struct LockWait {
+  std::chrono::milliseconds limit = std::chrono::hours(1);
+  std::chrono::milliseconds notice = std::chrono::seconds(5);  // the log says what is waited for, so often
+};
+
+// Sleeps between tries to get a lock and says what is waited for.
+class LockPatience {
+ public:
+  // `what` the holder does: "build the indices of the dataset".
+  LockPatience(std::filesystem::path lock, std::string what, const LockWait& wait)
+      : lock_(std::move(lock)), what_(std::move(what)), wait_(wait) {}
+
+  // Throws DataError, naming the lock and its holder, beyond the limit.
+  void pause();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::filesystem::path lock_;
+  std::string what_;
+  LockWait wait_;
+  Clock::time_point start_ = Clock::now();
+  std::chrono::milliseconds next_notice_ = wait_.notice;
+  std::chrono::milliseconds sleep_{5};
 };
 
 }  // namespace megalith::data

@@ -1,13 +1,16 @@
-#include "megalith/data/gpt/file_lock.h"
+#include "megalith/data/file_lock.h"
 
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <system_error>
+#include <thread>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 
 namespace megalith::data {
 
@@ -56,6 +59,20 @@ std::string FileLock::holder(const fs::path& path) {
 
 FileLock::~FileLock() {
   if (file_.is_open()) ::unlink(file_.path().c_str());
+}
+
+void LockPatience::pause() {
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_);
+  check<DataError>(
+      waited < wait_.limit,
+      "{}: waited {} s for {} to {}. If it still does, start again when it is done; if it is stuck, end it",
+      lock_.string(), waited.count() / 1000, FileLock::holder(lock_), what_);
+  if (waited >= next_notice_) {
+    log_info("waiting for {} to {} ({} s; {})", FileLock::holder(lock_), what_, waited.count() / 1000, lock_.string());
+    next_notice_ = waited + wait_.notice;
+  }
+  std::this_thread::sleep_for(sleep_);
+  sleep_ = std::min(2 * sleep_, std::chrono::milliseconds(500));
 }
 
 }  // namespace megalith::data
