@@ -17,18 +17,9 @@ namespace megalith::data {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::error_of;
 using testing::expect_contains;
 using testing::TempFolder;
-
-template <typename F>
-std::string error_of(F&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::vector<Sample> some_samples() {
   return {{{.ids = {1, 2, 3}, .labels = {-100, 2, 3}}, {}},

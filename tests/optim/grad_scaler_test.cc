@@ -11,17 +11,8 @@ namespace megalith::optim {
 namespace {
 
 using config::PrecisionConfig;
+using testing::error_of;
 using testing::expect_contains;
-
-template <typename E, typename Act>
-std::string message_of(Act act) {
-  try {
-    act();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(GradScaler, precision_decides) {
   PrecisionConfig precision;
@@ -42,7 +33,7 @@ TEST(GradScaler, options_are_refused_by_name) {
     PrecisionConfig precision;
     precision.fp16 = true;
     change(precision);
-    return message_of<ConfigError>([&] { GradScaler::from(precision); });
+    return error_of<ConfigError>([&] { GradScaler::from(precision); });
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();
   expect_contains(refused([](auto& p) { p.loss_scale = 0; }), "loss_scale is 0");
@@ -83,7 +74,7 @@ TEST(GradScaler, infinity_is_seen_and_survives_json) {
 
 TEST(GradScaler, bad_state_is_refused_by_name) {
   const auto refused = [](const char* text) {
-    return message_of<DataError>([&] { parse_grad_scaler_state(text, "run/state.json"); });
+    return error_of<DataError>([&] { parse_grad_scaler_state(text, "run/state.json"); });
   };
   expect_contains(refused("nothing"), "run/state.json");
   expect_contains(refused(R"({"growth_tracker":1,"hysteresis_tracker":1})"), "\"scale\"");

@@ -8,6 +8,7 @@
 namespace megalith::optim {
 namespace {
 
+using testing::error_of;
 using testing::expect_contains;
 
 ScheduleParams usual() {
@@ -20,16 +21,6 @@ ScheduleParams usual() {
   params.wd_incr_style = config::WeightDecayStyle::kLinear;
   params.wd_incr_steps = 20;
   return params;
-}
-
-template <typename E, typename Act>
-std::string message_of(Act act) {
-  try {
-    act();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(ParamScheduler, a_resumed_run_goes_on_as_if_it_had_not_stopped) {
@@ -59,7 +50,7 @@ TEST(ParamScheduler, a_value_that_differs_is_named_and_nothing_changes) {
   const auto refused = [&](auto change) {
     SchedulerState other = before;
     change(other);
-    const std::string message = message_of<ConfigError>([&] { scheduler.load(other); });
+    const std::string message = error_of<ConfigError>([&] { scheduler.load(other); });
     EXPECT_EQ(scheduler.state(), before);
     return message;
   };
@@ -78,16 +69,16 @@ TEST(ParamScheduler, a_checkpoint_whose_values_make_no_schedule_is_refused) {
   ParamScheduler scheduler(LrSchedule(usual()), {{}}, SchedulerLoad::kUseCheckpoint);
   SchedulerState state = scheduler.state();
   state.lr_warmup_steps = 50;
-  expect_contains(message_of<DataError>([&] { scheduler.load(state); }), "lr_warmup_steps is 50");
+  expect_contains(error_of<DataError>([&] { scheduler.load(state); }), "lr_warmup_steps is 50");
   state = scheduler.state();
   state.num_steps = -1;
-  expect_contains(message_of<DataError>([&] { scheduler.load(state); }), "num_steps -1");
+  expect_contains(error_of<DataError>([&] { scheduler.load(state); }), "num_steps -1");
   EXPECT_EQ(scheduler.num_steps(), 0);
 }
 
 TEST(ParamScheduler, groups_that_do_not_fit_are_refused) {
   const auto refused = [](RateGroup group) {
-    return message_of<ConfigError>([&] { ParamScheduler(LrSchedule(usual()), {{}, group}); });
+    return error_of<ConfigError>([&] { ParamScheduler(LrSchedule(usual()), {{}, group}); });
   };
   expect_contains(refused({.max_lr = 1e-3, .min_lr = 1e-2}), "min_lr of parameter group 1 is 0.01");
   expect_contains(refused({.lr_mult = -1}), "lr_mult of parameter group 1 is -1");
@@ -95,7 +86,7 @@ TEST(ParamScheduler, groups_that_do_not_fit_are_refused) {
 }
 
 TEST(ParamScheduler, both_ways_to_load_at_once_are_refused) {
-  expect_contains(message_of<ConfigError>([] { scheduler_load(true, true); }), "override_opt_param_scheduler and use_");
+  expect_contains(error_of<ConfigError>([] { scheduler_load(true, true); }), "override_opt_param_scheduler and use_");
   EXPECT_EQ(scheduler_load(false, false), SchedulerLoad::kMustMatch);
   EXPECT_EQ(scheduler_load(true, false), SchedulerLoad::kOverride);
   EXPECT_EQ(scheduler_load(false, true), SchedulerLoad::kUseCheckpoint);
@@ -121,7 +112,7 @@ TEST(SchedulerState, older_keys) {
 
 TEST(SchedulerState, bad_files_are_named_with_the_key) {
   const auto refused = [](const std::string& text) {
-    return message_of<DataError>([&] { parse_scheduler_state(text, "run/state.json"); });
+    return error_of<DataError>([&] { parse_scheduler_state(text, "run/state.json"); });
   };
   const auto with = [&](const std::string& key, const std::string& value) {
     std::string text = R"("max_lr":1,"min_lr":0,"lr_warmup_steps":5,"lr_decay_steps":20,"num_steps":8,)";

@@ -16,6 +16,7 @@ namespace megalith::tokenizer {
 namespace {
 
 using nlohmann::json;
+using testing::expect_error;
 using testing::TemporaryFolder;
 
 json expected() {
@@ -126,16 +127,6 @@ TEST(BpeTrainer, FilesAreReadLineByLine) {
   EXPECT_EQ(words.bytes(), 12U + 7U);
   words.add_file(folder.path() / "c.jsonl", "body");
   EXPECT_EQ(words.words().back().first, "x");
-}
-
-template <typename E, typename Work>
-void expect_error(const Work& work, const std::vector<std::string>& parts) {
-  try {
-    work();
-    ADD_FAILURE() << "no error";
-  } catch (const E& error) {
-    for (const std::string& part : parts) testing::expect_contains(error.what(), part);
-  }
 }
 
 TEST(BpeTrainer, BadInputIsNamed) {

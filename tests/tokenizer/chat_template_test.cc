@@ -10,6 +10,7 @@
 namespace megalith::tokenizer {
 namespace {
 
+using testing::expect_error;
 using testing::TemporaryFolder;
 using Files = TemporaryFolder::Files;
 
@@ -23,16 +24,6 @@ std::string config(const Json& chat_template) {
 
 std::string rendered(const TemporaryFolder& folder, const ChatOptions& options = {}, const Json& tools = Json()) {
   return ChatTemplate::from_folder(folder.path()).render({Json::parse(kHi), tools, Json()}, options);
-}
-
-template <typename E, typename Work>
-void expect_error(const Work& work, const std::vector<std::string>& parts) {
-  try {
-    work();
-    ADD_FAILURE() << "no error";
-  } catch (const E& error) {
-    for (const std::string& part : parts) testing::expect_contains(error.what(), part);
-  }
 }
 
 TEST(ChatTemplate, TheConfigHoldsOneOrSeveral) {

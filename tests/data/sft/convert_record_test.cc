@@ -10,6 +10,7 @@
 namespace megalith::data {
 namespace {
 
+using testing::error_of;
 using testing::expect_contains;
 
 ConvertedRecord convert(const std::string& entry, const std::string& record,
@@ -22,16 +23,6 @@ ConvertedRecord convert(const std::string& entry, const std::string& record,
 ConvertedRecord convert_inferred(const std::string& record, SampleKind kind = SampleKind::kConversation) {
   const hf::Json json = hf::parse_json(record, "record");
   return convert_record(json, infer_format(json, "d.jsonl:7"), kind, "d.jsonl:7");
-}
-
-template <typename F>
-std::string error_of(F&& body) {
-  try {
-    body();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 const std::vector<Message> kHi = {{Role::kUser, "hi"}};
@@ -51,18 +42,19 @@ TEST(ConvertRecord, history_becomes_turns) {
                           .conversation;
   ASSERT_TRUE(result);
   EXPECT_EQ(result->prompt.size(), 3U);
-  expect_contains(
-      error_of([] { convert(R"({"columns": {"prompt": "q", "history": "h"}})", R"({"q": "3", "h": [["1"]]})"); }),
-      "d.jsonl:7: column \"h\" has [\"1\"]");
+  expect_contains(error_of<DataError>([] {
+                    convert(R"({"columns": {"prompt": "q", "history": "h"}})", R"({"q": "3", "h": [["1"]]})");
+                  }),
+                  "d.jsonl:7: column \"h\" has [\"1\"]");
 }
 
 TEST(ConvertRecord, missing_columns_are_named) {
-  const std::string error = error_of([] { convert("{}", R"({"question": "a", "answer": "c"})"); });
+  const std::string error = error_of<DataError>([] { convert("{}", R"({"question": "a", "answer": "c"})"); });
   expect_contains(error, "d.jsonl:7: column \"instruction\" is missing (the record has question and answer)");
   expect_contains(error, "dataset mine");
-  expect_contains(error_of([] { convert(R"({"formatting": "sharegpt"})", R"({"x": 1})"); }),
+  expect_contains(error_of<DataError>([] { convert(R"({"formatting": "sharegpt"})", R"({"x": 1})"); }),
                   "column \"conversations\" is missing");
-  expect_contains(error_of([] { convert("{}", R"({"instruction": 5, "output": "c"})"); }),
+  expect_contains(error_of<DataError>([] { convert("{}", R"({"instruction": 5, "output": "c"})"); }),
                   "column \"instruction\" is 5 (an integer); it must be a text");
 }
 
@@ -74,7 +66,8 @@ TEST(ConvertRecord, sharegpt_leaves_out_what_does_not_alternate) {
   expect_contains(problem(R"([{"from": "human", "value": "a"}])"), "1 turns");
   expect_contains(problem("[]"), "0 turns");
   expect_contains(problem(R"([{"from": "alien", "value": "a"}, {"from": "gpt", "value": "a"}])"), "\"alien\"");
-  expect_contains(error_of([&] { problem(R"([{"role": "user", "content": "a"}])"); }), "\"from\" and \"value\"");
+  expect_contains(error_of<DataError>([&] { problem(R"([{"role": "user", "content": "a"}])"); }),
+                  "\"from\" and \"value\"");
 }
 
 TEST(ConvertRecord, a_leading_system_turn_wins_over_the_column) {
@@ -146,11 +139,12 @@ TEST(ConvertRecord, pretokenized_rows_are_checked) {
   };
   EXPECT_EQ(sample(R"({"input_ids": [1, 2], "labels": [-100, 2]})").row.labels, (std::vector<int32_t>{-100, 2}));
   EXPECT_EQ(sample(R"({"input_ids": [1, 2]})").row.labels, (std::vector<int32_t>{1, 2}));
-  expect_contains(error_of([&] { sample(R"({"input_ids": [1, 2], "labels": [2]})"); }),
+  expect_contains(error_of<DataError>([&] { sample(R"({"input_ids": [1, 2], "labels": [2]})"); }),
                   "has 2 values and \"labels\" 1");
-  expect_contains(error_of([&] { sample(R"({"input_ids": [1, 2.5]})"); }),
+  expect_contains(error_of<DataError>([&] { sample(R"({"input_ids": [1, 2.5]})"); }),
                   "\"input_ids\" has 2.5 (a number) at position 1");
-  expect_contains(error_of([&] { sample(R"({"input_ids": [1]})", SampleKind::kPreference); }), "\"chosen_input_ids\"");
+  expect_contains(error_of<DataError>([&] { sample(R"({"input_ids": [1]})", SampleKind::kPreference); }),
+                  "\"chosen_input_ids\"");
 }
 
 }  // namespace

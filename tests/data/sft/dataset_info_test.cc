@@ -11,21 +11,12 @@
 namespace megalith::data {
 namespace {
 
+using testing::error_of;
 using testing::expect_contains;
 using testing::TemporaryFolder;
 
 DatasetDescription entry(const std::string& text) {
   return read_dataset_entry(hf::parse_json(text, "t"), "info \"x\"");
-}
-
-template <typename F>
-std::string error_of(F&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(DatasetInfo, listed_columns_and_tags_unset_all_others) {

@@ -13,6 +13,7 @@
 namespace megalith::data {
 namespace {
 
+using testing::error_of;
 using testing::expect_contains;
 using tokenizer::Tokenizer;
 
@@ -30,16 +31,6 @@ std::string all_text(const std::string& name, const Conversation& conversation) 
   for (const EncodedTurn& turn : Template(name, Tokenizer::bytes()).turns(conversation, false))
     text += text_of(turn.source) + "|" + text_of(turn.target) + "|";
   return text;
-}
-
-template <typename F>
-std::string error_of(F&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Template, texts_are_those_of_the_table) {
