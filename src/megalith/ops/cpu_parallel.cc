@@ -1,6 +1,8 @@
 #include "megalith/ops/cpu_parallel.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/ParallelGuard.h>
 #include <dlfcn.h>
 
@@ -50,6 +52,11 @@ void after_handover([[maybe_unused]] void* job) {
   __tsan_acquire(job);
 #endif
 }
+
+// MKL, the vector math inside libtorch, looks at the processor in its first call, and not safely: when several threads
+// make that call at once, one may compute with a less accurate kernel (exp off by 4e-5, in about one process of a
+// hundred on 2 cores). One call before there are threads prevents it.
+[[maybe_unused]] const bool vector_math_ready = at::exp(at::zeros({16})).defined();
 
 int64_t divup(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
