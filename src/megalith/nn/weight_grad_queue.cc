@@ -1,5 +1,7 @@
 #include "megalith/nn/weight_grad_queue.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <utility>
 
 #include "megalith/base/error.h"
@@ -24,6 +26,7 @@ void WeightGradQueue::add_report(Job job) {
 
 void WeightGradQueue::run_oldest() {
   check(!passes_.empty() && !recording_, "no backward pass has left weight gradients");
+  const at::NoGradGuard no_grad;  // a part of backward
   Pass pass = std::move(passes_.front());
   passes_.pop_front();
   for (Job& job : pass.jobs) {
