@@ -59,11 +59,12 @@ class TrainerCallback {
   virtual void on_pre_optimizer_step(TrainerEvent&) {}  // gradients are complete
   virtual void on_optimizer_step(TrainerEvent&) {}      // parameters are updated, or the update was skipped
   virtual void on_step_end(TrainerEvent&) {}            // global_step and epoch are counted
-  virtual void on_evaluate(TrainerEvent&) {}            // `metrics`: eval_*
+  virtual void on_evaluate(TrainerEvent&) {}            // `metrics`: eval_*, which on_log has heard before
   virtual void on_predict(TrainerEvent&) {}             // `metrics`: test_*
   virtual void on_prediction_step(TrainerEvent&) {}     // a group of evaluation micro-batches is through
   virtual void on_save(TrainerEvent&) {}                // `folder` is complete
-  virtual void on_log(TrainerEvent&) {}                 // `metrics`: the line, also in state.log_history
+  virtual void on_log(TrainerEvent&) {}  // `metrics`: the line, which is also in state.log_history. Evaluations
+                                         // and the totals at the end of training are lines, too
 
   // What a resumed run gives back to restore(), which it calls before on_train_begin; nothing: no state.
   virtual std::optional<CallbackRecord> record() const { return std::nullopt; }
