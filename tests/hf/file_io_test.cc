@@ -19,6 +19,29 @@ TEST(FileIo, WhatIsWrittenIsRead) {
   sync_folder(folder.path());
 }
 
+TEST(FileIo, AFileIsReplacedOrStaysAsItWas) {
+  const TempFolder folder;
+  replace_text_file(folder / "a.txt", "one");
+  replace_text_file(folder / "a.txt", "two");
+  EXPECT_EQ(read_text_file(folder / "a.txt", 100), "two");
+  std::filesystem::create_directory(folder / "b");
+  write_text_file(folder / "b" / "inside", "");
+  const std::string message = testing::error_of<DataError>([&] { replace_text_file(folder / "b", "three"); });
+  expect_contains(message, (folder / "b").string());
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+}
+
+TEST(FileIo, FoldersAreMadeOrNamed) {
+  const TempFolder folder;
+  make_folders(folder / "a" / "b");
+  make_folders(folder / "a" / "b");
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "a" / "b"));
+  write_text_file(folder / "file", "");
+  for (const auto& bad : {folder / "file", folder / "file" / "inside"})
+    expect_contains(testing::error_of<DataError>([&] { make_folders(bad); }), bad.string());
+}
+
 TEST(FileIo, WritesGoWhereTheyAreTold) {
   const TempFolder folder;
   const FileHandle file = FileHandle::create(folder / "a");

@@ -145,7 +145,7 @@ void derive_output(TrainingArguments& args, Warnings& warnings) {
   std::vector<std::string> services;
   for (const std::string& service : args.logging.report_to) {
     const std::string known = service == "all" ? "tensorboard" : service;
-    if (known == "tensorboard")
+    if (known == "tensorboard" || known == "wandb")
       services.push_back(known);
     else if (known != "none")
       warnings.push_back(

@@ -116,6 +116,24 @@ void write_text_file(const std::filesystem::path& path, std::string_view text) {
   file.sync();
 }
 
+void replace_text_file(const std::filesystem::path& path, std::string_view text) {
+  std::filesystem::path temporary = path;
+  temporary += ".tmp";
+  try {
+    write_text_file(temporary, text);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail("replace", path, errno);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+void make_folders(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail("make the folder", folder, error.value());
+}
+
 void sync_folder(const std::filesystem::path& folder) { FileHandle::open_for_reading(folder).sync(); }
 
 }  // namespace megalith::hf

@@ -1,0 +1,74 @@
+#include "megalith/base/trace.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace megalith {
+
+const char* name(TraceLane lane) {
+  switch (lane) {
+    case TraceLane::kCompute:
+      return "compute";
+    case TraceLane::kCommunication:
+      return "communication";
+    case TraceLane::kHost:
+      return "host";
+  }
+  return "";
+}
+
+TraceRecorder::TraceRecorder(Clock clock) : clock_(std::move(clock)) {}
+
+int64_t TraceRecorder::now_ns() const {
+  if (clock_) return clock_();
+  using std::chrono::duration_cast, std::chrono::nanoseconds, std::chrono::steady_clock;
+  return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+void TraceRecorder::start_timeline(size_t most_spans) {
+  const std::lock_guard lock(mutex_);
+  most_spans_ = most_spans;
+  dropped_ = 0;
+  spans_.clear();
+  timeline_on_.store(true, std::memory_order_relaxed);
+}
+
+void TraceRecorder::stop_timeline() { timeline_on_.store(false, std::memory_order_relaxed); }
+
+std::vector<TraceSpan> TraceRecorder::take_spans() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(spans_, {});
+}
+
+size_t TraceRecorder::dropped_spans() const {
+  const std::lock_guard lock(mutex_);
+  return dropped_;
+}
+
+std::vector<TraceRecorder::Total> TraceRecorder::take_totals() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(totals_, {});
+}
+
+void TraceRecorder::finish(TraceSpan span) {
+  span.end_ns = now_ns();
+  keep(span);
+}
+
+void TraceRecorder::keep(const TraceSpan& span) {
+  const std::lock_guard lock(mutex_);
+  if (timeline_on()) {
+    if (spans_.size() < most_spans_)
+      spans_.push_back(span);
+    else
+      ++dropped_;
+  }
+  if (!is_timed(span.label)) return;
+  auto total = std::ranges::find(totals_, span.label.name, &Total::name);
+  if (total == totals_.end()) total = totals_.insert(totals_.end(), Total{span.label.name});
+  total->seconds += static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
+  ++total->count;
+}
+
+}  // namespace megalith

@@ -1,0 +1,77 @@
+#include "megalith/layout/model_flops.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+
+namespace megalith::layout {
+namespace {
+
+// A multiplication and an addition, once forward and twice backward.
+constexpr double kPerWeight = 6;
+
+struct LayerCounts {
+  double dense = 0, moe = 0;
+};
+
+LayerCounts count_layers(const ModelFlopsShape& shape) {
+  check(!shape.layer_is_moe.empty(), "a model without layers");
+  LayerCounts counts;
+  counts.moe = static_cast<double>(std::ranges::count(shape.layer_is_moe, true));
+  counts.dense = static_cast<double>(shape.layer_is_moe.size()) - counts.moe;
+  (shape.layer_is_moe.back() ? counts.moe : counts.dense) += static_cast<double>(shape.mtp_layers);
+  return counts;
+}
+
+// Weights that a token meets in the MLPs of all layers.
+double mlp_weights(const ModelFlopsShape& shape, const LayerCounts& layers) {
+  const double matrices = shape.gated_mlp ? 3 : 2;
+  const auto expert_width =
+      static_cast<double>(shape.expert_ffn_hidden_size * shape.experts_per_token + shape.shared_expert_ffn_hidden_size);
+  return static_cast<double>(shape.hidden_size) * matrices *
+         (static_cast<double>(shape.ffn_hidden_size) * layers.dense + expert_width * layers.moe);
+}
+
+// Weights of one layer's attention.
+double projection_weights(const ModelFlopsShape& shape) {
+  const auto hidden = static_cast<double>(shape.hidden_size);
+  const auto heads = static_cast<double>(shape.num_heads);
+  if (!shape.mla) {
+    const auto head = static_cast<double>(shape.head_dim);
+    const double q = heads * head, kv = static_cast<double>(shape.num_kv_heads) * head;
+    return hidden * (q + 2 * kv + (shape.output_gate ? q : 0)) + q * hidden;
+  }
+  const auto& mla = *shape.mla;
+  const auto qk = static_cast<double>(mla.qk_head_dim), rotary = static_cast<double>(mla.rotary_head_dim),
+             v = static_cast<double>(mla.v_head_dim), kv_rank = static_cast<double>(mla.kv_rank);
+  // The 1 beside the products is the norm of the compressed vector, as Megatron counts it.
+  const double q_weights = mla.q_rank ? static_cast<double>(*mla.q_rank) * (hidden + heads * (qk + rotary) + 1)
+                                      : hidden * heads * (qk + rotary);
+  return q_weights + kv_rank * (hidden + heads * (qk + v) + 1) + hidden * rotary + heads * v * hidden;
+}
+
+// Scores and their product with the values, for each pair of positions of a sequence, half of which are masked.
+double attention_width(const ModelFlopsShape& shape) {
+  const auto heads = static_cast<double>(shape.num_heads);
+  if (!shape.mla) return heads * static_cast<double>(shape.head_dim);
+  return heads * static_cast<double>(shape.mla->qk_head_dim + shape.mla->rotary_head_dim + shape.mla->v_head_dim) / 2;
+}
+
+}  // namespace
+
+double model_flops(const ModelFlopsShape& shape, double tokens, double squared_lengths) {
+  const LayerCounts counts = count_layers(shape);
+  const double layers = counts.dense + counts.moe;
+  const auto hidden = static_cast<double>(shape.hidden_size), mtp = static_cast<double>(shape.mtp_layers);
+  const double weights = mlp_weights(shape, counts) + layers * projection_weights(shape) +
+                         mtp * (3 * hidden + 2 * hidden * hidden) +
+                         hidden * static_cast<double>(shape.padded_vocab_size) * (mtp + 1);
+  return kPerWeight * (tokens * weights + squared_lengths * attention_width(shape) * layers);
+}
+
+double model_flops(const ModelFlopsShape& shape, int64_t sequences, int64_t length) {
+  const double tokens = static_cast<double>(sequences) * static_cast<double>(length);
+  return model_flops(shape, tokens, tokens * static_cast<double>(length));
+}
+
+}  // namespace megalith::layout

@@ -1,0 +1,23 @@
+// What a model's step costs: its sizes as layout::model_flops takes them.
+#pragma once
+
+#include "megalith/layout/model_flops.h"
+#include "megalith/model/model_config.h"
+
+namespace megalith::model {
+
+// Windows of attention count as full attention, as in Megatron-LM.
+inline layout::ModelFlopsShape flops_shape(const ModelConfig& config) {
+  layout::ModelFlopsShape shape;
+  shape.hidden_size = config.hidden_size;
+  shape.ffn_hidden_size = config.mlp_width;
+  shape.gated_mlp = config.gated_mlp;
+  shape.num_heads = config.num_heads;
+  shape.num_kv_heads = config.num_kv_heads;
+  shape.head_dim = config.head_dim;
+  shape.padded_vocab_size = config.vocab_size;
+  shape.layer_is_moe.assign(static_cast<size_t>(config.num_layers), false);
+  return shape;
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,71 @@
+#include <gtest/gtest.h>
+
+#include "megalith/layout/model_flops.h"
+#include "tests/layout/golden_shape.h"
+#include "tests/support/golden.h"
+
+namespace megalith::layout {
+namespace {
+
+using nlohmann::json;
+
+std::vector<bool> moe_layers(const json& args) {
+  std::vector<bool> layers(args.at("num_layers").get<size_t>(), false);
+  if (!optional_member<int>(args, "num_experts")) return layers;
+  const json& freq = args.at("moe_layer_freq");
+  for (size_t i = 0; i < layers.size(); ++i)
+    layers[i] = freq.is_array() ? freq.at(i).get<int>() == 1 : i % freq.get<size_t>() == 0;
+  return layers;
+}
+
+ModelFlopsShape shape_of(const json& args) {
+  ModelFlopsShape shape;
+  shape.hidden_size = args.at("hidden_size");
+  shape.ffn_hidden_size = args.at("ffn_hidden_size");
+  shape.gated_mlp = args.at("swiglu");
+  shape.num_heads = args.at("num_attention_heads");
+  shape.num_kv_heads =
+      args.at("group_query_attention").get<bool>() ? args.at("num_query_groups").get<int64_t>() : shape.num_heads;
+  shape.head_dim = args.at("kv_channels");
+  shape.output_gate = args.at("attention_output_gate");
+  shape.padded_vocab_size = args.at("padded_vocab_size");
+  shape.mtp_layers = optional_member<int64_t>(args, "mtp_num_layers").value_or(0);
+  shape.layer_is_moe = moe_layers(args);
+  shape.expert_ffn_hidden_size = optional_member<int64_t>(args, "moe_ffn_hidden_size").value_or(shape.ffn_hidden_size);
+  shape.experts_per_token = args.at("moe_router_topk");
+  shape.shared_expert_ffn_hidden_size =
+      optional_member<int64_t>(args, "moe_shared_expert_intermediate_size").value_or(0);
+  if (args.at("multi_latent_attention"))
+    shape.mla = ModelFlopsShape::Mla{optional_member<int64_t>(args, "q_lora_rank"), args.at("kv_lora_rank"),
+                                     args.at("qk_head_dim"), args.at("qk_pos_emb_head_dim"), args.at("v_head_dim")};
+  return shape;
+}
+
+TEST(GoldenFlops, EveryCaseOfFlopsFile) {
+  for (const json& item : golden_list(testing::golden_json("parallel/flops.json"), "cases")) {
+    SCOPED_TRACE(item.value("name", ""));
+    const json& args = item.at("args");
+    const double expected = item.at("flops").get<double>();
+    const double flops =
+        model_flops(shape_of(args), item.at("batch_size").get<int64_t>(), args.at("seq_length").get<int64_t>());
+    EXPECT_NEAR(flops, expected, 1e-12 * expected);
+  }
+}
+
+TEST(ModelFlops, PackedSequencesCountTheirOwnLengths) {
+  ModelFlopsShape shape{.hidden_size = 8,
+                        .ffn_hidden_size = 16,
+                        .num_heads = 2,
+                        .num_kv_heads = 2,
+                        .head_dim = 4,
+                        .padded_vocab_size = 32,
+                        .layer_is_moe = {false}};
+  // One of 6 and one of 2 tokens: as much as both alone.
+  EXPECT_DOUBLE_EQ(model_flops(shape, 8.0, 36.0 + 4.0),
+                   model_flops(shape, int64_t{1}, int64_t{6}) + model_flops(shape, int64_t{1}, int64_t{2}));
+  // By hand, one token: MLP 2*8*16, projections 4*8*8, head 8*32, one pair of positions 8.
+  EXPECT_DOUBLE_EQ(model_flops(shape, int64_t{1}, int64_t{1}), 6.0 * (256 + 256 + 256 + 8));
+}
+
+}  // namespace
+}  // namespace megalith::layout
