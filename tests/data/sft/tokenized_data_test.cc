@@ -283,7 +283,43 @@ TEST(TokenizedData, bad_input_is_named) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 4);
 }
 
-// The tokenizer's own chat template is connected through TurnEncoder.
+TEST(TokenizedData, without_a_name_the_tokenizers_own_template_is_used) {
+  const std::string chat =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}";
+  const TemporaryFolder folder(TemporaryFolder::Files{{"a.jsonl", alpaca(2)}, {"text.txt", "one\n"}});
+  const TemporaryFolder model(TemporaryFolder::Files{{"chat_template.jinja", chat}});
+  DataRequest request = request_for(folder, {"a.jsonl"});
+  request.tokenizer_folder = model.path();
+  request.data.template_name.reset();
+  request.cache_folder = folder.path() / "cache";
+  const auto caches = [&] {
+    return std::distance(fs::directory_iterator(request.cache_folder), fs::directory_iterator());
+  };
+  EXPECT_EQ(texts(*load_tokenized_data(request).train),
+            (std::vector<std::string>{"<system>S</s><user>q0</s><assistant>a0</s>",
+                                      "<system>S</s><user>q1.</s><assistant>a1</s>"}));
+  request.data.template_name = "tokenizer";
+  load_tokenized_data(request);
+  EXPECT_EQ(caches(), 1);
+  request.data.enable_thinking = false;
+  load_tokenized_data(request);
+  EXPECT_EQ(caches(), 2);
+  model.write("chat_template.jinja", "!" + chat);
+  EXPECT_EQ(texts(*load_tokenized_data(request).train)[0], "!<system>S</s><user>q0</s><assistant>a0</s>");
+  EXPECT_EQ(caches(), 3);
+
+  // A record that the template refuses is named; documents have no turns, so that no template is looked at.
+  model.write("chat_template.jinja", "{% if messages | length == 3 %}{{ raise_exception('three') }}{% endif %}" + chat);
+  expect_contains(error_of(request), "a.jsonl:1: ");
+  expect_contains(error_of(request), "three");
+  model.write("chat_template.jinja", "{% broken");
+  request.stage = config::Stage::kPretrain;
+  request.data.dataset = {"text.txt"};
+  request.data.packing = false;
+  EXPECT_EQ(texts(*load_tokenized_data(request).train)[0], "one<|eos|>");
+}
+
 TEST(TokenizedData, another_encoder_may_take_the_place_of_a_template) {
   class Shout : public TurnEncoder {
    public:

@@ -74,7 +74,7 @@ RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const
   else if (tokenizer_ && options_.plan.kind == SampleKind::kDocument)
     tokens_ = template_tokens(find_template("empty"), *tokenizer_);
   else if (tokenizer_)
-    tokens_.pad = tokenizer_->pad_id().value_or(tokenizer_->eos_id().value_or(0));
+    tokens_ = own_tokens(*tokenizer_);
   tokens_.documents_get_bos = options_.documents_get_bos && tokens_.bos.has_value();
 }
 
@@ -94,10 +94,11 @@ void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {
       "dataset {} holds text, and there is no tokenizer. Set model_name_or_path to a folder with one, or "
       "give data with input_ids",
       dataset.name);
-  check<ConfigError>(turns_ != nullptr || options_.plan.kind == SampleKind::kDocument,
-                     "dataset {} holds conversations, and no template says how they become text. Set template to the "
-                     "model's, for example --template qwen",
-                     dataset.name);
+  check<ConfigError>(
+      turns_ != nullptr || options_.plan.kind == SampleKind::kDocument,
+      "dataset {} holds conversations, and no template says how they become text: the tokenizer has no chat "
+      "template of its own. Set template to the model's, for example --template qwen",
+      dataset.name);
 }
 
 void RecordEncoder::check_ids(const Sequence& row, const std::string& place) const {

@@ -10,10 +10,12 @@
 #include "megalith/data/build_once.h"
 #include "megalith/data/content_hash.h"
 #include "megalith/data/parallel_for.h"
+#include "megalith/data/sft/chat_encoder.h"
 #include "megalith/data/sft/record_set.h"
 #include "megalith/data/sft/template.h"
 #include "megalith/data/token_table.h"
 #include "megalith/hf/staged_folder.h"
+#include "megalith/tokenizer/chat_template.h"
 
 namespace megalith::data {
 namespace {
@@ -146,6 +148,8 @@ void add_tokenizer(const DataRequest& request, ContentHash& key) {
     const fs::path file = request.tokenizer_folder / name;
     if (fs::exists(file)) key.add(name).add_file(file);
   }
+  for (const fs::path& file : tokenizer::ChatTemplate::files_in(request.tokenizer_folder))
+    key.add(file.filename().string()).add_file(file);
 }
 
 std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
@@ -175,11 +179,10 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
 
 std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& request) {
   std::shared_ptr<const TurnEncoder> turns = request.turns;
-  if (!turns && request.data.template_name && request.tokenizer)
-    turns = std::make_shared<Template>(*request.data.template_name, *request.tokenizer,
-                                       TemplateOptions{.default_system = request.data.default_system,
-                                                       .enable_thinking = request.data.enable_thinking,
-                                                       .preserve_thinking = request.data.preserve_thinking});
+  // Documents have no turns: only a template by name says anything about them (how they end).
+  const bool needless = request.stage == config::Stage::kPretrain && wants_own_template(request.data);
+  if (!turns && request.tokenizer && !needless)
+    turns = make_turn_encoder(request.data, *request.tokenizer, request.tokenizer_folder);
   return std::make_shared<RecordEncoder>(
       RecordEncoderOptions{.plan = row_plan(request.data, request.stage),
                            .train_on_prompt = request.data.train_on_prompt,

@@ -26,7 +26,7 @@ struct DataRequest {
   // A tokenizer and the folder it was read from (which names it in the key of the cache). Neither for data with ids.
   std::optional<tokenizer::Tokenizer> tokenizer;
   std::filesystem::path tokenizer_folder;
-  // In place of the template by name: the tokenizer's own chat template. Without either conversations are refused.
+  // In place of what make_turn_encoder (chat_encoder.h) gives: the template by name or the tokenizer's own.
   std::shared_ptr<const TurnEncoder> turns;
   // Tokens are kept in a folder here, named by everything they depend on; not kept when empty. The same on all ranks.
   std::filesystem::path cache_folder;
