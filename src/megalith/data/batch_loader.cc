@@ -70,7 +70,11 @@ class StreamLoader : public BatchLoader {
     at_.position = {at_.position.epoch + 1, 0};
     stream_ = open_(at_.position.epoch);
     step = try_step(shape);
-    check<DataError>(step.has_value(), "the data has fewer samples than a step takes ({})", shape.samples());
+    check<DataError>(step.has_value(),
+                     "an epoch of the data has fewer samples than the {} that a step takes. Lower "
+                     "per_device_train_batch_size or gradient_accumulation_steps, use fewer ranks, or give more data; "
+                     "records that were left out are in the warnings",
+                     shape.samples());
     return std::move(*step);
   }
 

@@ -127,6 +127,15 @@ TEST(TokenizedData, tokenized_path_is_saved_then_loaded) {
   request.vocab_size.reset();
   request.stage = config::Stage::kDpo;
   expect_contains(error_of(request), "holds no preference pairs");
+  // So is what was held out.
+  folder.write("b.jsonl", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 900]}\n");
+  request = request_for(folder, {"b.jsonl"});
+  request.data.tokenized_path = (folder.path() / "split").string();
+  request.data.val_size = 1;
+  const TokenizedData parts = load_tokenized_data(request);
+  request.vocab_size = 500;
+  expect_contains(error_of(request),
+                  parts.validation->sample(0).row.ids[1] == 900 ? "split/validation" : "split/train");
   // A folder of the Python package `datasets` is named as such.
   folder.write("dataset_dict.json", "{}");
   request.data.tokenized_path = folder.path().string();
@@ -251,11 +260,33 @@ TEST(TokenizedData, ids_need_no_tokenizer_and_are_checked) {
   expect_contains(error_of(request), "dataset is not set");
 }
 
+TEST(TokenizedData, a_tokenizer_of_another_model_is_told) {
+  const TemporaryFolder folder(TemporaryFolder::Files{{"a.jsonl", alpaca(5)}});
+  DataRequest request = request_for(folder, {"a.jsonl"});
+  request.vocab_size = 259;
+  EXPECT_EQ(error_of(request), "no error");
+  request.vocab_size = 258;
+  const std::string error = error_of(request);
+  expect_contains(error, "pads with the token 258 (\"<|pad|>\")");
+  expect_contains(error, "vocabulary of 258");
+  expect_contains(error, "another model");
+}
+
+TEST(TokenizedData, data_that_trains_nothing_is_refused) {
+  const TemporaryFolder folder(
+      TemporaryFolder::Files{{"ids.jsonl", "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n"}});
+  DataRequest request;
+  request.data.dataset = {(folder.path() / "ids.jsonl").string()};
+  expect_contains(error_of(request), "all labels are -100");
+}
+
 TEST(TokenizedData, bad_input_is_named) {
   const TemporaryFolder folder(TemporaryFolder::Files{
       {"broken.jsonl", alpaca(5) + "{\"instruction\": \n"},
       {"roles.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}]}\n"},
       {"a.jsonl", alpaca(5)},
+      {"latin.jsonl", "{\"instruction\": \"q\", \"output\": \"a\"}\n{\"instruction\": \"\xE9\", \"output\": \"a\"}\n"},
+      {"latin.txt", "one\ntw\xF3\n"},
       {"tools.jsonl",
        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"y\"}], "
        "\"tools\": \"[{\"}\n"}});
@@ -268,11 +299,18 @@ TEST(TokenizedData, bad_input_is_named) {
   expect_contains(error, "roles.jsonl:1: turn 1 should be");
   request.data.dataset = {"tools.jsonl"};
   expect_contains(error_of(request), "tools.jsonl:1: tools: not valid JSON");
+  request.data.dataset = {"latin.jsonl"};
+  expect_contains(error_of(request), "latin.jsonl:2: ");
+  expect_contains(error_of(request), "UTF-8");
+  request.data.dataset = {"latin.txt"};
+  request.stage = config::Stage::kPretrain;
+  expect_contains(error_of(request), "latin.txt:2: byte 2 of the line is not valid UTF-8");
+  request.stage = config::Stage::kSft;
   request.data.dataset = {"a.jsonl"};
   request.data.template_name = "vicunna";
   expect_contains(error_of(request), "did you mean vicuna");
   request.data.template_name.reset();
-  expect_contains(error_of(request), "Set template");
+  expect_contains(error_of(request), "the tokenizer has no chat template of its own. Set template");
   request.tokenizer.reset();
   expect_contains(error_of(request), "there is no tokenizer");
   request = request_for(folder, {"a.jsonl"});
@@ -280,7 +318,7 @@ TEST(TokenizedData, bad_input_is_named) {
   expect_contains(error_of(request), "\"ranking\": true");
   request.data.packing = true;
   expect_contains(error_of(request), "packing is not for preference pairs");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 4);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 6);
 }
 
 TEST(TokenizedData, without_a_name_the_tokenizers_own_template_is_used) {
@@ -400,6 +438,18 @@ TEST(StreamedData, the_first_records_are_held_out) {
     std::ranges::sort(rest);
     EXPECT_EQ(train, rest);
   }
+}
+
+TEST(StreamedData, bad_records_are_named) {
+  const TemporaryFolder folder(
+      TemporaryFolder::Files{{"a.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}]}\n"},
+                             {"b.jsonl", alpaca(3) + "{\n"}});
+  DataRequest request = request_for(folder, {"a.jsonl"});
+  request.data.val_size = 1;
+  expect_contains(testing::error_of<DataError>([&] { open_streamed_data(request); }), "a.jsonl:1: turn 1 should be");
+  request = request_for(folder, {"b.jsonl"});
+  const OpenStream open = open_streamed_data(request).train;
+  expect_contains(testing::error_of<DataError>([&] { streamed(open, 0); }), "b.jsonl:4: ");
 }
 
 TEST(StreamedData, what_a_stream_cannot_do_is_refused) {

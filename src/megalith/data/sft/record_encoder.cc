@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/data/sft/packing.h"
 #include "megalith/data/sft/template.h"
 
@@ -76,6 +77,20 @@ RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const
   else if (tokenizer_)
     tokens_ = own_tokens(*tokenizer_);
   tokens_.documents_get_bos = options_.documents_get_bos && tokens_.bos.has_value();
+  if (tokenizer_ && options_.vocab_size) check_vocabulary();
+}
+
+void RecordEncoder::check_vocabulary() const {
+  const int64_t size = *options_.vocab_size;
+  check<ConfigError>(tokens_.pad < size,
+                     "the tokenizer pads with the token {} ({}), which is outside of the model's vocabulary of {}. The "
+                     "tokenizer belongs to another model, or the model's vocabulary must be resized",
+                     tokens_.pad, hf::in_quotes(tokenizer_->token_of(tokens_.pad).value_or("")), size);
+  if (tokenizer_->id_end() > size)
+    log_warning(
+        "the tokenizer has token ids up to {}, and the model a vocabulary of {}: they may not belong together. "
+        "A record with an id beyond the vocabulary ends the run",
+        tokenizer_->id_end() - 1, size);
 }
 
 void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {
