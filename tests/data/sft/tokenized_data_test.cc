@@ -260,6 +260,22 @@ TEST(TokenizedData, ids_need_no_tokenizer_and_are_checked) {
   expect_contains(error_of(request), "dataset is not set");
 }
 
+TEST(TokenizedData, evaluation_data_is_read_whole) {
+  const TemporaryFolder folder(
+      TemporaryFolder::Files{{"a.jsonl", alpaca(9)}, {"b.jsonl", alpaca(9, "b")}, {"e.jsonl", alpaca(4, "e")}});
+  DataRequest request = request_for(folder, {"a.jsonl", "b.jsonl"});
+  request.data.eval_dataset = {"e.jsonl"};
+  request.data.mix_strategy = config::MixStrategy::kInterleaveOver;
+  request.data.interleave_probs = {"0.5", "0.5"};
+  request.data.val_size = 2;
+  request.data.tokenized_path = (folder.path() / "tokens").string();
+  load_tokenized_data(request);
+  const TokenizedData evaluation = load_tokenized_data(evaluation_request(request, request.data.eval_dataset));
+  request = request_for(folder, {"e.jsonl"});
+  EXPECT_EQ(texts(*evaluation.train), texts(*load_tokenized_data(request).train));
+  EXPECT_EQ(evaluation.validation, nullptr);
+}
+
 TEST(TokenizedData, a_tokenizer_of_another_model_is_told) {
   const TemporaryFolder folder(TemporaryFolder::Files{{"a.jsonl", alpaca(5)}});
   DataRequest request = request_for(folder, {"a.jsonl"});

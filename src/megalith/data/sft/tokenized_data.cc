@@ -170,6 +170,17 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
 
 }  // namespace
 
+DataRequest evaluation_request(DataRequest request, const std::vector<std::string>& names) {
+  request.data.dataset = names;
+  request.data.eval_dataset.clear();
+  request.data.streaming = false;
+  request.data.mix_strategy = config::MixStrategy::kConcat;
+  request.data.interleave_probs.clear();
+  request.data.val_size = 0;
+  request.data.tokenized_path.reset();
+  return request;
+}
+
 std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& request) {
   std::shared_ptr<const TurnEncoder> turns = request.turns;
   // Documents have no turns: only a template by name says anything about them (how they end).

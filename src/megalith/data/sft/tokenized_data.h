@@ -19,7 +19,7 @@
 namespace megalith::data {
 
 struct DataRequest {
-  config::DataConfig data;  // `dataset` is what is read; for evaluation put eval_dataset (or one of it) in its place
+  config::DataConfig data;  // `dataset` is what is read
   config::Stage stage = config::Stage::kSft;
   uint64_t seed = 42;
   std::optional<int64_t> vocab_size;  // of the model: ids beyond it are refused before training
@@ -32,6 +32,11 @@ struct DataRequest {
   std::filesystem::path cache_folder;
   std::chrono::milliseconds wait_limit = std::chrono::hours(2);  // for the rank that tokenizes
 };
+
+// The same for evaluation data: `names` (eval_dataset, or one of it when eval_on_each_dataset) in place of dataset, all
+// of them, one after the other. What is said of the training data alone goes: streaming, mixing, val_size and
+// tokenized_path, whose tokens are those of the training data.
+DataRequest evaluation_request(DataRequest request, const std::vector<std::string>& names);
 
 struct TokenizedData {
   std::shared_ptr<const Dataset> train;
