@@ -288,6 +288,19 @@ TEST(TokenizedData, a_tokenizer_of_another_model_is_told) {
   expect_contains(error, "another model");
 }
 
+TEST(TokenizedData, pairs_of_ids_need_both_answers) {
+  const TemporaryFolder folder(
+      TemporaryFolder::Files{{"ids.jsonl",
+                              "{\"chosen_input_ids\": [1, 2], \"rejected_input_ids\": []}\n"
+                              "{\"chosen_input_ids\": [1, 2], \"rejected_input_ids\": [1, 3]}\n"}});
+  DataRequest request;
+  request.stage = config::Stage::kDpo;
+  request.data.dataset = {(folder.path() / "ids.jsonl").string()};
+  const TokenizedData data = load_tokenized_data(request);
+  EXPECT_EQ(data.train->size(), 1);
+  expect_contains(data.report, "1 records are invalid");
+}
+
 TEST(TokenizedData, data_that_trains_nothing_is_refused) {
   const TemporaryFolder folder(
       TemporaryFolder::Files{{"ids.jsonl", "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n"}});

@@ -14,6 +14,14 @@ namespace megalith::data {
 
 using config::Stage;
 
+namespace {
+
+bool has_tokens(const Sample& sample) {
+  return !sample.row.ids.empty() && (!sample.rejected || !sample.rejected->ids.empty());
+}
+
+}  // namespace
+
 RowPlan row_plan(const config::DataConfig& data, Stage stage) {
   const bool neat = data.neat_packing || data.sequence_packing;
   const bool asked = data.packing.value_or(false) || neat;
@@ -150,7 +158,7 @@ EncodedRecord RecordEncoder::encode(const hf::Json& record, const DatasetDescrip
   EncodedRecord result;
   if (dataset.formatting == Formatting::kPretokenized) {
     result.sample = pretokenized_sample(record, options_.plan.kind, place);
-    if (result.sample->row.ids.empty()) return {std::nullopt, "no tokens"};
+    if (!has_tokens(*result.sample)) return {std::nullopt, "no tokens"};
     const auto limit = static_cast<size_t>(options_.plan.cutoff);
     const bool blocks = options_.plan.kind == SampleKind::kDocument && options_.plan.packing;
     for (Sequence* row : {&result.sample->row, result.sample->rejected ? &*result.sample->rejected : nullptr}) {
@@ -177,7 +185,7 @@ EncodedRecord RecordEncoder::encode(const hf::Json& record, const DatasetDescrip
 bool RecordEncoder::is_complete(const hf::Json& record, const DatasetDescription& dataset,
                                 const std::string& place) const {
   if (dataset.formatting == Formatting::kPretokenized)
-    return !pretokenized_sample(record, options_.plan.kind, place).row.ids.empty();
+    return has_tokens(pretokenized_sample(record, options_.plan.kind, place));
   return convert_record(record, dataset, options_.plan.kind, place).conversation.has_value();
 }
 
