@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/weight_grad_queue.h"
 
 namespace megalith::nn {
 
@@ -19,6 +20,8 @@ at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x)
   main_grad_is_stale = false;
   return {};
 }
+
+bool Parameter::defers_weight_grad() const { return queue != nullptr && queue->recording() && main_grad.defined(); }
 
 std::vector<parallel::ShardedTensor> Parameter::sharded(const at::Tensor& like_value) const {
   check(like_value.sizes() == value.sizes(), "{}: the tensor to describe has another shape than the parameter", name);

@@ -14,6 +14,8 @@
 
 namespace megalith::nn {
 
+class WeightGradQueue;
+
 // How a fresh weight is drawn. Normal numbers are counter-based (init.h): the same full weight for every layout.
 struct Init {
   enum class Kind { kZeros, kOnes, kNormal } kind = Kind::kZeros;
@@ -39,10 +41,11 @@ struct ParameterPart {
 // the parameter are through, which is when its hooks tell that the gradient is complete. Other gradients reach
 // value.grad() as usual, and whoever attached main_grad moves them over in such a hook.
 struct Parameter {
-  std::string name;                 // "layers.3.attention.qkv.weight"; layers are counted over the whole model
-  at::Tensor value;                 // leaf
-  at::Tensor main_grad;             // fp32, shape of value; undefined: not attached
-  bool main_grad_is_stale = false;  // the next write overwrites (beta 0) in place of adding
+  std::string name;                  // "layers.3.attention.qkv.weight"; layers are counted over the whole model
+  at::Tensor value;                  // leaf
+  at::Tensor main_grad;              // fp32, shape of value; undefined: not attached
+  bool main_grad_is_stale = false;   // the next write overwrites (beta 0) in place of adding
+  WeightGradQueue* queue = nullptr;  // where linear layers may leave the work on main_grad for later; nullptr: never
   std::vector<ParameterPart> parts;
   Init init;
   bool split_over_tp = false;         // tp ranks hold different rows or columns; otherwise all hold the same
@@ -57,6 +60,8 @@ struct Parameter {
   // dyᵀ·x [out, in] (dy [t, out], x [t, in]): added to main_grad when that is attached, and then undefined is returned;
   // otherwise the gradient in the dtype of value.
   at::Tensor add_weight_grad(const at::Tensor& dy, const at::Tensor& x);
+  // Whether that work has to go to `queue` now.
+  bool defers_weight_grad() const;
   // The tensors in here as this rank holds them: views into value (or into another tensor of its shape, such as an
   // optimizer moment).
   std::vector<parallel::ShardedTensor> sharded() const { return sharded(value); }

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/weight_grad_queue.h"
 
 namespace megalith::optim {
 
@@ -137,7 +138,15 @@ void DistributedDataParallel::on_gradient(nn::Parameter& parameter) {
     parameter.main_grad_is_stale = false;
     small.reset();
   }
+  if (parameter.defers_weight_grad())
+    parameter.queue->add_report([this, &parameter] { report(parameter); });
+  else
+    report(parameter);
+}
+
+void DistributedDataParallel::report(const nn::Parameter& parameter) {
   if (!sync_ || !settings_.overlap_grad_reduce) return;
+  Place& place = places_.at(&parameter);
   ++place.reports;
   if (!recorded_ || place.reports != place.expected) return;
   if (--progress_[place.buffer].missing[place.bucket] == 0) start_ready_buckets(place.buffer);

@@ -120,6 +120,7 @@ class DistributedDataParallel {
   void add_buffer(std::vector<nn::Parameter*> parameters, bool expert, const parallel::ParallelContext& context);
   void watch(nn::Parameter& parameter);
   void on_gradient(nn::Parameter& parameter);
+  void report(const nn::Parameter& parameter);  // its gradient of this backward pass is complete
   void start_ready_buckets(size_t buffer);
 
   DdpSettings settings_;

@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
+#include "megalith/nn/weight_grad_queue.h"
 #include "megalith/ops/autograd_state.h"
 #include "megalith/ops/residual.h"
 
@@ -52,7 +53,15 @@ struct ColumnLinear : Function<ColumnLinear> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1];
     const at::Tensor dy = grads[0].contiguous();
-    const bool needs_dx = ctx->needs_input_grad(0), needs_dw = ctx->needs_input_grad(1);
+    const bool needs_dx = ctx->needs_input_grad(0);
+    bool needs_dw = ctx->needs_input_grad(1);
+    if (needs_dw && state.weight->defers_weight_grad()) {
+      state.weight->queue->add([weight = state.weight, tp, dy, x = saved[0]] {
+        const at::Tensor whole = tp.splits_tokens() ? all_gather_rows(x, tp.group, "column linear weight gradient") : x;
+        weight->add_weight_grad(dy, whole);
+      });
+      needs_dw = false;
+    }
 
     at::Tensor whole = x;
     comm::Work gathering, reducing;
@@ -116,7 +125,12 @@ struct RowLinear : Function<RowLinear> {
     if (state.bias_grad) db = dy.sum(0);
     if (tp.splits_tokens()) dy = all_gather_rows(dy, tp.group, "row linear backward");
     at::Tensor dx, dw;  // dw first: an x that was made again is gone before dx, which is as large, is there
-    if (ctx->needs_input_grad(1)) dw = state.weight->add_weight_grad(dy, state.make_x ? state.make_x() : x);
+    if (ctx->needs_input_grad(1) && state.weight->defers_weight_grad())
+      state.weight->queue->add([weight = state.weight, dy, x, make_x = state.make_x] {
+        weight->add_weight_grad(dy, make_x ? make_x() : x);
+      });
+    else if (ctx->needs_input_grad(1))
+      dw = state.weight->add_weight_grad(dy, state.make_x ? state.make_x() : x);
     if (ctx->needs_input_grad(0)) dx = dy.mm(weight);
     return {dx, dw, db, state.has_residual ? grads[0] : at::Tensor(), {}};
   }

@@ -1,0 +1,71 @@
+#include "megalith/layout/pipeline_transfers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "megalith/layout/pipeline_timeline.h"
+
+namespace megalith::layout {
+
+namespace {
+
+using Kind = PipelineAction::Kind;
+
+// A message, as its sender sees it.
+struct Message {
+  double made = 0;  // when, in the timeline
+  bool forward = true;
+  int microbatch = 0;
+  int from_stage = 0;
+  int from_action = 0;  // the sender's compute action
+};
+
+class Planner {
+ public:
+  explicit Planner(const PipelineShape& shape) : shape_(shape), timeline_(pipeline_timeline(shape, {})) {
+    for (const auto& rank : timeline_.ranks) exchanges_.emplace_back(rank.size() + 1);
+  }
+
+  std::vector<PipelineExchanges> run() {
+    std::vector<Message> messages;
+    for (int rank = 0; rank < shape_.pp; ++rank) collect(rank, messages);
+    // So that receives of one boundary stand in the order of their sends.
+    std::stable_sort(messages.begin(), messages.end(), [](const auto& a, const auto& b) { return a.made < b.made; });
+    for (const Message& message : messages) place(message);
+    return std::move(exchanges_);
+  }
+
+ private:
+  void collect(int rank, std::vector<Message>& messages) const {
+    const auto& spans = timeline_.ranks[static_cast<size_t>(rank)];
+    for (size_t i = 0; i < spans.size(); ++i) {
+      const PipelineAction& a = spans[i].action;
+      const int stage = a.chunk * shape_.pp + rank, last = shape_.chunks * shape_.pp - 1;
+      const bool forward = a.kind == Kind::kForward;
+      if (a.kind == Kind::kWeightGradient || stage == (forward ? last : 0)) continue;
+      messages.push_back({spans[i].end, forward, a.microbatch, stage, static_cast<int>(i)});
+    }
+  }
+
+  void place(const Message& m) {
+    const int to_stage = m.from_stage + (m.forward ? 1 : -1);
+    const int from = m.from_stage % shape_.pp, to = to_stage % shape_.pp;
+    exchanges_[static_cast<size_t>(from)][static_cast<size_t>(m.from_action) + 1].push_back(
+        {true, m.forward, to, m.microbatch, m.from_stage / shape_.pp});
+    const auto& spans = timeline_.ranks[static_cast<size_t>(to)];
+    const auto boundary =
+        std::partition_point(spans.begin(), spans.end(), [&](const auto& span) { return span.begin < m.made; });
+    exchanges_[static_cast<size_t>(to)][static_cast<size_t>(boundary - spans.begin())].push_back(
+        {false, m.forward, from, m.microbatch, to_stage / shape_.pp});
+  }
+
+  const PipelineShape& shape_;
+  const PipelineTimeline timeline_;
+  std::vector<PipelineExchanges> exchanges_;
+};
+
+}  // namespace
+
+std::vector<PipelineExchanges> pipeline_transfers(const PipelineShape& shape) { return Planner(shape).run(); }
+
+}  // namespace megalith::layout
