@@ -13,7 +13,7 @@
 #include "megalith/base/log.h"
 #include "megalith/cli/stop_on_signal.h"
 #include "megalith/config/derive.h"
-#include "megalith/layout/model_flops.h"
+#include "megalith/model/model_flops.h"
 #include "megalith/observe/observers.h"
 #include "megalith/observe/summary.h"
 #include "megalith/observe/tensorboard.h"
@@ -38,18 +38,6 @@ int64_t peak_resident_bytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return int64_t{usage.ru_maxrss} * 1024;
-}
-
-double flops_per_token(const model::ModelConfig& config, int64_t padded_vocab, int64_t length) {
-  layout::ModelFlopsShape shape{.hidden_size = config.hidden_size,
-                                .ffn_hidden_size = config.mlp_width,
-                                .gated_mlp = config.gated_mlp,
-                                .num_heads = config.num_heads,
-                                .num_kv_heads = config.num_kv_heads,
-                                .head_dim = config.head_dim,
-                                .padded_vocab_size = padded_vocab,
-                                .layer_is_moe = std::vector<bool>(static_cast<size_t>(config.num_layers), false)};
-  return layout::model_flops(shape, 1, length) / static_cast<double>(length);
 }
 
 int64_t elements_of(const model::VirtualModels& models) {
@@ -131,8 +119,8 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   setup.progress.write = write_stderr;
   setup.progress.terminal = ::isatty(STDERR_FILENO) == 1;
   setup.progress.columns = terminal_columns();
-  setup.flops_per_token =
-      flops_per_token(models.config(), models[0].vocab().padded, std::max<int64_t>(1, parts.sequence_length));
+  const int64_t length = std::max<int64_t>(1, parts.sequence_length);
+  setup.flops_per_token = layout::model_flops(model::flops_shape(models.config()), 1, length) / static_cast<double>(length);
   setup.peak_bytes = peak_resident_bytes;
   setup.timing = flags.timing;
   if (flags.trace) setup.steps = observe::TraceSteps::parse(*flags.trace);
@@ -212,6 +200,7 @@ void run_training(model::VirtualModels& models, const config::TrainingArguments&
 
   const StopOnSignal stop(speaks);
   TraceRecorder trace;
+  context.world().set_trace(&trace);
   for (auto& callback : observe::make_observers(args, observer_setup(models, flags, parts, trace)))
     parts.setup.callbacks.push_back(std::move(callback));
   parts.setup.stop = &stop.flag();
