@@ -22,6 +22,12 @@ void tokenizer_json(std::string_view input);
 // First line: the number of bytes of the .bin file, in decimal; the rest: the .idx file.
 void idx_file(std::string_view input);
 
+// The learning-rate schedule's state of a checkpoint.
+void scheduler_state(std::string_view input);
+
+// The loss scaler's state of a checkpoint.
+void grad_scaler_state(std::string_view input);
+
 // A chat template, rendered with fixed messages.
 void chat_template(std::string_view input);
 

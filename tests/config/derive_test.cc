@@ -108,9 +108,9 @@ TEST(Derive, RunAndData) {
 }
 
 TEST(Derive, Reports) {
-  const auto effective = derived({"--report_to", "wandb", "tensorboard"});
-  EXPECT_EQ(effective.args.logging.report_to, Words{"tensorboard"});
-  EXPECT_TRUE(warns(effective, "wandb"));
+  const auto effective = derived({"--report_to", "wandb", "mlflow", "tensorboard"});
+  EXPECT_EQ(effective.args.logging.report_to, (Words{"wandb", "tensorboard"}));
+  EXPECT_TRUE(warns(effective, "mlflow"));
   EXPECT_EQ(derived({"--report_to=all"}).args.logging.report_to, Words{"tensorboard"});
   EXPECT_TRUE(warns(derived({"--async-save"}, Dialect::kPretrain), "async_save"));
 }

@@ -55,6 +55,15 @@ std::string layers(const TrainingArguments& args) {
   return text;
 }
 
+std::string schedule(const TrainingArguments& args) {
+  const TrainingArguments effective = derive(args).args;
+  std::string text;
+  for (int rank = 0; rank < effective.parallel.pp.value_or(1); ++rank)
+    for (const auto& action : layout::pipeline_schedule(pipeline_shape(effective, 8), rank).actions)
+      text += action.text() + " ";
+  return text;
+}
+
 std::string timeout(const TrainingArguments& args) { return fmt::format("{}", comm_timeout_s(args)); }
 std::string backend(const TrainingArguments& args) {
   return comm_backend(args, /*has_cuda=*/true) == CommBackend::kNccl ? "nccl" : "gloo";
@@ -129,6 +138,12 @@ std::vector<Effect> effects() {
        {},
        {"--decoder_last_pipeline_num_layers=3"},
        layers},
+      {"pipeline_schedule", {"--pp=2"}, {}, {"--pipeline_schedule=zero_bubble"}, schedule},
+      {"microbatch_group_size_per_virtual_pipeline_stage",
+       {"--pp=2", "--vpp=2", "--num_layers=8"},
+       {},
+       {"--microbatch_group_size_per_virtual_pipeline_stage=4"},
+       schedule},
       {"account_for_embedding_in_pipeline_split",
        {"--pp=2", "--num_layers=7"},
        {},

@@ -24,6 +24,8 @@ const std::vector<Rule>& rules() {
       {{"--vpp=2", "--num_layers_per_virtual_pipeline_stage=2", "--pp=2", "--num_layers=8"},
        "num_layers_per_virtual_pipeline_stage"},
       {{"--vpp=2"}, "pipeline_model_parallel_size"},
+      {{"--pp=2", "--pipeline_schedule=interleaved"}, "virtual_pipeline_model_parallel_size"},
+      {{"--pp=2", "--vpp=2", "--pipeline_schedule=zero_bubble"}, "pipeline_schedule"},
       {{"--vpp=2", "--pp=2", "--no_overlap_p2p_comm"}, "overlap_p2p_comm"},
       {{"--pp=3", "pipeline_model_parallel_layout=Et|tL"}, "pipeline_model_parallel_layout"},
       {{"--pp=2", "pipeline_model_parallel_layout=Ex|tL"}, "layout"},

@@ -80,12 +80,29 @@ TEST(StreamLoader, agrees_with_numbered_samples) {
       for (int step = 0; step < 12; ++step) {
         const auto want = expected->next(), got = streamed->next();
         ASSERT_EQ(ids_of(*got), ids_of(*want));
+        ASSERT_EQ(got->ends_epoch, want->ends_epoch) << "step " << step << " of rank " << rank << " of " << dp;
         // And a loader that resumes there goes on alike.
         const auto resumed = make_stream_loader(open, Collator({}), shape, {got->after, 0});
         const auto again = make_batch_loader(numbered(21), sampler, Collator({}), shape, {got->after, 0});
         ASSERT_EQ(ids_of(*resumed->next()), ids_of(*again->next()));
       }
     }
+}
+
+TEST(StreamLoader, an_epoch_ends_with_its_last_full_step) {
+  // 6 samples of two; then a step takes three, which the rest of an epoch of 8 does not fill.
+  const OpenStream open = [](int64_t) { return std::make_unique<NumberedStream>(8); };
+  const auto growing = [](int64_t consumed) { return BatchShape{1, consumed < 6 ? 2 : 3, 1, 0}; };
+  const auto loader = make_stream_loader(open, Collator({}), growing);
+  std::vector<bool> ends;
+  std::vector<SamplerPosition> after;
+  for (int step = 0; step < 6; ++step) {
+    const auto batch = loader->next();
+    ends.push_back(batch->ends_epoch);
+    after.push_back(batch->after);
+  }
+  EXPECT_EQ(ends, (std::vector<bool>{false, false, true, false, true, false}));
+  EXPECT_EQ(after, (std::vector<SamplerPosition>{{0, 2}, {0, 4}, {0, 6}, {1, 3}, {1, 6}, {2, 3}}));
 }
 
 TEST(StreamLoader, a_stream_without_enough_samples_is_refused) {

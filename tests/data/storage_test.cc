@@ -72,6 +72,9 @@ TEST(TokenFolder, damage_is_found) {
   expect_contains(damaged("ids.bin", "12345"), "ids.bin has 5 bytes");
   expect_contains(damaged("ids.bin", "1234"), "do not fit one another");
   expect_contains(damaged("row_ends.bin", std::string(24, '\x7f')), "do not fit one another");
+  // Two pieces of -1 tokens, of very many.
+  for (const char byte : {'\xff', '\x10'})
+    expect_contains(damaged("pieces.bin", std::string(8, byte)), "do not fit one another");
   expect_contains(damaged("info.json", "{}"), "\"format\"");
   expect_contains(damaged("info.json", R"({"format": "megalith tokens", "version": 99})"), "another version");
   expect_contains(damaged("state.json", "{}"), "Python package `datasets`");

@@ -32,6 +32,16 @@ TEST(FileIo, AFileIsReplacedOrStaysAsItWas) {
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
 }
 
+TEST(FileIo, FoldersAreMadeOrNamed) {
+  const TempFolder folder;
+  make_folders(folder / "a" / "b");
+  make_folders(folder / "a" / "b");
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "a" / "b"));
+  write_text_file(folder / "file", "");
+  for (const auto& bad : {folder / "file", folder / "file" / "inside"})
+    expect_contains(testing::error_of<DataError>([&] { make_folders(bad); }), bad.string());
+}
+
 TEST(FileIo, WritesGoWhereTheyAreTold) {
   const TempFolder folder;
   const FileHandle file = FileHandle::create(folder / "a");

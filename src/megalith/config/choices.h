@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "megalith/layout/pipeline_schedule.h"
+
 namespace megalith::config {
 
 // Specialised for every enumeration below: `kNames`, pairs of enumerator and name.
@@ -210,6 +212,15 @@ template <>
 struct EnumNames<Interval> {
   static constexpr auto kNames = std::to_array<std::pair<Interval, std::string_view>>(
       {{Interval::kNo, "no"}, {Interval::kSteps, "steps"}, {Interval::kEpoch, "epoch"}, {Interval::kBest, "best"}});
+};
+
+// layout::ScheduleKind but kNone, which is what one stage has.
+template <>
+struct EnumNames<layout::ScheduleKind> {
+  static constexpr auto kNames = std::to_array<std::pair<layout::ScheduleKind, std::string_view>>(
+      {{layout::ScheduleKind::kOneFOneB, "1f1b"},
+       {layout::ScheduleKind::kInterleaved, "interleaved"},
+       {layout::ScheduleKind::kZeroBubble, "zero_bubble"}});
 };
 
 enum class PrefLoss { kSigmoid, kOrpo };

@@ -145,7 +145,7 @@ void derive_output(TrainingArguments& args, Warnings& warnings) {
   std::vector<std::string> services;
   for (const std::string& service : args.logging.report_to) {
     const std::string known = service == "all" ? "tensorboard" : service;
-    if (known == "tensorboard")
+    if (known == "tensorboard" || known == "wandb")
       services.push_back(known);
     else if (known != "none")
       warnings.push_back(
@@ -226,6 +226,23 @@ layout::LauncherVppRequest vpp_request(const TrainingArguments& args) {
   request.overlap_p2p_comm = pipeline.overlap_p2p_comm;
   request.uneven = layout::UnevenSplit::kBalance;
   return request;
+}
+
+layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbatches, bool forward_only) {
+  const PipelineConfig& pipeline = args.pipeline;
+  layout::PipelineShape shape;
+  shape.pp = args.parallel.pp.value_or(1);
+  shape.chunks = pipeline.vpp.value_or(1);
+  shape.kind = layout::PipelineShape::kind_for(shape.pp, pipeline.vpp);
+  if (pipeline.schedule && shape.pp > 1) shape.kind = *pipeline.schedule;
+  shape.microbatches = microbatches;
+  if (shape.kind == layout::ScheduleKind::kInterleaved) shape.group_size = pipeline.microbatch_group_size;
+  shape.forward_only = forward_only;
+  if (forward_only) return shape;
+  const bool aligned =
+      shape.kind == layout::ScheduleKind::kInterleaved && args.ddp.overlap_grad_reduce && args.ddp.align_grad_reduce;
+  shape.sync = aligned ? layout::PipelineSync::kAligned : layout::PipelineSync::kDefault;
+  return shape;
 }
 
 layout::BatchPlan batch_plan(const TrainingArguments& args, int dp) {

@@ -14,6 +14,7 @@
 #include "megalith/layout/launcher_vpp.h"
 #include "megalith/layout/layer_split.h"
 #include "megalith/layout/microbatches.h"
+#include "megalith/layout/pipeline_schedule.h"
 #include "megalith/layout/rank_grid.h"
 #include "megalith/layout/rng_seeds.h"
 
@@ -34,6 +35,8 @@ layout::GridShape grid_shape(const TrainingArguments& args, int world_size);
 layout::SplitRequest split_request(const TrainingArguments& args);
 // What decides about virtual stages, in Megatron's terms; needs num_layers.
 layout::LauncherVppRequest vpp_request(const TrainingArguments& args);
+// The pipeline schedule of a step of so many micro-batches.
+layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbatches, bool forward_only = false);
 // The micro-batch calculator's input; `dp` is the dense data-parallel size.
 layout::BatchPlan batch_plan(const TrainingArguments& args, int dp);
 // Seeds of one rank: the same on all ranks with `train`, Megatron's formula with `pretrain`.

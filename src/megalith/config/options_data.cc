@@ -42,7 +42,8 @@ void add_data_options(OptionList& list) {
   data.add("dataset", &DataConfig::dataset, "names in dataset_info.json, or paths").commas().train_only();
   data.add("eval_dataset", &DataConfig::eval_dataset, "the same for evaluation").commas().train_only();
   data.add("dataset_dir", &DataConfig::dataset_dir, "folder of dataset_info.json").train_only();
-  data.add("template", &DataConfig::template_name, "chat template (none: the tokenizer's)").train_only();
+  data.add("template", &DataConfig::template_name, "chat template by name (none, or tokenizer: the tokenizer's own)")
+      .train_only();
   data.add("cutoff_len", &DataConfig::cutoff_len, "tokens of a sample").at_least(1).train_only();
   data.add("train_on_prompt", &DataConfig::train_on_prompt, "loss on prompts too; sft only").train_only();
   data.add("mask_history", &DataConfig::mask_history, "loss on the last turn only; sft only").train_only();
@@ -78,8 +79,9 @@ void add_data_options(OptionList& list) {
   list.no_effect("tool_format", opt_text(), "tools are written as the template does")
       .choices({"qwen"})
       .refuse_others("only the template's own tool format and qwen are known");
-  list.no_effect("overwrite_cache", flag(), "tokens are cached only in tokenized_path");
-  list.no_effect("data_shared_file_system", flag(), "every rank reads its own samples");
+  list.no_effect("overwrite_cache", flag(), "cached tokens are named by all they depend on: none is outdated");
+  list.no_effect("data_shared_file_system", flag(),
+                 "ranks that see the same folder share its tokens, others make their own");
   list.no_effect("ignore_pad_token_for_loss", flag(true), "padding never counts in the loss")
       .refuse({"false"}, "padding never counts in the loss");
 }

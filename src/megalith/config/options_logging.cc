@@ -20,7 +20,9 @@ void add_lines(OptionList& list) {
   logging.add("logging_nan_inf_filter", &LoggingConfig::nan_inf_filter, "log the running mean in place of NaN")
       .train_only();
   logging.add("log_level", &LoggingConfig::level, "how much is said").choices(kLogLevels).train_only();
-  logging.add("report_to", &LoggingConfig::report_to, "none, tensorboard or all; other services are noted and skipped");
+  logging.add("report_to", &LoggingConfig::report_to,
+              "none, tensorboard or all; wandb: TensorBoard files, and the command that uploads them; others are noted "
+              "and skipped");
   logging.add("run_name", &LoggingConfig::run_name, "name shown in the dashboard").train_only();
   logging.add("logging_dir", &LoggingConfig::logging_dir, "TensorBoard files (none: output_dir/tensorboard)")
       .alias({"tensorboard_dir"});
@@ -62,7 +64,7 @@ void add_services(OptionList& list) {
   list.no_effect("log_level_replica", text("warning"), "every rank writes its own log file").choices(kLogLevels);
   list.no_effect("disable_tqdm", opt_flag(), "the progress line appears on terminals only");
   list.no_effect("log_on_each_node", flag(true), "every rank writes its own log file");
-  list.no_effect("plot_loss", flag(), "`megalith dashboard` draws the curves");
+  list.no_effect("plot_loss", flag(), "loss.svg is always written");
   list.no_effect_all("use profile and `megalith dashboard`", {{"skip_memory_metrics", flag(true)},
                                                               {"debug", text("")},
                                                               {"enable_torch_profiler", flag()},

@@ -86,11 +86,16 @@ void add_pipeline(OptionList& list) {
            "count the head and the loss as one layer when splitting")
       .implemented();
   pipeline
+      .add("pipeline_schedule", &PipelineConfig::schedule,
+           "order of work on the stages (none: 1f1b, or interleaved with virtual stages); zero_bubble computes weight"
+           " gradients while a stage would wait")
+      .implemented();
+  pipeline
       .add("microbatch_group_size_per_virtual_pipeline_stage", &PipelineConfig::microbatch_group_size,
            "micro-batches that a chunk runs in a row (none: pp)")
       .alias({"microbatch_group_size_per_vp_stage"})
       .at_least(1)
-      .planned("pipeline");
+      .implemented();
   pipeline
       .add("overlap_p2p_comm", &PipelineConfig::overlap_p2p_comm,
            "interleaved schedule: receive one step ahead; off without virtual stages")

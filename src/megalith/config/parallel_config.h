@@ -28,19 +28,20 @@ struct ParallelConfig {
 };
 
 struct PipelineConfig {
-  std::optional<int> vpp;                       // model chunks per pipeline rank; never 1 (the parser unsets it)
-  std::optional<std::string> layout;            // stages split by '|': E embedding, t layer, m MTP, L loss
-  std::optional<int> layers_per_virtual_stage;  // Megatron's other way to set vpp
-  std::optional<int> first_stage_layers;        // layers of the first rank, all its chunks
-  std::optional<int> last_stage_layers;         // layers of the last rank, all its chunks
-  std::optional<bool> account_for_embedding;    // count the embedding as one layer when splitting
-  std::optional<bool> account_for_loss;         // count the head and loss as one layer when splitting
-  std::optional<int> microbatch_group_size;     // micro-batches a chunk runs in a row; empty: pp
-  bool overlap_p2p_comm = true;                 // interleaved schedule: receive one step ahead
-  bool overlap_p2p_warmup_flush = false;        // also in warm-up and flush
-  bool variable_seq_lengths = false;            // micro-batches of one step may differ in length
-  bool defer_embedding_wgrad_compute = false;   // run the head's weight gradient in the pipeline flush
-  int wgrad_deferral_limit = 0;                 // micro-batches deferred at most; 0: all
+  std::optional<int> vpp;                        // model chunks per pipeline rank; never 1 (the parser unsets it)
+  std::optional<std::string> layout;             // stages split by '|': E embedding, t layer, m MTP, L loss
+  std::optional<int> layers_per_virtual_stage;   // Megatron's other way to set vpp
+  std::optional<int> first_stage_layers;         // layers of the first rank, all its chunks
+  std::optional<int> last_stage_layers;          // layers of the last rank, all its chunks
+  std::optional<bool> account_for_embedding;     // count the embedding as one layer when splitting
+  std::optional<bool> account_for_loss;          // count the head and loss as one layer when splitting
+  std::optional<layout::ScheduleKind> schedule;  // empty: 1f1b, or interleaved with virtual stages
+  std::optional<int> microbatch_group_size;      // micro-batches a chunk runs in a row; empty: pp
+  bool overlap_p2p_comm = true;                  // interleaved schedule: receive one step ahead
+  bool overlap_p2p_warmup_flush = false;         // also in warm-up and flush
+  bool variable_seq_lengths = false;             // micro-batches of one step may differ in length
+  bool defer_embedding_wgrad_compute = false;    // run the head's weight gradient in the pipeline flush
+  int wgrad_deferral_limit = 0;                  // micro-batches deferred at most; 0: all
   bool operator==(const PipelineConfig&) const = default;
 };
 

@@ -34,7 +34,7 @@ struct LoggingConfig {
   bool first_step = false;                                     // log step 1 too
   bool nan_inf_filter = true;                                  // log the running mean in place of NaN
   std::string level = "passive";                               // debug, info, warning, error, critical, passive
-  std::vector<std::string> report_to{"none"};                  // none, tensorboard, all
+  std::vector<std::string> report_to{"none"};                  // none, tensorboard, wandb, all
   std::optional<std::string> run_name;                         // shown in the dashboard
   std::optional<std::string> logging_dir;                      // TensorBoard files; empty: output_dir/tensorboard
   TokensSeen include_num_input_tokens_seen = TokensSeen::kNo;  // count all tokens or those that are not padding

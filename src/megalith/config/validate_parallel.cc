@@ -20,6 +20,14 @@ void check_virtual_stages(const TrainingArguments& args, Problems& problems) {
                        (!pipeline.account_for_embedding.value_or(false) && !pipeline.account_for_loss.value_or(false)),
                    "pipeline_model_parallel_layout says where every layer stands; leave out "
                    "account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split");
+  const bool interleaved = pipeline.schedule == layout::ScheduleKind::kInterleaved;
+  const bool virtual_stages = pipeline.vpp || pipeline.layers_per_virtual_stage || pipeline.layout;
+  problems.require(!interleaved || virtual_stages,
+                   "pipeline_schedule interleaved needs virtual stages; set virtual_pipeline_model_parallel_size");
+  problems.require(!pipeline.schedule || interleaved || !pipeline.vpp,
+                   "virtual_pipeline_model_parallel_size {} runs on the interleaved schedule only; leave out "
+                   "pipeline_schedule, or the virtual size",
+                   pipeline.vpp.value_or(1));
   if (args.shape.num_layers || !pipeline.vpp) return;  // with num_layers, layout::problems says the rest
   const int pp = args.parallel.pp.value_or(1);
   problems.require(pp > 1, "virtual_pipeline_model_parallel_size {} needs pipeline_model_parallel_size > 1 (it is {})",

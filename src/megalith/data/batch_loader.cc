@@ -55,18 +55,29 @@ class StreamLoader : public BatchLoader {
   }
 
   std::optional<StepBatch> next() override {
-    const BatchShape shape = shape_(at_.consumed_samples);
-    auto step = try_step(shape);
-    if (!step) {
-      at_.position = {at_.position.epoch + 1, 0};
-      stream_ = open_(at_.position.epoch);
-      step = try_step(shape);
-      check<DataError>(step.has_value(), "the data has fewer samples than a step takes ({})", shape.samples());
-    }
+    StepBatch step = ahead_ ? std::move(*ahead_) : first_step();
+    ahead_ = try_step(shape_(at_.consumed_samples));
+    step.ends_epoch = !ahead_;
     return step;
   }
 
  private:
+  // Of this epoch or, when it has ended, of the next.
+  StepBatch first_step() {
+    const BatchShape shape = shape_(at_.consumed_samples);
+    auto step = try_step(shape);
+    if (step) return std::move(*step);
+    at_.position = {at_.position.epoch + 1, 0};
+    stream_ = open_(at_.position.epoch);
+    step = try_step(shape);
+    check<DataError>(step.has_value(),
+                     "an epoch of the data has fewer samples than the {} that a step takes. Lower "
+                     "per_device_train_batch_size or gradient_accumulation_steps, use fewer ranks, or give more data; "
+                     "records that were left out are in the warnings",
+                     shape.samples());
+    return std::move(*step);
+  }
+
   // Nothing when the epoch has not enough left.
   std::optional<StepBatch> try_step(const BatchShape& shape) {
     std::vector<std::vector<Sample>> mine(static_cast<size_t>(shape.num_microbatches));
@@ -92,8 +103,9 @@ class StreamLoader : public BatchLoader {
   Collator collator_;
   ShapeOfStep shape_;
   CollateParts parts_;
-  LoaderStart at_;
+  LoaderStart at_;  // behind ahead_
   std::unique_ptr<SampleStream> stream_;
+  std::optional<StepBatch> ahead_;  // the step after the last one given, when it is of the same epoch
 };
 
 }  // namespace

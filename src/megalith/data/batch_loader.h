@@ -17,7 +17,7 @@ struct StepBatch {
   std::vector<MicroBatch> microbatches;  // of this rank
   SamplerPosition after;                 // where the next step begins: what a checkpoint keeps
   int64_t samples = 0;                   // consumed by all ranks in this step
-  bool ends_epoch = false;               // never told of streams: they do not know their end before it is reached
+  bool ends_epoch = false;               // the next step is of another epoch, or there is none
 };
 
 // The shape of the step that begins when `consumed_samples` of the run are consumed: a constant, or a batch size that
@@ -56,7 +56,8 @@ class SampleStream {
 using OpenStream = std::function<std::unique_ptr<SampleStream>(int64_t epoch)>;
 
 // All ranks read the same stream and keep their own samples of it. An epoch's samples that do not fill a step are left
-// out. Throws DataError for a stream without samples.
+// out. To know where an epoch ends, the loader is always one step ahead of what it has given. Throws DataError for a
+// stream without enough samples for a step.
 std::unique_ptr<BatchLoader> make_stream_loader(OpenStream open, const Collator& collator, ShapeOfStep shape,
                                                 LoaderStart start = {}, CollateParts parts = CollateParts::kAll);
 

@@ -108,8 +108,23 @@ struct MappedTable {
   MappedColumn<int64_t> piece_ends;
 };
 
+// Requires that both `ends` fit: whether the pieces of each row lie in it.
+bool pieces_fit(const Columns& columns) {
+  int64_t row_begin = 0, piece = 0;
+  for (size_t row = 0; row < columns.row_ends.size(); ++row) {
+    int64_t room = columns.row_ends[row] - row_begin;
+    for (; piece < columns.piece_ends[row]; ++piece) {
+      const int64_t tokens = columns.pieces[static_cast<size_t>(piece)];
+      if (tokens < 0 || tokens > room) return false;
+      room -= tokens;
+    }
+    row_begin = columns.row_ends[row];
+  }
+  return true;
+}
+
 // A damaged file must not lead outside of the arrays.
-void check_columns(const Columns& columns, int64_t rows, const fs::path& folder) {
+void check_columns(const Columns& columns, int64_t rows, bool pairs, const fs::path& folder) {
   const auto ends_fit = [](std::span<const int64_t> ends, size_t total) {
     int64_t last = 0;
     for (const int64_t end : ends) {
@@ -120,7 +135,8 @@ void check_columns(const Columns& columns, int64_t rows, const fs::path& folder)
   };
   const bool sound = std::ssize(columns.row_ends) == rows && std::ssize(columns.piece_ends) == rows &&
                      columns.labels.size() == columns.ids.size() && ends_fit(columns.row_ends, columns.ids.size()) &&
-                     ends_fit(columns.piece_ends, columns.pieces.size());
+                     ends_fit(columns.piece_ends, columns.pieces.size()) && pieces_fit(columns) &&
+                     (!pairs || rows % 2 == 0);
   check<DataError>(sound, "{}: the files do not fit one another; remove the folder and it is made anew",
                    folder.string());
 }
@@ -215,7 +231,7 @@ OpenedTokens open_token_folder(const fs::path& folder) {
                       .max_id = fields.required<int64_t>("max_id"),
                       .report = fields.required<std::string>("report")};
   const auto owner = std::make_shared<const MappedTable>(folder);
-  check_columns(owner->columns(), fields.required<int64_t>("rows"), folder);
+  check_columns(owner->columns(), fields.required<int64_t>("rows"), info.pairs, folder);
   auto dataset = std::make_shared<TokenDataset>(owner->columns(), info, owner);
   return {std::move(dataset), std::move(info)};
 }

@@ -31,7 +31,7 @@ struct TokenTableInfo {
   bool pairs = false;
   bool pieces_attend = false;  // of all rows with more than one piece
   int64_t max_id = -1;         // the largest token id
-  std::string report;          // a JSON text: how the table came about (build_report.h)
+  std::string report;          // how the table came about: a line for people
 };
 
 // A table in memory.

@@ -128,6 +128,12 @@ void replace_text_file(const std::filesystem::path& path, std::string_view text)
   }
 }
 
+void make_folders(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail("make the folder", folder, error.value());
+}
+
 void sync_folder(const std::filesystem::path& folder) { FileHandle::open_for_reading(folder).sync(); }
 
 }  // namespace megalith::hf

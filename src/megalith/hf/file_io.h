@@ -52,6 +52,8 @@ std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 // The same through `<path>.tmp` and a rename: a reader, or a crash, finds the old content or the new one. One writer.
 void replace_text_file(const std::filesystem::path& path, std::string_view text);
+// Makes the folder and its parents; one that is there is fine.
+void make_folders(const std::filesystem::path& folder);
 // Makes the names in a folder survive a crash: what sync() does for a file's content.
 void sync_folder(const std::filesystem::path& folder);
 

@@ -62,9 +62,7 @@ StagedFolder::StagedFolder(const fs::path& target, const std::string& tag, Stage
   if (!options_.owner) return;
   check_target();
   remove_folder(staging_);
-  std::error_code error;
-  fs::create_directories(staging_, error);
-  check<DataError>(!error, "cannot make the folder {}: {}", staging_.string(), error.message());
+  make_folders(staging_);
 }
 
 StagedFolder::~StagedFolder() {

@@ -11,11 +11,14 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/hf/json_text.h"
 
 namespace megalith::optim {
 namespace {
 
-using nlohmann::json;
+using hf::Json;
+
+constexpr int64_t kMostSteps = int64_t{1} << 53;  // counters stay far from overflow
 
 bool is_positive_float(double value) {
   return std::isfinite(static_cast<float>(value)) && static_cast<float>(value) > 0;
@@ -42,29 +45,32 @@ std::vector<std::string> problems(const GradScalerParams& params) {
   return out;
 }
 
-int64_t whole_number(const json& object, const char* key, const std::string& origin) {
-  check<DataError>(object.contains(key) && object.at(key).is_number_integer(),
+int64_t whole_number(const Json& object, const char* key, const std::string& origin) {
+  const auto found = object.find(key);
+  check<DataError>(found != object.end() && found->is_number_integer() && *found >= -kMostSteps && *found <= kMostSteps,
                    "{}: \"{}\" of the loss scaler's state is {}; expected a whole number", origin, key,
-                   object.contains(key) ? object.at(key).dump() : "missing");
-  return object.at(key).get<int64_t>();
+                   found != object.end() ? hf::json_in_words(*found) : "missing");
+  return found->get<int64_t>();
 }
 
 }  // namespace
 
 std::string to_json_text(const GradScalerState& state) {
-  nlohmann::ordered_json json{{"scale", state.scale},
-                              {"growth_tracker", state.growth_tracker},
-                              {"hysteresis_tracker", state.hysteresis_tracker}};
+  Json json{{"scale", state.scale},
+            {"growth_tracker", state.growth_tracker},
+            {"hysteresis_tracker", state.hysteresis_tracker}};
   if (!std::isfinite(state.scale)) json["scale"] = "inf";  // JSON has no such number
   return json.dump();
 }
 
 GradScalerState parse_grad_scaler_state(std::string_view json_text, const std::string& origin) {
-  const json object = json::parse(json_text, nullptr, false);
-  check<DataError>(object.is_object(), "{}: the loss scaler's state is no JSON object", origin);
-  const json scale = object.value("scale", json());
+  const Json object = hf::parse_json(json_text, origin);
+  check<DataError>(object.is_object(), "{}: the loss scaler's state is {}; expected an object", origin,
+                   hf::json_in_words(object));
+  const Json scale = object.value("scale", Json());
   check<DataError>(scale == "inf" || (scale.is_number() && is_positive_float(scale.get<double>())),
-                   "{}: \"scale\" of the loss scaler's state is {}; expected a positive number", origin, scale.dump());
+                   "{}: \"scale\" of the loss scaler's state is {}; expected a positive number", origin,
+                   hf::json_in_words(scale));
   return {scale == "inf" ? std::numeric_limits<float>::infinity() : scale.get<float>(),
           whole_number(object, "growth_tracker", origin), whole_number(object, "hysteresis_tracker", origin)};
 }

@@ -4,12 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/hf/json_text.h"
 #include "megalith/optim/param_scheduler.h"
 
 namespace megalith::optim {
 namespace {
 
-using nlohmann::json;
+using hf::Json;
 
 constexpr double kLargestLength = 9e15;  // whole numbers are exact in a double up to here
 
@@ -17,8 +18,9 @@ constexpr double kLargestLength = 9e15;  // whole numbers are exact in a double 
 class StateReader {
  public:
   StateReader(std::string_view text, const std::string& origin)
-      : origin_(origin), object_(json::parse(text, nullptr, false)) {
-    check<DataError>(object_.is_object(), "{}: the scheduler state is no JSON object", origin_);
+      : origin_(origin), object_(hf::parse_json(text, origin)) {
+    check<DataError>(object_.is_object(), "{}: the scheduler state is {}; expected an object", origin_,
+                     hf::json_in_words(object_));
   }
 
   bool has(const char* key) const { return object_.contains(key); }
@@ -26,9 +28,10 @@ class StateReader {
   // Of several keys for the same thing the first that is there; the last is the one of today.
   double number(std::initializer_list<const char*> keys) const {
     const char* key = present(keys);
-    const json& value = object_.at(key);
+    const Json& value = object_.at(key);
     check<DataError>(value.is_number() && std::isfinite(value.get<double>()),
-                     "{}: \"{}\" of the scheduler state is {}; expected a finite number", origin_, key, value.dump());
+                     "{}: \"{}\" of the scheduler state is {}; expected a finite number", origin_, key,
+                     hf::json_in_words(value));
     return value.get<double>();
   }
 
@@ -43,14 +46,14 @@ class StateReader {
   template <typename E>
   E choice(std::initializer_list<const char*> keys) const {
     const char* key = present(keys);
-    const json& value = object_.at(key);
+    const Json& value = object_.at(key);
     const std::optional<E> found = value.is_string() ? config::choice_of<E>(value.get<std::string>()) : std::nullopt;
     if (found) return *found;
     std::string names;
     for (const auto& [item, name] : config::EnumNames<E>::kNames)
       names += (names.empty() ? "" : ", ") + std::string(name);
-    throw DataError(
-        fmt::format("{}: \"{}\" of the scheduler state is {}; expected one of {}", origin_, key, value.dump(), names));
+    throw DataError(fmt::format("{}: \"{}\" of the scheduler state is {}; expected one of {}", origin_, key,
+                                hf::json_in_words(value), names));
   }
 
  private:
@@ -61,24 +64,24 @@ class StateReader {
   }
 
   const std::string& origin_;
-  json object_;
+  Json object_;
 };
 
 // 5 in place of 5.0 where the number is whole, as the reference writes it.
-nlohmann::ordered_json length_json(double length) {
-  if (length == std::floor(length) && length <= kLargestLength) return static_cast<int64_t>(length);
+Json length_json(double length) {
+  if (length == std::floor(length) && std::abs(length) <= kLargestLength) return static_cast<int64_t>(length);
   return length;
 }
 
 }  // namespace
 
 std::string to_json_text(const SchedulerState& state) {
-  nlohmann::ordered_json json{{"max_lr", state.max_lr},
-                              {"lr_warmup_steps", length_json(state.lr_warmup_steps)},
-                              {"num_steps", state.num_steps},
-                              {"lr_decay_style", config::choice_name(state.lr_decay_style)},
-                              {"lr_decay_steps", state.lr_decay_steps},
-                              {"min_lr", state.min_lr}};
+  Json json{{"max_lr", state.max_lr},
+            {"lr_warmup_steps", length_json(state.lr_warmup_steps)},
+            {"num_steps", state.num_steps},
+            {"lr_decay_style", config::choice_name(state.lr_decay_style)},
+            {"lr_decay_steps", state.lr_decay_steps},
+            {"min_lr", state.min_lr}};
   if (state.weight_decay) {
     json["start_wd"] = state.weight_decay->start_wd;
     json["end_wd"] = state.weight_decay->end_wd;

@@ -28,6 +28,14 @@ std::string_view content_of(const Json& message) {
   return strip(content->get_ref<const std::string&>(), std::nullopt, Side::kBoth);
 }
 
+// Where `content` stands in `text`, not before `from`: behind what the text shares with the prompt, for messages before
+// may hold the same words; or, for the prompt may be written differently, anywhere.
+size_t find_content(const std::string& text, std::string_view content, size_t from, const std::string& prompt) {
+  const auto shared = static_cast<size_t>(std::ranges::mismatch(text, prompt).in1 - text.begin());
+  const size_t at = text.find(content, std::max(from, shared));
+  return at == std::string::npos ? text.find(content, from) : at;
+}
+
 // What `work` gives; nothing when the template refuses a part of the conversation.
 template <typename Work>
 std::optional<std::string> unless_refused(const Work& work) {
@@ -71,7 +79,7 @@ std::vector<AssistantSpan> ChatTemplate::assistant_spans(const Conversation& con
     const std::string_view content = content_of(message);
     size_t begin = prompt ? prompt->size() : 0;
     if (!prompt || begin < from || !text.starts_with(*prompt)) {
-      begin = text.find(content, from);
+      begin = find_content(text, content, from, prompt.value_or(""));
       check<DataError>(!content.empty() && begin != std::string::npos,
                        "{}: the template writes the assistant's message {} so that it cannot be found in the text; "
                        "mark what is trained with {{% generation %}} blocks in the template",

@@ -22,11 +22,10 @@ struct NamedSource {
 
 std::vector<NamedSource> sources_of_files(const fs::path& folder) {
   std::vector<NamedSource> sources;
-  if (const auto file = folder / kFile; fs::exists(file)) sources.push_back({kDefault, file.string(), read_file(file)});
-  if (!fs::is_directory(folder / kFolder)) return sources;
-  for (const auto& entry : fs::directory_iterator(folder / kFolder))
-    if (entry.path().extension() == ".jinja")
-      sources.push_back({entry.path().stem().string(), entry.path().string(), read_file(entry.path())});
+  for (const fs::path& file : ChatTemplate::files_in(folder)) {
+    const bool is_default = file == folder / kFile;
+    sources.push_back({is_default ? kDefault : file.stem().string(), file.string(), read_file(file)});
+  }
   return sources;
 }
 
@@ -95,8 +94,18 @@ void check_list(const Json& list, std::string_view name) {
 
 }  // namespace
 
+std::vector<fs::path> ChatTemplate::files_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  if (fs::exists(folder / kFile)) files.push_back(folder / kFile);
+  if (!fs::is_directory(folder / kFolder)) return files;
+  for (const auto& entry : fs::directory_iterator(folder / kFolder))
+    if (entry.path().extension() == ".jinja") files.push_back(entry.path());
+  std::ranges::sort(files);
+  return files;
+}
+
 bool ChatTemplate::is_in(const fs::path& folder) {
-  bool found = fs::exists(folder / kFile) || fs::is_directory(folder / kFolder);
+  bool found = !files_in(folder).empty();
   with_json_file(folder / "tokenizer_config.json",
                  [&](const JsonNode& config) { found = found || config.find("chat_template").has_value(); });
   return found;

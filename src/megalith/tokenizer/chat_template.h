@@ -68,6 +68,8 @@ class ChatTemplate {
   static ChatTemplate from_folder(const std::filesystem::path& folder);
   // Whether from_folder would find one.
   static bool is_in(const std::filesystem::path& folder);
+  // Those files of `folder` that hold nothing but a template, ordered by name.
+  static std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder);
 
   // One template from memory; `name` stands for it in messages, `special_tokens` are variables ("bos_token").
   ChatTemplate(std::string_view source, std::string name,

@@ -127,6 +127,18 @@ TEST_F(BadIndex, TokensBeyondTheVocabulary) {
   IndexedDataset(prefix_, vocab_size_).check();
 }
 
+TEST_F(BadIndex, AnotherTokenizersFileShowsAfterAFewTokens) {
+  // The first ids of 1000 sequences are small, one in ten of the others is not.
+  Documents documents;
+  for (int i = 0; i < 1000; ++i) documents.push_back({{1, 2, 3, i % 10 == 0 ? 500 : 4, 5}});
+  write_pair(prefix_, TokenType::kUint16, documents);
+  const IndexedDataset dataset(prefix_, 100);
+  dataset.check_some(3 * 256);  // three tokens at each of 256 places
+  for (const int64_t tokens : {int64_t{4 * 256}, int64_t{5000}})
+    expect_contains(message_of<DataError>([&] { dataset.check_some(tokens); }), "token 3 of sequence 0 is 500");
+  IndexedDataset(prefix_, 501).check_some();
+}
+
 TEST_F(BadIndex, TokensThatAreNone) {
   write_pair(prefix_, TokenType::kInt32, {{{1, 2}}});
   std::string bytes = file_bytes(bin_path(prefix_));

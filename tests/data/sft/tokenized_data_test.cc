@@ -127,6 +127,15 @@ TEST(TokenizedData, tokenized_path_is_saved_then_loaded) {
   request.vocab_size.reset();
   request.stage = config::Stage::kDpo;
   expect_contains(error_of(request), "holds no preference pairs");
+  // So is what was held out.
+  folder.write("b.jsonl", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 900]}\n");
+  request = request_for(folder, {"b.jsonl"});
+  request.data.tokenized_path = (folder.path() / "split").string();
+  request.data.val_size = 1;
+  const TokenizedData parts = load_tokenized_data(request);
+  request.vocab_size = 500;
+  expect_contains(error_of(request),
+                  parts.validation->sample(0).row.ids[1] == 900 ? "split/validation" : "split/train");
   // A folder of the Python package `datasets` is named as such.
   folder.write("dataset_dict.json", "{}");
   request.data.tokenized_path = folder.path().string();
@@ -251,11 +260,62 @@ TEST(TokenizedData, ids_need_no_tokenizer_and_are_checked) {
   expect_contains(error_of(request), "dataset is not set");
 }
 
+TEST(TokenizedData, evaluation_data_is_read_whole) {
+  const TemporaryFolder folder(
+      TemporaryFolder::Files{{"a.jsonl", alpaca(9)}, {"b.jsonl", alpaca(9, "b")}, {"e.jsonl", alpaca(4, "e")}});
+  DataRequest request = request_for(folder, {"a.jsonl", "b.jsonl"});
+  request.data.eval_dataset = {"e.jsonl"};
+  request.data.mix_strategy = config::MixStrategy::kInterleaveOver;
+  request.data.interleave_probs = {"0.5", "0.5"};
+  request.data.val_size = 2;
+  request.data.tokenized_path = (folder.path() / "tokens").string();
+  load_tokenized_data(request);
+  const TokenizedData evaluation = load_tokenized_data(evaluation_request(request, request.data.eval_dataset));
+  request = request_for(folder, {"e.jsonl"});
+  EXPECT_EQ(texts(*evaluation.train), texts(*load_tokenized_data(request).train));
+  EXPECT_EQ(evaluation.validation, nullptr);
+}
+
+TEST(TokenizedData, a_tokenizer_of_another_model_is_told) {
+  const TemporaryFolder folder(TemporaryFolder::Files{{"a.jsonl", alpaca(5)}});
+  DataRequest request = request_for(folder, {"a.jsonl"});
+  request.vocab_size = 259;
+  EXPECT_EQ(error_of(request), "no error");
+  request.vocab_size = 258;
+  const std::string error = error_of(request);
+  expect_contains(error, "pads with the token 258 (\"<|pad|>\")");
+  expect_contains(error, "vocabulary of 258");
+  expect_contains(error, "another model");
+}
+
+TEST(TokenizedData, pairs_of_ids_need_both_answers) {
+  const TemporaryFolder folder(
+      TemporaryFolder::Files{{"ids.jsonl",
+                              "{\"chosen_input_ids\": [1, 2], \"rejected_input_ids\": []}\n"
+                              "{\"chosen_input_ids\": [1, 2], \"rejected_input_ids\": [1, 3]}\n"}});
+  DataRequest request;
+  request.stage = config::Stage::kDpo;
+  request.data.dataset = {(folder.path() / "ids.jsonl").string()};
+  const TokenizedData data = load_tokenized_data(request);
+  EXPECT_EQ(data.train->size(), 1);
+  expect_contains(data.report, "1 records are invalid");
+}
+
+TEST(TokenizedData, data_that_trains_nothing_is_refused) {
+  const TemporaryFolder folder(
+      TemporaryFolder::Files{{"ids.jsonl", "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n"}});
+  DataRequest request;
+  request.data.dataset = {(folder.path() / "ids.jsonl").string()};
+  expect_contains(error_of(request), "all labels are -100");
+}
+
 TEST(TokenizedData, bad_input_is_named) {
   const TemporaryFolder folder(TemporaryFolder::Files{
       {"broken.jsonl", alpaca(5) + "{\"instruction\": \n"},
       {"roles.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}]}\n"},
       {"a.jsonl", alpaca(5)},
+      {"latin.jsonl", "{\"instruction\": \"q\", \"output\": \"a\"}\n{\"instruction\": \"\xE9\", \"output\": \"a\"}\n"},
+      {"latin.txt", "one\ntw\xF3\n"},
       {"tools.jsonl",
        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"y\"}], "
        "\"tools\": \"[{\"}\n"}});
@@ -268,11 +328,18 @@ TEST(TokenizedData, bad_input_is_named) {
   expect_contains(error, "roles.jsonl:1: turn 1 should be");
   request.data.dataset = {"tools.jsonl"};
   expect_contains(error_of(request), "tools.jsonl:1: tools: not valid JSON");
+  request.data.dataset = {"latin.jsonl"};
+  expect_contains(error_of(request), "latin.jsonl:2: ");
+  expect_contains(error_of(request), "UTF-8");
+  request.data.dataset = {"latin.txt"};
+  request.stage = config::Stage::kPretrain;
+  expect_contains(error_of(request), "latin.txt:2: byte 2 of the line is not valid UTF-8");
+  request.stage = config::Stage::kSft;
   request.data.dataset = {"a.jsonl"};
   request.data.template_name = "vicunna";
   expect_contains(error_of(request), "did you mean vicuna");
   request.data.template_name.reset();
-  expect_contains(error_of(request), "Set template");
+  expect_contains(error_of(request), "the tokenizer has no chat template of its own. Set template");
   request.tokenizer.reset();
   expect_contains(error_of(request), "there is no tokenizer");
   request = request_for(folder, {"a.jsonl"});
@@ -280,10 +347,46 @@ TEST(TokenizedData, bad_input_is_named) {
   expect_contains(error_of(request), "\"ranking\": true");
   request.data.packing = true;
   expect_contains(error_of(request), "packing is not for preference pairs");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 4);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 6);
 }
 
-// The tokenizer's own chat template is connected through TurnEncoder.
+TEST(TokenizedData, without_a_name_the_tokenizers_own_template_is_used) {
+  const std::string chat =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}";
+  const TemporaryFolder folder(TemporaryFolder::Files{{"a.jsonl", alpaca(2)}, {"text.txt", "one\n"}});
+  const TemporaryFolder model(TemporaryFolder::Files{{"chat_template.jinja", chat}});
+  DataRequest request = request_for(folder, {"a.jsonl"});
+  request.tokenizer_folder = model.path();
+  request.data.template_name.reset();
+  request.cache_folder = folder.path() / "cache";
+  const auto caches = [&] {
+    return std::distance(fs::directory_iterator(request.cache_folder), fs::directory_iterator());
+  };
+  EXPECT_EQ(texts(*load_tokenized_data(request).train),
+            (std::vector<std::string>{"<system>S</s><user>q0</s><assistant>a0</s>",
+                                      "<system>S</s><user>q1.</s><assistant>a1</s>"}));
+  request.data.template_name = "tokenizer";
+  load_tokenized_data(request);
+  EXPECT_EQ(caches(), 1);
+  request.data.enable_thinking = false;
+  load_tokenized_data(request);
+  EXPECT_EQ(caches(), 2);
+  model.write("chat_template.jinja", "!" + chat);
+  EXPECT_EQ(texts(*load_tokenized_data(request).train)[0], "!<system>S</s><user>q0</s><assistant>a0</s>");
+  EXPECT_EQ(caches(), 3);
+
+  // A record that the template refuses is named; documents have no turns, so that no template is looked at.
+  model.write("chat_template.jinja", "{% if messages | length == 3 %}{{ raise_exception('three') }}{% endif %}" + chat);
+  expect_contains(error_of(request), "a.jsonl:1: ");
+  expect_contains(error_of(request), "three");
+  model.write("chat_template.jinja", "{% broken");
+  request.stage = config::Stage::kPretrain;
+  request.data.dataset = {"text.txt"};
+  request.data.packing = false;
+  EXPECT_EQ(texts(*load_tokenized_data(request).train)[0], "one<|eos|>");
+}
+
 TEST(TokenizedData, another_encoder_may_take_the_place_of_a_template) {
   class Shout : public TurnEncoder {
    public:
@@ -364,6 +467,18 @@ TEST(StreamedData, the_first_records_are_held_out) {
     std::ranges::sort(rest);
     EXPECT_EQ(train, rest);
   }
+}
+
+TEST(StreamedData, bad_records_are_named) {
+  const TemporaryFolder folder(
+      TemporaryFolder::Files{{"a.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}]}\n"},
+                             {"b.jsonl", alpaca(3) + "{\n"}});
+  DataRequest request = request_for(folder, {"a.jsonl"});
+  request.data.val_size = 1;
+  expect_contains(testing::error_of<DataError>([&] { open_streamed_data(request); }), "a.jsonl:1: turn 1 should be");
+  request = request_for(folder, {"b.jsonl"});
+  const OpenStream open = open_streamed_data(request).train;
+  expect_contains(testing::error_of<DataError>([&] { streamed(open, 0); }), "b.jsonl:4: ");
 }
 
 TEST(StreamedData, what_a_stream_cannot_do_is_refused) {

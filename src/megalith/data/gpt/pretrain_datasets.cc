@@ -127,6 +127,7 @@ class Builder {
 
   Member build_prefix(const std::string& prefix, size_t split, const char* split_text, std::optional<int64_t> samples) {
     const auto source = std::make_shared<IndexedDataset>(prefix, request_.tokens.vocab_size);
+    source->check_some();
     return build_member(source, prefix, split, split_text, samples);
   }
 

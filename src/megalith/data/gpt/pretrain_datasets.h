@@ -52,7 +52,8 @@ struct PretrainDatasets {
 //
 // A single prefix gives samples of it alone. A blend with weights w takes ceil(samples · w) of each prefix, from
 // ceil(ceil(samples · w) · 1.005) that are built; one without weights takes whole epochs, in proportion to their sizes.
-// Throws ConfigError for settings that cannot be, DataError for files, each naming the option or the file.
+// Throws ConfigError for settings that cannot be, DataError for files, each naming the option or the file: also for ids
+// beyond the vocabulary, where IndexedDataset::check_some finds them.
 PretrainDatasets make_pretrain_datasets(const PretrainDataRequest& request);
 
 }  // namespace megalith::data

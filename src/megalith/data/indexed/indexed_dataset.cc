@@ -11,6 +11,9 @@ namespace megalith::data {
 
 namespace {
 
+// Places that check_some looks at in a large file.
+constexpr int64_t kSpotChecks = 256;
+
 // A stored token as an id; -1 for what is none (negative, a fraction, not a number).
 template <typename T>
 int64_t id_of(T token) {
@@ -88,14 +91,24 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> o
   });
 }
 
+void IndexedDataset::check_sequence(int64_t sequence, int64_t most_tokens) const {
+  std::array<int64_t, 4096> block;
+  const int64_t tokens = std::min(length(sequence), most_tokens);
+  for (int64_t at = 0; at < tokens; at += std::ssize(block))
+    read(sequence, at, std::span(block).first(static_cast<size_t>(std::min(tokens - at, std::ssize(block)))));
+}
+
+void IndexedDataset::check_some(int64_t most_tokens) const {
+  const auto all_tokens = static_cast<int64_t>(bin_.size()) / token_bytes(index_.type);
+  const bool all = all_tokens <= most_tokens;
+  const int64_t count = all ? sequence_count() : std::min(sequence_count(), kSpotChecks);
+  for (int64_t i = 0; i < count; ++i)
+    check_sequence(i * sequence_count() / count, all ? all_tokens : most_tokens / kSpotChecks);
+}
+
 void IndexedDataset::check() const {
   check_index(index_, bin_.size(), idx_name_);
-  std::array<int64_t, 4096> block;
-  for (int64_t sequence = 0; sequence < sequence_count(); ++sequence) {
-    const int64_t tokens = length(sequence);
-    for (int64_t at = 0; at < tokens; at += static_cast<int64_t>(block.size()))
-      read(sequence, at, std::span(block).first(static_cast<size_t>(std::min<int64_t>(tokens - at, block.size()))));
-  }
+  for (int64_t sequence = 0; sequence < sequence_count(); ++sequence) check_sequence(sequence, length(sequence));
 }
 
 }  // namespace megalith::data

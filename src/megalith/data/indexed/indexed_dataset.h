@@ -33,12 +33,18 @@ class IndexedDataset final : public SequenceSource {
   // The tokens as they are stored.
   std::span<const std::byte> bin() const { return bin_.bytes(); }
 
+  // Reads about `most_tokens` tokens, evenly spread over the file (all, when it has no more), and throws what read()
+  // throws: a file that was made with another tokenizer shows at once, not in the middle of a run.
+  void check_some(int64_t most_tokens = int64_t{1} << 20) const;
+
   // Every rule of the format (check_index), and that every token is a whole number from 0 to vocab_size - 1. Throws
   // DataError with the file and the byte of the first fault. Reads everything.
   void check() const;
 
  private:
   int64_t first_byte(int64_t sequence, int64_t offset, int64_t count) const;
+  // Reads the first `most_tokens` of a sequence.
+  void check_sequence(int64_t sequence, int64_t most_tokens) const;
 
   std::string prefix_;
   std::string idx_name_, bin_name_;  // for messages, and made only once: lengths are asked for by the million

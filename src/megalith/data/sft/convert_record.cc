@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/data/sft/python_json.h"
+#include "megalith/data/sft/tool_format.h"
 
 namespace megalith::data {
 namespace {
@@ -165,7 +166,7 @@ class Converter {
       const bool again = openai_turns() && message.role == Role::kObservation && !result.empty() &&
                          result.back().role == Role::kObservation;
       if (again)
-        result.back().content += "\n</tool_response>\n<tool_response>\n" + message.content;
+        result.back().content += std::string(kResultSeparator) + message.content;
       else
         result.push_back(std::move(message));
     }

@@ -6,12 +6,21 @@
 #include <utility>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/data/sft/packing.h"
 #include "megalith/data/sft/template.h"
 
 namespace megalith::data {
 
 using config::Stage;
+
+namespace {
+
+bool has_tokens(const Sample& sample) {
+  return !sample.row.ids.empty() && (!sample.rejected || !sample.rejected->ids.empty());
+}
+
+}  // namespace
 
 RowPlan row_plan(const config::DataConfig& data, Stage stage) {
   const bool neat = data.neat_packing || data.sequence_packing;
@@ -74,8 +83,22 @@ RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const
   else if (tokenizer_ && options_.plan.kind == SampleKind::kDocument)
     tokens_ = template_tokens(find_template("empty"), *tokenizer_);
   else if (tokenizer_)
-    tokens_.pad = tokenizer_->pad_id().value_or(tokenizer_->eos_id().value_or(0));
+    tokens_ = own_tokens(*tokenizer_);
   tokens_.documents_get_bos = options_.documents_get_bos && tokens_.bos.has_value();
+  if (tokenizer_ && options_.vocab_size) check_vocabulary();
+}
+
+void RecordEncoder::check_vocabulary() const {
+  const int64_t size = *options_.vocab_size;
+  check<ConfigError>(tokens_.pad < size,
+                     "the tokenizer pads with the token {} ({}), which is outside of the model's vocabulary of {}. The "
+                     "tokenizer belongs to another model, or the model's vocabulary must be resized",
+                     tokens_.pad, hf::in_quotes(tokenizer_->token_of(tokens_.pad).value_or("")), size);
+  if (tokenizer_->id_end() > size)
+    log_warning(
+        "the tokenizer has token ids up to {}, and the model a vocabulary of {}: they may not belong together. "
+        "A record with an id beyond the vocabulary ends the run",
+        tokenizer_->id_end() - 1, size);
 }
 
 void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {
@@ -94,10 +117,11 @@ void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {
       "dataset {} holds text, and there is no tokenizer. Set model_name_or_path to a folder with one, or "
       "give data with input_ids",
       dataset.name);
-  check<ConfigError>(turns_ != nullptr || options_.plan.kind == SampleKind::kDocument,
-                     "dataset {} holds conversations, and no template says how they become text. Set template to the "
-                     "model's, for example --template qwen",
-                     dataset.name);
+  check<ConfigError>(
+      turns_ != nullptr || options_.plan.kind == SampleKind::kDocument,
+      "dataset {} holds conversations, and no template says how they become text: the tokenizer has no chat "
+      "template of its own. Set template to the model's, for example --template qwen",
+      dataset.name);
 }
 
 void RecordEncoder::check_ids(const Sequence& row, const std::string& place) const {
@@ -134,7 +158,7 @@ EncodedRecord RecordEncoder::encode(const hf::Json& record, const DatasetDescrip
   EncodedRecord result;
   if (dataset.formatting == Formatting::kPretokenized) {
     result.sample = pretokenized_sample(record, options_.plan.kind, place);
-    if (result.sample->row.ids.empty()) return {std::nullopt, "no tokens"};
+    if (!has_tokens(*result.sample)) return {std::nullopt, "no tokens"};
     const auto limit = static_cast<size_t>(options_.plan.cutoff);
     const bool blocks = options_.plan.kind == SampleKind::kDocument && options_.plan.packing;
     for (Sequence* row : {&result.sample->row, result.sample->rejected ? &*result.sample->rejected : nullptr}) {
@@ -161,7 +185,7 @@ EncodedRecord RecordEncoder::encode(const hf::Json& record, const DatasetDescrip
 bool RecordEncoder::is_complete(const hf::Json& record, const DatasetDescription& dataset,
                                 const std::string& place) const {
   if (dataset.formatting == Formatting::kPretokenized)
-    return !pretokenized_sample(record, options_.plan.kind, place).row.ids.empty();
+    return has_tokens(pretokenized_sample(record, options_.plan.kind, place));
   return convert_record(record, dataset, options_.plan.kind, place).conversation.has_value();
 }
 

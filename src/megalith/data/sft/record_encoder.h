@@ -62,7 +62,8 @@ struct RecordEncoderOptions {
 // Immutable; any number of threads.
 class RecordEncoder {
  public:
-  // `turns` may be absent when no record holds conversations, `tokenizer` when all hold ids.
+  // `turns` may be absent when no record holds conversations, `tokenizer` when all hold ids. Throws ConfigError when
+  // the tokenizer pads with an id outside of the vocabulary, and warns when it has any such id.
   RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const TurnEncoder> turns,
                 std::optional<tokenizer::Tokenizer> tokenizer);
 
@@ -82,6 +83,7 @@ class RecordEncoder {
 
  private:
   Sample encode_text(const Conversation& conversation, bool* cut) const;
+  void check_vocabulary() const;
   void check_ids(const Sequence& row, const std::string& place) const;
 
   RecordEncoderOptions options_;

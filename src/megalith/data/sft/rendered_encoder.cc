@@ -1,31 +1,52 @@
 #include "megalith/data/sft/rendered_encoder.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "megalith/base/error.h"
+#include "megalith/data/sft/tool_format.h"
 
 namespace megalith::data {
 namespace {
 
 using hf::Json;
 
-Json openai_message(const Message& message) {
+void append_results(const std::string& joined, Json& messages) {
+  for (size_t from = 0; from != std::string::npos;) {
+    const size_t end = joined.find(kResultSeparator, from);
+    messages.push_back({{"role", "tool"}, {"content", joined.substr(from, end - from)}});
+    from = end == std::string::npos ? end : end + kResultSeparator.size();
+  }
+}
+
+Json calling_message(const std::string& content) {
+  const TemplateSpec usual;  // for its words around a thought
+  const auto [around, calls] = parse_function_calls(content, usual.thought_open, usual.thought_close);
+  Json tool_calls = Json::array();
+  for (const Json& call : calls) tool_calls.push_back({{"type", "function"}, {"function", call}});
+  return {{"role", "assistant"}, {"content", around}, {"tool_calls", std::move(tool_calls)}};
+}
+
+void append_message(const Message& message, Json& messages) {
   switch (message.role) {
     case Role::kUser:
-      return {{"role", "user"}, {"content", message.content}};
+      messages.push_back({{"role", "user"}, {"content", message.content}});
+      return;
     case Role::kAssistant:
-      return {{"role", "assistant"}, {"content", message.content}};
+      messages.push_back({{"role", "assistant"}, {"content", message.content}});
+      return;
     case Role::kObservation:
-      return {{"role", "tool"}, {"content", message.content}};
+      append_results(message.content, messages);
+      return;
     case Role::kFunction:
-      break;
+      messages.push_back(calling_message(message.content));
+      return;
   }
-  const Json value = hf::parse_json(message.content, "function message");
-  Json calls = Json::array();
-  for (const Json& call : value.is_array() ? value : Json::array({value}))
-    calls.push_back({{"type", "function"}, {"function", call}});
-  return {{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(calls)}};
+}
+
+// Null for none.
+Json tools_of(const Conversation& conversation) {
+  Json tools = parse_tools(conversation.tools);
+  return tools.empty() ? Json() : tools;
 }
 
 std::vector<EncodedTurn> split_by_mask(const RenderedConversation& rendered) {
@@ -49,8 +70,8 @@ std::vector<EncodedTurn> split_by_mask(const RenderedConversation& rendered) {
 Json openai_messages(const Conversation& conversation, size_t response) {
   Json messages = Json::array();
   if (!conversation.system.empty()) messages.push_back({{"role", "system"}, {"content", conversation.system}});
-  for (const Message& message : conversation.prompt) messages.push_back(openai_message(message));
-  messages.push_back(openai_message(conversation.responses.at(response)));
+  for (const Message& message : conversation.prompt) append_message(message, messages);
+  append_message(conversation.responses.at(response), messages);
   return messages;
 }
 
@@ -58,13 +79,12 @@ RenderedTurnEncoder::RenderedTurnEncoder(RenderConversation render, TemplateToke
     : render_(std::move(render)), tokens_(std::move(tokens)), description_(std::move(description)) {}
 
 std::vector<EncodedTurn> RenderedTurnEncoder::turns(const Conversation& conversation, bool /*last_turn_only*/) const {
-  const Json tools = conversation.tools.empty() ? Json() : hf::parse_json(conversation.tools, "tools");
-  return split_by_mask(render_(openai_messages(conversation, 0), tools));
+  return split_by_mask(render_(openai_messages(conversation, 0), tools_of(conversation)));
 }
 
 EncodedTurn RenderedTurnEncoder::answer(const Conversation& conversation, size_t response) const {
-  const Json tools = conversation.tools.empty() ? Json() : hf::parse_json(conversation.tools, "tools");
-  std::vector<EncodedTurn> turns = split_by_mask(render_(openai_messages(conversation, response), tools));
+  std::vector<EncodedTurn> turns =
+      split_by_mask(render_(openai_messages(conversation, response), tools_of(conversation)));
   EncodedTurn result;
   result.target = std::move(turns.back().target);
   turns.back().target.clear();

@@ -1,11 +1,4 @@
-// A TurnEncoder over whole rendered conversations: the tokenizer's own chat template.
-//
-//   RenderedTurnEncoder turns(
-//       [=](const hf::Json& messages, const hf::Json& tools) {
-//         auto encoding = chat.apply({.messages = messages, .tools = tools}, tokenizer);
-//         return RenderedConversation{std::move(encoding.ids), std::move(encoding.assistant_mask)};
-//       },
-//       tokens, "chat template of " + folder);
+// A TurnEncoder over whole rendered conversations. chat_encoder.h makes one of a tokenizer's own chat template.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +17,8 @@ struct RenderedConversation {
   std::vector<uint8_t> assistant_mask;  // 1: the assistant writes it
 };
 
-// `messages` are OpenAI's: role (system, user, assistant, tool), content, tool_calls. `tools` is null or a list. May be
-// called from several threads.
+// `messages` are OpenAI's: role (system, user, assistant, tool), content, tool_calls. `tools` is null or a list that is
+// not empty, each {"type": "function", "function": …}. May be called from several threads.
 using RenderConversation = std::function<RenderedConversation(const hf::Json& messages, const hf::Json& tools)>;
 
 class RenderedTurnEncoder : public TurnEncoder {
@@ -47,8 +40,8 @@ class RenderedTurnEncoder : public TurnEncoder {
   std::string description_;
 };
 
-// The messages of a conversation with response number `response` at the end, as OpenAI writes them. Throws DataError
-// for a function message that is no JSON.
+// The messages of a conversation with response number `response` at the end, as OpenAI writes them: results that
+// kResultSeparator joins are messages of their own again. Throws DataError for a function message that is no JSON.
 hf::Json openai_messages(const Conversation& conversation, size_t response);
 
 }  // namespace megalith::data

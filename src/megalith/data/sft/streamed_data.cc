@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "megalith/base/error.h"
+#include "megalith/data/sft/problem_log_internal.h"
 #include "megalith/data/sft/record_stream.h"
 #include "megalith/data/sft/tokenized_data.h"
 #include "megalith/data/token_table.h"
@@ -30,8 +31,12 @@ hf::Json parsed(const Plan& plan, const StreamedRecord& record) {
   return parse_record(record.text, record.format, plan.datasets[record.dataset].files[record.file], record.line);
 }
 
-EncodedRecord encode(const Plan& plan, const StreamedRecord& record) {
-  return plan.encoder->encode(parsed(plan, record), plan.datasets[record.dataset], place_of(plan, record));
+// Notes in `problems`, when given, why a record is left out.
+EncodedRecord encode(const Plan& plan, const StreamedRecord& record, ProblemLog* problems) {
+  const std::string place = place_of(plan, record);
+  EncodedRecord result = plan.encoder->encode(parsed(plan, record), plan.datasets[record.dataset], place);
+  if (!result.sample && problems != nullptr) problems->add(place, result.problem);
+  return result;
 }
 
 bool is_complete(const Plan& plan, const StreamedRecord& record) {
@@ -42,6 +47,7 @@ class EncodedStream : public SampleStream {
  public:
   EncodedStream(std::shared_ptr<const Plan> plan, int64_t epoch)
       : plan_(std::move(plan)),
+        first_epoch_(epoch == 0),
         records_(plan_->datasets, plan_->mix, plan_->buffer_size, mix_seed(plan_->seed, static_cast<uint64_t>(epoch)),
                  plan_->held_out) {}
 
@@ -67,7 +73,8 @@ class EncodedStream : public SampleStream {
     const int64_t wanted = plan_->encoder->plan().packing ? plan_->batch_size : 1;
     std::vector<EncodedRecord> batch;
     StreamedRecord record;
-    while (std::ssize(batch) < wanted && records_.next(record)) batch.push_back(encode(*plan_, record));
+    while (std::ssize(batch) < wanted && records_.next(record))
+      batch.push_back(encode(*plan_, record, first_epoch_ ? &problems_ : nullptr));
     if (batch.empty()) return false;
     BuildReport unused;
     for (Sample& sample : plan_->encoder->rows(std::move(batch), unused)) ready_.push_back(std::move(sample));
@@ -75,6 +82,8 @@ class EncodedStream : public SampleStream {
   }
 
   std::shared_ptr<const Plan> plan_;
+  bool first_epoch_;
+  ProblemLog problems_;  // of the first epoch: the others have the same
   RecordStream records_;
   std::deque<Sample> ready_;
 };
@@ -94,11 +103,13 @@ std::shared_ptr<const Dataset> held_out_samples(const Plan& plan) {
   RecordStream records(plan.datasets, plan.mix, 1, plan.seed);
   std::vector<EncodedRecord> batch;
   StreamedRecord record;
-  while (std::ssize(batch) < plan.held_out && records.next(record)) batch.push_back(encode(plan, record));
+  ProblemLog problems;
+  while (std::ssize(batch) < plan.held_out && records.next(record)) batch.push_back(encode(plan, record, &problems));
   BuildReport report;
   TokenTable table;
   for (const Sample& sample : plan.encoder->rows(std::move(batch), report)) table.append(sample);
-  check<DataError>(report.samples > 0, "the records held out by val_size give no samples ({})", report.text());
+  check<DataError>(report.samples > 0, "the records held out by val_size give no samples ({}){}", report.text(),
+                   problems.in_words());
   return dataset_of(std::move(table), {.pairs = plan.encoder->plan().kind == SampleKind::kPreference,
                                        .pieces_attend = plan.encoder->plan().packing && !plan.encoder->plan().neat});
 }

@@ -44,6 +44,13 @@ TemplateTokens template_tokens(const TemplateSpec& spec, const tokenizer::Tokeni
   return tokens;
 }
 
+TemplateTokens own_tokens(const tokenizer::Tokenizer& tokenizer) {
+  TemplateTokens tokens{.bos = tokenizer.bos_id(), .eos = tokenizer.eos_id().value_or(0)};
+  tokens.pad = tokenizer.pad_id().value_or(tokens.eos);
+  if (tokenizer.eos_id()) tokens.document_end = tokenizer.token_of(tokens.eos).value_or(std::string());
+  return tokens;
+}
+
 bool adds_bos_token(const std::filesystem::path& tokenizer_folder) {
   if (tokenizer_folder.empty()) return false;
   const std::filesystem::path path = tokenizer_folder / "tokenizer_config.json";
@@ -134,9 +141,7 @@ bool Template::without_thought(const std::string& content) const {
 }
 
 std::string Template::thought_removed(const std::string& content) const {
-  std::string rest = without_marked_parts(content, spec_.thought_open, spec_.thought_close);
-  rest.erase(0, std::min(rest.find_first_not_of('\n'), rest.size()));
-  return rest;
+  return without_thoughts(content, spec_.thought_open, spec_.thought_close);
 }
 
 void Template::add_empty_thought(EncodedTurn& turn) const {

@@ -49,6 +49,10 @@ class Template : public TurnEncoder {
 // The special tokens that `spec` wants of `tokenizer`. Throws ConfigError when it lacks one.
 TemplateTokens template_tokens(const TemplateSpec& spec, const tokenizer::Tokenizer& tokenizer);
 
+// The special tokens of the tokenizer itself, for templates that write theirs as text. 0 stands for an end token that
+// it lacks.
+TemplateTokens own_tokens(const tokenizer::Tokenizer& tokenizer);
+
 // Whether the tokenizer's configuration says that texts begin with bos: `add_bos_token` of tokenizer_config.json. False
 // for an empty path.
 bool adds_bos_token(const std::filesystem::path& tokenizer_folder);

@@ -6,14 +6,16 @@
 #include <thread>
 
 #include "megalith/base/error.h"
-#include "megalith/base/log.h"
 #include "megalith/data/build_once.h"
 #include "megalith/data/content_hash.h"
 #include "megalith/data/parallel_for.h"
+#include "megalith/data/sft/chat_encoder.h"
+#include "megalith/data/sft/problem_log_internal.h"
 #include "megalith/data/sft/record_set.h"
 #include "megalith/data/sft/template.h"
 #include "megalith/data/token_table.h"
 #include "megalith/hf/staged_folder.h"
+#include "megalith/tokenizer/chat_template.h"
 
 namespace megalith::data {
 namespace {
@@ -22,26 +24,11 @@ namespace fs = std::filesystem;
 
 // A change of what records become takes the next number: caches of older versions are then not used.
 constexpr int64_t kEncodingVersion = 1;
-constexpr int kProblemsShown = 5;
 
 int thread_count(const DataRequest& request) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return request.data.preprocessing_num_workers.value_or(cores);
 }
-
-// Warns of the first few records that are left out; the report has their number.
-class ProblemLog {
- public:
-  void add(const std::string& place, const std::string& problem) {
-    if (shown_++ < kProblemsShown) log_warning("{}: record left out: {}", place, problem);
-    if (first_.empty()) first_ = fmt::format("{}: {}", place, problem);
-  }
-  const std::string& first() const { return first_; }
-
- private:
-  int shown_ = 0;
-  std::string first_;
-};
 
 // Tokenizes records batch by batch and gives each batch's rows to `take`.
 class Build {
@@ -61,8 +48,11 @@ class Build {
       for (const int32_t id : table.ids) info.max_id = std::max<int64_t>(info.max_id, id);
       take(table);
     }
-    check<DataError>(report.samples > 0, "the data gives no samples ({}){}", report.text(),
-                     problems_.first().empty() ? "" : "; the first problem is " + problems_.first());
+    check<DataError>(report.samples > 0, "the data gives no samples ({}){}", report.text(), problems_.in_words());
+    check<DataError>(report.loss_tokens > 0,
+                     "nothing of the data is trained: all labels are {} ({}). Give labels, or raise cutoff_len if "
+                     "prompts leave no room for answers",
+                     kIgnoredLabel, report.text());
     info.report = report.text();
     return info;
   }
@@ -122,18 +112,23 @@ void write_folder(const fs::path& target, const DataRequest& request, const Reco
   staged.commit();
 }
 
-TokenizedData open_folder(const fs::path& folder, const DataRequest& request) {
-  const bool ours = fs::is_directory(folder / "train");
-  const OpenedTokens train = open_token_folder(ours ? folder / "train" : folder);
+OpenedTokens open_part(const fs::path& folder, const DataRequest& request) {
+  OpenedTokens tokens = open_token_folder(folder);
   const bool pairs = request.stage == config::Stage::kDpo;
-  check<DataError>(train.info.pairs == pairs, "{} holds {}preference pairs, and stage {} needs {}", folder.string(),
-                   train.info.pairs ? "" : "no ", pairs ? "dpo" : "pt or sft", pairs ? "them" : "single samples");
-  check<DataError>(!request.vocab_size || train.info.max_id < *request.vocab_size,
+  check<DataError>(tokens.info.pairs == pairs, "{} holds {}preference pairs, and stage {} needs {}", folder.string(),
+                   tokens.info.pairs ? "" : "no ", pairs ? "dpo" : "pt or sft", pairs ? "them" : "single samples");
+  check<DataError>(!request.vocab_size || tokens.info.max_id < *request.vocab_size,
                    "{} has the token id {}, which is outside of the model's vocabulary of {}. It was made with another "
                    "tokenizer: remove it, or give another tokenized_path",
-                   folder.string(), train.info.max_id, request.vocab_size.value_or(0));
-  TokenizedData result{.train = train.dataset, .report = train.info.report};
-  if (fs::is_directory(folder / "validation")) result.validation = open_token_folder(folder / "validation").dataset;
+                   folder.string(), tokens.info.max_id, request.vocab_size.value_or(0));
+  return tokens;
+}
+
+TokenizedData open_folder(const fs::path& folder, const DataRequest& request) {
+  const bool ours = fs::is_directory(folder / "train");
+  OpenedTokens train = open_part(ours ? folder / "train" : folder, request);
+  TokenizedData result{.train = std::move(train.dataset), .report = std::move(train.info.report)};
+  if (fs::is_directory(folder / "validation")) result.validation = open_part(folder / "validation", request).dataset;
   return result;
 }
 
@@ -146,6 +141,8 @@ void add_tokenizer(const DataRequest& request, ContentHash& key) {
     const fs::path file = request.tokenizer_folder / name;
     if (fs::exists(file)) key.add(name).add_file(file);
   }
+  for (const fs::path& file : tokenizer::ChatTemplate::files_in(request.tokenizer_folder))
+    key.add(file.filename().string()).add_file(file);
 }
 
 std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
@@ -173,13 +170,23 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
 
 }  // namespace
 
+DataRequest evaluation_request(DataRequest request, const std::vector<std::string>& names) {
+  request.data.dataset = names;
+  request.data.eval_dataset.clear();
+  request.data.streaming = false;
+  request.data.mix_strategy = config::MixStrategy::kConcat;
+  request.data.interleave_probs.clear();
+  request.data.val_size = 0;
+  request.data.tokenized_path.reset();
+  return request;
+}
+
 std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& request) {
   std::shared_ptr<const TurnEncoder> turns = request.turns;
-  if (!turns && request.data.template_name && request.tokenizer)
-    turns = std::make_shared<Template>(*request.data.template_name, *request.tokenizer,
-                                       TemplateOptions{.default_system = request.data.default_system,
-                                                       .enable_thinking = request.data.enable_thinking,
-                                                       .preserve_thinking = request.data.preserve_thinking});
+  // Documents have no turns: only a template by name says anything about them (how they end).
+  const bool needless = request.stage == config::Stage::kPretrain && wants_own_template(request.data);
+  if (!turns && request.tokenizer && !needless)
+    turns = make_turn_encoder(request.data, *request.tokenizer, request.tokenizer_folder);
   return std::make_shared<RecordEncoder>(
       RecordEncoderOptions{.plan = row_plan(request.data, request.stage),
                            .train_on_prompt = request.data.train_on_prompt,

@@ -19,19 +19,24 @@
 namespace megalith::data {
 
 struct DataRequest {
-  config::DataConfig data;  // `dataset` is what is read; for evaluation put eval_dataset (or one of it) in its place
+  config::DataConfig data;  // `dataset` is what is read
   config::Stage stage = config::Stage::kSft;
   uint64_t seed = 42;
   std::optional<int64_t> vocab_size;  // of the model: ids beyond it are refused before training
   // A tokenizer and the folder it was read from (which names it in the key of the cache). Neither for data with ids.
   std::optional<tokenizer::Tokenizer> tokenizer;
   std::filesystem::path tokenizer_folder;
-  // In place of the template by name: the tokenizer's own chat template. Without either conversations are refused.
+  // In place of what make_turn_encoder (chat_encoder.h) gives: the template by name or the tokenizer's own.
   std::shared_ptr<const TurnEncoder> turns;
   // Tokens are kept in a folder here, named by everything they depend on; not kept when empty. The same on all ranks.
   std::filesystem::path cache_folder;
   std::chrono::milliseconds wait_limit = std::chrono::hours(2);  // for the rank that tokenizes
 };
+
+// The same for evaluation data: `names` (eval_dataset, or one of it when eval_on_each_dataset) in place of dataset, all
+// of them, one after the other. What is said of the training data alone goes: streaming, mixing, val_size and
+// tokenized_path, whose tokens are those of the training data.
+DataRequest evaluation_request(DataRequest request, const std::vector<std::string>& names);
 
 struct TokenizedData {
   std::shared_ptr<const Dataset> train;

@@ -1,6 +1,6 @@
 #include "megalith/data/sft/tool_format.h"
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
 #include <optional>
 
 #include "megalith/base/error.h"
@@ -49,18 +49,15 @@ std::optional<Part> find_part(const std::string& text, std::string_view open, st
   return Part{begin, inner_end + close.size(), begin + open.size(), inner_end};
 }
 
-std::string calls_from_json(const std::string& text) {
+Json calls_of(const std::string& text) {
   const Json value = parsed(text, "function message");
-  const Json calls = value.is_array() ? value : Json::array({value});
-  std::string result;
-  for (const Json& call : calls) {
+  Json calls = Json::array();
+  for (const Json& call : value.is_array() ? value : Json::array({value})) {
     check<DataError>(call.is_object() && call.contains("name") && call.contains("arguments"),
                      "function message: {} must be an object with \"name\" and \"arguments\"", hf::json_in_words(call));
-    const Json written = {{"name", call.at("name")}, {"arguments", call.at("arguments")}};
-    if (!result.empty()) result += '\n';
-    result += fmt::format("{}\n{}\n{}", kQwenCallOpen, python_json(written), kQwenCallClose);
+    calls.push_back({{"name", call.at("name")}, {"arguments", call.at("arguments")}});
   }
-  return result;
+  return calls;
 }
 
 // All occurrences of the part's text are taken out, as the reference does.
@@ -71,32 +68,50 @@ std::string without_text(std::string text, const std::string& part) {
 
 }  // namespace
 
-std::string tools_text(std::string_view template_name, ToolFormat format, const std::string& tools) {
-  if (tools.empty()) return {};
+Json parse_tools(const std::string& tools) {
+  if (tools.empty()) return Json::array();
   const Json list = parsed(tools, "tools");
-  if (list.is_structured() && list.empty()) return {};
+  if (list.is_structured() && list.empty()) return Json::array();
   check<DataError>(list.is_array(), "tools: {} must be a list of tools", hf::json_in_words(list));
-  check_format(template_name, format);
-  std::string lines;
+  Json result = Json::array();
   for (const Json& tool : list) {
     check<DataError>(tool.is_object(), "tools: {} must be an object that describes a tool", hf::json_in_words(tool));
     const bool wrapped = tool.contains("type") && tool.at("type") == "function";
-    lines += '\n' + python_json(wrapped ? tool : Json{{"type", "function"}, {"function", tool}});
+    result.push_back(wrapped ? tool : Json{{"type", "function"}, {"function", tool}});
   }
+  return result;
+}
+
+FunctionCalls parse_function_calls(const std::string& content, std::string_view thought_open,
+                                   std::string_view thought_close) {
+  if (const auto call = find_part(content, kQwenCallOpen, kQwenCallClose, 0))
+    return {without_text(content, content.substr(call->begin, call->end - call->begin)),
+            calls_of(content.substr(call->inner_begin, call->inner_end - call->inner_begin))};
+  const auto thought = find_part(content, thought_open, thought_close, 0);
+  if (!thought) return {{}, calls_of(content)};
+  const std::string thought_text = content.substr(thought->begin, thought->end - thought->begin);
+  return {thought_text, calls_of(without_text(content, thought_text))};
+}
+
+std::string tools_text(std::string_view template_name, ToolFormat format, const std::string& tools) {
+  const Json list = parse_tools(tools);
+  if (list.empty()) return {};
+  check_format(template_name, format);
+  std::string lines;
+  for (const Json& tool : list) lines += '\n' + python_json(tool);
   return std::string(kQwenToolsBefore) + lines + std::string(kQwenToolsAfter);
 }
 
 std::string function_calls_text(std::string_view template_name, ToolFormat format, const std::string& content,
                                 std::string_view thought_open, std::string_view thought_close) {
   check_format(template_name, format);
-  if (const auto call = find_part(content, kQwenCallOpen, kQwenCallClose, 0)) {
-    const std::string around = without_text(content, content.substr(call->begin, call->end - call->begin));
-    return around + calls_from_json(content.substr(call->inner_begin, call->inner_end - call->inner_begin));
+  const auto [around, calls] = parse_function_calls(content, thought_open, thought_close);
+  std::string result;
+  for (const Json& call : calls) {
+    if (!result.empty()) result += '\n';
+    result += fmt::format("{}\n{}\n{}", kQwenCallOpen, python_json(call), kQwenCallClose);
   }
-  const auto thought = find_part(content, thought_open, thought_close, 0);
-  if (!thought) return calls_from_json(content);
-  const std::string thought_text = content.substr(thought->begin, thought->end - thought->begin);
-  return thought_text + calls_from_json(without_text(content, thought_text));
+  return around + result;
 }
 
 std::string without_marked_parts(const std::string& text, std::string_view open, std::string_view close) {
@@ -107,6 +122,12 @@ std::string without_marked_parts(const std::string& text, std::string_view open,
     from = part->end;
   }
   return rest + text.substr(from);
+}
+
+std::string without_thoughts(const std::string& text, std::string_view open, std::string_view close) {
+  std::string rest = without_marked_parts(text, open, close);
+  rest.erase(0, std::min(rest.find_first_not_of('\n'), rest.size()));
+  return rest;
 }
 
 }  // namespace megalith::data

@@ -1,0 +1,92 @@
+#include "megalith/data/sft/chat_encoder.h"
+
+#include <ctime>
+#include <utility>
+
+#include "megalith/base/error.h"
+#include "megalith/data/sft/rendered_encoder.h"
+#include "megalith/data/sft/template.h"
+#include "megalith/data/sft/tool_format.h"
+#include "megalith/tokenizer/chat_template.h"
+
+namespace megalith::data {
+namespace {
+
+using hf::Json;
+using tokenizer::ChatOptions;
+using tokenizer::ChatTemplate;
+
+constexpr std::string_view kThoughtOpen = "<think>";
+constexpr std::string_view kThoughtClose = "</think>";
+
+// Friday, 26 July 2024.
+std::tm template_date() {
+  std::tm date{};
+  date.tm_year = 2024 - 1900;
+  date.tm_mon = 6;
+  date.tm_mday = 26;
+  date.tm_wday = 5;
+  date.tm_yday = 207;
+  return date;
+}
+
+ChatOptions chat_options(const config::DataConfig& data) {
+  ChatOptions options{.now = template_date()};
+  if (data.enable_thinking) options.kwargs["enable_thinking"] = *data.enable_thinking;
+  if (data.preserve_thinking) options.kwargs["preserve_thinking"] = true;
+  return options;
+}
+
+// The messages as the options want them.
+Json prepared(Json messages, const std::string& default_system, bool with_thoughts) {
+  if (!default_system.empty() && messages.front().at("role") != "system")
+    messages.insert(messages.begin(), Json{{"role", "system"}, {"content", default_system}});
+  if (with_thoughts) return messages;
+  for (Json& message : messages)
+    if (message.at("role") == "assistant")
+      message["content"] = without_thoughts(message["content"].get<std::string>(), kThoughtOpen, kThoughtClose);
+  return messages;
+}
+
+std::shared_ptr<const TurnEncoder> own_template(const config::DataConfig& data, const tokenizer::Tokenizer& tokenizer,
+                                                const std::filesystem::path& folder) {
+  const std::string system = data.default_system.value_or("");
+  const bool with_thoughts = data.enable_thinking.value_or(true);
+  ChatOptions options = chat_options(data);
+  std::string description =
+      fmt::format("the tokenizer's own template, system \"{}\" {}", system, options.kwargs.dump());
+  auto render = [chat = ChatTemplate::from_folder(folder), tokenizer, system, with_thoughts,
+                 options = std::move(options)](const Json& messages, const Json& tools) {
+    const tokenizer::Conversation conversation{prepared(messages, system, with_thoughts), tools, {}};
+    auto encoding = chat.apply(conversation, tokenizer, options);
+    return RenderedConversation{std::move(encoding.ids), std::move(encoding.assistant_mask)};
+  };
+  return std::make_shared<RenderedTurnEncoder>(std::move(render), own_tokens(tokenizer), std::move(description));
+}
+
+}  // namespace
+
+bool wants_own_template(const config::DataConfig& data) {
+  return !data.template_name || *data.template_name == kOwnTemplate;
+}
+
+std::shared_ptr<const TurnEncoder> make_turn_encoder(const config::DataConfig& data,
+                                                     const tokenizer::Tokenizer& tokenizer,
+                                                     const std::filesystem::path& folder) {
+  if (!wants_own_template(data))
+    return std::make_shared<Template>(*data.template_name, tokenizer,
+                                      TemplateOptions{.default_system = data.default_system,
+                                                      .enable_thinking = data.enable_thinking,
+                                                      .preserve_thinking = data.preserve_thinking});
+  if (!folder.empty() && ChatTemplate::is_in(folder)) return own_template(data, tokenizer, folder);
+  check<ConfigError>(
+      !data.template_name,
+      "template is {}, and the tokenizer has no chat template: {}. Name one of the known templates (for "
+      "example --template qwen), or put the model's chat_template.jinja there",
+      kOwnTemplate,
+      folder.empty() ? std::string("it was read from no folder")
+                     : "neither chat_template.jinja nor tokenizer_config.json of " + folder.string() + " holds one");
+  return nullptr;
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,55 @@
+#include "megalith/observe/device_cost.h"
+
+#include <ATen/ops/full.h>
+
+#include <array>
+#include <string>
+
+#include "megalith/base/text.h"
+
+namespace megalith::observe {
+namespace {
+
+// In TFLOP/s, without sparsity. The first entry that the name contains counts: longer names come first.
+constexpr auto kPeaks = std::to_array<std::pair<std::string_view, double>>({
+    {"gb200", 2500},
+    {"b200", 2250},
+    {"h100 pcie", 756},
+    {"h100 nvl", 835},
+    {"h100", 989},
+    {"h200", 989},
+    {"h800", 989},
+    {"h20", 148},
+    {"a100", 312},
+    {"a800", 312},
+    {"a40", 149.7},
+    {"a10g", 70},
+    {"a10", 125},
+    {"l40s", 362},
+    {"l40", 181},
+    {"l4", 121},
+    {"rtx 4090", 165},
+    {"rtx 3090", 71},
+});
+
+}  // namespace
+
+std::optional<double> peak_flops(std::string_view device_name) {
+  const std::string lower = to_lower(device_name);
+  for (const auto& [part, tera] : kPeaks)
+    if (lower.find(part) != std::string::npos) return tera * 1e12;
+  return std::nullopt;
+}
+
+void DeviceCostCallback::on_log(train::TrainerEvent& event) {
+  const auto tokens_per_second = event.metrics.find("tokens_per_second");
+  if (!tokens_per_second) return;  // an evaluation's line
+  event.metrics.set("tflops_per_device", *tokens_per_second * settings_.flops_per_token / world_.size() * 1e-12);
+  if (!settings_.peak_bytes) return;
+  const at::Tensor bytes =
+      at::full({1}, settings_.peak_bytes(), at::TensorOptions().dtype(at::kLong).device(settings_.device));
+  world_.all_reduce(bytes, comm::ReduceOp::kMax, "peak memory of all ranks");
+  event.metrics.set("memory", static_cast<double>(bytes.item<int64_t>()));
+}
+
+}  // namespace megalith::observe

@@ -1,0 +1,127 @@
+#include "megalith/observe/event_file.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+
+#include "megalith/base/error.h"
+#include "megalith/observe/crc32c.h"
+
+namespace megalith::observe {
+namespace {
+
+std::string little_endian(uint64_t value, int bytes) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
+  return text;
+}
+
+// Protocol-buffer wire format: a key (field number and kind of value), then the value.
+class Message {
+ public:
+  Message& add_varint(int field, uint64_t value) {
+    key(field, 0);
+    varint(value);
+    return *this;
+  }
+  Message& add_double(int field, double value) {
+    key(field, 1);
+    text_ += little_endian(std::bit_cast<uint64_t>(value), 8);
+    return *this;
+  }
+  Message& add_float(int field, float value) {
+    key(field, 5);
+    text_ += little_endian(std::bit_cast<uint32_t>(value), 4);
+    return *this;
+  }
+  Message& add_bytes(int field, std::string_view value) {
+    key(field, 2);
+    varint(value.size());
+    text_ += value;
+    return *this;
+  }
+  Message& add(int field, const Message& message) { return add_bytes(field, message.text_); }
+  const std::string& text() const { return text_; }
+
+ private:
+  void key(int field, unsigned kind) { varint(static_cast<uint64_t>(field) << 3 | kind); }
+  void varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) text_ += static_cast<char>((value & 0x7f) | 0x80);
+    text_ += static_cast<char>(value);
+  }
+  std::string text_;
+};
+
+// Field numbers of event.proto, summary.proto, tensor.proto and tensor_shape.proto. They may not change.
+enum EventField { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7 };
+enum SummaryField { kValue = 1 };
+enum ValueField { kTag = 1, kSimpleValue = 2, kTensor = 8, kMetadata = 9 };
+enum TensorField { kDtype = 1, kShape = 2, kStringValue = 8 };
+constexpr int kStringType = 7;         // DT_STRING
+constexpr int kShapeDim = 2;           // TensorShapeProto.dim
+constexpr int kDimSize = 1;            // TensorShapeProto.Dim.size
+constexpr int kPluginData = 1;         // SummaryMetadata.plugin_data
+constexpr int kPluginName = 1;         // SummaryMetadata.PluginData.plugin_name
+constexpr int kSessionStatus = 1;      // SessionLog.status
+constexpr uint64_t kSessionStart = 1;  // SessionLog.START
+
+Message event(double wall_time, int64_t step) {
+  Message message;
+  message.add_double(kWallTime, wall_time);
+  if (step != 0) message.add_varint(kStep, static_cast<uint64_t>(step));
+  return message;
+}
+
+Message with_value(Message event, const Message& value) { return event.add(kSummary, Message().add(kValue, value)); }
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "host";
+  return name.data();
+}
+
+std::filesystem::path free_name(const std::filesystem::path& folder, const EventFileOptions& options) {
+  const std::string host = options.host.empty() ? host_name() : options.host;
+  for (int number = 0;; ++number) {
+    const auto path = folder / fmt::format("events.out.tfevents.{:010d}.{}.{}.{}",
+                                           static_cast<int64_t>(options.wall_time), host, ::getpid(), number);
+    if (!std::filesystem::exists(path)) return path;
+  }
+}
+
+}  // namespace
+
+EventFile::EventFile(const std::filesystem::path& folder, const EventFileOptions& options) {
+  hf::make_folders(folder);
+  file_ = hf::FileHandle::create(free_name(folder, options));
+  add_record(event(options.wall_time, 0).add_bytes(kFileVersion, "brain.Event:2").text());
+  if (options.purge_step >= 0)
+    add_record(event(options.wall_time, options.purge_step)
+                   .add(kSessionLog, Message().add_varint(kSessionStatus, kSessionStart))
+                   .text());
+}
+
+void EventFile::add_scalar(std::string_view tag, double value, int64_t step, double wall_time) {
+  const Message point = Message().add_bytes(kTag, tag).add_float(kSimpleValue, static_cast<float>(value));
+  add_record(with_value(event(wall_time, step), point).text());
+}
+
+void EventFile::add_text(std::string_view tag, std::string_view markdown, int64_t step, double wall_time) {
+  const Message shape = Message().add(kShapeDim, Message().add_varint(kDimSize, 1));
+  const Message tensor = Message().add_varint(kDtype, kStringType).add(kShape, shape).add_bytes(kStringValue, markdown);
+  const Message metadata = Message().add(kPluginData, Message().add_bytes(kPluginName, "text"));
+  const Message value = Message().add_bytes(kTag, tag).add(kTensor, tensor).add(kMetadata, metadata);
+  add_record(with_value(event(wall_time, step), value).text());
+}
+
+// A TFRecord: length, its checksum, the bytes, their checksum.
+void EventFile::add_record(const std::string& event) {
+  const std::string length = little_endian(event.size(), 8);
+  const std::string record =
+      length + little_endian(masked_crc32c(length), 4) + event + little_endian(masked_crc32c(event), 4);
+  file_.write_at(bytes_, record.data(), record.size());
+  bytes_ += record.size();
+}
+
+}  // namespace megalith::observe

@@ -1,0 +1,69 @@
+#include "megalith/observe/metrics_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/json_text.h"
+
+namespace megalith::observe {
+namespace {
+
+constexpr uint64_t kMostBytes = uint64_t{1} << 32;
+
+int64_t step_of(std::string_view line, const std::string& place) {
+  const hf::Json object = hf::parse_json(line, place);
+  const bool has_step = object.is_object() && object.contains("step") && object["step"].is_number();
+  check<DataError>(has_step,
+                   "{}: this line has no \"step\", so the file is not one that Megalith wrote. Move it away, or choose "
+                   "another output_dir",
+                   place);
+  return object["step"].get<int64_t>();
+}
+
+// What of the old content a run that goes on after `resumed_step` keeps.
+std::string kept_lines(const std::filesystem::path& path, int64_t resumed_step) {
+  const std::string text = hf::read_text_file(path, kMostBytes);
+  std::string kept;
+  size_t number = 1;
+  for (size_t begin = 0; begin < text.size(); ++number) {
+    const size_t end = text.find('\n', begin);
+    if (end == std::string::npos) break;
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    if (step_of(line, fmt::format("{}, line {}", path.string(), number)) <= resumed_step) kept.append(line) += '\n';
+    begin = end + 1;
+  }
+  return kept;
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resumed_step) {
+  if (std::filesystem::exists(path)) {
+    const std::string kept = resumed_step > 0 ? kept_lines(path, resumed_step) : "";
+    if (kept.size() != std::filesystem::file_size(path)) hf::replace_text_file(path, kept);
+    bytes_ = kept.size();
+  }
+  file_ = hf::FileHandle::open_or_create(path);
+}
+
+void MetricsFile::append(int64_t step, std::optional<double> epoch, const train::MetricList& metrics) {
+  train::MetricList line{{"step", static_cast<double>(step)}};
+  if (epoch) line.set("epoch", *epoch);
+  for (const auto& [name, value] : metrics)
+    if (name != "step" && name != "epoch") line.set(name, value);
+  const std::string text = line.to_json().dump() + "\n";
+  file_.write_at(bytes_, text.data(), text.size());
+  bytes_ += text.size();
+}
+
+void MetricsFileCallback::on_train_begin(train::TrainerEvent& event) {
+  if (!event.state.is_world_process_zero) return;
+  hf::make_folders(folder_);
+  file_.emplace(folder_ / "metrics.jsonl", event.state.global_step);
+}
+
+void MetricsFileCallback::on_log(train::TrainerEvent& event) {
+  if (file_) file_->append(event.state.global_step, event.state.epoch, event.metrics);
+}
+
+}  // namespace megalith::observe

@@ -1,0 +1,43 @@
+// metrics.jsonl: one JSON object a logged step, for programs to read while the run goes on.
+//
+//   {"step":10,"epoch":0.5,"loss":2.345678901234,"grad_norm":1.5,"learning_rate":0.0001,"skipped_iter":0, …}
+//   {"step":10,"epoch":0.5,"eval_loss":2.25,"eval_perplexity":9.487735836358526}
+//
+// `step` and `epoch` come first, numbers have full precision, infinities and NaN are null. Each line reaches the file
+// as soon as it is logged.
+#pragma once
+
+#include <filesystem>
+
+#include "megalith/hf/file_io.h"
+#include "megalith/train/callback.h"
+
+namespace megalith::observe {
+
+class MetricsFile {
+ public:
+  // Opens or makes the file. Of a file that is there, lines up to `resumed_step` stay: later ones are of steps that the
+  // resumed run does again, and a last line without its end was cut off by a crash. A run from the start (0) keeps
+  // none. Throws DataError when a line that ends is no JSON object with a step: it is not ours to cut.
+  MetricsFile(const std::filesystem::path& path, int64_t resumed_step);
+
+  void append(int64_t step, std::optional<double> epoch, const train::MetricList& metrics);
+
+ private:
+  hf::FileHandle file_;
+  uint64_t bytes_ = 0;  // written so far
+};
+
+// Keeps `<folder>/metrics.jsonl` on the rank that is world process zero; does nothing on others.
+class MetricsFileCallback : public train::TrainerCallback {
+ public:
+  explicit MetricsFileCallback(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  void on_train_begin(train::TrainerEvent& event) override;
+  void on_log(train::TrainerEvent& event) override;
+
+ private:
+  std::filesystem::path folder_;
+  std::optional<MetricsFile> file_;
+};
+
+}  // namespace megalith::observe

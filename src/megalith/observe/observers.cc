@@ -1,0 +1,60 @@
+#include "megalith/observe/observers.h"
+
+#include <algorithm>
+
+#include "megalith/observe/device_cost.h"
+#include "megalith/observe/loss_plot.h"
+#include "megalith/observe/metrics_file.h"
+#include "megalith/observe/run_files.h"
+#include "megalith/observe/tensorboard.h"
+
+namespace megalith::observe {
+namespace {
+
+using Callbacks = std::vector<std::unique_ptr<train::TrainerCallback>>;
+
+// Those that complete the lines come first, then those that store them.
+void add_files(Callbacks& callbacks, const config::TrainingArguments& args) {
+  if (const auto& folder = args.save.output_dir) {
+    callbacks.push_back(std::make_unique<MetricsFileCallback>(*folder));
+    callbacks.push_back(std::make_unique<RunFilesCallback>(*folder));
+    callbacks.push_back(std::make_unique<LossPlotCallback>(*folder));
+  }
+  if (const auto folder = tensorboard_folder(args)) callbacks.push_back(std::make_unique<TensorboardCallback>(*folder));
+}
+
+void add_timing(Callbacks& callbacks, const ObserverSetup& setup) {
+  if (!setup.timing) return;
+  const auto say = [write = setup.progress.write](const std::string& text) { write(text + "\n"); };
+  callbacks.push_back(std::make_unique<TimerCallback>(setup.world, *setup.trace, say));
+}
+
+void add_timeline(Callbacks& callbacks, const config::TrainingArguments& args, const ObserverSetup& setup) {
+  const auto profiled = TraceSteps::profiled(args.logging);
+  if (!args.save.output_dir || (!setup.steps && !profiled)) return;
+  TraceCallback::Settings settings;
+  settings.steps = setup.steps ? *setup.steps : *profiled;
+  settings.file = std::filesystem::path(*args.save.output_dir) / "trace.json";
+  settings.label = setup.rank_label;
+  settings.device = setup.device;
+  const std::vector<int>& ranks = args.logging.profile_ranks;
+  settings.records = setup.steps || std::ranges::find(ranks, setup.world.rank()) != ranks.end();
+  callbacks.push_back(std::make_unique<TraceCallback>(setup.world, *setup.trace, std::move(settings)));
+}
+
+}  // namespace
+
+Callbacks make_observers(const config::TrainingArguments& args, const ObserverSetup& setup) {
+  Callbacks callbacks;
+  if (setup.flops_per_token > 0)
+    callbacks.push_back(std::make_unique<DeviceCostCallback>(
+        setup.world, DeviceCostCallback::Settings{setup.flops_per_token, setup.peak_bytes, setup.device}));
+  add_files(callbacks, args);
+  callbacks.push_back(std::make_unique<ProgressCallback>(setup.progress));
+  if (setup.trace == nullptr) return callbacks;
+  add_timing(callbacks, setup);
+  add_timeline(callbacks, args, setup);
+  return callbacks;
+}
+
+}  // namespace megalith::observe

@@ -1,0 +1,156 @@
+#include "megalith/observe/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megalith/observe/tensorboard.h"
+#include "megalith/observe/units.h"
+#include "megalith/train/flow_callback.h"
+
+namespace megalith::observe {
+namespace {
+
+class Lines {
+ public:
+  void add(std::string_view name, std::string_view text) {
+    if (!text.empty()) text_ += fmt::format("{:<11} {}\n", name, text);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+std::string counted(int64_t number, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", grouped(number), number == 1 ? one : many);
+}
+
+std::string model_text(const StartSummary& summary) {
+  std::string text = summary.model;
+  if (summary.parameters > 0) text += fmt::format(": {} parameters", grouped(summary.parameters));
+  if (summary.world_size == 1 || summary.most_on_rank == 0) return text;
+  if (summary.fewest_on_rank == summary.most_on_rank)
+    return text + fmt::format(", {} a rank", grouped(summary.most_on_rank));
+  return text + fmt::format(", {} to {} a rank", grouped(summary.fewest_on_rank), grouped(summary.most_on_rank));
+}
+
+std::string layout_text(const StartSummary& summary) {
+  std::string text = counted(summary.world_size, "rank", "ranks");
+  const char* before = " = ";
+  for (const auto& [axis, size] : summary.axes) {
+    if (size == 1) continue;
+    text += fmt::format("{}{} {}", before, axis, size);
+    before = " x ";
+  }
+  return summary.machinery.empty() ? text : text + "; " + summary.machinery;
+}
+
+std::string memory_text(const StartSummary& summary) {
+  if (summary.memory_bytes.empty()) return "";
+  double all = 0;
+  std::string parts;
+  for (const auto& [part, bytes] : summary.memory_bytes) {
+    all += bytes;
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", part, bytes_text(bytes));
+  }
+  return fmt::format("{} a rank: {}", bytes_text(all), parts);
+}
+
+std::string data_text(const StartSummary& summary) {
+  std::string text;
+  for (const auto& [name, what] : summary.data) text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", name, what);
+  return text;
+}
+
+std::string batch_text(const StartSummary& summary) {
+  const int64_t sequences = summary.micro_batch_size * summary.microbatches * summary.dp;
+  if (sequences == 0) return "";
+  std::string text =
+      fmt::format("{} x {} x {} = {}", counted(summary.micro_batch_size, "sequence", "sequences"),
+                  counted(summary.microbatches, "micro-batch", "micro-batches"),
+                  counted(summary.dp, "replica", "replicas"), counted(sequences, "sequence", "sequences"));
+  if (summary.sequence_length > 0)
+    text += fmt::format(", at most {} tokens,", grouped(sequences * summary.sequence_length));
+  return text + " a step";
+}
+
+std::string run_text(const StartSummary& summary) {
+  if (summary.max_steps == 0) return "";
+  std::string text = counted(summary.max_steps, "step", "steps");
+  if (summary.epochs) text += fmt::format(" ({:.2f} epochs)", *summary.epochs);
+  if (summary.resumed_step > 0) text += fmt::format(", resumed after step {}", grouped(summary.resumed_step));
+  return text;
+}
+
+std::string loss_text(const EndSummary& summary) {
+  std::string text;
+  if (summary.last_loss) text = fmt::format("{:.4f}", *summary.last_loss);
+  if (summary.first_loss && summary.last_loss) text = fmt::format("{:.4f} -> {}", *summary.first_loss, text);
+  if (!summary.best_metric) return text;
+  return fmt::format("{}{}best {} {:.4f}", text, text.empty() ? "" : "; ", summary.best_metric_name,
+                     *summary.best_metric);
+}
+
+std::string done_text(const EndSummary& summary) {
+  std::string text = counted(summary.steps, "step", "steps");
+  if (summary.last_step < summary.max_steps)
+    text += fmt::format(", stopped at step {} of {},", grouped(summary.last_step), grouped(summary.max_steps));
+  text += " in " + duration_text(summary.seconds);
+  if (summary.seconds <= 0 || summary.steps == 0) return text;
+  text += fmt::format(" ({:.2f} steps/s", static_cast<double>(summary.steps) / summary.seconds);
+  if (summary.tokens > 0)
+    text += fmt::format(", {} tokens/s", rate_text(static_cast<double>(summary.tokens) / summary.seconds));
+  return text + ")";
+}
+
+}  // namespace
+
+std::string text_of(const StartSummary& summary) {
+  Lines lines;
+  lines.add("model", model_text(summary));
+  lines.add("layout", layout_text(summary));
+  lines.add("memory", memory_text(summary));
+  lines.add("data", data_text(summary));
+  lines.add("batch", batch_text(summary));
+  lines.add("run", run_text(summary));
+  lines.add("output", summary.output_dir);
+  return lines.text();
+}
+
+std::string text_of(const EndSummary& summary) {
+  Lines lines;
+  lines.add("done", done_text(summary));
+  lines.add("loss", loss_text(summary));
+  if (summary.peak_bytes) lines.add("memory", bytes_text(*summary.peak_bytes) + " at most on a rank");
+  for (const auto& [name, path] : summary.files) lines.add(name, path);
+  if (!summary.wandb_folder.empty())
+    lines.add("wandb", "nothing was sent; to upload: " + wandb_sync_command(summary.wandb_folder));
+  return lines.text();
+}
+
+EndSummary end_summary(const config::TrainingArguments& args, const train::TrainerState& state, int64_t start_step,
+                       double seconds) {
+  EndSummary summary;
+  summary.steps = state.global_step - start_step;
+  summary.last_step = state.global_step;
+  summary.max_steps = state.max_steps;
+  summary.seconds = seconds;
+  for (const train::MetricList& line : state.log_history) {
+    const auto loss = line.find("loss");
+    if (!loss || line.find("step").value_or(0) <= static_cast<double>(start_step)) continue;
+    if (!summary.first_loss) summary.first_loss = loss;
+    summary.last_loss = loss;
+  }
+  summary.best_metric = state.best_metric;
+  summary.best_metric_name = train::best_metric_of(args.eval).name;
+  if (const auto& folder = args.save.output_dir)
+    summary.files = {{"metrics", *folder + "/metrics.jsonl"}, {"plot", *folder + "/loss.svg"}};
+  const auto tensorboard = tensorboard_folder(args);
+  if (tensorboard) summary.files.emplace_back("tensorboard", tensorboard->string());
+  const bool wandb = std::ranges::find(args.logging.report_to, "wandb") != args.logging.report_to.end();
+  if (tensorboard && wandb) summary.wandb_folder = tensorboard->string();
+  return summary;
+}
+
+}  // namespace megalith::observe

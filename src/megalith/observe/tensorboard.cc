@@ -1,0 +1,100 @@
+#include "megalith/observe/tensorboard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "megalith/config/documents.h"
+
+namespace megalith::observe {
+namespace {
+
+using config::Dialect;
+
+// Megatron-LM's tags (spec/pretrain.md §7 and §8).
+constexpr auto kMegatronTags = std::to_array<std::pair<std::string_view, std::string_view>>({
+    {"loss", "lm loss"},
+    {"learning_rate", "learning-rate"},
+    {"grad_norm", "grad-norm"},
+    {"num_zeros_in_grad", "num-zeros"},
+    {"params_norm", "params-norm"},
+    {"loss_scale", "loss-scale"},
+    {"global_batch_size", "batch-size"},
+    {"eval_loss", "lm loss validation"},
+    {"eval_perplexity", "lm loss validation ppl"},
+});
+
+std::string hf_tag(std::string_view metric) {
+  for (const std::string_view part : {"eval", "test"})
+    if (metric.starts_with(part) && metric.substr(part.size()).starts_with('_'))
+      return fmt::format("{}/{}", part, metric.substr(part.size() + 1));
+  return fmt::format("train/{}", metric);
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// A code block: every line of a YAML file is indented by four blanks.
+std::string as_markdown(std::string_view yaml) {
+  std::string text = "    ";
+  for (const char c : yaml) {
+    text += c;
+    if (c == '\n') text += "    ";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string tensorboard_tag(Dialect dialect, std::string_view metric) {
+  if (dialect == Dialect::kTrain) return hf_tag(metric);
+  for (const auto& [name, tag] : kMegatronTags)
+    if (name == metric) return std::string(tag);
+  return std::string(metric);
+}
+
+std::optional<std::filesystem::path> tensorboard_folder(const config::TrainingArguments& args) {
+  const bool wanted = std::ranges::any_of(args.logging.report_to, [](const std::string& service) {
+    return service == "tensorboard" || service == "wandb" || service == "all";
+  });
+  if (!wanted) return std::nullopt;
+  if (args.logging.logging_dir) return *args.logging.logging_dir;
+  if (!args.save.output_dir) return std::nullopt;
+  return std::filesystem::path(*args.save.output_dir) / "tensorboard";
+}
+
+std::string wandb_sync_command(const std::filesystem::path& folder) {
+  return fmt::format("wandb sync {}", folder.string());
+}
+
+void TensorboardCallback::on_train_begin(train::TrainerEvent& event) {
+  const train::TrainerState& state = event.state;
+  if (!state.is_world_process_zero) return;
+  const double now = seconds_since_1970();
+  file_.emplace(folder_,
+                EventFileOptions{.wall_time = now, .purge_step = state.global_step > 0 ? state.global_step + 1 : -1});
+  if (state.global_step == 0) file_->add_text("args", as_markdown(config::to_yaml(event.args)), 0, now);
+}
+
+void TensorboardCallback::on_log(train::TrainerEvent& event) {
+  if (!file_) return;
+  const bool pretrain = event.args.dialect == Dialect::kPretrain;
+  const int64_t step = event.state.global_step;
+  const int interval = event.args.logging.tensorboard_log_interval;
+  const bool evaluation = event.metrics.find("eval_loss").has_value();
+  if (pretrain && !evaluation && step % interval != 0) return;
+  const double now = seconds_since_1970();
+  const auto samples = event.metrics.find("consumed_samples");
+  for (const auto& [name, value] : event.metrics) {
+    if (name == "step" || name == "consumed_samples") continue;
+    const std::string tag = tensorboard_tag(event.args.dialect, name);
+    file_->add_scalar(tag, value, step, now);
+    if (pretrain && samples && name.ends_with("loss"))
+      file_->add_scalar(tag + " vs samples", value, static_cast<int64_t>(*samples), now);
+  }
+}
+
+}  // namespace megalith::observe

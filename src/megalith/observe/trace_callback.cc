@@ -1,0 +1,117 @@
+#include "megalith/observe/trace_callback.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/observe/trace_export.h"
+
+namespace megalith::observe {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string dotted(const std::string& name) { return fmt::format("{:.<48}", name + " "); }
+
+// min over the ranks that have the phase.
+std::pair<double, double> min_max(const PhaseTimes& phase) {
+  double low = 0, high = 0;
+  for (const double ms : phase.milliseconds) {
+    if (ms <= 0) continue;
+    low = low == 0 ? ms : std::min(low, ms);
+    high = std::max(high, ms);
+  }
+  return {low, high};
+}
+
+std::string phase_line(std::string_view option, const PhaseTimes& phase) {
+  const auto [low, high] = min_max(phase);
+  if (high <= 0) return "";
+  if (option == "minmax") return fmt::format("\n    {}: ({:.2f}, {:.2f})", dotted(phase.name), low, high);
+  if (option == "max") return fmt::format("\n    {}: {:.2f}", dotted(phase.name), high);
+  std::string text = fmt::format("\n  {}:", phase.name);
+  for (size_t rank = 0; rank < phase.milliseconds.size(); ++rank)
+    if (phase.milliseconds[rank] > 0) text += fmt::format("\n     rank {:2d}: {:.2f}", rank, phase.milliseconds[rank]);
+  return text;
+}
+
+PhaseTimes& phase_of(std::vector<PhaseTimes>& phases, const std::string& name, size_t ranks) {
+  const auto found = std::ranges::find(phases, name, &PhaseTimes::name);
+  if (found != phases.end()) return *found;
+  phases.push_back({name, std::vector<double>(ranks, 0)});
+  return phases.back();
+}
+
+}  // namespace
+
+TraceSteps TraceSteps::parse(std::string_view text) {
+  const std::vector<std::string> parts = split(text, '-');
+  const auto first = parse_int(parts.front()), last = parse_int(parts.back());
+  check<ConfigError>(parts.size() <= 2 && first && last && *first >= 1 && *last >= *first,
+                     "trace is \"{}\"; give a range of steps such as 10-12, counted from 1", text);
+  return {*first, *last};
+}
+
+std::optional<TraceSteps> TraceSteps::profiled(const config::LoggingConfig& logging) {
+  if (!logging.profile) return std::nullopt;
+  return TraceSteps{logging.profile_step_start + 1, logging.profile_step_end};
+}
+
+void TraceCallback::on_step_begin(train::TrainerEvent& event) {
+  const int64_t step = event.state.global_step + 1;
+  if (open_ || step < settings_.steps.first || step > settings_.steps.last) return;
+  open_ = true;
+  if (settings_.records) recorder_.start_timeline();
+}
+
+void TraceCallback::on_step_end(train::TrainerEvent& event) {
+  if (event.state.global_step >= settings_.steps.last) write();
+}
+
+void TraceCallback::on_train_end(train::TrainerEvent&) { write(); }
+
+void TraceCallback::write() {
+  if (!open_) return;
+  open_ = false;
+  recorder_.stop_timeline();
+  write_trace(world_, recorder_, settings_.label, settings_.device, settings_.file);
+}
+
+std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& phases) {
+  check<ConfigError>(option == "minmax" || option == "max" || option == "all",
+                     "timing_log_option is \"{}\"; it must be minmax, max or all", option);
+  std::string text;
+  for (const PhaseTimes& phase : phases) text += phase_line(option, phase);
+  if (text.empty()) return text;
+  const char* heading = option == "minmax" ? "(min, max) time" : option == "max" ? "max time" : "times";
+  return fmt::format("{} across ranks (ms):{}", heading, text);
+}
+
+std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& recorder, int64_t steps) {
+  Json mine = Json::array();
+  const double to_ms = 1e3 / static_cast<double>(std::max<int64_t>(steps, 1));
+  for (const TraceRecorder::Total& total : recorder.take_totals()) mine.push_back({total.name, total.seconds * to_ms});
+  std::vector<PhaseTimes> phases;
+  const std::vector<std::string> all = group.all_gather_bytes(mine.dump(), "times of all ranks");
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    for (const Json& item : Json::parse(all[rank]))
+      phase_of(phases, item.at(0), all.size()).milliseconds[rank] = item.at(1).get<double>();
+  return phases;
+}
+
+void TimerCallback::on_train_begin(train::TrainerEvent& event) {
+  recorder_.set_timing_level(event.args.logging.timing_log_level);
+  last_step_ = event.state.global_step;
+}
+
+void TimerCallback::on_log(train::TrainerEvent& event) {
+  const int64_t steps = event.state.global_step - last_step_;
+  if (steps == 0) return;  // an evaluation's line
+  last_step_ = event.state.global_step;
+  const std::vector<PhaseTimes> phases = gather_times(world_, recorder_, steps);
+  const std::string text = timer_text(event.args.logging.timing_log_option, phases);
+  if (event.state.is_world_process_zero && !text.empty()) say_(text);
+}
+
+}  // namespace megalith::observe

@@ -1,0 +1,82 @@
+// Timeline and timers as callbacks. Both use collectives: every rank of the group has them.
+#pragma once
+
+#include <functional>
+
+#include "megalith/base/trace.h"
+#include "megalith/comm/group.h"
+#include "megalith/train/callback.h"
+
+namespace megalith::observe {
+
+// Steps, counted from 1, both included.
+struct TraceSteps {
+  int64_t first = 1, last = 1;
+  // "10-12" or "10". Throws ConfigError.
+  static TraceSteps parse(std::string_view text);
+  // Megatron's profile_step_start (steps done before the first) and profile_step_end (done after the last); nothing
+  // without `profile`.
+  static std::optional<TraceSteps> profiled(const config::LoggingConfig& logging);
+  bool operator==(const TraceSteps&) const = default;
+};
+
+// Records the steps and has rank 0 write them to `file` as the last of them ends (or the run, if that is earlier). The
+// recorder outlives it.
+class TraceCallback : public train::TrainerCallback {
+ public:
+  struct Settings {
+    TraceSteps steps;
+    std::filesystem::path file;
+    std::string label;  // of this rank: "rank 3: tp 1, pp 1, dp 0"
+    at::Device device = at::kCPU;
+    bool records = true;  // false: takes part, with no spans of its own (profile_ranks)
+  };
+  TraceCallback(comm::Group world, TraceRecorder& recorder, Settings settings)
+      : world_(std::move(world)), recorder_(recorder), settings_(std::move(settings)) {}
+
+  void on_step_begin(train::TrainerEvent& event) override;
+  void on_step_end(train::TrainerEvent& event) override;
+  void on_train_end(train::TrainerEvent& event) override;
+
+ private:
+  void write();
+
+  comm::Group world_;
+  TraceRecorder& recorder_;
+  Settings settings_;
+  bool open_ = false;  // between the first and the last of the steps
+};
+
+// What became of a phase's time on each rank of a group.
+struct PhaseTimes {
+  std::string name;
+  std::vector<double> milliseconds;  // by rank; 0 where the phase did not occur
+};
+
+// Megatron's texts for `timing_log_option`: "minmax", "max" or "all". Phases that no rank has are left out; nothing but
+// the heading is an empty text. Throws ConfigError for another option.
+std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& phases);
+
+// The totals of all members by phase, each divided by `steps`, in the order in which rank 0 (then rank 1, …) saw the
+// phases. Collective over the group.
+std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& recorder, int64_t steps);
+
+// Switches totals on (timing_log_level) and says at each logged training line what a step's phases took, on world
+// process zero.
+class TimerCallback : public train::TrainerCallback {
+ public:
+  using Say = std::function<void(const std::string&)>;
+  TimerCallback(comm::Group world, TraceRecorder& recorder, Say say)
+      : world_(std::move(world)), recorder_(recorder), say_(std::move(say)) {}
+
+  void on_train_begin(train::TrainerEvent& event) override;
+  void on_log(train::TrainerEvent& event) override;
+
+ private:
+  comm::Group world_;
+  TraceRecorder& recorder_;
+  Say say_;
+  int64_t last_step_ = 0;  // at which times were taken
+};
+
+}  // namespace megalith::observe

@@ -1,0 +1,194 @@
+#include "megalith/observe/trace_export.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/file_io.h"
+
+namespace megalith::observe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string shown_name(const ExportedSpan& span) {
+  if (span.microbatch < 0) return span.name;
+  return fmt::format("{} {}.{}", span.name, span.microbatch, std::max(span.chunk, 0));
+}
+
+// A row of a rank in the picture: a lane, and within it the first row that has room.
+struct Row {
+  TraceLane lane;
+  int number = 0;
+  std::vector<int64_t> open_ends{};  // of the spans that the last one lies in, itself among them
+
+  int thread() const { return static_cast<int>(lane) + kTraceLanes * number; }
+  std::string label() const { return number == 0 ? name(lane) : fmt::format("{} ({})", name(lane), number + 1); }
+  // Takes the span if it comes after the last one or lies in it.
+  bool take(const ExportedSpan& span) {
+    while (!open_ends.empty() && open_ends.back() <= span.begin_ns) open_ends.pop_back();
+    if (!open_ends.empty() && span.end_ns > open_ends.back()) return false;
+    open_ends.push_back(span.end_ns);
+    return true;
+  }
+};
+
+// The rows of one rank; spans come in order of their begin, outer ones first.
+class Rows {
+ public:
+  Rows() {
+    for (int lane = 0; lane < kTraceLanes; ++lane) rows_.push_back({static_cast<TraceLane>(lane)});
+  }
+  int thread_for(const ExportedSpan& span) {
+    int number = 0;
+    for (Row& row : rows_) {
+      if (row.lane != span.lane) continue;
+      if (row.take(span)) return row.thread();
+      ++number;
+    }
+    rows_.push_back({span.lane, number});
+    rows_.back().take(span);
+    return rows_.back().thread();
+  }
+  const std::vector<Row>& all() const { return rows_; }
+
+ private:
+  std::vector<Row> rows_;
+};
+
+Json metadata(const char* kind, size_t rank, int thread, Json args) {
+  return {{"name", kind}, {"ph", "M"}, {"pid", rank}, {"tid", thread}, {"args", std::move(args)}};
+}
+
+void add_names(Json& events, const RankTrace& trace, size_t rank, const Rows& rows) {
+  std::string label = trace.label.empty() ? fmt::format("rank {}", rank) : trace.label;
+  if (trace.dropped > 0) label += fmt::format(" ({} spans left out)", trace.dropped);
+  events.push_back(metadata("process_name", rank, 0, {{"name", std::move(label)}}));
+  events.push_back(metadata("process_sort_index", rank, 0, {{"sort_index", rank}}));
+  constexpr int kMostRows = 1000;
+  for (const Row& row : rows.all()) {
+    const int place = static_cast<int>(row.lane) * kMostRows + row.number;
+    events.push_back(metadata("thread_name", rank, row.thread(), {{"name", row.label()}}));
+    events.push_back(metadata("thread_sort_index", rank, row.thread(), {{"sort_index", place}}));
+  }
+}
+
+int64_t first_begin(const std::vector<RankTrace>& ranks) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const RankTrace& trace : ranks)
+    for (const ExportedSpan& span : trace.spans) first = std::min(first, span.begin_ns + trace.clock_offset_ns);
+  return first;
+}
+
+Json event(const ExportedSpan& span, size_t rank, int thread, int64_t begin_ns) {
+  constexpr double kMicro = 1e-3;
+  Json json{{"name", shown_name(span)},
+            {"ph", "X"},
+            {"pid", rank},
+            {"tid", thread},
+            {"ts", static_cast<double>(begin_ns) * kMicro},
+            {"dur", static_cast<double>(span.end_ns - span.begin_ns) * kMicro}};
+  if (span.microbatch >= 0) json["args"] = {{"microbatch", span.microbatch}, {"chunk", std::max(span.chunk, 0)}};
+  if (!span.purpose.empty()) json["args"]["purpose"] = span.purpose;
+  if (!span.group.empty()) json["args"]["group"] = span.group;
+  return json;
+}
+
+RankTrace take(TraceRecorder& recorder, std::string label, int64_t offset_ns) {
+  RankTrace trace{std::move(label), offset_ns, recorder.dropped_spans(), {}};
+  for (const TraceSpan& span : recorder.take_spans())
+    trace.spans.push_back({span.label.name, span.label.lane, span.label.microbatch, span.label.chunk, span.begin_ns,
+                           span.end_ns, span.label.purpose, span.label.group});
+  return trace;
+}
+
+// Rank 0 answers each ping with its time.
+void answer_pings(const comm::Group& group, const TraceRecorder& recorder, const at::Tensor& time, int rounds) {
+  for (int rank = 1; rank < group.size(); ++rank)
+    for (int round = 0; round < rounds; ++round) {
+      group.recv(time, rank, "clock offset: ping");
+      time.fill_(recorder.now_ns());
+      group.send(time, rank, "clock offset: answer");
+    }
+}
+
+int64_t ping(const comm::Group& group, const TraceRecorder& recorder, const at::Tensor& time, int rounds) {
+  int64_t best_trip = std::numeric_limits<int64_t>::max(), offset = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const int64_t before = recorder.now_ns();
+    group.send(time, 0, "clock offset: ping");
+    group.recv(time, 0, "clock offset: answer");
+    const int64_t answer = time.item<int64_t>();
+    const int64_t trip = recorder.now_ns() - before;
+    if (trip >= best_trip) continue;
+    best_trip = trip;
+    offset = answer - (before + trip / 2);
+  }
+  return offset;
+}
+
+}  // namespace
+
+std::string trace_json(const std::vector<RankTrace>& ranks) {
+  const int64_t origin = first_begin(ranks);
+  Json events = Json::array();
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankTrace& trace = ranks[rank];
+    std::vector<ExportedSpan> spans = trace.spans;
+    // Outer spans before those that begin with them.
+    std::ranges::stable_sort(spans, {},
+                             [](const ExportedSpan& span) { return std::pair(span.begin_ns, -span.end_ns); });
+    Rows rows;
+    for (const ExportedSpan& span : spans)
+      events.push_back(event(span, rank, rows.thread_for(span), span.begin_ns + trace.clock_offset_ns - origin));
+    add_names(events, trace, rank, rows);
+  }
+  const Json document{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
+  return document.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string to_bytes(const RankTrace& trace) {
+  Json spans = Json::array();
+  for (const ExportedSpan& span : trace.spans)
+    spans.push_back({span.name, static_cast<int>(span.lane), span.microbatch, span.chunk, span.begin_ns, span.end_ns,
+                     span.purpose, span.group});
+  std::string bytes;
+  Json::to_cbor(Json{trace.label, trace.clock_offset_ns, trace.dropped, std::move(spans)}, bytes);
+  return bytes;
+}
+
+RankTrace trace_from_bytes(const std::string& bytes) try {
+  const Json json = Json::from_cbor(bytes);
+  RankTrace trace{json.at(0), json.at(1), json.at(2), {}};
+  for (const Json& span : json.at(3))
+    trace.spans.push_back({span.at(0), static_cast<TraceLane>(span.at(1).get<int>()), span.at(2), span.at(3),
+                           span.at(4), span.at(5), span.at(6), span.at(7)});
+  return trace;
+} catch (const Json::exception& error) {
+  throw CommError(fmt::format("a rank's timeline arrived damaged: {}", error.what()));
+}
+
+int64_t clock_offset_ns(const comm::Group& group, const TraceRecorder& recorder, at::Device device, int rounds) {
+  if (group.size() == 1) return 0;
+  const at::Tensor time = at::zeros({1}, at::TensorOptions().dtype(at::kLong).device(device));
+  if (group.rank() != 0) return ping(group, recorder, time, rounds);
+  answer_pings(group, recorder, time, rounds);
+  return 0;
+}
+
+void write_trace(const comm::Group& group, TraceRecorder& recorder, const std::string& label, at::Device device,
+                 const std::filesystem::path& file) {
+  const int64_t offset = clock_offset_ns(group, recorder, device);
+  const std::string mine = to_bytes(take(recorder, label, offset));
+  const std::vector<std::string> all = group.all_gather_bytes(mine, "timelines of all ranks");
+  if (group.rank() != 0) return;
+  std::vector<RankTrace> ranks;
+  for (const std::string& bytes : all) ranks.push_back(trace_from_bytes(bytes));
+  hf::make_folders(std::filesystem::absolute(file).parent_path());
+  hf::replace_text_file(file, trace_json(ranks));
+}
+
+}  // namespace megalith::observe

@@ -1,0 +1,40 @@
+#include "megalith/observe/units.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+namespace megalith::observe {
+
+std::string grouped(int64_t number) {
+  std::string text = std::to_string(number);
+  const size_t first = text.starts_with('-') ? 1 : 0;
+  for (size_t at = text.size(); at > first + 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+std::string bytes_text(double bytes) {
+  constexpr std::array kUnits{"kB", "MB", "GB", "TB"};
+  if (bytes < 1024) return fmt::format("{:.0f} B", bytes);
+  size_t unit = 0;
+  for (bytes /= 1024; bytes >= 1023.95 && unit + 1 < kUnits.size(); bytes /= 1024) ++unit;
+  return fmt::format("{:.1f} {}", bytes, kUnits[unit]);
+}
+
+std::string rate_text(double per_second) {
+  if (!(per_second >= 999.5)) return fmt::format("{:.0f}", per_second);
+  if (per_second < 999'950) return fmt::format("{:.1f}k", per_second / 1e3);
+  return fmt::format("{:.2f}M", per_second / 1e6);
+}
+
+std::string duration_text(double seconds) {
+  constexpr double kLongest = 3.2e9;  // a century
+  if (!(seconds >= 0 && seconds < kLongest)) return "?";
+  const auto whole = static_cast<int64_t>(std::lround(seconds));
+  const int64_t days = whole / 86400, hours = whole / 3600 % 24, minutes = whole / 60 % 60;
+  if (days > 0) return fmt::format("{}d {:02d}:{:02d}:{:02d}", days, hours, minutes, whole % 60);
+  return fmt::format("{}:{:02d}:{:02d}", hours, minutes, whole % 60);
+}
+
+}  // namespace megalith::observe

@@ -1,0 +1,15 @@
+// Numbers as people read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace megalith::observe {
+
+std::string grouped(int64_t number);       // "1,234,567"
+std::string bytes_text(double bytes);      // "980 B", "1.5 MB", "12.3 GB": powers of 1024, at most one decimal
+std::string rate_text(double per_second);  // "987", "12.3k", "4.56M"
+std::string duration_text(
+    double seconds);  // "0:00:07", "1:23:45", "2d 03:04:05"; "?" for what is not finite or below 0
+
+}  // namespace megalith::observe

@@ -1,0 +1,35 @@
+// A run without a trainer: arguments, state and flags, and callbacks that hear of what a test lets happen.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "megalith/hf/file_io.h"
+#include "megalith/train/callback.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::observe {
+
+struct SomeRun {
+  config::TrainingArguments args{};
+  train::TrainerState state{};
+  train::TrainerControl control{};
+
+  // Events of one callback; metrics are those of a line.
+  using Handler = void (train::TrainerCallback::*)(train::TrainerEvent&);
+  train::MetricList tell(train::TrainerCallback& callback, Handler handler, const train::MetricList& metrics = {}) {
+    train::TrainerEvent event{args, state, control, metrics};
+    (callback.*handler)(event);
+    return event.metrics;
+  }
+  void begin(train::TrainerCallback& callback) { tell(callback, &train::TrainerCallback::on_train_begin); }
+  void end(train::TrainerCallback& callback) { tell(callback, &train::TrainerCallback::on_train_end); }
+  // The step is counted before.
+  train::MetricList log(train::TrainerCallback& callback, const train::MetricList& metrics) {
+    return tell(callback, &train::TrainerCallback::on_log, metrics);
+  }
+};
+
+inline std::string text_of_file(const std::filesystem::path& path) { return hf::read_text_file(path, 1 << 26); }
+
+}  // namespace megalith::observe
