@@ -127,7 +127,7 @@ std::unique_ptr<RunContext> initialize_megatron(std::span<const std::string> wor
   const auto unknown = options.ignore_unknown_args ? config::UnknownNames::kIgnore : config::UnknownNames::kRefuse;
   const auto parsed = config::parse_arguments(config::Dialect::kPretrain, with_defaults(words, options, unknown),
                                               options.extra_args, unknown);
-  parsed.report.check_runnable();
+  parsed.report.check_not_refused();
   auto run = initialize_megatron(parsed.args, std::move(options));
   if (run->rank() == 0)
     for (const std::string& note : parsed.notes) log_info("{}", note);
