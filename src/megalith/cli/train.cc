@@ -53,6 +53,8 @@ int run_train(Words words) {
   return launch.run([&] {
     return run_as_rank(*args, [&](parallel::ParallelContext& context) {
       train::RunData data = train::open_run_data(*args, inputs.tools);
+      if (context.rank() == 0)
+        for (const std::string& report : data.reports) log_info("{}", report);
       model::VirtualModels models = load_model(inputs, *args, context);
       RunParts parts;
       parts.setup.train_data = std::move(data.train);

@@ -164,7 +164,17 @@ observe::EndSummary end_summary(const config::TrainingArguments& args, const tra
   return summary;
 }
 
-bool trains(const config::RunConfig& run) { return (run.do_train || !run.do_eval) && !run.skip_train; }
+// The operations of all groups are recorded while it lives.
+class CommTrace {
+ public:
+  CommTrace(comm::World& world, TraceRecorder& trace) : world_(world) { world_.set_trace(&trace); }
+  ~CommTrace() { world_.set_trace(nullptr); }
+  CommTrace(const CommTrace&) = delete;
+  CommTrace& operator=(const CommTrace&) = delete;
+
+ private:
+  comm::World& world_;
+};
 
 }  // namespace
 
@@ -200,14 +210,14 @@ void run_training(model::VirtualModels& models, const config::TrainingArguments&
 
   const StopOnSignal stop(speaks);
   TraceRecorder trace;
-  context.world().set_trace(&trace);
+  const CommTrace comm_trace(context.world(), trace);
   for (auto& callback : observe::make_observers(args, observer_setup(models, flags, parts, trace)))
     parts.setup.callbacks.push_back(std::move(callback));
   parts.setup.stop = &stop.flag();
   parts.setup.trace = &trace;
   const bool evaluates = !parts.setup.eval_data.empty() && args.run.do_eval;
   train::Trainer trainer(models, args, std::move(parts.setup));
-  if (trains(args.run)) {
+  if (config::trains(args.run)) {
     const train::TrainOutput output = trainer.train();
     if (args.save.output_dir) trainer.save_model(*args.save.output_dir);
     if (speaks) write_stderr(observe::text_of(end_summary(args, trainer.state(), output)));

@@ -109,11 +109,11 @@ void derive_run(TrainingArguments& args, Warnings& warnings) {
     run.do_train = !run.skip_train;
     if (eval.steps.value_or(0) > 0) eval.strategy = Interval::kSteps;
   }
-  if (eval.strategy != Interval::kNo) run.do_eval = true;
   if (!run.do_train && !run.do_eval) {
     run.do_train = true;
     warnings.emplace_back("neither do_train nor do_eval is given: training");
   }
+  if (eval.strategy != Interval::kNo) run.do_eval = true;
   if (eval.strategy == Interval::kSteps && eval.steps.value_or(0) == 0) eval.steps = args.logging.steps;
   if (eval.load_best_model_at_end && !eval.metric_for_best_model) eval.metric_for_best_model = "loss";
   if (std::optional<std::string>& metric = eval.metric_for_best_model; metric) {
@@ -227,6 +227,8 @@ layout::LauncherVppRequest vpp_request(const TrainingArguments& args) {
   request.uneven = layout::UnevenSplit::kBalance;
   return request;
 }
+
+bool trains(const RunConfig& run) { return run.do_train && !run.skip_train; }
 
 layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbatches, bool forward_only) {
   const PipelineConfig& pipeline = args.pipeline;
