@@ -11,7 +11,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/cli/stop_on_signal.h"
 #include "megalith/config/derive.h"
 #include "megalith/model/model_flops.h"
 #include "megalith/observe/observers.h"
@@ -120,7 +119,8 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   setup.progress.terminal = ::isatty(STDERR_FILENO) == 1;
   setup.progress.columns = terminal_columns();
   const int64_t length = std::max<int64_t>(1, parts.sequence_length);
-  setup.flops_per_token = layout::model_flops(model::flops_shape(models.config()), 1, length) / static_cast<double>(length);
+  setup.flops_per_token =
+      layout::model_flops(model::flops_shape(models.config()), 1, length) / static_cast<double>(length);
   setup.peak_bytes = peak_resident_bytes;
   setup.timing = flags.timing;
   if (flags.trace) setup.steps = observe::TraceSteps::parse(*flags.trace);
@@ -208,12 +208,10 @@ void run_training(model::VirtualModels& models, const config::TrainingArguments&
   const auto summary = start_summary(models, args, parts, config::batch_plan(args, context.grid().shape().dp()));
   if (speaks) write_stderr(observe::text_of(summary));
 
-  const StopOnSignal stop(speaks);
   TraceRecorder trace;
   const CommTrace comm_trace(context.world(), trace);
   for (auto& callback : observe::make_observers(args, observer_setup(models, flags, parts, trace)))
     parts.setup.callbacks.push_back(std::move(callback));
-  parts.setup.stop = &stop.flag();
   parts.setup.trace = &trace;
   const bool evaluates = !parts.setup.eval_data.empty() && args.run.do_eval;
   train::Trainer trainer(models, args, std::move(parts.setup));

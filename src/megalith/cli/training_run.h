@@ -29,7 +29,8 @@ struct RunParts {
   int64_t sequence_length = 0;                            // longest
 };
 
-// Trains and exports, evaluates when asked; says on stderr what it does. `args` after derive(). All ranks call it.
+// Trains and exports, evaluates when asked; says on stderr what it does. `args` after derive(). The run ends in order
+// when setup.stop is raised (StopOnSignal). All ranks call it.
 void run_training(model::VirtualModels& models, const config::TrainingArguments& args, const RunFlags& flags,
                   RunParts parts);
 
