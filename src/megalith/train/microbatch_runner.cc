@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -86,6 +88,12 @@ pipeline::StepPlan MicrobatchRunner::plan(std::span<const data::MicroBatch> batc
   for (const data::MicroBatch& batch : batches)
     plan.rows.push_back(batch.tokens() / grid.cp / (models_[0].options().sequence_parallel ? grid.tp : 1));
   return plan;
+}
+
+void MicrobatchRunner::check_schedule(int64_t microbatches) const {
+  const std::vector<std::string> found = layout::problems(shape(static_cast<int>(microbatches), Phase::kTraining));
+  check<ConfigError>(found.empty(), "{} (micro-batches: gradient_accumulation_steps, or global_batch_size)",
+                     fmt::join(found, "; "));
 }
 
 int MicrobatchRunner::evaluation_group(int count) const {
