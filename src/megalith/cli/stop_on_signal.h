@@ -8,9 +8,9 @@
 
 namespace megalith::cli {
 
-// Made before other threads of the rank are (so before it connects): they inherit that these signals are not theirs. The
-// first signal raises the flag and, on rank 0, says so on stderr; the next one ends the process as it would have without
-// us.
+// Made before other threads of the rank are (so before it connects): they inherit that these signals are not theirs.
+// The first signal raises the flag and, on rank 0, says so on stderr; the next one ends the process as it would have
+// without us.
 class StopOnSignal {
  public:
   StopOnSignal();
