@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/cli/command.h"
 #include "megalith/cli/launch_flags.h"
 #include "megalith/cli/rank_main.h"
@@ -44,11 +45,10 @@ std::vector<std::pair<std::string, std::string>> describe(const data::PerSplit<i
           {"evaluation", fmt::format("{} samples each time", evaluation)}};
 }
 
-void pretrain_on_rank(const config::TrainingArguments& args, const RunFlags& flags,
+void pretrain_on_rank(const config::TrainingArguments& args, const RunFlags& flags, const train::StopFlag& stop,
                       parallel::ParallelContext& context) {
-  const StopOnSignal stop(context.rank() == 0);
-  train::RunContext run(args, {.stop = &stop.flag(), .context = &context});
-  const WorldTrace traced(context.world(), run.timers());
+  train::RunContext run(args, {.stop = &stop, .context = &context});
+  const CommTrace comm_trace(context.world(), run.timers());
   run.finish_mpu_init();
   const auto watch = [&](train::RunContext& mine, model::VirtualModels& models) {
     const auto samples = train::samples_needed(args, mine.microbatches());
@@ -57,7 +57,9 @@ void pretrain_on_rank(const config::TrainingArguments& args, const RunFlags& fla
     return watch_run(models, args, flags, data, mine.timers());
   };
   const train::PretrainOutput output = train::pretrain(run, {.callbacks = watch});
-  if (context.rank() == 0 && output.end != train::PretrainEnd::kSkipped) say_end(args, output.state, output.training);
+  if (context.rank() != 0) return;
+  if (output.end != train::PretrainEnd::kSkipped) say_end(args, output.state, output.training);
+  if (const auto loss = output.test.find("test_loss")) log_info("loss on the test set: {:.6E}", *loss);
 }
 
 }  // namespace
@@ -70,7 +72,9 @@ int run_pretrain(Words words) {
   check_pretrain_inputs(*args);
   launch.ends_in_order = true;
   return launch.run([&] {
-    return run_as_rank(*args, [&](parallel::ParallelContext& context) { pretrain_on_rank(*args, flags, context); });
+    const StopOnSignal stop;
+    return run_as_rank(
+        *args, [&](parallel::ParallelContext& context) { pretrain_on_rank(*args, flags, stop.flag(), context); });
   });
 }
 

@@ -1,7 +1,9 @@
 // `megalith train`: arguments, checks, ranks.
+#include "megalith/base/log.h"
 #include "megalith/cli/command.h"
 #include "megalith/cli/launch_flags.h"
 #include "megalith/cli/rank_main.h"
+#include "megalith/cli/stop_on_signal.h"
 #include "megalith/cli/training_inputs.h"
 #include "megalith/cli/training_run.h"
 
@@ -16,13 +18,17 @@ int run_train(Words words) {
   check_output_folder(args->save);
   launch.ends_in_order = true;
   return launch.run([&] {
+    const StopOnSignal stop;
     return run_as_rank(*args, [&](parallel::ParallelContext& context) {
       train::RunData data = train::open_run_data(*args, inputs.tools);
+      if (context.rank() == 0)
+        for (const std::string& report : data.reports) log_info("{}", report);
       model::VirtualModels models = load_model(inputs, *args, context);
       RunParts parts;
       parts.setup.train_data = std::move(data.train);
       parts.setup.eval_data = std::move(data.eval);
       parts.setup.assets = inputs.model_folder;
+      parts.setup.stop = &stop.flag();
       parts.data = {std::move(data.described), args->data.cutoff_len};
       run_training(models, *args, flags, std::move(parts));
     });

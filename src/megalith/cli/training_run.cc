@@ -11,7 +11,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/cli/stop_on_signal.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
 #include "megalith/model/model_flops.h"
@@ -166,8 +165,6 @@ observe::EndSummary end_summary(const config::TrainingArguments& args, const tra
   return summary;
 }
 
-bool trains(const config::RunConfig& run) { return (run.do_train || !run.do_eval) && !run.skip_train; }
-
 }  // namespace
 
 std::vector<config::CommandOption> RunFlags::options() {
@@ -232,15 +229,13 @@ void run_training(model::VirtualModels& models, const config::TrainingArguments&
                   RunParts parts) {
   const bool speaks = models.context().rank() == 0;
   TraceRecorder trace;
-  const WorldTrace traced(models.context().world(), trace);
+  const CommTrace comm_trace(models.context().world(), trace);
   for (auto& callback : watch_run(models, args, flags, parts.data, trace))
     parts.setup.callbacks.push_back(std::move(callback));
-  const StopOnSignal stop(speaks);
-  parts.setup.stop = &stop.flag();
   parts.setup.trace = &trace;
   const bool evaluates = !parts.setup.eval_data.empty() && args.run.do_eval;
   train::Trainer trainer(models, args, std::move(parts.setup));
-  if (trains(args.run)) {
+  if (config::trains(args.run)) {
     const train::TrainOutput output = trainer.train();
     if (args.save.output_dir) trainer.save_model(*args.save.output_dir);
     if (speaks) say_end(args, trainer.state(), output);

@@ -42,13 +42,13 @@ struct RunParts {
   DataSummary data;
 };
 
-// While it lives, the operations of all groups are part of the trace.
-class WorldTrace {
+// The operations of all groups are recorded while it lives.
+class CommTrace {
  public:
-  WorldTrace(comm::World& world, TraceRecorder& trace) : world_(world) { world.set_trace(&trace); }
-  ~WorldTrace() { world_.set_trace(nullptr); }
-  WorldTrace(const WorldTrace&) = delete;
-  WorldTrace& operator=(const WorldTrace&) = delete;
+  CommTrace(comm::World& world, TraceRecorder& trace) : world_(world) { world_.set_trace(&trace); }
+  ~CommTrace() { world_.set_trace(nullptr); }
+  CommTrace(const CommTrace&) = delete;
+  CommTrace& operator=(const CommTrace&) = delete;
 
  private:
   comm::World& world_;
@@ -63,7 +63,8 @@ std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::Virt
 // Says what training has come to. Rank 0 calls it.
 void say_end(const config::TrainingArguments& args, const train::TrainerState& state, const train::TrainOutput& output);
 
-// Trains and exports, evaluates when asked; says on stderr what it does. `args` after derive(). All ranks call it.
+// Trains and exports, evaluates when asked; says on stderr what it does. `args` after derive(). The run ends in order
+// when setup.stop is raised (StopOnSignal). All ranks call it.
 void run_training(model::VirtualModels& models, const config::TrainingArguments& args, const RunFlags& flags,
                   RunParts parts);
 

@@ -40,7 +40,8 @@ struct Autoresume {
 struct InitializeOptions {
   // extra_args_provider: options of the program's own; their targets are set.
   std::vector<config::CommandOption> extra_args{};
-  // Option (with underscores) and value: taken where the words do not give the option. A word that differs wins, with a warning.
+  // Option (with underscores) and value: taken where the words do not give the option. A word that differs wins, with a
+  // warning.
   std::vector<std::pair<std::string, std::string>> args_defaults{};
   bool ignore_unknown_args = false;
   bool allow_no_cuda = false;            // run on the CPU; use_cpu says so, too

@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
-#include "megalith/base/log.h"
-#include "megalith/base/text.h"
+#include "megalith/config/derive.h"
 #include "megalith/data/sft/dataset_info.h"
 #include "megalith/data/sft/record_encoder.h"
 
 namespace megalith::train {
 
 namespace {
-
-bool trains(const config::RunConfig& run) { return (run.do_train || !run.do_eval) && !run.skip_train; }
 
 uint64_t seed_of(const config::TrainingArguments& args) {
   return static_cast<uint64_t>(args.seeds.data_seed.value_or(args.seeds.seed));
@@ -39,7 +36,7 @@ void add_eval_datasets(const config::TrainingArguments& args, const data::DataRe
   }
   for (const auto& names : sets) {
     const auto loaded = data::load_tokenized_data(data::evaluation_request(request, names));
-    log_info("{}", loaded.report);
+    result.reports.push_back(loaded.report);
     const std::string name = args.data.eval_on_each_dataset ? names.front() : "";
     result.eval.push_back({.dataset = loaded.train, .collator = collator, .name = name});
     result.described.emplace_back(name.empty() ? "evaluation" : "evaluation " + name, samples_of(*loaded.train));
@@ -70,15 +67,15 @@ RunData open_run_data(const config::TrainingArguments& args, const DataTools& to
   const data::Collator collator = collator_of(args, request);
   RunData result;
   std::shared_ptr<const data::Dataset> validation;
-  if (trains(args.run) && args.data.streaming) {
+  if (config::trains(args.run) && args.data.streaming) {
     const auto streams = data::open_streamed_data(request);
     result.train = streamed_data(streams.train, collator);
     validation = streams.validation;
     result.described.emplace_back("train", "a stream");
-  } else if (trains(args.run) || args.data.eval_dataset.empty()) {
+  } else if (config::trains(args.run) || args.data.eval_dataset.empty()) {
     const auto loaded = data::load_tokenized_data(request);
-    log_info("{}", loaded.report);
-    if (trains(args.run)) {
+    result.reports.push_back(loaded.report);
+    if (config::trains(args.run)) {
       result.train =
           numbered_data(loaded.train, data::epoch_sampler(args.sampler, loaded.train->size(), seed_of(args)), collator);
       result.described.emplace_back("train", samples_of(*loaded.train));
