@@ -4,18 +4,15 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <set>
 
 #include "megalith/config/derive.h"
 #include "megalith/config/option_table.h"
 #include "megalith/config/validate.h"
-#include "tests/config/parse_support.h"
+#include "tests/config/effects.h"
 
 namespace megalith::config {
 namespace {
-
-using Observe = std::function<std::string(const TrainingArguments&)>;
 
 std::string groups(const TrainingArguments& args) {
   const layout::RankGrid grid(grid_shape(args, 16));
@@ -69,15 +66,7 @@ std::string backend(const TrainingArguments& args) {
   return comm_backend(args, /*has_cuda=*/true) == CommBackend::kNccl ? "nccl" : "gloo";
 }
 
-struct Effect {
-  const char* option;
-  Words base;     // common to both runs
-  Words without;  // the option at one value …
-  Words with;     // … and at another
-  Observe observe;
-};
-
-std::vector<Effect> effects() {
+std::vector<Effect> own_effects() {
   return {
       {"tensor_model_parallel_size", {}, {}, {"--tp=2"}, groups},
       {"pipeline_model_parallel_size", {}, {}, {"--pp=2"}, groups},
@@ -161,6 +150,12 @@ std::vector<Effect> effects() {
   };
 }
 
+std::vector<Effect> effects() {
+  std::vector<Effect> all = own_effects();
+  for (Effect& effect : model_effects()) all.push_back(std::move(effect));
+  return all;
+}
+
 Words joined(const Words& base, const Words& more) {
   Words words = base;
   words.insert(words.end(), more.begin(), more.end());
@@ -170,8 +165,8 @@ Words joined(const Words& base, const Words& more) {
 TEST(Effects, ImplementedOptionsChangeWhatTheyShould) {
   for (const Effect& effect : effects()) {
     SCOPED_TRACE(effect.option);
-    const std::string without = effect.observe(args_of(joined(effect.base, effect.without)));
-    const std::string with = effect.observe(args_of(joined(effect.base, effect.with)));
+    const std::string without = effect.observe(args_of(joined(effect.base, effect.without), effect.dialect));
+    const std::string with = effect.observe(args_of(joined(effect.base, effect.with), effect.dialect));
     EXPECT_NE(without, with);
   }
 }

@@ -126,6 +126,7 @@ void add_indexed_data_options(OptionList& list) {
   tokenizer.add("vocab_file", &TokenizerConfig::vocab_file, "GPT-2 vocabulary").pretrain_only();
   tokenizer.add("merge_file", &TokenizerConfig::merge_file, "GPT-2 merges").pretrain_only();
   tokenizer.add("tiktoken_pattern", &TokenizerConfig::tiktoken_pattern, "word pattern of a tiktoken vocabulary")
+      .no_effect("tiktoken vocabularies are not read; a tokenizer.json holds its own pattern")
       .pretrain_only();
   list.no_effect_all("the tokenizer's own files say it", {{"vocab_extra_ids", integer(0)},
                                                           {"legacy_tokenizer", flag()},

@@ -92,7 +92,8 @@ void add_fusion(OptionList& list) {
   auto fusion = list.part(&TrainingArguments::fusion);
   fusion.add("bias_activation_fusion", &FusionConfig::bias_activation, "bias and activation in one kernel")
       .negated_by({"no_bias_swiglu_fusion", "no_bias_gelu_fusion"})
-      .pretrain_default(true);
+      .pretrain_default(true)
+      .implemented();
   fusion.add("apply_rope_fusion", &FusionConfig::rope, "rotary embedding in one kernel")
       .negated_by({"no_rope_fusion"})
       .pretrain_default(true);

@@ -64,7 +64,9 @@ void add_run_options(OptionList& list) {
   run.add("exit_duration_in_mins", &RunConfig::exit_duration_mins, "save and leave after so many minutes")
       .at_least(0)
       .pretrain_only();
-  run.add("exit_signal_handler", &RunConfig::exit_signal_handler, "SIGTERM: save and leave").pretrain_only();
+  run.add("exit_signal_handler", &RunConfig::exit_signal_handler, "SIGTERM: save and leave")
+      .no_effect("SIGTERM and Ctrl-C always finish the step, save and leave")
+      .pretrain_only();
   run.add("early_stopping_steps", &RunConfig::early_stopping_steps,
           "stop after so many evaluations without a better metric; needs metric_for_best_model and evaluation")
       .at_least(1)
