@@ -107,6 +107,7 @@ void derive_run(TrainingArguments& args, Warnings& warnings) {
   EvalConfig& eval = args.eval;
   if (args.dialect == Dialect::kPretrain) {
     run.do_train = !run.skip_train;
+    if (run.skip_train) run.do_eval = true;
     if (eval.steps.value_or(0) > 0) eval.strategy = Interval::kSteps;
   }
   if (!run.do_train && !run.do_eval) {
