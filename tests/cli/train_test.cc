@@ -159,6 +159,7 @@ TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
   refused({"--max_steps=0", "--num_train_epochs=0"}, {"num_train_epochs"});
   refused({"--global_batch_size=7"}, {"7"});
   refused({"--eval_strategy=steps"}, {"eval_dataset"});
+  refused({"--warmup_steps=5"}, {"warmup_steps is 5"});
   refused({"--nproc=2", "--tp=3"}, {"does not divide world_size 2"});
   // Conversations need a tokenizer and a template.
   std::ofstream(folder_ / "chat.jsonl")

@@ -31,6 +31,9 @@ std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dial
 // output_dir can be written, and holds nothing that a fresh run would mix with. Throws ConfigError. Makes the folder.
 void check_output_folder(const config::SaveConfig& save);
 
+// A run whose number of steps is given has a schedule: learning rate, weight decay, batch size. Throws ConfigError.
+void check_schedule(const config::TrainingArguments& args, int world_size);
+
 // What is said of the data.
 struct DataSummary {
   std::vector<std::pair<std::string, std::string>> parts;  // "train", "1,024 samples"
