@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
@@ -158,6 +159,7 @@ TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
   refused({"--max_steps=0", "--num_train_epochs=0"}, {"num_train_epochs"});
   refused({"--global_batch_size=7"}, {"7"});
   refused({"--eval_strategy=steps"}, {"eval_dataset"});
+  refused({"--warmup_steps=5"}, {"warmup_steps is 5"});
   refused({"--nproc=2", "--tp=3"}, {"does not divide world_size 2"});
   // Conversations need a tokenizer and a template.
   std::ofstream(folder_ / "chat.jsonl")
@@ -168,6 +170,31 @@ TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
   std::ofstream(folder_ / "full" / "notes.txt") << "mine";
   refused({"--output_dir=" + path("full")}, {"resume_from_checkpoint", "overwrite_output_dir"});
   EXPECT_TRUE(fs::exists(folder_ / "full" / "notes.txt"));
+}
+
+// ROLL's run_sft_train.sh, paths and length aside.
+class GoldenOptionsRun : public TrainCommand {};
+TEST_F(GoldenOptionsRun, roll_sft) {
+  Words words{MEGALITH_PROGRAM, "train", "--nproc", "2", "--use_cpu"};
+  std::ifstream file(golden_dir() / "options" / "roll_sft.txt");
+  for (std::string line; std::getline(file, line);) {
+    const size_t from = line.find('<');
+    if (from != std::string::npos) {
+      const std::string what = line.substr(from);
+      line = line.substr(0, from) + (what == "<dir>"     ? folder_.path().string()
+                                     : what == "<name>"  ? "data.jsonl"
+                                     : what == "<model>" ? model("qwen3")
+                                                         : path("roll"));
+    }
+    std::istringstream parts(line);
+    for (std::string part; parts >> part;) words.push_back(part);
+  }
+  ASSERT_GT(words.size(), 20U);
+  words.push_back("--max_steps=2");
+  const auto result = run_process(words, {{"XDG_CACHE_HOME", path("cache")}});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(losses("roll").size(), 2U);
+  EXPECT_TRUE(fs::exists(folder_ / "roll" / "checkpoint-2" / "config.json"));
 }
 
 TEST_F(TrainCommand, ExamplesAreGoodArguments) {

@@ -48,7 +48,7 @@ std::vector<std::pair<std::string, std::string>> describe(const data::PerSplit<i
 void pretrain_on_rank(const config::TrainingArguments& args, const RunFlags& flags, const train::StopFlag& stop,
                       parallel::ParallelContext& context) {
   train::RunContext run(args, {.stop = &stop, .context = &context});
-  const CommTrace comm_trace(context.world(), run.timers());
+  const WorldTrace traced(context.world(), run.timers());
   run.finish_mpu_init();
   const auto watch = [&](train::RunContext& mine, model::VirtualModels& models) {
     const auto samples = train::samples_needed(args, mine.microbatches());

@@ -14,6 +14,7 @@ int run_train(Words words) {
   RunFlags flags;
   const auto args = read_run_arguments(config::Dialect::kTrain, "train", words, launch, flags);
   if (!args) return kDone;
+  check_schedule(*args, launch.world_size());
   const TrainingInputs inputs = check_inputs(*args);
   check_output_folder(args->save);
   launch.ends_in_order = true;

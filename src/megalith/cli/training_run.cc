@@ -17,6 +17,7 @@
 #include "megalith/observe/observers.h"
 #include "megalith/observe/summary.h"
 #include "megalith/observe/tensorboard.h"
+#include "megalith/optim/make_schedule.h"
 
 namespace megalith::cli {
 
@@ -188,8 +189,10 @@ std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dial
   parsed.report.check_not_refused();
   launch.check(parsed.args, /*needs_inputs=*/true);
   for (const std::string& note : parsed.notes) log_info("{}", note);
-  const auto effective = config::derive(parsed.args);
+  auto effective = config::derive(parsed.args);
   for (const std::string& warning : effective.warnings) log_warning("{}", warning);
+  // Level 0 has no phases of its own.
+  if (flags.timing) effective.args.logging.timing_log_level = std::max(1, effective.args.logging.timing_log_level);
   if (!flags.dry_run) return effective.args;
   fmt::print("{}", config::to_yaml(effective.args));
   return std::nullopt;
@@ -208,6 +211,11 @@ void check_output_folder(const config::SaveConfig& save) {
                      "output_dir {} is not empty; choose another one, continue its run with resume_from_checkpoint, or"
                      " set overwrite_output_dir to start anew in it",
                      folder.string());
+}
+
+void check_schedule(const config::TrainingArguments& args, int world_size) {
+  const layout::MicrobatchCalculator batches(config::batch_plan(args, config::grid_shape(args, world_size).dp()));
+  if (args.run.max_steps > 0) optim::make_schedule(args, batches, args.run.max_steps);
 }
 
 std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::VirtualModels& models,
@@ -229,7 +237,7 @@ void run_training(model::VirtualModels& models, const config::TrainingArguments&
                   RunParts parts) {
   const bool speaks = models.context().rank() == 0;
   TraceRecorder trace;
-  const CommTrace comm_trace(models.context().world(), trace);
+  const WorldTrace traced(models.context().world(), trace);
   for (auto& callback : watch_run(models, args, flags, parts.data, trace))
     parts.setup.callbacks.push_back(std::move(callback));
   parts.setup.trace = &trace;

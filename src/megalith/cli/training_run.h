@@ -31,6 +31,9 @@ std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dial
 // output_dir can be written, and holds nothing that a fresh run would mix with. Throws ConfigError. Makes the folder.
 void check_output_folder(const config::SaveConfig& save);
 
+// A run whose number of steps is given has a schedule: learning rate, weight decay, batch size. Throws ConfigError.
+void check_schedule(const config::TrainingArguments& args, int world_size);
+
 // What is said of the data.
 struct DataSummary {
   std::vector<std::pair<std::string, std::string>> parts;  // "train", "1,024 samples"
@@ -42,13 +45,13 @@ struct RunParts {
   DataSummary data;
 };
 
-// The operations of all groups are recorded while it lives.
-class CommTrace {
+// While it lives, the operations of all groups are part of the trace.
+class WorldTrace {
  public:
-  CommTrace(comm::World& world, TraceRecorder& trace) : world_(world) { world_.set_trace(&trace); }
-  ~CommTrace() { world_.set_trace(nullptr); }
-  CommTrace(const CommTrace&) = delete;
-  CommTrace& operator=(const CommTrace&) = delete;
+  WorldTrace(comm::World& world, TraceRecorder& trace) : world_(world) { world.set_trace(&trace); }
+  ~WorldTrace() { world_.set_trace(nullptr); }
+  WorldTrace(const WorldTrace&) = delete;
+  WorldTrace& operator=(const WorldTrace&) = delete;
 
  private:
   comm::World& world_;

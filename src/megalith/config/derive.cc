@@ -145,8 +145,9 @@ void derive_output(TrainingArguments& args, Warnings& warnings) {
     output = env_string("HOME").value_or("~") + output->substr(1);
   // Megatron's way to ask for TensorBoard's files.
   std::vector<std::string> wanted = args.logging.report_to;
-  const bool asked = args.dialect == Dialect::kPretrain && args.logging.logging_dir;
-  if (asked && std::ranges::find(wanted, "tensorboard") == wanted.end()) wanted.emplace_back("tensorboard");
+  const auto named = [&wanted](const char* name) { return std::ranges::find(wanted, name) != wanted.end(); };
+  if (args.dialect == Dialect::kPretrain && args.logging.logging_dir && !named("tensorboard") && !named("all"))
+    wanted.emplace_back("tensorboard");
   std::vector<std::string> services;
   for (const std::string& service : wanted) {
     const std::string known = service == "all" ? "tensorboard" : service;
