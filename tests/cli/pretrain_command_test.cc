@@ -160,6 +160,11 @@ TEST(PretrainCommand, BadInputIsToldOnceBeforeRanksStart) {
       {kGpt + null + Words{"--global-batch-size=6", "--micro-batch-size=4"}, "6"},
       {kGpt + null + Words{"--save=" + (folder / "full").string(), "--save-interval=1"}, "not empty"},
       {kGpt + null + Words{"--tokenizer-type=HuggingFaceTokenizer"}, "tokenizer_model"},
+      {kGpt + null + Words{"--train-iters=-1"}, "train_iters"},
+      {kGpt + null +
+           Words{"--pipeline-model-parallel-size=2", "--num-layers=4", "--global-batch-size=6",
+                 "--num-virtual-stages-per-pipeline-rank=2"},
+       "micro-batches"},
       {Words{"--mock-data"}, "num_layers"}};
   for (const auto& [words, part] : cases) {
     const auto result = pretrain(words);

@@ -69,6 +69,7 @@ int run_pretrain(Words words) {
   RunFlags flags;
   const auto args = read_run_arguments(config::Dialect::kPretrain, "pretrain", words, launch, flags);
   if (!args) return kDone;
+  check_schedule(*args, launch.world_size());
   check_pretrain_inputs(*args);
   launch.ends_in_order = true;
   return launch.run([&] {
