@@ -1,0 +1,109 @@
+#include "megalith/train/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "megalith/base/error.h"
+#include "megalith/train/metric_sums.h"
+
+namespace megalith::train {
+
+namespace {
+
+using data::MicroBatch;
+
+constexpr const char* kLoss = "loss";
+constexpr const char* kSamples = "samples";
+
+// Which samples this rank evaluates.
+class Dealer {
+ public:
+  Dealer(const EvalData& data, int64_t micro_batch_size, const parallel::ParallelContext& context)
+      : data_(data),
+        size_(micro_batch_size),
+        dp_(context.grid().dp()),
+        dp_rank_(context.place().dp_rank),
+        parts_(context.is_first_stage() || context.is_last_stage() ? data::CollateParts::kAll
+                                                                   : data::CollateParts::kLayoutOnly) {
+    samples_ = std::min(data.dataset->size(), data.max_samples.value_or(data.dataset->size()));
+    check<DataError>(samples_ > 0, "the evaluation data{} has no samples",
+                     data.name.empty() ? "" : fmt::format(" \"{}\"", data.name));
+  }
+
+  int64_t samples() const { return samples_; }
+  // Micro-batches that some rank has to run; not all have so many.
+  int64_t microbatches() const {
+    const int64_t all = (samples_ + size_ - 1) / size_;
+    return (all + dp_ - 1) / dp_;
+  }
+
+  // The m-th of this rank; beyond the data one of weight 0.
+  MicroBatch microbatch(int64_t m) const {
+    const int64_t first = (m * dp_ + dp_rank_) * size_;
+    std::vector<data::Sample> members;
+    for (int64_t i = first; i < std::min(first + size_, samples_); ++i) members.push_back(data_.dataset->sample(i));
+    if (!members.empty()) return data_.collator.collate(members, parts_);
+    members.push_back(data_.dataset->sample(0));
+    MicroBatch filler = data_.collator.collate(members, parts_);
+    filler.samples = filler.real_tokens = filler.loss_tokens = 0;
+    return filler;
+  }
+
+ private:
+  const EvalData& data_;
+  const int64_t size_, dp_, dp_rank_;
+  const data::CollateParts parts_;
+  int64_t samples_ = 0;
+};
+
+MetricList as_metrics(const std::vector<MetricTotal>& totals, const std::string& prefix, bool perplexity) {
+  MetricList metrics;
+  for (const MetricTotal& total : totals) {
+    if (total.name == kSamples || total.weight == 0) continue;
+    metrics.set(prefix + "_" + total.name, total.mean());
+    if (total.name == kLoss && perplexity) metrics.set(prefix + "_perplexity", std::exp(total.mean()));
+  }
+  return metrics;
+}
+
+}  // namespace
+
+EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, const EvalSettings& settings) {
+  const auto start = std::chrono::steady_clock::now();
+  check<ConfigError>(settings.micro_batch_size > 0, "per_device_eval_batch_size is {}; it must be positive",
+                     settings.micro_batch_size);
+  const Dealer dealer(data, settings.micro_batch_size, runner.context());
+  std::vector<std::string> names{kLoss, kSamples};
+  for (std::string& key : runner.objective().metrics_keys(Phase::kEvaluation)) names.push_back(std::move(key));
+  MetricSums sums(std::move(names));
+  const double counts = runner.counts_for_replica() ? 1 : 0;
+  int64_t groups = 0;
+  for (int64_t first = 0; first < dealer.microbatches(); ++groups) {
+    const auto wanted = static_cast<int>(std::min<int64_t>(settings.microbatches, dealer.microbatches() - first));
+    std::vector<MicroBatch> group;
+    for (int i = 0; i < runner.evaluation_group(wanted); ++i) group.push_back(dealer.microbatch(first + i));
+    const std::vector<MicrobatchLoss> losses = runner.evaluate(group);
+    first += std::ssize(group);
+    if (settings.group_end) settings.group_end();
+    if (!runner.speaks_for_replica()) continue;
+    for (const MicroBatch& batch : group) sums.add(kSamples, counts * static_cast<double>(batch.samples), counts);
+    for (const MicrobatchLoss& loss : losses) {
+      sums.add(kLoss, loss.sum, counts * static_cast<double>(loss.count));
+      for (const MicrobatchMetric& metric : loss.metrics) sums.add(metric.name, metric.sum, counts * metric.weight);
+    }
+  }
+  const std::vector<MetricTotal> totals = sums.reduce(runner.context(), "evaluation");
+  check<DataError>(totals[0].weight > 0, "no token of the {} evaluation samples has a label: there is no loss",
+                   dealer.samples());
+  const std::string& prefix = settings.metric_key_prefix;
+  EvalLoopOutput output{as_metrics(totals, prefix, runner.objective().has_perplexity()),
+                        static_cast<int64_t>(totals[1].sum)};
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  output.metrics.set(prefix + "_runtime", seconds.count());
+  output.metrics.set(prefix + "_samples_per_second", static_cast<double>(output.num_samples) / seconds.count());
+  output.metrics.set(prefix + "_steps_per_second", static_cast<double>(groups) / seconds.count());
+  return output;
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,182 @@
+#include "megalith/train/microbatch_runner.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "megalith/base/log.h"
+#include "megalith/train/last_stage.h"
+
+namespace megalith::train {
+
+using pipeline::StageCall;
+
+namespace {
+
+pipeline::EngineSettings engine_settings(const model::VirtualModels& models, const config::TrainingArguments& args) {
+  return {.hidden = models.config().hidden_size,
+          .dtype = models[0].options().dtype,
+          .overlap = args.pipeline.overlap_p2p_comm};
+}
+
+std::string describe(double value, size_t microbatch, size_t count, int64_t step, int rank) {
+  return fmt::format("the loss of micro-batch {} of {} in step {} on rank {} is {}", microbatch + 1, count, step, rank,
+                     value);
+}
+
+TraceLabel label_of(const layout::PipelineAction& action) {
+  using Kind = layout::PipelineAction::Kind;
+  const char* name = action.kind == Kind::kForward    ? "forward-compute"
+                     : action.kind == Kind::kBackward ? "backward-compute"
+                                                      : "weight-gradient-compute";
+  return {.name = name, .level = 2, .microbatch = action.microbatch, .chunk = action.chunk};
+}
+
+// A span for each action of the schedule.
+std::function<void(const layout::PipelineAction&, bool)> trace_actions(TraceRecorder& trace) {
+  return [&trace, begin = int64_t{0}](const layout::PipelineAction& action, bool begins) mutable {
+    if (begins)
+      begin = trace.now_ns();
+    else
+      trace.add({label_of(action), begin, trace.now_ns()});
+  };
+}
+
+// One read from the device.
+std::vector<double> read(const std::vector<MicrobatchLoss>& losses) {
+  if (losses.empty()) return {};
+  std::vector<at::Tensor> sums;
+  for (const MicrobatchLoss& loss : losses) sums.push_back(loss.sum);
+  const at::Tensor values = at::stack(sums).to(at::kCPU, at::kDouble);
+  return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
+}
+
+}  // namespace
+
+MicrobatchRunner::MicrobatchRunner(model::VirtualModels& models, const config::TrainingArguments& args,
+                                   const parallel::ParallelContext& context, Objective& objective, TraceRecorder& trace)
+    : models_(models),
+      args_(args),
+      context_(context),
+      objective_(objective),
+      trace_(trace),
+      engine_(context, engine_settings(models, args)) {}
+
+bool MicrobatchRunner::speaks_for_replica() const { return context_.is_last_stage() && context_.place().tp_rank == 0; }
+bool MicrobatchRunner::counts_for_replica() const { return speaks_for_replica() && context_.place().cp_rank == 0; }
+
+layout::PipelineShape MicrobatchRunner::shape(int microbatches, Phase phase) const {
+  using layout::PipelineSync;
+  layout::PipelineShape shape{.kind = layout::PipelineShape::kind_for(context_.grid().shape().pp, args_.pipeline.vpp),
+                              .pp = context_.grid().shape().pp,
+                              .chunks = static_cast<int>(models_.size()),
+                              .microbatches = microbatches,
+                              .group_size = args_.pipeline.microbatch_group_size,
+                              .forward_only = phase == Phase::kEvaluation};
+  if (phase == Phase::kTraining && args_.ddp.overlap_grad_reduce)
+    shape.sync =
+        args_.ddp.delay_grad_reduce && args_.ddp.align_grad_reduce ? PipelineSync::kAligned : PipelineSync::kDefault;
+  return shape;
+}
+
+pipeline::StepPlan MicrobatchRunner::plan(std::span<const data::MicroBatch> batches, Phase phase) const {
+  const layout::GridShape& grid = context_.grid().shape();
+  pipeline::StepPlan plan{shape(static_cast<int>(batches.size()), phase), {}};
+  for (const data::MicroBatch& batch : batches)
+    plan.rows.push_back(batch.tokens() / grid.cp / (models_[0].options().sequence_parallel ? grid.tp : 1));
+  return plan;
+}
+
+int MicrobatchRunner::evaluation_group(int count) const {
+  while (!layout::problems(shape(count, Phase::kEvaluation)).empty()) ++count;
+  return count;
+}
+
+MicrobatchLoss MicrobatchRunner::run_head(const StageCall& call, const data::MicroBatch& batch, Phase phase) const {
+  const model::GptModel& chunk = models_[static_cast<size_t>(call.chunk)];
+  const MicrobatchOutput output =
+      run_last_stage(chunk, objective_.inputs(batch, chunk, call.input, phase), objective_.wants_correct(phase));
+  if (batch.samples == 0) return {.sum = at::zeros({}, output.token_losses.options())};
+  return objective_.loss(output, batch, call.microbatch, phase);
+}
+
+at::Tensor MicrobatchRunner::start_of_backward(const MicrobatchLoss& loss, float loss_scale,
+                                               size_t microbatches) const {
+  double factor = loss_scale;
+  if (!per_token_loss())  // times cp: gradients are averaged over context-parallel ranks, each of which has a part of L
+    factor *= static_cast<double>(context_.grid().shape().cp) /
+              (static_cast<double>(std::max<int64_t>(loss.count, 1)) * static_cast<double>(microbatches));
+  return factor == 1 ? loss.sum : loss.sum * factor;
+}
+
+at::Tensor MicrobatchRunner::forward(const StageCall& call, const data::MicroBatch& batch, Phase phase,
+                                     std::vector<MicrobatchLoss>& losses) const {
+  const model::GptModel& chunk = models_[static_cast<size_t>(call.chunk)];
+  if (!chunk.place().head) return chunk.forward(objective_.inputs(batch, chunk, call.input, phase));
+  losses.push_back(run_head(call, batch, phase));
+  return losses.back().sum;
+}
+
+std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroBatch> batches,
+                                                    const BackwardPass& pass) {
+  const auto span = trace_.span({.name = "forward-backward", .level = 1});
+  objective_.begin(batches, Phase::kTraining);
+  const bool check_losses = args_.ddp.check_for_nan_in_loss_and_grad;
+  const bool one_stage = context_.grid().shape().pp == 1;
+  std::vector<MicrobatchLoss> losses;
+  pipeline::StageWork work;
+  work.forward = [&](const StageCall& call) {
+    if (one_stage && call.microbatch > 0 && pass.substep_end) pass.substep_end();
+    const at::Tensor output = forward(call, batches[static_cast<size_t>(call.microbatch)], Phase::kTraining, losses);
+    if (!call.last_stage) return output;
+    // At once where reading costs nothing: before a gradient of it reaches another rank.
+    if (check_losses && output.is_cpu()) check_finite(losses, batches.size(), pass.step);
+    at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
+    losses.back().sum = output.detach();
+    return start;
+  };
+  work.set_sync = [&](int chunk, bool on) { pass.chunks[static_cast<size_t>(chunk)]->set_sync(on); };
+  work.start_grad_reduce = [&](int chunk) { pass.chunks[static_cast<size_t>(chunk)]->start_grad_sync(); };
+  work.watch = trace_actions(trace_);
+  try {
+    engine_.run(plan(batches, Phase::kTraining), work);
+  } catch (const optim::NonFiniteGradient&) {
+    if (check_losses) check_finite(losses, batches.size(), pass.step);  // the loss is the cause, then
+    throw;
+  }
+  if (check_losses) check_finite(losses, batches.size(), pass.step);
+  return losses;
+}
+
+std::vector<MicrobatchLoss> MicrobatchRunner::evaluate(std::span<const data::MicroBatch> batches) {
+  objective_.begin(batches, Phase::kEvaluation);
+  std::vector<MicrobatchLoss> losses;
+  pipeline::StageWork work;
+  work.forward = [&](const StageCall& call) {
+    return forward(call, batches[static_cast<size_t>(call.microbatch)], Phase::kEvaluation, losses);
+  };
+  work.watch = trace_actions(trace_);
+  engine_.run(plan(batches, Phase::kEvaluation), work);
+  return losses;
+}
+
+void MicrobatchRunner::check_finite(const std::vector<MicrobatchLoss>& losses, size_t microbatches,
+                                    int64_t step) const {
+  const std::vector<double> values = read(losses);
+  for (size_t i = 0; i < values.size(); ++i)
+    check<NonFiniteLoss>(std::isfinite(values[i]),
+                         "{}; look at the data of this step, and at the learning rate"
+                         " (check_for_nan_in_loss_and_grad: false leaves such steps out instead)",
+                         describe(values[i], i, microbatches, step, context_.rank()));
+}
+
+void MicrobatchRunner::warn_of_non_finite(const std::vector<MicrobatchLoss>& losses, int64_t step) const {
+  if (!speaks_for_replica()) return;
+  const std::vector<double> values = read(losses);
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i]))
+      log_warning("{}; the step is left out", describe(values[i], i, values.size(), step, context_.rank()));
+}
+
+}  // namespace megalith::train

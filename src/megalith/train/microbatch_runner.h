@@ -1,0 +1,84 @@
+// MicrobatchRunner: micro-batches through this rank's chunks, by the pipeline's schedule, and their losses.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/base/trace.h"
+#include "megalith/config/training_arguments.h"
+#include "megalith/model/virtual_models.h"
+#include "megalith/optim/distributed_data_parallel.h"
+#include "megalith/pipeline/forward_backward.h"
+#include "megalith/train/objective.h"
+
+namespace megalith::train {
+
+// A loss is NaN or infinite; the message names step, rank and micro-batch.
+class NonFiniteLoss : public Error {
+ public:
+  using Error::Error;
+};
+
+// What backward needs besides the micro-batches.
+struct BackwardPass {
+  std::span<optim::DistributedDataParallel* const> chunks;
+  float loss_scale = 1;
+  int64_t step = 0;                     // its number, for messages
+  std::function<void()> substep_end{};  // behind each micro-batch but the last; never with several pipeline stages
+};
+
+// One thread a rank. Everything that it is made of outlives it.
+class MicrobatchRunner {
+ public:
+  // `args` after derive().
+  MicrobatchRunner(model::VirtualModels& models, const config::TrainingArguments& args,
+                   const parallel::ParallelContext& context, Objective& objective, TraceRecorder& trace);
+
+  // All functions are collective over the pipeline and tensor-parallel ranks of a replica. They return the loss of each
+  // micro-batch, without its graph, on the last stage, and nothing on others.
+
+  // Forward and backward. What backward starts from is, with L the sum and n the count of a micro-batch's loss,
+  // L times the loss scale per token (finalize_gradients divides by all tokens), otherwise L / n / micro-batches times
+  // the loss scale. L covers this rank's slice of the tokens, n all of them: the gradient is the true one for every cp.
+  // Throws NonFiniteLoss before gradients spread, unless check_for_nan_in_loss_and_grad is off.
+  std::vector<MicrobatchLoss> train(std::span<const data::MicroBatch> batches, const BackwardPass& pass);
+
+  // Forward only. Micro-batches without samples, which fill a group up, have a loss of count 0.
+  std::vector<MicrobatchLoss> evaluate(std::span<const data::MicroBatch> batches);
+
+  // The smallest number of micro-batches >= count that the schedule takes in a forward-only run.
+  int evaluation_group(int count) const;
+
+  // Warns of losses that are no numbers, where they do not end the run.
+  void warn_of_non_finite(const std::vector<MicrobatchLoss>& losses, int64_t step) const;
+
+  Objective& objective() const { return objective_; }
+  const parallel::ParallelContext& context() const { return context_; }
+  TraceRecorder& trace() const { return trace_; }
+  bool per_token_loss() const { return args_.ddp.calculate_per_token_loss; }
+  // One rank of each replica of the data speaks for all: values of the last stage that its ranks hold alike.
+  bool speaks_for_replica() const;  // of the tensor-parallel ranks
+  bool counts_for_replica() const;  // and of the context-parallel ranks
+
+ private:
+  pipeline::StepPlan plan(std::span<const data::MicroBatch> batches, Phase phase) const;
+  layout::PipelineShape shape(int microbatches, Phase phase) const;
+  // Hidden states for the next stage; on the last one the loss goes to `losses`, and what is returned is its sum.
+  at::Tensor forward(const pipeline::StageCall& call, const data::MicroBatch& batch, Phase phase,
+                     std::vector<MicrobatchLoss>& losses) const;
+  MicrobatchLoss run_head(const pipeline::StageCall& call, const data::MicroBatch& batch, Phase phase) const;
+  at::Tensor start_of_backward(const MicrobatchLoss& loss, float loss_scale, size_t microbatches) const;
+  void check_finite(const std::vector<MicrobatchLoss>& losses, size_t microbatches, int64_t step) const;
+
+  model::VirtualModels& models_;
+  const config::TrainingArguments& args_;
+  const parallel::ParallelContext& context_;
+  Objective& objective_;
+  TraceRecorder& trace_;
+  pipeline::ForwardBackward engine_;
+};
+
+}  // namespace megalith::train

@@ -1,0 +1,71 @@
+// Objective: what training optimises, seen from one micro-batch. The place where other kinds of training differ: a
+// preference trainer derives from it; nothing else of the trainer changes.
+//
+// Legend: t tokens of a micro-batch on this rank.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megalith/data/collator.h"
+#include "megalith/model/gpt_model.h"
+
+namespace megalith::train {
+
+enum class Phase { kTraining, kEvaluation };
+
+// What the last stage computed for a micro-batch; equal on all tensor-parallel ranks.
+struct MicrobatchOutput {
+  // fp32 [t]: -log p of what each token has to predict, 0 where that is ignored. Tokens stand as in batch.layout: the
+  // log-probability of a whole sequence is a sum over its tokens (preference pairs: the chosen half, then the
+  // rejected).
+  at::Tensor token_losses;
+  // bool [t]: what the token has to predict is also the likeliest. Undefined unless wanted, and where the projection
+  // and the loss are one operation (cross_entropy_loss_fusion).
+  at::Tensor correct;
+};
+
+// A number to report: Σ sum / Σ weight over the micro-batches of all data-parallel ranks.
+struct MicrobatchMetric {
+  std::string name;
+  at::Tensor sum;     // scalar
+  double weight = 0;  // of all context-parallel ranks together
+};
+
+struct MicrobatchLoss {
+  at::Tensor sum;     // scalar to go back from: the loss of `count` things (tokens, pairs), summed
+  int64_t count = 0;  // of all context-parallel ranks together
+  std::vector<MicrobatchMetric> metrics;
+};
+
+// Language modelling. Override what differs. One thread a rank; every rank has one of its own.
+class Objective {
+ public:
+  virtual ~Objective() = default;
+
+  // Names of the metrics besides the loss that loss() may give; the same on every rank, last stage or not.
+  virtual std::vector<std::string> metrics_keys(Phase phase) const;
+  // Whether loss() looks at MicrobatchOutput::correct.
+  virtual bool wants_correct(Phase phase) const { return phase == Phase::kEvaluation; }
+  // Whether the loss is a mean of -log p, so that its exponential is a perplexity.
+  virtual bool has_perplexity() const { return true; }
+
+  // Before the micro-batches of a step (or of a group of an evaluation) run; on every rank. May run models of its own,
+  // by collectives too: log-probabilities of a reference model are computed here and kept for loss().
+  virtual void begin(std::span<const data::MicroBatch> /*batches*/, Phase /*phase*/) {}
+
+  // What a chunk gets of a micro-batch: token ids where the chunk has the embedding, targets where it has the head.
+  // `hidden` comes from the stage before.
+  virtual model::ModelInput inputs(const data::MicroBatch& batch, const model::GptModel& chunk, at::Tensor hidden,
+                                   Phase phase) const;
+
+  // Called once for each micro-batch, on the last stage. `microbatch`: its number in the step, as in begin().
+  virtual MicrobatchLoss loss(const MicrobatchOutput& output, const data::MicroBatch& batch, int microbatch,
+                              Phase phase) const;
+};
+
+}  // namespace megalith::train

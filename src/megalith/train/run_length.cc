@@ -1,0 +1,77 @@
+#include "megalith/train/run_length.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "megalith/base/error.h"
+
+namespace megalith::train {
+
+namespace {
+
+int64_t round_up(double value) { return static_cast<int64_t>(std::ceil(value)); }
+
+// Steps that the run's epochs take.
+int64_t steps_of_epochs(double epochs, const layout::MicrobatchCalculator& batches, const data::Sampler& sampler,
+                        int64_t steps_per_epoch) {
+  if (!batches.next_change(0)) return round_up(epochs * static_cast<double>(steps_per_epoch));
+  return batches.steps_of(round_up(epochs * static_cast<double>(sampler.options().size)));
+}
+
+}  // namespace
+
+RunLength run_length(const config::RunConfig& run, const layout::MicrobatchCalculator& batches,
+                     const std::optional<data::Sampler>& sampler) {
+  RunLength length;
+  const int64_t count = batches.final_global_batch_size();
+  length.max_steps = run.max_steps > 0 ? run.max_steps : run.train_samples ? batches.steps_of(*run.train_samples) : 0;
+  if (!sampler) {
+    check<ConfigError>(length.max_steps > 0, "the data has no length: set max_steps to the number of steps");
+    length.num_train_epochs = 1;
+    return length;
+  }
+  const int64_t steps = sampler->steps_per_epoch(count), size = sampler->options().size;
+  check<ConfigError>(steps > 0,
+                     "a step takes {} samples and the dataset has {}. Lower per_device_train_batch_size or "
+                     "gradient_accumulation_steps, use fewer ranks, or give more data",
+                     count, size);
+  length.end = sampler->options().end;
+  length.steps_per_epoch = steps;
+  const bool drops = length.end == data::EpochEnd::kDrop || length.end == data::EpochEnd::kStop;
+  length.samples_per_epoch = drops ? steps * count : size;
+  if (length.max_steps == 0) {
+    length.max_steps = steps_of_epochs(run.num_train_epochs, batches, *sampler, steps);
+    length.num_train_epochs = round_up(run.num_train_epochs);
+  } else {
+    length.num_train_epochs = (length.max_steps + steps - 1) / steps;
+  }
+  check<ConfigError>(length.max_steps > 0,
+                     "num_train_epochs {} of {} steps come to no step; set num_train_epochs or max_steps to more",
+                     run.num_train_epochs, steps);
+  return length;
+}
+
+double RunLength::epoch_after(const data::StepBatch& step) const {
+  const auto epoch = static_cast<double>(step.after.epoch);
+  const int64_t samples = samples_per_epoch.value_or(max_steps * step.samples);
+  const double part = static_cast<double>(step.after.consumed) / static_cast<double>(samples);
+  if (!step.ends_epoch || end == data::EpochEnd::kContinue) return epoch + std::min(1.0, part);
+  return step.after.consumed == 0 ? epoch : epoch + 1;
+}
+
+data::ShapeOfStep shape_of_step(const layout::MicrobatchCalculator& batches, int dp_rank) {
+  return [batches, dp_rank](int64_t consumed) {
+    const layout::BatchSizes sizes = batches.at(consumed);
+    check<ConfigError>(sizes.num_microbatches > 0,
+                       "after {} samples a step has {} samples, less than one micro-batch of {} on each of {} "
+                       "data-parallel ranks; start rampup_batch_size with at least {}",
+                       consumed, sizes.global_batch_size, batches.micro_batch_size(), batches.data_parallel_size(),
+                       batches.micro_batch_size() * batches.data_parallel_size());
+    return data::BatchShape{.micro_batch_size = batches.micro_batch_size(),
+                            .num_microbatches = sizes.num_microbatches,
+                            .dp_size = batches.data_parallel_size(),
+                            .dp_rank = dp_rank};
+  };
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,63 @@
+#include "megalith/train/save_model.h"
+
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/config/documents.h"
+#include "megalith/hf/file_io.h"
+#include "megalith/hf/staged_folder.h"
+#include "megalith/model/pretrained.h"
+
+namespace megalith::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Moves every file over; config.json, which says that the rest is there, last.
+void move_files(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::remove(to / "config.json", error);
+  std::vector<fs::path> names;
+  for (const auto& entry : fs::directory_iterator(from))
+    if (entry.path().filename() != "config.json") names.push_back(entry.path().filename());
+  names.emplace_back("config.json");
+  for (const fs::path& name : names) {
+    fs::rename(from / name, to / name, error);
+    check<DataError>(!error, "cannot move {} to {}: {}", (from / name).string(), to.string(), error.message());
+  }
+  hf::sync_folder(to);
+}
+
+}  // namespace
+
+void save_model(const model::VirtualModels& models, const config::TrainingArguments& args, const fs::path& folder,
+                const fs::path& assets) {
+  const bool first = models.context().rank() == 0;
+  hf::StagedFolder staged(folder / "model", "save", {.owner = first, .overwrite = true});  // inside: one file system
+  const comm::Group everyone = models.context().world().world();
+  everyone.barrier("save: folder made");
+  model::save_pretrained(models, staged.path(), {.assets = assets, .overwrite = true});
+  if (first) {
+    hf::write_text_file(staged.path() / "args.yaml", config::to_yaml(args));
+    move_files(staged.path(), folder);
+  }
+  everyone.barrier("save: done");
+}
+
+void save_checkpoint_folder(const model::VirtualModels& models, const config::TrainingArguments& args,
+                            const TrainerState& state, const fs::path& folder, const fs::path& assets) {
+  const bool first = models.context().rank() == 0;
+  hf::StagedFolder staged(folder, "save", {.owner = first, .overwrite = true});
+  const comm::Group everyone = models.context().world().world();
+  everyone.barrier("checkpoint: folder made");
+  model::save_pretrained(models, staged.path(), {.assets = assets, .overwrite = true});
+  if (first) {
+    hf::write_text_file(staged.path() / "args.yaml", config::to_yaml(args));
+    state.save(staged.path() / "trainer_state.json");
+  }
+  staged.commit();
+  everyone.barrier("checkpoint: done");
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,24 @@
+// What a trainer writes besides logs: the model as a Hugging Face folder, with the arguments of the run.
+#pragma once
+
+#include <filesystem>
+
+#include "megalith/config/training_arguments.h"
+#include "megalith/model/virtual_models.h"
+#include "megalith/train/trainer_state.h"
+
+namespace megalith::train {
+
+// The export of `models`, tokenizer files of `assets` (a folder; empty: none) and args.yaml go into `folder`, which may
+// hold other things (the files of the run): they stay. A folder with a config.json is complete: it comes last, and that
+// of an older model goes first. All ranks call it; every parameter is there (finish_param_gather).
+void save_model(const model::VirtualModels& models, const config::TrainingArguments& args,
+                const std::filesystem::path& folder, const std::filesystem::path& assets);
+
+// A save point, `folder` being output_dir/checkpoint-S: the same and trainer_state.json. There as a whole or not at
+// all; one of an earlier run is replaced. All ranks call it.
+void save_checkpoint_folder(const model::VirtualModels& models, const config::TrainingArguments& args,
+                            const TrainerState& state, const std::filesystem::path& folder,
+                            const std::filesystem::path& assets);
+
+}  // namespace megalith::train

@@ -1,0 +1,81 @@
+#include "megalith/train/train_step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "megalith/base/error.h"
+
+namespace megalith::train {
+
+namespace {
+
+constexpr const char* kLoss = "loss";
+constexpr const char* kTokens = "tokens of the step";  // sum: without padding, weight: with
+constexpr const char* kStop = "wish to stop";
+
+// What finalize_gradients divides by; nothing when each micro-batch's mean counts the same.
+std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses, const MicrobatchRunner& runner) {
+  if (!runner.per_token_loss()) return std::nullopt;
+  if (runner.context().place().cp_rank != 0) return 0;  // the same tokens on all context-parallel ranks
+  int64_t count = 0;
+  for (const MicrobatchLoss& loss : losses) count += loss.count;
+  return count;
+}
+
+MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBatch& batch,
+                   const MicrobatchRunner& runner, bool wishes_stop) {
+  std::vector<std::string> names{kLoss, kTokens, kStop};
+  for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
+  MetricSums sums(std::move(names));
+  if (wishes_stop) sums.add(kStop, 1, 1);
+  if (!runner.speaks_for_replica()) return sums;
+  const double counts = runner.counts_for_replica() ? 1 : 0;
+  for (const MicrobatchLoss& loss : losses) {
+    const auto count = static_cast<double>(std::max<int64_t>(loss.count, 1));
+    if (runner.per_token_loss())
+      sums.add(kLoss, loss.sum, counts * static_cast<double>(loss.count));
+    else
+      sums.add(kLoss, loss.sum / count, counts);
+    for (const MicrobatchMetric& metric : loss.metrics) sums.add(metric.name, metric.sum, counts * metric.weight);
+  }
+  for (const data::MicroBatch& each : batch.microbatches)
+    sums.add(kTokens, counts * static_cast<double>(each.real_tokens), counts * static_cast<double>(each.tokens()));
+  return sums;
+}
+
+void call(const std::function<void()>& event) {
+  if (event) event();
+}
+
+}  // namespace
+
+StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, const data::StepBatch& batch, int64_t number,
+                      bool wishes_stop, const StepEvents& events) {
+  model.zero_grad();
+  const std::vector<MicrobatchLoss> losses = runner.train(
+      batch.microbatches,
+      {.chunks = model.chunks(), .loss_scale = model.loss_scale(), .step = number, .substep_end = events.substep_end});
+  {
+    const auto span = runner.trace().span({.name = "all-grads-sync", .lane = TraceLane::kCommunication, .level = 1});
+    model.finalize_gradients(trained_tokens(losses, runner));
+  }
+  call(events.pre_optimizer_step);
+  StepReport report;
+  {
+    const auto span = runner.trace().span({.name = "optimizer", .level = 1});
+    report.update = model.update(batch.samples);
+  }
+  call(events.optimizer_step);
+
+  std::vector<MetricTotal> totals =
+      sums_of(losses, batch, runner, wishes_stop).reduce(runner.context(), "loss of the step");
+  report.loss = totals[0];
+  report.real_tokens = static_cast<int64_t>(totals[1].sum);
+  report.tokens = static_cast<int64_t>(totals[1].weight);
+  report.stop = totals[2].sum > 0;
+  report.metrics.assign(std::make_move_iterator(totals.begin() + 3), std::make_move_iterator(totals.end()));
+  if (!std::isfinite(report.loss.sum)) runner.warn_of_non_finite(losses, number);
+  return report;
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,40 @@
+// One training step, as a list.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "megalith/data/batch_loader.h"
+#include "megalith/train/metric_sums.h"
+#include "megalith/train/microbatch_runner.h"
+#include "megalith/train/optimized_model.h"
+
+namespace megalith::train {
+
+// Moments inside of a step; each may be empty.
+struct StepEvents {
+  std::function<void()> substep_end{};         // see BackwardPass
+  std::function<void()> pre_optimizer_step{};  // gradients are complete
+  std::function<void()> optimizer_step{};      // parameters are updated, or the update was skipped
+};
+
+// What a step came to; the same on every rank.
+struct StepReport {
+  // Per token: sum over the tokens of all ranks, and their number. Otherwise: the sum of the micro-batches' means, and
+  // the number of micro-batches of all ranks. mean() is the loss of the step.
+  MetricTotal loss;
+  std::vector<MetricTotal> metrics;  // Objective::metrics_keys
+  UpdateResult update;
+  int64_t tokens = 0;       // of all ranks, with padding
+  int64_t real_tokens = 0;  // without
+  bool stop = false;        // some rank wishes to end
+
+  bool skipped() const { return !update.step.updated; }
+};
+
+// Collective over all ranks. `number`: of the step, from 1; `wishes_stop`: of this rank.
+StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, const data::StepBatch& batch, int64_t number,
+                      bool wishes_stop, const StepEvents& events = {});
+
+}  // namespace megalith::train

@@ -1,0 +1,85 @@
+#include "megalith/train/trainer.h"
+
+#include "megalith/base/error.h"
+#include "megalith/config/derive.h"
+#include "megalith/train/flow_callback.h"
+#include "megalith/train/save_model.h"
+
+namespace megalith::train {
+
+namespace {
+
+TrainerSetup with_defaults(TrainerSetup setup) {
+  if (!setup.objective) setup.objective = std::make_unique<Objective>();
+  return setup;
+}
+
+}  // namespace
+
+Trainer::Trainer(model::VirtualModels& models, const config::TrainingArguments& args, TrainerSetup setup)
+    : models_(models),
+      context_(models.context()),
+      args_(args),
+      setup_(with_defaults(std::move(setup))),
+      batches_(config::batch_plan(args, context_.grid().dp())),
+      trace_(setup_.trace ? *setup_.trace : no_trace_),
+      runner_(models, args_, context_, *setup_.objective, trace_) {
+  callbacks_.add(std::make_unique<FlowCallback>());
+  if (args_.run.early_stopping_steps)
+    callbacks_.add(std::make_unique<EarlyStoppingCallback>(*args_.run.early_stopping_steps));
+  for (auto& callback : setup_.callbacks) callbacks_.add(std::move(callback));
+  state_.is_world_process_zero = context_.rank() == 0;
+  state_.is_local_process_zero = context_.world().place().local_rank == 0;
+  emit(&TrainerCallback::on_init_end);
+}
+
+void Trainer::emit(CallbackList::Handler handler, MetricList metrics, std::filesystem::path folder) {
+  TrainerEvent event{args_, state_, control_, std::move(metrics), std::move(folder)};
+  callbacks_.call(handler, event);
+}
+
+void Trainer::log(MetricList line) {
+  if (state_.epoch) line.set("epoch", *state_.epoch);
+  MetricList kept = line;
+  kept.set("step", static_cast<double>(state_.global_step));
+  state_.log_history.push_back(std::move(kept));
+  emit(&TrainerCallback::on_log, std::move(line));
+}
+
+EvalLoopOutput Trainer::evaluate_on(const EvalData& data, const std::string& prefix) {
+  const auto span = trace_.span({.name = "evaluate", .level = 0});
+  if (model_) model_->finish_param_gather();
+  const int64_t step_samples = batches_.micro_batch_size() * batches_.data_parallel_size();
+  return evaluation_loop(
+      runner_, data,
+      {.micro_batch_size = args_.batch.eval_micro_batch_size.value_or(static_cast<int>(batches_.micro_batch_size())),
+       .microbatches = static_cast<int>(std::max<int64_t>(1, batches_.final_global_batch_size() / step_samples)),
+       .metric_key_prefix = prefix,
+       .group_end = [this] { emit(&TrainerCallback::on_prediction_step); }});
+}
+
+MetricList Trainer::evaluate(const std::string& prefix) {
+  check<ConfigError>(!setup_.eval_data.empty(),
+                     "there is no data to evaluate on; set eval_dataset or val_size, or leave out evaluation");
+  MetricList all;
+  for (const EvalData& data : setup_.eval_data) {
+    const EvalLoopOutput output = evaluate_on(data, data.name.empty() ? prefix : prefix + "_" + data.name);
+    all.set_all(output.metrics);
+    log(output.metrics);
+  }
+  emit(&TrainerCallback::on_evaluate, all);
+  return all;
+}
+
+EvalLoopOutput Trainer::predict(const EvalData& data, const std::string& prefix) {
+  EvalLoopOutput output = evaluate_on(data, prefix);
+  emit(&TrainerCallback::on_predict, output.metrics);
+  return output;
+}
+
+void Trainer::save_model(const std::filesystem::path& folder) {
+  if (model_) model_->finish_param_gather();
+  train::save_model(models_, args_, folder, setup_.assets);
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,139 @@
+// Trainer: the training loop (the reference's McaTrainer).
+//
+//   Trainer trainer(models, args, {.train_data = numbered_data(dataset, order, collator), .eval_data = {{…}}});
+//   trainer.train();                        // epochs of steps, with log lines, evaluations and save points
+//   trainer.save_model(*args.save.output_dir);
+//
+// What happens in a step is in train_step.h, what is optimised in objective.h (the place to override inputs, loss and
+// metrics), when something happens in callback.h and flow_callback.h, what a line says in training_log.h (with the
+// pretrain dialect also consumed_samples, skipped_samples and global_batch_size).
+//
+// Save points. output_dir/checkpoint-S holds the model as a Hugging Face folder, args.yaml and trainer_state.json. What
+// a run needs to go on besides is at hand for a callback's on_save: optimized_model() and data_position(). It comes
+// back through TrainerSetup::resume, before the first step.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megalith/base/trace.h"
+#include "megalith/config/training_arguments.h"
+#include "megalith/layout/microbatches.h"
+#include "megalith/model/virtual_models.h"
+#include "megalith/train/callback.h"
+#include "megalith/train/evaluation.h"
+#include "megalith/train/optimized_model.h"
+#include "megalith/train/run_length.h"
+#include "megalith/train/stop_flag.h"
+#include "megalith/train/train_step.h"
+#include "megalith/train/training_data.h"
+#include "megalith/train/training_log.h"
+
+namespace megalith::train {
+
+// Hugging Face's name.
+struct TrainOutput {
+  int64_t global_step = 0;
+  double training_loss = 0;  // mean of the steps' losses
+  MetricList metrics;        // train_runtime, train_samples_per_second, train_steps_per_second, total_flos, train_loss
+  bool interrupted = false;  // the StopFlag ended it
+};
+
+// Where a run goes on.
+struct ResumePoint {
+  TrainerState state;
+  data::LoaderStart data;
+  // Fills optimizer, schedule and loss scale of a model that has its weights; collective.
+  std::function<void(OptimizedModel&)> restore;
+};
+
+// What a trainer works with. Callbacks come after the trainer's own (FlowCallback; EarlyStoppingCallback with
+// early_stopping_steps).
+struct TrainerSetup {
+  std::optional<TrainingData> train_data{};
+  std::vector<EvalData> eval_data{};
+  std::unique_ptr<Objective> objective{};  // empty: language modelling
+  std::vector<std::unique_ptr<TrainerCallback>> callbacks{};
+  const StopFlag* stop = nullptr;  // once it is up: the step is finished, saved, and train() returns
+  std::filesystem::path assets{};  // folder whose tokenizer files go into exports
+  std::optional<ResumePoint> resume{};
+  TraceRecorder* trace = nullptr;  // gets spans of the phases of each step; outlives the trainer
+};
+
+// One thread a rank; all ranks call the same functions in the same order. `models` outlives it. Of several trainers of
+// the same models one at a time may have trained: its buffers are the model's.
+class Trainer {
+ public:
+  // `args` after validate() and derive(). Throws ConfigError for batch sizes that do not multiply out.
+  Trainer(model::VirtualModels& models, const config::TrainingArguments& args, TrainerSetup setup);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  // Trains to max_steps or the end of the epochs. Ends earlier when a callback says so, the StopFlag is up on any rank,
+  // or the data ends. With load_best_model_at_end the model is then the best save point's. Throws ConfigError without
+  // train_data or for a length that is not known, before memory for gradients is taken.
+  TrainOutput train();
+
+  // Evaluates on all of eval_data, reports it (on_log, on_evaluate) and returns all metrics together; the names start
+  // with `prefix`, and with several sets of data with prefix_name. Throws ConfigError without eval_data.
+  MetricList evaluate(const std::string& prefix = "eval");
+  // The same for other data, with on_predict.
+  EvalLoopOutput predict(const EvalData& data, const std::string& prefix = "test");
+
+  // See save_model.h.
+  void save_model(const std::filesystem::path& folder);
+
+  const config::TrainingArguments& args() const { return args_; }
+  const TrainerState& state() const { return state_; }
+  model::VirtualModels& models() { return models_; }
+  // Of the present or last train(); nullptr before.
+  OptimizedModel* optimized_model() { return model_.get(); }
+  // Behind the last step that was done.
+  const data::LoaderStart& data_position() const { return position_; }
+
+ private:
+  // train_loop.cc, in the order in which they run.
+  void begin_training();
+  void start_state();
+  EpochReader open_data() const;
+  void run_epoch(EpochReader& data);
+  std::optional<data::StepBatch> next_step(EpochReader& data);
+  void run_step(const data::StepBatch& batch, double waited_seconds);
+  void log_evaluate_save();
+  MetricList training_line();
+  TrainOutput end_training(double seconds);
+
+  void emit(CallbackList::Handler event, MetricList metrics = {}, std::filesystem::path folder = {});
+  void log(MetricList line);
+  void save_point();
+  void load_best_model();
+  EvalLoopOutput evaluate_on(const EvalData& data, const std::string& prefix);
+  bool saves() const { return args_.save.output_dir && args_.save.strategy != config::Interval::kNo; }
+
+  model::VirtualModels& models_;
+  parallel::ParallelContext& context_;
+  const config::TrainingArguments args_;
+  TrainerSetup setup_;
+  const layout::MicrobatchCalculator batches_;
+  CallbackList callbacks_;
+  TraceRecorder no_trace_;  // nobody looks
+  TraceRecorder& trace_;
+  MicrobatchRunner runner_;
+  TrainerState state_;
+  TrainerControl control_;
+  // Of a call of train().
+  RunLength length_;
+  std::unique_ptr<OptimizedModel> model_;
+  std::unique_ptr<TrainingLog> log_;
+  data::LoaderStart position_;
+  double flops_per_token_ = 0;
+  int64_t last_samples_ = 0;     // of the last step
+  int64_t skipped_samples_ = 0;  // of iterations_to_skip
+  bool interrupted_ = false;
+};
+
+}  // namespace megalith::train

@@ -1,0 +1,58 @@
+// Where a trainer's micro-batches come from: steps of training, epoch by epoch, and samples to evaluate.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "megalith/data/batch_loader.h"
+#include "megalith/data/prefetch.h"
+
+namespace megalith::train {
+
+// Makes loaders. The same on all ranks.
+struct TrainingData {
+  using Open =
+      std::function<std::unique_ptr<data::BatchLoader>(data::ShapeOfStep, data::LoaderStart, data::CollateParts)>;
+  Open open;
+  std::optional<data::Sampler> sampler;  // nothing: a stream, whose length is not known
+};
+
+// Samples by number, in the sampler's order.
+TrainingData numbered_data(std::shared_ptr<const data::Dataset> dataset, const data::SamplerOptions& order,
+                           const data::Collator& collator);
+// Samples that come one after another (`streaming`).
+TrainingData streamed_data(data::OpenStream open, const data::Collator& collator);
+
+// Data to evaluate on, whole and in its own order.
+struct EvalData {
+  std::shared_ptr<const data::Dataset> dataset;
+  data::Collator collator;
+  std::string name{};                    // of several: metrics are called eval_<name>_loss
+  std::optional<int64_t> max_samples{};  // the first so many only
+};
+
+// The steps of a loader, cut into epochs; the next ones are made on a thread of its own.
+class EpochReader {
+ public:
+  EpochReader(std::unique_ptr<data::BatchLoader> loader, int64_t first_epoch, bool stream);
+
+  // The next step of the current epoch; nothing at its end.
+  std::optional<data::StepBatch> next();
+  // Goes on to the next epoch (from wherever the current one stands: the data is not wound forward).
+  void begin_epoch() { epoch_over_ = false; }
+  // There is no next epoch either.
+  bool data_ended() const { return data_ended_; }
+
+ private:
+  const std::unique_ptr<data::BatchLoader> loader_;  // the thread's
+  const bool stream_;
+  int64_t epoch_;  // of the last step; streams only
+  bool epoch_over_ = false, data_ended_ = false;
+  std::optional<data::StepBatch> held_back_;  // the first step of a stream's next epoch
+  data::Prefetcher<data::StepBatch> steps_;   // last: its thread uses the loader
+};
+
+}  // namespace megalith::train

@@ -1,0 +1,65 @@
+// TrainingLog: from the reports of steps to the numbers of a log line.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "megalith/train/metric_list.h"
+#include "megalith/train/train_step.h"
+
+namespace megalith::train {
+
+// What the clock says of a step, on this rank.
+struct StepTiming {
+  double seconds = 0;
+  int64_t sequence_lengths = 0;  // of the longest sequence of each micro-batch of this rank, summed up
+};
+
+// Steps since the last line, and since the beginning. One thread a rank.
+class TrainingLog {
+ public:
+  struct Options {
+    bool per_token = false;      // loss: all tokens since the last line count the same; otherwise all steps do
+    bool nan_inf_filter = true;  // a loss that is no number counts as the mean of the others since the last line
+    bool loss_scale = false;     // is shown (fp16)
+  };
+  explicit TrainingLog(const Options& options) : options_(options) {}
+
+  void add(const StepReport& report, const StepTiming& timing);
+  int64_t steps_since_line() const { return steps_; }
+
+  // The line, in this order; what comes after it belongs to the next:
+  //   loss                    of the steps since the last line
+  //   grad_norm               before clipping, of the last step; not there when it was skipped
+  //   learning_rate           of the last step
+  //   loss_scale              of the last step, when shown
+  //   the objective's metrics since the last line
+  //   skipped_iter            1 when the last step was skipped
+  //   num_zeros_in_grad       of the last step; 0 unless counted (log_num_zeros_in_grad)
+  //   token_per_sec_per_gpu   ROLL's number: lengths of the micro-batches' sequences, batch size not multiplied in, of
+  //                           the last step, by its seconds on this rank
+  //   tokens_per_second       tokens of all ranks that are no padding, by the seconds of the steps since the last line
+  // Requires steps_since_line() > 0.
+  MetricList line();
+
+  // The mean of the steps' losses (Hugging Face's train_loss); 0 before the first.
+  double mean_loss() const;
+
+ private:
+  void add_loss(const MetricTotal& loss);
+
+  const Options options_;
+  // Since the last line.
+  int64_t steps_ = 0;
+  MetricTotal loss_;
+  std::vector<MetricTotal> metrics_;
+  double seconds_ = 0;
+  int64_t real_tokens_ = 0;
+  std::optional<StepReport> last_;
+  StepTiming last_timing_;
+  // Since the beginning.
+  MetricTotal all_steps_;
+};
+
+}  // namespace megalith::train
