@@ -61,6 +61,29 @@ TEST(Summary, End) {
             "wandb       nothing was sent; to upload: wandb sync out/tensorboard\n");
 }
 
+TEST(Summary, EndFromStateAndOptions) {
+  config::TrainingArguments args;
+  args.save.output_dir = "out";
+  args.logging.report_to = {"wandb"};
+  train::TrainerState state;
+  state.global_step = state.max_steps = 30;
+  state.best_metric = 2;
+  state.log_history = {{{"loss", 9}, {"step", 10}},  // before the resume
+                       {{"loss", 4}, {"step", 20}},
+                       {{"eval_loss", 2}, {"step", 20}},
+                       {{"loss", 3}, {"step", 30}},
+                       {{"train_loss", 5}, {"step", 30}}};
+  EXPECT_EQ(text_of(end_summary(args, state, 10, 40)),
+            "done        20 steps in 0:00:40 (0.50 steps/s)\n"
+            "loss        4.0000 -> 3.0000; best eval_loss 2.0000\n"
+            "metrics     out/metrics.jsonl\n"
+            "plot        out/loss.svg\n"
+            "tensorboard out/tensorboard\n"
+            "wandb       nothing was sent; to upload: wandb sync out/tensorboard\n");
+  args.save.output_dir.reset();
+  EXPECT_EQ(text_of(end_summary(args, train::TrainerState{}, 0, 0)), "done        0 steps in 0:00:00\n");
+}
+
 TEST(Summary, EndOfARunThatWasStopped) {
   EXPECT_EQ(text_of(EndSummary{.steps = 5, .last_step = 25, .max_steps = 100, .seconds = 10}),
             "done        5 steps, stopped at step 25 of 100, in 0:00:10 (0.50 steps/s)\n");

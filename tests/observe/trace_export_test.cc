@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -55,13 +56,34 @@ TEST(TraceJson, ChromesFormatOnOneClock) {
                                              "rank 1 (2 spans left out)", "compute", "communication", "host"}));
 }
 
+TEST(TraceJson, OverlappingOperationsGetRowsOfTheirOwn) {
+  const auto lane = TraceLane::kCommunication;
+  const json trace = json::parse(trace_json({{"",
+                                              0,
+                                              0,
+                                              {{"c", lane, -1, -1, 40, 60},
+                                               {"inside a", lane, -1, -1, 10, 20},
+                                               {"a", lane, -1, -1, 10, 50, "gradients", "dp"},
+                                               {"b", lane, -1, -1, 30, 70},
+                                               {"after a", lane, -1, -1, 50, 55}}}}));
+  std::map<std::string, int> threads;
+  for (const json& event : events_of(trace, "X")) threads[event.at("name")] = event.at("tid");
+  EXPECT_EQ(threads, (std::map<std::string, int>{{"a", 1}, {"inside a", 1}, {"after a", 1}, {"b", 4}, {"c", 4}}));
+  EXPECT_EQ(event_named(trace, "a").at("args"), json::parse(R"({"purpose":"gradients","group":"dp"})"));
+  std::map<int, std::string> rows;
+  for (const json& event : events_of(trace, "M"))
+    if (event.at("name") == "thread_name") rows[event.at("tid")] = event.at("args").at("name");
+  EXPECT_EQ(rows.at(1), "communication");
+  EXPECT_EQ(rows.at(4), "communication (2)");
+}
+
 TEST(TraceJson, NoSpansAtAll) {
   EXPECT_TRUE(events_of(json::parse(trace_json({RankTrace{}, RankTrace{}})), "X").empty());
   EXPECT_TRUE(json::parse(trace_json({})).at("traceEvents").empty());
 }
 
 TEST(TraceBytes, AndBack) {
-  const RankTrace trace{"rank 7", -123456789, 4, {{"a", TraceLane::kHost, 1, 2, 1LL << 60, (1LL << 60) + 5}}};
+  const RankTrace trace{"rank 7", -123456789, 4, {{"a", TraceLane::kHost, 1, 2, 1LL << 60, (1LL << 60) + 5, "p", "g"}}};
   EXPECT_EQ(trace_from_bytes(to_bytes(trace)), trace);
   EXPECT_EQ(trace_from_bytes(to_bytes({})), RankTrace{});
   for (const std::string& bad : {std::string(), std::string("x"), to_bytes(trace).substr(0, 20)})
@@ -127,6 +149,31 @@ TEST(TraceFile, RanksAreInOrderOnOneClock) {
     EXPECT_GE(event.at("dur").get<double>(), 19'000.0);
     before = begin + 10'000;  // half of the span before: more than the clocks can be apart
   }
+}
+
+TEST(TraceFile, ShowsOperationsOfAllGroups) {
+  testing::run_ranks(2, [&](const Rank& r) {
+    TraceRecorder recorder;
+    r.world.set_trace(&recorder);
+    const comm::Group world = r.world.world();
+    const at::Tensor tensor = at::ones({4});
+    world.all_reduce(tensor, comm::ReduceOp::kSum, "before the timeline");
+    recorder.start_timeline();
+    world.all_reduce(tensor, comm::ReduceOp::kSum, "loss");
+    auto work = r.world.group("tp", {0, 1}).all_reduce_async(tensor);
+    work.wait();
+    recorder.stop_timeline();
+    const auto spans = recorder.take_spans();
+    r.world.set_trace(nullptr);
+    ASSERT_EQ(spans.size(), 2U);
+    EXPECT_STREQ(spans[0].label.name, "all_reduce");
+    EXPECT_STREQ(spans[0].label.purpose, "loss");
+    EXPECT_STREQ(spans[0].label.group, "world");
+    EXPECT_STREQ(spans[1].label.group, "tp");
+    EXPECT_EQ(spans[1].label.lane, TraceLane::kCommunication);
+    EXPECT_LE(spans[0].begin_ns, spans[0].end_ns);
+    EXPECT_LE(spans[0].end_ns, spans[1].end_ns);
+  });
 }
 
 TEST(TraceFile, ARunThatEndsEarlierStillWrites) {

@@ -117,6 +117,24 @@ TEST(TrainerData, StreamsTrainAsNumberedSamplesDo) {
   });
 }
 
+// Megatron's `single`: once through the data.
+TEST(TrainerData, TheRunEndsWithTheData) {
+  TrainerCase how{.dp = 2};
+  how.args.batch.micro_batch_size = 2;
+  how.args.run.max_steps = 10;
+  run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
+    Recorder::Heard heard;
+    train::TrainerSetup setup;
+    setup.train_data = train::numbered_data(dataset_of(random_sequences(9, 512)),
+                                            {.size = 9, .shuffle = false, .end = data::EpochEnd::kStop}, r.collator);
+    setup.callbacks.push_back(std::make_unique<Recorder>(heard));
+    train::Trainer trainer(r.models, r.args, std::move(setup));
+    EXPECT_EQ(trainer.train().global_step, 2);
+    EXPECT_EQ(std::ranges::count(heard.events, "epoch_begin"), 1);
+    EXPECT_EQ(heard.events.back(), "train_end");
+  });
+}
+
 TEST(TrainerData, BatchesGrow) {
   TrainerCase how;
   how.args.run.max_steps = 4;
@@ -166,7 +184,7 @@ TEST(TrainerData, SkippedIterationsOnlyConsumeData) {
 class StopAt : public train::TrainerCallback {
  public:
   StopAt(train::StopFlag& flag, int64_t step) : flag_(flag), step_(step) {}
-  void on_step_begin(train::TrainerEvent& event) override {
+  void on_optimizer_step(train::TrainerEvent& event) override {  // late in the step
     if (event.state.global_step + 1 == step_) flag_.request();
   }
 
@@ -196,6 +214,29 @@ TEST(TrainerStop, OneRanksWishEndsAll) {
       EXPECT_TRUE(std::filesystem::exists(folder / "checkpoint-3/config.json"));
     });
   }
+}
+
+TEST(TrainerFaults, ImpossibleStepsAreRefusedBeforeMemoryIsTaken) {
+  TrainerCase how{.pp = 2, .vpp = 2};
+  how.args.batch.micro_batch_size = 2;
+  how.args.batch.gradient_accumulation_steps = 3;
+  run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
+    train::Trainer trainer(r.models, r.args, r.setup(dataset_of(random_sequences(20, 512))));
+    expect_error<ConfigError>([&] { trainer.train(); }, {"3 micro-batches", "use 4", "gradient_accumulation_steps"});
+    EXPECT_EQ(trainer.optimized_model(), nullptr);
+  });
+  how = {};
+  how.args.eval.strategy = config::Interval::kEpoch;
+  run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
+    train::Trainer trainer(r.models, r.args, r.setup(dataset_of(random_sequences(20, 512))));
+    expect_error<ConfigError>([&] { trainer.train(); }, {"eval_strategy", "eval_dataset", "val_size"});
+  });
+  how = {};
+  how.args.batch.micro_batch_size = 64;
+  run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
+    train::Trainer trainer(r.models, r.args, r.setup(dataset_of(random_sequences(20, 512))));
+    expect_error<ConfigError>([&] { trainer.train(); }, {"a step takes 64 samples", "has 20"});
+  });
 }
 
 // The loss of one micro-batch on one rank is no number.

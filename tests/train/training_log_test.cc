@@ -24,8 +24,8 @@ StepReport step(double sum, double weight, double norm = 1) {
 TEST(TrainingLog, MeansOfStepsOrOfTokens) {
   TrainingLog by_step({.per_token = false}), by_token({.per_token = true});
   for (TrainingLog* log : {&by_step, &by_token}) {
-    log->add(step(30, 10), {.seconds = 1, .sequence_lengths = 12});
-    log->add(step(2, 2, 7), {.seconds = 2, .sequence_lengths = 8});
+    log->add(step(30, 10), {.seconds = 1, .row_lengths = 12});
+    log->add(step(2, 2, 7), {.seconds = 2, .row_lengths = 8});
   }
   const train::MetricList line = by_step.line();
   EXPECT_EQ(line.find("loss"), 2);  // (3 + 1) / 2

@@ -33,6 +33,9 @@ struct TraceLabel {
   int level = -1;
   int microbatch = -1;  // of a pipeline action
   int chunk = -1;
+  // Of communication: what for, and among whom. Literals, or texts that live until the spans are taken.
+  const char* purpose = "";
+  const char* group = "";
 };
 
 struct TraceSpan {

@@ -48,6 +48,7 @@ const std::vector<Command>& commands() {
       {"train", "fine-tune or pre-train; options of ROLL, HF and LLaMA-Factory", run_train},
       {"pretrain", "pre-train; options of Megatron-LM", run_pretrain},
       {"convert", "a checkpoint into another number format, shard size or vocabulary", run_convert},
+      {"eval", "loss, perplexity and accuracy of a model on data", run_eval},
       {"score", "losses and logits of given tokens", run_score},
       {"generate", "continue a prompt", run_generate},
       {"preview", "groups, layers, batch, learning rate or pipeline of a run; needs no GPU, no model, no ranks",

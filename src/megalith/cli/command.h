@@ -31,11 +31,11 @@ int run_train(Words words);  // also pretrain: the same with Megatron-LM's names
 int run_pretrain(Words words);
 int run_preview(Words words);  // groups | layers | batch | lr
 int run_convert(Words words);
+int run_eval(Words words);
 int run_score(Words words);
 int run_generate(Words words);
-int run_data(Words words);  // train-tokenizer
 int run_tokenize(Words words);
-int run_data(Words words);  // tokenize | inspect | verify | merge
+int run_data(Words words);  // tokenize | inspect | verify | merge | train-tokenizer
 int run_doctor(Words words);
 
 // Runs `megalith words…`: finds the command, turns errors into a message on stderr and an exit code.

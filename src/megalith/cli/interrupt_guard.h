@@ -4,6 +4,8 @@
 #include <functional>
 #include <thread>
 
+#include "megalith/cli/ending_signals.h"
+
 namespace megalith::cli {
 
 // While it lives, SIGINT, SIGTERM and SIGHUP call `clean_up`, on a thread of its own, and then end the process as they
@@ -16,11 +18,8 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
  private:
-  void watch();
-
   std::function<void()> clean_up_;
-  int signals_ = -1;  // signalfd
-  int end_ = -1;      // eventfd: the guard's own end
+  EndingSignals signals_;
   std::thread thread_;
 };
 

@@ -36,6 +36,8 @@ comm::LaunchOptions LaunchFlags::launch_options() const {
   launch.master_addr = master_addr.value_or(launch.master_addr);
   launch.master_port = to_int(master_port, 0);
   launch.log_dir = log_dir.value_or("");
+  launch.kill_after_signal = !ends_in_order;
+  launch.rank0_talks = ends_in_order;
   launch.validate();
   return launch;
 }

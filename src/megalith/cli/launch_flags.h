@@ -17,6 +17,8 @@ namespace megalith::cli {
 struct LaunchFlags {
   std::optional<int64_t> nproc, nnodes, node_rank, master_port;
   std::optional<std::string> master_addr, log_dir;
+  // A run: ranks answer a first signal themselves, in their own time (StopOnSignal), and rank 0 talks to the terminal.
+  bool ends_in_order = false;
 
   std::vector<config::CommandOption> options();
   // All ranks of the run as far as the flags, or else the launcher's variables, say.

@@ -137,6 +137,7 @@ class Launcher {
   std::optional<Failure> first_;     // the first failure, here or on another machine
   std::optional<int> first_status_;  // how that rank ended, if it is one of ours
   int ended_by_signal_ = 0;
+  bool all_ended_well_ = true;  // of the children that have ended
   std::optional<Clock::time_point> terminate_at_, kill_at_;
 };
 
@@ -172,7 +173,7 @@ int Launcher::run() {
   report();
   close(signal_fd_);
   pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
-  if (ended_by_signal_ != 0) return 128 + ended_by_signal_;
+  if (ended_by_signal_ != 0) return all_ended_well_ ? 0 : 128 + ended_by_signal_;
   if (!first_) return 0;
   return first_status_ ? exit_code(*first_status_) : 1;
 }
@@ -189,9 +190,10 @@ void Launcher::start(int local_rank) {
     check<CommError>(pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, "cannot make pipes: {}",
                      std::strerror(errno));
   }
+  const bool talks = rank == 0 && options_.rank0_talks && !to_file;
   const pid_t pid = fork();
   check<CommError>(pid >= 0, "cannot start rank {}: {}", rank, std::strerror(errno));
-  if (pid == 0) become_rank(local_rank, out[1], err[1]);
+  if (pid == 0) become_rank(local_rank, out[1], talks ? STDERR_FILENO : err[1]);
 
   Child child;
   child.pid = pid;
@@ -295,7 +297,7 @@ void Launcher::handle_signal(int signal) {
   if (ended_by_signal_ != 0) return signal_children(SIGKILL);
   ended_by_signal_ = signal;
   signal_children(signal);
-  kill_at_ = Clock::now() + options_.grace;
+  if (options_.kill_after_signal) kill_at_ = Clock::now() + options_.grace;
 }
 
 void Launcher::signal_children(int signal, const Child* except) {
@@ -317,6 +319,7 @@ void Launcher::on_child_end(Child& child, int status) {
   kill(-child.pid, SIGKILL);  // what the rank itself may have started
   look_for_failure();
   for (ChildOutput& output : child.output) output.pump();
+  if (status != 0) all_ended_well_ = false;
   if (status == 0 || ended_by_signal_ != 0) return;
   if (!first_) {
     // It did not live to tell: we do.
@@ -386,6 +389,7 @@ void Launcher::wait_for_other_machines() {
 void Launcher::say(const std::string& text) const { fmt::print(stderr, "megalith: {}\n", text); }
 
 void Launcher::report() const {
+  if (ended_by_signal_ != 0 && all_ended_well_) return;
   if (ended_by_signal_ != 0) return say(fmt::format("ended by {}", signal_name(ended_by_signal_)));
   if (!first_) return;
   if (!first_status_) {

@@ -16,8 +16,12 @@ struct LaunchOptions {
   // Empty: the ranks' output goes to this terminal, each line with its rank, except what rank 0 writes to stdout, which
   // is the command's own. Else to log_dir/rank-N.log.
   std::string log_dir;
+  // Rank 0 also has stderr as it is (a live line can be drawn there); without log_dir.
+  bool rank0_talks = false;
   // Time from the request to end (SIGTERM) to the end by force (SIGKILL).
   std::chrono::milliseconds grace = std::chrono::seconds(10);
+  // After a first SIGINT or SIGTERM, too. False: ranks end in their own time (they finish a step and save).
+  bool kill_after_signal = true;
 
   // Throws ConfigError with every problem.
   void validate() const;
@@ -35,7 +39,7 @@ struct LaunchOptions {
 // outlives the launcher, however that ends.
 //
 // Returns 0, the exit code of the first child that failed (1 if a signal ended it), or 128 + the signal that ended the
-// run. Throws CommError when the port cannot be had.
+// run; 0 as well when all ranks ended well after a signal. Throws CommError when the port cannot be had.
 int launch_ranks(const LaunchOptions& options, const std::function<int()>& rank_main);
 
 }  // namespace megalith::comm

@@ -52,8 +52,26 @@ void OpRecorder::end_when_done(uint64_t record, std::shared_ptr<PendingOp> pendi
   if (running_.size() > kKept) forget_done();
 }
 
+void OpRecorder::set_trace(TraceRecorder* trace) {
+  std::lock_guard lock(mutex_);
+  trace_ = trace;
+}
+
+void OpRecorder::add_to_trace(const InFlight& what) const {
+  if (trace_ == nullptr || !trace_->timeline_on()) return;
+  const int64_t end_ns = trace_->now_ns();
+  const int64_t took_ns = (Clock::now() - what.begun) / std::chrono::nanoseconds(1);
+  trace_->add({{.name = to_string(what.op.kind),
+                .lane = TraceLane::kCommunication,
+                .purpose = what.op.label,
+                .group = what.group->name.c_str()},
+               end_ns - took_ns,
+               end_ns});
+}
+
 void OpRecorder::finish(std::map<uint64_t, InFlight>::iterator running) {
   const InFlight& what = running->second;
+  add_to_trace(what);
   finished_.push_back({what.op.kind, what.op.label, what.op.sequence, what.group, what.begun, Clock::now()});
   if (finished_.size() > kKept) finished_.pop_front();
   running_.erase(running);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/base/trace.h"
 #include "megalith/comm/backend.h"
 #include "megalith/comm/op.h"
 
@@ -56,6 +57,9 @@ class OpRecorder {
   // Nobody waits for it any more (on the host), but it may still be under way: it counts as running until it is done.
   void end_when_done(uint64_t record, std::shared_ptr<PendingOp> pending);
 
+  // See World::set_trace.
+  void set_trace(TraceRecorder* trace);
+
   std::chrono::milliseconds age(uint64_t record) const;
   RankStatus status(int rank);
   std::vector<InFlight> in_flight();
@@ -71,13 +75,15 @@ class OpRecorder {
     Clock::time_point begun, ended;
   };
 
-  // Both require mutex_.
+  // All require mutex_.
+  void add_to_trace(const InFlight& what) const;
   void finish(std::map<uint64_t, InFlight>::iterator running);
   void forget_done();
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   uint64_t next_record_ = 1;
+  TraceRecorder* trace_ = nullptr;
   std::map<uint64_t, InFlight> running_;
   std::deque<Finished> finished_;
   std::map<std::string, uint64_t> begun_;

@@ -228,6 +228,8 @@ void World::close() {
   }
 }
 
+void World::set_trace(TraceRecorder* trace) { state_->recorder.set_trace(trace); }
+
 std::vector<std::string> World::recent_operations() const { return state_->recorder.recent(); }
 
 }  // namespace megalith::comm

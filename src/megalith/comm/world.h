@@ -14,6 +14,10 @@
 #include "megalith/comm/op_recorder.h"
 #include "megalith/comm/rendezvous.h"
 
+namespace megalith {
+class TraceRecorder;
+}
+
 namespace megalith::comm {
 
 class StoreLink;
@@ -74,6 +78,11 @@ class World {
   void report_failure(const std::string& reason);
   // Waits until all ranks have called it (at most the operations' time limit), then leaves. No operation may follow.
   void close();
+
+  // Has the operations of all groups recorded as spans of the lane kCommunication, each from its start until this rank
+  // had waited for it. The recorder outlives the World, or is taken away with nullptr; its spans are taken before the
+  // World goes.
+  void set_trace(TraceRecorder* trace);
 
   // The last operations, newest last; for a post-mortem.
   std::vector<std::string> recent_operations() const;

@@ -19,10 +19,11 @@ struct Assignment {
   std::string origin;    // "command line" or file:line
 };
 
-// The words that belong to the table. Sets the targets of command options. Appends to `problems`.
+// The words that belong to the table. Sets the targets of command options. Appends to `problems`, and to `unknown` what
+// is to be said of names that nobody knows.
 // A file given as the first word is not among `words` any more.
 std::vector<Assignment> read_words(std::span<const std::string> words, std::span<const CommandOption> command_options,
-                                   std::vector<std::string>& problems);
+                                   std::vector<std::string>& problems, std::vector<std::string>& unknown);
 
 bool is_option_file(const std::string& word);
 std::vector<Assignment> read_option_file(const std::string& path, std::vector<std::string>& problems);

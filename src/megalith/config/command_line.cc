@@ -28,8 +28,8 @@ std::optional<std::string> with_underscores(std::string name) {
 class WordReader {
  public:
   WordReader(std::span<const std::string> words, std::span<const CommandOption> command_options,
-             std::vector<std::string>& problems)
-      : words_(words), command_options_(command_options), problems_(problems) {}
+             std::vector<std::string>& problems, std::vector<std::string>& unknown)
+      : words_(words), command_options_(command_options), problems_(problems), unknown_(unknown) {}
 
   std::vector<Assignment> read() {
     while (next_ < words_.size()) read_one(words_[next_++]);
@@ -60,7 +60,7 @@ class WordReader {
       if (const CommandOption* own = command_option(*spelling)) return read_command_option(given, *own, inline_value);
     const auto match = spelling ? OptionTable::instance().find(*spelling) : std::nullopt;
     if (!match) {
-      problems_.push_back(unknown_option(given, name, command_names()));
+      unknown_.push_back(unknown_option(given, name, command_names()));
       skip_values();
       return;
     }
@@ -86,7 +86,7 @@ class WordReader {
       if (const CommandOption* own = command_option(*spelling)) return read_command_option(given, *own, value);
     const auto match = spelling ? OptionTable::instance().find(*spelling) : std::nullopt;
     if (!match) {
-      problems_.push_back(unknown_option(given, given, command_names()));
+      unknown_.push_back(unknown_option(given, given, command_names()));
     } else if (match->negated) {
       problems_.push_back(fmt::format("{}={}: write {}=false", given, value, match->option->name));
     } else {
@@ -157,6 +157,7 @@ class WordReader {
   std::span<const std::string> words_;
   std::span<const CommandOption> command_options_;
   std::vector<std::string>& problems_;
+  std::vector<std::string>& unknown_;
   std::vector<Assignment> assignments_;
   size_t next_ = 0;
 };
@@ -173,8 +174,8 @@ std::vector<std::string> names_starting_with(const std::string& prefix, std::spa
 }  // namespace
 
 std::vector<Assignment> read_words(std::span<const std::string> words, std::span<const CommandOption> command_options,
-                                   std::vector<std::string>& problems) {
-  return WordReader(words, command_options, problems).read();
+                                   std::vector<std::string>& problems, std::vector<std::string>& unknown) {
+  return WordReader(words, command_options, problems, unknown).read();
 }
 
 std::string unknown_option(const std::string& given, const std::string& spelling, std::span<const std::string> extra) {

@@ -121,7 +121,7 @@ class Applier {
 }  // namespace
 
 ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
-                            std::span<const CommandOption> command_options) {
+                            std::span<const CommandOption> command_options, UnknownNames unknown) {
   ParseResult result{default_arguments(dialect), {}, {}};
   std::vector<std::string> problems;
   Applier applier(result, problems);
@@ -129,11 +129,14 @@ ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
     applier.apply_source(read_option_file(words.front(), problems));
     words = words.subspan(1);
   }
-  applier.apply_source(read_words(words, command_options, problems));
+  std::vector<std::string> unknown_names;
+  applier.apply_source(read_words(words, command_options, problems, unknown_names));
+  if (unknown == UnknownNames::kRefuse) problems.insert(problems.end(), unknown_names.begin(), unknown_names.end());
   if (!problems.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems, "\n")));
 
   if (result.args.pipeline.vpp == 1) result.args.pipeline.vpp.reset();  // one chunk a rank is no interleaving
   result.notes = result.report.notes();
+  for (const std::string& name : unknown_names) result.notes.push_back(name + " It is ignored.");
   return result;
 }
 

@@ -27,15 +27,18 @@ struct CommandOption {
   std::variant<bool*, std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*> target;
 };
 
+enum class UnknownNames { kRefuse, kIgnore };
+
 struct ParseResult {
   TrainingArguments args;
   OptionReport report;
-  std::vector<std::string> notes;  // what a user should know before the run starts
+  std::vector<std::string> notes;  // what a user should know before the run starts; ignored names among them
 };
 
 // Reads the words behind the command. Throws ConfigError with every problem, one a line. Refused and planned options do
-// not throw here: see OptionReport.
+// not throw here: see OptionReport. `unknown` is about the words; in files unknown names are always refused.
 ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
-                            std::span<const CommandOption> command_options = {});
+                            std::span<const CommandOption> command_options = {},
+                            UnknownNames unknown = UnknownNames::kRefuse);
 
 }  // namespace megalith::config

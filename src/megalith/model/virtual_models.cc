@@ -32,6 +32,9 @@ VirtualModels::VirtualModels(const ModelConfig& config, const ModelOptions& opti
   for (const ChunkPlace& place : places) chunks_.push_back(std::make_unique<GptModel>(config, options, place, context));
 }
 
+VirtualModels::VirtualModels(std::vector<std::unique_ptr<GptModel>> chunks, parallel::ParallelContext& context)
+    : config_(chunks.at(0)->config()), context_(context), chunks_(std::move(chunks)) {}
+
 std::vector<nn::Parameter*> VirtualModels::parameters() const {
   std::vector<nn::Parameter*> all;
   for (const auto& chunk : chunks_)

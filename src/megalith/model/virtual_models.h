@@ -19,6 +19,8 @@ class VirtualModels {
  public:
   VirtualModels(const ModelConfig& config, const ModelOptions& options, const std::vector<ChunkPlace>& places,
                 parallel::ParallelContext& context);
+  // Chunks that somebody made, at least one, all of one configuration and for the ranks of `context`.
+  VirtualModels(std::vector<std::unique_ptr<GptModel>> chunks, parallel::ParallelContext& context);
 
   size_t size() const { return chunks_.size(); }
   GptModel& operator[](size_t chunk) { return *chunks_.at(chunk); }

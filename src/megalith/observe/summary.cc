@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "megalith/observe/tensorboard.h"
 #include "megalith/observe/units.h"
+#include "megalith/train/flow_callback.h"
 
 namespace megalith::observe {
 namespace {
@@ -124,6 +127,30 @@ std::string text_of(const EndSummary& summary) {
   if (!summary.wandb_folder.empty())
     lines.add("wandb", "nothing was sent; to upload: " + wandb_sync_command(summary.wandb_folder));
   return lines.text();
+}
+
+EndSummary end_summary(const config::TrainingArguments& args, const train::TrainerState& state, int64_t start_step,
+                       double seconds) {
+  EndSummary summary;
+  summary.steps = state.global_step - start_step;
+  summary.last_step = state.global_step;
+  summary.max_steps = state.max_steps;
+  summary.seconds = seconds;
+  for (const train::MetricList& line : state.log_history) {
+    const auto loss = line.find("loss");
+    if (!loss || line.find("step").value_or(0) <= static_cast<double>(start_step)) continue;
+    if (!summary.first_loss) summary.first_loss = loss;
+    summary.last_loss = loss;
+  }
+  summary.best_metric = state.best_metric;
+  summary.best_metric_name = train::best_metric_of(args.eval).name;
+  if (const auto& folder = args.save.output_dir)
+    summary.files = {{"metrics", *folder + "/metrics.jsonl"}, {"plot", *folder + "/loss.svg"}};
+  const auto tensorboard = tensorboard_folder(args);
+  if (tensorboard) summary.files.emplace_back("tensorboard", tensorboard->string());
+  const bool wandb = std::ranges::find(args.logging.report_to, "wandb") != args.logging.report_to.end();
+  if (tensorboard && wandb) summary.wandb_folder = tensorboard->string();
+  return summary;
 }
 
 }  // namespace megalith::observe

@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "megalith/config/training_arguments.h"
+#include "megalith/train/trainer_state.h"
+
 namespace megalith::observe {
 
 // Parts that are empty or 0 are left out.
@@ -52,5 +55,10 @@ struct EndSummary {
 //   loss        8.3176 -> 2.3456; best eval_loss 2.2500
 //   …
 std::string text_of(const EndSummary& summary);
+
+// What state and options tell of a run that went on from `start_step` and took so long: steps, first and last logged
+// loss since, best metric, the files that make_observers has written. Tokens and memory are the caller's to add.
+EndSummary end_summary(const config::TrainingArguments& args, const train::TrainerState& state, int64_t start_step,
+                       double seconds);
 
 }  // namespace megalith::observe

@@ -19,17 +19,61 @@ std::string shown_name(const ExportedSpan& span) {
   return fmt::format("{} {}.{}", span.name, span.microbatch, std::max(span.chunk, 0));
 }
 
-Json metadata(const char* kind, size_t rank, int lane, Json args) {
-  return {{"name", kind}, {"ph", "M"}, {"pid", rank}, {"tid", lane}, {"args", std::move(args)}};
+// A row of a rank in the picture: a lane, and within it the first row that has room.
+struct Row {
+  TraceLane lane;
+  int number = 0;
+  std::vector<int64_t> open_ends{};  // of the spans that the last one lies in, itself among them
+
+  int thread() const { return static_cast<int>(lane) + kTraceLanes * number; }
+  std::string label() const { return number == 0 ? name(lane) : fmt::format("{} ({})", name(lane), number + 1); }
+  // Takes the span if it comes after the last one or lies in it.
+  bool take(const ExportedSpan& span) {
+    while (!open_ends.empty() && open_ends.back() <= span.begin_ns) open_ends.pop_back();
+    if (!open_ends.empty() && span.end_ns > open_ends.back()) return false;
+    open_ends.push_back(span.end_ns);
+    return true;
+  }
+};
+
+// The rows of one rank; spans come in order of their begin, outer ones first.
+class Rows {
+ public:
+  Rows() {
+    for (int lane = 0; lane < kTraceLanes; ++lane) rows_.push_back({static_cast<TraceLane>(lane)});
+  }
+  int thread_for(const ExportedSpan& span) {
+    int number = 0;
+    for (Row& row : rows_) {
+      if (row.lane != span.lane) continue;
+      if (row.take(span)) return row.thread();
+      ++number;
+    }
+    rows_.push_back({span.lane, number});
+    rows_.back().take(span);
+    return rows_.back().thread();
+  }
+  const std::vector<Row>& all() const { return rows_; }
+
+ private:
+  std::vector<Row> rows_;
+};
+
+Json metadata(const char* kind, size_t rank, int thread, Json args) {
+  return {{"name", kind}, {"ph", "M"}, {"pid", rank}, {"tid", thread}, {"args", std::move(args)}};
 }
 
-void add_names(Json& events, const RankTrace& trace, size_t rank) {
+void add_names(Json& events, const RankTrace& trace, size_t rank, const Rows& rows) {
   std::string label = trace.label.empty() ? fmt::format("rank {}", rank) : trace.label;
   if (trace.dropped > 0) label += fmt::format(" ({} spans left out)", trace.dropped);
   events.push_back(metadata("process_name", rank, 0, {{"name", std::move(label)}}));
   events.push_back(metadata("process_sort_index", rank, 0, {{"sort_index", rank}}));
-  for (int lane = 0; lane < kTraceLanes; ++lane)
-    events.push_back(metadata("thread_name", rank, lane, {{"name", name(static_cast<TraceLane>(lane))}}));
+  constexpr int kMostRows = 1000;
+  for (const Row& row : rows.all()) {
+    const int place = static_cast<int>(row.lane) * kMostRows + row.number;
+    events.push_back(metadata("thread_name", rank, row.thread(), {{"name", row.label()}}));
+    events.push_back(metadata("thread_sort_index", rank, row.thread(), {{"sort_index", place}}));
+  }
 }
 
 int64_t first_begin(const std::vector<RankTrace>& ranks) {
@@ -39,23 +83,25 @@ int64_t first_begin(const std::vector<RankTrace>& ranks) {
   return first;
 }
 
-Json event(const ExportedSpan& span, size_t rank, int64_t begin_ns) {
+Json event(const ExportedSpan& span, size_t rank, int thread, int64_t begin_ns) {
   constexpr double kMicro = 1e-3;
   Json json{{"name", shown_name(span)},
             {"ph", "X"},
             {"pid", rank},
-            {"tid", static_cast<int>(span.lane)},
+            {"tid", thread},
             {"ts", static_cast<double>(begin_ns) * kMicro},
             {"dur", static_cast<double>(span.end_ns - span.begin_ns) * kMicro}};
   if (span.microbatch >= 0) json["args"] = {{"microbatch", span.microbatch}, {"chunk", std::max(span.chunk, 0)}};
+  if (!span.purpose.empty()) json["args"]["purpose"] = span.purpose;
+  if (!span.group.empty()) json["args"]["group"] = span.group;
   return json;
 }
 
 RankTrace take(TraceRecorder& recorder, std::string label, int64_t offset_ns) {
   RankTrace trace{std::move(label), offset_ns, recorder.dropped_spans(), {}};
   for (const TraceSpan& span : recorder.take_spans())
-    trace.spans.push_back(
-        {span.label.name, span.label.lane, span.label.microbatch, span.label.chunk, span.begin_ns, span.end_ns});
+    trace.spans.push_back({span.label.name, span.label.lane, span.label.microbatch, span.label.chunk, span.begin_ns,
+                           span.end_ns, span.label.purpose, span.label.group});
   return trace;
 }
 
@@ -91,11 +137,14 @@ std::string trace_json(const std::vector<RankTrace>& ranks) {
   Json events = Json::array();
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankTrace& trace = ranks[rank];
-    add_names(events, trace, rank);
     std::vector<ExportedSpan> spans = trace.spans;
-    std::ranges::stable_sort(spans, {}, &ExportedSpan::begin_ns);
+    // Outer spans before those that begin with them.
+    std::ranges::stable_sort(spans, {},
+                             [](const ExportedSpan& span) { return std::pair(span.begin_ns, -span.end_ns); });
+    Rows rows;
     for (const ExportedSpan& span : spans)
-      events.push_back(event(span, rank, span.begin_ns + trace.clock_offset_ns - origin));
+      events.push_back(event(span, rank, rows.thread_for(span), span.begin_ns + trace.clock_offset_ns - origin));
+    add_names(events, trace, rank, rows);
   }
   const Json document{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
   return document.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -104,7 +153,8 @@ std::string trace_json(const std::vector<RankTrace>& ranks) {
 std::string to_bytes(const RankTrace& trace) {
   Json spans = Json::array();
   for (const ExportedSpan& span : trace.spans)
-    spans.push_back({span.name, static_cast<int>(span.lane), span.microbatch, span.chunk, span.begin_ns, span.end_ns});
+    spans.push_back({span.name, static_cast<int>(span.lane), span.microbatch, span.chunk, span.begin_ns, span.end_ns,
+                     span.purpose, span.group});
   std::string bytes;
   Json::to_cbor(Json{trace.label, trace.clock_offset_ns, trace.dropped, std::move(spans)}, bytes);
   return bytes;
@@ -114,8 +164,8 @@ RankTrace trace_from_bytes(const std::string& bytes) try {
   const Json json = Json::from_cbor(bytes);
   RankTrace trace{json.at(0), json.at(1), json.at(2), {}};
   for (const Json& span : json.at(3))
-    trace.spans.push_back(
-        {span.at(0), static_cast<TraceLane>(span.at(1).get<int>()), span.at(2), span.at(3), span.at(4), span.at(5)});
+    trace.spans.push_back({span.at(0), static_cast<TraceLane>(span.at(1).get<int>()), span.at(2), span.at(3),
+                           span.at(4), span.at(5), span.at(6), span.at(7)});
   return trace;
 } catch (const Json::exception& error) {
   throw CommError(fmt::format("a rank's timeline arrived damaged: {}", error.what()));

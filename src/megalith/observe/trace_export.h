@@ -16,6 +16,7 @@ struct ExportedSpan {
   TraceLane lane = TraceLane::kCompute;
   int microbatch = -1, chunk = -1;
   int64_t begin_ns = 0, end_ns = 0;
+  std::string purpose{}, group{};
   bool operator==(const ExportedSpan&) const = default;
 };
 
@@ -27,9 +28,10 @@ struct RankTrace {
   bool operator==(const RankTrace&) const = default;
 };
 
-// Chrome's trace format: rank r is process r with a thread for each lane; complete events ("X") in microseconds since
-// the first span of all, in order of their begin; pipeline actions are called "forward 3.1" (micro-batch.chunk), with
-// both numbers as arguments too.
+// Chrome's trace format: rank r is process r with a thread for each lane, and further ones for spans that overlap
+// without one lying in the other, as operations under way at the same time do; complete events ("X") in microseconds
+// since the first span of all, in order of their begin. Pipeline actions are called "forward 3.1" (micro-batch.chunk),
+// with both numbers as arguments too; communication has purpose and group as arguments.
 std::string trace_json(const std::vector<RankTrace>& ranks);
 
 // Bytes and back: how a rank's part reaches rank 0. from_bytes throws CommError for anything but such bytes.

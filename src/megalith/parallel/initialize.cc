@@ -53,12 +53,14 @@ void Runtime::connect(const config::TrainingArguments& args, std::function<void(
 }
 
 ParallelContext& Runtime::initialize(const config::TrainingArguments& args,
-                                     std::function<void(const std::string&)> on_stuck) {
+                                     std::function<void(const std::string&)> on_stuck,
+                                     const EmbeddingRanks& embedding_ranks) {
   layout::checked_seed(args.seeds.seed);
   if (world_ == nullptr) connect(args, std::move(on_stuck));
   const layout::GridShape shape = config::grid_shape(args, world_->size());
   if (!context_) {
-    context_ = std::make_unique<ParallelContext>(*world_, layout::RankGrid(shape), device_);
+    context_ = std::make_unique<ParallelContext>(
+        *world_, layout::RankGrid(shape, embedding_ranks.word, embedding_ranks.position), device_);
   } else if (sizes_text(shape) != sizes_text(context_->grid().shape())) {
     log_warning(
         "initialize_megatron was called again with other sizes ({}); the groups of the first call stay ({}). Call"

@@ -10,6 +10,13 @@
 
 namespace megalith::parallel {
 
+// Which ranks of a pipeline share the word embedding and the position embedding (Megatron's get_embedding_ranks and
+// get_position_embedding_ranks).
+struct EmbeddingRanks {
+  layout::PipelineRanks word = layout::first_and_last_stage;
+  layout::PipelineRanks position = layout::first_stage;
+};
+
 // A process's connection and context, with the rules of the seed's initialize_megatron: groups are made once, seeds are
 // set at every call. Make one a process (or a rank thread) and pass its context around; the free functions below keep a
 // process-wide one for those who want that.
@@ -30,7 +37,8 @@ class Runtime {
   // Throws ConfigError for impossible sizes or a seed that is not positive (before anything is connected), CommError
   // when the other ranks cannot be reached.
   ParallelContext& initialize(const config::TrainingArguments& args,
-                              std::function<void(const std::string&)> on_stuck = nullptr);
+                              std::function<void(const std::string&)> on_stuck = nullptr,
+                              const EmbeddingRanks& embedding_ranks = {});
 
   // True when groups exist. A connected process without groups (after shutdown_groups) is legal and counts as false.
   bool is_initialized() const { return context_ != nullptr; }

@@ -2,11 +2,12 @@
 
 #include <ATen/ATen.h>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "megalith/base/log.h"
-#include "megalith/train/last_stage.h"
 
 namespace megalith::train {
 
@@ -88,17 +89,15 @@ pipeline::StepPlan MicrobatchRunner::plan(std::span<const data::MicroBatch> batc
   return plan;
 }
 
+void MicrobatchRunner::check_schedule(int64_t microbatches) const {
+  const std::vector<std::string> found = layout::problems(shape(static_cast<int>(microbatches), Phase::kTraining));
+  check<ConfigError>(found.empty(), "{} (micro-batches: gradient_accumulation_steps, or global_batch_size)",
+                     fmt::join(found, "; "));
+}
+
 int MicrobatchRunner::evaluation_group(int count) const {
   while (!layout::problems(shape(count, Phase::kEvaluation)).empty()) ++count;
   return count;
-}
-
-MicrobatchLoss MicrobatchRunner::run_head(const StageCall& call, const data::MicroBatch& batch, Phase phase) const {
-  const model::GptModel& chunk = models_[static_cast<size_t>(call.chunk)];
-  const MicrobatchOutput output =
-      run_last_stage(chunk, objective_.inputs(batch, chunk, call.input, phase), objective_.wants_correct(phase));
-  if (batch.samples == 0) return {.sum = at::zeros({}, output.token_losses.options())};
-  return objective_.loss(output, batch, call.microbatch, phase);
 }
 
 at::Tensor MicrobatchRunner::start_of_backward(const MicrobatchLoss& loss, float loss_scale,
@@ -113,8 +112,8 @@ at::Tensor MicrobatchRunner::start_of_backward(const MicrobatchLoss& loss, float
 at::Tensor MicrobatchRunner::forward(const StageCall& call, const data::MicroBatch& batch, Phase phase,
                                      std::vector<MicrobatchLoss>& losses) const {
   const model::GptModel& chunk = models_[static_cast<size_t>(call.chunk)];
-  if (!chunk.place().head) return chunk.forward(objective_.inputs(batch, chunk, call.input, phase));
-  losses.push_back(run_head(call, batch, phase));
+  if (!chunk.place().head) return objective_.run_stage(batch, chunk, call.input, call.microbatch, phase);
+  losses.push_back(objective_.run_head(batch, chunk, call.input, call.microbatch, phase));
   return losses.back().sum;
 }
 

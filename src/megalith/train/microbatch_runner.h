@@ -49,6 +49,8 @@ class MicrobatchRunner {
   // Forward only. Micro-batches without samples, which fill a group up, have a loss of count 0.
   std::vector<MicrobatchLoss> evaluate(std::span<const data::MicroBatch> batches);
 
+  // Throws ConfigError when the schedule cannot take so many micro-batches in a step, naming numbers that it can.
+  void check_schedule(int64_t microbatches) const;
   // The smallest number of micro-batches >= count that the schedule takes in a forward-only run.
   int evaluation_group(int count) const;
 
@@ -69,7 +71,6 @@ class MicrobatchRunner {
   // Hidden states for the next stage; on the last one the loss goes to `losses`, and what is returned is its sum.
   at::Tensor forward(const pipeline::StageCall& call, const data::MicroBatch& batch, Phase phase,
                      std::vector<MicrobatchLoss>& losses) const;
-  MicrobatchLoss run_head(const pipeline::StageCall& call, const data::MicroBatch& batch, Phase phase) const;
   at::Tensor start_of_backward(const MicrobatchLoss& loss, float loss_scale, size_t microbatches) const;
   void check_finite(const std::vector<MicrobatchLoss>& losses, size_t microbatches, int64_t step) const;
 

@@ -63,6 +63,14 @@ class Objective {
   virtual model::ModelInput inputs(const data::MicroBatch& batch, const model::GptModel& chunk, at::Tensor hidden,
                                    Phase phase) const;
 
+  // A chunk without the head: hidden states for the next stage.
+  virtual at::Tensor run_stage(const data::MicroBatch& batch, const model::GptModel& chunk, at::Tensor hidden,
+                               int microbatch, Phase phase) const;
+  // The chunk with the head: its forward pass and loss(). A micro-batch without samples, which fills a group of an
+  // evaluation up, takes part and comes to a loss of count 0.
+  virtual MicrobatchLoss run_head(const data::MicroBatch& batch, const model::GptModel& chunk, at::Tensor hidden,
+                                  int microbatch, Phase phase) const;
+
   // Called once for each micro-batch, on the last stage. `microbatch`: its number in the step, as in begin().
   virtual MicrobatchLoss loss(const MicrobatchOutput& output, const data::MicroBatch& batch, int microbatch,
                               Phase phase) const;

@@ -34,6 +34,10 @@ double flops_per_token(const model::ModelConfig& config) {
   return 6 * parameters;
 }
 
+int64_t row_length(const data::MicroBatch& batch) {
+  return batch.tokens() / std::max<int64_t>(1, batch.samples * (batch.preference ? 2 : 1));
+}
+
 }  // namespace
 
 TrainOutput Trainer::train() {
@@ -42,14 +46,16 @@ TrainOutput Trainer::train() {
   emit(&TrainerCallback::on_train_begin);
   const Stopwatch watch;
   if (args_.eval.on_start) note_evaluation(args_, evaluate(), state_, control_);
-  while (state_.global_step < state_.max_steps && !control_.should_training_stop && !data.data_ended()) run_epoch(data);
-  if (data.data_ended()) log_warning("the data has ended after step {} of {}", state_.global_step, state_.max_steps);
+  const auto unfinished = [this] { return state_.global_step < state_.max_steps && !control_.should_training_stop; };
+  while (unfinished() && data.begin_epoch()) run_epoch(data);
+  if (unfinished()) log_warning("the data has ended after step {} of {}", state_.global_step, state_.max_steps);
   return end_training(watch.seconds());
 }
 
 void Trainer::begin_training() {
   check<ConfigError>(setup_.train_data.has_value(), "there is no data to train on; set dataset (or data_path)");
   length_ = run_length(args_.run, batches_, setup_.train_data->sampler);
+  check_before_work();
   model_.reset();  // of an earlier run: its memory
   model_ = std::make_unique<OptimizedModel>(models_, args_, optim::make_schedule(args_, batches_, length_.max_steps),
                                             context_);
@@ -65,6 +71,20 @@ void Trainer::begin_training() {
                            .loss_scale = args_.precision.fp16 || args_.dialect == config::Dialect::kPretrain});
   interrupted_ = false;
   skipped_samples_ = 0;
+}
+
+// What would otherwise end the run at its first step or its first save point.
+void Trainer::check_before_work() const {
+  const int64_t consumed = setup_.resume ? setup_.resume->data.consumed_samples : 0;
+  const int64_t each = batches_.micro_batch_size() * batches_.data_parallel_size();
+  runner_.check_schedule(shape_of_step(batches_, context_.place().dp_rank)(consumed).num_microbatches);
+  runner_.check_schedule(batches_.final_global_batch_size() / each);
+  const bool evaluates = args_.eval.strategy != config::Interval::kNo || args_.eval.on_start;
+  check<ConfigError>(!evaluates || !setup_.eval_data.empty(),
+                     "eval_strategy asks for evaluations, and there is no data for them; set eval_dataset or val_size");
+  check<ConfigError>(!saves() || models_.config().source != nullptr,
+                     "the model has no Hugging Face configuration, so that its save points could not be written; set"
+                     " save_strategy to no, or make the model from a config.json");
 }
 
 void Trainer::start_state() {
@@ -84,11 +104,10 @@ EpochReader Trainer::open_data() const {
   const auto parts = context_.is_first_stage() || context_.is_last_stage() ? data::CollateParts::kAll
                                                                            : data::CollateParts::kLayoutOnly;
   return {setup_.train_data->open(shape_of_step(batches_, context_.place().dp_rank), position_, parts),
-          position_.position.epoch, !setup_.train_data->sampler};
+          !setup_.train_data->sampler};
 }
 
 void Trainer::run_epoch(EpochReader& data) {
-  data.begin_epoch();
   emit(&TrainerCallback::on_epoch_begin);
   while (true) {
     const Stopwatch waiting;
@@ -115,21 +134,24 @@ std::optional<data::StepBatch> Trainer::next_step(EpochReader& data) {
 
 void Trainer::run_step(const data::StepBatch& batch, double waited_seconds) {
   const int64_t number = state_.global_step + 1;
-  position_ = {batch.after, position_.consumed_samples + batch.samples};
-  last_samples_ = batch.samples;
+  if (std::ranges::count(args_.run.iterations_to_skip, number) > 0)
+    skipped_samples_ += batch.samples;
+  else
+    learn_from(batch, number, waited_seconds);
   state_.global_step = number;
   state_.epoch = length_.epoch_after(batch);
-  if (std::ranges::count(args_.run.iterations_to_skip, number) > 0) {
-    skipped_samples_ += batch.samples;
-    return;
-  }
+  position_ = {batch.after, position_.consumed_samples + batch.samples};
+  last_samples_ = batch.samples;
+}
+
+void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double waited_seconds) {
   const Stopwatch watch;
-  const StepReport report = train_step(*model_, runner_, batch, number, setup_.stop && setup_.stop->requested(),
+  const StepReport report = train_step(*model_, runner_, batch, number, setup_.stop,
                                        {.substep_end = [this] { emit(&TrainerCallback::on_substep_end); },
                                         .pre_optimizer_step = [this] { emit(&TrainerCallback::on_pre_optimizer_step); },
                                         .optimizer_step = [this] { emit(&TrainerCallback::on_optimizer_step); }});
   StepTiming timing{.seconds = waited_seconds + watch.seconds()};
-  for (const data::MicroBatch& each : batch.microbatches) timing.sequence_lengths += each.layout.longest();
+  for (const data::MicroBatch& each : batch.microbatches) timing.row_lengths += row_length(each);
   log_->add(report, timing);
   const bool without_padding = args_.logging.include_num_input_tokens_seen == config::TokensSeen::kNonPadding;
   state_.num_input_tokens_seen += without_padding ? report.real_tokens : report.tokens;
@@ -140,7 +162,7 @@ void Trainer::run_step(const data::StepBatch& batch, double waited_seconds) {
 void Trainer::log_evaluate_save() {
   if (control_.should_log && log_->steps_since_line() > 0) log(training_line());
   if (control_.should_evaluate) note_evaluation(args_, evaluate(), state_, control_);
-  if (control_.should_save) save_point();
+  if (control_.should_save && args_.save.output_dir) save_point();
 }
 
 MetricList Trainer::training_line() {

@@ -23,11 +23,11 @@ std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses,
 }
 
 MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBatch& batch,
-                   const MicrobatchRunner& runner, bool wishes_stop) {
+                   const MicrobatchRunner& runner, const StopFlag* stop) {
   std::vector<std::string> names{kLoss, kTokens, kStop};
   for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
   MetricSums sums(std::move(names));
-  if (wishes_stop) sums.add(kStop, 1, 1);
+  if (stop && stop->requested()) sums.add(kStop, 1, 1);
   if (!runner.speaks_for_replica()) return sums;
   const double counts = runner.counts_for_replica() ? 1 : 0;
   for (const MicrobatchLoss& loss : losses) {
@@ -50,7 +50,7 @@ void call(const std::function<void()>& event) {
 }  // namespace
 
 StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, const data::StepBatch& batch, int64_t number,
-                      bool wishes_stop, const StepEvents& events) {
+                      const StopFlag* stop, const StepEvents& events) {
   model.zero_grad();
   const std::vector<MicrobatchLoss> losses = runner.train(
       batch.microbatches,
@@ -67,8 +67,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, const dat
   }
   call(events.optimizer_step);
 
-  std::vector<MetricTotal> totals =
-      sums_of(losses, batch, runner, wishes_stop).reduce(runner.context(), "loss of the step");
+  std::vector<MetricTotal> totals = sums_of(losses, batch, runner, stop).reduce(runner.context(), "loss of the step");
   report.loss = totals[0];
   report.real_tokens = static_cast<int64_t>(totals[1].sum);
   report.tokens = static_cast<int64_t>(totals[1].weight);

@@ -9,6 +9,7 @@
 #include "megalith/train/metric_sums.h"
 #include "megalith/train/microbatch_runner.h"
 #include "megalith/train/optimized_model.h"
+#include "megalith/train/stop_flag.h"
 
 namespace megalith::train {
 
@@ -33,8 +34,9 @@ struct StepReport {
   bool skipped() const { return !update.step.updated; }
 };
 
-// Collective over all ranks. `number`: of the step, from 1; `wishes_stop`: of this rank.
+// Collective over all ranks. `number`: of the step, from 1. `stop` is looked at when everything else is done; may be
+// nullptr.
 StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, const data::StepBatch& batch, int64_t number,
-                      bool wishes_stop, const StepEvents& events = {});
+                      const StopFlag* stop, const StepEvents& events = {});
 
 }  // namespace megalith::train

@@ -98,11 +98,13 @@ class Trainer {
  private:
   // train_loop.cc, in the order in which they run.
   void begin_training();
+  void check_before_work() const;
   void start_state();
   EpochReader open_data() const;
   void run_epoch(EpochReader& data);
   std::optional<data::StepBatch> next_step(EpochReader& data);
   void run_step(const data::StepBatch& batch, double waited_seconds);
+  void learn_from(const data::StepBatch& batch, int64_t number, double waited_seconds);
   void log_evaluate_save();
   MetricList training_line();
   TrainOutput end_training(double seconds);

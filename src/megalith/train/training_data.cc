@@ -30,28 +30,25 @@ TrainingData streamed_data(data::OpenStream open, const data::Collator& collator
           .sampler = std::nullopt};
 }
 
-EpochReader::EpochReader(std::unique_ptr<data::BatchLoader> loader, int64_t first_epoch, bool stream)
-    : loader_(std::move(loader)),
-      stream_(stream),
-      epoch_(first_epoch),
-      steps_([this] { return loader_->next(); }, kStepsAhead) {}
+EpochReader::EpochReader(std::unique_ptr<data::BatchLoader> loader, bool stream)
+    : loader_(std::move(loader)), stream_(stream), steps_([this] { return loader_->next(); }, kStepsAhead) {}
+
+bool EpochReader::begin_epoch() {
+  if (!held_back_) held_back_ = steps_.next();
+  epoch_over_ = !held_back_;
+  if (held_back_) epoch_ = held_back_->after.epoch;
+  return held_back_.has_value();
+}
 
 std::optional<data::StepBatch> EpochReader::next() {
-  if (epoch_over_ || data_ended_) return std::nullopt;
+  if (epoch_over_) return std::nullopt;
   std::optional<data::StepBatch> step = held_back_ ? std::exchange(held_back_, std::nullopt) : steps_.next();
-  if (!step) {
-    data_ended_ = true;
-    return std::nullopt;
-  }
   // A stream tells of an epoch's end by the first step of the next.
-  if (stream_ && step->after.epoch != epoch_) {
-    epoch_ = step->after.epoch;
-    held_back_ = std::move(step);
-    epoch_over_ = true;
-    return std::nullopt;
-  }
-  epoch_over_ = step->ends_epoch;
-  return step;
+  const bool of_next_epoch = step && stream_ && step->after.epoch != epoch_;
+  epoch_over_ = !step || of_next_epoch || step->ends_epoch;
+  if (!of_next_epoch) return step;
+  held_back_ = std::move(step);
+  return std::nullopt;
 }
 
 }  // namespace megalith::train

@@ -37,21 +37,20 @@ struct EvalData {
 // The steps of a loader, cut into epochs; the next ones are made on a thread of its own.
 class EpochReader {
  public:
-  EpochReader(std::unique_ptr<data::BatchLoader> loader, int64_t first_epoch, bool stream);
+  EpochReader(std::unique_ptr<data::BatchLoader> loader, bool stream);
 
+  // Goes on to the next epoch, from wherever the current one stands: the data is not wound forward. Waits for its first
+  // step; false when there is none: the data has ended.
+  bool begin_epoch();
   // The next step of the current epoch; nothing at its end.
   std::optional<data::StepBatch> next();
-  // Goes on to the next epoch (from wherever the current one stands: the data is not wound forward).
-  void begin_epoch() { epoch_over_ = false; }
-  // There is no next epoch either.
-  bool data_ended() const { return data_ended_; }
 
  private:
   const std::unique_ptr<data::BatchLoader> loader_;  // the thread's
   const bool stream_;
-  int64_t epoch_;  // of the last step; streams only
-  bool epoch_over_ = false, data_ended_ = false;
-  std::optional<data::StepBatch> held_back_;  // the first step of a stream's next epoch
+  int64_t epoch_ = 0;  // the current one; streams only
+  bool epoch_over_ = true;
+  std::optional<data::StepBatch> held_back_;  // the first step of the next epoch
   data::Prefetcher<data::StepBatch> steps_;   // last: its thread uses the loader
 };
 

@@ -43,7 +43,7 @@ MetricList TrainingLog::line() {
     if (metric.weight != 0) line.set(metric.name, metric.mean());
   line.set("skipped_iter", last_->skipped() ? 1 : 0);
   line.set("num_zeros_in_grad", static_cast<double>(update.step.num_zeros.value_or(0)));
-  line.set("token_per_sec_per_gpu", static_cast<double>(last_timing_.sequence_lengths) / last_timing_.seconds);
+  line.set("token_per_sec_per_gpu", static_cast<double>(last_timing_.row_lengths) / last_timing_.seconds);
   line.set("tokens_per_second", static_cast<double>(real_tokens_) / seconds_);
   steps_ = 0;
   loss_ = {};

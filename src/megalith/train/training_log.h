@@ -13,7 +13,7 @@ namespace megalith::train {
 // What the clock says of a step, on this rank.
 struct StepTiming {
   double seconds = 0;
-  int64_t sequence_lengths = 0;  // of the longest sequence of each micro-batch of this rank, summed up
+  int64_t row_lengths = 0;  // tokens of a row, padding too, of each micro-batch of this rank, summed up
 };
 
 // Steps since the last line, and since the beginning. One thread a rank.
@@ -37,8 +37,8 @@ class TrainingLog {
   //   the objective's metrics since the last line
   //   skipped_iter            1 when the last step was skipped
   //   num_zeros_in_grad       of the last step; 0 unless counted (log_num_zeros_in_grad)
-  //   token_per_sec_per_gpu   ROLL's number: lengths of the micro-batches' sequences, batch size not multiplied in, of
-  //                           the last step, by its seconds on this rank
+  //   token_per_sec_per_gpu   ROLL's number: lengths of the micro-batches' rows, batch size not multiplied in, of the
+  //                           last step, by its seconds on this rank
   //   tokens_per_second       tokens of all ranks that are no padding, by the seconds of the steps since the last line
   // Requires steps_since_line() > 0.
   MetricList line();

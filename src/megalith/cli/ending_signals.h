@@ -1,0 +1,31 @@
+// The signals that ask a process to end, taken from their handlers: read from a descriptor instead.
+#pragma once
+
+#include <optional>
+
+#include <sys/signalfd.h>
+
+namespace megalith::cli {
+
+// While it lives, SIGINT, SIGTERM and (when asked) SIGHUP are blocked in the calling thread and in those that it makes.
+class EndingSignals {
+ public:
+  explicit EndingSignals(bool with_hangup);
+  ~EndingSignals();
+  EndingSignals(const EndingSignals&) = delete;
+  EndingSignals& operator=(const EndingSignals&) = delete;
+
+  // The next signal, or nothing after cancel(). One thread.
+  std::optional<int> wait();
+  // Makes wait() return; any thread.
+  void cancel();
+  // Ends the process as `signal` would have without us.
+  [[noreturn]] void deliver(int signal) const;
+
+ private:
+  sigset_t set_;
+  int signals_ = -1;  // signalfd
+  int cancel_ = -1;   // eventfd
+};
+
+}  // namespace megalith::cli

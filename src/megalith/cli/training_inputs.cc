@@ -1,0 +1,52 @@
+#include "megalith/cli/training_inputs.h"
+
+#include "megalith/base/env.h"
+#include "megalith/base/error.h"
+#include "megalith/hf/hub_cache.h"
+#include "megalith/model/auto_model.h"
+#include "megalith/model/families/family.h"
+
+namespace megalith::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has_tokenizer(const fs::path& folder) {
+  return fs::exists(folder / "tokenizer.json") || fs::exists(folder / "vocab.json") ||
+         fs::exists(folder / "tokenizer.model");
+}
+
+// Where tokens of data files are kept between runs; all ranks of a machine share it.
+fs::path token_cache() {
+  if (const auto folder = env_string("XDG_CACHE_HOME")) return fs::path(*folder) / "megalith" / "tokens";
+  if (const auto home = env_string("HOME")) return fs::path(*home) / ".cache" / "megalith" / "tokens";
+  return {};
+}
+
+}  // namespace
+
+TrainingInputs check_inputs(const config::TrainingArguments& args) {
+  TrainingInputs inputs;
+  check<ConfigError>(args.source.model_name_or_path.has_value(),
+                     "model_name_or_path is missing: a folder with config.json and safetensors files, or a hub name");
+  inputs.model_folder = hf::find_model_folder(
+      *args.source.model_name_or_path, hf::HubEnvironment::from_process(),
+      args.source.train_from_scratch ? hf::ModelParts::kConfig : hf::ModelParts::kConfigAndWeights);
+  const model::ModelConfig config = model::read_model_config(inputs.model_folder);
+  if (has_tokenizer(inputs.model_folder)) inputs.tools.tokenizer_folder = inputs.model_folder;
+  inputs.tools.vocab_size = config.vocab_size;
+  inputs.tools.cache_folder = token_cache();
+  train::data_request(args, inputs.tools);
+  return inputs;
+}
+
+model::VirtualModels load_model(const TrainingInputs& inputs, const config::TrainingArguments& args,
+                                parallel::ParallelContext& context) {
+  if (!args.source.train_from_scratch)
+    return model::AutoModel::from_pretrained(inputs.model_folder.string(), args, context);
+  const model::ModelConfig config = model::read_model_config(inputs.model_folder);
+  return model::AutoModel::from_config(model::with_arguments(config, args), args, context);
+}
+
+}  // namespace megalith::cli

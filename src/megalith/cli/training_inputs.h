@@ -1,0 +1,25 @@
+// What a fine-tuning run or an evaluation reads: looked for before ranks exist, so that what is missing is told once.
+#pragma once
+
+#include <filesystem>
+
+#include "megalith/config/training_arguments.h"
+#include "megalith/model/virtual_models.h"
+#include "megalith/train/run_data.h"
+
+namespace megalith::cli {
+
+struct TrainingInputs {
+  std::filesystem::path model_folder;
+  train::DataTools tools;
+};
+
+// Finds model, tokenizer, template and datasets. Throws ConfigError or DataError for the first that is not there or not
+// understood. No record is read, no weight is loaded.
+TrainingInputs check_inputs(const config::TrainingArguments& args);
+
+// The model of the inputs on this rank: its weights, or with train_from_scratch fresh ones. All ranks call it.
+model::VirtualModels load_model(const TrainingInputs& inputs, const config::TrainingArguments& args,
+                                parallel::ParallelContext& context);
+
+}  // namespace megalith::cli

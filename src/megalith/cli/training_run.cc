@@ -1,0 +1,219 @@
+#include "megalith/cli/training_run.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/cli/stop_on_signal.h"
+#include "megalith/config/derive.h"
+#include "megalith/model/model_flops.h"
+#include "megalith/observe/observers.h"
+#include "megalith/observe/summary.h"
+#include "megalith/observe/tensorboard.h"
+
+namespace megalith::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_stderr(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+int terminal_columns() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+int64_t peak_resident_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+int64_t elements_of(const model::VirtualModels& models) {
+  int64_t elements = 0;
+  for (const nn::Parameter* parameter : models.parameters()) elements += parameter->value.numel();
+  return elements;
+}
+
+int64_t elements_of(const model::ModelConfig& config) {
+  int64_t elements = 0;
+  for (const hf::GlobalTensor& tensor : model::global_tensors(config)) {
+    int64_t product = 1;
+    for (const int64_t size : tensor.shape) product *= size;
+    elements += product;
+  }
+  return elements;
+}
+
+// What training keeps for `elements` parameters, on a rank: Adam's moments and, for parameters of 16 bits, their fp32
+// copies, over the ranks that share them.
+std::vector<std::pair<std::string, double>> memory_of(const config::TrainingArguments& args, int64_t elements,
+                                                      int sharers) {
+  const auto count = static_cast<double>(elements);
+  const bool half = args.precision.bf16 || args.precision.fp16;
+  const bool adam = args.optimizer.optimizer != config::OptimizerKind::kSgd;
+  const double state = count * ((adam ? 8 : 4) + (half ? 4 : 0));
+  return {{"parameters", count * (half ? 2 : 4)},
+          {"gradients", count * 4},
+          {"optimizer", args.optimizer.use_distributed_optimizer ? state / sharers : state}};
+}
+
+std::string precision_of(const config::PrecisionConfig& precision) {
+  return precision.bf16 ? "bf16" : precision.fp16 ? "fp16" : "fp32";
+}
+
+observe::StartSummary start_summary(const model::VirtualModels& models, const config::TrainingArguments& args,
+                                    const RunParts& parts, const layout::BatchPlan& batch) {
+  const parallel::ParallelContext& context = models.context();
+  const model::ModelConfig& config = models.config();
+  const at::Tensor extremes = at::tensor({-elements_of(models), elements_of(models)}, at::kLong);
+  context.world().world().all_reduce(extremes, comm::ReduceOp::kMax, "summary");
+  const layout::GridShape& shape = context.grid().shape();
+  const layout::MicrobatchCalculator batches(batch);
+  observe::StartSummary summary;
+  summary.model = fmt::format("{}, {} layers of width {}, vocabulary {}", config.family, config.num_layers,
+                              config.hidden_size, config.vocab_size);
+  summary.parameters = elements_of(config);
+  summary.fewest_on_rank = -extremes[0].item<int64_t>();
+  summary.most_on_rank = extremes[1].item<int64_t>();
+  summary.world_size = shape.world_size;
+  summary.axes = {{"tp", shape.tp}, {"pp", shape.pp}, {"cp", shape.cp}, {"dp", shape.dp()}};
+  summary.machinery = fmt::format("{} on {}, {}", context.world().backend(),
+                                  context.device().is_cuda() ? "CUDA" : "CPU", precision_of(args.precision));
+  summary.memory_bytes = memory_of(args, summary.most_on_rank, shape.dp() * shape.cp);
+  summary.data = parts.data;
+  const layout::BatchSizes sizes = batches.at(0);
+  summary.micro_batch_size = batches.micro_batch_size();
+  summary.microbatches = sizes.num_microbatches;
+  summary.dp = shape.dp();
+  summary.sequence_length = parts.sequence_length;
+  summary.max_steps = std::max<int64_t>(0, args.run.max_steps);
+  if (args.run.max_steps <= 0) summary.epochs = args.run.num_train_epochs;
+  summary.output_dir = args.save.output_dir.value_or("");
+  return summary;
+}
+
+std::string rank_label(const parallel::ParallelContext& context) {
+  const layout::RankPlace& place = context.place();
+  return fmt::format("rank {}: tp {}, pp {}, dp {}", context.rank(), place.tp_rank, place.pp_rank, place.dp_rank);
+}
+
+observe::ObserverSetup observer_setup(const model::VirtualModels& models, const RunFlags& flags, const RunParts& parts,
+                                      TraceRecorder& trace) {
+  const parallel::ParallelContext& context = models.context();
+  observe::ObserverSetup setup;
+  setup.world = context.world().world();
+  setup.device = context.device();
+  setup.trace = &trace;
+  setup.progress.write = write_stderr;
+  setup.progress.terminal = ::isatty(STDERR_FILENO) == 1;
+  setup.progress.columns = terminal_columns();
+  const int64_t length = std::max<int64_t>(1, parts.sequence_length);
+  setup.flops_per_token = layout::model_flops(model::flops_shape(models.config()), 1, length) / static_cast<double>(length);
+  setup.peak_bytes = peak_resident_bytes;
+  setup.timing = flags.timing;
+  if (flags.trace) setup.steps = observe::TraceSteps::parse(*flags.trace);
+  setup.rank_label = rank_label(context);
+  return setup;
+}
+
+std::optional<double> loss_of(const train::TrainerState& state, bool first) {
+  std::optional<double> found;
+  for (const train::MetricList& line : state.log_history) {
+    const auto loss = line.find("loss");
+    if (!loss) continue;
+    found = loss;
+    if (first) break;
+  }
+  return found;
+}
+
+observe::EndSummary end_summary(const config::TrainingArguments& args, const train::TrainerState& state,
+                                const train::TrainOutput& output) {
+  observe::EndSummary summary;
+  summary.steps = output.global_step;
+  summary.last_step = output.global_step;
+  summary.max_steps = state.max_steps;
+  summary.seconds = output.metrics.find("train_runtime").value_or(0);
+  summary.tokens = state.num_input_tokens_seen;
+  summary.first_loss = loss_of(state, true);
+  summary.last_loss = loss_of(state, false);
+  if (state.best_metric) {
+    summary.best_metric = *state.best_metric;
+    summary.best_metric_name = args.eval.metric_for_best_model.value_or("eval_loss");
+  }
+  summary.peak_bytes = static_cast<double>(peak_resident_bytes());
+  if (const auto& folder = args.save.output_dir)
+    summary.files = {{"model", *folder},
+                     {"metrics", (fs::path(*folder) / "metrics.jsonl").string()},
+                     {"plot", (fs::path(*folder) / "loss.svg").string()}};
+  const auto& reports = args.logging.report_to;
+  if (std::ranges::find(reports, "wandb") != reports.end())
+    summary.wandb_folder = observe::tensorboard_folder(args).value_or("").string();
+  return summary;
+}
+
+bool trains(const config::RunConfig& run) { return (run.do_train || !run.do_eval) && !run.skip_train; }
+
+}  // namespace
+
+std::vector<config::CommandOption> RunFlags::options() {
+  return {{"dry_run", "check everything, print every effective option as YAML, and stop", &dry_run},
+          {"timing", "say what the phases of a step take", &timing},
+          {"trace", "write a timeline of these steps (10-12) to output_dir/trace.json, for Perfetto", &trace},
+          {"help", "print the options", &help},
+          {"topic", "with --help: only this topic", &topic}};
+}
+
+void check_output_folder(const config::SaveConfig& save) {
+  if (!save.output_dir) return;
+  const fs::path folder = *save.output_dir;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  check<ConfigError>(!error && fs::is_directory(folder), "output_dir {} cannot be made: {}", folder.string(),
+                     error ? error.message() : "there is a file of that name");
+  check<ConfigError>(::access(folder.c_str(), W_OK | X_OK) == 0, "output_dir {} is not writable for this user",
+                     folder.string());
+  check<ConfigError>(fs::is_empty(folder) || save.overwrite_output_dir || save.resume_from_checkpoint,
+                     "output_dir {} is not empty; choose another one, continue its run with resume_from_checkpoint, or"
+                     " set overwrite_output_dir to start anew in it",
+                     folder.string());
+}
+
+void run_training(model::VirtualModels& models, const config::TrainingArguments& args, const RunFlags& flags,
+                  RunParts parts) {
+  const parallel::ParallelContext& context = models.context();
+  const bool speaks = context.rank() == 0;
+  const auto summary = start_summary(models, args, parts, config::batch_plan(args, context.grid().shape().dp()));
+  if (speaks) write_stderr(observe::text_of(summary));
+
+  const StopOnSignal stop(speaks);
+  TraceRecorder trace;
+  context.world().set_trace(&trace);
+  for (auto& callback : observe::make_observers(args, observer_setup(models, flags, parts, trace)))
+    parts.setup.callbacks.push_back(std::move(callback));
+  parts.setup.stop = &stop.flag();
+  parts.setup.trace = &trace;
+  const bool evaluates = !parts.setup.eval_data.empty() && args.run.do_eval;
+  train::Trainer trainer(models, args, std::move(parts.setup));
+  if (trains(args.run)) {
+    const train::TrainOutput output = trainer.train();
+    if (args.save.output_dir) trainer.save_model(*args.save.output_dir);
+    if (speaks) write_stderr(observe::text_of(end_summary(args, trainer.state(), output)));
+    if (output.interrupted) return;
+  }
+  if (evaluates) trainer.evaluate();
+}
+
+}  // namespace megalith::cli

@@ -1,0 +1,30 @@
+// ModelConfig of a model that is trained from scratch: Megatron's options for its shape, layers and positions.
+//
+// The family is the one whose checkpoints can hold such a model, so that what is exported loads in transformers:
+//
+//   LayerNorm, plain MLP, biases, learned positions          gpt2 (gelu, gelu_new with bias_activation_fusion, or relu2)
+//   RMSNorm, gated MLP, rotary positions
+//     no biases, or biases in all linear layers              llama
+//     biases on query, key and value (add_qkv_bias)          qwen2
+//     norms on queries and keys (qk_layernorm)               qwen3
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "megalith/config/training_arguments.h"
+#include "megalith/model/model_config.h"
+
+namespace megalith::model {
+
+// What the model knows of the tokenizer.
+struct ModelVocabulary {
+  int64_t size = 0;  // ids are below it
+  std::optional<int64_t> bos_id, eos_id, pad_id;
+};
+
+// `args` after derive(), from the pretrain dialect. Throws ConfigError with every problem: options that are missing,
+// and those that no family holds together, each named with what would go with the others.
+ModelConfig config_from_arguments(const config::TrainingArguments& args, const ModelVocabulary& vocabulary);
+
+}  // namespace megalith::model
