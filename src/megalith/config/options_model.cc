@@ -13,7 +13,8 @@ void add_source(OptionList& list) {
   source
       .add("model_name_or_path", &ModelSourceConfig::model_name_or_path,
            "folder with config.json and safetensors (required by train)")
-      .train_only();
+      .train_only()
+      .implemented();
   source.add("train_from_scratch", &ModelSourceConfig::train_from_scratch, "take the model's shape, draw its weights")
       .train_only();
   source
@@ -115,32 +116,40 @@ void add_shape(OptionList& list) {
   list.topic("Model shape", "models");
   auto shape = list.part(&TrainingArguments::shape);
   shape.add("num_layers", &ModelShapeConfig::num_layers, "decoder layers").at_least(1).implemented();
-  shape.add("hidden_size", &ModelShapeConfig::hidden_size, "width of the residual stream").at_least(1);
+  shape.add("hidden_size", &ModelShapeConfig::hidden_size, "width of the residual stream").at_least(1).implemented();
   shape
       .add("ffn_hidden_size", &ModelShapeConfig::ffn_hidden_size,
            "MLP width (none: 4h; with swiglu 4h*2/3 rounded down to a multiple of 64)")
-      .at_least(1);
-  shape.add("num_attention_heads", &ModelShapeConfig::num_attention_heads, "query heads").at_least(1);
-  shape.add("group_query_attention", &ModelShapeConfig::group_query_attention,
-            "fewer key/value heads than query heads");
+      .at_least(1)
+      .implemented();
+  shape.add("num_attention_heads", &ModelShapeConfig::num_attention_heads, "query heads").at_least(1).implemented();
+  shape.add("group_query_attention", &ModelShapeConfig::group_query_attention, "fewer key/value heads than query heads")
+      .implemented();
   shape.add("num_query_groups", &ModelShapeConfig::num_query_groups, "key/value heads with group_query_attention")
-      .at_least(1);
-  shape.add("kv_channels", &ModelShapeConfig::kv_channels, "size of a head (none: hidden / heads)").at_least(1);
+      .at_least(1)
+      .implemented();
+  shape.add("kv_channels", &ModelShapeConfig::kv_channels, "size of a head (none: hidden / heads)")
+      .at_least(1)
+      .implemented();
   shape.add("seq_length", &ModelShapeConfig::seq_length, "tokens of a training sample")
       .alias({"encoder_seq_length"})
       .at_least(1)
       .implemented();
   shape.add("max_position_embeddings", &ModelShapeConfig::max_position_embeddings, "longest sequence the model takes")
-      .at_least(1);
-  shape.add("vocab_size", &ModelShapeConfig::vocab_size, "tokens before padding").at_least(1);
+      .at_least(1)
+      .implemented();
+  shape.add("vocab_size", &ModelShapeConfig::vocab_size, "tokens before padding").at_least(1).implemented();
   shape.add("padded_vocab_size", &ModelShapeConfig::padded_vocab_size, "tokens after padding (none: computed)")
-      .at_least(1);
+      .at_least(1)
+      .implemented();
   shape
       .add("make_vocab_size_divisible_by", &ModelShapeConfig::make_vocab_size_divisible_by,
            "the padded vocabulary is a multiple of this times tp")
-      .at_least(1);
+      .at_least(1)
+      .implemented();
   shape.add("untie_embeddings_and_output_weights", &ModelShapeConfig::untie_embeddings, "an output matrix of its own")
-      .pretrain_default(false);
+      .pretrain_default(false)
+      .implemented();
   shape.add("mtp_num_layers", &ModelShapeConfig::mtp_num_layers, "multi-token-prediction depths")
       .at_least(0)
       .no_pretrain_default();
@@ -149,39 +158,52 @@ void add_shape(OptionList& list) {
 
 void add_layer(OptionList& list) {
   auto layer = list.part(&TrainingArguments::layer);
-  layer.add("normalization", &LayerConfig::normalization, "kind of norm").pretrain_default(Normalization::kLayerNorm);
+  layer.add("normalization", &LayerConfig::normalization, "kind of norm")
+      .pretrain_default(Normalization::kLayerNorm)
+      .implemented();
   layer.add("layernorm_epsilon", &LayerConfig::norm_epsilon, "added to the variance")
       .alias({"norm_epsilon"})
       .at_least(0)
-      .pretrain_default(1e-5);
-  layer.add("swiglu", &LayerConfig::swiglu, "gated SiLU MLP").pretrain_default(false);
-  layer.add("squared_relu", &LayerConfig::squared_relu, "squared ReLU MLP").pretrain_default(false);
-  layer.add("quick_geglu", &LayerConfig::quick_geglu, "gated quick-GELU MLP").pretrain_default(false);
+      .pretrain_default(1e-5)
+      .implemented();
+  layer.add("swiglu", &LayerConfig::swiglu, "gated SiLU MLP").pretrain_default(false).implemented();
+  layer.add("squared_relu", &LayerConfig::squared_relu, "squared ReLU MLP").pretrain_default(false).implemented();
+  layer.add("quick_geglu", &LayerConfig::quick_geglu, "gated quick-GELU MLP").pretrain_default(false).implemented();
   layer.add("add_bias_linear", &LayerConfig::add_bias_linear, "biases in linear layers")
       .negated_by({"disable_bias_linear"})
-      .pretrain_default(true);
+      .pretrain_default(true)
+      .implemented();
   layer.add("add_qkv_bias", &LayerConfig::add_qkv_bias, "bias in the query/key/value projection")
-      .pretrain_default(false);
-  layer.add("qk_layernorm", &LayerConfig::qk_layernorm, "norm on queries and keys").pretrain_default(false);
+      .pretrain_default(false)
+      .implemented();
+  layer.add("qk_layernorm", &LayerConfig::qk_layernorm, "norm on queries and keys")
+      .pretrain_default(false)
+      .implemented();
   layer.add("apply_layernorm_1p", &LayerConfig::apply_layernorm_1p, "norm weights stored as w - 1")
-      .pretrain_default(false);
+      .pretrain_default(false)
+      .no_effect("norm weights are stored as they are; they do not decay, so training is the same");
   layer
       .add("apply_query_key_layer_scaling", &LayerConfig::apply_query_key_layer_scaling,
            "scale attention scores by the layer number")
-      .pretrain_default(false);
+      .pretrain_default(false)
+      .no_effect("scores and their softmax are computed in fp32 and need no scaling");
   layer.add("attention_softmax_in_fp32", &LayerConfig::attention_softmax_in_fp32, "attention softmax in fp32")
-      .pretrain_default(false);
+      .pretrain_default(false)
+      .no_effect("always so");
   layer.add("hidden_dropout", &LayerConfig::hidden_dropout, "after attention and MLP")
       .at_least(0)
       .at_most(1)
-      .pretrain_default(0.1);
+      .pretrain_default(0.1)
+      .implemented();
   layer.add("attention_dropout", &LayerConfig::attention_dropout, "on attention probabilities")
       .at_least(0)
       .at_most(1)
-      .pretrain_default(0.1);
+      .pretrain_default(0.1)
+      .implemented();
   layer.add("init_method_std", &LayerConfig::init_method_std, "standard deviation of fresh weights")
       .at_least(0)
-      .pretrain_default(0.02);
+      .pretrain_default(0.02)
+      .implemented();
   layer.add("attention_output_gate", &LayerConfig::attention_output_gate, "sigmoid gate on the attention output")
       .pretrain_default(false);
 }
@@ -191,30 +213,46 @@ void add_position(OptionList& list) {
   auto position = list.part(&TrainingArguments::position);
   position.add("position_embedding_type", &PositionConfig::type, "how positions enter the model")
       .refuse({"relative"}, "relative position buckets belong to T5, which is not part of Megalith")
-      .pretrain_default(PositionEmbedding::kLearnedAbsolute);
-  position.add("rotary_base", &PositionConfig::rotary_base, "base of the rotation frequencies").pretrain_default(10000);
+      .pretrain_default(PositionEmbedding::kLearnedAbsolute)
+      .implemented();
+  position.add("rotary_base", &PositionConfig::rotary_base, "base of the rotation frequencies")
+      .pretrain_default(10000)
+      .implemented();
   position.add("rotary_percent", &PositionConfig::rotary_percent, "part of a head that rotates")
       .at_least(0)
       .at_most(1)
       .pretrain_default(1.0);
   position.add("rotary_interleaved", &PositionConfig::rotary_interleaved, "rotate neighbours in place of halves")
       .pretrain_default(false);
-  position.add("rotary_seq_len_interpolation_factor", &PositionConfig::rotary_interpolation_factor,
-               "linear stretch of positions");
-  position.add("use_rope_scaling", &PositionConfig::use_rope_scaling, "llama 3 scaling").pretrain_default(false);
-  position.add("rope_scaling_factor", &PositionConfig::rope_scaling_factor, "its factor").pretrain_default(8.0);
+  position
+      .add("rotary_seq_len_interpolation_factor", &PositionConfig::rotary_interpolation_factor,
+           "linear stretch of positions")
+      .implemented();
+  position.add("use_rope_scaling", &PositionConfig::use_rope_scaling, "llama 3 scaling")
+      .pretrain_default(false)
+      .implemented();
+  position.add("rope_scaling_factor", &PositionConfig::rope_scaling_factor, "its factor")
+      .pretrain_default(8.0)
+      .implemented();
   position.add("rope_type", &PositionConfig::rope_type, "latent attention: rope or yarn");
   position.add("rotary_scaling_factor", &PositionConfig::rotary_scaling_factor, "latent attention: yarn factor")
-      .pretrain_default(1.0);
+      .pretrain_default(1.0)
+      .implemented();
   position
       .add("original_max_position_embeddings", &PositionConfig::original_max_position_embeddings,
            "yarn: length the model was first trained for")
-      .pretrain_default(4096);
-  position.add("beta_fast", &PositionConfig::beta_fast, "yarn: where scaling starts").pretrain_default(32);
-  position.add("beta_slow", &PositionConfig::beta_slow, "yarn: where scaling is full").pretrain_default(1);
-  position.add("mscale", &PositionConfig::mscale, "yarn: attention temperature").pretrain_default(1.0);
+      .pretrain_default(4096)
+      .implemented();
+  position.add("beta_fast", &PositionConfig::beta_fast, "yarn: where scaling starts")
+      .pretrain_default(32)
+      .implemented();
+  position.add("beta_slow", &PositionConfig::beta_slow, "yarn: where scaling is full")
+      .pretrain_default(1)
+      .implemented();
+  position.add("mscale", &PositionConfig::mscale, "yarn: attention temperature").pretrain_default(1.0).implemented();
   position.add("mscale_all_dim", &PositionConfig::mscale_all_dim, "yarn: attention temperature, all dimensions")
-      .pretrain_default(0.0);
+      .pretrain_default(0.0)
+      .implemented();
   list.no_effect("add_position_embedding", flag(true), "positions are chosen by position_embedding_type")
       .negated_by({"no_position_embedding"});
   list.refused("use_rotary_position_embeddings", flag(), "deprecated; write position_embedding_type rope");

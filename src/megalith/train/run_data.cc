@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
+#include "megalith/config/derive.h"
 #include "megalith/data/sft/dataset_info.h"
 #include "megalith/data/sft/record_encoder.h"
 
@@ -13,10 +14,6 @@ namespace megalith::train {
 namespace {
 
 bool trains(const config::RunConfig& run) { return (run.do_train || !run.do_eval) && !run.skip_train; }
-
-uint64_t seed_of(const config::TrainingArguments& args) {
-  return static_cast<uint64_t>(args.seeds.data_seed.value_or(args.seeds.seed));
-}
 
 data::Collator collator_of(const config::TrainingArguments& args, const data::DataRequest& request) {
   data::CollatorOptions options = data::collator_options(args.run.stage, data::make_record_encoder(request)->pad_id());
@@ -30,17 +27,10 @@ std::string samples_of(const data::Dataset& dataset) {
 }
 
 // Evaluation data of its own, all of it together or one set a name.
-void add_eval_datasets(const config::TrainingArguments& args, const data::DataRequest& request,
-                       const data::Collator& collator, RunData& result) {
-  std::vector<std::vector<std::string>> sets{args.data.eval_dataset};
-  if (args.data.eval_on_each_dataset) {
-    sets.clear();
-    for (const std::string& name : args.data.eval_dataset) sets.push_back({name});
-  }
-  for (const auto& names : sets) {
-    const auto loaded = data::load_tokenized_data(data::evaluation_request(request, names));
+void add_eval_datasets(const data::DataRequest& request, const data::Collator& collator, RunData& result) {
+  for (const auto& [name, of_name] : data::evaluation_requests(request)) {
+    const auto loaded = data::load_tokenized_data(of_name);
     log_info("{}", loaded.report);
-    const std::string name = args.data.eval_on_each_dataset ? names.front() : "";
     result.eval.push_back({.dataset = loaded.train, .collator = collator, .name = name});
     result.described.emplace_back(name.empty() ? "evaluation" : "evaluation " + name, samples_of(*loaded.train));
   }
@@ -52,7 +42,7 @@ data::DataRequest data_request(const config::TrainingArguments& args, const Data
   data::DataRequest request;
   request.data = args.data;
   request.stage = args.run.stage;
-  request.seed = seed_of(args);
+  request.seed = config::data_seed(args);
   request.vocab_size = tools.vocab_size;
   request.cache_folder = tools.cache_folder;
   if (!tools.tokenizer_folder.empty()) {
@@ -79,8 +69,8 @@ RunData open_run_data(const config::TrainingArguments& args, const DataTools& to
     const auto loaded = data::load_tokenized_data(request);
     log_info("{}", loaded.report);
     if (trains(args.run)) {
-      result.train =
-          numbered_data(loaded.train, data::epoch_sampler(args.sampler, loaded.train->size(), seed_of(args)), collator);
+      result.train = numbered_data(
+          loaded.train, data::epoch_sampler(args.sampler, loaded.train->size(), config::data_seed(args)), collator);
       result.described.emplace_back("train", samples_of(*loaded.train));
     }
     validation = loaded.validation;
@@ -89,7 +79,7 @@ RunData open_run_data(const config::TrainingArguments& args, const DataTools& to
     result.eval.push_back({.dataset = validation, .collator = collator});
     result.described.emplace_back("held out", samples_of(*validation));
   }
-  if (!args.data.eval_dataset.empty()) add_eval_datasets(args, request, collator, result);
+  add_eval_datasets(request, collator, result);
   return result;
 }
 
