@@ -37,9 +37,9 @@ setup-all:
 build: setup   ## the release preset; the binary is build/release/bin/megalith
 	@scripts/build.sh $(PRESET)
 
-demo: setup    ## the main job: four processes find each other, check every collective and print their groups
+demo: setup    ## the main job: a small model learns from Shakespeare's plays on four processes; see build/demo
 	@scripts/build.sh $(PRESET) megalith
-	$(BIN) doctor --nproc 4 --tp 2 --pp 2
+	@scripts/demo.sh $(BIN) build/demo
 
 test: setup    ## GCC release and every test but the long ones
 	@scripts/build.sh release

@@ -203,5 +203,15 @@ TEST(Validate, LimitsOfTheReferenceAreNotOurs) {
     EXPECT_EQ(problems(args_of(words), kPreview), Words{}) << words.front();
 }
 
+TEST(Validate, ShapesOfAModelFolderAreNotGivenAsOptions) {
+  const TrainingArguments args =
+      args_of({"--model_name_or_path=m", "--dataset=d", "--template=qwen", "--hidden_size=8", "--swiglu"});
+  std::string all;
+  for (const std::string& problem : problems(args, {.needs_inputs = true})) all += problem + "\n";
+  EXPECT_TRUE(contains(all, "hidden_size"));
+  EXPECT_TRUE(contains(all, "swiglu"));
+  EXPECT_TRUE(contains(all, "config.json"));
+}
+
 }  // namespace
 }  // namespace megalith::config

@@ -31,7 +31,9 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
   check<ConfigError>(args_.parallel.pp.value_or(1) == 1 && args_.parallel.cp.value_or(1) == 1,
                      "this command splits models by tensor_model_parallel_size only; leave out pipeline and context"
                      " parallel sizes");
-  folder_ = hf::find_model_folder(*model_, hf::HubEnvironment::from_process());
+  folder_ = hf::find_model_folder(
+      *model_, hf::HubEnvironment::from_process(),
+      args_.source.train_from_scratch ? hf::ModelParts::kConfig : hf::ModelParts::kConfigAndWeights);
   model::read_model_config(folder_);  // its problems are told once, before ranks exist
   return true;
 }
@@ -39,7 +41,9 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
 int ModelCommand::run(const std::function<void(model::VirtualModels&)>& work) const {
   return launch_.run([&] {
     return run_as_rank(args_, [&](parallel::ParallelContext& context) {
-      auto models = model::AutoModel::from_pretrained(folder_.string(), args_, context);
+      auto models = args_.source.train_from_scratch
+                        ? model::AutoModel::from_config(model::read_model_config(folder_), args_, context)
+                        : model::AutoModel::from_pretrained(folder_.string(), args_, context);
       work(models);
     });
   });

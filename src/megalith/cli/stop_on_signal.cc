@@ -1,11 +1,12 @@
 #include "megalith/cli/stop_on_signal.h"
 
 #include "megalith/base/log.h"
+#include "megalith/comm/rendezvous.h"
 
 namespace megalith::cli {
 
-StopOnSignal::StopOnSignal(bool speaks) : signals_(/*with_hangup=*/false) {
-  thread_ = std::thread([this, speaks] {
+StopOnSignal::StopOnSignal() : signals_(/*with_hangup=*/false) {
+  thread_ = std::thread([this, speaks = comm::rendezvous_from_env().rank == 0] {
     if (!signals_.wait()) return;
     flag_.request();
     if (speaks) log_warning("finishing the step that runs, then saving; press Ctrl-C again to leave at once");

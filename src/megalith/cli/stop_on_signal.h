@@ -8,11 +8,12 @@
 
 namespace megalith::cli {
 
-// Made before other threads of the rank are: they inherit that these signals are not theirs. The first signal raises
-// the flag and, where `speaks`, says so on stderr; the next one ends the process as it would have without us.
+// Made before other threads of the rank are (so before it connects): they inherit that these signals are not theirs.
+// The first signal raises the flag and, on rank 0, says so on stderr; the next one ends the process as it would have
+// without us.
 class StopOnSignal {
  public:
-  explicit StopOnSignal(bool speaks);
+  StopOnSignal();
   ~StopOnSignal();
   StopOnSignal(const StopOnSignal&) = delete;
   StopOnSignal& operator=(const StopOnSignal&) = delete;

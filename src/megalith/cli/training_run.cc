@@ -11,8 +11,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/cli/stop_on_signal.h"
 #include "megalith/config/derive.h"
+#include "megalith/config/documents.h"
 #include "megalith/model/model_flops.h"
 #include "megalith/observe/observers.h"
 #include "megalith/observe/summary.h"
@@ -74,7 +74,7 @@ std::string precision_of(const config::PrecisionConfig& precision) {
 }
 
 observe::StartSummary start_summary(const model::VirtualModels& models, const config::TrainingArguments& args,
-                                    const RunParts& parts, const layout::BatchPlan& batch) {
+                                    const DataSummary& data, const layout::BatchPlan& batch) {
   const parallel::ParallelContext& context = models.context();
   const model::ModelConfig& config = models.config();
   const at::Tensor extremes = at::tensor({-elements_of(models), elements_of(models)}, at::kLong);
@@ -92,12 +92,12 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const co
   summary.machinery = fmt::format("{} on {}, {}", context.world().backend(),
                                   context.device().is_cuda() ? "CUDA" : "CPU", precision_of(args.precision));
   summary.memory_bytes = memory_of(args, summary.most_on_rank, shape.dp() * shape.cp);
-  summary.data = parts.data;
+  summary.data = data.parts;
   const layout::BatchSizes sizes = batches.at(0);
   summary.micro_batch_size = batches.micro_batch_size();
   summary.microbatches = sizes.num_microbatches;
   summary.dp = shape.dp();
-  summary.sequence_length = parts.sequence_length;
+  summary.sequence_length = data.sequence_length;
   summary.max_steps = std::max<int64_t>(0, args.run.max_steps);
   if (args.run.max_steps <= 0) summary.epochs = args.run.num_train_epochs;
   summary.output_dir = args.save.output_dir.value_or("");
@@ -109,8 +109,8 @@ std::string rank_label(const parallel::ParallelContext& context) {
   return fmt::format("rank {}: tp {}, pp {}, dp {}", context.rank(), place.tp_rank, place.pp_rank, place.dp_rank);
 }
 
-observe::ObserverSetup observer_setup(const model::VirtualModels& models, const RunFlags& flags, const RunParts& parts,
-                                      TraceRecorder& trace) {
+observe::ObserverSetup observer_setup(const model::VirtualModels& models, const RunFlags& flags,
+                                      const DataSummary& data, TraceRecorder& trace) {
   const parallel::ParallelContext& context = models.context();
   observe::ObserverSetup setup;
   setup.world = context.world().world();
@@ -119,8 +119,9 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   setup.progress.write = write_stderr;
   setup.progress.terminal = ::isatty(STDERR_FILENO) == 1;
   setup.progress.columns = terminal_columns();
-  const int64_t length = std::max<int64_t>(1, parts.sequence_length);
-  setup.flops_per_token = layout::model_flops(model::flops_shape(models.config()), 1, length) / static_cast<double>(length);
+  const int64_t length = std::max<int64_t>(1, data.sequence_length);
+  setup.flops_per_token =
+      layout::model_flops(model::flops_shape(models.config()), 1, length) / static_cast<double>(length);
   setup.peak_bytes = peak_resident_bytes;
   setup.timing = flags.timing;
   if (flags.trace) setup.steps = observe::TraceSteps::parse(*flags.trace);
@@ -164,8 +165,6 @@ observe::EndSummary end_summary(const config::TrainingArguments& args, const tra
   return summary;
 }
 
-bool trains(const config::RunConfig& run) { return (run.do_train || !run.do_eval) && !run.skip_train; }
-
 }  // namespace
 
 std::vector<config::CommandOption> RunFlags::options() {
@@ -174,6 +173,26 @@ std::vector<config::CommandOption> RunFlags::options() {
           {"trace", "write a timeline of these steps (10-12) to output_dir/trace.json, for Perfetto", &trace},
           {"help", "print the options", &help},
           {"topic", "with --help: only this topic", &topic}};
+}
+
+std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dialect, const char* name, Words words,
+                                                            LaunchFlags& launch, RunFlags& flags) {
+  auto own = launch.options();
+  for (auto& option : flags.options()) own.push_back(option);
+  const auto parsed = config::parse_arguments(dialect, words, own);
+  if (flags.help) {
+    fmt::print("megalith {} [run.yaml] [--nproc N] [--key value | --key=value | key=value]…\n\n{}", name,
+               config::help_text(dialect, flags.topic, own));
+    return std::nullopt;
+  }
+  parsed.report.check_not_refused();
+  launch.check(parsed.args, /*needs_inputs=*/true);
+  for (const std::string& note : parsed.notes) log_info("{}", note);
+  const auto effective = config::derive(parsed.args);
+  for (const std::string& warning : effective.warnings) log_warning("{}", warning);
+  if (!flags.dry_run) return effective.args;
+  fmt::print("{}", config::to_yaml(effective.args));
+  return std::nullopt;
 }
 
 void check_output_folder(const config::SaveConfig& save) {
@@ -191,26 +210,35 @@ void check_output_folder(const config::SaveConfig& save) {
                      folder.string());
 }
 
+std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::VirtualModels& models,
+                                                               const config::TrainingArguments& args,
+                                                               const RunFlags& flags, const DataSummary& data,
+                                                               TraceRecorder& trace) {
+  const parallel::ParallelContext& context = models.context();
+  const auto summary = start_summary(models, args, data, config::batch_plan(args, context.grid().shape().dp()));
+  if (context.rank() == 0) write_stderr(observe::text_of(summary));
+  return observe::make_observers(args, observer_setup(models, flags, data, trace));
+}
+
+void say_end(const config::TrainingArguments& args, const train::TrainerState& state,
+             const train::TrainOutput& output) {
+  write_stderr(observe::text_of(end_summary(args, state, output)));
+}
+
 void run_training(model::VirtualModels& models, const config::TrainingArguments& args, const RunFlags& flags,
                   RunParts parts) {
-  const parallel::ParallelContext& context = models.context();
-  const bool speaks = context.rank() == 0;
-  const auto summary = start_summary(models, args, parts, config::batch_plan(args, context.grid().shape().dp()));
-  if (speaks) write_stderr(observe::text_of(summary));
-
-  const StopOnSignal stop(speaks);
+  const bool speaks = models.context().rank() == 0;
   TraceRecorder trace;
-  context.world().set_trace(&trace);
-  for (auto& callback : observe::make_observers(args, observer_setup(models, flags, parts, trace)))
+  const CommTrace comm_trace(models.context().world(), trace);
+  for (auto& callback : watch_run(models, args, flags, parts.data, trace))
     parts.setup.callbacks.push_back(std::move(callback));
-  parts.setup.stop = &stop.flag();
   parts.setup.trace = &trace;
   const bool evaluates = !parts.setup.eval_data.empty() && args.run.do_eval;
   train::Trainer trainer(models, args, std::move(parts.setup));
-  if (trains(args.run)) {
+  if (config::trains(args.run)) {
     const train::TrainOutput output = trainer.train();
     if (args.save.output_dir) trainer.save_model(*args.save.output_dir);
-    if (speaks) write_stderr(observe::text_of(end_summary(args, trainer.state(), output)));
+    if (speaks) say_end(args, trainer.state(), output);
     if (output.interrupted) return;
   }
   if (evaluates) trainer.evaluate();

@@ -1,11 +1,14 @@
 // A run on one rank, from a model and its data to the exported model: what `train` and `pretrain` share.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "megalith/cli/command.h"
+#include "megalith/cli/launch_flags.h"
 #include "megalith/config/parser.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/train/trainer.h"
@@ -20,16 +23,48 @@ struct RunFlags {
   std::vector<config::CommandOption> options();
 };
 
+// Words to effective arguments. Nothing when the words asked for help or --dry_run, which has been answered. Throws
+// ConfigError with every problem that settings alone can tell. `name`: of the command.
+std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dialect, const char* name, Words words,
+                                                            LaunchFlags& launch, RunFlags& flags);
+
 // output_dir can be written, and holds nothing that a fresh run would mix with. Throws ConfigError. Makes the folder.
 void check_output_folder(const config::SaveConfig& save);
 
-struct RunParts {
-  train::TrainerSetup setup;                              // data, objective, resume, assets; callbacks that come first
-  std::vector<std::pair<std::string, std::string>> data;  // for the summary: "train", "1,024 samples"
-  int64_t sequence_length = 0;                            // longest
+// What is said of the data.
+struct DataSummary {
+  std::vector<std::pair<std::string, std::string>> parts;  // "train", "1,024 samples"
+  int64_t sequence_length = 0;                             // longest
 };
 
-// Trains and exports, evaluates when asked; says on stderr what it does. `args` after derive(). All ranks call it.
+struct RunParts {
+  train::TrainerSetup setup;  // data, objective, resume, assets; callbacks that come first
+  DataSummary data;
+};
+
+// The operations of all groups are recorded while it lives.
+class CommTrace {
+ public:
+  CommTrace(comm::World& world, TraceRecorder& trace) : world_(world) { world_.set_trace(&trace); }
+  ~CommTrace() { world_.set_trace(nullptr); }
+  CommTrace(const CommTrace&) = delete;
+  CommTrace& operator=(const CommTrace&) = delete;
+
+ private:
+  comm::World& world_;
+};
+
+// What shows a run: says what it will do, and makes the callbacks that tell how it goes. `trace` outlives them. All
+// ranks call it.
+std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::VirtualModels& models,
+                                                               const config::TrainingArguments& args,
+                                                               const RunFlags& flags, const DataSummary& data,
+                                                               TraceRecorder& trace);
+// Says what training has come to. Rank 0 calls it.
+void say_end(const config::TrainingArguments& args, const train::TrainerState& state, const train::TrainOutput& output);
+
+// Trains and exports, evaluates when asked; says on stderr what it does. `args` after derive(). The run ends in order
+// when setup.stop is raised (StopOnSignal). All ranks call it.
 void run_training(model::VirtualModels& models, const config::TrainingArguments& args, const RunFlags& flags,
                   RunParts parts);
 

@@ -107,13 +107,14 @@ void derive_run(TrainingArguments& args, Warnings& warnings) {
   EvalConfig& eval = args.eval;
   if (args.dialect == Dialect::kPretrain) {
     run.do_train = !run.skip_train;
+    if (run.skip_train) run.do_eval = true;
     if (eval.steps.value_or(0) > 0) eval.strategy = Interval::kSteps;
   }
-  if (eval.strategy != Interval::kNo) run.do_eval = true;
-  if (!run.do_train && !run.do_eval && !run.skip_train) {
+  if (!run.do_train && !run.do_eval) {
     run.do_train = true;
     warnings.emplace_back("neither do_train nor do_eval is given: training");
   }
+  if (eval.strategy != Interval::kNo) run.do_eval = true;
   if (eval.strategy == Interval::kSteps && eval.steps.value_or(0) == 0) eval.steps = args.logging.steps;
   if (eval.load_best_model_at_end && !eval.metric_for_best_model) eval.metric_for_best_model = "loss";
   if (std::optional<std::string>& metric = eval.metric_for_best_model; metric) {
@@ -142,8 +143,12 @@ void derive_output(TrainingArguments& args, Warnings& warnings) {
   std::optional<std::string>& output = args.save.output_dir;
   if (output && (*output == "~" || output->starts_with("~/")))
     output = env_string("HOME").value_or("~") + output->substr(1);
+  // Megatron's way to ask for TensorBoard's files.
+  std::vector<std::string> wanted = args.logging.report_to;
+  const bool asked = args.dialect == Dialect::kPretrain && args.logging.logging_dir;
+  if (asked && std::ranges::find(wanted, "tensorboard") == wanted.end()) wanted.emplace_back("tensorboard");
   std::vector<std::string> services;
-  for (const std::string& service : args.logging.report_to) {
+  for (const std::string& service : wanted) {
     const std::string known = service == "all" ? "tensorboard" : service;
     if (known == "tensorboard" || known == "wandb")
       services.push_back(known);
@@ -227,6 +232,8 @@ layout::LauncherVppRequest vpp_request(const TrainingArguments& args) {
   request.uneven = layout::UnevenSplit::kBalance;
   return request;
 }
+
+bool trains(const RunConfig& run) { return run.do_train && !run.skip_train; }
 
 layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbatches, bool forward_only) {
   const PipelineConfig& pipeline = args.pipeline;

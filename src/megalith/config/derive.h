@@ -29,6 +29,8 @@ struct EffectiveArguments {
 // switched on or off, the virtual size is taken from the layout, bf16 accumulates in fp32, and so on (derive.cc).
 EffectiveArguments derive(const TrainingArguments& args);
 
+// Whether derived arguments ask for training, not for evaluation alone.
+bool trains(const RunConfig& run);
 // The rank grid that the arguments ask for.
 layout::GridShape grid_shape(const TrainingArguments& args, int world_size);
 // How layers are split; needs num_layers. Layers that do not divide are balanced, not refused (design.md §5).

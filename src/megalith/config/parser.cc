@@ -149,7 +149,7 @@ ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
 
   if (result.args.pipeline.vpp == 1) result.args.pipeline.vpp.reset();  // one chunk a rank is no interleaving
   result.notes = result.report.notes();
-  for (const std::string& name : unknown_names) result.notes.push_back(name + " It is ignored.");
+  for (const std::string& name : unknown_names) result.notes.push_back("ignored: " + name);
   return result;
 }
 

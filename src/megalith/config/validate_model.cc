@@ -41,6 +41,41 @@ void check_shape(const TrainingArguments& args, const ValidationContext& context
                    "mtp_num_layers works with position_embedding_type learned_absolute, rope, mrope or none, not yarn");
 }
 
+// With a model folder its config.json decides; options that say otherwise would be ignored.
+void check_folder_decides(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
+  if (args.dialect != Dialect::kTrain || !context.needs_inputs || !args.source.model_name_or_path) return;
+  const ModelShapeConfig& shape = args.shape;
+  const LayerConfig& layer = args.layer;
+  const PositionConfig& position = args.position;
+  const std::pair<const char*, bool> given[] = {
+      {"hidden_size", shape.hidden_size.has_value()},
+      {"ffn_hidden_size", shape.ffn_hidden_size.has_value()},
+      {"num_attention_heads", shape.num_attention_heads.has_value()},
+      {"group_query_attention", shape.group_query_attention},
+      {"num_query_groups", shape.num_query_groups.has_value()},
+      {"kv_channels", shape.kv_channels.has_value()},
+      {"max_position_embeddings", shape.max_position_embeddings.has_value()},
+      {"padded_vocab_size", shape.padded_vocab_size.has_value()},
+      {"untie_embeddings_and_output_weights", shape.untie_embeddings.has_value()},
+      {"normalization", layer.normalization.has_value()},
+      {"layernorm_epsilon", layer.norm_epsilon.has_value()},
+      {"swiglu", layer.swiglu.has_value()},
+      {"squared_relu", layer.squared_relu.has_value()},
+      {"quick_geglu", layer.quick_geglu.has_value()},
+      {"add_bias_linear", layer.add_bias_linear.has_value()},
+      {"add_qkv_bias", layer.add_qkv_bias.has_value()},
+      {"qk_layernorm", layer.qk_layernorm.has_value()},
+      {"position_embedding_type", position.type.has_value()},
+      {"rotary_base", position.rotary_base.has_value()},
+      {"use_rope_scaling", position.use_rope_scaling.has_value()},
+      {"rotary_seq_len_interpolation_factor", position.rotary_interpolation_factor.has_value()}};
+  for (const auto& [name, is_given] : given)
+    problems.require(!is_given,
+                     "{} describes a model from scratch, for `megalith pretrain`; the config.json of"
+                     " model_name_or_path says it here. Leave it out, or change it there",
+                     name);
+}
+
 void check_experts(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const MoeConfig& moe = args.moe;
   const int ep = args.parallel.ep.value_or(1);
@@ -119,6 +154,7 @@ void check_precision(const TrainingArguments& args, Problems& problems) {
 
 void check_model(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   check_shape(args, context, problems);
+  check_folder_decides(args, context, problems);
   check_experts(args, context, problems);
   check_router(args, problems);
   check_recompute(args, problems);

@@ -53,8 +53,10 @@ void check_given(const TrainingArguments& args, Problems& problems) {
 void check_known_parts(const TrainingArguments& args, Problems& problems) {
   constexpr const char* kNoFamily = "no family of Megalith's holds such a model";
   const LayerConfig& layer = args.layer;
-  problems.require(!args.moe.num_experts, "num_experts {}: models with experts are not made from options; start from"
-                   " a model folder", args.moe.num_experts.value_or(0));
+  problems.require(!args.moe.num_experts,
+                   "num_experts {}: models with experts are not made from options; start from"
+                   " a model folder",
+                   args.moe.num_experts.value_or(0));
   problems.require(!args.mla.multi_latent_attention, "multi_latent_attention: {}", kNoFamily);
   problems.require(args.shape.mtp_num_layers.value_or(0) == 0, "mtp_num_layers {}: {}",
                    args.shape.mtp_num_layers.value_or(0), kNoFamily);
@@ -69,7 +71,8 @@ void check_gpt2(const TrainingArguments& args, Problems& problems) {
   constexpr const char* kWhy = "normalization LayerNorm makes a gpt2 model";
   problems.require(args.position.type == PositionEmbedding::kLearnedAbsolute,
                    "{}, which has learned positions: set position_embedding_type learned_absolute, or normalization"
-                   " RMSNorm", kWhy);
+                   " RMSNorm",
+                   kWhy);
   problems.require(!gated(args.layer), "{}, whose MLP is not gated: leave out {}, or set normalization RMSNorm", kWhy,
                    on(args.layer.swiglu) ? "swiglu" : "quick_geglu");
   problems.require(on(args.layer.add_bias_linear),
@@ -96,9 +99,10 @@ void check_decoder(const TrainingArguments& args, Problems& problems) {
                    args.position.rotary_percent.value_or(1));
   problems.require(!on(args.position.use_rope_scaling) || type != PositionEmbedding::kYarn,
                    "use_rope_scaling and position_embedding_type yarn are two ways to scale; keep one");
-  problems.require(!args.position.rotary_interpolation_factor ||
-                       (!on(args.position.use_rope_scaling) && type != PositionEmbedding::kYarn),
-                   "rotary_seq_len_interpolation_factor goes with plain rope only; leave out use_rope_scaling and yarn");
+  problems.require(
+      !args.position.rotary_interpolation_factor ||
+          (!on(args.position.use_rope_scaling) && type != PositionEmbedding::kYarn),
+      "rotary_seq_len_interpolation_factor goes with plain rope only; leave out use_rope_scaling and yarn");
   problems.require(!on(layer.qk_layernorm) || (!on(layer.add_bias_linear) && !on(layer.add_qkv_bias)),
                    "qk_layernorm makes a qwen3 model, which has no biases: set disable_bias_linear and leave out"
                    " add_qkv_bias");
@@ -112,7 +116,7 @@ hf::Json vocabulary_json(const ModelVocabulary& vocabulary) {
 }
 
 hf::Json gpt2_json(const TrainingArguments& args) {
-  const char* activation = on(args.layer.squared_relu)     ? "relu2"
+  const char* activation = on(args.layer.squared_relu)   ? "relu2"
                            : args.fusion.bias_activation ? "gelu_new"  // the reference's fused kernel: tanh
                                                          : "gelu";
   const double hidden_dropout = args.layer.hidden_dropout.value_or(0);

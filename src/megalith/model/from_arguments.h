@@ -2,8 +2,8 @@
 //
 // The family is the one whose checkpoints can hold such a model, so that what is exported loads in transformers:
 //
-//   LayerNorm, plain MLP, biases, learned positions          gpt2 (gelu, gelu_new with bias_activation_fusion, or relu2)
-//   RMSNorm, gated MLP, rotary positions
+//   LayerNorm, plain MLP, biases, learned positions          gpt2 (gelu, gelu_new with bias_activation_fusion, or
+//   relu2) RMSNorm, gated MLP, rotary positions
 //     no biases, or biases in all linear layers              llama
 //     biases on query, key and value (add_qkv_bias)          qwen2
 //     norms on queries and keys (qk_layernorm)               qwen3

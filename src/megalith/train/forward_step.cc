@@ -7,7 +7,8 @@
 namespace megalith::train {
 
 ForwardStepResult gpt_forward_step(const ForwardStepInput& step) {
-  return {.output = step.chunk.forward(step.input), .loss = [&batch = step.batch](const at::Tensor& losses) -> LossResult {
+  return {.output = step.chunk.forward(step.input),
+          .loss = [&batch = step.batch](const at::Tensor& losses) -> LossResult {
             return {.loss = losses.sum(), .num_tokens = batch.loss_tokens};
           }};
 }

@@ -23,7 +23,7 @@ class ExitWatch : public TrainerCallback {
     const auto limit = event.args.run.exit_duration_mins;
     const std::chrono::duration<double, std::ratio<60>> minutes = Clock::now() - start_;
     const bool too_long = limit && minutes.count() > static_cast<double>(*limit);
-    if (too_long || run_.stop().requested() || is_terminated(event.state.global_step + 1)) flag_.request();
+    if (too_long || run_.stop_requested() || is_terminated(event.state.global_step + 1)) flag_.request();
   }
 
  private:
@@ -186,12 +186,15 @@ PretrainOutput pretrain(RunContext& run, PretrainFunctions functions) {
   if (functions.callbacks)
     for (auto& callback : functions.callbacks(run, models)) prepared.setup.callbacks.push_back(std::move(callback));
   const bool validates = !prepared.setup.eval_data.empty();
-  Trainer trainer(models, args, std::move(prepared.setup));
+  config::TrainingArguments trained = args;
+  if (!validates) trained.eval.strategy = config::Interval::kNo;  // eval_interval is about data that is not there
+  Trainer trainer(models, trained, std::move(prepared.setup));
 
-  PretrainOutput output{.end = PretrainEnd::kSkipped, .training = {}, .validation = {}, .test = {}};
+  PretrainOutput output{.end = PretrainEnd::kSkipped, .training = {}, .state = {}, .validation = {}, .test = {}};
   if (!args.run.skip_train) {
     output.training = trainer.train();
     output.end = end_of(trainer, output.training);
+    output.state = trainer.state();
     if (args.save.output_dir) trainer.save_model(*args.save.output_dir);
     const auto& service = run.autoresume();
     if (output.training.interrupted && service && service->request_resume && run.rank() == 0) service->request_resume();

@@ -8,8 +8,8 @@
 // 4. Training, unless skip_train: the same loop as Trainer's. Then a last save point, evaluation and test.
 //
 // A run ends at train_iters (or train_samples), at a multiple of exit_interval, after exit_duration_in_mins on any
-// rank, by RunContext::stop() on any rank, or when autoresume asks for it; in all cases the step is finished and saved.
-// Only a run that has done all its iterations is evaluated and tested at the end, as in the reference.
+// rank, by InitializeOptions::stop on any rank, or when autoresume asks for it; in all cases the step is finished and
+// saved. Only a run that has done all its iterations is evaluated and tested at the end, as in the reference.
 #pragma once
 
 #include <functional>
@@ -41,11 +41,11 @@ using ModelProvider = std::function<std::unique_ptr<model::GptModel>(RunContext&
 // What a program brings; what it leaves out is that of pretrain_gpt: options say it.
 struct PretrainFunctions {
   DatasetsProvider datasets = gpt_datasets;
-  ModelProvider model{};                      // empty: config_from_arguments. Weights are drawn by pretrain
+  ModelProvider model{};  // empty: config_from_arguments. Weights are drawn by pretrain
   ForwardStep forward_step = gpt_forward_step;
-  std::vector<std::string> report_keys{};     // see LossResult::report; losses end in "loss"
-  bool perplexity = true;                     // the loss is a mean of -log p
-  std::optional<data::Collator> collator{};   // empty: rows of seq_length
+  std::vector<std::string> report_keys{};    // see LossResult::report; losses end in "loss"
+  bool perplexity = true;                    // the loss is a mean of -log p
+  std::optional<data::Collator> collator{};  // empty: rows of seq_length
 
   // After each evaluation. `non_loss_data` runs on every rank, with the model; without it the data are what the forward
   // steps of the last group of micro-batches have kept. `process_non_loss_data` gets them on the last rank.
@@ -67,8 +67,9 @@ enum class PretrainEnd {
 
 struct PretrainOutput {
   PretrainEnd end = PretrainEnd::kFinished;
-  TrainOutput training;              // empty with kSkipped
-  MetricList validation, test;       // of the end; empty without such data
+  TrainOutput training;         // empty with kSkipped
+  TrainerState state;           // where training has ended
+  MetricList validation, test;  // of the end; empty without such data
 };
 
 // All ranks call it, after finish_mpu_init. Throws ConfigError, before work is spent, for a run without length, a model

@@ -18,7 +18,8 @@ struct ProvidedDatasets {
   std::shared_ptr<const data::Dataset> train, valid, test;
 };
 
-// Samples of train, valid and test, by Megatron's rule: train_samples or iterations · batch; (iterations / eval_interval
+// Samples of train, valid and test, by Megatron's rule: train_samples or iterations · batch; (iterations /
+// eval_interval
 // + 1) · eval_iters · evaluation batch; eval_iters · evaluation batch.
 data::PerSplit<int64_t> samples_needed(const config::TrainingArguments& args,
                                        const layout::MicrobatchCalculator& batches);

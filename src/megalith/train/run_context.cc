@@ -30,9 +30,9 @@ int world_size_of(const InitializeOptions& options) {
   return comm::rendezvous_from_env().world_size;
 }
 
-// The words with those defaults behind them that they do not give themselves.
+// The words with those defaults behind them that they do not give themselves; `overruled` tells of the others.
 std::vector<std::string> with_defaults(std::span<const std::string> words, const InitializeOptions& options,
-                                       config::UnknownNames unknown) {
+                                       config::UnknownNames unknown, std::vector<std::string>& overruled) {
   std::vector<std::string> all(words.begin(), words.end());
   if (options.args_defaults.empty()) return all;
   const auto given = config::parse_arguments(config::Dialect::kPretrain, words, options.extra_args, unknown);
@@ -44,7 +44,8 @@ std::vector<std::string> with_defaults(std::span<const std::string> words, const
     if (use == uses.end()) {
       all.push_back("--" + name + "=" + value);
     } else if (use->value != value) {
-      log_warning("{} = {} is taken in place of this program's default {}", use->given, use->value, value);
+      overruled.push_back(
+          fmt::format("{} = {} is taken in place of this program's default {}", use->given, use->value, value));
     }
   }
   return all;
@@ -125,12 +126,14 @@ std::unique_ptr<RunContext> initialize_megatron(const config::TrainingArguments&
 
 std::unique_ptr<RunContext> initialize_megatron(std::span<const std::string> words, InitializeOptions options) {
   const auto unknown = options.ignore_unknown_args ? config::UnknownNames::kIgnore : config::UnknownNames::kRefuse;
-  const auto parsed = config::parse_arguments(config::Dialect::kPretrain, with_defaults(words, options, unknown),
-                                              options.extra_args, unknown);
-  parsed.report.check_runnable();
+  std::vector<std::string> overruled;
+  const auto all_words = with_defaults(words, options, unknown, overruled);
+  const auto parsed = config::parse_arguments(config::Dialect::kPretrain, all_words, options.extra_args, unknown);
+  parsed.report.check_not_refused();
   auto run = initialize_megatron(parsed.args, std::move(options));
-  if (run->rank() == 0)
-    for (const std::string& note : parsed.notes) log_info("{}", note);
+  if (run->rank() != 0) return run;
+  for (const std::string& warning : overruled) log_warning("{}", warning);
+  for (const std::string& note : parsed.notes) log_info("{}", note);
   return run;
 }
 

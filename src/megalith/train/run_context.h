@@ -40,7 +40,8 @@ struct Autoresume {
 struct InitializeOptions {
   // extra_args_provider: options of the program's own; their targets are set.
   std::vector<config::CommandOption> extra_args{};
-  // Option and value: taken where the words do not give the option. A word that differs wins, with a warning.
+  // Option (with underscores) and value: taken where the words do not give the option. A word that differs wins, with a
+  // warning.
   std::vector<std::pair<std::string, std::string>> args_defaults{};
   bool ignore_unknown_args = false;
   bool allow_no_cuda = false;            // run on the CPU; use_cpu says so, too
@@ -51,6 +52,7 @@ struct InitializeOptions {
   // Makes the writer of a folder; called on the last rank only, and only with tensorboard_dir.
   std::function<ScalarWriter(const std::filesystem::path& folder)> tensorboard{};
   std::optional<Autoresume> autoresume{};
+  const StopFlag* stop = nullptr;                      // asks the run to end in order; outlives it
   std::function<void(const std::string&)> on_stuck{};  // see parallel::Runtime
 
   // At most one: groups that exist, or a world that is connected. Both outlive the run.
@@ -82,8 +84,8 @@ class RunContext {
   const ScalarWriter& tensorboard() const { return tensorboard_; }
   TraceRecorder& timers() { return timers_; }
   const std::optional<Autoresume>& autoresume() const { return options_.autoresume; }
-  // A signal's handler, or another thread, asks the run to end in order here.
-  StopFlag& stop() { return stop_; }
+  // InitializeOptions::stop is up on this rank.
+  bool stop_requested() const { return options_.stop != nullptr && options_.stop->requested(); }
 
   // Groups, seeds, autoresume. initialize_megatron has called it, unless skip_mpu_initialization; a second call seeds
   // anew. All ranks call it.
@@ -102,13 +104,12 @@ class RunContext {
   std::optional<RunTokenizer> tokenizer_;
   ScalarWriter tensorboard_;
   TraceRecorder timers_;
-  StopFlag stop_;
   std::unique_ptr<parallel::Runtime> runtime_;    // empty with options_.context
   parallel::ParallelContext* context_ = nullptr;  // after finish_mpu_init
 };
 
 // Parses Megatron's words (the pretrain dialect), checks and derives them, and makes the RunContext. Throws ConfigError
-// with every problem of the words; for options that nothing acts on; without CUDA ("requires CUDA") unless
+// with every problem of the words; for options that are refused; without CUDA ("requires CUDA") unless
 // allow_no_cuda or use_cpu is given.
 std::unique_ptr<RunContext> initialize_megatron(std::span<const std::string> words, InitializeOptions options = {});
 // The same for arguments that a program has made itself; extra_args, args_defaults and ignore_unknown_args are about

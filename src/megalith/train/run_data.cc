@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
-#include "megalith/base/log.h"
-#include "megalith/base/text.h"
 #include "megalith/config/derive.h"
 #include "megalith/data/sft/dataset_info.h"
 #include "megalith/data/sft/record_encoder.h"
@@ -12,8 +10,6 @@
 namespace megalith::train {
 
 namespace {
-
-bool trains(const config::RunConfig& run) { return (run.do_train || !run.do_eval) && !run.skip_train; }
 
 data::Collator collator_of(const config::TrainingArguments& args, const data::DataRequest& request) {
   data::CollatorOptions options = data::collator_options(args.run.stage, data::make_record_encoder(request)->pad_id());
@@ -30,7 +26,7 @@ std::string samples_of(const data::Dataset& dataset) {
 void add_eval_datasets(const data::DataRequest& request, const data::Collator& collator, RunData& result) {
   for (const auto& [name, of_name] : data::evaluation_requests(request)) {
     const auto loaded = data::load_tokenized_data(of_name);
-    log_info("{}", loaded.report);
+    result.reports.push_back(loaded.report);
     result.eval.push_back({.dataset = loaded.train, .collator = collator, .name = name});
     result.described.emplace_back(name.empty() ? "evaluation" : "evaluation " + name, samples_of(*loaded.train));
   }
@@ -60,15 +56,15 @@ RunData open_run_data(const config::TrainingArguments& args, const DataTools& to
   const data::Collator collator = collator_of(args, request);
   RunData result;
   std::shared_ptr<const data::Dataset> validation;
-  if (trains(args.run) && args.data.streaming) {
+  if (config::trains(args.run) && args.data.streaming) {
     const auto streams = data::open_streamed_data(request);
     result.train = streamed_data(streams.train, collator);
     validation = streams.validation;
     result.described.emplace_back("train", "a stream");
-  } else if (trains(args.run) || args.data.eval_dataset.empty()) {
+  } else if (config::trains(args.run) || args.data.eval_dataset.empty()) {
     const auto loaded = data::load_tokenized_data(request);
-    log_info("{}", loaded.report);
-    if (trains(args.run)) {
+    result.reports.push_back(loaded.report);
+    if (config::trains(args.run)) {
       result.train = numbered_data(
           loaded.train, data::epoch_sampler(args.sampler, loaded.train->size(), config::data_seed(args)), collator);
       result.described.emplace_back("train", samples_of(*loaded.train));

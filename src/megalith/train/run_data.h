@@ -25,6 +25,7 @@ struct RunData {
   std::optional<TrainingData> train;                           // nothing when only evaluation is asked for
   std::vector<EvalData> eval;                                  // val_size, or eval_dataset (each, when asked)
   std::vector<std::pair<std::string, std::string>> described;  // "train", "1,024 samples"; for a summary
+  std::vector<std::string> reports;                            // how it came about, lines for a log
 };
 
 // The request that the arguments make; reads the tokenizer. Throws ConfigError and DataError for a tokenizer, template

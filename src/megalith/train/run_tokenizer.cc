@@ -51,10 +51,8 @@ data::PretrainTokens tokens_of(const tokenizer::Tokenizer& tokenizer, const std:
   const auto end_of_text = tokenizer.id_of("<|endoftext|>");
   if (tokenizer.eos_id() || !end_of_text) return data::pretrain_tokens(tokenizer, path);
   const nlohmann::ordered_json identity{{"class", "GPT2BPETokenizer"}, {"tokenizer_path", {path}}};
-  return {.vocab_size = tokenizer.id_end(),
-          .eod_id = *end_of_text,
-          .pad_id = std::nullopt,
-          .identity = identity.dump()};
+  return {
+      .vocab_size = tokenizer.id_end(), .eod_id = *end_of_text, .pad_id = std::nullopt, .identity = identity.dump()};
 }
 
 RunTokenizer from_folder(const fs::path& folder) {
@@ -97,10 +95,14 @@ std::optional<RunTokenizer> make_run_tokenizer(const config::TrainingArguments& 
   const auto kind = kind_of(args);
   if (!kind) return std::nullopt;
   switch (*kind) {
-    case Kind::kNull: return null_tokenizer(args);
-    case Kind::kFolder: return folder_tokenizer(args.tokenizer);
-    case Kind::kGpt2: return gpt2_tokenizer(args.tokenizer);
-    case Kind::kSentencePiece: break;
+    case Kind::kNull:
+      return null_tokenizer(args);
+    case Kind::kFolder:
+      return folder_tokenizer(args.tokenizer);
+    case Kind::kGpt2:
+      return gpt2_tokenizer(args.tokenizer);
+    case Kind::kSentencePiece:
+      break;
   }
   return from_folder(folder_of(args.tokenizer.model, "tokenizer_model", "tokenizer.model"));
 }

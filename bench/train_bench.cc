@@ -1,0 +1,211 @@
+// Tokens a second of whole training steps: `megalith train` against PyTorch and Hugging Face on the same shapes.
+//
+//   train_bench [--peers cpu_peers.py] [--shape d256] [--arch llama] [--rounds N] [--steps N] [--megalith PROGRAM]
+//
+// Rounds alternate between our runs (fp32, bf16, one thread, two data-parallel ranks) and the peers' script, which runs
+// unmodified with the Python in MEGALITH_PYTHON (torch, transformers). One JSON line a case of ours (median over the
+// rounds) with the ratio to the fastest peer of the same precision. Without --peers only our own numbers.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "bench/peer_process.h"
+#include "tests/support/subprocess.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::bench {
+namespace {
+
+using nlohmann::json;
+using testing::ProcessResult;
+using testing::run_process;
+using testing::TempFolder;
+
+struct Settings {
+  std::string peers, shape = "d256", arch = "llama", megalith = MEGALITH_PROGRAM;
+  int rounds = 3, steps = 6;
+};
+
+// As in the peers' script.
+struct Shape {
+  int width, layers, heads, kv_heads, mlp;
+};
+const std::map<std::string, Shape> kShapes{{"d256", {256, 4, 4, 2, 704}}, {"d512", {512, 8, 8, 4, 1408}}};
+constexpr int kVocab = 2048, kBatch = 8, kLength = 256;
+
+json model_config(const Settings& s) {
+  const Shape& z = kShapes.at(s.shape);
+  if (s.arch == "gpt2")
+    return {{"model_type", "gpt2"},       {"architectures", {"GPT2LMHeadModel"}},
+            {"vocab_size", kVocab},       {"n_embd", z.width},
+            {"n_layer", z.layers},        {"n_head", z.heads},
+            {"n_positions", 1024},        {"activation_function", "gelu_new"},
+            {"layer_norm_epsilon", 1e-5}, {"resid_pdrop", 0.0},
+            {"embd_pdrop", 0.0},          {"attn_pdrop", 0.0},
+            {"tie_word_embeddings", true}};
+  return {{"model_type", "llama"},          {"architectures", {"LlamaForCausalLM"}},
+          {"vocab_size", kVocab},           {"hidden_size", z.width},
+          {"intermediate_size", z.mlp},     {"num_hidden_layers", z.layers},
+          {"num_attention_heads", z.heads}, {"num_key_value_heads", z.kv_heads},
+          {"head_dim", z.width / z.heads},  {"max_position_embeddings", 1024},
+          {"rms_norm_eps", 1e-5},           {"rope_theta", 1e4},
+          {"hidden_act", "silu"},           {"tie_word_embeddings", true}};
+}
+
+void write_inputs(const Settings& s, const TempFolder& folder) {
+  std::filesystem::create_directory(folder / "model");
+  std::ofstream(folder / "model" / "config.json") << model_config(s).dump();
+  std::ofstream data(folder / "data.jsonl");
+  uint64_t random = 1;
+  for (int row = 0; row < 4 * kBatch; ++row) {
+    json ids = json::array();
+    for (int t = 0; t <= kLength; ++t) {
+      random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+      ids.push_back((random >> 33U) % kVocab);
+    }
+    data << json{{"input_ids", ids}}.dump() << "\n";
+  }
+}
+
+// Tokens a second of the steps after the first two, the middle one.
+double run_ours(const Settings& s, const TempFolder& folder, const std::vector<std::string>& more, int threads) {
+  const std::string out = (folder / "out").string();
+  std::filesystem::remove_all(out);
+  std::vector<std::string> words{s.megalith,
+                                 "train",
+                                 "--use_cpu",
+                                 "--train_from_scratch",
+                                 "--finetuning_type=full",
+                                 "--model_name_or_path=" + (folder / "model").string(),
+                                 "--dataset=" + (folder / "data.jsonl").string(),
+                                 "--output_dir=" + out,
+                                 fmt::format("--cutoff_len={}", kLength),
+                                 fmt::format("--max_steps={}", s.steps + 2),
+                                 fmt::format("--num_train_epochs={}", s.steps),
+                                 "--learning_rate=1e-4",
+                                 "--lr_scheduler_type=constant",
+                                 "--adam_beta2=0.95",
+                                 "--weight_decay=0.1",
+                                 "--max_grad_norm=1.0",
+                                 "--logging_steps=1",
+                                 "--save_strategy=no"};
+  words.insert(words.end(), more.begin(), more.end());
+  std::map<std::string, std::string> env{{"XDG_CACHE_HOME", (folder / "cache").string()}};
+  if (threads > 0) env["OMP_NUM_THREADS"] = std::to_string(threads);
+  const ProcessResult result = run_process(words, env, std::chrono::minutes(10));
+  if (result.exit_code != 0) {
+    fmt::print(stderr, "megalith train failed:\n{}\n", result.err);
+    std::exit(1);
+  }
+  std::vector<double> rates;
+  std::ifstream lines(std::filesystem::path(out) / "metrics.jsonl");
+  for (std::string line; std::getline(lines, line);) {
+    const json metrics = json::parse(line);
+    if (metrics.contains("tokens_per_second") && metrics.at("step").get<int>() > 2)
+      rates.push_back(metrics.at("tokens_per_second").get<double>());
+  }
+  return median(rates);
+}
+
+// Tokens a second by variant.
+void run_peers(const Settings& s, std::map<std::string, std::vector<double>>& rates) {
+  const auto result = run_process({peer_python(), s.peers, "--shapes", s.shape, "--arch", s.arch, "--rounds", "1",
+                                   "--steps", std::to_string(s.steps)},
+                                  {}, std::chrono::minutes(20));
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    const json row = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (row.is_object() && row.contains("tok_s")) rates[row.at("variant")].push_back(row.at("tok_s"));
+  }
+}
+
+bool is_bf16(const std::string& variant) {
+  return variant.find("bf16") != std::string::npos || variant.find("autocast") != std::string::npos ||
+         variant.ends_with("-a32");
+}
+
+// The fastest peer of a kind.
+std::pair<std::string, double> best_of(const std::map<std::string, std::vector<double>>& peers,
+                                       const std::function<bool(const std::string&)>& counts) {
+  std::pair<std::string, double> best{"", 0};
+  for (const auto& [variant, rates] : peers)
+    if (counts(variant) && median(rates) > best.second) best = {variant, median(rates)};
+  return best;
+}
+
+void report(const Settings& s, const std::string& name, const std::vector<double>& ours,
+            const std::pair<std::string, double>& peer) {
+  json line{
+      {"bench", "train"}, {"arch", s.arch}, {"shape", s.shape}, {"case", name}, {"tokens_per_second", median(ours)}};
+  if (peer.second > 0) {
+    line["peer"] = peer.first;
+    line["peer_tokens_per_second"] = peer.second;
+    line["ratio"] = median(ours) / peer.second;
+  }
+  fmt::print("{}\n", line.dump());
+}
+
+void run(const Settings& s) {
+  const TempFolder folder;
+  write_inputs(s, folder);
+  std::map<std::string, std::vector<double>> ours, peers;
+  const std::string whole = fmt::format("--per_device_train_batch_size={}", kBatch);
+  const std::string half = fmt::format("--per_device_train_batch_size={}", kBatch / 2);
+  for (int round = 0; round < s.rounds; ++round) {
+    ours["fp32"].push_back(run_ours(s, folder, {whole}, 0));
+    ours["bf16"].push_back(run_ours(s, folder, {whole, "--bf16"}, 0));
+    ours["one1"].push_back(run_ours(s, folder, {half}, 1));
+    ours["dp2"].push_back(run_ours(s, folder, {half, "--nproc=2", "--overlap_grad_reduce"}, 1));
+    if (!s.peers.empty()) run_peers(s, peers);
+  }
+  const auto is = [](const std::string& start) {
+    return [start](const std::string& v) { return v.starts_with(start); };
+  };
+  report(s, "fp32", ours["fp32"], best_of(peers, [](const std::string& v) {
+           return !is_bf16(v) && !v.starts_with("one1") && !v.starts_with("ddp2");
+         }));
+  report(s, "bf16", ours["bf16"], best_of(peers, is_bf16));
+  report(s, "fp32 against hf-trainer", ours["fp32"], best_of(peers, is("hf-trainer")));
+  report(s, "one thread", ours["one1"], best_of(peers, is("one1")));
+  report(s, "two data-parallel ranks", ours["dp2"], best_of(peers, is("ddp2")));
+}
+
+Settings parse(int argc, char** argv) {
+  Settings s;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i], value = argv[i + 1];
+    if (name == "--peers")
+      s.peers = value;
+    else if (name == "--shape")
+      s.shape = value;
+    else if (name == "--arch")
+      s.arch = value;
+    else if (name == "--rounds")
+      s.rounds = std::atoi(value.c_str());
+    else if (name == "--steps")
+      s.steps = std::atoi(value.c_str());
+    else if (name == "--megalith")
+      s.megalith = value;
+    else
+      throw std::invalid_argument("unknown option " + name);
+  }
+  if (!kShapes.contains(s.shape)) throw std::invalid_argument("--shape is d256 or d512");
+  return s;
+}
+
+}  // namespace
+}  // namespace megalith::bench
+
+int main(int argc, char** argv) try {
+  megalith::bench::run(megalith::bench::parse(argc, argv));
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return 1;
+}

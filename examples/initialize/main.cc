@@ -1,0 +1,33 @@
+// initialize_megatron: from arguments to groups, random streams and this rank's place in every parallel dimension.
+//
+//   RANK=0 WORLD_SIZE=4 … example_initialize --tensor_model_parallel_size=2 --pipeline_model_parallel_size=2
+//
+// Ranks are started by torchrun, srun or mpirun, or by hand with their variables; one process alone needs none.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "megalith/base/error.h"
+#include "megalith/config/parser.h"
+#include "megalith/parallel/initialize.h"
+
+int main(int argc, char** argv) try {
+  using namespace megalith;
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const config::TrainingArguments args = config::parse_arguments(config::Dialect::kTrain, words).args;
+
+  parallel::ParallelContext& context = parallel::initialize_megatron(args);
+
+  // The ranks that split each weight matrix add up their numbers.
+  const at::Tensor sum = at::full({1}, context.rank(), at::kLong);
+  context.tp().all_reduce(sum);
+  const layout::RankPlace& place = context.place();
+  fmt::print("rank {}: tp {} of {}, pp {} of {}, dp {} of {}; sum of the ranks in my tp group: {}\n", context.rank(),
+             place.tp_rank, context.tp().size(), place.pp_rank, context.pp().size(), place.dp_rank, context.dp().size(),
+             sum.item<int64_t>());
+
+  parallel::shutdown_megatron();
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return dynamic_cast<const megalith::ConfigError*>(&error) != nullptr ? 2 : 1;
+}

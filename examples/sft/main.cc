@@ -1,0 +1,56 @@
+// Fine-tuning with the library: a model, data, a Trainer, and a callback of one's own.
+//
+//   example_sft --model_name_or_path=MODEL --dataset=data.jsonl --output_dir=out --finetuning_type=full --max_steps=10
+//
+// What `megalith train` does, without its checks, progress line and files.
+#include <fmt/format.h>
+
+#include "megalith/base/error.h"
+#include "megalith/config/derive.h"
+#include "megalith/config/parser.h"
+#include "megalith/config/validate.h"
+#include "megalith/model/auto_model.h"
+#include "megalith/parallel/initialize.h"
+#include "megalith/train/run_data.h"
+#include "megalith/train/trainer.h"
+
+namespace {
+
+using namespace megalith;
+
+// Says each logged loss on the first rank.
+class PrintLoss : public train::TrainerCallback {
+  void on_log(train::TrainerEvent& event) override {
+    const auto loss = event.metrics.find("loss");
+    if (loss && event.state.is_world_process_zero) fmt::print("step {}: loss {:.4f}\n", event.state.global_step, *loss);
+  }
+};
+
+void run(const std::vector<std::string>& words) {
+  const config::TrainingArguments given = config::parse_arguments(config::Dialect::kTrain, words).args;
+  config::validate(given);
+  const config::TrainingArguments args = config::derive(given).args;
+  parallel::ParallelContext& context = parallel::initialize_megatron(args);
+
+  const std::string folder = args.source.model_name_or_path.value();
+  model::VirtualModels models = model::AutoModel::from_pretrained(folder, args, context);
+  train::RunData data = train::open_run_data(args, {.tokenizer_folder = {}, .vocab_size = models.config().vocab_size});
+
+  train::TrainerSetup setup{.train_data = std::move(data.train), .eval_data = std::move(data.eval)};
+  setup.callbacks.push_back(std::make_unique<PrintLoss>());
+  train::Trainer trainer(models, args, std::move(setup));
+  const train::TrainOutput output = trainer.train();
+  trainer.save_model(args.save.output_dir.value());
+  if (context.rank() == 0) fmt::print("{} steps, mean loss {:.4f}\n", output.global_step, output.training_loss);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  run({argv + 1, argv + argc});
+  parallel::shutdown_megatron();
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return dynamic_cast<const ConfigError*>(&error) != nullptr ? 2 : 1;
+}

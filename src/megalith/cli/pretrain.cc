@@ -1,0 +1,81 @@
+// `megalith pretrain`: pretrain_gpt.py's options, checked; ranks; pretrain().
+#include <fmt/format.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/cli/command.h"
+#include "megalith/cli/launch_flags.h"
+#include "megalith/cli/rank_main.h"
+#include "megalith/cli/stop_on_signal.h"
+#include "megalith/cli/training_run.h"
+#include "megalith/data/gpt/data_sources.h"
+#include "megalith/model/from_arguments.h"
+#include "megalith/train/pretrain.h"
+
+namespace megalith::cli {
+
+namespace {
+
+void check_files(const data::Blend& blend) {
+  for (const std::string& prefix : blend.prefixes)
+    for (const char* ending : {".idx", ".bin"})
+      check<DataError>(std::filesystem::is_regular_file(prefix + ending),
+                       "{}{} is no file; data_path takes the common beginning of a .bin and an .idx file, as"
+                       " `megalith data tokenize` writes them",
+                       prefix, ending);
+}
+
+// What is missing or does not fit is told once, before ranks exist.
+void check_pretrain_inputs(const config::TrainingArguments& args) {
+  const auto tokenizer = train::make_run_tokenizer(args);
+  check<ConfigError>(tokenizer.has_value(),
+                     "there is no tokenizer; set tokenizer_type with tokenizer_model, or vocab_file with merge_file, or"
+                     " vocab_size for data without text");
+  model::config_from_arguments(args, tokenizer->vocabulary());
+  const data::DataSources sources = data::read_data_sources(args.indexed);
+  if (sources.all) check_files(*sources.all);
+  for (const auto& blend : sources.by_split)
+    if (blend) check_files(*blend);
+  train::check_load(args);
+  check_output_folder(args.save);
+}
+
+std::vector<std::pair<std::string, std::string>> describe(const data::PerSplit<int64_t>& samples, int64_t evaluation) {
+  return {{"train", fmt::format("{} samples", samples[0])},
+          {"evaluation", fmt::format("{} samples each time", evaluation)}};
+}
+
+void pretrain_on_rank(const config::TrainingArguments& args, const RunFlags& flags, const train::StopFlag& stop,
+                      parallel::ParallelContext& context) {
+  train::RunContext run(args, {.stop = &stop, .context = &context});
+  const CommTrace comm_trace(context.world(), run.timers());
+  run.finish_mpu_init();
+  const auto watch = [&](train::RunContext& mine, model::VirtualModels& models) {
+    const auto samples = train::samples_needed(args, mine.microbatches());
+    const DataSummary data{describe(samples, train::samples_of_evaluation(args, mine.microbatches())),
+                           args.shape.seq_length.value_or(0)};
+    return watch_run(models, args, flags, data, mine.timers());
+  };
+  const train::PretrainOutput output = train::pretrain(run, {.callbacks = watch});
+  if (context.rank() != 0) return;
+  if (output.end != train::PretrainEnd::kSkipped) say_end(args, output.state, output.training);
+  if (const auto loss = output.test.find("test_loss")) log_info("loss on the test set: {:.6E}", *loss);
+}
+
+}  // namespace
+
+int run_pretrain(Words words) {
+  LaunchFlags launch;
+  RunFlags flags;
+  const auto args = read_run_arguments(config::Dialect::kPretrain, "pretrain", words, launch, flags);
+  if (!args) return kDone;
+  check_pretrain_inputs(*args);
+  launch.ends_in_order = true;
+  return launch.run([&] {
+    const StopOnSignal stop;
+    return run_as_rank(
+        *args, [&](parallel::ParallelContext& context) { pretrain_on_rank(*args, flags, stop.flag(), context); });
+  });
+}
+
+}  // namespace megalith::cli

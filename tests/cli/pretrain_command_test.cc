@@ -1,0 +1,173 @@
+// `megalith pretrain`: the reference's option lists, shrunk, and files of one's own, as processes.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/expect.h"
+#include "tests/support/golden.h"
+#include "tests/support/subprocess.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+ProcessResult pretrain(Words words) {
+  words.insert(words.begin(), {MEGALITH_PROGRAM, "pretrain"});
+  return run_process(words, {}, std::chrono::seconds(100));
+}
+
+Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// Sizes that a test can afford, by option; folders and files are the test's own.
+std::map<std::string, std::string> small_values(const fs::path& folder) {
+  return {{"--num-layers", "4"},
+          {"--hidden-size", "32"},
+          {"--ffn-hidden-size", "64"},
+          {"--num-attention-heads", "4"},
+          {"--num-query-groups", "2"},
+          {"--kv-channels", "8"},
+          {"--seq-length", "16"},
+          {"--max-position-embeddings", "16"},
+          {"--vocab-size", "100"},
+          {"--tensor-model-parallel-size", "2"},
+          {"--pipeline-model-parallel-size", "2"},
+          {"--context-parallel-size", "1"},
+          {"--global-batch-size", "8"},
+          {"--step-batch-size-schedule", "0:4 64:8"},
+          {"--train-iters", "3"},
+          {"--lr-decay-iters", "3"},
+          {"--train-samples", "24"},
+          {"--lr-decay-samples", "24"},
+          {"--lr-warmup-samples", "4"},
+          {"--eval-iters", "1"},
+          {"--eval-interval", "2"},
+          {"--save-interval", "2"},
+          {"--log-interval", "1"},
+          {"--profile-step-start", "1"},
+          {"--profile-step-end", "2"},
+          {"--vocab-file", (folder / "vocab.json").string()},
+          {"--merge-file", (folder / "merges.txt").string()},
+          {"--save", (folder / "out").string()},
+          {"--load", (folder / "out").string()},
+          {"--data-cache-path", (folder / "cache").string()},
+          {"--tensorboard-dir", (folder / "board").string()}};
+}
+
+// The words of a list: one option a line, quotes around values with blanks. fp8 needs a GPU that has it.
+Words shrunk(const std::string& list, const fs::path& folder) {
+  const auto small = small_values(folder);
+  Words words;
+  for (const std::string& line : golden_lines("options/" + list)) {
+    const size_t blank = line.find(' ');
+    const std::string name = line.substr(0, blank);
+    if (name.starts_with("--fp8")) continue;
+    if (name == "--data-path") {
+      words.emplace_back("--mock-data");
+      continue;
+    }
+    words.push_back(name);
+    if (blank == std::string::npos) continue;
+    std::string value = line.substr(blank + 1);
+    std::erase_if(value, [](char c) { return c == '"' || c == '\''; });
+    words.push_back(small.contains(name) ? small.at(name) : value);
+  }
+  return words;
+}
+
+void write_gpt2_tokenizer(const fs::path& folder) {
+  std::ofstream(folder / "vocab.json") << R"({"a": 0, "b": 1, "c": 2, "ab": 3, "<|endoftext|>": 4})";
+  std::ofstream(folder / "merges.txt") << "#version: 0.2\na b\n";
+}
+
+void expect_finished(const ProcessResult& result, const fs::path& folder) {
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.left_behind, 0);
+  expect_contains(result.err, "iteration        3/       3 | consumed samples:");
+  expect_contains(result.err, "validation loss at iteration 2 | lm loss value:");
+  EXPECT_TRUE(fs::exists(folder / "out" / "config.json"));
+  EXPECT_TRUE(fs::exists(folder / "out" / "checkpoint-2" / "model.safetensors"));
+  EXPECT_TRUE(fs::exists(folder / "out" / "metrics.jsonl"));
+}
+
+TEST(PretrainCommand, Gpt3ListRunsShrunk) {
+  const TempFolder folder;
+  write_gpt2_tokenizer(folder.path());
+  const auto result = pretrain(shrunk("megatron_gpt3_175b.txt", folder.path()) + Words{"--nproc", "4"});
+  expect_finished(result, folder.path());
+  expect_contains(result.err, "global batch size:     8");
+}
+
+TEST(PretrainCommand, Llama3ListRunsShrunk) {
+  const TempFolder folder;
+  const auto result = pretrain(shrunk("megatron_llama3_8b.txt", folder.path()) +
+                               Words{"--tensor-model-parallel-size", "1", "--nproc", "2"});
+  expect_finished(result, folder.path());
+  EXPECT_TRUE(fs::exists(folder.path() / "board"));
+}
+
+const Words kGpt{"--num-layers=2",
+                 "--hidden-size=32",
+                 "--num-attention-heads=4",
+                 "--seq-length=16",
+                 "--max-position-embeddings=16",
+                 "--micro-batch-size=2",
+                 "--train-iters=4",
+                 "--lr=0.01",
+                 "--log-interval=1",
+                 "--eval-iters=1"};
+
+// From text to a model: data tokenize, pretrain with a blend, and the reader of the result.
+TEST(PretrainCommand, TrainsOnIndexedFiles) {
+  const TempFolder folder;
+  {
+    std::ofstream lines(folder / "text.jsonl");
+    for (int i = 0; i < 200; ++i) lines << R"({"text": "to be or not to be, that is the question )" << i << "\"}\n";
+  }
+  const std::string tokens = (folder / "tokenizer").string(), prefix = (folder / "text").string();
+  const auto made = run_process({MEGALITH_PROGRAM, "data", "train-tokenizer", (folder / "text.jsonl").string(),
+                                 "--vocab_size", "300", "--output", tokens});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto cut = run_process({MEGALITH_PROGRAM, "data", "tokenize", (folder / "text.jsonl").string(), "--tokenizer",
+                                tokens, "--output", prefix, "--append_eod"});
+  ASSERT_EQ(cut.exit_code, 0) << cut.err;
+  const auto result =
+      pretrain(kGpt + Words{"--tokenizer-type=HuggingFaceTokenizer", "--tokenizer-model=" + tokens, "--data-path",
+                            "1.0", prefix + "_text_document", "--split=80,10,10", "--nproc", "2",
+                            "--save=" + (folder / "out").string(), "--save-interval=4"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(fs::exists(folder / "out/tokenizer.json"));
+  EXPECT_TRUE(fs::exists(folder / "out/checkpoint-4/config.json"));
+}
+
+TEST(PretrainCommand, BadInputIsToldOnceBeforeRanksStart) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder / "full");
+  std::ofstream(folder / "full/file") << "x";
+  const Words null{"--vocab-size=63", "--mock-data", "--nproc", "2"};
+  const std::vector<std::pair<Words, std::string>> cases{
+      {kGpt + Words{"--mock-data"}, "tokenizer_type"},
+      {kGpt + Words{"--vocab-size=63"}, "data_path"},
+      {kGpt + Words{"--vocab-size=63", "--data-path=/nonexistent/prefix"}, "/nonexistent/prefix.idx"},
+      {kGpt + null + Words{"--swiglu"}, "swiglu"},
+      {kGpt + null + Words{"--global-batch-size=6", "--micro-batch-size=4"}, "6"},
+      {kGpt + null + Words{"--save=" + (folder / "full").string(), "--save-interval=1"}, "not empty"},
+      {kGpt + null + Words{"--tokenizer-type=HuggingFaceTokenizer"}, "tokenizer_model"},
+      {Words{"--mock-data"}, "num_layers"}};
+  for (const auto& [words, part] : cases) {
+    const auto result = pretrain(words);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_EQ(result.out, "");
+    expect_contains(result.err, part);
+  }
+}
+
+}  // namespace
+}  // namespace megalith::testing

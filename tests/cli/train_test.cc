@@ -1,0 +1,183 @@
+// `megalith train` and `megalith eval` as a person meets them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/expect.h"
+#include "tests/support/golden.h"
+#include "tests/support/subprocess.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+// A folder with data, and where runs go. Tokens that runs keep stay in it.
+class TrainCommand : public ::testing::Test {
+ protected:
+  TrainCommand() {
+    std::ofstream data(folder_ / "data.jsonl");
+    for (int i = 0; i < 40; ++i) {
+      json ids = json::array();
+      for (int t = 0; t < 6 + i % 5; ++t) ids.push_back((i * 7 + t * 13) % 60 + 2);
+      data << json{{"input_ids", ids}, {"labels", ids}}.dump() << "\n";
+    }
+  }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  static std::string model(const std::string& name = "llama") { return (golden_dir() / "hf" / name).string(); }
+
+  // What every run here has; `more` wins.
+  Words words(const std::string& output, const Words& more) const {
+    Words all{MEGALITH_PROGRAM,
+              "train",
+              "--finetuning_type=full",
+              "--use_cpu",
+              "--model_name_or_path=" + model(),
+              "--dataset=" + path("data.jsonl"),
+              "--output_dir=" + path(output),
+              "--per_device_train_batch_size=2",
+              "--gradient_accumulation_steps=4",
+              "--calculate_per_token_loss",
+              "--max_steps=3",
+              "--learning_rate=1e-3",
+              "--logging_steps=1",
+              "--save_strategy=no"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  ProcessResult train(const std::string& output, const Words& more) const {
+    return run_process(words(output, more), {{"XDG_CACHE_HOME", path("cache")}});
+  }
+
+  std::vector<json> lines(const std::string& output) const {
+    std::vector<json> all;
+    std::ifstream file(folder_ / output / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) all.push_back(json::parse(line));
+    return all;
+  }
+  std::vector<double> losses(const std::string& output) const {
+    std::vector<double> all;
+    for (const json& line : lines(output))
+      if (line.contains("loss")) all.push_back(line.at("loss").get<double>());
+    return all;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(TrainCommand, WritesWhatARunWrites) {
+  const auto result =
+      train("out", {"--eval_strategy=steps", "--eval_steps=2", "--val_size=5", "--report_to=tensorboard"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "");
+  for (const char* name : {"config.json", "model.safetensors", "args.yaml", "trainer_state.json", "metrics.jsonl",
+                           "loss.svg", "tensorboard"})
+    EXPECT_TRUE(fs::exists(folder_ / "out" / name)) << name << "\n" << result.err;
+  ASSERT_EQ(losses("out").size(), 3U);
+  const json first = lines("out").front();
+  for (const char* key : {"step", "loss", "grad_norm", "learning_rate", "tokens_per_second", "token_per_sec_per_gpu",
+                          "skipped_iter", "num_zeros_in_grad"})
+    EXPECT_TRUE(first.contains(key)) << key;
+  EXPECT_TRUE(std::ranges::any_of(lines("out"), [](const json& line) { return line.contains("eval_loss"); }));
+  expect_contains(result.err, "step 3/3");
+  expect_contains(result.err, "llama");
+}
+
+TEST_F(TrainCommand, LossesDoNotDependOnTheLayout) {
+  const auto expect_same = [&](const std::string& name, const Words& layout) {
+    const auto result = train(name, layout);
+    ASSERT_EQ(result.exit_code, 0) << name << "\n" << result.err;
+    EXPECT_EQ(result.left_behind, 0);
+    const auto expected = losses("one"), actual = losses(name);
+    ASSERT_EQ(actual.size(), expected.size()) << name;
+    for (size_t i = 0; i < actual.size(); ++i)
+      EXPECT_LE(std::abs(actual[i] - expected[i]), 1e-5 * expected[i]) << name << " step " << i + 1;
+  };
+  const auto one = train("one", {"--optimizer=sgd"});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  expect_same("tp2pp2", {"--optimizer=sgd", "--nproc=4", "--tp=2", "--pp=2"});
+  expect_same("sp_dp", {"--optimizer=sgd", "--nproc=4", "--tp=2", "--sequence_parallel",
+                        "--gradient_accumulation_steps=2", "--use_distributed_optimizer", "--overlap_grad_reduce"});
+  expect_same("zero_bubble", {"--optimizer=sgd", "--nproc=2", "--pp=2", "--pipeline_schedule=zero_bubble"});
+}
+
+TEST_F(TrainCommand, EvalGivesTheSameNumbersInAnyLayout) {
+  const auto eval = [&](const Words& more) {
+    Words all{MEGALITH_PROGRAM,
+              "eval",
+              "--use_cpu",
+              "--model=" + model(),
+              "--eval_dataset=" + path("data.jsonl"),
+              "--json",
+              "--per_device_eval_batch_size=3"};
+    all.insert(all.end(), more.begin(), more.end());
+    const auto result = run_process(all, {{"XDG_CACHE_HOME", path("cache")}});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out, nullptr, false);
+  };
+  const json one = eval({}), four = eval({"--nproc=4", "--tp=2"});
+  ASSERT_TRUE(one.is_object() && four.is_object());
+  EXPECT_NEAR(one.at("eval_loss").get<double>(), four.at("eval_loss").get<double>(), 1e-5);
+  EXPECT_EQ(one.at("eval_token_accuracy"), four.at("eval_token_accuracy"));
+}
+
+TEST_F(TrainCommand, InterruptedOnceItSavesAndEndsWell) {
+  for (const Words& ranks : {Words{}, Words{"--nproc=2", "--tp=2"}}) {
+    const std::string output = ranks.empty() ? "one" : "two";
+    Words more{"--max_steps=100000", "--logging_steps=1"};
+    more.insert(more.end(), ranks.begin(), ranks.end());
+    Subprocess run(words(output, more), {{"XDG_CACHE_HOME", path("cache")}});
+    ASSERT_TRUE(run.wait_for_text("step 2/", std::chrono::seconds(60)));
+    run.signal(SIGINT);
+    const auto result = run.finish(std::chrono::seconds(60));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.left_behind, 0);
+    EXPECT_TRUE(fs::exists(folder_ / output / "config.json"));
+    expect_contains(result.err, "finishing the step");
+  }
+}
+
+TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
+  const auto refused = [&](const Words& more, const Words& parts) {
+    const auto result = train("refused", more);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_EQ(result.out, "");
+    for (const std::string& part : parts) expect_contains(result.err, part);
+  };
+  refused({"--model_name_or_path=" + path("nothing")}, {"nothing"});
+  refused({"--dataset=nothing.jsonl"}, {"nothing.jsonl"});
+  refused({"--output_dir=/proc/none"}, {"output_dir /proc/none"});
+  refused({"--max_steps=0", "--num_train_epochs=0"}, {"num_train_epochs"});
+  refused({"--global_batch_size=7"}, {"7"});
+  refused({"--eval_strategy=steps"}, {"eval_dataset"});
+  refused({"--nproc=2", "--tp=3"}, {"does not divide world_size 2"});
+  // Conversations need a tokenizer and a template.
+  std::ofstream(folder_ / "chat.jsonl")
+      << R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})";
+  refused({"--dataset=" + path("chat.jsonl")}, {"tokenizer"});
+  // What is there stays.
+  fs::create_directories(folder_ / "full");
+  std::ofstream(folder_ / "full" / "notes.txt") << "mine";
+  refused({"--output_dir=" + path("full")}, {"resume_from_checkpoint", "overwrite_output_dir"});
+  EXPECT_TRUE(fs::exists(folder_ / "full" / "notes.txt"));
+}
+
+TEST_F(TrainCommand, ExamplesAreGoodArguments) {
+  for (const auto& entry : fs::directory_iterator("examples")) {
+    if (entry.path().extension() != ".yaml") continue;
+    const auto result = run_process({MEGALITH_PROGRAM, "train", entry.path().string(), "--nproc=8",
+                                     "--model_name_or_path=m", "--dataset=d", "--output_dir=o", "--dry_run"});
+    EXPECT_EQ(result.exit_code, 0) << entry.path() << "\n" << result.err;
+  }
+}
+
+}  // namespace
+}  // namespace megalith::testing

@@ -1,0 +1,164 @@
+// Options of a model from scratch: each family's golden config.json said in options gives the same ModelConfig.
+#include "megalith/model/from_arguments.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/config/derive.h"
+#include "megalith/config/parser.h"
+#include "tests/model/model_support.h"
+#include "tests/support/expect.h"
+
+namespace megalith::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+config::TrainingArguments args_of(const Words& words) {
+  return config::derive(config::parse_arguments(config::Dialect::kPretrain, words).args).args;
+}
+
+model::ModelConfig config_of(const Words& words, int64_t vocab = 256) {
+  return model::config_from_arguments(args_of(words), {.size = vocab, .bos_id = 1, .eos_id = 2, .pad_id = {}});
+}
+
+std::string refusal_of(const Words& words) {
+  try {
+    config_of(words);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+const Words kSizes{"--num-layers=4",     "--hidden-size=64",      "--ffn-hidden-size=128",
+                   "--hidden-dropout=0", "--attention-dropout=0", "--micro-batch-size=1"};
+const Words kLlama = kSizes + Words{"--max-position-embeddings=512", "--normalization=RMSNorm", "--swiglu",
+                                    "--disable-bias-linear", "--position-embedding-type=rope"};
+
+// Every field but `source`, in one line.
+std::string described(const model::ModelConfig& c) {
+  std::string text = fmt::format(
+      "{} h{} l{} n{} g{} d{} f{} v{} p{} norm{} eps{} qk{} bias{}{}{} scale{}{} act{} gated{} learned{} tied{} "
+      "drop{},{},{} std{} dtype{}",
+      c.family, c.hidden_size, c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim, c.mlp_width, c.vocab_size,
+      c.max_positions, static_cast<int>(c.norm), c.norm_epsilon, c.qk_norm, c.qkv_bias, c.out_bias, c.mlp_bias,
+      c.attention_scale, c.scale_by_inverse_layer, static_cast<int>(c.activation), c.gated_mlp, c.learned_positions,
+      c.tied_embeddings, c.embedding_dropout, c.hidden_dropout, c.attention_dropout, c.init_std,
+      static_cast<int>(c.dtype));
+  for (int64_t layer = 0; layer < c.num_layers; ++layer) text += fmt::format(" w{}", c.window(layer));
+  if (c.rope)
+    text += fmt::format(" rope r{} theta{} {} s{} f{} o{} low{} high{}", c.rope->rotary_dim, c.rope->theta,
+                        c.rope->interleaved, static_cast<int>(c.rope->scaling), c.rope->factor,
+                        c.rope->original_positions, c.rope->low_freq_factor, c.rope->high_freq_factor);
+  return text;
+}
+
+TEST(FromArguments, Gpt2IsLikeItsGoldenConfig) {
+  const auto config = config_of(kSizes + Words{"--num-attention-heads=4", "--max-position-embeddings=64"});
+  EXPECT_EQ(described(config), described(model::read_model_config(golden_folder("gpt2"))));
+}
+
+TEST(FromArguments, LlamaIsLikeItsGoldenConfig) {
+  // The reference's scaling has one length that it starts from, 8192.
+  auto golden = golden_json("hf/llama/config.json");
+  golden["rope_parameters"]["original_max_position_embeddings"] = 8192;
+  const auto config =
+      config_of(kLlama + Words{"--num-attention-heads=8", "--group-query-attention", "--num-query-groups=4",
+                               "--untie-embeddings-and-output-weights", "--use-rope-scaling"},
+                512);
+  EXPECT_EQ(described(config), described(model::read_model_config(hf::parse_json_file(golden.dump(), "config.json"))));
+}
+
+TEST(FromArguments, QwenModelsAreLikeTheirGoldenConfigs) {
+  const Words qwen = kLlama + Words{"--num-attention-heads=4", "--group-query-attention", "--num-query-groups=2",
+                                    "--layernorm-epsilon=1e-6"};
+  EXPECT_EQ(described(config_of(qwen + Words{"--add-qkv-bias", "--rotary-base=1000000"})),
+            described(model::read_model_config(golden_folder("qwen2"))));
+  EXPECT_EQ(described(config_of(qwen + Words{"--qk-layernorm", "--rotary-base=1000000", "--kv-channels=24",
+                                             "--untie-embeddings-and-output-weights"})),
+            described(model::read_model_config(golden_folder("qwen3"))));
+  // seed_oss with these switches is the model that qwen2's files hold, too.
+  auto seed_oss = model::read_model_config(golden_folder("seed_oss"));
+  seed_oss.family = "qwen2";
+  EXPECT_EQ(described(config_of(
+                qwen + Words{"--add-qkv-bias", "--rotary-base=10000000", "--untie-embeddings-and-output-weights"})),
+            described(seed_oss));
+  // mistral without its windows, which options cannot say, is llama.
+  auto mistral = model::read_model_config(golden_folder("mistral"));
+  mistral.family = "llama";
+  mistral.windows.clear();
+  EXPECT_EQ(described(config_of(qwen + Words{"--layernorm-epsilon=1e-5", "--untie-embeddings-and-output-weights"})),
+            described(mistral));
+}
+
+TEST(FromArguments, TheConfigurationIsWrittenAndReadBack) {
+  for (const Words& words : {kSizes + Words{"--num-attention-heads=4", "--max-position-embeddings=64"},
+                             kLlama + Words{"--num-attention-heads=4"},
+                             kLlama + Words{"--num-attention-heads=4", "--position-embedding-type=yarn",
+                                            "--rotary-scaling-factor=4", "--mscale=0.7"}}) {
+    const auto config = config_of(words + Words{"--bf16"});
+    const std::string json = model::config_json(config, at::kBFloat16);
+    EXPECT_EQ(described(model::read_model_config(hf::parse_json_file(json, "config.json"))), described(config));
+    const auto parsed = nlohmann::json::parse(json);
+    EXPECT_EQ(parsed["torch_dtype"], "bfloat16");
+    EXPECT_EQ(parsed["eos_token_id"], 2);
+    EXPECT_EQ(parsed["architectures"][0], model::family(config.family).architecture);
+  }
+}
+
+TEST(FromArguments, DefaultsAreMegatrons) {
+  const Words small{"--num-layers=2", "--hidden-size=96", "--num-attention-heads=4", "--max-position-embeddings=32",
+                    "--micro-batch-size=1"};
+  const auto gpt = config_of(small);
+  EXPECT_EQ(gpt.family, "gpt2");
+  EXPECT_EQ(gpt.mlp_width, 4 * 96);
+  EXPECT_EQ(gpt.activation, ops::Activation::kGeluTanh);
+  EXPECT_EQ(gpt.hidden_dropout, 0.1);
+  EXPECT_EQ(gpt.embedding_dropout, 0.1);
+  EXPECT_TRUE(gpt.tied_embeddings);
+  EXPECT_EQ(config_of(small + Words{"--no-bias-gelu-fusion"}).activation, ops::Activation::kGelu);
+  EXPECT_EQ(config_of(small + Words{"--squared-relu"}).activation, ops::Activation::kSquaredRelu);
+  const auto llama = config_of(small + Words{"--normalization=RMSNorm", "--swiglu", "--position-embedding-type=rope"});
+  EXPECT_EQ(llama.mlp_width, 4 * 96 * 2 / 3 / 64 * 64);
+  EXPECT_TRUE(llama.qkv_bias && llama.out_bias && llama.mlp_bias);
+  EXPECT_EQ(config_of(small + Words{"--padded-vocab-size=512"}).vocab_size, 512);
+}
+
+TEST(FromArguments, WhatDoesNotGoTogetherIsNamed) {
+  const Words gpt2 = kSizes + Words{"--num-attention-heads=4", "--max-position-embeddings=64"};
+  const Words llama = kLlama + Words{"--num-attention-heads=4"};
+  const std::vector<std::pair<Words, std::vector<const char*>>> cases{
+      {gpt2 + Words{"--position-embedding-type=rope"}, {"LayerNorm", "position_embedding_type"}},
+      {gpt2 + Words{"--swiglu"}, {"LayerNorm", "swiglu"}},
+      {gpt2 + Words{"--disable-bias-linear"}, {"LayerNorm", "disable_bias_linear"}},
+      {gpt2 + Words{"--qk-layernorm"}, {"LayerNorm", "qk_layernorm"}},
+      {gpt2 + Words{"--group-query-attention", "--num-query-groups=2"}, {"LayerNorm", "group_query_attention"}},
+      {gpt2 + Words{"--kv-channels=8"}, {"LayerNorm", "kv_channels 8"}},
+      {gpt2 + Words{"--normalization=RMSNorm"}, {"RMSNorm", "position_embedding_type", "swiglu"}},
+      {llama + Words{"--rotary-percent=0.5"}, {"RMSNorm", "rotary_percent 0.5"}},
+      {llama + Words{"--position-embedding-type=none"}, {"RMSNorm", "position_embedding_type"}},
+      {llama + Words{"--qk-layernorm", "--add-qkv-bias"}, {"qk_layernorm", "add_qkv_bias"}},
+      {llama + Words{"--squared-relu"}, {"swiglu", "squared_relu", "exclude"}},
+      {llama + Words{"--rotary-interleaved"}, {"rotary_interleaved"}},
+      {llama + Words{"--use-rope-scaling", "--position-embedding-type=yarn"}, {"use_rope_scaling", "yarn"}},
+      {llama + Words{"--num-experts=4"}, {"num_experts 4"}},
+      {llama + Words{"--multi-latent-attention"}, {"multi_latent_attention"}},
+      {llama + Words{"--attention-output-gate"}, {"attention_output_gate"}},
+      {llama + Words{"--mtp-num-layers=1"}, {"mtp_num_layers 1"}},
+      {{"--num-layers=2", "--micro-batch-size=1"}, {"hidden_size", "num_attention_heads", "max_position_embeddings"}}};
+  for (const auto& [words, names] : cases) {
+    const std::string message = refusal_of(words);
+    for (const char* name : names) expect_contains(message, name);
+  }
+}
+
+}  // namespace
+}  // namespace megalith::testing
