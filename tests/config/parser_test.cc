@@ -175,7 +175,7 @@ TEST(Parser, TokensSeenTakesABooleanToo) {
 
 TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   const ParseResult result = parse({"--tp=2", "--stage=ppo", "--flash_attn", "fa2", "--plot_loss=false", "--optim",
-                                    "lion_32bit", "--bf16", "--use_mca", "--seed", "42"});
+                                    "lion_32bit", "--tf32", "--use_mca", "--seed", "42"});
   const auto& uses = result.report.uses;
   ASSERT_EQ(uses.size(), 8u);
   EXPECT_EQ(uses[0].given, "--tp");
@@ -186,18 +186,27 @@ TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   ASSERT_EQ(result.report.refused().size(), 2u);
   EXPECT_EQ(result.report.refused()[1]->name, "optim");
   ASSERT_EQ(result.report.planned().size(), 1u);
-  EXPECT_EQ(result.report.planned()[0]->name, "bf16");
+  EXPECT_EQ(result.report.planned()[0]->name, "tf32");
   ASSERT_EQ(result.notes.size(), 1u);
   EXPECT_TRUE(contains(result.notes[0], "--flash_attn = fa2 has no effect"));
   try {
     result.report.check_runnable();
     FAIL() << "a run must not start on these options";
   } catch (const ConfigError& error) {
-    for (const char* part : {"--stage = ppo", "--optim = lion_32bit", "--bf16"})
+    for (const char* part : {"--stage = ppo", "--optim = lion_32bit", "--tf32"})
       EXPECT_TRUE(contains(error.what(), part));
   }
-  EXPECT_NO_THROW(parse({"--tp=2", "--bf16=false"}).report.check_runnable());
+  EXPECT_NO_THROW(parse({"--tp=2", "--finetuning_type=full"}).report.check_runnable());
   EXPECT_THROW(parse({"--use_mca=false"}).report.check_not_refused(), ConfigError);
+}
+
+TEST(Parser, AValueMayWaitForAPartThatIsNotBuilt) {
+  EXPECT_TRUE(parse({"--stage=sft"}).report.planned().empty());
+  const ParseResult dpo = parse({"--stage=dpo", "--finetuning_type=lora"});
+  EXPECT_EQ(dpo.args.run.stage, Stage::kDpo);
+  ASSERT_EQ(dpo.report.planned().size(), 2u);  // lora, too, though it is the default
+  EXPECT_EQ(dpo.report.planned()[0]->reason, "preferences");
+  EXPECT_EQ(dpo.report.planned()[1]->reason, "lora");
 }
 
 TEST(Parser, CommandsBringOptionsOfTheirOwn) {

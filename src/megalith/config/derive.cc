@@ -247,8 +247,9 @@ layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbat
   if (shape.kind == layout::ScheduleKind::kInterleaved) shape.group_size = pipeline.microbatch_group_size;
   shape.forward_only = forward_only;
   if (forward_only) return shape;
-  const bool aligned =
-      shape.kind == layout::ScheduleKind::kInterleaved && args.ddp.overlap_grad_reduce && args.ddp.align_grad_reduce;
+  // delay_grad_reduce is the adapter's name of what Megatron calls align_grad_reduce.
+  const config::DdpConfig& ddp = args.ddp;
+  const bool aligned = ddp.overlap_grad_reduce && ddp.delay_grad_reduce && ddp.align_grad_reduce;
   shape.sync = aligned ? layout::PipelineSync::kAligned : layout::PipelineSync::kDefault;
   return shape;
 }
@@ -267,6 +268,10 @@ layout::BatchPlan batch_plan(const TrainingArguments& args, int dp) {
   plan.global_batch_size = plan.micro_batch_size * dp * batch.gradient_accumulation_steps;
   if (batch.global_batch_size) plan.global_batch_size = *batch.global_batch_size;
   return plan;
+}
+
+uint64_t data_seed(const TrainingArguments& args) {
+  return static_cast<uint64_t>(args.seeds.data_seed.value_or(args.seeds.seed));
 }
 
 layout::RngSeeds rng_seeds(const TrainingArguments& args, const layout::RankGrid& grid, int rank) {

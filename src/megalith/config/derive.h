@@ -41,6 +41,8 @@ layout::LauncherVppRequest vpp_request(const TrainingArguments& args);
 layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbatches, bool forward_only = false);
 // The micro-batch calculator's input; `dp` is the dense data-parallel size.
 layout::BatchPlan batch_plan(const TrainingArguments& args, int dp);
+// What the order of the samples follows from: data_seed, or seed.
+uint64_t data_seed(const TrainingArguments& args);
 // Seeds of one rank: the same on all ranks with `train`, Megatron's formula with `pretrain`.
 layout::RngSeeds rng_seeds(const TrainingArguments& args, const layout::RankGrid& grid, int rank);
 // Time limit of a collective: distributed_timeout_minutes when set, else ddp_timeout.

@@ -15,7 +15,7 @@
 namespace megalith::config {
 
 enum class OptionStatus {
-  kImplemented,  // changes what it should; tests/config/effects_test.cc proves it
+  kImplemented,  // changes what it should; tests/effects proves it
   kPlanned,      // read, checked and recorded; `reason` names the part of Megalith that will act on it
   kNoEffect,     // accepted; a note is logged when it is given with another value than its default
   kRefused,      // any value but the default stops the run with `reason`
@@ -26,6 +26,12 @@ std::string_view to_string(OptionStatus status);
 struct RefusedValue {
   std::string value;
   std::string reason;
+};
+
+// A value for which a part of Megalith is not built yet, though the option itself acts: stage=dpo.
+struct PlannedValue {
+  std::string value;
+  std::string part;
 };
 
 struct Option {
@@ -40,6 +46,7 @@ struct Option {
   bool optional = false;             // may be None
   std::vector<std::string> choices;  // empty: any
   std::vector<RefusedValue> refused_values;
+  std::vector<PlannedValue> planned_values;
   std::string refused_others;           // reason for every text that is neither a choice nor named above; empty: error
   std::vector<std::string> bool_words;  // for text that also takes a boolean: what true and false stand for
   std::optional<double> minimum;        // inclusive

@@ -7,19 +7,27 @@ void add_saving(OptionList& list) {
   auto save = list.part(&TrainingArguments::save);
   save.add("output_dir", &SaveConfig::output_dir, "everything that the run writes; pretrain without it writes nothing")
       .alias({"save"})
-      .no_pretrain_default();
+      .no_pretrain_default()
+      .implemented();
   save.add("overwrite_output_dir", &SaveConfig::overwrite_output_dir,
            "start anew although output_dir holds a checkpoint; otherwise the run resumes from the last one")
       .train_only();
   save.add("resume_from_checkpoint", &SaveConfig::resume_from_checkpoint,
            "checkpoint folder; true: the last in output_dir")
       .train_only();
-  save.add("load", &SaveConfig::load, "folder whose last checkpoint is continued").pretrain_only();
-  save.add("save_strategy", &SaveConfig::strategy, "when to save; best needs an evaluation metric").train_only();
+  save.add(
+          "load", &SaveConfig::load,
+          "folder whose last checkpoint is continued; without any the run starts afresh (checkpoints are not read yet)")
+      .pretrain_only()
+      .implemented();
+  save.add("save_strategy", &SaveConfig::strategy, "when to save; best needs an evaluation metric")
+      .train_only()
+      .implemented();
   save.add("save_steps", &SaveConfig::steps, "every n steps; below 1 a fraction of all")
       .alias({"save_interval"})
       .at_least(0)
-      .no_pretrain_default();
+      .no_pretrain_default()
+      .implemented();
   save.add("save_total_limit", &SaveConfig::total_limit, "checkpoints kept besides the best").at_least(0).train_only();
   save.add("save_retain_interval", &SaveConfig::retain_interval, "keep these for good; a multiple of save_interval")
       .at_least(1)
@@ -72,7 +80,8 @@ void add_loading(OptionList& list) {
   checkpoint.add("finetune", &CheckpointConfig::finetune, "load weights only and start at iteration 0").pretrain_only();
   checkpoint
       .add("exit_on_missing_checkpoint", &CheckpointConfig::exit_on_missing_checkpoint, "stop when load finds nothing")
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
   checkpoint.add("ckpt_step", &CheckpointConfig::ckpt_step, "this checkpoint in place of the last")
       .at_least(0)
       .pretrain_only();

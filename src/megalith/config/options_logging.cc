@@ -11,26 +11,35 @@ void add_lines(OptionList& list) {
   auto logging = list.part(&TrainingArguments::logging);
   logging.add("logging_strategy", &LoggingConfig::strategy, "when a line is logged")
       .choices({"no", "steps", "epoch"})
-      .train_only();
+      .train_only()
+      .implemented();
   logging.add("logging_steps", &LoggingConfig::steps, "every n steps; below 1 a fraction of all")
       .alias({"log_interval"})
       .at_least(0)
-      .pretrain_default(100);
-  logging.add("logging_first_step", &LoggingConfig::first_step, "log the first step too").train_only();
+      .pretrain_default(100)
+      .implemented();
+  logging.add("logging_first_step", &LoggingConfig::first_step, "log the first step too").train_only().implemented();
   logging.add("logging_nan_inf_filter", &LoggingConfig::nan_inf_filter, "log the running mean in place of NaN")
-      .train_only();
+      .train_only()
+      .implemented();
   logging.add("log_level", &LoggingConfig::level, "how much is said").choices(kLogLevels).train_only();
-  logging.add("report_to", &LoggingConfig::report_to,
-              "none, tensorboard or all; wandb: TensorBoard files, and the command that uploads them; others are noted "
-              "and skipped");
-  logging.add("run_name", &LoggingConfig::run_name, "name shown in the dashboard").train_only();
+  logging
+      .add("report_to", &LoggingConfig::report_to,
+           "none, tensorboard or all; wandb: TensorBoard files, and the command that uploads them; others are noted "
+           "and skipped")
+      .implemented();
+  logging.add("run_name", &LoggingConfig::run_name, "title of the loss's picture, name in the dashboard")
+      .train_only()
+      .implemented();
   logging.add("logging_dir", &LoggingConfig::logging_dir, "TensorBoard files (none: output_dir/tensorboard)")
-      .alias({"tensorboard_dir"});
+      .alias({"tensorboard_dir"})
+      .implemented();
   logging
       .add("include_num_input_tokens_seen", &LoggingConfig::include_num_input_tokens_seen,
            "count all tokens or those that are not padding; true means all")
       .bool_words("all", "no")
-      .train_only();
+      .train_only()
+      .implemented();
   logging
       .add("include_effective_tokens_per_second", &LoggingConfig::include_effective_tokens_per_second,
            "log tokens that count in the loss, per second")
@@ -42,22 +51,34 @@ void add_timers(OptionList& list) {
   logging.add("timing_log_level", &LoggingConfig::timing_log_level, "0 to 2: how many timers")
       .at_least(0)
       .at_most(2)
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
   logging.add("timing_log_option", &LoggingConfig::timing_log_option, "over ranks: minmax, max or all")
       .choices({"minmax", "max", "all"})
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
   logging.add("tensorboard_log_interval", &LoggingConfig::tensorboard_log_interval, "steps between TensorBoard points")
       .at_least(1)
-      .pretrain_only();
-  logging.add("log_throughput", &LoggingConfig::log_throughput, "TFLOP/s a device").pretrain_only();
+      .pretrain_only()
+      .implemented();
+  logging.add("log_throughput", &LoggingConfig::log_throughput, "TFLOP/s a device").pretrain_only().implemented();
   logging.add("log_params_norm", &LoggingConfig::log_params_norm, "norm of the parameters").pretrain_only();
-  logging.add("log_num_zeros_in_grad", &LoggingConfig::log_num_zeros_in_grad, "zeros in the gradients").pretrain_only();
-  logging.add("profile", &LoggingConfig::profile, "record a trace").pretrain_only();
+  logging.add("log_num_zeros_in_grad", &LoggingConfig::log_num_zeros_in_grad, "zeros in the gradients")
+      .pretrain_only()
+      .implemented();
+  logging.add("profile", &LoggingConfig::profile, "record a trace").pretrain_only().implemented();
   logging.add("profile_step_start", &LoggingConfig::profile_step_start, "first step of the trace")
       .at_least(0)
-      .pretrain_only();
-  logging.add("profile_step_end", &LoggingConfig::profile_step_end, "step after its last").at_least(0).pretrain_only();
-  logging.add("profile_ranks", &LoggingConfig::profile_ranks, "ranks that record").at_least(0).pretrain_only();
+      .pretrain_only()
+      .implemented();
+  logging.add("profile_step_end", &LoggingConfig::profile_step_end, "step after its last")
+      .at_least(0)
+      .pretrain_only()
+      .implemented();
+  logging.add("profile_ranks", &LoggingConfig::profile_ranks, "ranks that record")
+      .at_least(0)
+      .pretrain_only()
+      .implemented();
 }
 
 void add_services(OptionList& list) {
@@ -125,21 +146,30 @@ void add_evaluation(OptionList& list) {
   eval.add("eval_strategy", &EvalConfig::strategy, "when to evaluate; pretrain evaluates when eval_interval is set")
       .alias({"evaluation_strategy"})
       .choices({"no", "steps", "epoch"})
-      .train_only();
+      .train_only()
+      .implemented();
   eval.add("eval_steps", &EvalConfig::steps, "every n steps; below 1 a fraction of all (none: logging_steps)")
       .alias({"eval_interval"})
-      .at_least(0);
-  eval.add("eval_delay", &EvalConfig::delay, "steps or epochs before the first").at_least(0).train_only();
-  eval.add("eval_on_start", &EvalConfig::on_start, "evaluate once before training").train_only();
-  eval.add("eval_iters", &EvalConfig::eval_iters, "iterations of one evaluation").at_least(0).pretrain_only();
+      .at_least(0)
+      .implemented();
+  eval.add("eval_delay", &EvalConfig::delay, "steps or epochs before the first").at_least(0).train_only().implemented();
+  eval.add("eval_on_start", &EvalConfig::on_start, "evaluate once before training").train_only().implemented();
+  eval.add("eval_iters", &EvalConfig::eval_iters, "iterations of one evaluation")
+      .at_least(0)
+      .pretrain_only()
+      .implemented();
   eval.add("prediction_loss_only", &EvalConfig::prediction_loss_only, "the reference's evaluation requires it")
       .no_effect("evaluation computes losses only")
       .train_only();
   eval.add("load_best_model_at_end", &EvalConfig::load_best_model_at_end, "end with the best checkpoint's weights")
-      .train_only();
-  eval.add("metric_for_best_model", &EvalConfig::metric_for_best_model, "which metric (none: loss)").train_only();
+      .train_only()
+      .implemented();
+  eval.add("metric_for_best_model", &EvalConfig::metric_for_best_model, "which metric (none: loss)")
+      .train_only()
+      .implemented();
   eval.add("greater_is_better", &EvalConfig::greater_is_better, "none: unless the metric's name ends in loss")
-      .train_only();
+      .train_only()
+      .implemented();
   list.no_effect_all("evaluation computes losses only", {{"eval_accumulation_steps", opt_integer()},
                                                          {"batch_eval_metrics", flag()},
                                                          {"include_for_metrics", words()},

@@ -13,7 +13,8 @@ void add_source(OptionList& list) {
   source
       .add("model_name_or_path", &ModelSourceConfig::model_name_or_path,
            "folder with config.json and safetensors (required by train)")
-      .train_only();
+      .train_only()
+      .implemented();
   source.add("train_from_scratch", &ModelSourceConfig::train_from_scratch, "take the model's shape, draw its weights")
       .train_only();
   source
@@ -137,7 +138,7 @@ void add_shape(OptionList& list) {
   shape.add("max_position_embeddings", &ModelShapeConfig::max_position_embeddings, "longest sequence the model takes")
       .at_least(1)
       .implemented();
-  shape.add("vocab_size", &ModelShapeConfig::vocab_size, "tokens before padding").at_least(1);
+  shape.add("vocab_size", &ModelShapeConfig::vocab_size, "tokens before padding").at_least(1).implemented();
   shape.add("padded_vocab_size", &ModelShapeConfig::padded_vocab_size, "tokens after padding (none: computed)")
       .at_least(1)
       .implemented();
@@ -180,14 +181,15 @@ void add_layer(OptionList& list) {
       .implemented();
   layer.add("apply_layernorm_1p", &LayerConfig::apply_layernorm_1p, "norm weights stored as w - 1")
       .pretrain_default(false)
-      .no_effect("norm weights are kept as w: gradients and updates are the same");
+      .no_effect("norm weights are stored as they are; they do not decay, so training is the same");
   layer
       .add("apply_query_key_layer_scaling", &LayerConfig::apply_query_key_layer_scaling,
            "scale attention scores by the layer number")
       .pretrain_default(false)
-      .no_effect("its two factors cancel out; scores are computed in fp32");
+      .no_effect("scores and their softmax are computed in fp32 and need no scaling");
   layer.add("attention_softmax_in_fp32", &LayerConfig::attention_softmax_in_fp32, "attention softmax in fp32")
-      .pretrain_default(false);
+      .pretrain_default(false)
+      .no_effect("always so");
   layer.add("hidden_dropout", &LayerConfig::hidden_dropout, "after attention and MLP")
       .at_least(0)
       .at_most(1)

@@ -62,47 +62,63 @@ void add_router(OptionList& list) {
 
 void add_recompute(OptionList& list) {
   auto recompute = list.part(&TrainingArguments::recompute);
-  recompute.add("recompute_granularity", &RecomputeConfig::granularity, "full layers or selected modules");
-  recompute.add("recompute_method", &RecomputeConfig::method, "with full: groups of n layers, or the first n");
-  recompute.add("recompute_num_layers", &RecomputeConfig::num_layers, "that n").at_least(1);
+  recompute.add("recompute_granularity", &RecomputeConfig::granularity, "full layers or selected modules")
+      .implemented();
+  recompute.add("recompute_method", &RecomputeConfig::method, "with full: groups of n layers, or the first n")
+      .implemented();
+  recompute.add("recompute_num_layers", &RecomputeConfig::num_layers, "that n").at_least(1).implemented();
   recompute
       .add("recompute_modules", &RecomputeConfig::modules, "with selective: what is computed twice (none: core_attn)")
       .choices({"core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"})
-      .commas();
-  recompute.add("moe_layer_recompute", &RecomputeConfig::moe_layer_recompute, "compute MoE layers twice");
+      .commas()
+      .implemented();
+  recompute.add("moe_layer_recompute", &RecomputeConfig::moe_layer_recompute, "compute MoE layers twice")
+      .planned("moe");
   recompute
       .add("gradient_checkpointing", &RecomputeConfig::gradient_checkpointing,
            "without recompute_granularity the same as full, uniform, 1")
-      .train_only();
+      .train_only()
+      .implemented();
   recompute
       .add("recompute_activations", &RecomputeConfig::recompute_activations,
            "the same as recompute_granularity selective")
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
   recompute
       .add("distribute_saved_activations", &RecomputeConfig::distribute_saved_activations,
            "split stored layer inputs over tp; full recompute without sequence_parallel")
-      .pretrain_only();
-  recompute.add("cpu_offloading", &RecomputeConfig::cpu_offloading, "keep activations in host memory").pretrain_only();
+      .pretrain_only()
+      .implemented();
+  recompute.add("cpu_offloading", &RecomputeConfig::cpu_offloading, "keep activations in host memory")
+      .pretrain_only()
+      .planned("gpu");
   recompute.add("cpu_offloading_num_layers", &RecomputeConfig::cpu_offloading_num_layers, "layers so treated")
       .at_least(0)
-      .pretrain_only();
+      .pretrain_only()
+      .planned("gpu");
 }
 
 void add_fusion(OptionList& list) {
   auto fusion = list.part(&TrainingArguments::fusion);
-  fusion.add("bias_activation_fusion", &FusionConfig::bias_activation, "bias and activation in one kernel")
+  fusion
+      .add("bias_activation_fusion", &FusionConfig::bias_activation,
+           "always one kernel; gpt2 from scratch: GELU by its tanh approximation, as the reference's kernel")
       .negated_by({"no_bias_swiglu_fusion", "no_bias_gelu_fusion"})
       .pretrain_default(true)
       .implemented();
   fusion.add("apply_rope_fusion", &FusionConfig::rope, "rotary embedding in one kernel")
       .negated_by({"no_rope_fusion"})
-      .pretrain_default(true);
-  fusion.add("cross_entropy_loss_fusion", &FusionConfig::cross_entropy_loss,
-             "softmax, loss and gradient in one kernel; effective with tp 1");
+      .pretrain_default(true)
+      .no_effect("rotary embedding is always one kernel");
+  fusion
+      .add("cross_entropy_loss_fusion", &FusionConfig::cross_entropy_loss,
+           "softmax, loss and gradient in one kernel; effective with tp 1")
+      .implemented();
   fusion
       .add("gradient_accumulation_fusion", &FusionConfig::gradient_accumulation,
            "weight gradients straight into the fp32 buffer")
-      .pretrain_only();
+      .pretrain_only()
+      .no_effect("weight gradients always go straight into the gradient buffer");
   fusion.add("cuda_graph_impl", &FusionConfig::cuda_graph_impl, "capture CUDA graphs")
       .choices({"none", "local", "transformer_engine"})
       .planned("gpu");

@@ -29,7 +29,7 @@ void add_sizes(OptionList& list) {
   parallel
       .add("sequence_parallel", &ParallelConfig::sequence_parallel,
            "split norms and dropout over tp along the tokens; off without tp > 1, on with tp > 1 and experts")
-      .planned("models");
+      .implemented();
   parallel
       .add("num_distributed_optimizer_instances", &ParallelConfig::num_distributed_optimizer_instances,
            "replicas of the sharded optimizer state over the data-parallel ranks")
@@ -101,13 +101,16 @@ void add_pipeline(OptionList& list) {
            "interleaved schedule: receive one step ahead; off without virtual stages")
       .alias({"overlap_p2p_communication"})
       .negated_by({"no_overlap_p2p_communication"})
-      .planned("pipeline");
+      .implemented();
   pipeline
       .add("overlap_p2p_communication_warmup_flush", &PipelineConfig::overlap_p2p_warmup_flush,
            "overlap in warm-up and flush too")
-      .pretrain_only();
-  pipeline.add("variable_seq_lengths", &PipelineConfig::variable_seq_lengths,
-               "micro-batches of one step may differ in length");
+      .pretrain_only()
+      .no_effect("overlap_p2p_comm overlaps warm-up and flush, too");
+  pipeline
+      .add("variable_seq_lengths", &PipelineConfig::variable_seq_lengths,
+           "micro-batches of one step may differ in length")
+      .no_effect("every stage knows the length of each micro-batch: they may always differ");
   pipeline
       .add("defer_embedding_wgrad_compute", &PipelineConfig::defer_embedding_wgrad_compute,
            "run the head's weight gradients in the pipeline flush; needs pp > 1 and gradient accumulation fusion")
@@ -213,19 +216,21 @@ void add_batch_options(OptionList& list) {
            "sequences in one evaluation pass (none: as training)")
       .alias({"eval_micro_batch_size", "per_gpu_eval_batch_size"})
       .at_least(1)
-      .no_pretrain_default();
+      .no_pretrain_default()
+      .implemented();
   batch
       .add("eval_global_batch_size", &BatchConfig::eval_global_batch_size,
            "sequences an evaluation iteration (none: as training)")
       .at_least(1)
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
 
   auto seeds = list.part(&TrainingArguments::seeds);
   seeds.add("seed", &SeedConfig::seed, "positive; every random number follows from it")
       .at_least(1)
       .pretrain_default(1234)
       .implemented();
-  seeds.add("data_seed", &SeedConfig::data_seed, "order of the samples (none: seed)").planned("data").train_only();
+  seeds.add("data_seed", &SeedConfig::data_seed, "order of the samples (none: seed)").train_only().implemented();
   seeds
       .add("data_parallel_random_init", &SeedConfig::data_parallel_random_init,
            "data-parallel ranks draw different numbers: seed + 10 * dp rank")

@@ -38,39 +38,52 @@ void add_run_options(OptionList& list) {
   auto run = list.part(&TrainingArguments::run);
   run.add("stage", &RunConfig::stage, "what is trained: pt (text), sft (conversations), dpo (preferences)")
       .refuse({"rm", "ppo", "kto"}, "reward models, PPO and KTO are not part of Megalith; use pt, sft or dpo")
+      .planned_for({"dpo"}, "preferences")
       .pretrain_default(Stage::kPretrain)
-      .train_only();
+      .train_only()
+      .implemented();
   run.add("finetuning_type", &RunConfig::finetuning_type, "lora: train adapters; full: train every weight")
       .refuse({"oft", "freeze"}, "OFT and layer freezing are not part of Megalith; use lora or full")
+      .planned_for({"lora"}, "lora")
       .pretrain_default(FinetuningType::kFull)
-      .train_only();
-  run.add("do_train", &RunConfig::do_train, "train; also when neither do_train nor do_eval is given").train_only();
-  run.add("do_eval", &RunConfig::do_eval, "evaluate; alone: evaluate once and end").train_only();
-  run.add("skip_train", &RunConfig::skip_train, "do not train, only evaluate").pretrain_only();
+      .train_only()
+      .implemented();
+  run.add("do_train", &RunConfig::do_train, "train; also when neither do_train nor do_eval is given")
+      .train_only()
+      .implemented();
+  run.add("do_eval", &RunConfig::do_eval, "evaluate; alone: evaluate once and end").train_only().implemented();
+  run.add("skip_train", &RunConfig::skip_train, "do not train, only evaluate").pretrain_only().implemented();
   run.add("num_train_epochs", &RunConfig::num_train_epochs, "passes over the data, unless max_steps is set")
       .at_least(0)
-      .train_only();
+      .train_only()
+      .implemented();
   run.add("max_steps", &RunConfig::max_steps, "optimizer steps; a positive value wins over num_train_epochs")
       .alias({"train_iters"})
-      .at_least(-1);
+      .at_least(-1)
+      .implemented();
   run.add("train_samples", &RunConfig::train_samples, "length of the run in samples, in place of train_iters")
       .at_least(1)
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
   run.add("iterations_to_skip", &RunConfig::iterations_to_skip, "1-based iterations whose data is consumed unused")
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
   run.add("exit_interval", &RunConfig::exit_interval, "leave when the iteration is a multiple of this")
       .at_least(1)
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
   run.add("exit_duration_in_mins", &RunConfig::exit_duration_mins, "save and leave after so many minutes")
       .at_least(0)
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
   run.add("exit_signal_handler", &RunConfig::exit_signal_handler, "SIGTERM: save and leave")
-      .no_effect("SIGTERM and Ctrl-C always finish the step, save and leave")
-      .pretrain_only();
+      .pretrain_only()
+      .no_effect("SIGTERM always lets a run finish its step, save and leave");
   run.add("early_stopping_steps", &RunConfig::early_stopping_steps,
           "stop after so many evaluations without a better metric; needs metric_for_best_model and evaluation")
       .at_least(1)
-      .train_only();
+      .train_only()
+      .implemented();
 
   list.no_effect("use_mca", flag(true), "Megalith has one path, the one that use_mca selects")
       .refuse({"false"}, "use_mca=false asks for LLaMA-Factory's plain PyTorch path, which Megalith has not")

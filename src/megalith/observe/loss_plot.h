@@ -31,7 +31,7 @@ std::vector<Curve> loss_curves(std::span<const train::MetricList> history);
 // high.
 std::vector<double> round_ticks(double low, double high, int most);
 
-// Writes `<folder>/loss.svg` when training ends, on world process zero.
+// Writes `<folder>/loss.svg` when training ends, on world process zero; run_name is its title.
 class LossPlotCallback : public train::TrainerCallback {
  public:
   explicit LossPlotCallback(std::filesystem::path folder) : folder_(std::move(folder)) {}

@@ -8,6 +8,8 @@
 #include <cmath>
 
 #include "megalith/base/log.h"
+#include "megalith/config/derive.h"
+#include "megalith/nn/weight_grad_queue.h"
 
 namespace megalith::train {
 
@@ -15,11 +17,33 @@ using pipeline::StageCall;
 
 namespace {
 
-pipeline::EngineSettings engine_settings(const model::VirtualModels& models, const config::TrainingArguments& args) {
-  return {.hidden = models.config().hidden_size,
-          .dtype = models[0].options().dtype,
-          .overlap = args.pipeline.overlap_p2p_comm};
-}
+// While one lives, backward leaves weight gradients for later where the schedule has a place for them (zero_bubble).
+class WeightGradQueues {
+ public:
+  WeightGradQueues(model::VirtualModels& models, layout::ScheduleKind schedule)
+      : models_(models), queues_(schedule == layout::ScheduleKind::kZeroBubble ? models.size() : 0) {
+    for (size_t chunk = 0; chunk < queues_.size(); ++chunk) attach(chunk, &queues_[chunk]);
+  }
+  ~WeightGradQueues() {
+    for (size_t chunk = 0; chunk < queues_.size(); ++chunk) attach(chunk, nullptr);
+  }
+  WeightGradQueues(const WeightGradQueues&) = delete;
+  WeightGradQueues& operator=(const WeightGradQueues&) = delete;
+
+  std::vector<nn::WeightGradQueue*> by_chunk() {
+    std::vector<nn::WeightGradQueue*> all;
+    for (nn::WeightGradQueue& queue : queues_) all.push_back(&queue);
+    return all;
+  }
+
+ private:
+  void attach(size_t chunk, nn::WeightGradQueue* queue) {
+    for (const auto& parameter : models_[chunk].parameters().all()) parameter->queue = queue;
+  }
+
+  model::VirtualModels& models_;
+  std::vector<nn::WeightGradQueue> queues_;
+};
 
 std::string describe(double value, size_t microbatch, size_t count, int64_t step, int rank) {
   return fmt::format("the loss of micro-batch {} of {} in step {} on rank {} is {}", microbatch + 1, count, step, rank,
@@ -55,6 +79,11 @@ std::vector<double> read(const std::vector<MicrobatchLoss>& losses) {
 
 }  // namespace
 
+pipeline::EngineSettings engine_settings(const model::ModelConfig& model, at::ScalarType dtype,
+                                         const config::PipelineConfig& pipeline) {
+  return {.hidden = model.hidden_size, .dtype = dtype, .overlap = pipeline.overlap_p2p_comm};
+}
+
 MicrobatchRunner::MicrobatchRunner(model::VirtualModels& models, const config::TrainingArguments& args,
                                    const parallel::ParallelContext& context, Objective& objective, TraceRecorder& trace)
     : models_(models),
@@ -62,23 +91,13 @@ MicrobatchRunner::MicrobatchRunner(model::VirtualModels& models, const config::T
       context_(context),
       objective_(objective),
       trace_(trace),
-      engine_(context, engine_settings(models, args)) {}
+      engine_(context, engine_settings(models.config(), models[0].options().dtype, args.pipeline)) {}
 
 bool MicrobatchRunner::speaks_for_replica() const { return context_.is_last_stage() && context_.place().tp_rank == 0; }
 bool MicrobatchRunner::counts_for_replica() const { return speaks_for_replica() && context_.place().cp_rank == 0; }
 
 layout::PipelineShape MicrobatchRunner::shape(int microbatches, Phase phase) const {
-  using layout::PipelineSync;
-  layout::PipelineShape shape{.kind = layout::PipelineShape::kind_for(context_.grid().shape().pp, args_.pipeline.vpp),
-                              .pp = context_.grid().shape().pp,
-                              .chunks = static_cast<int>(models_.size()),
-                              .microbatches = microbatches,
-                              .group_size = args_.pipeline.microbatch_group_size,
-                              .forward_only = phase == Phase::kEvaluation};
-  if (phase == Phase::kTraining && args_.ddp.overlap_grad_reduce)
-    shape.sync =
-        args_.ddp.delay_grad_reduce && args_.ddp.align_grad_reduce ? PipelineSync::kAligned : PipelineSync::kDefault;
-  return shape;
+  return config::pipeline_shape(args_, microbatches, phase == Phase::kEvaluation);
 }
 
 pipeline::StepPlan MicrobatchRunner::plan(std::span<const data::MicroBatch> batches, Phase phase) const {
@@ -138,8 +157,11 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
   work.set_sync = [&](int chunk, bool on) { pass.chunks[static_cast<size_t>(chunk)]->set_sync(on); };
   work.start_grad_reduce = [&](int chunk) { pass.chunks[static_cast<size_t>(chunk)]->start_grad_sync(); };
   work.watch = trace_actions(trace_);
+  const pipeline::StepPlan step = plan(batches, Phase::kTraining);
+  WeightGradQueues queues(models_, step.shape.kind);
+  work.weight_gradients = queues.by_chunk();
   try {
-    engine_.run(plan(batches, Phase::kTraining), work);
+    engine_.run(step, work);
   } catch (const optim::NonFiniteGradient&) {
     if (check_losses) check_finite(losses, batches.size(), pass.step);  // the loss is the cause, then
     throw;

@@ -30,6 +30,10 @@ struct BackwardPass {
   std::function<void()> substep_end{};  // behind each micro-batch but the last; never with several pipeline stages
 };
 
+// How the pipeline's engine carries the hidden states of a model.
+pipeline::EngineSettings engine_settings(const model::ModelConfig& model, at::ScalarType dtype,
+                                         const config::PipelineConfig& pipeline);
+
 // One thread a rank. Everything that it is made of outlives it.
 class MicrobatchRunner {
  public:

@@ -11,10 +11,6 @@ namespace megalith::train {
 
 namespace {
 
-uint64_t seed_of(const config::TrainingArguments& args) {
-  return static_cast<uint64_t>(args.seeds.data_seed.value_or(args.seeds.seed));
-}
-
 data::Collator collator_of(const config::TrainingArguments& args, const data::DataRequest& request) {
   data::CollatorOptions options = data::collator_options(args.run.stage, data::make_record_encoder(request)->pad_id());
   options.tp = args.parallel.sequence_parallel ? args.parallel.tp.value_or(1) : 1;
@@ -27,17 +23,10 @@ std::string samples_of(const data::Dataset& dataset) {
 }
 
 // Evaluation data of its own, all of it together or one set a name.
-void add_eval_datasets(const config::TrainingArguments& args, const data::DataRequest& request,
-                       const data::Collator& collator, RunData& result) {
-  std::vector<std::vector<std::string>> sets{args.data.eval_dataset};
-  if (args.data.eval_on_each_dataset) {
-    sets.clear();
-    for (const std::string& name : args.data.eval_dataset) sets.push_back({name});
-  }
-  for (const auto& names : sets) {
-    const auto loaded = data::load_tokenized_data(data::evaluation_request(request, names));
+void add_eval_datasets(const data::DataRequest& request, const data::Collator& collator, RunData& result) {
+  for (const auto& [name, of_name] : data::evaluation_requests(request)) {
+    const auto loaded = data::load_tokenized_data(of_name);
     result.reports.push_back(loaded.report);
-    const std::string name = args.data.eval_on_each_dataset ? names.front() : "";
     result.eval.push_back({.dataset = loaded.train, .collator = collator, .name = name});
     result.described.emplace_back(name.empty() ? "evaluation" : "evaluation " + name, samples_of(*loaded.train));
   }
@@ -49,7 +38,7 @@ data::DataRequest data_request(const config::TrainingArguments& args, const Data
   data::DataRequest request;
   request.data = args.data;
   request.stage = args.run.stage;
-  request.seed = seed_of(args);
+  request.seed = config::data_seed(args);
   request.vocab_size = tools.vocab_size;
   request.cache_folder = tools.cache_folder;
   if (!tools.tokenizer_folder.empty()) {
@@ -76,8 +65,8 @@ RunData open_run_data(const config::TrainingArguments& args, const DataTools& to
     const auto loaded = data::load_tokenized_data(request);
     result.reports.push_back(loaded.report);
     if (config::trains(args.run)) {
-      result.train =
-          numbered_data(loaded.train, data::epoch_sampler(args.sampler, loaded.train->size(), seed_of(args)), collator);
+      result.train = numbered_data(
+          loaded.train, data::epoch_sampler(args.sampler, loaded.train->size(), config::data_seed(args)), collator);
       result.described.emplace_back("train", samples_of(*loaded.train));
     }
     validation = loaded.validation;
@@ -86,7 +75,7 @@ RunData open_run_data(const config::TrainingArguments& args, const DataTools& to
     result.eval.push_back({.dataset = validation, .collator = collator});
     result.described.emplace_back("held out", samples_of(*validation));
   }
-  if (!args.data.eval_dataset.empty()) add_eval_datasets(args, request, collator, result);
+  add_eval_datasets(request, collator, result);
   return result;
 }
 

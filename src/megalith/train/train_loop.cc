@@ -54,6 +54,9 @@ TrainOutput Trainer::train() {
 
 void Trainer::begin_training() {
   check<ConfigError>(setup_.train_data.has_value(), "there is no data to train on; set dataset (or data_path)");
+  check<ConfigError>(args_.run.finetuning_type == config::FinetuningType::kFull,
+                     "finetuning_type is lora (the default of train), and adapters are not built yet; set"
+                     " finetuning_type full to train every weight");
   length_ = run_length(args_.run, batches_, setup_.train_data->sampler);
   check_before_work();
   model_.reset();  // of an earlier run: its memory

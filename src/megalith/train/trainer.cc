@@ -40,6 +40,8 @@ void Trainer::emit(CallbackList::Handler handler, MetricList metrics, std::files
 
 void Trainer::log(MetricList line) {
   if (state_.epoch) line.set("epoch", *state_.epoch);
+  if (args_.logging.include_num_input_tokens_seen != config::TokensSeen::kNo)
+    line.set("num_input_tokens_seen", static_cast<double>(state_.num_input_tokens_seen));
   MetricList kept = line;
   kept.set("step", static_cast<double>(state_.global_step));
   state_.log_history.push_back(std::move(kept));

@@ -25,11 +25,6 @@ namespace fs = std::filesystem;
 // A change of what records become takes the next number: caches of older versions are then not used.
 constexpr int64_t kEncodingVersion = 1;
 
-int thread_count(const DataRequest& request) {
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return request.data.preprocessing_num_workers.value_or(cores);
-}
-
 // Tokenizes records batch by batch and gives each batch's rows to `take`.
 class Build {
  public:
@@ -60,7 +55,7 @@ class Build {
  private:
   std::vector<EncodedRecord> encode(std::span<const RecordRef> refs) {
     std::vector<EncodedRecord> result(refs.size());
-    parallel_for(std::ssize(refs), thread_count(request_), [&](int64_t i) {
+    parallel_for(std::ssize(refs), tokenizing_threads(request_.data), [&](int64_t i) {
       const RecordRef& ref = refs[static_cast<size_t>(i)];
       const DatasetDescription& dataset = records_.datasets()[static_cast<size_t>(ref.dataset)];
       result[static_cast<size_t>(i)] = encoder_.encode(records_.record(ref), dataset, records_.place(ref));
@@ -179,6 +174,20 @@ DataRequest evaluation_request(DataRequest request, const std::vector<std::strin
   request.data.val_size = 0;
   request.data.tokenized_path.reset();
   return request;
+}
+
+std::vector<EvaluationRequest> evaluation_requests(const DataRequest& request) {
+  const std::vector<std::string>& names = request.data.eval_dataset;
+  if (names.empty()) return {};
+  if (!request.data.eval_on_each_dataset) return {{"", evaluation_request(request, names)}};
+  std::vector<EvaluationRequest> all;
+  for (const std::string& name : names) all.push_back({name, evaluation_request(request, {name})});
+  return all;
+}
+
+int tokenizing_threads(const config::DataConfig& data) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return data.preprocessing_num_workers.value_or(cores);
 }
 
 std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& request) {

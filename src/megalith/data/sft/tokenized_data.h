@@ -38,6 +38,14 @@ struct DataRequest {
 // tokenized_path, whose tokens are those of the training data.
 DataRequest evaluation_request(DataRequest request, const std::vector<std::string>& names);
 
+// One set of data to evaluate on.
+struct EvaluationRequest {
+  std::string name;  // in its metrics; empty when it is the only one
+  DataRequest request;
+};
+// What eval_dataset asks for: all of it together, or, with eval_on_each_dataset, each name on its own. None without it.
+std::vector<EvaluationRequest> evaluation_requests(const DataRequest& request);
+
 struct TokenizedData {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> validation;  // nothing without val_size
@@ -66,6 +74,8 @@ StreamedData open_streamed_data(const DataRequest& request);
 
 // The encoder that a request asks for.
 std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& request);
+// Threads that tokenize: preprocessing_num_workers, or all cores.
+int tokenizing_threads(const config::DataConfig& data);
 // How several datasets are mixed.
 MixOptions mix_options(const DataRequest& request);
 

@@ -1,31 +1,27 @@
-// `implemented` is a promise: changing the option changes what it should. One row an option; an implemented option
-// without a row, or a row without an effect, fails. The table grows with the product.
+// Ranks, seeds, batches, layers, pipeline schedules, communication.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <gtest/gtest.h>
-
-#include <set>
 
 #include "megalith/config/derive.h"
-#include "megalith/config/option_table.h"
-#include "megalith/config/validate.h"
-#include "tests/config/effects.h"
+#include "tests/effects/effect.h"
 
-namespace megalith::config {
+namespace megalith::testing {
 namespace {
 
+using config::TrainingArguments;
+
 std::string groups(const TrainingArguments& args) {
-  const layout::RankGrid grid(grid_shape(args, 16));
+  const layout::RankGrid grid(config::grid_shape(args, 16));
   std::string text;
   for (const layout::GroupKind kind : grid.kinds()) text += fmt::format("{}: {}\n", name(kind), grid.groups(kind));
   return text;
 }
 
 std::string seeds(const TrainingArguments& args) {
-  const layout::RankGrid grid(grid_shape(args, 16));
+  const layout::RankGrid grid(config::grid_shape(args, 16));
   std::string text;
   for (int rank = 0; rank < 16; ++rank) {
-    const layout::RngSeeds streams = rng_seeds(args, grid, rank);
+    const layout::RngSeeds streams = config::rng_seeds(args, grid, rank);
     text += fmt::format("{} {} {} {}\n", streams.cpu, streams.default_stream, streams.model_parallel,
                         streams.expert_parallel);
   }
@@ -33,7 +29,7 @@ std::string seeds(const TrainingArguments& args) {
 }
 
 std::string batches(const TrainingArguments& args) {
-  const layout::BatchPlan plan = batch_plan(args, 2);
+  const layout::BatchPlan plan = config::batch_plan(args, 2);
   if (const auto found = layout::problems(plan); !found.empty()) return "refused: " + found.front();
   const layout::MicrobatchCalculator calculator(plan);
   std::string text;
@@ -45,28 +41,30 @@ std::string batches(const TrainingArguments& args) {
 }
 
 std::string layers(const TrainingArguments& args) {
-  const TrainingArguments effective = derive(args).args;
+  const TrainingArguments effective = config::derive(args).args;
   std::string text;
-  for (const layout::Stage& stage : layout::LayerSplit(split_request(effective)).stages())
+  for (const layout::Stage& stage : layout::LayerSplit(config::split_request(effective)).stages())
     text += fmt::format("{}.{}: {} from {}\n", stage.pp_rank, stage.vp_stage, stage.num_layers, stage.offset);
   return text;
 }
 
 std::string schedule(const TrainingArguments& args) {
-  const TrainingArguments effective = derive(args).args;
+  const TrainingArguments effective = config::derive(args).args;
   std::string text;
   for (int rank = 0; rank < effective.parallel.pp.value_or(1); ++rank)
-    for (const auto& action : layout::pipeline_schedule(pipeline_shape(effective, 8), rank).actions)
+    for (const auto& action : layout::pipeline_schedule(config::pipeline_shape(effective, 8), rank).actions)
       text += action.text() + " ";
   return text;
 }
 
-std::string timeout(const TrainingArguments& args) { return fmt::format("{}", comm_timeout_s(args)); }
+std::string timeout(const TrainingArguments& args) { return fmt::format("{}", config::comm_timeout_s(args)); }
 std::string backend(const TrainingArguments& args) {
-  return comm_backend(args, /*has_cuda=*/true) == CommBackend::kNccl ? "nccl" : "gloo";
+  return config::comm_backend(args, /*has_cuda=*/true) == config::CommBackend::kNccl ? "nccl" : "gloo";
 }
 
-std::vector<Effect> own_effects() {
+}  // namespace
+
+Effects layout_effects() {
   return {
       {"tensor_model_parallel_size", {}, {}, {"--tp=2"}, groups},
       {"pipeline_model_parallel_size", {}, {}, {"--pp=2"}, groups},
@@ -143,6 +141,16 @@ std::vector<Effect> own_effects() {
        {"--account_for_embedding_in_pipeline_split"},
        {"--account_for_loss_in_pipeline_split"},
        layers},
+      {"delay_grad_reduce",
+       {"--pp=2", "--vpp=2", "--num_layers=8", "--overlap_grad_reduce"},
+       {},
+       {"--delay_grad_reduce=false"},
+       schedule},
+      {"align_grad_reduce",
+       {"--pp=2", "--vpp=2", "--num_layers=8", "--overlap_grad_reduce"},
+       {},
+       {"--align_grad_reduce=false"},
+       schedule},
       {"ddp_timeout", {}, {}, {"--ddp_timeout=60"}, timeout},
       {"distributed_timeout_minutes", {}, {}, {"--distributed_timeout_minutes=5"}, timeout},
       {"ddp_backend", {}, {}, {"--ddp_backend=gloo"}, backend},
@@ -150,41 +158,4 @@ std::vector<Effect> own_effects() {
   };
 }
 
-std::vector<Effect> effects() {
-  std::vector<Effect> all = own_effects();
-  for (Effect& effect : model_effects()) all.push_back(std::move(effect));
-  return all;
-}
-
-Words joined(const Words& base, const Words& more) {
-  Words words = base;
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-TEST(Effects, ImplementedOptionsChangeWhatTheyShould) {
-  for (const Effect& effect : effects()) {
-    SCOPED_TRACE(effect.option);
-    const std::string without = effect.observe(args_of(joined(effect.base, effect.without), effect.dialect));
-    const std::string with = effect.observe(args_of(joined(effect.base, effect.with), effect.dialect));
-    EXPECT_NE(without, with);
-  }
-}
-
-TEST(Effects, EveryImplementedOptionHasARow) {
-  std::set<std::string> shown;
-  for (const Effect& effect : effects()) {
-    shown.insert(effect.option);
-    const auto match = OptionTable::instance().find(effect.option);
-    ASSERT_TRUE(match) << effect.option;
-    EXPECT_EQ(match->option->status, OptionStatus::kImplemented) << effect.option;
-  }
-  for (const Option& option : OptionTable::instance().options()) {
-    if (option.status == OptionStatus::kImplemented) {
-      EXPECT_TRUE(shown.contains(option.name)) << option.name << " is called implemented; show its effect";
-    }
-  }
-}
-
-}  // namespace
-}  // namespace megalith::config
+}  // namespace megalith::testing

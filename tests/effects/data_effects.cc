@@ -1,0 +1,189 @@
+// Datasets, templates, packing, samplers: what the rows of a tiny dataset become.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+
+#include "megalith/config/derive.h"
+#include "megalith/data/sft/tokenized_data.h"
+#include "tests/effects/effect.h"
+#include "tests/support/tokenizers.h"
+
+namespace megalith::testing {
+namespace {
+
+using config::Dialect;
+using config::TrainingArguments;
+
+std::string records(const std::string& mark, int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i)
+    text += fmt::format(R"({{"instruction": "{0}{1}", "output": "a{2}"}})"
+                        "\n",
+                        mark, i, std::string(static_cast<size_t>(i % 5), '.'));
+  return text;
+}
+
+const TemporaryFolder& files() {
+  static const TemporaryFolder folder({
+      {"a.jsonl", records("a", 8)},
+      {"b.jsonl", records("b", 6)},
+      {"turns.jsonl", R"({"instruction": "q2", "output": "a2", "history": [["q1", "a1"]]})"},
+      {"thoughts.jsonl", R"({"instruction": "q2", "output": "<think>\nhm\n</think>\n\na2",)"
+                         R"( "history": [["q1", "<think>\nso\n</think>\n\na1"]]})"},
+      {"dataset_info.json", R"({"named": {"file_name": "b.jsonl"}})"},
+  });
+  return folder;
+}
+
+const TemporaryFolder& other_files() {
+  static const TemporaryFolder folder({{"a.jsonl", records("other", 3)}});
+  return folder;
+}
+
+data::DataRequest request_of(const TrainingArguments& effective) {
+  data::DataRequest request;
+  request.data = effective.data;
+  request.stage = effective.run.stage;
+  request.seed = static_cast<uint64_t>(effective.seeds.seed);
+  request.tokenizer = tokenizer::Tokenizer::bytes();
+  return request;
+}
+
+std::string text_of(const data::Sample& sample) {
+  return fmt::format("{} | {} | {} {}\n", tokenizer::Tokenizer::bytes().decode(sample.row.ids), sample.row.labels,
+                     sample.row.pieces, sample.row.pieces_attend);
+}
+
+std::string text_of(const std::shared_ptr<const data::Dataset>& dataset) {
+  std::string text;
+  for (int64_t i = 0; dataset && i < dataset->size(); ++i) text += text_of(dataset->sample(i));
+  return text;
+}
+
+std::string rows(const TrainingArguments& args) {
+  const TrainingArguments effective = config::derive(args).args;
+  const data::TokenizedData data = data::load_tokenized_data(request_of(effective));
+  const auto& kept = effective.data.tokenized_path;
+  return fmt::format("{}validation:\n{}kept: {}", text_of(data.train), text_of(data.validation),
+                     kept && std::filesystem::exists(*kept));
+}
+
+std::string evaluation(const TrainingArguments& args) {
+  std::string text;
+  for (const auto& [name, request] : data::evaluation_requests(request_of(config::derive(args).args)))
+    text += fmt::format("set {}:\n{}", name, text_of(data::load_tokenized_data(request).train));
+  return text;
+}
+
+std::string stream(const TrainingArguments& args) {
+  const auto samples = data::open_streamed_data(request_of(config::derive(args).args)).train(0);
+  std::string text = "stream:\n";
+  while (const auto sample = samples->next()) text += text_of(*sample);
+  return text;
+}
+
+std::string rows_or_stream(const TrainingArguments& args) { return args.data.streaming ? stream(args) : rows(args); }
+
+std::string plan(const TrainingArguments& args) {
+  const TrainingArguments effective = config::derive(args).args;
+  const data::RowPlan plan = data::row_plan(effective.data, effective.run.stage);
+  return fmt::format("kind {} cutoff {} packing {}", static_cast<int>(plan.kind), plan.cutoff, plan.packing);
+}
+
+std::string threads(const TrainingArguments& args) { return fmt::format("{}", data::tokenizing_threads(args.data)); }
+
+// The samples of the first steps.
+std::string order(const TrainingArguments& args) {
+  const TrainingArguments effective = config::derive(args).args;
+  const uint64_t seed = config::data_seed(effective);
+  const data::Sampler sampler(effective.dialect == Dialect::kPretrain
+                                  ? data::megatron_sampler(effective.sampler, 10, seed)
+                                  : data::epoch_sampler(effective.sampler, 10, seed));
+  std::string text;
+  data::SamplerPosition at;
+  for (int i = 0; i < 3; ++i) {
+    const auto step = sampler.step(at, 4);
+    if (!step) return text + "end";
+    text += fmt::format("{}\n", step->samples);
+    at = step->after;
+  }
+  return text;
+}
+
+Words on(const std::string& names, const Words& more = {}) {
+  Words words{"--dataset=" + names, "--dataset_dir=" + files().path().string(), "--template=vicuna"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Effects row_effects() {
+  const std::string folder = files().path().string();
+  const Words thoughts{"--dataset=thoughts.jsonl", "--dataset_dir=" + folder, "--template=deepseekr1"};
+  return {
+      {"dataset", {"--dataset_dir=" + folder, "--template=vicuna"}, {"--dataset=a.jsonl"}, {"--dataset=named"}, rows},
+      {"dataset_dir",
+       {"--dataset=a.jsonl", "--template=vicuna"},
+       {"--dataset_dir=" + folder},
+       {"--dataset_dir=" + other_files().path().string()},
+       rows},
+      {"template",
+       {"--dataset=a.jsonl", "--dataset_dir=" + folder},
+       {"--template=vicuna"},
+       {"--template=default"},
+       rows},
+      {"cutoff_len", on("a.jsonl"), {}, {"--cutoff_len=4"}, rows},
+      {"train_on_prompt", on("turns.jsonl"), {}, {"--train_on_prompt"}, rows},
+      {"mask_history", on("turns.jsonl"), {}, {"--mask_history"}, rows},
+      {"default_system", on("a.jsonl"), {}, {"--default_system=S"}, rows},
+      {"enable_thinking", thoughts, {}, {"--enable_thinking=false"}, rows},
+      {"preserve_thinking",
+       {"--dataset=thoughts.jsonl", "--dataset_dir=" + folder, "--template=deepseekr1", "--mask_history"},
+       {},
+       {"--preserve_thinking"},
+       rows},
+      {"mix_strategy", on("a.jsonl,b.jsonl"), {}, {"--mix_strategy=interleave_under"}, rows},
+      {"interleave_probs",
+       on("a.jsonl,b.jsonl", {"--mix_strategy=interleave_under"}),
+       {"--interleave_probs=0.5,0.5"},
+       {"--interleave_probs=0.1,0.9"},
+       rows},
+      {"val_size", on("a.jsonl"), {}, {"--val_size=2"}, rows},
+      {"max_samples", on("a.jsonl"), {}, {"--max_samples=3"}, rows},
+      {"packing", on("a.jsonl"), {}, {"--packing=true"}, rows},
+      {"neat_packing", on("a.jsonl", {"--packing=true"}), {}, {"--neat_packing"}, rows},
+      {"sequence_packing", on("a.jsonl"), {}, {"--sequence_packing"}, rows},
+      {"tokenized_path", on("a.jsonl"), {}, {"--tokenized_path=" + folder + "/tokens"}, rows},
+      {"preprocessing_batch_size",
+       on("a.jsonl", {"--neat_packing", "--default_system=S", "--cutoff_len=100"}),
+       {},
+       {"--preprocessing_batch_size=2"},
+       rows},
+  };
+}
+
+}  // namespace
+
+Effects data_effects() {
+  Effects effects = row_effects();
+  const Effects others{
+      {"stage", {}, {}, {"--stage=pt"}, plan},
+      {"eval_dataset", on("a.jsonl"), {}, {"--eval_dataset=b.jsonl"}, evaluation},
+      {"eval_on_each_dataset",
+       on("a.jsonl", {"--eval_dataset=a.jsonl,b.jsonl"}),
+       {},
+       {"--eval_on_each_dataset"},
+       evaluation},
+      {"streaming", on("a.jsonl"), {}, {"--streaming"}, rows_or_stream},
+      {"buffer_size", on("a.jsonl", {"--streaming"}), {}, {"--buffer_size=1"}, stream},
+      {"preprocessing_num_workers", {}, {"--preprocessing_num_workers=3"}, {"--preprocessing_num_workers=5"}, threads},
+      {"data_seed", {}, {}, {"--data_seed=7"}, order},
+      {"train_sampling_strategy", {}, {}, {"--train_sampling_strategy=sequential"}, order},
+      {"disable_shuffling", {}, {}, {"--disable_shuffling"}, order},
+      {"dataloader_type", {}, {}, {"--dataloader_type=cyclic"}, order, Dialect::kPretrain},
+  };
+  effects.insert(effects.end(), others.begin(), others.end());
+  return effects;
+}
+
+}  // namespace megalith::testing

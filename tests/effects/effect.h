@@ -1,0 +1,48 @@
+// The effects test: `implemented` is a promise that changing the option changes what it should. One row an option: two
+// sets of words, and a function that looks at what the modules make of them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "megalith/config/training_arguments.h"
+
+namespace megalith::testing {
+
+using Words = std::vector<std::string>;
+// What became of the arguments, as text. The same arguments give the same text.
+using Observe = std::function<std::string(const config::TrainingArguments&)>;
+
+struct Effect {
+  const char* option;
+  Words base;     // common to both
+  Words without;  // the option at one value …
+  Words with;     // … and at another
+  Observe observe;
+  config::Dialect dialect = config::Dialect::kTrain;
+};
+using Effects = std::vector<Effect>;
+
+Effects layout_effects();     // ranks, seeds, batches, layers, schedules, communication
+Effects model_effects();      // where the model comes from and how it is held
+Effects scratch_effects();    // models and tokenizers that options describe
+Effects optimizer_effects();  // update rule, gradient buffers, loss scale
+Effects schedule_effects();   // learning rate and weight decay over the run
+Effects data_effects();       // datasets, templates, packing, samplers
+Effects indexed_effects();    // .bin/.idx files
+Effects flow_effects();       // how long a run is, and when it logs, evaluates and saves
+Effects show_effects();       // what is shown of a run
+Effects training_effects();   // what a tiny run does
+Effects pretrain_effects();   // what pretrain() does, and the checks before it
+
+inline Effects all_effects() {
+  Effects all;
+  for (const auto& part :
+       {layout_effects, model_effects, scratch_effects, optimizer_effects, schedule_effects, data_effects,
+        indexed_effects, flow_effects, show_effects, training_effects, pretrain_effects})
+    for (Effect& effect : part()) all.push_back(std::move(effect));
+  return all;
+}
+
+}  // namespace megalith::testing

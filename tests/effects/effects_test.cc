@@ -1,0 +1,65 @@
+#include "tests/effects/effect.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "megalith/config/option_table.h"
+#include "megalith/config/parser.h"
+
+namespace megalith::testing {
+namespace {
+
+using config::OptionStatus;
+using config::OptionTable;
+
+config::TrainingArguments arguments(const Effect& effect, const Words& more) {
+  Words words = effect.base;
+  words.insert(words.end(), more.begin(), more.end());
+  return config::parse_arguments(effect.dialect, words).args;
+}
+
+void check_effects(const Effects& effects) {
+  ASSERT_FALSE(effects.empty());
+  for (const Effect& effect : effects) {
+    SCOPED_TRACE(effect.option);
+    try {
+      const std::string without = effect.observe(arguments(effect, effect.without));
+      const std::string with = effect.observe(arguments(effect, effect.with));
+      EXPECT_NE(without, with) << "the option changes nothing";
+      EXPECT_EQ(without, effect.observe(arguments(effect, effect.without))) << "what is looked at changes by itself";
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+}
+
+TEST(Effects, OfTheLayout) { check_effects(layout_effects()); }
+TEST(Effects, OnTheModel) { check_effects(model_effects()); }
+TEST(Effects, OnModelsFromScratch) { check_effects(scratch_effects()); }
+TEST(Effects, OnTheOptimizer) { check_effects(optimizer_effects()); }
+TEST(Effects, OnTheSchedule) { check_effects(schedule_effects()); }
+TEST(Effects, OnTheData) { check_effects(data_effects()); }
+TEST(Effects, OnIndexedData) { check_effects(indexed_effects()); }
+TEST(Effects, OnTheFlow) { check_effects(flow_effects()); }
+TEST(Effects, OnWhatIsShown) { check_effects(show_effects()); }
+TEST(Effects, OnTraining) { check_effects(training_effects()); }
+TEST(Effects, OnPretraining) { check_effects(pretrain_effects()); }
+
+TEST(Effects, EveryImplementedOptionHasARow) {
+  std::set<std::string> shown;
+  for (const Effect& effect : all_effects()) {
+    EXPECT_TRUE(shown.insert(effect.option).second) << effect.option << " has two rows";
+    const auto match = OptionTable::instance().find(effect.option);
+    ASSERT_TRUE(match) << effect.option;
+    EXPECT_EQ(match->option->status, OptionStatus::kImplemented) << effect.option;
+  }
+  for (const config::Option& option : OptionTable::instance().options()) {
+    if (option.status == OptionStatus::kImplemented) {
+      EXPECT_TRUE(shown.contains(option.name)) << option.name << " is called implemented; show its effect";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith::testing

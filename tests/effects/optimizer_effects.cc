@@ -1,0 +1,88 @@
+// Update rule, gradient buffers, loss scale.
+#include <ATen/ops/ones.h>
+#include <fmt/format.h>
+
+#include "megalith/config/derive.h"
+#include "megalith/optim/distributed_data_parallel.h"
+#include "megalith/optim/grad_scaler.h"
+#include "megalith/optim/optimizer_settings.h"
+#include "tests/effects/effect.h"
+
+namespace megalith::testing {
+namespace {
+
+using config::TrainingArguments;
+
+std::string rule(const TrainingArguments& args) {
+  const optim::OptimizerSettings s = optim::optimizer_settings(config::derive(args).args.optimizer);
+  nn::Parameter norm;
+  norm.name = "layers.0.attention.q_norm.weight";
+  norm.value = at::ones({4});
+  const bool decays = optim::all_groups(s.groups).at(optim::group_of(norm, s.groups)).decays;
+  const bool sgd = s.kind == optim::OptimizerSettings::Kind::kSgd;
+  return fmt::format("{} clip {} offload {} decays {}",
+                     sgd ? fmt::format("sgd {}", s.sgd.momentum)
+                         : fmt::format("adam {} {} {}", s.adam.beta1, s.adam.beta2, s.adam.epsilon),
+                     s.clip_grad, s.offload_fraction, decays);
+}
+
+std::string buffers(const TrainingArguments& args) {
+  const TrainingArguments effective = config::derive(args).args;
+  const optim::DdpSettings s =
+      optim::ddp_settings(effective.ddp, effective.precision, effective.optimizer.use_distributed_optimizer,
+                          /*first_stage=*/true, /*chunk=*/0);
+  return fmt::format(
+      "sharded {} overlap {} average {} per token {} check {} pad {} bucket {} buckets {} cut {} type {}",
+      s.use_distributed_optimizer, s.overlap_grad_reduce, s.average_in_collective, s.per_token_loss, s.check_for_nan,
+      s.pad_buckets_for_bandwidth, s.bucket_elements.value_or(-1), s.num_buckets.value_or(-1), s.bucketing,
+      c10::toString(s.grad_dtype));
+}
+
+// After overflows, then clean steps.
+std::string scales(const TrainingArguments& args) {
+  optim::GradScaler scaler = optim::GradScaler::from(config::derive(args).args.precision);
+  std::string text;
+  for (const bool overflow : {true, true, true, false, false, false, false}) {
+    scaler.update(overflow);
+    text += fmt::format("{} ", scaler.scale());
+  }
+  return text;
+}
+
+}  // namespace
+
+Effects optimizer_effects() {
+  const Words fp16{"--fp16", "--initial_loss_scale=64", "--loss_scale_window=3"};
+  return {
+      {"optimizer", {}, {}, {"--optimizer=sgd"}, rule},
+      {"optim", {}, {}, {"--optim=sgd"}, rule},
+      {"apply_wd_to_qk_layernorm", {}, {}, {"--apply_wd_to_qk_layernorm"}, rule},
+      {"adam_beta1", {}, {}, {"--adam_beta1=0.8"}, rule},
+      {"adam_beta2", {}, {}, {"--adam_beta2=0.95"}, rule},
+      {"adam_epsilon", {}, {}, {"--adam_epsilon=1e-6"}, rule},
+      {"sgd_momentum", {"--optimizer=sgd"}, {}, {"--sgd_momentum=0.5"}, rule},
+      {"max_grad_norm", {}, {}, {"--max_grad_norm=0.5"}, rule},
+      {"optimizer_cpu_offload", {"--optimizer_offload_fraction=0.5"}, {}, {"--optimizer_cpu_offload"}, rule},
+      {"optimizer_offload_fraction",
+       {"--optimizer_cpu_offload"},
+       {"--optimizer_offload_fraction=0.5"},
+       {"--optimizer_offload_fraction=1"},
+       rule},
+      {"use_distributed_optimizer", {}, {}, {"--use_distributed_optimizer"}, buffers},
+      {"overlap_grad_reduce", {}, {}, {"--overlap_grad_reduce"}, buffers},
+      {"ddp_average_in_collective", {}, {}, {"--ddp_average_in_collective"}, buffers},
+      {"ddp_bucket_size", {}, {}, {"--ddp_bucket_size=1000"}, buffers},
+      {"ddp_num_buckets", {}, {}, {"--ddp_num_buckets=3"}, buffers},
+      {"ddp_pad_buckets_for_high_nccl_busbw", {}, {}, {"--ddp_pad_buckets_for_high_nccl_busbw"}, buffers},
+      {"check_for_nan_in_loss_and_grad", {}, {}, {"--check_for_nan_in_loss_and_grad=false"}, buffers},
+      {"calculate_per_token_loss", {}, {}, {"--calculate_per_token_loss"}, buffers},
+      {"grad_reduce_in_bf16", {"--bf16"}, {}, {"--grad_reduce_in_bf16"}, buffers},
+      {"loss_scale", {"--fp16"}, {}, {"--loss_scale=8"}, scales},
+      {"initial_loss_scale", {"--fp16"}, {}, {"--initial_loss_scale=64"}, scales},
+      {"min_loss_scale", fp16, {}, {"--min_loss_scale=32"}, scales},
+      {"loss_scale_window", {"--fp16", "--initial_loss_scale=64"}, {}, {"--loss_scale_window=2"}, scales},
+      {"hysteresis", fp16, {}, {"--hysteresis=3"}, scales},
+  };
+}
+
+}  // namespace megalith::testing

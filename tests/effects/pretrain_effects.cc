@@ -1,0 +1,73 @@
+// What pretrain() does, and the checks before it.
+#include <fmt/format.h>
+
+#include "megalith/base/error.h"
+#include "megalith/config/derive.h"
+#include "megalith/train/pretrain.h"
+#include "tests/effects/effect.h"
+#include "tests/support/run_ranks.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::testing {
+namespace {
+
+using config::Dialect;
+using config::TrainingArguments;
+
+// A run on made-up data.
+std::string run(const TrainingArguments& args) {
+  std::string text;
+  run_ranks(1, [&](const Rank& rank) {
+    train::InitializeOptions options;
+    options.allow_no_cuda = true;
+    options.world = &rank.world;
+    const auto context = train::initialize_megatron(args, options);
+    const train::PretrainOutput output = train::pretrain(*context);
+    text = fmt::format("end {} after {} steps", static_cast<int>(output.end), output.training.global_step);
+  });
+  return text;
+}
+
+std::string evaluation(const TrainingArguments& args) {
+  const TrainingArguments effective = config::derive(args).args;
+  const layout::MicrobatchCalculator batches(config::batch_plan(effective, 1));
+  return fmt::format("{} samples", train::samples_of_evaluation(effective, batches));
+}
+
+std::string loading(const TrainingArguments& args) {
+  try {
+    train::check_load(args);
+    return "accepted";
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+}
+
+std::string empty_folder() {
+  static const TempFolder folder;
+  return folder.path().string();
+}
+
+}  // namespace
+
+Effects pretrain_effects() {
+  const Words tiny{"--num_layers=2",      "--hidden_size=16", "--num_attention_heads=2",        "--seq_length=8",
+                   "--vocab_size=30",     "--train_iters=3",  "--max_position_embeddings=8",    "--lr=1e-3",
+                   "--mock_data",         "--eval_iters=1",   "--tokenizer_type=NullTokenizer", "--use_cpu",
+                   "--micro_batch_size=2"};
+  const Words batch{"--micro_batch_size=1", "--global_batch_size=4"};
+  return {
+      {"exit_duration_in_mins", tiny, {}, {"--exit_duration_in_mins=0"}, run, Dialect::kPretrain},
+      {"eval_iters", batch, {}, {"--eval_iters=7"}, evaluation, Dialect::kPretrain},
+      {"eval_global_batch_size", batch, {}, {"--eval_global_batch_size=8"}, evaluation, Dialect::kPretrain},
+      {"load", {"--exit_on_missing_checkpoint"}, {}, {"--load=" + empty_folder()}, loading, Dialect::kPretrain},
+      {"exit_on_missing_checkpoint",
+       {"--load=" + empty_folder()},
+       {},
+       {"--exit_on_missing_checkpoint"},
+       loading,
+       Dialect::kPretrain},
+  };
+}
+
+}  // namespace megalith::testing

@@ -1,0 +1,138 @@
+// Models and tokenizers that options describe.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/config/derive.h"
+#include "megalith/model/from_arguments.h"
+#include "megalith/model/model_options.h"
+#include "megalith/train/run_tokenizer.h"
+#include "tests/effects/effect.h"
+#include "tests/support/tokenizers.h"
+
+namespace megalith::testing {
+namespace {
+
+using config::Dialect;
+using config::TrainingArguments;
+
+// config.json of the model, and what the options say beside it.
+std::string shape(const TrainingArguments& args) {
+  const TrainingArguments effective = config::derive(args).args;
+  const model::ModelConfig made = model::config_from_arguments(effective, {.size = 100});
+  return fmt::format("{} dropout {} {} {} init {} multiple {}", made.source->dump(), made.embedding_dropout,
+                     made.hidden_dropout, made.attention_dropout, made.init_std,
+                     model::ModelOptions::from(effective, at::kCPU).vocab_multiple);
+}
+
+std::string tokenizer(const TrainingArguments& args) {
+  try {
+    const auto made = train::make_run_tokenizer(args);
+    return made ? fmt::format("{} ids of {}", made->tokens.vocab_size, made->tokens.identity) : "none";
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+}
+
+const TemporaryFolder& gpt2_files() {
+  static const TemporaryFolder folder(
+      {{"vocab.json", R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})"}, {"merges.txt", "#version: 0.2\na b\n"}});
+  return folder;
+}
+
+const Words kGpt{"--num_layers=2", "--hidden_size=64", "--num_attention_heads=4", "--max_position_embeddings=32"};
+
+Words llama(const Words& more = {}) {
+  Words words = kGpt;
+  const Words rest{"--normalization=RMSNorm", "--position_embedding_type=rope", "--swiglu", "--disable_bias_linear"};
+  words.insert(words.end(), rest.begin(), rest.end());
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Words gpt(const Words& more) {
+  Words words = kGpt;
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Effects of_shape(const Observe& seen) {
+  const Words without_heads{"--num_layers=2", "--hidden_size=64", "--max_position_embeddings=32"};
+  return {
+      {"hidden_size", kGpt, {}, {"--hidden_size=128"}, seen},
+      {"ffn_hidden_size", kGpt, {}, {"--ffn_hidden_size=96"}, seen},
+      {"num_attention_heads", without_heads, {"--num_attention_heads=4"}, {"--num_attention_heads=8"}, seen},
+      {"group_query_attention", llama({"--num_query_groups=2"}), {}, {"--group_query_attention"}, seen},
+      {"num_query_groups", llama({"--group_query_attention"}), {}, {"--num_query_groups=2"}, seen},
+      {"kv_channels", llama(), {}, {"--kv_channels=32"}, seen},
+      {"max_position_embeddings", kGpt, {}, {"--max_position_embeddings=64"}, seen},
+      {"padded_vocab_size", kGpt, {}, {"--padded_vocab_size=128"}, seen},
+      {"make_vocab_size_divisible_by", kGpt, {}, {"--make_vocab_size_divisible_by=64"}, seen},
+      {"untie_embeddings_and_output_weights", llama(), {}, {"--untie_embeddings_and_output_weights"}, seen},
+      {"normalization",
+       gpt({"--position_embedding_type=rope", "--swiglu", "--disable_bias_linear"}),
+       {"--normalization=RMSNorm"},
+       {"--normalization=LayerNorm", "--position_embedding_type=learned_absolute", "--swiglu=false",
+        "--add_bias_linear=true"},
+       seen},
+      {"layernorm_epsilon", kGpt, {}, {"--layernorm_epsilon=1e-6"}, seen},
+      {"swiglu", llama({"--swiglu=false"}), {"--quick_geglu"}, {"--swiglu"}, seen},
+      {"quick_geglu", llama({"--swiglu=false"}), {"--swiglu"}, {"--quick_geglu"}, seen},
+      {"squared_relu", kGpt, {}, {"--squared_relu"}, seen},
+      {"bias_activation_fusion", kGpt, {}, {"--no_bias_gelu_fusion"}, seen},
+      {"add_bias_linear", llama(), {}, {"--add_bias_linear=true"}, seen},
+      {"add_qkv_bias", llama(), {}, {"--add_qkv_bias"}, seen},
+      {"qk_layernorm", llama(), {}, {"--qk_layernorm"}, seen},
+      {"hidden_dropout", kGpt, {}, {"--hidden_dropout=0"}, seen},
+      {"attention_dropout", kGpt, {}, {"--attention_dropout=0"}, seen},
+      {"init_method_std", kGpt, {}, {"--init_method_std=0.01"}, seen},
+  };
+}
+
+Effects of_positions(const Observe& seen) {
+  const Words yarn = llama({"--position_embedding_type=yarn", "--rotary_scaling_factor=4"});
+  return {
+      {"position_embedding_type", llama(), {}, {"--position_embedding_type=yarn"}, seen},
+      {"rotary_base", llama(), {}, {"--rotary_base=500000"}, seen},
+      {"rotary_seq_len_interpolation_factor", llama(), {}, {"--rotary_seq_len_interpolation_factor=2"}, seen},
+      {"use_rope_scaling", llama(), {}, {"--use_rope_scaling"}, seen},
+      {"rope_scaling_factor", llama({"--use_rope_scaling"}), {}, {"--rope_scaling_factor=4"}, seen},
+      {"rotary_scaling_factor", yarn, {}, {"--rotary_scaling_factor=8"}, seen},
+      {"original_max_position_embeddings", yarn, {}, {"--original_max_position_embeddings=16"}, seen},
+      {"beta_fast", yarn, {}, {"--beta_fast=16"}, seen},
+      {"beta_slow", yarn, {}, {"--beta_slow=2"}, seen},
+      {"mscale", yarn, {}, {"--mscale=0.5"}, seen},
+      {"mscale_all_dim", yarn, {}, {"--mscale_all_dim=0.5"}, seen},
+  };
+}
+
+Effects of_tokenizer() {
+  const std::string qwen = tokenizer_folder("qwen3").string(), own = gpt2_files().path().string();
+  const std::string vocab = "--vocab_file=" + own + "/vocab.json", merges = "--merge_file=" + own + "/merges.txt";
+  return {
+      {"vocab_size", {}, {"--vocab_size=100"}, {"--vocab_size=200"}, tokenizer},
+      {"tokenizer_type",
+       {"--vocab_size=100", "--tokenizer_model=" + qwen},
+       {"--tokenizer_type=NullTokenizer"},
+       {"--tokenizer_type=HuggingFaceTokenizer"},
+       tokenizer},
+      {"tokenizer_model", {}, {}, {"--tokenizer_model=" + qwen}, tokenizer},
+      {"vocab_file", {merges}, {}, {vocab}, tokenizer},
+      {"merge_file", {vocab}, {}, {merges}, tokenizer},
+  };
+}
+
+}  // namespace
+
+Effects scratch_effects() {
+  Effects effects;
+  for (const Effects& part : {of_shape(shape), of_positions(shape), of_tokenizer()})
+    for (const Effect& effect : part) {
+      effects.push_back(effect);
+      effects.back().dialect = Dialect::kPretrain;
+    }
+  return effects;
+}
+
+}  // namespace megalith::testing

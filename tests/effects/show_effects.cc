@@ -1,0 +1,128 @@
+// What is shown of a run: lines, pictures, TensorBoard files, timers, timelines.
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "megalith/config/derive.h"
+#include "megalith/observe/observers.h"
+#include "megalith/observe/tensorboard.h"
+#include "tests/effects/effect.h"
+#include "tests/support/run_ranks.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using config::Dialect;
+using config::TrainingArguments;
+using train::TrainerCallback;
+
+// Times differ from run to run: words stay.
+std::string words_of(const std::string& text) {
+  std::string words;
+  for (const char c : text)
+    if (std::isalpha(static_cast<unsigned char>(c)) || c == '\n') words += c;
+  return words;
+}
+
+std::string content(const fs::path& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void run_steps(const train::CallbackList& list, TraceRecorder& trace, train::TrainerEvent& event) {
+  train::TrainerState& state = event.state;
+  list.call(&TrainerCallback::on_train_begin, event);
+  while (state.global_step < state.max_steps) {
+    list.call(&TrainerCallback::on_step_begin, event);
+    { const auto span = trace.span({.name = "coarse", .level = 0}); }
+    { const auto span = trace.span({.name = "fine", .level = 1}); }
+    ++state.global_step;
+    list.call(&TrainerCallback::on_step_end, event);
+    event.metrics = {{"loss", 2.5}, {"tokens_per_second", 2000}};
+    state.log_history.push_back({{"loss", 2.5}, {"step", static_cast<double>(state.global_step)}});
+    list.call(&TrainerCallback::on_log, event);
+  }
+  list.call(&TrainerCallback::on_train_end, event);
+}
+
+struct Shown {
+  std::string said;             // on stderr
+  std::string picture;          // loss.svg
+  std::string timeline;         // trace.json
+  uintmax_t tensorboard_bytes;  // of its files
+};
+
+// A run of four steps that are all logged.
+Shown show(TrainingArguments args) {
+  const TempFolder folder;
+  args.save.output_dir = folder.path().string();
+  args = config::derive(args).args;
+  Shown shown{};
+  run_ranks(1, [&](const Rank& rank) {
+    TraceRecorder trace;
+    observe::ObserverSetup setup;
+    setup.world = rank.world.world();
+    setup.trace = &trace;
+    setup.progress.write = [&](std::string_view text) { shown.said += text; };
+    setup.flops_per_token = 1e9;
+    setup.peak_bytes = [] { return 1 << 20; };
+    setup.timing = true;
+    train::CallbackList list;
+    for (auto& callback : observe::make_observers(args, setup)) list.add(std::move(callback));
+    train::TrainerState state;
+    train::TrainerControl control;
+    state.max_steps = 4;
+    state.is_world_process_zero = true;
+    train::TrainerEvent event{args, state, control};
+    run_steps(list, trace, event);
+  });
+  shown.picture = content(folder / "loss.svg");
+  shown.timeline = content(folder / "trace.json");
+  if (fs::exists(folder / "tensorboard"))
+    for (const auto& file : fs::directory_iterator(folder / "tensorboard")) shown.tensorboard_bytes += file.file_size();
+  return shown;
+}
+
+std::string said(const TrainingArguments& args) { return words_of(show(args).said); }
+std::string picture(const TrainingArguments& args) { return show(args).picture; }
+std::string timeline(const TrainingArguments& args) { return words_of(show(args).timeline); }
+std::string tensorboard_size(const TrainingArguments& args) { return fmt::format("{}", show(args).tensorboard_bytes); }
+std::string tensorboard_folder(const TrainingArguments& args) {
+  return observe::tensorboard_folder(config::derive(args).args).value_or("none").string();
+}
+
+}  // namespace
+
+Effects show_effects() {
+  const Words profile{"--profile", "--profile_step_start=0", "--profile_step_end=2"};
+  return {
+      {"report_to", {}, {}, {"--report_to=tensorboard"}, tensorboard_folder},
+      {"logging_dir", {"--report_to=tensorboard"}, {}, {"--logging_dir=elsewhere"}, tensorboard_folder},
+      {"run_name", {}, {}, {"--run_name=second try"}, picture},
+      {"timing_log_level", {}, {}, {"--timing_log_level=1"}, said},
+      {"timing_log_option", {}, {}, {"--timing_log_option=max"}, said},
+      {"tensorboard_log_interval",
+       {"--report_to=tensorboard"},
+       {"--tensorboard_log_interval=1"},
+       {"--tensorboard_log_interval=3"},
+       tensorboard_size,
+       Dialect::kPretrain},
+      {"log_throughput", {}, {}, {"--log_throughput"}, said, Dialect::kPretrain},
+      {"profile", {"--profile_step_start=0", "--profile_step_end=2"}, {}, {"--profile"}, timeline},
+      {"profile_step_start",
+       {"--profile", "--profile_step_end=3"},
+       {"--profile_step_start=0"},
+       {"--profile_step_start=2"},
+       timeline},
+      {"profile_step_end",
+       {"--profile", "--profile_step_start=0"},
+       {"--profile_step_end=1"},
+       {"--profile_step_end=3"},
+       timeline},
+      {"profile_ranks", profile, {}, {"--profile_ranks=1"}, timeline},
+  };
+}
+
+}  // namespace megalith::testing
