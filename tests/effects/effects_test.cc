@@ -45,6 +45,7 @@ TEST(Effects, OnTheFlow) { check_effects(flow_effects()); }
 TEST(Effects, OnWhatIsShown) { check_effects(show_effects()); }
 TEST(Effects, OnTraining) { check_effects(training_effects()); }
 TEST(Effects, OnPretraining) { check_effects(pretrain_effects()); }
+TEST(Effects, OnTheCommand) { check_effects(command_effects()); }
 
 TEST(Effects, EveryImplementedOptionHasARow) {
   std::set<std::string> shown;

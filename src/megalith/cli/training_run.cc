@@ -186,7 +186,7 @@ std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dial
                config::help_text(dialect, flags.topic, own));
     return std::nullopt;
   }
-  parsed.report.check_not_refused();
+  parsed.report.check_runnable();
   launch.check(parsed.args, /*needs_inputs=*/true);
   for (const std::string& note : parsed.notes) log_info("{}", note);
   auto effective = config::derive(parsed.args);

@@ -9,8 +9,8 @@ void add_saving(OptionList& list) {
       .alias({"save"})
       .no_pretrain_default()
       .implemented();
-  save.add("overwrite_output_dir", &SaveConfig::overwrite_output_dir,
-           "start anew although output_dir holds a checkpoint; otherwise the run resumes from the last one")
+  save.add("overwrite_output_dir", &SaveConfig::overwrite_output_dir, "start anew in an output_dir that is not empty")
+      .implemented()
       .train_only();
   save.add("resume_from_checkpoint", &SaveConfig::resume_from_checkpoint,
            "checkpoint folder; true: the last in output_dir")

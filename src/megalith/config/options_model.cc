@@ -16,6 +16,7 @@ void add_source(OptionList& list) {
       .train_only()
       .implemented();
   source.add("train_from_scratch", &ModelSourceConfig::train_from_scratch, "take the model's shape, draw its weights")
+      .implemented()
       .train_only();
   source
       .add("additional_configs", &ModelSourceConfig::additional_configs,

@@ -1,0 +1,51 @@
+// What `megalith train` itself makes of options, before and around the trainer.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "megalith/cli/training_inputs.h"
+#include "megalith/cli/training_run.h"
+#include "megalith/comm/world.h"
+#include "tests/effects/effect.h"
+#include "tests/support/golden.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::testing {
+namespace {
+
+// A folder with something in it, as output_dir.
+std::string output_folder(const config::TrainingArguments& args) {
+  const TempFolder folder;
+  std::ofstream(folder / "notes.txt") << "mine";
+  config::SaveConfig save = args.save;
+  save.output_dir = folder.path().string();
+  try {
+    cli::check_output_folder(save);
+    return "taken";
+  } catch (const std::exception&) {
+    return "refused";
+  }
+}
+
+// The weights that a run begins with.
+std::string weights(const config::TrainingArguments& args) {
+  const auto worlds = comm::World::in_process(1);
+  parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
+  const cli::TrainingInputs inputs{.model_folder = golden_dir() / "hf" / "llama", .tools = {}};
+  const model::VirtualModels models = cli::load_model(inputs, args, context);
+  double sum = 0;
+  for (const nn::Parameter* parameter : models.parameters()) sum += parameter->value.abs().sum().item<double>();
+  return fmt::format("{:.3f}", sum);
+}
+
+}  // namespace
+
+Effects command_effects() {
+  return {
+      {"overwrite_output_dir", {}, {}, {"--overwrite_output_dir"}, output_folder},
+      {"train_from_scratch", {}, {}, {"--train_from_scratch"}, weights},
+  };
+}
+
+}  // namespace megalith::testing
