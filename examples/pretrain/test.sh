@@ -9,7 +9,7 @@ last=$(sed -n 's/^test: plain loss //p' <<<"$out")
 awk -v first="$first" -v last="$last" 'BEGIN { exit !(first > 3 && last < 1.5) }' ||
   { echo "the loss went from $first to $last" >&2; exit 1; }
 
-export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 20000)) OMP_NUM_THREADS=1
+export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((31800 + RANDOM % 800)) OMP_NUM_THREADS=1
 RANK=1 LOCAL_RANK=1 "$program" --train-iters=3 --pipeline-model-parallel-size=2 &
 RANK=0 LOCAL_RANK=0 "$program" --train-iters=3 --pipeline-model-parallel-size=2
 wait $!
