@@ -15,7 +15,7 @@ using layout::PipelineShape;
 using layout::ScheduleKind;
 using std::chrono::microseconds;
 
-constexpr double kUnit = 0.04;  // seconds: forward of a whole rank's layers; so each part of backward
+constexpr double kUnit = 0.1;  // seconds: forward of a whole rank's layers; so each part of backward
 
 struct Measured {
   double seconds = 1e9;
@@ -28,7 +28,7 @@ Measured measure(const PipelineShape& shape, bool overlap = true) {
   const auto theory = layout::pipeline_timeline(shape, {.forward = each, .backward = each, .weight_gradient = each});
   Measured best;
   // More runs only where a busy machine has disturbed the first ones.
-  for (int i = 0; i < 8 && best.seconds > 1.02 * theory.length; ++i)
+  for (int i = 0; i < 5 && best.seconds > 1.008 * theory.length; ++i)
     best.seconds = std::min(best.seconds, time_sleeping_step(shape, {time, time, time}, overlap));
   const double work = 3 * kUnit * shape.microbatches;
   best.bubble = 1 - work / best.seconds;
@@ -46,9 +46,8 @@ TEST(PipelineTiming, BubbleIsThatOfTheory) {
   EXPECT_NEAR(interleaved.expected_bubble, 3.0 / 19, 1e-9);  // a half of that time
   EXPECT_NEAR(zero_bubble.expected_bubble, 1.0 / 9, 1e-9);   // (pp - 1)(F + B - W)/…: a third of it
   EXPECT_NEAR(plain.bubble, plain.expected_bubble, 0.1 * plain.expected_bubble);
-  // Bubbles of a few actions: a tenth of the step's length is within what waking up costs.
-  EXPECT_NEAR(interleaved.bubble, interleaved.expected_bubble, 0.1 * plain.expected_bubble);
-  EXPECT_NEAR(zero_bubble.bubble, zero_bubble.expected_bubble, 0.1 * plain.expected_bubble);
+  EXPECT_NEAR(interleaved.bubble, interleaved.expected_bubble, 0.1 * interleaved.expected_bubble);
+  EXPECT_NEAR(zero_bubble.bubble, zero_bubble.expected_bubble, 0.1 * zero_bubble.expected_bubble);
   EXPECT_NEAR(plain.seconds / interleaved.seconds, 33.0 / 28.5, 0.05);
   EXPECT_NEAR(plain.seconds / zero_bubble.seconds, 33.0 / 27, 0.05);
 }
