@@ -89,6 +89,9 @@ TEST_F(TrainCommand, WritesWhatARunWrites) {
     EXPECT_TRUE(first.contains(key)) << key;
   EXPECT_TRUE(std::ranges::any_of(lines("out"), [](const json& line) { return line.contains("eval_loss"); }));
   expect_contains(result.err, "step 3/3");
+  // At step 2 by eval_steps and once at the end.
+  const auto all = lines("out");
+  EXPECT_EQ(std::ranges::count_if(all, [](const json& line) { return line.contains("eval_loss"); }), 2);
   expect_contains(result.err, "llama");
 }
 
@@ -160,6 +163,7 @@ TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
   refused({"--global_batch_size=7"}, {"7"});
   refused({"--eval_strategy=steps"}, {"eval_dataset"});
   refused({"--warmup_steps=5"}, {"warmup_steps is 5"});
+  refused({"--finetuning_type=lora"}, {"finetuning_type"});
   refused({"--nproc=2", "--tp=3"}, {"does not divide world_size 2"});
   // Conversations need a tokenizer and a template.
   std::ofstream(folder_ / "chat.jsonl")

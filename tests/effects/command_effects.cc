@@ -32,8 +32,7 @@ std::string output_folder(const config::TrainingArguments& args) {
 std::string weights(const config::TrainingArguments& args) {
   const auto worlds = comm::World::in_process(1);
   parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
-  const cli::TrainingInputs inputs{.model_folder = golden_dir() / "hf" / "llama", .tools = {}};
-  const model::VirtualModels models = cli::load_model(inputs, args, context);
+  const model::VirtualModels models = cli::load_model(golden_dir() / "hf" / "llama", args, context);
   double sum = 0;
   for (const nn::Parameter* parameter : models.parameters()) sum += parameter->value.abs().sum().item<double>();
   return fmt::format("{:.3f}", sum);

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/base/log.h"
 #include "megalith/cli/command.h"
 #include "megalith/cli/launch_flags.h"
 #include "megalith/cli/rank_main.h"
@@ -72,7 +71,7 @@ int run_eval(Words words) {
   return launch.run([&] {
     return run_as_rank(args, [&](parallel::ParallelContext& context) {
       train::RunData data = train::open_run_data(args, inputs.tools);
-      model::VirtualModels models = load_model(inputs, args, context);
+      model::VirtualModels models = load_model(inputs.model_folder, args, context);
       train::TrainerSetup setup;
       setup.eval_data = std::move(data.eval);
       train::Trainer trainer(models, args, std::move(setup));

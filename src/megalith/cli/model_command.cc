@@ -5,8 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/cli/rank_main.h"
-#include "megalith/hf/hub_cache.h"
-#include "megalith/model/auto_model.h"
+#include "megalith/cli/training_inputs.h"
 #include "megalith/model/families/family.h"
 
 namespace megalith::cli {
@@ -31,9 +30,7 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
   check<ConfigError>(args_.parallel.pp.value_or(1) == 1 && args_.parallel.cp.value_or(1) == 1,
                      "this command splits models by tensor_model_parallel_size only; leave out pipeline and context"
                      " parallel sizes");
-  folder_ = hf::find_model_folder(
-      *model_, hf::HubEnvironment::from_process(),
-      args_.source.train_from_scratch ? hf::ModelParts::kConfig : hf::ModelParts::kConfigAndWeights);
+  folder_ = find_model(*model_, args_);
   model::read_model_config(folder_);  // its problems are told once, before ranks exist
   return true;
 }
@@ -41,9 +38,7 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
 int ModelCommand::run(const std::function<void(model::VirtualModels&)>& work) const {
   return launch_.run([&] {
     return run_as_rank(args_, [&](parallel::ParallelContext& context) {
-      auto models = args_.source.train_from_scratch
-                        ? model::AutoModel::from_config(model::read_model_config(folder_), args_, context)
-                        : model::AutoModel::from_pretrained(folder_.string(), args_, context);
+      auto models = load_model(folder_, args_, context);
       work(models);
     });
   });

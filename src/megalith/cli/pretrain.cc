@@ -57,8 +57,8 @@ void pretrain_on_rank(const config::TrainingArguments& args, const RunFlags& fla
     return watch_run(models, args, flags, data, mine.timers());
   };
   const train::PretrainOutput output = train::pretrain(run, {.callbacks = watch});
+  if (output.end != train::PretrainEnd::kSkipped) say_end(context, args, output.state, output.training);
   if (context.rank() != 0) return;
-  if (output.end != train::PretrainEnd::kSkipped) say_end(args, output.state, output.training);
   if (const auto loss = output.test.find("test_loss")) log_info("loss on the test set: {:.6E}", *loss);
 }
 

@@ -6,6 +6,7 @@
 #include "megalith/cli/stop_on_signal.h"
 #include "megalith/cli/training_inputs.h"
 #include "megalith/cli/training_run.h"
+#include "megalith/config/derive.h"
 
 namespace megalith::cli {
 
@@ -14,6 +15,7 @@ int run_train(Words words) {
   RunFlags flags;
   const auto args = read_run_arguments(config::Dialect::kTrain, "train", words, launch, flags);
   if (!args) return kDone;
+  if (config::trains(args->run)) train::check_can_train(args->run);
   check_schedule(*args, launch.world_size());
   const TrainingInputs inputs = check_inputs(*args);
   check_output_folder(args->save);
@@ -24,7 +26,7 @@ int run_train(Words words) {
       train::RunData data = train::open_run_data(*args, inputs.tools);
       if (context.rank() == 0)
         for (const std::string& report : data.reports) log_info("{}", report);
-      model::VirtualModels models = load_model(inputs, *args, context);
+      model::VirtualModels models = load_model(inputs.model_folder, *args, context);
       RunParts parts;
       parts.setup.train_data = std::move(data.train);
       parts.setup.eval_data = std::move(data.eval);

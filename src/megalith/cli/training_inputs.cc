@@ -30,9 +30,7 @@ TrainingInputs check_inputs(const config::TrainingArguments& args) {
   TrainingInputs inputs;
   check<ConfigError>(args.source.model_name_or_path.has_value(),
                      "model_name_or_path is missing: a folder with config.json and safetensors files, or a hub name");
-  inputs.model_folder = hf::find_model_folder(
-      *args.source.model_name_or_path, hf::HubEnvironment::from_process(),
-      args.source.train_from_scratch ? hf::ModelParts::kConfig : hf::ModelParts::kConfigAndWeights);
+  inputs.model_folder = find_model(*args.source.model_name_or_path, args);
   const model::ModelConfig config = model::read_model_config(inputs.model_folder);
   if (has_tokenizer(inputs.model_folder)) inputs.tools.tokenizer_folder = inputs.model_folder;
   inputs.tools.vocab_size = config.vocab_size;
@@ -41,11 +39,16 @@ TrainingInputs check_inputs(const config::TrainingArguments& args) {
   return inputs;
 }
 
-model::VirtualModels load_model(const TrainingInputs& inputs, const config::TrainingArguments& args,
+fs::path find_model(const std::string& path_or_name, const config::TrainingArguments& args) {
+  return hf::find_model_folder(
+      path_or_name, hf::HubEnvironment::from_process(),
+      args.source.train_from_scratch ? hf::ModelParts::kConfig : hf::ModelParts::kConfigAndWeights);
+}
+
+model::VirtualModels load_model(const fs::path& folder, const config::TrainingArguments& args,
                                 parallel::ParallelContext& context) {
-  if (!args.source.train_from_scratch)
-    return model::AutoModel::from_pretrained(inputs.model_folder.string(), args, context);
-  const model::ModelConfig config = model::read_model_config(inputs.model_folder);
+  if (!args.source.train_from_scratch) return model::AutoModel::from_pretrained(folder.string(), args, context);
+  const model::ModelConfig config = model::read_model_config(folder);
   return model::AutoModel::from_config(model::with_arguments(config, args), args, context);
 }
 

@@ -18,8 +18,10 @@ struct TrainingInputs {
 // understood. No record is read, no weight is loaded.
 TrainingInputs check_inputs(const config::TrainingArguments& args);
 
-// The model of the inputs on this rank: its weights, or with train_from_scratch fresh ones. All ranks call it.
-model::VirtualModels load_model(const TrainingInputs& inputs, const config::TrainingArguments& args,
+// The folder of a model; with train_from_scratch one without weights will do. Throws ConfigError or DataError.
+std::filesystem::path find_model(const std::string& path_or_name, const config::TrainingArguments& args);
+// The model of a folder on this rank: its weights, or with train_from_scratch fresh ones. All ranks call it.
+model::VirtualModels load_model(const std::filesystem::path& folder, const config::TrainingArguments& args,
                                 parallel::ParallelContext& context);
 
 }  // namespace megalith::cli

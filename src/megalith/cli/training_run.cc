@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
@@ -78,7 +77,8 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const co
                                     const DataSummary& data, const layout::BatchPlan& batch) {
   const parallel::ParallelContext& context = models.context();
   const model::ModelConfig& config = models.config();
-  const at::Tensor extremes = at::tensor({-elements_of(models), elements_of(models)}, at::kLong);
+  const int64_t mine = elements_of(models);
+  const at::Tensor extremes = at::tensor({-mine, mine}, at::kLong).to(context.device());
   context.world().world().all_reduce(extremes, comm::ReduceOp::kMax, "summary");
   const layout::GridShape& shape = context.grid().shape();
   const layout::MicrobatchCalculator batches(batch);
@@ -142,7 +142,7 @@ std::optional<double> loss_of(const train::TrainerState& state, bool first) {
 }
 
 observe::EndSummary end_summary(const config::TrainingArguments& args, const train::TrainerState& state,
-                                const train::TrainOutput& output) {
+                                const train::TrainOutput& output, int64_t peak_bytes) {
   observe::EndSummary summary;
   summary.steps = output.global_step;
   summary.last_step = output.global_step;
@@ -155,7 +155,7 @@ observe::EndSummary end_summary(const config::TrainingArguments& args, const tra
     summary.best_metric = *state.best_metric;
     summary.best_metric_name = args.eval.metric_for_best_model.value_or("eval_loss");
   }
-  summary.peak_bytes = static_cast<double>(peak_resident_bytes());
+  summary.peak_bytes = static_cast<double>(peak_bytes);
   if (const auto& folder = args.save.output_dir)
     summary.files = {{"model", *folder},
                      {"metrics", (fs::path(*folder) / "metrics.jsonl").string()},
@@ -164,6 +164,15 @@ observe::EndSummary end_summary(const config::TrainingArguments& args, const tra
   if (std::ranges::find(reports, "wandb") != reports.end())
     summary.wandb_folder = observe::tensorboard_folder(args).value_or("").string();
   return summary;
+}
+
+// The model has been evaluated as it is now.
+bool is_evaluated(const config::TrainingArguments& args, const train::TrainerState& state) {
+  if (args.eval.load_best_model_at_end) return false;  // another model than that of the last step
+  const auto step = static_cast<double>(state.global_step);
+  return std::ranges::any_of(state.log_history, [&](const train::MetricList& line) {
+    return line.find("step") == step && line.find("eval_runtime");
+  });
 }
 
 }  // namespace
@@ -228,14 +237,15 @@ std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::Virt
   return observe::make_observers(args, observer_setup(models, flags, data, trace));
 }
 
-void say_end(const config::TrainingArguments& args, const train::TrainerState& state,
-             const train::TrainOutput& output) {
-  write_stderr(observe::text_of(end_summary(args, state, output)));
+void say_end(const parallel::ParallelContext& context, const config::TrainingArguments& args,
+             const train::TrainerState& state, const train::TrainOutput& output) {
+  const at::Tensor peak = at::tensor({peak_resident_bytes()}, at::kLong).to(context.device());
+  context.world().world().all_reduce(peak, comm::ReduceOp::kMax, "summary");
+  if (context.rank() == 0) write_stderr(observe::text_of(end_summary(args, state, output, peak.item<int64_t>())));
 }
 
 void run_training(model::VirtualModels& models, const config::TrainingArguments& args, const RunFlags& flags,
                   RunParts parts) {
-  const bool speaks = models.context().rank() == 0;
   TraceRecorder trace;
   const WorldTrace traced(models.context().world(), trace);
   for (auto& callback : watch_run(models, args, flags, parts.data, trace))
@@ -246,10 +256,10 @@ void run_training(model::VirtualModels& models, const config::TrainingArguments&
   if (config::trains(args.run)) {
     const train::TrainOutput output = trainer.train();
     if (args.save.output_dir) trainer.save_model(*args.save.output_dir);
-    if (speaks) say_end(args, trainer.state(), output);
+    say_end(models.context(), args, trainer.state(), output);
     if (output.interrupted) return;
   }
-  if (evaluates) trainer.evaluate();
+  if (evaluates && !is_evaluated(args, trainer.state())) trainer.evaluate();
 }
 
 }  // namespace megalith::cli

@@ -63,8 +63,9 @@ std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::Virt
                                                                const config::TrainingArguments& args,
                                                                const RunFlags& flags, const DataSummary& data,
                                                                TraceRecorder& trace);
-// Says what training has come to. Rank 0 calls it.
-void say_end(const config::TrainingArguments& args, const train::TrainerState& state, const train::TrainOutput& output);
+// Says what training has come to. All ranks call it.
+void say_end(const parallel::ParallelContext& context, const config::TrainingArguments& args,
+             const train::TrainerState& state, const train::TrainOutput& output);
 
 // Trains and exports, evaluates when asked; says on stderr what it does. `args` after derive(). The run ends in order
 // when setup.stop is raised (StopOnSignal). All ranks call it.

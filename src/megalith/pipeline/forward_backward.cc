@@ -157,11 +157,10 @@ class Step {
     const bool on = action.kind == Kind::kSyncOn;
     if (on || action.kind == Kind::kSyncOff) {
       for (int chunk = 0; work_.set_sync && chunk < shape_.chunks; ++chunk) work_.set_sync(chunk, on);
-    } else if (action.kind == Kind::kGatherParams) {
-      if (work_.start_param_gather) work_.start_param_gather(action.chunk);
-    } else if (work_.start_grad_reduce) {
+    } else if (action.kind == Kind::kReduceGrads && work_.start_grad_reduce) {
       work_.start_grad_reduce(action.chunk);
     }
+    // kGatherParams: every stage has started to gather right behind its update.
   }
 
   void compute(const PipelineAction& action) {

@@ -37,7 +37,6 @@ struct StageWork {
   // are the caller's: it keeps what it wants of them in here.
   std::function<at::Tensor(const StageCall&)> forward;
   std::function<void(int chunk, bool on)> set_sync;    // whether backward may reduce gradients (DDP::set_sync)
-  std::function<void(int chunk)> start_param_gather;   // DDP::start_param_gather
   std::function<void(int chunk)> start_grad_reduce;    // DDP::start_grad_sync
   std::vector<nn::WeightGradQueue*> weight_gradients;  // by chunk; the zero-bubble schedule needs them
   // Told before and after each compute action, waits for messages not included: for timers and traces.

@@ -40,6 +40,12 @@ int64_t row_length(const data::MicroBatch& batch) {
 
 }  // namespace
 
+void check_can_train(const config::RunConfig& run) {
+  check<ConfigError>(run.finetuning_type == config::FinetuningType::kFull,
+                     "finetuning_type is lora (the default of train), and adapters are not built yet; set"
+                     " finetuning_type full to train every weight");
+}
+
 TrainOutput Trainer::train() {
   begin_training();
   EpochReader data = open_data();
@@ -54,9 +60,7 @@ TrainOutput Trainer::train() {
 
 void Trainer::begin_training() {
   check<ConfigError>(setup_.train_data.has_value(), "there is no data to train on; set dataset (or data_path)");
-  check<ConfigError>(args_.run.finetuning_type == config::FinetuningType::kFull,
-                     "finetuning_type is lora (the default of train), and adapters are not built yet; set"
-                     " finetuning_type full to train every weight");
+  check_can_train(args_.run);
   length_ = run_length(args_.run, batches_, setup_.train_data->sampler);
   check_before_work();
   model_.reset();  // of an earlier run: its memory
