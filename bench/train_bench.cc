@@ -55,6 +55,27 @@ double run_ours(const Settings& s, const TempFolder& folder, const std::vector<s
   return median(rates);
 }
 
+// What the trainer adds to forward, backward and optimizer, as a part of the step: from the timeline of a run.
+double run_overhead(const Settings& s, const TempFolder& folder, const std::string& batch) {
+  run_ours(s, folder, {batch, fmt::format("--trace=3-{}", s.steps + 2)}, 0);
+  std::ifstream stream(folder / "out" / "trace.json");
+  const json trace = json::parse(stream);
+  double covered = 0, last_covered = 0, first = -1, last = -1;
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.value("ph", "") != "X") continue;
+    const std::string name = event.at("name");
+    if (name == "forward-backward") {  // a step begins
+      last = event.at("ts");
+      if (first < 0) first = last;
+      last_covered = 0;
+    }
+    if (name != "forward-backward" && name != "all-grads-sync" && name != "optimizer") continue;
+    covered += event.at("dur").get<double>();
+    last_covered += event.at("dur").get<double>();
+  }
+  return 1 - (covered - last_covered) / (last - first);
+}
+
 // Tokens a second by variant.
 void run_peers(const Settings& s, std::map<std::string, std::vector<double>>& rates) {
   const auto result = run_process({peer_python(), s.peers, "--shapes", s.shape, "--arch", s.arch, "--rounds", "1",
@@ -97,12 +118,14 @@ void run(const Settings& s) {
   const TempFolder folder;
   write_train_inputs(s.arch, s.shape, folder);
   std::map<std::string, std::vector<double>> ours, peers;
+  std::vector<double> overheads;
   const std::string whole = fmt::format("--per_device_train_batch_size={}", kBatch);
   const std::string half = fmt::format("--per_device_train_batch_size={}", kBatch / 2);
   for (int round = 0; round < s.rounds; ++round) {
     ours["fp32"].push_back(run_ours(s, folder, {whole}, 0));
     ours["bf16"].push_back(run_ours(s, folder, {whole, "--bf16"}, 0));
     ours["one1"].push_back(run_ours(s, folder, {half}, 1));
+    overheads.push_back(run_overhead(s, folder, whole));
     ours["dp2"].push_back(run_ours(s, folder, {half, "--nproc=2", "--overlap_grad_reduce"}, 1));
     if (!s.peers.empty()) run_peers(s, peers);
   }
@@ -115,6 +138,12 @@ void run(const Settings& s) {
   report(s, "bf16", ours["bf16"], best_of(peers, is_bf16));
   report(s, "fp32 against hf-trainer", ours["fp32"], best_of(peers, is("hf-trainer")));
   report(s, "one thread", ours["one1"], best_of(peers, is("one1")));
+  fmt::print("{}\n", json{{"bench", "train"},
+                          {"arch", s.arch},
+                          {"shape", s.shape},
+                          {"case", "trainer overhead"},
+                          {"part_of_step", median(overheads)}}
+                         .dump());
   report(s, "two data-parallel ranks", ours["dp2"], best_of(peers, is("ddp2")));
 }
 

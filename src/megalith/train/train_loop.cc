@@ -75,6 +75,7 @@ void Trainer::begin_training() {
   log_ = std::make_unique<TrainingLog>(
       TrainingLog::Options{.per_token = args_.ddp.calculate_per_token_loss,
                            .nan_inf_filter = args_.logging.nan_inf_filter,
+                           .effective_tokens = args_.logging.include_effective_tokens_per_second,
                            .loss_scale = args_.precision.fp16 || args_.dialect == config::Dialect::kPretrain});
   interrupted_ = false;
   skipped_samples_ = 0;
@@ -174,6 +175,7 @@ void Trainer::log_evaluate_save() {
 
 MetricList Trainer::training_line() {
   MetricList line = log_->line();
+  if (args_.logging.log_params_norm) line.set("params_norm", model_->optimizer().parameter_norm());
   if (args_.dialect != config::Dialect::kPretrain) return line;
   line.set("consumed_samples", static_cast<double>(position_.consumed_samples));
   if (skipped_samples_ > 0) line.set("skipped_samples", static_cast<double>(skipped_samples_));

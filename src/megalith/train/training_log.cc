@@ -27,6 +27,7 @@ void TrainingLog::add(const StepReport& report, const StepTiming& timing) {
   }
   seconds_ += timing.seconds;
   real_tokens_ += report.real_tokens;
+  trained_tokens_ += report.trained_tokens;
   last_ = report;
   last_timing_ = timing;
 }
@@ -45,11 +46,13 @@ MetricList TrainingLog::line() {
   line.set("num_zeros_in_grad", static_cast<double>(update.step.num_zeros.value_or(0)));
   line.set("token_per_sec_per_gpu", static_cast<double>(last_timing_.row_lengths) / last_timing_.seconds);
   line.set("tokens_per_second", static_cast<double>(real_tokens_) / seconds_);
+  if (options_.effective_tokens)
+    line.set("effective_tokens_per_second", static_cast<double>(trained_tokens_) / seconds_);
   steps_ = 0;
   loss_ = {};
   metrics_.clear();
   seconds_ = 0;
-  real_tokens_ = 0;
+  real_tokens_ = trained_tokens_ = 0;
   return line;
 }
 

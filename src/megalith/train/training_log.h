@@ -20,9 +20,10 @@ struct StepTiming {
 class TrainingLog {
  public:
   struct Options {
-    bool per_token = false;      // loss: all tokens since the last line count the same; otherwise all steps do
-    bool nan_inf_filter = true;  // a loss that is no number counts as the mean of the others since the last line
-    bool loss_scale = false;     // is shown (fp16)
+    bool per_token = false;         // loss: all tokens since the last line count the same; otherwise all steps do
+    bool nan_inf_filter = true;     // a loss that is no number counts as the mean of the others since the last line
+    bool effective_tokens = false;  // tokens that are trained, per second, are shown
+    bool loss_scale = false;        // is shown (fp16)
   };
   explicit TrainingLog(const Options& options) : options_(options) {}
 
@@ -40,6 +41,7 @@ class TrainingLog {
   //   token_per_sec_per_gpu   ROLL's number: lengths of the micro-batches' rows, batch size not multiplied in, of the
   //                           last step, by its seconds on this rank
   //   tokens_per_second       tokens of all ranks that are no padding, by the seconds of the steps since the last line
+  //   effective_tokens_per_second   of these the tokens with a label, when shown
   // Requires steps_since_line() > 0.
   MetricList line();
 
@@ -55,7 +57,7 @@ class TrainingLog {
   MetricTotal loss_;
   std::vector<MetricTotal> metrics_;
   double seconds_ = 0;
-  int64_t real_tokens_ = 0;
+  int64_t real_tokens_ = 0, trained_tokens_ = 0;
   std::optional<StepReport> last_;
   StepTiming last_timing_;
   // Since the beginning.
