@@ -37,14 +37,17 @@ template <typename Of>
 Sums sums_over_model(const std::vector<StateBlock>& blocks, const Of& of, bool sharded, bool count_zeros,
                      const parallel::ParallelContext& context) {
   Sums dense, experts;
+  std::vector<at::Tensor> dense_values, expert_values;
   for (const StateBlock& block : blocks)
     for (const StatePiece& piece : block.pieces) {
       if (!piece.counted) continue;
       Sums& sums = piece.parameter->expert && !sharded ? experts : dense;
       const at::Tensor values = of(block).narrow(0, piece.begin, piece.end - piece.begin);
-      ops::add_squares(values, sums.squares);
+      (piece.parameter->expert && !sharded ? expert_values : dense_values).push_back(values);
       if (count_zeros) sums.zeros += ops::count_zeros(values);
     }
+  ops::add_squares(dense_values, dense.squares);
+  ops::add_squares(expert_values, experts.squares);
   if (sharded) {  // shards, stages and slices: together all ranks of the optimizer instance
     dense.all_reduce(context.group(GroupKind::kIntraDistOpt));
   } else {
