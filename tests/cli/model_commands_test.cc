@@ -189,6 +189,39 @@ TEST(ConvertCommand, DtypeShardsAndVocabulary) {
   EXPECT_NEAR(json::parse(score.out).at("loss").get<double>(), golden_loss("llama"), 0.1);
 }
 
+// A model with a manifest is a checkpoint of its weights.
+TEST(ConvertCommand, VerifiesAndReshards) {
+  const TempFolder temp;
+  const std::string first = (temp / "first").string(), second = (temp / "second").string();
+  const auto verify = [](const std::string& folder) {
+    return megalith({"convert", "--checkpoint_path", folder, "--verify", "--json"});
+  };
+  expect_refused(verify(golden("llama")), "manifest.json");
+  ASSERT_EQ(megalith({"convert", "--checkpoint_path", golden("llama"), "--output_path", first}).exit_code, 0);
+  const auto whole = verify(first);
+  EXPECT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_TRUE(json::parse(whole.out).at("problems").empty());
+  const auto resharded = megalith({"convert", "--checkpoint_path", first, "--output_path", second, "--reshard",
+                                   "--max_shard_size", "100KB", "--json"});
+  ASSERT_EQ(resharded.exit_code, 0) << resharded.err;
+  EXPECT_GT(json::parse(resharded.out).at("files").get<int>(), 3);
+  EXPECT_EQ(verify(second).exit_code, 0);
+  const auto score = megalith({"score", "--model", second, "--input", golden("llama") + "/golden.safetensors",
+                               "--output", (temp / "out").string(), "--json", "--use_cpu"});
+  ASSERT_EQ(score.exit_code, 0) << score.err;
+  EXPECT_NEAR(json::parse(score.out).at("loss").get<double>(), golden_loss("llama"), 1e-4);
+
+  std::fstream(temp / "first/model.safetensors", std::ios::in | std::ios::out | std::ios::binary).seekp(5000).put('!');
+  const auto broken = verify(first);
+  EXPECT_EQ(broken.exit_code, 2);
+  expect_contains(broken.err, "model.safetensors: bytes 0 to");
+  EXPECT_EQ(json::parse(broken.out).at("problems").size(), 1U);
+  expect_refused(megalith({"convert", "--checkpoint_path", first, "--output_path", second + "2", "--reshard"}),
+                 "first is broken");
+  expect_refused(megalith({"convert", "--checkpoint_path", first, "--output_path", second, "--adapter_path", "a"}),
+                 "adapters are not built yet");
+}
+
 TEST(ConvertCommand, BadInputIsNamedAndNothingIsLeft) {
   const TempFolder temp;
   const std::string out = (temp / "out").string();

@@ -190,6 +190,46 @@ TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
   EXPECT_TRUE(fs::exists(folder_ / "full" / "notes.txt"));
 }
 
+// Two processes are ended in the middle; two others, then one, go on.
+TEST_F(TrainCommand, ContinuesARun) {
+  const Words saving{"--save_strategy=steps", "--save_steps=2", "--max_steps=6", "--lr_scheduler_type=linear"};
+  const auto with = [&](Words more) {
+    more.insert(more.begin(), saving.begin(), saving.end());
+    return more;
+  };
+  const Words two{"--nproc=2", "--gradient_accumulation_steps=2"};
+  ASSERT_EQ(train("whole", with(two)).exit_code, 0);
+  ASSERT_EQ(train("stopped", with(two)).exit_code, 0);
+  fs::remove_all(folder_ / "stopped" / "checkpoint-6");
+  std::fstream(folder_ / "stopped/checkpoint-4/optimizer.safetensors", std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(40000)
+      .put('!');
+  Words again = two;
+  again.emplace_back("--resume_from_checkpoint=auto");
+  const auto resumed = train("stopped", with(again));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  expect_contains(resumed.err, "checkpoint-4 is broken");
+  expect_contains(resumed.err, "optimizer.safetensors: bytes 0 to");
+  expect_contains(resumed.err, "all options are as they were");
+  EXPECT_EQ(losses("stopped"), losses("whole"));
+  // One rank in place of two, from a folder; the changed options are told.
+  fs::remove_all(folder_ / "stopped" / "checkpoint-6");
+  const auto alone =
+      train("stopped", with({"--resume_from_checkpoint=" + path("whole/checkpoint-4"), "--logging_steps=2"}));
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  expect_contains(alone.err, "logging_steps: 1, now 2");
+  EXPECT_NEAR(losses("stopped").back(), (losses("whole")[4] + losses("whole")[5]) / 2, 1e-2);
+  // The checkpoint is a model.
+  const auto evaluated = run_process({MEGALITH_PROGRAM, "eval", "--use_cpu", "--per_device_eval_batch_size=2",
+                                      "--model_name_or_path=" + path("whole/checkpoint-6"),
+                                      "--eval_dataset=" + path("data.jsonl"), "--output_dir=" + path("evaluated")},
+                                     {{"XDG_CACHE_HOME", path("cache")}});
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  const auto missing = train("nowhere", with({"--resume_from_checkpoint=true"}));
+  EXPECT_EQ(missing.exit_code, 2);
+  expect_contains(missing.err, "holds no checkpoint");
+}
+
 // ROLL's run_sft_train.sh, paths and length aside.
 class GoldenOptionsRun : public TrainCommand {};
 TEST_F(GoldenOptionsRun, roll_sft) {

@@ -24,24 +24,25 @@ struct Effect {
 };
 using Effects = std::vector<Effect>;
 
-Effects layout_effects();     // ranks, seeds, batches, layers, schedules, communication
-Effects model_effects();      // where the model comes from and how it is held
-Effects scratch_effects();    // models and tokenizers that options describe
-Effects optimizer_effects();  // update rule, gradient buffers, loss scale
-Effects schedule_effects();   // learning rate and weight decay over the run
-Effects data_effects();       // datasets, templates, packing, samplers
-Effects indexed_effects();    // .bin/.idx files
-Effects flow_effects();       // how long a run is, and when it logs, evaluates and saves
-Effects show_effects();       // what is shown of a run
-Effects training_effects();   // what a tiny run does
-Effects pretrain_effects();   // what pretrain() does, and the checks before it
-Effects command_effects();    // what the command does around the trainer
+Effects layout_effects();      // ranks, seeds, batches, layers, schedules, communication
+Effects model_effects();       // where the model comes from and how it is held
+Effects scratch_effects();     // models and tokenizers that options describe
+Effects optimizer_effects();   // update rule, gradient buffers, loss scale
+Effects schedule_effects();    // learning rate and weight decay over the run
+Effects data_effects();        // datasets, templates, packing, samplers
+Effects indexed_effects();     // .bin/.idx files
+Effects flow_effects();        // how long a run is, and when it logs, evaluates and saves
+Effects show_effects();        // what is shown of a run
+Effects training_effects();    // what a tiny run does
+Effects pretrain_effects();    // what pretrain() does, and the checks before it
+Effects checkpoint_effects();  // what is saved, kept and continued
+Effects command_effects();     // what the command does around the trainer
 
 inline Effects all_effects() {
   Effects all;
-  for (const auto& part :
-       {layout_effects, model_effects, scratch_effects, optimizer_effects, schedule_effects, data_effects,
-        indexed_effects, flow_effects, show_effects, training_effects, pretrain_effects, command_effects})
+  for (const auto& part : {layout_effects, model_effects, scratch_effects, optimizer_effects, schedule_effects,
+                           data_effects, indexed_effects, flow_effects, show_effects, training_effects,
+                           pretrain_effects, checkpoint_effects, command_effects})
     for (Effect& effect : part()) all.push_back(std::move(effect));
   return all;
 }

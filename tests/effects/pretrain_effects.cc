@@ -36,7 +36,7 @@ std::string evaluation(const TrainingArguments& args) {
 
 std::string loading(const TrainingArguments& args) {
   try {
-    train::check_load(args);
+    train::find_load(args);
     return "accepted";
   } catch (const ConfigError& error) {
     return error.what();

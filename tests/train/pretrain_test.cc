@@ -6,6 +6,7 @@
 
 #include <mutex>
 
+#include "megalith/checkpoint/manifest.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"
@@ -284,11 +285,45 @@ std::string refusal_of(const Words& words, const PretrainFunctions& functions = 
     try {
       const auto context = train::initialize_megatron(words, {.world = &r.world});
       train::pretrain(*context, functions);
-    } catch (const ConfigError& error) {
+    } catch (const Error& error) {
       message = error.what();
     }
   });
   return message;
+}
+
+TEST(Pretrain, ContinuesARun) {
+  const TempFolder folder;
+  const Words saving{"--save=" + folder.path().string(),
+                     "--save-interval=2",
+                     "--train-iters=6",
+                     "--hidden-dropout=0.1",
+                     "--eval-interval=1",
+                     "--async-save",
+                     "--use-persistent-ckpt-worker",
+                     "--save-retain-interval=2"};
+  const Outcome whole = run(kLlama + saving, 2);
+  const auto at_end = checkpoint::read_manifest(folder / "checkpoint-6").files;
+  const Outcome rest = run(kLlama + saving + Words{"--load=" + folder.path().string(), "--ckpt-step=2"}, 2);
+  EXPECT_EQ(rest.output.state.global_step, 6);
+  for (const checkpoint::FileRecord& file : checkpoint::read_manifest(folder / "checkpoint-6").files)
+    if (file.name.ends_with(".safetensors")) {
+      EXPECT_NE(std::ranges::find(at_end, file), at_end.end()) << file.name << " differs";
+    }
+  for (const char* name : {"loss", "grad_norm", "eval_loss", "consumed_samples"}) {
+    const auto expected = whole.numbers(name), actual = rest.numbers(name);
+    ASSERT_EQ(actual.size(), expected.size() - 2) << name;
+    EXPECT_TRUE(std::equal(actual.begin(), actual.end(), expected.begin() + 2)) << name;
+  }
+  // A third run begins with the end: nothing is left to do. Fine-tuning begins anew, with the weights.
+  const Words load{"--load=" + folder.path().string()};
+  EXPECT_TRUE(run(kLlama + saving + load, 2).numbers("loss").empty());
+  const auto tuned = run(kLlama + load + Words{"--finetune"}, 1), fresh = run(kLlama, 1);
+  EXPECT_EQ(tuned.output.state.global_step, 3);
+  EXPECT_NE(tuned.numbers("loss"), fresh.numbers("loss"));
+  expect_contains(refusal_of(kLlama + load + Words{"--num-layers=2"}), "num_layers is 4 there and 2 in this run");
+  expect_contains(refusal_of(kLlama + load + Words{"--ckpt-step=5"}), "checkpoint-5 is no folder");
+  expect_contains(refusal_of(kLlama + load + Words{"--finetune", "--override-ckpt-iteration=3"}), "exclude each other");
 }
 
 TEST(Pretrain, BadRunsAreNamed) {

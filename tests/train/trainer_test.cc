@@ -410,11 +410,11 @@ TEST(TrainerSaves, FoldersThatCanBeLoaded) {
   size_t entries = 0;
   for (const auto& entry : std::filesystem::directory_iterator(out.path())) {
     expect_contains(
-        "checkpoint-3 checkpoint-4 metrics.jsonl args.yaml config.json model.safetensors generation_config.json",
+        "checkpoint-3 checkpoint-4 latest metrics.jsonl args.yaml config.json model.safetensors generation_config.json",
         entry.path().filename().string());
     ++entries;
   }
-  EXPECT_EQ(entries, 7);
+  EXPECT_EQ(entries, 8);
   expect_close(loss_of_folder(out.path(), samples), at_end, "exported model");
   expect_close(loss_of_folder(out / "checkpoint-4", samples), at_end, "last save point");
   EXPECT_GT(std::abs(loss_of_folder(out / "checkpoint-3", samples) - at_end), 1e-4);

@@ -1,11 +1,14 @@
-// `megalith convert`: a checkpoint into another number format, shard size or vocabulary.
-#include <fmt/format.h>
+// `megalith convert`: models and checkpoints into other number formats, shard sizes or vocabularies; is one whole?
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
+#include "megalith/checkpoint/copy.h"
+#include "megalith/checkpoint/verify.h"
 #include "megalith/cli/command.h"
 #include "megalith/config/parser.h"
 #include "megalith/hf/hub_cache.h"
@@ -16,11 +19,18 @@ namespace megalith::cli {
 namespace {
 
 constexpr const char* kUsage = R"(megalith convert --checkpoint_path MODEL --output_path FOLDER [options]
+megalith convert --checkpoint_path CHECKPOINT --output_path FOLDER --reshard [--max_shard_size SIZE]
+megalith convert --checkpoint_path CHECKPOINT --verify
 
-Copies a Hugging Face checkpoint, tensor by tensor: the model is never in memory as a whole.
+Copies weights, tensor by tensor: the model is never in memory as a whole. From a checkpoint of Megalith (checkpoint-S)
+comes a plain Hugging Face folder; from a Hugging Face model a folder that is also a checkpoint: it has a manifest.
 
-  --checkpoint_path MODEL   folder, or a hub name that has been downloaded
+  --checkpoint_path MODEL   folder, checkpoint, or a hub name that has been downloaded
+  --adapter_path FOLDER     merge this adapter (not built yet)
   --output_path FOLDER      where the result goes; it appears when it is complete
+  --reshard                 all of a checkpoint, with its optimizer state, in files of another size. Another parallel
+                            layout needs no conversion: every layout reads every checkpoint
+  --verify                  compare a checkpoint with the sizes and checksums of its manifest
   --bf16 | --fp16 | --fp32  number format of the weights; without one every tensor keeps its own
   --max_shard_size SIZE     largest weight file: 5GB, 500MB, or bytes (default 5GB)
   --vocab_size N            grow the vocabulary to N ids; new rows are the mean of the old ones plus noise
@@ -62,14 +72,43 @@ std::optional<at::ScalarType> chosen_dtype(bool bf16, bool fp16, bool fp32) {
   return std::nullopt;
 }
 
+void say(bool as_json, const std::string& target, int64_t tensors, uint64_t bytes, int64_t files) {
+  if (as_json)
+    fmt::print("{}\n",
+               nlohmann::ordered_json{{"output_path", target}, {"tensors", tensors}, {"bytes", bytes}, {"files", files}}
+                   .dump());
+  else
+    log_info("{} tensors, {:.1f} MB in {} file{} in {}", tensors, static_cast<double>(bytes) / 1e6, files,
+             files == 1 ? "" : "s", target);
+}
+
+int verify(const std::string& folder, bool as_json) {
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
+  const auto problems = checkpoint::problems_of_content(folder, manifest);
+  if (as_json)
+    fmt::print("{}\n", nlohmann::ordered_json{{"checkpoint_path", folder},
+                                              {"step", manifest.step},
+                                              {"bytes", manifest.total_bytes()},
+                                              {"holds", manifest.holds},
+                                              {"problems", problems}}
+                           .dump());
+  check<DataError>(problems.empty(), "{} is broken: {}", folder, fmt::join(problems, "; "));
+  log_info("{} is whole: step {}, {:.1f} MB in {} files, saved by {}", folder, manifest.step,
+           static_cast<double>(manifest.total_bytes()) / 1e6, manifest.files.size(), manifest.layout.in_words());
+  return kDone;
+}
+
 }  // namespace
 
 int run_convert(Words words) {
-  std::optional<std::string> source, target, shard_size;
+  std::optional<std::string> source, adapter, target, shard_size;
   std::optional<int64_t> vocab;
-  bool fp32 = false, overwrite = false, json = false, help = false;
+  bool fp32 = false, overwrite = false, json = false, help = false, reshard = false, verified = false;
   const std::vector<config::CommandOption> own{{"checkpoint_path", "the model to convert", &source},
+                                               {"adapter_path", "an adapter to merge", &adapter},
                                                {"output_path", "where the result goes", &target},
+                                               {"reshard", "all of a checkpoint, in other files", &reshard},
+                                               {"verify", "is a checkpoint whole?", &verified},
                                                {"fp32", "weights in single precision", &fp32},
                                                {"max_shard_size", "largest weight file", &shard_size},
                                                {"vocab_size", "grow the vocabulary", &vocab},
@@ -81,7 +120,8 @@ int run_convert(Words words) {
     fmt::print("{}", kUsage);
     return kDone;
   }
-  check<ConfigError>(source && target, "convert needs --checkpoint_path MODEL and --output_path FOLDER");
+  check<ConfigError>(source && (target || verified), "convert needs --checkpoint_path MODEL and --output_path FOLDER");
+  check<ConfigError>(!adapter, "adapter_path is {}: adapters are not built yet; leave it out", adapter.value_or(""));
   parsed.report.check_not_refused();
   warn_of_unused(parsed.report);
   const auto& precision = parsed.args.precision;
@@ -90,18 +130,21 @@ int run_convert(Words words) {
                                 .seed = static_cast<uint64_t>(parsed.args.seeds.seed),
                                 .overwrite = overwrite};
   if (shard_size) options.max_shard_bytes = parse_size(*shard_size);
+  if (verified) return verify(*source, json);
+  if (reshard) {
+    check<ConfigError>(!options.dtype && !vocab,
+                       "reshard copies tensors as they are: leave out number formats and"
+                       " vocab_size");
+    const auto copy = checkpoint::copy_checkpoint(*source, *target, {options.max_shard_bytes, overwrite});
+    const auto files = std::ranges::count_if(
+        copy.files, [](const checkpoint::FileRecord& file) { return file.name.ends_with(".safetensors"); });
+    say(json, *target, 0, copy.total_bytes(), files);
+    return kDone;
+  }
   const auto folder = hf::find_model_folder(*source, hf::HubEnvironment::from_process());
   const auto report = model::convert_checkpoint(folder, *target, options);
-  if (json) {
-    fmt::print(
-        "{}\n",
-        nlohmann::ordered_json{
-            {"output_path", *target}, {"tensors", report.tensors}, {"bytes", report.bytes}, {"files", report.files}}
-            .dump());
-  } else {
-    log_info("{} tensors, {:.1f} MB in {} file{} in {}", report.tensors, static_cast<double>(report.bytes) / 1e6,
-             report.files, report.files == 1 ? "" : "s", *target);
-  }
+  if (!checkpoint::has_manifest(folder)) checkpoint::add_manifest(*target);
+  say(json, *target, report.tensors, report.bytes, report.files);
   return kDone;
 }
 

@@ -36,7 +36,7 @@ void check_pretrain_inputs(const config::TrainingArguments& args) {
   if (sources.all) check_files(*sources.all);
   for (const auto& blend : sources.by_split)
     if (blend) check_files(*blend);
-  train::check_load(args);
+  train::find_load(args);
   check_output_folder(args.save);
 }
 

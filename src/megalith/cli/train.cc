@@ -19,6 +19,7 @@ int run_train(Words words) {
   check_schedule(*args, launch.world_size());
   const TrainingInputs inputs = check_inputs(*args);
   check_output_folder(args->save);
+  check_resume(args->save);
   launch.ends_in_order = true;
   return launch.run([&] {
     const StopOnSignal stop;
@@ -27,8 +28,10 @@ int run_train(Words words) {
       train::RunData data = train::open_run_data(*args, inputs.tools);
       if (context.rank() == 0)
         for (const std::string& report : data.reports) log_info("{}", report);
-      model::VirtualModels models = load_model(inputs.model_folder, *args, context);
+      const auto checkpoint = find_resume(args->save, context);
+      model::VirtualModels models = load_model(inputs.model_folder, *args, context, checkpoint);
       RunParts parts;
+      if (checkpoint) parts.setup.resume = train::read_resume_point(*checkpoint, *args, context);
       parts.setup.train_data = std::move(data.train);
       parts.setup.eval_data = std::move(data.eval);
       parts.setup.assets = inputs.model_folder;

@@ -2,6 +2,9 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/base/text.h"
+#include "megalith/checkpoint/verify.h"
 #include "megalith/hf/hub_cache.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
@@ -46,10 +49,30 @@ fs::path find_model(const std::string& path_or_name, const config::TrainingArgum
 }
 
 model::VirtualModels load_model(const fs::path& folder, const config::TrainingArguments& args,
-                                parallel::ParallelContext& context) {
+                                parallel::ParallelContext& context, const std::optional<fs::path>& checkpoint) {
+  if (checkpoint) return model::AutoModel::with_weights(model::read_model_config(folder), *checkpoint, args, context);
   if (!args.source.train_from_scratch) return model::AutoModel::from_pretrained(folder.string(), args, context);
   const model::ModelConfig config = model::read_model_config(folder);
   return model::AutoModel::from_config(model::with_arguments(config, args), args, context);
+}
+
+void check_resume(const config::SaveConfig& save) {
+  if (!save.resume_from_checkpoint) return;
+  const auto folder = checkpoint::find_checkpoint(*save.resume_from_checkpoint, save.output_dir.value_or("."));
+  if (!folder || to_lower(*save.resume_from_checkpoint) == "auto") return;
+  const auto problems = checkpoint::problems_of_sizes(*folder, checkpoint::read_manifest(*folder));
+  check<DataError>(problems.empty(), "{} is broken: {}", folder->string(), list_in_words(problems, 8));
+}
+
+std::optional<fs::path> find_resume(const config::SaveConfig& save, const parallel::ParallelContext& context) {
+  if (!save.resume_from_checkpoint) return std::nullopt;
+  const checkpoint::ResumeChoice choice =
+      checkpoint::choose_checkpoint(*save.resume_from_checkpoint, save.output_dir.value_or("."), context);
+  if (context.rank() == 0) {
+    for (const std::string& skipped : choice.skipped) log_warning("{}", skipped);
+    if (!choice.folder) log_info("there is no checkpoint to continue: the run starts afresh");
+  }
+  return choice.folder;
 }
 
 }  // namespace megalith::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/model/virtual_models.h"
@@ -20,8 +21,17 @@ TrainingInputs check_inputs(const config::TrainingArguments& args);
 
 // The folder of a model; with train_from_scratch one without weights will do. Throws ConfigError or DataError.
 std::filesystem::path find_model(const std::string& path_or_name, const config::TrainingArguments& args);
-// The model of a folder on this rank: its weights, or with train_from_scratch fresh ones. All ranks call it.
+// The model of a folder on this rank: its weights, or with train_from_scratch fresh ones; to continue a run, those of
+// its checkpoint. All ranks call it.
 model::VirtualModels load_model(const std::filesystem::path& folder, const config::TrainingArguments& args,
-                                parallel::ParallelContext& context);
+                                parallel::ParallelContext& context,
+                                const std::optional<std::filesystem::path>& checkpoint = std::nullopt);
+
+// resume_from_checkpoint can be what it asks for. Throws ConfigError or DataError, before ranks exist.
+void check_resume(const config::SaveConfig& save);
+// The checkpoint that the run continues, complete and unchanged; nothing: it starts afresh. Says what it skips and
+// takes. All ranks call it.
+std::optional<std::filesystem::path> find_resume(const config::SaveConfig& save,
+                                                 const parallel::ParallelContext& context);
 
 }  // namespace megalith::cli

@@ -232,9 +232,10 @@ void check_output_folder(const config::SaveConfig& save) {
                      error ? error.message() : "there is a file of that name");
   check<ConfigError>(::access(folder.c_str(), W_OK | X_OK) == 0, "output_dir {} is not writable for this user",
                      folder.string());
-  check<ConfigError>(fs::is_empty(folder) || save.overwrite_output_dir || save.resume_from_checkpoint,
-                     "output_dir {} is not empty; choose another one, continue its run with resume_from_checkpoint, or"
-                     " set overwrite_output_dir to start anew in it",
+  const bool continues = save.load || save.resume_from_checkpoint.value_or("false") != "false";
+  check<ConfigError>(fs::is_empty(folder) || save.overwrite_output_dir || continues,
+                     "output_dir {} is not empty; choose another one, continue its run with resume_from_checkpoint"
+                     " (pretrain: load), or set overwrite_output_dir to start anew in it",
                      folder.string());
 }
 

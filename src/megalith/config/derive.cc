@@ -156,7 +156,8 @@ void derive_output(TrainingArguments& args, Warnings& warnings) {
           fmt::format("report_to {} is skipped: Megalith reports to tensorboard and to its own files", known));
   }
   args.logging.report_to = services.empty() ? std::vector<std::string>{"none"} : services;
-  if (args.checkpoint.async_save && !args.checkpoint.use_persistent_worker) {
+  // The reference's rule. `train` has no such option: its writer is always there.
+  if (args.dialect == Dialect::kPretrain && args.checkpoint.async_save && !args.checkpoint.use_persistent_worker) {
     args.checkpoint.async_save = false;
     warnings.emplace_back("async_save is switched off: it needs use_persistent_ckpt_worker");
   }

@@ -13,11 +13,10 @@ void add_saving(OptionList& list) {
       .implemented()
       .train_only();
   save.add("resume_from_checkpoint", &SaveConfig::resume_from_checkpoint,
-           "checkpoint folder; true: the last in output_dir")
-      .train_only();
-  save.add(
-          "load", &SaveConfig::load,
-          "folder whose last checkpoint is continued; without any the run starts afresh (checkpoints are not read yet)")
+           "checkpoint folder; true or latest: the last in output_dir; auto: the newest there that is whole, if any")
+      .train_only()
+      .implemented();
+  save.add("load", &SaveConfig::load, "folder whose last checkpoint is continued; without any the run starts afresh")
       .pretrain_only()
       .implemented();
   save.add("save_strategy", &SaveConfig::strategy, "when to save; best needs an evaluation metric")
@@ -28,12 +27,20 @@ void add_saving(OptionList& list) {
       .at_least(0)
       .no_pretrain_default()
       .implemented();
-  save.add("save_total_limit", &SaveConfig::total_limit, "checkpoints kept besides the best").at_least(0).train_only();
+  save.add("save_total_limit", &SaveConfig::total_limit, "checkpoints kept; the best is always one of them")
+      .at_least(0)
+      .train_only()
+      .implemented();
   save.add("save_retain_interval", &SaveConfig::retain_interval, "keep these for good; a multiple of save_interval")
       .at_least(1)
-      .pretrain_only();
-  save.add("save_only_model", &SaveConfig::only_model, "weights only; such a run cannot resume").train_only();
-  save.add("save_hf_model", &SaveConfig::hf_model, "every checkpoint also as a Hugging Face folder").train_only();
+      .pretrain_only()
+      .implemented();
+  save.add("save_only_model", &SaveConfig::only_model, "weights only; such a run cannot resume")
+      .train_only()
+      .implemented();
+  save.add("save_hf_model", &SaveConfig::hf_model, "every checkpoint also as a Hugging Face folder")
+      .train_only()
+      .no_effect("every checkpoint is a Hugging Face folder");
   save.add("save_merged_model", &SaveConfig::merged_model, "LoRA: export with the adapter merged").train_only();
   list.no_effect("save_on_each_node", flag(), "ranks write their shares of one checkpoint");
   list.no_effect("save_safetensors", flag(true), "weights are always safetensors")
@@ -48,46 +55,64 @@ void add_files(OptionList& list) {
       .choices({"legacy", "torch", "torch_dist", "torch_dcp", "zarr", "fsdp_dtensor"})
       .pretrain_default("torch_dist")
       .no_effect("Megalith writes one sharded safetensors format that every layout can read");
-  checkpoint.add("async_save", &CheckpointConfig::async_save, "write while training goes on").pretrain_only();
-  checkpoint.add("use_persistent_ckpt_worker", &CheckpointConfig::use_persistent_worker, "one writer for the whole run")
-      .pretrain_only();
+  checkpoint.add("async_save", &CheckpointConfig::async_save, "write while training goes on").implemented();
+  checkpoint
+      .add("use_persistent_ckpt_worker", &CheckpointConfig::use_persistent_worker,
+           "one writer for the whole run; async_save needs it")
+      .pretrain_only()
+      .implemented();
   checkpoint.add("dist_ckpt_strictness", &CheckpointConfig::strictness, "what missing or unexpected keys do")
       .choices({"assume_ok_unexpected", "log_unexpected", "log_all", "raise_unexpected", "raise_all",
                 "return_unexpected", "return_all", "ignore_all"})
       .pretrain_only();
   checkpoint.add("ckpt_fully_parallel_save", &CheckpointConfig::fully_parallel_save, "every rank writes its share")
-      .pretrain_only();
+      .pretrain_only()
+      .no_effect("ranks always write their shares of a checkpoint");
   checkpoint.add("ckpt_fully_parallel_load", &CheckpointConfig::fully_parallel_load, "every rank reads its share")
-      .pretrain_only();
+      .pretrain_only()
+      .no_effect("ranks always read what they need and no more");
   checkpoint.add("ckpt_d2h_non_blocking", &CheckpointConfig::d2h_non_blocking, "copy to the host asynchronously")
-      .train_only();
+      .train_only()
+      .no_effect("with async_save the state is copied to pinned memory before training goes on");
   checkpoint
       .add("distrib_optim_fully_reshardable", &CheckpointConfig::fully_reshardable,
            "optimizer state independent of the data-parallel layout")
-      .alias({"dist_ckpt_optim_fully_reshardable"});
+      .alias({"dist_ckpt_optim_fully_reshardable"})
+      .no_effect("every layout reads what any other wrote");
   checkpoint
       .add("distrib_optim_fully_reshardable_mem_efficient", &CheckpointConfig::fully_reshardable_mem_efficient,
            "the same with less memory")
-      .alias({"distrib_optim_fully_reshardable_mem_efficient_save"});
-  checkpoint.add("no_save_optim", &CheckpointConfig::no_save_optim, "leave out the optimizer").pretrain_only();
-  checkpoint.add("no_save_rng", &CheckpointConfig::no_save_rng, "leave out random states").pretrain_only();
+      .alias({"distrib_optim_fully_reshardable_mem_efficient_save"})
+      .no_effect("nothing is gathered for a checkpoint");
+  checkpoint.add("no_save_optim", &CheckpointConfig::no_save_optim, "leave out the optimizer")
+      .pretrain_only()
+      .implemented();
+  checkpoint.add("no_save_rng", &CheckpointConfig::no_save_rng, "leave out random states")
+      .pretrain_only()
+      .implemented();
 }
 
 void add_loading(OptionList& list) {
   auto checkpoint = list.part(&TrainingArguments::checkpoint);
-  checkpoint.add("no_load_optim", &CheckpointConfig::no_load_optim, "start the optimizer anew").pretrain_only();
-  checkpoint.add("no_load_rng", &CheckpointConfig::no_load_rng, "seed anew").pretrain_only();
-  checkpoint.add("finetune", &CheckpointConfig::finetune, "load weights only and start at iteration 0").pretrain_only();
+  checkpoint.add("no_load_optim", &CheckpointConfig::no_load_optim, "start the optimizer anew")
+      .pretrain_only()
+      .implemented();
+  checkpoint.add("no_load_rng", &CheckpointConfig::no_load_rng, "seed anew").pretrain_only().implemented();
+  checkpoint.add("finetune", &CheckpointConfig::finetune, "load weights only and start at iteration 0")
+      .pretrain_only()
+      .implemented();
   checkpoint
       .add("exit_on_missing_checkpoint", &CheckpointConfig::exit_on_missing_checkpoint, "stop when load finds nothing")
       .pretrain_only()
       .implemented();
   checkpoint.add("ckpt_step", &CheckpointConfig::ckpt_step, "this checkpoint in place of the last")
       .at_least(0)
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
   checkpoint.add("override_ckpt_iteration", &CheckpointConfig::override_iteration, "count from here; not with finetune")
       .at_least(0)
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
   checkpoint
       .add("use_checkpoint_args", &CheckpointConfig::use_checkpoint_args, "take the model's shape from the checkpoint")
       .pretrain_only();
@@ -95,8 +120,11 @@ void add_loading(OptionList& list) {
       .add("load_main_params_from_ckpt", &CheckpointConfig::load_main_params,
            "fp32 master weights from the checkpoint; needs no_load_optim")
       .pretrain_only();
-  checkpoint.add("pretrained_checkpoint", &CheckpointConfig::pretrained_checkpoint, "weights to start from")
-      .pretrain_only();
+  checkpoint
+      .add("pretrained_checkpoint", &CheckpointConfig::pretrained_checkpoint,
+           "weights to start from where load holds none")
+      .pretrain_only()
+      .implemented();
   list.no_effect_all("the format is recognised and its structure checked at every save and load",
                      {{"auto_detect_ckpt_format", flag()},
                       {"use_dist_ckpt", flag()},

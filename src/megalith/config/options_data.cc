@@ -12,9 +12,9 @@ void add_sampler(OptionList& list) {
   sampler.add("disable_shuffling", &SamplerConfig::disable_shuffling, "the same as train_sampling_strategy sequential")
       .train_only()
       .implemented();
-  sampler.add("ignore_data_skip", &SamplerConfig::ignore_data_skip, "resume from the start of the data")
+  sampler.add("ignore_data_skip", &SamplerConfig::ignore_data_skip, "resume from the start of the epoch's data")
       .train_only()
-      .planned("checkpoint");
+      .implemented();
   sampler.add("dataloader_type", &SamplerConfig::dataloader_type, "single: in order; cyclic: a permutation an epoch")
       .refuse({"external"}, "a program's own loader cannot be given to the binary")
       .pretrain_only()

@@ -49,8 +49,9 @@ void check_rectangle(const TensorInfo& info, at::IntArrayRef offset, const at::T
 // Writes a contiguous rectangle: one call for each run of elements that are neighbours in the file as well.
 class RunWriter {
  public:
-  RunWriter(const FileHandle& file, uint64_t data_offset, const TensorInfo& info)
-      : file_(file), info_(info), base_(data_offset + info.begin), item_(item_bytes(info.dtype)) {}
+  using Write = std::function<void(uint64_t offset, const std::byte* data, uint64_t bytes)>;
+  RunWriter(Write write, uint64_t data_offset, const TensorInfo& info)
+      : write_(std::move(write)), info_(info), base_(data_offset + info.begin), item_(item_bytes(info.dtype)) {}
 
   void write(at::IntArrayRef offset, at::IntArrayRef sizes, const std::byte* data) const {
     // Dimensions from `dim` on form one run: all but the first of them are taken whole.
@@ -62,7 +63,7 @@ class RunWriter {
     for (size_t d = 0; d < dim; ++d) runs *= static_cast<uint64_t>(sizes[d]);
     std::vector<int64_t> at = offset.vec();
     for (uint64_t i = 0; i < runs; ++i, data += run) {
-      file_.write_at(place(at), data, run);
+      write_(place(at), data, run);
       for (size_t d = dim; d-- > 0;) {
         if (++at[d] < offset[d] + sizes[d]) break;
         at[d] = offset[d];
@@ -78,7 +79,7 @@ class RunWriter {
     return base_ + index * item_;
   }
 
-  const FileHandle& file_;
+  const Write write_;
   const TensorInfo& info_;
   const uint64_t base_;
   const uint64_t item_;
@@ -135,9 +136,12 @@ void WeightWriter::lay_out(Shard& shard, size_t number) const {
 }
 
 void WeightWriter::create_files() const {
-  for (const Shard& shard : shards_) {
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const Shard& shard = shards_[i];
     const FileHandle file = FileHandle::create(folder_ / shard.file_name);
     file.allocate(shard.header.size() + shard.data_bytes);
+    if (options_.on_write)
+      options_.on_write(i, 0, reinterpret_cast<const std::byte*>(shard.header.data()), shard.header.size());
     file.write_at(0, shard.header.data(), shard.header.size());
     file.sync();
   }
@@ -156,17 +160,22 @@ void WeightWriter::write(std::string_view name, at::IntArrayRef offset, const at
   check_rectangle(info, offset, rectangle);
   if (rectangle.numel() == 0) return;
   std::vector<int64_t> at = offset.vec();
-  write_part(info, file_of(found->second.shard), shard.header.size(), at, rectangle.detach());
+  write_part(info, found->second.shard, at, rectangle.detach());
 }
 
 // What lies ready in memory is written as it is; the rest is cut along its first dimensions until it fits the buffer.
-void WeightWriter::write_part(const TensorInfo& info, const FileHandle& file, uint64_t data_offset,
-                              std::vector<int64_t>& offset, const at::Tensor& part) {
+void WeightWriter::write_part(const TensorInfo& info, size_t shard, std::vector<int64_t>& offset,
+                              const at::Tensor& part) {
   const bool ready = part.device().is_cpu() && part.scalar_type() == scalar_type(info.dtype) && part.is_contiguous();
   const uint64_t bytes = static_cast<uint64_t>(part.numel()) * item_bytes(info.dtype);
   if (ready || bytes <= kPieceBytes) {
     const at::Tensor host = ready ? part : staged(part, info);
-    RunWriter(file, data_offset, info)
+    const FileHandle& file = file_of(shard);
+    const auto write = [&](uint64_t at, const std::byte* data, uint64_t size) {
+      if (options_.on_write) options_.on_write(shard, at, data, size);
+      file.write_at(at, data, size);
+    };
+    RunWriter(write, shards_[shard].header.size(), info)
         .write(offset, part.sizes(), static_cast<const std::byte*>(host.const_data_ptr()));
     return;
   }
@@ -177,7 +186,7 @@ void WeightWriter::write_part(const TensorInfo& info, const FileHandle& file, ui
   const auto rows_per_piece = static_cast<int64_t>(std::max<uint64_t>(1, kPieceBytes / row_bytes));
   for (int64_t row = 0; row < size; row += rows_per_piece) {
     offset[static_cast<size_t>(dim)] = first + row;
-    write_part(info, file, data_offset, offset, part.narrow(dim, row, std::min(rows_per_piece, size - row)));
+    write_part(info, shard, offset, part.narrow(dim, row, std::min(rows_per_piece, size - row)));
   }
   offset[static_cast<size_t>(dim)] = first;
 }
@@ -221,6 +230,12 @@ std::vector<std::string> WeightWriter::file_names() const {
   std::vector<std::string> names;
   for (const Shard& shard : shards_) names.push_back(shard.file_name);
   return names;
+}
+
+std::vector<uint64_t> WeightWriter::file_bytes() const {
+  std::vector<uint64_t> bytes;
+  for (const Shard& shard : shards_) bytes.push_back(shard.header.size() + shard.data_bytes);
+  return bytes;
 }
 
 }  // namespace megalith::hf

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -39,6 +40,16 @@ struct WeightWriterOptions {
   uint64_t max_shard_bytes = 5'000'000'000;
   std::string stem = "model";
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  // Hears of every byte that this object writes into file number `file`, before it is written: for checksums.
+  std::function<void(size_t file, uint64_t offset, const std::byte* data, uint64_t bytes)> on_write{};
+};
+
+// A part of a planned tensor that a rank holds.
+struct HeldRectangle {
+  std::string tensor;
+  std::vector<int64_t> offset;  // in each dimension
+  at::Tensor data;
+  int replica = 0;  // ranks that hold the same one count up from 0
 };
 
 // One thread at a time.
@@ -66,6 +77,7 @@ class WeightWriter {
   void write_index() const;
 
   std::vector<std::string> file_names() const;  // of the weights, in order
+  std::vector<uint64_t> file_bytes() const;     // of each, header and data
   uint64_t total_bytes() const { return total_bytes_; }
 
   static constexpr size_t kPieceBytes = 16 << 20;
@@ -83,8 +95,7 @@ class WeightWriter {
 
   void split(const std::vector<WeightSpec>& tensors);
   void lay_out(Shard& shard, size_t number) const;
-  void write_part(const TensorInfo& info, const FileHandle& file, uint64_t data_offset, std::vector<int64_t>& offset,
-                  const at::Tensor& part);
+  void write_part(const TensorInfo& info, size_t shard, std::vector<int64_t>& offset, const at::Tensor& part);
   at::Tensor staged(const at::Tensor& part, const TensorInfo& info);
   const FileHandle& file_of(size_t shard);
 

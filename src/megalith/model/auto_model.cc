@@ -74,6 +74,17 @@ VirtualModels AutoModel::from_pretrained(const std::string& path_or_name, const 
   return models;
 }
 
+VirtualModels AutoModel::with_weights(ModelConfig config, const std::filesystem::path& weights,
+                                      const config::TrainingArguments& args, parallel::ParallelContext& context) {
+  const ModelConfig in_files = read_model_config(weights);
+  config = with_arguments(std::move(config), args);
+  config.vocab_size = in_files.vocab_size;
+  VirtualModels models(config, ModelOptions::from(args, context.device()), chunk_places(args.pipeline, config, context),
+                       context);
+  load_weights(models, weights, in_files, static_cast<uint64_t>(args.seeds.seed));
+  return models;
+}
+
 VirtualModels AutoModel::from_config(const ModelConfig& config, const config::TrainingArguments& args,
                                      parallel::ParallelContext& context) {
   const ModelConfig changed = with_arguments(config, args);

@@ -17,6 +17,10 @@ struct AutoModel {
   static VirtualModels from_pretrained(const std::string& path_or_name, const config::TrainingArguments& args,
                                        parallel::ParallelContext& context, std::optional<int64_t> vocab_size = {},
                                        const hf::HubEnvironment& env = hf::HubEnvironment::from_process());
+  // A model of `config` (with what the arguments change) and the weights of another folder, whose vocabulary it takes:
+  // a run's own checkpoint.
+  static VirtualModels with_weights(ModelConfig config, const std::filesystem::path& weights,
+                                    const config::TrainingArguments& args, parallel::ParallelContext& context);
   // The same architecture with fresh weights from the arguments' seed.
   static VirtualModels from_config(const ModelConfig& config, const config::TrainingArguments& args,
                                    parallel::ParallelContext& context);

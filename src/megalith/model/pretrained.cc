@@ -137,34 +137,47 @@ void copy_assets(const fs::path& from, const fs::path& to, const ModelConfig& co
   hf::write_text_file(to / "generation_config.json", generation.dump(2) + "\n");
 }
 
+ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dtype) {
+  const ModelConfig& config = models.config();
+  const hf::TensorMapping mapping(name_map(config), global_tensors(config));
+  ExportedWeights weights;
+  for (const hf::FileTensor& file : mapping.files())
+    weights.tensors.push_back({file.name, hf::dtype_of(dtype), file.shape});
+  for (const nn::Parameter* parameter : models.parameters()) {
+    if (parameter->shared_copy) continue;
+    for (const auto& part : parameter->sharded()) {
+      if (part.local.numel() == 0) continue;
+      auto place = mapping.place(part);
+      weights.held.push_back({place.file->name, std::move(place.offset), place.data.detach(), part.replica});
+    }
+  }
+  return weights;
+}
+
+void write_model_files(const ModelConfig& config, at::ScalarType dtype, const fs::path& folder,
+                       const fs::path& assets) {
+  hf::write_text_file(folder / "config.json", config_json(config, dtype));
+  copy_assets(assets, folder, config);
+}
+
 void save_pretrained(const VirtualModels& models, const fs::path& folder, const ExportOptions& options) {
   const at::NoGradGuard no_grad;
   parallel::ParallelContext& context = models.context();
-  const ModelConfig& config = models.config();
-  const at::ScalarType dtype = options.dtype.value_or(config.dtype);
-  const hf::TensorMapping mapping(name_map(config), global_tensors(config));
-  std::vector<hf::WeightSpec> specs;
-  for (const hf::FileTensor& file : mapping.files()) specs.push_back({file.name, hf::dtype_of(dtype), file.shape});
+  const at::ScalarType dtype = options.dtype.value_or(models.config().dtype);
+  const ExportedWeights weights = exported_weights(models, dtype);
 
   const comm::Group everyone = context.world().world();
   const bool first = context.rank() == 0;
   hf::StagedFolder staged(folder, "export", {.owner = first, .overwrite = options.overwrite});
-  hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = options.max_shard_bytes});
+  hf::WeightWriter writer(staged.path(), weights.tensors, {.max_shard_bytes = options.max_shard_bytes});
   if (first) {
     writer.create_files();
-    hf::write_text_file(staged.path() / "config.json", config_json(config, dtype));
-    copy_assets(options.assets, staged.path(), config);
+    write_model_files(models.config(), dtype, staged.path(), options.assets);
   }
   everyone.barrier("export: files made");
   if (context.dp(/*with_cp=*/true).rank() == 0) {  // one of the replicas writes
-    for (const nn::Parameter* parameter : models.parameters()) {
-      if (parameter->shared_copy) continue;
-      for (const auto& part : parameter->sharded()) {
-        if (part.replica != 0 || part.local.numel() == 0) continue;
-        const auto place = mapping.place(part);
-        writer.write(place.file->name, place.offset, place.data);
-      }
-    }
+    for (const hf::HeldRectangle& held : weights.held)
+      if (held.replica == 0) writer.write(held.tensor, held.offset, held.data);
     writer.sync();
   }
   everyone.barrier("export: weights written");

@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "megalith/hf/weight_writer.h"
 #include "megalith/model/virtual_models.h"
 
 namespace megalith::model {
@@ -32,6 +34,16 @@ struct ExportOptions {
 // under its name only when it is complete. All ranks call it; the weights are written in place by the ranks that hold
 // them, never gathered.
 void save_pretrained(const VirtualModels& models, const std::filesystem::path& folder, const ExportOptions& options);
+
+// The weights as Hugging Face's files have them: every tensor, in the order of the files, and what this rank holds.
+struct ExportedWeights {
+  std::vector<hf::WeightSpec> tensors;  // the same on all ranks
+  std::vector<hf::HeldRectangle> held;  // views of the parameters
+};
+ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dtype);
+// Everything of such a folder that is not a weight; one rank.
+void write_model_files(const ModelConfig& config, at::ScalarType dtype, const std::filesystem::path& folder,
+                       const std::filesystem::path& assets);
 
 // config.json for a model: the one it was read from, with what has changed since.
 std::string config_json(const ModelConfig& config, at::ScalarType dtype);

@@ -5,11 +5,14 @@
 #include <array>
 #include <bit>
 
+#include "megalith/base/crc32c.h"
 #include "megalith/base/error.h"
-#include "megalith/observe/crc32c.h"
 
 namespace megalith::observe {
 namespace {
+
+// As TFRecord stores it: rotated and shifted, so that a checksum of data that holds checksums is a good one.
+uint32_t masked_crc32c(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8U; }
 
 std::string little_endian(uint64_t value, int bytes) {
   std::string text;

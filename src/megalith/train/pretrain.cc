@@ -4,6 +4,9 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/text.h"
+#include "megalith/checkpoint/run_folder.h"
+#include "megalith/checkpoint/verify.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/from_arguments.h"
 
@@ -44,8 +47,17 @@ class AfterEvaluation : public TrainerCallback {
                   const ForwardStepObjective& objective, std::shared_ptr<EvaluationWindow> window)
       : run_(run), models_(models), functions_(functions), objective_(objective), window_(std::move(window)) {}
 
+  std::optional<CallbackRecord> record() const override {
+    return CallbackRecord{"AfterEvaluation", {}, {{"evaluations", static_cast<double>(evaluations_)}}};
+  }
+  void restore(const CallbackRecord& saved) override {
+    const auto before = static_cast<int64_t>(saved.attributes.find("evaluations").value_or(0));
+    for (; evaluations_ < before; ++evaluations_) window_->advance();
+  }
+
   void on_evaluate(TrainerEvent& event) override {
     window_->advance();
+    ++evaluations_;
     if (!functions_.process_non_loss_data) return;
     std::vector<at::Tensor> data;
     if (functions_.non_loss_data) data = functions_.non_loss_data(models_);
@@ -60,6 +72,7 @@ class AfterEvaluation : public TrainerCallback {
   const PretrainFunctions& functions_;
   const ForwardStepObjective& objective_;
   const std::shared_ptr<EvaluationWindow> window_;
+  int64_t evaluations_ = 0;
 };
 
 EvalData evaluation_of(std::shared_ptr<const data::Dataset> dataset, const data::Collator& collator) {
@@ -81,6 +94,28 @@ PretrainEnd end_of(const Trainer& trainer, const TrainOutput& output) {
   const int64_t interval = trainer.args().run.exit_interval.value_or(0);
   return early && interval > 0 && state.global_step % interval == 0 ? PretrainEnd::kExitInterval
                                                                     : PretrainEnd::kFinished;
+}
+
+// A checkpoint's own folder, or the newest in the folder of a run. One without a manifest is named by whoever reads it.
+std::optional<fs::path> checkpoint_in(const fs::path& folder) {
+  if (checkpoint::has_manifest(folder)) return folder;
+  if (const auto newest = checkpoint::latest_checkpoint(folder)) return newest;
+  const auto all = checkpoint::list_checkpoints(folder);
+  return all.empty() ? std::nullopt : std::optional(all.back().folder);
+}
+
+// Weights, and where to go on.
+std::optional<ResumePoint> load_checkpoint(RunContext& run, const model::VirtualModels& models,
+                                           const LoadRequest& load) {
+  if (!load.folder) return std::nullopt;
+  const config::TrainingArguments& args = run.args();
+  const auto problems = checkpoint::verify(*load.folder, run.context());
+  check<DataError>(problems.empty(), "{} is broken: {}", load.folder->string(), list_in_words(problems, 8));
+  load_checkpoint_weights(models, *load.folder, static_cast<uint64_t>(args.seeds.seed));
+  if (load.weights_only) return std::nullopt;
+  ResumePoint point = read_resume_point(*load.folder, args, run.context());
+  point.state.global_step = args.checkpoint.override_iteration.value_or(point.state.global_step);
+  return point;
 }
 
 // Everything between the providers and the trainer.
@@ -154,33 +189,48 @@ model::VirtualModels make_models(RunContext& run, const ModelProvider& provider)
   return models;
 }
 
-void check_load(const config::TrainingArguments& args) {
-  if (!args.save.load) return;
-  const fs::path folder = *args.save.load;
-  if (fs::is_directory(folder))
-    for (const auto& entry : fs::directory_iterator(folder))
-      check<ConfigError>(!entry.path().filename().string().starts_with("checkpoint-"),
-                         "load {} holds {}: runs are not continued yet by this version. Choose another folder, or leave"
-                         " out load",
-                         folder.string(), entry.path().filename().string());
-  check<ConfigError>(!args.checkpoint.exit_on_missing_checkpoint,
-                     "load {} holds no checkpoint, and exit_on_missing_checkpoint is given", folder.string());
+LoadRequest find_load(const config::TrainingArguments& args) {
+  const config::CheckpointConfig& options = args.checkpoint;
+  check<ConfigError>(!options.override_iteration || !options.finetune,
+                     "override_ckpt_iteration and finetune, which begins at iteration 0, exclude each other");
+  LoadRequest request{.folder = {}, .weights_only = options.finetune};
+  if (args.save.load) {
+    const fs::path folder = *args.save.load;
+    if (options.ckpt_step)
+      request.folder = folder / checkpoint::folder_name(*options.ckpt_step);
+    else
+      request.folder = checkpoint_in(folder);
+    check<ConfigError>(request.folder || !options.exit_on_missing_checkpoint,
+                       "load {} holds no checkpoint, and exit_on_missing_checkpoint is given", folder.string());
+  }
+  if (!request.folder && options.pretrained_checkpoint) {
+    const fs::path folder = *options.pretrained_checkpoint;
+    request = {checkpoint_in(folder), true};
+    check<ConfigError>(request.folder.has_value(), "pretrained_checkpoint {} holds no checkpoint", folder.string());
+  }
+  if (request.folder) {
+    const auto problems = checkpoint::problems_of_sizes(*request.folder, checkpoint::read_manifest(*request.folder));
+    check<DataError>(problems.empty(), "{} is broken: {}", request.folder->string(), list_in_words(problems, 8));
+  }
+  return request;
 }
 
 PretrainOutput pretrain(RunContext& run, PretrainFunctions functions) {
   const auto start = Clock::now();
   const config::TrainingArguments& args = run.args();
   check_length(args.run);
-  check_load(args);
-  if (args.save.load && run.rank() == 0)
+  const LoadRequest load = find_load(args);
+  if (args.save.load && !load.folder && run.rank() == 0)
     log_warning("load {} holds no checkpoint: the run starts from random weights", *args.save.load);
 
   model::VirtualModels models = make_models(run, functions.model ? functions.model : gpt_model_provider(run));
+  std::optional<ResumePoint> resume = load_checkpoint(run, models, load);
   const ProvidedDatasets datasets = functions.datasets(run, samples_needed(args, run.microbatches()));
   check<ConfigError>(datasets.train || args.run.skip_train,
                      "there is no data to train on; give data_path, train_data_path or mock_data");
   StopFlag stop;
   Prepared prepared = prepare(run, models, functions, datasets);
+  prepared.setup.resume = std::move(resume);
   prepared.setup.stop = &stop;
   prepared.setup.callbacks.push_back(std::make_unique<ExitWatch>(run, stop, start));
   if (functions.callbacks)

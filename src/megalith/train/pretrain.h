@@ -81,8 +81,13 @@ model::VirtualModels make_models(RunContext& run, const ModelProvider& provider)
 // The provider of pretrain_gpt: the model that the options describe. Throws ConfigError at once.
 ModelProvider gpt_model_provider(const RunContext& run);
 
-// `load` continues a checkpoint. A folder without any is a fresh start with a warning, or, with
-// exit_on_missing_checkpoint, a ConfigError; one with checkpoints is a ConfigError, too: they are not read yet.
-void check_load(const config::TrainingArguments& args);
+// The checkpoint that `load` (with ckpt_step: that one of it) or, where it holds none, pretrained_checkpoint names.
+struct LoadRequest {
+  std::optional<std::filesystem::path> folder;
+  bool weights_only = false;  // finetune, or pretrained_checkpoint: the run begins at iteration 0
+};
+// Looks for it; its content is not read. A folder without any is a fresh start, or, with exit_on_missing_checkpoint, a
+// ConfigError. Throws ConfigError or DataError for one that is not there or not complete.
+LoadRequest find_load(const config::TrainingArguments& args);
 
 }  // namespace megalith::train

@@ -45,19 +45,4 @@ void save_model(const model::VirtualModels& models, const config::TrainingArgume
   everyone.barrier("save: done");
 }
 
-void save_checkpoint_folder(const model::VirtualModels& models, const config::TrainingArguments& args,
-                            const TrainerState& state, const fs::path& folder, const fs::path& assets) {
-  const bool first = models.context().rank() == 0;
-  hf::StagedFolder staged(folder, "save", {.owner = first, .overwrite = true});
-  const comm::Group everyone = models.context().world().world();
-  everyone.barrier("checkpoint: folder made");
-  model::save_pretrained(models, staged.path(), {.assets = assets, .overwrite = true});
-  if (first) {
-    hf::write_text_file(staged.path() / "args.yaml", config::to_yaml(args));
-    state.save(staged.path() / "trainer_state.json");
-  }
-  staged.commit();
-  everyone.barrier("checkpoint: done");
-}
-
 }  // namespace megalith::train

@@ -5,7 +5,6 @@
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/model/virtual_models.h"
-#include "megalith/train/trainer_state.h"
 
 namespace megalith::train {
 
@@ -14,11 +13,5 @@ namespace megalith::train {
 // of an older model goes first. All ranks call it; every parameter is there (finish_param_gather).
 void save_model(const model::VirtualModels& models, const config::TrainingArguments& args,
                 const std::filesystem::path& folder, const std::filesystem::path& assets);
-
-// A save point, `folder` being output_dir/checkpoint-S: the same and trainer_state.json. There as a whole or not at
-// all; one of an earlier run is replaced. All ranks call it.
-void save_checkpoint_folder(const model::VirtualModels& models, const config::TrainingArguments& args,
-                            const TrainerState& state, const std::filesystem::path& folder,
-                            const std::filesystem::path& assets);
 
 }  // namespace megalith::train

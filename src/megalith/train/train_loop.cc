@@ -4,6 +4,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/checkpoint/run_folder.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/train/flow_callback.h"
@@ -51,8 +52,9 @@ TrainOutput Trainer::train() {
   EpochReader data = open_data();
   emit(&TrainerCallback::on_train_begin);
   const Stopwatch watch;
-  if (args_.eval.on_start) note_evaluation(args_, evaluate(), state_, control_);
+  if (args_.eval.on_start && state_.global_step == 0) note_evaluation(args_, evaluate(), state_, control_);
   const auto unfinished = [this] { return state_.global_step < state_.max_steps && !control_.should_training_stop; };
+  if (epoch_end_pending_) end_epoch();
   while (unfinished() && data.begin_epoch()) run_epoch(data);
   if (unfinished()) log_warning("the data has ended after step {} of {}", state_.global_step, state_.max_steps);
   return end_training(watch.seconds());
@@ -76,13 +78,17 @@ void Trainer::begin_training() {
       TrainingLog::Options{.per_token = args_.ddp.calculate_per_token_loss,
                            .nan_inf_filter = args_.logging.nan_inf_filter,
                            .effective_tokens = args_.logging.include_effective_tokens_per_second,
-                           .loss_scale = args_.precision.fp16 || args_.dialect == config::Dialect::kPretrain});
+                           .loss_scale = args_.precision.fp16 || args_.dialect == config::Dialect::kPretrain},
+      setup_.resume ? setup_.resume->log : TrainingLog::Totals{});
   interrupted_ = false;
-  skipped_samples_ = 0;
+  skipped_samples_ = setup_.resume ? setup_.resume->skipped_samples : 0;
+  epoch_end_pending_ = setup_.resume && setup_.resume->epoch_end_pending;
+  if (saves() && context_.rank() == 0) checkpoint::remove_leftovers(*args_.save.output_dir);
 }
 
 // What would otherwise end the run at its first step or its first save point.
 void Trainer::check_before_work() const {
+  if (setup_.resume) check_same_data(*setup_.resume, setup_.train_data->sampler, args_);
   const int64_t consumed = setup_.resume ? setup_.resume->data.consumed_samples : 0;
   const int64_t each = batches_.micro_batch_size() * batches_.data_parallel_size();
   runner_.check_schedule(shape_of_step(batches_, context_.place().dp_rank)(consumed).num_microbatches);
@@ -129,8 +135,14 @@ void Trainer::run_epoch(EpochReader& data) {
       control_.should_save = saves();
     }
     log_evaluate_save();
+    if (saver_.busy()) end_save(/*wait=*/false);
     if (control_.should_epoch_stop || control_.should_training_stop) break;
   }
+  end_epoch();
+}
+
+void Trainer::end_epoch() {
+  epoch_end_pending_ = false;
   emit(&TrainerCallback::on_epoch_end);
   log_evaluate_save();
 }
@@ -150,6 +162,7 @@ void Trainer::run_step(const data::StepBatch& batch, double waited_seconds) {
   state_.epoch = length_.epoch_after(batch);
   position_ = {batch.after, position_.consumed_samples + batch.samples};
   last_samples_ = batch.samples;
+  epoch_end_pending_ = batch.ends_epoch;
 }
 
 void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double waited_seconds) {
@@ -185,13 +198,52 @@ MetricList Trainer::training_line() {
 
 void Trainer::save_point() {
   const std::filesystem::path folder =
-      std::filesystem::path(*args_.save.output_dir) / fmt::format("checkpoint-{}", state_.global_step);
+      std::filesystem::path(*args_.save.output_dir) / checkpoint::folder_name(state_.global_step);
   const auto span = trace_.span({.name = "save-checkpoint", .lane = TraceLane::kHost, .level = 0});
+  if (saver_.busy()) {
+    if (context_.rank() == 0) log_warning("a save is still going on: step {} waits for it", state_.global_step);
+    end_save(/*wait=*/true);
+  }
   model_->finish_param_gather();
   callbacks_.keep_records(state_);
   if (state_.best_global_step == state_.global_step) state_.best_model_checkpoint = folder.string();
-  save_checkpoint_folder(models_, args_, state_, folder, setup_.assets);
-  emit(&TrainerCallback::on_save, {}, folder);
+  checkpoint::SaveRequest request = save_request(
+      *model_, {.folder = folder, .args = args_, .state = state_, .progress = progress(), .assets = setup_.assets});
+  control_.should_save = false;
+  if (args_.checkpoint.async_save)
+    saver_.start(std::move(request));
+  else
+    saved(saver_.save(std::move(request)));
+}
+
+RunProgress Trainer::progress() const {
+  RunProgress progress;
+  progress.data = position_;
+  if (const auto& sampler = setup_.train_data->sampler) progress.sampler = sampler->options();
+  progress.log = log_->totals();
+  progress.skipped_samples = skipped_samples_;
+  progress.epoch_end_pending = epoch_end_pending_;
+  return progress;
+}
+
+// Of a save in the background: when it is complete, or, to wait for, in any case.
+void Trainer::end_save(bool wait) {
+  const auto span = trace_.span({.name = "save-checkpoint-finalize", .lane = TraceLane::kHost, .level = 0});
+  if (wait)
+    saved(saver_.wait());
+  else if (const auto report = saver_.poll())
+    saved(*report);
+}
+
+void Trainer::saved(const checkpoint::SaveReport& report) {
+  if (context_.rank() == 0) {
+    log_info("saved {}: {:.1f} MB in {:.2f} s, of which training waited {:.2f} s", report.folder.string(),
+             static_cast<double>(report.bytes) / 1e6, report.total_seconds, report.stalled_seconds);
+    checkpoint::Retention keep{.total_limit = args_.save.total_limit, .retain_interval = args_.save.retain_interval};
+    if (state_.best_model_checkpoint) keep.best = *state_.best_model_checkpoint;
+    for (const std::string& problem : checkpoint::rotate(report.folder.parent_path(), keep)) log_warning("{}", problem);
+  }
+  emit(&TrainerCallback::on_save, {}, report.folder);
 }
 
 void Trainer::load_best_model() {
@@ -202,6 +254,7 @@ void Trainer::load_best_model() {
 }
 
 TrainOutput Trainer::end_training(double seconds) {
+  if (saver_.busy()) end_save(/*wait=*/true);
   model_->finish_param_gather();
   load_best_model();
   const auto steps = static_cast<double>(state_.global_step);

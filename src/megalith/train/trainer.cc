@@ -23,7 +23,8 @@ Trainer::Trainer(model::VirtualModels& models, const config::TrainingArguments& 
       setup_(with_defaults(std::move(setup))),
       batches_(config::batch_plan(args, context_.grid().dp())),
       trace_(setup_.trace ? *setup_.trace : no_trace_),
-      runner_(models, args_, context_, *setup_.objective, trace_) {
+      runner_(models, args_, context_, *setup_.objective, trace_),
+      saver_(context_) {
   callbacks_.add(std::make_unique<FlowCallback>());
   if (args_.run.early_stopping_steps)
     callbacks_.add(std::make_unique<EarlyStoppingCallback>(*args_.run.early_stopping_steps));

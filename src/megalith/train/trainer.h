@@ -8,9 +8,10 @@
 // metrics), when something happens in callback.h and flow_callback.h, what a line says in training_log.h (with the
 // pretrain dialect also consumed_samples, skipped_samples and global_batch_size).
 //
-// Save points. output_dir/checkpoint-S holds the model as a Hugging Face folder, args.yaml and trainer_state.json. What
-// a run needs to go on besides is at hand for a callback's on_save: optimized_model() and data_position(). It comes
-// back through TrainerSetup::resume, before the first step.
+// Save points. output_dir/checkpoint-S holds the model as a Hugging Face folder and all that a run needs to go on
+// (docs/checkpoint-format.md). read_resume_point (run_checkpoint.h) reads it; it comes back through
+// TrainerSetup::resume, before the first step. With async_save a save point is written while training goes on: on_save
+// is called when it is complete, at the end of a later step.
 #pragma once
 
 #include <filesystem>
@@ -27,6 +28,7 @@
 #include "megalith/train/callback.h"
 #include "megalith/train/evaluation.h"
 #include "megalith/train/optimized_model.h"
+#include "megalith/train/run_checkpoint.h"
 #include "megalith/train/run_length.h"
 #include "megalith/train/stop_flag.h"
 #include "megalith/train/train_step.h"
@@ -41,14 +43,6 @@ struct TrainOutput {
   double training_loss = 0;  // mean of the steps' losses
   MetricList metrics;        // train_runtime, train_samples_per_second, train_steps_per_second, total_flos, train_loss
   bool interrupted = false;  // the StopFlag ended it
-};
-
-// Where a run goes on.
-struct ResumePoint {
-  TrainerState state;
-  data::LoaderStart data;
-  // Fills optimizer, schedule and loss scale of a model that has its weights; collective.
-  std::function<void(OptimizedModel&)> restore;
 };
 
 // What a trainer works with. Callbacks come after the trainer's own (FlowCallback; EarlyStoppingCallback with
@@ -108,6 +102,7 @@ class Trainer {
   std::optional<data::StepBatch> next_step(EpochReader& data);
   void run_step(const data::StepBatch& batch, double waited_seconds);
   void learn_from(const data::StepBatch& batch, int64_t number, double waited_seconds);
+  void end_epoch();
   void log_evaluate_save();
   MetricList training_line();
   TrainOutput end_training(double seconds);
@@ -115,6 +110,9 @@ class Trainer {
   void emit(CallbackList::Handler event, MetricList metrics = {}, std::filesystem::path folder = {});
   void log(MetricList line);
   void save_point();
+  RunProgress progress() const;
+  void end_save(bool wait);
+  void saved(const checkpoint::SaveReport& report);
   void load_best_model();
   EvalLoopOutput evaluate_on(const EvalData& data, const std::string& prefix);
   bool saves() const { return args_.save.output_dir && args_.save.strategy != config::Interval::kNo; }
@@ -136,9 +134,11 @@ class Trainer {
   std::unique_ptr<TrainingLog> log_;
   data::LoaderStart position_;
   double flops_per_token_ = 0;
-  int64_t last_samples_ = 0;     // of the last step
-  int64_t skipped_samples_ = 0;  // of iterations_to_skip
+  int64_t last_samples_ = 0;        // of the last step
+  int64_t skipped_samples_ = 0;     // of iterations_to_skip
+  bool epoch_end_pending_ = false;  // the epoch's last step is done, and its end not told
   bool interrupted_ = false;
+  checkpoint::Saver saver_;  // last: gives up what it is doing before the model goes
 };
 
 }  // namespace megalith::train

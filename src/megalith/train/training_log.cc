@@ -11,51 +11,50 @@ void TrainingLog::add_loss(const MetricTotal& loss) {
   // A step that is left out counts as the mean of the others: it changes no mean.
   if (!good) return;
   if (options_.per_token)
-    loss_.add(loss);
+    totals_.loss.add(loss);
   else
-    loss_.add({.name = {}, .sum = loss.mean(), .weight = 1});
-  all_steps_.add({.name = {}, .sum = loss.mean(), .weight = 1});
+    totals_.loss.add({.name = {}, .sum = loss.mean(), .weight = 1});
+  totals_.all_steps.add({.name = {}, .sum = loss.mean(), .weight = 1});
 }
 
 void TrainingLog::add(const StepReport& report, const StepTiming& timing) {
-  ++steps_;
+  ++totals_.steps;
   add_loss(report.loss);
-  if (metrics_.empty()) metrics_.resize(report.metrics.size());
+  std::vector<MetricTotal>& metrics = totals_.metrics;
+  if (metrics.empty()) metrics.resize(report.metrics.size());
   for (size_t i = 0; i < report.metrics.size(); ++i) {
-    metrics_[i].name = report.metrics[i].name;
-    metrics_[i].add(report.metrics[i]);
+    metrics[i].name = report.metrics[i].name;
+    metrics[i].add(report.metrics[i]);
   }
-  seconds_ += timing.seconds;
-  real_tokens_ += report.real_tokens;
-  trained_tokens_ += report.trained_tokens;
+  totals_.seconds += timing.seconds;
+  totals_.real_tokens += report.real_tokens;
+  totals_.trained_tokens += report.trained_tokens;
   last_ = report;
   last_timing_ = timing;
 }
 
 MetricList TrainingLog::line() {
-  check(steps_ > 0 && last_.has_value(), "a log line of no steps");
+  check(totals_.steps > 0 && last_.has_value(), "a log line of no steps");
   const UpdateResult& update = last_->update;
   MetricList line;
-  line.set("loss", loss_.mean());
+  line.set("loss", totals_.loss.mean());
   if (update.step.grad_norm) line.set("grad_norm", *update.step.grad_norm);
   line.set("learning_rate", update.learning_rate);
   if (options_.loss_scale) line.set("loss_scale", update.loss_scale);
-  for (const MetricTotal& metric : metrics_)
+  for (const MetricTotal& metric : totals_.metrics)
     if (metric.weight != 0) line.set(metric.name, metric.mean());
   line.set("skipped_iter", last_->skipped() ? 1 : 0);
   line.set("num_zeros_in_grad", static_cast<double>(update.step.num_zeros.value_or(0)));
   line.set("token_per_sec_per_gpu", static_cast<double>(last_timing_.row_lengths) / last_timing_.seconds);
-  line.set("tokens_per_second", static_cast<double>(real_tokens_) / seconds_);
+  line.set("tokens_per_second", static_cast<double>(totals_.real_tokens) / totals_.seconds);
   if (options_.effective_tokens)
-    line.set("effective_tokens_per_second", static_cast<double>(trained_tokens_) / seconds_);
-  steps_ = 0;
-  loss_ = {};
-  metrics_.clear();
-  seconds_ = 0;
-  real_tokens_ = trained_tokens_ = 0;
+    line.set("effective_tokens_per_second", static_cast<double>(totals_.trained_tokens) / totals_.seconds);
+  Totals next;
+  next.all_steps = totals_.all_steps;
+  totals_ = std::move(next);
   return line;
 }
 
-double TrainingLog::mean_loss() const { return all_steps_.mean(); }
+double TrainingLog::mean_loss() const { return totals_.all_steps.mean(); }
 
 }  // namespace megalith::train

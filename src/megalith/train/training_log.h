@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "megalith/train/metric_list.h"
@@ -25,10 +26,25 @@ class TrainingLog {
     bool effective_tokens = false;  // tokens that are trained, per second, are shown
     bool loss_scale = false;        // is shown (fp16)
   };
+  // What a line is made of, besides the last step: kept in checkpoints, so that a line over the end of a process is
+  // the same.
+  struct Totals {
+    // Since the last line.
+    int64_t steps = 0;
+    MetricTotal loss{};
+    std::vector<MetricTotal> metrics{};
+    double seconds = 0;
+    int64_t real_tokens = 0, trained_tokens = 0;
+    // Since the beginning.
+    MetricTotal all_steps{};
+  };
   explicit TrainingLog(const Options& options) : options_(options) {}
+  // Goes on.
+  TrainingLog(const Options& options, Totals totals) : options_(options), totals_(std::move(totals)) {}
 
   void add(const StepReport& report, const StepTiming& timing);
-  int64_t steps_since_line() const { return steps_; }
+  int64_t steps_since_line() const { return totals_.steps; }
+  const Totals& totals() const { return totals_; }
 
   // The line, in this order; what comes after it belongs to the next:
   //   loss                    of the steps since the last line
@@ -42,7 +58,7 @@ class TrainingLog {
   //                           last step, by its seconds on this rank
   //   tokens_per_second       tokens of all ranks that are no padding, by the seconds of the steps since the last line
   //   effective_tokens_per_second   of these the tokens with a label, when shown
-  // Requires steps_since_line() > 0.
+  // Requires a step by this object since the last line.
   MetricList line();
 
   // The mean of the steps' losses (Hugging Face's train_loss); 0 before the first.
@@ -52,16 +68,9 @@ class TrainingLog {
   void add_loss(const MetricTotal& loss);
 
   const Options options_;
-  // Since the last line.
-  int64_t steps_ = 0;
-  MetricTotal loss_;
-  std::vector<MetricTotal> metrics_;
-  double seconds_ = 0;
-  int64_t real_tokens_ = 0, trained_tokens_ = 0;
+  Totals totals_;
   std::optional<StepReport> last_;
   StepTiming last_timing_;
-  // Since the beginning.
-  MetricTotal all_steps_;
 };
 
 }  // namespace megalith::train

@@ -1,0 +1,99 @@
+#include "megalith/checkpoint/copy.h"
+
+#include <ATen/core/Tensor.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/checkpoint/chunk_sums.h"
+#include "megalith/checkpoint/verify.h"
+#include "megalith/hf/file_io.h"
+#include "megalith/hf/mapped_file.h"
+#include "megalith/hf/safetensors_file.h"
+#include "megalith/hf/staged_folder.h"
+#include "megalith/hf/weight_writer.h"
+
+namespace megalith::checkpoint {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Tensors, and the index that says which of them is where.
+bool is_of_tensors(const Manifest& manifest, const std::string& name) {
+  return std::ranges::any_of(manifest.holds, [&](const std::string& stem) {
+    return is_tensor_file(name, stem) || name == stem + ".safetensors.index.json";
+  });
+}
+
+void copy_tensors(const fs::path& source, const Manifest& manifest, const std::string& stem, const fs::path& to,
+                  uint64_t max_shard_bytes) {
+  std::vector<std::unique_ptr<hf::SafetensorsFile>> files;
+  std::vector<hf::WeightSpec> specs;
+  for (const FileRecord& record : manifest.files) {
+    if (!is_tensor_file(record.name, stem)) continue;
+    const auto& file = files.emplace_back(std::make_unique<hf::SafetensorsFile>(source / record.name));
+    for (const hf::TensorInfo& info : file->tensors()) specs.push_back({info.name, info.dtype, info.shape});
+  }
+  hf::WeightWriter writer(to, specs, {.max_shard_bytes = max_shard_bytes, .stem = stem});
+  writer.create_files();
+  for (const auto& file : files)
+    for (const hf::TensorInfo& info : file->tensors()) {
+      writer.write(info.name, file->tensor(info.name));
+      file->release(info.name);
+    }
+  writer.sync();
+  writer.write_index();
+}
+
+void write_manifest(const fs::path& folder, const Manifest& manifest) {
+  hf::write_text_file(folder / kManifestName, manifest.to_json());
+}
+
+}  // namespace
+
+FileRecord record_of(const fs::path& file) {
+  const hf::MappedFile mapped(file);
+  ChunkSums sums(mapped.size());
+  sums.add(0, mapped.data(), mapped.size());
+  return {file.filename().string(), mapped.size(), sums.crc32c()};
+}
+
+std::vector<FileRecord> file_records(const fs::path& folder) {
+  std::vector<FileRecord> records;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.is_regular_file() && entry.path().filename() != kManifestName) records.push_back(record_of(entry.path()));
+  }
+  std::ranges::sort(records, std::less<>(), &FileRecord::name);
+  return records;
+}
+
+void add_manifest(const fs::path& folder) {
+  write_manifest(folder, {.step = 0, .layout = {}, .holds = {"model"}, .files = file_records(folder)});
+}
+
+Manifest copy_checkpoint(const fs::path& source, const fs::path& target, const CopyOptions& options) {
+  Manifest manifest = read_manifest(source);
+  const auto problems = problems_of_content(source, manifest);
+  check<DataError>(problems.empty(), "{} is broken: {}", source.string(), list_in_words(problems, 8));
+  std::error_code error;
+  check<ConfigError>(!fs::equivalent(source, target, error), "the output is the input, {}; choose another folder",
+                     source.string());
+  hf::StagedFolder staged(target, "convert", {.overwrite = options.overwrite});
+  for (const std::string& stem : manifest.holds)
+    copy_tensors(source, manifest, stem, staged.path(), options.max_shard_bytes);
+  for (const FileRecord& record : manifest.files) {
+    if (is_of_tensors(manifest, record.name)) continue;
+    fs::copy_file(source / record.name, staged.path() / record.name, error);
+    check<DataError>(!error, "cannot copy {}: {}", (source / record.name).string(), error.message());
+  }
+  manifest.files = file_records(staged.path());
+  write_manifest(staged.path(), manifest);
+  staged.commit();
+  return manifest;
+}
+
+}  // namespace megalith::checkpoint

@@ -1,0 +1,69 @@
+// One save, step by step. See saver.h.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <unordered_map>
+
+#include "megalith/checkpoint/chunk_sums.h"
+#include "megalith/checkpoint/saver.h"
+#include "megalith/hf/staged_folder.h"
+
+namespace megalith::checkpoint {
+
+class Saver::Job {
+ public:
+  // Plans, and makes the files. Collective.
+  Job(const parallel::ParallelContext& context, SaveRequest request);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  // Writes this rank's share. What goes wrong is kept for finish().
+  void write();
+  // Copies the share to the host, into `buffer`, which grows as needed, and starts a thread that writes it.
+  void write_in_background(at::Tensor& buffer);
+  bool is_written() const { return written_; }
+
+  // Waits for this rank's share; agrees with all ranks; ends the save. Collective.
+  SaveReport finish();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // The files of one stem.
+  struct Files {
+    std::unique_ptr<hf::WeightWriter> writer;
+    std::vector<ChunkSums> sums;                      // of each file
+    std::vector<int64_t> elements;                    // of each tensor: written by this rank
+    std::vector<size_t> mine;                         // numbers of held rectangles that this rank writes
+    std::unordered_map<std::string, size_t> numbers;  // of tensors, by name
+  };
+
+  void plan_files();
+  void make_files();
+  void share();
+  void write_share();
+  void copy_share(at::Tensor& buffer);
+  void agree_on_errors(const std::string& mine) const;
+  void join_sums();
+  void check_coverage() const;
+  std::vector<FileRecord> records() const;
+  void complete();
+
+  const parallel::ParallelContext& context_;
+  const comm::Group everyone_;
+  SaveRequest request_;
+  const hf::StagedFolder place_;            // says where everybody writes
+  std::optional<hf::StagedFolder> staged_;  // rank 0: the folder itself
+  std::vector<Files> files_;
+  const Clock::time_point start_ = Clock::now();
+  double stalled_seconds_ = 0;
+  uint64_t bytes_ = 0;  // rank 0: of the whole folder
+
+  std::string error_;  // of the writer; read after written_
+  std::atomic<bool> written_ = false;
+  std::thread thread_;  // the writer in the background; last: uses the others
+};
+
+}  // namespace megalith::checkpoint

@@ -1,0 +1,58 @@
+#include "megalith/checkpoint/saver.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+
+#include "megalith/base/error.h"
+#include "megalith/checkpoint/save_job_internal.h"
+
+namespace megalith::checkpoint {
+
+Saver::Saver(const parallel::ParallelContext& context) : context_(context) {}
+Saver::~Saver() = default;
+
+SaveReport Saver::save(SaveRequest request) {
+  check(!busy(), "a save begins while another goes on");
+  Job job(context_, std::move(request));
+  job.write();
+  return job.finish();
+}
+
+void Saver::start(SaveRequest request) {
+  check(!busy(), "a save begins while another goes on");
+  auto job = std::make_unique<Job>(context_, std::move(request));
+  job->write_in_background(host_copy_);
+  job_ = std::move(job);
+}
+
+std::optional<SaveReport> Saver::poll() {
+  check(busy(), "no save goes on");
+  const at::Tensor written = at::tensor({job_->is_written() ? 1 : 0}, at::kInt).to(context_.device());
+  context_.world().world().all_reduce(written, comm::ReduceOp::kMin, "checkpoint: is it written");
+  if (written.item<int>() == 0) return std::nullopt;
+  return wait();
+}
+
+SaveReport Saver::wait() {
+  check(busy(), "no save goes on");
+  const std::unique_ptr<Job> job = std::move(job_);
+  return job->finish();
+}
+
+TensorFiles rng_files(const parallel::ParallelContext& context, const std::string& state) {
+  const int size = context.world().size(), rank = context.rank();
+  const auto bytes = static_cast<int64_t>(state.size());
+  const at::Tensor sizes = at::empty({size}, at::TensorOptions().dtype(at::kLong).device(context.device()));
+  context.world().world().all_gather(sizes, at::tensor({bytes}, at::kLong).to(context.device()), "checkpoint: rng");
+  TensorFiles files{.stem = "rng", .tensors = {}, .held = {}};
+  const at::Tensor on_host = sizes.cpu();
+  for (int r = 0; r < size; ++r)
+    files.tensors.push_back({fmt::format("rank-{}", r), hf::Dtype::kU8, {on_host[r].item<int64_t>()}});
+  at::Tensor copy = at::empty({bytes}, at::kByte);
+  std::memcpy(copy.mutable_data_ptr(), state.data(), state.size());
+  files.held.push_back({fmt::format("rank-{}", rank), {0}, std::move(copy), 0});
+  return files;
+}
+
+}  // namespace megalith::checkpoint

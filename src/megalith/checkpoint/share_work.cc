@@ -1,0 +1,45 @@
+#include "megalith/checkpoint/share_work.h"
+
+#include <algorithm>
+#include <tuple>
+#include <unordered_map>
+
+namespace megalith::checkpoint {
+
+namespace {
+
+struct Rectangle {
+  uint64_t key = 0, bytes = 0;
+  bool written = false;
+  std::vector<std::pair<size_t, size_t>> holders;  // member, and number of its item
+};
+
+}  // namespace
+
+std::vector<bool> share_work(const std::vector<std::vector<ShareItem>>& items, size_t mine) {
+  std::unordered_map<uint64_t, size_t> by_key;
+  std::vector<Rectangle> all;
+  for (size_t member = 0; member < items.size(); ++member)
+    for (size_t number = 0; number < items[member].size(); ++number) {
+      const ShareItem& item = items[member][number];
+      const auto [found, fresh] = by_key.emplace(item.key, all.size());
+      if (fresh) all.push_back({item.key, item.bytes, false, {}});
+      Rectangle& rectangle = all[found->second];
+      rectangle.written |= item.written;
+      rectangle.holders.emplace_back(member, number);
+    }
+  std::ranges::sort(all, std::less<>(),
+                    [](const Rectangle& r) { return std::tuple(r.holders.size(), ~r.bytes, r.key); });
+  std::vector<uint64_t> load(items.size());
+  std::vector<bool> writes(items[mine].size());
+  for (const Rectangle& rectangle : all) {
+    if (!rectangle.written) continue;
+    const auto& [member, number] = *std::ranges::min_element(rectangle.holders, std::less<>(),
+                                                             [&](const auto& holder) { return load[holder.first]; });
+    load[member] += rectangle.bytes;
+    if (member == mine) writes[number] = true;
+  }
+  return writes;
+}
+
+}  // namespace megalith::checkpoint

@@ -1,0 +1,164 @@
+#include "megalith/checkpoint/verify.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/crc32c.h"
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/checkpoint/run_folder.h"
+#include "megalith/hf/json_text.h"
+#include "megalith/hf/mapped_file.h"
+
+namespace megalith::checkpoint {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string to_text(const std::vector<std::string>& lines) { return hf::Json(lines).dump(); }
+std::vector<std::string> from_text(const std::string& text) {
+  return hf::Json::parse(text).get<std::vector<std::string>>();
+}
+
+std::optional<std::string> size_problem(const fs::path& folder, const FileRecord& file) {
+  std::error_code error;
+  const fs::path path = folder / file.name;
+  if (!fs::is_regular_file(path, error)) return fmt::format("{} is missing", path.string());
+  const uint64_t bytes = fs::file_size(path, error);
+  if (error) return fmt::format("{}: {}", path.string(), error.message());
+  if (bytes == file.bytes) return std::nullopt;
+  return fmt::format("{} has {} bytes; it was written with {}", path.string(), bytes, file.bytes);
+}
+
+// The chunks whose number, counted over all files, is `share` modulo `shares`.
+void check_chunks(const fs::path& path, const FileRecord& file, uint64_t first, uint64_t shares,
+                  std::vector<std::string>& problems) {
+  if (first >= file.crc32c.size()) return;
+  const hf::MappedFile mapped(path);
+  for (uint64_t chunk = first; chunk < file.crc32c.size(); chunk += shares) {
+    const uint64_t begin = chunk * kChunkBytes, end = std::min(file.bytes, begin + kChunkBytes);
+    const uint32_t found = crc32c(mapped.text(begin, end - begin));
+    if (found != file.crc32c[chunk])
+      problems.push_back(fmt::format("{}: bytes {} to {} were changed: their checksum is {:08x}, it was {:08x}",
+                                     path.string(), begin, end - 1, found, file.crc32c[chunk]));
+  }
+}
+
+// What one rank finds, without exceptions: others wait for it.
+std::vector<std::string> problems_here(const fs::path& folder, uint64_t share, uint64_t shares) {
+  try {
+    return problems_of_content(folder, read_manifest(folder), share, shares);
+  } catch (const std::exception& error) {
+    return {error.what()};
+  }
+}
+
+bool is_word(const std::string& wanted, const char* word) { return to_lower(wanted) == word; }
+
+// Newest first.
+std::vector<fs::path> candidates(const fs::path& run) {
+  std::vector<fs::path> folders;
+  for (const StepFolder& each : list_checkpoints(run)) folders.insert(folders.begin(), each.folder);
+  return folders;
+}
+
+std::string said(const std::vector<std::string>& problems) { return list_in_words(problems, 8); }
+
+}  // namespace
+
+std::vector<std::string> problems_of_sizes(const fs::path& folder, const Manifest& manifest) {
+  std::vector<std::string> problems;
+  for (const FileRecord& file : manifest.files)
+    if (auto problem = size_problem(folder, file)) problems.push_back(std::move(*problem));
+  return problems;
+}
+
+std::vector<std::string> problems_of_content(const fs::path& folder, const Manifest& manifest, uint64_t share,
+                                             uint64_t shares) {
+  std::vector<std::string> problems;
+  uint64_t before = 0;  // chunks of the files before
+  for (const FileRecord& file : manifest.files) {
+    const uint64_t first = (share + shares - before % shares) % shares;
+    before += file.crc32c.size();
+    if (auto problem = size_problem(folder, file))
+      problems.push_back(std::move(*problem));
+    else
+      check_chunks(folder / file.name, file, first, shares, problems);
+  }
+  return problems;
+}
+
+std::vector<std::string> verify(const fs::path& folder, const parallel::ParallelContext& context) {
+  const comm::Group everyone = context.world().world();
+  const auto mine =
+      problems_here(folder, static_cast<uint64_t>(everyone.rank()), static_cast<uint64_t>(everyone.size()));
+  std::vector<std::string> all;
+  for (const std::string& text : everyone.all_gather_bytes(to_text(mine), "checkpoint: verify"))
+    for (std::string& problem : from_text(text))
+      if (std::ranges::find(all, problem) == all.end()) all.push_back(std::move(problem));
+  return all;
+}
+
+std::optional<fs::path> find_checkpoint(const std::string& wanted, const fs::path& run) {
+  if (is_word(wanted, "false") || wanted.empty()) return std::nullopt;
+  if (is_word(wanted, "auto")) {
+    const std::vector<fs::path> all = candidates(run);
+    return all.empty() ? std::nullopt : std::optional(all.front());
+  }
+  if (is_word(wanted, "true") || is_word(wanted, "latest")) {
+    const auto newest = latest_checkpoint(run);
+    check<ConfigError>(newest.has_value(),
+                       "resume_from_checkpoint is {}, and {} holds no checkpoint. Give a checkpoint's folder, or auto"
+                       " to start afresh where there is none",
+                       wanted, run.string());
+    return newest;
+  }
+  const fs::path folder = wanted;
+  check<ConfigError>(fs::is_directory(folder),
+                     "resume_from_checkpoint is {}, which is no folder; give a checkpoint's folder, true, latest or"
+                     " auto",
+                     wanted);
+  if (has_manifest(folder)) return folder;
+  if (const auto inside = latest_checkpoint(folder)) return inside;
+  read_manifest(folder);  // says why not
+  return folder;
+}
+
+ResumeChoice choose_checkpoint(const std::string& wanted, const fs::path& run,
+                               const parallel::ParallelContext& context) {
+  // One rank looks, so that all see the same while files come and go.
+  std::string chosen;
+  const comm::Group everyone = context.world().world();
+  const bool automatic = is_word(wanted, "auto");
+  if (everyone.rank() == 0) {
+    std::vector<std::string> folders;
+    try {
+      if (automatic)
+        for (const fs::path& folder : candidates(run)) folders.push_back(folder.string());
+      else if (const auto folder = find_checkpoint(wanted, run))
+        folders.push_back(folder->string());
+      chosen = to_text(folders);
+    } catch (const std::exception& error) {
+      chosen = error.what();  // no list: begins otherwise
+    }
+  }
+  chosen = everyone.broadcast_bytes(chosen, 0, "checkpoint: choose");
+  check<DataError>(chosen.starts_with('['), "{}", chosen);
+  ResumeChoice choice;
+  for (const std::string& folder : from_text(chosen)) {
+    const std::vector<std::string> problems = verify(folder, context);
+    if (problems.empty()) {
+      choice.folder = folder;
+      return choice;
+    }
+    const std::string sentence = fmt::format("{} is broken: {}", folder, said(problems));
+    check<DataError>(automatic, "{}. With resume_from_checkpoint auto the newest that is whole is taken", sentence);
+    choice.skipped.push_back(sentence);
+  }
+  return choice;
+}
+
+}  // namespace megalith::checkpoint

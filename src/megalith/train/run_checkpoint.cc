@@ -1,0 +1,203 @@
+#include "megalith/train/run_checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/base/text.h"
+#include "megalith/checkpoint/state_files.h"
+#include "megalith/config/documents.h"
+#include "megalith/hf/file_io.h"
+#include "megalith/hf/scalar_type.h"
+#include "megalith/model/families/family.h"
+#include "megalith/model/pretrained.h"
+
+namespace megalith::train {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxTextBytes = 1'000'000'000;
+constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json", *kArguments = "args.yaml";
+
+checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, const optim::Optimizer& optimizer) {
+  checkpoint::TensorFiles files{.stem = "optimizer", .tensors = {}, .held = {}};
+  std::set<std::string> planned;
+  for (const std::string& prefix : optimizer.state_prefixes())
+    for (const hf::GlobalTensor& tensor : model::global_tensors(models.config())) {
+      files.tensors.push_back({prefix + tensor.name, hf::Dtype::kF32, tensor.shape});
+      planned.insert(prefix + tensor.name);
+    }
+  for (const parallel::ShardedTensor& part : optimizer.sharded_state())
+    if (planned.contains(part.name)) files.held.push_back({part.name, part.offset, part.local, part.replica});
+  return files;
+}
+
+checkpoint::SavedLayout layout_of(const config::TrainingArguments& args, const parallel::ParallelContext& context) {
+  return checkpoint::SavedLayout::of(context.grid().shape(), args.optimizer.use_distributed_optimizer);
+}
+
+std::map<std::string, std::string> lines_of(const std::string& yaml) {
+  std::map<std::string, std::string> lines;
+  for (const std::string& line : split(yaml, '\n')) {
+    const size_t colon = line.find(':');
+    if (colon != std::string::npos && !line.starts_with('#'))
+      lines[line.substr(0, colon)] = std::string(trim(line.substr(colon + 1)));
+  }
+  return lines;
+}
+
+void say_what_changed(const fs::path& folder, const config::TrainingArguments& args) {
+  if (!fs::exists(folder / kArguments)) return;
+  const auto changes = changed_options(hf::read_text_file(folder / kArguments, kMaxTextBytes), config::to_yaml(args));
+  log_info(
+      "resuming from {}: {}", folder.string(),
+      changes.empty() ? "all options are as they were" : fmt::format("changed since: {}", fmt::join(changes, "; ")));
+}
+
+void restore_rng(const fs::path& folder, const checkpoint::Manifest& manifest, bool same_layout,
+                 parallel::ParallelContext& context) {
+  check<DataError>(manifest.has("rng"), "{} holds no random states; give no_load_rng to seed them anew",
+                   folder.string());
+  if (same_layout)
+    context.rng().restore(
+        checkpoint::StateFiles(folder, manifest, "rng").bytes(fmt::format("rank-{}", context.rank())));
+  else if (context.rank() == 0)
+    log_info("{} was saved by {}: random numbers are seeded anew", folder.string(), manifest.layout.in_words());
+}
+
+void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manifest, const RunProgress& progress,
+                       OptimizedModel& model) {
+  check<DataError>(
+      manifest.has("optimizer"),
+      "{} holds no optimizer state (save_only_model, no_save_optim), so that a run cannot be continued from"
+      " it; take it as a model (model_name_or_path), or give no_load_optim or finetune",
+      folder.string());
+  const std::string origin = (folder / kProgress).string();
+  model.optimizer().load_state(checkpoint::StateFiles(folder, manifest, "optimizer"), progress.optimizer);
+  model.scheduler().load(optim::parse_scheduler_state(progress.scheduler, origin));
+  model.scaler().load(optim::parse_grad_scaler_state(progress.scaler, origin));
+}
+
+}  // namespace
+
+checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
+  const model::VirtualModels& models = model.models();
+  const parallel::ParallelContext& context = models.context();
+  const config::TrainingArguments& args = point.args;
+  const at::ScalarType dtype = models[0].parameters().dtype();
+  auto [tensors, held] = model::exported_weights(models, dtype);
+  checkpoint::SaveRequest request{.folder = point.folder,
+                                  .step = point.state.global_step,
+                                  .layout = layout_of(args, context),
+                                  .tensors = {{"model", std::move(tensors), std::move(held)}}};
+  if (!args.save.only_model && !args.checkpoint.no_save_optim)
+    request.tensors.push_back(optimizer_files(models, model.optimizer()));
+  if (!args.save.only_model && !args.checkpoint.no_save_rng)
+    request.tensors.push_back(checkpoint::rng_files(context, context.rng().save()));
+  point.progress.optimizer = model.optimizer().progress_json();
+  point.progress.scheduler = optim::to_json_text(model.scheduler().state());
+  point.progress.scaler = optim::to_json_text(model.scaler().state());
+  request.other_files = [&models, dtype, assets = point.assets, state = point.state,
+                         progress = point.progress.to_json(), yaml = config::to_yaml(args)](const fs::path& folder) {
+    model::write_model_files(models.config(), dtype, folder, assets);
+    hf::write_text_file(folder / kArguments, yaml);
+    hf::write_text_file(folder / kProgress, progress);
+    state.save(folder / kState);
+  };
+  return request;
+}
+
+ResumeParts ResumeParts::from(const config::CheckpointConfig& config) {
+  return {.optimizer = !config.no_load_optim, .rng = !config.no_load_rng};
+}
+
+ResumePoint read_resume_point(const fs::path& folder, const config::TrainingArguments& args,
+                              parallel::ParallelContext& context) {
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
+  const RunProgress progress =
+      RunProgress::from_json(hf::read_text_file(folder / kProgress, kMaxTextBytes), (folder / kProgress).string());
+  if (context.rank() == 0) say_what_changed(folder, args);
+  ResumePoint point{.state = TrainerState::load(folder / kState), .data = progress.data, .restore = {}};
+  const ResumeParts parts = ResumeParts::from(args.checkpoint);
+  const bool same_layout = manifest.layout == layout_of(args, context);
+  point.restore = [=, &context](OptimizedModel& model) {
+    if (parts.optimizer)
+      restore_optimizer(folder, manifest, progress, model);
+    else
+      model.reload_parameters();
+    if (parts.rng) restore_rng(folder, manifest, same_layout, context);
+  };
+  point.sampler = progress.sampler;
+  point.log = progress.log;
+  point.skipped_samples = progress.skipped_samples;
+  point.epoch_end_pending = progress.epoch_end_pending;
+  if (args.sampler.ignore_data_skip) {
+    point.data.position.consumed = 0;
+    point.sampler.reset();
+  }
+  return point;
+}
+
+void load_checkpoint_weights(const model::VirtualModels& models, const fs::path& folder, uint64_t seed) {
+  const model::ModelConfig saved = model::read_model_config(folder);
+  const model::ModelConfig& mine = models.config();
+  std::vector<std::string> differences;
+  const auto compare = [&](const char* name, int64_t theirs, int64_t own) {
+    if (theirs != own) differences.push_back(fmt::format("{} is {} there and {} in this run", name, theirs, own));
+  };
+  compare("num_layers", saved.num_layers, mine.num_layers);
+  compare("hidden_size", saved.hidden_size, mine.hidden_size);
+  compare("num_attention_heads", saved.num_heads, mine.num_heads);
+  compare("num_query_groups", saved.num_kv_heads, mine.num_kv_heads);
+  compare("ffn_hidden_size", saved.mlp_width, mine.mlp_width);
+  compare("the vocabulary", saved.vocab_size, mine.vocab_size);
+  check<ConfigError>(differences.empty(), "{} holds another model: {}", folder.string(), fmt::join(differences, "; "));
+  model::load_weights(models, folder, saved, seed);
+}
+
+std::vector<std::string> changed_options(const std::string& before, const std::string& now) {
+  static const std::set<std::string> kLeftOut{"output_dir", "save", "load", "resume_from_checkpoint",
+                                              "overwrite_output_dir"};
+  const auto old_lines = lines_of(before), new_lines = lines_of(now);
+  std::vector<std::string> changes;
+  for (const auto& [name, value] : new_lines) {
+    if (kLeftOut.contains(name)) continue;
+    const auto found = old_lines.find(name);
+    if (found == old_lines.end())
+      changes.push_back(fmt::format("{}: not there, now {}", name, value));
+    else if (found->second != value)
+      changes.push_back(fmt::format("{}: {}, now {}", name, found->second, value));
+  }
+  for (const auto& [name, value] : old_lines)
+    if (!kLeftOut.contains(name) && !new_lines.contains(name))
+      changes.push_back(fmt::format("{}: {}, now not there", name, value));
+  return changes;
+}
+
+void check_same_data(const ResumePoint& resume, const std::optional<data::Sampler>& now,
+                     const config::TrainingArguments& args) {
+  if (!resume.sampler || !now) return;
+  const data::SamplerOptions &then = *resume.sampler, &mine = now->options();
+  std::vector<std::string> changes;
+  if (then.size != mine.size) changes.push_back(fmt::format("it had {} samples and has {}", then.size, mine.size));
+  if (then.shuffle != mine.shuffle)
+    changes.push_back(
+        fmt::format("it was {}shuffled and is {}", then.shuffle ? "" : "not ", mine.shuffle ? "" : "not"));
+  if (then.seed != mine.seed && mine.shuffle)
+    changes.push_back(fmt::format("its order was that of seed {} and is that of {}", then.seed, mine.seed));
+  if (changes.empty()) return;
+  const std::string sentence = fmt::format(
+      "the training data is not that of the checkpoint, whose position in it is {} samples into epoch {}: {}",
+      resume.data.position.consumed, resume.data.position.epoch, fmt::join(changes, "; "));
+  check<ConfigError>(args.dialect == config::Dialect::kPretrain,
+                     "{}. Give the same data, or ignore_data_skip to begin the epoch anew", sentence);
+  if (resume.state.is_world_process_zero) log_warning("{}; some samples may come twice or not at all", sentence);
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,110 @@
+#include "megalith/train/run_progress.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/json_reader.h"
+
+namespace megalith::train {
+
+namespace {
+
+using hf::Json;
+
+Json to_json(const MetricTotal& total) { return {{"name", total.name}, {"sum", total.sum}, {"weight", total.weight}}; }
+
+// A number that is none is null in JSON.
+double number(const hf::JsonFields& fields, const char* key) {
+  return fields.optional<double>(key).value_or(std::numeric_limits<double>::quiet_NaN());
+}
+
+MetricTotal total_of(const hf::JsonFields& fields) {
+  return {
+      .name = fields.required<std::string>("name"), .sum = number(fields, "sum"), .weight = number(fields, "weight")};
+}
+
+Json to_json(const TrainingLog::Totals& log) {
+  Json metrics = Json::array();
+  for (const MetricTotal& metric : log.metrics) metrics.push_back(to_json(metric));
+  return {{"steps", log.steps},     {"loss", to_json(log.loss)},      {"metrics", std::move(metrics)},
+          {"seconds", log.seconds}, {"real_tokens", log.real_tokens}, {"all_steps", to_json(log.all_steps)}};
+}
+
+TrainingLog::Totals log_of(const hf::JsonFields& fields) {
+  TrainingLog::Totals log;
+  log.steps = fields.required<int64_t>("steps");
+  log.loss = total_of(fields.object("loss"));
+  if (const Json* metrics = fields.value("metrics"))
+    for (const Json& metric : *metrics)
+      log.metrics.push_back(total_of(hf::JsonFile(metric, fields.file_name()).fields()));
+  log.seconds = number(fields, "seconds");
+  log.real_tokens = fields.required<int64_t>("real_tokens");
+  log.all_steps = total_of(fields.object("all_steps"));
+  return log;
+}
+
+constexpr std::pair<data::EpochEnd, const char*> kEpochEnds[] = {{data::EpochEnd::kDrop, "drop"},
+                                                                 {data::EpochEnd::kWrap, "wrap"},
+                                                                 {data::EpochEnd::kContinue, "continue"},
+                                                                 {data::EpochEnd::kStop, "stop"}};
+
+Json to_json(const data::SamplerOptions& sampler) {
+  const char* end = nullptr;
+  for (const auto& [value, name] : kEpochEnds)
+    if (value == sampler.end) end = name;
+  return {{"size", sampler.size}, {"shuffle", sampler.shuffle}, {"seed", sampler.seed}, {"end", end}};
+}
+
+data::SamplerOptions sampler_of(const hf::JsonFields& fields) {
+  data::SamplerOptions sampler{.size = fields.required<int64_t>("size"),
+                               .shuffle = fields.required<bool>("shuffle"),
+                               .seed = static_cast<uint64_t>(fields.required<int64_t>("seed"))};
+  const auto end = fields.required<std::string>("end");
+  for (const auto& [value, name] : kEpochEnds)
+    if (end == name) sampler.end = value;
+  return sampler;
+}
+
+int64_t count(const hf::JsonFields& fields, const char* key) {
+  const auto value = fields.required<int64_t>(key);
+  if (value < 0) fields.refuse(key, "be 0 or more");
+  return value;
+}
+
+}  // namespace
+
+std::string RunProgress::to_json() const {
+  Json position{{"epoch", data.position.epoch},
+                {"consumed", data.position.consumed},
+                {"consumed_samples", data.consumed_samples},
+                {"sampler", sampler ? train::to_json(*sampler) : Json()}};
+  return Json{{"optimizer", Json::parse(optimizer)},
+              {"scheduler", Json::parse(scheduler)},
+              {"scaler", Json::parse(scaler)},
+              {"data", std::move(position)},
+              {"log", train::to_json(log)},
+              {"skipped_samples", skipped_samples},
+              {"epoch_end_pending", epoch_end_pending}}
+             .dump(2) +
+         "\n";
+}
+
+RunProgress RunProgress::from_json(std::string_view text, const std::string& file_name) {
+  const hf::JsonFile file = hf::parse_json_file(text, file_name);
+  const hf::JsonFields fields = file.fields();
+  RunProgress progress;
+  progress.optimizer = fields.object("optimizer").whole().dump();
+  progress.scheduler = fields.object("scheduler").whole().dump();
+  progress.scaler = fields.object("scaler").whole().dump();
+  const hf::JsonFields data = fields.object("data");
+  progress.data = {{.epoch = count(data, "epoch"), .consumed = count(data, "consumed")},
+                   count(data, "consumed_samples")};
+  if (const auto sampler = data.optional_object("sampler")) progress.sampler = sampler_of(*sampler);
+  progress.log = log_of(fields.object("log"));
+  progress.skipped_samples = count(fields, "skipped_samples");
+  progress.epoch_end_pending = fields.required<bool>("epoch_end_pending");
+  return progress;
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,178 @@
+// What is saved, what is kept, and what a run takes over from a checkpoint.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/checkpoint/manifest.h"
+#include "megalith/checkpoint/verify.h"
+#include "megalith/config/derive.h"
+#include "megalith/train/pretrain.h"
+#include "tests/effects/effect.h"
+#include "tests/support/temp_folder.h"
+#include "tests/train/resume_case.h"
+
+namespace megalith::testing {
+namespace {
+
+using config::Dialect;
+using config::TrainingArguments;
+namespace fs = std::filesystem;
+
+std::string folders_in(const fs::path& run) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(run)) {
+    std::string name = entry.path().filename().string();
+    if (checkpoint::has_manifest(entry.path()))
+      name += fmt::format(" ({})", fmt::join(checkpoint::read_manifest(entry.path()).holds, " "));
+    names.push_back(std::move(name));
+  }
+  std::ranges::sort(names);
+  return fmt::format("{}", fmt::join(names, "\n"));
+}
+
+// What a run of four steps leaves behind, and when its saves are through.
+std::string saves(const TrainingArguments& args) {
+  const TempFolder out;
+  TrainerCase how;
+  how.args = args;
+  how.args.save.output_dir = out.path().string();
+  Recorder::Heard heard;
+  run_resumable(how, {.change = [&](const TrainerRank&, train::TrainerSetup& setup) {
+                  setup.callbacks.push_back(std::make_unique<Recorder>(heard));
+                }});
+  std::string text = folders_in(out.path()) + "\n";
+  if (args.checkpoint.async_save) text += "in the background";
+  return text;
+}
+
+// One step behind a checkpoint of another run.
+std::string position(const TrainingArguments& args) {
+  static const TempFolder saved;
+  TrainerCase how;
+  how.args = args;
+  how.args.save.output_dir = saved.path().string();
+  if (!fs::exists(saved / "checkpoint-3")) {
+    config::TrainingArguments first = how.args;
+    first.sampler.ignore_data_skip = false;
+    run_resumable({.args = first}, {});
+  }
+  std::string text;
+  how.args.save.strategy = config::Interval::kNo;
+  run_resumable(how, {.checkpoint = saved / "checkpoint-3", .ended = [&](train::Trainer& trainer) {
+                        text = fmt::format("{} of epoch {}", trainer.data_position().position.consumed,
+                                           trainer.data_position().position.epoch);
+                      }});
+  return text;
+}
+
+std::string resumed(const TrainingArguments& args) {
+  const TempFolder run;
+  try {
+    checkpoint::find_checkpoint(args.save.resume_from_checkpoint.value_or("false"), run.path());
+    return "afresh";
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+}
+
+// A pre-training run that begins with the one of `first`, which is made once.
+std::string pretrained(const TrainingArguments& args, bool resumes) {
+  static const TempFolder saved;
+  const auto run = [](TrainingArguments mine) {
+    std::string text;
+    run_ranks(1, [&](const Rank& rank) {
+      const auto context = train::initialize_megatron(mine, {.allow_no_cuda = true, .world = &rank.world});
+      try {
+        const train::PretrainOutput output = train::pretrain(*context);
+        text = fmt::format("{} steps", output.state.global_step);
+        for (const train::MetricList& line : output.state.log_history)
+          text += fmt::format(" {:.9g}", line.find("loss").value_or(0));
+      } catch (const Error& error) {
+        text = error.what();
+      }
+    });
+    return text;
+  };
+  TrainingArguments mine = args;
+  const TempFolder out;
+  if (!resumes) {
+    mine.save.output_dir = out.path().string();
+    run(mine);
+    return folders_in(out.path());
+  }
+  if (!fs::exists(saved / "checkpoint-4")) {
+    TrainingArguments first = args;
+    first.checkpoint = {};
+    first.save.output_dir = saved.path().string();
+    first.save.steps = 2;
+    run(first);
+  }
+  if (mine.checkpoint.pretrained_checkpoint)
+    mine.checkpoint.pretrained_checkpoint = saved.path().string();
+  else
+    mine.save.load = mine.save.load.value_or(saved.path().string());
+  mine.save.output_dir.reset();
+  mine.run.max_steps = 6;
+  return run(mine);
+}
+
+std::string leaves(const TrainingArguments& args) { return pretrained(args, false); }
+std::string continues(const TrainingArguments& args) { return pretrained(args, true); }
+
+}  // namespace
+
+Effects checkpoint_effects() {
+  const Words small{"--finetuning_type=full", "--max_steps=4",  "--per_device_train_batch_size=8",
+                    "--learning_rate=1e-3",   "--save_steps=1", "--logging_steps=1"};
+  const Words tiny{"--num_layers=2",
+                   "--hidden_size=16",
+                   "--num_attention_heads=2",
+                   "--seq_length=8",
+                   "--vocab_size=30",
+                   "--train_iters=4",
+                   "--max_position_embeddings=8",
+                   "--lr=1e-3",
+                   "--mock_data",
+                   "--eval_iters=0",
+                   "--tokenizer_type=NullTokenizer",
+                   "--use_cpu",
+                   "--micro_batch_size=2",
+                   "--save_interval=1",
+                   "--lr_decay_style=constant",
+                   "--log_interval=1",
+                   "--save=somewhere",
+                   "--lr_decay_iters=9",
+                   "--hidden_dropout=0.2"};
+  const auto tiny_and = [&](const char* word) {
+    Words words = tiny;
+    words.emplace_back(word);
+    return words;
+  };
+  const auto kPretrain = Dialect::kPretrain;
+  return {
+      {"save_total_limit", small, {}, {"--save_total_limit=2"}, saves},
+      {"save_only_model", small, {}, {"--save_only_model"}, saves},
+      {"async_save", small, {}, {"--async_save"}, saves},
+      {"ignore_data_skip", small, {}, {"--ignore_data_skip"}, position},
+      {"resume_from_checkpoint", {}, {}, {"--resume_from_checkpoint=nowhere"}, resumed},
+      {"save_retain_interval", tiny, {}, {"--save_retain_interval=2"}, leaves, kPretrain},
+      {"no_save_optim", tiny, {}, {"--no_save_optim"}, leaves, kPretrain},
+      {"no_save_rng", tiny, {}, {"--no_save_rng"}, leaves, kPretrain},
+      {"use_persistent_ckpt_worker",
+       tiny_and("--async_save"),
+       {},
+       {"--use_persistent_ckpt_worker"},
+       [](const TrainingArguments& args) { return fmt::format("{}", config::derive(args).args.checkpoint.async_save); },
+       kPretrain},
+      {"no_load_optim", tiny, {}, {"--no_load_optim"}, continues, kPretrain},
+      {"no_load_rng", tiny, {}, {"--no_load_rng"}, continues, kPretrain},
+      {"finetune", tiny, {}, {"--finetune"}, continues, kPretrain},
+      {"ckpt_step", tiny, {}, {"--ckpt_step=2"}, continues, kPretrain},
+      {"override_ckpt_iteration", tiny, {}, {"--override_ckpt_iteration=1"}, continues, kPretrain},
+      {"pretrained_checkpoint", tiny, {}, {"--pretrained_checkpoint=there"}, continues, kPretrain},
+  };
+}
+
+}  // namespace megalith::testing
