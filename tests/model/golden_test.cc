@@ -1,4 +1,4 @@
-// The golden models of Hugging Face's library, in every layout of tensor and sequence parallelism.
+// The golden models of Hugging Face's library, in every layout of tensor, sequence and context parallelism.
 //
 // Tolerance: 1e-5 of a tensor's largest value, or the golden file's own noise where that is larger.
 #include <ATen/ATen.h>
@@ -63,11 +63,54 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
     expect_close(std::sqrt(square), golden_.grad_norm, "grad norm");
   }
 
+  void expect_packed(const RunResult& run) const {
+    expect_close(run.token_losses.view({1, -1}), golden_.packed.token_losses, "token losses");
+    double square = 0;
+    for (const GoldenModel::Gradient& expected : golden_.gradients) {
+      const double l2 = run.gradients.at(expected.name).to(at::kDouble).norm().item<double>();
+      expect_close(l2, expected.packed_l2, expected.name, kClose, expected.noise);
+      square += l2 * l2;
+    }
+    expect_close(std::sqrt(square), golden_.packed.grad_norm, "grad norm");
+  }
+
   static std::vector<LayoutCase> layouts() {
     std::vector<LayoutCase> all;
     for (const int tp : {1, 2, 4})
       for (const bool sp : {false, true})
         if (!sp || tp > 1) all.push_back({.tp = tp, .sequence_parallel = sp});
+    return all;
+  }
+
+  // Every way of context parallelism that the heads allow, alone and with the rest.
+  std::vector<LayoutCase> context_layouts() const {
+    using Mode = nn::ContextMode;
+    const model::ModelConfig config = model::read_model_config(golden_.folder);
+    std::vector<LayoutCase> all;
+    const auto add = [&](int tp, int cp, Mode mode, std::vector<int> levels = {}) {
+      const int64_t dealt = mode == Mode::kAllToAll ? cp : mode == Mode::kAllToAllRing ? levels[0] : 1;
+      const int64_t kv_heads = std::max<int64_t>(1, config.num_kv_heads / tp);
+      if (config.num_heads % tp != 0 || config.num_heads / tp % dealt != 0) return;
+      if (kv_heads % dealt != 0 && dealt % kv_heads != 0) return;
+      LayoutCase& c = all.emplace_back();
+      c.tp = tp, c.cp = cp, c.cp_levels = std::move(levels);
+      c.sequence_parallel = tp > 1 && mode != Mode::kAllGather;
+      c.options.context_modes = {mode};
+    };
+    for (const int cp : {2, 4})
+      for (const auto mode : {Mode::kRing, Mode::kAllGather, Mode::kAllToAll}) add(1, cp, mode);
+    add(1, 4, Mode::kAllToAllRing, {2, 2});
+    for (const auto mode : {Mode::kRing, Mode::kAllGather, Mode::kAllToAll}) add(2, 2, mode);
+    add(2, 4, Mode::kAllToAllRing, {2, 2});
+    add(2, 4, Mode::kRing);
+    all.back().options.recompute = {.core_attention = true, .mlp = true, .norms = true};
+    add(1, 2, Mode::kRing);
+    all.back().options.recompute = {.layers = model::RecomputePlan::Layers::kUniform, .num_layers = 1};
+    all.back().main_grad = true;
+    add(1, 2, Mode::kRing);  // another way in each layer
+    all.back().options.context_modes.clear();
+    for (int64_t layer = 0; layer < config.num_layers; ++layer)
+      all.back().options.context_modes.push_back(layer % 2 == 0 ? Mode::kRing : Mode::kAllGather);
     return all;
   }
 
@@ -91,15 +134,24 @@ TEST_P(GoldenHf, padded_in_every_layout) {
 TEST_P(GoldenHf, packed_in_every_layout) {
   for (const LayoutCase& layout : layouts()) {
     SCOPED_TRACE(layout.name());
-    const RunResult run = run_layout(golden_.folder, packed(), layout);
-    expect_close(run.token_losses.view({1, -1}), golden_.packed.token_losses, "token losses");
-    double square = 0;
-    for (const GoldenModel::Gradient& expected : golden_.gradients) {
-      const double l2 = run.gradients.at(expected.name).to(at::kDouble).norm().item<double>();
-      expect_close(l2, expected.packed_l2, expected.name, kClose, expected.noise);
-      square += l2 * l2;
-    }
-    expect_close(std::sqrt(square), golden_.packed.grad_norm, "grad norm");
+    expect_packed(run_layout(golden_.folder, packed(), layout));
+  }
+}
+
+TEST_P(GoldenHf, padded_over_context_parallel_ranks) {
+  for (const LayoutCase& layout : context_layouts()) {
+    SCOPED_TRACE(layout.name());
+    const RunResult run = run_layout(golden_.folder, padded(), layout);
+    expect_close(run.logits.narrow(0, 0, golden_.logits.size(0)), golden_.logits, "logits", kClose, logits_noise_);
+    expect_close(run.token_losses.view_as(golden_.token_losses), golden_.token_losses, "token losses");
+    expect_gradients(run.gradients);
+  }
+}
+
+TEST_P(GoldenHf, packed_over_context_parallel_ranks) {
+  for (const LayoutCase& layout : context_layouts()) {
+    SCOPED_TRACE(layout.name());
+    expect_packed(run_layout(golden_.folder, packed(), layout));
   }
 }
 

@@ -3,24 +3,55 @@
 #include <ATen/ATen.h>
 
 #include <mutex>
+#include <numeric>
 
 #include "megalith/layout/rng_seeds.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
+#include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 
 namespace megalith::testing {
 
 namespace {
 
-at::Tensor gradient_of(const nn::Parameter& parameter, const comm::Group& tp) {
+at::Tensor gradient_of(const nn::Parameter& parameter, const comm::Group& tp, const comm::Group& cp) {
   at::Tensor grad = parameter.main_grad.defined() ? parameter.main_grad : parameter.value.grad();
   if (parameter.main_grad.defined() && parameter.value.grad().defined())
     grad = parameter.main_grad_is_stale ? parameter.value.grad() : parameter.main_grad + parameter.value.grad();
   grad = grad.to(at::kFloat).clone();
   if (parameter.partial_grad_over_tp) tp.all_reduce(grad);
+  cp.all_reduce(grad);
   return grad;
 }
+
+// A batch whose sequences are padded so that they can be dealt: to multiples of 2 cp, their total to one of cp · tp.
+struct PaddedBatch {
+  ops::SequenceLayout layout;
+  at::Tensor ids, targets;
+  at::Tensor real;  // where the batch's own tokens stand
+
+  PaddedBatch(const TokenBatch& batch, int cp, int tp) {
+    const int64_t unit = cp > 1 ? 2 * cp : 1, total_unit = std::lcm(unit, int64_t{cp} * tp);
+    std::vector<int64_t> lengths;
+    std::vector<at::Tensor> places;
+    int64_t filled = 0;
+    const auto& ends = batch.layout.cumulative();
+    for (size_t s = 0; s + 1 < ends.size(); ++s) {
+      const int64_t length = ends[s + 1] - ends[s];
+      places.push_back(at::arange(filled, filled + length, at::kLong));
+      lengths.push_back((length + unit - 1) / unit * unit);
+      filled += lengths.back();
+    }
+    const int64_t total = cp > 1 ? (filled + total_unit - 1) / total_unit * total_unit : filled;
+    if (total > filled) lengths.push_back(total - filled);
+    layout = ops::SequenceLayout::packed(lengths);
+    real = at::cat(places);
+    ids = at::zeros({total}, at::kLong).index_copy_(0, real, batch.ids);
+    const at::Tensor labels = at::full({total}, -100, at::kLong).index_copy_(0, real, batch.labels);
+    targets = model::shift_labels(labels, layout);
+  }
+};
 
 void attach_main_grads(const model::VirtualModels& models) {
   for (nn::Parameter* parameter : models.parameters()) {
@@ -32,7 +63,7 @@ void attach_main_grads(const model::VirtualModels& models) {
 }  // namespace
 
 std::string LayoutCase::name() const {
-  return fmt::format("tp {}{}{}", tp, sequence_parallel ? " sp" : "", main_grad ? " main_grad" : "");
+  return fmt::format("tp {} cp {}{}{}", tp, cp, sequence_parallel ? " sp" : "", main_grad ? " main_grad" : "");
 }
 
 NamedTensors whole_tensors(const model::ModelConfig& config) {
@@ -66,31 +97,41 @@ RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& batc
   model::ModelConfig config = in_files;
   if (change) change(config);
   RunResult result{{}, {}, whole_tensors(config), whole_tensors(config)};
-  run_ranks(layout.tp, [&](const Rank& r) {
-    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = layout.tp, .tp = layout.tp}));
-    context.rng().seed(layout::seeds_for_base(1, r.rank, 0, 0));
+  run_ranks(layout.tp * layout.cp, [&](const Rank& r) {
+    parallel::ParallelContext context(
+        r.world, layout::RankGrid(
+                     {.world_size = r.size, .tp = layout.tp, .cp = layout.cp, .hierarchical_cp = layout.cp_levels}));
+    const comm::Group tp = context.tp(), cp = context.cp();
+    context.rng().seed(layout::seeds_for_base(1, tp.rank(), 0, 0));
     model::ModelOptions options = layout.options;
     options.sequence_parallel = layout.sequence_parallel;
     model::VirtualModels models(config, options, {model::ChunkPlace::whole(config)}, context);
     model::load_weights(models, folder, in_files, 1);
     if (layout.main_grad) attach_main_grads(models);
-    const model::ModelInput input{.layout = batch.layout, .ids = batch.ids};
+    const PaddedBatch padded(batch, layout.cp, layout.tp);
+    const auto slice = [&](const at::Tensor& x) { return nn::slice_tokens(x, padded.layout, cp.rank(), cp.size()); };
+    const model::ModelInput input{.layout = nn::slice_layout(padded.layout, cp.rank(), cp.size()),
+                                  .ids = slice(padded.ids)};
+    const auto whole = [&](const at::Tensor& x) {
+      return nn::gather_slices(x, input.layout, cp).index_select(0, padded.real);
+    };
     at::Tensor logits;
     {
       const at::NoGradGuard no_grad;
       model::ModelInput evaluated = input;
       evaluated.training = false;
-      logits = nn::all_gather_columns(models[0].forward(evaluated), context.tp(), "logits");
+      logits = whole(nn::all_gather_columns(models[0].forward(evaluated), tp, "logits"));
     }
     model::ModelInput trained = input;
-    trained.targets = model::shift_labels(batch.labels, batch.layout);
+    trained.targets = slice(padded.targets);
     const at::Tensor losses = models[0].forward(trained);
     (losses.sum() * batch.loss_scale).backward();
-    fill_in(result.gradients, models, [&](const nn::Parameter& p) { return gradient_of(p, context.tp()); });
+    fill_in(result.gradients, models, [&](const nn::Parameter& p) { return gradient_of(p, tp, cp); });
+    const at::Tensor token_losses = whole(losses.detach());
     fill_in(result.weights, models, [](const nn::Parameter& p) { return p.value.detach(); });
     if (r.rank == 0) {
       result.logits = logits.narrow(1, 0, config.vocab_size).to(at::kFloat).clone();
-      result.token_losses = losses.detach().clone();
+      result.token_losses = token_losses;
     }
   });
   return result;

@@ -19,6 +19,8 @@ using NamedTensors = std::map<std::string, at::Tensor>;
 // How a model is spread over ranks and run.
 struct LayoutCase {
   int tp = 1;
+  int cp = 1;                    // the batch is padded and dealt, results are put together again
+  std::vector<int> cp_levels{};  // hierarchical sizes
   bool sequence_parallel = false;
   bool main_grad = false;       // gradients accumulate in attached fp32 buffers
   model::ModelOptions options;  // sequence_parallel is taken from above
@@ -39,7 +41,7 @@ struct RunResult {
   NamedTensors weights;
 };
 
-// Loads the checkpoint in `folder` on `layout.tp` rank threads, runs forward and backward, gathers. The configuration
+// Loads the checkpoint in `folder` on tp * cp rank threads, runs forward and backward, gathers. The configuration
 // may be changed before the model is made (dropout).
 RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& batch, const LayoutCase& layout,
                      const std::function<void(model::ModelConfig&)>& change = {});

@@ -33,18 +33,19 @@ inline std::filesystem::path golden_folder(const std::string& name) { return gol
 struct ModelCase {
   int tp = 1;
   int dp = 1;
+  int cp = 1;
   model::ModelOptions options;
   std::function<void(model::ModelConfig&)> change;  // of the configuration, before the model is made
 };
 
-// Loads the checkpoint in `folder` on tp * dp rank threads and runs `body` on each.
+// Loads the checkpoint in `folder` on tp * dp * cp rank threads and runs `body` on each.
 inline void run_model(const std::filesystem::path& folder, const ModelCase& how,
                       const std::function<void(const Rank&, model::VirtualModels&)>& body) {
   const model::ModelConfig in_files = model::read_model_config(folder);
   model::ModelConfig config = in_files;
   if (how.change) how.change(config);
-  run_ranks(how.tp * how.dp, [&](const Rank& r) {
-    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = r.size, .tp = how.tp}));
+  run_ranks(how.tp * how.dp * how.cp, [&](const Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = r.size, .tp = how.tp, .cp = how.cp}));
     context.rng().seed(layout::seeds_for_base(1, context.place().tp_rank, 0, 0));
     model::VirtualModels models(config, how.options, {model::ChunkPlace::whole(config)}, context);
     model::load_weights(models, folder, in_files, 1);

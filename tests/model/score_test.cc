@@ -18,10 +18,12 @@ model::ScoreBatch batch_of(const GoldenModel& golden) {
 
 TEST(Score, FileHoldsTheGoldenNumbersInEveryLayout) {
   const GoldenModel golden = read_golden_model("qwen3");
-  for (const auto& [tp, dp, sp] : {std::tuple(1, 1, false), std::tuple(2, 2, true), std::tuple(4, 1, true)}) {
-    SCOPED_TRACE(fmt::format("tp {} dp {}", tp, dp));
+  for (const auto& [tp, dp, cp, sp] :
+       {std::tuple(1, 1, 1, false), std::tuple(2, 2, 1, true), std::tuple(4, 1, 1, true), std::tuple(1, 1, 2, false),
+        std::tuple(2, 1, 4, true), std::tuple(1, 2, 2, false)}) {
+    SCOPED_TRACE(fmt::format("tp {} dp {} cp {}", tp, dp, cp));
     const TempFolder temp;
-    ModelCase how{.tp = tp, .dp = dp};
+    ModelCase how{.tp = tp, .dp = dp, .cp = cp};
     how.options.sequence_parallel = sp;
     run_model(golden.folder, how, [&](const Rank&, model::VirtualModels& models) {
       const auto total =
@@ -45,8 +47,8 @@ TEST(Score, PaddingAnywhereChangesNothing) {
     return at::cat({at::full({t.size(0), shift}, fill, at::kLong), t}, 1);
   };
   const model::ScoreBatch left{moved(golden.input_ids, 0), moved(golden.attention_mask, 0), moved(golden.labels, -100)};
-  for (const int tp : {1, 2}) {
-    ModelCase how{.tp = tp};
+  for (const auto& [tp, cp] : {std::pair(1, 1), std::pair(2, 1), std::pair(2, 2), std::pair(1, 4)}) {
+    ModelCase how{.tp = tp, .cp = cp};
     how.options.sequence_parallel = true;
     run_model(golden.folder, how, [&](const Rank&, model::VirtualModels& models) {
       const auto rows = model::score_rows(models[0], left, false);

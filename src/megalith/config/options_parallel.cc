@@ -46,9 +46,9 @@ void add_sizes(OptionList& list) {
       .implemented();
   parallel
       .add("cp_comm_type", &ParallelConfig::cp_comm_type,
-           "how context-parallel attention exchanges keys and values; one for all layers or one a layer")
+           "how context-parallel attention exchanges keys and values (none: p2p); one for all layers or one a layer")
       .choices({"p2p", "a2a", "all_gather", "allgather", "a2a+p2p"})
-      .planned("context");
+      .implemented();
   parallel.add("tp_comm_overlap", &ParallelConfig::tp_comm_overlap, "overlap tp collectives with matrix products")
       .planned("gpu");
 }

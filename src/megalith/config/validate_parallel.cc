@@ -1,4 +1,6 @@
 // Rank grid, pipeline and batch: spec/training_args.md §6, rules 1 to 5, 7 and 8.
+#include <algorithm>
+
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/validate_internal.h"
@@ -92,6 +94,37 @@ void check_sequence(const TrainingArguments& args, Problems& problems) {
                      *args.shape.max_position_embeddings, length, length);
 }
 
+// How context-parallel attention communicates; the model's layers check what only its files tell.
+void check_context(const TrainingArguments& args, Problems& problems) {
+  const ParallelConfig& parallel = args.parallel;
+  const int cp = parallel.cp.value_or(1), tp = parallel.tp.value_or(1);
+  const std::vector<std::string>& ways = parallel.cp_comm_type;
+  const auto named = [&ways](const char* way) { return std::find(ways.begin(), ways.end(), way) != ways.end(); };
+  const auto layers = static_cast<size_t>(args.shape.num_layers.value_or(0));
+  problems.require(ways.size() <= 1 || layers == 0 || ways.size() == layers,
+                   "cp_comm_type names {} ways for {} layers; give one for all layers, or {}", ways.size(), layers,
+                   layers);
+  if (cp == 1) return;
+  problems.require(!named("a2a+p2p") || parallel.hierarchical_cp_sizes.size() == 2,
+                   "cp_comm_type a2a+p2p needs two hierarchical_context_parallel_sizes, those of a2a and of p2p, whose "
+                   "product is context_parallel_size {}; {} are given",
+                   cp, parallel.hierarchical_cp_sizes.size());
+  const int dealt = named("a2a") ? cp
+                    : named("a2a+p2p") && !parallel.hierarchical_cp_sizes.empty()
+                        ? parallel.hierarchical_cp_sizes.front()
+                        : 1;
+  if (args.shape.num_attention_heads)
+    problems.require(
+        *args.shape.num_attention_heads % (tp * dealt) == 0,
+        "num_attention_heads {} cannot be dealt over tensor_model_parallel_size {} and, by cp_comm_type a2a, "
+        "{} context-parallel ranks; use cp_comm_type p2p or all_gather, or sizes whose product divides it",
+        *args.shape.num_attention_heads, tp, dealt);
+  problems.require(args.layer.attention_dropout.value_or(0) == 0,
+                   "attention_dropout {} needs context_parallel_size 1 (it is {}): attention over several ranks has no "
+                   "dropout; set attention_dropout to 0",
+                   args.layer.attention_dropout.value_or(0), cp);
+}
+
 // The dense data-parallel size, when the grid exists.
 std::optional<int> data_parallel_size(const TrainingArguments& args, const ValidationContext& context) {
   if (!context.world_size) return std::nullopt;
@@ -109,6 +142,7 @@ void check_parallel(const TrainingArguments& args, const ValidationContext& cont
   check_virtual_stages(args, problems);
   check_layers(args, problems);
   check_sequence(args, problems);
+  check_context(args, problems);
   problems.require(!args.parallel.tp_comm_overlap || args.parallel.sequence_parallel,
                    "tp_comm_overlap needs sequence_parallel; set sequence_parallel=true or leave tp_comm_overlap out");
   problems.require(!args.pipeline.defer_embedding_wgrad_compute ||

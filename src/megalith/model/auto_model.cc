@@ -48,6 +48,7 @@ ModelOptions ModelOptions::from(const config::TrainingArguments& args, at::Devic
   options.vocab_multiple = args.shape.make_vocab_size_divisible_by;
   options.loss_chunk = args.fusion.cross_entropy_loss ? 1024 : 0;
   options.recompute = recompute_plan(args.recompute);
+  for (const std::string& name : args.parallel.cp_comm_type) options.context_modes.push_back(nn::context_mode(name));
   return options;
 }
 

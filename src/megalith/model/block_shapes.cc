@@ -1,11 +1,24 @@
 #include <cmath>
 
+#include "megalith/base/error.h"
 #include "megalith/model/block_shapes_internal.h"
 
 namespace megalith::model {
 
 nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::ParallelContext& context) {
   return {context.tp(), options.sequence_parallel};
+}
+
+nn::ContextParallel context_parallel(const ModelOptions& options, const parallel::ParallelContext& context,
+                                     int64_t layer) {
+  const auto& modes = options.context_modes;
+  const auto index = static_cast<size_t>(layer);
+  check<ConfigError>(modes.size() <= 1 || index < modes.size(),
+                     "cp_comm_type names {} ways for the layers, and there is none for layer {}; give one for all, or "
+                     "one a layer",
+                     modes.size(), layer);
+  const nn::ContextMode mode = modes.empty() ? nn::ContextMode::kRing : modes.size() == 1 ? modes[0] : modes[index];
+  return nn::context_parallel(context, mode);
 }
 
 nn::NormShape norm_shape(const ModelConfig& config) { return {config.norm, config.hidden_size, config.norm_epsilon}; }

@@ -11,6 +11,8 @@
 namespace megalith::model {
 
 nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::ParallelContext& context);
+nn::ContextParallel context_parallel(const ModelOptions& options, const parallel::ParallelContext& context,
+                                     int64_t layer);
 nn::NormShape norm_shape(const ModelConfig& config);
 nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer);
 nn::MlpShape mlp_shape(const ModelConfig& config);

@@ -35,7 +35,8 @@ struct ChunkPlace {
   static ChunkPlace whole(const ModelConfig& config) { return {0, config.num_layers, true, true}; }
 };
 
-// What a forward pass gets. t is the layout's number of tokens; with sequence parallelism a multiple of tp.
+// What a forward pass gets. t is the layout's number of tokens; with sequence parallelism a multiple of tp. With
+// several context-parallel ranks everything is of this rank's slice (nn/context_parallel/slice.h).
 struct ModelInput {
   ops::SequenceLayout layout;
   at::Tensor ids;      // int64 [t]; chunks with the embedding
@@ -47,7 +48,7 @@ struct ModelInput {
 };
 
 // What each token shall predict: the label of the next token of its sequence, -100 at its end. labels int64 [t], beside
-// their tokens.
+// their tokens. Of the whole: a slice of its result, not its result for a slice.
 at::Tensor shift_labels(const at::Tensor& labels, const ops::SequenceLayout& layout);
 
 // One thread a rank; `context` outlives it.
@@ -72,6 +73,7 @@ class GptModel {
   ops::VocabRange vocab_range() const;
   const nn::VocabSize& vocab() const { return vocab_; }
   const nn::TensorParallel& tensor_parallel() const { return tp_; }
+  const parallel::ParallelContext& context() const { return context_; }
   // The weight of the output projection; the embedding's where they are tied. nullptr without a head.
   nn::Parameter* head_weight() const { return head_weight_; }
 

@@ -5,8 +5,10 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "megalith/config/training_arguments.h"
+#include "megalith/nn/context_parallel/context_parallel.h"
 #include "megalith/ops/cross_entropy.h"
 
 namespace megalith::model {
@@ -29,6 +31,7 @@ struct ModelOptions {
   int64_t loss_chunk = 0;      // > 0: projection and loss together, so many tokens at a time
   ops::CrossEntropyOptions loss;
   RecomputePlan recompute;
+  std::vector<nn::ContextMode> context_modes;  // one for all layers or one a layer; empty: rings
 
   // What the arguments of a run say. Throws ConfigError for recompute modules that do not exist.
   static ModelOptions from(const config::TrainingArguments& args, at::Device device);

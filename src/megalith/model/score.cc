@@ -3,10 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "megalith/base/error.h"
 #include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_writer.h"
+#include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 
 namespace megalith::model {
@@ -15,12 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Rows as a forward pass takes them, and the way back.
+// Rows as a forward pass takes them, and the way back. Sequences and their total are padded so that they can be split.
 struct FlatRows {
   ops::SequenceLayout layout;
-  at::Tensor ids, labels;  // int64 [t]
-  at::Tensor cells;        // int64: which cell of [b, s] a token stands in; tokens behind are padding for sequence
-                           // parallelism
+  at::Tensor ids, labels;  // int64 [t], of padding 0 and -100
+  // int64: the tokens that are no such padding, and which cells of [b, s] they stand in.
+  at::Tensor tokens, cells;
 };
 
 bool padded_on_the_right(const at::Tensor& mask) {
@@ -28,37 +31,44 @@ bool padded_on_the_right(const at::Tensor& mask) {
          mask.narrow(1, 1, mask.size(1) - 1).le(mask.narrow(1, 0, mask.size(1) - 1)).all().item<bool>();
 }
 
-// Sequences without their padding; columns stay their positions.
-FlatRows without_padding(const ScoreBatch& rows) {
-  FlatRows flat;
-  const at::Tensor kept = rows.attention_mask.ne(0);
-  flat.cells = kept.reshape({-1}).nonzero().reshape({-1});
-  std::vector<int64_t> lengths;
-  for (int64_t row = 0; row < kept.size(0); ++row)
-    if (const auto length = kept[row].sum().item<int64_t>(); length > 0) lengths.push_back(length);
-  flat.layout = ops::SequenceLayout::packed(lengths).with_positions(flat.cells.remainder(kept.size(1)));
-  return flat;
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Cells of each sequence: whole rows where padding is only on the right, else what the mask keeps.
+std::vector<at::Tensor> sequences_of(const ScoreBatch& rows) {
+  const int64_t b = rows.input_ids.size(0), s = rows.input_ids.size(1);
+  const bool whole = padded_on_the_right(rows.attention_mask);
+  std::vector<at::Tensor> sequences;
+  for (int64_t row = 0; row < b; ++row) {
+    at::Tensor columns = whole ? at::arange(s, at::kLong) : rows.attention_mask[row].ne(0).nonzero().reshape({-1});
+    if (columns.size(0) > 0) sequences.push_back(columns + row * s);
+  }
+  return sequences;
 }
 
-FlatRows flatten(const ScoreBatch& rows, int64_t multiple) {
-  const int64_t b = rows.input_ids.size(0), s = rows.input_ids.size(1);
-  FlatRows flat;
-  if (padded_on_the_right(rows.attention_mask)) {
-    flat.layout = ops::SequenceLayout::dense(b, s);
-    flat.cells = at::arange(b * s, at::kLong);
-  } else {
-    flat = without_padding(rows);
+// Columns stay positions. `length`: of sequences, `total`: of all of them, multiples that are wanted.
+FlatRows flatten(const ScoreBatch& rows, int64_t length, int64_t total) {
+  const int64_t s = rows.input_ids.size(1);
+  std::vector<int64_t> lengths;
+  std::vector<at::Tensor> tokens, cells;
+  int64_t filled = 0;
+  for (const at::Tensor& sequence : sequences_of(rows)) {
+    tokens.push_back(at::arange(filled, filled + sequence.size(0), at::kLong));
+    cells.push_back(sequence);
+    lengths.push_back(round_up(sequence.size(0), length));
+    filled += lengths.back();
   }
-  flat.ids = rows.input_ids.reshape({-1}).index_select(0, flat.cells);
-  flat.labels = rows.labels.reshape({-1}).index_select(0, flat.cells);
-  const int64_t extra = (multiple - flat.ids.size(0) % multiple) % multiple;
-  if (extra == 0) return flat;
-  const at::Tensor positions = at::cat({flat.layout.positions(at::kCPU), at::arange(extra, at::kLong)});
-  auto ends = flat.layout.cumulative();
-  ends.push_back(ends.back() + extra);
-  flat.layout = ops::SequenceLayout::from_cumulative(std::move(ends)).with_positions(positions);
-  flat.ids = at::cat({flat.ids, at::zeros({extra}, at::kLong)});
-  flat.labels = at::cat({flat.labels, at::full({extra}, -100, at::kLong)});
+  const int64_t all = round_up(std::max<int64_t>(filled, 1), std::lcm(length, total));
+  if (all > filled) lengths.push_back(all - filled);
+  const at::Tensor none = at::empty({0}, at::kLong);
+  FlatRows flat;
+  flat.tokens = tokens.empty() ? none : at::cat(tokens);
+  flat.cells = cells.empty() ? none : at::cat(cells);
+  const auto spread = [&](const at::Tensor& values, int64_t padding) {
+    return at::full({all}, padding, at::kLong).index_copy_(0, flat.tokens, values);
+  };
+  flat.ids = spread(rows.input_ids.reshape({-1}).index_select(0, flat.cells), 0);
+  flat.labels = spread(rows.labels.reshape({-1}).index_select(0, flat.cells), -100);
+  flat.layout = ops::SequenceLayout::packed(lengths).with_positions(spread(flat.cells.remainder(s), 0));
   return flat;
 }
 
@@ -81,21 +91,29 @@ ScoredRows score_rows(const GptModel& model, const ScoreBatch& given, bool want_
   const at::NoGradGuard no_grad;
   const ScoreBatch rows = with_labels(given);
   const int64_t b = rows.input_ids.size(0), s = rows.input_ids.size(1);
-  const comm::Group tp = model.tensor_parallel().group;
-  const FlatRows flat = flatten(rows, model.tensor_parallel().splits_tokens() ? tp.size() : 1);
+  const comm::Group tp = model.tensor_parallel().group, cp = model.context().cp();
+  const FlatRows flat = flatten(rows, cp.size() > 1 ? 2 * cp.size() : 1,
+                                cp.size() * (model.tensor_parallel().splits_tokens() ? tp.size() : 1));
   const at::Device device = model.options().device;
-  ModelInput input{.layout = flat.layout, .ids = flat.ids.to(device), .training = false};
+  const auto slice = [&](const at::Tensor& tokens) {
+    return nn::slice_tokens(tokens, flat.layout, cp.rank(), cp.size()).to(device);
+  };
+  ModelInput input{
+      .layout = nn::slice_layout(flat.layout, cp.rank(), cp.size()), .ids = slice(flat.ids), .training = false};
+  // [t, …] of the slice -> [b s, …], 0 where no token is.
+  const auto in_cells = [&](const at::Tensor& own) {
+    const at::Tensor tokens = nn::gather_slices(own, input.layout, cp).to(at::kCPU, at::kFloat);
+    std::vector<int64_t> shape = tokens.sizes().vec();
+    shape[0] = b * s;
+    return at::zeros(shape, at::kFloat).index_copy_(0, flat.cells, tokens.index_select(0, flat.tokens));
+  };
   ScoredRows result;
-  const int64_t real = flat.cells.size(0);
   if (want_logits) {
-    const at::Tensor all = nn::all_gather_columns(model.forward(input), tp, "logits").narrow(0, 0, real);
-    result.logits = at::zeros({b * s, model.vocab().size}, at::kFloat);
-    result.logits.index_copy_(0, flat.cells, all.narrow(1, 0, model.vocab().size).to(at::kCPU, at::kFloat));
-    result.logits = result.logits.view({b, s, -1});
+    const at::Tensor logits = nn::all_gather_columns(model.forward(input), tp, "logits");
+    result.logits = in_cells(logits.narrow(1, 0, model.vocab().size)).view({b, s, -1});
   }
-  input.targets = shift_labels(flat.labels, flat.layout).to(device);
-  const at::Tensor losses = model.forward(input).narrow(0, 0, real).to(at::kCPU);
-  result.token_losses = at::zeros({b * s}, at::kFloat).index_copy_(0, flat.cells, losses).view({b, s});
+  input.targets = slice(shift_labels(flat.labels, flat.layout));
+  result.token_losses = in_cells(model.forward(input)).view({b, s});
   return result;
 }
 
@@ -126,7 +144,7 @@ ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& given, c
     const ScoredRows rows = score_rows(model, part, options.logits);
     sums[0] += rows.token_losses.sum(at::kDouble);
     sums[1] += part.labels.narrow(1, 1, s - 1).ne(-100).sum();
-    if (context.place().tp_rank != 0) continue;
+    if (context.place().tp_rank != 0 || context.place().cp_rank != 0) continue;
     writer.write("token_losses", {first, 0}, rows.token_losses);
     if (options.logits) writer.write("logits", {first, 0, 0}, rows.logits);
   }

@@ -1,4 +1,5 @@
-// Scoring: the losses and logits of given sequences, shared among data-parallel ranks.
+// Scoring: the losses and logits of given sequences, shared among data-parallel ranks. Tensor- and context-parallel
+// ranks work on the same ones.
 //
 // Legend: b sequences, s tokens of a row, v vocabulary.
 #pragma once
@@ -38,7 +39,7 @@ ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& batch, c
 // token (it changes nothing before it); other padding is left out and its entries are 0.
 struct ScoredRows {
   at::Tensor token_losses;  // fp32 [b, s]
-  at::Tensor logits;        // fp32 [b, s, v]; undefined unless wanted. Equal on all tp ranks
+  at::Tensor logits;        // fp32 [b, s, v]; undefined unless wanted. Equal on all tp and cp ranks
 };
 ScoredRows score_rows(const GptModel& model, const ScoreBatch& rows, bool logits);
 

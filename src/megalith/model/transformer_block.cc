@@ -17,7 +17,7 @@ TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelC
       rng_(context.rng()),
       attention_norm_(scope.child("attention_norm"), norm_shape(config), tokens_split_, context.place().tp_rank),
       attention_(scope.child("attention"), attention_shape(config, layer), local, tensor_parallel(options, context),
-                 context.rng(), options.recompute.core_attention),
+                 context.rng(), options.recompute.core_attention, context_parallel(options, context, layer)),
       mlp_norm_(scope.child("mlp_norm"), norm_shape(config), tokens_split_, context.place().tp_rank),
       mlp_(scope.child("mlp"), mlp_shape(config), tensor_parallel(options, context)) {}
 

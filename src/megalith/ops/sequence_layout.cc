@@ -59,10 +59,15 @@ SequenceLayout SequenceLayout::from_cumulative(std::vector<int64_t> cumulative) 
 }
 
 SequenceLayout SequenceLayout::with_positions(at::Tensor positions) const {
+  const int64_t max_position = positions.numel() == 0 ? 0 : positions.max().item<int64_t>() + 1;
+  return with_positions(std::move(positions), max_position);
+}
+
+SequenceLayout SequenceLayout::with_positions(at::Tensor positions, int64_t max_position) const {
   check(positions.dim() == 1 && positions.size(0) == tokens() && positions.scalar_type() == at::kLong,
         "positions must be {} int64 values", tokens());
   auto copy = std::make_shared<Data>(data());
-  copy->max_position = positions.numel() == 0 ? 0 : positions.max().item<int64_t>() + 1;
+  copy->max_position = max_position;
   copy->positions = std::move(positions);
   return SequenceLayout(std::move(copy));
 }

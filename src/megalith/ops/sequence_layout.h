@@ -24,8 +24,9 @@ class SequenceLayout {
   // From cumulative lengths: starts with 0, ends with the number of tokens, increasing. Throws DataError otherwise.
   static SequenceLayout from_cumulative(std::vector<int64_t> cumulative);
   // The same sequences with other positions, int64 [t]: tokens that were cut out of a longer whole, generation with a
-  // cache, context-parallel slices.
+  // cache. Context-parallel slices say themselves what max_position() is: that of the whole, on every rank.
   SequenceLayout with_positions(at::Tensor positions) const;
+  SequenceLayout with_positions(at::Tensor positions, int64_t max_position) const;
 
   int64_t tokens() const;
   int64_t sequences() const;

@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/nn/attention/kv_cache.h"
 #include "megalith/nn/attention/shared_kv.h"
+#include "megalith/nn/context_parallel/context_attention.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/ops/attention.h"
 
@@ -40,10 +41,11 @@ std::optional<Norm> head_norm(const ParameterScope& scope, const AttentionShape&
 }  // namespace
 
 SelfAttention::SelfAttention(const ParameterScope& scope, const AttentionShape& shape, int64_t layer, TensorParallel tp,
-                             parallel::RngTracker& rng, bool recompute_core)
+                             parallel::RngTracker& rng, bool recompute_core, ContextParallel cp)
     : shape_(shape),
       layer_(layer),
       tp_(std::move(tp)),
+      cp_(std::move(cp)),
       rng_(rng),
       recompute_core_(recompute_core),
       local_(heads_of_rank(shape, tp_.size())),
@@ -54,7 +56,9 @@ SelfAttention::SelfAttention(const ParameterScope& scope, const AttentionShape& 
            shape.qkv_bias, shape.init, tp_),
       q_norm_(head_norm(scope.child("q_norm"), shape, tp_)),
       k_norm_(head_norm(scope.child("k_norm"), shape, tp_)),
-      out_(scope, "o", shape.heads * shape.head_dim, shape.hidden, shape.out_bias, shape.out_init, tp_) {}
+      out_(scope, "o", shape.heads * shape.head_dim, shape.hidden, shape.out_bias, shape.out_init, tp_) {
+  cp_.check_heads(local_.query, local_.key_value);
+}
 
 at::Tensor SelfAttention::forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const {
   at::Tensor projected = qkv_.forward(x);  // [t, (n + 2g) d / tp]
@@ -82,11 +86,11 @@ at::Tensor SelfAttention::core(const at::Tensor& q, const at::Tensor& k, const a
     const auto [keys, values] = input.cache->append(layer_, k, v);
     return ops::attention(q, keys, values, input.layout, ops::SequenceLayout::dense(1, keys.size(0)), options);
   }
-  if (!input.training || shape_.dropout == 0) return ops::attention(q, k, v, input.layout, input.layout, options);
+  if (!input.training || shape_.dropout == 0) return context_attention(q, k, v, input.layout, options, cp_);
   const auto fork = rng_.fork();  // other heads on every tp rank: other masks
   options.dropout = shape_.dropout;
   options.generator = rng_.generator();
-  return ops::attention(q, k, v, input.layout, input.layout, options);
+  return context_attention(q, k, v, input.layout, options, cp_);
 }
 
 }  // namespace megalith::nn

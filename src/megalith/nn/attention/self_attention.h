@@ -1,4 +1,4 @@
-// Self-attention under tensor parallelism: multi-head and grouped-query.
+// Self-attention under tensor and context parallelism: multi-head and grouped-query.
 //
 // Legend: t tokens, h hidden, n query heads, g key/value heads, d head size; on a rank n/tp and g/tp of them.
 #pragma once
@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "megalith/nn/context_parallel/context_parallel.h"
 #include "megalith/nn/layer_input.h"
 #include "megalith/nn/norm.h"
 #include "megalith/nn/tensor_parallel/linear.h"
@@ -34,11 +35,14 @@ struct AttentionShape {
 // each goes on with the one head that its query heads use. No weight exists twice, so nothing needs to be kept equal.
 class SelfAttention {
  public:
-  // `layer`: its place in a KvCache. Throws ConfigError when heads do not divide by tp. `rng` outlives it.
+  // `layer`: its place in a KvCache. Throws ConfigError when heads do not divide by tp, or cannot be dealt over cp.
+  // `rng` outlives it.
   SelfAttention(const ParameterScope& scope, const AttentionShape& shape, int64_t layer, TensorParallel tp,
-                parallel::RngTracker& rng, bool recompute_core);
+                parallel::RngTracker& rng, bool recompute_core, ContextParallel cp = {});
 
-  // x [t, h] (or [t/tp, h]) -> output projection + residual, of the same shape. `residual` undefined: none.
+  // x [t, h] (or [t/tp, h]) -> output projection + residual, of the same shape. `residual` undefined: none. With
+  // several context-parallel ranks t is the slice's, and there is no attention dropout in training. A pass with a
+  // KvCache has all tokens on every rank.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const;
 
  private:
@@ -47,6 +51,7 @@ class SelfAttention {
   AttentionShape shape_;
   int64_t layer_;
   TensorParallel tp_;
+  ContextParallel cp_;
   parallel::RngTracker& rng_;
   bool recompute_core_;
   ops::QkvHeads local_;  // heads of this rank

@@ -1,0 +1,33 @@
+#include "megalith/layout/zigzag.h"
+
+#include "megalith/base/error.h"
+
+namespace megalith::layout {
+
+std::vector<TokenRange> zigzag_ranges(std::span<const int64_t> cumulative, int cp, int cp_rank) {
+  check(cp >= 1 && cp_rank >= 0 && cp_rank < cp, "context-parallel rank {} of {}", cp_rank, cp);
+  std::vector<TokenRange> ranges;
+  const auto add = [&ranges](int64_t begin, int64_t end) {
+    if (!ranges.empty() && ranges.back().end == begin)
+      ranges.back().end = end;
+    else
+      ranges.push_back({begin, end});
+  };
+  const int64_t chunks = 2 * int64_t{cp};
+  for (size_t s = 0; s + 1 < cumulative.size(); ++s) {
+    const int64_t begin = cumulative[s], length = cumulative[s + 1] - begin;
+    if (cp == 1) {
+      add(begin, begin + length);
+      continue;
+    }
+    check<DataError>(length % chunks == 0,
+                     "sequence {} has {} tokens, which is no multiple of 2 * context_parallel_size = {}; pad it to {}",
+                     s, length, chunks, (length / chunks + 1) * chunks);
+    const int64_t chunk = length / chunks;
+    for (const int64_t index : {int64_t{cp_rank}, chunks - 1 - cp_rank})
+      add(begin + index * chunk, begin + (index + 1) * chunk);
+  }
+  return ranges;
+}
+
+}  // namespace megalith::layout

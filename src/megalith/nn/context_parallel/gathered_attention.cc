@@ -1,0 +1,61 @@
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "megalith/nn/context_parallel/attention_parts_internal.h"
+#include "megalith/nn/context_parallel/slice.h"
+#include "megalith/nn/context_parallel/travelling_attention_internal.h"
+#include "megalith/nn/tensor_parallel/mappings.h"
+#include "megalith/ops/autograd_state.h"
+
+namespace megalith::nn {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+namespace {
+
+struct GatheredAttention : Function<GatheredAttention> {
+  struct State {
+    ops::SequenceLayout slice;
+    ops::AttentionOptions options;
+    comm::Group group;
+
+    std::vector<AttentionPart> parts() const { return gathered_parts(slice, group.rank(), group.size()); }
+  };
+
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const State& state) {
+    const at::Tensor own = at::cat({k, v}, 2);  // [t, g, d+e]
+    PartialAttention sum(q, v.size(2), state.options);
+    sum.add(state.parts(), gather_slices(own, state.slice, state.group));
+    ops::AttentionResult result = sum.result();
+    ctx->save_for_backward({q, own, result.out, result.log_sum_exp});
+    ops::keep(ctx, state);
+    return result.out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const State& state = ops::kept<State>(ctx);
+    const at::Tensor &q = saved[0], &own = saved[1];
+    PartialAttentionBackward sum(grads[0], q, {saved[2], saved[3]}, state.options);
+    const at::Tensor whole = sum.add(state.parts(), gather_slices(own, state.slice, state.group));  // [t cp, g, d+e]
+    at::Tensor by_rank = at::empty_like(whole);
+    by_rank.index_copy_(0, joined_order(state.slice, state.group.size(), whole.device()), whole);
+    const at::Tensor grad =
+        reduce_scatter_rows(by_rank, state.group, "gradients of keys and values").to(own.scalar_type());
+    const int64_t d = q.size(2), e = own.size(2) - d;
+    return {sum.grad_q(), grad.narrow(2, 0, d), grad.narrow(2, d, e), {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor gathered_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const ops::SequenceLayout& slice, const ops::AttentionOptions& options,
+                              const comm::Group& tokens) {
+  return GatheredAttention::apply(q, k, v, GatheredAttention::State{slice, options, tokens});
+}
+
+}  // namespace megalith::nn

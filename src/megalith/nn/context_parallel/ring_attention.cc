@@ -1,0 +1,99 @@
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "megalith/nn/context_parallel/attention_parts_internal.h"
+#include "megalith/nn/context_parallel/travelling_attention_internal.h"
+#include "megalith/ops/autograd_state.h"
+
+namespace megalith::nn {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+namespace {
+
+int next_rank(const comm::Group& ring) { return (ring.rank() + 1) % ring.size(); }
+int previous_rank(const comm::Group& ring) { return (ring.rank() + ring.size() - 1) % ring.size(); }
+
+// Passes `mine` on to the next rank, and takes what the previous one passes on into `theirs`.
+comm::Work pass_on(const at::Tensor& mine, const at::Tensor& theirs, const comm::Group& ring, const char* label) {
+  return ring.batch_async(
+      {{comm::OpKind::kSend, mine, next_rank(ring)}, {comm::OpKind::kRecv, theirs, previous_rank(ring)}}, label);
+}
+
+// Calls visit(owner, block) with this rank's block, then with those of the ranks before it, one after the other; the
+// next one is on its way meanwhile.
+template <typename Visit>
+void visit_blocks(at::Tensor block, const comm::Group& ring, const Visit& visit) {
+  for (int step = 0; step < ring.size(); ++step) {
+    const int owner = (ring.rank() + ring.size() - step) % ring.size();
+    const bool last = step + 1 == ring.size();
+    at::Tensor coming;
+    comm::Work passing;
+    if (!last) {
+      coming = at::empty_like(block);
+      passing = pass_on(block, coming, ring, "keys and values of ring attention");
+    }
+    visit(owner, block);
+    passing.wait();
+    block = coming;
+  }
+}
+
+struct RingAttention : Function<RingAttention> {
+  struct State {
+    ops::SequenceLayout slice;
+    ops::AttentionOptions options;
+    comm::Group ring;
+
+    std::vector<AttentionPart> parts(int owner) const {
+      return ring_parts(slice, ring.rank(), owner, ring.size(), options.window);
+    }
+  };
+
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const State& state) {
+    const at::Tensor own = at::cat({k, v}, 2);  // [t, g, d+e]
+    PartialAttention sum(q, v.size(2), state.options);
+    visit_blocks(own, state.ring, [&](int owner, const at::Tensor& block) { sum.add(state.parts(owner), block); });
+    ops::AttentionResult result = sum.result();
+    ctx->save_for_backward({q, own, result.out, result.log_sum_exp});
+    ops::keep(ctx, state);
+    return result.out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const State& state = ops::kept<State>(ctx);
+    const at::Tensor &q = saved[0], &own = saved[1];
+    PartialAttentionBackward sum(grads[0], q, {saved[2], saved[3]}, state.options);
+    // A block's gradient follows it round: each rank adds its share and passes it on; the last one to its owner.
+    at::Tensor mine, theirs;
+    comm::Work passing;
+    visit_blocks(own, state.ring, [&](int owner, const at::Tensor& block) {
+      at::Tensor share = sum.add(state.parts(owner), block);
+      if (theirs.defined()) {
+        passing.wait();
+        share.add_(theirs);
+      }
+      mine = share;
+      theirs = at::empty_like(mine);
+      passing = pass_on(mine, theirs, state.ring, "gradients of ring attention");
+    });
+    passing.wait();
+    const int64_t d = q.size(2), e = own.size(2) - d;
+    const at::Tensor grad = theirs.to(own.scalar_type());
+    return {sum.grad_q(), grad.narrow(2, 0, d), grad.narrow(2, d, e), {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const ops::SequenceLayout& slice, const ops::AttentionOptions& options,
+                          const comm::Group& tokens) {
+  return RingAttention::apply(q, k, v, RingAttention::State{slice, options, tokens});
+}
+
+}  // namespace megalith::nn

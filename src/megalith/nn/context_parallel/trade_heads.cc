@@ -1,0 +1,70 @@
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "megalith/nn/context_parallel/slice.h"
+#include "megalith/nn/context_parallel/trade_heads_internal.h"
+#include "megalith/ops/autograd_state.h"
+
+namespace megalith::nn {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+namespace {
+
+struct Trade {
+  at::Tensor order;  // joined_order of the slice
+  comm::Group group;
+
+  at::Tensor to_heads(const at::Tensor& tokens) const {
+    const int64_t t = tokens.size(0), r = group.size(), c = tokens.size(1) / r;
+    const at::Tensor by_rank = tokens.view({t, r, c}).transpose(0, 1).contiguous();  // [r, t, c]
+    const at::Tensor traded = at::empty_like(by_rank);
+    group.all_to_all(traded, by_rank, {}, {}, "tokens for heads");
+    return traded.view({r * t, c}).index_select(0, order);
+  }
+  at::Tensor to_tokens(const at::Tensor& heads) const {
+    const int64_t r = group.size(), t = heads.size(0) / r, c = heads.size(1);
+    const at::Tensor by_rank = at::empty({r * t, c}, heads.options()).index_copy_(0, order, heads);
+    const at::Tensor traded = at::empty_like(by_rank);
+    group.all_to_all(traded, by_rank, {}, {}, "heads for tokens");
+    return traded.view({r, t, c}).transpose(0, 1).reshape({t, r * c});
+  }
+};
+
+struct ToHeads : Function<ToHeads> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tokens, const Trade& trade) {
+    ops::keep(ctx, trade);
+    return trade.to_heads(tokens);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    return {ops::kept<Trade>(ctx).to_tokens(grads[0].contiguous()), {}};
+  }
+};
+
+struct ToTokens : Function<ToTokens> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& heads, const Trade& trade) {
+    ops::keep(ctx, trade);
+    return trade.to_tokens(heads);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    return {ops::kept<Trade>(ctx).to_heads(grads[0].contiguous()), {}};
+  }
+};
+
+Trade trade_of(const at::Tensor& x, const ops::SequenceLayout& slice, const comm::Group& group) {
+  return {joined_order(slice, group.size(), x.device()), group};
+}
+
+}  // namespace
+
+at::Tensor to_heads(const at::Tensor& tokens, const ops::SequenceLayout& slice, const comm::Group& group) {
+  return ToHeads::apply(tokens.contiguous(), trade_of(tokens, slice, group));
+}
+
+at::Tensor to_tokens(const at::Tensor& heads, const ops::SequenceLayout& slice, const comm::Group& group) {
+  return ToTokens::apply(heads.contiguous(), trade_of(heads, slice, group));
+}
+
+}  // namespace megalith::nn
