@@ -9,6 +9,7 @@
 
 #include "megalith/ops/activation.h"
 #include "megalith/ops/adam.h"
+#include "megalith/ops/attention.h"
 #include "megalith/ops/cross_entropy.h"
 #include "megalith/ops/flat.h"
 #include "megalith/ops/norm.h"
@@ -137,6 +138,26 @@ TEST_P(CudaKernel, Heads) {
               fmt::format("heads of {}, {} rotated, interleaved {}, norms {}", c.head_dim, c.rotary_dim, c.interleaved,
                           with_norms));
     }
+}
+
+TEST_P(CudaKernel, Attention) {
+  struct Case {
+    SequenceLayout layout;
+    int64_t n, g, d, e, window;
+  };
+  const std::vector<Case> cases{
+      {SequenceLayout::dense(2, 64), 4, 4, 64, 64, 0},   {SequenceLayout::dense(2, 128), 8, 2, 64, 64, 0},
+      {SequenceLayout::dense(1, 96), 4, 2, 128, 128, 0}, {SequenceLayout::packed({33, 7, 60}), 4, 2, 64, 64, 0},
+      {SequenceLayout::dense(2, 64), 4, 2, 64, 64, 16},  {SequenceLayout::packed({33, 31}), 4, 4, 96, 64, 0}};
+  for (const Case& c : cases) {
+    const int64_t t = c.layout.tokens();
+    compare(
+        {random({t, c.n, c.d}), random({t, c.g, c.d}), random({t, c.g, c.e})},
+        [&](const Tensors& in) {
+          return Tensors{attention(in[0], in[1], in[2], c.layout, c.layout, {.window = c.window})};
+        },
+        fmt::format("{} tokens, {} and {} heads of {} and {}, window {}", t, c.n, c.g, c.d, c.e, c.window));
+  }
 }
 
 TEST_P(CudaKernel, CrossEntropy) {

@@ -38,7 +38,7 @@ KernelResult cudnn_forward(const AttentionCall& call) {
 
 AttentionGrads cudnn_backward(const AttentionCall& call, const at::Tensor& grad_out, const KernelResult& result) {
   const int64_t b = call.queries.sequences(), s = call.queries.longest(), n = call.q.size(1);
-  const at::Tensor stats = result.log_sum_exp.reshape({n, b, s}).transpose(0, 1).contiguous();
+  const at::Tensor stats = result.log_sum_exp.reshape({n, b, s}).transpose(0, 1).contiguous().unsqueeze(-1);
   const at::Tensor no_seed = at::zeros({}, call.q.options().dtype(at::kLong));  // read only with dropout
   auto [q, k, v] = at::_scaled_dot_product_cudnn_attention_backward(
       to_batch(grad_out, call.queries), to_batch(call.q, call.queries), to_batch(call.k, call.keys),
