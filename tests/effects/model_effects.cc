@@ -16,9 +16,12 @@ using config::TrainingArguments;
 std::string held(const TrainingArguments& args) {
   const model::ModelOptions o = model::ModelOptions::from(config::derive(args).args, at::kCPU);
   const model::RecomputePlan& r = o.recompute;
-  return fmt::format("{} sequence {} loss chunk {}; recompute {} of {} split {} attention {} mlp {} norms {}",
-                     c10::toString(o.dtype), o.sequence_parallel, o.loss_chunk, static_cast<int>(r.layers),
-                     r.num_layers, r.split_over_tp, r.core_attention, r.mlp, r.norms);
+  std::string context;
+  for (const nn::ContextMode mode : o.context_modes) context += fmt::format(" {}", static_cast<int>(mode));
+  return fmt::format(
+      "{} sequence {} loss chunk {}; recompute {} of {} split {} attention {} mlp {} norms {}; context{}",
+      c10::toString(o.dtype), o.sequence_parallel, o.loss_chunk, static_cast<int>(r.layers), r.num_layers,
+      r.split_over_tp, r.core_attention, r.mlp, r.norms, context);
 }
 
 std::string loaded(const TrainingArguments& args) {
@@ -48,6 +51,7 @@ Effects model_effects() {
       {"bf16", {}, {}, {"--bf16"}, held},
       {"fp16", {}, {}, {"--fp16"}, held},
       {"sequence_parallel", {"--tp=2"}, {}, {"--sequence_parallel"}, held},
+      {"cp_comm_type", {"--cp=2"}, {}, {"--cp_comm_type=a2a"}, held},
       {"cross_entropy_loss_fusion", {}, {}, {"--cross_entropy_loss_fusion"}, held},
       {"recompute_granularity", {}, {}, full, held},
       {"recompute_method", full, {}, {"--recompute_method=block"}, held},

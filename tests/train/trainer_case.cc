@@ -53,6 +53,7 @@ config::TrainingArguments TrainerCase::effective() const {
   config::TrainingArguments sized = args;
   sized.parallel.tp = tp;
   sized.parallel.pp = pp;
+  sized.parallel.cp = cp;
   sized.pipeline.vpp = vpp;
   return config::derive(sized).args;
 }
@@ -78,6 +79,7 @@ void run_trainer_ranks(const std::filesystem::path& folder, const TrainerCase& h
     model::load_weights(models, folder, config, 1);
     data::CollatorOptions collator = how.collator;
     collator.tp = how.tp;
+    collator.cp = how.cp;
     body({rank, args, models, data::Collator(collator)});
   };
   if (how.gloo)

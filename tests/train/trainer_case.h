@@ -21,14 +21,14 @@ config::TrainingArguments small_arguments();
 
 struct TrainerCase {
   std::string name = "one rank";
-  int tp = 1, pp = 1, dp = 1;
+  int tp = 1, pp = 1, dp = 1, cp = 1;
   std::optional<int> vpp{};
   config::TrainingArguments args = small_arguments();  // sizes above are filled in
-  data::CollatorOptions collator{};                    // tp is filled in
+  data::CollatorOptions collator{};                    // tp and cp are filled in
   bool shuffle = false;
   bool gloo = false;  // sockets in place of shared memory
 
-  int ranks() const { return tp * pp * dp; }
+  int ranks() const { return tp * pp * dp * cp; }
   // As a run gets them: sizes filled in, derived.
   config::TrainingArguments effective() const;
 };

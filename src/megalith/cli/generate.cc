@@ -141,6 +141,8 @@ int run_generate(Words words) {
                                   .stop_ids = {},
                                   .seed = static_cast<uint64_t>(command.args().seeds.seed)};
   sampling.validate();
+  check<ConfigError>(command.args().parallel.cp.value_or(1) == 1,
+                     "generation takes one token at a time, which cannot be split; leave out context_parallel_size");
   check<ConfigError>(!command.args().parallel.sequence_parallel,
                      "generation takes one token at a time, which cannot be split; leave out sequence_parallel");
   check<ConfigError>(!(as_chat && as_ids), "--chat makes ids of messages; leave out --ids");

@@ -27,9 +27,9 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
                      "--model is missing: a folder with config.json and safetensors files, or a hub"
                      " name");
   launch_.check(args_, /*needs_inputs=*/false);
-  check<ConfigError>(args_.parallel.pp.value_or(1) == 1 && args_.parallel.cp.value_or(1) == 1,
-                     "this command splits models by tensor_model_parallel_size only; leave out pipeline and context"
-                     " parallel sizes");
+  check<ConfigError>(args_.parallel.pp.value_or(1) == 1,
+                     "this command runs whole models; leave out pipeline_model_parallel_size, and split them by"
+                     " tensor_model_parallel_size");
   folder_ = find_model(*model_, args_);
   model::read_model_config(folder_);  // its problems are told once, before ranks exist
   return true;

@@ -24,7 +24,8 @@ over labelled tokens) and, with --logits, logits [b, s, v].
   --model MODEL                        folder, or a hub name that has been downloaded
   --logits                             write the logits, too
   --per_device_eval_batch_size N       sequences at a time (default 8)
-  --nproc N --tp N [--sequence_parallel]   ranks; those beyond tp share the sequences
+  --nproc N --tp N [--sequence_parallel] [--cp N [--cp_comm_type WAY]]
+                                       ranks; those beyond tp and cp share the sequences
   --bf16 | --fp16                      number format (default fp32)
   --json                               print {"loss", "num_label_tokens", "perplexity"}
 )";

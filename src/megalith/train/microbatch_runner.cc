@@ -10,6 +10,7 @@
 #include "megalith/base/log.h"
 #include "megalith/config/derive.h"
 #include "megalith/nn/weight_grad_queue.h"
+#include "megalith/train/context_slices.h"
 
 namespace megalith::train {
 
@@ -104,7 +105,7 @@ pipeline::StepPlan MicrobatchRunner::plan(std::span<const data::MicroBatch> batc
   const layout::GridShape& grid = context_.grid().shape();
   pipeline::StepPlan plan{shape(static_cast<int>(batches.size()), phase), {}};
   for (const data::MicroBatch& batch : batches)
-    plan.rows.push_back(batch.tokens() / grid.cp / (models_[0].options().sequence_parallel ? grid.tp : 1));
+    plan.rows.push_back(batch.tokens() / (models_[0].options().sequence_parallel ? grid.tp : 1));
   return plan;
 }
 
@@ -136,9 +137,9 @@ at::Tensor MicrobatchRunner::forward(const StageCall& call, const data::MicroBat
   return losses.back().sum;
 }
 
-std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroBatch> batches,
-                                                    const BackwardPass& pass) {
+std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroBatch> whole, const BackwardPass& pass) {
   const auto span = trace_.span({.name = "forward-backward", .level = 1});
+  const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
   objective_.begin(batches, Phase::kTraining);
   const bool check_losses = args_.ddp.check_for_nan_in_loss_and_grad;
   const bool one_stage = context_.grid().shape().pp == 1;
@@ -170,7 +171,8 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
   return losses;
 }
 
-std::vector<MicrobatchLoss> MicrobatchRunner::evaluate(std::span<const data::MicroBatch> batches) {
+std::vector<MicrobatchLoss> MicrobatchRunner::evaluate(std::span<const data::MicroBatch> whole) {
+  const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
   objective_.begin(batches, Phase::kEvaluation);
   std::vector<MicrobatchLoss> losses;
   pipeline::StageWork work;

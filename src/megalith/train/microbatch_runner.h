@@ -41,7 +41,8 @@ class MicrobatchRunner {
   MicrobatchRunner(model::VirtualModels& models, const config::TrainingArguments& args,
                    const parallel::ParallelContext& context, Objective& objective, TraceRecorder& trace);
 
-  // All functions are collective over the pipeline and tensor-parallel ranks of a replica. They return the loss of each
+  // All functions are collective over the pipeline, tensor- and context-parallel ranks of a replica. They take whole
+  // micro-batches; the objective sees this rank's slices of them (context_slices). They return the loss of each
   // micro-batch, without its graph, on the last stage, and nothing on others.
 
   // Forward and backward. What backward starts from is, with L the sum and n the count of a micro-batch's loss,

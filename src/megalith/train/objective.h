@@ -1,7 +1,7 @@
 // Objective: what training optimises, seen from one micro-batch. The place where other kinds of training differ: a
 // preference trainer derives from it; nothing else of the trainer changes.
 //
-// Legend: t tokens of a micro-batch on this rank.
+// Legend: t tokens of a micro-batch on this rank: its context-parallel slice.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -231,9 +231,9 @@ int64_t peak_of_blocks(int ranks) {
 
 // The own block, one to compute with and one that arrives, however many ranks there are.
 TEST(ContextAttention, RingHoldsTwoBlocksBesidesItsOwn) {
-  const int64_t three = peak_of_blocks(3);
-  EXPECT_LE(peak_of_blocks(5), three);
-  EXPECT_LE(peak_of_blocks(8), three);
+  const double three = 1.05 * static_cast<double>(peak_of_blocks(3));  // a block more would be a fifth
+  EXPECT_LT(static_cast<double>(peak_of_blocks(5)), three);
+  EXPECT_LT(static_cast<double>(peak_of_blocks(8)), three);
 }
 
 // ---- Which queries look at which keys

@@ -1,0 +1,170 @@
+#include "tests/parity/parity_point.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+namespace megalith::testing {
+
+namespace {
+
+constexpr int kMaxRanks = 16, kSamples = 8;
+
+std::vector<std::string> dense_families() { return {"llama", "qwen2", "gpt2", "mistral", "qwen3", "seed_oss"}; }
+std::vector<std::string> expert_families() { return {}; }
+
+bool valid(const ParityPoint& p) {
+  if (p.ranks() > kMaxRanks) return false;
+  if (p.sequence_parallel && p.tp == 1) return false;
+  if (p.vpp > 1 && p.pp == 1) return false;
+  return p.dp * p.cp * p.tp % (p.ep * p.etp) == 0;
+}
+
+// Ways that the heads of the family allow.
+std::vector<std::string> ways_of(const ParityPoint& p) {
+  const ReferenceConfig config = parity_config(p.family);
+  const int64_t heads = config.num_heads / p.tp, kv_heads = std::max<int64_t>(1, config.num_kv_heads / p.tp);
+  const auto dealt = [&](int64_t ranks) {
+    return heads % ranks == 0 && (kv_heads % ranks == 0 || ranks % kv_heads == 0);
+  };
+  std::vector<std::string> ways{"p2p", "all_gather"};
+  if (dealt(p.cp)) ways.emplace_back("a2a");
+  if (p.cp == 4 && dealt(2)) ways.emplace_back("a2a+p2p");
+  return ways;
+}
+
+// Hands out families and ways in turn.
+class Turns {
+ public:
+  void take(const std::vector<std::string>& families, ParityPoint point, std::vector<ParityPoint>& points) {
+    point.family = families[points.size() % families.size()];
+    if (point.cp > 1) {
+      const std::vector<std::string> ways = ways_of(point);
+      point.cp_comm_type = ways[way_++ % ways.size()];
+    }
+    points.push_back(point);
+  }
+
+ private:
+  size_t way_ = 0;
+};
+
+// Calls visit with every point of some sizes, valid or not.
+template <typename Visit>
+void each_flag(ParityPoint point, const Visit& visit) {
+  for (const bool sp : {false, true})
+    for (const bool packed : {false, true})
+      for (const bool recompute : {false, true})
+        for (const bool distributed : {false, true}) {
+          point.sequence_parallel = sp;
+          point.packed = packed;
+          point.recompute = recompute;
+          point.distributed_optimizer = distributed;
+          visit(point);
+        }
+}
+
+template <typename Visit>
+void each_size(const std::vector<int>& eps, const std::vector<int>& etps, const Visit& visit) {
+  ParityPoint p;
+  for (p.tp = 1; p.tp <= 4; p.tp *= 2)
+    for (p.pp = 1; p.pp <= 4; p.pp *= 2)
+      for (p.vpp = 1; p.vpp <= 2; ++p.vpp)
+        for (p.cp = 1; p.cp <= 4; p.cp *= 2)
+          for (p.dp = 1; p.dp <= 2; ++p.dp)
+            for (const int ep : eps)
+              for (const int etp : etps) {
+                p.ep = ep, p.etp = etp;
+                each_flag(p, visit);
+              }
+}
+
+}  // namespace
+
+std::vector<std::string> parity_families() {
+  std::vector<std::string> all = dense_families();
+  for (std::string& family : expert_families()) all.push_back(std::move(family));
+  return all;
+}
+
+bool has_experts(const std::string& family) {
+  const std::vector<std::string> families = expert_families();
+  return std::find(families.begin(), families.end(), family) != families.end();
+}
+
+ReferenceConfig parity_config(const std::string& family) {
+  ReferenceConfig config = ReferenceConfig::of_family(family);
+  config.num_layers = 8;
+  config.hidden_size = 32;
+  config.intermediate_size = config.is_gpt2() ? 4 * config.hidden_size : 24;
+  config.num_heads = 8;
+  config.num_kv_heads = config.is_gpt2() ? 8 : 4;
+  config.head_dim = config.qk_norm ? 16 : 4;  // a norm over few channels magnifies rounding
+  config.vocab_size = 48;
+  config.tied = config.is_gpt2() || family == "qwen2";
+  if (family == "mistral") config.windows.assign(8, 6);
+  return config;
+}
+
+std::string ParityPoint::layout() const {
+  std::string text = fmt::format("tp {}{}, pp {}", tp, sequence_parallel ? " sp" : "", pp);
+  if (vpp > 1) text += fmt::format(", vpp {}", vpp);
+  text += cp > 1 ? fmt::format(", cp {} ({})", cp, cp_comm_type) : std::string(", cp 1");
+  if (has_experts(family)) text += fmt::format(", ep {}, etp {}", ep, etp);
+  return text + fmt::format(", dp {}", dp);
+}
+
+std::string ParityPoint::name() const {
+  return fmt::format("{}: {}{}{}{}", family, layout(), packed ? ", packed" : ", padded", recompute ? ", recompute" : "",
+                     distributed_optimizer ? ", distributed optimizer" : "");
+}
+
+TrainerCase ParityPoint::trainer_case() const {
+  TrainerCase how;
+  how.name = name();
+  how.tp = tp, how.pp = pp, how.dp = dp, how.cp = cp;
+  if (vpp > 1) how.vpp = vpp;
+  config::TrainingArguments& args = how.args;
+  args.parallel.ep = ep;
+  if (has_experts(family)) args.parallel.etp = etp;
+  args.parallel.sequence_parallel = sequence_parallel;
+  args.parallel.cp_comm_type = {cp_comm_type};
+  if (cp_comm_type == "a2a+p2p") args.parallel.hierarchical_cp_sizes = {2, 2};
+  if (recompute) args.recompute.granularity = config::RecomputeGranularity::kFull;
+  args.batch.gradient_accumulation_steps = microbatches();
+  args.batch.micro_batch_size = kSamples / dp / microbatches();
+  args.optimizer.optimizer = config::OptimizerKind::kSgd;
+  args.optimizer.optim = config::HfOptimizer::kSgd;
+  args.optimizer.sgd_momentum = 0;
+  args.optimizer.weight_decay = 0;
+  args.optimizer.max_grad_norm = 0;
+  args.optimizer.learning_rate = 0.05;
+  args.optimizer.use_distributed_optimizer = distributed_optimizer;
+  if (packed) how.collator.padding = data::Padding::kNone;
+  return how;
+}
+
+std::vector<ParityPoint> all_points() {
+  std::vector<ParityPoint> points;
+  Turns turns;
+  each_size({1}, {1}, [&](const ParityPoint& p) {
+    if (valid(p)) turns.take(dense_families(), p, points);
+  });
+  if (!expert_families().empty())
+    each_size({1, 2, 4}, {1, 2}, [&](const ParityPoint& p) {
+      if (valid(p)) turns.take(expert_families(), p, points);
+    });
+  return points;
+}
+
+std::vector<ParityPoint> sample_points(uint64_t seed, size_t count) {
+  std::vector<ParityPoint> points = all_points();
+  std::mt19937_64 random(seed);
+  for (size_t i = 0; i + 1 < points.size() && i < count; ++i)
+    std::swap(points[i], points[i + random() % (points.size() - i)]);
+  points.resize(std::min(count, points.size()));
+  return points;
+}
+
+}  // namespace megalith::testing

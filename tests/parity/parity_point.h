@@ -1,0 +1,43 @@
+// The lattice: every way to lay out a training step that the parity tests know.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/support/reference_config.h"
+#include "tests/train/trainer_case.h"
+
+namespace megalith::testing {
+
+// One way to train one model. Always 8 samples a step.
+struct ParityPoint {
+  std::string family = "llama";
+  int tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
+  int ep = 1, etp = 1;  // families with experts
+  bool sequence_parallel = false;
+  bool packed = false;
+  bool recompute = false;
+  bool distributed_optimizer = false;
+  std::string cp_comm_type = "p2p";
+
+  int ranks() const { return tp * pp * cp * dp; }
+  int microbatches() const { return pp > 1 ? 4 : 2; }  // of a data-parallel rank
+  std::string layout() const;                          // "tp 2 sp, pp 4, vpp 2, cp 2 (a2a), dp 1"
+  std::string name() const;                            // with family and the rest
+  TrainerCase trainer_case() const;
+};
+
+// The families, each with the small model that its points train.
+std::vector<std::string> parity_families();
+bool has_experts(const std::string& family);
+// 8 layers; sizes that tp 4 and cp 4 can split.
+ReferenceConfig parity_config(const std::string& family);
+
+// Every valid point with at most 16 ranks: TP {1,2,4} × SP × PP {1,2,4} × VPP {1,2} × CP {1,2,4} × EP {1,2,4} × ETP
+// {1,2} × DP {1,2} × packed × recompute × distributed optimizer. Families and ways of context parallelism take turns.
+std::vector<ParityPoint> all_points();
+// Some of them, by seed, without repetition.
+std::vector<ParityPoint> sample_points(uint64_t seed, size_t count);
+
+}  // namespace megalith::testing

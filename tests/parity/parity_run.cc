@@ -1,0 +1,271 @@
+#include "tests/parity/parity_run.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+#include <regex>
+
+#include "megalith/config/derive.h"
+#include "megalith/nn/context_parallel/slice.h"
+#include "megalith/train/train_step.h"
+#include "tests/support/close.h"
+#include "tests/support/reference_model.h"
+
+namespace megalith::testing {
+
+namespace {
+
+constexpr int kSteps = 3, kSamples = 8;
+
+// Keeps the losses of the tokens of this rank.
+class RecordingObjective : public train::Objective {
+ public:
+  train::MicrobatchLoss loss(const train::MicrobatchOutput& output, const data::MicroBatch& batch, int microbatch,
+                             train::Phase phase) const override {
+    slices.emplace_back(output.token_losses.detach(), batch.layout);
+    return Objective::loss(output, batch, microbatch, phase);
+  }
+  mutable std::vector<std::pair<at::Tensor, ops::SequenceLayout>> slices;  // by micro-batch
+};
+
+// With the distributed optimizer a rank has a part of the reduced gradients: the rest comes from the others.
+void complete_gradients(const train::OptimizedModel& model) {
+  for (const optim::DistributedDataParallel* chunk : model.chunks())
+    for (const auto& buffer : chunk->buffers()) {
+      if (!buffer->groups().sharded) continue;
+      const auto& buckets = buffer->layout().buckets;
+      for (size_t i = 0; i < buckets.size(); ++i) {
+        const at::Tensor own = buffer->own(buffer->grads(), static_cast<int>(i)).clone();
+        buffer->groups().shards.all_gather(buffer->grads().narrow(0, buckets[i].begin, buckets[i].numel()), own,
+                                           "gradients for a test");
+      }
+    }
+}
+
+// One rank in the middle of its three steps.
+class ParityRank {
+ public:
+  ParityRank(const TrainerRank& rank, const ParityPoint& point)
+      : rank_(rank),
+        point_(point),
+        context_(rank.models.context()),
+        model_(rank.models, rank.args,
+               optim::make_schedule(rank.args, layout::MicrobatchCalculator(config::batch_plan(rank.args, point.dp)),
+                                    kSteps),
+               context_),
+        runner_(rank.models, rank.args, context_, objective_, trace_) {}
+
+  train::StepReport step(const std::vector<data::Sequence>& samples, int number,
+                         const std::function<void()>& with_gradients) {
+    data::StepBatch batch;
+    batch.samples = kSamples;
+    const int size = kSamples / point_.dp / point_.microbatches();
+    for (int m = 0; m < point_.microbatches(); ++m) {
+      std::vector<data::Sample> each;
+      for (int i = 0; i < size; ++i) each.push_back({samples[first_sample(number, m) + static_cast<size_t>(i)], {}});
+      batch.microbatches.push_back(rank_.collator.collate(each));
+    }
+    objective_.slices.clear();
+    return train::train_step(model_, runner_, batch, number + 1, nullptr, {.pre_optimizer_step = with_gradients});
+  }
+
+  // By sample of the step; every context-parallel rank calls it.
+  std::vector<std::pair<size_t, at::Tensor>> token_losses(const std::vector<data::Sequence>& samples) const {
+    std::vector<std::pair<size_t, at::Tensor>> all;
+    const comm::Group cp = context_.cp();
+    const int size = kSamples / point_.dp / point_.microbatches();
+    for (size_t m = 0; m < objective_.slices.size(); ++m) {
+      const auto& [losses, slice] = objective_.slices[m];
+      const at::Tensor whole = nn::gather_slices(losses, slice, cp);
+      for (int i = 0; i < size; ++i) {
+        const size_t sample = first_sample(0, static_cast<int>(m)) + static_cast<size_t>(i);
+        const int64_t begin = slice.cumulative()[static_cast<size_t>(i)] * cp.size();
+        all.emplace_back(sample, whole.narrow(0, begin, std::ssize(samples[sample].ids) - 1));
+      }
+    }
+    return all;
+  }
+
+  train::OptimizedModel& model() { return model_; }
+
+ private:
+  size_t first_sample(int step, int microbatch) const {
+    const int each = kSamples / point_.dp;
+    return static_cast<size_t>(step * kSamples + context_.place().dp_rank * each +
+                               microbatch * each / point_.microbatches());
+  }
+
+  const TrainerRank& rank_;
+  const ParityPoint& point_;
+  parallel::ParallelContext& context_;
+  train::OptimizedModel model_;
+  RecordingObjective objective_;
+  TraceRecorder trace_;
+  train::MicrobatchRunner runner_;
+};
+
+// max|a-b| / max|b|.
+double difference(const at::Tensor& a, const at::Tensor& b) {
+  const double error = (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+  const double size = b.abs().max().item<double>();
+  return std::isfinite(error) ? (size > 0 ? error / size : error) : INFINITY;
+}
+
+double difference(double a, double b) {
+  return difference(at::scalar_tensor(a, at::kDouble), at::scalar_tensor(b, at::kDouble));
+}
+
+// The number in "model.layers.3.mlp…" or "transformer.h.3.…"; -1: none.
+int layer_of(const std::string& name) {
+  std::smatch found;
+  return std::regex_search(name, found, std::regex(R"((?:layers|h)\.(\d+)\.)")) ? std::stoi(found[1]) : -1;
+}
+
+// The largest difference of the tensors; `bad`: those beyond the tolerance.
+double compare(const NamedTensors& actual, const NamedTensors& expected, std::vector<std::string>& bad) {
+  double worst = 0;
+  for (const auto& [name, tensor] : expected) {
+    const double error = difference(actual.at(name), tensor);
+    if (!(error <= kClose)) bad.push_back(fmt::format("{} ({:.1e})", name, error));
+    worst = std::max(worst, error);
+  }
+  return worst;
+}
+
+// Backward runs from the last layer to the first: where it goes wrong is the last layer that differs.
+std::string describe(const std::vector<std::string>& bad) {
+  const auto later = [](const std::string& a, const std::string& b) { return layer_of(a) < layer_of(b); };
+  const std::string& first = *std::max_element(bad.begin(), bad.end(), later);
+  return fmt::format("{} tensors differ, in the order of backward first in layer {}: {}", bad.size(), layer_of(first),
+                     first);
+}
+
+}  // namespace
+
+double ParityErrors::worst() const { return std::max({loss, token_losses, grad_norm, gradients, parameters}); }
+
+ParityModel::ParityModel(const std::string& family)
+    : config_(parity_config(family)), samples_(random_sequences(kSteps * kSamples, config_.vocab_size, 5)) {
+  const ReferenceModel model = ReferenceModel::random(config_, 1);
+  {
+    // Gentle layers, so that rounding does not grow from layer to layer.
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, parameter] : model.parameters())
+      if (parameter.dim() == 2) parameter.mul_(0.5);
+  }
+  model.save(folder_.path());
+  compute_expected();
+}
+
+void ParityModel::compute_expected() {
+  const ReferenceModel model = ReferenceModel::from_folder(folder_.path()).to(at::kDouble);
+  const double rate = ParityPoint{}.trainer_case().args.optimizer.learning_rate.value();
+  for (int step = 0; step < kSteps; ++step) {
+    model.zero_grad();
+    at::Tensor sum = at::zeros({}, at::kDouble);
+    int64_t tokens = 0;
+    for (int i = 0; i < kSamples; ++i) {
+      const data::Sequence& s = samples_[static_cast<size_t>(step * kSamples + i)];
+      const at::Tensor ids = at::tensor(std::vector<int64_t>(s.ids.begin(), s.ids.end())).unsqueeze(0);
+      const at::Tensor labels = at::tensor(std::vector<int64_t>(s.labels.begin(), s.labels.end())).unsqueeze(0);
+      const at::Tensor losses = reference_token_losses(model.forward(ids).logits, labels);
+      if (step == 0) expected_.token_losses.push_back(losses.detach()[0].narrow(0, 0, ids.size(1) - 1));
+      sum = sum + losses.sum();
+      tokens += reference_label_count(labels);
+    }
+    const at::Tensor loss = sum / tokens;
+    loss.backward();
+    expected_.losses.push_back(loss.item<double>());
+    expected_.grad_norms.push_back(model.grad_norm());
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, parameter] : model.parameters()) {
+      if (step == 0) expected_.gradients[name] = model.grad(name).clone();
+      at::Tensor(parameter).sub_(model.grad(name), rate);
+    }
+  }
+  for (const auto& [name, parameter] : model.parameters()) expected_.parameters[name] = parameter.detach();
+}
+
+ParityNumbers ParityModel::run(const ParityPoint& point) const {
+  const model::ModelConfig config = model::read_model_config(folder_.path());
+  ParityNumbers result{{}, {}, std::vector<at::Tensor>(kSamples), whole_tensors(config), whole_tensors(config)};
+  std::mutex mutex;
+  run_trainer_ranks(folder_.path(), point.trainer_case(), [&](const TrainerRank& r) {
+    ParityRank rank(r, point);
+    for (int step = 0; step < kSteps; ++step) {
+      const train::StepReport report = rank.step(samples_, step, [&] {
+        if (step > 0) return;
+        complete_gradients(rank.model());
+        fill_in(result.gradients, r.models, [](const nn::Parameter& p) { return p.main_grad; });
+      });
+      const auto token_losses = step == 0 ? rank.token_losses(samples_) : decltype(rank.token_losses(samples_)){};
+      const std::lock_guard lock(mutex);
+      for (const auto& [sample, losses] : token_losses) result.token_losses[sample] = losses;
+      if (r.rank.rank != 0) continue;
+      result.losses.push_back(report.loss.mean());
+      result.grad_norms.push_back(report.update.step.grad_norm.value_or(NAN));
+    }
+    rank.model().finish_param_gather();
+    fill_in(result.parameters, r.models, [](const nn::Parameter& p) { return p.value.detach(); });
+  });
+  return result;
+}
+
+ParityErrors expect_parity(const ParityPoint& point, const ParityNumbers& actual, const ParityNumbers& expected) {
+  ParityErrors errors;
+  if (actual.losses.size() != expected.losses.size()) {
+    ADD_FAILURE() << point.name() << ": " << actual.losses.size() << " steps";
+    return errors;
+  }
+  for (size_t i = 0; i < expected.losses.size(); ++i) {
+    errors.loss = std::max(errors.loss, difference(actual.losses[i], expected.losses[i]));
+    errors.grad_norm = std::max(errors.grad_norm, difference(actual.grad_norms[i], expected.grad_norms[i]));
+  }
+  EXPECT_LE(errors.loss, kClose) << point.name() << ": loss";
+  EXPECT_LE(errors.grad_norm, kClose) << point.name() << ": gradient norm";
+  for (size_t i = 0; i < expected.token_losses.size(); ++i) {
+    const double error =
+        actual.token_losses[i].defined() ? difference(actual.token_losses[i], expected.token_losses[i]) : INFINITY;
+    EXPECT_LE(error, kClose) << point.name() << ": token losses of sample " << i;
+    errors.token_losses = std::max(errors.token_losses, error);
+  }
+  std::vector<std::string> bad;
+  errors.gradients = compare(actual.gradients, expected.gradients, bad);
+  EXPECT_TRUE(bad.empty()) << point.name() << ": gradients: " << describe(bad);
+  bad.clear();
+  errors.parameters = compare(actual.parameters, expected.parameters, bad);
+  EXPECT_TRUE(bad.empty()) << point.name() << ": parameters after " << kSteps << " steps: " << describe(bad);
+  return errors;
+}
+
+void ParityReport::run(const std::vector<ParityPoint>& points) {
+  for (const ParityPoint& point : points) {
+    auto& model = models_[point.family];
+    if (!model) model = std::make_unique<ParityModel>(point.family);
+    const ParityErrors errors = expect_parity(point, model->run(point), model->expected());
+    Row& row = rows_[point.layout()];
+    ++row.points, ++run_;
+    row.errors.loss = std::max(row.errors.loss, errors.loss);
+    row.errors.token_losses = std::max(row.errors.token_losses, errors.token_losses);
+    row.errors.grad_norm = std::max(row.errors.grad_norm, errors.grad_norm);
+    row.errors.gradients = std::max(row.errors.gradients, errors.gradients);
+    row.errors.parameters = std::max(row.errors.parameters, errors.parameters);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+std::string ParityReport::table() const {
+  std::string text = fmt::format("{} points run, {} points valid\n\n", run_, all_points().size());
+  text +=
+      "| layout | points | loss | token losses | gradient norm | gradients | parameters "
+      "|\n|---|--:|--:|--:|--:|--:|--:|\n";
+  for (const auto& [layout, row] : rows_)
+    text +=
+        fmt::format("| {} | {} | {:.1e} | {:.1e} | {:.1e} | {:.1e} | {:.1e} |\n", layout, row.points, row.errors.loss,
+                    row.errors.token_losses, row.errors.grad_norm, row.errors.gradients, row.errors.parameters);
+  return text;
+}
+
+}  // namespace megalith::testing

@@ -1,0 +1,74 @@
+// A seeded sample of the lattice: loss, token losses, gradients and three steps of SGD in any layout are those of a
+// plain model on one rank.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gtest/gtest-spi.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/parity/parity_run.h"
+
+namespace megalith::testing {
+namespace {
+
+constexpr size_t kSampled = 64;
+constexpr uint64_t kSeed = 20;
+
+TEST(ParityLattice, HasEnoughPoints) {
+  const std::vector<ParityPoint> points = all_points();
+  EXPECT_GE(points.size(), 500);
+  std::set<std::string> names;
+  for (const ParityPoint& point : points) names.insert(point.name());
+  EXPECT_EQ(names.size(), points.size());
+}
+
+// Whatever the seed: every size of every axis and every family is met.
+TEST(ParityLattice, SampleMeetsEveryAxis) {
+  std::set<std::string> met;
+  for (const ParityPoint& p : sample_points(kSeed, kSampled)) {
+    met.insert({p.family, p.cp > 1 ? p.cp_comm_type : "no cp", fmt::format("tp {}", p.tp), fmt::format("pp {}", p.pp),
+                fmt::format("cp {}", p.cp), fmt::format("dp {}", p.dp), fmt::format("vpp {}", p.vpp),
+                p.sequence_parallel ? "sp" : "no sp", p.packed ? "packed" : "padded",
+                p.recompute ? "recompute" : "keep", p.distributed_optimizer ? "sharded" : "whole"});
+  }
+  const size_t values = parity_families().size() + 5 + 3 + 3 + 3 + 2 + 2 + 4 * 2;
+  EXPECT_EQ(met.size(), values);
+}
+
+// In quarters, so that they can run side by side.
+class ParitySample : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(ParitySample, EqualsThePlainModel) {
+  const std::vector<ParityPoint> all = sample_points(kSeed, kSampled);
+  std::vector<ParityPoint> own;
+  for (size_t i = GetParam(); i < all.size(); i += 4) own.push_back(all[i]);
+  ParityReport report;
+  report.run(own);
+  fmt::print("{}", report.table());
+}
+
+INSTANTIATE_TEST_SUITE_P(Quarters, ParitySample, ::testing::Range<size_t>(0, 4));
+
+// What a failure says.
+TEST(ParityLattice, FailureNamesLayoutParameterAndLayer) {
+  ParityNumbers right;
+  right.losses = right.grad_norms = {1};
+  right.gradients = {{"model.layers.2.mlp.up_proj.weight", at::ones({2})}, {"model.layers.5.x", at::ones({2})}};
+  ParityNumbers wrong = right;
+  wrong.gradients = {{"model.layers.2.mlp.up_proj.weight", at::zeros({2})}, {"model.layers.5.x", at::zeros({2})}};
+  ParityPoint point{.family = "qwen3", .tp = 2};
+  ::testing::TestPartResultArray failures;
+  {
+    ::testing::ScopedFakeTestPartResultReporter catcher(
+        ::testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+    expect_parity(point, wrong, right);
+  }
+  ASSERT_EQ(failures.size(), 1);
+  const std::string message = failures.GetTestPartResult(0).message();
+  for (const char* part : {"qwen3: tp 2", "2 tensors differ", "layer 5", "model.layers.5.x"})
+    EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
+}
+
+}  // namespace
+}  // namespace megalith::testing
