@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -61,6 +62,35 @@ void join(const int64_t*& from, std::vector<uint32_t>& parts) {
   }
 }
 
+// Bytes to copy. Large pieces: memcpy goes around the cache for them, which ATen's copy does not.
+struct CopyPiece {
+  char* to;
+  const char* from;
+  size_t bytes;
+};
+constexpr size_t kCopyBytes = 32 << 20;
+
+// What lies in memory as it is goes into `pieces`; the rest is copied at once.
+void plan_copy(const at::Tensor& to, const at::Tensor& from, std::vector<CopyPiece>& pieces) {
+  if (!from.device().is_cpu() || !from.is_contiguous()) {
+    to.copy_(from);
+    return;
+  }
+  auto* target = static_cast<char*>(to.data_ptr());
+  const auto* source = static_cast<const char*>(from.const_data_ptr());
+  for (size_t at = 0; at < from.nbytes(); at += kCopyBytes)
+    pieces.push_back({target + at, source + at, std::min(kCopyBytes, from.nbytes() - at)});
+}
+
+void copy_all(const std::vector<CopyPiece>& pieces) {
+  at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const CopyPiece& piece = pieces[static_cast<size_t>(i)];
+      std::memcpy(piece.to, piece.from, piece.bytes);
+    }
+  });
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -102,7 +132,6 @@ void Saver::Job::make_files() {
     try {
       staged_.emplace(request_.folder, "save", hf::StagedFolderOptions{.owner = true, .overwrite = true});
       for (const Files& files : files_) files.writer->create_files();
-      if (request_.other_files) request_.other_files(place_.path());
     } catch (const std::exception& error) {
       problem = error.what();
       staged_.reset();
@@ -135,6 +164,7 @@ void Saver::Job::write() {
 }
 
 void Saver::Job::write_share() {
+  if (context_.rank() == 0 && request_.other_files) request_.other_files(place_.path());
   for (size_t f = 0; f < files_.size(); ++f) {
     Files& files = files_[f];
     for (const size_t i : files.mine) {
@@ -164,19 +194,23 @@ void Saver::Job::copy_share(at::Tensor& buffer) {
   if (!buffer.defined() || buffer.numel() < total)
     buffer = at::empty({total}, at::TensorOptions().dtype(at::kByte).pinned_memory(context_.device().is_cuda()));
   int64_t at = 0;
+  std::vector<CopyPiece> pieces;
+  std::vector<at::Tensor> sources;  // live until they are copied
   for (size_t f = 0; f < files_.size(); ++f) {
     std::vector<hf::HeldRectangle>& held = request_.tensors[f].held;
     std::vector<hf::HeldRectangle> copies;
     for (const size_t i : files_[f].mine) {
       const auto bytes = static_cast<int64_t>(held[i].data.nbytes());
       const at::Tensor copy = buffer.narrow(0, at, bytes).view(held[i].data.scalar_type()).view(held[i].data.sizes());
-      copy.copy_(held[i].data);
+      plan_copy(copy, held[i].data, pieces);
+      sources.push_back(held[i].data);
       copies.push_back({held[i].tensor, held[i].offset, copy, 0});
       at += padded(bytes);
     }
     held = std::move(copies);
     for (size_t i = 0; i < held.size(); ++i) files_[f].mine[i] = i;
   }
+  copy_all(pieces);
 }
 
 // Every rank learns of every problem, and all throw the same.

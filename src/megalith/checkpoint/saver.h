@@ -41,7 +41,7 @@ struct SaveRequest {
   int64_t step = 0;
   SavedLayout layout;
   std::vector<TensorFiles> tensors;
-  // Called on rank 0 with the folder that is being filled: writes what is no tensor.
+  // Called on rank 0, by the thread that writes, with the folder that is being filled: writes what is no tensor.
   std::function<void(const std::filesystem::path& folder)> other_files{};
   uint64_t max_shard_bytes = 5'000'000'000;
 };
