@@ -16,8 +16,8 @@
 #include <sstream>
 
 #include "bench/peer_process.h"
+#include "bench/train_inputs.h"
 #include "tests/support/subprocess.h"
-#include "tests/support/temp_folder.h"
 
 namespace megalith::bench {
 namespace {
@@ -32,69 +32,11 @@ struct Settings {
   int rounds = 3, steps = 6;
 };
 
-// As in the peers' script.
-struct Shape {
-  int width, layers, heads, kv_heads, mlp;
-};
-const std::map<std::string, Shape> kShapes{{"d256", {256, 4, 4, 2, 704}}, {"d512", {512, 8, 8, 4, 1408}}};
-constexpr int kVocab = 2048, kBatch = 8, kLength = 256;
-
-json model_config(const Settings& s) {
-  const Shape& z = kShapes.at(s.shape);
-  if (s.arch == "gpt2")
-    return {{"model_type", "gpt2"},       {"architectures", {"GPT2LMHeadModel"}},
-            {"vocab_size", kVocab},       {"n_embd", z.width},
-            {"n_layer", z.layers},        {"n_head", z.heads},
-            {"n_positions", 1024},        {"activation_function", "gelu_new"},
-            {"layer_norm_epsilon", 1e-5}, {"resid_pdrop", 0.0},
-            {"embd_pdrop", 0.0},          {"attn_pdrop", 0.0},
-            {"tie_word_embeddings", true}};
-  return {{"model_type", "llama"},          {"architectures", {"LlamaForCausalLM"}},
-          {"vocab_size", kVocab},           {"hidden_size", z.width},
-          {"intermediate_size", z.mlp},     {"num_hidden_layers", z.layers},
-          {"num_attention_heads", z.heads}, {"num_key_value_heads", z.kv_heads},
-          {"head_dim", z.width / z.heads},  {"max_position_embeddings", 1024},
-          {"rms_norm_eps", 1e-5},           {"rope_theta", 1e4},
-          {"hidden_act", "silu"},           {"tie_word_embeddings", true}};
-}
-
-void write_inputs(const Settings& s, const TempFolder& folder) {
-  std::filesystem::create_directory(folder / "model");
-  std::ofstream(folder / "model" / "config.json") << model_config(s).dump();
-  std::ofstream data(folder / "data.jsonl");
-  uint64_t random = 1;
-  for (int row = 0; row < 4 * kBatch; ++row) {
-    json ids = json::array();
-    for (int t = 0; t <= kLength; ++t) {
-      random = random * 6364136223846793005ULL + 1442695040888963407ULL;
-      ids.push_back((random >> 33U) % kVocab);
-    }
-    data << json{{"input_ids", ids}}.dump() << "\n";
-  }
-}
-
 // Tokens a second of the steps after the first two, the middle one.
 double run_ours(const Settings& s, const TempFolder& folder, const std::vector<std::string>& more, int threads) {
   const std::string out = (folder / "out").string();
   std::filesystem::remove_all(out);
-  std::vector<std::string> words{s.megalith,
-                                 "train",
-                                 "--use_cpu",
-                                 "--train_from_scratch",
-                                 "--finetuning_type=full",
-                                 "--model_name_or_path=" + (folder / "model").string(),
-                                 "--dataset=" + (folder / "data.jsonl").string(),
-                                 "--output_dir=" + out,
-                                 fmt::format("--cutoff_len={}", kLength),
-                                 fmt::format("--max_steps={}", s.steps + 2),
-                                 fmt::format("--num_train_epochs={}", s.steps),
-                                 "--learning_rate=1e-4",
-                                 "--lr_scheduler_type=constant",
-                                 "--adam_beta2=0.95",
-                                 "--weight_decay=0.1",
-                                 "--max_grad_norm=1.0",
-                                 "--logging_steps=1",
-                                 "--save_strategy=no"};
+  std::vector<std::string> words = train_command(s.megalith, s.steps + 2, folder);
   words.insert(words.end(), more.begin(), more.end());
   std::map<std::string, std::string> env{{"XDG_CACHE_HOME", (folder / "cache").string()}};
   if (threads > 0) env["OMP_NUM_THREADS"] = std::to_string(threads);
@@ -111,6 +53,27 @@ double run_ours(const Settings& s, const TempFolder& folder, const std::vector<s
       rates.push_back(metrics.at("tokens_per_second").get<double>());
   }
   return median(rates);
+}
+
+// What the trainer adds to forward, backward and optimizer, as a part of the step: from the timeline of a run.
+double run_overhead(const Settings& s, const TempFolder& folder, const std::string& batch) {
+  run_ours(s, folder, {batch, fmt::format("--trace=3-{}", s.steps + 2)}, 0);
+  std::ifstream stream(folder / "out" / "trace.json");
+  const json trace = json::parse(stream);
+  double covered = 0, last_covered = 0, first = -1, last = -1;
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.value("ph", "") != "X") continue;
+    const std::string name = event.at("name");
+    if (name == "forward-backward") {  // a step begins
+      last = event.at("ts");
+      if (first < 0) first = last;
+      last_covered = 0;
+    }
+    if (name != "forward-backward" && name != "all-grads-sync" && name != "optimizer") continue;
+    covered += event.at("dur").get<double>();
+    last_covered += event.at("dur").get<double>();
+  }
+  return 1 - (covered - last_covered) / (last - first);
 }
 
 // Tokens a second by variant.
@@ -153,14 +116,16 @@ void report(const Settings& s, const std::string& name, const std::vector<double
 
 void run(const Settings& s) {
   const TempFolder folder;
-  write_inputs(s, folder);
+  write_train_inputs(s.arch, s.shape, folder);
   std::map<std::string, std::vector<double>> ours, peers;
+  std::vector<double> overheads;
   const std::string whole = fmt::format("--per_device_train_batch_size={}", kBatch);
   const std::string half = fmt::format("--per_device_train_batch_size={}", kBatch / 2);
   for (int round = 0; round < s.rounds; ++round) {
     ours["fp32"].push_back(run_ours(s, folder, {whole}, 0));
     ours["bf16"].push_back(run_ours(s, folder, {whole, "--bf16"}, 0));
     ours["one1"].push_back(run_ours(s, folder, {half}, 1));
+    overheads.push_back(run_overhead(s, folder, whole));
     ours["dp2"].push_back(run_ours(s, folder, {half, "--nproc=2", "--overlap_grad_reduce"}, 1));
     if (!s.peers.empty()) run_peers(s, peers);
   }
@@ -173,6 +138,12 @@ void run(const Settings& s) {
   report(s, "bf16", ours["bf16"], best_of(peers, is_bf16));
   report(s, "fp32 against hf-trainer", ours["fp32"], best_of(peers, is("hf-trainer")));
   report(s, "one thread", ours["one1"], best_of(peers, is("one1")));
+  fmt::print("{}\n", json{{"bench", "train"},
+                          {"arch", s.arch},
+                          {"shape", s.shape},
+                          {"case", "trainer overhead"},
+                          {"part_of_step", median(overheads)}}
+                         .dump());
   report(s, "two data-parallel ranks", ours["dp2"], best_of(peers, is("ddp2")));
 }
 
@@ -195,7 +166,6 @@ Settings parse(int argc, char** argv) {
     else
       throw std::invalid_argument("unknown option " + name);
   }
-  if (!kShapes.contains(s.shape)) throw std::invalid_argument("--shape is d256 or d512");
   return s;
 }
 

@@ -10,7 +10,7 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 # Not CMAKE_POSITION_INDEPENDENT_CODE, which compiles executables with -fPIE: GCC then refuses the shared precompiled header.
-add_compile_options(-fPIC)
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 
 add_library(megalith_compile_options INTERFACE)

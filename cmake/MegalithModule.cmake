@@ -27,6 +27,20 @@ function(megalith_add_module name)
   set_property(GLOBAL APPEND PROPERTY MEGALITH_MODULES ${target})
 endfunction()
 
+# megalith_add_cuda_kernels(MODULE sources.cu…)
+#
+# Kernels of a module, compiled by nvcc on their own: raw pointers, no ATen headers, none of the flags of C++ files.
+function(megalith_add_cuda_kernels module)
+  set(target megalith_${module}_cuda)
+  add_library(${target} OBJECT ${ARGN})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  # torch's own copies of other libraries' headers come last, as in Libtorch.cmake.
+  target_compile_options(${target} PRIVATE "-Xcompiler=-fPIC,-idirafter,${MEGALITH_TORCH_DIR}/include")
+  set_target_properties(${target} PROPERTIES CUDA_STANDARD 20
+                        CUDA_ARCHITECTURES "${MEGALITH_CUDA_ARCHITECTURES}")
+  target_sources(megalith_${module} PRIVATE $<TARGET_OBJECTS:${target}>)
+endfunction()
+
 # The precompiled header is built once, for an otherwise empty library, and reused by every target that includes libtorch.
 function(megalith_use_pch target)
   if(NOT TARGET megalith_pch)

@@ -95,6 +95,20 @@ TEST_F(TrainCommand, WritesWhatARunWrites) {
   expect_contains(result.err, "llama");
 }
 
+TEST_F(TrainCommand, EveryRankKeepsALog) {
+  const auto result = train("out", {"--nproc=2", "--tp=2"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* name : {"rank-0.log", "rank-1.log"}) {
+    std::ifstream file(folder_ / "out" / "log" / name);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    expect_contains(text, "tp 2");
+    expect_contains(text, "done");
+  }
+  const auto quiet = train("quiet", {"--log_level=error"});
+  ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
+  EXPECT_EQ(quiet.err.find("info:"), std::string::npos) << quiet.err;
+}
+
 TEST_F(TrainCommand, LossesDoNotDependOnTheLayout) {
   const auto expect_same = [&](const std::string& name, const Words& layout) {
     const auto result = train(name, layout);

@@ -51,7 +51,6 @@ TEST(Derive, VirtualSizeFromLayout) {
 
 TEST(Derive, OverlapP2pNeedsVirtualStages) {
   EXPECT_FALSE(derived({"--pp=2"}).args.pipeline.overlap_p2p_comm);
-  EXPECT_TRUE(warns(derived({"--pp=2"}), "overlap_p2p_comm"));
   EXPECT_TRUE(derived({"--pp=2", "--vpp=2"}).args.pipeline.overlap_p2p_comm);
 }
 

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "megalith/base/log.h"
 #include "megalith/cli/training_inputs.h"
 #include "megalith/cli/training_run.h"
 #include "megalith/comm/world.h"
@@ -38,11 +39,19 @@ std::string weights(const config::TrainingArguments& args) {
   return fmt::format("{:.3f}", sum);
 }
 
+std::string loudness(const config::TrainingArguments& args) {
+  cli::apply_log_level(args.logging);
+  const bool debug = is_logged(LogLevel::kDebug), warning = is_logged(LogLevel::kWarning);
+  set_log_level("info");
+  return fmt::format("debug {} warning {}", debug, warning);
+}
+
 }  // namespace
 
 Effects command_effects() {
   return {
       {"overwrite_output_dir", {}, {}, {"--overwrite_output_dir"}, output_folder},
+      {"log_level", {}, {"--log_level=debug"}, {"--log_level=error"}, loudness},
       {"train_from_scratch", {}, {}, {"--train_from_scratch"}, weights},
   };
 }

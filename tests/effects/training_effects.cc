@@ -28,11 +28,14 @@ class GatherCounter : public train::TrainerCallback {
 };
 
 std::string text_of(const train::MetricList& line) {
-  static const std::set<std::string> kSame{"loss",      "grad_norm", "num_zeros_in_grad",    "learning_rate",
-                                           "eval_loss", "epoch",     "num_input_tokens_seen"};
+  static const std::set<std::string> kSame{"loss",      "grad_norm", "num_zeros_in_grad",     "learning_rate",
+                                           "eval_loss", "epoch",     "num_input_tokens_seen", "params_norm"};
   std::string text;
   for (const auto& [name, value] : line)
-    if (kSame.contains(name)) text += fmt::format(" {} {}", name, value);
+    if (kSame.contains(name))
+      text += fmt::format(" {} {}", name, value);
+    else if (name == "effective_tokens_per_second")
+      text += " " + name;
   return text + "\n";
 }
 
@@ -103,6 +106,8 @@ Effects training_effects() {
        {"--logging_nan_inf_filter=false"},
        one_rank},
       {"include_num_input_tokens_seen", small(), {}, {"--include_num_input_tokens_seen"}, one_rank},
+      {"include_effective_tokens_per_second", small(), {}, {"--include_effective_tokens_per_second"}, one_rank},
+      {"log_params_norm", small(), {}, {"--log_params_norm"}, two_ranks},
       {"log_num_zeros_in_grad", small(), {}, {"--log_num_zeros_in_grad"}, one_rank},
       {"overlap_param_gather",
        small({"--use_distributed_optimizer", "--overlap_grad_reduce"}),

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,14 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 void log_text(LogLevel level, std::string_view text);
 // Throws ConfigError for a name that is not a level.
 void set_log_level(std::string_view name);
+
+// Whether lines of this level are said.
+bool is_logged(LogLevel level);
+
+// From now on lines also go to this file, at its end; the folder is made. Throws ConfigError when it cannot be written.
+void add_log_file(const std::filesystem::path& path);
+// For the file alone, as it is: what people see in another form (progress, a last message). Nothing without a file.
+void log_to_file(std::string_view text);
 
 template <typename... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {

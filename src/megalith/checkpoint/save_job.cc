@@ -1,5 +1,4 @@
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -62,33 +61,12 @@ void join(const int64_t*& from, std::vector<uint32_t>& parts) {
   }
 }
 
-// Bytes to copy. Large pieces: memcpy goes around the cache for them, which ATen's copy does not.
-struct CopyPiece {
-  char* to;
-  const char* from;
-  size_t bytes;
-};
-constexpr size_t kCopyBytes = 32 << 20;
-
-// What lies in memory as it is goes into `pieces`; the rest is copied at once.
-void plan_copy(const at::Tensor& to, const at::Tensor& from, std::vector<CopyPiece>& pieces) {
-  if (!from.device().is_cpu() || !from.is_contiguous()) {
+// memcpy goes around the cache for what is large, which ATen's copy does not.
+void copy_elements(const at::Tensor& to, const at::Tensor& from) {
+  if (from.device().is_cpu() && from.is_contiguous())
+    std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
+  else
     to.copy_(from);
-    return;
-  }
-  auto* target = static_cast<char*>(to.data_ptr());
-  const auto* source = static_cast<const char*>(from.const_data_ptr());
-  for (size_t at = 0; at < from.nbytes(); at += kCopyBytes)
-    pieces.push_back({target + at, source + at, std::min(kCopyBytes, from.nbytes() - at)});
-}
-
-void copy_all(const std::vector<CopyPiece>& pieces) {
-  at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const CopyPiece& piece = pieces[static_cast<size_t>(i)];
-      std::memcpy(piece.to, piece.from, piece.bytes);
-    }
-  });
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -177,9 +155,27 @@ void Saver::Job::write_share() {
 }
 
 void Saver::Job::write_in_background(at::Tensor& buffer) {
-  copy_share(buffer);
+  thread_ = std::thread([this, &buffer] {
+    try {
+      copy_share(buffer);
+    } catch (const std::exception& error) {
+      error_ = error.what();
+    }
+    copied_ = true;
+    copied_.notify_all();
+    if (error_.empty())
+      write();
+    else
+      written_ = true;
+  });
   stalled_seconds_ = seconds_since(start_);
-  thread_ = std::thread([this] { write(); });
+}
+
+void Saver::Job::finish_copy() {
+  if (copied_) return;
+  const auto entered = Clock::now();
+  copied_.wait(false);
+  stalled_seconds_ += seconds_since(entered);
 }
 
 // Everything that others go on changing is replaced by its copy, or let go.
@@ -194,23 +190,19 @@ void Saver::Job::copy_share(at::Tensor& buffer) {
   if (!buffer.defined() || buffer.numel() < total)
     buffer = at::empty({total}, at::TensorOptions().dtype(at::kByte).pinned_memory(context_.device().is_cuda()));
   int64_t at = 0;
-  std::vector<CopyPiece> pieces;
-  std::vector<at::Tensor> sources;  // live until they are copied
   for (size_t f = 0; f < files_.size(); ++f) {
     std::vector<hf::HeldRectangle>& held = request_.tensors[f].held;
     std::vector<hf::HeldRectangle> copies;
     for (const size_t i : files_[f].mine) {
       const auto bytes = static_cast<int64_t>(held[i].data.nbytes());
-      const at::Tensor copy = buffer.narrow(0, at, bytes).view(held[i].data.scalar_type()).view(held[i].data.sizes());
-      plan_copy(copy, held[i].data, pieces);
-      sources.push_back(held[i].data);
-      copies.push_back({held[i].tensor, held[i].offset, copy, 0});
+      const at::Tensor own = buffer.narrow(0, at, bytes).view(held[i].data.scalar_type()).view(held[i].data.sizes());
+      copy_elements(own, held[i].data);
+      copies.push_back({held[i].tensor, held[i].offset, own, 0});
       at += padded(bytes);
     }
     held = std::move(copies);
     for (size_t i = 0; i < held.size(); ++i) files_[f].mine[i] = i;
   }
-  copy_all(pieces);
 }
 
 // Every rank learns of every problem, and all throw the same.

@@ -74,8 +74,10 @@ int run_pretrain(Words words) {
   launch.ends_in_order = true;
   return launch.run([&] {
     const StopOnSignal stop;
-    return run_as_rank(
-        *args, [&](parallel::ParallelContext& context) { pretrain_on_rank(*args, flags, stop.flag(), context); });
+    return run_as_rank(*args, [&](parallel::ParallelContext& context) {
+      open_rank_log(*args, context.rank());
+      pretrain_on_rank(*args, flags, stop.flag(), context);
+    });
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/cli/command.h"
 #include "megalith/parallel/initialize.h"
 
@@ -29,10 +30,12 @@ int run_as_rank(const config::TrainingArguments& args, const std::function<void(
     runtime.shutdown();
     return kDone;
   } catch (const comm::PeerFailure& error) {
+    log_to_file(error.what());
     if (!env_flag("MEGALITH_LAUNCHER")) fmt::print(stderr, "megalith: {}\n", error.what());
     return kFailed;
   } catch (const std::exception& error) {
     fmt::print(stderr, "megalith: {}\n", error.what());
+    log_to_file(error.what());
     if (runtime.is_initialized()) {
       const parallel::ParallelContext& context = runtime.context();
       context.world().report_failure(fmt::format("rank {}: {}", context.rank(), error.what()));

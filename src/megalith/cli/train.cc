@@ -24,6 +24,7 @@ int run_train(Words words) {
   return launch.run([&] {
     const StopOnSignal stop;
     return run_as_rank(*args, [&](parallel::ParallelContext& context) {
+      open_rank_log(*args, context.rank());
       train::RunData data = train::open_run_data(*args, inputs.tools);
       if (context.rank() == 0)
         for (const std::string& report : data.reports) log_info("{}", report);

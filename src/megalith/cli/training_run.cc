@@ -29,6 +29,12 @@ void write_stderr(std::string_view text) {
   std::fflush(stderr);
 }
 
+// Once for all ranks, and in each one's log.
+void say(const parallel::ParallelContext& context, const std::string& text) {
+  if (context.rank() == 0) write_stderr(text);
+  log_to_file("\n" + text);
+}
+
 int terminal_columns() {
   winsize size{};
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
@@ -197,6 +203,7 @@ std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dial
   }
   parsed.report.check_runnable();
   launch.check(parsed.args, /*needs_inputs=*/true);
+  apply_log_level(parsed.args.logging);
   for (const std::string& note : parsed.notes) log_info("{}", note);
   auto effective = config::derive(parsed.args);
   for (const std::string& warning : effective.warnings) log_warning("{}", warning);
@@ -205,6 +212,15 @@ std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dial
   if (!flags.dry_run) return effective.args;
   fmt::print("{}", config::to_yaml(effective.args));
   return std::nullopt;
+}
+
+void apply_log_level(const config::LoggingConfig& logging) {
+  if (logging.level != "passive") set_log_level(logging.level);
+}
+
+void open_rank_log(const config::TrainingArguments& args, int rank) {
+  if (!args.save.output_dir) return;
+  add_log_file(fs::path(*args.save.output_dir) / "log" / fmt::format("rank-{}.log", rank));
 }
 
 void check_output_folder(const config::SaveConfig& save) {
@@ -234,7 +250,7 @@ std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::Virt
                                                                TraceRecorder& trace) {
   const parallel::ParallelContext& context = models.context();
   const auto summary = start_summary(models, args, data, config::batch_plan(args, context.grid().shape().dp()));
-  if (context.rank() == 0) write_stderr(observe::text_of(summary));
+  say(context, observe::text_of(summary));
   return observe::make_observers(args, observer_setup(models, flags, data, trace));
 }
 
@@ -242,7 +258,7 @@ void say_end(const parallel::ParallelContext& context, const config::TrainingArg
              const train::TrainerState& state, const train::TrainOutput& output) {
   const at::Tensor peak = at::tensor({peak_resident_bytes()}, at::kLong).to(context.device());
   context.world().world().all_reduce(peak, comm::ReduceOp::kMax, "summary");
-  if (context.rank() == 0) write_stderr(observe::text_of(end_summary(args, state, output, peak.item<int64_t>())));
+  say(context, observe::text_of(end_summary(args, state, output, peak.item<int64_t>())));
 }
 
 void run_training(model::VirtualModels& models, const config::TrainingArguments& args, const RunFlags& flags,

@@ -34,6 +34,11 @@ void check_output_folder(const config::SaveConfig& save);
 // A run whose number of steps is given has a schedule: learning rate, weight decay, batch size. Throws ConfigError.
 void check_schedule(const config::TrainingArguments& args, int world_size);
 
+// log_level; passive leaves what the environment says.
+void apply_log_level(const config::LoggingConfig& logging);
+// From now on this rank keeps what it says in output_dir/log/rank-N.log.
+void open_rank_log(const config::TrainingArguments& args, int rank);
+
 // What is said of the data.
 struct DataSummary {
   std::vector<std::pair<std::string, std::string>> parts;  // "train", "1,024 samples"

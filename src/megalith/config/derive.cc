@@ -31,7 +31,7 @@ void derive_sequence_parallel(TrainingArguments& args, Warnings& warnings) {
   }
 }
 
-void derive_virtual_stages(TrainingArguments& args, Warnings& warnings) {
+void derive_virtual_stages(TrainingArguments& args) {
   PipelineConfig& pipeline = args.pipeline;
   if (args.shape.num_layers) {
     pipeline.vpp = layout::resolve_launcher_vpp(vpp_request(args)).vpp;
@@ -46,8 +46,6 @@ void derive_virtual_stages(TrainingArguments& args, Warnings& warnings) {
     pipeline.microbatch_group_size = pipeline.microbatch_group_size.value_or(*args.parallel.pp);
     return;
   }
-  if (pipeline.overlap_p2p_comm && *args.parallel.pp > 1)
-    warnings.emplace_back("overlap_p2p_comm is switched off: it needs virtual pipeline stages");
   pipeline.overlap_p2p_comm = false;
   args.ddp.align_param_gather = false;
 }
@@ -173,7 +171,7 @@ EffectiveArguments derive(const TrainingArguments& args) {
   Warnings& warnings = effective.warnings;
   derive_sizes(result);
   derive_sequence_parallel(result, warnings);
-  derive_virtual_stages(result, warnings);
+  derive_virtual_stages(result);
   derive_shape(result);
   derive_recompute(result);
   derive_precision(result, warnings);

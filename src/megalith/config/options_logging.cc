@@ -22,7 +22,10 @@ void add_lines(OptionList& list) {
   logging.add("logging_nan_inf_filter", &LoggingConfig::nan_inf_filter, "log the running mean in place of NaN")
       .train_only()
       .implemented();
-  logging.add("log_level", &LoggingConfig::level, "how much is said").choices(kLogLevels).train_only();
+  logging.add("log_level", &LoggingConfig::level, "how much is said; passive: MEGALITH_LOG_LEVEL, or info")
+      .choices(kLogLevels)
+      .implemented()
+      .train_only();
   logging
       .add("report_to", &LoggingConfig::report_to,
            "none, tensorboard or all; wandb: TensorBoard files, and the command that uploads them; others are noted "
@@ -43,6 +46,7 @@ void add_lines(OptionList& list) {
   logging
       .add("include_effective_tokens_per_second", &LoggingConfig::include_effective_tokens_per_second,
            "log tokens that count in the loss, per second")
+      .implemented()
       .train_only();
 }
 
@@ -62,7 +66,9 @@ void add_timers(OptionList& list) {
       .pretrain_only()
       .implemented();
   logging.add("log_throughput", &LoggingConfig::log_throughput, "TFLOP/s a device").pretrain_only().implemented();
-  logging.add("log_params_norm", &LoggingConfig::log_params_norm, "norm of the parameters").pretrain_only();
+  logging.add("log_params_norm", &LoggingConfig::log_params_norm, "norm of the parameters")
+      .implemented()
+      .pretrain_only();
   logging.add("log_num_zeros_in_grad", &LoggingConfig::log_num_zeros_in_grad, "zeros in the gradients")
       .pretrain_only()
       .implemented();

@@ -12,6 +12,11 @@ at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x)
   const double beta = main_grad_is_stale ? 0 : 1;
   if (dy.scalar_type() == main_grad.scalar_type()) {
     at::addmm_out(main_grad, main_grad, dy.t(), x, beta, 1);
+  } else if (dy.is_cuda() && main_grad.scalar_type() == at::kFloat) {  // fp32 results of 16-bit products, in place
+    if (main_grad_is_stale)
+      at::mm_out(main_grad, dy.t(), x, at::kFloat);
+    else
+      at::addmm_out(main_grad, main_grad, dy.t(), x, at::kFloat, 1, 1);
   } else if (main_grad_is_stale) {
     main_grad.copy_(dy.t().mm(x));
   } else {

@@ -9,6 +9,7 @@
 #include "megalith/base/error.h"
 #include "megalith/ops/activation_internal.h"
 #include "megalith/ops/composite_internal.h"
+#include "megalith/ops/device_internal.h"
 #include "megalith/ops/tensor_internal.h"
 
 namespace megalith::ops {
@@ -29,12 +30,19 @@ ActivationRows rows_of(const Tensor& y, Activation activation) {
   return {y.scalar_type(), f == 0 ? 0 : y.numel() / f, f, activation};
 }
 
-Tensor gated_cpu(const Tensor& gate_up, Activation activation) {
+Tensor gated_kernel(const Tensor& gate_up, Activation activation) {
   const Tensor in = gate_up.contiguous();
   std::vector<int64_t> sizes = gate_up.sizes().vec();
   sizes.back() /= 2;
   Tensor y = at::empty(sizes, in.options());
-  gated_forward_cpu(rows_of(y, activation), in.const_data_ptr(), y.mutable_data_ptr());
+  const ActivationRows rows = rows_of(y, activation);
+  if constexpr (kCudaKernels) {
+    if (in.is_cuda()) {
+      gated_forward_cuda(rows, in.const_data_ptr(), y.mutable_data_ptr(), stream_of(in));
+      return y;
+    }
+  }
+  gated_forward_cpu(rows, in.const_data_ptr(), y.mutable_data_ptr());
   return y;
 }
 
@@ -43,15 +51,21 @@ class GatedFunction : public torch::autograd::Function<GatedFunction> {
   static Tensor forward(AutogradContext* ctx, const Tensor& gate_up, Activation activation) {
     ctx->save_for_backward({gate_up});
     ctx->saved_data["activation"] = static_cast<int64_t>(activation);
-    return gated_cpu(gate_up, activation);
+    return gated_kernel(gate_up, activation);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const Tensor in = ctx->get_saved_variables()[0].contiguous();
     const Tensor grad_y = grads[0].contiguous();
     Tensor grad = at::empty_like(in);
-    gated_backward_cpu(rows_of(grad_y, static_cast<Activation>(ctx->saved_data["activation"].toInt())),
-                       in.const_data_ptr(), grad_y.const_data_ptr(), grad.mutable_data_ptr());
+    const ActivationRows rows = rows_of(grad_y, static_cast<Activation>(ctx->saved_data["activation"].toInt()));
+    if constexpr (kCudaKernels) {
+      if (in.is_cuda()) {
+        gated_backward_cuda(rows, in.const_data_ptr(), grad_y.const_data_ptr(), grad.mutable_data_ptr(), stream_of(in));
+        return {grad, {}};
+      }
+    }
+    gated_backward_cpu(rows, in.const_data_ptr(), grad_y.const_data_ptr(), grad.mutable_data_ptr());
     return {grad, {}};
   }
 };
@@ -62,12 +76,35 @@ Tensor kernel_bias(const Tensor& bias, const Tensor& x) {
 }
 const void* data_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 
-Tensor biased_cpu(const Tensor& x, const Tensor& bias, Activation activation) {
+Tensor biased_kernel(const Tensor& x, const Tensor& bias, Activation activation) {
   const Tensor in = x.contiguous();
   const Tensor added = kernel_bias(bias, x);
   Tensor y = at::empty_like(in);
-  bias_forward_cpu(rows_of(y, activation), in.const_data_ptr(), data_or_null(added), y.mutable_data_ptr());
+  const ActivationRows rows = rows_of(y, activation);
+  if constexpr (kCudaKernels) {
+    if (in.is_cuda()) {
+      bias_forward_cuda(rows, in.const_data_ptr(), data_or_null(added), y.mutable_data_ptr(), stream_of(in));
+      return y;
+    }
+  }
+  bias_forward_cpu(rows, in.const_data_ptr(), data_or_null(added), y.mutable_data_ptr());
   return y;
+}
+
+// grad_bias undefined: not wanted.
+void run_bias_backward(const ActivationRows& rows, const Tensor& x, const Tensor& bias, const Tensor& grad_y,
+                       const Tensor& grad_x, const Tensor& grad_bias) {
+  void* bias_out = grad_bias.defined() ? grad_bias.mutable_data_ptr() : nullptr;
+  if constexpr (kCudaKernels) {
+    if (x.is_cuda()) {
+      const Tensor workspace = bias_out == nullptr ? Tensor() : floats_for(x, bias_backward_workspace_cuda(rows));
+      return bias_backward_cuda(rows, x.const_data_ptr(), data_or_null(bias), grad_y.const_data_ptr(),
+                                grad_x.mutable_data_ptr(), bias_out,
+                                bias_out == nullptr ? nullptr : workspace.mutable_data_ptr<float>(), stream_of(x));
+    }
+  }
+  bias_backward_cpu(rows, x.const_data_ptr(), data_or_null(bias), grad_y.const_data_ptr(), grad_x.mutable_data_ptr(),
+                    bias_out);
 }
 
 class BiasFunction : public torch::autograd::Function<BiasFunction> {
@@ -77,7 +114,7 @@ class BiasFunction : public torch::autograd::Function<BiasFunction> {
     const Tensor b = bias.value_or(Tensor());
     ctx->save_for_backward({x, b});
     ctx->saved_data["activation"] = static_cast<int64_t>(activation);
-    return biased_cpu(x, b, activation);
+    return biased_kernel(x, b, activation);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -89,9 +126,8 @@ class BiasFunction : public torch::autograd::Function<BiasFunction> {
     const Tensor grad_y = grads[0].contiguous();
     Tensor grad_bias;
     if (bias.defined() && ctx->needs_input_grad(1)) grad_bias = at::empty_like(added);
-    bias_backward_cpu(rows_of(x, static_cast<Activation>(ctx->saved_data["activation"].toInt())), x.const_data_ptr(),
-                      data_or_null(added), grad_y.const_data_ptr(), grad_x.mutable_data_ptr(),
-                      grad_bias.defined() ? grad_bias.mutable_data_ptr() : nullptr);
+    run_bias_backward(rows_of(x, static_cast<Activation>(ctx->saved_data["activation"].toInt())), x, added, grad_y,
+                      grad_x, grad_bias);
     if (grad_bias.defined()) grad_bias = grad_bias.to(bias.scalar_type());
     return {grad_x, grad_bias, {}};
   }
@@ -126,8 +162,8 @@ Tensor gated_activation(const Tensor& gate_up, Activation activation) {
   check_input("gated_activation", gate_up);
   check(gate_up.size(-1) % 2 == 0,
         "gated_activation takes gate and up side by side, an even number of columns; it got {}", shape_text(gate_up));
-  if (!gate_up.is_cpu()) return gated_composite(gate_up, activation);
-  return needs_gradient({gate_up}) ? GatedFunction::apply(gate_up, activation) : gated_cpu(gate_up, activation);
+  if (!has_kernel(gate_up)) return gated_composite(gate_up, activation);
+  return needs_gradient({gate_up}) ? GatedFunction::apply(gate_up, activation) : gated_kernel(gate_up, activation);
 }
 
 Tensor bias_activation(const Tensor& x, const Tensor& bias, Activation activation) {
@@ -135,9 +171,9 @@ Tensor bias_activation(const Tensor& x, const Tensor& bias, Activation activatio
   if (bias.defined())
     check(bias.dim() == 1 && bias.size(0) == x.size(-1), "bias_activation on rows of {} got a bias of {}", x.size(-1),
           shape_text(bias));
-  if (!x.is_cpu()) return activate_composite(bias.defined() ? x + bias : x, activation);
+  if (!has_kernel(x)) return activate_composite(bias.defined() ? x + bias : x, activation);
   return needs_gradient({x, bias}) ? BiasFunction::apply(x, if_defined(bias), activation)
-                                   : biased_cpu(x, bias, activation);
+                                   : biased_kernel(x, bias, activation);
 }
 
 }  // namespace megalith::ops

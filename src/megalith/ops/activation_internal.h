@@ -1,4 +1,4 @@
-// The CPU kernels of activation.h, over raw pointers.
+// The kernels of activation.h, over raw pointers.
 //
 // Legend: t rows, f width. Tensors are contiguous. "acc" is the type a kernel computes in: fp64 for fp64, else fp32.
 #pragma once
@@ -29,5 +29,15 @@ void bias_forward_cpu(const ActivationRows& shape, const void* x, const void* bi
 // threads in order.
 void bias_backward_cpu(const ActivationRows& shape, const void* x, const void* bias, const void* grad_y, void* grad_x,
                        void* grad_bias);
+
+// The twins on CUDA (fp32, bf16, fp16), on a cudaStream_t. `workspace`: as many floats as bias_backward_workspace_cuda
+// says; for grad_bias only.
+void gated_forward_cuda(const ActivationRows& shape, const void* gate_up, void* y, void* stream);
+void gated_backward_cuda(const ActivationRows& shape, const void* gate_up, const void* grad_y, void* grad,
+                         void* stream);
+void bias_forward_cuda(const ActivationRows& shape, const void* x, const void* bias, void* y, void* stream);
+int64_t bias_backward_workspace_cuda(const ActivationRows& shape);
+void bias_backward_cuda(const ActivationRows& shape, const void* x, const void* bias, const void* grad_y, void* grad_x,
+                        void* grad_bias, float* workspace, void* stream);
 
 }  // namespace megalith::ops

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/device_internal.h"
 #include "megalith/ops/flat_internal.h"
 
 namespace megalith::ops {
@@ -25,7 +26,7 @@ UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
   if (t.param.defined()) check_one("model parameter", t.param, t.main);
   UpdateArrays a;
   a.n = t.main.numel();
-  if (!t.main.is_cpu()) return a;
+  if (!has_kernel(t.main)) return a;
   a.main = t.main.mutable_data_ptr<float>();
   a.grad = t.grad.const_data_ptr();
   a.grad_dtype = t.grad.scalar_type();
@@ -36,7 +37,7 @@ UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
   return a;
 }
 
-// Elsewhere than on the CPU.
+// For devices without a kernel.
 void adam_composite(const UpdateTensors& t, const AdamSettings& s, const UpdateScalars& u) {
   at::Tensor g = t.grad.to(at::kFloat) * u.grad_scale;
   if (!s.decoupled_decay) g = g + t.main * u.weight_decay;
@@ -57,15 +58,37 @@ void sgd_composite(const UpdateTensors& t, const SgdSettings& s, const UpdateSca
 
 }  // namespace
 
+AdamFactors adam_factors(const AdamSettings& s, const UpdateScalars& u) {
+  const double first = 1 - std::pow(s.beta1, static_cast<double>(u.step));
+  const double second = 1 - std::pow(s.beta2, static_cast<double>(u.step));
+  const auto f = [](double x) { return static_cast<float>(x); };
+  return {f(s.beta1),
+          f(1 - s.beta1),
+          f(s.beta2),
+          f(1 - s.beta2),
+          f(s.epsilon),
+          f(u.grad_scale),
+          f(s.decoupled_decay ? 1 - u.lr * u.weight_decay : 1),
+          f(s.decoupled_decay ? 0 : u.weight_decay),
+          f(u.lr / first),
+          f(1 / std::sqrt(second))};
+}
+
 void adam_update(const UpdateTensors& tensors, const AdamSettings& settings, const UpdateScalars& scalars) {
   const UpdateArrays arrays = arrays_of(tensors, true);
-  if (!tensors.main.is_cpu()) return adam_composite(tensors, settings, scalars);
+  if (!has_kernel(tensors.main)) return adam_composite(tensors, settings, scalars);
+  if constexpr (kCudaKernels) {
+    if (tensors.main.is_cuda()) return adam_cuda(arrays, settings, scalars, stream_of(tensors.main));
+  }
   adam_cpu(arrays, settings, scalars);
 }
 
 void sgd_update(const UpdateTensors& tensors, const SgdSettings& settings, const UpdateScalars& scalars) {
   const UpdateArrays arrays = arrays_of(tensors, false);
-  if (!tensors.main.is_cpu()) return sgd_composite(tensors, settings, scalars);
+  if (!has_kernel(tensors.main)) return sgd_composite(tensors, settings, scalars);
+  if constexpr (kCudaKernels) {
+    if (tensors.main.is_cuda()) return sgd_cuda(arrays, settings, scalars, stream_of(tensors.main));
+  }
   sgd_cpu(arrays, settings, scalars);
 }
 

@@ -11,32 +11,6 @@ namespace {
 // Elements that a thread should have at least.
 constexpr int64_t kGrain = 16384;
 
-// What the loops need, rounded once.
-struct AdamFactors {
-  float beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;
-  float grad_scale;
-  float keep;            // of the parameter: 1 - lr wd, with decoupled decay
-  float added_decay;     // of the parameter, into the gradient: without
-  float step_size;       // lr / (1 - β₁ᵗ)
-  float root_corrected;  // 1 / √(1 - β₂ᵗ)
-};
-
-AdamFactors factors(const AdamSettings& s, const UpdateScalars& u) {
-  const double first = 1 - std::pow(s.beta1, static_cast<double>(u.step));
-  const double second = 1 - std::pow(s.beta2, static_cast<double>(u.step));
-  const auto f = [](double x) { return static_cast<float>(x); };
-  return {f(s.beta1),
-          f(1 - s.beta1),
-          f(s.beta2),
-          f(1 - s.beta2),
-          f(s.epsilon),
-          f(u.grad_scale),
-          f(s.decoupled_decay ? 1 - u.lr * u.weight_decay : 1),
-          f(s.decoupled_decay ? 0 : u.weight_decay),
-          f(u.lr / first),
-          f(1 / std::sqrt(second))};
-}
-
 // P: the dtype of the model's copy; void: there is none.
 template <typename G, typename P>
 struct Adam {
@@ -98,7 +72,7 @@ P* at_offset(void* pointer, int64_t offset) {
 }  // namespace
 
 void adam_cpu(const UpdateArrays& a, const AdamSettings& settings, const UpdateScalars& scalars) {
-  const AdamFactors f = factors(settings, scalars);
+  const AdamFactors f = adam_factors(settings, scalars);
   visit(a, [&]<typename G, typename P>() {
     parallel_for(a.n, kGrain, [&](int64_t begin, int64_t end) {
       run_kernel<Adam<G, P>>(a.main + begin, static_cast<const G*>(a.grad) + begin, a.first + begin, a.second + begin,

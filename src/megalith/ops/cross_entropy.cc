@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/ops/autograd_state.h"
 #include "megalith/ops/cross_entropy_internal.h"
+#include "megalith/ops/device_internal.h"
 #include "megalith/ops/tensor_internal.h"
 
 namespace megalith::ops {
@@ -63,7 +64,7 @@ LogitRows rows_of(const at::Tensor& logits, const at::Tensor& labels, const Voca
           .columns = logits.size(1),
           .valid = range.end - range.begin,
           .distance = logits.stride(0),
-          .labels = labels.is_cpu() ? labels.const_data_ptr<int64_t>() : nullptr,
+          .labels = labels.const_data_ptr<int64_t>(),
           .first_id = range.begin,
           .ignore_index = options.ignore_index};
 }
@@ -135,12 +136,40 @@ CrossEntropyStats losses_composite(const at::Tensor& stats, const at::Tensor& la
   return {.loss = loss.masked_fill(ignored, 0).to(stats.scalar_type()), .log_sum_exp = lse};
 }
 
+void run_stats(const at::Tensor& logits, const LogitRows& rows, const LogitStats& stats) {
+  if constexpr (kCudaKernels) {
+    if (logits.is_cuda()) return logit_stats_cuda(rows, logits.const_data_ptr(), stats, stream_of(logits));
+  }
+  logit_stats_cpu(rows, logits.const_data_ptr(), stats);
+}
+
+void run_losses(const at::Tensor& logits, const LogitRows& rows, const LogitStats& stats, const LossWeights& weights,
+                const CrossEntropyStats& result) {
+  auto* log_sum_exp = result.log_sum_exp.mutable_data_ptr<double>();
+  void* loss = result.loss.mutable_data_ptr();
+  if constexpr (kCudaKernels) {
+    if (logits.is_cuda()) return losses_cuda(rows, stats, weights, log_sum_exp, loss, stream_of(logits));
+  }
+  losses_cpu(rows, stats, weights, log_sum_exp, loss);
+}
+
+void run_grads(const at::Tensor& logits, const LogitRows& rows, const at::Tensor& log_sum_exp,
+               const at::Tensor& grad_loss, const LossWeights& weights) {
+  const auto* lse = log_sum_exp.const_data_ptr<double>();
+  if constexpr (kCudaKernels) {
+    if (logits.is_cuda())
+      return logit_grads_cuda(rows, logits.mutable_data_ptr(), lse, grad_loss.const_data_ptr(), weights,
+                              stream_of(logits));
+  }
+  logit_grads_cpu(rows, logits.mutable_data_ptr(), lse, grad_loss.const_data_ptr(), weights);
+}
+
 CrossEntropyStats forward(const at::Tensor& logits, const at::Tensor& labels, const VocabRange& range,
                           const comm::Group& tp, const CrossEntropyOptions& options) {
   const LogitRows rows = rows_of(logits, labels, range, options);
   const LossWeights weights = weights_of(range, options);
   const auto acc = logits.options().dtype(acc_dtype(logits));
-  if (!logits.is_cpu()) {
+  if (!has_kernel(logits)) {
     const at::Tensor stats = at::empty({4, rows.rows}, acc);
     stats_composite(rows, logits, labels, stats);
     reduce_over_ranks(stats, tp);
@@ -152,10 +181,11 @@ CrossEntropyStats forward(const at::Tensor& logits, const at::Tensor& labels, co
                          .sum = stats[1].mutable_data_ptr(),
                          .target = stats[2].mutable_data_ptr(),
                          .total = smooth ? stats[3].mutable_data_ptr() : nullptr};
-  logit_stats_cpu(rows, logits.const_data_ptr(), parts);
+  run_stats(logits, rows, parts);
   reduce_over_ranks(stats, tp);
-  CrossEntropyStats result{.loss = at::empty({rows.rows}, acc), .log_sum_exp = at::empty({rows.rows}, at::kDouble)};
-  losses_cpu(rows, parts, weights, result.log_sum_exp.mutable_data_ptr<double>(), result.loss.mutable_data_ptr());
+  CrossEntropyStats result{.loss = at::empty({rows.rows}, acc),
+                           .log_sum_exp = at::empty({rows.rows}, acc.dtype(at::kDouble))};
+  run_losses(logits, rows, parts, weights, result);
   return result;
 }
 
@@ -229,8 +259,8 @@ void cross_entropy_backward_(const at::Tensor& logits, const at::Tensor& labels,
   const at::Tensor grads = grad_loss.to(acc_dtype(logits)).contiguous();
   const LogitRows rows = rows_of(logits, ids, range, options);
   const LossWeights weights = weights_of(range, options);
-  if (logits.is_cpu()) {
-    logit_grads_cpu(rows, logits.mutable_data_ptr(), lse.const_data_ptr<double>(), grads.const_data_ptr(), weights);
+  if (has_kernel(logits)) {
+    run_grads(logits, rows, lse, grads, weights);
     logits.unsafeGetTensorImpl()->bump_version();  // as ATen's in-place operations do
   } else {
     grads_composite(rows, logits, ids, lse, grads, weights);

@@ -1,4 +1,4 @@
-// The CPU kernels of cross_entropy.h, over raw pointers.
+// The kernels of cross_entropy.h, over raw pointers.
 //
 // Legend: t rows, v valid columns on this rank. "acc" is the type a kernel computes in: fp64 for fp64, otherwise fp32.
 #pragma once
@@ -42,5 +42,12 @@ void losses_cpu(const LogitRows& rows, const LogitStats& stats, const LossWeight
 // Overwrites the logits with the gradient of Σ grad_loss · loss. grad_loss: acc [t].
 void logit_grads_cpu(const LogitRows& rows, void* logits, const double* log_sum_exp, const void* grad_loss,
                      const LossWeights& weights);
+
+// The twins on CUDA (fp32, bf16, fp16), on a cudaStream_t.
+void logit_stats_cuda(const LogitRows& rows, const void* logits, const LogitStats& stats, void* stream);
+void losses_cuda(const LogitRows& rows, const LogitStats& stats, const LossWeights& weights, double* log_sum_exp,
+                 void* loss, void* stream);
+void logit_grads_cuda(const LogitRows& rows, void* logits, const double* log_sum_exp, const void* grad_loss,
+                      const LossWeights& weights, void* stream);
 
 }  // namespace megalith::ops

@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <vector>
+
 #include "megalith/base/error.h"
+#include "megalith/ops/device_internal.h"
 #include "megalith/ops/flat_internal.h"
 
 namespace megalith::ops {
@@ -26,12 +29,33 @@ void add_squares_composite(const at::Tensor& flat, ExactSum& sum) {
     add(all.narrow(0, whole, flat.numel() - whole).to(at::kDouble).square().sum(0, /*keepdim=*/true));
 }
 
+// One read-back for all.
+void add_squares_on_cuda(const std::vector<at::Tensor>& flats, ExactSum& sum) {
+  if (flats.empty()) return;
+  const auto doubles = flats[0].options().dtype(at::kDouble);
+  const at::Tensor sums = at::empty({std::ssize(flats)}, doubles);
+  const at::Tensor workspace = at::empty({add_squares_workspace_cuda()}, doubles);
+  for (size_t i = 0; i < flats.size(); ++i)
+    add_squares_cuda(flats[i].scalar_type(), flats[i].const_data_ptr(), flats[i].numel(),
+                     sums.mutable_data_ptr<double>() + i, workspace.mutable_data_ptr<double>(), stream_of(flats[i]));
+  const at::Tensor host = sums.cpu();
+  for (int64_t i = 0; i < host.numel(); ++i) sum.add(host.const_data_ptr<double>()[i]);
+}
+
 }  // namespace
 
-void add_squares(const at::Tensor& flat, ExactSum& sum) {
-  check_flat("add_squares", flat);
-  if (!flat.is_cpu()) return add_squares_composite(flat, sum);
-  add_squares_cpu(flat.scalar_type(), flat.const_data_ptr(), flat.numel(), sum);
+void add_squares(std::span<const at::Tensor> flats, ExactSum& sum) {
+  std::vector<at::Tensor> on_cuda;
+  for (const at::Tensor& flat : flats) {
+    check_flat("add_squares", flat);
+    if (on_cuda_kernel(flat))
+      on_cuda.push_back(flat);
+    else if (flat.is_cpu())
+      add_squares_cpu(flat.scalar_type(), flat.const_data_ptr(), flat.numel(), sum);
+    else
+      add_squares_composite(flat, sum);
+  }
+  if constexpr (kCudaKernels) add_squares_on_cuda(on_cuda, sum);
 }
 
 int64_t count_zeros(const at::Tensor& flat) {

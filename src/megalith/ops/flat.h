@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 
 #include "megalith/base/exact_sum.h"
 
@@ -14,8 +15,10 @@ namespace megalith::ops {
 // cuts are at multiples of it.
 inline constexpr int64_t kFlatBlock = 64;
 
-// Adds the squares of flat [n] (contiguous) to `sum`. Infinities and NaN are counted there.
-void add_squares(const at::Tensor& flat, ExactSum& sum);
+// Adds the squares of flat [n] (contiguous) to `sum`. Infinities and NaN are counted there. On CUDA each tensor's own
+// sum is in fp64, and several are read back together.
+void add_squares(std::span<const at::Tensor> flats, ExactSum& sum);
+inline void add_squares(const at::Tensor& flat, ExactSum& sum) { add_squares(std::span(&flat, 1), sum); }
 
 // Elements that are exactly zero.
 int64_t count_zeros(const at::Tensor& flat);

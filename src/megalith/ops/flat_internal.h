@@ -1,4 +1,4 @@
-// The CPU kernels of flat.h and adam.h, over raw pointers.
+// The kernels of flat.h and adam.h, over raw pointers.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -25,7 +25,25 @@ struct UpdateArrays {
   void* param = nullptr;
   c10::ScalarType param_dtype = c10::ScalarType::Float;
 };
+// What the loops of Adam need, rounded once.
+struct AdamFactors {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;
+  float grad_scale;
+  float keep;            // of the parameter: 1 - lr wd, with decoupled decay
+  float added_decay;     // of the parameter, into the gradient: without
+  float step_size;       // lr / (1 - β₁ᵗ)
+  float root_corrected;  // 1 / √(1 - β₂ᵗ)
+};
+
+AdamFactors adam_factors(const AdamSettings& settings, const UpdateScalars& scalars);
 void adam_cpu(const UpdateArrays& arrays, const AdamSettings& settings, const UpdateScalars& scalars);
 void sgd_cpu(const UpdateArrays& arrays, const SgdSettings& settings, const UpdateScalars& scalars);
+
+// On CUDA (fp32, bf16, fp16), on a cudaStream_t. *sum, on the device, gets the sum of squares in fp64, of one order for
+// one n; `workspace`: add_squares_workspace_cuda() doubles.
+int64_t add_squares_workspace_cuda();
+void add_squares_cuda(c10::ScalarType dtype, const void* flat, int64_t n, double* sum, double* workspace, void* stream);
+void adam_cuda(const UpdateArrays& arrays, const AdamSettings& settings, const UpdateScalars& scalars, void* stream);
+void sgd_cuda(const UpdateArrays& arrays, const SgdSettings& settings, const UpdateScalars& scalars, void* stream);
 
 }  // namespace megalith::ops

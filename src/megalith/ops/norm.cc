@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/ops/autograd_state.h"
 #include "megalith/ops/composite_internal.h"
+#include "megalith/ops/device_internal.h"
 #include "megalith/ops/norm_internal.h"
 #include "megalith/ops/tensor_internal.h"
 
@@ -45,20 +46,20 @@ NormRows rows_of(const Tensor& x, const NormWeights& weights) {
           .rounded = weights.kind == NormKind::kRms && !weights.zero_centered};
 }
 
-struct CpuResult {
+struct KernelResult {
   Tensor x;           // what was normalised: x, or x + delta; contiguous
   Tensor y;           // as x
   Tensor mean, rstd;  // acc [t]; only for a backward; mean: LayerNorm only
 };
 
-CpuResult forward_cpu(const Tensor& x, const Tensor& delta, const NormWeights& weights, bool with_statistics) {
+KernelResult run_forward(const Tensor& x, const Tensor& delta, const NormWeights& weights, bool with_statistics) {
   const NormRows shape = rows_of(x, weights);
   const at::ScalarType acc = acc_dtype(x);
   const Tensor in = x.contiguous();
   const Tensor add = delta.defined() ? delta.contiguous() : Tensor();
   const Tensor weight = norm_multiplier(weights.weight, weights.zero_centered, acc);
   const Tensor bias = weights.bias.defined() ? norm_multiplier(weights.bias, false, acc) : Tensor();
-  CpuResult result{.x = add.defined() ? at::empty_like(in) : in, .y = at::empty_like(in)};
+  KernelResult result{.x = add.defined() ? at::empty_like(in) : in, .y = at::empty_like(in)};
   NormForward args{.x = in.const_data_ptr(), .weight = weight.const_data_ptr(), .epsilon = weights.epsilon};
   args.y = result.y.mutable_data_ptr();
   if (bias.defined()) args.bias = bias.const_data_ptr();
@@ -74,8 +75,24 @@ CpuResult forward_cpu(const Tensor& x, const Tensor& delta, const NormWeights& w
       args.mean = result.mean.mutable_data_ptr();
     }
   }
+  if constexpr (kCudaKernels) {
+    if (x.is_cuda()) {
+      norm_forward_cuda(shape, args, stream_of(x));
+      return result;
+    }
+  }
   norm_forward_cpu(shape, args);
   return result;
+}
+
+void run_backward(const Tensor& x, const NormRows& shape, const NormBackward& args) {
+  if constexpr (kCudaKernels) {
+    if (x.is_cuda()) {
+      const Tensor workspace = floats_for(x, norm_backward_workspace_cuda(shape));
+      return norm_backward_cuda(shape, args, workspace.mutable_data_ptr<float>(), stream_of(x));
+    }
+  }
+  norm_backward_cpu(shape, args);
 }
 
 // Inputs that receive a gradient: x, weight, bias, delta. Outputs: y, or {x or x + delta, y}.
@@ -91,7 +108,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
                                const std::optional<Tensor>& bias, const std::optional<Tensor>& delta, Residual residual,
                                const NormWeights& weights) {
-    CpuResult result = forward_cpu(x, delta.value_or(Tensor()), weights, /*with_statistics=*/true);
+    KernelResult result = run_forward(x, delta.value_or(Tensor()), weights, /*with_statistics=*/true);
     keep(ctx, State{residual, rows_of(x, weights), weights.zero_centered, bias.has_value()});
     ctx->set_materialize_grads(false);
     ctx->save_for_backward({result.x, weight, result.mean, result.rstd});
@@ -133,7 +150,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     args.grad_x = grad_x.mutable_data_ptr();
     args.grad_weight = grad_weight.mutable_data_ptr();
     if (with_bias) args.grad_bias = grad_bias.mutable_data_ptr();
-    norm_backward_cpu(state.shape, args);
+    run_backward(x, state.shape, args);
     result[0] = grad_x;
     if (ctx->needs_input_grad(1)) result[1] = grad_weight.to(weight.scalar_type());
     if (with_bias) result[2] = grad_bias.to(weight.scalar_type());
@@ -143,7 +160,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
 std::pair<Tensor, Tensor> with_residual(const Tensor& x, const Tensor& delta, const NormWeights& weights) {
   const Residual residual = delta.defined() ? Residual::kAdd : Residual::kFork;
   if (!needs_gradient({x, delta, weights.weight, weights.bias})) {
-    CpuResult result = forward_cpu(x, delta, weights, /*with_statistics=*/false);
+    KernelResult result = run_forward(x, delta, weights, /*with_statistics=*/false);
     return {delta.defined() ? result.x : x, result.y};
   }
   variable_list outputs =
@@ -175,15 +192,15 @@ Tensor norm_composite(const Tensor& x, const NormWeights& weights) {
 
 Tensor norm(const Tensor& x, const NormWeights& weights) {
   check_arguments(x, weights);
-  if (!x.is_cpu()) return norm_composite(x, weights);
+  if (!has_kernel(x)) return norm_composite(x, weights);
   if (!needs_gradient({x, weights.weight, weights.bias}))
-    return forward_cpu(x, {}, weights, /*with_statistics=*/false).y;
+    return run_forward(x, {}, weights, /*with_statistics=*/false).y;
   return NormFunction::apply(x, weights.weight, if_defined(weights.bias), std::nullopt, Residual::kNone, weights)[0];
 }
 
 std::pair<Tensor, Tensor> norm_fork(const Tensor& x, const NormWeights& weights) {
   check_arguments(x, weights);
-  if (!x.is_cpu()) return {x, norm_composite(x, weights)};
+  if (!has_kernel(x)) return {x, norm_composite(x, weights)};
   return with_residual(x, {}, weights);
 }
 
@@ -191,7 +208,7 @@ std::pair<Tensor, Tensor> add_norm(const Tensor& x, const Tensor& delta, const N
   check(delta.sizes() == x.sizes(), "add_norm adds tensors of one shape; it got {} and {}", shape_text(x),
         shape_text(delta));
   // A residual stream that is kept in a wider dtype than the branches takes two passes.
-  if (!x.is_cpu() || x.scalar_type() != delta.scalar_type()) return norm_fork(x + delta, weights);
+  if (!has_kernel(x) || x.scalar_type() != delta.scalar_type()) return norm_fork(x + delta, weights);
   check_arguments(x, weights);
   return with_residual(x, delta, weights);
 }

@@ -1,4 +1,4 @@
-// The CPU kernels of norm.h, over raw pointers.
+// The kernels of norm.h, over raw pointers.
 //
 // Legend: t rows, h row length. Tensors are contiguous. "acc" is the type a kernel computes in: fp64 for fp64,
 // otherwise fp32.
@@ -46,5 +46,11 @@ struct NormBackward {
 // The weight's and the bias' gradients are summed by thread and then over the threads in order: for one number of
 // threads the result is always the same.
 void norm_backward_cpu(const NormRows& shape, const NormBackward& args);
+
+// The twins on CUDA (fp32, bf16, fp16), on a cudaStream_t. `workspace`: as many floats as norm_backward_workspace_cuda
+// says.
+void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* stream);
+int64_t norm_backward_workspace_cuda(const NormRows& shape);
+void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* workspace, void* stream);
 
 }  // namespace megalith::ops

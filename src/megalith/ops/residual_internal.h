@@ -1,4 +1,4 @@
-// The CPU kernel of residual.h, over raw pointers.
+// The kernel of residual.h, over raw pointers.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -10,5 +10,9 @@ namespace megalith::ops {
 // y, residual [t, h]; bias acc [h] (fp64 for fp64, else fp32).
 void add_bias_residual_cpu(c10::ScalarType dtype, void* y, const void* bias, const void* residual, int64_t t,
                            int64_t h);
+
+// The twin on CUDA (fp32, bf16, fp16), on a cudaStream_t.
+void add_bias_residual_cuda(c10::ScalarType dtype, void* y, const void* bias, const void* residual, int64_t t,
+                            int64_t h, void* stream);
 
 }  // namespace megalith::ops

@@ -1,4 +1,4 @@
-// The CPU kernels of rope.h, over raw pointers: they map the heads of every token, with a norm and a rotation on the
+// The kernels of rope.h, over raw pointers: they map the heads of every token, with a norm and a rotation on the
 // way.
 //
 // Legend: t tokens, d head size, r rotated channels of a head.
@@ -62,5 +62,12 @@ struct HeadGroupBackward {
 };
 // `rotation` is the inverse one. Sums over tokens go by thread and then over the threads in order.
 void map_heads_backward_cpu(const HeadsShape& shape, const Rotation& rotation, const HeadGroupBackward& group);
+
+// The twins on CUDA (fp32, bf16, fp16), on a cudaStream_t. `workspace`: as many floats as
+// map_heads_backward_workspace_cuda says.
+void map_heads_cuda(const HeadsShape& shape, const Rotation& rotation, std::span<const HeadGroup> groups, void* stream);
+int64_t map_heads_backward_workspace_cuda(const HeadsShape& shape);
+void map_heads_backward_cuda(const HeadsShape& shape, const Rotation& rotation, const HeadGroupBackward& group,
+                             float* workspace, void* stream);
 
 }  // namespace megalith::ops

@@ -9,6 +9,7 @@
 #include "megalith/base/error.h"
 #include "megalith/ops/autograd_state.h"
 #include "megalith/ops/composite_internal.h"
+#include "megalith/ops/device_internal.h"
 #include "megalith/ops/rope.h"
 #include "megalith/ops/rope_internal.h"
 #include "megalith/ops/tensor_internal.h"
@@ -46,11 +47,30 @@ HeadsOut heads_out(const Tensor& x) { return {x.mutable_data_ptr(), x.stride(0),
 
 HeadsShape shape_of(const Tensor& x) { return {x.scalar_type(), x.size(0), x.size(2)}; }
 
-Tensor rotate_cpu(const Tensor& x, const RopeAngles& angles, bool inverse) {
+// `like`: any tensor of the operation.
+void run_map(const Tensor& like, const HeadsShape& shape, const Rotation& rotation, std::span<const HeadGroup> groups) {
+  if constexpr (kCudaKernels) {
+    if (like.is_cuda()) return map_heads_cuda(shape, rotation, groups, stream_of(like));
+  }
+  map_heads_cpu(shape, rotation, groups);
+}
+
+void run_map_backward(const Tensor& like, const HeadsShape& shape, const Rotation& rotation,
+                      const HeadGroupBackward& group) {
+  if constexpr (kCudaKernels) {
+    if (like.is_cuda()) {
+      const Tensor workspace = floats_for(like, map_heads_backward_workspace_cuda(shape));
+      return map_heads_backward_cuda(shape, rotation, group, workspace.mutable_data_ptr<float>(), stream_of(like));
+    }
+  }
+  map_heads_backward_cpu(shape, rotation, group);
+}
+
+Tensor rotate_kernel(const Tensor& x, const RopeAngles& angles, bool inverse) {
   const Tensor in = dense_last(x);
   Tensor out = at::empty(x.sizes(), x.options());
   const std::array group{HeadGroup{.in = heads_in(in), .out = heads_out(out), .heads = x.size(1)}};
-  map_heads_cpu(shape_of(in), rotation_of(angles, inverse), group);
+  run_map(in, shape_of(in), rotation_of(angles, inverse), group);
   return out;
 }
 
@@ -58,10 +78,10 @@ class RopeFunction : public torch::autograd::Function<RopeFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const RopeAngles& angles) {
     keep(ctx, angles);
-    return rotate_cpu(x, angles, /*inverse=*/false);
+    return rotate_kernel(x, angles, /*inverse=*/false);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    return {rotate_cpu(grads[0], kept<RopeAngles>(ctx), /*inverse=*/true), {}};
+    return {rotate_kernel(grads[0], kept<RopeAngles>(ctx), /*inverse=*/true), {}};
   }
 };
 
@@ -112,7 +132,7 @@ struct SplitPlan {
 };
 
 // weights: those of q's and k's norm, as they are stored; undefined: none.
-std::array<Tensor, 3> split_cpu(const SplitPlan& plan, const Tensor& qkv, const std::array<Tensor, 2>& weights) {
+std::array<Tensor, 3> split_kernel(const SplitPlan& plan, const Tensor& qkv, const std::array<Tensor, 2>& weights) {
   const Tensor in = dense_last(qkv);
   std::array<Tensor, 3> result;
   std::array<Tensor, 2> multipliers;
@@ -126,7 +146,7 @@ std::array<Tensor, 3> split_cpu(const SplitPlan& plan, const Tensor& qkv, const 
     groups[i].norm_weight = multipliers[i].const_data_ptr();
     groups[i].epsilon = plan.norms[i].epsilon;
   }
-  map_heads_cpu(plan.shape(), rotation_of(plan.angles, /*inverse=*/false), groups);
+  run_map(in, plan.shape(), rotation_of(plan.angles, /*inverse=*/false), groups);
   return result;
 }
 
@@ -136,14 +156,14 @@ Tensor norm_part_backward(const SplitPlan& plan, size_t which, const Tensor& qkv
   const Tensor in = dense_last(qkv);
   const Tensor multiplier = norm_multiplier(weight, plan.norms[which].zero_centered, acc_dtype(qkv));
   Tensor grad_weight = at::empty_like(multiplier);
-  map_heads_backward_cpu(plan.shape(), rotation_of(plan.angles, /*inverse=*/true),
-                         {.in = part_in(in, plan.heads, which),
-                          .grad_out = heads_in(grad_out),
-                          .grad_in = part_out(grad, plan.heads, which),
-                          .heads = grad_out.size(1),
-                          .norm_weight = multiplier.const_data_ptr(),
-                          .epsilon = plan.norms[which].epsilon,
-                          .grad_weight = grad_weight.mutable_data_ptr()});
+  run_map_backward(in, plan.shape(), rotation_of(plan.angles, /*inverse=*/true),
+                   {.in = part_in(in, plan.heads, which),
+                    .grad_out = heads_in(grad_out),
+                    .grad_in = part_out(grad, plan.heads, which),
+                    .heads = grad_out.size(1),
+                    .norm_weight = multiplier.const_data_ptr(),
+                    .epsilon = plan.norms[which].epsilon,
+                    .grad_weight = grad_weight.mutable_data_ptr()});
   return grad_weight.to(weight.scalar_type());
 }
 
@@ -153,7 +173,7 @@ class SplitQkvFunction : public torch::autograd::Function<SplitQkvFunction> {
   static variable_list forward(AutogradContext* ctx, const Tensor& qkv, const std::optional<Tensor>& q_weight,
                                const std::optional<Tensor>& k_weight, const SplitPlan& plan) {
     const std::array weights{q_weight.value_or(Tensor()), k_weight.value_or(Tensor())};
-    const std::array<Tensor, 3> result = split_cpu(plan, qkv, weights);
+    const std::array<Tensor, 3> result = split_kernel(plan, qkv, weights);
     keep(ctx, plan);
     ctx->set_materialize_grads(false);
     if (q_weight || k_weight) ctx->save_for_backward({qkv, weights[0], weights[1]});
@@ -182,7 +202,7 @@ class SplitQkvFunction : public torch::autograd::Function<SplitQkvFunction> {
                           .heads = dense.back().size(1),
                           .rotate = i < 2});
     }
-    map_heads_cpu(plan.shape(), rotation_of(plan.angles, /*inverse=*/true), groups);
+    run_map(grad, plan.shape(), rotation_of(plan.angles, /*inverse=*/true), groups);
     return result;
   }
 };
@@ -199,7 +219,7 @@ void check_split(const Tensor& qkv, const QkvHeads& heads, const NormWeights* no
         norm->weight.defined() ? shape_text(norm->weight) : "nothing");
 }
 
-// A norm that map_heads_cpu can do on the way.
+// A norm that the kernels can do on the way.
 bool fusible(const NormWeights* norm) { return norm == nullptr || norm->kind == NormKind::kRms; }
 
 }  // namespace
@@ -227,8 +247,8 @@ Tensor apply_rope(const Tensor& x, const RopeAngles& angles) {
         c10::toString(x.scalar_type()));
   if (!angles.defined()) return x;
   check_angles(angles, x.size(0), x.size(2));
-  if (!x.is_cpu()) return rotate_composite(x, angles);
-  return needs_gradient({x}) ? RopeFunction::apply(x, angles) : rotate_cpu(x, angles, /*inverse=*/false);
+  if (!has_kernel(x)) return rotate_composite(x, angles);
+  return needs_gradient({x}) ? RopeFunction::apply(x, angles) : rotate_kernel(x, angles, /*inverse=*/false);
 }
 
 std::tuple<Tensor, Tensor, Tensor> split_qkv(const Tensor& qkv, const QkvHeads& heads, const RopeAngles& angles,
@@ -236,7 +256,7 @@ std::tuple<Tensor, Tensor, Tensor> split_qkv(const Tensor& qkv, const QkvHeads& 
   check_split(qkv, heads, q_norm);
   check_split(qkv, heads, k_norm);
   check_angles(angles, qkv.size(0), heads.head_dim);
-  if (!qkv.is_cpu() || !fusible(q_norm) || !fusible(k_norm)) {
+  if (!has_kernel(qkv) || !fusible(q_norm) || !fusible(k_norm)) {
     const auto query_or_key = [&](size_t which, const NormWeights* weights) {
       const Tensor part = part_view(qkv, heads, which);
       return apply_rope(weights == nullptr ? part : norm(part, *weights), angles).contiguous();
@@ -247,7 +267,7 @@ std::tuple<Tensor, Tensor, Tensor> split_qkv(const Tensor& qkv, const QkvHeads& 
   const std::array weights{q_norm == nullptr ? Tensor() : q_norm->weight,
                            k_norm == nullptr ? Tensor() : k_norm->weight};
   if (!needs_gradient({qkv, weights[0], weights[1]})) {
-    std::array<Tensor, 3> result = split_cpu(plan, qkv, weights);
+    std::array<Tensor, 3> result = split_kernel(plan, qkv, weights);
     return {result[0], result[1], result[2]};
   }
   const variable_list out = SplitQkvFunction::apply(qkv, if_defined(weights[0]), if_defined(weights[1]), plan);

@@ -32,19 +32,22 @@ struct Sums {
   }
 };
 
-}  // namespace
-
-GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
-                         const parallel::ParallelContext& context) {
+// Over all pieces that count of the tensor that `of` takes of a block.
+template <typename Of>
+Sums sums_over_model(const std::vector<StateBlock>& blocks, const Of& of, bool sharded, bool count_zeros,
+                     const parallel::ParallelContext& context) {
   Sums dense, experts;
+  std::vector<at::Tensor> dense_values, expert_values;
   for (const StateBlock& block : blocks)
     for (const StatePiece& piece : block.pieces) {
       if (!piece.counted) continue;
       Sums& sums = piece.parameter->expert && !sharded ? experts : dense;
-      const at::Tensor grads = block.grads.narrow(0, piece.begin, piece.end - piece.begin);
-      ops::add_squares(grads, sums.squares);
-      if (count_zeros) sums.zeros += ops::count_zeros(grads);
+      const at::Tensor values = of(block).narrow(0, piece.begin, piece.end - piece.begin);
+      (piece.parameter->expert && !sharded ? expert_values : dense_values).push_back(values);
+      if (count_zeros) sums.zeros += ops::count_zeros(values);
     }
+  ops::add_squares(dense_values, dense.squares);
+  ops::add_squares(expert_values, experts.squares);
   if (sharded) {  // shards, stages and slices: together all ranks of the optimizer instance
     dense.all_reduce(context.group(GroupKind::kIntraDistOpt));
   } else {
@@ -53,7 +56,22 @@ GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bo
     dense.squares.add(experts.squares);
     dense.zeros += experts.zeros;
   }
-  return {std::sqrt(dense.squares.value()), dense.squares.non_finite(), dense.zeros};
+  return dense;
+}
+
+}  // namespace
+
+GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
+                         const parallel::ParallelContext& context) {
+  const Sums all = sums_over_model(
+      blocks, [](const StateBlock& block) { return block.grads; }, sharded, count_zeros, context);
+  return {std::sqrt(all.squares.value()), all.squares.non_finite(), all.zeros};
+}
+
+double parameter_norm(const std::vector<StateBlock>& blocks, bool sharded, const parallel::ParallelContext& context) {
+  const Sums all = sums_over_model(
+      blocks, [](const StateBlock& block) { return block.main; }, sharded, /*count_zeros=*/false, context);
+  return std::sqrt(all.squares.value());
 }
 
 }  // namespace megalith::optim

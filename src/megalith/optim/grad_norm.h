@@ -20,4 +20,7 @@ struct GradStats {
 GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
                          const parallel::ParallelContext& context);
 
+// The L2 norm of the parameters, each counted once; main parameters where there are any. Collective as above.
+double parameter_norm(const std::vector<StateBlock>& blocks, bool sharded, const parallel::ParallelContext& context);
+
 }  // namespace megalith::optim

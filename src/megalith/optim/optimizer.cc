@@ -122,6 +122,8 @@ void Optimizer::gather_params() {
   for (DistributedDataParallel* chunk : chunks_) chunk->finish_param_gather();
 }
 
+double Optimizer::parameter_norm() const { return optim::parameter_norm(blocks_, sharded_, context_); }
+
 void Optimizer::reload_main_params() {
   const at::NoGradGuard no_grad;
   for (const StateBlock& block : blocks_)

@@ -53,6 +53,9 @@ class Optimizer {
   // Gradients are final (finalize.h). Collective. Throws ConfigError for a learning rate or decay that is no number.
   StepResult step(GradScaler& scaler);
 
+  // The L2 norm of the whole model's parameters. Collective.
+  double parameter_norm() const;
+
   // Parameters changed behind its back (weights were loaded): takes them over as main parameters.
   void reload_main_params();
 

@@ -27,8 +27,13 @@ MetricTotal total_of(const hf::JsonFields& fields) {
 Json to_json(const TrainingLog::Totals& log) {
   Json metrics = Json::array();
   for (const MetricTotal& metric : log.metrics) metrics.push_back(to_json(metric));
-  return {{"steps", log.steps},     {"loss", to_json(log.loss)},      {"metrics", std::move(metrics)},
-          {"seconds", log.seconds}, {"real_tokens", log.real_tokens}, {"all_steps", to_json(log.all_steps)}};
+  return {{"steps", log.steps},
+          {"loss", to_json(log.loss)},
+          {"metrics", std::move(metrics)},
+          {"seconds", log.seconds},
+          {"real_tokens", log.real_tokens},
+          {"trained_tokens", log.trained_tokens},
+          {"all_steps", to_json(log.all_steps)}};
 }
 
 TrainingLog::Totals log_of(const hf::JsonFields& fields) {
@@ -40,6 +45,7 @@ TrainingLog::Totals log_of(const hf::JsonFields& fields) {
       log.metrics.push_back(total_of(hf::JsonFile(metric, fields.file_name()).fields()));
   log.seconds = number(fields, "seconds");
   log.real_tokens = fields.required<int64_t>("real_tokens");
+  log.trained_tokens = fields.required<int64_t>("trained_tokens");
   log.all_steps = total_of(fields.object("all_steps"));
   return log;
 }

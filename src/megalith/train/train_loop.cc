@@ -77,6 +77,7 @@ void Trainer::begin_training() {
   log_ = std::make_unique<TrainingLog>(
       TrainingLog::Options{.per_token = args_.ddp.calculate_per_token_loss,
                            .nan_inf_filter = args_.logging.nan_inf_filter,
+                           .effective_tokens = args_.logging.include_effective_tokens_per_second,
                            .loss_scale = args_.precision.fp16 || args_.dialect == config::Dialect::kPretrain},
       setup_.resume ? setup_.resume->log : TrainingLog::Totals{});
   interrupted_ = false;
@@ -168,7 +169,7 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
   const Stopwatch watch;
   const StepReport report = train_step(*model_, runner_, batch, number, setup_.stop,
                                        {.substep_end = [this] { emit(&TrainerCallback::on_substep_end); },
-                                        .pre_optimizer_step = [this] { emit(&TrainerCallback::on_pre_optimizer_step); },
+                                        .pre_optimizer_step = [this] { before_update(); },
                                         .optimizer_step = [this] { emit(&TrainerCallback::on_optimizer_step); }});
   StepTiming timing{.seconds = waited_seconds + watch.seconds()};
   for (const data::MicroBatch& each : batch.microbatches) timing.row_lengths += row_length(each);
@@ -179,6 +180,11 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
   interrupted_ = report.stop;
 }
 
+void Trainer::before_update() {
+  saver_.finish_copy();
+  emit(&TrainerCallback::on_pre_optimizer_step);
+}
+
 void Trainer::log_evaluate_save() {
   if (control_.should_log && log_->steps_since_line() > 0) log(training_line());
   if (control_.should_evaluate) note_evaluation(args_, evaluate(), state_, control_);
@@ -187,6 +193,7 @@ void Trainer::log_evaluate_save() {
 
 MetricList Trainer::training_line() {
   MetricList line = log_->line();
+  if (args_.logging.log_params_norm) line.set("params_norm", model_->optimizer().parameter_norm());
   if (args_.dialect != config::Dialect::kPretrain) return line;
   line.set("consumed_samples", static_cast<double>(position_.consumed_samples));
   if (skipped_samples_ > 0) line.set("skipped_samples", static_cast<double>(skipped_samples_));

@@ -11,6 +11,7 @@ namespace {
 
 constexpr const char* kLoss = "loss";
 constexpr const char* kTokens = "tokens of the step";  // sum: without padding, weight: with
+constexpr const char* kTrained = "tokens with a label";
 constexpr const char* kStop = "wish to stop";
 
 // What finalize_gradients divides by; nothing when each micro-batch's mean counts the same.
@@ -24,7 +25,7 @@ std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses,
 
 MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBatch& batch,
                    const MicrobatchRunner& runner, const StopFlag* stop) {
-  std::vector<std::string> names{kLoss, kTokens, kStop};
+  std::vector<std::string> names{kLoss, kTokens, kTrained, kStop};
   for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
   MetricSums sums(std::move(names));
   if (stop && stop->requested()) sums.add(kStop, 1, 1);
@@ -36,6 +37,7 @@ MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBa
       sums.add(kLoss, loss.sum, counts * static_cast<double>(loss.count));
     else
       sums.add(kLoss, loss.sum / count, counts);
+    sums.add(kTrained, counts * static_cast<double>(loss.count), counts);
     for (const MicrobatchMetric& metric : loss.metrics) sums.add(metric.name, metric.sum, counts * metric.weight);
   }
   for (const data::MicroBatch& each : batch.microbatches)
@@ -71,8 +73,9 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, const dat
   report.loss = totals[0];
   report.real_tokens = static_cast<int64_t>(totals[1].sum);
   report.tokens = static_cast<int64_t>(totals[1].weight);
-  report.stop = totals[2].sum > 0;
-  report.metrics.assign(std::make_move_iterator(totals.begin() + 3), std::make_move_iterator(totals.end()));
+  report.trained_tokens = static_cast<int64_t>(totals[2].sum);
+  report.stop = totals[3].sum > 0;
+  report.metrics.assign(std::make_move_iterator(totals.begin() + 4), std::make_move_iterator(totals.end()));
   if (!std::isfinite(report.loss.sum)) runner.warn_of_non_finite(losses, number);
   return report;
 }

@@ -27,9 +27,10 @@ struct StepReport {
   MetricTotal loss;
   std::vector<MetricTotal> metrics;  // Objective::metrics_keys
   UpdateResult update;
-  int64_t tokens = 0;       // of all ranks, with padding
-  int64_t real_tokens = 0;  // without
-  bool stop = false;        // some rank wishes to end
+  int64_t tokens = 0;          // of all ranks, with padding
+  int64_t real_tokens = 0;     // without
+  int64_t trained_tokens = 0;  // with a label
+  bool stop = false;           // some rank wishes to end
 
   bool skipped() const { return !update.step.updated; }
 };

@@ -28,6 +28,7 @@ void TrainingLog::add(const StepReport& report, const StepTiming& timing) {
   }
   totals_.seconds += timing.seconds;
   totals_.real_tokens += report.real_tokens;
+  totals_.trained_tokens += report.trained_tokens;
   last_ = report;
   last_timing_ = timing;
 }
@@ -46,6 +47,8 @@ MetricList TrainingLog::line() {
   line.set("num_zeros_in_grad", static_cast<double>(update.step.num_zeros.value_or(0)));
   line.set("token_per_sec_per_gpu", static_cast<double>(last_timing_.row_lengths) / last_timing_.seconds);
   line.set("tokens_per_second", static_cast<double>(totals_.real_tokens) / totals_.seconds);
+  if (options_.effective_tokens)
+    line.set("effective_tokens_per_second", static_cast<double>(totals_.trained_tokens) / totals_.seconds);
   Totals next;
   next.all_steps = totals_.all_steps;
   totals_ = std::move(next);

@@ -21,9 +21,10 @@ struct StepTiming {
 class TrainingLog {
  public:
   struct Options {
-    bool per_token = false;      // loss: all tokens since the last line count the same; otherwise all steps do
-    bool nan_inf_filter = true;  // a loss that is no number counts as the mean of the others since the last line
-    bool loss_scale = false;     // is shown (fp16)
+    bool per_token = false;         // loss: all tokens since the last line count the same; otherwise all steps do
+    bool nan_inf_filter = true;     // a loss that is no number counts as the mean of the others since the last line
+    bool effective_tokens = false;  // tokens that are trained, per second, are shown
+    bool loss_scale = false;        // is shown (fp16)
   };
   // What a line is made of, besides the last step: kept in checkpoints, so that a line over the end of a process is
   // the same.
@@ -33,7 +34,7 @@ class TrainingLog {
     MetricTotal loss{};
     std::vector<MetricTotal> metrics{};
     double seconds = 0;
-    int64_t real_tokens = 0;
+    int64_t real_tokens = 0, trained_tokens = 0;
     // Since the beginning.
     MetricTotal all_steps{};
   };
@@ -56,6 +57,7 @@ class TrainingLog {
   //   token_per_sec_per_gpu   ROLL's number: lengths of the micro-batches' rows, batch size not multiplied in, of the
   //                           last step, by its seconds on this rank
   //   tokens_per_second       tokens of all ranks that are no padding, by the seconds of the steps since the last line
+  //   effective_tokens_per_second   of these the tokens with a label, when shown
   // Requires a step by this object since the last line.
   MetricList line();
 

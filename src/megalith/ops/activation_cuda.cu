@@ -1,0 +1,206 @@
+#include "megalith/ops/activation_internal.h"
+#include "megalith/ops/cuda_math.cuh"
+
+namespace megalith::ops {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Slope {
+  float value, slope;  // f(x), f'(x)
+};
+
+__device__ inline float sigmoid(float x) { return 1.0F / (1.0F + __expf(-x)); }
+
+template <Activation activation>
+__device__ inline Slope activate(float x) {
+  if constexpr (activation == Activation::kSilu) {
+    const float s = sigmoid(x);
+    return {x * s, s * (1 + x * (1 - s))};
+  } else if constexpr (activation == Activation::kGelu) {
+    const float cdf = 0.5F * (1 + erff(x * 0.70710678118654752F));
+    return {x * cdf, cdf + x * 0.39894228040143268F * __expf(-0.5F * x * x)};
+  } else if constexpr (activation == Activation::kGeluTanh) {
+    const float inner = 0.79788456080286536F * (x + 0.044715F * x * x * x);
+    const float t = tanhf(inner);
+    const float di = 0.79788456080286536F * (1 + 3 * 0.044715F * x * x);
+    return {0.5F * x * (1 + t), 0.5F * (1 + t) + 0.5F * x * (1 - t * t) * di};
+  } else if constexpr (activation == Activation::kQuickGelu) {
+    const float s = sigmoid(1.702F * x);
+    return {x * s, s * (1 + 1.702F * x * (1 - s))};
+  } else if constexpr (activation == Activation::kRelu) {
+    return {fmaxf(x, 0), x > 0 ? 1.0F : 0.0F};
+  } else {
+    const float r = fmaxf(x, 0);
+    return {r * r, 2 * r};
+  }
+}
+
+template <typename Run>
+void for_activation(Activation activation, const Run& run) {
+  switch (activation) {
+    case Activation::kSilu:
+      return run.template operator()<Activation::kSilu>();
+    case Activation::kGelu:
+      return run.template operator()<Activation::kGelu>();
+    case Activation::kGeluTanh:
+      return run.template operator()<Activation::kGeluTanh>();
+    case Activation::kQuickGelu:
+      return run.template operator()<Activation::kQuickGelu>();
+    case Activation::kRelu:
+      return run.template operator()<Activation::kRelu>();
+    case Activation::kSquaredRelu:
+      break;
+  }
+  run.template operator()<Activation::kSquaredRelu>();
+}
+
+// One thread a vector of v elements of y.
+template <typename T, int v, Activation activation>
+__global__ void gated_forward_kernel(const T* gate_up, T* y, int64_t vectors, int64_t row_vectors) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= vectors) return;
+  const int64_t row = i / row_vectors, column = i - row * row_vectors;
+  const T* in = gate_up + (row * 2 * row_vectors + column) * v;
+  float gate[v], up[v];
+  load<v>(in, gate);
+  load<v>(in + row_vectors * v, up);
+#pragma unroll
+  for (int j = 0; j < v; ++j) gate[j] = activate<activation>(gate[j]).value * up[j];
+  store<v>(gate, y + i * v);
+}
+
+template <typename T, int v, Activation activation>
+__global__ void gated_backward_kernel(const T* gate_up, const T* grad_y, T* grad, int64_t vectors,
+                                      int64_t row_vectors) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= vectors) return;
+  const int64_t row = i / row_vectors, column = i - row * row_vectors;
+  const int64_t at = (row * 2 * row_vectors + column) * v;
+  float gate[v], up[v], dy[v];
+  load<v>(gate_up + at, gate);
+  load<v>(gate_up + at + row_vectors * v, up);
+  load<v>(grad_y + i * v, dy);
+#pragma unroll
+  for (int j = 0; j < v; ++j) {
+    const Slope s = activate<activation>(gate[j]);
+    gate[j] = dy[j] * up[j] * s.slope;
+    up[j] = dy[j] * s.value;
+  }
+  store<v>(gate, grad + at);
+  store<v>(up, grad + at + row_vectors * v);
+}
+
+template <typename T, int v, Activation activation>
+__global__ void bias_forward_kernel(const T* x, const float* bias, T* y, int64_t vectors, int64_t row_vectors) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= vectors) return;
+  const int64_t column = i % row_vectors * v;
+  float value[v];
+  load<v>(x + i * v, value);
+#pragma unroll
+  for (int j = 0; j < v; ++j)
+    value[j] = activate<activation>(value[j] + (bias == nullptr ? 0 : bias[column + j])).value;
+  store<v>(value, y + i * v);
+}
+
+// A thread has v columns and every gridDim.y-th row. partials [gridDim.y, f].
+template <typename T, int v, Activation activation>
+__global__ void bias_backward_kernel(const T* x, const float* bias, const T* grad_y, T* grad_x, float* partials,
+                                     int64_t rows, int64_t width) {
+  const int64_t column = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;
+  if (column >= width) return;
+  float b[v], sums[v];
+#pragma unroll
+  for (int j = 0; j < v; ++j) {
+    b[j] = bias == nullptr ? 0 : bias[column + j];
+    sums[j] = 0;
+  }
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    float value[v], dy[v];
+    load<v>(x + row * width + column, value);
+    load<v>(grad_y + row * width + column, dy);
+#pragma unroll
+    for (int j = 0; j < v; ++j) {
+      dy[j] *= activate<activation>(value[j] + b[j]).slope;
+      sums[j] += dy[j];
+    }
+    store<v>(dy, grad_x + row * width + column);
+  }
+  if (partials == nullptr) return;
+#pragma unroll
+  for (int j = 0; j < v; ++j) partials[blockIdx.y * width + column + j] = sums[j];
+}
+
+// run.template operator()<T, v, activation>()
+template <typename Run>
+void for_rows(const ActivationRows& shape, bool in_vectors, const Run& run) {
+  for_dtype(shape.dtype, [&]<typename T>(T) {
+    for_activation(shape.activation, [&]<Activation activation>() {
+      if (in_vectors && shape.width % kVector<T> == 0)
+        run.template operator()<T, kVector<T>, activation>();
+      else
+        run.template operator()<T, 1, activation>();
+    });
+  });
+}
+
+unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
+
+constexpr int64_t kMostRowParts = 256;
+
+}  // namespace
+
+void gated_forward_cuda(const ActivationRows& shape, const void* gate_up, void* y, void* stream) {
+  if (shape.rows * shape.width == 0) return;
+  for_rows(shape, aligned(gate_up) && aligned(y), [&]<typename T, int v, Activation activation>() {
+    const int64_t row = shape.width / v, all = shape.rows * row;
+    gated_forward_kernel<T, v, activation><<<blocks_for(all), kThreads, 0, stream_from(stream)>>>(
+        static_cast<const T*>(gate_up), static_cast<T*>(y), all, row);
+  });
+  check_launch("gated_forward");
+}
+
+void gated_backward_cuda(const ActivationRows& shape, const void* gate_up, const void* grad_y, void* grad,
+                         void* stream) {
+  if (shape.rows * shape.width == 0) return;
+  const bool fits = aligned(gate_up) && aligned(grad_y) && aligned(grad);
+  for_rows(shape, fits, [&]<typename T, int v, Activation activation>() {
+    const int64_t row = shape.width / v, all = shape.rows * row;
+    gated_backward_kernel<T, v, activation><<<blocks_for(all), kThreads, 0, stream_from(stream)>>>(
+        static_cast<const T*>(gate_up), static_cast<const T*>(grad_y), static_cast<T*>(grad), all, row);
+  });
+  check_launch("gated_backward");
+}
+
+void bias_forward_cuda(const ActivationRows& shape, const void* x, const void* bias, void* y, void* stream) {
+  if (shape.rows * shape.width == 0) return;
+  for_rows(shape, aligned(x) && aligned(y), [&]<typename T, int v, Activation activation>() {
+    const int64_t row = shape.width / v, all = shape.rows * row;
+    bias_forward_kernel<T, v, activation><<<blocks_for(all), kThreads, 0, stream_from(stream)>>>(
+        static_cast<const T*>(x), static_cast<const float*>(bias), static_cast<T*>(y), all, row);
+  });
+  check_launch("bias_forward");
+}
+
+int64_t bias_backward_workspace_cuda(const ActivationRows& shape) { return kMostRowParts * shape.width; }
+
+void bias_backward_cuda(const ActivationRows& shape, const void* x, const void* bias, const void* grad_y, void* grad_x,
+                        void* grad_bias, float* workspace, void* stream) {
+  if (shape.width == 0) return;
+  const int64_t parts = std::min(kMostRowParts, shape.rows);
+  const bool fits = aligned(x) && aligned(grad_y) && aligned(grad_x);
+  if (parts > 0)
+    for_rows(shape, fits, [&]<typename T, int v, Activation activation>() {
+      const dim3 blocks(blocks_for(shape.width / v), static_cast<unsigned>(parts));
+      bias_backward_kernel<T, v, activation><<<blocks, kThreads, 0, stream_from(stream)>>>(
+          static_cast<const T*>(x), static_cast<const float*>(bias), static_cast<const T*>(grad_y),
+          static_cast<T*>(grad_x), grad_bias == nullptr ? nullptr : workspace, shape.rows, shape.width);
+    });
+  check_launch("bias_backward");
+  if (grad_bias != nullptr)
+    column_sums_cuda(workspace, parts, shape.width, static_cast<float*>(grad_bias), stream_from(stream));
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,286 @@
+// Legend: t tokens, d head size, r rotated channels of a head.
+//
+// Two ways through a head. "Fast": heads that rotate as a whole in halves, or not at all; a few neighbouring threads
+// share a head, and each has the same vector of both halves. "Any": a warp a head, element by element.
+#include <algorithm>
+
+#include "megalith/ops/cuda_math.cuh"
+#include "megalith/ops/rope_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Groups {
+  HeadGroup group[3];
+  int count = 0;
+  int heads = 0;  // of all groups
+};
+
+// The group of head number `head` of a token, and its number there.
+__device__ inline const HeadGroup& find_group(const Groups& groups, int& head) {
+  int g = 0;
+  while (head >= groups.group[g].heads) head -= static_cast<int>(groups.group[g++].heads);
+  return groups.group[g];
+}
+
+template <typename T>
+__device__ inline const T* head_of(const HeadsIn& in, int64_t token, int head) {
+  return static_cast<const T*>(in.data) + token * in.token_stride + head * in.head_stride;
+}
+template <typename T>
+__device__ inline T* head_of(const HeadsOut& out, int64_t token, int head) {
+  return static_cast<T*>(out.data) + token * out.token_stride + head * out.head_stride;
+}
+
+// Over the `lanes` (a power of two) neighbours that share a head.
+__device__ inline float lanes_sum(float x, int lanes) {
+  for (int lane = lanes / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffU, x, lane);
+  return x;
+}
+
+template <int v>
+__device__ inline void rotate(const Rotation& rotation, int64_t token, int channel, float (&low)[v], float (&high)[v]) {
+  float cosine[v], sine[v];
+  const int64_t at = token * rotation.half + channel;
+#pragma unroll
+  for (int j = 0; j < v; ++j) {
+    cosine[j] = rotation.cos[at + j];
+    sine[j] = rotation.inverse ? -rotation.sin[at + j] : rotation.sin[at + j];
+  }
+#pragma unroll
+  for (int j = 0; j < v; ++j) {
+    const float a = low[j], b = high[j];
+    low[j] = a * cosine[j] - b * sine[j];
+    high[j] = b * cosine[j] + a * sine[j];
+  }
+}
+
+template <typename T, int v>
+__global__ void map_fast_kernel(Groups groups, Rotation rotation, int64_t tokens, int d, int lanes) {
+  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t item = thread / lanes;
+  const int channel = static_cast<int>(thread % lanes) * v;
+  const bool here = item < tokens * groups.heads && channel < d / 2;
+  const int64_t token = here ? item / groups.heads : 0;
+  int head = here ? static_cast<int>(item % groups.heads) : 0;
+  const HeadGroup& group = find_group(groups, head);
+  float low[v] = {}, high[v] = {};
+  if (here) {
+    const T* in = head_of<T>(group.in, token, head);
+    load<v>(in + channel, low);
+    load<v>(in + d / 2 + channel, high);
+  }
+  float square = 0;
+#pragma unroll
+  for (int j = 0; j < v; ++j) square += low[j] * low[j] + high[j] * high[j];
+  square = lanes_sum(square, lanes);  // the whole warp takes part, whatever its heads need
+  if (!here) return;
+  if (group.norm_weight != nullptr) {
+    const float rstd = 1.0F / sqrtf(square / static_cast<float>(d) + static_cast<float>(group.epsilon));
+    const auto* weight = static_cast<const float*>(group.norm_weight);
+#pragma unroll
+    for (int j = 0; j < v; ++j) {
+      low[j] *= rstd * weight[channel + j];
+      high[j] *= rstd * weight[d / 2 + channel + j];
+    }
+  }
+  if (group.rotate && rotation.half > 0) rotate<v>(rotation, token, channel, low, high);
+  T* out = head_of<T>(group.out, token, head);
+  store<v>(low, out + channel);
+  store<v>(high, out + d / 2 + channel);
+}
+
+// The channel that rotates with `pair`'s first one, and that one.
+__device__ inline int first_of(const Rotation& rotation, int pair) { return rotation.interleaved ? 2 * pair : pair; }
+__device__ inline int second_of(const Rotation& rotation, int pair) {
+  return rotation.interleaved ? 2 * pair + 1 : pair + static_cast<int>(rotation.half);
+}
+
+template <typename T>
+__global__ void map_any_kernel(Groups groups, Rotation rotation, int64_t tokens, int d) {
+  const int64_t item = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (item >= tokens * groups.heads) return;
+  const int64_t token = item / groups.heads;
+  int head = static_cast<int>(item % groups.heads);
+  const HeadGroup& group = find_group(groups, head);
+  const T* in = head_of<T>(group.in, token, head);
+  T* out = head_of<T>(group.out, token, head);
+  float rstd = 1;
+  const auto* weight = static_cast<const float*>(group.norm_weight);
+  if (weight != nullptr) {
+    float square = 0;
+    for (int c = lane; c < d; c += 32) square += to_float(in[c]) * to_float(in[c]);
+    rstd = 1.0F / sqrtf(warp_sum(square) / static_cast<float>(d) + static_cast<float>(group.epsilon));
+  }
+  const auto value = [&](int c) {
+    const float x = to_float(in[c]);
+    return weight == nullptr ? x : x * rstd * weight[c];
+  };
+  const int half = group.rotate ? static_cast<int>(rotation.half) : 0;
+  for (int pair = lane; pair < half; pair += 32) {
+    const int first = first_of(rotation, pair), second = second_of(rotation, pair);
+    float low[1] = {value(first)}, high[1] = {value(second)};
+    rotate<1>(rotation, token, pair, low, high);
+    out[first] = from_float<T>(low[0]);
+    out[second] = from_float<T>(high[0]);
+  }
+  for (int c = 2 * half + lane; c < d; c += 32) out[c] = from_float<T>(value(c));
+}
+
+// A warp a head, and then the next; a lane always has the same channels, whose weights' gradients it sums up. `most`
+// pairs and `most` single channels a lane. partials [blocks, d].
+template <typename T, int most>
+__global__ void backward_kernel(HeadGroupBackward group, Rotation rotation, int64_t tokens, int d, float* partials) {
+  extern __shared__ float shared[];  // [warps, d]
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  constexpr int kWarps = kThreads / 32;
+  const auto* weight = static_cast<const float*>(group.norm_weight);
+  const int half = static_cast<int>(rotation.half);
+  float sums[3][most] = {};
+  for (int64_t item = int64_t{blockIdx.x} * kWarps + warp; item < tokens * group.heads;
+       item += int64_t{gridDim.x} * kWarps) {
+    const int64_t token = item / group.heads;
+    const int head = static_cast<int>(item % group.heads);
+    const T *in = head_of<T>(group.in, token, head), *dy = head_of<T>(group.grad_out, token, head);
+    T* dx = head_of<T>(group.grad_in, token, head);
+    float x[3][most], slope[3][most];  // first and second of the pairs; the channels behind them
+    float square = 0, along = 0;
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      const int pair = lane + 32 * i, c = 2 * half + lane + 32 * i;
+      x[0][i] = x[1][i] = x[2][i] = slope[0][i] = slope[1][i] = slope[2][i] = 0;
+      if (pair < half) {
+        const int first = first_of(rotation, pair), second = second_of(rotation, pair);
+        x[0][i] = to_float(in[first]);
+        x[1][i] = to_float(in[second]);
+        float low[1] = {to_float(dy[first])}, high[1] = {to_float(dy[second])};
+        rotate<1>(rotation, token, pair, low, high);
+        slope[0][i] = low[0];
+        slope[1][i] = high[0];
+      }
+      if (c < d) {
+        x[2][i] = to_float(in[c]);
+        slope[2][i] = to_float(dy[c]);
+      }
+      for (int part = 0; part < 3; ++part) square += x[part][i] * x[part][i];
+    }
+    const float rstd = 1.0F / sqrtf(warp_sum(square) / static_cast<float>(d) + static_cast<float>(group.epsilon));
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      const int pair = lane + 32 * i, c = 2 * half + lane + 32 * i;
+      for (int part = 0; part < 3; ++part) {
+        const bool there = part < 2 ? pair < half : c < d;
+        if (!there) continue;
+        const int channel = part == 0 ? first_of(rotation, pair) : part == 1 ? second_of(rotation, pair) : c;
+        x[part][i] *= rstd;  // x̂ from here on
+        sums[part][i] += slope[part][i] * x[part][i];
+        slope[part][i] *= weight[channel];
+        along += slope[part][i] * x[part][i];
+      }
+    }
+    along = warp_sum(along) / static_cast<float>(d);
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      const int pair = lane + 32 * i, c = 2 * half + lane + 32 * i;
+      const auto put = [&](int part, int channel) {
+        dx[channel] = from_float<T>((slope[part][i] - x[part][i] * along) * rstd);
+      };
+      if (pair < half) {
+        put(0, first_of(rotation, pair));
+        put(1, second_of(rotation, pair));
+      }
+      if (c < d) put(2, c);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < most; ++i) {
+    const int pair = lane + 32 * i, c = 2 * half + lane + 32 * i;
+    if (pair < half) {
+      shared[warp * d + first_of(rotation, pair)] = sums[0][i];
+      shared[warp * d + second_of(rotation, pair)] = sums[1][i];
+    }
+    if (c < d) shared[warp * d + c] = sums[2][i];
+  }
+  __syncthreads();
+  for (int c = static_cast<int>(threadIdx.x); c < d; c += kThreads) {
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += shared[w * d + c];
+    partials[int64_t{blockIdx.x} * d + c] = sum;
+  }
+}
+
+unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
+
+template <typename T>
+bool fast(const Rotation& rotation, const Groups& groups, int64_t d) {
+  if (d % (2 * kVector<T>) != 0 || d / 2 / kVector<T> > 32) return false;
+  if (rotation.half != 0 && (rotation.half != d / 2 || rotation.interleaved)) return false;
+  const auto fits = [](const void* data, int64_t token, int64_t head) {
+    return aligned(data) && token % kVector<T> == 0 && head % kVector<T> == 0;
+  };
+  for (int i = 0; i < groups.count; ++i) {
+    const HeadGroup& g = groups.group[i];
+    if (!fits(g.in.data, g.in.token_stride, g.in.head_stride)) return false;
+    if (!fits(g.out.data, g.out.token_stride, g.out.head_stride)) return false;
+  }
+  return true;
+}
+
+int most_blocks() { return multiprocessors() * 4; }
+
+}  // namespace
+
+void map_heads_cuda(const HeadsShape& shape, const Rotation& rotation, std::span<const HeadGroup> parts, void* stream) {
+  Groups groups;
+  for (const HeadGroup& part : parts) {
+    if (part.heads == 0) continue;
+    groups.group[groups.count++] = part;
+    groups.heads += static_cast<int>(part.heads);
+  }
+  const int64_t items = shape.tokens * groups.heads;
+  const int d = static_cast<int>(shape.head_dim);
+  if (items == 0 || d == 0) return;
+  for_dtype(shape.dtype, [&]<typename T>(T) {
+    if (fast<T>(rotation, groups, d)) {
+      int lanes = 1;
+      while (lanes * kVector<T> < d / 2) lanes *= 2;
+      map_fast_kernel<T, kVector<T>>
+          <<<blocks_for(items * lanes), kThreads, 0, stream_from(stream)>>>(groups, rotation, shape.tokens, d, lanes);
+    } else {
+      map_any_kernel<T>
+          <<<blocks_for(items * 32), kThreads, 0, stream_from(stream)>>>(groups, rotation, shape.tokens, d);
+    }
+  });
+  check_launch("map_heads");
+}
+
+int64_t map_heads_backward_workspace_cuda(const HeadsShape& shape) { return most_blocks() * shape.head_dim; }
+
+void map_heads_backward_cuda(const HeadsShape& shape, const Rotation& rotation, const HeadGroupBackward& group,
+                             float* workspace, void* stream) {
+  const int d = static_cast<int>(shape.head_dim);
+  const int64_t items = shape.tokens * group.heads;
+  const int blocks = static_cast<int>(std::min<int64_t>(most_blocks(), (items + kThreads / 32 - 1) / (kThreads / 32)));
+  if (d > 512) fail_kernel("map_heads_backward", "heads have more than 512 channels");
+  if (blocks > 0)
+    for_dtype(shape.dtype, [&]<typename T>(T) {
+      const size_t bytes = kThreads / 32 * sizeof(float) * static_cast<size_t>(d);
+      const auto launch = [&](auto kernel) {
+        kernel<<<blocks, kThreads, bytes, stream_from(stream)>>>(group, rotation, shape.tokens, d, workspace);
+      };
+      // Pairs and single channels that a lane may have.
+      const int64_t longest = std::max<int64_t>(rotation.half, d - 2 * rotation.half);
+      if (longest <= 32) return launch(backward_kernel<T, 1>);
+      if (longest <= 64) return launch(backward_kernel<T, 2>);
+      if (longest <= 128) return launch(backward_kernel<T, 4>);
+      launch(backward_kernel<T, 16>);
+    });
+  check_launch("map_heads_backward");
+  column_sums_cuda(workspace, blocks, d, static_cast<float*>(group.grad_weight), stream_from(stream));
+}
+
+}  // namespace megalith::ops
