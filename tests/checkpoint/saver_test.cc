@@ -68,6 +68,7 @@ TEST(Saver, InTheBackgroundWhatWasThereAtTheStart) {
       SaveRequest request = small_request(context, run / folder_name(step), step, static_cast<double>(step));
       const at::Tensor changed = request.tensors[0].held[0].data;
       saver.start(request);
+      saver.finish_copy();
       changed.fill_(-1);  // training goes on
       EXPECT_TRUE(saver.busy());
       std::optional<SaveReport> report;

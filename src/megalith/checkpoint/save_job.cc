@@ -61,6 +61,14 @@ void join(const int64_t*& from, std::vector<uint32_t>& parts) {
   }
 }
 
+// memcpy goes around the cache for what is large, which ATen's copy does not.
+void copy_elements(const at::Tensor& to, const at::Tensor& from) {
+  if (from.device().is_cpu() && from.is_contiguous())
+    std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
+  else
+    to.copy_(from);
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -102,7 +110,6 @@ void Saver::Job::make_files() {
     try {
       staged_.emplace(request_.folder, "save", hf::StagedFolderOptions{.owner = true, .overwrite = true});
       for (const Files& files : files_) files.writer->create_files();
-      if (request_.other_files) request_.other_files(place_.path());
     } catch (const std::exception& error) {
       problem = error.what();
       staged_.reset();
@@ -135,6 +142,7 @@ void Saver::Job::write() {
 }
 
 void Saver::Job::write_share() {
+  if (context_.rank() == 0 && request_.other_files) request_.other_files(place_.path());
   for (size_t f = 0; f < files_.size(); ++f) {
     Files& files = files_[f];
     for (const size_t i : files.mine) {
@@ -147,9 +155,27 @@ void Saver::Job::write_share() {
 }
 
 void Saver::Job::write_in_background(at::Tensor& buffer) {
-  copy_share(buffer);
+  thread_ = std::thread([this, &buffer] {
+    try {
+      copy_share(buffer);
+    } catch (const std::exception& error) {
+      error_ = error.what();
+    }
+    copied_ = true;
+    copied_.notify_all();
+    if (error_.empty())
+      write();
+    else
+      written_ = true;
+  });
   stalled_seconds_ = seconds_since(start_);
-  thread_ = std::thread([this] { write(); });
+}
+
+void Saver::Job::finish_copy() {
+  if (copied_) return;
+  const auto entered = Clock::now();
+  copied_.wait(false);
+  stalled_seconds_ += seconds_since(entered);
 }
 
 // Everything that others go on changing is replaced by its copy, or let go.
@@ -169,9 +195,9 @@ void Saver::Job::copy_share(at::Tensor& buffer) {
     std::vector<hf::HeldRectangle> copies;
     for (const size_t i : files_[f].mine) {
       const auto bytes = static_cast<int64_t>(held[i].data.nbytes());
-      const at::Tensor copy = buffer.narrow(0, at, bytes).view(held[i].data.scalar_type()).view(held[i].data.sizes());
-      copy.copy_(held[i].data);
-      copies.push_back({held[i].tensor, held[i].offset, copy, 0});
+      const at::Tensor own = buffer.narrow(0, at, bytes).view(held[i].data.scalar_type()).view(held[i].data.sizes());
+      copy_elements(own, held[i].data);
+      copies.push_back({held[i].tensor, held[i].offset, own, 0});
       at += padded(bytes);
     }
     held = std::move(copies);

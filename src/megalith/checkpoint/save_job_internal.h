@@ -22,8 +22,9 @@ class Saver::Job {
 
   // Writes this rank's share. What goes wrong is kept for finish().
   void write();
-  // Copies the share to the host, into `buffer`, which grows as needed, and starts a thread that writes it.
+  // Starts a thread that copies the share to the host, into `buffer`, which grows as needed, and writes it.
   void write_in_background(at::Tensor& buffer);
+  void finish_copy();
   bool is_written() const { return written_; }
 
   // Waits for this rank's share; agrees with all ranks; ends the save. Collective.
@@ -63,7 +64,8 @@ class Saver::Job {
 
   std::string error_;  // of the writer; read after written_
   std::atomic<bool> written_ = false;
-  std::thread thread_;  // the writer in the background; last: uses the others
+  std::atomic<bool> copied_ = false;  // set by the thread, whatever becomes of the copy
+  std::thread thread_;                // the writer in the background; last: uses the others
 };
 
 }  // namespace megalith::checkpoint

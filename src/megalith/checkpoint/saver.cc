@@ -26,6 +26,10 @@ void Saver::start(SaveRequest request) {
   job_ = std::move(job);
 }
 
+void Saver::finish_copy() {
+  if (busy()) job_->finish_copy();
+}
+
 std::optional<SaveReport> Saver::poll() {
   check(busy(), "no save goes on");
   const at::Tensor written = at::tensor({job_->is_written() ? 1 : 0}, at::kInt).to(context_.device());

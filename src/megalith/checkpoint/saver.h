@@ -3,8 +3,13 @@
 //   Saver saver(context);
 //   saver.save(request);                        // returns when it is on the disk, under its name
 //
-//   saver.start(request);                       // in the background: returns when the state is copied to the host
-//   while (training) { step(); if (saver.busy()) saver.poll(); }
+//   saver.start(request);                       // in the background: returns when the files are made
+//   while (training) {
+//     forward_backward();
+//     saver.finish_copy();                      // the state is copied to the host: it may change
+//     update();
+//     if (saver.busy()) saver.poll();
+//   }
 //   if (saver.busy()) saver.wait();
 //
 // Every datum is written once, straight to its place in a shared file, by one of the ranks that hold it (share_work.h);
@@ -33,7 +38,7 @@ namespace megalith::checkpoint {
 struct TensorFiles {
   std::string stem;                     // also its name in the manifest's "holds"
   std::vector<hf::WeightSpec> tensors;  // the same on all ranks
-  std::vector<hf::HeldRectangle> held;  // what this rank has; views are read until the save has ended or is started
+  std::vector<hf::HeldRectangle> held;  // what this rank has; read until the save has ended or is copied
 };
 
 struct SaveRequest {
@@ -41,7 +46,7 @@ struct SaveRequest {
   int64_t step = 0;
   SavedLayout layout;
   std::vector<TensorFiles> tensors;
-  // Called on rank 0 with the folder that is being filled: writes what is no tensor.
+  // Called on rank 0, by the thread that writes, with the folder that is being filled: writes what is no tensor.
   std::function<void(const std::filesystem::path& folder)> other_files{};
   uint64_t max_shard_bytes = 5'000'000'000;
 };
@@ -66,9 +71,12 @@ class Saver {
   // Throws DataError, the same on all ranks, naming the rank and what the system said (disk full, …).
   SaveReport save(SaveRequest request);
 
-  // Requires !busy(). Throws as save() does for what goes wrong before the copy is made.
+  // Requires !busy(). The state is copied to the host by a thread, which then writes it: it must not change before
+  // finish_copy(). Throws as save() does for what goes wrong at once.
   void start(SaveRequest request);
   bool busy() const { return job_ != nullptr; }
+  // Returns when this rank's part is copied: from then on the state may change. At once when nothing goes on.
+  void finish_copy();
   // Requires busy(). When the writers of all ranks are through: ends the save. Nothing: they are not. Throws as save()
   // does; the save is then given up.
   std::optional<SaveReport> poll();

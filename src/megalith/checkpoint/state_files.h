@@ -8,12 +8,15 @@
 #include <vector>
 
 #include "megalith/checkpoint/manifest.h"
+#include "megalith/hf/file_io.h"
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/optim/optimizer.h"
 
 namespace megalith::checkpoint {
 
-// Maps the files of one stem. Constant after construction.
+// The files of one stem. A rectangle whose elements are neighbours in the file, which are all of them where the layout
+// is the one that saved, is read straight into its place; others are copied out of the mapped file. Constant after
+// construction.
 class StateFiles : public optim::StateSource {
  public:
   // Throws DataError when the checkpoint does not hold `stem`, or a file of it is missing or broken.
@@ -28,10 +31,16 @@ class StateFiles : public optim::StateSource {
   std::string bytes(const std::string& name) const;
 
  private:
-  const hf::SafetensorsFile& file_of(const std::string& name) const;
+  struct File {
+    hf::SafetensorsFile tensors;
+    hf::FileHandle handle;
+    uint64_t data_offset;  // of the tensors' bytes
+  };
+  const File& file_of(const std::string& name) const;
+  bool read_directly(const File& file, const parallel::ShardedTensor& wanted) const;
 
   std::filesystem::path folder_;
-  std::vector<std::unique_ptr<hf::SafetensorsFile>> files_;
+  std::vector<std::unique_ptr<File>> files_;
 };
 
 }  // namespace megalith::checkpoint

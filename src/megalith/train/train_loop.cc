@@ -169,7 +169,7 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
   const Stopwatch watch;
   const StepReport report = train_step(*model_, runner_, batch, number, setup_.stop,
                                        {.substep_end = [this] { emit(&TrainerCallback::on_substep_end); },
-                                        .pre_optimizer_step = [this] { emit(&TrainerCallback::on_pre_optimizer_step); },
+                                        .pre_optimizer_step = [this] { before_update(); },
                                         .optimizer_step = [this] { emit(&TrainerCallback::on_optimizer_step); }});
   StepTiming timing{.seconds = waited_seconds + watch.seconds()};
   for (const data::MicroBatch& each : batch.microbatches) timing.row_lengths += row_length(each);
@@ -178,6 +178,11 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
   state_.num_input_tokens_seen += without_padding ? report.real_tokens : report.tokens;
   state_.total_flos += flops_per_token_ * static_cast<double>(report.tokens);
   interrupted_ = report.stop;
+}
+
+void Trainer::before_update() {
+  saver_.finish_copy();
+  emit(&TrainerCallback::on_pre_optimizer_step);
 }
 
 void Trainer::log_evaluate_save() {

@@ -102,6 +102,7 @@ class Trainer {
   std::optional<data::StepBatch> next_step(EpochReader& data);
   void run_step(const data::StepBatch& batch, double waited_seconds);
   void learn_from(const data::StepBatch& batch, int64_t number, double waited_seconds);
+  void before_update();
   void end_epoch();
   void log_evaluate_save();
   MetricList training_line();
