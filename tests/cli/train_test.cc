@@ -163,6 +163,39 @@ TEST_F(TrainCommand, InterruptedOnceItSavesAndEndsWell) {
   }
 }
 
+// Slurm's warning before the time limit (sbatch --signal=USR1@120), also when SIGTERM follows.
+TEST_F(TrainCommand, AWarningOfTheSchedulerSavesAndEndsWell) {
+  for (const Words& ranks : {Words{}, Words{"--nproc=2", "--max_restarts=3"}}) {
+    const std::string output = ranks.empty() ? "one" : "two";
+    Words more{"--max_steps=100000"};
+    more.insert(more.end(), ranks.begin(), ranks.end());
+    Subprocess run(words(output, more), {{"XDG_CACHE_HOME", path("cache")}});
+    ASSERT_TRUE(run.wait_for_text("step 2/", std::chrono::seconds(60)));
+    run.signal(SIGUSR1);
+    run.signal(SIGTERM);
+    const auto result = run.finish(std::chrono::seconds(60));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.left_behind, 0);
+    EXPECT_TRUE(fs::exists(folder_ / output / "config.json"));
+    EXPECT_EQ(result.err.find("restart"), std::string::npos) << result.err;
+  }
+}
+
+TEST_F(TrainCommand, InterruptedTwiceItLeavesAtOnce) {
+  Subprocess run(words("out", {"--nproc=2", "--max_steps=100000", "--max_restarts=3"}),
+                 {{"XDG_CACHE_HOME", path("cache")}});
+  ASSERT_TRUE(run.wait_for_text("step 2/", std::chrono::seconds(60)));
+  run.signal(SIGSTOP);  // both arrive before the ranks can end by the first
+  run.signal(SIGINT);
+  run.signal(SIGTERM);
+  run.signal(SIGCONT);
+  const auto result = run.finish(std::chrono::seconds(30));
+  EXPECT_GT(result.exit_code, 128) << result.err;
+  EXPECT_EQ(result.left_behind, 0);
+  EXPECT_FALSE(fs::exists(folder_ / "out" / "config.json"));
+  EXPECT_EQ(result.err.find("restart"), std::string::npos) << result.err;
+}
+
 TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
   const auto refused = [&](const Words& more, const Words& parts) {
     const auto result = train("refused", more);
@@ -179,6 +212,10 @@ TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
   refused({"--warmup_steps=5"}, {"warmup_steps is 5"});
   refused({"--finetuning_type=lora"}, {"finetuning_type"});
   refused({"--nproc=2", "--tp=3"}, {"does not divide world_size 2"});
+  refused({"--max_restarts=2"}, {"--max_restarts needs --nproc"});
+  refused({"--nproc=2", "--max_restarts=-1"}, {"--max_restarts is -1"});
+  refused({"--nproc=2", "--rank_section_timeouts=epoch:3"}, {"rank_section_timeouts", "epoch:3"});
+  refused({"--nproc=2", "--nnodes=2", "--master_port=29999", "--max_restarts=2"}, {"torchrun"});
   // Conversations need a tokenizer and a template.
   std::ofstream(folder_ / "chat.jsonl")
       << R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})";

@@ -261,6 +261,7 @@ TrainerCase poisoned_case(int pp, bool overlap) {
   how.args.batch.micro_batch_size = 2;
   how.args.batch.gradient_accumulation_steps = 2;
   how.args.ddp.overlap_grad_reduce = overlap;
+  how.args.fault.rerun_mode = config::RerunMode::kDisabled;  // the error at once; rerun_guard_test.cc has the others
   return how;
 }
 

@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/train/rerun_guard.h"
 
 namespace megalith::cli {
 
@@ -61,6 +62,7 @@ const std::vector<Command>& commands() {
 }
 
 int exit_code_of(const std::exception& error) {
+  if (const auto* rejected = dynamic_cast<const train::RerunExit*>(&error)) return rejected->facts().exit_code;
   const bool bad_input =
       dynamic_cast<const ConfigError*>(&error) != nullptr || dynamic_cast<const DataError*>(&error) != nullptr;
   return bad_input ? kBadInput : kFailed;

@@ -15,7 +15,7 @@ inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;    // at run time: CommError, InternalError, anything else
 inline constexpr int kBadInput = 2;  // ConfigError, DataError: one message, before any work is spent
 
-// The code for an error that ended a command.
+// The code for an error that ended a command; 16 and 17 of train::RerunExit among them.
 int exit_code_of(const std::exception& error);
 
 struct Command {

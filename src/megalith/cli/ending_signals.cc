@@ -12,10 +12,10 @@
 
 namespace megalith::cli {
 
-EndingSignals::EndingSignals(bool with_hangup) {
+EndingSignals::EndingSignals(std::initializer_list<int> also) {
   sigemptyset(&set_);
   for (const int number : {SIGINT, SIGTERM}) sigaddset(&set_, number);
-  if (with_hangup) sigaddset(&set_, SIGHUP);
+  for (const int number : also) sigaddset(&set_, number);
   pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   signals_ = ::signalfd(-1, &set_, SFD_CLOEXEC);
   cancel_ = ::eventfd(0, EFD_CLOEXEC);

@@ -1,16 +1,17 @@
 // The signals that ask a process to end, taken from their handlers: read from a descriptor instead.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 
 #include <sys/signalfd.h>
 
 namespace megalith::cli {
 
-// While it lives, SIGINT, SIGTERM and (when asked) SIGHUP are blocked in the calling thread and in those that it makes.
+// While it lives, SIGINT, SIGTERM and those in `also` are blocked in the calling thread and in those that it makes.
 class EndingSignals {
  public:
-  explicit EndingSignals(bool with_hangup);
+  explicit EndingSignals(std::initializer_list<int> also);
   ~EndingSignals();
   EndingSignals(const EndingSignals&) = delete;
   EndingSignals& operator=(const EndingSignals&) = delete;

@@ -1,11 +1,11 @@
 #include "megalith/cli/interrupt_guard.h"
 
+#include <csignal>
 #include <utility>
 
 namespace megalith::cli {
 
-InterruptGuard::InterruptGuard(std::function<void()> clean_up)
-    : clean_up_(std::move(clean_up)), signals_(/*with_hangup=*/true) {
+InterruptGuard::InterruptGuard(std::function<void()> clean_up) : clean_up_(std::move(clean_up)), signals_({SIGHUP}) {
   thread_ = std::thread([this] {
     const auto signal = signals_.wait();
     if (!signal) return;

@@ -1,9 +1,11 @@
 #include "megalith/cli/launch_flags.h"
 
 #include "megalith/base/error.h"
+#include "megalith/cli/command.h"
 #include "megalith/comm/rendezvous.h"
 #include "megalith/comm/world.h"
 #include "megalith/config/validate.h"
+#include "megalith/train/rerun_machine.h"
 
 namespace megalith::cli {
 
@@ -28,6 +30,31 @@ std::vector<config::CommandOption> LaunchFlags::options() {
           {"log_dir", "write the output of each rank to rank-N.log in this folder", &log_dir}};
 }
 
+std::vector<config::CommandOption> LaunchFlags::run_options() {
+  auto all = options();
+  all.push_back({"max_restarts",
+                 "start the ranks again, from the newest checkpoint, so often when one dies, hangs or fails",
+                 &max_restarts});
+  all.push_back({"rank_section_timeouts",
+                 "seconds without a sign of life after which a rank hangs:"
+                 " setup:1800,step:1800,checkpointing:1800",
+                 &rank_section_timeouts});
+  all.push_back({"rank_out_of_section_timeout", "the same between those (1800)", &rank_out_of_section_timeout});
+  return all;
+}
+
+std::optional<comm::SectionLimits> LaunchFlags::limits() const {
+  if (!warmup_steps_) return std::nullopt;
+  comm::SectionLimits limits;
+  limits.warmup_steps = *warmup_steps_;
+  if (rank_section_timeouts) limits.set(*rank_section_timeouts);
+  megalith::check<ConfigError>(rank_out_of_section_timeout.value_or(1) > 0,
+                               "rank_out_of_section_timeout is {}; it must be a positive number of seconds",
+                               rank_out_of_section_timeout.value_or(1));
+  if (rank_out_of_section_timeout) limits.outside = comm::SectionLimits::Seconds(*rank_out_of_section_timeout);
+  return limits;
+}
+
 comm::LaunchOptions LaunchFlags::launch_options() const {
   comm::LaunchOptions launch;
   launch.nproc = to_int(nproc, 1);
@@ -38,6 +65,10 @@ comm::LaunchOptions LaunchFlags::launch_options() const {
   launch.log_dir = log_dir.value_or("");
   launch.kill_after_signal = !ends_in_order;
   launch.rank0_talks = ends_in_order;
+  launch.max_restarts = to_int(max_restarts, 0);
+  launch.is_final = [](int code) { return code == kBadInput || code == train::kExitResultRejected; };
+  launch.elsewhere_code = train::kExitResumeElsewhere;
+  launch.limits = limits();
   launch.validate();
   return launch;
 }
@@ -56,10 +87,17 @@ void LaunchFlags::check(const config::TrainingArguments& args, bool needs_inputs
 }
 
 int LaunchFlags::run(const std::function<int()>& rank_main) const {
+  return run(comm::RankMain([&](const comm::RankLaunch&) { return rank_main(); }));
+}
+
+int LaunchFlags::run(const comm::RankMain& rank_main) const {
   if (nproc) return comm::launch_ranks(launch_options(), rank_main);
   megalith::check<ConfigError>(!nnodes && !node_rank,
                                "--nnodes and --node_rank need --nproc: the number of ranks on each machine");
-  return rank_main();
+  megalith::check<ConfigError>(!max_restarts,
+                               "--max_restarts needs --nproc: this process cannot start itself again;"
+                               " with torchrun, give it --max-restarts");
+  return rank_main(comm::launch_from_env());
 }
 
 }  // namespace megalith::cli

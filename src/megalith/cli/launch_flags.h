@@ -19,8 +19,19 @@ struct LaunchFlags {
   std::optional<std::string> master_addr, log_dir;
   // A run: ranks answer a first signal themselves, in their own time (StopOnSignal), and rank 0 talks to the terminal.
   bool ends_in_order = false;
+  // A run's own: starting again and looking after ranks. --max_restarts, --rank_section_timeouts,
+  // --rank_out_of_section_timeout (names of the fault-tolerance launcher).
+  std::optional<int64_t> max_restarts;
+  std::optional<std::string> rank_section_timeouts;
+  std::optional<double> rank_out_of_section_timeout;
 
   std::vector<config::CommandOption> options();
+  // Those and the run's own.
+  std::vector<config::CommandOption> run_options();
+  // Ranks show signs of life (RankLaunch::heartbeat): hung ones are found.
+  void look_after(const config::FaultConfig& fault) { warmup_steps_ = fault.ft_num_warmup_iters; }
+  // Of those signs; nothing before look_after. Throws ConfigError.
+  std::optional<comm::SectionLimits> limits() const;
   // All ranks of the run as far as the flags, or else the launcher's variables, say.
   int world_size() const;
   // Everything that settings alone can tell is checked once, before ranks exist: cross-checks, layout, backend. Throws
@@ -28,9 +39,12 @@ struct LaunchFlags {
   void check(const config::TrainingArguments& args, bool needs_inputs) const;
   // Runs `rank_main` in the ranks that the flags ask for, or, without --nproc, in this process.
   int run(const std::function<int()>& rank_main) const;
+  int run(const comm::RankMain& rank_main) const;
 
  private:
   comm::LaunchOptions launch_options() const;
+
+  std::optional<int> warmup_steps_;
 };
 
 }  // namespace megalith::cli

@@ -11,6 +11,7 @@
 #include "megalith/data/gpt/data_sources.h"
 #include "megalith/model/from_arguments.h"
 #include "megalith/train/pretrain.h"
+#include "megalith/train/shared_folder.h"
 
 namespace megalith::cli {
 
@@ -46,15 +47,19 @@ std::vector<std::pair<std::string, std::string>> describe(const data::PerSplit<i
 }
 
 void pretrain_on_rank(const config::TrainingArguments& args, const RunFlags& flags, const train::StopFlag& stop,
-                      parallel::ParallelContext& context) {
-  train::RunContext run(args, {.stop = &stop, .context = &context});
+                      const comm::RankLaunch& launch, parallel::ParallelContext& context) {
+  if (args.save.output_dir) train::check_shared_folder(*args.save.output_dir, context.world());
+  train::RunContext run(args, {.stop = &stop,
+                               .heartbeat = launch.heartbeat,
+                               .rejection_tracker = flags.result_rejected_tracker_filename.value_or(""),
+                               .context = &context});
   const WorldTrace traced(context.world(), run.timers());
   run.finish_mpu_init();
   const auto watch = [&](train::RunContext& mine, model::VirtualModels& models) {
     const auto samples = train::samples_needed(args, mine.microbatches());
     const DataSummary data{describe(samples, train::samples_of_evaluation(args, mine.microbatches())),
                            args.shape.seq_length.value_or(0)};
-    return watch_run(models, args, flags, data, mine.timers());
+    return watch_run(models, args, flags, data, mine.timers(), launch);
   };
   const train::PretrainOutput output = train::pretrain(run, {.callbacks = watch});
   if (output.end != train::PretrainEnd::kSkipped) say_end(context, args, output.state, output.training);
@@ -67,16 +72,18 @@ void pretrain_on_rank(const config::TrainingArguments& args, const RunFlags& fla
 int run_pretrain(Words words) {
   LaunchFlags launch;
   RunFlags flags;
-  const auto args = read_run_arguments(config::Dialect::kPretrain, "pretrain", words, launch, flags);
+  auto args = read_run_arguments(config::Dialect::kPretrain, "pretrain", words, launch, flags);
   if (!args) return kDone;
+  *args = resumed_arguments(*args, comm::launch_from_env());
   check_schedule(*args, launch.world_size());
   check_pretrain_inputs(*args);
   launch.ends_in_order = true;
-  return launch.run([&] {
+  return launch.run([&](const comm::RankLaunch& started) {
     const StopOnSignal stop;
-    return run_as_rank(*args, [&](parallel::ParallelContext& context) {
-      open_rank_log(*args, context.rank());
-      pretrain_on_rank(*args, flags, stop.flag(), context);
+    const config::TrainingArguments mine = resumed_arguments(*args, started);
+    return run_as_rank(mine, [&](parallel::ParallelContext& context) {
+      open_rank_log(mine, context.rank());
+      pretrain_on_rank(mine, flags, stop.flag(), started, context);
     });
   });
 }

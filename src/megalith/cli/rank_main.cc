@@ -8,6 +8,7 @@
 #include "megalith/base/log.h"
 #include "megalith/cli/command.h"
 #include "megalith/parallel/initialize.h"
+#include "megalith/train/rerun_guard.h"
 
 namespace megalith::cli {
 
@@ -33,6 +34,12 @@ int run_as_rank(const config::TrainingArguments& args, const std::function<void(
     log_to_file(error.what());
     if (!env_flag("MEGALITH_LAUNCHER")) fmt::print(stderr, "megalith: {}\n", error.what());
     return kFailed;
+  } catch (const train::RerunExit& exit) {
+    // All ranks know; the one that found it speaks.
+    const parallel::ParallelContext& context = runtime.context();
+    if (context.rank() == exit.facts().rank) fmt::print(stderr, "megalith: {}\n", exit.what());
+    context.world().report_failure(exit.what(), exit.facts().rank);
+    return exit_code_of(exit);
   } catch (const std::exception& error) {
     fmt::print(stderr, "megalith: {}\n", error.what());
     log_to_file(error.what());

@@ -1,16 +1,21 @@
 #include "megalith/cli/stop_on_signal.h"
 
+#include <csignal>
+
 #include "megalith/base/log.h"
 #include "megalith/comm/rendezvous.h"
 
 namespace megalith::cli {
 
-StopOnSignal::StopOnSignal() : signals_(/*with_hangup=*/false) {
+StopOnSignal::StopOnSignal() : signals_({SIGUSR1}) {
   thread_ = std::thread([this, speaks = comm::rendezvous_from_env().rank == 0] {
-    if (!signals_.wait()) return;
-    flag_.request();
-    if (speaks) log_warning("finishing the step that runs, then saving; press Ctrl-C again to leave at once");
-    if (const auto second = signals_.wait()) signals_.deliver(*second);
+    int asked = 0;
+    while (const auto signal = signals_.wait()) {
+      if (*signal != SIGUSR1 && ++asked == 2) signals_.deliver(*signal);
+      if (!flag_.requested() && speaks)
+        log_warning("finishing the step that runs, then saving; press Ctrl-C again to leave at once");
+      flag_.request();
+    }
   });
 }
 

@@ -1,4 +1,5 @@
-// StopOnSignal: SIGINT and SIGTERM ask a run to end in order; a second one ends the process at once.
+// StopOnSignal: SIGINT, SIGTERM and SIGUSR1 ask a run to end in order; a second SIGINT or SIGTERM ends the process at
+// once.
 #pragma once
 
 #include <thread>
@@ -9,8 +10,9 @@
 namespace megalith::cli {
 
 // Made before other threads of the rank are (so before it connects): they inherit that these signals are not theirs.
-// The first signal raises the flag and, on rank 0, says so on stderr; the next one ends the process as it would have
-// without us.
+// The first signal raises the flag and, on rank 0, says so on stderr; the next SIGINT or SIGTERM ends the process as it
+// would have without us. SIGUSR1 is Slurm's warning (--signal=USR1@120), which SIGTERM follows at the time limit: it
+// does not count as the first of two.
 class StopOnSignal {
  public:
   StopOnSignal();

@@ -7,37 +7,44 @@
 #include "megalith/cli/training_inputs.h"
 #include "megalith/cli/training_run.h"
 #include "megalith/config/derive.h"
+#include "megalith/train/shared_folder.h"
+#include "megalith/train/simulated_fault.h"
 
 namespace megalith::cli {
 
 int run_train(Words words) {
   LaunchFlags launch;
   RunFlags flags;
-  const auto args = read_run_arguments(config::Dialect::kTrain, "train", words, launch, flags);
+  auto args = read_run_arguments(config::Dialect::kTrain, "train", words, launch, flags);
   if (!args) return kDone;
+  *args = resumed_arguments(*args, comm::launch_from_env());
   if (config::trains(args->run)) train::check_can_train(args->run);
   check_schedule(*args, launch.world_size());
   const TrainingInputs inputs = check_inputs(*args);
   check_output_folder(args->save);
   check_resume(args->save);
   launch.ends_in_order = true;
-  return launch.run([&] {
+  return launch.run([&](const comm::RankLaunch& started) {
     const StopOnSignal stop;
-    return run_as_rank(*args, [&](parallel::ParallelContext& context) {
-      open_rank_log(*args, context.rank());
-      train::RunData data = train::open_run_data(*args, inputs.tools);
+    const config::TrainingArguments mine = resumed_arguments(*args, started);
+    return run_as_rank(mine, [&](parallel::ParallelContext& context) {
+      if (mine.save.output_dir) train::check_shared_folder(*mine.save.output_dir, context.world());
+      open_rank_log(mine, context.rank());
+      train::RunData data = train::open_run_data(mine, inputs.tools);
       if (context.rank() == 0)
         for (const std::string& report : data.reports) log_info("{}", report);
-      const auto checkpoint = find_resume(args->save, context);
-      model::VirtualModels models = load_model(inputs.model_folder, *args, context, checkpoint);
+      const auto checkpoint = find_resume(mine.save, context);
+      model::VirtualModels models = load_model(inputs.model_folder, mine, context, checkpoint);
       RunParts parts;
-      if (checkpoint) parts.setup.resume = train::read_resume_point(*checkpoint, *args, context);
+      parts.launch = started;
+      if (checkpoint) parts.setup.resume = train::read_resume_point(*checkpoint, mine, context);
       parts.setup.train_data = std::move(data.train);
       parts.setup.eval_data = std::move(data.eval);
       parts.setup.assets = inputs.model_folder;
       parts.setup.stop = &stop.flag();
-      parts.data = {std::move(data.described), args->data.cutoff_len};
-      run_training(models, *args, flags, std::move(parts));
+      parts.data = {std::move(data.described), mine.data.cutoff_len};
+      const auto fault = train::simulate_fault_from_env(context, started.restarts, parts.setup);
+      run_training(models, mine, flags, std::move(parts));
     });
   });
 }

@@ -121,6 +121,7 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   const parallel::ParallelContext& context = models.context();
   observe::ObserverSetup setup;
   setup.world = context.world().world();
+  setup.waited_seconds = [&world = context.world()] { return world.waited_seconds(); };
   setup.device = context.device();
   setup.trace = &trace;
   setup.progress.write = write_stderr;
@@ -187,13 +188,16 @@ std::vector<config::CommandOption> RunFlags::options() {
   return {{"dry_run", "check everything, print every effective option as YAML, and stop", &dry_run},
           {"timing", "say what the phases of a step take", &timing},
           {"trace", "write a timeline of these steps (10-12) to output_dir/trace.json, for Perfetto", &trace},
+          {"result_rejected_tracker_filename",
+           "file that remembers rejected results over restarts; steps rejected twice are left out",
+           &result_rejected_tracker_filename},
           {"help", "print the options", &help},
           {"topic", "with --help: only this topic", &topic}};
 }
 
 std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dialect, const char* name, Words words,
                                                             LaunchFlags& launch, RunFlags& flags) {
-  auto own = launch.options();
+  auto own = launch.run_options();
   for (auto& option : flags.options()) own.push_back(option);
   const auto parsed = config::parse_arguments(dialect, words, own);
   if (flags.help) {
@@ -208,6 +212,7 @@ std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dial
   auto effective = config::derive(parsed.args);
   for (const std::string& warning : effective.warnings) log_warning("{}", warning);
   // Level 0 has no phases of its own.
+  launch.look_after(effective.args.fault);
   if (flags.timing) effective.args.logging.timing_log_level = std::max(1, effective.args.logging.timing_log_level);
   if (!flags.dry_run) return effective.args;
   fmt::print("{}", config::to_yaml(effective.args));
@@ -221,6 +226,16 @@ void apply_log_level(const config::LoggingConfig& logging) {
 void open_rank_log(const config::TrainingArguments& args, int rank) {
   if (!args.save.output_dir) return;
   add_log_file(fs::path(*args.save.output_dir) / "log" / fmt::format("rank-{}.log", rank));
+}
+
+config::TrainingArguments resumed_arguments(config::TrainingArguments args, const comm::RankLaunch& launch) {
+  if (launch.restarts == 0 || !args.save.output_dir) return args;
+  const bool any = fs::is_directory(*args.save.output_dir) &&
+                   std::ranges::any_of(fs::directory_iterator(*args.save.output_dir), [](const auto& entry) {
+                     return entry.path().filename().string().starts_with("checkpoint-");
+                   });
+  if (any) args.save.resume_from_checkpoint = "auto";
+  return args;
 }
 
 void check_output_folder(const config::SaveConfig& save) {
@@ -247,11 +262,13 @@ void check_schedule(const config::TrainingArguments& args, int world_size) {
 std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::VirtualModels& models,
                                                                const config::TrainingArguments& args,
                                                                const RunFlags& flags, const DataSummary& data,
-                                                               TraceRecorder& trace) {
+                                                               TraceRecorder& trace, const comm::RankLaunch& launch) {
   const parallel::ParallelContext& context = models.context();
   const auto summary = start_summary(models, args, data, config::batch_plan(args, context.grid().shape().dp()));
   say(context, observe::text_of(summary));
-  return observe::make_observers(args, observer_setup(models, flags, data, trace));
+  observe::ObserverSetup setup = observer_setup(models, flags, data, trace);
+  setup.launch = launch;
+  return observe::make_observers(args, setup);
 }
 
 void say_end(const parallel::ParallelContext& context, const config::TrainingArguments& args,
@@ -265,7 +282,9 @@ void run_training(model::VirtualModels& models, const config::TrainingArguments&
                   RunParts parts) {
   TraceRecorder trace;
   const WorldTrace traced(models.context().world(), trace);
-  for (auto& callback : watch_run(models, args, flags, parts.data, trace))
+  parts.setup.heartbeat = parts.launch.heartbeat;
+  parts.setup.rejection_tracker = flags.result_rejected_tracker_filename.value_or("");
+  for (auto& callback : watch_run(models, args, flags, parts.data, trace, parts.launch))
     parts.setup.callbacks.push_back(std::move(callback));
   parts.setup.trace = &trace;
   const bool evaluates = !parts.setup.eval_data.empty() && args.run.do_eval;

@@ -18,7 +18,7 @@ namespace megalith::cli {
 // Flags of a run that are no options of the table: they do not change its result.
 struct RunFlags {
   bool dry_run = false, help = false, timing = false;
-  std::optional<std::string> topic, trace;
+  std::optional<std::string> topic, trace, result_rejected_tracker_filename;
   // Declares itself to the parser, so it must not move while that runs.
   std::vector<config::CommandOption> options();
 };
@@ -45,7 +45,12 @@ struct DataSummary {
   int64_t sequence_length = 0;                             // longest
 };
 
+// Arguments of a rank of a job that was started again: the run goes on from the newest checkpoint in output_dir, if
+// there is one.
+config::TrainingArguments resumed_arguments(config::TrainingArguments args, const comm::RankLaunch& launch);
+
 struct RunParts {
+  comm::RankLaunch launch;
   train::TrainerSetup setup;  // data, objective, resume, assets; callbacks that come first
   DataSummary data;
 };
@@ -67,7 +72,7 @@ class WorldTrace {
 std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::VirtualModels& models,
                                                                const config::TrainingArguments& args,
                                                                const RunFlags& flags, const DataSummary& data,
-                                                               TraceRecorder& trace);
+                                                               TraceRecorder& trace, const comm::RankLaunch& launch);
 // Says what training has come to. All ranks call it.
 void say_end(const parallel::ParallelContext& context, const config::TrainingArguments& args,
              const train::TrainerState& state, const train::TrainOutput& output);

@@ -131,7 +131,7 @@ std::string RankState::timeout_message(const GroupInfo& group, const Op& op, con
   facts.world_rank = rank;
   facts.group = group;
   facts.op = op;
-  facts.limit = timeout;
+  facts.limit = timeout.load();
   for (int member : missing) facts.missing.push_back(group.ranks.at(static_cast<size_t>(member)));
   if (board) facts.status = board->read(group.ranks);
   facts.now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -172,13 +172,15 @@ void Work::wait() {
   for (Part& part : std::exchange(parts_, {})) {
     RankState& owner = *group_->owner;
     const auto age = owner.recorder.age(part.record);
-    const auto left = std::max(owner.timeout - age, std::chrono::milliseconds(1));
+    const auto left = std::max(owner.timeout.load() - age, std::chrono::milliseconds(1));
     bool finished = false;
+    const auto begun = OpRecorder::Clock::now();
     try {
       finished = part.pending->wait_for(left);
     } catch (const std::exception& error) {
       throw_failed(*group_, part.op, error.what());
     }
+    owner.waited_ns += std::chrono::nanoseconds(OpRecorder::Clock::now() - begun).count();
     if (!finished) throw_timeout(*group_, part.op, part.pending->missing());
     // On CUDA the stream waits, not the host: the operation may go on, and the watchdog keeps an eye on it.
     if (part.pending->runs_behind()) {

@@ -1,6 +1,7 @@
 // What stands behind a Group and what all groups of one rank share.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,12 +25,13 @@ using OpComparer = std::function<bool(const GroupState&, const Op&)>;
 struct RankState {
   int rank = 0;
   int size = 1;
-  std::chrono::milliseconds timeout{};
-  at::Device device = at::kCPU;  // where the tensors of byte operations live
+  std::atomic<std::chrono::milliseconds> timeout{};  // set_timeout changes it while the watchdog looks
+  at::Device device = at::kCPU;                      // where the tensors of byte operations live
   std::function<std::unique_ptr<Backend>(const GroupState&)> connect;
   OpComparer compare;  // debug mode only; may be empty
   std::shared_ptr<StatusBoard> board;
   OpRecorder recorder;
+  std::atomic<int64_t> waited_ns{0};  // the rank's thread, for operations
 
   // Once the run is over, every operation fails with this reason instead of waiting for its limit.
   void end_run(const std::string& reason);

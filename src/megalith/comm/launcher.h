@@ -3,7 +3,11 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
+
+#include "megalith/comm/rank_watch.h"
+#include "megalith/comm/restarts.h"
 
 namespace megalith::comm {
 
@@ -22,10 +26,21 @@ struct LaunchOptions {
   std::chrono::milliseconds grace = std::chrono::seconds(10);
   // After a first SIGINT or SIGTERM, too. False: ranks end in their own time (they finish a step and save).
   bool kill_after_signal = true;
+  // How often the ranks are started again after one of them died, hung or failed, on one machine (several: torchrun).
+  int max_restarts = 0;
+  // Exit codes after which a new start would only fail in the same way.
+  std::function<bool(int exit_code)> is_final = [](int) { return false; };
+  // An exit code that asks for other devices: after it, each rank gets the device of its neighbour (LOCAL_RANK).
+  int elsewhere_code = -1;
+  // Ranks that give no sign of life for so long hang. Nothing: ranks give none.
+  std::optional<SectionLimits> limits{};
 
   // Throws ConfigError with every problem.
   void validate() const;
 };
+
+// What a rank runs; returns its exit code.
+using RankMain = std::function<int(const RankLaunch&)>;
 
 // Runs `rank_main` in `nproc` child processes and returns when all have ended.
 //
@@ -38,8 +53,13 @@ struct LaunchOptions {
 // how, and its last words; what the others print after that is their echo and is left out on a terminal. No child
 // outlives the launcher, however that ends.
 //
+// With max_restarts all ranks are then started again, unless a signal asked for the end. What was lost, how long it
+// took to see the failure and to run again, and the share of the time that was of use are said on stderr.
+//
 // Returns 0, the exit code of the first child that failed (1 if a signal ended it), or 128 + the signal that ended the
 // run; 0 as well when all ranks ended well after a signal. Throws CommError when the port cannot be had.
+int launch_ranks(const LaunchOptions& options, const RankMain& rank_main);
+// For ranks that need not know how they were started.
 int launch_ranks(const LaunchOptions& options, const std::function<int()>& rank_main);
 
 }  // namespace megalith::comm

@@ -26,6 +26,8 @@ constexpr const char* kFailureKey = "megalith/failure";
 constexpr const char* kStoreGone = "the store is gone: the launcher, or the rank that served it, has ended";
 
 std::string status_key(int rank) { return fmt::format("status/{}", rank); }
+std::string connected_key(int rank) { return fmt::format("megalith/connected/{}", rank); }
+std::string generation_prefix(int64_t generation) { return fmt::format("megalith/{}", generation); }
 
 }  // namespace
 
@@ -40,11 +42,19 @@ std::optional<Failure> failure_in(c10d::Store& store) {
   return Failure{static_cast<int>(parse_int(text.substr(0, cut)).value_or(-1)), text.substr(cut + 1)};
 }
 
+std::string waits_in(c10d::Store& store, int rank) {
+  const int64_t generation = store.add(connected_key(rank), 0);
+  const std::string key = fmt::format("{}/{}", generation_prefix(generation), status_key(rank));
+  if (generation == 0 || !store.check({key})) return "";
+  const std::string last = RankStatus::from_json(store.get_to_str(key)).last;
+  return last.starts_with("in ") ? last.substr(3) : "";
+}
+
 StoreLink::StoreLink(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size)
     : world_size_(world_size), shared_(store) {
   // Ranks connect equally often, so that each can count for itself which generation this is.
-  const int64_t generation = store->add(fmt::format("megalith/connected/{}", rank), 1);
-  prefix_ = fmt::format("megalith/{}", generation);
+  const int64_t generation = store->add(connected_key(rank), 1);
+  prefix_ = generation_prefix(generation);
   store_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, store);
 }
 
@@ -107,7 +117,7 @@ bool StoreLink::compare(const GroupState& group, const Op& op) {
 
   for (int member = 0; member < static_cast<int>(group.ranks.size()); ++member) {
     if (member == group.rank || (transfer && member != op.peer)) continue;
-    const auto deadline = std::chrono::steady_clock::now() + group.owner->timeout;
+    const auto deadline = std::chrono::steady_clock::now() + group.owner->timeout.load();
     while (!store_->check({key(member, op.sequence)})) {
       group.owner->throw_if_over();
       if (std::chrono::steady_clock::now() >= deadline) return false;
@@ -174,7 +184,7 @@ std::optional<std::string> StoreLink::look_around(const Connections& own) {
 
 std::optional<std::string> StoreLink::overdue_operation() {
   // The rank's own thread reports at the limit. It cannot when it waits for the GPU, or never asks for the result.
-  const auto limit = state_->timeout + milliseconds(2000);
+  const auto limit = state_->timeout.load() + milliseconds(2000);
   for (const auto& running : state_->recorder.in_flight()) {
     if (std::chrono::steady_clock::now() - running.begun < limit) continue;
     if (const auto pending = running.pending.lock(); pending && pending->done()) continue;  // not asked for yet

@@ -21,6 +21,9 @@ namespace megalith::comm {
 // The failure of a run, in the store for all ranks and launchers to see. The first report wins.
 void report_failure_in(c10d::Store& store, const Failure& failure);
 std::optional<Failure> failure_in(c10d::Store& store);
+// What a rank waits for in an operation, as it last posted ("all_reduce 'loss' #12 of tp for 3.1 s"); empty: for
+// nobody, or it has not posted anything.
+std::string waits_in(c10d::Store& store, int rank);
 
 // The board is thread-safe. The watchdog runs from watch() to stop().
 class StoreLink : public StatusBoard {

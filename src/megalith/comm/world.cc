@@ -215,13 +215,17 @@ int World::connected_groups() const {
       std::ranges::count_if(groups_, [](const auto& entry) { return entry.second->backend != nullptr; }));
 }
 
-void World::report_failure(const std::string& reason) {
-  if (state_->board) state_->board->report_failure({rank(), reason});
+void World::set_timeout(std::chrono::milliseconds timeout) {
+  state_->timeout = std::min(timeout, state_->timeout.load());
+}
+
+void World::report_failure(const std::string& reason, std::optional<int> culprit) {
+  if (state_->board) state_->board->report_failure({culprit.value_or(rank()), reason});
 }
 
 void World::close() {
   if (size() > 1 && link_) {
-    const bool all_here = link_->meet_at_end(state_->timeout, place_.hosts_store);
+    const bool all_here = link_->meet_at_end(state_->timeout.load(), place_.hosts_store);
     link_->stop();
     for (const auto& [id, group] : groups_) group->backend.reset();
     check<CommError>(all_here, "rank {}: the other ranks did not come to the end of the run; see their logs", rank());
@@ -229,6 +233,8 @@ void World::close() {
 }
 
 void World::set_trace(TraceRecorder* trace) { state_->recorder.set_trace(trace); }
+
+double World::waited_seconds() const { return static_cast<double>(state_->waited_ns) / 1e9; }
 
 std::vector<std::string> World::recent_operations() const { return state_->recorder.recent(); }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,8 +75,13 @@ class World {
   // How many groups have connected so far.
   int connected_groups() const;
 
-  // Tells all other ranks that this one has failed, so that they end soon and say why.
-  void report_failure(const std::string& reason);
+  // Another limit for the operations that are waited for from now on (at most the one that the world was made with:
+  // transports have that). Each rank sets its own.
+  void set_timeout(std::chrono::milliseconds timeout);
+
+  // Tells all other ranks that this one (or `culprit`, which all of them name) has failed, so that they end soon and
+  // say why.
+  void report_failure(const std::string& reason, std::optional<int> culprit = std::nullopt);
   // Waits until all ranks have called it (at most the operations' time limit), then leaves. No operation may follow.
   void close();
 
@@ -83,6 +89,9 @@ class World {
   // had waited for it. The recorder outlives the World, or is taken away with nullptr; its spans are taken before the
   // World goes.
   void set_trace(TraceRecorder* trace);
+
+  // How long this rank's thread has waited for operations so far; on CUDA, where streams wait, next to nothing.
+  double waited_seconds() const;
 
   // The last operations, newest last; for a post-mortem.
   std::vector<std::string> recent_operations() const;

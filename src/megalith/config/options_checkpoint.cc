@@ -151,28 +151,39 @@ void add_checkpoint_options(OptionList& list) {
 void add_fault_options(OptionList& list) {
   list.topic("Faults", "faults");
   auto fault = list.part(&TrainingArguments::fault);
-  fault.add("rerun_mode", &FaultConfig::rerun_mode, "what a suspicious result triggers").pretrain_only();
-  fault.add("error_injection_rate", &FaultConfig::error_injection_rate, "for tests: injected faults")
-      .at_least(0)
-      .pretrain_only();
-  fault.add("error_injection_type", &FaultConfig::error_injection_type, "for tests: their kind")
-      .choices({"correct_result", "transient_error", "persistent_error"})
-      .pretrain_only();
   fault
-      .add("check_for_spiky_loss", &FaultConfig::check_for_spiky_loss, "a loss 10 times the largest seen is suspicious")
-      .pretrain_only();
-  fault.add("check_for_large_grads", &FaultConfig::check_for_large_grads, "likewise gradients").pretrain_only();
-  fault.add("ft_num_warmup_iters", &FaultConfig::ft_num_warmup_iters, "iterations before time-outs are measured")
+      .add("rerun_mode", &FaultConfig::rerun_mode,
+           "NaN, Inf or a spike: compute the step again, here and then elsewhere (validate_results); end at once"
+           " (disabled); or run every step twice and report (report_determinism_stats)")
+      .implemented();
+  fault
+      .add("error_injection_rate", &FaultConfig::error_injection_rate,
+           "for tests: about one of so many results is rejected although it is good")
       .at_least(0)
-      .pretrain_only();
-  fault.add("log_straggler", &FaultConfig::log_straggler, "report slow ranks").pretrain_only();
+      .implemented();
+  fault.add("error_injection_type", &FaultConfig::error_injection_type, "for tests: what the reruns seem to show")
+      .choices({"correct_result", "transient_error", "persistent_error"})
+      .implemented();
+  fault
+      .add("check_for_spiky_loss", &FaultConfig::check_for_spiky_loss,
+           "a loss 10 times the largest of the first 100 is suspicious")
+      .implemented();
+  fault.add("check_for_large_grads", &FaultConfig::check_for_large_grads, "likewise gradients").implemented();
+  fault
+      .add("ft_num_warmup_iters", &FaultConfig::ft_num_warmup_iters,
+           "steps after a start that have the time limit of the set-up")
+      .at_least(0)
+      .implemented();
+  fault.add("log_straggler", &FaultConfig::log_straggler, "compute and wait times of all ranks; name slow ones")
+      .implemented();
+  fault.add("straggler_minmax_count", &FaultConfig::straggler_minmax_count, "how many ranks the report names")
+      .at_least(1)
+      .implemented();
   fault.add("straggler_ctrlr_port", &FaultConfig::straggler_ctrlr_port, "port that switches the report at run time")
       .at_least(1)
       .at_most(65535)
-      .pretrain_only();
-  fault.add("straggler_minmax_count", &FaultConfig::straggler_minmax_count, "how many ranks it names")
-      .at_least(1)
-      .pretrain_only();
+      .pretrain_only()
+      .no_effect("log_straggler alone switches the report");
   fault
       .add("check_weight_hash_across_dp_replicas_interval", &FaultConfig::check_weight_hash_interval,
            "compare replicas every n steps")

@@ -140,8 +140,7 @@ void add_communication(OptionList& list) {
   comm.add("distributed_timeout_seconds_after_init", &CommConfig::timeout_after_first_iteration_s,
            "time limit once the first iteration is through")
       .at_least(1)
-      .planned("trainer")
-      .pretrain_only();
+      .implemented();
   comm.add("use_cpu", &CommConfig::use_cpu, "train on the CPU although there is a GPU")
       .alias({"no_cuda"})
       .implemented();

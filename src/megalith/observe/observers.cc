@@ -5,7 +5,9 @@
 #include "megalith/observe/device_cost.h"
 #include "megalith/observe/loss_plot.h"
 #include "megalith/observe/metrics_file.h"
+#include "megalith/observe/restart_callback.h"
 #include "megalith/observe/run_files.h"
+#include "megalith/observe/straggler.h"
 #include "megalith/observe/tensorboard.h"
 
 namespace megalith::observe {
@@ -49,6 +51,11 @@ Callbacks make_observers(const config::TrainingArguments& args, const ObserverSe
   if (setup.flops_per_token > 0)
     callbacks.push_back(std::make_unique<DeviceCostCallback>(
         setup.world, DeviceCostCallback::Settings{setup.flops_per_token, setup.peak_bytes, setup.device}));
+  if (setup.launch) callbacks.push_back(std::make_unique<RestartCallback>(*setup.launch));
+  if (args.fault.log_straggler && setup.waited_seconds)
+    callbacks.push_back(std::make_unique<StragglerCallback>(
+        setup.world,
+        StragglerCallback::Settings{setup.waited_seconds, setup.device, args.fault.straggler_minmax_count}));
   add_files(callbacks, args);
   callbacks.push_back(std::make_unique<ProgressCallback>(setup.progress));
   if (setup.trace == nullptr) return callbacks;

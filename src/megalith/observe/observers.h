@@ -8,6 +8,7 @@
 
 #include "megalith/base/trace.h"
 #include "megalith/comm/group.h"
+#include "megalith/comm/restarts.h"
 #include "megalith/observe/progress.h"
 #include "megalith/observe/trace_callback.h"
 #include "megalith/train/callback.h"
@@ -16,14 +17,16 @@ namespace megalith::observe {
 
 struct ObserverSetup {
   comm::Group world;
-  at::Device device = at::kCPU;           // where the world's collectives take tensors
-  TraceRecorder* trace = nullptr;         // this rank's; outlives the callbacks. None: no timers, no timeline
-  ProgressSettings progress;              //
-  double flops_per_token = 0;             // forward and backward; 0: no TFLOP/s, no memory in the lines
-  std::function<int64_t()> peak_bytes{};  // of this rank's memory
-  bool timing = false;                    // say what phases take
-  std::optional<TraceSteps> steps{};      // of the timeline (--trace); empty: those of `profile`, if any
-  std::string rank_label{};               // of this rank in it
+  at::Device device = at::kCPU;              // where the world's collectives take tensors
+  TraceRecorder* trace = nullptr;            // this rank's; outlives the callbacks. None: no timers, no timeline
+  ProgressSettings progress;                 //
+  double flops_per_token = 0;                // forward and backward; 0: no TFLOP/s, no memory in the lines
+  std::function<int64_t()> peak_bytes{};     // of this rank's memory
+  bool timing = false;                       // say what phases take
+  std::optional<TraceSteps> steps{};         // of the timeline (--trace); empty: those of `profile`, if any
+  std::string rank_label{};                  // of this rank in it
+  std::optional<comm::RankLaunch> launch{};  // how the ranks were started: restarts are part of the lines
+  std::function<double()> waited_seconds{};  // World::waited_seconds; for log_straggler
 };
 
 // In output_dir (without one, none of these): metrics.jsonl, args.yaml, trainer_state.json, trace.json, loss.svg; where

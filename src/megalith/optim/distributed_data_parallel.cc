@@ -102,6 +102,13 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   progress_.emplace_back();
 }
 
+void DistributedDataParallel::watch_gradients(const NamedGradientWatch& watch) {
+  for (size_t i = 0; i < buffers_.size(); ++i)
+    buffers_[i]->watch_gradients([watch, i](int bucket, const at::Tensor& grads, bool finite) {
+      return watch(fmt::format("bucket {} of buffer {}", bucket, i), grads, finite);
+    });
+}
+
 void DistributedDataParallel::watch(nn::Parameter& parameter) {
   using torch::autograd::variable_list;
   Place& place = places_.at(&parameter);

@@ -66,6 +66,10 @@ class DistributedDataParallel {
 
   void zero_grad();
 
+  // See GradientWatch; `bucket` names it within this chunk: "bucket 2 of buffer 0".
+  using NamedGradientWatch = std::function<bool(const std::string& bucket, const at::Tensor& grads, bool finite)>;
+  void watch_gradients(const NamedGradientWatch& watch);
+
   // While one lives, backward accumulates only.
   class NoSync {
    public:

@@ -76,11 +76,14 @@ void ParamBuffer::start_reduce(int bucket) {
   zero_missing(bucket);
   const BufferLayout::Bucket& b = layout_.buckets[bucket];
   const at::Tensor grads = grads_.narrow(0, b.begin, b.numel());
+  bool finite = true;
   if (reduce_.check_for_nan) {
-    if (!ops::scale_and_check_(grads, reduce_.factor)) check_finite(bucket);
+    finite = ops::scale_and_check_(grads, reduce_.factor);
   } else if (reduce_.factor != 1) {
     grads.mul_(reduce_.factor);
   }
+  const bool taken_care_of = watch_ && watch_(bucket, grads, finite);
+  if (!finite && !taken_care_of) check_finite(bucket);
   if (!groups_.sharded) {
     reducing_[bucket] = groups_.all.all_reduce_async(grads, reduce_.op, "gradients of a bucket");
   } else {

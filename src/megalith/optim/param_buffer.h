@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,11 @@ class NonFiniteGradient : public Error {
   using Error::Error;
 };
 
+// Looks at the gradients of a bucket just before they are reduced. `finite`: nothing in them is NaN or infinite (true
+// as well where that is not looked at). Returns true when it takes care of such gradients itself: NonFiniteGradient is
+// not thrown then.
+using GradientWatch = std::function<bool(int bucket, const at::Tensor& grads, bool finite)>;
+
 // One thread a rank. The parameters outlive it; from construction on their values and main_grads are views of it.
 class ParamBuffer {
  public:
@@ -53,6 +59,8 @@ class ParamBuffer {
   const at::Tensor& grads() const { return grads_; }    // [n]
   // This rank's part of a bucket, of either buffer.
   at::Tensor own(const at::Tensor& flat, int bucket) const;
+
+  void watch_gradients(GradientWatch watch) { watch_ = std::move(watch); }
 
   // Gradients of the next step overwrite what is there.
   void mark_stale();
@@ -79,6 +87,7 @@ class ParamBuffer {
   ReduceGroups groups_;
   BufferLayout layout_;
   at::Tensor params_, grads_;
+  GradientWatch watch_;                           // may be empty
   std::vector<comm::Work> reducing_, gathering_;  // by bucket
 };
 

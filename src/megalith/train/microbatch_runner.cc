@@ -141,7 +141,7 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
   const auto span = trace_.span({.name = "forward-backward", .level = 1});
   const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
   objective_.begin(batches, Phase::kTraining);
-  const bool check_losses = args_.ddp.check_for_nan_in_loss_and_grad;
+  const bool check_losses = args_.ddp.check_for_nan_in_loss_and_grad && !pass.takes_non_finite;
   const bool one_stage = context_.grid().shape().pp == 1;
   std::vector<MicrobatchLoss> losses;
   pipeline::StageWork work;
@@ -168,6 +168,11 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
     throw;
   }
   if (check_losses) check_finite(losses, batches.size(), pass.step);
+  if (pass.loss_check) {
+    const std::vector<double> sums = read(losses);
+    for (size_t i = 0; i < sums.size(); ++i)
+      pass.loss_check(sums[i] / static_cast<double>(std::max<int64_t>(losses[i].count, 1)));
+  }
   return losses;
 }
 

@@ -28,6 +28,8 @@ struct BackwardPass {
   float loss_scale = 1;
   int64_t step = 0;                     // its number, for messages
   std::function<void()> substep_end{};  // behind each micro-batch but the last; never with several pipeline stages
+  std::function<void(double mean)> loss_check{};  // sees the loss of each micro-batch, on the last stage, at the end
+  bool takes_non_finite = false;                  // loss_check answers for NaN and Inf: NonFiniteLoss is not thrown
 };
 
 // How the pipeline's engine carries the hidden states of a model.
@@ -48,7 +50,7 @@ class MicrobatchRunner {
   // Forward and backward. What backward starts from is, with L the sum and n the count of a micro-batch's loss,
   // L times the loss scale per token (finalize_gradients divides by all tokens), otherwise L / n / micro-batches times
   // the loss scale. L covers this rank's slice of the tokens, n all of them: the gradient is the true one for every cp.
-  // Throws NonFiniteLoss before gradients spread, unless check_for_nan_in_loss_and_grad is off.
+  // Throws NonFiniteLoss before gradients spread, unless check_for_nan_in_loss_and_grad is off or the pass takes them.
   std::vector<MicrobatchLoss> train(std::span<const data::MicroBatch> batches, const BackwardPass& pass);
 
   // Forward only. Micro-batches without samples, which fill a group up, have a loss of count 0.

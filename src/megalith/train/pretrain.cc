@@ -149,6 +149,8 @@ Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFu
     prepared.test = evaluation_of(std::make_shared<EvaluationWindow>(datasets.test, evaluation), collator);
   setup.objective = std::move(objective);
   setup.trace = &run.timers();
+  setup.heartbeat = run.heartbeat();
+  setup.rejection_tracker = run.rejection_tracker();
   if (run.tokenizer()) setup.assets = run.tokenizer()->folder;
   return prepared;
 }

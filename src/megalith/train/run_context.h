@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "megalith/base/trace.h"
+#include "megalith/comm/heartbeat.h"
 #include "megalith/config/parser.h"
 #include "megalith/layout/microbatches.h"
 #include "megalith/parallel/initialize.h"
@@ -53,6 +54,8 @@ struct InitializeOptions {
   std::function<ScalarWriter(const std::filesystem::path& folder)> tensorboard{};
   std::optional<Autoresume> autoresume{};
   const StopFlag* stop = nullptr;                      // asks the run to end in order; outlives it
+  comm::Heartbeat heartbeat{};                         // see TrainerSetup
+  std::filesystem::path rejection_tracker{};           // see TrainerSetup
   std::function<void(const std::string&)> on_stuck{};  // see parallel::Runtime
 
   // At most one: groups that exist, or a world that is connected. Both outlive the run.
@@ -84,6 +87,8 @@ class RunContext {
   const ScalarWriter& tensorboard() const { return tensorboard_; }
   TraceRecorder& timers() { return timers_; }
   const std::optional<Autoresume>& autoresume() const { return options_.autoresume; }
+  const comm::Heartbeat& heartbeat() const { return options_.heartbeat; }
+  const std::filesystem::path& rejection_tracker() const { return options_.rejection_tracker; }
   // InitializeOptions::stop is up on this rank.
   bool stop_requested() const { return options_.stop != nullptr && options_.stop->requested(); }
 

@@ -66,8 +66,12 @@ void Trainer::begin_training() {
   length_ = run_length(args_.run, batches_, setup_.train_data->sampler);
   check_before_work();
   model_.reset();  // of an earlier run: its memory
+  guard_ = std::make_unique<RerunGuard>(args_, setup_.rejection_tracker, context_);
+  skipped_steps_ = args_.run.iterations_to_skip;
+  for (const int64_t step : guard_->iterations_to_skip()) skipped_steps_.push_back(step);
   model_ = std::make_unique<OptimizedModel>(models_, args_, optim::make_schedule(args_, batches_, length_.max_steps),
                                             context_);
+  guard_->watch(*model_);
   start_state();
   state_.max_steps = length_.max_steps;
   state_.num_train_epochs = length_.num_train_epochs;
@@ -112,6 +116,7 @@ void Trainer::start_state() {
   setup_.resume->restore(*model_);
   model_->apply_rates();
   callbacks_.restore_records(state_);
+  guard_->resume(std::exchange(state_.rerun_state, {}), "trainer_state.json");
 }
 
 EpochReader Trainer::open_data() const {
@@ -125,11 +130,15 @@ void Trainer::run_epoch(EpochReader& data) {
   emit(&TrainerCallback::on_epoch_begin);
   while (true) {
     const Stopwatch waiting;
+    setup_.heartbeat.enter(comm::Section::kData, state_.global_step);
     const std::optional<data::StepBatch> batch = next_step(data);
     if (!batch) break;
+    setup_.heartbeat.enter(comm::Section::kStep, state_.global_step);
     emit(&TrainerCallback::on_step_begin);
     run_step(*batch, waiting.seconds());
     emit(&TrainerCallback::on_step_end);
+    setup_.heartbeat.step_done(state_.global_step, waiting.seconds());
+    limit_collectives();
     if (interrupted_) {
       control_.should_training_stop = true;
       control_.should_save = saves();
@@ -154,10 +163,15 @@ std::optional<data::StepBatch> Trainer::next_step(EpochReader& data) {
 
 void Trainer::run_step(const data::StepBatch& batch, double waited_seconds) {
   const int64_t number = state_.global_step + 1;
-  if (std::ranges::count(args_.run.iterations_to_skip, number) > 0)
+  if (std::ranges::count(skipped_steps_, number) > 0)
     skipped_samples_ += batch.samples;
   else
-    learn_from(batch, number, waited_seconds);
+    try {
+      learn_from(batch, number, waited_seconds);
+    } catch (const RerunExit& exit) {
+      save_for_rerun(exit);
+      throw;
+    }
   state_.global_step = number;
   state_.epoch = length_.epoch_after(batch);
   position_ = {batch.after, position_.consumed_samples + batch.samples};
@@ -167,7 +181,7 @@ void Trainer::run_step(const data::StepBatch& batch, double waited_seconds) {
 
 void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double waited_seconds) {
   const Stopwatch watch;
-  const StepReport report = train_step(*model_, runner_, batch, number, setup_.stop,
+  const StepReport report = train_step(*model_, runner_, *guard_, batch, number, setup_.stop,
                                        {.substep_end = [this] { emit(&TrainerCallback::on_substep_end); },
                                         .pre_optimizer_step = [this] { before_update(); },
                                         .optimizer_step = [this] { emit(&TrainerCallback::on_optimizer_step); }});
@@ -183,6 +197,21 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
 void Trainer::before_update() {
   saver_.finish_copy();
   emit(&TrainerCallback::on_pre_optimizer_step);
+}
+
+// The step was not taken: parameters, random streams and data stand where it began, and so does what is saved.
+void Trainer::save_for_rerun(const RerunExit& exit) {
+  if (!exit.facts().save || !args_.save.output_dir) return;
+  state_.rerun_state = exit.facts().state;
+  save_point();
+  if (saver_.busy()) end_save(/*wait=*/true);
+}
+
+// The first step of a run includes the connections of all groups; later ones have to be quicker.
+void Trainer::limit_collectives() {
+  if (!args_.comm.timeout_after_first_iteration_s || limited_) return;
+  context_.world().set_timeout(std::chrono::seconds(*args_.comm.timeout_after_first_iteration_s));
+  limited_ = true;
 }
 
 void Trainer::log_evaluate_save() {
@@ -204,6 +233,7 @@ MetricList Trainer::training_line() {
 void Trainer::save_point() {
   const std::filesystem::path folder =
       std::filesystem::path(*args_.save.output_dir) / checkpoint::folder_name(state_.global_step);
+  setup_.heartbeat.enter(comm::Section::kCheckpointing, state_.global_step);
   const auto span = trace_.span({.name = "save-checkpoint", .lane = TraceLane::kHost, .level = 0});
   if (saver_.busy()) {
     if (context_.rank() == 0) log_warning("a save is still going on: step {} waits for it", state_.global_step);
@@ -219,6 +249,7 @@ void Trainer::save_point() {
     saver_.start(std::move(request));
   else
     saved(saver_.save(std::move(request)));
+  setup_.heartbeat.enter(comm::Section::kOutside, state_.global_step);
 }
 
 RunProgress Trainer::progress() const {
@@ -259,6 +290,7 @@ void Trainer::load_best_model() {
 }
 
 TrainOutput Trainer::end_training(double seconds) {
+  setup_.heartbeat.enter(comm::Section::kOutside, state_.global_step);
   if (saver_.busy()) end_save(/*wait=*/true);
   model_->finish_param_gather();
   load_best_model();

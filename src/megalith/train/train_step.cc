@@ -51,16 +51,20 @@ void call(const std::function<void()>& event) {
 
 }  // namespace
 
-StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, const data::StepBatch& batch, int64_t number,
-                      const StopFlag* stop, const StepEvents& events) {
-  model.zero_grad();
-  const std::vector<MicrobatchLoss> losses = runner.train(
-      batch.microbatches,
-      {.chunks = model.chunks(), .loss_scale = model.loss_scale(), .step = number, .substep_end = events.substep_end});
-  {
+StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuard& guard, const data::StepBatch& batch,
+                      int64_t number, const StopFlag* stop, const StepEvents& events) {
+  std::vector<MicrobatchLoss> losses;
+  guard.run(number, [&] {
+    model.zero_grad();
+    losses = runner.train(batch.microbatches, {.chunks = model.chunks(),
+                                               .loss_scale = model.loss_scale(),
+                                               .step = number,
+                                               .substep_end = events.substep_end,
+                                               .loss_check = guard.loss_check(),
+                                               .takes_non_finite = guard.takes_non_finite()});
     const auto span = runner.trace().span({.name = "all-grads-sync", .lane = TraceLane::kCommunication, .level = 1});
     model.finalize_gradients(trained_tokens(losses, runner));
-  }
+  });
   call(events.pre_optimizer_step);
   StepReport report;
   {

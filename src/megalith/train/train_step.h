@@ -9,6 +9,7 @@
 #include "megalith/train/metric_sums.h"
 #include "megalith/train/microbatch_runner.h"
 #include "megalith/train/optimized_model.h"
+#include "megalith/train/rerun_guard.h"
 #include "megalith/train/stop_flag.h"
 
 namespace megalith::train {
@@ -36,8 +37,9 @@ struct StepReport {
 };
 
 // Collective over all ranks. `number`: of the step, from 1. `stop` is looked at when everything else is done; may be
-// nullptr.
-StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, const data::StepBatch& batch, int64_t number,
-                      const StopFlag* stop, const StepEvents& events = {});
+// nullptr. `guard` decides whether forward and backward are run once or more; it may throw RerunExit, and nothing is
+// updated then.
+StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuard& guard, const data::StepBatch& batch,
+                      int64_t number, const StopFlag* stop, const StepEvents& events = {});
 
 }  // namespace megalith::train

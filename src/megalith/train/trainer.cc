@@ -51,6 +51,8 @@ void Trainer::log(MetricList line) {
 
 EvalLoopOutput Trainer::evaluate_on(const EvalData& data, const std::string& prefix) {
   const auto span = trace_.span({.name = "evaluate", .level = 0});
+  const auto beat = [this] { setup_.heartbeat.enter(comm::Section::kEvaluation, state_.global_step); };
+  beat();
   if (model_) model_->finish_param_gather();
   const int64_t step_samples = batches_.micro_batch_size() * batches_.data_parallel_size();
   return evaluation_loop(
@@ -58,7 +60,10 @@ EvalLoopOutput Trainer::evaluate_on(const EvalData& data, const std::string& pre
       {.micro_batch_size = args_.batch.eval_micro_batch_size.value_or(static_cast<int>(batches_.micro_batch_size())),
        .microbatches = static_cast<int>(std::max<int64_t>(1, batches_.final_global_batch_size() / step_samples)),
        .metric_key_prefix = prefix,
-       .group_end = [this] { emit(&TrainerCallback::on_prediction_step); }});
+       .group_end = [this, beat] {
+         beat();
+         emit(&TrainerCallback::on_prediction_step);
+       }});
 }
 
 MetricList Trainer::evaluate(const std::string& prefix) {

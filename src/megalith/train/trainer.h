@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "megalith/base/trace.h"
+#include "megalith/comm/heartbeat.h"
 #include "megalith/config/training_arguments.h"
 #include "megalith/layout/microbatches.h"
 #include "megalith/model/virtual_models.h"
@@ -52,8 +53,10 @@ struct TrainerSetup {
   std::vector<EvalData> eval_data{};
   std::unique_ptr<Objective> objective{};  // empty: language modelling
   std::vector<std::unique_ptr<TrainerCallback>> callbacks{};
-  const StopFlag* stop = nullptr;  // once it is up: the step is finished, saved, and train() returns
-  std::filesystem::path assets{};  // folder whose tokenizer files go into exports
+  const StopFlag* stop = nullptr;             // once it is up: the step is finished, saved, and train() returns
+  comm::Heartbeat heartbeat{};                // gets the section in which the run is, for whoever looks after it
+  std::filesystem::path assets{};             // folder whose tokenizer files go into exports
+  std::filesystem::path rejection_tracker{};  // file that remembers rejected results over restarts; empty: none
   std::optional<ResumePoint> resume{};
   TraceRecorder* trace = nullptr;  // gets spans of the phases of each step; outlives the trainer
 };
@@ -72,7 +75,8 @@ class Trainer {
 
   // Trains to max_steps or the end of the epochs. Ends earlier when a callback says so, the StopFlag is up on any rank,
   // or the data ends. With load_best_model_at_end the model is then the best save point's. Throws ConfigError without
-  // train_data or for a length that is not known, before memory for gradients is taken.
+  // train_data or for a length that is not known, before memory for gradients is taken; RerunExit when a result is
+  // rejected (rerun_guard.h), after the save point that it asks for.
   TrainOutput train();
 
   // Evaluates on all of eval_data, reports it (on_log, on_evaluate) and returns all metrics together; the names start
@@ -104,6 +108,8 @@ class Trainer {
   void learn_from(const data::StepBatch& batch, int64_t number, double waited_seconds);
   void before_update();
   void end_epoch();
+  void save_for_rerun(const RerunExit& exit);
+  void limit_collectives();
   void log_evaluate_save();
   MetricList training_line();
   TrainOutput end_training(double seconds);
@@ -131,6 +137,8 @@ class Trainer {
   TrainerControl control_;
   // Of a call of train().
   RunLength length_;
+  std::unique_ptr<RerunGuard> guard_;  // outlives model_
+  std::vector<int64_t> skipped_steps_;
   std::unique_ptr<OptimizedModel> model_;
   std::unique_ptr<TrainingLog> log_;
   data::LoaderStart position_;
@@ -139,6 +147,7 @@ class Trainer {
   int64_t skipped_samples_ = 0;     // of iterations_to_skip
   bool epoch_end_pending_ = false;  // the epoch's last step is done, and its end not told
   bool interrupted_ = false;
+  bool limited_ = false;     // distributed_timeout_seconds_after_init holds
   checkpoint::Saver saver_;  // last: gives up what it is doing before the model goes
 };
 

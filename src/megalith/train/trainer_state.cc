@@ -109,6 +109,7 @@ TrainerState read_state(const hf::JsonFields& fields) {
   state.best_global_step = fields.optional<int64_t>("best_global_step");
   state.best_model_checkpoint = fields.optional<std::string>("best_model_checkpoint");
   state.stateful_callbacks = read_callbacks(fields);
+  state.rerun_state = fields.optional<std::string>("rerun_state").value_or("");
   state.is_local_process_zero = fields.optional<bool>("is_local_process_zero").value_or(true);
   state.is_world_process_zero = fields.optional<bool>("is_world_process_zero").value_or(true);
   return state;
@@ -145,6 +146,7 @@ Json TrainerState::to_json() const {
   json["max_steps"] = max_steps;
   json["num_input_tokens_seen"] = num_input_tokens_seen;
   json["num_train_epochs"] = num_train_epochs;
+  if (!rerun_state.empty()) json["rerun_state"] = rerun_state;
   json["save_steps"] = save_steps;
   json["stateful_callbacks"] = callbacks_json(stateful_callbacks);
   json["total_flos"] = total_flos;

@@ -38,6 +38,7 @@ struct TrainerState {
   std::optional<int64_t> best_global_step;
   std::optional<std::string> best_model_checkpoint;  // folder
   std::vector<CallbackRecord> stateful_callbacks;
+  std::string rerun_state;  // JSON of results that the next step computes again (RerunExit::Facts::state); empty: none
   // This process; neither is a fact about the run, but HF's file has them.
   bool is_local_process_zero = true;
   bool is_world_process_zero = true;

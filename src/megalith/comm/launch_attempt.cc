@@ -1,0 +1,408 @@
+#include "megalith/comm/launch_attempt_internal.h"
+
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "megalith/base/env.h"
+#include "megalith/base/error.h"
+#include "megalith/comm/rendezvous.h"
+#include "megalith/comm/store_link.h"
+#include "megalith/comm/store_listener_internal.h"
+
+namespace megalith::comm {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// How often signs of life are looked at.
+constexpr milliseconds kLook{200};
+
+// After a failure the other ranks have this long to end by themselves, with their own clean-up.
+constexpr milliseconds kSettle{4000};
+
+constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+std::string signal_name(int signal) {
+  const char* abbreviation = sigabbrev_np(signal);
+  return fmt::format("signal {} (SIG{})", signal, abbreviation == nullptr ? "?" : abbreviation);
+}
+
+std::string describe_exit(int status) {
+  if (WIFSIGNALED(status)) {
+    std::string text = fmt::format("was killed by {}", signal_name(WTERMSIG(status)));
+    if (WTERMSIG(status) == SIGKILL) text += "; if nobody did that, the machine may have run out of memory (see dmesg)";
+    return text;
+  }
+  return fmt::format("ended with exit code {}", WEXITSTATUS(status));
+}
+
+int exit_code(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 1; }
+
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  for (int signal : kForwarded) sigaddset(&set, signal);
+  return set;
+}
+
+void say(const std::string& text) { fmt::print(stderr, "megalith: {}\n", text); }
+
+}  // namespace
+
+LaunchAttempt::LaunchAttempt(const LaunchOptions& options, const RankMain& rank_main, HeartbeatPage& page,
+                             RankLaunch launch, int shift)
+    : options_(options),
+      rank_main_(rank_main),
+      page_(page),
+      launch_(std::move(launch)),
+      shift_(shift),
+      launcher_pid_(getpid()) {}
+
+AttemptEnd LaunchAttempt::run() {
+  if (options_.node_rank == 0) {
+    listen_fd_ = listen_for_store(options_, port_);
+  } else {
+    port_ = options_.master_port;
+  }
+  if (!options_.log_dir.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options_.log_dir, error);
+    check<ConfigError>(!error, "--log_dir {} cannot be made: {}", options_.log_dir, error.message());
+  }
+
+  // Signals are read from a descriptor, so that nothing happens in a handler. Children take the old mask back.
+  const sigset_t watched = watched_signals();
+  pthread_sigmask(SIG_BLOCK, &watched, &old_mask_);
+  signal_fd_ = signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC);
+  std::fflush(nullptr);
+  children_.reserve(static_cast<size_t>(options_.nproc));
+  try {
+    for (int local_rank = 0; local_rank < options_.nproc; ++local_rank) start(local_rank);
+    serve_or_join_store();  // makes threads: only now
+  } catch (...) {
+    for (const Child& child : children_) kill(child.pid, SIGKILL);
+    for (const Child& child : children_) waitpid(child.pid, nullptr, 0);
+    pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+    throw;
+  }
+  loop();
+  wait_for_other_machines();
+  report();
+  close(signal_fd_);
+  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+  store_.reset();  // its threads
+  return end();
+}
+
+AttemptEnd LaunchAttempt::end() const {
+  AttemptEnd end{.on_request = ended_by_signal_ != 0 || asked_to_stop_, .failure = first_, .failed_ns = failed_ns_};
+  const HeartbeatSlot& slot = page_.slot(0);
+  if (slot.steps_done > 0) end.done = {slot.first_step, slot.step, static_cast<double>(slot.step_ns) / 1e9, 0};
+  end.done.detect_seconds = detect_seconds_;
+  if (ended_by_signal_ != 0)
+    end.exit_code = all_ended_well_ ? 0 : 128 + ended_by_signal_;
+  else if (first_)
+    end.exit_code = first_status_ ? exit_code(*first_status_) : 1;
+  return end;
+}
+
+void LaunchAttempt::start(int local_rank) {
+  const int rank = options_.node_rank * options_.nproc + local_rank;
+  int out[2] = {-1, -1}, err[2] = {-1, -1};
+  const bool to_file = !options_.log_dir.empty();
+  if (to_file) {
+    const std::string path = fmt::format("{}/rank-{}.log", options_.log_dir, rank);
+    out[1] = err[1] = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    check<ConfigError>(out[1] >= 0, "cannot write {}: {}", path, std::strerror(errno));
+  } else {
+    check<CommError>(pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, "cannot make pipes: {}",
+                     std::strerror(errno));
+  }
+  const bool talks = rank == 0 && options_.rank0_talks && !to_file;
+  const pid_t pid = fork();
+  check<CommError>(pid >= 0, "cannot start rank {}: {}", rank, std::strerror(errno));
+  if (pid == 0) become_rank(local_rank, out[1], talks ? STDERR_FILENO : err[1]);
+
+  Child child;
+  child.pid = pid;
+  child.rank = rank;
+  child.local = local_rank;
+  close(out[1]);
+  if (!to_file) {
+    close(err[1]);
+    const std::string prefix = options_.nproc * options_.nnodes == 1 ? "" : fmt::format("[rank {}] ", rank);
+    for (int fd : {out[0], err[0]}) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    // What rank 0 writes to stdout is the command's data, as it is.
+    child.output.emplace_back(out[0], STDOUT_FILENO, rank == 0 ? "" : prefix);
+    child.output.emplace_back(err[0], STDERR_FILENO, prefix);
+  }
+  children_.push_back(std::move(child));
+}
+
+void LaunchAttempt::become_rank(int local_rank, int out, int err) {
+  // Goes with the launcher, however that ends. (Should it have ended already, the parent is another process by now.)
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != launcher_pid_) _exit(1);
+  setpgid(0, 0);  // a Ctrl-C reaches the launcher alone, which passes it on once
+  dup2(out, STDOUT_FILENO);
+  dup2(err, STDERR_FILENO);
+  close(signal_fd_);
+  if (listen_fd_ >= 0) close(listen_fd_);
+  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+
+  const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), 1); };
+  set("RANK", std::to_string(options_.node_rank * options_.nproc + local_rank));
+  set("WORLD_SIZE", std::to_string(options_.nnodes * options_.nproc));
+  set("LOCAL_RANK", std::to_string((local_rank + shift_) % options_.nproc));
+  set("LOCAL_WORLD_SIZE", std::to_string(options_.nproc));
+  set("MASTER_ADDR", options_.node_rank == 0 && options_.nnodes == 1 ? "127.0.0.1" : options_.master_addr);
+  set("MASTER_PORT", std::to_string(port_));
+  set("MEGALITH_LAUNCHER", "1");
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (!env_string("OMP_NUM_THREADS")) at::set_num_threads(std::max(1, cores / options_.nproc));
+
+  int code = 1;
+  try {
+    RankLaunch launch = launch_;
+    launch.heartbeat = Heartbeat(page_.slot(local_rank));
+    code = rank_main_(launch);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+  }
+  std::fflush(nullptr);
+  _exit(code);
+}
+
+void LaunchAttempt::serve_or_join_store() {
+  prepare_c10d();
+  if (options_.node_rank == 0) {
+    c10d::TCPStoreOptions store;
+    store.port = static_cast<uint16_t>(port_);
+    store.isServer = true;
+    store.waitWorkers = false;
+    store.masterListenFd = listen_fd_;
+    store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store);
+  } else {
+    Rendezvous place;
+    place.rank = options_.node_rank * options_.nproc;
+    place.master_addr = options_.master_addr;
+    place.master_port = port_;
+    store_ = connect_store(place, std::chrono::seconds(60));
+  }
+}
+
+bool LaunchAttempt::any_running() const {
+  return std::ranges::any_of(children_, [](const Child& child) { return child.running; });
+}
+
+void LaunchAttempt::loop() {
+  const auto open_output = [&] {
+    return std::ranges::any_of(children_, [](const Child& child) {
+      return std::ranges::any_of(child.output, [](const ChildOutput& output) { return !output.at_end(); });
+    });
+  };
+  // Output of a dead rank is read to its end, unless a grandchild holds the pipe open.
+  std::optional<Clock::time_point> drain_until;
+  while (any_running() || (open_output() && Clock::now() < *drain_until)) {
+    std::vector<pollfd> fds{{signal_fd_, POLLIN, 0}};
+    for (Child& child : children_)
+      for (ChildOutput& output : child.output)
+        if (!output.at_end()) fds.push_back({output.source(), POLLIN, 0});
+    poll(fds.data(), fds.size(), 100);
+
+    signalfd_siginfo info;
+    while (read(signal_fd_, &info, sizeof info) == sizeof info) handle_signal(static_cast<int>(info.ssi_signo));
+    look_for_failure();  // before the output: what comes after the first failure is its echo
+    look_for_hangs();
+    say_when_it_runs_again();
+    for (Child& child : children_)
+      for (ChildOutput& output : child.output) output.pump();
+    reap();
+    enforce_deadlines();
+    if (!any_running() && !drain_until) drain_until = Clock::now() + milliseconds(500);
+  }
+}
+
+void LaunchAttempt::handle_signal(int signal) {
+  if (signal == SIGCHLD) return;
+  if (signal == SIGUSR1) asked_to_stop_ = true;
+  if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGHUP) return signal_children(signal);
+  if (ended_by_signal_ != 0) return signal_children(SIGKILL);
+  ended_by_signal_ = signal;
+  signal_children(signal);
+  if (options_.kill_after_signal) kill_at_ = Clock::now() + options_.grace;
+}
+
+void LaunchAttempt::signal_children(int signal, const Child* except) {
+  for (const Child& child : children_) {
+    // A child becomes the leader of its group a moment after the fork: until then it is reached alone.
+    if (child.running && &child != except && kill(-child.pid, signal) != 0) kill(child.pid, signal);
+  }
+}
+
+void LaunchAttempt::reap() {
+  int status = 0;
+  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0;)
+    for (Child& child : children_) {
+      if (child.pid != pid) continue;
+      if (WIFSTOPPED(status))
+        child.stopped_at = Clock::now();
+      else if (WIFCONTINUED(status))
+        child.stopped_at.reset();
+      else
+        on_child_end(child, status);
+    }
+}
+
+RankSight LaunchAttempt::sight_of(const Child& child) const {
+  const HeartbeatSlot& slot = page_.slot(child.local);
+  RankSight sight{.rank = child.rank,
+                  .section = static_cast<Section>(slot.section.load()),
+                  .step = slot.step,
+                  .steps_done = slot.steps_done,
+                  .silent = std::chrono::nanoseconds(monotonic_ns() - slot.since_ns),
+                  .stopped = std::nullopt};
+  if (child.stopped_at) sight.stopped = Clock::now() - *child.stopped_at;
+  return sight;
+}
+
+// A rank that gives no sign of life for too long is ended by force: it would not listen.
+void LaunchAttempt::look_for_hangs() {
+  if (first_ || ended_by_signal_ != 0 || !options_.limits || Clock::now() < next_look_) return;
+  next_look_ = Clock::now() + kLook;
+  std::vector<RankSight> all;
+  for (const Child& child : children_)
+    if (child.running) all.push_back(sight_of(child));
+  std::vector<OverdueRank> overdue;
+  for (const RankSight& late : overdue_ranks(all, *options_.limits))
+    overdue.push_back({late, store_ ? waits_in(*store_, late.rank) : ""});
+  const auto culprit = find_culprit(overdue, *options_.limits);
+  if (!culprit) return;
+  const Failure failure{culprit->rank, culprit->reason};
+  first_hangs_ = true;
+  begin_end(failure);
+  report_failure_in(*store_, failure);
+  kill(-child_of(culprit->rank)->pid, SIGKILL);
+}
+
+void LaunchAttempt::say_when_it_runs_again() {
+  if (said_it_runs_ || launch_.restarts == 0 || page_.slot(0).steps_done == 0) return;
+  said_it_runs_ = true;
+  say(fmt::format("running again: step {} is done, {:.1f} s after the failure was seen",
+                  page_.slot(0).first_step.load(), static_cast<double>(monotonic_ns() - launch_.failed_ns) / 1e9));
+}
+
+void LaunchAttempt::on_child_end(Child& child, int status) {
+  child.running = false;
+  kill(-child.pid, SIGKILL);  // what the rank itself may have started
+  look_for_failure();
+  for (ChildOutput& output : child.output) output.pump();
+  if (status != 0) all_ended_well_ = false;
+  if (status == 0 || ended_by_signal_ != 0) return;
+  if (!first_) {
+    // It did not live to tell: we do.
+    const std::string machine = options_.nnodes > 1 ? fmt::format(" on machine {}", options_.node_rank) : "";
+    const Failure failure{child.rank, fmt::format("rank {}{} {}", child.rank, machine, describe_exit(status))};
+    try {
+      report_failure_in(*store_, failure);
+    } catch (const std::exception&) {
+      // The store is gone with machine 0; everybody ends anyway.
+    }
+    begin_end(failure);
+  }
+  if (first_->rank == child.rank) first_status_ = status;
+}
+
+LaunchAttempt::Child* LaunchAttempt::child_of(int rank) {
+  const auto found = std::ranges::find(children_, rank, &Child::rank);
+  return found == children_.end() ? nullptr : &*found;
+}
+
+void LaunchAttempt::begin_end(const Failure& failure) {
+  first_ = failure;
+  failed_ns_ = monotonic_ns();
+  const Child* culprit = child_of(failure.rank);
+  for (Child& child : children_)
+    for (ChildOutput& output : child.output)
+      if (&child != culprit) output.mute();
+  if (culprit != nullptr) detect_seconds_ = sight_of(*culprit).silent.count();
+  terminate_at_ = Clock::now() + kSettle;
+}
+
+// A rank that can tell its failure does so in the store, before it ends.
+void LaunchAttempt::look_for_failure() {
+  if (first_ || ended_by_signal_ != 0 || !store_) return;
+  try {
+    if (const auto failure = failure_in(*store_)) begin_end(*failure);
+  } catch (const std::exception&) {
+    begin_end({-1, fmt::format("machine 0 ({}:{}) does not answer any more", options_.master_addr, port_)});
+  }
+}
+
+void LaunchAttempt::enforce_deadlines() {
+  if (terminate_at_ && Clock::now() >= *terminate_at_) {
+    terminate_at_.reset();
+    // The one that failed first is ending by itself and may still have something to say.
+    signal_children(SIGTERM, first_ ? child_of(first_->rank) : nullptr);
+    kill_at_ = Clock::now() + options_.grace;
+  }
+  if (kill_at_ && Clock::now() >= *kill_at_) {
+    kill_at_.reset();
+    signal_children(SIGKILL);
+  }
+}
+
+void LaunchAttempt::wait_for_other_machines() {
+  // The store must live until every machine has read its last word.
+  if (options_.nnodes == 1) return;
+  try {
+    store_->add("megalith/launchers_done", 1);
+    const auto deadline = Clock::now() + options_.grace;
+    while (options_.node_rank == 0 && store_->add("megalith/launchers_done", 0) < options_.nnodes &&
+           Clock::now() < deadline)
+      std::this_thread::sleep_for(milliseconds(20));
+  } catch (const std::exception&) {
+    // Machine 0 has gone already: nothing to wait for.
+  }
+}
+
+void LaunchAttempt::report() const {
+  if (ended_by_signal_ != 0 && all_ended_well_) return;
+  if (ended_by_signal_ != 0) return say(fmt::format("ended by {}", signal_name(ended_by_signal_)));
+  if (!first_) return;
+  if (!first_status_) {
+    const bool ours = std::ranges::find(children_, first_->rank, &Child::rank) != children_.end();
+    return say(fmt::format("{}{}", ours ? "" : "another machine failed first: ", first_->reason));
+  }
+  std::string text =
+      first_hangs_ ? first_->reason : fmt::format("rank {} {}", first_->rank, describe_exit(*first_status_));
+  if (options_.limits && !first_hangs_)
+    text += fmt::format(", {}", place_of(sight_of(*std::ranges::find(children_, first_->rank, &Child::rank))));
+  if (children_.size() > 1) text += "; it was the first to fail, the others were ended";
+  size_t muted = 0;
+  for (const Child& other : children_)
+    for (const ChildOutput& output : other.output) muted += output.muted_lines();
+  if (muted > 0) text += fmt::format(" ({} lines of theirs left out; --log_dir keeps all)", muted);
+  if (!options_.log_dir.empty()) text += fmt::format("; see {}/rank-{}.log", options_.log_dir, first_->rank);
+  say(text);
+}
+
+}  // namespace megalith::comm

@@ -1,0 +1,36 @@
+#include "megalith/observe/restart_callback.h"
+
+namespace megalith::observe {
+
+namespace {
+
+double seconds_since(int64_t begin_ns) { return static_cast<double>(comm::monotonic_ns() - begin_ns) / 1e9; }
+
+}  // namespace
+
+void RestartCallback::on_step_begin(train::TrainerEvent&) { step_began_ns_ = comm::monotonic_ns(); }
+
+void RestartCallback::on_step_end(train::TrainerEvent& event) {
+  own_.last_step = event.state.global_step;
+  if (own_.first_step == 0) own_.first_step = own_.last_step;
+  own_.step_seconds += seconds_since(step_began_ns_);
+  if (!resume_seconds_ && launch_.failed_ns > 0) resume_seconds_ = seconds_since(launch_.failed_ns);
+}
+
+void RestartCallback::on_log(train::TrainerEvent& event) {
+  const bool totals = event.metrics.find("train_runtime").has_value();
+  const bool line = event.metrics.find("loss").has_value();
+  if (launch_.restarts == 0 || (!totals && (told_ || !line))) return;
+  told_ = true;
+  event.metrics.set("restarts", launch_.restarts);
+  if (launch_.earlier.empty()) return;
+  double detect = 0;
+  for (const comm::Attempt& each : launch_.earlier) detect += each.detect_seconds;
+  event.metrics.set("detect_seconds", detect / static_cast<double>(launch_.earlier.size()));
+  if (resume_seconds_) event.metrics.set("resume_seconds", *resume_seconds_);
+  std::vector<comm::Attempt> all = launch_.earlier;
+  all.push_back(own_);
+  event.metrics.set("goodput", comm::useful_seconds(all) / seconds_since(launch_.started_ns));
+}
+
+}  // namespace megalith::observe

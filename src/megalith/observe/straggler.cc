@@ -1,0 +1,83 @@
+#include "megalith/observe/straggler.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/comm/heartbeat.h"
+
+namespace megalith::observe {
+
+namespace {
+
+constexpr double kSlow = 1.5;  // times the others' median
+
+double now_seconds() { return static_cast<double>(comm::monotonic_ns()) / 1e9; }
+
+std::string names(const std::vector<RankTime>& ranks) {
+  std::string text;
+  for (const RankTime& each : ranks)
+    text += fmt::format("{}rank {} ({:.3f} s compute, {:.3f} s wait)", text.empty() ? "" : ", ", each.rank,
+                        each.compute, each.wait);
+  return text;
+}
+
+}  // namespace
+
+StragglerReport straggler_report(std::vector<RankTime> ranks, int count) {
+  check(!ranks.empty(), "a report of no ranks");
+  std::ranges::stable_sort(ranks, std::greater<>(), &RankTime::compute);
+  StragglerReport report;
+  report.slowest = ranks.front();
+  const size_t others = ranks.size() - 1;
+  report.median_compute = others == 0 ? ranks[0].compute : ranks[1 + others / 2 - (others % 2 == 0 ? 1 : 0)].compute;
+  report.longest_wait = std::ranges::max_element(ranks, {}, &RankTime::wait)->wait;
+  report.is_straggler = others > 0 && report.slowest.compute > kSlow * report.median_compute;
+  const auto shown = static_cast<std::ptrdiff_t>(std::min<size_t>(static_cast<size_t>(count), ranks.size()));
+  const std::vector<RankTime> slow(ranks.begin(), ranks.begin() + shown), fast(ranks.rbegin(), ranks.rbegin() + shown);
+  report.text = fmt::format("slowest: {}; fastest: {}", names(slow), names(fast));
+  return report;
+}
+
+void StragglerCallback::on_step_begin(train::TrainerEvent&) {
+  began_ = now_seconds();
+  waited_ = settings_.waited_seconds();
+}
+
+void StragglerCallback::on_step_end(train::TrainerEvent&) {
+  ++steps_;
+  seconds_ += now_seconds() - began_;
+  wait_ += settings_.waited_seconds() - waited_;
+}
+
+void StragglerCallback::on_log(train::TrainerEvent& event) {
+  if (!event.metrics.find("loss") || steps_ == 0) return;
+  const auto steps = static_cast<double>(std::exchange(steps_, 0));
+  const double seconds = std::exchange(seconds_, 0), wait = std::exchange(wait_, 0);
+  const at::Tensor mine = at::tensor({(seconds - wait) / steps, wait / steps}, at::kDouble).to(settings_.device);
+  const at::Tensor gathered = at::empty({world_.size() * 2}, mine.options());
+  world_.all_gather(gathered, mine, "times of all ranks");
+  const at::Tensor read = gathered.to(at::kCPU);
+  const double* values = read.const_data_ptr<double>();
+  std::vector<RankTime> ranks;
+  for (int rank = 0; rank < world_.size(); ++rank) ranks.push_back({rank, values[2 * rank], values[2 * rank + 1]});
+  const StragglerReport report = straggler_report(std::move(ranks), settings_.count);
+  event.metrics.set("compute_seconds_max", report.slowest.compute);
+  event.metrics.set("compute_seconds_median", report.median_compute);
+  event.metrics.set("wait_seconds_max", report.longest_wait);
+  event.metrics.set("slowest_rank", report.slowest.rank);
+  if (!event.state.is_world_process_zero) return;
+  if (report.is_straggler)
+    log_warning(
+        "rank {} is slow: {:.3f} s of compute a step, the others {:.3f} s (median); ranks wait up to {:.3f} s"
+        " a step. {}",
+        report.slowest.rank, report.slowest.compute, report.median_compute, report.longest_wait, report.text);
+  else
+    log_info("straggler report: {}", report.text);
+}
+
+}  // namespace megalith::observe

@@ -1,0 +1,53 @@
+// Which rank keeps the others waiting? (log_straggler)
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "megalith/comm/group.h"
+#include "megalith/train/callback.h"
+
+namespace megalith::observe {
+
+// Seconds of a step on one rank, means since the last line: its own work, and waiting for others in operations. Where a
+// slow rank holds all up, steps take equally long everywhere: it is the one that waits least.
+struct RankTime {
+  int rank = 0;
+  double compute = 0;
+  double wait = 0;
+};
+
+struct StragglerReport {
+  RankTime slowest;
+  double median_compute = 0;
+  double longest_wait = 0;
+  bool is_straggler = false;  // slowest.compute > 1.5 · median of the others
+  std::string text;           // "slowest: rank 3 (0.520 s compute, 0.010 s wait); fastest: …", `count` of each
+};
+StragglerReport straggler_report(std::vector<RankTime> ranks, int count);
+
+// Adds to the trainer's lines, for the callbacks after it: compute_seconds_max, compute_seconds_median,
+// wait_seconds_max, slowest_rank; says the report on rank 0, as a warning where a rank is slow. Collective over `world`
+// at each line.
+class StragglerCallback : public train::TrainerCallback {
+ public:
+  struct Settings {
+    std::function<double()> waited_seconds;  // so far, in operations, on this rank
+    at::Device device = at::kCPU;            // where the group's collectives take tensors
+    int count = 1;                           // ranks to name (straggler_minmax_count)
+  };
+  StragglerCallback(comm::Group world, Settings settings) : world_(std::move(world)), settings_(std::move(settings)) {}
+  void on_step_begin(train::TrainerEvent& event) override;
+  void on_step_end(train::TrainerEvent& event) override;
+  void on_log(train::TrainerEvent& event) override;
+
+ private:
+  comm::Group world_;
+  Settings settings_;
+  double began_ = 0, waited_ = 0;  // when the step began; what had been waited by then
+  double seconds_ = 0, wait_ = 0;  // of steps since the last line
+  int64_t steps_ = 0;
+};
+
+}  // namespace megalith::observe

@@ -1,0 +1,122 @@
+// What happens when a result is bad, a rank slow, or a collective late.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <atomic>
+#include <thread>
+
+#include "megalith/cli/launch_flags.h"
+#include "megalith/observe/observers.h"
+#include "megalith/observe/straggler.h"
+#include "tests/effects/effect.h"
+#include "tests/train/trainer_case.h"
+
+namespace megalith::testing {
+namespace {
+
+using config::TrainingArguments;
+
+// Counts runs of forward and backward; the one of number `spiky` has 50 times the loss; from `late` on rank 1 comes
+// late.
+class WatchedObjective : public train::Objective {
+ public:
+  WatchedObjective(std::atomic<int>& runs, int rank, int spiky, int late)
+      : total_(runs), rank_(rank), spiky_(spiky), late_(late) {}
+  void begin(std::span<const data::MicroBatch>, train::Phase phase) override {
+    if (phase != train::Phase::kTraining) return;
+    ++run_;
+    if (rank_ == 0) ++total_;
+    if (rank_ == 1 && run_ >= late_) std::this_thread::sleep_for(std::chrono::milliseconds(1300));
+  }
+  train::MicrobatchLoss loss(const train::MicrobatchOutput& output, const data::MicroBatch& batch, int microbatch,
+                             train::Phase phase) const override {
+    train::MicrobatchLoss loss = Objective::loss(output, batch, microbatch, phase);
+    if (run_ == spiky_) loss.sum = loss.sum * 50;
+    return loss;
+  }
+
+ private:
+  std::atomic<int>& total_;
+  const int rank_, spiky_, late_;
+  int run_ = 0;
+};
+
+constexpr int kNever = 1 << 20;
+
+std::string run(const TrainingArguments& args, int dp, int steps, int spiky, int late) {
+  TrainerCase how{.dp = dp};
+  how.args = args;
+  how.args.run.max_steps = steps;
+  how.args.save.output_dir.reset();
+  std::atomic<int> runs = 0;
+  std::string end = "finished";
+  run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
+    train::TrainerSetup setup = r.setup(dataset_of(random_sequences(16, 50, 1)));
+    setup.objective = std::make_unique<WatchedObjective>(runs, r.rank.rank, spiky, late);
+    train::Trainer trainer(r.models, r.args, std::move(setup));
+    std::string mine = "finished";
+    try {
+      trainer.train();
+    } catch (const train::RerunExit& exit) {
+      mine = fmt::format("exit {}", exit.facts().exit_code);
+    } catch (const CommError&) {
+      mine = "too late";
+    }
+    if (r.rank.rank == 0) end = mine;
+  });
+  return fmt::format("{} runs, {}", runs.load(), end);
+}
+
+std::string short_run(const TrainingArguments& args) { return run(args, 1, 4, kNever, kNever); }
+std::string spiky_run(const TrainingArguments& args) { return run(args, 1, 110, 105, kNever); }
+std::string late_run(const TrainingArguments& args) { return run(args, 2, 3, kNever, 3); }
+
+std::string limits(const TrainingArguments& args) {
+  cli::LaunchFlags launch;
+  launch.rank_section_timeouts = "setup:60,step:5";
+  launch.look_after(args.fault);
+  return fmt::format("{}", launch.limits()->of(comm::Section::kStep, 3).count());
+}
+
+std::string observers(const TrainingArguments& args) {
+  const auto worlds = comm::World::in_process(1);
+  observe::ObserverSetup setup;
+  setup.world = worlds[0]->world();
+  setup.waited_seconds = [] { return 0.0; };
+  TrainingArguments unsaved = args;
+  unsaved.save.output_dir.reset();
+  return fmt::format("{}", observe::make_observers(unsaved, setup).size());
+}
+
+std::string named_ranks(const TrainingArguments& args) {
+  return observe::straggler_report({{0, 1, 0}, {1, 2, 0}, {2, 3, 0}}, args.fault.straggler_minmax_count).text;
+}
+
+}  // namespace
+
+Effects fault_effects() {
+  const Words small{"--finetuning_type=full", "--per_device_train_batch_size=2", "--learning_rate=1e-3",
+                    "--save_strategy=no",     "--lr_scheduler_type=constant",    "--logging_steps=1"};
+  const auto also = [&](const std::string& more) {
+    Words words = small;
+    words.push_back(more);
+    return words;
+  };
+  return {
+      {"rerun_mode", small, {"--rerun_mode=disabled"}, {"--rerun_mode=report_determinism_stats"}, short_run},
+      {"error_injection_rate", small, {}, {"--error_injection_rate=1"}, short_run},
+      {"error_injection_type",
+       also("--error_injection_rate=1"),
+       {},
+       {"--error_injection_type=persistent_error"},
+       short_run},
+      {"check_for_spiky_loss", small, {}, {"--check_for_spiky_loss"}, spiky_run},
+      {"check_for_large_grads", small, {}, {"--check_for_large_grads"}, spiky_run},
+      {"ft_num_warmup_iters", {}, {}, {"--ft_num_warmup_iters=2"}, limits},
+      {"log_straggler", {}, {}, {"--log_straggler"}, observers},
+      {"straggler_minmax_count", {}, {}, {"--straggler_minmax_count=2"}, named_ranks},
+      {"distributed_timeout_seconds_after_init", small, {}, {"--distributed_timeout_seconds_after_init=1"}, late_run},
+  };
+}
+
+}  // namespace megalith::testing

@@ -1,0 +1,121 @@
+#include "tests/faults/fault_job.h"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+namespace megalith::testing {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+std::string bytes_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+FaultBench::FaultBench(std::string program, fs::path model) : program_(std::move(program)), model_(std::move(model)) {
+  std::ofstream data(folder_ / "data.jsonl");
+  for (int i = 0; i < 64; ++i) {
+    json ids = json::array();
+    for (int t = 0; t < 40 + i % 17; ++t) ids.push_back((i * 7 + t * 13) % 60 + 2);
+    data << json{{"input_ids", ids}, {"labels", ids}}.dump() << "\n";
+  }
+  data.close();
+  const ProcessResult result = run_process(words(folder_ / "reference", {}), env(), std::chrono::seconds(120));
+  if (result.exit_code != 0) {
+    std::fprintf(stderr, "the undisturbed job failed:\n%s\n", result.err.c_str());
+    std::exit(1);
+  }
+  reference_seconds_ = result.seconds;
+}
+
+std::vector<std::string> FaultBench::words(const fs::path& output, const std::vector<std::string>& more) const {
+  std::vector<std::string> all{program_,
+                               "train",
+                               "--nproc=2",
+                               "--use_cpu",
+                               "--finetuning_type=full",
+                               "--model_name_or_path=" + model_.string(),
+                               "--dataset=" + (folder_ / "data.jsonl").string(),
+                               "--output_dir=" + output.string(),
+                               "--per_device_train_batch_size=4",
+                               "--gradient_accumulation_steps=4",
+                               "--calculate_per_token_loss",
+                               "--hidden_dropout=0.1",
+                               "--max_steps=40",
+                               "--learning_rate=1e-3",
+                               "--logging_steps=1",
+                               "--save_strategy=steps",
+                               "--save_steps=5",
+                               "--ft_num_warmup_iters=1",
+                               "--rank_section_timeouts=setup:30,step:3,checkpointing:3",
+                               "--rank_out_of_section_timeout=5"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+fs::path FaultBench::scratch(const std::string& name) const { return folder_ / name; }
+
+bool FaultBench::equals_reference(const fs::path& output) const {
+  const std::string expected = bytes_of(folder_ / "reference" / "model.safetensors");
+  return !expected.empty() && expected == bytes_of(output / "model.safetensors");
+}
+
+FaultJob::FaultJob(const FaultBench& bench, const std::string& name, const std::vector<std::string>& more,
+                   std::map<std::string, std::string> env)
+    : output_(bench.scratch(name)), process_(bench.words(output_, more), [&] {
+        env.merge(bench.env());
+        return env;
+      }()) {}
+
+std::vector<pid_t> FaultJob::ranks() const {
+  const std::string self = std::to_string(process_.pid());
+  std::ifstream children("/proc/" + self + "/task/" + self + "/children");
+  std::vector<pid_t> found;
+  for (pid_t pid = 0; children >> pid;) found.push_back(pid);
+  return found;
+}
+
+bool FaultJob::signal_rank(size_t rank, int number) const {
+  const auto all = ranks();
+  return rank < all.size() && ::kill(all[rank], number) == 0;
+}
+
+bool FaultJob::wait_for_text(const std::string& text, double seconds) {
+  return process_.wait_for_text(text, std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
+}
+
+bool FaultJob::wait_for_steps(double seconds) {
+  if (!wait_for_text("step 1/")) return false;
+  return !wait_for_text("\n(no such text)", seconds);
+}
+
+std::string FaultJob::trigger_file(const FaultBench& bench, const std::string& name) {
+  return bench.scratch(name + ".trigger").string();
+}
+
+ProcessResult FaultJob::finish() { return process_.finish(std::chrono::seconds(120)); }
+
+std::optional<double> last_metric(const fs::path& output, const std::string& name) {
+  std::optional<double> found;
+  std::ifstream file(output / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const json object = json::parse(line, nullptr, false);
+    if (object.is_object() && object.contains(name) && object[name].is_number()) found = object[name].get<double>();
+  }
+  return found;
+}
+
+}  // namespace megalith::testing

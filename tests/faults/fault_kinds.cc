@@ -1,0 +1,120 @@
+#include "tests/faults/fault_kinds.h"
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+namespace megalith::testing {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+double draw(std::mt19937& random, double low, double high) {
+  return std::uniform_real_distribution<double>(low, high)(random);
+}
+
+std::function<void(FaultJob&, std::mt19937&)> signal_to(size_t rank, int number) {
+  return [=](FaultJob& job, std::mt19937& random) {
+    if (job.wait_for_steps(draw(random, 0, 1.5))) job.signal_rank(rank, number);
+  };
+}
+
+const std::vector<std::string> kRestarts{"--max_restarts=3"};
+
+// Stops and continues a rank, so that it has a quarter of the time.
+void slow_down(FaultJob& job, std::mt19937&) {
+  if (!job.wait_for_steps(0)) return;
+  for (int i = 0; i < 15; ++i) {
+    if (!job.signal_rank(1, SIGSTOP)) return;
+    std::this_thread::sleep_for(milliseconds(120));
+    job.signal_rank(1, SIGCONT);
+    std::this_thread::sleep_for(milliseconds(40));
+  }
+}
+
+void limit_memory(FaultJob& job, std::mt19937& random) {
+  if (!job.wait_for_steps(draw(random, 0, 1))) return;
+  const auto ranks = job.ranks();
+  if (ranks.size() < 2) return;
+  const rlimit none{1 << 20, 1 << 20};
+  ::prlimit(ranks[1], RLIMIT_AS, &none, nullptr);
+}
+
+}  // namespace
+
+std::vector<FaultKindCase> all_fault_kinds() {
+  return {
+      {.name = "kill_rank",
+       .words = kRestarts,
+       .strike = signal_to(1, SIGKILL),
+       .told = {"rank 1 was killed by signal 9 (SIGKILL)", "restart 1 of 3", "running again", "goodput"}},
+      {.name = "kill_rank_0",
+       .words = kRestarts,
+       .strike = signal_to(0, SIGKILL),
+       .told = {"rank 0 was killed by signal 9 (SIGKILL)", "restart 1 of 3"}},
+      {.name = "kill_launcher",
+       .strike =
+           [](FaultJob& job, std::mt19937& random) {
+             if (job.wait_for_steps(draw(random, 0, 1))) job.launcher().signal(SIGKILL);
+           },
+       .exit_code = 128 + SIGKILL,
+       .equal = false},
+      {.name = "stop_rank",
+       .words = kRestarts,
+       .strike = signal_to(1, SIGSTOP),
+       .told = {"rank 1 was stopped (SIGSTOP)", "restart 1 of 3"}},
+      {.name = "segfault",
+       .words = kRestarts,
+       .strike = signal_to(1, SIGSEGV),
+       .told = {"rank 1 was killed by signal 11 (SIGSEGV)", "restart 1 of 3"}},
+      {.name = "exception",
+       .words = kRestarts,
+       .simulated = "exception",
+       .told = {"rank 1: simulated: an uncaught exception", "restart 1 of 3"}},
+      {.name = "data_stuck",
+       .words = kRestarts,
+       .simulated = "data_stuck",
+       .told = {"rank 1 hangs: loading data", "restart 1 of 3"}},
+      {.name = "collective_stuck",
+       .words = kRestarts,
+       .simulated = "collective_stuck",
+       .told = {"rank 1", "simulated: nobody else comes", "restart 1 of 3"}},
+      {.name = "save_stuck",
+       .words = kRestarts,
+       .simulated = "save_stuck",
+       .told = {"rank 1 hangs: in a save", "restart 1 of 3"}},
+      {.name = "slow_rank", .words = {"--log_straggler"}, .strike = slow_down, .told = {"rank 1 is slow"}},
+      {.name = "memory", .words = kRestarts, .strike = limit_memory, .told = {"rank 1", "restart 1 of 3"}},
+      {.name = "nan_loss",
+       .simulated = "nan_loss",
+       .exit_code = 16,
+       .told = {"rank 1", "found NaN in local forward loss calculation", "the rerun gives the same", "exit code 16"},
+       .equal = false},
+      {.name = "gradient_bit",
+       .words = kRestarts,
+       .simulated = "gradient_bit",
+       .exit_code = 17,
+       .told = {"rank 1", "in the local gradients of bucket", "a transient error", "not started again"},
+       .equal = false},
+  };
+}
+
+FaultKindCase repeated_kills(int times) {
+  return {.name = "repeated_kills",
+          .words = {"--max_restarts=" + std::to_string(times + 5)},
+          .strike =
+              [times](FaultJob& job, std::mt19937& random) {
+                for (int i = 0; i < times; ++i) {
+                  if (i > 0 && !job.wait_for_text("restart " + std::to_string(i) + " of ")) return;
+                  // The set-up, a step or a save: whatever it is doing then.
+                  if (job.wait_for_text("\n(no such text)", draw(random, 0.3, 2.5))) return;
+                  job.signal_rank(random() % 2, SIGKILL);
+                }
+              },
+          .told = {"was killed by signal 9", "goodput"}};
+}
+
+}  // namespace megalith::testing

@@ -1,0 +1,28 @@
+// Every kind of fault: how it is brought about from outside, and how the job must end.
+#pragma once
+
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/faults/fault_job.h"
+
+namespace megalith::testing {
+
+struct FaultKindCase {
+  std::string name;
+  std::vector<std::string> words{};  // of the job
+  std::string simulated{};           // kind of FT_SIM_FAULT_DESC that the trigger file sets off, on rank 1
+  // Breaks the running job at a moment that is drawn; nothing: the trigger file does it.
+  std::function<void(FaultJob&, std::mt19937&)> strike{};
+  int exit_code = 0;
+  std::vector<std::string> told{};  // parts of stderr: the culprit, the fault
+  bool equal = true;                // the weights equal the undisturbed job's
+};
+std::vector<FaultKindCase> all_fault_kinds();
+
+// Kills a random rank at random moments, so many times in one job.
+FaultKindCase repeated_kills(int times);
+
+}  // namespace megalith::testing
