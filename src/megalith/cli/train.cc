@@ -28,8 +28,8 @@ int run_train(Words words) {
     const StopOnSignal stop;
     const config::TrainingArguments mine = resumed_arguments(*args, started);
     return run_as_rank(mine, [&](parallel::ParallelContext& context) {
-      if (mine.save.output_dir) train::check_shared_folder(*mine.save.output_dir, context.world());
       open_rank_log(mine, context.rank());
+      if (mine.save.output_dir) train::check_shared_folder(*mine.save.output_dir, context.world());
       train::RunData data = train::open_run_data(mine, inputs.tools);
       if (context.rank() == 0)
         for (const std::string& report : data.reports) log_info("{}", report);

@@ -234,7 +234,8 @@ config::TrainingArguments resumed_arguments(config::TrainingArguments args, cons
                    std::ranges::any_of(fs::directory_iterator(*args.save.output_dir), [](const auto& entry) {
                      return entry.path().filename().string().starts_with("checkpoint-");
                    });
-  if (any) args.save.resume_from_checkpoint = "auto";
+  if (any && args.dialect == config::Dialect::kPretrain) args.save.load = args.save.output_dir;
+  if (any && args.dialect == config::Dialect::kTrain) args.save.resume_from_checkpoint = "auto";
   return args;
 }
 

@@ -264,6 +264,7 @@ RunProgress Trainer::progress() const {
 
 // Of a save in the background: when it is complete, or, to wait for, in any case.
 void Trainer::end_save(bool wait) {
+  if (wait) setup_.heartbeat.enter(comm::Section::kCheckpointing, state_.global_step);
   const auto span = trace_.span({.name = "save-checkpoint-finalize", .lane = TraceLane::kHost, .level = 0});
   if (wait)
     saved(saver_.wait());
