@@ -1,15 +1,21 @@
 #include "tests/faults/fault_kinds.h"
 
+#include <sys/mount.h>
 #include <sys/resource.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
 #include <thread>
 
 namespace megalith::testing {
 
 namespace {
 
+namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 double draw(std::mt19937& random, double low, double high) {
@@ -43,6 +49,51 @@ void limit_memory(FaultJob& job, std::mt19937& random) {
   ::prlimit(ranks[1], RLIMIT_AS, &none, nullptr);
 }
 
+// ---- Files ----------------------------------------------------------------------------------------------------------
+
+constexpr const char* kNever = "\n(no such text)";
+
+void flip_bit(const fs::path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto middle = static_cast<std::streamoff>(fs::file_size(path) / 2);
+  file.seekg(middle);
+  const int byte = file.get();
+  file.seekp(middle);
+  file.put(static_cast<char>(byte ^ 4));
+}
+
+// Once there are two checkpoints, damages the newer one and kills a rank: what is started again has to take the older.
+std::function<void(FaultJob&, std::mt19937&)> spoil_newest(std::function<void(const fs::path& file)> damage) {
+  return [damage = std::move(damage)](FaultJob& job, std::mt19937&) {
+    if (!job.wait_for_text("checkpoint-10: ")) return;
+    job.signal_rank(1, SIGSTOP);  // no newer one comes in between
+    damage(job.output() / "checkpoint-10" / "optimizer.safetensors");
+    job.signal_rank(1, SIGKILL);
+  };
+}
+
+void mount_small_disk(const fs::path& output) {
+  fs::create_directories(output);
+  if (::mount("none", output.c_str(), "tmpfs", 0, "size=16m") != 0)
+    throw std::runtime_error(std::string("a file system cannot be mounted: ") + std::strerror(errno));
+}
+
+void unmount(const fs::path& output) { ::umount2(output.c_str(), MNT_DETACH); }
+
+// Takes all space that is left, and gives it back when a save has failed.
+void fill_disk(FaultJob& job, std::mt19937&) {
+  if (!job.wait_for_steps(0)) return;
+  const fs::path ballast = job.output() / "ballast";
+  {
+    std::ofstream file(ballast, std::ios::binary);
+    const std::string block(1 << 12, 'x');
+    while (file.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
+    }
+  }
+  job.wait_for_text("could not be saved");
+  fs::remove(ballast);
+}
+
 }  // namespace
 
 std::vector<FaultKindCase> all_fault_kinds() {
@@ -62,6 +113,33 @@ std::vector<FaultKindCase> all_fault_kinds() {
            },
        .exit_code = 128 + SIGKILL,
        .equal = false},
+      // Nobody is left to start it again but a person.
+      {.name = "kill_launcher_resume",
+       .strike =
+           [](FaultJob& job, std::mt19937& random) {
+             if (job.wait_for_text("saved ") && !job.wait_for_text(kNever, draw(random, 0, 0.5)))
+               job.launcher().signal(SIGKILL);
+           },
+       .exit_code = 128 + SIGKILL,
+       .again = {"--resume_from_checkpoint=auto"}},
+      {.name = "kill_in_background_save",
+       .words = {"--max_restarts=3", "--async_save", "--save_steps=1", "--save_total_limit=2"},
+       .strike = signal_to(1, SIGKILL),
+       .told = {"rank 1 was killed by signal 9 (SIGKILL)", "restart 1 of 3"}},
+      {.name = "truncated_shard",
+       .words = kRestarts,
+       .strike = spoil_newest([](const fs::path& file) { fs::resize_file(file, fs::file_size(file) / 2); }),
+       .told = {"is broken:", "restart 1 of 3"}},
+      {.name = "flipped_bit",
+       .words = kRestarts,
+       .strike = spoil_newest(flip_bit),
+       .told = {"is broken:", "restart 1 of 3"}},
+      {.name = "full_disk",
+       .words = {"--save_total_limit=1"},
+       .strike = fill_disk,
+       .prepare = mount_small_disk,
+       .clean_up = unmount,
+       .told = {"could not be saved", "No space left on device", "training goes on"}},
       {.name = "stop_rank",
        .words = kRestarts,
        .strike = signal_to(1, SIGSTOP),
@@ -113,7 +191,7 @@ FaultKindCase repeated_kills(int times) {
                 for (int i = 0; i < times; ++i) {
                   if (i > 0 && !job.wait_for_text("restart " + std::to_string(i) + " of ")) return;
                   // The set-up, a step or a save: whatever it is doing then.
-                  if (job.wait_for_text("\n(no such text)", draw(random, 0.3, 2.5))) return;
+                  if (job.wait_for_text(kNever, draw(random, 0.3, 2.5))) return;
                   job.signal_rank(random() % 2, SIGKILL);
                 }
               },

@@ -1,6 +1,7 @@
 // Every kind of fault: how it is brought about from outside, and how the job must end.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <string>
@@ -16,7 +17,11 @@ struct FaultKindCase {
   std::string simulated{};           // kind of FT_SIM_FAULT_DESC that the trigger file sets off, on rank 1
   // Breaks the running job at a moment that is drawn; nothing: the trigger file does it.
   std::function<void(FaultJob&, std::mt19937&)> strike{};
+  std::function<void(const std::filesystem::path& output)> prepare{};  // before the job; throws: not possible here
+  std::function<void(const std::filesystem::path& output)> clean_up{};
   int exit_code = 0;
+  // The same job again, in the same folder, with these words; it must end well. Empty: not.
+  std::vector<std::string> again{};
   std::vector<std::string> told{};  // parts of stderr: the culprit, the fault
   bool equal = true;                // the weights equal the undisturbed job's
 };

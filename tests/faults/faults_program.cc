@@ -32,8 +32,15 @@ std::vector<std::string> problems_of(const FaultBench& bench, const FaultKindCas
   if (result.left_behind > 0) problems.push_back(std::to_string(result.left_behind) + " processes left over");
   for (const std::string& part : kind.told)
     if (result.err.find(part) == std::string::npos) problems.push_back("stderr does not say: " + part);
+  if (!kind.again.empty()) {
+    FaultJob second(bench, job.output().filename(), kind.again);
+    const ProcessResult end = second.finish();
+    if (end.exit_code != 0)
+      problems.push_back("the second start ended with " + std::to_string(end.exit_code) + ":\n" + end.err);
+  }
   if (kind.equal && !bench.equals_reference(job.output()))
     problems.emplace_back("weights differ from the undisturbed job");
+  if (kind.clean_up) kind.clean_up(job.output());
   return problems;
 }
 
@@ -43,6 +50,12 @@ bool run_kind(const FaultBench& bench, const FaultKindCase& kind, int round, std
   const std::string trigger = FaultJob::trigger_file(bench, name);
   std::map<std::string, std::string> env;
   if (!kind.simulated.empty()) env["FT_SIM_FAULT_DESC"] = kind.simulated + ";1;@" + trigger;
+  try {
+    if (kind.prepare) kind.prepare(bench.scratch(name));
+  } catch (const std::exception& error) {
+    std::printf("%s\n", nlohmann::json{{"kind", kind.name}, {"not_run", error.what()}}.dump().c_str());
+    return true;
+  }
   FaultJob job(bench, name, kind.words, env);
   if (kind.strike)
     kind.strike(job, random);

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -237,6 +238,27 @@ TEST(RunProgress, IsReadBack) {
   broken.replace(broken.find("\"consumed\": 5"), 13, "\"consumed\": -5");
   expect_error<DataError>([&] { train::RunProgress::from_json(broken, "the-file"); }, {"the-file", "consumed", "-5"});
   expect_error<DataError>([&] { train::RunProgress::from_json("{}", "the-file"); }, {"the-file", "optimizer"});
+}
+
+// A file stands where the checkpoint of step 2 should: that one is lost, and nothing else.
+TEST(FailedSave, TrainingGoesOn) {
+  for (const bool in_background : {false, true}) {
+    SCOPED_TRACE(in_background ? "in the background" : "at once");
+    const TempFolder out, undisturbed;
+    TrainerCase how{.dp = 2};
+    how.args = resume_arguments(undisturbed.path(), 4, 1);
+    run_resumable(how, {});
+    std::ofstream(out / "checkpoint-2") << "in the way";
+    how.args = resume_arguments(out.path(), 4, 1);
+    how.args.checkpoint.async_save = in_background;
+    const train::TrainerState state = run_resumable(how, {});
+    EXPECT_EQ(state.global_step, 4);
+    EXPECT_TRUE(fs::is_regular_file(out / "checkpoint-2"));
+    for (const char* name : {"checkpoint-1", "checkpoint-3", "checkpoint-4"})
+      expect_same_tensors(out / name, undisturbed / name, /*with_rng=*/true);
+    for (const auto& entry : fs::directory_iterator(out.path()))
+      EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+  }
 }
 
 }  // namespace

@@ -203,6 +203,7 @@ void Trainer::before_update() {
 void Trainer::save_for_rerun(const RerunExit& exit) {
   if (!exit.facts().save || !args_.save.output_dir) return;
   state_.rerun_state = exit.facts().state;
+  must_save_ = true;
   save_point();
   if (saver_.busy()) end_save(/*wait=*/true);
 }
@@ -241,14 +242,17 @@ void Trainer::save_point() {
   }
   model_->finish_param_gather();
   callbacks_.keep_records(state_);
+  saving_ = folder;
   if (state_.best_global_step == state_.global_step) state_.best_model_checkpoint = folder.string();
   checkpoint::SaveRequest request = save_request(
       *model_, {.folder = folder, .args = args_, .state = state_, .progress = progress(), .assets = setup_.assets});
   control_.should_save = false;
-  if (args_.checkpoint.async_save)
-    saver_.start(std::move(request));
-  else
-    saved(saver_.save(std::move(request)));
+  guard_save([&] {
+    if (args_.checkpoint.async_save)
+      saver_.start(std::move(request));
+    else
+      saved(saver_.save(std::move(request)));
+  });
   setup_.heartbeat.enter(comm::Section::kOutside, state_.global_step);
 }
 
@@ -266,10 +270,24 @@ RunProgress Trainer::progress() const {
 void Trainer::end_save(bool wait) {
   if (wait) setup_.heartbeat.enter(comm::Section::kCheckpointing, state_.global_step);
   const auto span = trace_.span({.name = "save-checkpoint-finalize", .lane = TraceLane::kHost, .level = 0});
-  if (wait)
-    saved(saver_.wait());
-  else if (const auto report = saver_.poll())
-    saved(*report);
+  guard_save([&] {
+    if (wait)
+      saved(saver_.wait());
+    else if (const auto report = saver_.poll())
+      saved(*report);
+  });
+}
+
+// A save that fails costs a checkpoint, not the run: nothing older was touched, and all ranks know of it. Only where a
+// run ends for it (a signal, a rerun elsewhere) there is nothing to go on with.
+void Trainer::guard_save(const std::function<void()>& save) {
+  try {
+    save();
+  } catch (const DataError& error) {
+    if (interrupted_ || must_save_) throw;
+    if (context_.rank() == 0) log_text(LogLevel::kError, fmt::format("{}; training goes on without it", error.what()));
+    if (state_.best_model_checkpoint == saving_.string()) state_.best_model_checkpoint.reset();
+  }
 }
 
 void Trainer::saved(const checkpoint::SaveReport& report) {

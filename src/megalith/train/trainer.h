@@ -110,6 +110,7 @@ class Trainer {
   void end_epoch();
   void save_for_rerun(const RerunExit& exit);
   void limit_collectives();
+  void guard_save(const std::function<void()>& save);
   void log_evaluate_save();
   MetricList training_line();
   TrainOutput end_training(double seconds);
@@ -147,8 +148,10 @@ class Trainer {
   int64_t skipped_samples_ = 0;     // of iterations_to_skip
   bool epoch_end_pending_ = false;  // the epoch's last step is done, and its end not told
   bool interrupted_ = false;
-  bool limited_ = false;     // distributed_timeout_seconds_after_init holds
-  checkpoint::Saver saver_;  // last: gives up what it is doing before the model goes
+  bool must_save_ = false;        // the run ends to go on from what is saved
+  std::filesystem::path saving_;  // the last save point that was begun
+  bool limited_ = false;          // distributed_timeout_seconds_after_init holds
+  checkpoint::Saver saver_;       // last: gives up what it is doing before the model goes
 };
 
 }  // namespace megalith::train
