@@ -4,6 +4,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/moe_arguments_internal.h"
 #include "megalith/model/pretrained.h"
 
 namespace megalith::model {
@@ -12,6 +13,7 @@ namespace {
 
 RecomputePlan recompute_plan(const config::RecomputeConfig& recompute) {
   RecomputePlan plan;
+  plan.moe = recompute.moe_layer_recompute;
   plan.split_over_tp = recompute.distribute_saved_activations;
   if (recompute.gradient_checkpointing && !recompute.granularity) {
     plan.layers = RecomputePlan::Layers::kUniform;
@@ -33,7 +35,9 @@ RecomputePlan recompute_plan(const config::RecomputeConfig& recompute) {
       plan.mlp = true;
     } else if (module == "layernorm") {
       plan.norms = true;
-    }  // the others name parts of MoE and MLA layers, which have none of these here
+    } else if (module == "moe") {
+      plan.moe = true;
+    }  // moe_act, shared_experts: MoeOptions
   }
   return plan;
 }
@@ -48,6 +52,7 @@ ModelOptions ModelOptions::from(const config::TrainingArguments& args, at::Devic
   options.vocab_multiple = args.shape.make_vocab_size_divisible_by;
   options.loss_chunk = args.fusion.cross_entropy_loss ? 1024 : 0;
   options.recompute = recompute_plan(args.recompute);
+  options.moe = moe_options(args);
   return options;
 }
 
@@ -56,6 +61,7 @@ ModelConfig with_arguments(ModelConfig config, const config::TrainingArguments& 
   config.embedding_dropout = args.layer.hidden_dropout.value_or(config.embedding_dropout);
   config.attention_dropout = args.layer.attention_dropout.value_or(config.attention_dropout);
   config.init_std = args.layer.init_method_std.value_or(config.init_std);
+  if (config.moe) apply_arguments(config.moe->router, args);
   const auto found = problems(config);
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));
   return config;

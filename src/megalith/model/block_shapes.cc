@@ -41,4 +41,14 @@ nn::MlpShape mlp_shape(const ModelConfig& config) {
           output_init(config)};
 }
 
+nn::MoeShape moe_shape(const ModelConfig& config) {
+  nn::MoeShape shape = config.moe.value();
+  shape.hidden = config.hidden_size;
+  shape.gated = config.gated_mlp;
+  shape.activation = config.activation;
+  shape.init = nn::Init::normal(config.init_std);
+  shape.out_init = output_init(config);
+  return shape;
+}
+
 }  // namespace megalith::model

@@ -5,6 +5,7 @@
 #include "megalith/model/model_options.h"
 #include "megalith/nn/attention/self_attention.h"
 #include "megalith/nn/mlp.h"
+#include "megalith/nn/moe/moe_shape.h"
 #include "megalith/nn/norm.h"
 #include "megalith/parallel/parallel_context.h"
 
@@ -14,6 +15,7 @@ nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::
 nn::NormShape norm_shape(const ModelConfig& config);
 nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer);
 nn::MlpShape mlp_shape(const ModelConfig& config);
+nn::MoeShape moe_shape(const ModelConfig& config);  // needs config.moe
 // Of the projections that write into the residual stream: smaller with depth, as in GPT-2.
 nn::Init output_init(const ModelConfig& config);
 

@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/model/auto_model.h"
+#include "megalith/model/experts_from_arguments_internal.h"
 #include "megalith/model/families/family.h"
 
 namespace megalith::model {
@@ -21,6 +22,7 @@ using config::TrainingArguments;
 
 class Problems {
  public:
+  void add(std::vector<std::string> more) { found_.insert(found_.end(), more.begin(), more.end()); }
   template <typename... Args>
   void require(bool ok, fmt::format_string<Args...> text, Args&&... args) {
     if (!ok) found_.push_back(fmt::format(text, std::forward<Args>(args)...));
@@ -53,10 +55,6 @@ void check_given(const TrainingArguments& args, Problems& problems) {
 void check_known_parts(const TrainingArguments& args, Problems& problems) {
   constexpr const char* kNoFamily = "no family of Megalith's holds such a model";
   const LayerConfig& layer = args.layer;
-  problems.require(!args.moe.num_experts,
-                   "num_experts {}: models with experts are not made from options; start from"
-                   " a model folder",
-                   args.moe.num_experts.value_or(0));
   problems.require(!args.mla.multi_latent_attention, "multi_latent_attention: {}", kNoFamily);
   problems.require(args.shape.mtp_num_layers.value_or(0) == 0, "mtp_num_layers {}: {}",
                    args.shape.mtp_num_layers.value_or(0), kNoFamily);
@@ -200,9 +198,14 @@ ModelConfig config_from_arguments(const TrainingArguments& args, const ModelVoca
     check_gpt2(args, problems);
   else
     check_decoder(args, problems);
+  problems.require(!args.moe.num_experts || !layer_norm,
+                   "num_experts {}: the families with experts have RMSNorm; set normalization RMSNorm",
+                   args.moe.num_experts.value_or(0));
+  if (args.moe.num_experts && !layer_norm) problems.add(expert_problems(args));
   problems.throw_if_any();
 
   hf::Json json = layer_norm ? gpt2_json(args) : decoder_json(args);
+  if (args.moe.num_experts) add_experts(json, args);
   json["architectures"] = {family(json["model_type"].get<std::string>()).architecture};
   json["vocab_size"] = args.shape.padded_vocab_size.value_or(static_cast<int>(vocabulary.size));
   json["tie_word_embeddings"] = !on(args.shape.untie_embeddings);

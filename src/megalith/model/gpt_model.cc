@@ -80,6 +80,13 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
 
 ops::VocabRange GptModel::vocab_range() const { return nn::vocab_range(vocab_, tp_); }
 
+std::vector<GptModel::MoePlace> GptModel::moe_layers() const {
+  std::vector<MoePlace> found;
+  for (size_t i = 0; i < layers_.size(); ++i)
+    if (layers_[i]->moe()) found.push_back({place_.first_layer + static_cast<int64_t>(i), layers_[i]->moe()});
+  return found;
+}
+
 void GptModel::initialize_parameters(uint64_t seed) const { nn::initialize(parameters_, seed); }
 
 at::Tensor GptModel::forward(const ModelInput& input) const {
@@ -88,7 +95,7 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
       "{} tokens in a micro-batch cannot be split over tensor_model_parallel_size {} for sequence_parallel;"
       " pad them to a multiple",
       input.layout.tokens(), tp_.size());
-  nn::LayerInput each{input.layout, {}, input.cache, input.training};
+  nn::LayerInput each{input.layout, {}, input.cache, input.training, aux_loss_scale_};
   if (config_.rope) each.angles = ops::rope_angles(*config_.rope, input.layout, options_.device);
   before_part(0);
   at::Tensor x = place_.embedding ? embed(input) : input.hidden;
@@ -130,13 +137,14 @@ at::Tensor GptModel::run_group(const at::Tensor& x, const nn::LayerInput& input,
 
 at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input) const {
   const RecomputePlan& plan = options_.recompute;
-  const bool any_dropout = config_.attention_dropout > 0 || config_.hidden_dropout > 0;
+  const bool any_random =
+      config_.attention_dropout > 0 || config_.hidden_dropout > 0 || (config_.moe && config_.moe->router.jitter > 0);
   // A group of layers of which only the input is kept.
   const auto recomputed = [&](const at::Tensor& in, size_t first, size_t count) {
     const nn::KeepInputs keep{plan.split_over_tp && !tp_.splits_tokens() ? &tp_.group : nullptr};
     return nn::recompute(
         [this, input, first, count](const nn::TensorList& kept) { return run_group(kept[0], input, first, count); },
-        {in}, any_dropout ? &context_.rng() : nullptr, keep);
+        {in}, any_random ? &context_.rng() : nullptr, keep);
   };
   const bool on = input.training && plan.layers != RecomputePlan::Layers::kNone;
   const auto step = static_cast<size_t>(plan.layers == RecomputePlan::Layers::kUniform ? plan.num_layers : 1);

@@ -80,6 +80,15 @@ class GptModel {
   using BeforePart = std::function<void(std::span<nn::Parameter* const>)>;
   void set_before_part(BeforePart before_part) { before_part_ = std::move(before_part); }
 
+  // The layers with experts of this chunk, in order, with their numbers in the whole model.
+  struct MoePlace {
+    int64_t layer;
+    const nn::MoeLayer* moe;
+  };
+  std::vector<MoePlace> moe_layers() const;
+  // By what training passes multiply the losses of routers: as the model's own loss is before backward.
+  void set_aux_loss_scale(double scale) { aux_loss_scale_ = scale; }
+
   // Fresh weights, the same model for every layout.
   void initialize_parameters(uint64_t seed) const;
 
@@ -104,6 +113,7 @@ class GptModel {
   nn::Parameter* head_weight_ = nullptr;
   std::vector<std::vector<nn::Parameter*>> parts_;  // what the embedding, each layer and the head read
   BeforePart before_part_;
+  double aux_loss_scale_ = 1;
 };
 
 }  // namespace megalith::model

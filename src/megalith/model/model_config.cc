@@ -14,6 +14,11 @@ std::vector<std::string> problems(const ModelConfig& c) {
                    c.num_heads, c.num_kv_heads));
   need(c.windows.empty() || static_cast<int64_t>(c.windows.size()) == c.num_layers,
        fmt::format("{} layers, but attention kinds for {}", c.num_layers, c.windows.size()));
+  if (c.moe) {
+    for (std::string& each : nn::problems(*c.moe, /*ep=*/1, /*etp=*/1)) found.push_back(std::move(each));
+    need(static_cast<int64_t>(c.moe_layers.size()) == c.num_layers,
+         fmt::format("{} layers, but {} of them are said to have experts or not", c.num_layers, c.moe_layers.size()));
+  }
   if (c.rope) {
     const int64_t rotary = c.rope->rotary_dim;
     need(rotary > 0 && rotary % 2 == 0 && rotary <= c.head_dim,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "megalith/hf/json_text.h"
+#include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/activation.h"
 #include "megalith/ops/norm.h"
 #include "megalith/ops/rope.h"
@@ -40,6 +41,10 @@ struct ModelConfig {
   ops::Activation activation = ops::Activation::kSilu;
   bool gated_mlp = true;
   bool mlp_bias = false;
+  // Layers with experts in place of the MLP. Of the shape the router, the widths and the gate are set here; the rest
+  // are the model's.
+  std::optional<nn::MoeShape> moe;
+  std::vector<bool> moe_layers;  // per layer, whether it has experts; empty without `moe`
 
   bool learned_positions = false;
   std::optional<ops::RopeSettings> rope;
@@ -54,6 +59,7 @@ struct ModelConfig {
   // config.json as it was read, to be written back with what changed; keys that are not ours survive.
   std::shared_ptr<const hf::Json> source;
 
+  bool is_moe(int64_t layer) const { return moe && moe_layers.at(static_cast<size_t>(layer)); }
   int64_t window(int64_t layer) const { return windows.empty() ? 0 : windows.at(static_cast<size_t>(layer)); }
 };
 

@@ -16,7 +16,12 @@ inline layout::ModelFlopsShape flops_shape(const ModelConfig& config) {
   shape.num_kv_heads = config.num_kv_heads;
   shape.head_dim = config.head_dim;
   shape.padded_vocab_size = config.vocab_size;
-  shape.layer_is_moe.assign(static_cast<size_t>(config.num_layers), false);
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) shape.layer_is_moe.push_back(config.is_moe(layer));
+  if (config.moe) {
+    shape.expert_ffn_hidden_size = config.moe->width;
+    shape.experts_per_token = config.moe->router.topk;
+    shape.shared_expert_ffn_hidden_size = config.moe->shared_width;
+  }
   return shape;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "megalith/config/training_arguments.h"
+#include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/cross_entropy.h"
 
 namespace megalith::model {
@@ -19,6 +20,7 @@ struct RecomputePlan {
   bool core_attention = false;  // selective: scores and probabilities
   bool mlp = false;             // selective: the whole feed-forward block
   bool norms = false;           // selective: outputs of norms
+  bool moe = false;             // selective: whole layers of experts
 };
 
 struct ModelOptions {
@@ -29,6 +31,7 @@ struct ModelOptions {
   int64_t loss_chunk = 0;      // > 0: projection and loss together, so many tokens at a time
   ops::CrossEntropyOptions loss;
   RecomputePlan recompute;
+  nn::MoeOptions moe;
 
   // What the arguments of a run say. Throws ConfigError for recompute modules that do not exist.
   static ModelOptions from(const config::TrainingArguments& args, at::Device device);

@@ -156,17 +156,17 @@ void save_pretrained(const VirtualModels& models, const fs::path& folder, const 
     copy_assets(options.assets, staged.path(), config);
   }
   everyone.barrier("export: files made");
-  if (context.dp(/*with_cp=*/true).rank() == 0) {  // one of the replicas writes
-    for (const nn::Parameter* parameter : models.parameters()) {
-      if (parameter->shared_copy) continue;
-      for (const auto& part : parameter->sharded()) {
-        if (part.replica != 0 || part.local.numel() == 0) continue;
-        const auto place = mapping.place(part);
-        writer.write(place.file->name, place.offset, place.data);
-      }
+  // One of the replicas writes; experts have others than the rest of the model.
+  const bool writes_dense = context.dp(/*with_cp=*/true).rank() == 0, writes_experts = context.edp().rank() == 0;
+  for (const nn::Parameter* parameter : models.parameters()) {
+    if (parameter->shared_copy || !(parameter->expert ? writes_experts : writes_dense)) continue;
+    for (const auto& part : parameter->sharded()) {
+      if (part.replica != 0 || part.local.numel() == 0) continue;
+      const auto place = mapping.place(part);
+      writer.write(place.file->name, place.offset, place.data);
     }
-    writer.sync();
   }
+  if (writes_dense || writes_experts) writer.sync();
   everyone.barrier("export: weights written");
   if (first) writer.write_index();
   staged.commit();

@@ -18,8 +18,12 @@ TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelC
       attention_norm_(scope.child("attention_norm"), norm_shape(config), tokens_split_, context.place().tp_rank),
       attention_(scope.child("attention"), attention_shape(config, layer), local, tensor_parallel(options, context),
                  context.rng(), options.recompute.core_attention),
-      mlp_norm_(scope.child("mlp_norm"), norm_shape(config), tokens_split_, context.place().tp_rank),
-      mlp_(scope.child("mlp"), mlp_shape(config), tensor_parallel(options, context)) {}
+      mlp_norm_(scope.child("mlp_norm"), norm_shape(config), tokens_split_, context.place().tp_rank) {
+  if (config.is_moe(layer))
+    moe_.emplace(scope.child("mlp"), moe_shape(config), options.moe, tensor_parallel(options, context), context);
+  else
+    mlp_.emplace(scope.child("mlp"), mlp_shape(config), tensor_parallel(options, context));
+}
 
 template <typename Part>
 at::Tensor TransformerBlock::branch(const at::Tensor& x, const nn::Norm& norm, const nn::LayerInput& input,
@@ -40,11 +44,15 @@ at::Tensor TransformerBlock::branch(const at::Tensor& x, const nn::Norm& norm, c
   return out;
 }
 
-at::Tensor TransformerBlock::run_mlp(const at::Tensor& y, const at::Tensor& residual, bool training) const {
-  if (!recompute_.mlp || !training) return mlp_.forward(y, residual);
-  if (!residual.defined())
-    return nn::recompute([this](const nn::TensorList& in) { return mlp_.forward(in[0], {}); }, {y}, nullptr);
-  return nn::recompute([this](const nn::TensorList& in) { return mlp_.forward(in[0], in[1]); }, {y, residual}, nullptr);
+at::Tensor TransformerBlock::run_mlp(const at::Tensor& y, const at::Tensor& residual,
+                                     const nn::LayerInput& input) const {
+  const auto run = [this, input](const at::Tensor& x, const at::Tensor& added) {
+    return moe_ ? moe_->forward(x, added, input) : mlp_->forward(x, added);
+  };
+  if (!(moe_ ? recompute_.moe : recompute_.mlp) || !input.training) return run(y, residual);
+  parallel::RngTracker* rng = moe_ && moe_->router().shape().jitter > 0 ? &rng_ : nullptr;
+  if (!residual.defined()) return nn::recompute([run](const nn::TensorList& in) { return run(in[0], {}); }, {y}, rng);
+  return nn::recompute([run](const nn::TensorList& in) { return run(in[0], in[1]); }, {y, residual}, rng);
 }
 
 at::Tensor TransformerBlock::forward(const at::Tensor& x, const nn::LayerInput& input) const {
@@ -52,7 +60,7 @@ at::Tensor TransformerBlock::forward(const at::Tensor& x, const nn::LayerInput& 
     return attention_.forward(y, residual, input);
   });
   return branch(middle, mlp_norm_, input,
-                [&](const at::Tensor& y, const at::Tensor& residual) { return run_mlp(y, residual, input.training); });
+                [&](const at::Tensor& y, const at::Tensor& residual) { return run_mlp(y, residual, input); });
 }
 
 }  // namespace megalith::model

@@ -23,5 +23,9 @@ Family mistral_family();
 Family qwen2_family();
 Family qwen3_family();
 Family seed_oss_family();
+Family mixtral_family();
+Family qwen2_moe_family();
+Family qwen3_moe_family();
+Family glm4_moe_family();
 
 }  // namespace megalith::model

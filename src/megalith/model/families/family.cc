@@ -21,8 +21,9 @@ std::string supported() {
 }  // namespace
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> all{gpt2_family(),  llama_family(), mistral_family(),
-                                       qwen2_family(), qwen3_family(), seed_oss_family()};
+  static const std::vector<Family> all{gpt2_family(),      glm4_moe_family(), llama_family(),     mistral_family(),
+                                       mixtral_family(),   qwen2_family(),    qwen2_moe_family(), qwen3_family(),
+                                       qwen3_moe_family(), seed_oss_family()};
   return all;
 }
 
