@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "megalith/model/families/family.h"
@@ -63,11 +64,30 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
     expect_close(std::sqrt(square), golden_.grad_norm, "grad norm");
   }
 
-  static std::vector<LayoutCase> layouts() {
+  bool has_experts() const { return model::read_model_config(golden_.folder).moe.has_value(); }
+
+  // `sequences` of the batch: how far it can be shared out.
+  std::vector<LayoutCase> layouts(int sequences) const {
     std::vector<LayoutCase> all;
     for (const int tp : {1, 2, 4})
       for (const bool sp : {false, true})
-        if (!sp || tp > 1) all.push_back({.tp = tp, .sequence_parallel = sp});
+        if (sp == (tp > 1) || (!sp && !has_experts())) all.push_back({.tp = tp, .sequence_parallel = sp});
+    if (!has_experts()) return all;
+    for (const auto dispatcher : {nn::MoeOptions::Dispatcher::kAllToAll, nn::MoeOptions::Dispatcher::kAllGather})
+      for (const auto& [tp, dp, ep, etp] : {std::array{1, 2, 2, 1},
+                                            {2, 1, 2, 1},
+                                            {2, 1, 1, 1},
+                                            {2, 2, 2, 2},
+                                            {2, 2, 4, 1},
+                                            {4, 1, 2, 2},
+                                            {1, 4, 4, 1},
+                                            {1, 4, 2, 1},
+                                            {2, 2, 2, 1}}) {
+        if (dp > sequences) continue;
+        LayoutCase layout{.tp = tp, .sequence_parallel = tp > 1, .dp = dp, .ep = ep, .etp = etp};
+        layout.options.moe.dispatcher = dispatcher;
+        all.push_back(layout);
+      }
     return all;
   }
 
@@ -76,7 +96,7 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(GoldenHf, padded_in_every_layout) {
-  for (const LayoutCase& layout : layouts()) {
+  for (const LayoutCase& layout : layouts(2)) {
     SCOPED_TRACE(layout.name());
     const RunResult run = run_layout(golden_.folder, padded(), layout);
     const int64_t s = golden_.logits.size(0);
@@ -89,7 +109,7 @@ TEST_P(GoldenHf, padded_in_every_layout) {
 }
 
 TEST_P(GoldenHf, packed_in_every_layout) {
-  for (const LayoutCase& layout : layouts()) {
+  for (const LayoutCase& layout : layouts(4)) {
     SCOPED_TRACE(layout.name());
     const RunResult run = run_layout(golden_.folder, packed(), layout);
     expect_close(run.token_losses.view({1, -1}), golden_.packed.token_losses, "token losses");
@@ -112,7 +132,7 @@ TEST_P(GoldenHf, main_grad_chunked_loss_and_recompute) {
   std::vector<LayoutCase> cases;
   for (const int tp : {1, 2})
     for (const bool sp : {false, true}) {
-      if (sp && tp == 1) continue;
+      if ((sp && tp == 1) || (has_experts() && sp != (tp > 1))) continue;
       LayoutCase direct{.tp = tp, .sequence_parallel = sp, .main_grad = true};
       cases.push_back(direct);
       direct.options.loss_chunk = 10;
@@ -123,6 +143,12 @@ TEST_P(GoldenHf, main_grad_chunked_loss_and_recompute) {
       direct.options.recompute = {.layers = Layers::kBlock, .num_layers = 2};
       cases.push_back(direct);
       direct.options.recompute = {.core_attention = true, .mlp = true, .norms = true};
+      cases.push_back(direct);
+      if (!has_experts()) continue;
+      direct.options.recompute = {.mlp = true, .moe = true};
+      cases.push_back(direct);
+      direct.options.recompute = {};
+      direct.options.moe = {.overlap_shared = true, .recompute_activation = true, .recompute_shared = true};
       cases.push_back(direct);
     }
   for (const LayoutCase& layout : cases) {
@@ -135,7 +161,7 @@ TEST_P(GoldenHf, main_grad_chunked_loss_and_recompute) {
 // within 2 %, gradient norm within 5 %, of fp32.
 TEST_P(GoldenHf, bf16_stays_near) {
   for (const int tp : {1, 2}) {
-    LayoutCase layout{.tp = tp, .main_grad = true};
+    LayoutCase layout{.tp = tp, .sequence_parallel = tp > 1 && has_experts(), .main_grad = true};
     layout.options.dtype = at::kBFloat16;
     const RunResult run = run_layout(golden_.folder, padded(), layout);
     const double loss = run.token_losses.sum().item<double>() / static_cast<double>(golden_.num_label_tokens);

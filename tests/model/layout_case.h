@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,12 @@ using NamedTensors = std::map<std::string, at::Tensor>;
 struct LayoutCase {
   int tp = 1;
   bool sequence_parallel = false;
+  int dp = 1;  // each takes an equal share of the sequences
+  int ep = 1;  // ranks that share the experts
+  std::optional<int> etp{};
   bool main_grad = false;       // gradients accumulate in attached fp32 buffers
   model::ModelOptions options;  // sequence_parallel is taken from above
+  int ranks() const { return tp * dp; }
   std::string name() const;
 };
 
@@ -39,7 +44,7 @@ struct RunResult {
   NamedTensors weights;
 };
 
-// Loads the checkpoint in `folder` on `layout.tp` rank threads, runs forward and backward, gathers. The configuration
+// Loads the checkpoint in `folder` on the layout's rank threads, runs forward and backward, gathers. The configuration
 // may be changed before the model is made (dropout).
 RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& batch, const LayoutCase& layout,
                      const std::function<void(model::ModelConfig&)>& change = {});

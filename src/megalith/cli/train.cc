@@ -13,7 +13,7 @@ namespace megalith::cli {
 int run_train(Words words) {
   LaunchFlags launch;
   RunFlags flags;
-  const auto args = read_run_arguments(config::Dialect::kTrain, "train", words, launch, flags);
+  auto args = read_run_arguments(config::Dialect::kTrain, "train", words, launch, flags);
   if (!args) return kDone;
   if (config::trains(args->run)) train::check_can_train(args->run);
   check_schedule(*args, launch.world_size());

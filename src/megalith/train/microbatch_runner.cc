@@ -119,6 +119,15 @@ int MicrobatchRunner::evaluation_group(int count) const {
   return count;
 }
 
+double MicrobatchRunner::aux_loss_scale(float loss_scale, size_t microbatches) const {
+  const layout::GridShape& grid = context_.grid().shape();
+  const int sharers = grid.cp * (models_[0].options().sequence_parallel ? grid.tp : 1);  // each has its tokens' part
+  // Per token a rank multiplies by its own tokens, and gradients are divided by all; otherwise they are averaged over
+  // cp.
+  if (per_token_loss()) return static_cast<double>(loss_scale) * sharers;
+  return static_cast<double>(loss_scale) * grid.cp / static_cast<double>(microbatches);
+}
+
 at::Tensor MicrobatchRunner::start_of_backward(const MicrobatchLoss& loss, float loss_scale,
                                                size_t microbatches) const {
   double factor = loss_scale;
@@ -140,6 +149,7 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
                                                     const BackwardPass& pass) {
   const auto span = trace_.span({.name = "forward-backward", .level = 1});
   objective_.begin(batches, Phase::kTraining);
+  for (const auto& chunk : models_) chunk->set_aux_loss_scale(aux_loss_scale(pass.loss_scale, batches.size()));
   const bool check_losses = args_.ddp.check_for_nan_in_loss_and_grad;
   const bool one_stage = context_.grid().shape().pp == 1;
   std::vector<MicrobatchLoss> losses;

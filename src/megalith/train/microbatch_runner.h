@@ -75,6 +75,9 @@ class MicrobatchRunner {
   // Hidden states for the next stage; on the last one the loss goes to `losses`, and what is returned is its sum.
   at::Tensor forward(const pipeline::StageCall& call, const data::MicroBatch& batch, Phase phase,
                      std::vector<MicrobatchLoss>& losses) const;
+  // What the losses of routers are multiplied by, so that they weigh as much beside the model's as if all were added up
+  // before backward.
+  double aux_loss_scale(float loss_scale, size_t microbatches) const;
   at::Tensor start_of_backward(const MicrobatchLoss& loss, float loss_scale, size_t microbatches) const;
   void check_finite(const std::vector<MicrobatchLoss>& losses, size_t microbatches, int64_t step) const;
 

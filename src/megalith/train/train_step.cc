@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
+#include "megalith/train/routing_step.h"
 
 namespace megalith::train {
 
@@ -23,10 +24,12 @@ std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses,
 }
 
 MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBatch& batch,
-                   const MicrobatchRunner& runner, const StopFlag* stop) {
+                   const MicrobatchRunner& runner, const model::VirtualModels& models, const StopFlag* stop) {
   std::vector<std::string> names{kLoss, kTokens, kStop};
   for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
+  for (std::string& key : routing_metrics(models.config())) names.push_back(std::move(key));
   MetricSums sums(std::move(names));
+  end_routing_step(models, sums);
   if (stop && stop->requested()) sums.add(kStop, 1, 1);
   if (!runner.speaks_for_replica()) return sums;
   const double counts = runner.counts_for_replica() ? 1 : 0;
@@ -67,7 +70,8 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, const dat
   }
   call(events.optimizer_step);
 
-  std::vector<MetricTotal> totals = sums_of(losses, batch, runner, stop).reduce(runner.context(), "loss of the step");
+  std::vector<MetricTotal> totals =
+      sums_of(losses, batch, runner, model.models(), stop).reduce(runner.context(), "loss of the step");
   report.loss = totals[0];
   report.real_tokens = static_cast<int64_t>(totals[1].sum);
   report.tokens = static_cast<int64_t>(totals[1].weight);
