@@ -16,9 +16,9 @@ using config::TrainingArguments;
 std::string held(const TrainingArguments& args) {
   const model::ModelOptions o = model::ModelOptions::from(config::derive(args).args, at::kCPU);
   const model::RecomputePlan& r = o.recompute;
-  return fmt::format("{} sequence {} loss chunk {}; recompute {} of {} split {} attention {} mlp {} norms {}",
+  return fmt::format("{} sequence {} loss chunk {}; recompute {} of {} split {} attention {} mlp {} norms {} up {}",
                      c10::toString(o.dtype), o.sequence_parallel, o.loss_chunk, static_cast<int>(r.layers),
-                     r.num_layers, r.split_over_tp, r.core_attention, r.mlp, r.norms);
+                     r.num_layers, r.split_over_tp, r.core_attention, r.mlp, r.norms, r.mla_up_proj);
 }
 
 std::string loaded(const TrainingArguments& args) {

@@ -21,9 +21,9 @@ using config::TrainingArguments;
 std::string shape(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
   const model::ModelConfig made = model::config_from_arguments(effective, {.size = 100});
-  return fmt::format("{} dropout {} {} {} init {} multiple {}", made.source->dump(), made.embedding_dropout,
-                     made.hidden_dropout, made.attention_dropout, made.init_std,
-                     model::ModelOptions::from(effective, at::kCPU).vocab_multiple);
+  return fmt::format("{} dropout {} {} {} init {} mtp factor {} multiple {}", made.source->dump(),
+                     made.embedding_dropout, made.hidden_dropout, made.attention_dropout, made.init_std,
+                     made.mtp_loss_factor, model::ModelOptions::from(effective, at::kCPU).vocab_multiple);
 }
 
 std::string tokenizer(const TrainingArguments& args) {
@@ -160,6 +160,23 @@ Effects of_positions(const Observe& seen) {
   };
 }
 
+Effects of_latent_attention(const Observe& seen) {
+  const Words plain = llama({"--qk_layernorm"});
+  const Words latent = llama({"--qk_layernorm", "--multi_latent_attention"});
+  const Words deeper = llama({"--qk_layernorm", "--multi_latent_attention", "--mtp_num_layers=1"});
+  return {
+      {"multi_latent_attention", plain, {}, {"--multi_latent_attention"}, seen},
+      {"q_lora_rank", latent, {}, {"--q_lora_rank=24"}, seen},
+      {"kv_lora_rank", latent, {}, {"--kv_lora_rank=16"}, seen},
+      {"qk_head_dim", latent, {}, {"--qk_head_dim=24"}, seen},
+      {"qk_pos_emb_head_dim", latent, {}, {"--qk_pos_emb_head_dim=16"}, seen},
+      {"v_head_dim", latent, {}, {"--v_head_dim=24"}, seen},
+      {"rope_type", latent, {}, {"--rope_type=yarn"}, seen},
+      {"mtp_num_layers", latent, {}, {"--mtp_num_layers=1"}, seen},
+      {"mtp_loss_scaling_factor", deeper, {}, {"--mtp_loss_scaling_factor=0.3"}, seen},
+  };
+}
+
 Effects of_tokenizer() {
   const std::string qwen = tokenizer_folder("qwen3").string(), own = gpt2_files().path().string();
   const std::string vocab = "--vocab_file=" + own + "/vocab.json", merges = "--merge_file=" + own + "/merges.txt";
@@ -180,7 +197,8 @@ Effects of_tokenizer() {
 
 Effects scratch_effects() {
   Effects effects;
-  for (const Effects& part : {of_shape(shape), of_experts(with_bias), of_positions(shape), of_tokenizer()})
+  for (const Effects& part :
+       {of_shape(shape), of_experts(with_bias), of_positions(shape), of_latent_attention(shape), of_tokenizer()})
     for (const Effect& effect : part) {
       effects.push_back(effect);
       effects.back().dialect = Dialect::kPretrain;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
@@ -114,6 +115,30 @@ TEST(FromArguments, TheConfigurationIsWrittenAndReadBack) {
   }
 }
 
+TEST(FromArguments, LatentAttentionMakesADenseDeepSeek) {
+  const Words words = kLlama + Words{"--num-attention-heads=4", "--multi-latent-attention", "--qk-layernorm",
+                                     "--q-lora-rank=32",        "--kv-lora-rank=16",        "--qk-head-dim=16",
+                                     "--qk-pos-emb-head-dim=8", "--v-head-dim=12",          "--mtp-num-layers=1"};
+  const auto plain = config_of(words);
+  EXPECT_EQ(plain.family, "deepseek_v3");
+  ASSERT_TRUE(plain.latent && plain.rope);
+  EXPECT_EQ(plain.latent->q_rank, 32);
+  EXPECT_EQ(plain.latent->value_dim, 12);
+  EXPECT_EQ(plain.head_dim, 24);
+  EXPECT_EQ(plain.rope->rotary_dim, 8);
+  EXPECT_TRUE(plain.rope->interleaved);
+  EXPECT_EQ(plain.mtp_layers, 1);
+  EXPECT_NEAR(plain.attention_scale, 1 / std::sqrt(24), 1e-12);
+  const auto stretched =
+      config_of(words + Words{"--rope-type=yarn", "--rotary-scaling-factor=40",
+                              "--original-max-position-embeddings=4096", "--mscale=1.0", "--mscale-all-dim=1.0"});
+  EXPECT_EQ(stretched.rope->scaling, ops::RopeScaling::kYarn);
+  EXPECT_EQ(stretched.rope->factor, 40);
+  const double magnitude = 0.1 * std::log(40) + 1;
+  EXPECT_NEAR(stretched.attention_scale, magnitude * magnitude / std::sqrt(24), 1e-12);
+  EXPECT_EQ(ops::rope_attention_factor(*stretched.rope), 1);
+}
+
 TEST(FromArguments, DefaultsAreMegatrons) {
   const Words small{"--num-layers=2", "--hidden-size=96", "--num-attention-heads=4", "--max-position-embeddings=32",
                     "--micro-batch-size=1"};
@@ -161,9 +186,11 @@ TEST(FromArguments, WhatDoesNotGoTogetherIsNamed) {
       {llama + Words{"--num-experts=4", "--moe-router-score-function=sigmoid"},
        {"glm4_moe", "moe_shared_expert_intermediate_size"}},
       {llama + Words{"--num-experts=4", "--moe-router-num-groups=2"}, {"moe_router_num_groups", "sigmoid"}},
-      {llama + Words{"--multi-latent-attention"}, {"multi_latent_attention"}},
+      {llama + Words{"--multi-latent-attention", "--position-embedding-type=learned_absolute"},
+       {"multi_latent_attention makes a deepseek_v3 model", "position_embedding_type rope", "set qk_layernorm"}},
+      {llama + Words{"--multi-latent-attention", "--num-experts=4"}, {"num_experts 4", "multi_latent_attention"}},
       {llama + Words{"--attention-output-gate"}, {"attention_output_gate"}},
-      {llama + Words{"--mtp-num-layers=1"}, {"mtp_num_layers 1"}},
+      {llama + Words{"--mtp-num-layers=1"}, {"mtp_num_layers 1", "set multi_latent_attention"}},
       {{"--num-layers=2", "--micro-batch-size=1"}, {"hidden_size", "num_attention_heads", "max_position_embeddings"}}};
   for (const auto& [words, names] : cases) {
     const std::string message = refusal_of(words);

@@ -1,6 +1,8 @@
 // The golden models of Hugging Face's library, in every layout of tensor and sequence parallelism.
 //
-// Tolerance: 1e-5 of a tensor's largest value, or the golden file's own noise where that is larger.
+// Tolerance: 1e-5 of a tensor's largest value, or the golden file's own noise where that is larger. That noise is of
+// attention kernels; a recurrence over the tokens rounds in other places, and sums over the ranks move the gradients of
+// two norms of qwen3_next by 1.5e-5: 2e-5 for models with linear attention.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -22,6 +24,7 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
     const std::string type = golden_model_type(GetParam());
     if (!model_type_supported(type)) GTEST_SKIP() << GetParam() << ": model type " << type << " is not supported";
     golden_ = read_golden_model(GetParam());
+    if (model::read_model_config(golden_.folder).delta_net) tolerance_ = 2 * kClose;
     logits_noise_ = golden_.json.at("noise").at("logits_eager_vs_sdpa").get<double>();
   }
 
@@ -53,12 +56,12 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
       ASSERT_TRUE(gradients.contains(expected.name));
       const at::Tensor grad = gradients.at(expected.name).to(at::kDouble);
       ASSERT_EQ(grad.sizes(), at::IntArrayRef(expected.shape));
-      const double allowed = std::max(kClose * expected.absmax, expected.noise);
+      const double allowed = std::max(tolerance_ * expected.absmax, expected.noise);
       expect_close(golden_sample(grad), expected.samples, "samples", 0, allowed);
-      expect_close(grad.norm().item<double>(), expected.l2, "l2", kClose, allowed);
-      expect_close(grad.abs().max().item<double>(), expected.absmax, "absmax", kClose, allowed);
+      expect_close(grad.norm().item<double>(), expected.l2, "l2", tolerance_, allowed);
+      expect_close(grad.abs().max().item<double>(), expected.absmax, "absmax", tolerance_, allowed);
       const double elements = std::sqrt(static_cast<double>(grad.numel()));
-      expect_close(grad.sum().item<double>(), expected.sum, "sum", kClose, allowed * elements);
+      expect_close(grad.sum().item<double>(), expected.sum, "sum", tolerance_, allowed * elements);
       square += grad.square().sum().item<double>();
     }
     expect_close(std::sqrt(square), golden_.grad_norm, "grad norm");
@@ -68,6 +71,13 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
 
   // `sequences` of the batch: how far it can be shared out.
   std::vector<LayoutCase> layouts(int sequences) const {
+    std::vector<LayoutCase> all = all_layouts(sequences);
+    // Key heads of linear attention cannot be shared by ranks.
+    if (const auto delta_net = model::read_model_config(golden_.folder).delta_net)
+      std::erase_if(all, [&](const LayoutCase& layout) { return delta_net->key_heads % layout.tp != 0; });
+    return all;
+  }
+  std::vector<LayoutCase> all_layouts(int sequences) const {
     std::vector<LayoutCase> all;
     for (const int tp : {1, 2, 4})
       for (const bool sp : {false, true})
@@ -93,6 +103,7 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
 
   GoldenModel golden_;
   double logits_noise_ = 0;
+  double tolerance_ = kClose;
 };
 
 TEST_P(GoldenHf, padded_in_every_layout) {
@@ -116,7 +127,7 @@ TEST_P(GoldenHf, packed_in_every_layout) {
     double square = 0;
     for (const GoldenModel::Gradient& expected : golden_.gradients) {
       const double l2 = run.gradients.at(expected.name).to(at::kDouble).norm().item<double>();
-      expect_close(l2, expected.packed_l2, expected.name, kClose, expected.noise);
+      expect_close(l2, expected.packed_l2, expected.name, tolerance_, expected.noise);
       square += l2 * l2;
     }
     expect_close(std::sqrt(square), golden_.packed.grad_norm, "grad norm");

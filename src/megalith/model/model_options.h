@@ -20,6 +20,7 @@ struct RecomputePlan {
   bool core_attention = false;  // selective: scores and probabilities
   bool mlp = false;             // selective: the whole feed-forward block
   bool norms = false;           // selective: outputs of norms
+  bool mla_up_proj = false;     // selective: queries, keys and values of latent attention, made of the latents again
   bool moe = false;             // selective: whole layers of experts
 };
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/hf/file_io.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/staged_folder.h"
@@ -21,6 +22,8 @@ namespace megalith::model {
 namespace {
 
 namespace fs = std::filesystem;
+
+bool is_mtp(const nn::Parameter& parameter) { return parameter.name.starts_with("mtp."); }
 
 bool has_vocabulary_rows(const std::string& name) { return name == "embedding.weight" || name == "head.weight"; }
 
@@ -70,6 +73,15 @@ at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::I
   return noise + mean;
 }
 
+ModelConfig read_pretrained_config(const fs::path& folder) {
+  ModelConfig config = read_model_config(folder);
+  if (config.mtp_layers == 0) return config;
+  const hf::WeightFiles files(folder);
+  const hf::TensorMapping mapping(name_map(config), global_tensors(config));
+  if (!files.contains(mapping.file_of("mtp.0.projection.weight").name)) config.mtp_layers = 0;
+  return config;
+}
+
 void load_weights(const VirtualModels& models, const fs::path& folder, const ModelConfig& in_files, uint64_t seed) {
   const at::NoGradGuard no_grad;
   const int64_t old_vocab = in_files.vocab_size, vocab = models.config().vocab_size;
@@ -78,8 +90,14 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
   const hf::WeightFiles files(folder);
   const hf::TensorMapping mapping(name_map(in_files), global_tensors(in_files));
   mapping.check_files(files);
+  std::string fresh;  // the first of the parameters that the files do not have
   for (const nn::Parameter* parameter : models.parameters()) {
     if (parameter->value.is_meta()) continue;
+    if (is_mtp(*parameter) && !mapping.holds(parameter->parts[0].name)) {
+      nn::initialize(*parameter, seed);
+      if (fresh.empty()) fresh = parameter->name;
+      continue;
+    }
     std::vector<parallel::ShardedTensor> parts = parameter->sharded();
     int64_t held = 0;
     for (const auto& part : parts) held += part.local.numel();
@@ -91,6 +109,9 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
     for (const auto& part : parameter->sharded())
       if (has_vocabulary_rows(part.name)) fill_new_rows(part, old_vocab, models.context().tp(), seed);
   }
+  if (!fresh.empty())
+    log_warning("{} has no multi-token-prediction layers; they start with fresh weights ({}, …)", folder.string(),
+                fresh);
 }
 
 std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
@@ -103,6 +124,8 @@ std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
     json["torch_dtype"] = type;
   }
   json["vocab_size"] = config.vocab_size;
+  if (config.mtp_layers > 0 || json.contains("num_nextn_predict_layers"))
+    json["num_nextn_predict_layers"] = config.mtp_layers;
   return json.dump(2) + "\n";
 }
 
@@ -144,7 +167,10 @@ void save_pretrained(const VirtualModels& models, const fs::path& folder, const 
   const at::ScalarType dtype = options.dtype.value_or(config.dtype);
   const hf::TensorMapping mapping(name_map(config), global_tensors(config));
   std::vector<hf::WeightSpec> specs;
-  for (const hf::FileTensor& file : mapping.files()) specs.push_back({file.name, hf::dtype_of(dtype), file.shape});
+  for (const hf::FileTensor& file : mapping.files()) {
+    specs.push_back({file.name, hf::dtype_of(dtype), file.shape});
+    for (const std::string& copy : file.copies) specs.push_back({copy, hf::dtype_of(dtype), file.shape});
+  }
 
   const comm::Group everyone = context.world().world();
   const bool first = context.rank() == 0;
@@ -164,6 +190,7 @@ void save_pretrained(const VirtualModels& models, const fs::path& folder, const 
       if (part.replica != 0 || part.local.numel() == 0) continue;
       const auto place = mapping.place(part);
       writer.write(place.file->name, place.offset, place.data);
+      for (const std::string& copy : place.file->copies) writer.write(copy, place.offset, place.data);
     }
   }
   if (writes_dense || writes_experts) writer.sync();

@@ -8,6 +8,22 @@
 
 namespace megalith::model {
 
+namespace {
+
+TransformerBlock::Attention make_attention(const nn::ParameterScope& scope, const ModelConfig& config,
+                                           const ModelOptions& options, int64_t layer, int64_t local,
+                                           parallel::ParallelContext& context) {
+  const nn::TensorParallel tp = tensor_parallel(options, context);
+  const RecomputePlan& again = options.recompute;
+  if (config.is_delta_net(layer)) return nn::GatedDeltaNet(scope, delta_net_shape(config), local, tp);
+  if (config.latent)
+    return nn::LatentAttention(scope, latent_attention_shape(config), local, tp, context.rng(),
+                               {.core = again.core_attention, .up_proj = again.mla_up_proj});
+  return nn::SelfAttention(scope, attention_shape(config, layer), local, tp, context.rng(), again.core_attention);
+}
+
+}  // namespace
+
 TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelConfig& config,
                                    const ModelOptions& options, int64_t layer, int64_t local,
                                    parallel::ParallelContext& context)
@@ -16,8 +32,7 @@ TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelC
       tokens_split_(tensor_parallel(options, context).splits_tokens()),
       rng_(context.rng()),
       attention_norm_(scope.child("attention_norm"), norm_shape(config), tokens_split_, context.place().tp_rank),
-      attention_(scope.child("attention"), attention_shape(config, layer), local, tensor_parallel(options, context),
-                 context.rng(), options.recompute.core_attention),
+      attention_(make_attention(scope.child("attention"), config, options, layer, local, context)),
       mlp_norm_(scope.child("mlp_norm"), norm_shape(config), tokens_split_, context.place().tp_rank) {
   if (config.is_moe(layer))
     moe_.emplace(scope.child("mlp"), moe_shape(config), options.moe, tensor_parallel(options, context), context);
@@ -57,7 +72,7 @@ at::Tensor TransformerBlock::run_mlp(const at::Tensor& y, const at::Tensor& resi
 
 at::Tensor TransformerBlock::forward(const at::Tensor& x, const nn::LayerInput& input) const {
   const at::Tensor middle = branch(x, attention_norm_, input, [&](const at::Tensor& y, const at::Tensor& residual) {
-    return attention_.forward(y, residual, input);
+    return std::visit([&](const auto& kind) { return kind.forward(y, residual, input); }, attention_);
   });
   return branch(middle, mlp_norm_, input,
                 [&](const at::Tensor& y, const at::Tensor& residual) { return run_mlp(y, residual, input); });

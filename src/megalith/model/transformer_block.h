@@ -11,9 +11,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <variant>
 
 #include "megalith/model/model_config.h"
 #include "megalith/model/model_options.h"
+#include "megalith/nn/attention/gated_delta_net.h"
+#include "megalith/nn/attention/latent_attention.h"
 #include "megalith/nn/attention/self_attention.h"
 #include "megalith/nn/layer_input.h"
 #include "megalith/nn/mlp.h"
@@ -25,6 +28,9 @@ namespace megalith::model {
 
 class TransformerBlock {
  public:
+  // What mixes tokens.
+  using Attention = std::variant<nn::SelfAttention, nn::LatentAttention, nn::GatedDeltaNet>;
+
   // `layer`: over the whole model. `local`: among the layers of this chunk. `context` outlives it.
   TransformerBlock(const nn::ParameterScope& scope, const ModelConfig& config, const ModelOptions& options,
                    int64_t layer, int64_t local, parallel::ParallelContext& context);
@@ -46,7 +52,7 @@ class TransformerBlock {
   bool tokens_split_;
   parallel::RngTracker& rng_;
   nn::Norm attention_norm_;
-  nn::SelfAttention attention_;
+  Attention attention_;
   nn::Norm mlp_norm_;
   std::optional<nn::Mlp> mlp_;       // either this
   std::optional<nn::MoeLayer> moe_;  // or this

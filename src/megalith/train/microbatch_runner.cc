@@ -128,13 +128,21 @@ double MicrobatchRunner::aux_loss_scale(float loss_scale, size_t microbatches) c
   return static_cast<double>(loss_scale) * grid.cp / static_cast<double>(microbatches);
 }
 
-at::Tensor MicrobatchRunner::start_of_backward(const MicrobatchLoss& loss, float loss_scale,
-                                               size_t microbatches) const {
+double MicrobatchRunner::backward_factor(int64_t count, float loss_scale, size_t microbatches) const {
   double factor = loss_scale;
   if (!per_token_loss())  // times cp: gradients are averaged over context-parallel ranks, each of which has a part of L
     factor *= static_cast<double>(context_.grid().shape().cp) /
-              (static_cast<double>(std::max<int64_t>(loss.count, 1)) * static_cast<double>(microbatches));
-  return factor == 1 ? loss.sum : loss.sum * factor;
+              (static_cast<double>(std::max<int64_t>(count, 1)) * static_cast<double>(microbatches));
+  return factor;
+}
+
+at::Tensor MicrobatchRunner::start_of_backward(const MicrobatchLoss& loss, float loss_scale,
+                                               size_t microbatches) const {
+  const double factor = backward_factor(loss.count, loss_scale, microbatches);
+  at::Tensor start = factor == 1 ? loss.sum : loss.sum * factor;
+  for (const AttachedLoss& each : loss.attached)
+    start = start + each.sum * (each.factor * backward_factor(each.count, loss_scale, microbatches));
+  return start;
 }
 
 at::Tensor MicrobatchRunner::forward(const StageCall& call, const data::MicroBatch& batch, Phase phase,
@@ -162,6 +170,7 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
     if (check_losses && output.is_cpu()) check_finite(losses, batches.size(), pass.step);
     at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
     losses.back().sum = output.detach();
+    for (AttachedLoss& each : losses.back().attached) each.sum = each.sum.detach();
     return start;
   };
   work.set_sync = [&](int chunk, bool on) { pass.chunks[static_cast<size_t>(chunk)]->set_sync(on); };

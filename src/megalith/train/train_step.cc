@@ -27,18 +27,22 @@ MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBa
                    const MicrobatchRunner& runner, const model::VirtualModels& models, const StopFlag* stop) {
   std::vector<std::string> names{kLoss, kTokens, kStop};
   for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
+  for (std::string& name : runner.attached_losses()) names.push_back(std::move(name));
   for (std::string& key : routing_metrics(models.config())) names.push_back(std::move(key));
   MetricSums sums(std::move(names));
   end_routing_step(models, sums);
   if (stop && stop->requested()) sums.add(kStop, 1, 1);
   if (!runner.speaks_for_replica()) return sums;
   const double counts = runner.counts_for_replica() ? 1 : 0;
-  for (const MicrobatchLoss& loss : losses) {
-    const auto count = static_cast<double>(std::max<int64_t>(loss.count, 1));
+  const auto add = [&](const std::string& name, const at::Tensor& sum, int64_t count) {
     if (runner.per_token_loss())
-      sums.add(kLoss, loss.sum, counts * static_cast<double>(loss.count));
+      sums.add(name, sum, counts * static_cast<double>(count));
     else
-      sums.add(kLoss, loss.sum / count, counts);
+      sums.add(name, sum / static_cast<double>(std::max<int64_t>(count, 1)), counts);
+  };
+  for (const MicrobatchLoss& loss : losses) {
+    add(kLoss, loss.sum, loss.count);
+    for (const AttachedLoss& each : loss.attached) add(each.name, each.sum, each.count);
     for (const MicrobatchMetric& metric : loss.metrics) sums.add(metric.name, metric.sum, counts * metric.weight);
   }
   for (const data::MicroBatch& each : batch.microbatches)

@@ -44,6 +44,7 @@ void read_sigmoid_router(const hf::JsonFields& config, nn::RouterShape& router) 
   router.scaling = config.optional_positive<double>("routed_scaling_factor").value_or(1);
   router.groups = config.optional_positive<int64_t>("n_group").value_or(1);
   router.group_topk = config.optional_positive<int64_t>("topk_group").value_or(router.groups);
+  router.group_best = 2;  // transformers' constant
 }
 
 namespace {
@@ -58,17 +59,15 @@ std::vector<bool> sparse_layers(const hf::JsonFields& config, int64_t layers) {
   return sparse;
 }
 
-// What the two of qwen have in common.
+}  // namespace
+
 void read_qwen_experts(const hf::JsonFields& config, ModelConfig& c) {
-  c.windows = read_windows(config, c.num_layers);
   c.moe = read_experts(config, "num_experts");
   c.moe->width = config.positive<int64_t>("moe_intermediate_size");
   // Weights of the chosen experts, divided by their sum, are a softmax over the chosen alone.
   c.moe->router.pre_softmax = !config.optional<bool>("norm_topk_prob").value_or(false);
   c.moe_layers = sparse_layers(config, c.num_layers);
 }
-
-}  // namespace
 
 // Mistral with experts in every layer.
 Family mixtral_family() {
@@ -91,6 +90,7 @@ Family qwen2_moe_family() {
   const auto read = [](const hf::JsonFields& config) {
     ModelConfig c = read_decoder(config);
     c.qkv_bias = config.optional<bool>("qkv_bias").value_or(true);
+    c.windows = read_windows(config, c.num_layers);
     read_qwen_experts(config, c);
     c.moe->shared_width = config.positive<int64_t>("shared_expert_intermediate_size");
     c.moe->shared_gate = true;
@@ -105,6 +105,7 @@ Family qwen3_moe_family() {
     ModelConfig c = read_decoder(config);
     c.qk_norm = true;
     c.qkv_bias = c.out_bias = config.optional<bool>("attention_bias").value_or(false);
+    c.windows = read_windows(config, c.num_layers);
     read_qwen_experts(config, c);
     return c;
   };
@@ -123,9 +124,10 @@ Family glm4_moe_family() {
     c.moe->shared_width = c.moe->width * config.optional<int64_t>("n_shared_experts").value_or(0);
     const auto dense = config.optional<int64_t>("first_k_dense_replace").value_or(0);
     for (int64_t layer = 0; layer < c.num_layers; ++layer) c.moe_layers.push_back(layer >= dense);
+    c.mtp_layers = config.optional<int64_t>("num_nextn_predict_layers").value_or(0);
     return c;
   };
-  return {"glm4_moe", "Glm4MoeForCausalLM", read, moe_names({.shared = "shared_experts"})};
+  return {"glm4_moe", "Glm4MoeForCausalLM", read, moe_names({.shared = "shared_experts"}), add_numbered_mtp_names};
 }
 
 }  // namespace megalith::model

@@ -35,6 +35,7 @@ struct RouterShape {
   double scaling = 1;        // multiplies the chosen weights
   int64_t groups = 1;        // experts are in so many groups of equal size …
   int64_t group_topk = 1;    // … and a token chooses from the best so many
+  int64_t group_best = 0;    // a group's score is the sum of its best so many experts'; 0: topk / group_topk
   bool expert_bias = false;  // a bias on the choice, not on the weights, moved after each step against the load
   double bias_update_rate = 1e-3;
   bool sinkhorn = false;  // choose by the logits balanced over the batch; training only

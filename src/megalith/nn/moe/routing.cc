@@ -34,11 +34,11 @@ at::Tensor sinkhorn(const at::Tensor& logits) {
   return d1 * cost * d0.unsqueeze(1);
 }
 
-// -inf for experts outside of a token's best groups. A group's score is the sum of its best k/group_topk experts'.
+// -inf for experts outside of a token's best groups. A group's score is the sum of its best experts'.
 at::Tensor limit_to_groups(const at::Tensor& ranking, const RouterShape& shape) {
   if (shape.group_topk >= shape.groups) return ranking;
   const at::Tensor grouped = ranking.view({ranking.size(0), shape.groups, shape.experts / shape.groups});
-  const int64_t best = std::max<int64_t>(1, shape.topk / shape.group_topk);
+  const int64_t best = shape.group_best > 0 ? shape.group_best : std::max<int64_t>(1, shape.topk / shape.group_topk);
   const at::Tensor scores = std::get<0>(grouped.topk(best, -1)).sum(-1);                   // [t, groups]
   const at::Tensor chosen = std::get<1>(scores.topk(shape.group_topk, -1));                // [t, group_topk]
   const at::Tensor outside = at::ones_like(scores, at::kBool).scatter_(1, chosen, false);  // [t, groups]
