@@ -125,7 +125,10 @@ Family glm4_moe_family() {
     for (int64_t layer = 0; layer < c.num_layers; ++layer) c.moe_layers.push_back(layer >= dense);
     return c;
   };
-  return {"glm4_moe", "Glm4MoeForCausalLM", read, moe_names({.shared = "shared_experts"})};
+  hf::NameMap names = moe_names({.shared = "shared_experts"});
+  // Layers for multi-token prediction behind the last one of the published models; transformers leaves them, too.
+  names.ignored.insert(names.ignored.end(), {"model.layers.46.*", "model.layers.92.*"});
+  return {"glm4_moe", "Glm4MoeForCausalLM", read, names};
 }
 
 }  // namespace megalith::model
