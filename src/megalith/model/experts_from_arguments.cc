@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "megalith/base/error.h"
 
@@ -112,8 +113,8 @@ std::vector<bool> parse_layer_freq(const std::string& text, int64_t layers) {
 
 std::vector<std::string> expert_problems(const TrainingArguments& args) {
   std::vector<std::string> found;
-  const auto need = [&found](bool ok, std::string text) {
-    if (!ok) found.push_back(std::move(text));
+  const auto need = [&found](bool ok, std::string_view text) {
+    if (!ok) found.emplace_back(text);
   };
   const std::string family = family_of(args);
   const std::vector<bool> layers = expert_layers(args);
