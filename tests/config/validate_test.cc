@@ -59,6 +59,8 @@ const std::vector<Rule>& rules() {
       {{"--num_experts=8", "--moe_router_topk=1"}, "moe_router_pre_softmax"},
       {{"--num_experts=8", "--moe_router_topk=9"}, "moe_router_topk"},
       {{"--num_experts=8", "--moe_router_num_groups=3"}, "moe_router_num_groups"},
+      {{"--num_experts=8", "--moe_router_group_topk=1"}, "moe_router_num_groups"},
+      {{"--num_experts=8", "--moe_router_enable_expert_bias"}, "moe_router_score_function"},
       {{"--moe_router_num_groups=2", "--moe_router_group_topk=3"}, "moe_router_group_topk"},
       {{"--recompute_granularity=selective", "--recompute_method=block"}, "recompute_method"},
       {{"--recompute_granularity=full", "--recompute_activations"}, "recompute_activations"},

@@ -19,9 +19,9 @@ std::string held(const TrainingArguments& args) {
   std::string context;
   for (const nn::ContextMode mode : o.context_modes) context += fmt::format(" {}", static_cast<int>(mode));
   return fmt::format(
-      "{} sequence {} loss chunk {}; recompute {} of {} split {} attention {} mlp {} norms {}; context{}",
+      "{} sequence {} loss chunk {}; recompute {} of {} split {} attention {} mlp {} norms {} up {}; context{}",
       c10::toString(o.dtype), o.sequence_parallel, o.loss_chunk, static_cast<int>(r.layers), r.num_layers,
-      r.split_over_tp, r.core_attention, r.mlp, r.norms, context);
+      r.split_over_tp, r.core_attention, r.mlp, r.norms, r.mla_up_proj, context);
 }
 
 std::string loaded(const TrainingArguments& args) {
@@ -33,6 +33,21 @@ std::string loaded(const TrainingArguments& args) {
     text = fmt::format("{} with {} layers", models.config().family, models.config().num_layers);
   });
   return text;
+}
+
+// What a run makes of a model with experts.
+std::string experts(const TrainingArguments& args) {
+  const TrainingArguments effective = config::derive(args).args;
+  const auto config = model::with_arguments(model::read_model_config(golden_folder("glm4_moe")), effective);
+  const nn::RouterShape& r = config.moe->router;
+  const model::ModelOptions o = model::ModelOptions::from(effective, at::kCPU);
+  std::string text =
+      fmt::format("z {} jitter {} rate {} in {} capacity {} padded {} by position {} replay {} sinkhorn {};", r.z_coeff,
+                  r.jitter, r.bias_update_rate, r.dtype ? c10::toString(*r.dtype) : "the model's",
+                  r.capacity_factor.value_or(-1), r.pad_to_capacity, r.drop_by_position, r.replay, r.sinkhorn);
+  for (const nn::BalanceLoss& loss : r.losses) text += fmt::format(" {}·{}", loss.coeff, static_cast<int>(loss.kind));
+  return text + fmt::format("; dispatcher {} overlap {} recompute {}", static_cast<int>(o.moe.dispatcher),
+                            o.moe.overlap_shared, o.recompute.moe);
 }
 
 std::string engine(const TrainingArguments& args) {
@@ -64,6 +79,35 @@ Effects model_effects() {
        {},
        {"--distribute_saved_activations"},
        held},
+      {"moe_aux_loss_coeff", {}, {}, {"--moe_aux_loss_coeff=0.01"}, experts},
+      {"moe_router_load_balancing_type",
+       {"--moe_aux_loss_coeff=0.01"},
+       {},
+       {"--moe_router_load_balancing_type=seq_aux_loss"},
+       experts},
+      {"moe_z_loss_coeff", {}, {}, {"--moe_z_loss_coeff=0.001"}, experts},
+      {"moe_router_dtype", {}, {}, {"--moe_router_dtype=fp64"}, experts},
+      {"moe_router_bias_update_rate", {}, {}, {"--moe_router_bias_update_rate=0.01"}, experts},
+      {"moe_input_jitter_eps", {}, {}, {"--moe_input_jitter_eps=0.01"}, experts},
+      {"moe_expert_capacity_factor", {}, {}, {"--moe_expert_capacity_factor=1.5"}, experts},
+      {"moe_pad_expert_input_to_capacity",
+       {"--moe_expert_capacity_factor=1.5"},
+       {},
+       {"--moe_pad_expert_input_to_capacity"},
+       experts},
+      {"moe_token_drop_policy",
+       {"--moe_expert_capacity_factor=1.5"},
+       {},
+       {"--moe_token_drop_policy=position"},
+       experts},
+      {"moe_enable_routing_replay", {}, {}, {"--moe_enable_routing_replay"}, experts},
+      {"moe_token_dispatcher_type", {}, {}, {"--moe_token_dispatcher_type=alltoall"}, experts},
+      {"moe_shared_expert_overlap",
+       {"--moe_token_dispatcher_type=alltoall"},
+       {},
+       {"--moe_shared_expert_overlap"},
+       experts},
+      {"moe_layer_recompute", {}, {}, {"--moe_layer_recompute"}, experts},
       {"overlap_p2p_comm",
        {"--pp=4", "--vpp=2", "--num_layers=8"},
        {"--overlap_p2p_comm=true"},

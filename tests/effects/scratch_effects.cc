@@ -21,9 +21,9 @@ using config::TrainingArguments;
 std::string shape(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
   const model::ModelConfig made = model::config_from_arguments(effective, {.size = 100});
-  return fmt::format("{} dropout {} {} {} init {} multiple {}", made.source->dump(), made.embedding_dropout,
-                     made.hidden_dropout, made.attention_dropout, made.init_std,
-                     model::ModelOptions::from(effective, at::kCPU).vocab_multiple);
+  return fmt::format("{} dropout {} {} {} init {} mtp factor {} multiple {}", made.source->dump(),
+                     made.embedding_dropout, made.hidden_dropout, made.attention_dropout, made.init_std,
+                     made.mtp_loss_factor, model::ModelOptions::from(effective, at::kCPU).vocab_multiple);
 }
 
 std::string tokenizer(const TrainingArguments& args) {
@@ -90,6 +90,59 @@ Effects of_shape(const Observe& seen) {
   };
 }
 
+// The model, and how fast its routers' biases move.
+std::string with_bias(const TrainingArguments& args) {
+  const auto made = model::config_from_arguments(config::derive(args).args, {.size = 100});
+  return fmt::format("{} rate {}", shape(args), made.moe ? made.moe->router.bias_update_rate : 0);
+}
+
+Effects of_experts(const Observe& seen) {
+  const auto mixtral = [](const Words& more = {}) {
+    Words words = llama({"--num_experts=4"});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const Words shared{"--moe_ffn_hidden_size=32", "--moe_shared_expert_intermediate_size=32"};
+  Words glm = mixtral(shared), qwen2 = mixtral({"--moe_ffn_hidden_size=32", "--add_qkv_bias"});
+  glm.emplace_back("--moe_router_score_function=sigmoid");
+  const Words qwen3 = mixtral({"--qk_layernorm"});
+  Words gated = qwen2, grouped = glm;
+  gated.emplace_back("--moe_shared_expert_gate");
+  grouped.emplace_back("--moe_router_num_groups=2");
+  return {
+      {"num_experts", llama(), {}, {"--num_experts=4"}, seen},
+      {"moe_layer_freq", qwen3, {}, {"--moe_layer_freq=2"}, seen},
+      {"moe_ffn_hidden_size", mixtral(), {}, {"--moe_ffn_hidden_size=32"}, seen},
+      {"moe_shared_expert_intermediate_size",
+       gated,
+       {"--moe_shared_expert_intermediate_size=32"},
+       {"--moe_shared_expert_intermediate_size=64"},
+       seen},
+      {"moe_shared_expert_gate",
+       qwen2,
+       {},
+       {"--moe_shared_expert_intermediate_size=32", "--moe_shared_expert_gate"},
+       [seen](const TrainingArguments& args) {
+         try {
+           return seen(args);
+         } catch (const ConfigError& error) {  // qwen2_moe's shared expert has the gate
+           return std::string(error.what());
+         }
+       }},
+      {"moe_router_topk", mixtral(), {}, {"--moe_router_topk=3"}, seen},
+      {"moe_router_score_function",
+       mixtral(shared),
+       {"--add_qkv_bias", "--moe_shared_expert_gate"},
+       {"--moe_router_score_function=sigmoid"},
+       seen},
+      {"moe_router_pre_softmax", qwen3, {}, {"--moe_router_pre_softmax"}, seen},
+      {"moe_router_num_groups", glm, {}, {"--moe_router_num_groups=2"}, seen},
+      {"moe_router_group_topk", grouped, {}, {"--moe_router_group_topk=2"}, seen},
+      {"moe_router_topk_scaling_factor", glm, {}, {"--moe_router_topk_scaling_factor=2.5"}, seen},
+      {"moe_router_enable_expert_bias", glm, {}, {"--moe_router_enable_expert_bias"}, seen},
+  };
+}
+
 Effects of_positions(const Observe& seen) {
   const Words yarn = llama({"--position_embedding_type=yarn", "--rotary_scaling_factor=4"});
   return {
@@ -104,6 +157,23 @@ Effects of_positions(const Observe& seen) {
       {"beta_slow", yarn, {}, {"--beta_slow=2"}, seen},
       {"mscale", yarn, {}, {"--mscale=0.5"}, seen},
       {"mscale_all_dim", yarn, {}, {"--mscale_all_dim=0.5"}, seen},
+  };
+}
+
+Effects of_latent_attention(const Observe& seen) {
+  const Words plain = llama({"--qk_layernorm"});
+  const Words latent = llama({"--qk_layernorm", "--multi_latent_attention"});
+  const Words deeper = llama({"--qk_layernorm", "--multi_latent_attention", "--mtp_num_layers=1"});
+  return {
+      {"multi_latent_attention", plain, {}, {"--multi_latent_attention"}, seen},
+      {"q_lora_rank", latent, {}, {"--q_lora_rank=24"}, seen},
+      {"kv_lora_rank", latent, {}, {"--kv_lora_rank=16"}, seen},
+      {"qk_head_dim", latent, {}, {"--qk_head_dim=24"}, seen},
+      {"qk_pos_emb_head_dim", latent, {}, {"--qk_pos_emb_head_dim=16"}, seen},
+      {"v_head_dim", latent, {}, {"--v_head_dim=24"}, seen},
+      {"rope_type", latent, {}, {"--rope_type=yarn"}, seen},
+      {"mtp_num_layers", latent, {}, {"--mtp_num_layers=1"}, seen},
+      {"mtp_loss_scaling_factor", deeper, {}, {"--mtp_loss_scaling_factor=0.3"}, seen},
   };
 }
 
@@ -127,7 +197,8 @@ Effects of_tokenizer() {
 
 Effects scratch_effects() {
   Effects effects;
-  for (const Effects& part : {of_shape(shape), of_positions(shape), of_tokenizer()})
+  for (const Effects& part :
+       {of_shape(shape), of_experts(with_bias), of_positions(shape), of_latent_attention(shape), of_tokenizer()})
     for (const Effect& effect : part) {
       effects.push_back(effect);
       effects.back().dialect = Dialect::kPretrain;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
@@ -114,6 +115,30 @@ TEST(FromArguments, TheConfigurationIsWrittenAndReadBack) {
   }
 }
 
+TEST(FromArguments, LatentAttentionMakesADenseDeepSeek) {
+  const Words words = kLlama + Words{"--num-attention-heads=4", "--multi-latent-attention", "--qk-layernorm",
+                                     "--q-lora-rank=32",        "--kv-lora-rank=16",        "--qk-head-dim=16",
+                                     "--qk-pos-emb-head-dim=8", "--v-head-dim=12",          "--mtp-num-layers=1"};
+  const auto plain = config_of(words);
+  EXPECT_EQ(plain.family, "deepseek_v3");
+  ASSERT_TRUE(plain.latent && plain.rope);
+  EXPECT_EQ(plain.latent->q_rank, 32);
+  EXPECT_EQ(plain.latent->value_dim, 12);
+  EXPECT_EQ(plain.head_dim, 24);
+  EXPECT_EQ(plain.rope->rotary_dim, 8);
+  EXPECT_TRUE(plain.rope->interleaved);
+  EXPECT_EQ(plain.mtp_layers, 1);
+  EXPECT_NEAR(plain.attention_scale, 1 / std::sqrt(24), 1e-12);
+  const auto stretched =
+      config_of(words + Words{"--rope-type=yarn", "--rotary-scaling-factor=40",
+                              "--original-max-position-embeddings=4096", "--mscale=1.0", "--mscale-all-dim=1.0"});
+  EXPECT_EQ(stretched.rope->scaling, ops::RopeScaling::kYarn);
+  EXPECT_EQ(stretched.rope->factor, 40);
+  const double magnitude = 0.1 * std::log(40) + 1;
+  EXPECT_NEAR(stretched.attention_scale, magnitude * magnitude / std::sqrt(24), 1e-12);
+  EXPECT_EQ(ops::rope_attention_factor(*stretched.rope), 1);
+}
+
 TEST(FromArguments, DefaultsAreMegatrons) {
   const Words small{"--num-layers=2", "--hidden-size=96", "--num-attention-heads=4", "--max-position-embeddings=32",
                     "--micro-batch-size=1"};
@@ -149,15 +174,53 @@ TEST(FromArguments, WhatDoesNotGoTogetherIsNamed) {
       {llama + Words{"--squared-relu"}, {"swiglu", "squared_relu", "exclude"}},
       {llama + Words{"--rotary-interleaved"}, {"rotary_interleaved"}},
       {llama + Words{"--use-rope-scaling", "--position-embedding-type=yarn"}, {"use_rope_scaling", "yarn"}},
-      {llama + Words{"--num-experts=4"}, {"num_experts 4"}},
-      {llama + Words{"--multi-latent-attention"}, {"multi_latent_attention"}},
+      {gpt2 + Words{"--num-experts=4"}, {"num_experts 4", "normalization RMSNorm"}},
+      {llama + Words{"--num-experts=4", "--moe-layer-freq=2"}, {"mixtral", "moe_layer_freq"}},
+      {llama + Words{"--num-experts=4", "--moe-layer-freq=([1]*2"}, {"moe_layer_freq", "([1]*3+[0]*2)"}},
+      {llama + Words{"--num-experts=4", "--moe-layer-freq=[1]*3"}, {"moe_layer_freq", "3 layers"}},
+      {llama + Words{"--num-experts=4", "--moe-router-pre-softmax"}, {"mixtral", "moe_router_pre_softmax"}},
+      {llama + Words{"--num-experts=4", "--moe-shared-expert-intermediate-size=32"},
+       {"qwen2_moe", "moe_shared_expert_gate"}},
+      {llama + Words{"--num-experts=4", "--qk-layernorm", "--moe-shared-expert-intermediate-size=32"},
+       {"qwen3_moe", "moe_shared_expert_intermediate_size"}},
+      {llama + Words{"--num-experts=4", "--moe-router-score-function=sigmoid"},
+       {"glm4_moe", "moe_shared_expert_intermediate_size"}},
+      {llama + Words{"--num-experts=4", "--moe-router-num-groups=2"}, {"moe_router_num_groups", "sigmoid"}},
+      {llama + Words{"--multi-latent-attention", "--position-embedding-type=learned_absolute"},
+       {"multi_latent_attention makes a deepseek_v3 model", "position_embedding_type rope", "set qk_layernorm"}},
+      {llama + Words{"--multi-latent-attention", "--num-experts=4"}, {"num_experts 4", "multi_latent_attention"}},
       {llama + Words{"--attention-output-gate"}, {"attention_output_gate"}},
-      {llama + Words{"--mtp-num-layers=1"}, {"mtp_num_layers 1"}},
+      {llama + Words{"--mtp-num-layers=1"}, {"mtp_num_layers 1", "set multi_latent_attention"}},
       {{"--num-layers=2", "--micro-batch-size=1"}, {"hidden_size", "num_attention_heads", "max_position_embeddings"}}};
   for (const auto& [words, names] : cases) {
     const std::string message = refusal_of(words);
     for (const char* name : names) expect_contains(message, name);
   }
+}
+
+TEST(FromArguments, ExpertsMakeTheFamilyThatHoldsThem) {
+  const Words experts = kLlama + Words{"--num-attention-heads=4", "--num-experts=8", "--moe-ffn-hidden-size=32"};
+  const auto mixtral = config_of(experts);
+  EXPECT_EQ(mixtral.family, "mixtral");
+  EXPECT_EQ(mixtral.moe->width, 32);
+  EXPECT_EQ(mixtral.moe->router.experts, 8);
+  EXPECT_EQ(mixtral.moe->router.topk, 2);
+  const auto qwen3 = config_of(experts + Words{"--qk-layernorm", "--moe-layer-freq=([0]*1+[1]*3)"});
+  EXPECT_EQ(qwen3.family, "qwen3_moe");
+  EXPECT_EQ(qwen3.moe_layers, (std::vector<bool>{false, true, true, true}));
+  EXPECT_EQ(qwen3.mlp_width, 128);
+  const Words shared{"--moe-shared-expert-intermediate-size=64"};
+  const auto qwen2 = config_of(experts + shared + Words{"--add-qkv-bias", "--moe-shared-expert-gate"});
+  EXPECT_EQ(qwen2.family, "qwen2_moe");
+  EXPECT_EQ(qwen2.moe->shared_width, 64);
+  const auto glm = config_of(experts + shared +
+                             Words{"--moe-router-score-function=sigmoid", "--moe-router-enable-expert-bias",
+                                   "--moe-router-num-groups=4", "--moe-router-group-topk=2"});
+  EXPECT_EQ(glm.family, "glm4_moe");
+  EXPECT_EQ(glm.moe->router.groups, 4);
+  EXPECT_EQ(glm.moe->router.group_topk, 2);
+  EXPECT_EQ(glm.moe->router.bias_update_rate, 1e-3);
+  EXPECT_EQ(glm.rope->rotary_dim, glm.head_dim);
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
 // The golden models of Hugging Face's library, in every layout of tensor, sequence and context parallelism.
 //
-// Tolerance: 1e-5 of a tensor's largest value, or the golden file's own noise where that is larger.
+// Tolerance: 1e-5 of a tensor's largest value, or the golden file's own noise where that is larger. That noise is of
+// attention kernels; a recurrence over the tokens rounds in other places, and sums over the ranks move the gradients of
+// two norms of qwen3_next by 1.5e-5: 2e-5 for models with linear attention.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "megalith/model/families/family.h"
@@ -21,6 +24,7 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
     const std::string type = golden_model_type(GetParam());
     if (!model_type_supported(type)) GTEST_SKIP() << GetParam() << ": model type " << type << " is not supported";
     golden_ = read_golden_model(GetParam());
+    if (model::read_model_config(golden_.folder).delta_net) tolerance_ = 2 * kClose;
     logits_noise_ = golden_.json.at("noise").at("logits_eager_vs_sdpa").get<double>();
   }
 
@@ -52,12 +56,12 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
       ASSERT_TRUE(gradients.contains(expected.name));
       const at::Tensor grad = gradients.at(expected.name).to(at::kDouble);
       ASSERT_EQ(grad.sizes(), at::IntArrayRef(expected.shape));
-      const double allowed = std::max(kClose * expected.absmax, expected.noise);
+      const double allowed = std::max(tolerance_ * expected.absmax, expected.noise);
       expect_close(golden_sample(grad), expected.samples, "samples", 0, allowed);
-      expect_close(grad.norm().item<double>(), expected.l2, "l2", kClose, allowed);
-      expect_close(grad.abs().max().item<double>(), expected.absmax, "absmax", kClose, allowed);
+      expect_close(grad.norm().item<double>(), expected.l2, "l2", tolerance_, allowed);
+      expect_close(grad.abs().max().item<double>(), expected.absmax, "absmax", tolerance_, allowed);
       const double elements = std::sqrt(static_cast<double>(grad.numel()));
-      expect_close(grad.sum().item<double>(), expected.sum, "sum", kClose, allowed * elements);
+      expect_close(grad.sum().item<double>(), expected.sum, "sum", tolerance_, allowed * elements);
       square += grad.square().sum().item<double>();
     }
     expect_close(std::sqrt(square), golden_.grad_norm, "grad norm");
@@ -68,17 +72,43 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
     double square = 0;
     for (const GoldenModel::Gradient& expected : golden_.gradients) {
       const double l2 = run.gradients.at(expected.name).to(at::kDouble).norm().item<double>();
-      expect_close(l2, expected.packed_l2, expected.name, kClose, expected.noise);
+      expect_close(l2, expected.packed_l2, expected.name, tolerance_, expected.noise);
       square += l2 * l2;
     }
     expect_close(std::sqrt(square), golden_.packed.grad_norm, "grad norm");
   }
 
-  static std::vector<LayoutCase> layouts() {
+  bool has_experts() const { return model::read_model_config(golden_.folder).moe.has_value(); }
+
+  // `sequences` of the batch: how far it can be shared out.
+  std::vector<LayoutCase> layouts(int sequences) const {
+    std::vector<LayoutCase> all = all_layouts(sequences);
+    // Key heads of linear attention cannot be shared by ranks.
+    if (const auto delta_net = model::read_model_config(golden_.folder).delta_net)
+      std::erase_if(all, [&](const LayoutCase& layout) { return delta_net->key_heads % layout.tp != 0; });
+    return all;
+  }
+  std::vector<LayoutCase> all_layouts(int sequences) const {
     std::vector<LayoutCase> all;
     for (const int tp : {1, 2, 4})
       for (const bool sp : {false, true})
-        if (!sp || tp > 1) all.push_back({.tp = tp, .sequence_parallel = sp});
+        if (sp == (tp > 1) || (!sp && !has_experts())) all.push_back({.tp = tp, .sequence_parallel = sp});
+    if (!has_experts()) return all;
+    for (const auto dispatcher : {nn::MoeOptions::Dispatcher::kAllToAll, nn::MoeOptions::Dispatcher::kAllGather})
+      for (const auto& [tp, dp, ep, etp] : {std::array{1, 2, 2, 1},
+                                            {2, 1, 2, 1},
+                                            {2, 1, 1, 1},
+                                            {2, 2, 2, 2},
+                                            {2, 2, 4, 1},
+                                            {4, 1, 2, 2},
+                                            {1, 4, 4, 1},
+                                            {1, 4, 2, 1},
+                                            {2, 2, 2, 1}}) {
+        if (dp > sequences) continue;
+        LayoutCase layout{.tp = tp, .sequence_parallel = tp > 1, .dp = dp, .ep = ep, .etp = etp};
+        layout.options.moe.dispatcher = dispatcher;
+        all.push_back(layout);
+      }
     return all;
   }
 
@@ -87,6 +117,7 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
     using Mode = nn::ContextMode;
     const model::ModelConfig config = model::read_model_config(golden_.folder);
     std::vector<LayoutCase> all;
+    if (config.delta_net) return all;  // refused: a state runs through the sequence
     const auto add = [&](int tp, int cp, Mode mode, std::vector<int> levels = {}) {
       const int64_t dealt = mode == Mode::kAllToAll ? cp : mode == Mode::kAllToAllRing ? levels[0] : 1;
       const int64_t kv_heads = std::max<int64_t>(1, config.num_kv_heads / tp);
@@ -94,7 +125,7 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
       if (kv_heads % dealt != 0 && dealt % kv_heads != 0) return;
       LayoutCase& c = all.emplace_back();
       c.tp = tp, c.cp = cp, c.cp_levels = std::move(levels);
-      c.sequence_parallel = tp > 1 && mode != Mode::kAllGather;
+      c.sequence_parallel = tp > 1 && (mode != Mode::kAllGather || has_experts());
       c.options.context_modes = {mode};
     };
     for (const int cp : {2, 4})
@@ -116,10 +147,11 @@ class GoldenHf : public ::testing::TestWithParam<std::string> {
 
   GoldenModel golden_;
   double logits_noise_ = 0;
+  double tolerance_ = kClose;
 };
 
 TEST_P(GoldenHf, padded_in_every_layout) {
-  for (const LayoutCase& layout : layouts()) {
+  for (const LayoutCase& layout : layouts(2)) {
     SCOPED_TRACE(layout.name());
     const RunResult run = run_layout(golden_.folder, padded(), layout);
     const int64_t s = golden_.logits.size(0);
@@ -132,7 +164,7 @@ TEST_P(GoldenHf, padded_in_every_layout) {
 }
 
 TEST_P(GoldenHf, packed_in_every_layout) {
-  for (const LayoutCase& layout : layouts()) {
+  for (const LayoutCase& layout : layouts(4)) {
     SCOPED_TRACE(layout.name());
     expect_packed(run_layout(golden_.folder, packed(), layout));
   }
@@ -164,7 +196,7 @@ TEST_P(GoldenHf, main_grad_chunked_loss_and_recompute) {
   std::vector<LayoutCase> cases;
   for (const int tp : {1, 2})
     for (const bool sp : {false, true}) {
-      if (sp && tp == 1) continue;
+      if ((sp && tp == 1) || (has_experts() && sp != (tp > 1))) continue;
       LayoutCase direct{.tp = tp, .sequence_parallel = sp, .main_grad = true};
       cases.push_back(direct);
       direct.options.loss_chunk = 10;
@@ -175,6 +207,12 @@ TEST_P(GoldenHf, main_grad_chunked_loss_and_recompute) {
       direct.options.recompute = {.layers = Layers::kBlock, .num_layers = 2};
       cases.push_back(direct);
       direct.options.recompute = {.core_attention = true, .mlp = true, .norms = true};
+      cases.push_back(direct);
+      if (!has_experts()) continue;
+      direct.options.recompute = {.mlp = true, .moe = true};
+      cases.push_back(direct);
+      direct.options.recompute = {};
+      direct.options.moe = {.overlap_shared = true, .recompute_activation = true, .recompute_shared = true};
       cases.push_back(direct);
     }
   for (const LayoutCase& layout : cases) {
@@ -187,7 +225,7 @@ TEST_P(GoldenHf, main_grad_chunked_loss_and_recompute) {
 // within 2 %, gradient norm within 5 %, of fp32.
 TEST_P(GoldenHf, bf16_stays_near) {
   for (const int tp : {1, 2}) {
-    LayoutCase layout{.tp = tp, .main_grad = true};
+    LayoutCase layout{.tp = tp, .sequence_parallel = tp > 1 && has_experts(), .main_grad = true};
     layout.options.dtype = at::kBFloat16;
     const RunResult run = run_layout(golden_.folder, padded(), layout);
     const double loss = run.token_losses.sum().item<double>() / static_cast<double>(golden_.num_label_tokens);

@@ -15,14 +15,28 @@ namespace megalith::testing {
 
 namespace {
 
-at::Tensor gradient_of(const nn::Parameter& parameter, const comm::Group& tp, const comm::Group& cp) {
+at::Tensor gradient_of(const nn::Parameter& parameter, const parallel::ParallelContext& context) {
   at::Tensor grad = parameter.main_grad.defined() ? parameter.main_grad : parameter.value.grad();
   if (parameter.main_grad.defined() && parameter.value.grad().defined())
     grad = parameter.main_grad_is_stale ? parameter.value.grad() : parameter.main_grad + parameter.value.grad();
   grad = grad.to(at::kFloat).clone();
-  if (parameter.partial_grad_over_tp) tp.all_reduce(grad);
-  cp.all_reduce(grad);
+  if (parameter.partial_grad_over_tp) context.tp().all_reduce(grad);
+  (parameter.expert ? context.edp() : context.dp(/*with_cp=*/true)).all_reduce(grad);
   return grad;
+}
+
+// The sequences of a data-parallel rank, and where their tokens start.
+std::pair<TokenBatch, int64_t> share_of(const TokenBatch& batch, const comm::Group& dp) {
+  const int64_t each = batch.layout.sequences() / dp.size(), first = each * dp.rank();
+  check(each * dp.size() == batch.layout.sequences(), "{} sequences for {} ranks", batch.layout.sequences(), dp.size());
+  const auto& ends = batch.layout.cumulative();
+  const int64_t begin = ends[static_cast<size_t>(first)], count = ends[static_cast<size_t>(first + each)] - begin;
+  std::vector<int64_t> lengths;
+  for (int64_t i = first; i < first + each; ++i)
+    lengths.push_back(ends[static_cast<size_t>(i + 1)] - ends[static_cast<size_t>(i)]);
+  const auto layout = batch.layout.uniform() ? ops::SequenceLayout::dense(each, batch.layout.longest())
+                                             : ops::SequenceLayout::packed(lengths);
+  return {{batch.ids.narrow(0, begin, count), batch.labels.narrow(0, begin, count), layout, batch.loss_scale}, begin};
 }
 
 // A batch whose sequences are padded so that they can be dealt: to multiples of 2 cp, their total to one of cp · tp.
@@ -63,13 +77,19 @@ void attach_main_grads(const model::VirtualModels& models) {
 }  // namespace
 
 std::string LayoutCase::name() const {
-  return fmt::format("tp {} cp {}{}{}", tp, cp, sequence_parallel ? " sp" : "", main_grad ? " main_grad" : "");
+  const bool gather = options.moe.dispatcher == nn::MoeOptions::Dispatcher::kAllGather;
+  return fmt::format(
+      "tp {} cp {}{}{}{}", tp, cp, sequence_parallel ? " sp" : "", main_grad ? " main_grad" : "",
+      dp * ep > 1 ? fmt::format(" dp {} ep {} etp {} {}", dp, ep, etp.value_or(tp), gather ? "allgather" : "alltoall")
+                  : "");
 }
 
 NamedTensors whole_tensors(const model::ModelConfig& config) {
   const hf::TensorMapping mapping(model::name_map(config), model::global_tensors(config));
   NamedTensors whole;
-  for (const auto& file : mapping.files()) whole[file.name] = at::full(file.shape, NAN, at::kFloat);
+  for (const auto& file : mapping.files())
+    if (!file.name.ends_with("e_score_correction_bias"))  // a buffer: it has no gradient and is not trained
+      whole[file.name] = at::full(file.shape, NAN, at::kFloat);
   return whole;
 }
 
@@ -79,6 +99,7 @@ void fill_in(NamedTensors& whole, const model::VirtualModels& models,
   const model::ModelConfig& config = models.config();
   const hf::TensorMapping mapping(model::name_map(config), model::global_tensors(config));
   for (const nn::Parameter* parameter : models.parameters()) {
+    if (parameter->buffer) continue;
     const at::Tensor tensor = pick(*parameter);  // may communicate
     const std::lock_guard lock(mutex);
     for (const auto& part : parameter->sharded(tensor)) {
@@ -91,18 +112,24 @@ void fill_in(NamedTensors& whole, const model::VirtualModels& models,
   }
 }
 
-RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& batch, const LayoutCase& layout,
+RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& whole, const LayoutCase& layout,
                      const std::function<void(model::ModelConfig&)>& change) {
   const model::ModelConfig in_files = model::read_model_config(folder);
   model::ModelConfig config = in_files;
   if (change) change(config);
   RunResult result{{}, {}, whole_tensors(config), whole_tensors(config)};
-  run_ranks(layout.tp * layout.cp, [&](const Rank& r) {
-    parallel::ParallelContext context(
-        r.world, layout::RankGrid(
-                     {.world_size = r.size, .tp = layout.tp, .cp = layout.cp, .hierarchical_cp = layout.cp_levels}));
+  result.token_losses = at::empty({whole.layout.tokens()});
+  result.logits = at::empty({whole.layout.tokens(), config.vocab_size});
+  run_ranks(layout.ranks(), [&](const Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = r.size,
+                                                                 .tp = layout.tp,
+                                                                 .cp = layout.cp,
+                                                                 .ep = layout.ep,
+                                                                 .etp = layout.etp,
+                                                                 .hierarchical_cp = layout.cp_levels}));
     const comm::Group tp = context.tp(), cp = context.cp();
     context.rng().seed(layout::seeds_for_base(1, tp.rank(), 0, 0));
+    const auto [batch, first_token] = share_of(whole, context.dp());
     model::ModelOptions options = layout.options;
     options.sequence_parallel = layout.sequence_parallel;
     model::VirtualModels models(config, options, {model::ChunkPlace::whole(config)}, context);
@@ -112,7 +139,7 @@ RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& batc
     const auto slice = [&](const at::Tensor& x) { return nn::slice_tokens(x, padded.layout, cp.rank(), cp.size()); };
     const model::ModelInput input{.layout = nn::slice_layout(padded.layout, cp.rank(), cp.size()),
                                   .ids = slice(padded.ids)};
-    const auto whole = [&](const at::Tensor& x) {
+    const auto gathered = [&](const at::Tensor& x) {
       return nn::gather_slices(x, input.layout, cp).index_select(0, padded.real);
     };
     at::Tensor logits;
@@ -120,18 +147,18 @@ RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& batc
       const at::NoGradGuard no_grad;
       model::ModelInput evaluated = input;
       evaluated.training = false;
-      logits = whole(nn::all_gather_columns(models[0].forward(evaluated), tp, "logits"));
+      logits = gathered(nn::all_gather_columns(models[0].forward(evaluated), tp, "logits"));
     }
     model::ModelInput trained = input;
     trained.targets = slice(padded.targets);
     const at::Tensor losses = models[0].forward(trained);
     (losses.sum() * batch.loss_scale).backward();
-    fill_in(result.gradients, models, [&](const nn::Parameter& p) { return gradient_of(p, tp, cp); });
-    const at::Tensor token_losses = whole(losses.detach());
+    fill_in(result.gradients, models, [&](const nn::Parameter& p) { return gradient_of(p, context); });
+    const at::Tensor token_losses = gathered(losses.detach());
     fill_in(result.weights, models, [](const nn::Parameter& p) { return p.value.detach(); });
-    if (r.rank == 0) {
-      result.logits = logits.narrow(1, 0, config.vocab_size).to(at::kFloat).clone();
-      result.token_losses = token_losses;
+    if (tp.rank() == 0 && cp.rank() == 0) {
+      result.logits.narrow(0, first_token, logits.size(0)).copy_(logits.narrow(1, 0, config.vocab_size));
+      result.token_losses.narrow(0, first_token, token_losses.size(0)).copy_(token_losses);
     }
   });
   return result;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,12 @@ struct LayoutCase {
   int cp = 1;                    // the batch is padded and dealt, results are put together again
   std::vector<int> cp_levels{};  // hierarchical sizes
   bool sequence_parallel = false;
+  int dp = 1;  // each takes an equal share of the sequences
+  int ep = 1;  // ranks that share the experts
+  std::optional<int> etp{};
   bool main_grad = false;       // gradients accumulate in attached fp32 buffers
   model::ModelOptions options;  // sequence_parallel is taken from above
+  int ranks() const { return tp * cp * dp; }
   std::string name() const;
 };
 
@@ -41,7 +46,7 @@ struct RunResult {
   NamedTensors weights;
 };
 
-// Loads the checkpoint in `folder` on tp * cp rank threads, runs forward and backward, gathers. The configuration
+// Loads the checkpoint in `folder` on the layout's rank threads, runs forward and backward, gathers. The configuration
 // may be changed before the model is made (dropout).
 RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& batch, const LayoutCase& layout,
                      const std::function<void(model::ModelConfig&)>& change = {});

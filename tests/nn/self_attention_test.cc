@@ -16,7 +16,7 @@ constexpr double kTheta = 100;  // small: positions matter within a few tokens
 struct Case {
   std::string name;
   int64_t heads = 4, kv_heads = 4, head_dim = 8;
-  bool qkv_bias = false, out_bias = false, qk_norm = false, rope = true, residual = false;
+  bool qkv_bias = false, out_bias = false, qk_norm = false, rope = true, residual = false, gate = false;
   int64_t window = 0;
   double scale = 0;
   std::vector<int64_t> lengths{8, 8};  // 16 tokens
@@ -25,6 +25,7 @@ struct Case {
     AttentionShape s{.hidden = kHidden, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim};
     s.qkv_bias = qkv_bias;
     s.out_bias = out_bias;
+    s.output_gate = gate;
     if (qk_norm) s.qk_norm = NormShape{.size = head_dim, .epsilon = 1e-6};
     s.window = window;
     s.scale = scale;
@@ -39,7 +40,7 @@ struct Case {
       w[part + ".weight"] = random_tensor({rows, in}, ++seed, 1.5 / std::sqrt(static_cast<double>(in)));
       if (bias) w[part + ".bias"] = random_tensor({rows}, ++seed, 0.5);
     };
-    add("q", heads * head_dim, kHidden, qkv_bias);
+    add("q", (gate ? 2 : 1) * heads * head_dim, kHidden, qkv_bias);
     add("k", kv_heads * head_dim, kHidden, qkv_bias);
     add("v", kv_heads * head_dim, kHidden, qkv_bias);
     add("o", kHidden, heads * head_dim, out_bias);
@@ -96,7 +97,11 @@ at::Tensor full_attention(const at::Tensor& x, const FullTensors& w, const Case&
     if (c.qkv_bias) y = y + w.at(std::string(part) + ".bias");
     return y.view({x.size(0), heads, c.head_dim});
   };
-  at::Tensor q = project("q", c.heads), k = project("k", c.kv_heads);
+  at::Tensor q = project("q", c.gate ? 2 * c.heads : c.heads), k = project("k", c.kv_heads), gate;
+  if (c.gate) {  // head by head: query, gate
+    gate = q.unflatten(1, {c.heads, 2}).select(2, 1).flatten(1);
+    q = q.unflatten(1, {c.heads, 2}).select(2, 0);
+  }
   const at::Tensor v = project("v", c.kv_heads);
   if (c.qk_norm) {
     q = head_norm(q, w.at("q_norm.weight"));
@@ -110,7 +115,9 @@ at::Tensor full_attention(const at::Tensor& x, const FullTensors& w, const Case&
     sequences.push_back(attend(qs, ks, own(v), c));
     first += length;
   }
-  const at::Tensor y = at::cat(sequences, 0).mm(w.at("o.weight").t());
+  at::Tensor mixed = at::cat(sequences, 0);
+  if (c.gate) mixed = mixed * gate.sigmoid();
+  const at::Tensor y = mixed.mm(w.at("o.weight").t());
   return c.out_bias ? y + w.at("o.bias") : y;
 }
 
@@ -165,6 +172,7 @@ const std::vector<Case>& cases() {
       {.name = "Window", .kv_heads = 2, .window = 3},
       {.name = "Packed", .kv_heads = 2, .lengths = {5, 1, 7, 3}},
       {.name = "PackedWindowAndScale", .heads = 8, .kv_heads = 2, .window = 2, .scale = 0.7, .lengths = {1, 11, 4}},
+      {.name = "OutputGate", .heads = 8, .kv_heads = 2, .qk_norm = true, .gate = true},
       {.name = "Everything",
        .heads = 8,
        .kv_heads = 2,

@@ -160,12 +160,17 @@ struct PipelineRank::State {
     const Microbatch& m = microbatches[static_cast<size_t>(call.microbatch)];
     model::ModelInput input{.layout = m.layout, .hidden = call.input, .training = training};
     // The others never see them.
-    if (call.first_stage) input.ids = m.ids;
+    const model::GptModel& chunk = models[static_cast<size_t>(call.chunk)];
+    std::vector<at::Tensor> further;  // losses of multi-token prediction
+    if (chunk.place().reads_ids()) input.ids = m.ids;
     if (call.last_stage) input.targets = m.targets;
-    const at::Tensor out = models[static_cast<size_t>(call.chunk)].forward(input);
+    if (training) input.mtp_losses = &further;
+    const at::Tensor out = chunk.forward(input);
     if (!call.last_stage) return out;
-    const at::Tensor sum = out.sum();
+    at::Tensor sum = out.sum();
     loss += sum.item<double>();
+    for (const at::Tensor& each : further)
+      sum = sum + each.sum() * (chunk.config().mtp_loss_factor / static_cast<double>(further.size()));
     return sum;
   }
 

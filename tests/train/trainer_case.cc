@@ -7,6 +7,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/data/random.h"
 #include "megalith/data/token_table.h"
+#include "megalith/model/auto_model.h"
 
 namespace megalith::testing {
 
@@ -73,10 +74,11 @@ void run_trainer_ranks(const std::filesystem::path& folder, const TrainerCase& h
   const auto run = [&](const Rank& rank) {
     parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(args, rank.size)));
     context.rng().seed(config::rng_seeds(args, context.grid(), rank.rank));
-    const model::ModelConfig config = model::read_model_config(folder);
+    const model::ModelConfig in_files = model::read_model_config(folder);
+    const model::ModelConfig config = model::with_arguments(in_files, args);
     model::VirtualModels models(config, model::ModelOptions::from(args, at::kCPU),
                                 model::chunk_places(args.pipeline, config, context), context);
-    model::load_weights(models, folder, config, 1);
+    model::load_weights(models, folder, in_files, 1);
     data::CollatorOptions collator = how.collator;
     collator.tp = how.tp;
     collator.cp = how.cp;

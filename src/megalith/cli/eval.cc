@@ -65,7 +65,7 @@ int run_eval(Words words) {
     return kDone;
   }
   parsed.report.check_runnable();
-  const config::TrainingArguments args = effective(parsed.args, model);
+  config::TrainingArguments args = effective(parsed.args, model);
   launch.check(args, /*needs_inputs=*/false);
   const TrainingInputs inputs = check_inputs(args);
   return launch.run([&] {

@@ -1,5 +1,7 @@
 #include "megalith/cli/training_inputs.h"
 
+#include <fmt/ranges.h>
+
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
@@ -27,14 +29,25 @@ fs::path token_cache() {
   return {};
 }
 
+// What derive() does where the number of experts is an option.
+void fit_to_experts(config::TrainingArguments& args, const model::ModelConfig& config) {
+  if (!config.moe) return;
+  const auto found = nn::problems(*config.moe, args.parallel.ep.value_or(1), args.parallel.etp.value_or(1));
+  check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));
+  if (args.parallel.tp.value_or(1) == 1 || args.parallel.sequence_parallel) return;
+  args.parallel.sequence_parallel = true;
+  log_warning("sequence_parallel is switched on: experts with tensor_model_parallel_size > 1 need it");
+}
+
 }  // namespace
 
-TrainingInputs check_inputs(const config::TrainingArguments& args) {
+TrainingInputs check_inputs(config::TrainingArguments& args) {
   TrainingInputs inputs;
   check<ConfigError>(args.source.model_name_or_path.has_value(),
                      "model_name_or_path is missing: a folder with config.json and safetensors files, or a hub name");
   inputs.model_folder = find_model(*args.source.model_name_or_path, args);
   const model::ModelConfig config = model::read_model_config(inputs.model_folder);
+  fit_to_experts(args, config);
   if (has_tokenizer(inputs.model_folder)) inputs.tools.tokenizer_folder = inputs.model_folder;
   inputs.tools.vocab_size = config.vocab_size;
   inputs.tools.cache_folder = token_cache();

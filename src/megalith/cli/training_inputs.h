@@ -16,8 +16,10 @@ struct TrainingInputs {
 };
 
 // Finds model, tokenizer, template and datasets. Throws ConfigError or DataError for the first that is not there or not
-// understood. No record is read, no weight is loaded.
-TrainingInputs check_inputs(const config::TrainingArguments& args);
+// understood, and for a layout that the model's experts do not fit. No record is read, no weight is loaded. `args`,
+// after derive(), learn what the model asks for: experts with tensor parallelism switch sequence_parallel on, with a
+// warning.
+TrainingInputs check_inputs(config::TrainingArguments& args);
 
 // The folder of a model; with train_from_scratch one without weights will do. Throws ConfigError or DataError.
 std::filesystem::path find_model(const std::string& path_or_name, const config::TrainingArguments& args);

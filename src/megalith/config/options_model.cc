@@ -153,8 +153,11 @@ void add_shape(OptionList& list) {
       .implemented();
   shape.add("mtp_num_layers", &ModelShapeConfig::mtp_num_layers, "multi-token-prediction depths")
       .at_least(0)
-      .no_pretrain_default();
-  shape.add("mtp_loss_scaling_factor", &ModelShapeConfig::mtp_loss_scaling_factor, "weight of their loss").at_least(0);
+      .no_pretrain_default()
+      .implemented();
+  shape.add("mtp_loss_scaling_factor", &ModelShapeConfig::mtp_loss_scaling_factor, "weight of their loss")
+      .at_least(0)
+      .implemented();
 }
 
 void add_layer(OptionList& list) {
@@ -235,7 +238,7 @@ void add_position(OptionList& list) {
   position.add("rope_scaling_factor", &PositionConfig::rope_scaling_factor, "its factor")
       .pretrain_default(8.0)
       .implemented();
-  position.add("rope_type", &PositionConfig::rope_type, "latent attention: rope or yarn");
+  position.add("rope_type", &PositionConfig::rope_type, "latent attention: rope or yarn").implemented();
   position.add("rotary_scaling_factor", &PositionConfig::rotary_scaling_factor, "latent attention: yarn factor")
       .pretrain_default(1.0)
       .implemented();
@@ -259,16 +262,21 @@ void add_position(OptionList& list) {
   list.refused("use_rotary_position_embeddings", flag(), "deprecated; write position_embedding_type rope");
 
   auto mla = list.part(&TrainingArguments::mla);
-  mla.add("multi_latent_attention", &MlaConfig::multi_latent_attention, "DeepSeek's low-rank attention");
-  mla.add("q_lora_rank", &MlaConfig::q_lora_rank, "query compression (none: no compression)").at_least(1);
-  mla.add("kv_lora_rank", &MlaConfig::kv_lora_rank, "key/value compression").at_least(1).pretrain_default(32);
+  mla.add("multi_latent_attention", &MlaConfig::multi_latent_attention, "DeepSeek's low-rank attention").implemented();
+  mla.add("q_lora_rank", &MlaConfig::q_lora_rank, "query compression (none: no compression)").at_least(1).implemented();
+  mla.add("kv_lora_rank", &MlaConfig::kv_lora_rank, "key/value compression")
+      .at_least(1)
+      .pretrain_default(32)
+      .implemented();
   mla.add("qk_head_dim", &MlaConfig::qk_head_dim, "unrotated part of a query/key head")
       .at_least(1)
-      .pretrain_default(128);
+      .pretrain_default(128)
+      .implemented();
   mla.add("qk_pos_emb_head_dim", &MlaConfig::qk_pos_emb_head_dim, "rotated part of a query/key head")
       .at_least(1)
-      .pretrain_default(64);
-  mla.add("v_head_dim", &MlaConfig::v_head_dim, "size of a value head").at_least(1).pretrain_default(128);
+      .pretrain_default(64)
+      .implemented();
+  mla.add("v_head_dim", &MlaConfig::v_head_dim, "size of a value head").at_least(1).pretrain_default(128).implemented();
 }
 
 }  // namespace

@@ -5,59 +5,82 @@ namespace {
 
 void add_experts(OptionList& list) {
   auto moe = list.part(&TrainingArguments::moe);
-  moe.add("num_experts", &MoeConfig::num_experts, "experts a MoE layer (none: dense)").at_least(1);
+  moe.add("num_experts", &MoeConfig::num_experts, "experts a MoE layer (none: dense)").at_least(1).implemented();
   moe.add("moe_layer_freq", &MoeConfig::layer_freq, "every n-th layer is MoE, or a list such as ([1]*3+[0]*2)")
-      .pretrain_default("1");
-  moe.add("moe_ffn_hidden_size", &MoeConfig::ffn_hidden_size, "width of an expert (none: ffn_hidden_size)").at_least(1);
+      .pretrain_default("1")
+      .implemented();
+  moe.add("moe_ffn_hidden_size", &MoeConfig::ffn_hidden_size, "width of an expert (none: ffn_hidden_size)")
+      .at_least(1)
+      .implemented();
   moe.add("moe_shared_expert_intermediate_size", &MoeConfig::shared_expert_intermediate_size,
           "width of all shared experts together (none: no shared expert)")
-      .at_least(1);
+      .at_least(1)
+      .implemented();
   moe.add("moe_shared_expert_gate", &MoeConfig::shared_expert_gate, "sigmoid gate on the shared expert")
-      .pretrain_default(false);
+      .pretrain_default(false)
+      .implemented();
   moe.add("moe_shared_expert_overlap", &MoeConfig::shared_expert_overlap,
-          "run the shared expert beside the token exchange; alltoall only");
+          "run the shared expert beside the token exchange.implemented(); alltoall only");
   moe.add("moe_token_dispatcher_type", &MoeConfig::token_dispatcher, "how tokens reach their experts")
-      .refuse({"flex"}, "the flex dispatcher needs DeepEP; use alltoall");
-  moe.add("moe_grouped_gemm", &MoeConfig::grouped_gemm, "one kernel for all local experts").pretrain_default(false);
+      .refuse({"flex"}, "the flex dispatcher needs DeepEP.implemented(); use alltoall");
+  moe.add("moe_grouped_gemm", &MoeConfig::grouped_gemm, "one kernel for all local experts")
+      .pretrain_default(false)
+      .no_effect("the experts of a rank are always computed together");
   moe.add("moe_expert_capacity_factor", &MoeConfig::expert_capacity_factor,
-          "rows of an expert over the fair share; negative or none: nothing is dropped");
+          "rows of an expert over the fair share.implemented(); negative or none: nothing is dropped");
   moe.add("moe_pad_expert_input_to_capacity", &MoeConfig::pad_expert_input_to_capacity,
-          "always exactly that many rows; needs moe_expert_capacity_factor")
+          "always exactly that many rows.implemented(); needs moe_expert_capacity_factor")
       .pretrain_default(false);
   moe.add("moe_token_drop_policy", &MoeConfig::token_drop_policy, "drop the smallest weights or the last positions")
-      .pretrain_default(DropPolicy::kProbs);
-  moe.add("moe_enable_routing_replay", &MoeConfig::enable_routing_replay, "record routing decisions and replay them");
+      .pretrain_default(DropPolicy::kProbs)
+      .implemented();
+  moe.add("moe_enable_routing_replay", &MoeConfig::enable_routing_replay, "record routing decisions and replay them")
+      .implemented();
 }
 
 void add_router(OptionList& list) {
   auto router = list.part(&TrainingArguments::router);
-  router.add("moe_router_topk", &RouterConfig::topk, "experts a token").at_least(1).pretrain_default(2);
+  router.add("moe_router_topk", &RouterConfig::topk, "experts a token").at_least(1).pretrain_default(2).implemented();
   router
       .add("moe_router_load_balancing_type", &RouterConfig::load_balancing_type,
-           "how experts are kept equally busy; several with one coefficient each")
+           "how experts are kept equally busy.implemented(); several with one coefficient each")
       .choices({"aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"})
       .pretrain_default({"aux_loss"});
   router.add("moe_aux_loss_coeff", &RouterConfig::aux_loss_coeff, "weight of the balancing loss, one a type")
       .alias({"moe_aux_loss_coef"})
       .at_least(0)
-      .pretrain_default({0.0});
-  router.add("moe_z_loss_coeff", &RouterConfig::z_loss_coeff, "weight of the router-logit penalty").at_least(0);
+      .pretrain_default({0.0})
+      .implemented();
+  router.add("moe_z_loss_coeff", &RouterConfig::z_loss_coeff, "weight of the router-logit penalty")
+      .at_least(0)
+      .implemented();
   router.add("moe_router_score_function", &RouterConfig::score_function, "softmax or sigmoid")
-      .pretrain_default(ScoreFunction::kSoftmax);
-  router.add("moe_router_dtype", &RouterConfig::dtype, "number format of the router (none: fp32 from 32 experts on)");
+      .pretrain_default(ScoreFunction::kSoftmax)
+      .implemented();
+  router.add("moe_router_dtype", &RouterConfig::dtype, "number format of the router (none: fp32 from 32 experts on)")
+      .implemented();
   router.add("moe_router_pre_softmax", &RouterConfig::pre_softmax, "softmax over all experts before choosing")
-      .pretrain_default(false);
-  router.add("moe_router_num_groups", &RouterConfig::num_groups, "group-limited routing: groups").at_least(1);
+      .pretrain_default(false)
+      .implemented();
+  router.add("moe_router_num_groups", &RouterConfig::num_groups, "group-limited routing: groups")
+      .at_least(1)
+      .implemented();
   router.add("moe_router_group_topk", &RouterConfig::group_topk, "group-limited routing: groups a token may use")
-      .at_least(1);
-  router.add("moe_router_topk_scaling_factor", &RouterConfig::topk_scaling_factor, "multiplies the chosen weights");
+      .at_least(1)
+      .implemented();
+  router.add("moe_router_topk_scaling_factor", &RouterConfig::topk_scaling_factor, "multiplies the chosen weights")
+      .implemented();
   router
       .add("moe_router_enable_expert_bias", &RouterConfig::enable_expert_bias,
            "balance by a bias on the choice in place of a loss")
-      .pretrain_default(false);
+      .pretrain_default(false)
+      .implemented();
   router.add("moe_router_bias_update_rate", &RouterConfig::bias_update_rate, "step of that bias")
-      .pretrain_default(1e-3);
-  router.add("moe_input_jitter_eps", &RouterConfig::input_jitter_eps, "noise on the router's input").at_least(0);
+      .pretrain_default(1e-3)
+      .implemented();
+  router.add("moe_input_jitter_eps", &RouterConfig::input_jitter_eps, "noise on the router's input")
+      .at_least(0)
+      .implemented();
 }
 
 void add_recompute(OptionList& list) {
@@ -72,8 +95,7 @@ void add_recompute(OptionList& list) {
       .choices({"core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"})
       .commas()
       .implemented();
-  recompute.add("moe_layer_recompute", &RecomputeConfig::moe_layer_recompute, "compute MoE layers twice")
-      .planned("moe");
+  recompute.add("moe_layer_recompute", &RecomputeConfig::moe_layer_recompute, "compute MoE layers twice").implemented();
   recompute
       .add("gradient_checkpointing", &RecomputeConfig::gradient_checkpointing,
            "without recompute_granularity the same as full, uniform, 1")

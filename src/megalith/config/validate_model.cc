@@ -66,9 +66,27 @@ void check_folder_decides(const TrainingArguments& args, const ValidationContext
       {"add_qkv_bias", layer.add_qkv_bias.has_value()},
       {"qk_layernorm", layer.qk_layernorm.has_value()},
       {"position_embedding_type", position.type.has_value()},
+      {"multi_latent_attention", args.mla.multi_latent_attention},
+      {"q_lora_rank", args.mla.q_lora_rank.has_value()},
+      {"kv_lora_rank", args.mla.kv_lora_rank.has_value()},
+      {"qk_head_dim", args.mla.qk_head_dim.has_value()},
+      {"qk_pos_emb_head_dim", args.mla.qk_pos_emb_head_dim.has_value()},
+      {"v_head_dim", args.mla.v_head_dim.has_value()},
+      {"rope_type", position.rope_type.has_value()},
       {"rotary_base", position.rotary_base.has_value()},
       {"use_rope_scaling", position.use_rope_scaling.has_value()},
-      {"rotary_seq_len_interpolation_factor", position.rotary_interpolation_factor.has_value()}};
+      {"rotary_seq_len_interpolation_factor", position.rotary_interpolation_factor.has_value()},
+      {"num_experts", args.moe.num_experts.has_value()},
+      {"moe_layer_freq", args.moe.layer_freq.has_value()},
+      {"moe_ffn_hidden_size", args.moe.ffn_hidden_size.has_value()},
+      {"moe_shared_expert_intermediate_size", args.moe.shared_expert_intermediate_size.has_value()},
+      {"moe_shared_expert_gate", args.moe.shared_expert_gate.has_value()},
+      {"moe_router_topk", args.router.topk.has_value()},
+      {"moe_router_score_function", args.router.score_function.has_value()},
+      {"moe_router_pre_softmax", args.router.pre_softmax.has_value()},
+      {"moe_router_num_groups", args.router.num_groups.has_value()},
+      {"moe_router_group_topk", args.router.group_topk.has_value()},
+      {"moe_router_topk_scaling_factor", args.router.topk_scaling_factor.has_value()}};
   for (const auto& [name, is_given] : given)
     problems.require(!is_given,
                      "{} describes a model from scratch, for `megalith pretrain`; the config.json of"
@@ -118,6 +136,11 @@ void check_router(const TrainingArguments& args, Problems& problems) {
     problems.require(*args.moe.num_experts % *router.num_groups == 0,
                      "num_experts {} is no multiple of moe_router_num_groups {}", *args.moe.num_experts,
                      *router.num_groups);
+  problems.require(!router.group_topk || router.num_groups,
+                   "moe_router_group_topk {} needs moe_router_num_groups: of how many groups",
+                   router.group_topk.value_or(0));
+  problems.require(!router.enable_expert_bias.value_or(false) || !softmax,
+                   "moe_router_enable_expert_bias needs moe_router_score_function sigmoid");
   problems.require(!router.group_topk || !router.num_groups || *router.group_topk <= *router.num_groups,
                    "moe_router_group_topk {} is more than moe_router_num_groups {}", router.group_topk.value_or(0),
                    router.num_groups.value_or(0));

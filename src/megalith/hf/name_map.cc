@@ -22,9 +22,12 @@ std::string fill_in(std::string_view pattern, const std::vector<std::string>& nu
   std::string name;
   size_t next = 0;
   for (size_t i = 0; i < pattern.size(); ++i) {
-    if (pattern.substr(i, 2) == "{}") {
-      name += numbers.at(next++);
-      ++i;
+    if (pattern[i] == '{') {  // {} or {+n}
+      const size_t end = pattern.find('}', i);
+      const std::string_view added = pattern.substr(i + 1, end - i - 1);
+      const std::string& number = numbers.at(next++);
+      name += added.empty() ? number : std::to_string(std::stoll(number) + std::stoll(std::string(added)));
+      i = end;
     } else {
       name += pattern[i];
     }
@@ -78,7 +81,8 @@ TensorMapping::TensorMapping(const NameMap& map, const std::vector<GlobalTensor>
     const auto [pattern, numbers] = pattern_of(tensor.name);
     const auto rule = rule_of.find(pattern);
     check(rule != rule_of.end(), "no rule says where {} lies in the checkpoint", tensor.name);
-    FileTensor file{fill_in(rule->second->theirs, numbers), tensor.shape, rule->second->transposed};
+    FileTensor file{fill_in(rule->second->theirs, numbers), tensor.shape, rule->second->transposed,
+                    rule->second->channelwise, rule->second->copies};
     file.shape[0] = 0;
     for (const std::string& part : rule->second->ours) {
       const auto held = by_name.find(fill_in(part, numbers));
@@ -87,8 +91,15 @@ TensorMapping::TensorMapping(const NameMap& map, const std::vector<GlobalTensor>
       file.shape[0] += held->second->shape[0];
     }
     if (file.transposed) std::reverse(file.shape.begin(), file.shape.end());
+    if (file.channelwise) file.shape.insert(file.shape.begin() + 1, 1);
     files_.push_back(std::move(file));
   }
+}
+
+const FileTensor& TensorMapping::file_of(const std::string& ours) const {
+  const auto source = sources_.find(ours);
+  check(source != sources_.end(), "{} is not a tensor of this model", ours);
+  return files_[source->second.file];
 }
 
 TensorMapping::Place TensorMapping::place(const parallel::ShardedTensor& ours) const {
@@ -99,6 +110,10 @@ TensorMapping::Place TensorMapping::place(const parallel::ShardedTensor& ours) c
   if (place.file->transposed) {
     std::reverse(place.offset.begin(), place.offset.end());
     if (place.data.dim() == 2) place.data = place.data.t();
+  }
+  if (place.file->channelwise) {
+    place.offset.insert(place.offset.begin() + 1, 0);
+    place.data = place.data.unsqueeze(1);
   }
   return place;
 }
@@ -115,6 +130,7 @@ void TensorMapping::check_files(const WeightFiles& files) const {
   for (const FileTensor& file : files_) {
     const std::string name = name_in(files, file.name);
     expected.insert(name);
+    expected.insert(file.copies.begin(), file.copies.end());
     const TensorInfo* info = files.find(name);
     if (!info) {
       missing.push_back(name);

@@ -1,7 +1,8 @@
 // NameMap: how a family's checkpoint calls the model's tensors, stated once for both directions and for every layout.
 //
 // Our names are the same for all families ("layers.3.attention.q.weight"); a rule says where such a tensor lies in the
-// files. Numbers in names are written {}. All linear weights are [out, in] on our side.
+// files. Numbers in names are written {}, in theirs also {+n}: our number plus n. All linear weights are [out, in] on
+// our side.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,9 +19,11 @@
 namespace megalith::hf {
 
 struct NameRule {
-  std::string theirs;             // "model.layers.{}.self_attn.q_proj.weight"
-  std::vector<std::string> ours;  // what that tensor holds, one behind the other along the outputs; mostly one
-  bool transposed = false;        // stored as [in, out]
+  std::string theirs;                    // "model.layers.{}.self_attn.q_proj.weight"
+  std::vector<std::string> ours;         // what that tensor holds, one behind the other along the outputs; mostly one
+  bool transposed = false;               // stored as [in, out]
+  bool channelwise = false;              // stored as [out, 1, in]: a convolution of each channel alone
+  std::vector<std::string> copies = {};  // names under which files repeat the tensor; written as well, never read
 };
 
 struct NameMap {
@@ -40,6 +43,8 @@ struct FileTensor {
   std::string name;
   std::vector<int64_t> shape;  // as stored
   bool transposed = false;
+  bool channelwise = false;
+  std::vector<std::string> copies;
 };
 
 // The map applied to the tensors of one model.
@@ -59,8 +64,14 @@ class TensorMapping {
   };
   Place place(const parallel::ShardedTensor& ours) const;
 
+  // Whether the model that the mapping was made for has a tensor of this name (ours).
+  bool holds(const std::string& ours) const { return sources_.contains(ours); }
+
+  // The tensor of the files that holds the one of this name (ours).
+  const FileTensor& file_of(const std::string& ours) const;
+
   // Compares with what a folder holds: DataError listing every tensor that is missing, unexpected, of another shape or
-  // not of a floating-point type, by name.
+  // not of a floating-point type, by name. Copies may be missing.
   void check_files(const WeightFiles& files) const;
   // How a folder spells one of files(): without the optional prefix where it lacks that.
   std::string name_in(const WeightFiles& files, const std::string& name) const;

@@ -4,6 +4,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/moe_arguments_internal.h"
 #include "megalith/model/pretrained.h"
 
 namespace megalith::model {
@@ -12,6 +13,7 @@ namespace {
 
 RecomputePlan recompute_plan(const config::RecomputeConfig& recompute) {
   RecomputePlan plan;
+  plan.moe = recompute.moe_layer_recompute;
   plan.split_over_tp = recompute.distribute_saved_activations;
   if (recompute.gradient_checkpointing && !recompute.granularity) {
     plan.layers = RecomputePlan::Layers::kUniform;
@@ -33,7 +35,11 @@ RecomputePlan recompute_plan(const config::RecomputeConfig& recompute) {
       plan.mlp = true;
     } else if (module == "layernorm") {
       plan.norms = true;
-    }  // the others name parts of MoE and MLA layers, which have none of these here
+    } else if (module == "mla_up_proj") {
+      plan.mla_up_proj = true;
+    } else if (module == "moe") {
+      plan.moe = true;
+    }  // moe_act, shared_experts: MoeOptions
   }
   return plan;
 }
@@ -49,6 +55,7 @@ ModelOptions ModelOptions::from(const config::TrainingArguments& args, at::Devic
   options.loss_chunk = args.fusion.cross_entropy_loss ? 1024 : 0;
   options.recompute = recompute_plan(args.recompute);
   for (const std::string& name : args.parallel.cp_comm_type) options.context_modes.push_back(nn::context_mode(name));
+  options.moe = moe_options(args);
   return options;
 }
 
@@ -57,6 +64,13 @@ ModelConfig with_arguments(ModelConfig config, const config::TrainingArguments& 
   config.embedding_dropout = args.layer.hidden_dropout.value_or(config.embedding_dropout);
   config.attention_dropout = args.layer.attention_dropout.value_or(config.attention_dropout);
   config.init_std = args.layer.init_method_std.value_or(config.init_std);
+  config.mtp_layers = args.shape.mtp_num_layers.value_or(static_cast<int>(config.mtp_layers));
+  config.mtp_loss_factor = args.shape.mtp_loss_scaling_factor;
+  if (config.moe) apply_arguments(config.moe->router, args);
+  check<ConfigError>(config.mtp_layers == 0 || family(config.family).add_mtp_names != nullptr,
+                     "mtp_num_layers {}: {} models have no multi-token-prediction layers; leave it out, or train a"
+                     " deepseek_v3, glm4_moe or qwen3_next model",
+                     config.mtp_layers, config.family);
   const auto found = problems(config);
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));
   return config;
@@ -66,7 +80,7 @@ VirtualModels AutoModel::from_pretrained(const std::string& path_or_name, const 
                                          parallel::ParallelContext& context, std::optional<int64_t> vocab_size,
                                          const hf::HubEnvironment& env) {
   const auto folder = hf::find_model_folder(path_or_name, env);
-  const ModelConfig in_files = read_model_config(folder);
+  const ModelConfig in_files = read_pretrained_config(folder);
   ModelConfig config = with_arguments(in_files, args);
   config.vocab_size = vocab_size.value_or(config.vocab_size);
   VirtualModels models(config, ModelOptions::from(args, context.device()), chunk_places(args.pipeline, config, context),

@@ -21,7 +21,9 @@ nn::ContextParallel context_parallel(const ModelOptions& options, const parallel
   return nn::context_parallel(context, mode);
 }
 
-nn::NormShape norm_shape(const ModelConfig& config) { return {config.norm, config.hidden_size, config.norm_epsilon}; }
+nn::NormShape norm_shape(const ModelConfig& config) {
+  return {config.norm, config.hidden_size, config.norm_epsilon, config.zero_centered_norms};
+}
 
 nn::Init output_init(const ModelConfig& config) {
   return nn::Init::normal(config.init_std / std::sqrt(2.0 * static_cast<double>(config.num_layers)));
@@ -34,13 +36,15 @@ nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
                            .head_dim = config.head_dim,
                            .qkv_bias = config.qkv_bias,
                            .out_bias = config.out_bias,
+                           .output_gate = config.attention_output_gate,
                            .qk_norm = std::nullopt,
                            .window = config.window(layer),
                            .scale = config.attention_scale,
                            .dropout = config.attention_dropout,
                            .init = nn::Init::normal(config.init_std),
                            .out_init = output_init(config)};
-  if (config.qk_norm) shape.qk_norm = nn::NormShape{config.norm, config.head_dim, config.norm_epsilon};
+  if (config.qk_norm)
+    shape.qk_norm = nn::NormShape{config.norm, config.head_dim, config.norm_epsilon, config.zero_centered_norms};
   if (config.scale_by_inverse_layer) {
     const double base = shape.scale > 0 ? shape.scale : 1 / std::sqrt(static_cast<double>(config.head_dim));
     shape.scale = base / static_cast<double>(layer + 1);
@@ -48,10 +52,47 @@ nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
   return shape;
 }
 
+nn::LatentAttentionShape latent_attention_shape(const ModelConfig& config) {
+  return {.hidden = config.hidden_size,
+          .heads = config.num_heads,
+          .q_rank = config.latent->q_rank,
+          .kv_rank = config.latent->kv_rank,
+          .nope_dim = config.latent->nope_dim,
+          .rotary_dim = config.latent->rotary_dim,
+          .value_dim = config.latent->value_dim,
+          .bias = config.out_bias,
+          .scale = config.attention_scale,
+          .dropout = config.attention_dropout,
+          .init = nn::Init::normal(config.init_std),
+          .out_init = output_init(config)};
+}
+
+nn::DeltaNetShape delta_net_shape(const ModelConfig& config) {
+  return {.hidden = config.hidden_size,
+          .key_heads = config.delta_net->key_heads,
+          .value_heads = config.delta_net->value_heads,
+          .key_dim = config.delta_net->key_dim,
+          .value_dim = config.delta_net->value_dim,
+          .conv_kernel = config.delta_net->conv_kernel,
+          .norm_epsilon = config.norm_epsilon,
+          .init = nn::Init::normal(config.init_std),
+          .out_init = output_init(config)};
+}
+
 nn::MlpShape mlp_shape(const ModelConfig& config) {
   return {config.hidden_size, config.mlp_width,  config.gated_mlp,
           config.mlp_bias,    config.activation, nn::Init::normal(config.init_std),
           output_init(config)};
+}
+
+nn::MoeShape moe_shape(const ModelConfig& config) {
+  nn::MoeShape shape = config.moe.value();
+  shape.hidden = config.hidden_size;
+  shape.gated = config.gated_mlp;
+  shape.activation = config.activation;
+  shape.init = nn::Init::normal(config.init_std);
+  shape.out_init = output_init(config);
+  return shape;
 }
 
 }  // namespace megalith::model

@@ -3,8 +3,11 @@
 
 #include "megalith/model/model_config.h"
 #include "megalith/model/model_options.h"
+#include "megalith/nn/attention/gated_delta_net.h"
+#include "megalith/nn/attention/latent_attention.h"
 #include "megalith/nn/attention/self_attention.h"
 #include "megalith/nn/mlp.h"
+#include "megalith/nn/moe/moe_shape.h"
 #include "megalith/nn/norm.h"
 #include "megalith/parallel/parallel_context.h"
 
@@ -15,7 +18,10 @@ nn::ContextParallel context_parallel(const ModelOptions& options, const parallel
                                      int64_t layer);
 nn::NormShape norm_shape(const ModelConfig& config);
 nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer);
+nn::LatentAttentionShape latent_attention_shape(const ModelConfig& config);
+nn::DeltaNetShape delta_net_shape(const ModelConfig& config);
 nn::MlpShape mlp_shape(const ModelConfig& config);
+nn::MoeShape moe_shape(const ModelConfig& config);  // needs config.moe
 // Of the projections that write into the residual stream: smaller with depth, as in GPT-2.
 nn::Init output_init(const ModelConfig& config);
 

@@ -34,9 +34,28 @@ struct VocabularyTensor {
 std::vector<VocabularyTensor> vocabulary_tensors(const ModelConfig& config) {
   std::vector<VocabularyTensor> found;
   for (const hf::NameRule& rule : name_map(config).rules)
-    if (rule.ours[0] == "embedding.weight" || (rule.ours[0] == "head.weight" && !config.tied_embeddings))
+    if (rule.ours[0] == "embedding.weight" || (rule.ours[0] == "head.weight" && !config.tied_embeddings)) {
       found.push_back({rule.ours[0], rule.theirs});
+      for (const std::string& copy : rule.copies) found.push_back({rule.ours[0], copy});
+    }
   return found;
+}
+
+// A tensor to write and where it is read.
+struct Conversion {
+  hf::WeightSpec spec;
+  std::string source;
+};
+std::vector<Conversion> conversions(const hf::WeightFiles& files, const hf::TensorMapping& before,
+                                    const hf::TensorMapping& after, std::optional<at::ScalarType> dtype) {
+  std::vector<Conversion> all;
+  for (const hf::FileTensor& file : after.files()) {
+    const std::string source = before.name_in(files, file.name);
+    const hf::Dtype type = dtype ? hf::dtype_of(*dtype) : files.find(source)->dtype;
+    all.push_back({{file.name, type, file.shape}, source});
+    for (const std::string& copy : file.copies) all.push_back({{copy, type, file.shape}, source});
+  }
+  return all;
 }
 
 void write_grown(hf::WeightWriter& writer, const VocabularyTensor& tensor, const at::Tensor& old, int64_t vocab,
@@ -54,7 +73,7 @@ void write_grown(hf::WeightWriter& writer, const VocabularyTensor& tensor, const
 
 ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target, const ConvertOptions& options) {
   const at::NoGradGuard no_grad;
-  const ModelConfig in_files = read_model_config(source);
+  const ModelConfig in_files = read_pretrained_config(source);
   ModelConfig config = in_files;
   config.vocab_size = options.vocab_size.value_or(config.vocab_size);
   check<ConfigError>(config.vocab_size >= in_files.vocab_size,
@@ -67,18 +86,15 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   const hf::TensorMapping before(name_map(in_files), global_tensors(in_files));
   before.check_files(files);
   const hf::TensorMapping after(name_map(config), global_tensors(config));
+  const auto planned = conversions(files, before, after, options.dtype);
   std::vector<hf::WeightSpec> specs;
-  for (const hf::FileTensor& file : after.files()) {
-    const hf::Dtype own = files.find(before.name_in(files, file.name))->dtype;
-    specs.push_back({file.name, options.dtype ? hf::dtype_of(*options.dtype) : own, file.shape});
-  }
+  for (const Conversion& each : planned) specs.push_back(each.spec);
   const auto vocabulary = vocabulary_tensors(config);
 
   hf::StagedFolder staged(target, "convert", {.overwrite = options.overwrite});
   hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = options.max_shard_bytes});
   writer.create_files();
-  for (const hf::WeightSpec& spec : specs) {
-    const std::string name = before.name_in(files, spec.name);
+  for (const auto& [spec, name] : planned) {
     const at::Tensor tensor = files.tensor(name);
     const auto grown = std::ranges::find(vocabulary, spec.name, &VocabularyTensor::theirs);
     if (grown != vocabulary.end() && config.vocab_size > in_files.vocab_size) {

@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/model/auto_model.h"
+#include "megalith/model/experts_from_arguments_internal.h"
 #include "megalith/model/families/family.h"
 
 namespace megalith::model {
@@ -21,6 +22,7 @@ using config::TrainingArguments;
 
 class Problems {
  public:
+  void add(std::vector<std::string> more) { found_.insert(found_.end(), more.begin(), more.end()); }
   template <typename... Args>
   void require(bool ok, fmt::format_string<Args...> text, Args&&... args) {
     if (!ok) found_.push_back(fmt::format(text, std::forward<Args>(args)...));
@@ -53,13 +55,14 @@ void check_given(const TrainingArguments& args, Problems& problems) {
 void check_known_parts(const TrainingArguments& args, Problems& problems) {
   constexpr const char* kNoFamily = "no family of Megalith's holds such a model";
   const LayerConfig& layer = args.layer;
-  problems.require(!args.moe.num_experts,
-                   "num_experts {}: models with experts are not made from options; start from"
-                   " a model folder",
+  problems.require(!args.moe.num_experts || !args.mla.multi_latent_attention,
+                   "num_experts {} with multi_latent_attention: such a model is not made from options; start from a"
+                   " deepseek_v3 folder",
                    args.moe.num_experts.value_or(0));
-  problems.require(!args.mla.multi_latent_attention, "multi_latent_attention: {}", kNoFamily);
-  problems.require(args.shape.mtp_num_layers.value_or(0) == 0, "mtp_num_layers {}: {}",
-                   args.shape.mtp_num_layers.value_or(0), kNoFamily);
+  problems.require(args.shape.mtp_num_layers.value_or(0) == 0 || args.mla.multi_latent_attention,
+                   "mtp_num_layers {}: of the families that options describe only deepseek_v3 has such layers; set"
+                   " multi_latent_attention, or leave it out",
+                   args.shape.mtp_num_layers.value_or(0));
   problems.require(!on(layer.attention_output_gate), "attention_output_gate: {}", kNoFamily);
   problems.require(!on(args.position.rotary_interleaved), "rotary_interleaved: {}; leave it out", kNoFamily);
   const int activations = int{on(layer.swiglu)} + int{on(layer.squared_relu)} + int{on(layer.quick_geglu)};
@@ -106,6 +109,27 @@ void check_decoder(const TrainingArguments& args, Problems& problems) {
   problems.require(!on(layer.qk_layernorm) || (!on(layer.add_bias_linear) && !on(layer.add_qkv_bias)),
                    "qk_layernorm makes a qwen3 model, which has no biases: set disable_bias_linear and leave out"
                    " add_qkv_bias");
+}
+
+void check_latent(const TrainingArguments& args, Problems& problems) {
+  const LayerConfig& layer = args.layer;
+  constexpr const char* kWhy = "multi_latent_attention makes a deepseek_v3 model";
+  problems.require(args.layer.normalization == Normalization::kRmsNorm,
+                   "{}, whose norms are RMSNorm: set normalization"
+                   " RMSNorm",
+                   kWhy);
+  problems.require(args.position.type == PositionEmbedding::kRope,
+                   "{}, which has rotary positions: set position_embedding_type rope (and rope_type yarn to stretch"
+                   " them)",
+                   kWhy);
+  problems.require(on(layer.swiglu), "{}, whose MLP is gated by SiLU: set swiglu", kWhy);
+  problems.require(!on(layer.add_bias_linear) && !on(layer.add_qkv_bias),
+                   "{}, which has no biases: set disable_bias_linear and leave out add_qkv_bias", kWhy);
+  problems.require(on(layer.qk_layernorm), "{}, which has norms on its latents: set qk_layernorm", kWhy);
+  problems.require(!on(args.position.use_rope_scaling) && !args.position.rotary_interpolation_factor,
+                   "{}, whose positions are stretched by rope_type yarn: leave out use_rope_scaling and"
+                   " rotary_seq_len_interpolation_factor",
+                   kWhy);
 }
 
 hf::Json vocabulary_json(const ModelVocabulary& vocabulary) {
@@ -156,6 +180,36 @@ hf::Json yarn_scaling(const PositionConfig& position) {
   return scaling;
 }
 
+hf::Json latent_json(const TrainingArguments& args) {
+  const PositionConfig& position = args.position;
+  const config::MlaConfig& mla = args.mla;
+  hf::Json json{{"model_type", "deepseek_v3"},
+                {"hidden_size", *args.shape.hidden_size},
+                {"num_hidden_layers", *args.shape.num_layers},
+                {"first_k_dense_replace", *args.shape.num_layers},
+                {"num_attention_heads", *args.shape.num_attention_heads},
+                {"num_key_value_heads", *args.shape.num_attention_heads},
+                {"q_lora_rank", mla.q_lora_rank ? hf::Json(*mla.q_lora_rank) : hf::Json(nullptr)},
+                {"kv_lora_rank", mla.kv_lora_rank.value_or(32)},
+                {"qk_nope_head_dim", mla.qk_head_dim.value_or(128)},
+                {"qk_rope_head_dim", mla.qk_pos_emb_head_dim.value_or(64)},
+                {"v_head_dim", mla.v_head_dim.value_or(128)},
+                {"intermediate_size", *args.shape.ffn_hidden_size},
+                {"max_position_embeddings", *args.shape.max_position_embeddings},
+                {"num_nextn_predict_layers", args.shape.mtp_num_layers.value_or(0)},
+                {"rms_norm_eps", *args.layer.norm_epsilon},
+                {"hidden_act", "silu"},
+                {"attention_bias", false},
+                {"attention_dropout", args.layer.attention_dropout.value_or(0)},
+                {"rope_interleave", true},
+                {"rope_theta", position.rotary_base.value_or(10000)}};
+  if (position.rope_type != config::RopeType::kYarn) return json;
+  json["rope_scaling"] = yarn_scaling(position);
+  json["rope_scaling"]["mscale"] = position.mscale.value_or(1);
+  json["rope_scaling"]["mscale_all_dim"] = position.mscale_all_dim.value_or(0);
+  return json;
+}
+
 const char* decoder_family(const LayerConfig& layer) {
   if (on(layer.qk_layernorm)) return "qwen3";
   return on(layer.add_qkv_bias) && !on(layer.add_bias_linear) ? "qwen2" : "llama";
@@ -196,13 +250,21 @@ ModelConfig config_from_arguments(const TrainingArguments& args, const ModelVoca
   check_given(args, problems);
   check_known_parts(args, problems);
   problems.throw_if_any();  // what comes then looks at these
-  if (layer_norm)
+  const bool latent = args.mla.multi_latent_attention;
+  if (latent)
+    check_latent(args, problems);
+  else if (layer_norm)
     check_gpt2(args, problems);
   else
     check_decoder(args, problems);
+  problems.require(!args.moe.num_experts || !layer_norm,
+                   "num_experts {}: the families with experts have RMSNorm; set normalization RMSNorm",
+                   args.moe.num_experts.value_or(0));
+  if (args.moe.num_experts && !layer_norm) problems.add(expert_problems(args));
   problems.throw_if_any();
 
-  hf::Json json = layer_norm ? gpt2_json(args) : decoder_json(args);
+  hf::Json json = latent ? latent_json(args) : layer_norm ? gpt2_json(args) : decoder_json(args);
+  if (args.moe.num_experts) add_experts(json, args);
   json["architectures"] = {family(json["model_type"].get<std::string>()).architecture};
   json["vocab_size"] = args.shape.padded_vocab_size.value_or(static_cast<int>(vocabulary.size));
   json["tie_word_embeddings"] = !on(args.shape.untie_embeddings);

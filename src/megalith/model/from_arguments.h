@@ -7,6 +7,11 @@
 //     no biases, or biases in all linear layers              llama
 //     biases on query, key and value (add_qkv_bias)          qwen2
 //     norms on queries and keys (qk_layernorm)               qwen3
+//     latent attention (multi_latent_attention)              deepseek_v3, all layers dense; also with mtp_num_layers
+//     experts (num_experts) in every layer                   mixtral
+//       with a gated shared one and add_qkv_bias             qwen2_moe
+//       with qk_layernorm                                    qwen3_moe
+//       with sigmoid scores and shared ones                  glm4_moe
 #pragma once
 
 #include <cstdint>

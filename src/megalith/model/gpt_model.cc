@@ -17,13 +17,32 @@
 namespace megalith::model {
 
 at::Tensor shift_labels(const at::Tensor& labels, const ops::SequenceLayout& layout) {
-  check(labels.dim() == 1 && labels.size(0) == layout.tokens(), "{} labels for {} tokens", labels.numel(),
-        layout.tokens());
-  at::Tensor targets = at::full_like(labels, -100);
-  if (layout.tokens() > 1) targets.narrow(0, 0, labels.size(0) - 1).copy_(labels.narrow(0, 1, labels.size(0) - 1));
-  const auto& ends = layout.cumulative_tensor(labels.device());
-  return targets.index_fill_(0, ends.narrow(0, 1, layout.sequences()).to(at::kLong) - 1, -100);
+  return shift_tokens(labels, layout, -100);
 }
+
+at::Tensor shift_tokens(const at::Tensor& values, const ops::SequenceLayout& layout, int64_t at_end) {
+  check(values.dim() == 1 && values.size(0) == layout.tokens(), "{} labels for {} tokens", values.numel(),
+        layout.tokens());
+  at::Tensor shifted = at::full_like(values, at_end);
+  if (layout.tokens() > 1) shifted.narrow(0, 0, values.size(0) - 1).copy_(values.narrow(0, 1, values.size(0) - 1));
+  const auto& ends = layout.cumulative_tensor(values.device());
+  return shifted.index_fill_(0, ends.narrow(0, 1, layout.sequences()).to(at::kLong) - 1, at_end);
+}
+
+namespace {
+
+void check_context_parallel(const ModelConfig& config, int cp) {
+  check<ConfigError>(cp == 1 || !config.delta_net,
+                     "context_parallel_size {} splits sequences, and the linear attention layers of {} models carry a"
+                     " state from each token to the next; use context_parallel_size 1",
+                     cp, config.family);
+  check<ConfigError>(cp == 1 || config.mtp_layers == 0,
+                     "context_parallel_size {} splits sequences, and multi-token prediction looks at the tokens behind"
+                     " each; use context_parallel_size 1, or a model without (num_nextn_predict_layers 0)",
+                     cp);
+}
+
+}  // namespace
 
 GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const ChunkPlace& place,
                    parallel::ParallelContext& context)
@@ -34,6 +53,7 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
       tp_(model::tensor_parallel(options, context)),
       vocab_{config.vocab_size, layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, tp_.size())},
       parameters_(options.dtype, options.device) {
+  check_context_parallel(config, context.grid().shape().cp);
   const nn::ParameterScope root(parameters_);
   const nn::Init init = nn::Init::normal(config.init_std);
   size_t listed = 0;
@@ -58,27 +78,46 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
                                                          options, layer, i, context));
     end_part();
   }
-  if (config.tied_embeddings && embedding_ && !place.head) embedding_->weight().tied_over_stages = true;
+  const bool copied = config.tied_embeddings || config.mtp_layers > 0;  // the last stage holds a copy
+  if (copied && embedding_ && !place.head) embedding_->weight().tied_over_stages = true;
   if (!place.head) return;
-  final_norm_.emplace(root.child("final_norm"), norm_shape(config), tp_.splits_tokens(), tp_.rank());
-  if (config.tied_embeddings && embedding_) {
+  make_head(root);
+  end_part();
+  if (embedding_ && place.embedding && copied) parts_.back().push_back(&embedding_->weight());
+}
+
+void GptModel::make_head(const nn::ParameterScope& root) {
+  const nn::Init init = nn::Init::normal(config_.init_std);
+  final_norm_.emplace(root.child("final_norm"), norm_shape(config_), tp_.splits_tokens(), tp_.rank());
+  if (!place_.embedding && (config_.tied_embeddings || place_.mtp)) {  // of what the first stage holds
+    embedding_.emplace(root.child("embedding"), vocab_, config_.hidden_size, init, tp_);
+    embedding_->weight().shared_copy = true;
+    embedding_->weight().tied_over_stages = true;
+  }
+  if (config_.tied_embeddings) {
     head_weight_ = &embedding_->weight();
-  } else if (config.tied_embeddings) {  // the last stage's copy of what the first stage holds
-    const nn::VocabParallelEmbedding copy(root.child("embedding"), vocab_, config.hidden_size, init, tp_);
-    head_weight_ = &copy.weight();
-    head_weight_->shared_copy = true;
-    head_weight_->tied_over_stages = true;
   } else {
-    const nn::ColumnParallelLinear linear(root, "head", config.hidden_size, {{"head", vocab_.size, vocab_.padded}},
+    const nn::ColumnParallelLinear linear(root, "head", config_.hidden_size, {{"head", vocab_.size, vocab_.padded}},
                                           false, init, tp_);
     head_weight_ = &linear.weight();
     head_weight_->is_embedding_or_head = true;
   }
-  end_part();
-  if (embedding_ && config.tied_embeddings) parts_.back().push_back(head_weight_);
+  for (int64_t depth = 0; place_.mtp && depth < config_.mtp_layers; ++depth)
+    mtp_layers_.push_back(
+        std::make_unique<MtpLayer>(root.child("mtp").child(std::to_string(depth)), config_, options_, depth, context_));
 }
 
 ops::VocabRange GptModel::vocab_range() const { return nn::vocab_range(vocab_, tp_); }
+
+std::vector<GptModel::MoePlace> GptModel::moe_layers() const {
+  std::vector<MoePlace> found;
+  for (size_t i = 0; i < layers_.size(); ++i)
+    if (layers_[i]->moe()) found.push_back({place_.first_layer + static_cast<int64_t>(i), layers_[i]->moe()});
+  for (size_t depth = 0; depth < mtp_layers_.size(); ++depth)
+    if (const nn::MoeLayer* moe = mtp_layers_[depth]->block().moe())
+      found.push_back({config_.num_layers + static_cast<int64_t>(depth), moe});
+  return found;
+}
 
 void GptModel::initialize_parameters(uint64_t seed) const { nn::initialize(parameters_, seed); }
 
@@ -88,13 +127,13 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
       "{} tokens in a micro-batch cannot be split over tensor_model_parallel_size {} for sequence_parallel;"
       " pad them to a multiple",
       input.layout.tokens(), tp_.size());
-  nn::LayerInput each{input.layout, {}, input.cache, input.training};
+  nn::LayerInput each{input.layout, {}, input.cache, input.training, aux_loss_scale_};
   if (config_.rope) each.angles = ops::rope_angles(*config_.rope, input.layout, options_.device);
   before_part(0);
   at::Tensor x = place_.embedding ? embed(input) : input.hidden;
   x = run_layers(std::move(x), each);
   if (input.cache) input.cache->advance(input.layout.tokens());
-  return place_.head ? head(x, input) : x;
+  return place_.head ? head(x, input, each) : x;
 }
 
 void GptModel::before_part(size_t part) const {
@@ -128,15 +167,18 @@ at::Tensor GptModel::run_group(const at::Tensor& x, const nn::LayerInput& input,
   return out;
 }
 
+bool GptModel::is_random() const {
+  return config_.attention_dropout > 0 || config_.hidden_dropout > 0 || (config_.moe && config_.moe->router.jitter > 0);
+}
+
 at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input) const {
   const RecomputePlan& plan = options_.recompute;
-  const bool any_dropout = config_.attention_dropout > 0 || config_.hidden_dropout > 0;
   // A group of layers of which only the input is kept.
   const auto recomputed = [&](const at::Tensor& in, size_t first, size_t count) {
     const nn::KeepInputs keep{plan.split_over_tp && !tp_.splits_tokens() ? &tp_.group : nullptr};
     return nn::recompute(
         [this, input, first, count](const nn::TensorList& kept) { return run_group(kept[0], input, first, count); },
-        {in}, any_dropout ? &context_.rng() : nullptr, keep);
+        {in}, is_random() ? &context_.rng() : nullptr, keep);
   };
   const bool on = input.training && plan.layers != RecomputePlan::Layers::kNone;
   const auto step = static_cast<size_t>(plan.layers == RecomputePlan::Layers::kUniform ? plan.num_layers : 1);
@@ -150,15 +192,37 @@ at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input) const
   return x;
 }
 
-at::Tensor GptModel::head(const at::Tensor& x, const ModelInput& input) const {
+at::Tensor GptModel::head(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& each) const {
   before_part(parts_.size() - 1);
   const at::Tensor y = final_norm_->forward(input.last_token_only ? x.narrow(0, x.size(0) - 1, 1) : x);
-  if (input.targets.defined() && options_.loss_chunk > 0)
-    return nn::linear_cross_entropy(y, *head_weight_, input.targets, vocab_range(), tp_, options_.loss,
-                                    options_.loss_chunk);
-  at::Tensor logits = nn::column_linear(y, *head_weight_, {}, tp_);  // [t, v/tp]
-  if (!input.targets.defined()) return logits;
-  return ops::cross_entropy(logits, input.targets, vocab_range(), tp_.group, options_.loss);
+  if (!input.targets.defined()) return nn::column_linear(y, *head_weight_, {}, tp_);  // [t, v/tp]
+  if (input.mtp_losses && place_.mtp) run_mtp(y, input, each);
+  return token_losses(y, input.targets);
+}
+
+at::Tensor GptModel::token_losses(const at::Tensor& y, const at::Tensor& targets) const {
+  if (options_.loss_chunk > 0)
+    return nn::linear_cross_entropy(y, *head_weight_, targets, vocab_range(), tp_, options_.loss, options_.loss_chunk);
+  return ops::cross_entropy(nn::column_linear(y, *head_weight_, {}, tp_), targets, vocab_range(), tp_.group,
+                            options_.loss);
+}
+
+void GptModel::run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& each) const {
+  const bool again = input.training && options_.recompute.layers != RecomputePlan::Layers::kNone;
+  at::Tensor hidden = y, ids = input.ids, targets = input.targets;
+  for (const auto& layer : mtp_layers_) {
+    ids = shift_tokens(ids, input.layout, 0);  // behind the end stands any id: nothing is predicted from there
+    targets = shift_labels(targets, input.layout);
+    const at::Tensor embedded = embedding_->forward(ids);
+    if (again) {
+      hidden = nn::recompute(
+          [&layer = *layer, each](const nn::TensorList& kept) { return layer.forward(kept[0], kept[1], each); },
+          {embedded, hidden}, is_random() ? &context_.rng() : nullptr);
+    } else {
+      hidden = layer->forward(embedded, hidden, each);
+    }
+    input.mtp_losses->push_back(token_losses(hidden, targets));
+  }
 }
 
 }  // namespace megalith::model

@@ -14,6 +14,19 @@ std::vector<std::string> problems(const ModelConfig& c) {
                    c.num_heads, c.num_kv_heads));
   need(c.windows.empty() || static_cast<int64_t>(c.windows.size()) == c.num_layers,
        fmt::format("{} layers, but attention kinds for {}", c.num_layers, c.windows.size()));
+  need(c.delta_net_layers.empty() || static_cast<int64_t>(c.delta_net_layers.size()) == c.num_layers,
+       fmt::format("{} layers, but attention kinds for {}", c.num_layers, c.delta_net_layers.size()));
+  need(c.mtp_layers >= 0, fmt::format("{} multi-token-prediction layers; the number cannot be negative", c.mtp_layers));
+  if (c.latent)
+    need(
+        c.latent->nope_dim + c.latent->rotary_dim == c.head_dim && c.rope && c.rope->rotary_dim == c.latent->rotary_dim,
+        fmt::format("heads of {} channels are not the {} without and the {} with positions of latent attention",
+                    c.head_dim, c.latent->nope_dim, c.latent->rotary_dim));
+  if (c.moe) {
+    for (std::string& each : nn::problems(*c.moe, /*ep=*/1, /*etp=*/1)) found.push_back(std::move(each));
+    need(static_cast<int64_t>(c.moe_layers.size()) == c.num_layers,
+         fmt::format("{} layers, but {} of them are said to have experts or not", c.num_layers, c.moe_layers.size()));
+  }
   if (c.rope) {
     const int64_t rotary = c.rope->rotary_dim;
     need(rotary > 0 && rotary % 2 == 0 && rotary <= c.head_dim,

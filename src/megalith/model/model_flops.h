@@ -1,6 +1,8 @@
 // What a model's step costs: its sizes as layout::model_flops takes them.
 #pragma once
 
+#include <algorithm>
+
 #include "megalith/layout/model_flops.h"
 #include "megalith/model/model_config.h"
 
@@ -16,7 +18,26 @@ inline layout::ModelFlopsShape flops_shape(const ModelConfig& config) {
   shape.num_kv_heads = config.num_kv_heads;
   shape.head_dim = config.head_dim;
   shape.padded_vocab_size = config.vocab_size;
-  shape.layer_is_moe.assign(static_cast<size_t>(config.num_layers), false);
+  shape.output_gate = config.attention_output_gate;
+  shape.mtp_layers = config.mtp_layers;
+  if (const auto& latent = config.latent)
+    shape.mla = {.q_rank = latent->q_rank > 0 ? std::optional(latent->q_rank) : std::nullopt,
+                 .kv_rank = latent->kv_rank,
+                 .qk_head_dim = latent->nope_dim,
+                 .rotary_head_dim = latent->rotary_dim,
+                 .v_head_dim = latent->value_dim};
+  if (const auto& delta = config.delta_net)
+    shape.delta_net = {.layers = std::ranges::count(config.delta_net_layers, true),
+                       .key_channels = delta->key_heads * delta->key_dim,
+                       .value_heads = delta->value_heads,
+                       .value_head_dim = delta->value_dim,
+                       .conv_kernel = delta->conv_kernel};
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) shape.layer_is_moe.push_back(config.is_moe(layer));
+  if (config.moe) {
+    shape.expert_ffn_hidden_size = config.moe->width;
+    shape.experts_per_token = config.moe->router.topk;
+    shape.shared_expert_ffn_hidden_size = config.moe->shared_width;
+  }
   return shape;
 }
 

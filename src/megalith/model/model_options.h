@@ -9,6 +9,7 @@
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/nn/context_parallel/context_parallel.h"
+#include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/cross_entropy.h"
 
 namespace megalith::model {
@@ -21,6 +22,8 @@ struct RecomputePlan {
   bool core_attention = false;  // selective: scores and probabilities
   bool mlp = false;             // selective: the whole feed-forward block
   bool norms = false;           // selective: outputs of norms
+  bool mla_up_proj = false;     // selective: queries, keys and values of latent attention, made of the latents again
+  bool moe = false;             // selective: whole layers of experts
 };
 
 struct ModelOptions {
@@ -32,6 +35,7 @@ struct ModelOptions {
   ops::CrossEntropyOptions loss;
   RecomputePlan recompute;
   std::vector<nn::ContextMode> context_modes;  // one for all layers or one a layer; empty: rings
+  nn::MoeOptions moe;
 
   // What the arguments of a run say. Throws ConfigError for recompute modules that do not exist.
   static ModelOptions from(const config::TrainingArguments& args, at::Device device);

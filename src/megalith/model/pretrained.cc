@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/hf/file_io.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/staged_folder.h"
@@ -21,6 +22,8 @@ namespace megalith::model {
 namespace {
 
 namespace fs = std::filesystem;
+
+bool is_mtp(const nn::Parameter& parameter) { return parameter.name.starts_with("mtp."); }
 
 bool has_vocabulary_rows(const std::string& name) { return name == "embedding.weight" || name == "head.weight"; }
 
@@ -70,6 +73,15 @@ at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::I
   return noise + mean;
 }
 
+ModelConfig read_pretrained_config(const fs::path& folder) {
+  ModelConfig config = read_model_config(folder);
+  if (config.mtp_layers == 0) return config;
+  const hf::WeightFiles files(folder);
+  const hf::TensorMapping mapping(name_map(config), global_tensors(config));
+  if (!files.contains(mapping.file_of("mtp.0.projection.weight").name)) config.mtp_layers = 0;
+  return config;
+}
+
 void load_weights(const VirtualModels& models, const fs::path& folder, const ModelConfig& in_files, uint64_t seed) {
   const at::NoGradGuard no_grad;
   const int64_t old_vocab = in_files.vocab_size, vocab = models.config().vocab_size;
@@ -78,8 +90,14 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
   const hf::WeightFiles files(folder);
   const hf::TensorMapping mapping(name_map(in_files), global_tensors(in_files));
   mapping.check_files(files);
+  std::string fresh;  // the first of the parameters that the files do not have
   for (const nn::Parameter* parameter : models.parameters()) {
     if (parameter->value.is_meta()) continue;
+    if (is_mtp(*parameter) && !mapping.holds(parameter->parts[0].name)) {
+      nn::initialize(*parameter, seed);
+      if (fresh.empty()) fresh = parameter->name;
+      continue;
+    }
     std::vector<parallel::ShardedTensor> parts = parameter->sharded();
     int64_t held = 0;
     for (const auto& part : parts) held += part.local.numel();
@@ -91,6 +109,9 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
     for (const auto& part : parameter->sharded())
       if (has_vocabulary_rows(part.name)) fill_new_rows(part, old_vocab, models.context().tp(), seed);
   }
+  if (!fresh.empty())
+    log_warning("{} has no multi-token-prediction layers; they start with fresh weights ({}, …)", folder.string(),
+                fresh);
 }
 
 std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
@@ -103,6 +124,8 @@ std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
     json["torch_dtype"] = type;
   }
   json["vocab_size"] = config.vocab_size;
+  if (config.mtp_layers > 0 || json.contains("num_nextn_predict_layers"))
+    json["num_nextn_predict_layers"] = config.mtp_layers;
   return json.dump(2) + "\n";
 }
 
@@ -141,14 +164,22 @@ ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dty
   const ModelConfig& config = models.config();
   const hf::TensorMapping mapping(name_map(config), global_tensors(config));
   ExportedWeights weights;
-  for (const hf::FileTensor& file : mapping.files())
+  for (const hf::FileTensor& file : mapping.files()) {
     weights.tensors.push_back({file.name, hf::dtype_of(dtype), file.shape});
+    for (const std::string& copy : file.copies) weights.tensors.push_back({copy, hf::dtype_of(dtype), file.shape});
+  }
+  // Experts have other replicas than the rest of the model.
+  const comm::Group dense = models.context().dp(/*with_cp=*/true), experts = models.context().edp();
   for (const nn::Parameter* parameter : models.parameters()) {
     if (parameter->shared_copy) continue;
+    const comm::Group& replicas = parameter->expert ? experts : dense;
     for (const auto& part : parameter->sharded()) {
       if (part.local.numel() == 0) continue;
-      auto place = mapping.place(part);
-      weights.held.push_back({place.file->name, std::move(place.offset), place.data.detach(), part.replica});
+      const auto place = mapping.place(part);
+      const int replica = part.replica * replicas.size() + replicas.rank();
+      weights.held.push_back({place.file->name, place.offset, place.data.detach(), replica});
+      for (const std::string& copy : place.file->copies)
+        weights.held.push_back({copy, place.offset, place.data.detach(), replica});
     }
   }
   return weights;
@@ -175,11 +206,13 @@ void save_pretrained(const VirtualModels& models, const fs::path& folder, const 
     write_model_files(models.config(), dtype, staged.path(), options.assets);
   }
   everyone.barrier("export: files made");
-  if (context.dp(/*with_cp=*/true).rank() == 0) {  // one of the replicas writes
-    for (const hf::HeldRectangle& held : weights.held)
-      if (held.replica == 0) writer.write(held.tensor, held.offset, held.data);
-    writer.sync();
+  bool wrote = false;
+  for (const hf::HeldRectangle& held : weights.held) {
+    if (held.replica != 0) continue;
+    writer.write(held.tensor, held.offset, held.data);
+    wrote = true;
   }
+  if (wrote) writer.sync();
   everyone.barrier("export: weights written");
   if (first) writer.write_index();
   staged.commit();

@@ -12,9 +12,14 @@
 
 namespace megalith::model {
 
-// Fills the model from the safetensors files of `folder`, whose own configuration is `in_files`. Only the vocabulary
-// may differ from the model's: a larger one gets new rows, each the mean of the old rows plus N(0, 1/√h) noise, the
-// same for every layout (`seed`). Throws DataError listing every tensor that does not fit. All ranks call it.
+// read_model_config of a folder with weights. Multi-token-prediction layers that config.json names and the files lack
+// (transformers leaves them out when it saves) are not in it.
+ModelConfig read_pretrained_config(const std::filesystem::path& folder);
+
+// Fills the model from the safetensors files of `folder`, whose own configuration is `in_files`. Only two things may
+// differ from the model's. The vocabulary: a larger one gets new rows, each the mean of the old rows plus N(0, 1/√h)
+// noise. Multi-token-prediction layers that the files lack: they get fresh weights, with a warning. Both are the same
+// for every layout (`seed`). Throws DataError listing every tensor that does not fit. All ranks call it.
 void load_weights(const VirtualModels& models, const std::filesystem::path& folder, const ModelConfig& in_files,
                   uint64_t seed);
 

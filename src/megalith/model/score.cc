@@ -137,11 +137,14 @@ ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& given, c
   if (first_rank) writer.create_files();
   everyone.barrier("score: file made");
   at::Tensor sums = at::zeros({2}, at::kDouble);  // loss, labelled tokens
-  for (int64_t first = 0, turn = 0; first < b; first += options.rows, ++turn) {
-    if (turn % dp.size() != dp.rank()) continue;
-    const int64_t count = std::min(options.rows, b - first);
+  // All take the same number of turns: ranks may share experts. Who has no rows left repeats the first ones, for
+  // nothing.
+  for (int64_t round = 0; round < b; round += options.rows * dp.size()) {
+    const int64_t own = round + options.rows * dp.rank();
+    const int64_t first = own < b ? own : 0, count = std::min(options.rows, b - first);
     const ScoreBatch part = row_range(batch, first, count);
     const ScoredRows rows = score_rows(model, part, options.logits);
+    if (own >= b) continue;
     sums[0] += rows.token_losses.sum(at::kDouble);
     sums[1] += part.labels.narrow(1, 1, s - 1).ne(-100).sum();
     if (context.place().tp_rank != 0 || context.place().cp_rank != 0) continue;

@@ -2,11 +2,36 @@
 
 #include <ATen/ATen.h>
 
+#include "megalith/base/error.h"
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/ops/dropout.h"
 
 namespace megalith::model {
+
+namespace {
+
+TransformerBlock::Attention make_attention(const nn::ParameterScope& scope, const ModelConfig& config,
+                                           const ModelOptions& options, int64_t layer, int64_t local,
+                                           parallel::ParallelContext& context) {
+  const nn::TensorParallel tp = tensor_parallel(options, context);
+  const RecomputePlan& again = options.recompute;
+  nn::ContextParallel cp = context_parallel(options, context, layer);
+  if (config.is_delta_net(layer)) {
+    check<ConfigError>(cp.size() == 1,
+                       "layer {} is a gated delta net, whose state runs through the whole sequence; it needs"
+                       " context_parallel_size 1 (it is {})",
+                       layer, cp.size());
+    return nn::GatedDeltaNet(scope, delta_net_shape(config), local, tp);
+  }
+  if (config.latent)
+    return nn::LatentAttention(scope, latent_attention_shape(config), local, tp, context.rng(),
+                               {.core = again.core_attention, .up_proj = again.mla_up_proj}, std::move(cp));
+  return nn::SelfAttention(scope, attention_shape(config, layer), local, tp, context.rng(), again.core_attention,
+                           std::move(cp));
+}
+
+}  // namespace
 
 TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelConfig& config,
                                    const ModelOptions& options, int64_t layer, int64_t local,
@@ -16,10 +41,13 @@ TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelC
       tokens_split_(tensor_parallel(options, context).splits_tokens()),
       rng_(context.rng()),
       attention_norm_(scope.child("attention_norm"), norm_shape(config), tokens_split_, context.place().tp_rank),
-      attention_(scope.child("attention"), attention_shape(config, layer), local, tensor_parallel(options, context),
-                 context.rng(), options.recompute.core_attention, context_parallel(options, context, layer)),
-      mlp_norm_(scope.child("mlp_norm"), norm_shape(config), tokens_split_, context.place().tp_rank),
-      mlp_(scope.child("mlp"), mlp_shape(config), tensor_parallel(options, context)) {}
+      attention_(make_attention(scope.child("attention"), config, options, layer, local, context)),
+      mlp_norm_(scope.child("mlp_norm"), norm_shape(config), tokens_split_, context.place().tp_rank) {
+  if (config.is_moe(layer))
+    moe_.emplace(scope.child("mlp"), moe_shape(config), options.moe, tensor_parallel(options, context), context);
+  else
+    mlp_.emplace(scope.child("mlp"), mlp_shape(config), tensor_parallel(options, context));
+}
 
 template <typename Part>
 at::Tensor TransformerBlock::branch(const at::Tensor& x, const nn::Norm& norm, const nn::LayerInput& input,
@@ -40,19 +68,23 @@ at::Tensor TransformerBlock::branch(const at::Tensor& x, const nn::Norm& norm, c
   return out;
 }
 
-at::Tensor TransformerBlock::run_mlp(const at::Tensor& y, const at::Tensor& residual, bool training) const {
-  if (!recompute_.mlp || !training) return mlp_.forward(y, residual);
-  if (!residual.defined())
-    return nn::recompute([this](const nn::TensorList& in) { return mlp_.forward(in[0], {}); }, {y}, nullptr);
-  return nn::recompute([this](const nn::TensorList& in) { return mlp_.forward(in[0], in[1]); }, {y, residual}, nullptr);
+at::Tensor TransformerBlock::run_mlp(const at::Tensor& y, const at::Tensor& residual,
+                                     const nn::LayerInput& input) const {
+  const auto run = [this, input](const at::Tensor& x, const at::Tensor& added) {
+    return moe_ ? moe_->forward(x, added, input) : mlp_->forward(x, added);
+  };
+  if (!(moe_ ? recompute_.moe : recompute_.mlp) || !input.training) return run(y, residual);
+  parallel::RngTracker* rng = moe_ && moe_->router().shape().jitter > 0 ? &rng_ : nullptr;
+  if (!residual.defined()) return nn::recompute([run](const nn::TensorList& in) { return run(in[0], {}); }, {y}, rng);
+  return nn::recompute([run](const nn::TensorList& in) { return run(in[0], in[1]); }, {y, residual}, rng);
 }
 
 at::Tensor TransformerBlock::forward(const at::Tensor& x, const nn::LayerInput& input) const {
   const at::Tensor middle = branch(x, attention_norm_, input, [&](const at::Tensor& y, const at::Tensor& residual) {
-    return attention_.forward(y, residual, input);
+    return std::visit([&](const auto& kind) { return kind.forward(y, residual, input); }, attention_);
   });
   return branch(middle, mlp_norm_, input,
-                [&](const at::Tensor& y, const at::Tensor& residual) { return run_mlp(y, residual, input.training); });
+                [&](const at::Tensor& y, const at::Tensor& residual) { return run_mlp(y, residual, input); });
 }
 
 }  // namespace megalith::model

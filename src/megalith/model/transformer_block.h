@@ -1,4 +1,4 @@
-// TransformerBlock: norm, attention, norm, MLP, each branch added to the residual stream.
+// TransformerBlock: norm, attention, norm, MLP or experts, each branch added to the residual stream.
 //
 //   (x, y) = fork(x)      y = attention_norm(x)
 //   x      = x + dropout(attention(y))
@@ -10,11 +10,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <variant>
+
 #include "megalith/model/model_config.h"
 #include "megalith/model/model_options.h"
+#include "megalith/nn/attention/gated_delta_net.h"
+#include "megalith/nn/attention/latent_attention.h"
 #include "megalith/nn/attention/self_attention.h"
 #include "megalith/nn/layer_input.h"
 #include "megalith/nn/mlp.h"
+#include "megalith/nn/moe/moe_layer.h"
 #include "megalith/nn/norm.h"
 #include "megalith/parallel/parallel_context.h"
 
@@ -22,6 +28,9 @@ namespace megalith::model {
 
 class TransformerBlock {
  public:
+  // What mixes tokens.
+  using Attention = std::variant<nn::SelfAttention, nn::LatentAttention, nn::GatedDeltaNet>;
+
   // `layer`: over the whole model. `local`: among the layers of this chunk. `context` outlives it.
   TransformerBlock(const nn::ParameterScope& scope, const ModelConfig& config, const ModelOptions& options,
                    int64_t layer, int64_t local, parallel::ParallelContext& context);
@@ -29,20 +38,24 @@ class TransformerBlock {
   // [t, h] (or [t/tp, h]) -> the same shape.
   at::Tensor forward(const at::Tensor& x, const nn::LayerInput& input) const;
 
+  // nullptr: a layer without experts.
+  const nn::MoeLayer* moe() const { return moe_ ? &*moe_ : nullptr; }
+
  private:
   // One residual branch: x + dropout(part(norm(x))).
   template <typename Part>
   at::Tensor branch(const at::Tensor& x, const nn::Norm& norm, const nn::LayerInput& input, const Part& part) const;
-  at::Tensor run_mlp(const at::Tensor& y, const at::Tensor& residual, bool training) const;
+  at::Tensor run_mlp(const at::Tensor& y, const at::Tensor& residual, const nn::LayerInput& input) const;
 
   RecomputePlan recompute_;
   double dropout_;
   bool tokens_split_;
   parallel::RngTracker& rng_;
   nn::Norm attention_norm_;
-  nn::SelfAttention attention_;
+  Attention attention_;
   nn::Norm mlp_norm_;
-  nn::Mlp mlp_;
+  std::optional<nn::Mlp> mlp_;       // either this
+  std::optional<nn::MoeLayer> moe_;  // or this
 };
 
 }  // namespace megalith::model

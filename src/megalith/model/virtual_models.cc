@@ -1,5 +1,6 @@
 #include "megalith/model/virtual_models.h"
 
+#include "megalith/base/error.h"
 #include "megalith/layout/layer_split.h"
 
 namespace megalith::model {
@@ -14,14 +15,21 @@ std::vector<ChunkPlace> chunk_places(const config::PipelineConfig& pipeline, con
                                .account_for_embedding = pipeline.account_for_embedding.value_or(false),
                                .account_for_loss = pipeline.account_for_loss.value_or(false),
                                .layout = std::nullopt,
-                               .mtp_layers = 0,
+                               .mtp_layers = static_cast<int>(config.mtp_layers),
                                .uneven = layout::UnevenSplit::kBalance};
   if (pipeline.layout) request.layout = layout::PipelineLayout::parse(*pipeline.layout);
   const layout::LayerSplit split(request);
+  for (const layout::Stage& stage : split.stages())  // told on every rank
+    check<ConfigError>(
+        stage.mtp_layers.empty() || stage.has_loss(),
+        "pipeline_model_parallel_layout {}: the multi-token-prediction layers (m) share the head and must"
+        " all stand on the stage with the loss (L); write them before it, as in ...mL",
+        pipeline.layout.value_or(""));
   std::vector<ChunkPlace> places;
   for (int chunk = 0; chunk < split.chunks(); ++chunk) {
     const layout::Stage stage = split.stage(context.place().pp_rank, chunk);
-    places.push_back({stage.offset, stage.num_layers, stage.has_embedding(), stage.has_loss()});
+    places.push_back(
+        {stage.offset, stage.num_layers, stage.has_embedding(), stage.has_loss(), !stage.mtp_layers.empty()});
   }
   return places;
 }

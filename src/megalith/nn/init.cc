@@ -78,24 +78,27 @@ void fill_normal(const at::Tensor& out, uint64_t seed, std::string_view name, at
   out.copy_(numbers);
 }
 
-void initialize(const ParameterSet& set, uint64_t seed) {
+void initialize(const Parameter& parameter, uint64_t seed) {
   const at::NoGradGuard no_grad;
-  for (const auto& parameter : set.all()) {
-    if (parameter->value.is_meta()) continue;
-    parameter->value.zero_();
-    for (const auto& part : parameter->sharded()) {
-      switch (parameter->init.kind) {
-        case Init::Kind::kZeros:
-          break;
-        case Init::Kind::kOnes:
-          part.local.fill_(1);
-          break;
-        case Init::Kind::kNormal:
-          fill_normal(part.local, seed, part.name, part.global_shape, part.offset, 0, parameter->init.std);
-          break;
-      }
+  if (parameter.value.is_meta()) return;
+  parameter.value.zero_();
+  const Init& init = parameter.init;
+  for (const auto& part : parameter.sharded()) {
+    switch (init.kind) {
+      case Init::Kind::kZeros:
+        break;
+      case Init::Kind::kOnes:
+        part.local.fill_(1);
+        break;
+      case Init::Kind::kNormal:
+        fill_normal(part.local, seed, part.name, part.global_shape, part.offset, 0, init.std);
+        break;
     }
   }
+}
+
+void initialize(const ParameterSet& set, uint64_t seed) {
+  for (const auto& parameter : set.all()) initialize(*parameter, seed);
 }
 
 }  // namespace megalith::nn

@@ -13,6 +13,7 @@ struct LayerInput {
   ops::RopeAngles angles;      // of their positions; not defined: no rotary embedding
   KvCache* cache = nullptr;    // generation: one sequence, tokens behind those cached; nullptr: none
   bool training = true;        // dropout is on
+  double aux_loss_scale = 1;   // by what the losses of routers are multiplied, as the model's own loss is
 };
 
 }  // namespace megalith::nn

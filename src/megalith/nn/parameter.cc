@@ -65,7 +65,8 @@ Parameter& ParameterScope::add(Parameter spec, std::vector<int64_t> shape) const
   if (spec.parts.empty()) spec.parts.push_back({spec.name, shape, std::vector<int64_t>(shape.size(), 0), shape, 0});
   spec.name = full(spec.name);
   for (ParameterPart& part : spec.parts) part.name = full(part.name);
-  spec.value = at::empty(shape, at::TensorOptions(set_->dtype_).device(set_->device_)).requires_grad_();
+  const at::TensorOptions options(spec.buffer ? at::kFloat : set_->dtype_);
+  spec.value = at::empty(shape, options.device(set_->device_)).requires_grad_(!spec.buffer);
   set_->parameters_.push_back(std::make_unique<Parameter>(std::move(spec)));
   return *set_->parameters_.back();
 }

@@ -54,6 +54,7 @@ struct Parameter {
   bool is_embedding_or_head = false;  // for the decoupled learning rate
   bool expert = false;                // reduced over the expert-data-parallel group in place of the data-parallel one
   bool tied_over_stages = false;      // a tied embedding of which the first and the last stage hold a copy each
+  bool buffer = false;                // not trained: no gradient, no optimizer state; kept in fp32 (a router's bias)
   bool shared_copy = false;           // last stage's copy of a tied embedding: not counted in norms, not exported
   int replica = 0;                    // 0 on the rank that writes it to files: the tp rank where it is replicated
 

@@ -30,11 +30,11 @@ at::Tensor ForwardStepObjective::run_stage(const data::MicroBatch& batch, const 
 
 MicrobatchLoss ForwardStepObjective::run_head(const data::MicroBatch& batch, const model::GptModel& chunk,
                                               at::Tensor hidden, int microbatch, Phase phase) const {
-  const ForwardStepResult result = settings_.forward_step({.batch = batch,
-                                                           .chunk = chunk,
-                                                           .input = inputs(batch, chunk, std::move(hidden), phase),
-                                                           .microbatch = microbatch,
-                                                           .phase = phase});
+  model::ModelInput input = inputs(batch, chunk, std::move(hidden), phase);
+  std::vector<at::Tensor> further;
+  if (phase == Phase::kTraining) input.mtp_losses = &further;
+  const ForwardStepResult result = settings_.forward_step(
+      {.batch = batch, .chunk = chunk, .input = std::move(input), .microbatch = microbatch, .phase = phase});
   if (batch.samples == 0) return {.sum = at::zeros({}, result.output.options().dtype(at::kFloat))};
   check<ConfigError>(static_cast<bool>(result.loss),
                      "forward_step has returned no loss function for the chunk with the head");
@@ -46,7 +46,10 @@ MicrobatchLoss ForwardStepObjective::run_head(const data::MicroBatch& batch, con
   check<ConfigError>(loss.loss.defined() && loss.loss.dim() == 0,
                      "the loss function of forward_step has given no scalar; return the sum, or the mean, of the"
                      " losses");
-  return {.sum = std::move(loss.loss), .count = loss.num_tokens.value_or(1), .metrics = std::move(loss.report)};
+  return {.sum = std::move(loss.loss),
+          .count = loss.num_tokens.value_or(1),
+          .metrics = std::move(loss.report),
+          .attached = mtp_losses(chunk.config(), further, batch)};
 }
 
 }  // namespace megalith::train

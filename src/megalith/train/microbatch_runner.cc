@@ -120,13 +120,30 @@ int MicrobatchRunner::evaluation_group(int count) const {
   return count;
 }
 
-at::Tensor MicrobatchRunner::start_of_backward(const MicrobatchLoss& loss, float loss_scale,
-                                               size_t microbatches) const {
+double MicrobatchRunner::aux_loss_scale(float loss_scale, size_t microbatches) const {
+  const layout::GridShape& grid = context_.grid().shape();
+  const int sharers = grid.cp * (models_[0].options().sequence_parallel ? grid.tp : 1);  // each has its tokens' part
+  // Per token a rank multiplies by its own tokens, and gradients are divided by all; otherwise they are averaged over
+  // cp.
+  if (per_token_loss()) return static_cast<double>(loss_scale) * sharers;
+  return static_cast<double>(loss_scale) * grid.cp / static_cast<double>(microbatches);
+}
+
+double MicrobatchRunner::backward_factor(int64_t count, float loss_scale, size_t microbatches) const {
   double factor = loss_scale;
   if (!per_token_loss())  // times cp: gradients are averaged over context-parallel ranks, each of which has a part of L
     factor *= static_cast<double>(context_.grid().shape().cp) /
-              (static_cast<double>(std::max<int64_t>(loss.count, 1)) * static_cast<double>(microbatches));
-  return factor == 1 ? loss.sum : loss.sum * factor;
+              (static_cast<double>(std::max<int64_t>(count, 1)) * static_cast<double>(microbatches));
+  return factor;
+}
+
+at::Tensor MicrobatchRunner::start_of_backward(const MicrobatchLoss& loss, float loss_scale,
+                                               size_t microbatches) const {
+  const double factor = backward_factor(loss.count, loss_scale, microbatches);
+  at::Tensor start = factor == 1 ? loss.sum : loss.sum * factor;
+  for (const AttachedLoss& each : loss.attached)
+    start = start + each.sum * (each.factor * backward_factor(each.count, loss_scale, microbatches));
+  return start;
 }
 
 at::Tensor MicrobatchRunner::forward(const StageCall& call, const data::MicroBatch& batch, Phase phase,
@@ -141,6 +158,7 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
   const auto span = trace_.span({.name = "forward-backward", .level = 1});
   const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
   objective_.begin(batches, Phase::kTraining);
+  for (const auto& chunk : models_) chunk->set_aux_loss_scale(aux_loss_scale(pass.loss_scale, batches.size()));
   const bool check_losses = args_.ddp.check_for_nan_in_loss_and_grad && !pass.takes_non_finite;
   const bool one_stage = context_.grid().shape().pp == 1;
   std::vector<MicrobatchLoss> losses;
@@ -153,6 +171,7 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
     if (check_losses && output.is_cpu()) check_finite(losses, batches.size(), pass.step);
     at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
     losses.back().sum = output.detach();
+    for (AttachedLoss& each : losses.back().attached) each.sum = each.sum.detach();
     return start;
   };
   work.set_sync = [&](int chunk, bool on) { pass.chunks[static_cast<size_t>(chunk)]->set_sync(on); };

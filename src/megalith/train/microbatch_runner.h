@@ -50,6 +50,7 @@ class MicrobatchRunner {
   // Forward and backward. What backward starts from is, with L the sum and n the count of a micro-batch's loss,
   // L times the loss scale per token (finalize_gradients divides by all tokens), otherwise L / n / micro-batches times
   // the loss scale. L covers this rank's slice of the tokens, n all of them: the gradient is the true one for every cp.
+  // Attached losses go in alike, with their own counts, times their factors.
   // Throws NonFiniteLoss before gradients spread, unless check_for_nan_in_loss_and_grad is off or the pass takes them.
   std::vector<MicrobatchLoss> train(std::span<const data::MicroBatch> batches, const BackwardPass& pass);
 
@@ -65,6 +66,8 @@ class MicrobatchRunner {
   void warn_of_non_finite(const std::vector<MicrobatchLoss>& losses, int64_t step) const;
 
   Objective& objective() const { return objective_; }
+  // Names of the losses that the model trains beside the objective's.
+  std::vector<std::string> attached_losses() const { return attached_loss_names(models_.config()); }
   const parallel::ParallelContext& context() const { return context_; }
   TraceRecorder& trace() const { return trace_; }
   bool per_token_loss() const { return args_.ddp.calculate_per_token_loss; }
@@ -78,7 +81,11 @@ class MicrobatchRunner {
   // Hidden states for the next stage; on the last one the loss goes to `losses`, and what is returned is its sum.
   at::Tensor forward(const pipeline::StageCall& call, const data::MicroBatch& batch, Phase phase,
                      std::vector<MicrobatchLoss>& losses) const;
+  // What the losses of routers are multiplied by, so that they weigh as much beside the model's as if all were added up
+  // before backward.
+  double aux_loss_scale(float loss_scale, size_t microbatches) const;
   at::Tensor start_of_backward(const MicrobatchLoss& loss, float loss_scale, size_t microbatches) const;
+  double backward_factor(int64_t count, float loss_scale, size_t microbatches) const;
   void check_finite(const std::vector<MicrobatchLoss>& losses, size_t microbatches, int64_t step) const;
 
   model::VirtualModels& models_;

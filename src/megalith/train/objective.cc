@@ -1,6 +1,7 @@
 #include "megalith/train/objective.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include "megalith/train/last_stage.h"
 
@@ -16,7 +17,7 @@ model::ModelInput Objective::inputs(const data::MicroBatch& batch, const model::
   const at::Device device = chunk.options().device;
   model::ModelInput input{.layout = batch.layout, .hidden = std::move(hidden)};
   input.training = phase == Phase::kTraining;
-  if (chunk.place().embedding) input.ids = batch.ids.to(device, /*non_blocking=*/true);
+  if (chunk.place().reads_ids()) input.ids = batch.ids.to(device, /*non_blocking=*/true);
   if (chunk.place().head) input.targets = batch.labels.to(device, /*non_blocking=*/true);
   return input;
 }
@@ -28,10 +29,35 @@ at::Tensor Objective::run_stage(const data::MicroBatch& batch, const model::GptM
 
 MicrobatchLoss Objective::run_head(const data::MicroBatch& batch, const model::GptModel& chunk, at::Tensor hidden,
                                    int microbatch, Phase phase) const {
-  const MicrobatchOutput output =
-      run_last_stage(chunk, inputs(batch, chunk, std::move(hidden), phase), wants_correct(phase));
+  model::ModelInput input = inputs(batch, chunk, std::move(hidden), phase);
+  std::vector<at::Tensor> further;
+  if (phase == Phase::kTraining) input.mtp_losses = &further;
+  const MicrobatchOutput output = run_last_stage(chunk, std::move(input), wants_correct(phase));
   if (batch.samples == 0) return {.sum = at::zeros({}, output.token_losses.options())};
-  return loss(output, batch, microbatch, phase);
+  MicrobatchLoss result = loss(output, batch, microbatch, phase);
+  result.attached = mtp_losses(chunk.config(), further, batch);
+  return result;
+}
+
+std::vector<std::string> attached_loss_names(const model::ModelConfig& config) {
+  std::vector<std::string> names;
+  for (int64_t depth = 1; depth <= config.mtp_layers; ++depth) names.push_back(fmt::format("mtp_{}_loss", depth));
+  return names;
+}
+
+std::vector<AttachedLoss> mtp_losses(const model::ModelConfig& config, const std::vector<at::Tensor>& token_losses,
+                                     const data::MicroBatch& batch) {
+  std::vector<AttachedLoss> losses;
+  const auto names = attached_loss_names(config);
+  at::Tensor targets = batch.labels;
+  for (size_t depth = 0; depth < token_losses.size(); ++depth) {
+    targets = model::shift_labels(targets, batch.layout);
+    losses.push_back({.name = names[depth],
+                      .sum = token_losses[depth].sum(),
+                      .count = targets.ge(0).sum().item<int64_t>(),
+                      .factor = config.mtp_loss_factor / static_cast<double>(token_losses.size())});
+  }
+  return losses;
 }
 
 MicrobatchLoss Objective::loss(const MicrobatchOutput& output, const data::MicroBatch& batch, int /*microbatch*/,

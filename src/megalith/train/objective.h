@@ -36,11 +36,26 @@ struct MicrobatchMetric {
   double weight = 0;  // of all context-parallel ranks together
 };
 
+// A loss of the model's own that is trained beside the main one, and reported beside it.
+struct AttachedLoss {
+  std::string name;
+  at::Tensor sum;     // scalar, over `count` tokens
+  int64_t count = 0;  // of all context-parallel ranks together
+  double factor = 0;  // its weight beside the main loss
+};
+
 struct MicrobatchLoss {
   at::Tensor sum;     // scalar to go back from: the loss of `count` things (tokens, pairs), summed
   int64_t count = 0;  // of all context-parallel ranks together
   std::vector<MicrobatchMetric> metrics;
+  std::vector<AttachedLoss> attached = {};
 };
+
+// Names of the attached losses of a model: mtp_1_loss, …
+std::vector<std::string> attached_loss_names(const model::ModelConfig& config);
+// Those of its multi-token-prediction layers, from what GptModel::forward gave for a micro-batch.
+std::vector<AttachedLoss> mtp_losses(const model::ModelConfig& config, const std::vector<at::Tensor>& token_losses,
+                                     const data::MicroBatch& batch);
 
 // Language modelling. Override what differs. One thread a rank; every rank has one of its own.
 class Objective {

@@ -172,6 +172,7 @@ model::VirtualModels make_models(RunContext& run, const ModelProvider& provider)
   check<ConfigError>(args.shape.num_layers.has_value(), "num_layers is not given; stages are cut by it");
   model::ModelConfig layers;
   layers.num_layers = *args.shape.num_layers;
+  layers.mtp_layers = args.shape.mtp_num_layers.value_or(0);
   std::vector<std::unique_ptr<model::GptModel>> chunks;
   for (const model::ChunkPlace& place : model::chunk_places(args.pipeline, layers, context)) {
     const auto number = static_cast<int>(chunks.size());

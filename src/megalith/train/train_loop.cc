@@ -304,7 +304,7 @@ void Trainer::saved(const checkpoint::SaveReport& report) {
 void Trainer::load_best_model() {
   if (!args_.eval.load_best_model_at_end || !state_.best_model_checkpoint) return;
   const std::filesystem::path folder = *state_.best_model_checkpoint;
-  model::load_weights(models_, folder, model::read_model_config(folder), static_cast<uint64_t>(args_.seeds.seed));
+  model::load_weights(models_, folder, model::read_pretrained_config(folder), static_cast<uint64_t>(args_.seeds.seed));
   model_->reload_parameters();
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
+#include "megalith/train/routing_step.h"
 
 namespace megalith::train {
 
@@ -24,20 +25,26 @@ std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses,
 }
 
 MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBatch& batch,
-                   const MicrobatchRunner& runner, const StopFlag* stop) {
+                   const MicrobatchRunner& runner, const model::VirtualModels& models, const StopFlag* stop) {
   std::vector<std::string> names{kLoss, kTokens, kTrained, kStop};
   for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
+  for (std::string& name : runner.attached_losses()) names.push_back(std::move(name));
+  for (std::string& key : routing_metrics(models.config())) names.push_back(std::move(key));
   MetricSums sums(std::move(names));
+  end_routing_step(models, sums);
   if (stop && stop->requested()) sums.add(kStop, 1, 1);
   if (!runner.speaks_for_replica()) return sums;
   const double counts = runner.counts_for_replica() ? 1 : 0;
-  for (const MicrobatchLoss& loss : losses) {
-    const auto count = static_cast<double>(std::max<int64_t>(loss.count, 1));
+  const auto add = [&](const std::string& name, const at::Tensor& sum, int64_t count) {
     if (runner.per_token_loss())
-      sums.add(kLoss, loss.sum, counts * static_cast<double>(loss.count));
+      sums.add(name, sum, counts * static_cast<double>(count));
     else
-      sums.add(kLoss, loss.sum / count, counts);
+      sums.add(name, sum / static_cast<double>(std::max<int64_t>(count, 1)), counts);
+  };
+  for (const MicrobatchLoss& loss : losses) {
+    add(kLoss, loss.sum, loss.count);
     sums.add(kTrained, counts * static_cast<double>(loss.count), counts);
+    for (const AttachedLoss& each : loss.attached) add(each.name, each.sum, each.count);
     for (const MicrobatchMetric& metric : loss.metrics) sums.add(metric.name, metric.sum, counts * metric.weight);
   }
   for (const data::MicroBatch& each : batch.microbatches)
@@ -73,7 +80,8 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
   }
   call(events.optimizer_step);
 
-  std::vector<MetricTotal> totals = sums_of(losses, batch, runner, stop).reduce(runner.context(), "loss of the step");
+  std::vector<MetricTotal> totals =
+      sums_of(losses, batch, runner, model.models(), stop).reduce(runner.context(), "loss of the step");
   report.loss = totals[0];
   report.real_tokens = static_cast<int64_t>(totals[1].sum);
   report.tokens = static_cast<int64_t>(totals[1].weight);

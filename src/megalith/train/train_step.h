@@ -26,7 +26,7 @@ struct StepReport {
   // Per token: sum over the tokens of all ranks, and their number. Otherwise: the sum of the micro-batches' means, and
   // the number of micro-batches of all ranks. mean() is the loss of the step.
   MetricTotal loss;
-  std::vector<MetricTotal> metrics;  // Objective::metrics_keys
+  std::vector<MetricTotal> metrics;  // Objective::metrics_keys, then the attached losses, then routing_metrics
   UpdateResult update;
   int64_t tokens = 0;          // of all ranks, with padding
   int64_t real_tokens = 0;     // without

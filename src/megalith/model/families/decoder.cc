@@ -101,7 +101,8 @@ ops::RopeSettings read_rope(const hf::JsonFields& config, int64_t head_dim, int6
 }
 
 std::vector<int64_t> read_windows(const hf::JsonFields& config, int64_t layers) {
-  const auto window = config.optional_positive<int64_t>("sliding_window");
+  const int64_t window = config.optional<int64_t>("sliding_window").value_or(0);  // qwen2_moe writes 0 for none
+  if (window < 0) config.refuse("sliding_window", "be positive, or 0 or null for none");
   std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
   if (config.has("layer_types")) {
     const auto kinds = config.required<std::vector<std::string>>("layer_types");
@@ -109,17 +110,17 @@ std::vector<int64_t> read_windows(const hf::JsonFields& config, int64_t layers) 
       config.refuse("layer_types", fmt::format("have an entry for each of the {} layers", layers));
     for (size_t i = 0; i < kinds.size(); ++i) {
       if (kinds[i] == "sliding_attention") {
-        if (!window) config.refuse("sliding_window", "be set when a layer's type is sliding_attention");
-        windows[i] = *window;
+        if (window == 0) config.refuse("sliding_window", "be set when a layer's type is sliding_attention");
+        windows[i] = window;
       } else if (kinds[i] != "full_attention") {
         config.refuse("layer_types", "hold full_attention or sliding_attention only");
       }
     }
     return windows;
   }
-  if (!window || !config.optional<bool>("use_sliding_window").value_or(false)) return {};
+  if (window == 0 || !config.optional<bool>("use_sliding_window").value_or(false)) return {};
   const auto first = config.optional<int64_t>("max_window_layers").value_or(28);
-  for (int64_t i = std::max<int64_t>(first, 0); i < layers; ++i) windows[static_cast<size_t>(i)] = *window;
+  for (int64_t i = std::max<int64_t>(first, 0); i < layers; ++i) windows[static_cast<size_t>(i)] = window;
   return windows;
 }
 

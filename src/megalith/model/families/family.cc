@@ -21,8 +21,10 @@ std::string supported() {
 }  // namespace
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> all{gpt2_family(),  llama_family(), mistral_family(),
-                                       qwen2_family(), qwen3_family(), seed_oss_family()};
+  static const std::vector<Family> all{deepseek_v3_family(), glm4_moe_family(),   gpt2_family(),
+                                       llama_family(),       mistral_family(),    mixtral_family(),
+                                       qwen2_family(),       qwen2_moe_family(),  qwen3_family(),
+                                       qwen3_moe_family(),   qwen3_next_family(), seed_oss_family()};
   return all;
 }
 
@@ -51,7 +53,9 @@ ModelConfig read_model_config(const std::filesystem::path& folder) {
 }
 
 hf::NameMap name_map(const ModelConfig& config) {
-  hf::NameMap map = family(config.family).names;
+  const Family& known = family(config.family);
+  hf::NameMap map = known.names;
+  if (config.mtp_layers > 0 && known.add_mtp_names) known.add_mtp_names(config, map);
   if (config.tied_embeddings) map.ignored.push_back("lm_head.weight");  // some files repeat the embedding
   return map;
 }

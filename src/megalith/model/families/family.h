@@ -18,6 +18,8 @@ struct Family {
   std::string architecture;  // "LlamaForCausalLM"
   ModelConfig (*read)(const hf::JsonFields& config);
   hf::NameMap names;
+  // How its files name multi-token-prediction layers; nullptr: the family has none.
+  void (*add_mtp_names)(const ModelConfig& config, hf::NameMap& names) = nullptr;
 };
 
 // All supported families, by name.

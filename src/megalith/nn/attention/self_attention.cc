@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <tuple>
+
 #include "megalith/base/error.h"
 #include "megalith/nn/attention/kv_cache.h"
 #include "megalith/nn/attention/shared_kv.h"
@@ -33,6 +35,14 @@ ops::QkvHeads heads_of_rank(const AttentionShape& shape, int tp) {
   return {shape.heads / tp, std::max<int64_t>(1, shape.kv_heads / tp), shape.head_dim};
 }
 
+// [t, (query | gate) of each head | k | v] -> [t, queries | k | v] and the gates [t, n, d].
+std::pair<at::Tensor, at::Tensor> take_gate(const at::Tensor& projected, const ops::QkvHeads& heads) {
+  const int64_t columns = 2 * heads.query * heads.head_dim;
+  const at::Tensor both = projected.narrow(1, 0, columns).unflatten(1, {heads.query, 2, heads.head_dim});
+  const at::Tensor rest = projected.narrow(1, columns, projected.size(1) - columns);
+  return {at::cat({both.select(2, 0).flatten(1), rest}, 1), both.select(2, 1)};
+}
+
 std::optional<Norm> head_norm(const ParameterScope& scope, const AttentionShape& shape, const TensorParallel& tp) {
   if (!shape.qk_norm) return std::nullopt;
   return Norm(scope, *shape.qk_norm, /*partial_grad=*/tp.size() > 1, tp.rank());
@@ -50,7 +60,7 @@ SelfAttention::SelfAttention(const ParameterScope& scope, const AttentionShape& 
       recompute_core_(recompute_core),
       local_(heads_of_rank(shape, tp_.size())),
       qkv_(scope, "qkv", shape.hidden,
-           {{"q", shape.heads * shape.head_dim},
+           {{"q", (shape.output_gate ? 2 : 1) * shape.heads * shape.head_dim},
             {"k", shape.kv_heads * shape.head_dim},
             {"v", shape.kv_heads * shape.head_dim}},
            shape.qkv_bias, shape.init, tp_),
@@ -62,7 +72,11 @@ SelfAttention::SelfAttention(const ParameterScope& scope, const AttentionShape& 
 
 at::Tensor SelfAttention::forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const {
   at::Tensor projected = qkv_.forward(x);  // [t, (n + 2g) d / tp]
-  if (tp_.size() > shape_.kv_heads) projected = exchange_kv(projected, local_, shape_.kv_heads, tp_.group);
+  ops::QkvHeads rows = local_;
+  if (shape_.output_gate) rows.query *= 2;
+  if (tp_.size() > shape_.kv_heads) projected = exchange_kv(projected, rows, shape_.kv_heads, tp_.group);
+  at::Tensor gate;  // [t, n/tp, d]
+  if (shape_.output_gate) std::tie(projected, gate) = take_gate(projected, local_);
   std::optional<ops::NormWeights> q_norm, k_norm;
   if (q_norm_) q_norm = q_norm_->weights();
   if (k_norm_) k_norm = k_norm_->weights();
@@ -76,6 +90,7 @@ at::Tensor SelfAttention::forward(const at::Tensor& x, const at::Tensor& residua
   } else {
     out = core(q, k, v, input);
   }
+  if (gate.defined()) out = out * gate.sigmoid();
   return out_.forward(out.reshape({out.size(0), -1}), residual);
 }
 

@@ -22,6 +22,7 @@ struct AttentionShape {
   int64_t head_dim = 0;
   bool qkv_bias = false;
   bool out_bias = false;
+  bool output_gate = false;          // the rows of q are, head by head, query | gate; outputs times sigmoid(gate)
   std::optional<NormShape> qk_norm;  // on each query and key head, before the rotation
   int64_t window = 0;                // tokens a query sees, itself included; 0: all
   double scale = 0;                  // of q·k; 0: 1/sqrt(head_dim)

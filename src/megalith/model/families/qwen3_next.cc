@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+
+#include "megalith/base/error.h"
+#include "megalith/model/families/decoder_internal.h"
+#include "megalith/model/families/moe_internal.h"
+
+namespace megalith::model {
+
+namespace {
+
+// layer_types, or attention in every n-th layer.
+std::vector<bool> read_delta_net_layers(const hf::JsonFields& config, int64_t layers) {
+  std::vector<bool> linear;
+  if (!config.has("layer_types")) {
+    const auto interval = config.optional_positive<int64_t>("full_attention_interval").value_or(4);
+    for (int64_t layer = 0; layer < layers; ++layer) linear.push_back((layer + 1) % interval != 0);
+    return linear;
+  }
+  const auto kinds = config.required<std::vector<std::string>>("layer_types");
+  if (static_cast<int64_t>(kinds.size()) != layers)
+    config.refuse("layer_types", fmt::format("have an entry for each of the {} layers", layers));
+  for (const std::string& kind : kinds) {
+    if (kind != "linear_attention" && kind != "full_attention")
+      config.refuse("layer_types", "hold linear_attention or full_attention only");
+    linear.push_back(kind == "linear_attention");
+  }
+  return linear;
+}
+
+ModelConfig read_qwen3_next(const hf::JsonFields& config) {
+  ModelConfig c = read_decoder(config);
+  if (!config.has("head_dim")) c.head_dim = 256;  // the family's default
+  c.rope = read_rope(config, c.head_dim, c.max_positions);
+  const auto rope = config.optional_object("rope_parameters");
+  if (!config.has("partial_rotary_factor") && !(rope && rope->has("partial_rotary_factor")))
+    c.rope->rotary_dim = c.head_dim / 4;
+  c.zero_centered_norms = true;
+  c.qk_norm = true;
+  c.attention_output_gate = true;
+  c.qkv_bias = c.out_bias = config.optional<bool>("attention_bias").value_or(false);
+  c.delta_net = DeltaNetSizes{.key_heads = config.positive<int64_t>("linear_num_key_heads"),
+                              .value_heads = config.positive<int64_t>("linear_num_value_heads"),
+                              .key_dim = config.positive<int64_t>("linear_key_head_dim"),
+                              .value_dim = config.positive<int64_t>("linear_value_head_dim"),
+                              .conv_kernel = config.positive<int64_t>("linear_conv_kernel_dim")};
+  c.delta_net_layers = read_delta_net_layers(config, c.num_layers);
+  read_qwen_experts(config, c);
+  c.moe->shared_width = config.positive<int64_t>("shared_expert_intermediate_size");
+  c.moe->shared_gate = true;
+  c.mtp_layers = config.optional<int64_t>("num_nextn_predict_layers").value_or(0);
+  return c;
+}
+
+hf::NameMap qwen3_next_names() {
+  hf::NameMap names = moe_names({.shared = "shared_expert"});
+  const auto layer = [&names](const std::string& theirs, const std::string& ours) {
+    names.rules.push_back({"model.layers.{}.linear_attn." + theirs, {"layers.{}.attention." + ours}});
+  };
+  layer("in_proj_qkvz.weight", "in_qkvz.weight");
+  layer("in_proj_ba.weight", "in_ba.weight");
+  layer("A_log", "a_log");
+  layer("dt_bias", "dt_bias");
+  layer("norm.weight", "norm.weight");
+  layer("out_proj.weight", "out.weight");
+  hf::NameRule conv{"model.layers.{}.linear_attn.conv1d.weight", {}};
+  for (const char* part : {"q", "k", "v"})
+    conv.ours.push_back(fmt::format("layers.{{}}.attention.conv_{}.weight", part));
+  conv.channelwise = true;
+  names.rules.push_back(conv);
+  names.ignored.push_back("mtp.*");  // of models that are run without
+  return names;
+}
+
+// mtp.layers.N beside one set of norms and one projection: names for one layer.
+void add_qwen_mtp_names(const ModelConfig& config, hf::NameMap& names) {
+  check<ConfigError>(config.mtp_layers == 1,
+                     "{} multi-token-prediction layers, but files of {} models have names for one; use"
+                     " mtp_num_layers 1",
+                     config.mtp_layers, config.family);
+  std::vector<hf::NameRule> added = mtp_layer_rules(names, "mtp.layers.{}.");
+  added.push_back({"mtp.pre_fc_norm_embedding.weight", {"mtp.{}.embedding_norm.weight"}});
+  added.push_back({"mtp.pre_fc_norm_hidden.weight", {"mtp.{}.hidden_norm.weight"}});
+  added.push_back({"mtp.fc.weight", {"mtp.{}.projection.weight"}});
+  added.push_back({"mtp.norm.weight", {"mtp.{}.norm.weight"}});
+  names.rules.insert(names.rules.end(), added.begin(), added.end());
+}
+
+}  // namespace
+
+// Gated delta nets in most layers, gated attention in the others; experts with a gated shared one; norms around 0.
+Family qwen3_next_family() {
+  return {"qwen3_next", "Qwen3NextForCausalLM", read_qwen3_next, qwen3_next_names(), add_qwen_mtp_names};
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,86 @@
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) under tensor parallelism.
+//
+//   x ─► down ─┬─ query latent ─► norm ─► q_up ─► heads of  nope | rotary           (q_rank 0: q straight from x)
+//              ├─ key/value latent ─► norm ─► kv_up ─► heads of  nope key | value
+//              └─ rotary key: one for all heads
+//
+// The projections down are small: every rank holds them whole. The projections up are split by heads. With sequence
+// parallelism latents are computed on the token shards and gathered by the projections up, so that what travels is the
+// latent and not the hidden state.
+//
+// Legend: t tokens, h hidden, n heads, c channels of a query/key head without position, r rotary ones, e of a value.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "megalith/nn/context_parallel/context_parallel.h"
+#include "megalith/nn/layer_input.h"
+#include "megalith/nn/norm.h"
+#include "megalith/nn/tensor_parallel/linear.h"
+#include "megalith/nn/tensor_parallel/replicated_linear.h"
+#include "megalith/parallel/rng_tracker.h"
+
+namespace megalith::nn {
+
+struct LatentAttentionShape {
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t q_rank = 0;  // of the query latent; 0: queries are not compressed
+  int64_t kv_rank = 0;
+  int64_t nope_dim = 0;    // c
+  int64_t rotary_dim = 0;  // r; the angles of a forward pass have as many channels
+  int64_t value_dim = 0;   // e
+  double latent_epsilon = 1e-6;
+  bool bias = false;   // of the projections down and out
+  double scale = 0;    // of q·k; 0: 1/sqrt(c + r)
+  double dropout = 0;  // on the attention probabilities
+  Init init;           // of all projections but the output's
+  Init out_init;
+};
+
+// What is computed twice instead of kept.
+struct LatentRecompute {
+  bool core = false;     // scores and probabilities
+  bool up_proj = false;  // queries, keys and values: only the latents are kept
+};
+
+class LatentAttention {
+ public:
+  // `layer`: its place in a KvCache. Throws ConfigError when heads do not divide by tp. `rng` outlives it.
+  LatentAttention(const ParameterScope& scope, const LatentAttentionShape& shape, int64_t layer, TensorParallel tp,
+                  parallel::RngTracker& rng, LatentRecompute recompute, ContextParallel cp = {});
+
+  // x [t, h] (or [t/tp, h]) -> output projection + residual, of the same shape. `residual` undefined: none.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const;
+
+ private:
+  struct Latents {
+    at::Tensor q;    // [t, q_rank] or x itself; with sequence parallelism t/tp rows
+    at::Tensor kv;   // [t, kv_rank]; with sequence parallelism t/tp rows
+    at::Tensor key;  // [t, r], all tokens: the rotary key before its rotation
+  };
+  struct Heads {
+    at::Tensor q, k, v;  // [t, n/tp, c + r] twice, [t, n/tp, e]; each with a storage of its own
+  };
+  Latents compress(const at::Tensor& x) const;
+  Heads expand(const Latents& latents, const LayerInput& input) const;
+  at::Tensor attend(const Latents& latents, const LayerInput& input) const;  // -> [t, n/tp, e]
+  at::Tensor core(const Heads& heads, const LayerInput& input) const;
+
+  LatentAttentionShape shape_;
+  int64_t layer_;
+  TensorParallel tp_;
+  ContextParallel cp_;
+  parallel::RngTracker& rng_;
+  LatentRecompute recompute_;
+  ReplicatedLinear down_;  // query latent | key/value latent | rotary key
+  std::optional<Norm> q_norm_;
+  Norm kv_norm_;
+  ColumnParallelLinear q_up_;
+  ColumnParallelLinear kv_up_;
+  RowParallelLinear out_;
+};
+
+}  // namespace megalith::nn

@@ -1,0 +1,82 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "megalith/nn/moe/dispatcher.h"
+#include "megalith/nn/tensor_parallel/mappings.h"
+
+namespace megalith::nn {
+
+namespace {
+
+// The expert of each choice, -1 where it was dropped; int64 [t, k].
+at::Tensor chosen(const ExpertLists& lists) {
+  at::Tensor experts = at::full({lists.tokens, lists.topk}, -1, at::kLong);
+  auto* data = experts.mutable_data_ptr<int64_t>();
+  for (size_t expert = 0; expert + 1 < lists.first.size(); ++expert)
+    for (int64_t i = lists.first[expert]; i < lists.first[expert + 1]; ++i)
+      if (lists.place[i] >= 0) data[lists.token[i] * lists.topk + lists.place[i]] = static_cast<int64_t>(expert);
+  return experts;
+}
+
+// Every rank's tokens, filled up to the longest: [t, …] -> [members · longest, …].
+class AllGatherPlan : public DispatchPlan {
+ public:
+  AllGatherPlan(const ExpertLists& lists, const ExpertRanks& ranks) : group_(ranks.group), tokens_(lists.tokens) {
+    const at::Tensor lengths = all_gather_rows(at::full({1}, lists.tokens, at::kLong), group_, "tokens of each rank");
+    longest_ = lengths.max().item<int64_t>();
+    at::Tensor mine = chosen(lists);
+    if (tokens_ < longest_) mine = at::constant_pad_nd(mine, {0, 0, 0, longest_ - tokens_}, -1);
+    const at::Tensor all = all_gather_rows(mine, group_, "choices of experts");
+    const int64_t count = (static_cast<int64_t>(lists.first.size()) - 1) / ranks.ep;
+    take(all, ranks.ep_rank[static_cast<size_t>(group_.rank())] * count, count);
+  }
+
+  at::Tensor dispatch(const at::Tensor& x, const std::function<void()>& meanwhile) const override {
+    const at::Tensor rows = ops::copy_rows(gather_tokens(filled_up(x), group_), here_);
+    if (meanwhile) meanwhile();
+    return rows;
+  }
+
+  at::Tensor combine(const at::Tensor& rows, const at::Tensor& weights, const at::Tensor& residual) const override {
+    const at::Tensor all = ops::sum_rows(rows, gather_tokens(filled_up(weights), group_), here_);
+    const at::Tensor sum = reduce_scatter_tokens(all, group_).narrow(0, 0, tokens_);
+    return residual.defined() ? residual + sum : sum;
+  }
+
+ private:
+  at::Tensor filled_up(const at::Tensor& x) const {
+    return tokens_ == longest_ ? x : at::constant_pad_nd(x, {0, 0, 0, longest_ - tokens_}, 0);
+  }
+
+  // Rows for experts [first, first + count) out of the choices of all tokens.
+  void take(const at::Tensor& all, int64_t first, int64_t count) {
+    const auto* expert = all.const_data_ptr<int64_t>();
+    const int64_t topk = all.size(1);
+    ExpertLists mine{.first = {0}, .token = {}, .place = {}, .tokens = all.size(0), .topk = topk};
+    std::vector<int64_t> series;
+    for (int64_t e = 0; e < count; ++e) {
+      for (int64_t i = 0; i < all.numel(); ++i)
+        if (expert[i] == first + e) {
+          mine.token.push_back(i / topk);
+          mine.place.push_back(i % topk);
+        }
+      mine.first.push_back(static_cast<int64_t>(mine.token.size()));
+      series.push_back(e);
+      counts_.push_back(mine.count(e));
+    }
+    here_ = rows_of(mine, series, 1);
+  }
+
+  comm::Group group_;
+  int64_t tokens_, longest_ = 0;
+  ops::RowMap here_;
+};
+
+}  // namespace
+
+std::unique_ptr<DispatchPlan> plan_all_gather(const ExpertLists& lists, const ExpertRanks& ranks) {
+  return std::make_unique<AllGatherPlan>(lists, ranks);
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,138 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <numeric>
+
+#include "megalith/nn/moe/dispatcher.h"
+#include "megalith/ops/autograd_state.h"
+
+namespace megalith::nn {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+namespace {
+
+struct Exchange {
+  comm::Group group;
+  std::vector<int64_t> sent, received;  // rows to and from each member
+
+  Exchange reversed() const { return {group, received, sent}; }
+  comm::Work start(const at::Tensor& out, const at::Tensor& in, const char* label) const {
+    return group.all_to_all_async(out, in, received, sent, label);
+  }
+  at::Tensor empty_like(const at::Tensor& in) const {
+    return at::empty({std::accumulate(received.begin(), received.end(), int64_t{0}), in.size(1)}, in.options());
+  }
+};
+
+// Rows to the ranks they are for; backward: their gradients back.
+struct ExchangeRows : Function<ExchangeRows> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& rows, const Exchange& exchange,
+                            const std::function<void()>& meanwhile) {
+    ops::keep(ctx, exchange);
+    at::Tensor out = exchange.empty_like(rows);
+    comm::Work travelling = exchange.start(out, rows.contiguous(), "tokens to experts and back");
+    if (meanwhile) meanwhile();
+    travelling.wait();
+    return out;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const Exchange back = ops::kept<Exchange>(ctx).reversed();
+    at::Tensor out = back.empty_like(grads[0]);
+    back.start(out, grads[0].contiguous(), "gradients of tokens to experts and back").wait();
+    return {out, {}, {}};
+  }
+};
+
+class AllToAllPlan : public DispatchPlan {
+ public:
+  AllToAllPlan(const ExpertLists& lists, const ExpertRanks& ranks) : copies_(ranks.etp) {
+    const auto experts = static_cast<int64_t>(lists.first.size()) - 1, mine = experts / ranks.ep;
+    std::vector<int64_t> series;
+    for (const int ep_rank : ranks.ep_rank)
+      for (int64_t i = 0; i < mine; ++i) series.push_back(ep_rank * mine + i);
+    send_ = rows_of(lists, series, copies_);
+    const auto members = static_cast<int64_t>(ranks.ep_rank.size());
+    at::Tensor sent = at::empty({members, mine}, at::kLong);
+    for (size_t i = 0; i < series.size(); ++i) sent.mutable_data_ptr<int64_t>()[i] = lists.count(series[i]);
+    if (members == 1) {
+      counts_.assign(sent.const_data_ptr<int64_t>(), sent.const_data_ptr<int64_t>() + mine);
+      return;
+    }
+    at::Tensor received = at::empty_like(sent);
+    ranks.group.all_to_all(received, sent, {}, {}, "tokens of each expert");
+    exchange_ = {ranks.group, row_sums(sent), row_sums(received)};
+    regroup(received);
+  }
+
+  at::Tensor dispatch(const at::Tensor& x, const std::function<void()>& meanwhile) const override {
+    at::Tensor rows = ops::copy_rows(x, send_);
+    if (exchange_.sent.empty()) {
+      if (meanwhile) meanwhile();
+      return rows;
+    }
+    // A function's forward runs without recording; what happens meanwhile does not.
+    const auto recorded = [&meanwhile, on = at::GradMode::is_enabled()] {
+      const at::AutoGradMode mode(on);
+      meanwhile();
+    };
+    rows = ExchangeRows::apply(rows, exchange_, meanwhile ? std::function<void()>(recorded) : meanwhile);
+    return by_expert_.token.defined() ? ops::copy_rows(rows, by_expert_) : rows;
+  }
+
+  at::Tensor combine(const at::Tensor& rows, const at::Tensor& weights, const at::Tensor& residual) const override {
+    at::Tensor back = by_expert_.token.defined() ? ops::sum_rows(rows, {}, by_expert_) : rows;
+    if (!exchange_.sent.empty()) back = ExchangeRows::apply(back, exchange_.reversed(), std::function<void()>());
+    const at::Tensor each =
+        copies_ == 1 ? weights : weights.unsqueeze(2).expand({-1, -1, copies_}).reshape(send_.row.sizes());
+    return ops::sum_rows(back, each, send_, residual);
+  }
+
+ private:
+  static std::vector<int64_t> row_sums(const at::Tensor& counts) {
+    const at::Tensor sums = counts.sum(1);
+    return {sums.const_data_ptr<int64_t>(), sums.const_data_ptr<int64_t>() + sums.numel()};
+  }
+
+  // Rows come by sender and then by expert; experts want them by expert and then by sender.
+  void regroup(const at::Tensor& received) {
+    const int64_t senders = received.size(0), experts = received.size(1);
+    const auto* count = received.const_data_ptr<int64_t>();
+    std::vector<int64_t> first{0};  // row where block (sender, expert) starts
+    for (int64_t i = 0; i < received.numel(); ++i) first.push_back(first.back() + count[i]);
+    std::vector<int64_t> order;
+    order.reserve(static_cast<size_t>(first.back()));
+    for (int64_t expert = 0; expert < experts; ++expert) {
+      const auto before = static_cast<int64_t>(order.size());
+      for (int64_t sender = 0; sender < senders; ++sender) {
+        const auto block = static_cast<size_t>(sender * experts + expert);
+        for (int64_t row = first[block]; row < first[block + 1]; ++row) order.push_back(row);
+      }
+      counts_.push_back(static_cast<int64_t>(order.size()) - before);
+    }
+    if (experts > 1) by_expert_ = ops::permutation_map(at::tensor(order, at::kLong));
+  }
+
+  int64_t copies_;
+  ops::RowMap send_;
+  Exchange exchange_;      // nothing in it: one rank
+  ops::RowMap by_expert_;  // undefined: they come in this order
+};
+
+}  // namespace
+
+ExpertRanks ExpertRanks::of(const parallel::ParallelContext& context) {
+  ExpertRanks ranks{.group = context.group(layout::GroupKind::kTpEp), .ep_rank = {}};
+  ranks.ep = context.grid().shape().ep;
+  ranks.etp = context.grid().etp();
+  for (const int rank : ranks.group.ranks()) ranks.ep_rank.push_back(context.grid().place(rank).ep_rank);
+  return ranks;
+}
+
+std::unique_ptr<DispatchPlan> plan_all_to_all(const ExpertLists& lists, const ExpertRanks& ranks) {
+  return std::make_unique<AllToAllPlan>(lists, ranks);
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,119 @@
+#include "megalith/nn/moe/experts.h"
+
+#include <ATen/ATen.h>
+
+#include "megalith/nn/weight_grad_queue.h"
+#include "megalith/ops/autograd_state.h"
+
+namespace megalith::nn {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+namespace {
+
+struct GroupedState {
+  Parameter* weight;  // outlives every graph: the model does
+  ops::GroupCounts counts;
+  std::function<at::Tensor()> make_x;
+};
+
+// [n · o, i] as [n, o, i]
+at::Tensor matrices(const at::Tensor& stacked, const ops::GroupCounts& counts) {
+  return stacked.view({static_cast<int64_t>(counts.size()), -1, stacked.size(1)});
+}
+
+// As Parameter::add_weight_grad, for every group.
+at::Tensor add_weight_grad(Parameter& weight, const at::Tensor& dy, const at::Tensor& x,
+                           const ops::GroupCounts& counts) {
+  if (!weight.main_grad.defined()) {
+    at::Tensor grad = at::empty_like(weight.value);
+    ops::grouped_weight_grad(matrices(grad, counts), dy, x, counts, 0);
+    return grad;
+  }
+  ops::grouped_weight_grad(matrices(weight.main_grad, counts), dy, x, counts, weight.main_grad_is_stale ? 0 : 1);
+  weight.main_grad_is_stale = false;
+  return {};
+}
+
+struct GroupedLinear : Function<GroupedLinear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, GroupedState state) {
+    ctx->save_for_backward({weight.requires_grad() && !state.make_x ? x : at::Tensor(), weight});
+    at::Tensor y = ops::grouped_mm_transposed(x, matrices(weight, state.counts), state.counts);
+    ops::keep(ctx, std::move(state));
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto& state = ops::kept<GroupedState>(ctx);
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor dy = grads[0].contiguous();
+    at::Tensor dx, dw;
+    if (ctx->needs_input_grad(1) && state.weight->defers_weight_grad())
+      state.weight->queue->add([weight = state.weight, dy, x = saved[0], counts = state.counts, make_x = state.make_x] {
+        add_weight_grad(*weight, dy, make_x ? make_x() : x, counts);
+      });
+    else if (ctx->needs_input_grad(1))
+      dw = add_weight_grad(*state.weight, dy, state.make_x ? state.make_x() : saved[0], state.counts);
+    if (ctx->needs_input_grad(0)) dx = ops::grouped_mm(dy, matrices(saved[1], state.counts), state.counts);
+    return {dx, dw, {}};
+  }
+};
+
+// The rows (dim 0) or columns (dim 1) of one matrix of one expert that this rank holds.
+ParameterPart part_of(int64_t expert, const char* name, std::vector<int64_t> shape, size_t dim,
+                      const ExpertShare& share, int64_t row) {
+  ParameterPart part{fmt::format("{}.{}.weight", expert, name), shape, std::vector<int64_t>(2, 0), shape, row};
+  part.extent[dim] = shape[dim] / share.etp;
+  part.offset[dim] = share.etp_rank * part.extent[dim];
+  return part;
+}
+
+}  // namespace
+
+at::Tensor grouped_linear(const at::Tensor& x, Parameter& weight, const ops::GroupCounts& counts,
+                          std::function<at::Tensor()> make_x) {
+  return GroupedLinear::apply(x, weight.value, GroupedState{&weight, counts, std::move(make_x)});
+}
+
+Experts::Experts(const ParameterScope& scope, const MoeShape& shape, const ExpertShare& share,
+                 bool recompute_activation)
+    : gated_(shape.gated),
+      activation_(shape.activation),
+      recompute_activation_(recompute_activation),
+      count_(share.count) {
+  Parameter up{.name = gated_ ? "gate_up.weight" : "up.weight",
+               .init = shape.init,
+               .split_over_tp = share.etp > 1,
+               .expert = true};
+  Parameter down{.name = "down.weight", .init = shape.out_init, .split_over_tp = share.etp > 1, .expert = true};
+  const int64_t width = shape.width / share.etp;
+  int64_t row = 0;
+  for (int64_t expert = share.first; expert < share.first + share.count; ++expert) {
+    if (gated_) {
+      up.parts.push_back(part_of(expert, "gate", {shape.width, shape.hidden}, 0, share, row));
+      row += width;
+    }
+    up.parts.push_back(part_of(expert, "up", {shape.width, shape.hidden}, 0, share, row));
+    row += width;
+    down.parts.push_back(
+        part_of(expert, "down", {shape.hidden, shape.width}, 1, share, (expert - share.first) * shape.hidden));
+  }
+  up_ = &scope.add(std::move(up), {row, shape.hidden});
+  down_ = &scope.add(std::move(down), {share.count * shape.hidden, width});
+}
+
+at::Tensor Experts::forward(const at::Tensor& rows, const ops::GroupCounts& counts) const {
+  const at::Tensor before = grouped_linear(rows, *up_, counts);
+  const auto activate = [gated = gated_, kind = activation_](const at::Tensor& y) {
+    return gated ? ops::gated_activation(y, kind) : ops::bias_activation(y, {}, kind);
+  };
+  if (!recompute_activation_) return grouped_linear(activate(before), *down_, counts);
+  return grouped_linear(activate(before), *down_, counts, [activate, kept = before.detach()] {
+    const at::NoGradGuard no_grad;
+    return activate(kept);
+  });
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,156 @@
+#include "megalith/nn/moe/router.h"
+
+#include <ATen/ATen.h>
+
+#include "megalith/base/error.h"
+#include "megalith/nn/moe/balance.h"
+
+namespace megalith::nn {
+
+using layout::GroupKind;
+
+namespace {
+
+constexpr const char* kZLoss = "z_loss";
+
+const char* name_of(BalanceLoss::Kind kind) {
+  switch (kind) {
+    case BalanceLoss::Kind::kBatch:
+      return "load_balancing_loss";
+    case BalanceLoss::Kind::kSequence:
+      return "seq_load_balancing_loss";
+    case BalanceLoss::Kind::kGlobal:
+      return "global_load_balancing_loss";
+  }
+  return "";
+}
+
+// A training pass that backward will follow; the first pass of a recomputed layer is none.
+bool counts(const LayerInput& input) { return input.training && at::GradMode::is_enabled(); }
+
+}  // namespace
+
+std::vector<std::string> loss_names(const RouterShape& shape) {
+  std::vector<std::string> names;
+  for (const BalanceLoss& loss : shape.losses) names.emplace_back(name_of(loss.kind));
+  if (shape.z_coeff > 0) names.emplace_back(kZLoss);
+  return names;
+}
+
+Router::Router(const ParameterScope& scope, const RouterShape& shape, int64_t hidden, Init init,
+               const TensorParallel& tp, parallel::ParallelContext& context)
+    : shape_(shape), tp_(tp), context_(context) {
+  weight_ =
+      &scope.add({.name = "weight", .init = init, .partial_grad_over_tp = tp.splits_tokens(), .replica = tp.rank()},
+                 {shape.experts, hidden});
+  if (shape.expert_bias) bias_ = &scope.add({.name = "bias", .buffer = true, .replica = tp.rank()}, {shape.experts});
+}
+
+at::Tensor Router::logits(const at::Tensor& x, const LayerInput& input) const {
+  at::Tensor in = x;
+  if (shape_.jitter > 0 && input.training) {
+    const auto fork = context_.rng().fork_if(tp_.splits_tokens());
+    in = x * at::empty_like(x).uniform_(1 - shape_.jitter, 1 + shape_.jitter, context_.rng().generator());
+  }
+  const at::ScalarType dtype = shape_.dtype.value_or(x.scalar_type());
+  return at::mm(in.to(dtype), weight_->value.to(dtype).t());
+}
+
+at::Tensor Router::decided() const {
+  if (replayed_.empty() || (shape_.replay && !at::GradMode::is_enabled())) return {};
+  at::Tensor first = replayed_.front();
+  replayed_.pop_front();
+  return first;
+}
+
+Routing Router::forward(const at::Tensor& x, const LayerInput& input) const {
+  const at::Tensor scores = logits(x, input);
+  const at::Tensor before = decided();
+  check(!before.defined() || (before.size(0) == x.size(0) && before.size(1) == shape_.topk),
+        "a routing decision of {} tokens is replayed for {}", before.defined() ? before.size(0) : 0, x.size(0));
+  Routing routing = choose_experts(scores, shape_, bias_ ? bias_->value : at::Tensor(), input.training, before);
+  if (shape_.replay && input.training && !at::GradMode::is_enabled()) replayed_.push_back(routing.experts);
+  if (recording_) recorded_.push_back(routing.experts);
+  if (counts(input)) routing.weights = with_losses(routing.weights, scores, input);
+  return routing;
+}
+
+at::Tensor Router::sequence_numbers(const ops::SequenceLayout& layout, int64_t tokens) const {
+  const auto& ends = layout.cumulative_tensor(at::kCPU);
+  const at::Tensor lengths = ends.narrow(0, 1, layout.sequences()) - ends.narrow(0, 0, layout.sequences());
+  const at::Tensor numbers = at::repeat_interleave(lengths.to(at::kLong));
+  return tp_.splits_tokens() ? numbers.narrow(0, tp_.rank() * tokens, tokens) : numbers;
+}
+
+void Router::note_loss(const std::string& name, const at::Tensor& value) const {
+  for (RouterStatistics::Loss& loss : statistics_.losses)
+    if (loss.name == name) {
+      loss.sum = loss.sum + value;
+      return;
+    }
+  statistics_.losses.push_back({name, value});
+}
+
+at::Tensor Router::with_losses(const at::Tensor& weights, const at::Tensor& logits, const LayerInput& input) const {
+  at::Tensor out = weights;
+  const comm::Group tokens_group = context_.group(GroupKind::kTpCp);
+  const double ranks = tokens_group.size();
+  const double per_token = shape_.per_token_loss ? static_cast<double>(logits.size(0)) : 1;
+  const at::Tensor scores = shape_.losses.empty() ? at::Tensor() : balance_scores(logits, shape_);
+  for (const BalanceLoss& each : shape_.losses) {
+    BalanceScope scope{.group = tokens_group};
+    double factor = each.coeff * per_token;
+    if (each.kind == BalanceLoss::Kind::kSequence) {
+      scope.sequences = input.layout.sequences();
+      scope.sequence = sequence_numbers(input.layout, logits.size(0)).to(logits.device());
+      if (shape_.per_token_loss) factor /= static_cast<double>(scope.sequences);
+    }
+    if (each.kind == BalanceLoss::Kind::kGlobal) scope.group = context_.group(GroupKind::kTpDpCp);
+    BalanceCounts choices = count_choices(scores, shape_, scope);
+    if (each.kind == BalanceLoss::Kind::kGlobal) {
+      global_choices_ = global_passes_++ == 0 ? choices.choices : global_choices_ + choices.choices;
+      choices.choices = global_choices_ / static_cast<double>(global_passes_);
+    }
+    const at::Tensor loss = balance_loss(scores, choices, shape_, scope);
+    note_loss(name_of(each.kind), loss.detach() * static_cast<double>(scope.group.size()));
+    if (factor != 0) out = attach_loss(out, loss * factor, input.aux_loss_scale);
+  }
+  if (shape_.z_coeff > 0) {
+    const at::Tensor loss = z_loss(logits, {});
+    note_loss(kZLoss, loss.detach());
+    out = attach_loss(out, loss * (shape_.z_coeff / ranks * per_token), input.aux_loss_scale);
+  }
+  return out;
+}
+
+void Router::note(const ExpertLists& lists, const LayerInput& input) const {
+  if (!counts(input)) return;
+  const at::Tensor now = load(lists);
+  statistics_.load = statistics_.load.defined() ? statistics_.load + now : now;
+  statistics_.choices += lists.tokens * lists.topk;
+  statistics_.dropped += lists.dropped;
+  ++statistics_.micro_batches;
+}
+
+void Router::end_step(const at::Tensor& load) const {
+  const at::NoGradGuard no_grad;
+  if (bias_ && shape_.bias_update_rate != 0)
+    bias_->value.copy_(updated_bias(bias_->value, load.to(bias_->value.device()), shape_.bias_update_rate));
+  statistics_ = {};
+  global_choices_.reset();
+  global_passes_ = 0;
+}
+
+void Router::start_recording() const {
+  recording_ = true;
+  recorded_.clear();
+}
+
+std::vector<at::Tensor> Router::take_recorded() const {
+  recording_ = false;
+  return std::move(recorded_);
+}
+
+void Router::replay(std::vector<at::Tensor> decisions) const { replayed_.assign(decisions.begin(), decisions.end()); }
+
+}  // namespace megalith::nn

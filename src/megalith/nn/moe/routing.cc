@@ -1,0 +1,197 @@
+#include "megalith/nn/moe/routing.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "megalith/base/error.h"
+
+namespace megalith::nn {
+
+namespace {
+
+constexpr double kTiny = 1e-20;  // keeps a sum of scores from being 0
+
+at::Tensor widened(const at::Tensor& logits) {
+  return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+}
+
+// Logits scaled so that rows and columns of their exponentials are equally heavy (Sinkhorn and Knopp), without history.
+at::Tensor sinkhorn(const at::Tensor& logits) {
+  constexpr double kEpsilon = 1e-8, kTolerance = 1e-4;
+  const at::Tensor cost = logits.detach().exp();
+  const auto rows = static_cast<double>(cost.size(0)), columns = static_cast<double>(cost.size(1));
+  at::Tensor d0 = at::ones({cost.size(0)}, cost.options()), d1 = at::ones({cost.size(1)}, cost.options());
+  for (double error = 1; error > kTolerance;) {
+    d0 = ((d1 * cost).sum(1) + kEpsilon).reciprocal() / rows;
+    const at::Tensor next = ((d0.unsqueeze(1) * cost).sum(0) + kEpsilon).reciprocal() / columns;
+    error = (d1 - next).abs().mean().item<double>();
+    d1 = next;
+  }
+  return d1 * cost * d0.unsqueeze(1);
+}
+
+// -inf for experts outside of a token's best groups. A group's score is the sum of its best experts'.
+at::Tensor limit_to_groups(const at::Tensor& ranking, const RouterShape& shape) {
+  if (shape.group_topk >= shape.groups) return ranking;
+  const at::Tensor grouped = ranking.view({ranking.size(0), shape.groups, shape.experts / shape.groups});
+  const int64_t best = shape.group_best > 0 ? shape.group_best : std::max<int64_t>(1, shape.topk / shape.group_topk);
+  const at::Tensor scores = std::get<0>(grouped.topk(best, -1)).sum(-1);                   // [t, groups]
+  const at::Tensor chosen = std::get<1>(scores.topk(shape.group_topk, -1));                // [t, group_topk]
+  const at::Tensor outside = at::ones_like(scores, at::kBool).scatter_(1, chosen, false);  // [t, groups]
+  return grouped.masked_fill(outside.unsqueeze(-1), -std::numeric_limits<double>::infinity()).view_as(ranking);
+}
+
+at::Tensor top_experts(const at::Tensor& ranking, int64_t topk) {
+  return std::get<0>(std::get<1>(ranking.topk(topk, -1)).sort(-1));
+}
+
+// What the weights are taken from, and what experts are chosen by.
+struct Scores {
+  at::Tensor values, ranking;
+};
+
+Scores scores_of(const at::Tensor& logits, const RouterShape& shape, const at::Tensor& bias, bool training) {
+  if (shape.sinkhorn) {
+    const at::Tensor values = shape.topk == 1 ? logits.sigmoid() : logits.softmax(-1);
+    return {values, training ? sinkhorn(logits) : values.detach()};
+  }
+  at::Tensor values = logits;
+  if (shape.score == ScoreFunction::kSigmoid)
+    values = logits.sigmoid();
+  else if (shape.pre_softmax)
+    values = logits.softmax(-1);
+  const at::Tensor ranking = values.detach();
+  return {values, limit_to_groups(bias.defined() ? ranking + bias : ranking, shape)};
+}
+
+struct Entry {
+  int64_t token, place;
+  double weight;
+};
+
+// Keeps `capacity` of the entries, in token order.
+void drop(std::vector<Entry>& entries, int64_t capacity, bool by_position) {
+  if (static_cast<int64_t>(entries.size()) <= capacity) return;
+  if (!by_position) {
+    std::ranges::stable_sort(entries, [](const Entry& a, const Entry& b) { return a.weight > b.weight; });
+    std::sort(entries.begin(), entries.begin() + capacity,
+              [](const Entry& a, const Entry& b) { return a.token < b.token; });
+  }
+  entries.resize(static_cast<size_t>(capacity));
+}
+
+// Adds the first tokens that are not there.
+void fill(std::vector<Entry>& entries, int64_t capacity, int64_t tokens) {
+  std::vector<Entry> filled;
+  size_t next = 0;
+  int64_t missing = std::min(capacity, tokens) - static_cast<int64_t>(entries.size());
+  for (int64_t token = 0; token < tokens; ++token) {
+    if (next < entries.size() && entries[next].token == token)
+      filled.push_back(entries[next++]);
+    else if (missing-- > 0)
+      filled.push_back({token, -1, 0});
+  }
+  entries = std::move(filled);
+}
+
+}  // namespace
+
+Routing choose_experts(const at::Tensor& logits, const RouterShape& shape, const at::Tensor& bias, bool training,
+                       const at::Tensor& decided) {
+  const at::Tensor wide = widened(logits);
+  const Scores scores = scores_of(wide, shape, bias, training);
+  Routing routing{decided.defined() ? decided : top_experts(scores.ranking, shape.topk), {}};
+  at::Tensor weights = scores.values.gather(1, routing.experts);
+  if (!shape.sinkhorn && shape.score == ScoreFunction::kSoftmax && !shape.pre_softmax) weights = weights.softmax(-1);
+  if (!shape.sinkhorn && shape.score == ScoreFunction::kSigmoid && shape.normalize && shape.topk > 1)
+    weights = weights / (weights.sum(-1, /*keepdim=*/true) + kTiny);
+  routing.weights = shape.scaling == 1 ? weights : weights * shape.scaling;
+  return routing;
+}
+
+at::Tensor balance_scores(const at::Tensor& logits, const RouterShape& shape) {
+  const at::Tensor wide = widened(logits);
+  if (shape.score == ScoreFunction::kSoftmax) return wide.softmax(-1);
+  const at::Tensor scores = wide.sigmoid();
+  return scores / (scores.sum(-1, /*keepdim=*/true) + kTiny);
+}
+
+at::Tensor balance_counts(const at::Tensor& scores, int64_t topk) {
+  const at::Tensor plain = scores.detach();
+  return at::zeros_like(plain).scatter_(1, std::get<1>(plain.topk(topk, -1)), 1);
+}
+
+int64_t expert_capacity(int64_t tokens, const RouterShape& shape) {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(tokens * shape.topk) / static_cast<double>(shape.experts) *
+                                        shape.capacity_factor.value_or(1)));
+}
+
+ExpertLists list_tokens(const Routing& routing, const RouterShape& shape) {
+  const at::Tensor experts = routing.experts.to(at::kCPU).contiguous();
+  const at::Tensor weights =
+      shape.capacity_factor ? routing.weights.detach().to(at::kCPU, at::kDouble).contiguous() : at::Tensor();
+  ExpertLists lists{.first = {}, .token = {}, .place = {}, .tokens = experts.size(0), .topk = experts.size(1)};
+  std::vector<std::vector<Entry>> by_expert(static_cast<size_t>(shape.experts));
+  const auto* expert = experts.const_data_ptr<int64_t>();
+  const double* weight = weights.defined() ? weights.const_data_ptr<double>() : nullptr;
+  for (auto& entries : by_expert) entries.reserve(static_cast<size_t>(2 * experts.numel() / shape.experts));
+  for (int64_t token = 0; token < lists.tokens; ++token)
+    for (int64_t place = 0; place < lists.topk; ++place) {
+      const int64_t at = token * lists.topk + place;
+      by_expert[static_cast<size_t>(expert[at])].push_back({token, place, weight ? weight[at] : 0});
+    }
+  lists.first.push_back(0);
+  for (auto& entries : by_expert) {
+    if (shape.capacity_factor) {
+      const auto before = static_cast<int64_t>(entries.size());
+      const int64_t capacity = expert_capacity(lists.tokens, shape);
+      drop(entries, capacity, shape.drop_by_position);
+      lists.dropped += before - static_cast<int64_t>(entries.size());
+      if (shape.pad_to_capacity) fill(entries, capacity, lists.tokens);
+    }
+    for (const Entry& entry : entries) {
+      lists.token.push_back(entry.token);
+      lists.place.push_back(entry.place);
+    }
+    lists.first.push_back(static_cast<int64_t>(lists.token.size()));
+  }
+  return lists;
+}
+
+ops::RowMap rows_of(const ExpertLists& lists, const std::vector<int64_t>& experts, int64_t copies) {
+  int64_t rows = 0;
+  for (const int64_t expert : experts) rows += lists.count(expert);
+  ops::RowMap map{at::empty({rows}, at::kLong), at::full({lists.tokens, lists.topk * copies}, -1, at::kLong), true};
+  auto* token = map.token.mutable_data_ptr<int64_t>();
+  auto* row = map.row.mutable_data_ptr<int64_t>();
+  std::vector<int64_t> seen(lists.first.size() - 1, 0);  // copies of each expert so far
+  int64_t next = 0;
+  for (const int64_t expert : experts) {
+    const int64_t copy = seen[static_cast<size_t>(expert)]++;
+    check(copy < copies, "expert {} occurs more than {} times", expert, copies);
+    for (int64_t i = lists.first[expert]; i < lists.first[expert + 1]; ++i, ++next) {
+      token[next] = lists.token[i];
+      if (lists.place[i] < 0)
+        map.every_row_used = false;
+      else
+        row[(lists.token[i] * lists.topk + lists.place[i]) * copies + copy] = next;
+    }
+  }
+  return map;
+}
+
+at::Tensor load(const ExpertLists& lists) {
+  at::Tensor counts = at::zeros({static_cast<int64_t>(lists.first.size()) - 1}, at::kFloat);
+  auto* count = counts.mutable_data_ptr<float>();
+  for (int64_t expert = 0; expert < counts.size(0); ++expert)
+    count[expert] = static_cast<float>(std::count_if(lists.place.begin() + lists.first[expert],
+                                                     lists.place.begin() + lists.first[expert + 1],
+                                                     [](int64_t place) { return place >= 0; }));
+  return counts;
+}
+
+}  // namespace megalith::nn

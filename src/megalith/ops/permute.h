@@ -1,0 +1,32 @@
+// Rows in another order: the copies of tokens that a mixture of experts makes for its experts, and the weighted sums of
+// what comes back. One pass over the rows each, forward and backward.
+//
+// Legend: t tokens, k copies of a token, r rows, h hidden.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace megalith::ops {
+
+// Which row is a copy of which token; both directions, so that neither pass has to search or to add up atomically.
+// Invariant: row[i][j] = n >= 0 implies token[n] = i, and no n stands in `row` twice.
+struct RowMap {
+  at::Tensor token;            // int64 [r]
+  at::Tensor row;              // int64 [t, k]; -1: there is no such copy
+  bool every_row_used = true;  // all of 0 … r-1 stand in `row`; the others are fillers, which no sum reads
+
+  int64_t rows() const { return token.size(0); }
+  int64_t tokens() const { return row.size(0); }
+};
+// The map of a permutation: row n is token order[n]. order int64 [n], on the CPU.
+RowMap permutation_map(const at::Tensor& order);
+
+// x [t, h] -> its copies [r, h]. Backward adds the gradients of a token's copies; a filler has none.
+at::Tensor copy_rows(const at::Tensor& x, const RowMap& map);
+
+// rows [r, h] -> residual + Σ_j weights[i][j] · rows[row[i][j]], [t, h]. `weights` [t, k] in fp32 (fp64 for fp64 rows);
+// undefined: 1. `residual` [t, h]; undefined: 0.
+at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& weights, const RowMap& map,
+                    const at::Tensor& residual = {});
+
+}  // namespace megalith::ops

@@ -1,0 +1,25 @@
+// The CPU kernels of permute.h, over raw pointers.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+namespace megalith::ops {
+
+struct PermuteSizes {
+  c10::ScalarType dtype;  // of rows and tokens
+  int64_t t, k, r, h;
+};
+
+// y [r, h] = x[token]
+void copy_rows_cpu(const PermuteSizes& sizes, const void* x, const int64_t* token, void* y);
+// y [t, h] = residual + Σ_j w[i][j] rows[row[i][j]]; w acc [t, k] and residual [t, h] may be nullptr.
+void sum_rows_cpu(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row, const void* residual,
+                  void* y);
+// drows[row[i][j]] = w[i][j] dy[i]; dw[i][j] = dy[i] · rows[row[i][j]]. w and dw are nullptr together; fillers of drows
+// are not written.
+void sum_rows_backward_cpu(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row,
+                           const void* dy, void* drows, void* dw);
+
+}  // namespace megalith::ops

@@ -1,0 +1,225 @@
+// The layer in every layout against the dense reference: random routings, capacities, experts and ranks without tokens.
+#include "megalith/nn/moe/moe_layer.h"
+
+#include <random>
+
+#include "tests/nn/moe/moe_case.h"
+
+namespace megalith::nn {
+namespace {
+
+using Dispatcher = MoeOptions::Dispatcher;
+
+MoeShape small_shape(int64_t experts, int64_t topk) {
+  return {.router = {.experts = experts, .topk = topk}, .hidden = 12, .width = 8};
+}
+
+std::vector<MoeGrid> grids() {
+  std::vector<MoeGrid> all;
+  for (const Dispatcher dispatcher : {Dispatcher::kAllToAll, Dispatcher::kAllGather}) {
+    const auto add = [&](int world, int tp, int ep, int etp) {
+      all.push_back({world, tp, ep, etp, {.dispatcher = dispatcher}});
+    };
+    add(1, 1, 1, 1);
+    add(2, 1, 2, 1);
+    add(2, 2, 1, 2);
+    add(2, 2, 1, 1);
+    add(2, 2, 2, 1);
+    add(4, 1, 4, 1);
+    add(4, 1, 2, 1);  // two copies of the experts
+    add(4, 2, 2, 2);
+    add(4, 2, 4, 1);
+    add(4, 2, 1, 2);
+  }
+  return all;
+}
+
+// Shares of 0 … 9 tokens, one of them nothing.
+std::vector<int64_t> unequal(int ranks, std::mt19937_64& random) {
+  std::vector<int64_t> counts;
+  for (int i = 0; i < ranks; ++i) counts.push_back(static_cast<int64_t>(random() % 10));
+  if (ranks > 1) counts[random() % counts.size()] = 0;
+  return counts;
+}
+
+TEST(MoeLayer, EqualsTheDenseReferenceInEveryLayout) {
+  std::mt19937_64 random(7);
+  for (const MoeGrid& grid : grids()) {
+    const MoeShape shape = small_shape(4, 2);
+    const FullTensors weights = random_moe_weights(shape, 3);
+    const MoeTokens tokens = random_tokens(unequal(grid.world, random), shape.hidden, random());
+    const MoeResult expected = dense_moe(shape, weights, tokens);
+    expect_same(spread_moe(shape, weights, tokens, grid), expected, grid.name());
+    expect_same(spread_moe(shape, weights, tokens, grid, /*main_grads=*/true), expected, grid.name() + " main_grad");
+  }
+}
+
+TEST(MoeLayer, EveryRouterInEveryLayout) {
+  std::mt19937_64 random(11);
+  std::vector<RouterShape> routers;
+  routers.push_back({.experts = 8, .topk = 3, .pre_softmax = true, .scaling = 2.5});
+  routers.push_back({.experts = 8, .topk = 1, .pre_softmax = true});
+  routers.push_back({.experts = 8, .topk = 8});
+  routers.push_back({.experts = 4, .topk = 2, .score = ScoreFunction::kSigmoid, .scaling = 1.5, .expert_bias = true});
+  routers.push_back({.experts = 4, .topk = 2, .capacity_factor = 0.75});
+  routers.push_back({.experts = 4, .topk = 2, .capacity_factor = 0.5, .drop_by_position = true});
+  routers.push_back({.experts = 4, .topk = 2, .capacity_factor = 1.25, .pad_to_capacity = true});
+  for (const RouterShape& router : routers)
+    for (const MoeGrid& grid : grids()) {
+      MoeShape shape = small_shape(router.experts, router.topk);
+      shape.router = router;
+      const FullTensors weights = random_moe_weights(shape, random());
+      const MoeTokens tokens = random_tokens(unequal(grid.world, random), shape.hidden, random());
+      expect_same(spread_moe(shape, weights, tokens, grid), dense_moe(shape, weights, tokens),
+                  fmt::format("{} {} of {} experts", grid.name(), router.topk, router.experts));
+    }
+}
+
+TEST(MoeLayer, SharedExpertsWithAndWithoutGate) {
+  std::mt19937_64 random(13);
+  for (const bool gate : {false, true})
+    for (const bool twice : {false, true})
+      for (MoeGrid grid : grids()) {
+        MoeShape shape = small_shape(4, 2);
+        shape.shared_width = 8;
+        shape.shared_gate = gate;
+        grid.options.overlap_shared = twice;
+        grid.options.recompute_shared = grid.options.recompute_activation = twice;
+        const FullTensors weights = random_moe_weights(shape, random());
+        const MoeTokens tokens =
+            random_tokens(std::vector<int64_t>(static_cast<size_t>(grid.world), 6), shape.hidden, random());
+        expect_same(spread_moe(shape, weights, tokens, grid), dense_moe(shape, weights, tokens), grid.name());
+      }
+}
+
+TEST(MoeLayer, DispatchAndCombineAreTheIdentity) {
+  std::mt19937_64 random(17);
+  for (int round = 0; round < 8; ++round)
+    for (const MoeGrid& grid : grids()) {
+      const RouterShape router{.experts = 4, .topk = 2};
+      const auto counts = unequal(grid.world, random);
+      const uint64_t seed = random();
+      testing::run_ranks(grid.world, [&](const testing::Rank& r) {
+        const parallel::ParallelContext context(
+            r.world, layout::RankGrid({.world_size = grid.world, .tp = grid.tp, .ep = grid.ep, .etp = grid.etp}));
+        const int64_t t = counts[static_cast<size_t>(r.rank)];
+        const uint64_t own = seed + static_cast<uint64_t>(r.rank) * 100;
+        const at::Tensor x = leaf(random_tensor({t, 6}, own));
+        Routing routing = choose_experts(random_tensor({t, 4}, own + 1), router, {}, true);
+        const ExpertLists lists = list_tokens(routing, router);
+        const auto ranks = ExpertRanks::of(context);
+        const auto plan = grid.options.dispatcher == Dispatcher::kAllToAll ? plan_all_to_all(lists, ranks)
+                                                                           : plan_all_gather(lists, ranks);
+        // Experts that do nothing, each etp rank a part of it.
+        const at::Tensor rows = plan->dispatch(x, nullptr);
+        const at::Tensor y = plan->combine(rows / grid.etp, routing.weights, {});
+        expect_close(y, x, grid.name());
+        const at::Tensor dy = random_tensor({t, 6}, own + 2);
+        y.backward(dy);
+        expect_close(x.grad(), dy, grid.name() + " backward");
+      });
+    }
+}
+
+TEST(MoeLayer, RoutesAsRecorded) {
+  testing::run_ranks(1, [](const testing::Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
+    const MoeShape shape = small_shape(4, 2);
+    ParameterSet set(at::kFloat, at::kCPU);
+    const MoeLayer layer(ParameterScope(set), shape, {}, {context.tp(), false}, context);
+    const FullTensors weights = random_moe_weights(shape, 5);
+    load(set, weights);
+    LayerInput input;
+    input.layout = ops::SequenceLayout::packed({9});
+    const at::Tensor x = random_tensor({9, shape.hidden}, 1), other = random_tensor({9, shape.hidden}, 2);
+    layer.router().start_recording();
+    layer.forward(x, {}, input);
+    const auto decisions = layer.router().take_recorded();
+    ASSERT_EQ(decisions.size(), 1U);
+    layer.router().replay(decisions);
+    layer.router().start_recording();
+    layer.forward(other, {}, input);  // its own scores would choose others
+    layer.forward(other, {}, input);
+    const auto taken = layer.router().take_recorded();
+    EXPECT_TRUE(taken[0].equal(decisions[0]));
+    EXPECT_FALSE(taken[1].equal(decisions[0]));
+    layer.router().replay({at::zeros({3, 2}, at::kLong)});
+    testing::expect_error<InternalError>([&] { layer.forward(x, {}, input); }, {"3 tokens is replayed for 9"});
+  });
+}
+
+TEST(MoeLayer, CountsTheLoadAndMovesTheBias) {
+  testing::run_ranks(1, [](const testing::Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
+    MoeShape shape = small_shape(4, 1);
+    shape.router = {.experts = 4,
+                    .topk = 1,
+                    .score = ScoreFunction::kSigmoid,
+                    .expert_bias = true,
+                    .bias_update_rate = 0.5,
+                    .z_coeff = 1e-3};
+    shape.router.losses = {{BalanceLoss::Kind::kBatch, 0.01}};
+    ParameterSet set(at::kFloat, at::kCPU);
+    const MoeLayer layer(ParameterScope(set), shape, {}, {context.tp(), false}, context);
+    FullTensors weights = random_moe_weights(shape, 5);
+    weights["router.bias"] = at::tensor({9.0, 0.0, 0.0, 0.0}, at::kFloat);  // everybody to the first
+    load(set, weights);
+    LayerInput input;
+    input.layout = ops::SequenceLayout::packed({8});
+    layer.forward(random_tensor({8, shape.hidden}, 1), {}, input);
+    {
+      const at::NoGradGuard no_grad;  // the first pass of a recomputed layer
+      layer.forward(random_tensor({8, shape.hidden}, 1), {}, input);
+    }
+    const RouterStatistics& seen = layer.router().statistics();
+    EXPECT_EQ(seen.micro_batches, 1);
+    EXPECT_TRUE(seen.load.equal(at::tensor({8.0, 0.0, 0.0, 0.0}, at::kFloat)));
+    ASSERT_EQ(seen.losses.size(), 2U);
+    EXPECT_EQ(seen.losses[0].name, "load_balancing_loss");
+    EXPECT_EQ(seen.losses[1].name, "z_loss");
+    layer.router().end_step(seen.load.clone());
+    expect_close(set.find("router.bias")->value, at::tensor({8.5, 0.5, 0.5, 0.5}, at::kFloat), "bias");
+    EXPECT_EQ(layer.router().statistics().micro_batches, 0);
+  });
+}
+
+void expect_refused(const MoeShape& shape, const MoeGrid& grid, const std::vector<std::string>& parts) {
+  testing::run_ranks(grid.world, [&](const testing::Rank& r) {
+    parallel::ParallelContext context(
+        r.world, layout::RankGrid({.world_size = grid.world, .tp = grid.tp, .ep = grid.ep, .etp = grid.etp}));
+    ParameterSet set(at::kFloat, at::kCPU);
+    testing::expect_error<ConfigError>(
+        [&] {
+          const MoeLayer layer(ParameterScope(set), shape, {}, {context.tp(), true}, context);
+        },
+        parts);
+  });
+}
+
+TEST(MoeLayer, SizesThatDoNotFitAreRefusedWithTheFix) {
+  expect_refused(small_shape(3, 2), {.world = 2, .ep = 2},
+                 {"3 experts cannot be shared out over expert_model_parallel_size 2", "divides them"});
+  expect_refused(small_shape(4, 5), {}, {"chooses 5 of 4 experts", "1 to all"});
+  MoeShape odd = small_shape(4, 2);
+  odd.width = 7;
+  expect_refused(odd, {.world = 2, .tp = 2, .etp = 2}, {"width 7", "expert_tensor_parallel_size 2"});
+  MoeShape grouped = small_shape(4, 2);
+  grouped.router.groups = 3;
+  expect_refused(grouped, {}, {"4 experts cannot form 3 groups"});
+  MoeShape biased = small_shape(4, 2);
+  biased.router.expert_bias = true;
+  expect_refused(biased, {}, {"moe_router_enable_expert_bias", "moe_router_score_function sigmoid"});
+}
+
+TEST(MoeLayer, TensorParallelTrainingWithoutSequenceParallelismIsRefused) {
+  testing::run_ranks(2, [](const testing::Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 2, .tp = 2}));
+    ParameterSet set(at::kFloat, at::kCPU);
+    const MoeLayer layer(ParameterScope(set), small_shape(4, 2), {}, {context.tp(), false}, context);
+    LayerInput input;
+    testing::expect_error<ConfigError>([&] { layer.forward(at::zeros({4, 12}), {}, input); }, {"sequence_parallel"});
+  });
+}
+
+}  // namespace
+}  // namespace megalith::nn

@@ -1,0 +1,179 @@
+// Models with experts: the same training in every layout, and what a run tells of its routers.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "megalith/hf/weight_files.h"
+#include "megalith/model/pretrained.h"
+#include "tests/support/close.h"
+#include "tests/support/temp_folder.h"
+#include "tests/train/trainer_case.h"
+
+namespace megalith::testing {
+namespace {
+
+using Change = std::function<void(TrainerCase&)>;
+
+struct Sizes {
+  int tp = 1, pp = 1, dp = 1, ep = 1;
+  std::optional<int> etp{};
+  std::optional<int> vpp{};
+};
+
+// 8 samples a step.
+TrainerCase layout(const Sizes& sizes, const Change& change = {}) {
+  TrainerCase c;
+  c.name = fmt::format("tp {} pp {} dp {} ep {} etp {} vpp {}", sizes.tp, sizes.pp, sizes.dp, sizes.ep,
+                       sizes.etp.value_or(sizes.tp), sizes.vpp.value_or(1));
+  c.tp = sizes.tp, c.pp = sizes.pp, c.dp = sizes.dp, c.vpp = sizes.vpp;
+  c.args.parallel.ep = sizes.ep;
+  c.args.parallel.etp = sizes.etp;
+  c.args.parallel.sequence_parallel = sizes.tp > 1;
+  c.args.moe.token_dispatcher = config::TokenDispatcher::kAllToAll;
+  c.args.batch.gradient_accumulation_steps = sizes.pp > 1 ? 4 / sizes.dp * 2 : 1;
+  c.args.batch.micro_batch_size = 8 / sizes.dp / c.args.batch.gradient_accumulation_steps;
+  if (change) change(c);
+  return c;
+}
+
+void overlapped(TrainerCase& c) {
+  c.args.optimizer.use_distributed_optimizer = true;
+  c.args.ddp.overlap_grad_reduce = c.args.ddp.overlap_param_gather = true;
+  c.args.ddp.bucket_size = 5000;
+}
+void gathered(TrainerCase& c) { c.args.moe.token_dispatcher = config::TokenDispatcher::kAllGather; }
+void recomputed(TrainerCase& c) {
+  overlapped(c);
+  c.args.recompute.granularity = config::RecomputeGranularity::kFull;
+}
+void zero_bubble(TrainerCase& c) { c.args.pipeline.schedule = layout::ScheduleKind::kZeroBubble; }
+void packed(TrainerCase& c) { c.collator.padding = data::Padding::kNone; }
+
+std::vector<TrainerCase> layouts() {
+  return {layout({.dp = 2, .ep = 2}),
+          layout({.dp = 2, .ep = 2}, gathered),
+          layout({.dp = 4, .ep = 2}, overlapped),
+          layout({.dp = 4, .ep = 4}, packed),
+          layout({.tp = 2, .ep = 2, .etp = 1}),
+          layout({.tp = 2, .etp = 2}, gathered),
+          layout({.tp = 2, .dp = 2, .ep = 2, .etp = 2}, overlapped),
+          layout({.tp = 2, .dp = 2, .ep = 4, .etp = 1}, recomputed),
+          layout({.pp = 2, .dp = 2, .ep = 2}, overlapped),
+          layout({.pp = 2, .dp = 2, .ep = 2}, zero_bubble),
+          layout({.tp = 2, .pp = 2, .ep = 2, .etp = 1}, gathered),
+          layout({.tp = 2, .pp = 2, .dp = 2, .ep = 2, .vpp = 2}, overlapped)};
+}
+
+void expect_same(const RunLog& run, const RunLog& expected, const std::vector<std::string>& keys,
+                 const std::string& name) {
+  SCOPED_TRACE(name);
+  for (const std::string& key : keys) {
+    const std::vector<double> actual = run.numbers(key), right = expected.numbers(key);
+    ASSERT_EQ(actual.size(), right.size()) << key;
+    // AdamW magnifies rounding in experts that few tokens reach.
+    for (size_t i = 0; i < right.size(); ++i) expect_close(actual[i], right[i], fmt::format("{} {}", key, i), 1e-4);
+  }
+  expect_close(*run.evaluation.find("eval_loss"), *expected.evaluation.find("eval_loss"), "eval_loss", 1e-4);
+}
+
+class MoeTraining : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(MoeTraining, IsTheSameInEveryLayout) {
+  const auto folder = golden_folder(GetParam());
+  const auto train = random_sequences(20, 256), eval = random_sequences(4, 256, 3);
+  const RunLog alone = run_training(folder, layout({}), train, eval);
+  ASSERT_EQ(alone.numbers("loss").size(), 4);
+  EXPECT_EQ(alone.numbers("expert_load_max").size(), 4);
+  for (const TrainerCase& each : layouts())
+    expect_same(run_training(folder, each, train, eval), alone, {"loss", "grad_norm"}, each.name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, MoeTraining, ::testing::Values("mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe"),
+                         [](const auto& test) { return std::string(test.param); });
+
+// Losses of routers do not depend on how a micro-batch's tokens are spread over tensor-parallel ranks and stages.
+TEST(MoeLosses, AreTheSameInEveryLayoutOfAMicrobatch) {
+  const auto folder = golden_folder("qwen3_moe");
+  const auto train = random_sequences(20, 256), eval = random_sequences(4, 256, 3);
+  for (const bool per_token : {true, false}) {
+    const auto with_losses = [per_token](TrainerCase& c) {
+      c.args.ddp.calculate_per_token_loss = per_token;
+      c.args.router.load_balancing_type = {"aux_loss", "seq_aux_loss", "global_aux_loss"};
+      c.args.router.aux_loss_coeff = {0.05, 0.03, 0.02};
+      c.args.router.z_loss_coeff = 0.01;
+      c.args.batch.gradient_accumulation_steps = 2;
+      c.args.batch.micro_batch_size = 4;
+      c.collator.padding = data::Padding::kNone;
+      c.collator.length_multiple = 4;
+    };
+    const RunLog alone = run_training(folder, layout({}, with_losses), train, eval);
+    const std::vector<std::string> keys{
+        "loss",   "grad_norm",      "load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss",
+        "z_loss", "expert_load_max"};
+    for (const Sizes& sizes : {Sizes{.tp = 2}, Sizes{.tp = 2, .ep = 2, .etp = 1}, Sizes{.pp = 2}})
+      expect_same(run_training(folder, layout(sizes, with_losses), train, eval), alone, keys, "losses");
+    const RunLog without = run_training(folder, layout({}), train, eval);
+    EXPECT_NE(without.numbers("grad_norm")[0], alone.numbers("grad_norm")[0]);
+  }
+}
+
+TEST(MoeLosses, FallWhenTheyAreTrained) {
+  const auto folder = golden_folder("mixtral");
+  const auto train = random_sequences(16, 256), eval = random_sequences(4, 256, 3);
+  const RunLog run = run_training(folder,
+                                  layout({},
+                                         [](TrainerCase& c) {
+                                           c.args.router.aux_loss_coeff = {1.0};
+                                           c.args.optimizer.learning_rate = 5e-3;
+                                           c.args.run.max_steps = 12;
+                                         }),
+                                  train, eval);
+  EXPECT_LT(run.numbers("load_balancing_loss").back(), run.numbers("load_balancing_loss").front());
+}
+
+TEST(MoeCapacity, DropsTokensAndSaysHowMany) {
+  const auto folder = golden_folder("mixtral");
+  const auto train = random_sequences(16, 256), eval = random_sequences(4, 256, 3);
+  const RunLog run = run_training(
+      folder, layout({.dp = 2, .ep = 2}, [](TrainerCase& c) { c.args.moe.expert_capacity_factor = 0.5; }), train, eval);
+  const auto dropped = run.numbers("expert_tokens_dropped");
+  ASSERT_EQ(dropped.size(), 4U);
+  for (const double share : dropped) EXPECT_TRUE(share > 0.4 && share < 1) << share;
+}
+
+// The bias is a tensor of the checkpoint: loaded, moved, written, the same on all ranks.
+TEST(MoeBias, MovesAgainstTheLoadAndIsExported) {
+  const auto folder = golden_folder("glm4_moe");
+  const std::string name = "model.layers.1.mlp.gate.e_score_correction_bias";
+  const at::Tensor before = hf::WeightFiles(folder).tensor(name).clone();
+  for (const double rate : {0.0, 0.25}) {
+    const TempFolder out;
+    TrainerCase how = layout({.tp = 2, .dp = 2, .ep = 2, .etp = 1});
+    how.args.router.bias_update_rate = rate;
+    how.args.run.max_steps = 1;
+    run_trainer_ranks(folder, how, [&](const TrainerRank& r) {
+      train::Trainer trainer(r.models, r.args, r.setup(dataset_of(random_sequences(8, 256))));
+      trainer.train();
+      model::save_pretrained(r.models, out.path() / "model", {});
+    });
+    const at::Tensor moved = hf::WeightFiles(out.path() / "model").tensor(name) - before;
+    expect_close(moved.abs().max().item<double>(), rate, "largest step", 1e-5, 1e-6);
+  }
+}
+
+// What is loaded in one layout and written in another is the same file.
+TEST(MoeExport, IsIdenticalInEveryLayout) {
+  for (const char* model : {"mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe"})
+    for (const Sizes& sizes : {Sizes{}, Sizes{.dp = 4, .ep = 2}, Sizes{.tp = 2, .dp = 2, .ep = 2, .etp = 2},
+                               Sizes{.tp = 2, .pp = 2, .ep = 2, .etp = 1}}) {
+      const auto folder = golden_folder(model);
+      const TempFolder out;
+      run_trainer_ranks(folder, layout(sizes),
+                        [&](const TrainerRank& r) { model::save_pretrained(r.models, out.path() / "model", {}); });
+      const hf::WeightFiles given(folder), written(out.path() / "model");
+      ASSERT_EQ(written.names().size(), given.names().size()) << model;
+      for (const std::string& name : given.names()) expect_identical(written.tensor(name), given.tensor(name), name);
+    }
+}
+
+}  // namespace
+}  // namespace megalith::testing
