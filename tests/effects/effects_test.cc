@@ -45,7 +45,9 @@ TEST(Effects, OnTheFlow) { check_effects(flow_effects()); }
 TEST(Effects, OnWhatIsShown) { check_effects(show_effects()); }
 TEST(Effects, OnTraining) { check_effects(training_effects()); }
 TEST(Effects, OnPretraining) { check_effects(pretrain_effects()); }
+TEST(Effects, OnCheckpoints) { check_effects(checkpoint_effects()); }
 TEST(Effects, OnTheCommand) { check_effects(command_effects()); }
+TEST(Effects, OnFaults) { check_effects(fault_effects()); }
 
 TEST(Effects, EveryImplementedOptionHasARow) {
   std::set<std::string> shown;

@@ -35,7 +35,7 @@ class Generate : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Generate, CacheAndLayoutChangeNothing) {
   std::vector<int64_t> expected;
-  for (const int tp : {1, 2, 4}) {
+  for (const int tp : tp_sizes(golden_folder(GetParam()))) {
     run_model(golden_folder(GetParam()), {.tp = tp}, [&](const Rank& r, model::VirtualModels& models) {
       const auto text = model::generate(models, kPrompt, {.max_new_tokens = 20});
       EXPECT_EQ(text, greedy_without_cache(models, 20));

@@ -30,6 +30,14 @@ inline std::vector<std::string> supported_golden_models() {
 
 inline std::filesystem::path golden_folder(const std::string& name) { return golden_dir() / "hf" / name; }
 
+// 1, 2 and 4, as far as the heads of linear attention can be shared.
+inline std::vector<int> tp_sizes(const std::filesystem::path& folder) {
+  std::vector<int> sizes{1, 2, 4};
+  if (const auto delta_net = model::read_model_config(folder).delta_net)
+    std::erase_if(sizes, [&](int tp) { return delta_net->key_heads % tp != 0; });
+  return sizes;
+}
+
 struct ModelCase {
   int tp = 1;
   int dp = 1;

@@ -71,7 +71,7 @@ class Pretrained : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(Pretrained, ExportOfAnImportIsBitIdentical) {
-  for (const int tp : {1, 2, 4}) {
+  for (const int tp : tp_sizes(source())) {
     SCOPED_TRACE(tp);
     const fs::path target = temp_ / fmt::format("tp{}", tp);
     // Shards so small that there are many, and tensors that lie in their own.

@@ -51,11 +51,14 @@ class ParityRank {
       : rank_(rank),
         point_(point),
         context_(rank.models.context()),
+        guard_(rank.args, {}, context_),
         model_(rank.models, rank.args,
                optim::make_schedule(rank.args, layout::MicrobatchCalculator(config::batch_plan(rank.args, point.dp)),
                                     kSteps),
                context_),
-        runner_(rank.models, rank.args, context_, objective_, trace_) {}
+        runner_(rank.models, rank.args, context_, objective_, trace_) {
+    guard_.watch(model_);
+  }
 
   train::StepReport step(const std::vector<data::Sequence>& samples, int number,
                          const std::function<void()>& with_gradients) {
@@ -68,7 +71,8 @@ class ParityRank {
       batch.microbatches.push_back(rank_.collator.collate(each));
     }
     objective_.slices.clear();
-    return train::train_step(model_, runner_, batch, number + 1, nullptr, {.pre_optimizer_step = with_gradients});
+    return train::train_step(model_, runner_, guard_, batch, number + 1, nullptr,
+                             {.pre_optimizer_step = with_gradients});
   }
 
   // By sample of the step; every context-parallel rank calls it.
@@ -100,6 +104,7 @@ class ParityRank {
   const TrainerRank& rank_;
   const ParityPoint& point_;
   parallel::ParallelContext& context_;
+  train::RerunGuard guard_;
   train::OptimizedModel model_;
   RecordingObjective objective_;
   TraceRecorder trace_;

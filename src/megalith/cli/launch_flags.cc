@@ -79,7 +79,17 @@ int LaunchFlags::world_size() const {
   return launch.nproc * launch.nnodes;
 }
 
+void LaunchFlags::check_without_nproc() const {
+  if (nproc) return;
+  megalith::check<ConfigError>(!nnodes && !node_rank,
+                               "--nnodes and --node_rank need --nproc: the number of ranks on each machine");
+  megalith::check<ConfigError>(!max_restarts,
+                               "--max_restarts needs --nproc: this process cannot start itself again;"
+                               " with torchrun, give it --max-restarts");
+}
+
 void LaunchFlags::check(const config::TrainingArguments& args, bool needs_inputs) const {
+  check_without_nproc();
   config::validate(args, {.world_size = world_size(), .needs_inputs = needs_inputs});
   // Which GPUs there are only the ranks may ask: the CUDA driver does not survive a fork.
   if (args.comm.backend == config::CommBackend::kNccl)
@@ -92,11 +102,7 @@ int LaunchFlags::run(const std::function<int()>& rank_main) const {
 
 int LaunchFlags::run(const comm::RankMain& rank_main) const {
   if (nproc) return comm::launch_ranks(launch_options(), rank_main);
-  megalith::check<ConfigError>(!nnodes && !node_rank,
-                               "--nnodes and --node_rank need --nproc: the number of ranks on each machine");
-  megalith::check<ConfigError>(!max_restarts,
-                               "--max_restarts needs --nproc: this process cannot start itself again;"
-                               " with torchrun, give it --max-restarts");
+  check_without_nproc();
   return rank_main(comm::launch_from_env());
 }
 

@@ -42,6 +42,7 @@ struct LaunchFlags {
   int run(const comm::RankMain& rank_main) const;
 
  private:
+  void check_without_nproc() const;
   comm::LaunchOptions launch_options() const;
 
   std::optional<int> warmup_steps_;

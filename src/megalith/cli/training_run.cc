@@ -239,6 +239,16 @@ config::TrainingArguments resumed_arguments(config::TrainingArguments args, cons
   return args;
 }
 
+namespace {
+
+// Logs of runs that did not begin do not count.
+bool holds_nothing(const fs::path& folder) {
+  return std::ranges::all_of(fs::directory_iterator(folder),
+                             [](const fs::directory_entry& entry) { return entry.path().filename() == "log"; });
+}
+
+}  // namespace
+
 void check_output_folder(const config::SaveConfig& save) {
   if (!save.output_dir) return;
   const fs::path folder = *save.output_dir;
@@ -249,7 +259,7 @@ void check_output_folder(const config::SaveConfig& save) {
   check<ConfigError>(::access(folder.c_str(), W_OK | X_OK) == 0, "output_dir {} is not writable for this user",
                      folder.string());
   const bool continues = save.load || save.resume_from_checkpoint.value_or("false") != "false";
-  check<ConfigError>(fs::is_empty(folder) || save.overwrite_output_dir || continues,
+  check<ConfigError>(holds_nothing(folder) || save.overwrite_output_dir || continues,
                      "output_dir {} is not empty; choose another one, continue its run with resume_from_checkpoint"
                      " (pretrain: load), or set overwrite_output_dir to start anew in it",
                      folder.string());

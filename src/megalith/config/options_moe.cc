@@ -20,17 +20,21 @@ void add_experts(OptionList& list) {
       .pretrain_default(false)
       .implemented();
   moe.add("moe_shared_expert_overlap", &MoeConfig::shared_expert_overlap,
-          "run the shared expert beside the token exchange.implemented(); alltoall only");
+          "run the shared expert beside the token exchange; alltoall only")
+      .implemented();
   moe.add("moe_token_dispatcher_type", &MoeConfig::token_dispatcher, "how tokens reach their experts")
-      .refuse({"flex"}, "the flex dispatcher needs DeepEP.implemented(); use alltoall");
+      .refuse({"flex"}, "the flex dispatcher needs DeepEP; use alltoall")
+      .implemented();
   moe.add("moe_grouped_gemm", &MoeConfig::grouped_gemm, "one kernel for all local experts")
       .pretrain_default(false)
       .no_effect("the experts of a rank are always computed together");
   moe.add("moe_expert_capacity_factor", &MoeConfig::expert_capacity_factor,
-          "rows of an expert over the fair share.implemented(); negative or none: nothing is dropped");
+          "rows of an expert over the fair share; negative or none: nothing is dropped")
+      .implemented();
   moe.add("moe_pad_expert_input_to_capacity", &MoeConfig::pad_expert_input_to_capacity,
-          "always exactly that many rows.implemented(); needs moe_expert_capacity_factor")
-      .pretrain_default(false);
+          "always exactly that many rows; needs moe_expert_capacity_factor")
+      .pretrain_default(false)
+      .implemented();
   moe.add("moe_token_drop_policy", &MoeConfig::token_drop_policy, "drop the smallest weights or the last positions")
       .pretrain_default(DropPolicy::kProbs)
       .implemented();
@@ -43,9 +47,10 @@ void add_router(OptionList& list) {
   router.add("moe_router_topk", &RouterConfig::topk, "experts a token").at_least(1).pretrain_default(2).implemented();
   router
       .add("moe_router_load_balancing_type", &RouterConfig::load_balancing_type,
-           "how experts are kept equally busy.implemented(); several with one coefficient each")
+           "how experts are kept equally busy; several with one coefficient each")
       .choices({"aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"})
-      .pretrain_default({"aux_loss"});
+      .pretrain_default({"aux_loss"})
+      .implemented();
   router.add("moe_aux_loss_coeff", &RouterConfig::aux_loss_coeff, "weight of the balancing loss, one a type")
       .alias({"moe_aux_loss_coef"})
       .at_least(0)
