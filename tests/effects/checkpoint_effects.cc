@@ -118,6 +118,22 @@ std::string pretrained(const TrainingArguments& args, bool resumes) {
   return run(mine);
 }
 
+// The checkpoint that a pre-training run goes on from.
+std::string begins_with(const TrainingArguments& args) {
+  static const TempFolder saved;
+  TrainingArguments first = args;
+  first.checkpoint.ckpt_step.reset();
+  first.save.output_dir = saved.path().string();
+  if (fs::is_empty(saved.path()))
+    run_ranks(1, [&](const Rank& rank) {
+      const auto context = train::initialize_megatron(first, {.allow_no_cuda = true, .world = &rank.world});
+      train::pretrain(*context);
+    });
+  TrainingArguments mine = args;
+  mine.save.load = saved.path().string();
+  return train::find_load(mine).folder.value_or("none").filename();
+}
+
 std::string leaves(const TrainingArguments& args) { return pretrained(args, false); }
 std::string continues(const TrainingArguments& args) { return pretrained(args, true); }
 
@@ -151,6 +167,7 @@ Effects checkpoint_effects() {
     return words;
   };
   const auto kPretrain = Dialect::kPretrain;
+  const Words longer = tiny_and("--override_opt_param_scheduler");  // the run that goes on is longer
   return {
       {"save_total_limit", small, {}, {"--save_total_limit=2"}, saves},
       {"save_only_model", small, {}, {"--save_only_model"}, saves},
@@ -166,12 +183,14 @@ Effects checkpoint_effects() {
        {"--use_persistent_ckpt_worker"},
        [](const TrainingArguments& args) { return fmt::format("{}", config::derive(args).args.checkpoint.async_save); },
        kPretrain},
-      {"no_load_optim", tiny, {}, {"--no_load_optim"}, continues, kPretrain},
-      {"no_load_rng", tiny, {}, {"--no_load_rng"}, continues, kPretrain},
-      {"finetune", tiny, {}, {"--finetune"}, continues, kPretrain},
-      {"ckpt_step", tiny, {}, {"--ckpt_step=2"}, continues, kPretrain},
-      {"override_ckpt_iteration", tiny, {}, {"--override_ckpt_iteration=1"}, continues, kPretrain},
-      {"pretrained_checkpoint", tiny, {}, {"--pretrained_checkpoint=there"}, continues, kPretrain},
+      {"override_opt_param_scheduler", tiny, {}, {"--override_opt_param_scheduler"}, continues, kPretrain},
+      {"use_checkpoint_opt_param_scheduler", tiny, {}, {"--use_checkpoint_opt_param_scheduler"}, continues, kPretrain},
+      {"no_load_optim", longer, {}, {"--no_load_optim"}, continues, kPretrain},
+      {"no_load_rng", longer, {}, {"--no_load_rng"}, continues, kPretrain},
+      {"finetune", longer, {}, {"--finetune"}, continues, kPretrain},
+      {"ckpt_step", tiny, {}, {"--ckpt_step=2"}, begins_with, kPretrain},
+      {"override_ckpt_iteration", longer, {}, {"--override_ckpt_iteration=1"}, continues, kPretrain},
+      {"pretrained_checkpoint", longer, {}, {"--pretrained_checkpoint=there"}, continues, kPretrain},
   };
 }
 

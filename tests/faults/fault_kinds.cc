@@ -191,7 +191,7 @@ FaultKindCase repeated_kills(int times) {
                 for (int i = 0; i < times; ++i) {
                   if (i > 0 && !job.wait_for_text("restart " + std::to_string(i) + " of ")) return;
                   // The set-up, a step or a save: whatever it is doing then.
-                  if (job.wait_for_text(kNever, draw(random, 0.3, 2.5))) return;
+                  if (job.wait_for_text(kNever, draw(random, 0.25, 0.7))) return;
                   job.signal_rank(random() % 2, SIGKILL);
                 }
               },

@@ -328,12 +328,12 @@ void add_schedule_options(OptionList& list) {
   schedule
       .add("override_opt_param_scheduler", &ScheduleConfig::override_opt_param_scheduler,
            "on resume keep the values given here")
-      .planned("checkpoint")
+      .implemented()
       .pretrain_only();
   schedule
       .add("use_checkpoint_opt_param_scheduler", &ScheduleConfig::use_checkpoint_opt_param_scheduler,
            "on resume take the checkpoint's values")
-      .planned("checkpoint")
+      .implemented()
       .pretrain_only();
 }
 
