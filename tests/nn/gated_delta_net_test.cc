@@ -113,29 +113,15 @@ class GatedDeltaNetTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(GatedDeltaNetTest, EqualsTheFullLayer) {
   const Case& c = GetParam();
-  const at::Tensor x = random_tensor({c.tokens(), kHidden}, 1), dy = random_tensor({c.tokens(), kHidden}, 2);
-  const at::Tensor residual = random_tensor({c.tokens(), kHidden}, 3);
-  const FullTensors weights = c.weights();
-  const Expected expected = evaluate(
-      [&](const at::Tensor& in, const FullTensors& w) {
-        const at::Tensor y = full_layer(in, w, c);
-        return c.residual ? y + residual : y;
-      },
-      x, weights, dy);
-  run_all_layouts([&](const TensorParallel& tp) {
-    ParameterSet set(at::kFloat, at::kCPU);
-    const GatedDeltaNet layer(ParameterScope(set), c.shape(), 0, tp);
-    load(set, weights);
-    attach_main_grads(set);
-    const at::Tensor in = leaf(between_blocks(x, tp));
-    const at::Tensor y = layer.forward(in, c.residual ? between_blocks(residual, tp) : at::Tensor(),
-                                       {.layout = ops::SequenceLayout::packed(c.lengths), .angles = {}});
-    expect_close(y, between_blocks(expected.y, tp), "output");
-    y.backward(between_blocks(dy, tp));
-    expect_close(in.grad(), between_blocks(expected.dx, tp), "gradient of the input", 0,
-                 testing::kClose * expected.dx.abs().max().item<double>());
-    expect_grads(set, expected.grads, tp);
-  });
+  expect_layer(
+      {c.tokens(), kHidden, c.residual, /*main_grads=*/true, c.weights()},
+      [&](const at::Tensor& x, const FullTensors& w) { return full_layer(x, w, c); },
+      [&](ParameterSet& set, const TensorParallel& tp) -> RankLayer {
+        const auto layer = std::make_shared<GatedDeltaNet>(ParameterScope(set), c.shape(), 0, tp);
+        return [&c, layer](const at::Tensor& x, const at::Tensor& residual) {
+          return layer->forward(x, residual, {.layout = ops::SequenceLayout::packed(c.lengths), .angles = {}});
+        };
+      });
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GatedDeltaNetTest,

@@ -119,30 +119,17 @@ class LatentAttentionTest : public ::testing::TestWithParam<Case> {
  protected:
   static void run(bool main_grads) {
     const Case& c = GetParam();
-    const at::Tensor x = random_tensor({c.tokens(), kHidden}, 1), dy = random_tensor({c.tokens(), kHidden}, 2);
-    const at::Tensor residual = random_tensor({c.tokens(), kHidden}, 3);
-    const FullTensors weights = c.weights();
-    const Expected expected = evaluate(
-        [&](const at::Tensor& in, const FullTensors& w) {
-          const at::Tensor y = full_attention(in, w, c);
-          return c.residual ? y + residual : y;
-        },
-        x, weights, dy);
-    run_all_layouts([&](const TensorParallel& tp) {
-      ParameterSet set(at::kFloat, at::kCPU);
-      parallel::RngTracker rng;
-      const LatentAttention attention(ParameterScope(set), c.shape(), 0, tp, rng, c.recompute);
-      load(set, weights);
-      if (main_grads) attach_main_grads(set);
-      const at::Tensor in = leaf(between_blocks(x, tp));
-      const at::Tensor y =
-          attention.forward(in, c.residual ? between_blocks(residual, tp) : at::Tensor(), layer_input(c));
-      expect_close(y, between_blocks(expected.y, tp), "output");
-      y.backward(between_blocks(dy, tp));
-      expect_close(in.grad(), between_blocks(expected.dx, tp), "gradient of the input", 0,
-                   testing::kClose * expected.dx.abs().max().item<double>());
-      expect_grads(set, expected.grads, tp);
-    });
+    expect_layer(
+        {c.tokens(), kHidden, c.residual, main_grads, c.weights()},
+        [&](const at::Tensor& x, const FullTensors& w) { return full_attention(x, w, c); },
+        [&](ParameterSet& set, const TensorParallel& tp) -> RankLayer {
+          const auto rng = std::make_shared<parallel::RngTracker>();
+          const auto layer =
+              std::make_shared<LatentAttention>(ParameterScope(set), c.shape(), 0, tp, *rng, c.recompute);
+          return [&c, rng, layer](const at::Tensor& x, const at::Tensor& residual) {
+            return layer->forward(x, residual, layer_input(c));
+          };
+        });
   }
 };
 

@@ -181,4 +181,39 @@ std::string message_of(const std::function<void()>& body) {
   return "";
 }
 
+// A layer on the residual stream against its definition, in every layout: output and all gradients.
+struct LayerCase {
+  int64_t tokens, hidden;
+  bool residual;  // one is added
+  bool main_grads;
+  FullTensors weights;
+};
+// The layer of a rank, made from its parameters: (x, residual or undefined) -> y.
+using RankLayer = std::function<at::Tensor(const at::Tensor& x, const at::Tensor& residual)>;
+inline void expect_layer(const LayerCase& c,
+                         const std::function<at::Tensor(const at::Tensor& x, const FullTensors& weights)>& definition,
+                         const std::function<RankLayer(ParameterSet& set, const TensorParallel& tp)>& make) {
+  const at::Tensor x = random_tensor({c.tokens, c.hidden}, 1), dy = random_tensor({c.tokens, c.hidden}, 2);
+  const at::Tensor residual = random_tensor({c.tokens, c.hidden}, 3);
+  const Expected expected = evaluate(
+      [&](const at::Tensor& in, const FullTensors& w) {
+        const at::Tensor y = definition(in, w);
+        return c.residual ? y + residual : y;
+      },
+      x, c.weights, dy);
+  run_all_layouts([&](const TensorParallel& tp) {
+    ParameterSet set(at::kFloat, at::kCPU);
+    const RankLayer layer = make(set, tp);
+    load(set, c.weights);
+    if (c.main_grads) attach_main_grads(set);
+    const at::Tensor in = leaf(between_blocks(x, tp));
+    const at::Tensor y = layer(in, c.residual ? between_blocks(residual, tp) : at::Tensor());
+    expect_close(y, between_blocks(expected.y, tp), "output");
+    y.backward(between_blocks(dy, tp));
+    expect_close(in.grad(), between_blocks(expected.dx, tp), "gradient of the input", 0,
+                 testing::kClose * expected.dx.abs().max().item<double>());
+    expect_grads(set, expected.grads, tp);
+  });
+}
+
 }  // namespace megalith::nn

@@ -35,6 +35,12 @@ void say(const parallel::ParallelContext& context, const std::string& text) {
   log_to_file("\n" + text);
 }
 
+// Logs of runs that did not begin do not count.
+bool holds_nothing(const fs::path& folder) {
+  return std::ranges::all_of(fs::directory_iterator(folder),
+                             [](const fs::directory_entry& entry) { return entry.path().filename() == "log"; });
+}
+
 int terminal_columns() {
   winsize size{};
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
@@ -238,16 +244,6 @@ config::TrainingArguments resumed_arguments(config::TrainingArguments args, cons
   if (any && args.dialect == config::Dialect::kTrain) args.save.resume_from_checkpoint = "auto";
   return args;
 }
-
-namespace {
-
-// Logs of runs that did not begin do not count.
-bool holds_nothing(const fs::path& folder) {
-  return std::ranges::all_of(fs::directory_iterator(folder),
-                             [](const fs::directory_entry& entry) { return entry.path().filename() == "log"; });
-}
-
-}  // namespace
 
 void check_output_folder(const config::SaveConfig& save) {
   if (!save.output_dir) return;

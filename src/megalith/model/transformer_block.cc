@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "megalith/base/error.h"
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/ops/dropout.h"
@@ -17,13 +16,7 @@ TransformerBlock::Attention make_attention(const nn::ParameterScope& scope, cons
   const nn::TensorParallel tp = tensor_parallel(options, context);
   const RecomputePlan& again = options.recompute;
   nn::ContextParallel cp = context_parallel(options, context, layer);
-  if (config.is_delta_net(layer)) {
-    check<ConfigError>(cp.size() == 1,
-                       "layer {} is a gated delta net, whose state runs through the whole sequence; it needs"
-                       " context_parallel_size 1 (it is {})",
-                       layer, cp.size());
-    return nn::GatedDeltaNet(scope, delta_net_shape(config), local, tp);
-  }
+  if (config.is_delta_net(layer)) return nn::GatedDeltaNet(scope, delta_net_shape(config), local, tp);
   if (config.latent)
     return nn::LatentAttention(scope, latent_attention_shape(config), local, tp, context.rng(),
                                {.core = again.core_attention, .up_proj = again.mla_up_proj}, std::move(cp));
