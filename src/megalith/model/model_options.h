@@ -5,12 +5,14 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/nn/context_parallel/context_parallel.h"
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/cross_entropy.h"
+#include "megalith/peft/adapter_config.h"
 
 namespace megalith::model {
 
@@ -36,8 +38,10 @@ struct ModelOptions {
   RecomputePlan recompute;
   std::vector<nn::ContextMode> context_modes;  // one for all layers or one a layer; empty: rings
   nn::MoeOptions moe;
+  std::optional<peft::AdapterConfig> adapter;  // after peft::with_targets; nothing: the model itself is trained
 
-  // What the arguments of a run say. Throws ConfigError for recompute modules that do not exist.
+  // What the arguments of a run say, but for the adapter (adapter.h). Throws ConfigError for recompute modules that do
+  // not exist.
   static ModelOptions from(const config::TrainingArguments& args, at::Device device);
 };
 
