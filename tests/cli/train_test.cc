@@ -233,7 +233,7 @@ TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
   refused({"--global_batch_size=7"}, {"7"});
   refused({"--eval_strategy=steps"}, {"eval_dataset"});
   refused({"--warmup_steps=5"}, {"warmup_steps is 5"});
-  refused({"--finetuning_type=lora", "--lora_target=q_prj"}, {"lora_target", "did you mean q_proj?"});
+  refused({"--finetuning_type=lora", "--lora_target=q_prj"}, {"lora_target", "did you mean q_proj"});
   refused({"--finetuning_type=lora", "--lora_rank=0"}, {"lora_rank"});
   refused({"--finetuning_type=lora", "--adapter_name_or_path=nowhere"}, {"there is no adapter nowhere"});
   refused({"--nproc=2", "--tp=3"}, {"does not divide world_size 2"});

@@ -230,11 +230,11 @@ TEST(AdapterFiles, UnknownTargetsNameTheNearest) {
     }
     return std::string("nothing is wrong");
   };
-  expect_contains(said({"q_prj"}), "no linear layer q_prj; did you mean q_proj?");
+  expect_contains(said({"q_prj"}), "no linear layer q_prj; did you mean q_proj");
   expect_contains(said({"input_layernorm"}), "no linear layer input_layernorm");
   expect_contains(said({"lm_head"}), "no linear layer lm_head");
   expect_contains(said({"q_proj"}, {"embed_tokens"}), "name both embed_tokens and lm_head");
-  expect_contains(said({"q_proj"}, {"embed_token"}), "did you mean embed_tokens?");
+  expect_contains(said({"q_proj"}, {"embed_token"}), "did you mean embed_tokens");
   expect_contains(said({"k_proj"}, {"q_proj"}), "one parameter with");
   EXPECT_EQ(said({"q_proj"}, {"embed_tokens", "lm_head", "norm"}), "nothing is wrong");
 }

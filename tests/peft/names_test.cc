@@ -77,9 +77,9 @@ TEST(AdapterNames, WhatDoesNotExistIsRefused) {
     }
     return "nothing is wrong";
   };
-  expect_contains(said(targets({"c_atn"})), "did you mean c_attn?");
+  expect_contains(said(targets({"c_atn"})), "did you mean c_attn");
   expect_contains(said(targets({"norm"})), "no linear layer norm");
-  expect_contains(said(targets({"c_attn"}, {"nrm"})), "no module nrm; did you mean norm?");
+  expect_contains(said(targets({"c_attn"}, {"nrm"})), "no module nrm; did you mean norm");
   EXPECT_EQ(said(targets({"c_attn"}, {"norm"})), "nothing is wrong");
   AdapterConfig none = targets({"c_attn"});
   none.rank = 0;
