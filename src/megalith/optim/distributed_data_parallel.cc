@@ -14,6 +14,17 @@ namespace megalith::optim {
 
 using layout::GroupKind;
 
+namespace {
+
+// Large enough that links are used well, small enough that reductions begin early. On a CPU they compete with the
+// computation for its cores, and pieces that fit its caches cost least.
+int64_t default_bucket_elements(const at::Device& device, int replicas) {
+  if (device.is_cpu()) return 1'500'000;
+  return std::max<int64_t>(40'000'000, int64_t{1'000'000} * replicas);
+}
+
+}  // namespace
+
 void DdpSettings::validate() const {
   check<ConfigError>(!(bucket_elements && num_buckets),
                      "ddp_bucket_size {} and ddp_num_buckets {} are both given; give one of them",
@@ -90,7 +101,7 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
     rules.bucket_elements =
         settings_.num_buckets
             ? std::max<int64_t>(1, elements / *settings_.num_buckets)
-            : settings_.bucket_elements.value_or(std::max<int64_t>(40'000'000, int64_t{1'000'000} * replicas));
+            : settings_.bucket_elements.value_or(default_bucket_elements(parameters[0]->value.device(), replicas));
   }
   const size_t number = buffers_.size();
   buffers_.push_back(std::make_unique<ParamBuffer>(std::move(parameters), rules, reduce, std::move(groups)));
