@@ -196,10 +196,10 @@ void add_precision_options(OptionList& list) {
   precision.add("tf32", &PrecisionConfig::tf32, "TF32 for fp32 products").planned("gpu").train_only();
   precision.add("fp8", &PrecisionConfig::fp8, "fp8 products in this format (none: off)")
       .alias({"fp8_format"})
-      .planned("gpu");
-  precision.add("fp8_recipe", &PrecisionConfig::fp8_recipe, "how fp8 scales are found")
+      .implemented();
+  precision.add("fp8_recipe", &PrecisionConfig::fp8_recipe, "how fp8 scales are found (none: tensorwise)")
       .choices({"tensorwise", "delayed", "mxfp8", "blockwise"})
-      .planned("gpu");
+      .implemented();
   precision.add("fp8_param", &PrecisionConfig::fp8_param, "keep and gather parameters in fp8; needs fp8")
       .alias({"fp8_param_gather"})
       .planned("gpu");

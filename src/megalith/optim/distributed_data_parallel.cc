@@ -86,6 +86,7 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   const int replicas = context.group(GroupKind::kDpCp).size();
   ReduceRules reduce;
   reduce.check_for_nan = settings_.check_for_nan;
+  reduce.alone = context.world().world().size() == 1;
   reduce.grad_dtype = parameters[0]->value.scalar_type() == at::kFloat ? at::kFloat : settings_.grad_dtype;
   if (settings_.average_in_collective) {
     reduce.op = comm::ReduceOp::kAvg;
@@ -208,6 +209,7 @@ int DistributedDataParallel::buckets_reduced() const {
 
 void DistributedDataParallel::scale_gradients(double factor) {
   if (factor == 1) return;
+  for (const auto& buffer : buffers_) buffer->forget_squares();
   for (const auto& buffer : buffers_)
     for (size_t bucket = 0; bucket < buffer->layout().buckets.size(); ++bucket)
       buffer->own(buffer->grads(), static_cast<int>(bucket)).mul_(factor);

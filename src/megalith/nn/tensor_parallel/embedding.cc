@@ -6,6 +6,7 @@
 #include "megalith/layout/vocab_split.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/ops/autograd_state.h"
+#include "megalith/ops/gradient_sums.h"
 
 namespace megalith::nn {
 
@@ -32,10 +33,31 @@ LocalRows local_rows(const at::Tensor& ids, const EmbeddingState& state) {
   return {(ids - state.range.begin).masked_fill_(elsewhere, 0), elsewhere.unsqueeze(1)};
 }
 
+// Adds dy [t, h] to the gradient of the rows it was read from; the gradient itself where main_grad is not attached.
+at::Tensor add_row_grads(Parameter& table, const at::Tensor& rows, const at::Tensor& dy) {
+  if (!table.main_grad.defined()) return at::zeros_like(table.value).index_add_(0, rows, dy);
+  if (table.main_grad_is_stale) table.main_grad.zero_();
+  table.main_grad_is_stale = false;
+  ops::add_to_rows_(table.main_grad, rows, dy);
+  return {};
+}
+
+struct TableRows : Function<TableRows> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& values, const at::Tensor& rows, Parameter* table) {
+    ctx->save_for_backward({rows});
+    ops::keep(ctx, table);
+    return values.index_select(0, rows);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const at::NoGradGuard no_grad;
+    return {add_row_grads(*ops::kept<Parameter*>(ctx), ctx->get_saved_variables()[0], grads[0]), {}, {}};
+  }
+};
+
 struct Embedding : Function<Embedding> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& weight, const at::Tensor& ids,
                             const EmbeddingState& state) {
-    ctx->save_for_backward({ids, weight});
+    ctx->save_for_backward({ids});
     ops::keep(ctx, state);
     const auto [rows, elsewhere] = local_rows(ids, state);
     at::Tensor out = weight.index_select(0, rows);  // [t, h]
@@ -48,21 +70,13 @@ struct Embedding : Function<Embedding> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto& state = ops::kept<EmbeddingState>(ctx);
-    const auto saved = ctx->get_saved_variables();
-    const at::Tensor &ids = saved[0], &weight = saved[1];
+    const at::Tensor ids = ctx->get_saved_variables()[0];
     at::Tensor dy =
         state.tp.splits_tokens() ? all_gather_rows(grads[0], state.tp.group, "embedding backward") : grads[0];
     const auto [rows, elsewhere] = local_rows(ids, state);
     if (elsewhere.defined()) dy = dy.masked_fill(elsewhere, 0);
-    Parameter& parameter = *state.weight;
-    if (!parameter.main_grad.defined()) {
-      at::Tensor grad = at::zeros_like(weight);
-      return {grad.index_add_(0, rows, dy), {}, {}};
-    }
-    if (parameter.main_grad_is_stale) parameter.main_grad.zero_();
-    parameter.main_grad_is_stale = false;
-    parameter.main_grad.index_add_(0, rows, dy.to(parameter.main_grad.scalar_type()));
-    return {{}, {}, {}};
+    const at::NoGradGuard no_grad;
+    return {add_row_grads(*state.weight, rows, dy), {}, {}};
   }
 };
 
@@ -82,6 +96,8 @@ ops::VocabRange vocab_range(const VocabSize& vocab, const TensorParallel& tp) {
   const auto ids = layout::valid_vocab_range(vocab.size, vocab.padded, tp.size(), tp.rank());
   return {ids.begin, ids.end, vocab.size};
 }
+
+at::Tensor table_rows(Parameter& table, const at::Tensor& rows) { return TableRows::apply(table.value, rows, &table); }
 
 VocabParallelEmbedding::VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden,
                                                Init init, TensorParallel tp)

@@ -6,9 +6,11 @@
 #include <optional>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/tensor_parallel/fp8_linear.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/nn/weight_grad_queue.h"
 #include "megalith/ops/autograd_state.h"
+#include "megalith/ops/gradient_sums.h"
 #include "megalith/ops/residual.h"
 
 namespace megalith::nn {
@@ -25,10 +27,29 @@ struct LinearState {
   bool bias_grad = false;                   // a bias was given and wants a gradient
   bool has_residual = false;                // a residual was given
   std::function<at::Tensor()> make_x = {};  // row linear: gives the input again; empty: it is kept
+  ops::GradTarget bias_target = {};
+  bool in_fp8 = false;  // what is saved are Fp8Factors, not x and the weight
 };
+
+void save_factors(AutogradContext* ctx, const Fp8Factors& f, bool weight_grad) {
+  ctx->save_for_backward({weight_grad ? f.x_columns : at::Tensor(), f.x_inverse_scale, f.w_columns, f.w_inverse_scale});
+}
+Fp8Factors saved_factors(AutogradContext* ctx) {
+  const auto saved = ctx->get_saved_variables();
+  return {saved[0], saved[1], saved[2], saved[3]};
+}
+
+// dW in fp8, now or later.
+at::Tensor weight_grad_in_fp8(Parameter& weight, const ops::Fp8Matrix& dy, const Fp8Factors& factors) {
+  if (!weight.defers_weight_grad()) return add_fp8_weight_grad(weight, dy, factors);
+  weight.queue->add([&weight, dy, factors] { add_fp8_weight_grad(weight, dy, factors); });
+  return {};
+}
 
 using MaybeTensor = std::optional<at::Tensor>;  // an argument that autograd may leave out
 MaybeTensor maybe(const at::Tensor& tensor) { return tensor.defined() ? MaybeTensor(tensor) : std::nullopt; }
+at::Tensor value_of(const Parameter* bias) { return bias ? bias->value : at::Tensor(); }
+ops::GradTarget target_of(Parameter* bias) { return bias ? bias->target() : ops::GradTarget(); }
 
 at::Tensor empty_rows(const at::Tensor& like, int64_t rows) {
   auto shape = like.sizes().vec();
@@ -36,19 +57,39 @@ at::Tensor empty_rows(const at::Tensor& like, int64_t rows) {
   return at::empty(shape, like.options());
 }
 
+// The sum over the ranks of what each has of dx, underway.
+struct ReducedInput {
+  at::Tensor dx;
+  comm::Work reducing;
+};
+ReducedInput start_reducing(const at::Tensor& partial, const TensorParallel& tp) {
+  if (!tp.splits_tokens())
+    return {partial, tp.group.all_reduce_async(partial, comm::ReduceOp::kSum, "column linear backward")};
+  at::Tensor dx = empty_rows(partial, partial.size(0) / tp.size());
+  comm::Work work = tp.group.reduce_scatter_async(dx, partial, comm::ReduceOp::kSum, "column linear backward");
+  return {dx, std::move(work)};
+}
+
 struct ColumnLinear : Function<ColumnLinear> {
   // x [t, i] or [t/tp, i]; weight [o/tp, i]; bias [o/tp] or undefined -> [t, o/tp]
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const MaybeTensor& bias, LinearState state) {
     state.bias_grad = bias && bias->requires_grad();
-    ctx->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});  // frozen weights need no input
-    ops::keep(ctx, state);
     const at::Tensor whole = state.tp.splits_tokens() ? all_gather_rows(x, state.tp.group, "column linear input") : x;
+    state.in_fp8 = applies_fp8(state.tp.fp8, whole, weight);
+    ops::keep(ctx, state);
+    if (state.in_fp8) {
+      Fp8Forward result = fp8_forward(whole, weight);
+      save_factors(ctx, result.factors, weight.requires_grad());
+      return bias ? result.y.add_(*bias) : result.y;
+    }
+    ctx->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});  // frozen weights need no input
     return bias ? at::addmm(*bias, whole, weight.t()) : whole.mm(weight.t());
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto& state = ops::kept<LinearState>(ctx);
+    if (state.in_fp8) return backward_in_fp8(ctx, state, grads[0].contiguous());
     const TensorParallel& tp = state.tp;
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1];
@@ -64,29 +105,36 @@ struct ColumnLinear : Function<ColumnLinear> {
     }
 
     at::Tensor whole = x;
-    comm::Work gathering, reducing;
+    comm::Work gathering;
     if (needs_dw && tp.splits_tokens()) {
       whole = empty_rows(x, x.size(0) * tp.size());
       gathering = tp.group.all_gather_async(whole, x.contiguous(), "column linear backward input");
     }
-    at::Tensor dx;
+    ReducedInput input;
     if (needs_dx) {
-      at::Tensor partial = dy.mm(weight);  // [t, i]
-      dx = partial;
+      const at::Tensor partial = dy.mm(weight);  // [t, i]
       gathering.wait();
-      if (tp.splits_tokens()) {
-        dx = empty_rows(partial, partial.size(0) / tp.size());
-        reducing = tp.group.reduce_scatter_async(dx, partial, comm::ReduceOp::kSum, "column linear backward");
-      } else {
-        reducing = tp.group.all_reduce_async(dx, comm::ReduceOp::kSum, "column linear backward");
-      }
+      input = start_reducing(partial, tp);
     }
     gathering.wait();
     at::Tensor dw, db;
     if (needs_dw) dw = state.weight->add_weight_grad(dy, whole);
-    if (state.bias_grad) db = dy.sum(0);
-    reducing.wait();
-    return {dx, dw, db, {}};
+    if (state.bias_grad) db = ops::bias_grad(dy, state.bias_target);
+    input.reducing.wait();
+    return {input.dx, dw, db, {}};
+  }
+
+ private:
+  static variable_list backward_in_fp8(AutogradContext* ctx, const LinearState& state, const at::Tensor& dy) {
+    const ops::Fp8Matrix dy8 = fp8_gradient(dy, *state.tp.fp8);
+    const Fp8Factors factors = saved_factors(ctx);
+    ReducedInput input;
+    if (ctx->needs_input_grad(0)) input = start_reducing(fp8_grad_x(dy8, factors, dy.scalar_type()), state.tp);
+    at::Tensor dw, db;
+    if (ctx->needs_input_grad(1)) dw = weight_grad_in_fp8(*state.weight, dy8, factors);
+    if (state.bias_grad) db = ops::bias_grad(dy, state.bias_target);
+    input.reducing.wait();
+    return {input.dx, dw, db, {}};
   }
 };
 
@@ -96,11 +144,19 @@ struct RowLinear : Function<RowLinear> {
                             const MaybeTensor& bias, const MaybeTensor& residual, LinearState state) {
     state.bias_grad = bias && bias->requires_grad();
     state.has_residual = residual.has_value();
-    ctx->save_for_backward({weight.requires_grad() && !state.make_x ? x : at::Tensor(), weight});
-    ops::keep(ctx, state);
     const TensorParallel& tp = state.tp;
-    if (tp.size() == 1 && residual && !bias) return at::addmm(*residual, x, weight.t());  // the GEMM's accumulator
-    at::Tensor y = x.mm(weight.t());
+    state.in_fp8 = applies_fp8(tp.fp8, x, weight);
+    ops::keep(ctx, state);
+    at::Tensor y;
+    if (state.in_fp8) {
+      Fp8Forward result = fp8_forward(x, weight);
+      save_factors(ctx, result.factors, weight.requires_grad());
+      y = result.y;
+    } else {
+      ctx->save_for_backward({weight.requires_grad() && !state.make_x ? x : at::Tensor(), weight});
+      if (tp.size() == 1 && residual && !bias) return at::addmm(*residual, x, weight.t());  // the GEMM's accumulator
+      y = x.mm(weight.t());
+    }
     if (tp.splits_tokens()) {
       y = reduce_scatter_rows(y, tp.group, "row linear");
     } else {
@@ -118,12 +174,20 @@ struct RowLinear : Function<RowLinear> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto& state = ops::kept<LinearState>(ctx);
     const TensorParallel& tp = state.tp;
-    const auto saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1];
     at::Tensor dy = grads[0].contiguous();
     at::Tensor db;
-    if (state.bias_grad) db = dy.sum(0);
+    if (state.bias_grad) db = ops::bias_grad(dy, state.bias_target);
     if (tp.splits_tokens()) dy = all_gather_rows(dy, tp.group, "row linear backward");
+    if (state.in_fp8) {
+      const ops::Fp8Matrix dy8 = fp8_gradient(dy, *tp.fp8);
+      const Fp8Factors factors = saved_factors(ctx);
+      at::Tensor dx, dw;
+      if (ctx->needs_input_grad(1)) dw = weight_grad_in_fp8(*state.weight, dy8, factors);
+      if (ctx->needs_input_grad(0)) dx = fp8_grad_x(dy8, factors, dy.scalar_type());
+      return {dx, dw, db, state.has_residual ? grads[0] : at::Tensor(), {}};
+    }
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1];
     at::Tensor dx, dw;  // dw first: an x that was made again is gone before dx, which is as large, is there
     if (ctx->needs_input_grad(1) && state.weight->defers_weight_grad())
       state.weight->queue->add([weight = state.weight, dy, x, make_x = state.make_x] {
@@ -148,14 +212,16 @@ ParameterPart rows_of(const OutputPart& part, const char* suffix, std::vector<in
 
 }  // namespace
 
-at::Tensor column_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const TensorParallel& tp) {
-  return ColumnLinear::apply(x, weight.value, maybe(bias), LinearState{.weight = &weight, .tp = tp});
+at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const TensorParallel& tp) {
+  return ColumnLinear::apply(x, weight.value, maybe(value_of(bias)),
+                             LinearState{.weight = &weight, .tp = tp, .bias_target = target_of(bias)});
 }
 
-at::Tensor row_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const at::Tensor& residual,
+at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const at::Tensor& residual,
                       const TensorParallel& tp, std::function<at::Tensor()> make_x) {
-  return RowLinear::apply(x, weight.value, maybe(bias), maybe(residual),
-                          LinearState{.weight = &weight, .tp = tp, .make_x = std::move(make_x)});
+  return RowLinear::apply(
+      x, weight.value, maybe(value_of(bias)), maybe(residual),
+      LinearState{.weight = &weight, .tp = tp, .make_x = std::move(make_x), .bias_target = target_of(bias)});
 }
 
 ColumnParallelLinear::ColumnParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in,
@@ -179,7 +245,7 @@ ColumnParallelLinear::ColumnParallelLinear(const ParameterScope& scope, const st
 }
 
 at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, bool add_bias) const {
-  return column_linear(x, *weight_, add_bias ? bias() : at::Tensor(), tp_);
+  return column_linear(x, *weight_, add_bias ? bias_ : nullptr, tp_);
 }
 
 RowParallelLinear::RowParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, int64_t out,
@@ -200,7 +266,7 @@ RowParallelLinear::RowParallelLinear(const ParameterScope& scope, const std::str
 
 at::Tensor RowParallelLinear::forward(const at::Tensor& x, const at::Tensor& residual,
                                       std::function<at::Tensor()> make_x) const {
-  return row_linear(x, *weight_, bias_ ? bias_->value : at::Tensor(), residual, tp_, std::move(make_x));
+  return row_linear(x, *weight_, bias_, residual, tp_, std::move(make_x));
 }
 
 }  // namespace megalith::nn
