@@ -9,6 +9,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/weight_grad_queue.h"
+#include "megalith/optim/buffer_rules.h"
 
 namespace megalith::optim {
 
@@ -47,6 +48,16 @@ DdpSettings ddp_settings(const config::DdpConfig& ddp, const config::PrecisionCo
   return s;
 }
 
+BufferRules buffer_rules(const DdpSettings& settings, int64_t elements, int replicas, int shards) {
+  BufferRules rules{.shards = shards, .pad_for_bandwidth = settings.pad_buckets_for_bandwidth};
+  if (!settings.bucketing) return rules;
+  rules.bucket_elements =
+      settings.num_buckets
+          ? std::max<int64_t>(1, elements / *settings.num_buckets)
+          : settings.bucket_elements.value_or(std::max<int64_t>(40'000'000, int64_t{1'000'000} * replicas));
+  return rules;
+}
+
 DistributedDataParallel::DistributedDataParallel(const std::vector<nn::Parameter*>& parameters,
                                                  const DdpSettings& settings, const parallel::ParallelContext& context)
     : settings_(settings) {
@@ -82,16 +93,9 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   } else if (!settings_.per_token_loss) {
     reduce.factor = 1.0 / replicas;
   }
-  BufferRules rules{.shards = groups.sharded ? groups.shards.size() : 1,
-                    .pad_for_bandwidth = settings_.pad_buckets_for_bandwidth};
-  if (settings_.bucketing) {
-    int64_t elements = 0;
-    for (const nn::Parameter* p : parameters) elements += p->value.numel();
-    rules.bucket_elements =
-        settings_.num_buckets
-            ? std::max<int64_t>(1, elements / *settings_.num_buckets)
-            : settings_.bucket_elements.value_or(std::max<int64_t>(40'000'000, int64_t{1'000'000} * replicas));
-  }
+  int64_t elements = 0;
+  for (const nn::Parameter* p : parameters) elements += p->value.numel();
+  const BufferRules rules = buffer_rules(settings_, elements, replicas, groups.sharded ? groups.shards.size() : 1);
   const size_t number = buffers_.size();
   buffers_.push_back(std::make_unique<ParamBuffer>(std::move(parameters), rules, reduce, std::move(groups)));
   const ParamBuffer& buffer = *buffers_.back();
