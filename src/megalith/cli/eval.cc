@@ -20,6 +20,7 @@ constexpr const char* kUsage = R"(megalith eval --model MODEL --eval_dataset NAM
 Loss, perplexity and token accuracy of a model on data, every sample once. Options are those of `megalith train`:
 
   --model MODEL          folder, or a hub name that has been downloaded
+  --adapter_name_or_path FOLDER   evaluate it with this adapter
   --eval_dataset NAMES   names in dataset_dir/dataset_info.json, or files; several with commas
   --stage pt|sft         texts or conversations (default sft)
   --template NAME        chat template by name (default: the tokenizer's own)
@@ -41,6 +42,7 @@ config::TrainingArguments effective(config::TrainingArguments args, const std::o
   args.run.do_train = false;
   args.run.do_eval = true;
   args.save.output_dir.reset();
+  if (args.lora.adapter_name_or_path.empty()) args.run.finetuning_type = config::FinetuningType::kFull;
   return config::derive(args).args;
 }
 

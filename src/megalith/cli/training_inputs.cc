@@ -8,8 +8,10 @@
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/verify.h"
 #include "megalith/hf/hub_cache.h"
+#include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
+#include "megalith/peft/adapter_folder.h"
 
 namespace megalith::cli {
 
@@ -39,6 +41,16 @@ void fit_to_experts(config::TrainingArguments& args, const model::ModelConfig& c
   log_warning("sequence_parallel is switched on: experts with tensor_model_parallel_size > 1 need it");
 }
 
+bool is_lora(const config::TrainingArguments& args) {
+  return args.run.finetuning_type == config::FinetuningType::kLora;
+}
+
+void check_kind(const fs::path& checkpoint, bool lora) {
+  const bool adapter = peft::is_adapter_folder(checkpoint);
+  check<ConfigError>(adapter == lora, "the checkpoint {} holds {}; continue it with finetuning_type {}",
+                     checkpoint.string(), adapter ? "an adapter" : "a whole model", adapter ? "lora" : "full");
+}
+
 }  // namespace
 
 TrainingInputs check_inputs(config::TrainingArguments& args) {
@@ -48,6 +60,7 @@ TrainingInputs check_inputs(config::TrainingArguments& args) {
   inputs.model_folder = find_model(*args.source.model_name_or_path, args);
   const model::ModelConfig config = model::read_model_config(inputs.model_folder);
   fit_to_experts(args, config);
+  if (is_lora(args)) model::adapter_config(args.lora, config, model::adapter_source(args));
   if (has_tokenizer(inputs.model_folder)) inputs.tools.tokenizer_folder = inputs.model_folder;
   inputs.tools.vocab_size = config.vocab_size;
   inputs.tools.cache_folder = token_cache();
@@ -63,6 +76,8 @@ fs::path find_model(const std::string& path_or_name, const config::TrainingArgum
 
 model::VirtualModels load_model(const fs::path& folder, const config::TrainingArguments& args,
                                 parallel::ParallelContext& context, const std::optional<fs::path>& checkpoint) {
+  if (checkpoint) check_kind(*checkpoint, is_lora(args));
+  if (is_lora(args)) return model::with_adapter(folder, args, context, model::adapter_source(args, checkpoint));
   if (checkpoint) return model::AutoModel::with_weights(model::read_model_config(folder), *checkpoint, args, context);
   if (!args.source.train_from_scratch) return model::AutoModel::from_pretrained(folder.string(), args, context);
   const model::ModelConfig config = model::read_model_config(folder);

@@ -24,7 +24,8 @@ TrainingInputs check_inputs(config::TrainingArguments& args);
 // The folder of a model; with train_from_scratch one without weights will do. Throws ConfigError or DataError.
 std::filesystem::path find_model(const std::string& path_or_name, const config::TrainingArguments& args);
 // The model of a folder on this rank: its weights, or with train_from_scratch fresh ones; to continue a run, those of
-// its checkpoint. All ranks call it.
+// its checkpoint. With finetuning_type lora it has an adapter: a fresh one, that of adapter_name_or_path, or the
+// checkpoint's. All ranks call it.
 model::VirtualModels load_model(const std::filesystem::path& folder, const config::TrainingArguments& args,
                                 parallel::ParallelContext& context,
                                 const std::optional<std::filesystem::path>& checkpoint = std::nullopt);

@@ -13,6 +13,7 @@
 #include "megalith/base/log.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
+#include "megalith/model/adapter.h"
 #include "megalith/model/model_flops.h"
 #include "megalith/observe/observers.h"
 #include "megalith/observe/summary.h"
@@ -59,10 +60,24 @@ int64_t peak_bytes(at::Device device) {
   return int64_t{usage.ru_maxrss} * 1024;
 }
 
-int64_t elements_of(const model::VirtualModels& models) {
+int64_t elements_of(const model::VirtualModels& models, bool trained_only) {
+  const bool all = !trained_only || !model::has_adapter(models);
   int64_t elements = 0;
-  for (const nn::Parameter* parameter : models.parameters()) elements += parameter->value.numel();
+  for (const nn::Parameter* parameter : models.parameters())
+    if (all || parameter->value.requires_grad()) elements += parameter->value.numel();
   return elements;
+}
+
+// Of an adapter, over all ranks.
+std::string adapter_in_words(const model::VirtualModels& models) {
+  if (!model::has_adapter(models)) return "";
+  int64_t elements = 0;
+  for (const auto& [tensor, dtype] : model::trained_tensors(models)) {
+    int64_t product = 1;
+    for (const int64_t size : tensor.shape) product *= size;
+    elements += product;
+  }
+  return fmt::format("; an adapter of rank {} with {} trained parameters", model::adapter_of(models).rank, elements);
 }
 
 int64_t elements_of(const model::ModelConfig& config) {
@@ -75,16 +90,16 @@ int64_t elements_of(const model::ModelConfig& config) {
   return elements;
 }
 
-// What training keeps for `elements` parameters, on a rank: Adam's moments and, for parameters of 16 bits, their fp32
-// copies, over the ranks that share them.
+// What training keeps for `elements` parameters, `trained` of them, on a rank: Adam's moments and, for trained
+// parameters of 16 bits (an adapter's are not), their fp32 copies, over the ranks that share them.
 std::vector<std::pair<std::string, double>> memory_of(const config::TrainingArguments& args, int64_t elements,
-                                                      int sharers) {
-  const auto count = static_cast<double>(elements);
+                                                      int64_t trained, int sharers) {
+  const auto count = static_cast<double>(elements), learning = static_cast<double>(trained);
   const bool half = args.precision.bf16 || args.precision.fp16;
   const bool adam = args.optimizer.optimizer != config::OptimizerKind::kSgd;
-  const double state = count * ((adam ? 8 : 4) + (half ? 4 : 0));
+  const double state = learning * ((adam ? 8 : 4) + (half && trained == elements ? 4 : 0));
   return {{"parameters", count * (half ? 2 : 4)},
-          {"gradients", count * 4},
+          {"gradients", learning * 4},
           {"optimizer", args.optimizer.use_distributed_optimizer ? state / sharers : state}};
 }
 
@@ -96,14 +111,14 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const co
                                     const DataSummary& data, const layout::BatchPlan& batch) {
   const parallel::ParallelContext& context = models.context();
   const model::ModelConfig& config = models.config();
-  const int64_t mine = elements_of(models);
-  const at::Tensor extremes = at::tensor({-mine, mine}, at::kLong).to(context.device());
+  const int64_t mine = elements_of(models, false), trained = elements_of(models, true);
+  const at::Tensor extremes = at::tensor({-mine, mine, trained}, at::kLong).to(context.device());
   context.world().world().all_reduce(extremes, comm::ReduceOp::kMax, "summary");
   const layout::GridShape& shape = context.grid().shape();
   const layout::MicrobatchCalculator batches(batch);
   observe::StartSummary summary;
-  summary.model = fmt::format("{}, {} layers of width {}, vocabulary {}", config.family, config.num_layers,
-                              config.hidden_size, config.vocab_size);
+  summary.model = fmt::format("{}, {} layers of width {}, vocabulary {}{}", config.family, config.num_layers,
+                              config.hidden_size, config.vocab_size, adapter_in_words(models));
   summary.parameters = elements_of(config);
   summary.fewest_on_rank = -extremes[0].item<int64_t>();
   summary.most_on_rank = extremes[1].item<int64_t>();
@@ -111,7 +126,7 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const co
   summary.axes = {{"tp", shape.tp}, {"pp", shape.pp}, {"cp", shape.cp}, {"dp", shape.dp()}};
   summary.machinery = fmt::format("{} on {}, {}", context.world().backend(),
                                   context.device().is_cuda() ? "CUDA" : "CPU", precision_of(args.precision));
-  summary.memory_bytes = memory_of(args, summary.most_on_rank, shape.dp() * shape.cp);
+  summary.memory_bytes = memory_of(args, summary.most_on_rank, extremes[2].item<int64_t>(), shape.dp() * shape.cp);
   summary.data = data.parts;
   const layout::BatchSizes sizes = batches.at(0);
   summary.micro_batch_size = batches.micro_batch_size();

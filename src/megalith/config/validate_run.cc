@@ -66,6 +66,9 @@ void check_adapters(const TrainingArguments& args, Problems& problems) {
   problems.require(is_lora || !lora.use_rslora, "use_rslora needs finetuning_type lora");
   problems.require(is_lora || !lora.loraplus_lr_ratio, "loraplus_lr_ratio needs finetuning_type lora");
   problems.require(is_lora || !lora.create_new_adapter, "create_new_adapter needs finetuning_type lora");
+  problems.require(!is_lora || lora.dropout < 1, "lora_dropout is {}; it must be below 1", lora.dropout);
+  problems.require(!is_lora || !lora.target.empty() || !lora.additional_target.empty(),
+                   "lora_target is empty; name modules, or all");
   const PreferenceConfig& preference = args.preference;
   problems.require(preference.label_smoothing == 0 || preference.loss == PrefLoss::kSigmoid,
                    "dpo_label_smoothing needs pref_loss sigmoid");

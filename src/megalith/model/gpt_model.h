@@ -20,6 +20,7 @@
 #include "megalith/nn/tensor_parallel/embedding.h"
 #include "megalith/ops/sequence_layout.h"
 #include "megalith/parallel/parallel_context.h"
+#include "megalith/peft/adapters.h"
 
 namespace megalith::nn {
 class KvCache;
@@ -89,6 +90,8 @@ class GptModel {
   const parallel::ParallelContext& context() const { return context_; }
   // The weight of the output projection; the embedding's where they are tied. nullptr without a head.
   nn::Parameter* head_weight() const { return head_weight_; }
+  // nullptr: the model has none. Its parameters are among parameters().
+  peft::Adapters* adapters() const { return adapters_.get(); }
 
   // Called before each part runs forward (the embedding, each layer, the head) with the parameters that it reads: for
   // parameters that are still on their way when the model starts to run (overlap_param_gather).
@@ -109,6 +112,7 @@ class GptModel {
 
  private:
   void make_head(const nn::ParameterScope& root);
+  void end_part(const nn::ParameterScope& root);    // of what reads parameters: all that were made since the last
   at::Tensor embed(const ModelInput& input) const;  // -> [t, h] or [t/tp, h]
   at::Tensor run_layers(at::Tensor x, const nn::LayerInput& input) const;
   at::Tensor head(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& each) const;
@@ -132,6 +136,9 @@ class GptModel {
   std::optional<nn::Norm> final_norm_;
   nn::Parameter* head_weight_ = nullptr;
   std::vector<std::unique_ptr<MtpLayer>> mtp_layers_;
+  std::unique_ptr<peft::Adapters> adapters_;
+  bool trains_ = false;                             // some parameter of the chunk
+  size_t listed_ = 0;                               // parameters in parts_
   std::vector<std::vector<nn::Parameter*>> parts_;  // what the embedding, each layer and the head read
   BeforePart before_part_;
   double aux_loss_scale_ = 1;

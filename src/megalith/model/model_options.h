@@ -13,6 +13,7 @@
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/cross_entropy.h"
 #include "megalith/ops/fp8.h"
+#include "megalith/peft/adapter_config.h"
 
 namespace megalith::model {
 
@@ -40,8 +41,10 @@ struct ModelOptions {
   RecomputePlan recompute;
   std::vector<nn::ContextMode> context_modes;  // one for all layers or one a layer; empty: rings
   nn::MoeOptions moe;
+  std::optional<peft::AdapterConfig> adapter;  // after peft::with_targets; nothing: the model itself is trained
 
-  // What the arguments of a run say. Throws ConfigError for recompute modules that do not exist.
+  // What the arguments of a run say, but for the adapter (adapter.h). Throws ConfigError for recompute modules that do
+  // not exist.
   static ModelOptions from(const config::TrainingArguments& args, at::Device device);
 };
 

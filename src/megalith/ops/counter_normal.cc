@@ -26,25 +26,43 @@ std::array<double, 2> normal_pair(uint64_t key, uint64_t pair) {
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-float placed(const CounterRows& what, double normal) {
-  return static_cast<float>(what.mean + what.std * static_cast<float>(normal));
+// The same of uniform numbers in [0, 1), of 24 bits: every one is a float.
+std::array<double, 2> uniform_pair(uint64_t key, uint64_t pair) {
+  const PhiloxBlock bits = philox(pair, key);
+  constexpr double kUnit = 1.0 / 16777216.0;
+  return {(bits.word[2] >> 8U) * kUnit, (bits.word[3] >> 8U) * kUnit};
+}
+using Pair = std::array<double, 2> (*)(uint64_t key, uint64_t pair);
+
+float placed(const CounterRows& what, double number) {
+  return static_cast<float>(what.mean + what.std * static_cast<float>(number));
 }
 
 // Elements first … first+count-1.
-void normal_row(float* out, const CounterRows& what, uint64_t first, int64_t count) {
+void fill_row(float* out, const CounterRows& what, Pair draw, uint64_t first, int64_t count) {
   const uint64_t end = first + static_cast<uint64_t>(count);
   for (uint64_t index = first; index < end;) {
-    const auto pair = normal_pair(what.key, index / 2);
+    const auto pair = draw(what.key, index / 2);
     for (uint64_t half = index % 2; half < 2 && index < end; ++half, ++index) *out++ = placed(what, pair[half]);
   }
 }
 
-at::Tensor draw_on_host(const CounterRows& what) {
+CounterRows counter_rows(const at::Tensor& out, uint64_t key, const CountedRectangle& where, double mean, double std) {
+  return {.key = key,
+          .first = static_cast<uint64_t>(where.first_row * where.columns + where.first_column),
+          .rows = out.size(0),
+          .width = out.size(1),
+          .stride = where.columns,
+          .mean = mean,
+          .std = std};
+}
+
+at::Tensor draw_on_host(const CounterRows& what, Pair draw) {
   at::Tensor numbers = at::empty({what.rows, what.width}, at::kFloat);
   auto* data = numbers.mutable_data_ptr<float>();
   parallel_for(what.rows, 1 + 4096 / what.width, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
-      normal_row(data + r * what.width, what, what.first + static_cast<uint64_t>(r * what.stride), what.width);
+      fill_row(data + r * what.width, what, draw, what.first + static_cast<uint64_t>(r * what.stride), what.width);
   });
   return numbers;
 }
@@ -76,18 +94,18 @@ at::Tensor draw_on_cuda(const CounterRows& what, at::Device device) {
 void fill_counter_normal(const at::Tensor& out, uint64_t key, const CountedRectangle& where, double mean, double std) {
   check(out.dim() == 2, "fill_counter_normal takes a matrix; it got {}", shape_text(out));
   if (out.numel() == 0 || out.is_meta()) return;
-  const CounterRows what{.key = key,
-                         .first = static_cast<uint64_t>(where.first_row * where.columns + where.first_column),
-                         .rows = out.size(0),
-                         .width = out.size(1),
-                         .stride = where.columns,
-                         .mean = mean,
-                         .std = std};
+  const CounterRows what = counter_rows(out, key, where, mean, std);
   at::Tensor numbers;
   if constexpr (kCudaKernels) {
     if (out.is_cuda()) numbers = draw_on_cuda(what, out.device());
   }
-  out.copy_(numbers.defined() ? numbers : draw_on_host(what));
+  out.copy_(numbers.defined() ? numbers : draw_on_host(what, normal_pair));
+}
+
+void fill_counter_uniform(const at::Tensor& out, uint64_t key, const CountedRectangle& where, double bound) {
+  check(out.dim() == 2, "fill_counter_uniform takes a matrix; it got {}", shape_text(out));
+  if (out.numel() == 0 || out.is_meta()) return;
+  out.copy_(draw_on_host(counter_rows(out, key, where, -bound, 2 * bound), uniform_pair));
 }
 
 }  // namespace megalith::ops

@@ -1,5 +1,5 @@
-// Normal random numbers that are functions of (key, index): any part of a tensor can be drawn on its own, on any
-// device.
+// Normal and uniform random numbers that are functions of (key, index): any part of a tensor can be drawn on its own,
+// on any device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,5 +19,8 @@ struct CountedRectangle {
 // are the same bits on every device: the CUDA kernel leaves to the host what its own logarithm and cosine cannot
 // decide.
 void fill_counter_normal(const at::Tensor& out, uint64_t key, const CountedRectangle& where, double mean, double std);
+
+// The same with numbers that are uniform in [-bound, bound). Drawn on the host.
+void fill_counter_uniform(const at::Tensor& out, uint64_t key, const CountedRectangle& where, double bound);
 
 }  // namespace megalith::ops

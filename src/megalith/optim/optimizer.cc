@@ -156,12 +156,9 @@ std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
   return all;
 }
 
-std::vector<std::string> Optimizer::state_prefixes() const {
+std::vector<std::string> Optimizer::state_prefixes(at::ScalarType parameter) const {
   std::vector<std::string> prefixes;
-  bool low_precision = false;
-  for (const DistributedDataParallel* chunk : chunks_)
-    for (const auto& buffer : chunk->buffers()) low_precision |= buffer->params().scalar_type() != at::kFloat;
-  if (low_precision) prefixes.emplace_back(kMain);
+  if (parameter != at::kFloat) prefixes.emplace_back(kMain);
   prefixes.emplace_back(kExpAvg);
   if (settings_.kind == OptimizerSettings::Kind::kAdam) prefixes.emplace_back(kExpAvgSq);
   return prefixes;

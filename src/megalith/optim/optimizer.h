@@ -64,9 +64,9 @@ class Optimizer {
   // rectangles that this rank owns, and so for exp_avg_sq and main. fp32 models have no main: the parameters are it.
   // Views: writing into them changes the state.
   std::vector<parallel::ShardedTensor> sharded_state() const;
-  // What those names begin with, one for each kind of state, the same on all ranks: every tensor of the model has each.
-  // No main for fp32 models, also where offloaded state has copies.
-  std::vector<std::string> state_prefixes() const;
+  // What those names begin with, one for each kind of state, the same on all ranks: every tensor that is trained in
+  // numbers of the type `parameter` has each. No main for fp32 ones, also where offloaded state has copies.
+  std::vector<std::string> state_prefixes(at::ScalarType parameter) const;
   // Steps and kind as one JSON object: what is no tensor.
   std::string progress_json() const;
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/low_rank.h"
 #include "megalith/nn/recompute.h"
 
 namespace megalith::nn {
@@ -42,6 +43,7 @@ MoeLayer::MoeLayer(const ParameterScope& scope, const MoeShape& shape, const Moe
   if (shape.shared_gate)
     shared_gate_ = &scope.add({.name = "shared_gate.weight",
                                .init = shape.init,
+                               .use = WeightUse::kRouter,
                                .partial_grad_over_tp = tp.splits_tokens(),
                                .replica = tp.rank()},
                               {1, shape.hidden});
@@ -50,7 +52,8 @@ MoeLayer::MoeLayer(const ParameterScope& scope, const MoeShape& shape, const Moe
 at::Tensor MoeLayer::shared(const at::Tensor& x, const at::Tensor& residual, bool training) const {
   const auto run = [this](const at::Tensor& in, const at::Tensor& added) {
     if (!shared_gate_) return shared_->forward(in, added);
-    const at::Tensor out = shared_->forward(in, {}) * at::mm(in, shared_gate_->value.t()).sigmoid();
+    const at::Tensor gate = with_low_rank(at::mm(in, shared_gate_->value.t()), in, *shared_gate_, tp_.splits_tokens());
+    const at::Tensor out = shared_->forward(in, {}) * gate.sigmoid();
     return added.defined() ? added + out : out;
   };
   if (!options_.recompute_shared || !training) return run(x, residual);
