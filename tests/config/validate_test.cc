@@ -69,6 +69,8 @@ const std::vector<Rule>& rules() {
       {{"--bf16", "--fp16"}, "fp16"},
       {{"--fp8_param"}, "fp8"},
       {{"--fp8_recipe=delayed"}, "fp8_recipe"},
+      {{"--bf16", "--fp8=hybrid", "--fp8_recipe=blockwise"}, "tensorwise"},
+      {{"--fp8=hybrid"}, "bf16"},
       {{"--grad_reduce_in_bf16"}, "bf16"},
       {{"--max_steps=5", "--train_samples=5"}, "train_samples"},
       {{"--train_samples=5", "--lr_decay_iters=5"}, "lr_decay_samples"},

@@ -1,5 +1,6 @@
 #include "megalith/cli/training_run.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -47,7 +48,13 @@ int terminal_columns() {
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-int64_t peak_resident_bytes() {
+// Of the allocator on a device; otherwise of the process.
+int64_t peak_bytes(at::Device device) {
+  if (device.is_cuda()) {
+    using c10::CachingAllocator::StatType;
+    const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(std::max<int>(device.index(), 0));
+    return stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].peak;
+  }
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return int64_t{usage.ru_maxrss} * 1024;
@@ -151,7 +158,7 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   const int64_t length = std::max<int64_t>(1, data.sequence_length);
   setup.flops_per_token =
       layout::model_flops(model::flops_shape(models.config()), 1, length) / static_cast<double>(length);
-  setup.peak_bytes = peak_resident_bytes;
+  setup.peak_bytes = [device = context.device()] { return peak_bytes(device); };
   setup.timing = flags.timing;
   if (flags.trace) setup.steps = observe::TraceSteps::parse(*flags.trace);
   setup.rank_label = rank_label(context);
@@ -295,7 +302,7 @@ std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::Virt
 
 void say_end(const parallel::ParallelContext& context, const config::TrainingArguments& args,
              const train::TrainerState& state, const train::TrainOutput& output) {
-  const at::Tensor peak = at::tensor({peak_resident_bytes()}, at::kLong).to(context.device());
+  const at::Tensor peak = at::tensor({peak_bytes(context.device())}, at::kLong).to(context.device());
   context.world().world().all_reduce(peak, comm::ReduceOp::kMax, "summary");
   say(context, observe::text_of(end_summary(args, state, output, peak.item<int64_t>())));
 }

@@ -40,6 +40,7 @@ std::optional<std::string> their_name(const NameMap& map, std::string_view ours)
 struct GlobalTensor {
   std::string name;
   std::vector<int64_t> shape;
+  bool buffer = false;  // in the files, but not trained
 };
 
 // A tensor of the files.

@@ -179,7 +179,8 @@ std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
   const at::ScalarType dtype = models[0].parameters().dtype();
   std::vector<TrainedTensor> tensors;
   if (!has_adapter(models)) {
-    for (hf::GlobalTensor& tensor : global_tensors(models.config())) tensors.push_back({std::move(tensor), dtype});
+    for (hf::GlobalTensor& tensor : global_tensors(models.config()))
+      if (!tensor.buffer) tensors.push_back({std::move(tensor), dtype});
     return tensors;
   }
   look_at_whole(models.config(), adapter_of(models), [&](const nn::Parameter& parameter) {

@@ -56,6 +56,7 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
       vocab_{config.vocab_size, layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, tp_.size())},
       parameters_(options.dtype, options.device) {
   check_context_parallel(config, context.grid().shape().cp);
+  tp_.fp8.reset();  // embedding and head: what they lose in 8 bits is seen in the loss
   const nn::ParameterScope root(parameters_);
   const nn::Init init = nn::Init::normal(config.init_std);
   if (options.adapter) adapters_ = std::make_unique<peft::Adapters>(*options.adapter, name_map(config), tp_, context);
@@ -165,7 +166,7 @@ at::Tensor GptModel::embed(const ModelInput& input) const {
       const auto [first, count] = tp_.share(where.size(0));
       where = where.narrow(0, first, count);
     }
-    x = x + at::embedding(positions_->value, where);
+    x = x + nn::table_rows(*positions_, where);
   }
   if (!input.training || config_.embedding_dropout == 0) return x;
   const auto fork = context_.rng().fork_if(tp_.splits_tokens());
@@ -211,15 +212,16 @@ at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input) const
 at::Tensor GptModel::head(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& each) const {
   before_part(parts_.size() - 1);
   const at::Tensor y = final_norm_->forward(input.last_token_only ? x.narrow(0, x.size(0) - 1, 1) : x);
-  if (!input.targets.defined()) return nn::column_linear(y, *head_weight_, {}, tp_);  // [t, v/tp]
+  if (!input.targets.defined()) return nn::column_linear(y, *head_weight_, nullptr, tp_);  // [t, v/tp]
   if (input.mtp_losses && place_.mtp) run_mtp(y, input, each);
-  return token_losses(y, input.targets);
+  return token_losses(y, input.targets, input.loss_grad);
 }
 
-at::Tensor GptModel::token_losses(const at::Tensor& y, const at::Tensor& targets) const {
+at::Tensor GptModel::token_losses(const at::Tensor& y, const at::Tensor& targets, std::optional<double> grad) const {
   if (options_.loss_chunk > 0 && !nn::active_update(*head_weight_))
-    return nn::linear_cross_entropy(y, *head_weight_, targets, vocab_range(), tp_, options_.loss, options_.loss_chunk);
-  return ops::cross_entropy(nn::column_linear(y, *head_weight_, {}, tp_), targets, vocab_range(), tp_.group,
+    return nn::linear_cross_entropy(y, *head_weight_, targets, vocab_range(), tp_, options_.loss, options_.loss_chunk,
+                                    grad);
+  return ops::cross_entropy(nn::column_linear(y, *head_weight_, nullptr, tp_), targets, vocab_range(), tp_.group,
                             options_.loss);
 }
 
@@ -237,7 +239,7 @@ void GptModel::run_mtp(const at::Tensor& y, const ModelInput& input, const nn::L
     } else {
       hidden = layer->forward(embedded, hidden, each);
     }
-    input.mtp_losses->push_back(token_losses(hidden, targets));
+    input.mtp_losses->push_back(token_losses(hidden, targets, std::nullopt));
   }
 }
 

@@ -51,6 +51,9 @@ struct ModelInput {
   nn::KvCache* cache = nullptr;  // generation
   bool training = true;          // dropout and recompute are on
   bool last_token_only = false;  // logits of the last token alone: [1, v/tp]
+  // What backward will bring as the gradient of every token's loss, where that is known beforehand: it saves a
+  // projection when the loss is computed in chunks.
+  std::optional<double> loss_grad = {};
   // Gets the losses fp32 [t] of each multi-token-prediction layer: entry d is of what stands d + 1 places behind the
   // target. With targets, on the chunk with those layers; nullptr: they do not run.
   std::vector<at::Tensor>* mtp_losses = nullptr;
@@ -113,7 +116,8 @@ class GptModel {
   at::Tensor embed(const ModelInput& input) const;  // -> [t, h] or [t/tp, h]
   at::Tensor run_layers(at::Tensor x, const nn::LayerInput& input) const;
   at::Tensor head(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& each) const;
-  at::Tensor token_losses(const at::Tensor& y, const at::Tensor& targets) const;  // behind the final norm -> fp32 [t]
+  // Behind the final norm -> fp32 [t]. `grad`: ModelInput::loss_grad.
+  at::Tensor token_losses(const at::Tensor& y, const at::Tensor& targets, std::optional<double> grad) const;
   void run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& each) const;
   void before_part(size_t part) const;
   bool is_random() const;  // layers draw random numbers in training

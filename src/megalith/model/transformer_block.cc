@@ -40,7 +40,7 @@ TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelC
   if (config.is_moe(layer))
     moe_.emplace(scope.child("mlp"), moe_shape(config), options.moe, tensor_parallel(options, context), context);
   else
-    mlp_.emplace(scope.child("mlp"), mlp_shape(config), tensor_parallel(options, context));
+    mlp_.emplace(scope.child("mlp"), mlp_shape(config, options), tensor_parallel(options, context));
 }
 
 template <typename Part>

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "megalith/ops/grad_target.h"
 #include "megalith/parallel/sharded_tensor.h"
 
 namespace megalith::nn {
@@ -81,6 +82,8 @@ struct Parameter {
   // dyᵀ·x [out, in] (dy [t, out], x [t, in]): added to main_grad when that is attached, and then undefined is returned;
   // otherwise the gradient in the dtype of value.
   at::Tensor add_weight_grad(const at::Tensor& dy, const at::Tensor& x);
+  // main_grad as operations take it that write a small gradient themselves.
+  ops::GradTarget target() { return {main_grad, &main_grad_is_stale}; }
   // Does `work` on main_grad now and gives what it returns, or leaves it in `queue` and gives undefined.
   at::Tensor now_or_later(std::function<at::Tensor()> work);
   // Whether such work has to go to `queue` now.

@@ -80,6 +80,8 @@ class Optimizer {
   int64_t state_bytes(bool on_host) const;
 
  private:
+  ops::UpdateScalars scalars_of(size_t group, double grad_scale) const;
+  std::vector<ops::UpdateRun> runs_of(const StateBlock& block, double grad_scale) const;
   void update(double grad_scale);
   void gather_params();
   void check_groups() const;

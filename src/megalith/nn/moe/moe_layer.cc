@@ -67,10 +67,11 @@ at::Tensor MoeLayer::forward(const at::Tensor& x, const at::Tensor& residual, co
       "a model with experts is trained at tensor_model_parallel_size {} without sequence_parallel; switch it on",
       tp_.size());
   const Routing routing = router_.forward(x, input);
-  const ExpertLists lists = list_tokens(routing, router_.shape());
+  const ExpertLists lists = list_tokens(routing, router_.shape(), ranks_.group.size() == 1);
   router_.note(lists, input);
-  const auto plan = options_.dispatcher == MoeOptions::Dispatcher::kAllToAll ? plan_all_to_all(lists, ranks_)
-                                                                             : plan_all_gather(lists, ranks_);
+  const auto plan = options_.dispatcher == MoeOptions::Dispatcher::kAllToAll
+                        ? plan_all_to_all(lists, ranks_, x.device())
+                        : plan_all_gather(lists, ranks_, x.device());
   at::Tensor base = residual;
   const auto run_shared = [&] { base = shared(x, residual, input.training); };
   const bool overlap = shared_ && options_.overlap_shared;

@@ -9,6 +9,7 @@
 #include "megalith/nn/low_rank.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/ops/autograd_state.h"
+#include "megalith/ops/gradient_sums.h"
 
 namespace megalith::nn {
 
@@ -36,15 +37,28 @@ LocalRows local_rows(const at::Tensor& ids, const EmbeddingState& state) {
   return {(ids - state.range.begin).masked_fill_(elsewhere, 0), elsewhere.unsqueeze(1)};
 }
 
-// into[rows] += values.
-at::Tensor add_row_grad(Parameter& parameter, const at::Tensor& rows, const at::Tensor& values) {
-  if (!parameter.main_grad.defined())
-    return at::zeros_like(parameter.value).index_add_(0, rows, values.to(parameter.value.scalar_type()));
-  if (parameter.main_grad_is_stale) parameter.main_grad.zero_();
-  parameter.main_grad_is_stale = false;
-  parameter.main_grad.index_add_(0, rows, values.to(parameter.main_grad.scalar_type()));
+// Adds dy [t, h] to the gradient of the rows it was read from; the gradient itself where main_grad is not attached.
+at::Tensor add_row_grads(Parameter& table, const at::Tensor& rows, const at::Tensor& dy) {
+  if (!table.main_grad.defined())
+    return at::zeros_like(table.value).index_add_(0, rows, dy.to(table.value.scalar_type()));
+  if (table.main_grad_is_stale) table.main_grad.zero_();
+  table.main_grad_is_stale = false;
+  ops::add_to_rows_(table.main_grad, rows, dy);
   return {};
 }
+
+struct TableRows : Function<TableRows> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& values, const at::Tensor& rows, Parameter* table) {
+    ctx->save_for_backward({rows});
+    ops::keep(ctx, table);
+    return values.index_select(0, rows);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const at::NoGradGuard no_grad;
+    if (!ctx->needs_input_grad(0)) return {{}, {}, {}};
+    return {add_row_grads(*ops::kept<Parameter*>(ctx), ctx->get_saved_variables()[0], grads[0]), {}, {}};
+  }
+};
 
 struct Embedding : Function<Embedding> {
   using MaybeTensor = std::optional<at::Tensor>;
@@ -76,10 +90,11 @@ struct Embedding : Function<Embedding> {
         state.tp.splits_tokens() ? all_gather_rows(grads[0], state.tp.group, "embedding backward") : grads[0];
     const auto [rows, elsewhere] = local_rows(ids, state);
     if (elsewhere.defined()) dy = dy.masked_fill(elsewhere, 0);
+    const at::NoGradGuard no_grad;
     at::Tensor dw, da, db;
-    if (ctx->needs_input_grad(0)) dw = add_row_grad(*state.weight, rows, dy);
+    if (ctx->needs_input_grad(0)) dw = add_row_grads(*state.weight, rows, dy);
     if (state.update && state.update->a->value.requires_grad())
-      da = add_row_grad(*state.update->a, rows, low_rank_hidden_grad(*state.update, dy));
+      da = add_row_grads(*state.update->a, rows, low_rank_hidden_grad(*state.update, dy));
     if (state.update && state.update->b->value.requires_grad()) db = low_rank_b_grad(*state.update, dy, h);
     return {dw, {}, da, db, {}};
   }
@@ -101,6 +116,8 @@ ops::VocabRange vocab_range(const VocabSize& vocab, const TensorParallel& tp) {
   const auto ids = layout::valid_vocab_range(vocab.size, vocab.padded, tp.size(), tp.rank());
   return {ids.begin, ids.end, vocab.size};
 }
+
+at::Tensor table_rows(Parameter& table, const at::Tensor& rows) { return TableRows::apply(table.value, rows, &table); }
 
 VocabParallelEmbedding::VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden,
                                                Init init, TensorParallel tp)
