@@ -45,6 +45,7 @@ void train_on_rank(const Rank& rank, const TrainerCase& how, const ResumeRun& ru
   model::VirtualModels models = models_for(run, args, context);
   data::CollatorOptions collator = how.collator;
   collator.tp = how.tp;
+  collator.cp = how.cp;
   const TrainerRank mine{rank, args, models, data::Collator(collator)};
   train::TrainerSetup setup = mine.setup(dataset_of(samples), dataset_of(random_sequences(5, kVocab, 3)));
   const auto size = static_cast<int64_t>(samples.size());

@@ -158,7 +158,8 @@ void add_gradients(OptionList& list) {
   ddp.add("ddp_average_in_collective", &DdpConfig::average_in_collective,
           "divide inside the collective; not with calculate_per_token_loss")
       .implemented();
-  ddp.add("ddp_bucket_size", &DdpConfig::bucket_size, "elements a bucket (none: max(40 000 000, 1 000 000 * dp))")
+  ddp.add("ddp_bucket_size", &DdpConfig::bucket_size,
+          "elements a bucket (none: max(40 000 000, 1 000 000 * dp); on CPU 1 500 000)")
       .at_least(1)
       .implemented();
   ddp.add("ddp_num_buckets", &DdpConfig::num_buckets, "number of buckets in place of ddp_bucket_size")

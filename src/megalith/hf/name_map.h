@@ -36,6 +36,7 @@ struct NameMap {
 struct GlobalTensor {
   std::string name;
   std::vector<int64_t> shape;
+  bool buffer = false;  // in the files, but not trained
 };
 
 // A tensor of the files.

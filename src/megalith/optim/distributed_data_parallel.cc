@@ -9,10 +9,22 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/weight_grad_queue.h"
+#include "megalith/optim/buffer_rules.h"
 
 namespace megalith::optim {
 
 using layout::GroupKind;
+
+namespace {
+
+// Large enough that links are used well, small enough that reductions begin early. On a CPU they compete with the
+// computation for its cores, and pieces that fit its caches cost least.
+int64_t default_bucket_elements(const BufferPlace& place) {
+  if (!place.cuda) return 1'500'000;
+  return std::max<int64_t>(40'000'000, int64_t{1'000'000} * place.replicas);
+}
+
+}  // namespace
 
 void DdpSettings::validate() const {
   check<ConfigError>(!(bucket_elements && num_buckets),
@@ -45,6 +57,14 @@ DdpSettings ddp_settings(const config::DdpConfig& ddp, const config::PrecisionCo
   s.bucketing = ddp.overlap_grad_reduce && first_stage && chunk == 0;
   if (precision.grad_reduce_in_bf16) s.grad_dtype = at::kBFloat16;
   return s;
+}
+
+BufferRules buffer_rules(const DdpSettings& settings, const BufferPlace& place) {
+  BufferRules rules{.shards = place.shards, .pad_for_bandwidth = settings.pad_buckets_for_bandwidth};
+  if (!settings.bucketing) return rules;
+  rules.bucket_elements = settings.num_buckets ? std::max<int64_t>(1, place.elements / *settings.num_buckets)
+                                               : settings.bucket_elements.value_or(default_bucket_elements(place));
+  return rules;
 }
 
 DistributedDataParallel::DistributedDataParallel(const std::vector<nn::Parameter*>& parameters,
@@ -83,16 +103,10 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   } else if (!settings_.per_token_loss) {
     reduce.factor = 1.0 / replicas;
   }
-  BufferRules rules{.shards = groups.sharded ? groups.shards.size() : 1,
-                    .pad_for_bandwidth = settings_.pad_buckets_for_bandwidth};
-  if (settings_.bucketing) {
-    int64_t elements = 0;
-    for (const nn::Parameter* p : parameters) elements += p->value.numel();
-    rules.bucket_elements =
-        settings_.num_buckets
-            ? std::max<int64_t>(1, elements / *settings_.num_buckets)
-            : settings_.bucket_elements.value_or(std::max<int64_t>(40'000'000, int64_t{1'000'000} * replicas));
-  }
+  int64_t elements = 0;
+  for (const nn::Parameter* p : parameters) elements += p->value.numel();
+  const BufferRules rules = buffer_rules(
+      settings_, {elements, replicas, groups.sharded ? groups.shards.size() : 1, parameters[0]->value.is_cuda()});
   const size_t number = buffers_.size();
   buffers_.push_back(std::make_unique<ParamBuffer>(std::move(parameters), rules, reduce, std::move(groups)));
   const ParamBuffer& buffer = *buffers_.back();

@@ -191,7 +191,9 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
   if (pass.loss_check) {
     const std::vector<double> sums = read(losses);
     for (size_t i = 0; i < sums.size(); ++i)
-      pass.loss_check(sums[i] / static_cast<double>(std::max<int64_t>(losses[i].count, 1)));
+      pass.loss_check({.mean = sums[i] / static_cast<double>(std::max<int64_t>(losses[i].count, 1)),
+                       .index = i,
+                       .count = sums.size()});
   }
   return losses;
 }

@@ -30,6 +30,7 @@ checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, cons
   std::set<std::string> planned;
   for (const std::string& prefix : optimizer.state_prefixes())
     for (const hf::GlobalTensor& tensor : model::global_tensors(models.config())) {
+      if (tensor.buffer) continue;
       files.tensors.push_back({prefix + tensor.name, hf::Dtype::kF32, tensor.shape});
       planned.insert(prefix + tensor.name);
     }
