@@ -1,6 +1,7 @@
 #include "megalith/cli/training_run.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -11,6 +12,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/cli/out_of_memory.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
 #include "megalith/model/adapter.h"
@@ -48,13 +50,16 @@ int terminal_columns() {
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
+// Of the allocator of a device.
+c10::CachingAllocator::Stat allocated_on(at::Device device) {
+  const auto stats = c10::getDeviceAllocator(device.type())
+                         ->getDeviceStats(static_cast<c10::DeviceIndex>(std::max<int>(device.index(), 0)));
+  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+}
+
 // Of the allocator on a device; otherwise of the process.
 int64_t peak_bytes(at::Device device) {
-  if (device.is_cuda()) {
-    using c10::CachingAllocator::StatType;
-    const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(std::max<int>(device.index(), 0));
-    return stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].peak;
-  }
+  if (device.is_cuda()) return allocated_on(device).peak;
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return int64_t{usage.ru_maxrss} * 1024;
@@ -101,6 +106,23 @@ std::vector<std::pair<std::string, double>> memory_of(const config::TrainingArgu
   return {{"parameters", count * (half ? 2 : 4)},
           {"gradients", learning * 4},
           {"optimizer", args.optimizer.use_distributed_optimizer ? state / sharers : state}};
+}
+
+MemoryFacts memory_facts(const model::VirtualModels& models, const config::TrainingArguments& args,
+                         const DataSummary& data) {
+  const parallel::ParallelContext& context = models.context();
+  const layout::GridShape& shape = context.grid().shape();
+  MemoryFacts facts;
+  facts.planned = memory_of(args, elements_of(models), shape.dp() * shape.cp);
+  if (context.device().is_cuda()) {
+    facts.used = static_cast<double>(allocated_on(context.device()).peak);
+    const auto index = static_cast<c10::DeviceIndex>(std::max<int>(context.device().index(), 0));
+    facts.capacity = static_cast<double>(c10::getDeviceAllocator(context.device().type())->getMemoryInfo(index).second);
+  }
+  facts.tokens = args.batch.micro_batch_size.value_or(1) * std::max<int64_t>(1, data.sequence_length) / shape.cp;
+  facts.vocab = models.config().vocab_size / shape.tp;
+  facts.sharers = shape.dp();
+  return facts;
 }
 
 std::string precision_of(const config::PrecisionConfig& precision) {
@@ -319,7 +341,13 @@ void run_training(model::VirtualModels& models, const config::TrainingArguments&
   const bool evaluates = !parts.setup.eval_data.empty() && args.run.do_eval;
   train::Trainer trainer(models, args, std::move(parts.setup));
   if (config::trains(args.run)) {
-    const train::TrainOutput output = trainer.train();
+    const train::TrainOutput output = [&] {
+      try {
+        return trainer.train();
+      } catch (const c10::OutOfMemoryError&) {
+        throw Error(out_of_memory_text(args, memory_facts(models, args, parts.data)));
+      }
+    }();
     if (args.save.output_dir) trainer.save_model(*args.save.output_dir);
     say_end(models.context(), args, trainer.state(), output);
     if (output.interrupted) return;
