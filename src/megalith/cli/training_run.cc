@@ -172,6 +172,7 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   observe::ObserverSetup setup;
   setup.world = context.world().world();
   setup.waited_seconds = [&world = context.world()] { return world.waited_seconds(); };
+  if (models.config().moe) setup.experts = std::make_shared<train::ExpertLoads>(models);
   setup.device = context.device();
   setup.trace = &trace;
   setup.progress.write = write_stderr;
