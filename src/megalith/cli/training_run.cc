@@ -10,6 +10,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/cli/plan_inputs.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
 #include "megalith/model/model_flops.h"
@@ -17,6 +18,7 @@
 #include "megalith/observe/summary.h"
 #include "megalith/observe/tensorboard.h"
 #include "megalith/optim/make_schedule.h"
+#include "megalith/plan/report.h"
 
 namespace megalith::cli {
 
@@ -68,19 +70,6 @@ int64_t elements_of(const model::ModelConfig& config) {
   return elements;
 }
 
-// What training keeps for `elements` parameters, on a rank: Adam's moments and, for parameters of 16 bits, their fp32
-// copies, over the ranks that share them.
-std::vector<std::pair<std::string, double>> memory_of(const config::TrainingArguments& args, int64_t elements,
-                                                      int sharers) {
-  const auto count = static_cast<double>(elements);
-  const bool half = args.precision.bf16 || args.precision.fp16;
-  const bool adam = args.optimizer.optimizer != config::OptimizerKind::kSgd;
-  const double state = count * ((adam ? 8 : 4) + (half ? 4 : 0));
-  return {{"parameters", count * (half ? 2 : 4)},
-          {"gradients", count * 4},
-          {"optimizer", args.optimizer.use_distributed_optimizer ? state / sharers : state}};
-}
-
 std::string precision_of(const config::PrecisionConfig& precision) {
   return precision.bf16 ? "bf16" : precision.fp16 ? "fp16" : "fp32";
 }
@@ -104,7 +93,9 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const co
   summary.axes = {{"tp", shape.tp}, {"pp", shape.pp}, {"cp", shape.cp}, {"dp", shape.dp()}};
   summary.machinery = fmt::format("{} on {}, {}", context.world().backend(),
                                   context.device().is_cuda() ? "CUDA" : "CPU", precision_of(args.precision));
-  summary.memory_bytes = memory_of(args, summary.most_on_rank, shape.dp() * shape.cp);
+  const auto memory = planned_memory(config, args, shape.world_size, data.sequence_length,
+                                     context.device().is_cuda() ? plan::Machinery{} : plan::Machinery::cpu());
+  if (memory) summary.memory_bytes = plan::parts_of(*memory);
   summary.data = data.parts;
   const layout::BatchSizes sizes = batches.at(0);
   summary.micro_batch_size = batches.micro_batch_size();
@@ -192,6 +183,7 @@ bool is_evaluated(const config::TrainingArguments& args, const train::TrainerSta
 
 std::vector<config::CommandOption> RunFlags::options() {
   return {{"dry_run", "check everything, print every effective option as YAML, and stop", &dry_run},
+          {"force", "start although the planned memory is more than there is", &force},
           {"timing", "say what the phases of a step take", &timing},
           {"trace", "write a timeline of these steps (10-12) to output_dir/trace.json, for Perfetto", &trace},
           {"result_rejected_tracker_filename",
