@@ -5,7 +5,9 @@
 
 #include "tests/support/expect.h"
 #include "tests/support/free_port.h"
+#include "tests/support/golden.h"
 #include "tests/support/subprocess.h"
+#include "tests/support/temp_folder.h"
 
 namespace megalith::testing {
 namespace {
@@ -69,6 +71,19 @@ TEST(Program, DoctorTellsWhatTheMachineHas) {
   const auto json = nlohmann::json::parse(result.out);
   for (const char* topic : {"megalith", "libtorch", "CPU", "memory", "disk", "CUDA", "backends", "network", "launcher"})
     EXPECT_TRUE(json.contains(topic)) << topic;
+}
+
+TEST(Program, DoctorMeasuresWhatPlanReads) {
+  const TempFolder folder;
+  const std::string file = (folder / "cluster.yaml").string();
+  const auto measured = megalith({"doctor", "--measure", "--nproc", "2", "--use_cpu", "--output", file});
+  ASSERT_EQ(measured.exit_code, 0) << measured.err;
+  const auto plan = megalith({"plan", "--gpus", "2", "--gpu", file, "--global_batch_size", "4", "--cutoff_len", "64",
+                              "--model", (golden_dir() / "hf" / "llama").string(), "--json"});
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  const auto json = nlohmann::json::parse(plan.out);
+  EXPECT_EQ(json.at("gpu"), "measured");
+  EXPECT_GT(json.at("best").at(0).at("time").at("step_s"), 0);
 }
 
 TEST(Program, DoctorChecksFourRanks) {

@@ -317,6 +317,19 @@ TEST_F(GoldenOptionsRun, roll_sft) {
   EXPECT_TRUE(fs::exists(folder_ / "roll" / "checkpoint-2" / "config.json"));
 }
 
+TEST_F(TrainCommand, ARunThatCannotFitIsRefusedUnlessForced) {
+  const Words huge{"--cutoff_len=1000000000"};
+  const auto refused = train("huge", huge);
+  EXPECT_EQ(refused.exit_code, 2) << refused.err;
+  expect_contains(refused.err, "of host memory for each rank");
+  expect_contains(refused.err, "--force");
+  Words forced = huge;
+  forced.insert(forced.end(), {"--force", "--max_steps=1", "--overwrite_output_dir"});
+  const auto run = train("huge", forced);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  expect_contains(run.err, "tried all the same");
+}
+
 TEST_F(TrainCommand, ExamplesAreGoodArguments) {
   for (const auto& entry : fs::directory_iterator("examples")) {
     if (entry.path().extension() != ".yaml") continue;

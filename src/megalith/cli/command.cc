@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/cli/plan_commands.h"
 #include "megalith/train/rerun_guard.h"
 
 namespace megalith::cli {
@@ -52,9 +53,11 @@ const std::vector<Command>& commands() {
       {"eval", "loss, perplexity and accuracy of a model on data", run_eval},
       {"score", "losses and logits of given tokens", run_score},
       {"generate", "continue a prompt", run_generate},
-      {"preview", "groups, layers, batch, learning rate or pipeline of a run; needs no GPU, no model, no ranks",
+      {"preview",
+       "groups, layers, batch, learning rate, pipeline or memory of a run; needs no GPU, no weights, no ranks",
        run_preview},
       {"dashboard", "runs in a browser while they go on, or as one HTML file", run_dashboard},
+      {"plan", "the fastest layouts of a model on so many GPUs that fit, as options for train", run_plan},
       {"tokenize", "token ids from text or conversations, text from ids", run_tokenize},
       {"data", "make what training reads: tokenize a corpus, check its files, train a tokenizer", run_data},
       {"doctor", "devices, backends, libraries; with --nproc N a check of all collectives", run_doctor},

@@ -16,11 +16,13 @@
 #include "megalith/base/error.h"
 #include "megalith/cli/command.h"
 #include "megalith/cli/launch_flags.h"
+#include "megalith/cli/measure.h"
 #include "megalith/cli/rank_main.h"
 #include "megalith/cli/self_check.h"
 #include "megalith/comm/world.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
+#include "megalith/hf/file_io.h"
 
 namespace megalith::cli {
 
@@ -108,25 +110,42 @@ int print_findings(bool json) {
   return kDone;
 }
 
+void write_measured(parallel::ParallelContext& context, const std::optional<std::string>& output) {
+  const std::string yaml = plan::to_yaml(measure_machine(context));
+  if (context.rank() != 0) return;
+  if (output)
+    hf::replace_text_file(*output, yaml);
+  else
+    fmt::print("{}", yaml);
+}
+
 }  // namespace
 
 int run_doctor(Words words) {
   LaunchFlags launch;
-  bool json = false, help = false;
+  bool json = false, help = false, measure = false;
+  std::optional<std::string> output;
   auto own = launch.options();
+  own.push_back({"measure", "time products, attention, memory and links, and write a cluster file for plan", &measure});
+  own.push_back({"output", "with measure: the file (stdout)", &output});
   own.push_back({"json", "print one JSON object", &json});
   own.push_back({"help", "print this text", &help});
   const auto parsed = config::parse_arguments(config::Dialect::kTrain, words, own);
   if (help) {
-    fmt::print("megalith doctor [--nproc N] [--tp N --pp N …] [--json]\n\n{}",
+    fmt::print("megalith doctor [--nproc N] [--tp N --pp N …] [--json] [--measure [--output cluster.yaml]]\n\n{}",
                config::help_text(config::Dialect::kTrain, "parallel", own));
     return kDone;
   }
   parsed.report.check_not_refused();
-  if (!launch.nproc && comm::rendezvous_from_env().alone()) return print_findings(json);
+  if (!measure && !launch.nproc && comm::rendezvous_from_env().alone()) return print_findings(json);
   launch.check(parsed.args, /*needs_inputs=*/false);
   return launch.run([&] {
-    return run_as_rank(parsed.args, [&](parallel::ParallelContext& context) { check_collectives(context, json); });
+    return run_as_rank(parsed.args, [&](parallel::ParallelContext& context) {
+      if (measure)
+        write_measured(context, output);
+      else
+        check_collectives(context, json);
+    });
   });
 }
 

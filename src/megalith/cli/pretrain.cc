@@ -5,6 +5,7 @@
 #include "megalith/base/log.h"
 #include "megalith/cli/command.h"
 #include "megalith/cli/launch_flags.h"
+#include "megalith/cli/plan_inputs.h"
 #include "megalith/cli/rank_main.h"
 #include "megalith/cli/stop_on_signal.h"
 #include "megalith/cli/training_run.h"
@@ -26,19 +27,20 @@ void check_files(const data::Blend& blend) {
                        prefix, ending);
 }
 
-// What is missing or does not fit is told once, before ranks exist.
-void check_pretrain_inputs(const config::TrainingArguments& args) {
+// What is missing or does not fit is told once, before ranks exist. The model that the options make.
+model::ModelConfig check_pretrain_inputs(const config::TrainingArguments& args) {
   const auto tokenizer = train::make_run_tokenizer(args);
   check<ConfigError>(tokenizer.has_value(),
                      "there is no tokenizer; set tokenizer_type with tokenizer_model, or vocab_file with merge_file, or"
                      " vocab_size for data without text");
-  model::config_from_arguments(args, tokenizer->vocabulary());
+  const model::ModelConfig model = model::config_from_arguments(args, tokenizer->vocabulary());
   const data::DataSources sources = data::read_data_sources(args.indexed);
   if (sources.all) check_files(*sources.all);
   for (const auto& blend : sources.by_split)
     if (blend) check_files(*blend);
   train::find_load(args);
   check_output_folder(args.save);
+  return model;
 }
 
 std::vector<std::pair<std::string, std::string>> describe(const data::PerSplit<int64_t>& samples, int64_t evaluation) {
@@ -76,13 +78,14 @@ int run_pretrain(Words words) {
   if (!args) return kDone;
   *args = resumed_arguments(*args, comm::launch_from_env());
   check_schedule(*args, launch.world_size());
-  check_pretrain_inputs(*args);
+  const model::ModelConfig model = check_pretrain_inputs(*args);
   launch.ends_in_order = true;
   return launch.run([&](const comm::RankLaunch& started) {
     const StopOnSignal stop;
     const config::TrainingArguments mine = resumed_arguments(*args, started);
     return run_as_rank(mine, [&](parallel::ParallelContext& context) {
       open_rank_log(mine, context.rank());
+      check_memory(model, mine, context, planned_length(mine), flags.force);
       pretrain_on_rank(mine, flags, stop.flag(), started, context);
     });
   });

@@ -2,11 +2,14 @@
 #include "megalith/base/log.h"
 #include "megalith/cli/command.h"
 #include "megalith/cli/launch_flags.h"
+#include "megalith/cli/plan_inputs.h"
 #include "megalith/cli/rank_main.h"
 #include "megalith/cli/stop_on_signal.h"
 #include "megalith/cli/training_inputs.h"
 #include "megalith/cli/training_run.h"
 #include "megalith/config/derive.h"
+#include "megalith/model/auto_model.h"
+#include "megalith/model/families/family.h"
 #include "megalith/train/shared_folder.h"
 #include "megalith/train/simulated_fault.h"
 
@@ -32,6 +35,8 @@ int run_train(Words words) {
       train::RunData data = train::open_run_data(mine, inputs.tools);
       if (context.rank() == 0)
         for (const std::string& report : data.reports) log_info("{}", report);
+      check_memory(model::with_arguments(model::read_model_config(inputs.model_folder), mine), mine, context,
+                   planned_length(mine), flags.force);
       const auto checkpoint = find_resume(mine.save, context);
       model::VirtualModels models = load_model(inputs.model_folder, mine, context, checkpoint);
       RunParts parts;

@@ -13,6 +13,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/cli/out_of_memory.h"
+#include "megalith/cli/plan_inputs.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
 #include "megalith/model/adapter.h"
@@ -21,6 +22,7 @@
 #include "megalith/observe/summary.h"
 #include "megalith/observe/tensorboard.h"
 #include "megalith/optim/make_schedule.h"
+#include "megalith/plan/report.h"
 
 namespace megalith::cli {
 
@@ -108,13 +110,24 @@ std::vector<std::pair<std::string, double>> memory_of(const config::TrainingArgu
           {"optimizer", args.optimizer.use_distributed_optimizer ? state / sharers : state}};
 }
 
+// By the planner, or, where it does not know the run (adapters), of the state alone.
+std::vector<std::pair<std::string, double>> planned_parts(const model::VirtualModels& models,
+                                                          const config::TrainingArguments& args,
+                                                          const DataSummary& data, int64_t elements, int64_t trained) {
+  const parallel::ParallelContext& context = models.context();
+  const layout::GridShape& shape = context.grid().shape();
+  const auto memory = planned_memory(models.config(), args, shape.world_size, data.sequence_length,
+                                     context.device().is_cuda() ? plan::Machinery{} : plan::Machinery::cpu());
+  return memory ? plan::parts_of(*memory) : memory_of(args, elements, trained, shape.dp() * shape.cp);
+}
+
 MemoryFacts memory_facts(const model::VirtualModels& models, const config::TrainingArguments& args,
                          const DataSummary& data) {
   const parallel::ParallelContext& context = models.context();
   const layout::GridShape& shape = context.grid().shape();
   MemoryFacts facts;
-  facts.planned = memory_of(args, elements_of(models, /*trained_only=*/false), elements_of(models, /*trained_only=*/true),
-                            shape.dp() * shape.cp);
+  facts.planned = planned_parts(models, args, data, elements_of(models, /*trained_only=*/false),
+                                elements_of(models, /*trained_only=*/true));
   if (context.device().is_cuda()) {
     facts.used = static_cast<double>(allocated_on(context.device()).peak);
     const auto index = static_cast<c10::DeviceIndex>(std::max<int>(context.device().index(), 0));
@@ -149,7 +162,7 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const co
   summary.axes = {{"tp", shape.tp}, {"pp", shape.pp}, {"cp", shape.cp}, {"dp", shape.dp()}};
   summary.machinery = fmt::format("{} on {}, {}", context.world().backend(),
                                   context.device().is_cuda() ? "CUDA" : "CPU", precision_of(args.precision));
-  summary.memory_bytes = memory_of(args, summary.most_on_rank, extremes[2].item<int64_t>(), shape.dp() * shape.cp);
+  summary.memory_bytes = planned_parts(models, args, data, summary.most_on_rank, extremes[2].item<int64_t>());
   summary.data = data.parts;
   const layout::BatchSizes sizes = batches.at(0);
   summary.micro_batch_size = batches.micro_batch_size();
@@ -238,6 +251,7 @@ bool is_evaluated(const config::TrainingArguments& args, const train::TrainerSta
 
 std::vector<config::CommandOption> RunFlags::options() {
   return {{"dry_run", "check everything, print every effective option as YAML, and stop", &dry_run},
+          {"force", "start although the planned memory is more than there is", &force},
           {"timing", "say what the phases of a step take", &timing},
           {"trace", "write a timeline of these steps (10-12) to output_dir/trace.json, for Perfetto", &trace},
           {"result_rejected_tracker_filename",

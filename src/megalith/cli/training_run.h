@@ -17,7 +17,7 @@ namespace megalith::cli {
 
 // Flags of a run that are no options of the table: they do not change its result.
 struct RunFlags {
-  bool dry_run = false, help = false, timing = false;
+  bool dry_run = false, help = false, timing = false, force = false;
   std::optional<std::string> topic, trace, result_rejected_tracker_filename;
   // Declares itself to the parser, so it must not move while that runs.
   std::vector<config::CommandOption> options();
