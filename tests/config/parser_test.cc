@@ -204,9 +204,8 @@ TEST(Parser, AValueMayWaitForAPartThatIsNotBuilt) {
   EXPECT_TRUE(parse({"--stage=sft"}).report.planned().empty());
   const ParseResult dpo = parse({"--stage=dpo", "--finetuning_type=lora"});
   EXPECT_EQ(dpo.args.run.stage, Stage::kDpo);
-  ASSERT_EQ(dpo.report.planned().size(), 2u);  // lora, too, though it is the default
-  EXPECT_EQ(dpo.report.planned()[0]->reason, "preferences");
-  EXPECT_EQ(dpo.report.planned()[1]->reason, "lora");
+  ASSERT_EQ(dpo.report.planned().size(), 1u);  // though it is the default
+  EXPECT_EQ(dpo.report.planned()[0]->reason, "lora");
 }
 
 TEST(Parser, CommandsBringOptionsOfTheirOwn) {

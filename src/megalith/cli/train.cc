@@ -34,8 +34,10 @@ int run_train(Words words) {
       if (context.rank() == 0)
         for (const std::string& report : data.reports) log_info("{}", report);
       const auto checkpoint = find_resume(mine.save, context);
+      precompute_reference(inputs, mine, context, data);
       model::VirtualModels models = load_model(inputs.model_folder, mine, context, checkpoint);
       RunParts parts;
+      parts.setup.objective = preference_objective(inputs, mine, models);
       parts.launch = started;
       if (checkpoint) parts.setup.resume = train::read_resume_point(*checkpoint, mine, context);
       parts.setup.train_data = std::move(data.train);

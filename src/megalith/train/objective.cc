@@ -31,7 +31,7 @@ MicrobatchLoss Objective::run_head(const data::MicroBatch& batch, const model::G
                                    int microbatch, Phase phase) const {
   model::ModelInput input = inputs(batch, chunk, std::move(hidden), phase);
   std::vector<at::Tensor> further;
-  if (phase == Phase::kTraining) input.mtp_losses = &further;
+  if (phase == Phase::kTraining && trains_attached()) input.mtp_losses = &further;
   const MicrobatchOutput output = run_last_stage(chunk, std::move(input), wants_correct(phase));
   if (batch.samples == 0) return {.sum = at::zeros({}, output.token_losses.options())};
   MicrobatchLoss result = loss(output, batch, microbatch, phase);

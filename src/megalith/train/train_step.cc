@@ -43,12 +43,13 @@ MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBa
   };
   for (const MicrobatchLoss& loss : losses) {
     add(kLoss, loss.sum, loss.count);
-    sums.add(kTrained, counts * static_cast<double>(loss.count), counts);
     for (const AttachedLoss& each : loss.attached) add(each.name, each.sum, each.count);
     for (const MicrobatchMetric& metric : loss.metrics) sums.add(metric.name, metric.sum, counts * metric.weight);
   }
-  for (const data::MicroBatch& each : batch.microbatches)
+  for (const data::MicroBatch& each : batch.microbatches) {
     sums.add(kTokens, counts * static_cast<double>(each.real_tokens), counts * static_cast<double>(each.tokens()));
+    sums.add(kTrained, counts * static_cast<double>(each.loss_tokens), counts);
+  }
   return sums;
 }
 
