@@ -74,9 +74,7 @@ TEST(GoldenOptions, options_roll_sft_roll_dpo_megatron_gpt3_175b_megatron_llama3
 // What these lists ask for acts, but for parts that are not built.
 TEST(OptionLists, NothingIsIgnored) {
   EXPECT_NO_THROW(parse(words_in("roll_sft.txt")).report.check_runnable());
-  const ParseResult dpo = parse(words_in("roll_dpo.txt"));
-  ASSERT_EQ(dpo.report.planned().size(), 1u);
-  EXPECT_EQ(dpo.report.planned()[0]->name, "stage");
+  EXPECT_NO_THROW(parse(words_in("roll_dpo.txt")).report.check_runnable());
   for (const char* list : {"megatron_gpt3_175b.txt", "megatron_llama3_8b.txt"}) {
     const ParseResult result = parse(words_in(list), Dialect::kPretrain);
     for (const OptionUse* use : result.report.planned())

@@ -200,14 +200,6 @@ TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   EXPECT_THROW(parse({"--use_mca=false"}).report.check_not_refused(), ConfigError);
 }
 
-TEST(Parser, AValueMayWaitForAPartThatIsNotBuilt) {
-  EXPECT_TRUE(parse({"--stage=sft"}).report.planned().empty());
-  const ParseResult dpo = parse({"--stage=dpo", "--finetuning_type=lora"});
-  EXPECT_EQ(dpo.args.run.stage, Stage::kDpo);
-  ASSERT_EQ(dpo.report.planned().size(), 1u);
-  EXPECT_EQ(dpo.report.planned()[0]->reason, "preferences");
-}
-
 TEST(Parser, CommandsBringOptionsOfTheirOwn) {
   std::optional<int64_t> world_size;
   std::optional<std::string> order;

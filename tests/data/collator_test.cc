@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/data/token_table.h"
 #include "tests/support/expect.h"
 
 namespace megalith::data {
@@ -76,6 +77,17 @@ TEST(Collator, pieces_that_attend_are_one_sequence_with_restarting_positions) {
   EXPECT_EQ(batch.layout.cumulative(), (Values{0, 8}));
   EXPECT_EQ(values(batch.labels), (Values{2, 3, 4, 5, 6, 7, -100, -100}));
   EXPECT_EQ(values(batch.layout.positions(at::kCPU)), (Values{0, 1, 2, 0, 1, 2, 0, 0}));
+}
+
+TEST(Collator, reference_scores_stand_as_the_rows_do) {
+  TokenTable table;
+  for (const int32_t first : {10, 20}) table.append(Sample{row(first, 4), row(first + 100, 3)});
+  const auto pairs = with_reference_scores(dataset_of(std::move(table), {.pairs = true}), {{-1, -2}, {-3, -4}});
+  const std::vector<Sample> samples{pairs->sample(0), pairs->sample(1)};
+  EXPECT_EQ(values(Collator({}).collate(samples).reference.to(at::kLong)), (Values{-1, -3, -2, -4}));
+  EXPECT_EQ(values(Collator({}).collate(samples, CollateParts::kLayoutOnly).reference.to(at::kLong)).size(), 4u);
+  EXPECT_FALSE(Collator({}).collate(std::vector<Sample>{{row(1, 3), row(2, 3)}}).reference.defined());
+  EXPECT_THROW(with_reference_scores(pairs, {{-1, -2}}), InternalError);
 }
 
 TEST(Collator, rows_that_are_shifted_keep_every_token) {

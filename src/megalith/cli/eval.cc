@@ -17,12 +17,13 @@ namespace {
 
 constexpr const char* kUsage = R"(megalith eval --model MODEL --eval_dataset NAMES [options]
 
-Loss, perplexity and token accuracy of a model on data, every sample once. Options are those of `megalith train`:
+Loss, perplexity and token accuracy of a model on data, every sample once; rewards and margins of preference pairs
+(--stage dpo --ref_model MODEL). Options are those of `megalith train`:
 
   --model MODEL          folder, or a hub name that has been downloaded
   --adapter_name_or_path FOLDER   evaluate it with this adapter
   --eval_dataset NAMES   names in dataset_dir/dataset_info.json, or files; several with commas
-  --stage pt|sft         texts or conversations (default sft)
+  --stage pt|sft|dpo     texts, conversations or preferences (default sft)
   --template NAME        chat template by name (default: the tokenizer's own)
   --cutoff_len N         tokens of a sample
   --per_device_eval_batch_size N
@@ -73,8 +74,10 @@ int run_eval(Words words) {
   return launch.run([&] {
     return run_as_rank(args, [&](parallel::ParallelContext& context) {
       train::RunData data = train::open_run_data(args, inputs.tools);
+      precompute_reference(inputs, args, context, data);
       model::VirtualModels models = load_model(inputs.model_folder, args, context);
       train::TrainerSetup setup;
+      setup.objective = preference_objective(inputs, args, models);
       setup.eval_data = std::move(data.eval);
       train::Trainer trainer(models, args, std::move(setup));
       const train::MetricList metrics = trainer.evaluate();

@@ -38,8 +38,10 @@ int run_train(Words words) {
       check_memory(model::with_arguments(model::read_model_config(inputs.model_folder), mine), mine, context,
                    planned_length(mine), flags.force);
       const auto checkpoint = find_resume(mine.save, context);
+      precompute_reference(inputs, mine, context, data);
       model::VirtualModels models = load_model(inputs.model_folder, mine, context, checkpoint);
       RunParts parts;
+      parts.setup.objective = preference_objective(inputs, mine, models);
       parts.launch = started;
       if (checkpoint) parts.setup.resume = train::read_resume_point(*checkpoint, mine, context);
       parts.setup.train_data = std::move(data.train);

@@ -12,6 +12,8 @@
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/peft/adapter_folder.h"
+#include "megalith/train/preference_objective.h"
+#include "megalith/train/reference_scores.h"
 
 namespace megalith::cli {
 
@@ -24,11 +26,23 @@ bool has_tokenizer(const fs::path& folder) {
          fs::exists(folder / "tokenizer.model");
 }
 
-// Where tokens of data files are kept between runs; all ranks of a machine share it.
-fs::path token_cache() {
-  if (const auto folder = env_string("XDG_CACHE_HOME")) return fs::path(*folder) / "megalith" / "tokens";
-  if (const auto home = env_string("HOME")) return fs::path(*home) / ".cache" / "megalith" / "tokens";
+// Where things are kept between runs; all ranks of a machine share it. Empty: nowhere.
+fs::path cache_for(const char* what) {
+  if (const auto folder = env_string("XDG_CACHE_HOME")) return fs::path(*folder) / "megalith" / what;
+  if (const auto home = env_string("HOME")) return fs::path(*home) / ".cache" / "megalith" / what;
   return {};
+}
+
+fs::path find_reference(const config::TrainingArguments& args, const fs::path& policy_folder, int64_t vocab_size) {
+  const auto& name = args.preference.ref_model;
+  if (!name) return policy_folder;
+  const fs::path folder = hf::find_model_folder(*name, hf::HubEnvironment::from_process());
+  const int64_t size = model::read_model_config(folder).vocab_size;
+  check<ConfigError>(size == vocab_size,
+                     "ref_model {} has a vocabulary of {} ids, and the model that is trained one of {}: they do not"
+                     " read the same tokens. Give a reference with the model's tokenizer",
+                     *name, size, vocab_size);
+  return folder;
 }
 
 // What derive() does where the number of experts is an option.
@@ -51,6 +65,20 @@ void check_kind(const fs::path& checkpoint, bool lora) {
                      checkpoint.string(), adapter ? "an adapter" : "a whole model", adapter ? "lora" : "full");
 }
 
+bool has_fresh_reference(const config::TrainingArguments& args) {
+  return args.source.train_from_scratch && !args.preference.ref_model;
+}
+
+std::unique_ptr<train::ReferenceModel> load_reference(const TrainingInputs& inputs,
+                                                      const config::TrainingArguments& args,
+                                                      parallel::ParallelContext& context) {
+  const std::string folder = inputs.reference_folder.string();
+  return std::make_unique<train::ReferenceModel>(has_fresh_reference(args)
+                                                     ? load_model(folder, args, context)
+                                                     : model::AutoModel::from_pretrained(folder, args, context),
+                                                 args);
+}
+
 }  // namespace
 
 TrainingInputs check_inputs(config::TrainingArguments& args) {
@@ -63,7 +91,11 @@ TrainingInputs check_inputs(config::TrainingArguments& args) {
   if (is_lora(args)) model::adapter_config(args.lora, config, model::adapter_source(args));
   if (has_tokenizer(inputs.model_folder)) inputs.tools.tokenizer_folder = inputs.model_folder;
   inputs.tools.vocab_size = config.vocab_size;
-  inputs.tools.cache_folder = token_cache();
+  inputs.tools.cache_folder = cache_for("tokens");
+  if (args.run.stage == config::Stage::kDpo) {
+    inputs.reference_folder = find_reference(args, inputs.model_folder, config.vocab_size);
+    inputs.reference_cache = cache_for("reference");
+  }
   train::data_request(args, inputs.tools);
   return inputs;
 }
@@ -82,6 +114,26 @@ model::VirtualModels load_model(const fs::path& folder, const config::TrainingAr
   if (!args.source.train_from_scratch) return model::AutoModel::from_pretrained(folder.string(), args, context);
   const model::ModelConfig config = model::read_model_config(folder);
   return model::AutoModel::from_config(model::with_arguments(config, args), args, context);
+}
+
+void precompute_reference(const TrainingInputs& inputs, const config::TrainingArguments& args,
+                          parallel::ParallelContext& context, train::RunData& data) {
+  if (args.run.stage != config::Stage::kDpo || !args.preference.precompute_ref_log_probs) return;
+  train::ReferenceCache cache{inputs.reference_cache, inputs.reference_folder};
+  if (has_fresh_reference(args)) cache.folder.clear();  // its weights are in no file that could be named
+  train::precompute_reference_scores(
+      data, [&] { return load_reference(inputs, args, context); }, cache, args, context);
+}
+
+std::unique_ptr<train::Objective> preference_objective(const TrainingInputs& inputs,
+                                                       const config::TrainingArguments& args,
+                                                       model::VirtualModels& policy) {
+  if (args.run.stage != config::Stage::kDpo) return nullptr;
+  const config::PreferenceConfig& how = args.preference;
+  std::unique_ptr<train::ReferenceModel> reference;
+  if (config::needs_reference(how.loss) && !how.precompute_ref_log_probs)
+    reference = load_reference(inputs, args, policy.context());
+  return std::make_unique<train::PreferenceObjective>(how, policy.context(), std::move(reference));
 }
 
 void check_resume(const config::SaveConfig& save) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/model/virtual_models.h"
+#include "megalith/train/objective.h"
 #include "megalith/train/run_data.h"
 
 namespace megalith::cli {
@@ -13,12 +15,14 @@ namespace megalith::cli {
 struct TrainingInputs {
   std::filesystem::path model_folder;
   train::DataTools tools;
+  std::filesystem::path reference_folder;  // stage dpo: ref_model, or the model's own
+  std::filesystem::path reference_cache;   // where precompute_ref_log_probs keeps what it computes; empty: nowhere
 };
 
-// Finds model, tokenizer, template and datasets. Throws ConfigError or DataError for the first that is not there or not
-// understood, and for a layout that the model's experts do not fit. No record is read, no weight is loaded. `args`,
-// after derive(), learn what the model asks for: experts with tensor parallelism switch sequence_parallel on, with a
-// warning.
+// Finds model, reference, tokenizer, template and datasets. Throws ConfigError or DataError for the first that is not
+// there or not understood, and for a layout that the model's experts do not fit. No record is read, no weight is
+// loaded. `args`, after derive(), learn what the model asks for: experts with tensor parallelism switch
+// sequence_parallel on, with a warning.
 TrainingInputs check_inputs(config::TrainingArguments& args);
 
 // The folder of a model; with train_from_scratch one without weights will do. Throws ConfigError or DataError.
@@ -29,6 +33,16 @@ std::filesystem::path find_model(const std::string& path_or_name, const config::
 model::VirtualModels load_model(const std::filesystem::path& folder, const config::TrainingArguments& args,
                                 parallel::ParallelContext& context,
                                 const std::optional<std::filesystem::path>& checkpoint = std::nullopt);
+
+// Stage dpo with precompute_ref_log_probs: `data` gets what the reference says, and the reference is gone. Nothing
+// otherwise. All ranks call it, before the policy takes memory.
+void precompute_reference(const TrainingInputs& inputs, const config::TrainingArguments& args,
+                          parallel::ParallelContext& context, train::RunData& data);
+// Stage dpo: what is trained, with its reference model where it has one and does not come with the data: the policy as
+// it was at the start of the run, or ref_model. nullptr for other stages. `policy` outlives it. All ranks call it.
+std::unique_ptr<train::Objective> preference_objective(const TrainingInputs& inputs,
+                                                       const config::TrainingArguments& args,
+                                                       model::VirtualModels& policy);
 
 // resume_from_checkpoint can be what it asks for. Throws ConfigError or DataError, before ranks exist.
 void check_resume(const config::SaveConfig& save);

@@ -223,11 +223,15 @@ struct EnumNames<layout::ScheduleKind> {
        {layout::ScheduleKind::kZeroBubble, "zero_bubble"}});
 };
 
-enum class PrefLoss { kSigmoid, kOrpo };
+enum class PrefLoss { kSigmoid, kRobust, kHinge, kIpo, kOrpo, kSimpo };
 template <>
 struct EnumNames<PrefLoss> {
-  static constexpr auto kNames = std::to_array<std::pair<PrefLoss, std::string_view>>(
-      {{PrefLoss::kSigmoid, "sigmoid"}, {PrefLoss::kOrpo, "orpo"}});
+  static constexpr auto kNames = std::to_array<std::pair<PrefLoss, std::string_view>>({{PrefLoss::kSigmoid, "sigmoid"},
+                                                                                       {PrefLoss::kRobust, "robust"},
+                                                                                       {PrefLoss::kHinge, "hinge"},
+                                                                                       {PrefLoss::kIpo, "ipo"},
+                                                                                       {PrefLoss::kOrpo, "orpo"},
+                                                                                       {PrefLoss::kSimpo, "simpo"}});
 };
 
 enum class MixStrategy { kConcat, kInterleaveUnder, kInterleaveOver, kInterleaveOnce };

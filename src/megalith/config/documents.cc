@@ -94,8 +94,6 @@ std::string meaning_of(const Option& option) {
       values.push_back(option.refused_values[i].value);
     text += fmt::format("; refused {}: {}", fmt::join(values, ", "), reason);
   }
-  for (const PlannedValue& planned : option.planned_values)
-    text += fmt::format("; {} planned: {}", planned.value, planned.part);
   if (!option.refused_others.empty()) text += "; others refused: " + option.refused_others;
   return text;
 }

@@ -145,10 +145,6 @@ class OptionEntry {
     for (const char* value : values) option_.refused_values.push_back({value, reason});
     return *this;
   }
-  OptionEntry& planned_for(std::initializer_list<const char*> values, const char* part) {
-    for (const char* value : values) option_.planned_values.push_back({value, part});
-    return *this;
-  }
   OptionEntry& refuse_others(const char* reason) {
     option_.refused_others = reason;
     return *this;

@@ -28,12 +28,6 @@ struct RefusedValue {
   std::string reason;
 };
 
-// A value for which a part of Megalith is not built yet, though the option itself acts: stage=dpo.
-struct PlannedValue {
-  std::string value;
-  std::string part;
-};
-
 struct Option {
   std::string name;                    // canonical: with underscores, as in args.yaml
   std::vector<std::string> aliases;    // other spellings of the same thing
@@ -46,7 +40,6 @@ struct Option {
   bool optional = false;             // may be None
   std::vector<std::string> choices;  // empty: any
   std::vector<RefusedValue> refused_values;
-  std::vector<PlannedValue> planned_values;
   std::string refused_others;           // reason for every text that is neither a choice nor named above; empty: error
   std::vector<std::string> bool_words;  // for text that also takes a boolean: what true and false stand for
   std::optional<double> minimum;        // inclusive

@@ -5,7 +5,7 @@ namespace {
 
 constexpr const char* kPlainLora = "Megalith's adapters are LoRA and rank-stabilised LoRA";
 constexpr const char* kNoRlhf =
-    "PPO, KTO, SimPO and their relatives are not part of Megalith; use pref_loss sigmoid or orpo";
+    "PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss";
 
 void add_lora(OptionList& list) {
   list.topic("Adapters", "lora");
@@ -58,32 +58,48 @@ void add_lora(OptionList& list) {
 }
 
 void add_preferences(OptionList& list) {
-  list.topic("Preferences", "trainer");
+  list.topic("Preferences", "lora");
   auto preference = list.part(&TrainingArguments::preference);
-  preference.add("pref_loss", &PreferenceConfig::loss, "sigmoid: DPO against a reference model; orpo: without one")
-      .refuse({"hinge", "ipo", "kto_pair", "simpo"}, kNoRlhf)
-      .train_only();
+  preference
+      .add("pref_loss", &PreferenceConfig::loss,
+           "what a pair of answers costs; orpo and simpo need no reference model, the others do")
+      .refuse({"kto_pair"}, kNoRlhf)
+      .train_only()
+      .implemented();
   preference.add("pref_beta", &PreferenceConfig::beta, "strength of the preference term")
       .alias({"beta", "dpo_beta"})
       .at_least(0)
-      .train_only();
+      .train_only()
+      .implemented();
   preference.add("pref_ftx", &PreferenceConfig::ftx, "weight of the chosen answers' sft loss")
       .alias({"dpo_ftx"})
       .at_least(0)
-      .train_only();
+      .train_only()
+      .implemented();
   preference
-      .add("dpo_label_smoothing", &PreferenceConfig::label_smoothing, "share of pairs assumed wrong; sigmoid only")
+      .add("dpo_label_smoothing", &PreferenceConfig::label_smoothing,
+           "share of pairs assumed wrong; sigmoid and robust only")
       .alias({"label_smoothing"})
       .at_least(0)
       .at_most(0.5)
-      .train_only();
+      .train_only()
+      .implemented();
+  preference.add("simpo_gamma", &PreferenceConfig::simpo_gamma, "margin that simpo asks for")
+      .at_least(0)
+      .train_only()
+      .implemented();
   preference.add("ref_model", &PreferenceConfig::ref_model, "reference model (none: the policy at the start)")
-      .train_only();
+      .train_only()
+      .implemented();
+  preference
+      .add("precompute_ref_log_probs", &PreferenceConfig::precompute_ref_log_probs,
+           "run the reference once over the data, before training; its answers are kept between runs")
+      .train_only()
+      .implemented();
   preference.add("ref_model_adapters", &PreferenceConfig::ref_model_adapters, "adapters merged into it")
       .commas()
       .train_only();
   list.refused_all(kNoRlhf, {{"pref_bco_weight", number(0.0)},
-                             {"simpo_gamma", number(0.5)},
                              {"ld_alpha", opt_number()},
                              {"kto_chosen_weight", number(1.0)},
                              {"kto_rejected_weight", number(1.0)},

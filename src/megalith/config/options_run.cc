@@ -38,7 +38,6 @@ void add_run_options(OptionList& list) {
   auto run = list.part(&TrainingArguments::run);
   run.add("stage", &RunConfig::stage, "what is trained: pt (text), sft (conversations), dpo (preferences)")
       .refuse({"rm", "ppo", "kto"}, "reward models, PPO and KTO are not part of Megalith; use pt, sft or dpo")
-      .planned_for({"dpo"}, "preferences")
       .pretrain_default(Stage::kPretrain)
       .train_only()
       .implemented();

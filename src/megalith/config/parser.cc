@@ -24,15 +24,6 @@ std::string refusal_of(const Option& option, const Value& value) {
   return "";
 }
 
-// The part that a value waits for; empty when it acts, or the whole option waits.
-std::string part_of(const Option& option, const Value& value) {
-  for (const std::string& word : words_of(value)) {
-    const auto planned = std::ranges::find(option.planned_values, word, &PlannedValue::value);
-    if (planned != option.planned_values.end()) return planned->part;
-  }
-  return "";
-}
-
 std::string shown(const RawValue& raw) {
   if (raw.kind == RawValue::Kind::kNull) return "null";
   if (raw.kind == RawValue::Kind::kBare) return "(nothing)";
@@ -113,18 +104,13 @@ class Applier {
 
   void record(const Assignment& assignment, const Value& value, const std::string& refusal) {
     const Option& option = *assignment.option;
-    const std::string part = part_of(option, value);
     OptionUse use{assignment.given,
                   option.name,
                   to_display(value),
                   assignment.origin,
-                  !refusal.empty() ? OptionStatus::kRefused
-                  : !part.empty()  ? OptionStatus::kPlanned
-                                   : option.status,
-                  !refusal.empty() ? refusal
-                  : !part.empty()  ? part
-                                   : option.reason,
-                  /*is_default=*/part.empty() && value == option.default_value(result_.args.dialect)};
+                  refusal.empty() ? option.status : OptionStatus::kRefused,
+                  refusal.empty() ? option.reason : refusal,
+                  /*is_default=*/value == option.default_value(result_.args.dialect)};
     auto& uses = result_.report.uses;
     std::erase_if(uses, [&](const OptionUse& earlier) { return earlier.name == option.name; });
     uses.push_back(std::move(use));

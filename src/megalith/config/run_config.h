@@ -119,13 +119,18 @@ struct LoraConfig {
   bool operator==(const LoraConfig&) const = default;
 };
 
+// Whether answers are compared with what a reference model gives them.
+constexpr bool needs_reference(PrefLoss loss) { return loss != PrefLoss::kOrpo && loss != PrefLoss::kSimpo; }
+
 struct PreferenceConfig {
-  PrefLoss loss = PrefLoss::kSigmoid;           // sigmoid (DPO) or orpo
+  PrefLoss loss = PrefLoss::kSigmoid;           // formulas: train/preference_loss.h
   double beta = 0.1;                            // strength of the preference term
   double ftx = 0.0;                             // weight of the chosen answers' sft loss
-  double label_smoothing = 0.0;                 // 0..0.5, sigmoid only
+  double label_smoothing = 0.0;                 // 0..0.5, sigmoid and robust only
+  double simpo_gamma = 0.5;                     // margin of simpo
   std::optional<std::string> ref_model;         // empty: the initial policy
   std::vector<std::string> ref_model_adapters;  // merged into it
+  bool precompute_ref_log_probs = false;        // the reference runs once over the data, before training
   bool operator==(const PreferenceConfig&) const = default;
 };
 

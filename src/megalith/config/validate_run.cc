@@ -59,6 +59,22 @@ void check_interleaving(const TrainingArguments& args, Problems& problems) {
                      probability);
 }
 
+void check_preferences(const TrainingArguments& args, Problems& problems) {
+  const PreferenceConfig& preference = args.preference;
+  problems.require(!args.data.packing.value_or(false) && !args.data.sequence_packing,
+                   "packing does not work with stage dpo: rows are pairs");
+  problems.require(!args.ddp.calculate_per_token_loss,
+                   "calculate_per_token_loss does not work with stage dpo: its loss is a mean over pairs");
+  problems.require(preference.loss != PrefLoss::kIpo || preference.beta > 0,
+                   "pref_loss ipo divides by pref_beta; it must be positive");
+  const bool reference = needs_reference(preference.loss);
+  problems.require(reference || (!preference.ref_model && !preference.precompute_ref_log_probs),
+                   "pref_loss {} has no reference model; leave out ref_model and precompute_ref_log_probs",
+                   choice_name(preference.loss));
+  problems.require(!preference.precompute_ref_log_probs || !args.data.streaming,
+                   "precompute_ref_log_probs and streaming exclude each other: a stream is not read ahead");
+}
+
 void check_adapters(const TrainingArguments& args, Problems& problems) {
   const LoraConfig& lora = args.lora;
   const bool is_lora = args.run.finetuning_type == FinetuningType::kLora;
@@ -70,13 +86,12 @@ void check_adapters(const TrainingArguments& args, Problems& problems) {
   problems.require(!is_lora || !lora.target.empty() || !lora.additional_target.empty(),
                    "lora_target is empty; name modules, or all");
   const PreferenceConfig& preference = args.preference;
-  problems.require(preference.label_smoothing == 0 || preference.loss == PrefLoss::kSigmoid,
-                   "dpo_label_smoothing needs pref_loss sigmoid");
-  if (args.run.stage != Stage::kDpo) return;
-  problems.require(!args.data.packing.value_or(false) && !args.data.sequence_packing,
-                   "packing does not work with stage dpo: rows are pairs");
-  problems.require(!args.ddp.calculate_per_token_loss,
-                   "calculate_per_token_loss does not work with stage dpo: its loss is a mean over pairs");
+  const bool smooths = preference.loss == PrefLoss::kSigmoid || preference.loss == PrefLoss::kRobust;
+  problems.require(preference.label_smoothing == 0 || smooths,
+                   "dpo_label_smoothing needs pref_loss sigmoid or robust, not {}", choice_name(preference.loss));
+  problems.require(preference.loss != PrefLoss::kRobust || preference.label_smoothing < 0.5,
+                   "pref_loss robust divides by 1 - 2 * dpo_label_smoothing; it must be below 0.5");
+  if (args.run.stage == Stage::kDpo) check_preferences(args, problems);
 }
 
 void check_interval(const char* name, Interval strategy, double steps, Problems& problems) {

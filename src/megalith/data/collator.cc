@@ -1,5 +1,6 @@
 #include "megalith/data/collator.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
@@ -91,6 +92,22 @@ std::vector<Strip> strips_of(std::span<const Sample> samples, bool preference) {
   return strips;
 }
 
+// fp32 [2·samples]: of the chosen rows, then of the rejected ones.
+at::Tensor reference_of(std::span<const Sample> samples) {
+  const auto has = [](const Sample& sample) { return sample.reference.has_value(); };
+  if (std::ranges::none_of(samples, has)) return {};
+  check(std::ranges::all_of(samples, has), "pairs with and without reference scores in one micro-batch");
+  const auto pairs = std::ssize(samples);
+  at::Tensor scores = at::empty({2 * pairs}, at::kFloat);
+  float* out = scores.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < pairs; ++i) {
+    const ReferenceScores& of_pair = *samples[static_cast<size_t>(i)].reference;
+    out[i] = of_pair.chosen;
+    out[pairs + i] = of_pair.rejected;
+  }
+  return scores;
+}
+
 // Sets the lengths; returns the number of tokens that the micro-batch needs.
 int64_t pad_strips(std::span<Strip> strips, bool packed, int64_t rows, const CollatorOptions& options) {
   const bool fixed = options.padding == Padding::kFixed;
@@ -141,6 +158,7 @@ MicroBatch Collator::collate(std::span<const Sample> samples, CollateParts parts
     batch.loss_tokens += loss_tokens(strip);
   }
   batch.sequences = std::ssize(strips);
+  batch.reference = reference_of(samples);
   if (total > filled) lengths.push_back(total - filled);
   batch.layout = with_restarts(ops::SequenceLayout::packed(lengths), strips);
   if (parts == CollateParts::kAll) {

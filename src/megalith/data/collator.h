@@ -25,6 +25,7 @@ struct MicroBatch {
   int64_t real_tokens = 0;  // without padding
   int64_t loss_tokens = 0;  // with a label
   bool preference = false;  // the first half of the sequences are the chosen ones, the second the rejected ones
+  at::Tensor reference;     // fp32 [sequences]: log p by a reference model; undefined where the samples have none
 
   int64_t tokens() const { return layout.tokens(); }
   // The part of the tokens that is not padding.

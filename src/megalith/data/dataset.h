@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "megalith/data/sample.h"
 
@@ -15,5 +17,9 @@ class Dataset {
   // Requires 0 <= index < size().
   virtual Sample sample(int64_t index) const = 0;
 };
+
+// The same pairs with what a reference model gave them, one for each.
+std::shared_ptr<const Dataset> with_reference_scores(std::shared_ptr<const Dataset> pairs,
+                                                     std::vector<ReferenceScores> scores);
 
 }  // namespace megalith::data

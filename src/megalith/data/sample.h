@@ -26,10 +26,18 @@ struct Sequence {
   bool operator==(const Sequence&) const = default;
 };
 
+// log p of a pair's answers, given the prompt, by a reference model.
+struct ReferenceScores {
+  float chosen = 0;
+  float rejected = 0;
+  bool operator==(const ReferenceScores&) const = default;
+};
+
 // One item of a dataset. Preference pairs have two rows with the same prompt: the chosen one, then the rejected one.
 struct Sample {
   Sequence row;
   std::optional<Sequence> rejected;
+  std::optional<ReferenceScores> reference{};  // of a pair, where they were computed before (with_reference_scores)
   bool operator==(const Sample&) const = default;
 };
 

@@ -6,6 +6,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/train/metric_sums.h"
+#include "megalith/train/sample_dealer.h"
 
 namespace megalith::train {
 
@@ -15,47 +16,6 @@ using data::MicroBatch;
 
 constexpr const char* kLoss = "loss";
 constexpr const char* kSamples = "samples";
-
-// Which samples this rank evaluates.
-class Dealer {
- public:
-  Dealer(const EvalData& data, int64_t micro_batch_size, const parallel::ParallelContext& context)
-      : data_(data),
-        size_(micro_batch_size),
-        dp_(context.grid().dp()),
-        dp_rank_(context.place().dp_rank),
-        parts_(context.is_first_stage() || context.is_last_stage() ? data::CollateParts::kAll
-                                                                   : data::CollateParts::kLayoutOnly) {
-    samples_ = std::min(data.dataset->size(), data.max_samples.value_or(data.dataset->size()));
-    check<DataError>(samples_ > 0, "the evaluation data{} has no samples",
-                     data.name.empty() ? "" : fmt::format(" \"{}\"", data.name));
-  }
-
-  int64_t samples() const { return samples_; }
-  // Micro-batches that some rank has to run; not all have so many.
-  int64_t microbatches() const {
-    const int64_t all = (samples_ + size_ - 1) / size_;
-    return (all + dp_ - 1) / dp_;
-  }
-
-  // The m-th of this rank; beyond the data one of weight 0.
-  MicroBatch microbatch(int64_t m) const {
-    const int64_t first = (m * dp_ + dp_rank_) * size_;
-    std::vector<data::Sample> members;
-    for (int64_t i = first; i < std::min(first + size_, samples_); ++i) members.push_back(data_.dataset->sample(i));
-    if (!members.empty()) return data_.collator.collate(members, parts_);
-    members.push_back(data_.dataset->sample(0));
-    MicroBatch filler = data_.collator.collate(members, parts_);
-    filler.samples = filler.real_tokens = filler.loss_tokens = 0;
-    return filler;
-  }
-
- private:
-  const EvalData& data_;
-  const int64_t size_, dp_, dp_rank_;
-  const data::CollateParts parts_;
-  int64_t samples_ = 0;
-};
 
 MetricList as_metrics(const std::vector<MetricTotal>& totals, const std::string& prefix, bool perplexity) {
   MetricList metrics;
@@ -73,7 +33,7 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
   const auto start = std::chrono::steady_clock::now();
   check<ConfigError>(settings.micro_batch_size > 0, "per_device_eval_batch_size is {}; it must be positive",
                      settings.micro_batch_size);
-  const Dealer dealer(data, settings.micro_batch_size, runner.context());
+  const SampleDealer dealer(data, settings.micro_batch_size, runner.context());
   std::vector<std::string> names{kLoss, kSamples};
   for (std::string& key : runner.objective().metrics_keys(Phase::kEvaluation)) names.push_back(std::move(key));
   MetricSums sums(std::move(names));

@@ -94,6 +94,11 @@ MicrobatchRunner::MicrobatchRunner(model::VirtualModels& models, const config::T
 bool MicrobatchRunner::speaks_for_replica() const { return context_.is_last_stage() && context_.place().tp_rank == 0; }
 bool MicrobatchRunner::counts_for_replica() const { return speaks_for_replica() && context_.place().cp_rank == 0; }
 
+std::vector<std::string> MicrobatchRunner::attached_losses() const {
+  if (!objective_.trains_attached()) return {};
+  return attached_loss_names(models_.config());
+}
+
 layout::PipelineShape MicrobatchRunner::shape(int microbatches, Phase phase) const {
   return config::pipeline_shape(args_, microbatches, phase == Phase::kEvaluation);
 }
@@ -154,7 +159,7 @@ at::Tensor MicrobatchRunner::forward(const StageCall& call, const data::MicroBat
 std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroBatch> whole, const BackwardPass& pass) {
   const auto span = trace_.span({.name = "forward-backward", .level = 1});
   const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
-  objective_.begin(batches, Phase::kTraining);
+  objective_.begin(whole, Phase::kTraining);
   objective_.set_loss_grad([this, scale = pass.loss_scale, count = batches.size()](int64_t tokens) {
     return backward_factor(tokens, scale, count);
   });
@@ -200,7 +205,7 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
 
 std::vector<MicrobatchLoss> MicrobatchRunner::evaluate(std::span<const data::MicroBatch> whole) {
   const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
-  objective_.begin(batches, Phase::kEvaluation);
+  objective_.begin(whole, Phase::kEvaluation);
   std::vector<MicrobatchLoss> losses;
   pipeline::StageWork work;
   work.forward = [&](const StageCall& call) {

@@ -73,7 +73,7 @@ class MicrobatchRunner {
 
   Objective& objective() const { return objective_; }
   // Names of the losses that the model trains beside the objective's.
-  std::vector<std::string> attached_losses() const { return attached_loss_names(models_.config()); }
+  std::vector<std::string> attached_losses() const;
   const parallel::ParallelContext& context() const { return context_; }
   TraceRecorder& trace() const { return trace_; }
   bool per_token_loss() const { return args_.ddp.calculate_per_token_loss; }

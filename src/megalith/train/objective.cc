@@ -37,7 +37,7 @@ MicrobatchLoss Objective::run_head(const data::MicroBatch& batch, const model::G
   model::ModelInput input = inputs(batch, chunk, std::move(hidden), phase);
   std::vector<at::Tensor> further;
   if (phase == Phase::kTraining) {
-    input.mtp_losses = &further;
+    if (trains_attached()) input.mtp_losses = &further;
     if (loss_grad_ && batch.samples > 0 && sums_token_losses()) input.loss_grad = loss_grad_(batch.loss_tokens);
   }
   const MicrobatchOutput output = run_last_stage(chunk, std::move(input), wants_correct(phase));

@@ -81,8 +81,12 @@ class Objective {
   // Told by whoever runs backward: what it multiplies the loss of a micro-batch of `count` with. Empty: unknown.
   void set_loss_grad(std::function<double(int64_t count)> of) { loss_grad_ = std::move(of); }
 
-  // Before the micro-batches of a step (or of a group of an evaluation) run; on every rank. May run models of its own,
-  // by collectives too: log-probabilities of a reference model are computed here and kept for loss().
+  // Whether the model's own further losses (multi-token prediction) are trained beside this one.
+  virtual bool trains_attached() const { return true; }
+
+  // Before the micro-batches of a step (or of a group of an evaluation) run; on every rank, which gets them whole: its
+  // context-parallel slices come to the functions below. May run models of its own, by collectives too:
+  // log-probabilities of a reference model are computed here and kept for loss().
   virtual void begin(std::span<const data::MicroBatch> /*batches*/, Phase /*phase*/) {}
 
   // What a chunk gets of a micro-batch: token ids where the chunk has the embedding, targets where it has the head.

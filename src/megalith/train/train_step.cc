@@ -46,12 +46,13 @@ MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBa
       sums.add(kLoss, loss.value(), counts * static_cast<double>(loss.count));
     else
       sums.add(kLoss, loss.value() / static_cast<double>(std::max<int64_t>(loss.count, 1)), counts);
-    sums.add(kTrained, counts * static_cast<double>(loss.count), counts);
     for (const AttachedLoss& each : loss.attached) add(each.name, each.sum, each.count);
     for (const MicrobatchMetric& metric : loss.metrics) sums.add(metric.name, metric.sum, counts * metric.weight);
   }
-  for (const data::MicroBatch& each : batch.microbatches)
+  for (const data::MicroBatch& each : batch.microbatches) {
     sums.add(kTokens, counts * static_cast<double>(each.real_tokens), counts * static_cast<double>(each.tokens()));
+    sums.add(kTrained, counts * static_cast<double>(each.loss_tokens), counts);
+  }
   return sums;
 }
 

@@ -14,11 +14,12 @@ TrainingData numbered_data(std::shared_ptr<const data::Dataset> dataset, const d
                            const data::Collator& collator) {
   const data::Sampler sampler(order);
   return {.open =
-              [dataset = std::move(dataset), sampler, collator](data::ShapeOfStep shape, data::LoaderStart start,
-                                                                data::CollateParts parts) {
+              [dataset, sampler, collator](data::ShapeOfStep shape, data::LoaderStart start, data::CollateParts parts) {
                 return data::make_batch_loader(dataset, sampler, collator, std::move(shape), start, parts);
               },
-          .sampler = sampler};
+          .sampler = sampler,
+          .dataset = std::move(dataset),
+          .collator = collator};
 }
 
 TrainingData streamed_data(data::OpenStream open, const data::Collator& collator) {

@@ -17,7 +17,9 @@ struct TrainingData {
   using Open =
       std::function<std::unique_ptr<data::BatchLoader>(data::ShapeOfStep, data::LoaderStart, data::CollateParts)>;
   Open open;
-  std::optional<data::Sampler> sampler;  // nothing: a stream, whose length is not known
+  std::optional<data::Sampler> sampler;            // nothing: a stream, whose length is not known
+  std::shared_ptr<const data::Dataset> dataset{};  // of numbered data
+  std::optional<data::Collator> collator{};        // likewise
 };
 
 // Samples by number, in the sampler's order.

@@ -237,6 +237,31 @@ TEST(TokenizedData, pairs_share_their_prompt) {
   expect_contains(error_of(request), "which only stage dpo trains on");
 }
 
+TEST(TokenizedData, answers_that_are_empty_or_do_not_fit_are_named) {
+  const TemporaryFolder folder(
+      TemporaryFolder::Files{{"p.jsonl", R"({"prompt": "Q", "chosen": "good", "rejected": "bad"}
+{"prompt": "Q", "chosen": "good", "rejected": ""}
+)"}});
+  DataRequest request = request_for(folder, {"p.jsonl"});
+  request.stage = config::Stage::kDpo;
+  expect_contains(error_of(request), "p.jsonl:2: the rejected answer is empty; give a text");
+  const auto ids = [&](const std::string& text) {
+    folder.write("ids.jsonl", text);
+    request.data.dataset = {"ids.jsonl"};
+    return error_of(request);
+  };
+  const std::string good = R"("rejected_input_ids": [1, 2, 3], "rejected_labels": [-100, -100, 3]})";
+  expect_contains(ids(R"({"chosen_input_ids": [1, 2], "chosen_labels": [-100, -100], )" + good),
+                  "ids.jsonl:1: the chosen answer is empty: none of its 2 tokens has a label");
+  expect_contains(ids(R"({"chosen_input_ids": [], )" + good), "the chosen answer is empty");
+  expect_contains(ids(R"({"chosen_input_ids": [7], )" + good), "the chosen answer is empty");  // no token before it
+  request.data.cutoff_len = 1;
+  expect_contains(ids(R"({"chosen_input_ids": [1, 2], )" + good),
+                  "ids.jsonl:1: the rejected answer does not fit: cutoff_len 1 leaves no room");
+  request.data.cutoff_len = 2;
+  EXPECT_EQ(ids(R"({"chosen_input_ids": [1, 2], )" + good), "no error");
+}
+
 TEST(TokenizedData, ids_need_no_tokenizer_and_are_checked) {
   const TemporaryFolder folder(TemporaryFolder::Files{
       {"ids.jsonl", "{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}\n{\"input_ids\": [4, 99]}\n"},
@@ -286,19 +311,6 @@ TEST(TokenizedData, a_tokenizer_of_another_model_is_told) {
   expect_contains(error, "pads with the token 258 (\"<|pad|>\")");
   expect_contains(error, "vocabulary of 258");
   expect_contains(error, "another model");
-}
-
-TEST(TokenizedData, pairs_of_ids_need_both_answers) {
-  const TemporaryFolder folder(
-      TemporaryFolder::Files{{"ids.jsonl",
-                              "{\"chosen_input_ids\": [1, 2], \"rejected_input_ids\": []}\n"
-                              "{\"chosen_input_ids\": [1, 2], \"rejected_input_ids\": [1, 3]}\n"}});
-  DataRequest request;
-  request.stage = config::Stage::kDpo;
-  request.data.dataset = {(folder.path() / "ids.jsonl").string()};
-  const TokenizedData data = load_tokenized_data(request);
-  EXPECT_EQ(data.train->size(), 1);
-  expect_contains(data.report, "1 records are invalid");
 }
 
 TEST(TokenizedData, data_that_trains_nothing_is_refused) {

@@ -1,6 +1,7 @@
 #include "megalith/data/sft/record_encoder.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
@@ -16,8 +17,32 @@ using config::Stage;
 
 namespace {
 
-bool has_tokens(const Sample& sample) {
-  return !sample.row.ids.empty() && (!sample.rejected || !sample.rejected->ids.empty());
+// A pair counts in any case: an answer that it lacks is an error.
+bool has_tokens(const Sample& sample) { return !sample.row.ids.empty() || sample.rejected; }
+
+constexpr std::array kAnswers{"chosen", "rejected"};
+
+// Texts alone: what a template adds to an empty one is no answer.
+void check_answers(const Conversation& conversation) {
+  for (size_t i = 0; i < kAnswers.size(); ++i)
+    check<DataError>(!conversation.responses[i].content.empty(),
+                     "the {} answer is empty; give a text, or leave the pair out", kAnswers[i]);
+}
+
+// What is left of both answers can be trained on. The first token of a row is no label once labels are shifted.
+void check_answers(const Sample& pair, bool cut, int64_t cutoff_len, const std::string& place) {
+  const std::array rows{&pair.row, &*pair.rejected};
+  for (size_t i = 0; i < kAnswers.size(); ++i) {
+    const auto& labels = rows[i]->labels;
+    const bool trained = !labels.empty() && std::ranges::any_of(labels.begin() + 1, labels.end(),
+                                                                [](int32_t label) { return label != kIgnoredLabel; });
+    check<DataError>(trained || !cut,
+                     "{}: the {} answer does not fit: cutoff_len {} leaves no room for it behind the prompt. Raise "
+                     "cutoff_len, or leave the pair out",
+                     place, kAnswers[i], cutoff_len);
+    check<DataError>(trained, "{}: the {} answer is empty: none of its {} tokens has a label. Leave the pair out",
+                     place, kAnswers[i], labels.size());
+  }
 }
 
 }  // namespace
@@ -144,6 +169,7 @@ Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) c
     case SampleKind::kConversation:
       return {encode_conversation(conversation, *turns_, settings, cut), std::nullopt};
     case SampleKind::kPreference:
+      check_answers(conversation);
       return encode_preference(conversation, *turns_, settings, cut);
     case SampleKind::kDocument:
       break;
@@ -178,7 +204,9 @@ EncodedRecord RecordEncoder::encode(const hf::Json& record, const DatasetDescrip
     }
   }
   check_ids(result.sample->row, place);
-  if (result.sample->rejected) check_ids(*result.sample->rejected, place);
+  if (!result.sample->rejected) return result;
+  check_ids(*result.sample->rejected, place);
+  check_answers(*result.sample, result.cut, options_.plan.cutoff - 1, place);
   return result;
 }
 

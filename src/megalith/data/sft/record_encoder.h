@@ -69,7 +69,8 @@ class RecordEncoder {
 
   // Throws ConfigError when the dataset needs what is absent, or is of pairs and the stage is not (or the reverse).
   void check_dataset(const DatasetDescription& dataset) const;
-  // Throws DataError, naming `place`, for records that no option makes valid, and for ids beyond the vocabulary.
+  // Throws DataError, naming `place`, for records that no option makes valid, for ids beyond the vocabulary, and for a
+  // preference pair with an answer that is empty or that the cutoff leaves nothing of.
   EncodedRecord encode(const hf::Json& record, const DatasetDescription& dataset, const std::string& place) const;
   // Whether the record would give a sample, without making it.
   bool is_complete(const hf::Json& record, const DatasetDescription& dataset, const std::string& place) const;

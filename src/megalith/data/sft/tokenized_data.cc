@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // A change of what records become takes the next number: caches of older versions are then not used.
-constexpr int64_t kEncodingVersion = 1;
+constexpr int64_t kEncodingVersion = 2;
 
 // Tokenizes records batch by batch and gives each batch's rows to `take`.
 class Build {

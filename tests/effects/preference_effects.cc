@@ -1,0 +1,77 @@
+// What options of preferences do to a tiny run, from the command's inputs on.
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "megalith/cli/training_inputs.h"
+#include "megalith/comm/world.h"
+#include "megalith/config/derive.h"
+#include "tests/effects/effect.h"
+#include "tests/support/golden.h"
+#include "tests/support/temp_folder.h"
+#include "tests/train/trainer_case.h"
+
+namespace megalith::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kPairs = R"({"chosen_input_ids": [5, 6, 7, 8], "rejected_input_ids": [5, 6, 9]}
+{"chosen_input_ids": [15, 16, 17], "rejected_input_ids": [15, 16, 19, 20, 21]}
+)";
+
+std::string text_of(const train::MetricList& line) {
+  std::string text;
+  for (const auto& [name, value] : line)
+    if (name.find("per_sec") == std::string::npos && name.find("runtime") == std::string::npos)
+      text += fmt::format(" {} {}", name, value);
+  return text + "\n";
+}
+
+// Lines of the run, and how many files it kept.
+std::string run(const config::TrainingArguments& given) {
+  const TempFolder folder;
+  std::ofstream(folder / "pairs.jsonl") << kPairs;
+  config::TrainingArguments args = config::derive(given).args;
+  args.source.model_name_or_path = golden_folder("llama").string();
+  args.data.dataset = {(folder / "pairs.jsonl").string()};
+  cli::TrainingInputs inputs = cli::check_inputs(args);
+  inputs.tools.cache_folder.clear();
+  inputs.reference_cache = folder / "reference";
+  const auto worlds = comm::World::in_process(1);
+  parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
+  train::RunData data = train::open_run_data(args, inputs.tools);
+  cli::precompute_reference(inputs, args, context, data);
+  Recorder::Heard heard;
+  train::TrainerSetup setup;
+  setup.train_data = std::move(data.train);
+  setup.callbacks.push_back(std::make_unique<Recorder>(heard));
+  model::VirtualModels models = cli::load_model(inputs.model_folder, args, context);
+  setup.objective = cli::preference_objective(inputs, args, models);
+  train::Trainer(models, args, std::move(setup)).train();
+  std::string text;
+  for (const train::MetricList& line : heard.lines) text += text_of(line);
+  const bool kept = fs::exists(inputs.reference_cache);
+  return text + fmt::format("{} kept", kept ? std::distance(fs::directory_iterator(inputs.reference_cache), {}) : 0);
+}
+
+}  // namespace
+
+Effects preference_effects() {
+  const Words small{"--stage=dpo",          "--finetuning_type=full", "--max_steps=2",
+                    "--learning_rate=1e-3", "--logging_steps=1",      "--per_device_train_batch_size=2",
+                    "--save_strategy=no",   "--disable_shuffling",    "--use_cpu"};
+  Words simpo = small;
+  simpo.emplace_back("--pref_loss=simpo");
+  return {
+      {"pref_loss", small, {}, {"--pref_loss=ipo"}, run},
+      {"pref_beta", small, {}, {"--pref_beta=0.5"}, run},
+      {"pref_ftx", small, {}, {"--pref_ftx=1"}, run},
+      {"dpo_label_smoothing", small, {}, {"--dpo_label_smoothing=0.2"}, run},
+      {"simpo_gamma", simpo, {}, {"--simpo_gamma=1"}, run},
+      {"ref_model", small, {}, {"--ref_model=" + golden_folder("preference/ref").string()}, run},
+      {"precompute_ref_log_probs", small, {}, {"--precompute_ref_log_probs"}, run},
+  };
+}
+
+}  // namespace megalith::testing

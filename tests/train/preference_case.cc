@@ -1,0 +1,93 @@
+#include "tests/train/preference_case.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "megalith/data/token_table.h"
+#include "megalith/hf/safetensors_file.h"
+#include "megalith/model/auto_model.h"
+
+namespace megalith::testing {
+
+namespace {
+
+data::Sequence row_of(const at::Tensor& ids, const at::Tensor& mask, const at::Tensor& labels, int64_t row) {
+  data::Sequence sequence;
+  for (int64_t i = 0; i < mask[row].sum().item<int64_t>(); ++i) {
+    sequence.ids.push_back(ids[row][i].item<int32_t>());
+    sequence.labels.push_back(labels[row][i].item<int32_t>());
+  }
+  return sequence;
+}
+
+}  // namespace
+
+GoldenPairs read_golden_pairs() {
+  GoldenPairs golden{.json = golden_json("hf/preference/golden.json"), .folder = golden_folder("preference")};
+  golden.policy = golden_dir() / "hf" / golden.json.at("policy").get<std::string>();
+  golden.reference = golden_dir() / "hf" / golden.json.at("reference").get<std::string>();
+  const hf::SafetensorsFile file(golden.folder / "golden.safetensors");
+  const at::Tensor ids = file.tensor("input_ids"), mask = file.tensor("attention_mask"), labels = file.tensor("labels");
+  const int64_t pairs = golden.json.at("pairs");
+  data::TokenTable table;
+  for (int64_t i = 0; i < pairs; ++i)
+    table.append(data::Sample{row_of(ids, mask, labels, i), row_of(ids, mask, labels, pairs + i)});
+  golden.pairs = data::dataset_of(std::move(table), {.pairs = true});
+  return golden;
+}
+
+std::optional<config::PreferenceConfig> golden_preference(const nlohmann::json& golden, const std::string& kind) {
+  config::PreferenceConfig how;
+  how.beta = golden.at("beta");
+  const bool smooth = kind == "sigmoid_smooth";
+  if (smooth || kind == "robust") how.label_smoothing = golden.at("label_smoothing");
+  const auto loss = config::choice_of<config::PrefLoss>(smooth ? "sigmoid" : kind);
+  if (!loss) return std::nullopt;
+  how.loss = *loss;
+  return how;
+}
+
+std::shared_ptr<const data::Dataset> random_pairs(int64_t count, int64_t vocab, uint64_t seed) {
+  const auto rows = random_sequences(2 * count, vocab, seed);
+  data::TokenTable table;
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) table.append(data::Sample{rows[2 * i], rows[2 * i + 1]});
+  return data::dataset_of(std::move(table), {.pairs = true});
+}
+
+TrainerCase preference_case(const std::string& name, int pairs, int microbatches, int dp) {
+  TrainerCase how;
+  how.name = name;
+  how.dp = dp;
+  how.args.run.stage = config::Stage::kDpo;
+  how.args.ddp.calculate_per_token_loss = false;
+  how.args.batch.gradient_accumulation_steps = microbatches;
+  how.args.batch.micro_batch_size = pairs / dp / microbatches;
+  return how;
+}
+
+std::unique_ptr<train::ReferenceModel> reference_on(const TrainerRank& rank, const std::filesystem::path& folder) {
+  return std::make_unique<train::ReferenceModel>(
+      model::AutoModel::from_pretrained(folder.string(), rank.args, rank.models.context()), rank.args);
+}
+
+RunLog run_preferences(const TrainerCase& how, const PairRun& run) {
+  SCOPED_TRACE(how.name);
+  RunLog result;
+  run_trainer_ranks(run.policy, how, [&](const TrainerRank& r) {
+    const config::PreferenceConfig& preference = r.args.preference;
+    Recorder::Heard heard;
+    train::TrainerSetup setup = r.setup(run.pairs, run.pairs);
+    setup.objective = std::make_unique<train::PreferenceObjective>(
+        preference, r.models.context(),
+        config::needs_reference(preference.loss) ? reference_on(r, run.reference) : nullptr);
+    setup.callbacks.push_back(std::make_unique<Recorder>(heard));
+    train::Trainer trainer(r.models, r.args, std::move(setup));
+    const train::TrainOutput output = trainer.train();
+    RunLog mine{heard.lines, trainer.evaluate(), output};
+    if (!run.save_to.empty()) trainer.save_model(run.save_to);
+    if (r.rank.rank == 0) result = std::move(mine);
+  });
+  return result;
+}
+
+}  // namespace megalith::testing

@@ -1,0 +1,40 @@
+// Runs of preference training: golden pairs and random ones through the Trainer, by rank threads.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "megalith/train/preference_objective.h"
+#include "tests/train/trainer_case.h"
+
+namespace megalith::testing {
+
+// golden/hf/preference: what every field means is said in golden/hf/README.md.
+struct GoldenPairs {
+  nlohmann::json json;
+  std::filesystem::path folder, policy, reference;  // of the pairs and the two models
+  std::shared_ptr<const data::Dataset> pairs;
+};
+GoldenPairs read_golden_pairs();
+// What a kind of golden.json is called here; nothing for kinds that are not offered.
+std::optional<config::PreferenceConfig> golden_preference(const nlohmann::json& golden, const std::string& kind);
+
+std::shared_ptr<const data::Dataset> random_pairs(int64_t count, int64_t vocab, uint64_t seed = 11);
+
+// A case that makes pairs, not tokens, its measure. `microbatches` of a step, on each data-parallel rank.
+TrainerCase preference_case(const std::string& name, int pairs, int microbatches = 1, int dp = 1);
+
+// A reference on this rank, from the files of a model.
+std::unique_ptr<train::ReferenceModel> reference_on(const TrainerRank& rank, const std::filesystem::path& folder);
+
+struct PairRun {
+  std::filesystem::path policy, reference;
+  std::shared_ptr<const data::Dataset> pairs;  // to train on, and to evaluate on at the end
+  std::filesystem::path save_to{};             // where the trained model goes; empty: nowhere
+};
+// Trains and evaluates, with the log of rank 0.
+RunLog run_preferences(const TrainerCase& how, const PairRun& run);
+
+}  // namespace megalith::testing
