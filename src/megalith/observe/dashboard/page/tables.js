@@ -32,7 +32,7 @@ function drawOverview(run, now) {
     tile('Loss', loss ? plainNumber(loss[1]) : '–', run.series.loss && run.series.loss.not_finite > 0 ? `${run.series.loss.not_finite} not finite` : 'training'),
     tile('Evaluation loss', evaluation ? plainNumber(evaluation[1]) : '–', evaluation ? `at step ${grouped(evaluation[0])}` : 'no evaluation yet'),
     tile('Tokens per second', value('tokens_per_second', plainNumber), 'all ranks'),
-    tile('TFLOP/s per device', value('tflops_per_device', plainNumber), 'model FLOPs'),
+    tile('TFLOP/s', value('tflops_per_device', plainNumber), 'of a device'),
     tile('Memory', value('memory', bytesText), 'peak, fullest rank'),
     tile('Learning rate', value('learning_rate', plainNumber), 'last step'),
     tile('Gradient norm', value('grad_norm', plainNumber), 'before clipping'));
