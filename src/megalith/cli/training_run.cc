@@ -113,7 +113,7 @@ MemoryFacts memory_facts(const model::VirtualModels& models, const config::Train
   const parallel::ParallelContext& context = models.context();
   const layout::GridShape& shape = context.grid().shape();
   MemoryFacts facts;
-  facts.planned = memory_of(args, elements_of(models), shape.dp() * shape.cp);
+  facts.planned = memory_of(args, elements_of(models, false), elements_of(models, true), shape.dp() * shape.cp);
   if (context.device().is_cuda()) {
     facts.used = static_cast<double>(allocated_on(context.device()).peak);
     const auto index = static_cast<c10::DeviceIndex>(std::max<int>(context.device().index(), 0));
