@@ -311,7 +311,7 @@ TEST(AdapterDropout, RecomputedLayersDrawTheSameMasks) {
 TEST(AdapterFiles, OpenInPeft) {
   const char* python = std::getenv("MEGALITH_PYTHON");
   if (!python || *python == 0) GTEST_SKIP() << "MEGALITH_PYTHON does not name a Python with peft";
-  if (run_process({python, "-c", "import peft, transformers"}).exit_code != 0)
+  if (run_process({python, "-c", "import peft, transformers"}, {}, std::chrono::minutes(3)).exit_code != 0)
     GTEST_SKIP() << "the Python of MEGALITH_PYTHON has no peft";
   for (const char* name : {"llama", "qwen3", "gpt2"}) {
     SCOPED_TRACE(name);
