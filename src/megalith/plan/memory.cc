@@ -76,17 +76,26 @@ class StepWalk {
   std::deque<double> under_way_;
 };
 
-// The gradients of a bucket on their way, when activations are gone.
-double reduction_copy(const RunShape& run, const StateBytes& state) {
-  const bool replicas = run.dp() * run.grid.cp > 1;
+// Gradients of tied embeddings: they are summed up over the first and the last stage in a copy.
+double tied_bytes(const RunShape& run, const layout::LayerSplit& split, int pp_rank) {
+  double elements = 0;
+  for (int chunk = 0; chunk < split.chunks(); ++chunk)
+    for (const ParameterSize& p : stage_parameters(run, split.stage(pp_rank, chunk)))
+      if (p.own_bucket) elements += static_cast<double>(p.numel);
+  return 4 * elements;
+}
+
+// Gradients on their way when activations are gone: a bucket over the replicas, tied embeddings over stages.
+double reduction_copy(const RunShape& run, const StateBytes& state, double tied) {
+  const bool replicas = run.dp() * run.grid.cp > 1 || (run.model->moe && run.grid.edp() > 1);
   const bool sharded = run.args.optimizer.use_distributed_optimizer;
   switch (run.machinery.collectives) {
     case Machinery::Collectives::kNccl:
-      return 0;
+      return tied;
     case Machinery::Collectives::kGloo:
-      return sharded ? state.largest_bucket : 0;
+      return std::max(tied, sharded ? state.largest_bucket : 0);
     case Machinery::Collectives::kThreads:
-      return replicas ? state.largest_bucket : 0;
+      return std::max(2 * tied, replicas ? state.largest_bucket : 0);
   }
   return 0;
 }
@@ -133,7 +142,7 @@ std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
     for (int chunk = 0; chunk < split.chunks(); ++chunk)
       chunks.push_back(chunk_footprints(run, sizes, split.stage(rank, chunk)));
     memory.at_peak = StepWalk(run, sizes, std::move(chunks), rank).run(actions.ranks[index], actions.exchanges[index]);
-    const double copy = reduction_copy(run, memory.state);
+    const double copy = reduction_copy(run, memory.state, tied_bytes(run, split, rank));
     if (copy > total(memory.at_peak)) memory.at_peak = {0, copy, 0};
     memory.making = 2 * memory.state.parameters + memory.state.gradients;
     if (run.args.checkpoint.async_save)
