@@ -28,11 +28,11 @@ struct Shape {
   at::ScalarType dtype = at::kFloat;
 };
 
-// The same numbers as the peer's.
+// The same numbers as the peer's, spread over (-scale, scale) without order, so that tokens spread over the experts.
 at::Tensor numbers(std::vector<int64_t> shape, double factor, double scale) {
   int64_t n = 1;
   for (const int64_t s : shape) n *= s;
-  return ((at::arange(n, at::kDouble) * factor).sin() * scale).view(shape).to(at::kFloat);
+  return (((at::arange(n, at::kDouble) * factor).sin() * 43758.5453).frac() * scale).view(shape).to(at::kFloat);
 }
 
 class OwnLayer {
@@ -50,7 +50,7 @@ class OwnLayer {
       const at::Tensor into = set_.find(name)->value;
       into.copy_(value.view(into.sizes()));
     };
-    fill("router.weight", numbers({s.experts, s.hidden}, 1.7, 0.5));
+    fill("router.weight", numbers({s.experts, s.hidden}, 1.7, 0.1));
     fill("experts.gate_up.weight", numbers({s.experts, 2 * s.width, s.hidden}, 0.7, 0.05));
     fill("experts.down.weight", numbers({s.experts, s.hidden, s.width}, 1.3, 0.05));
     for (const auto& p : set_.all()) p->main_grad = at::empty(p->value.sizes(), at::kFloat);

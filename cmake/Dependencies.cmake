@@ -27,6 +27,28 @@ megalith_find_optional(SENTENCEPIECE sentencepiece_processor.h sentencepiece "to
 megalith_find_optional(ZLIB zlib.h z "corpora packed with gzip cannot be read")
 megalith_find_optional(ZSTD zstd.h zstd "corpora packed with Zstandard cannot be read")
 
+# cpp-httplib may be missing: then `megalith dashboard` only writes reports. It is a header, or (Debian) a header and a library
+# whose classes depend on definitions that pkg-config tells.
+find_path(MEGALITH_HTTPLIB_INCLUDE_DIR httplib.h)
+find_library(MEGALITH_HTTPLIB_LIBRARY cpp-httplib)
+find_package(PkgConfig QUIET)
+mark_as_advanced(MEGALITH_HTTPLIB_INCLUDE_DIR MEGALITH_HTTPLIB_LIBRARY)
+set(MEGALITH_HTTPLIB OFF)
+set(MEGALITH_HTTPLIB_DEFINITIONS)
+set(MEGALITH_HTTPLIB_LIBRARIES)
+if(MEGALITH_HTTPLIB_INCLUDE_DIR AND NOT MEGALITH_HTTPLIB_LIBRARY)
+  set(MEGALITH_HTTPLIB ON)
+elseif(MEGALITH_HTTPLIB_INCLUDE_DIR AND PKG_CONFIG_FOUND)
+  pkg_check_modules(MEGALITH_HTTPLIB_PC QUIET cpp-httplib)
+  set(MEGALITH_HTTPLIB ${MEGALITH_HTTPLIB_PC_FOUND})
+  list(TRANSFORM MEGALITH_HTTPLIB_PC_CFLAGS_OTHER REPLACE "^-D" "" OUTPUT_VARIABLE MEGALITH_HTTPLIB_DEFINITIONS)
+  set(MEGALITH_HTTPLIB_LIBRARIES ${MEGALITH_HTTPLIB_LIBRARY})
+endif()
+if(NOT MEGALITH_HTTPLIB)
+  set(MEGALITH_HTTPLIB_INCLUDE_DIR "")
+  message(STATUS "Without cpp-httplib: `megalith dashboard` serves no page, it only writes reports")
+endif()
+
 if(MEGALITH_TESTS)
   find_package(GTest REQUIRED)
   include(GoogleTest)

@@ -31,4 +31,10 @@ void grad_scaler_state(std::string_view input);
 // A chat template, rendered with fixed messages.
 void chat_template(std::string_view input);
 
+// A line of metrics.jsonl as the dashboard reads it.
+void metrics_line(std::string_view input);
+
+// A trace.json as the dashboard reads it, and what it shows of it.
+void trace_view(std::string_view input);
+
 }  // namespace megalith::fuzz

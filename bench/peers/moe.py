@@ -23,7 +23,8 @@ def numbers(shape, factor, scale):
     n = 1
     for s in shape:
         n *= s
-    return (torch.sin(torch.arange(n, dtype=torch.float64) * factor) * scale).view(shape).float()
+    spread = torch.frac(torch.sin(torch.arange(n, dtype=torch.float64) * factor) * 43758.5453)
+    return (spread * scale).view(shape).float()
 
 
 def block(implementation, dtype):
@@ -32,7 +33,7 @@ def block(implementation, dtype):
     config._experts_implementation = implementation
     made = Qwen3MoeSparseMoeBlock(config)
     with torch.no_grad():
-        made.gate.weight.copy_(numbers((experts, hidden), 1.7, 0.5))
+        made.gate.weight.copy_(numbers((experts, hidden), 1.7, 0.1))
         made.experts.gate_up_proj.copy_(numbers((experts, 2 * width, hidden), 0.7, 0.05))
         made.experts.down_proj.copy_(numbers((experts, hidden, width), 1.3, 0.05))
     return made.to(dtype)

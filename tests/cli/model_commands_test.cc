@@ -222,7 +222,48 @@ TEST(ConvertCommand, VerifiesAndReshards) {
   expect_refused(megalith({"convert", "--checkpoint_path", first, "--output_path", second + "2", "--reshard"}),
                  "first is broken");
   expect_refused(megalith({"convert", "--checkpoint_path", first, "--output_path", second, "--adapter_path", "a"}),
-                 "adapters are not built yet");
+                 "there is no adapter a");
+}
+
+double golden_adapter_loss(const std::string& name) {
+  return golden_json("hf/lora/" + name + "/golden.json").at("loss").get<double>();
+}
+
+double score(const TempFolder& temp, const std::vector<std::string>& more) {
+  std::vector<std::string> words{
+      "score",  "--input",  golden("llama") + "/golden.safetensors", "--output", (temp / "out").string(),
+      "--json", "--use_cpu"};
+  words.insert(words.end(), more.begin(), more.end());
+  const auto result = megalith(words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return result.exit_code == 0 ? json::parse(result.out).at("loss").get<double>() : 0;
+}
+
+TEST(ScoreCommand, WithAnAdapter) {
+  const TempFolder temp;
+  const std::vector<std::string> words{"--model", golden("llama"), "--adapter_name_or_path", golden("lora/llama_r8")};
+  EXPECT_NEAR(score(temp, words), golden_adapter_loss("llama_r8"), 1e-4);
+  std::vector<std::string> two = words;
+  for (const char* word : {"--nproc", "2", "--tp", "2"}) two.emplace_back(word);
+  EXPECT_NEAR(score(temp, two), golden_adapter_loss("llama_r8"), 1e-4);
+}
+
+TEST(ConvertCommand, MergesAnAdapter) {
+  const TempFolder temp;
+  for (const char* option : {"--adapter_path", "--merge-adapter"}) {
+    const std::string merged = (temp / option).string();
+    const auto result = megalith({"convert", "--checkpoint_path", golden("llama"), option, golden("lora/llama_rslora"),
+                                  "--output_path", merged});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NEAR(score(temp, {"--model", merged}), golden_adapter_loss("llama_rslora"), 1e-4);
+  }
+  expect_refused(megalith({"convert", "--checkpoint_path", golden("llama"), "--adapter_path", golden("lora"),
+                           "--output_path", (temp / "no").string()}),
+                 "holds several adapters: llama_fused, llama_r8");
+  expect_refused(megalith({"convert", "--checkpoint_path", golden("llama"), "--adapter_path", golden("lora/qwen3_r8"),
+                           "--output_path", (temp / "no").string()}),
+                 "does not fit the model");
+  EXPECT_FALSE(fs::exists(temp / "no"));
 }
 
 TEST(ConvertCommand, BadInputIsNamedAndNothingIsLeft) {

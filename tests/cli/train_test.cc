@@ -95,6 +95,29 @@ TEST_F(TrainCommand, WritesWhatARunWrites) {
   expect_contains(result.err, "llama");
 }
 
+TEST_F(TrainCommand, TrainsAnAdapterAndGoesOn) {
+  const Words lora{"--finetuning_type=lora", "--lora_rank=4",  "--nproc=2",     "--tp=2",
+                   "--save_strategy=steps",  "--save_steps=2", "--max_steps=4", "--learning_rate=1e-2"};
+  const auto whole = train("whole", lora);
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  expect_contains(whole.err, "an adapter of rank 4");
+  EXPECT_TRUE(fs::exists(folder_ / "whole" / "adapter_model.safetensors"));
+  EXPECT_FALSE(fs::exists(folder_ / "whole" / "model.safetensors"));
+  Words more = lora;
+  more.push_back("--resume_from_checkpoint=" + path("whole/checkpoint-2"));
+  const auto rest = train("rest", more);
+  ASSERT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(losses("rest").back(), losses("whole").back());
+  Words full{"--resume_from_checkpoint=" + path("whole/checkpoint-2")};
+  expect_contains(train("full", full).err, "finetuning_type lora");
+  const auto evaluated =
+      run_process({MEGALITH_PROGRAM, "eval", "--use_cpu", "--model", model(), "--adapter_name_or_path", path("whole"),
+                   "--eval_dataset", path("data.jsonl"), "--json"},
+                  {{"XDG_CACHE_HOME", path("cache")}});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_LT(json::parse(evaluated.out).at("eval_loss").get<double>(), losses("whole").front());
+}
+
 TEST_F(TrainCommand, EveryRankKeepsALog) {
   const auto result = train("out", {"--nproc=2", "--tp=2"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -210,7 +233,9 @@ TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
   refused({"--global_batch_size=7"}, {"7"});
   refused({"--eval_strategy=steps"}, {"eval_dataset"});
   refused({"--warmup_steps=5"}, {"warmup_steps is 5"});
-  refused({"--finetuning_type=lora"}, {"finetuning_type"});
+  refused({"--finetuning_type=lora", "--lora_target=q_prj"}, {"lora_target", "did you mean q_proj"});
+  refused({"--finetuning_type=lora", "--lora_rank=0"}, {"lora_rank"});
+  refused({"--finetuning_type=lora", "--adapter_name_or_path=nowhere"}, {"there is no adapter nowhere"});
   refused({"--nproc=2", "--tp=3"}, {"does not divide world_size 2"});
   refused({"--max_restarts=2"}, {"--max_restarts needs --nproc"});
   refused({"--nproc=2", "--max_restarts=-1"}, {"--max_restarts is -1"});

@@ -46,6 +46,20 @@ TEST(ConfigFile, WordsBehindTheFileWin) {
   EXPECT_EQ(result.report.uses.size(), 3u);
 }
 
+TEST(ConfigFile, AdditionalConfigsAreTheWeakest) {
+  const TempFile file("run.yaml",
+                      "seed: 7\nadditional_configs: {seed: 1, tensor_model_parallel_size: 2, bf16: true}\n");
+  const ParseResult result = parse({file.path(), "--bf16=no"});
+  EXPECT_EQ(result.args.seeds.seed, 7);
+  EXPECT_EQ(result.args.parallel.tp, 2);
+  EXPECT_FALSE(result.args.precision.bf16);
+  const ParseResult words = parse({R"(--additional_configs={"tp": 2, "colour": "red"})"});
+  EXPECT_EQ(words.args.parallel.tp, 2);
+  ASSERT_FALSE(words.notes.empty());
+  EXPECT_NE(words.notes.back().find("colour is ignored"), std::string::npos) << words.notes.back();
+  EXPECT_THROW(parse({R"(--additional_configs={"tp": "two"})"}), ConfigError);
+}
+
 TEST(ConfigFile, JsonReadsAlike) {
   const TempFile file("run.json",
                       "{\n\t\"seed\": 7,\n\t\"dataset\": \"a,b\",\n\t\"packing\": null,\n\t\"learning_rate\": 2e-5\n}");

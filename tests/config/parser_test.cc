@@ -200,12 +200,12 @@ TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   EXPECT_THROW(parse({"--use_mca=false"}).report.check_not_refused(), ConfigError);
 }
 
-TEST(Parser, AValueMayWaitForAPartThatIsNotBuilt) {
-  EXPECT_TRUE(parse({"--stage=sft"}).report.planned().empty());
-  const ParseResult dpo = parse({"--stage=dpo", "--finetuning_type=lora"});
-  EXPECT_EQ(dpo.args.run.stage, Stage::kDpo);
-  ASSERT_EQ(dpo.report.planned().size(), 1u);  // though it is the default
-  EXPECT_EQ(dpo.report.planned()[0]->reason, "lora");
+TEST(Parser, EveryStageIsBuilt) {
+  for (const char* stage : {"pt", "sft", "dpo"})
+    for (const char* type : {"full", "lora"})
+      EXPECT_TRUE(
+          parse({fmt::format("--stage={}", stage), fmt::format("--finetuning_type={}", type)}).report.planned().empty())
+          << stage << " " << type;
 }
 
 TEST(Parser, CommandsBringOptionsOfTheirOwn) {

@@ -53,6 +53,7 @@ Effects command_effects() {
       {"overwrite_output_dir", {}, {}, {"--overwrite_output_dir"}, output_folder},
       {"log_level", {}, {"--log_level=debug"}, {"--log_level=error"}, loudness},
       {"train_from_scratch", {}, {}, {"--train_from_scratch"}, weights},
+      {"additional_configs", {}, {}, {R"(--additional_configs={"train_from_scratch": true})"}, weights},
   };
 }
 

@@ -38,13 +38,15 @@ Effects pretrain_effects();    // what pretrain() does, and the checks before it
 Effects checkpoint_effects();  // what is saved, kept and continued
 Effects command_effects();     // what the command does around the trainer
 Effects fault_effects();       // bad results, slow ranks, late collectives
+Effects lora_effects();        // adapters
 Effects preference_effects();  // pairs of answers and their reference
 
 inline Effects all_effects() {
   Effects all;
-  for (const auto& part : {layout_effects, model_effects, scratch_effects, optimizer_effects, schedule_effects,
-                           data_effects, indexed_effects, flow_effects, show_effects, training_effects,
-                           pretrain_effects, checkpoint_effects, command_effects, fault_effects, preference_effects})
+  for (const auto& part :
+       {layout_effects, model_effects, scratch_effects, optimizer_effects, schedule_effects, data_effects,
+        indexed_effects, flow_effects, show_effects, training_effects, pretrain_effects, checkpoint_effects,
+        command_effects, fault_effects, lora_effects, preference_effects})
     for (Effect& effect : part()) all.push_back(std::move(effect));
   return all;
 }

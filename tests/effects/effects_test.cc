@@ -48,6 +48,7 @@ TEST(Effects, OnPretraining) { check_effects(pretrain_effects()); }
 TEST(Effects, OnCheckpoints) { check_effects(checkpoint_effects()); }
 TEST(Effects, OnTheCommand) { check_effects(command_effects()); }
 TEST(Effects, OnFaults) { check_effects(fault_effects()); }
+TEST(Effects, OnAdapters) { check_effects(lora_effects()); }
 TEST(Effects, OnPreferences) { check_effects(preference_effects()); }
 
 TEST(Effects, EveryImplementedOptionHasARow) {

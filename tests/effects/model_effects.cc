@@ -1,7 +1,9 @@
 // Where the model comes from and how it is held.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "megalith/config/derive.h"
+#include "megalith/config/validate.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/train/microbatch_runner.h"
@@ -19,9 +21,15 @@ std::string held(const TrainingArguments& args) {
   std::string context;
   for (const nn::ContextMode mode : o.context_modes) context += fmt::format(" {}", static_cast<int>(mode));
   return fmt::format(
-      "{} sequence {} loss chunk {}; recompute {} of {} split {} attention {} mlp {} norms {} up {}; context{}",
-      c10::toString(o.dtype), o.sequence_parallel, o.loss_chunk, static_cast<int>(r.layers), r.num_layers,
-      r.split_over_tp, r.core_attention, r.mlp, r.norms, r.mla_up_proj, context);
+      "{} sequence {} loss chunk {} fp8 {}; recompute {} of {} split {} attention {} mlp {} norms {} up {}; context{}",
+      c10::toString(o.dtype), o.sequence_parallel, o.loss_chunk, o.fp8 ? static_cast<int>(*o.fp8) : -1,
+      static_cast<int>(r.layers), r.num_layers, r.split_over_tp, r.core_attention, r.mlp, r.norms, r.mla_up_proj,
+      context);
+}
+
+// What the checks before a run say.
+std::string refused(const TrainingArguments& args) {
+  return fmt::format("{}", fmt::join(config::problems(args, {.world_size = 1}), "; "));
 }
 
 std::string loaded(const TrainingArguments& args) {
@@ -65,6 +73,8 @@ Effects model_effects() {
       {"model_name_or_path", {}, {folder_of("llama")}, {folder_of("gpt2")}, loaded},
       {"bf16", {}, {}, {"--bf16"}, held},
       {"fp16", {}, {}, {"--fp16"}, held},
+      {"fp8", {"--bf16"}, {}, {"--fp8=hybrid"}, held},
+      {"fp8_recipe", {"--bf16", "--fp8=e4m3"}, {"--fp8_recipe=tensorwise"}, {"--fp8_recipe=blockwise"}, refused},
       {"sequence_parallel", {"--tp=2"}, {}, {"--sequence_parallel"}, held},
       {"cp_comm_type", {"--cp=2"}, {}, {"--cp_comm_type=a2a"}, held},
       {"cross_entropy_loss_fusion", {}, {}, {"--cross_entropy_loss_fusion"}, held},

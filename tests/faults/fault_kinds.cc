@@ -140,6 +140,14 @@ std::vector<FaultKindCase> all_fault_kinds() {
        .prepare = mount_small_disk,
        .clean_up = unmount,
        .told = {"could not be saved", "No space left on device", "training goes on"}},
+      {.name = "torchrun",
+       .strike = signal_to(1, SIGKILL),
+       .prepare =
+           [](const fs::path&) {
+             if (python_with_torch().empty()) throw std::runtime_error("MEGALITH_PYTHON names no Python with torch");
+           },
+       .told = {"goodput"},
+       .launcher = FaultLauncher::kTorchrun},
       {.name = "stop_rank",
        .words = kRestarts,
        .strike = signal_to(1, SIGSTOP),
@@ -171,8 +179,8 @@ std::vector<FaultKindCase> all_fault_kinds() {
        .words = kRestarts,
        .simulated = "nan_loss",
        .exit_code = 17,
-       .told = {"rank 1", "found NaN in local forward loss calculation", "the rerun gives the same", "exit code 16",
-                "restart 1 of 3", "a persistent error of node", "exit code 17", "not started again"},
+       .told = {"rank 1", "micro-batch ", "found NaN in local forward loss calculation", "the rerun gives the same",
+                "exit code 16", "restart 1 of 3", "a persistent error of node", "exit code 17", "not started again"},
        .equal = false},
       {.name = "gradient_bit",
        .words = kRestarts,

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "megalith/layout/rng_seeds.h"
+#include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/nn/context_parallel/slice.h"
@@ -20,7 +21,7 @@ at::Tensor gradient_of(const nn::Parameter& parameter, const parallel::ParallelC
   if (parameter.main_grad.defined() && parameter.value.grad().defined())
     grad = parameter.main_grad_is_stale ? parameter.value.grad() : parameter.main_grad + parameter.value.grad();
   grad = grad.to(at::kFloat).clone();
-  if (parameter.partial_grad_over_tp) context.tp().all_reduce(grad);
+  if (parameter.partial_grad_over_tp) (parameter.expert ? context.etp() : context.tp()).all_reduce(grad);
   (parameter.expert ? context.edp() : context.dp(/*with_cp=*/true)).all_reduce(grad);
   return grad;
 }
@@ -69,9 +70,15 @@ struct PaddedBatch {
 
 void attach_main_grads(const model::VirtualModels& models) {
   for (nn::Parameter* parameter : models.parameters()) {
+    if (!parameter->value.requires_grad()) continue;
     parameter->main_grad = at::full(parameter->value.sizes(), NAN, at::kFloat);  // to be overwritten
     parameter->main_grad_is_stale = true;
   }
+}
+
+hf::TensorMapping mapping_of(const model::ModelConfig& config, const std::optional<peft::AdapterConfig>& adapter) {
+  if (adapter) return model::adapter_mapping(config, *adapter);
+  return {model::name_map(config), model::global_tensors(config)};
 }
 
 }  // namespace
@@ -79,13 +86,14 @@ void attach_main_grads(const model::VirtualModels& models) {
 std::string LayoutCase::name() const {
   const bool gather = options.moe.dispatcher == nn::MoeOptions::Dispatcher::kAllGather;
   return fmt::format(
-      "tp {} cp {}{}{}{}", tp, cp, sequence_parallel ? " sp" : "", main_grad ? " main_grad" : "",
+      "tp {} cp {}{}{}{}{}", tp, cp, merged ? " merged" : "", sequence_parallel ? " sp" : "",
+      main_grad ? " main_grad" : "",
       dp * ep > 1 ? fmt::format(" dp {} ep {} etp {} {}", dp, ep, etp.value_or(tp), gather ? "allgather" : "alltoall")
                   : "");
 }
 
-NamedTensors whole_tensors(const model::ModelConfig& config) {
-  const hf::TensorMapping mapping(model::name_map(config), model::global_tensors(config));
+NamedTensors whole_tensors(const model::ModelConfig& config, const std::optional<peft::AdapterConfig>& adapter) {
+  const hf::TensorMapping mapping = mapping_of(config, adapter);
   NamedTensors whole;
   for (const auto& file : mapping.files())
     if (!file.name.ends_with("e_score_correction_bias"))  // a buffer: it has no gradient and is not trained
@@ -96,10 +104,10 @@ NamedTensors whole_tensors(const model::ModelConfig& config) {
 void fill_in(NamedTensors& whole, const model::VirtualModels& models,
              const std::function<at::Tensor(const nn::Parameter&)>& pick) {
   static std::mutex mutex;
-  const model::ModelConfig& config = models.config();
-  const hf::TensorMapping mapping(model::name_map(config), model::global_tensors(config));
+  const std::optional<peft::AdapterConfig>& adapter = models[0].options().adapter;
+  const hf::TensorMapping mapping = mapping_of(models.config(), adapter);
   for (const nn::Parameter* parameter : models.parameters()) {
-    if (parameter->buffer) continue;
+    if (parameter->buffer || (adapter && !parameter->value.requires_grad())) continue;
     const at::Tensor tensor = pick(*parameter);  // may communicate
     const std::lock_guard lock(mutex);
     for (const auto& part : parameter->sharded(tensor)) {
@@ -117,7 +125,10 @@ RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& whol
   const model::ModelConfig in_files = model::read_model_config(folder);
   model::ModelConfig config = in_files;
   if (change) change(config);
-  RunResult result{{}, {}, whole_tensors(config), whole_tensors(config)};
+  std::optional<peft::AdapterConfig> adapter;
+  if (!layout.adapter.empty())
+    adapter = model::adapter_config({}, config, {.merged = {}, .trained = layout.adapter, .keep_base = false});
+  RunResult result{{}, {}, whole_tensors(config, adapter), whole_tensors(config, adapter)};
   result.token_losses = at::empty({whole.layout.tokens()});
   result.logits = at::empty({whole.layout.tokens(), config.vocab_size});
   run_ranks(layout.ranks(), [&](const Rank& r) {
@@ -132,8 +143,10 @@ RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& whol
     const auto [batch, first_token] = share_of(whole, context.dp());
     model::ModelOptions options = layout.options;
     options.sequence_parallel = layout.sequence_parallel;
+    options.adapter = adapter;
     model::VirtualModels models(config, options, {model::ChunkPlace::whole(config)}, context);
     model::load_weights(models, folder, in_files, 1);
+    if (adapter) model::load_adapter(models, layout.adapter);
     if (layout.main_grad) attach_main_grads(models);
     const PaddedBatch padded(batch, layout.cp, layout.tp);
     const auto slice = [&](const at::Tensor& x) { return nn::slice_tokens(x, padded.layout, cp.rank(), cp.size()); };
@@ -147,6 +160,12 @@ RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& whol
       const at::NoGradGuard no_grad;
       model::ModelInput evaluated = input;
       evaluated.training = false;
+      std::optional<model::WithMergedAdapter> merged;
+      std::optional<model::WithoutAdapter> below;
+      if (layout.merged) {
+        merged.emplace(models);
+        below.emplace(models);
+      }
       logits = gathered(nn::all_gather_columns(models[0].forward(evaluated), tp, "logits"));
     }
     model::ModelInput trained = input;

@@ -26,8 +26,10 @@ struct LayoutCase {
   int dp = 1;  // each takes an equal share of the sequences
   int ep = 1;  // ranks that share the experts
   std::optional<int> etp{};
-  bool main_grad = false;       // gradients accumulate in attached fp32 buffers
-  model::ModelOptions options;  // sequence_parallel is taken from above
+  bool main_grad = false;           // gradients accumulate in attached fp32 buffers
+  std::filesystem::path adapter{};  // only this is trained; empty: none
+  bool merged = false;              // the logits are those with the adapter merged
+  model::ModelOptions options;      // sequence_parallel is taken from above
   int ranks() const { return tp * cp * dp; }
   std::string name() const;
 };
@@ -42,7 +44,7 @@ struct TokenBatch {
 struct RunResult {
   at::Tensor logits;        // [t, v]
   at::Tensor token_losses;  // [t]
-  NamedTensors gradients;   // by checkpoint name, whole
+  NamedTensors gradients;   // by checkpoint name, whole; with an adapter of what that trains, under its names
   NamedTensors weights;
 };
 
@@ -51,8 +53,8 @@ struct RunResult {
 RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& batch, const LayoutCase& layout,
                      const std::function<void(model::ModelConfig&)>& change = {});
 
-// The tensors of a model that all ranks' threads fill in together. pick: value or gradient.
-NamedTensors whole_tensors(const model::ModelConfig& config);
+// The tensors of a model, or of its adapter, that all ranks' threads fill in together. pick: value or gradient.
+NamedTensors whole_tensors(const model::ModelConfig& config, const std::optional<peft::AdapterConfig>& adapter = {});
 void fill_in(NamedTensors& whole, const model::VirtualModels& models,
              const std::function<at::Tensor(const nn::Parameter&)>& pick);
 

@@ -2,7 +2,8 @@
 //
 // Tolerance: 1e-5 of a tensor's largest value, or the noise that the golden file records (the difference between two
 // equivalent attention kernels of the library itself) where that is larger: gradients that are almost zero in theory,
-// such as those of key biases, are nothing but noise.
+// such as those of key biases, are nothing but noise. 2e-5 for gradients of models with linear attention: a recurrence
+// rounds in other places.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -23,9 +24,11 @@ class GoldenHfReference : public ::testing::TestWithParam<std::string> {
     if (!ReferenceConfig::supports(type)) GTEST_SKIP() << GetParam() << ": the reference model has no family " << type;
     at::set_num_threads(1);  // tiny tensors
     golden_ = read_golden_model(GetParam());
+    if (ReferenceModel::from_folder(golden_.folder).config().delta_net) tolerance_ = 2 * kClose;
   }
 
   GoldenModel golden_;
+  double tolerance_ = kClose;
 };
 
 // Loss: one mean over all labelled tokens.
@@ -57,7 +60,7 @@ TEST_P(GoldenHfReference, gradients) {
     const at::Tensor grad = model.grad(expected.name).to(at::kDouble);
     ASSERT_EQ(grad.sizes(), at::IntArrayRef(expected.shape));
     // Samples may all be small: the whole tensor's largest value is the measure.
-    const double allowed = std::max(kClose * expected.absmax, expected.noise);
+    const double allowed = std::max(tolerance_ * expected.absmax, expected.noise);
     expect_close(golden_sample(grad), expected.samples, "samples", 0, allowed);
     expect_close(grad.norm().item<double>(), expected.l2, "l2", kClose, allowed);
     expect_close(grad.abs().max().item<double>(), expected.absmax, "absmax", kClose, allowed);
@@ -102,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(, GoldenHfReference, ::testing::ValuesIn(golden_model_n
 
 // What random() and save() make is a folder that from_folder() takes, for every family.
 TEST(ReferenceModel, SavedFoldersAreReadAgain) {
-  for (const char* family : {"gpt2", "llama", "mistral", "qwen2", "qwen3", "seed_oss"}) {
+  for (const std::string& family : ReferenceConfig::families()) {
     SCOPED_TRACE(family);
     auto config = ReferenceConfig::of_family(family);
     if (config.model_type == "mistral") config.windows = {3, 3};

@@ -32,7 +32,9 @@ struct Problem {
   FullTensors weights;
   Expected expected;
 
-  explicit Problem(ops::CrossEntropyOptions o = {}, VocabSize v = {7, 8}) : vocab(v), options(o) {
+  explicit Problem(ops::CrossEntropyOptions o = {}, VocabSize v = {7, 8}, std::optional<double> grad = std::nullopt)
+      : vocab(v), options(o) {
+    if (grad) dy.fill_(*grad);
     labels = random_ids(kTokens, vocab.size, 2);
     labels[1] = options.ignore_index;
     labels[kTokens - 1] = vocab.size - 1;
@@ -42,7 +44,8 @@ struct Problem {
         weights, dy);
   }
 
-  void run(int64_t chunk, bool main_grads) const {
+  // `grad`: what every loss gets, told beforehand; nothing: dy, in backward.
+  void run(int64_t chunk, bool main_grads, std::optional<double> grad = std::nullopt) const {
     SCOPED_TRACE("chunk " + std::to_string(chunk));
     run_all_layouts([&](const TensorParallel& tp) {
       ParameterSet set(at::kFloat, at::kCPU);
@@ -51,7 +54,7 @@ struct Problem {
       if (main_grads) attach_main_grads(set);
       const at::Tensor hidden = leaf(between_blocks(x, tp));
       const at::Tensor losses =
-          linear_cross_entropy(hidden, head.weight(), labels, vocab_range(vocab, tp), tp, options, chunk);
+          linear_cross_entropy(hidden, head.weight(), labels, vocab_range(vocab, tp), tp, options, chunk, grad);
       EXPECT_EQ(losses.scalar_type(), at::kFloat);
       expect_close(losses, expected.y, "losses");
       losses.backward(dy);
@@ -69,6 +72,24 @@ TEST(LinearCrossEntropy, EqualsTheFullLossForEveryChunk) {
 TEST(LinearCrossEntropy, WritesIntoMainGrad) {
   const Problem problem;
   for (const int64_t chunk : {1, 3, 1000}) problem.run(chunk, true);
+}
+
+TEST(LinearCrossEntropy, MakesGradientsAtOnceWhenTheirStartIsKnown) {
+  const Problem problem({.label_smoothing = 0.1, .z_loss = 0.01}, {7, 8}, 0.37);
+  for (const int64_t chunk : {1, 3, 1000})
+    for (const bool main_grads : {false, true}) problem.run(chunk, main_grads, 0.37);
+}
+
+TEST(LinearCrossEntropy, RefusesAnotherGradientThanItWasTold) {
+  const Problem problem;
+  run_tp({1, false}, [&](const TensorParallel& tp) {
+    ParameterSet set(at::kFloat, at::kCPU);
+    const VocabParallelEmbedding head(ParameterScope(set), problem.vocab, kHidden, Init::zeros(), tp);
+    load(set, problem.weights);
+    const at::Tensor losses = linear_cross_entropy(leaf(problem.x), head.weight(), problem.labels,
+                                                   vocab_range(problem.vocab, tp), tp, {}, 3, 0.5);
+    expect_contains(message_of<InternalError>([&] { losses.backward(at::full_like(losses, 0.25)); }), "0.5");
+  });
 }
 
 TEST(LinearCrossEntropy, SmoothsLabelsOverTheWholeVocabulary) {

@@ -72,7 +72,7 @@ TEST(ColumnParallelLinear, LeavesTheBiasToOthers) {
     const ColumnParallelLinear layer(ParameterScope(set), "qkv", kIn, kParts, true, Init::zeros(), tp);
     load(set, column_weights(true));
     const at::Tensor x = between_blocks(random_tensor({kTokens, kIn}, 1), tp);
-    expect_close(layer.forward(x, /*add_bias=*/false) + layer.bias(), layer.forward(x), "without and with bias");
+    expect_close(layer.forward(x, /*add_bias=*/false) + layer.bias()->value, layer.forward(x), "without and with bias");
     EXPECT_FALSE(at::allclose(layer.forward(x, false), layer.forward(x)));
   });
 }

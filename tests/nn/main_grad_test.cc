@@ -148,7 +148,7 @@ TEST(MainGrad, TiedWeightsAreCompleteBehindTheirLastUse) {
         seen = grad_of(embedding.weight()).clone();
       });
       const at::Tensor x = embedding.forward(ids);
-      column_linear(x, embedding.weight(), {}, tp).backward(own_columns(dy, tp).contiguous());
+      column_linear(x, embedding.weight(), nullptr, tp).backward(own_columns(dy, tp).contiguous());
       EXPECT_EQ(fired, 1);
       ASSERT_TRUE(seen.defined());
       expect_identical(seen, weight.grad().narrow(0, tp.share(vocab).first, tp.share(vocab).second), "gradient");

@@ -68,8 +68,8 @@ TEST(Observers, WriteWhatIsAskedFor) {
   config::TrainingArguments args;
   args.save.output_dir = (folder / "plain").string();
   const std::string plain = watch(args);
-  EXPECT_EQ(names_in(folder / "plain"),
-            (std::set<std::string>{"args.yaml", "loss.svg", "metrics.jsonl", "trainer_state.json"}));
+  EXPECT_EQ(names_in(folder / "plain"), (std::set<std::string>{"args.yaml", "events.jsonl", "live.json", "loss.svg",
+                                                               "metrics.jsonl", "trainer_state.json"}));
   expect_contains(plain, "step 4/4 | loss 2.5000 | 2.0k tok/s | 1.0 TFLOP/s | 1.0 MB | ETA 0:00:00\n");
   EXPECT_EQ(text_of_file(folder / "plain" / "metrics.jsonl"),
             R"({"step":2,"loss":2.5,"tokens_per_second":2000.0,"tflops_per_device":1.0,"memory":1048576})"
@@ -80,8 +80,9 @@ TEST(Observers, WriteWhatIsAskedFor) {
   args.save.output_dir = (folder / "all").string();
   args.logging.report_to = {"wandb"};
   const std::string all = watch(args, true, TraceSteps{2, 3});
-  EXPECT_EQ(names_in(folder / "all"), (std::set<std::string>{"args.yaml", "loss.svg", "metrics.jsonl", "tensorboard",
-                                                             "trace.json", "trainer_state.json"}));
+  EXPECT_EQ(names_in(folder / "all"),
+            (std::set<std::string>{"args.yaml", "events.jsonl", "live.json", "loss.svg", "metrics.jsonl", "tensorboard",
+                                   "trace.json", "trainer_state.json"}));
   expect_contains(all, "(min, max) time across ranks (ms):\n    forward-backward ...");
   const auto trace = nlohmann::json::parse(text_of_file(folder / "all" / "trace.json"));
   int spans = 0;

@@ -5,14 +5,20 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "megalith/ops/activation.h"
 #include "megalith/ops/adam.h"
 #include "megalith/ops/attention.h"
+#include "megalith/ops/counter_normal.h"
 #include "megalith/ops/cross_entropy.h"
 #include "megalith/ops/flat.h"
+#include "megalith/ops/fp8.h"
+#include "megalith/ops/gradient_sums.h"
+#include "megalith/ops/grouped_gemm.h"
 #include "megalith/ops/norm.h"
+#include "megalith/ops/permute.h"
 #include "megalith/ops/residual.h"
 #include "megalith/ops/rope.h"
 #include "tests/ops/compare.h"
@@ -175,6 +181,148 @@ TEST_P(CudaKernel, CrossEntropy) {
     }
 }
 
+TEST_P(CudaKernel, CrossEntropyWithItsGradient) {
+  const auto worlds = comm::World::in_process(1);
+  for (const int64_t vocab : {3, 1001, 50304, 200003})
+    for (const double smoothing : {0.0, 0.1}) {
+      const CrossEntropyOptions options{.label_smoothing = smoothing, .z_loss = 1e-3};
+      const int64_t t = 21, padded = vocab + 8 - vocab % 8;
+      Tensor labels = at::randint(vocab, {t}, generator_, at::kLong);
+      labels[4] = options.ignore_index;
+      const Tensor logits = random({t, padded}) * 4;
+      const auto run = [&](at::Device device) {
+        const Tensor x = logits.to(device).clone();
+        const Tensor loss =
+            cross_entropy_with_grad_(x, labels.to(device), {0, vocab, vocab}, worlds[0]->world(), options, 0.25);
+        return Tensors{loss, x};
+      };
+      const Tensors cpu = run(at::kCPU), cuda = run(at::kCUDA);
+      for (size_t i = 0; i < cpu.size(); ++i)
+        expect_same(cuda[i], cpu[i], fmt::format("vocabulary {}, smoothing {}, {}", vocab, smoothing, i));
+    }
+}
+
+TEST_P(CudaKernel, Rows) {
+  for (const int64_t h : {5, 64, 2048}) {
+    const int64_t t = 19, k = 3;
+    const Tensor order = at::randperm(t * k, generator_, at::kLong);
+    Tensor row = at::empty_like(order);
+    row.scatter_(0, order, at::arange(t * k, at::kLong));
+    const RowMap map{order.div(k, "floor"), row.view({t, k}), true};
+    compare(
+        {random({t, h}), random({t * k, h}), at::rand({t, k}, generator_, at::kFloat), random({t, h})},
+        [&](const Tensors& in) {
+          const RowMap here = map.to(in[0].device());
+          return Tensors{copy_rows(in[0], here), sum_rows(in[1], in[2], here, in[3]), sum_rows(in[1], {}, here)};
+        },
+        fmt::format("rows of {}", h));
+  }
+}
+
+TEST_P(CudaKernel, GradientSums) {
+  for (const int64_t t : {1, 37, 5000})
+    for (const int64_t h : {5, 64, 2304}) {
+      const Tensor dy = random({t, h}), sum = at::randn({h}, generator_, at::kFloat);
+      const std::string what = fmt::format("{} x {}", t, h);
+      expect_same(bias_grad(dy.to(at::kCUDA)), bias_grad(dy), "bias, " + what);
+      for (const bool fresh : {true, false}) {
+        bool stale = fresh;
+        const GradTarget target{sum.to(at::kCUDA), &stale};
+        EXPECT_FALSE(bias_grad(dy.to(at::kCUDA), target).defined());
+        EXPECT_FALSE(stale);
+        expect_same(target.sum, dy.to(at::kFloat).sum(0) + (fresh ? at::zeros_like(sum) : sum), "target, " + what);
+      }
+      const Tensor rows = at::randint(7, {t}, generator_, at::kLong), table = at::randn({7, h}, generator_, at::kFloat);
+      const Tensor cuda = table.to(at::kCUDA);
+      add_to_rows_(table, rows, dy);
+      add_to_rows_(cuda, rows.to(at::kCUDA), dy.to(at::kCUDA));
+      expect_same(cuda, table, "rows, " + what);
+    }
+}
+
+TEST_P(CudaKernel, NormsAddToTheirTargets) {
+  const int64_t t = 33, h = 768;
+  const Tensor x = random({t, h}), w = random({h}), b = random({h}), dy = random({t, h});
+  const Tensor cpu_w = w.clone().set_requires_grad(true), cpu_b = b.clone().set_requires_grad(true);
+  norm(x, {NormKind::kLayer, cpu_w, cpu_b, 1e-5}).backward(dy);
+  const Tensor cuda_w = w.to(at::kCUDA).set_requires_grad(true), cuda_b = b.to(at::kCUDA).set_requires_grad(true);
+  bool stale_w = true, stale_b = false;
+  const GradTarget to_w{at::ones({h}, at::TensorOptions(at::kCUDA)), &stale_w},
+      to_b{at::ones({h}, at::TensorOptions(at::kCUDA)), &stale_b};
+  norm(x.to(at::kCUDA), {NormKind::kLayer, cuda_w, cuda_b, 1e-5, false, to_w, to_b}).backward(dy.to(at::kCUDA));
+  EXPECT_FALSE(cuda_w.grad().defined());
+  EXPECT_FALSE(cuda_b.grad().defined());
+  expect_same(to_w.sum, cpu_w.grad(), "weight");
+  expect_same(to_b.sum - 1, cpu_b.grad(), "bias");
+}
+
+TEST_P(CudaKernel, ScaleAndCheck) {
+  for (const int64_t n : {3, 1003, 70000})
+    for (const double factor : {1.0, 0.25}) {
+      const Tensor flat = random({n}), cuda = flat.to(at::kCUDA);
+      EXPECT_TRUE(scale_and_check_(cuda, factor));
+      expect_same(cuda, flat * factor, fmt::format("{} elements times {}", n, factor));
+      cuda[n / 2] = std::numeric_limits<double>::quiet_NaN();
+      EXPECT_FALSE(scale_and_check_(cuda, factor));
+    }
+}
+
+// The same bits as on the host, of any rectangle.
+TEST_P(CudaKernel, CounterNormal) {
+  const CountedRectangle where{.columns = 3001, .first_row = 17, .first_column = 5};
+  const Tensor cpu = at::empty({700, 1501}, GetParam()), cuda = at::empty({700, 1501}, cpu.options().device(at::kCUDA));
+  fill_counter_normal(cpu, 12345, where, 0.5, 0.02);
+  fill_counter_normal(cuda, 12345, where, 0.5, 0.02);
+  EXPECT_TRUE(at::equal(cuda.cpu(), cpu));
+}
+
+TEST_P(CudaKernel, Fp8) {
+  for (const Fp8Kind kind : {Fp8Kind::kE4m3, Fp8Kind::kE5m2})
+    for (const auto& [r, c] : std::vector<std::pair<int64_t, int64_t>>{{16, 16}, {144, 80}, {256, 1024}}) {
+      const Tensor x = random({r, c}) * 3, w = random({96, c});
+      const Fp8Matrix cpu = to_fp8(x, kind), cuda = to_fp8(x.to(at::kCUDA), kind);
+      const std::string what = fmt::format("{} x {}", r, c);
+      EXPECT_NEAR(cuda.inverse_scale.item<float>() / cpu.inverse_scale.item<float>(), 1, 1e-6) << what;
+      const auto bytes = [](const Tensor& t) { return t.view(at::kByte).cpu(); };
+      EXPECT_TRUE(at::equal(bytes(cuda.rows).t(), bytes(cuda.columns))) << what;
+      // The scale's last bit may move a number to the neighbour.
+      EXPECT_LE(bytes(cuda.rows).ne(bytes(cpu.rows)).sum().item<int64_t>(), 1 + r * c / 1000) << what;
+      const Fp8Matrix wc = to_fp8(w, Fp8Kind::kE4m3), wd = to_fp8(w.to(at::kCUDA), Fp8Kind::kE4m3);
+      expect_same(fp8_mm(cuda.rows, cuda.inverse_scale, wd.rows, wd.inverse_scale, at::kBFloat16, false),
+                  fp8_mm(cpu.rows, cpu.inverse_scale, wc.rows, wc.inverse_scale, at::kBFloat16, false),
+                  "product " + what);
+    }
+}
+
+TEST_P(CudaKernel, HeadsThatStayWhereTheyAre) {
+  const int64_t t = 19, n = 6, g = 2, d = 64;
+  compare(
+      {random({t, (n + 2 * g) * d})},
+      [&](const Tensors& in) {
+        const auto [q, k, v] = split_qkv(in[0], {n, g, d}, {}, nullptr, nullptr);
+        return Tensors{q * 2, k, v};
+      },
+      "heads without rotation");
+}
+
+TEST_P(CudaKernel, GroupedProducts) {
+  const GroupCounts counts{5, 0, 17, 11};
+  const int64_t r = 33, i = 64, o = 128;
+  const Tensor x = random({r, i}), w = random({4, o, i}), dy = random({r, o});
+  const auto run = [&](at::Device device) {
+    const Tensor dw = at::ones({4, o, i}, at::TensorOptions(device)), fresh = at::full_like(dw, 7);
+    grouped_weight_grad(dw, dy.to(device), x.to(device), counts, 1);
+    grouped_weight_grad(fresh, dy.to(device), x.to(device), counts, 0);
+    return Tensors{grouped_mm_transposed(x.to(device), w.to(device), counts),
+                   grouped_mm(dy.to(device), w.to(device), counts), dw, fresh};
+  };
+  const Tensors cpu = run(at::kCPU), cuda = run(at::kCUDA);
+  for (size_t n = 0; n < cpu.size(); ++n) {
+    const Tensor rounded = GetParam() == at::kFloat ? cpu[n] : cpu[n].to(at::kBFloat16);
+    expect_same(cuda[n], rounded, fmt::format("product {}", n));
+  }
+}
+
 TEST_P(CudaKernel, UpdatesAndNorms) {
   for (const int64_t n : {1, 64, 1003, 70000}) {
     const Tensor main = at::randn({n}, generator_, at::kFloat), grad = random({n}),
@@ -197,6 +345,30 @@ TEST_P(CudaKernel, UpdatesAndNorms) {
     add_squares(both, on_cuda);
     EXPECT_NEAR(on_cuda.value(), 2 * on_cpu.value(), 1e-12 * on_cuda.value());
   }
+}
+
+TEST_P(CudaKernel, AdamOverRuns) {
+  const int64_t n = 64 * 300;
+  std::vector<UpdateRun> runs;  // with padding behind each of them
+  for (int64_t i = 0; i < 150; ++i)
+    runs.push_back({128 * i,
+                    128 * i + 100 + i % 27,
+                    {.lr = 1e-2 * static_cast<double>(1 + i % 3),
+                     .weight_decay = i % 2 == 0 ? 0.1 : 0.0,
+                     .grad_scale = 0.5,
+                     .step = 3}});
+  Tensor inside = at::zeros({n}, at::kFloat);
+  for (const UpdateRun& run : runs) inside.narrow(0, run.begin, run.end - run.begin).fill_(1);
+  const Tensor main = at::randn({n}, generator_, at::kFloat) * inside, grad = random({n}) * inside.to(GetParam()),
+               m = at::randn({n}, generator_, at::kFloat) * inside, v = at::rand({n}, generator_, at::kFloat) * inside;
+  const auto run = [&](at::Device device) {
+    UpdateTensors t{main.to(device).clone(), grad.to(device).clone(), m.to(device).clone(), v.to(device).clone(), {}};
+    if (GetParam() != at::kFloat) t.param = at::zeros_like(t.grad);
+    adam_update_runs(t, {}, runs);
+    return Tensors{t.main, t.exp_avg, t.exp_avg_sq, t.param};
+  };
+  const Tensors cpu = run(at::kCPU), cuda = run(at::kCUDA);
+  for (size_t i = 0; i < cpu.size(); ++i) expect_same(cuda[i], cpu[i], fmt::format("tensor {}", i));
 }
 
 TEST_P(CudaKernel, Residual) {

@@ -12,7 +12,9 @@ namespace {
 constexpr int kMaxRanks = 16, kSamples = 8;
 
 std::vector<std::string> dense_families() { return {"llama", "qwen2", "gpt2", "mistral", "qwen3", "seed_oss"}; }
-std::vector<std::string> expert_families() { return {}; }
+std::vector<std::string> expert_families() {
+  return {"mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3", "glm4_moe", "qwen3_next"};
+}
 
 bool valid(const ParityPoint& p) {
   if (p.ranks() > kMaxRanks) return false;
@@ -20,6 +22,12 @@ bool valid(const ParityPoint& p) {
   if (p.vpp > 1 && p.pp == 1) return false;
   return p.dp * p.cp * p.tp % (p.ep * p.etp) == 0;
 }
+
+// Experts split their tokens over tp, so it comes with sequence parallelism.
+bool valid_with_experts(const ParityPoint& p) { return valid(p) && (p.tp == 1 || p.sequence_parallel); }
+
+// Delta nets see their sequences whole.
+bool can_take(const std::string& family, const ParityPoint& p) { return p.cp == 1 || family != "qwen3_next"; }
 
 // Ways that the heads of the family allow.
 std::vector<std::string> ways_of(const ParityPoint& p) {
@@ -38,7 +46,10 @@ std::vector<std::string> ways_of(const ParityPoint& p) {
 class Turns {
  public:
   void take(const std::vector<std::string>& families, ParityPoint point, std::vector<ParityPoint>& points) {
-    point.family = families[points.size() % families.size()];
+    do {
+      point.family = families[family_++ % families.size()];
+    } while (!can_take(point.family, point));
+    point.all_gather_experts = has_experts(point.family) && ++dispatch_ % 2 == 0;
     if (point.cp > 1) {
       const std::vector<std::string> ways = ways_of(point);
       point.cp_comm_type = ways[way_++ % ways.size()];
@@ -47,7 +58,7 @@ class Turns {
   }
 
  private:
-  size_t way_ = 0;
+  size_t family_ = 0, way_ = 0, dispatch_ = 0;
 };
 
 // Calls visit with every point of some sizes, valid or not.
@@ -104,6 +115,24 @@ ReferenceConfig parity_config(const std::string& family) {
   config.vocab_size = 48;
   config.tied = config.is_gpt2() || family == "qwen2";
   if (family == "mistral") config.windows.assign(8, 6);
+  if (config.experts) {
+    config.experts->count = 8;
+    if (family == "mixtral") config.experts->width = config.intermediate_size;
+  }
+  if (config.experts && config.experts->sigmoid) {
+    config.experts->groups = 4;
+    config.experts->group_topk = 2;
+    config.experts->scale = 1.5;
+  }
+  if (config.latent) {
+    config.latent->q_rank = 16;
+    config.num_kv_heads = config.num_heads;
+    config.head_dim = config.latent->rope;
+  }
+  if (config.delta_net) {
+    config.delta_net = {.key_heads = 4, .value_heads = 8, .key_dim = 16, .value_dim = 16};
+    config.norm_epsilon = 1e-3;  // its vectors are divided by their lengths, which may be small
+  }
   return config;
 }
 
@@ -111,7 +140,7 @@ std::string ParityPoint::layout() const {
   std::string text = fmt::format("tp {}{}, pp {}", tp, sequence_parallel ? " sp" : "", pp);
   if (vpp > 1) text += fmt::format(", vpp {}", vpp);
   text += cp > 1 ? fmt::format(", cp {} ({})", cp, cp_comm_type) : std::string(", cp 1");
-  if (has_experts(family)) text += fmt::format(", ep {}, etp {}", ep, etp);
+  if (has_experts(family)) text += fmt::format(", ep {}{}, etp {}", ep, all_gather_experts ? " (allgather)" : "", etp);
   return text + fmt::format(", dp {}", dp);
 }
 
@@ -127,7 +156,11 @@ TrainerCase ParityPoint::trainer_case() const {
   if (vpp > 1) how.vpp = vpp;
   config::TrainingArguments& args = how.args;
   args.parallel.ep = ep;
-  if (has_experts(family)) args.parallel.etp = etp;
+  if (has_experts(family)) {
+    args.parallel.etp = etp;
+    args.moe.token_dispatcher =
+        all_gather_experts ? config::TokenDispatcher::kAllGather : config::TokenDispatcher::kAllToAll;
+  }
   args.parallel.sequence_parallel = sequence_parallel;
   args.parallel.cp_comm_type = {cp_comm_type};
   if (cp_comm_type == "a2a+p2p") args.parallel.hierarchical_cp_sizes = {2, 2};
@@ -151,10 +184,9 @@ std::vector<ParityPoint> all_points() {
   each_size({1}, {1}, [&](const ParityPoint& p) {
     if (valid(p)) turns.take(dense_families(), p, points);
   });
-  if (!expert_families().empty())
-    each_size({1, 2, 4}, {1, 2}, [&](const ParityPoint& p) {
-      if (valid(p)) turns.take(expert_families(), p, points);
-    });
+  each_size({1, 2, 4}, {1, 2}, [&](const ParityPoint& p) {
+    if (valid_with_experts(p)) turns.take(expert_families(), p, points);
+  });
   return points;
 }
 

@@ -20,6 +20,7 @@ struct ParityPoint {
   bool recompute = false;
   bool distributed_optimizer = false;
   std::string cp_comm_type = "p2p";
+  bool all_gather_experts = false;  // tokens reach the experts by all-gather; otherwise by all-to-all
 
   int ranks() const { return tp * pp * cp * dp; }
   int microbatches() const { return pp > 1 ? 4 : 2; }  // of a data-parallel rank
@@ -35,7 +36,8 @@ bool has_experts(const std::string& family);
 ReferenceConfig parity_config(const std::string& family);
 
 // Every valid point with at most 16 ranks: TP {1,2,4} × SP × PP {1,2,4} × VPP {1,2} × CP {1,2,4} × EP {1,2,4} × ETP
-// {1,2} × DP {1,2} × packed × recompute × distributed optimizer. Families and ways of context parallelism take turns.
+// {1,2} × DP {1,2} × packed × recompute × distributed optimizer. Families, ways of context parallelism and of
+// dispatch to experts take turns.
 std::vector<ParityPoint> all_points();
 // Some of them, by seed, without repetition.
 std::vector<ParityPoint> sample_points(uint64_t seed, size_t count);

@@ -34,7 +34,7 @@ class ParityModel {
   ParityNumbers run(const ParityPoint& point) const;
 
  private:
-  void compute_expected();
+  double compute_expected(uint64_t seed);  // the smallest margin of a choice of experts
 
   ReferenceConfig config_;
   TempFolder folder_;

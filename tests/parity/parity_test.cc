@@ -12,7 +12,7 @@
 namespace megalith::testing {
 namespace {
 
-constexpr size_t kSampled = 64;
+constexpr size_t kSampled = 96;
 constexpr uint64_t kSeed = 20;
 
 TEST(ParityLattice, HasEnoughPoints) {
@@ -30,9 +30,11 @@ TEST(ParityLattice, SampleMeetsEveryAxis) {
     met.insert({p.family, p.cp > 1 ? p.cp_comm_type : "no cp", fmt::format("tp {}", p.tp), fmt::format("pp {}", p.pp),
                 fmt::format("cp {}", p.cp), fmt::format("dp {}", p.dp), fmt::format("vpp {}", p.vpp),
                 p.sequence_parallel ? "sp" : "no sp", p.packed ? "packed" : "padded",
-                p.recompute ? "recompute" : "keep", p.distributed_optimizer ? "sharded" : "whole"});
+                p.recompute ? "recompute" : "keep", p.distributed_optimizer ? "sharded" : "whole",
+                fmt::format("ep {}", p.ep), fmt::format("etp {}", p.etp),
+                p.all_gather_experts ? "gather" : "exchange"});
   }
-  const size_t values = parity_families().size() + 5 + 3 + 3 + 3 + 2 + 2 + 4 * 2;
+  const size_t values = parity_families().size() + 5 + 3 + 3 + 3 + 2 + 2 + 4 * 2 + 3 + 2 + 2;
   EXPECT_EQ(met.size(), values);
 }
 

@@ -1,20 +1,16 @@
 #include "tests/support/reference_config.h"
 
 #include <algorithm>
+#include <map>
 
 #include "megalith/base/error.h"
+#include "tests/support/reference_config_internal.h"
 
 namespace megalith::testing {
 
 namespace {
 
 using nlohmann::json;
-
-// As json::value, but null counts as absent.
-template <typename T>
-T get(const json& object, const char* key, T fallback) {
-  return object.contains(key) && !object.at(key).is_null() ? object.at(key).get<T>() : fallback;
-}
 
 template <typename T>
 std::optional<T> get_if(const json& object, const char* key) {
@@ -130,17 +126,28 @@ json write_gpt2(const ReferenceConfig& model) {
           {"dtype", "float32"}};
 }
 
-const char* architecture(const std::string& type) {
-  if (type == "llama") return "LlamaForCausalLM";
-  if (type == "mistral") return "MistralForCausalLM";
-  if (type == "qwen2") return "Qwen2ForCausalLM";
-  if (type == "qwen3") return "Qwen3ForCausalLM";
-  return "SeedOssForCausalLM";
+// Everything but gpt2.
+const std::map<std::string, const char*> kArchitectures{
+    {"llama", "LlamaForCausalLM"},          {"mistral", "MistralForCausalLM"},
+    {"qwen2", "Qwen2ForCausalLM"},          {"qwen3", "Qwen3ForCausalLM"},
+    {"seed_oss", "SeedOssForCausalLM"},     {"mixtral", "MixtralForCausalLM"},
+    {"qwen2_moe", "Qwen2MoeForCausalLM"},   {"qwen3_moe", "Qwen3MoeForCausalLM"},
+    {"glm4_moe", "Glm4MoeForCausalLM"},     {"deepseek_v3", "DeepseekV3ForCausalLM"},
+    {"qwen3_next", "Qwen3NextForCausalLM"},
+};
+
+// Families whose attention_bias says whether q, k and v have one, and those where o has it as well.
+bool names_qkv_bias(const std::string& type) {
+  return type == "llama" || type == "qwen3" || type == "seed_oss" || type == "qwen3_moe" || type == "glm4_moe" ||
+         type == "qwen3_next";
+}
+bool shares_bias_with_out(const std::string& type) {
+  return type == "llama" || type == "qwen3" || type == "qwen3_moe" || type == "qwen3_next";
 }
 
 json write_llama_like(const ReferenceConfig& model) {
   json config{{"model_type", model.model_type},
-              {"architectures", {architecture(model.model_type)}},
+              {"architectures", {kArchitectures.at(model.model_type)}},
               {"vocab_size", model.vocab_size},
               {"hidden_size", model.hidden_size},
               {"intermediate_size", model.intermediate_size},
@@ -158,19 +165,24 @@ json write_llama_like(const ReferenceConfig& model) {
               {"eos_token_id", nullptr},
               {"dtype", "float32"}};
   const std::string& type = model.model_type;
-  if (type == "llama" || type == "qwen3" || type == "seed_oss") config["attention_bias"] = model.qkv_bias;
+  if (names_qkv_bias(type)) config["attention_bias"] = model.qkv_bias;
   if (type == "seed_oss") config["attention_out_bias"] = model.out_bias;
   if (type == "llama" || type == "seed_oss") config["mlp_bias"] = model.mlp_bias;
   write_windows(model, config);
+  write_parts(model, config);
   return config;
 }
 
 }  // namespace
 
+std::vector<std::string> ReferenceConfig::families() {
+  std::vector<std::string> all{"gpt2"};
+  for (const auto& [name, architecture] : kArchitectures) all.push_back(name);
+  return all;
+}
+
 bool ReferenceConfig::supports(const std::string& model_type) {
-  for (const char* known : {"gpt2", "llama", "mistral", "qwen2", "qwen3", "seed_oss"})
-    if (model_type == known) return true;
-  return false;
+  return model_type == "gpt2" || kArchitectures.contains(model_type);
 }
 
 ReferenceConfig ReferenceConfig::of_family(const std::string& model_type) {
@@ -182,8 +194,9 @@ ReferenceConfig ReferenceConfig::of_family(const std::string& model_type) {
     model.qkv_bias = model.out_bias = model.mlp_bias = model.tied = true;
     model.activation = "gelu_new";
   }
-  model.qkv_bias |= model_type == "qwen2" || model_type == "seed_oss";
+  model.qkv_bias |= model_type == "qwen2" || model_type == "seed_oss" || model_type == "qwen2_moe";
   model.qk_norm = model_type == "qwen3";
+  set_parts_of_family(model);
   return model;
 }
 
@@ -202,14 +215,13 @@ ReferenceConfig ReferenceConfig::from_json(const json& config) {
   model.norm_epsilon = get(config, "rms_norm_eps", 1e-6);
   model.activation = get<std::string>(config, "hidden_act", "silu");
   model.tied = get(config, "tie_word_embeddings", false);
-  if (type == "llama" || type == "qwen3") model.qkv_bias = model.out_bias = get(config, "attention_bias", false);
-  if (type == "seed_oss") {
-    model.qkv_bias = get(config, "attention_bias", true);
-    model.out_bias = get(config, "attention_out_bias", false);
-  }
+  if (names_qkv_bias(type)) model.qkv_bias = get(config, "attention_bias", type == "seed_oss");
+  if (shares_bias_with_out(type)) model.out_bias = model.qkv_bias;
+  if (type == "seed_oss") model.out_bias = get(config, "attention_out_bias", false);
   if (type == "llama" || type == "seed_oss") model.mlp_bias = get(config, "mlp_bias", false);
   model.windows = read_windows(config, model);
   model.rope = read_rope(config);
+  read_parts(config, model);
   return model;
 }
 

@@ -22,6 +22,32 @@ struct ReferenceRope {
   bool operator==(const ReferenceRope&) const = default;
 };
 
+// Experts in place of the MLP.
+struct ReferenceExperts {
+  int64_t count = 4, topk = 2, width = 16;
+  int64_t shared_width = 0;            // one more MLP for every token; 0: none
+  bool shared_gate = false;            // its output times sigmoid(w x)
+  bool sigmoid = false;                // scores are sigmoids, choice adds a bias; otherwise a softmax
+  bool normalize = true;               // the chosen scores sum to 1
+  double scale = 1;                    // then times this
+  int64_t groups = 1, group_topk = 1;  // experts of the best groups only
+  int64_t first_dense = 0;             // layers below it have an MLP
+  bool operator==(const ReferenceExperts&) const = default;
+};
+
+// Latent attention: keys and values from a narrow vector. Rotary pairs are neighbours.
+struct ReferenceLatent {
+  int64_t q_rank = 0;  // 0: queries come straight from the input
+  int64_t kv_rank = 16, nope = 8, rope = 4, value = 8;
+  bool operator==(const ReferenceLatent&) const = default;
+};
+
+// Gated delta nets in place of attention, but for every fourth layer.
+struct ReferenceDeltaNet {
+  int64_t key_heads = 2, value_heads = 4, key_dim = 8, value_dim = 8, kernel = 4;
+  bool operator==(const ReferenceDeltaNet&) const = default;
+};
+
 struct ReferenceConfig {
   std::string model_type = "llama";
   int64_t vocab_size = 64;
@@ -39,10 +65,18 @@ struct ReferenceConfig {
   bool scale_attention = true;   // by 1/sqrt(head_dim)
   bool scale_by_inverse_layer = false;
   ReferenceRope rope;
+  bool centered_norms = false;   // norms multiply by 1 + weight
+  bool gated_attention = false;  // q_proj yields query | gate, head by head
+  std::optional<ReferenceExperts> experts;
+  std::optional<ReferenceLatent> latent;
+  std::optional<ReferenceDeltaNet> delta_net;
   bool operator==(const ReferenceConfig&) const = default;
+  bool has_experts(int64_t layer) const { return experts && layer >= experts->first_dense; }
+  bool has_delta_net(int64_t layer) const { return delta_net && (layer + 1) % 4 != 0; }
 
   // The settings that a family fixes (gpt2: biases, kv heads, …), sizes as above.
   static ReferenceConfig of_family(const std::string& model_type);
+  static std::vector<std::string> families();
   static bool supports(const std::string& model_type);
   bool is_gpt2() const { return model_type == "gpt2"; }
 

@@ -1,14 +1,17 @@
 // ReferenceModel: a decoder-only model in plain ATen operations, written as Hugging Face's library writes it (a batch,
-// a mask, the full matrix of scores), with autograd doing the rest. It shares no code with ops, nn and model, and is
-// itself checked against the golden models: what sharded code is compared with.
+// a mask, the full matrix of scores, every expert for every token, the delta rule token by token), with autograd doing
+// the rest. It shares no code with ops, nn and model, and is itself checked against the golden models: what sharded
+// code is compared with.
 //
 // Legend: b sequences of a batch, s tokens of a row, l layers, h hidden, v vocabulary.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -27,6 +30,8 @@ struct ReferenceInput {
 struct ReferenceOutput {
   at::Tensor logits;                      // [b, s, v]
   std::vector<at::Tensor> hidden_states;  // l+1 of [b, s, h]: embedding, layers; the last is behind the final norm
+  // The smallest gap of any choice of experts: a model that rounds may choose otherwise where it is tiny.
+  double router_margin = std::numeric_limits<double>::infinity();
 };
 
 class ReferenceModel {
@@ -37,7 +42,8 @@ class ReferenceModel {
   static ReferenceModel random(const ReferenceConfig& config, uint64_t seed);
 
   const ReferenceConfig& config() const { return config_; }
-  // fp32 leaves that require gradients, by their names in the checkpoint. A tied head is not among them.
+  // fp32 leaves that require gradients, by their names in the checkpoint. A tied head is not among them, and neither
+  // are the routers' biases, which are not trained.
   const std::map<std::string, at::Tensor>& parameters() const { return parameters_; }
   const at::Tensor& parameter(const std::string& name) const;
   at::Tensor grad(const std::string& name) const;  // zeros where there is none
@@ -52,15 +58,17 @@ class ReferenceModel {
   void save(const std::filesystem::path& folder) const;
 
  private:
-  ReferenceModel(ReferenceConfig config, std::map<std::string, at::Tensor> parameters)
-      : config_(std::move(config)), parameters_(std::move(parameters)) {}
+  ReferenceModel(ReferenceConfig config, const std::map<std::string, at::Tensor>& tensors);
 
   ReferenceConfig config_;
-  std::map<std::string, at::Tensor> parameters_;
+  std::map<std::string, at::Tensor> tensors_, parameters_;  // all, and those that are trained
 };
 
-// The tensors of a checkpoint and their shapes.
+// The tensors of a checkpoint and their shapes; which of them are not trained; and how they are drawn.
 std::vector<std::pair<std::string, std::vector<int64_t>>> reference_tensors(const ReferenceConfig& config);
+bool is_reference_buffer(const std::string& name);
+at::Tensor reference_random_weight(const std::string& name, const std::vector<int64_t>& shape,
+                                   const ReferenceConfig& config, at::Generator& generator);
 
 // logits [b, s, v], labels int64 [b, s] beside their tokens -> [b, s]: entry t is the cross entropy of labels[t+1], 0
 // where that is -100 and at the end of each sequence.

@@ -7,6 +7,7 @@
 #include "megalith/checkpoint/manifest.h"
 #include "megalith/config/derive.h"
 #include "megalith/hf/mapped_file.h"
+#include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 
 namespace megalith::testing {
@@ -32,6 +33,8 @@ class AtBegin : public train::TrainerCallback {
 model::VirtualModels models_for(const ResumeRun& run, const config::TrainingArguments& args,
                                 parallel::ParallelContext& context) {
   const fs::path golden = golden_folder(run.model);
+  if (args.run.finetuning_type == config::FinetuningType::kLora)
+    return model::with_adapter(golden, args, context, model::adapter_source(args, run.checkpoint));
   if (run.checkpoint)
     return model::AutoModel::with_weights(model::read_model_config(golden), *run.checkpoint, args, context);
   return model::AutoModel::from_pretrained(golden.string(), args, context);
@@ -45,6 +48,7 @@ void train_on_rank(const Rank& rank, const TrainerCase& how, const ResumeRun& ru
   model::VirtualModels models = models_for(run, args, context);
   data::CollatorOptions collator = how.collator;
   collator.tp = how.tp;
+  collator.cp = how.cp;
   const TrainerRank mine{rank, args, models, data::Collator(collator)};
   train::TrainerSetup setup = mine.setup(dataset_of(samples), dataset_of(random_sequences(5, kVocab, 3)));
   const auto size = static_cast<int64_t>(samples.size());

@@ -7,6 +7,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/data/random.h"
 #include "megalith/data/token_table.h"
+#include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 
 namespace megalith::testing {
@@ -68,17 +69,25 @@ train::TrainerSetup TrainerRank::setup(std::shared_ptr<const data::Dataset> trai
   return setup;
 }
 
+model::VirtualModels model_for(const std::filesystem::path& folder, const config::TrainingArguments& args,
+                               parallel::ParallelContext& context) {
+  if (args.run.finetuning_type == config::FinetuningType::kLora)
+    return model::with_adapter(folder, args, context, model::adapter_source(args));
+  const model::ModelConfig in_files = model::read_model_config(folder);
+  const model::ModelConfig config = model::with_arguments(in_files, args);
+  model::VirtualModels models(config, model::ModelOptions::from(args, at::kCPU),
+                              model::chunk_places(args.pipeline, config, context), context);
+  model::load_weights(models, folder, in_files, 1);
+  return models;
+}
+
 void run_trainer_ranks(const std::filesystem::path& folder, const TrainerCase& how,
                        const std::function<void(const TrainerRank&)>& body) {
   const config::TrainingArguments args = how.effective();
   const auto run = [&](const Rank& rank) {
     parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(args, rank.size)));
     context.rng().seed(config::rng_seeds(args, context.grid(), rank.rank));
-    const model::ModelConfig in_files = model::read_model_config(folder);
-    const model::ModelConfig config = model::with_arguments(in_files, args);
-    model::VirtualModels models(config, model::ModelOptions::from(args, at::kCPU),
-                                model::chunk_places(args.pipeline, config, context), context);
-    model::load_weights(models, folder, in_files, 1);
+    model::VirtualModels models = model_for(folder, args, context);
     data::CollatorOptions collator = how.collator;
     collator.tp = how.tp;
     collator.cp = how.cp;

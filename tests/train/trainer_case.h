@@ -45,6 +45,9 @@ struct TrainerRank {
                             std::shared_ptr<const data::Dataset> eval = nullptr) const;
 };
 
+// The model of a folder on a rank, with an adapter for finetuning_type lora.
+model::VirtualModels model_for(const std::filesystem::path& folder, const config::TrainingArguments& args,
+                               parallel::ParallelContext& context);
 // The model in `folder`, laid out as the case says, on each rank.
 void run_trainer_ranks(const std::filesystem::path& folder, const TrainerCase& how,
                        const std::function<void(const TrainerRank&)>& body);

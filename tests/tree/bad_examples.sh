@@ -47,6 +47,11 @@ rc=0
 [ $rc -eq 0 ] || { echo "the good tree is refused"; exit 1; }
 
 case $1 in
+  errors)
+    bad docs/errors.md '| message | why | what to do |\n|---|---|---|\n| `no such …` | a | b |\n'
+    bad docs/errors.md '| `int one(); … two` | a | b |\n'
+    bad docs/errors.md '| `int one.);` | a | b |\n'
+    ;;
   modules)
     bad src/megalith/base/up.cc '#include "megalith/comm/two.h"\n'
     bad src/megalith/base/up.cc '#include <megalith/comm/two.h>\n'

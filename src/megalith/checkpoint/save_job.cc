@@ -92,7 +92,8 @@ Saver::Job::~Job() {
 void Saver::Job::plan_files() {
   for (const TensorFiles& tensors : request_.tensors) {
     Files& files = files_.emplace_back();
-    hf::WeightWriterOptions options{.max_shard_bytes = request_.max_shard_bytes, .stem = tensors.stem};
+    hf::WeightWriterOptions options{.max_shard_bytes = tensors.one_file ? UINT64_MAX : request_.max_shard_bytes,
+                                    .stem = tensors.stem};
     const size_t number = files_.size() - 1;
     options.on_write = [this, number](size_t file, uint64_t offset, const std::byte* data, uint64_t bytes) {
       files_[number].sums[file].add(offset, data, bytes);

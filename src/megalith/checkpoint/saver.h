@@ -39,6 +39,7 @@ struct TensorFiles {
   std::string stem;                     // also its name in the manifest's "holds"
   std::vector<hf::WeightSpec> tensors;  // the same on all ranks
   std::vector<hf::HeldRectangle> held;  // what this rank has; read until the save has ended or is copied
+  bool one_file = false;                // however large it is
 };
 
 struct SaveRequest {

@@ -1,7 +1,6 @@
 #include "megalith/checkpoint/state_files.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,6 +10,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/hf/scalar_type.h"
+#include "megalith/ops/cpu_parallel.h"
 
 namespace megalith::checkpoint {
 
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kPieceBytes = 4 << 20;
+constexpr int64_t kPieceBytes = 1 << 20;
 
 // 0 or the system's error; a file that ends too early is EIO.
 int read_piece(int descriptor, char* to, uint64_t offset, int64_t bytes) {
@@ -36,7 +36,7 @@ int read_piece(int descriptor, char* to, uint64_t offset, int64_t bytes) {
 // By all threads of this rank.
 void read_range(const hf::FileHandle& file, char* to, uint64_t offset, int64_t bytes) {
   std::atomic<int> failure = 0;
-  at::parallel_for(0, (bytes + kPieceBytes - 1) / kPieceBytes, 1, [&](int64_t first, int64_t last) {
+  ops::parallel_for((bytes + kPieceBytes - 1) / kPieceBytes, 1, [&](int64_t first, int64_t last) {
     const int64_t begin = first * kPieceBytes, end = std::min(bytes, last * kPieceBytes);
     const int error = read_piece(file.descriptor(), to + begin, offset + static_cast<uint64_t>(begin), end - begin);
     if (error != 0) failure = error;

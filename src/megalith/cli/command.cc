@@ -54,6 +54,7 @@ const std::vector<Command>& commands() {
       {"generate", "continue a prompt", run_generate},
       {"preview", "groups, layers, batch, learning rate or pipeline of a run; needs no GPU, no model, no ranks",
        run_preview},
+      {"dashboard", "runs in a browser while they go on, or as one HTML file", run_dashboard},
       {"tokenize", "token ids from text or conversations, text from ids", run_tokenize},
       {"data", "make what training reads: tokenize a corpus, check its files, train a tokenizer", run_data},
       {"doctor", "devices, backends, libraries; with --nproc N a check of all collectives", run_doctor},

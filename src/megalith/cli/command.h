@@ -34,6 +34,7 @@ int run_convert(Words words);
 int run_eval(Words words);
 int run_score(Words words);
 int run_generate(Words words);
+int run_dashboard(Words words);
 int run_tokenize(Words words);
 int run_data(Words words);  // tokenize | inspect | verify | merge | train-tokenizer
 int run_doctor(Words words);

@@ -13,6 +13,7 @@
 #include "megalith/config/parser.h"
 #include "megalith/hf/hub_cache.h"
 #include "megalith/model/convert.h"
+#include "megalith/peft/adapter_folder.h"
 
 namespace megalith::cli {
 
@@ -26,7 +27,7 @@ Copies weights, tensor by tensor: the model is never in memory as a whole. From 
 comes a plain Hugging Face folder; from a Hugging Face model a folder that is also a checkpoint: it has a manifest.
 
   --checkpoint_path MODEL   folder, checkpoint, or a hub name that has been downloaded
-  --adapter_path FOLDER     merge this adapter (not built yet)
+  --adapter_path FOLDER     merge this adapter (also --merge_adapter): what comes out is a plain model
   --output_path FOLDER      where the result goes; it appears when it is complete
   --reshard                 all of a checkpoint, with its optimizer state, in files of another size. Another parallel
                             layout needs no conversion: every layout reads every checkpoint
@@ -106,6 +107,7 @@ int run_convert(Words words) {
   bool fp32 = false, overwrite = false, json = false, help = false, reshard = false, verified = false;
   const std::vector<config::CommandOption> own{{"checkpoint_path", "the model to convert", &source},
                                                {"adapter_path", "an adapter to merge", &adapter},
+                                               {"merge_adapter", "the same", &adapter},
                                                {"output_path", "where the result goes", &target},
                                                {"reshard", "all of a checkpoint, in other files", &reshard},
                                                {"verify", "is a checkpoint whole?", &verified},
@@ -121,7 +123,6 @@ int run_convert(Words words) {
     return kDone;
   }
   check<ConfigError>(source && (target || verified), "convert needs --checkpoint_path MODEL and --output_path FOLDER");
-  check<ConfigError>(!adapter, "adapter_path is {}: adapters are not built yet; leave it out", adapter.value_or(""));
   parsed.report.check_not_refused();
   warn_of_unused(parsed.report);
   const auto& precision = parsed.args.precision;
@@ -129,12 +130,12 @@ int run_convert(Words words) {
                                 .vocab_size = vocab,
                                 .seed = static_cast<uint64_t>(parsed.args.seeds.seed),
                                 .overwrite = overwrite};
+  if (adapter) options.adapter = peft::find_adapter(*adapter);
   if (shard_size) options.max_shard_bytes = parse_size(*shard_size);
   if (verified) return verify(*source, json);
   if (reshard) {
-    check<ConfigError>(!options.dtype && !vocab,
-                       "reshard copies tensors as they are: leave out number formats and"
-                       " vocab_size");
+    check<ConfigError>(!options.dtype && !vocab && !adapter,
+                       "reshard copies tensors as they are: leave out number formats, vocab_size and adapter_path");
     const auto copy = checkpoint::copy_checkpoint(*source, *target, {options.max_shard_bytes, overwrite});
     const auto files = std::ranges::count_if(
         copy.files, [](const checkpoint::FileRecord& file) { return file.name.ends_with(".safetensors"); });

@@ -21,6 +21,7 @@ Loss, perplexity and token accuracy of a model on data, every sample once; rewar
 (--stage dpo --ref_model MODEL). Options are those of `megalith train`:
 
   --model MODEL          folder, or a hub name that has been downloaded
+  --adapter_name_or_path FOLDER   evaluate it with this adapter
   --eval_dataset NAMES   names in dataset_dir/dataset_info.json, or files; several with commas
   --stage pt|sft|dpo     texts, conversations or preferences (default sft)
   --template NAME        chat template by name (default: the tokenizer's own)
@@ -42,6 +43,7 @@ config::TrainingArguments effective(config::TrainingArguments args, const std::o
   args.run.do_train = false;
   args.run.do_eval = true;
   args.save.output_dir.reset();
+  if (args.lora.adapter_name_or_path.empty()) args.run.finetuning_type = config::FinetuningType::kFull;
   return config::derive(args).args;
 }
 

@@ -6,6 +6,7 @@
 #include "megalith/base/log.h"
 #include "megalith/cli/rank_main.h"
 #include "megalith/cli/training_inputs.h"
+#include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
 
 namespace megalith::cli {
@@ -22,6 +23,7 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
   }
   parsed.report.check_not_refused();
   args_ = parsed.args;
+  if (args_.lora.adapter_name_or_path.empty()) args_.run.finetuning_type = config::FinetuningType::kFull;
   if (!model_) model_ = args_.source.model_name_or_path;
   check<ConfigError>(model_.has_value(),
                      "--model is missing: a folder with config.json and safetensors files, or a hub"
@@ -31,7 +33,10 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
                      "this command runs whole models; leave out pipeline_model_parallel_size, and split them by"
                      " tensor_model_parallel_size");
   folder_ = find_model(*model_, args_);
-  model::read_model_config(folder_);  // its problems are told once, before ranks exist
+  const model::ModelConfig config =
+      model::read_model_config(folder_);  // its problems are told once, before ranks exist
+  if (args_.run.finetuning_type == config::FinetuningType::kLora)
+    model::adapter_config(args_.lora, config, model::adapter_source(args_));
   return true;
 }
 

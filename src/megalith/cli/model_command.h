@@ -16,8 +16,8 @@ namespace megalith::cli {
 // Declares itself to the parser, so it must not move.
 class ModelCommand {
  public:
-  // Reads the words: --model, the launch flags, every option of the table (sizes, precision, seed), and `own`. False
-  // when
+  // Reads the words: --model, --adapter_name_or_path (the model gets that adapter), the launch flags, every option of
+  // the table (sizes, precision, seed), and `own`. False when
   // --help was given and has been answered with `usage`. Everything that can be checked without ranks is checked.
   bool parse(Words words, std::vector<config::CommandOption> own, const char* usage);
 

@@ -18,7 +18,6 @@ int run_train(Words words) {
   auto args = read_run_arguments(config::Dialect::kTrain, "train", words, launch, flags);
   if (!args) return kDone;
   *args = resumed_arguments(*args, comm::launch_from_env());
-  if (config::trains(args->run)) train::check_can_train(args->run);
   check_schedule(*args, launch.world_size());
   const TrainingInputs inputs = check_inputs(*args);
   check_output_folder(args->save);

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/model/virtual_models.h"
@@ -15,8 +16,9 @@ namespace megalith::cli {
 struct TrainingInputs {
   std::filesystem::path model_folder;
   train::DataTools tools;
-  std::filesystem::path reference_folder;  // stage dpo: ref_model, or the model's own
-  std::filesystem::path reference_cache;   // where precompute_ref_log_probs keeps what it computes; empty: nowhere
+  std::filesystem::path reference_folder;                 // stage dpo: ref_model, or the model's own
+  std::vector<std::filesystem::path> reference_adapters;  // that are merged into it
+  std::filesystem::path reference_cache;  // where precompute_ref_log_probs keeps what it computes; empty: nowhere
 };
 
 // Finds model, reference, tokenizer, template and datasets. Throws ConfigError or DataError for the first that is not
@@ -28,7 +30,8 @@ TrainingInputs check_inputs(config::TrainingArguments& args);
 // The folder of a model; with train_from_scratch one without weights will do. Throws ConfigError or DataError.
 std::filesystem::path find_model(const std::string& path_or_name, const config::TrainingArguments& args);
 // The model of a folder on this rank: its weights, or with train_from_scratch fresh ones; to continue a run, those of
-// its checkpoint. All ranks call it.
+// its checkpoint. With finetuning_type lora it has an adapter: a fresh one, that of adapter_name_or_path, or the
+// checkpoint's. All ranks call it.
 model::VirtualModels load_model(const std::filesystem::path& folder, const config::TrainingArguments& args,
                                 parallel::ParallelContext& context,
                                 const std::optional<std::filesystem::path>& checkpoint = std::nullopt);
@@ -38,7 +41,8 @@ model::VirtualModels load_model(const std::filesystem::path& folder, const confi
 void precompute_reference(const TrainingInputs& inputs, const config::TrainingArguments& args,
                           parallel::ParallelContext& context, train::RunData& data);
 // Stage dpo: what is trained, with its reference model where it has one and does not come with the data: the policy as
-// it was at the start of the run, or ref_model. nullptr for other stages. `policy` outlives it. All ranks call it.
+// it was at the start of the run, the policy below its adapter, or ref_model. nullptr for other stages. `policy`
+// outlives it. All ranks call it.
 std::unique_ptr<train::Objective> preference_objective(const TrainingInputs& inputs,
                                                        const config::TrainingArguments& args,
                                                        model::VirtualModels& policy);

@@ -1,5 +1,7 @@
 #include "megalith/cli/training_run.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -10,8 +12,10 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/cli/out_of_memory.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
+#include "megalith/model/adapter.h"
 #include "megalith/model/model_flops.h"
 #include "megalith/observe/observers.h"
 #include "megalith/observe/summary.h"
@@ -46,16 +50,39 @@ int terminal_columns() {
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-int64_t peak_resident_bytes() {
+// Of the allocator of a device.
+c10::CachingAllocator::Stat allocated_on(at::Device device) {
+  const auto stats = c10::getDeviceAllocator(device.type())
+                         ->getDeviceStats(static_cast<c10::DeviceIndex>(std::max<int>(device.index(), 0)));
+  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+}
+
+// Of the allocator on a device; otherwise of the process.
+int64_t peak_bytes(at::Device device) {
+  if (device.is_cuda()) return allocated_on(device).peak;
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return int64_t{usage.ru_maxrss} * 1024;
 }
 
-int64_t elements_of(const model::VirtualModels& models) {
+int64_t elements_of(const model::VirtualModels& models, bool trained_only) {
+  const bool all = !trained_only || !model::has_adapter(models);
   int64_t elements = 0;
-  for (const nn::Parameter* parameter : models.parameters()) elements += parameter->value.numel();
+  for (const nn::Parameter* parameter : models.parameters())
+    if (all || parameter->value.requires_grad()) elements += parameter->value.numel();
   return elements;
+}
+
+// Of an adapter, over all ranks.
+std::string adapter_in_words(const model::VirtualModels& models) {
+  if (!model::has_adapter(models)) return "";
+  int64_t elements = 0;
+  for (const auto& [tensor, dtype] : model::trained_tensors(models)) {
+    int64_t product = 1;
+    for (const int64_t size : tensor.shape) product *= size;
+    elements += product;
+  }
+  return fmt::format("; an adapter of rank {} with {} trained parameters", model::adapter_of(models).rank, elements);
 }
 
 int64_t elements_of(const model::ModelConfig& config) {
@@ -68,17 +95,34 @@ int64_t elements_of(const model::ModelConfig& config) {
   return elements;
 }
 
-// What training keeps for `elements` parameters, on a rank: Adam's moments and, for parameters of 16 bits, their fp32
-// copies, over the ranks that share them.
+// What training keeps for `elements` parameters, `trained` of them, on a rank: Adam's moments and, for trained
+// parameters of 16 bits (an adapter's are not), their fp32 copies, over the ranks that share them.
 std::vector<std::pair<std::string, double>> memory_of(const config::TrainingArguments& args, int64_t elements,
-                                                      int sharers) {
-  const auto count = static_cast<double>(elements);
+                                                      int64_t trained, int sharers) {
+  const auto count = static_cast<double>(elements), learning = static_cast<double>(trained);
   const bool half = args.precision.bf16 || args.precision.fp16;
   const bool adam = args.optimizer.optimizer != config::OptimizerKind::kSgd;
-  const double state = count * ((adam ? 8 : 4) + (half ? 4 : 0));
+  const double state = learning * ((adam ? 8 : 4) + (half && trained == elements ? 4 : 0));
   return {{"parameters", count * (half ? 2 : 4)},
-          {"gradients", count * 4},
+          {"gradients", learning * 4},
           {"optimizer", args.optimizer.use_distributed_optimizer ? state / sharers : state}};
+}
+
+MemoryFacts memory_facts(const model::VirtualModels& models, const config::TrainingArguments& args,
+                         const DataSummary& data) {
+  const parallel::ParallelContext& context = models.context();
+  const layout::GridShape& shape = context.grid().shape();
+  MemoryFacts facts;
+  facts.planned = memory_of(args, elements_of(models, false), elements_of(models, true), shape.dp() * shape.cp);
+  if (context.device().is_cuda()) {
+    facts.used = static_cast<double>(allocated_on(context.device()).peak);
+    const auto index = static_cast<c10::DeviceIndex>(std::max<int>(context.device().index(), 0));
+    facts.capacity = static_cast<double>(c10::getDeviceAllocator(context.device().type())->getMemoryInfo(index).second);
+  }
+  facts.tokens = args.batch.micro_batch_size.value_or(1) * std::max<int64_t>(1, data.sequence_length) / shape.cp;
+  facts.vocab = models.config().vocab_size / shape.tp;
+  facts.sharers = shape.dp();
+  return facts;
 }
 
 std::string precision_of(const config::PrecisionConfig& precision) {
@@ -89,14 +133,14 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const co
                                     const DataSummary& data, const layout::BatchPlan& batch) {
   const parallel::ParallelContext& context = models.context();
   const model::ModelConfig& config = models.config();
-  const int64_t mine = elements_of(models);
-  const at::Tensor extremes = at::tensor({-mine, mine}, at::kLong).to(context.device());
+  const int64_t mine = elements_of(models, false), trained = elements_of(models, true);
+  const at::Tensor extremes = at::tensor({-mine, mine, trained}, at::kLong).to(context.device());
   context.world().world().all_reduce(extremes, comm::ReduceOp::kMax, "summary");
   const layout::GridShape& shape = context.grid().shape();
   const layout::MicrobatchCalculator batches(batch);
   observe::StartSummary summary;
-  summary.model = fmt::format("{}, {} layers of width {}, vocabulary {}", config.family, config.num_layers,
-                              config.hidden_size, config.vocab_size);
+  summary.model = fmt::format("{}, {} layers of width {}, vocabulary {}{}", config.family, config.num_layers,
+                              config.hidden_size, config.vocab_size, adapter_in_words(models));
   summary.parameters = elements_of(config);
   summary.fewest_on_rank = -extremes[0].item<int64_t>();
   summary.most_on_rank = extremes[1].item<int64_t>();
@@ -104,7 +148,7 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const co
   summary.axes = {{"tp", shape.tp}, {"pp", shape.pp}, {"cp", shape.cp}, {"dp", shape.dp()}};
   summary.machinery = fmt::format("{} on {}, {}", context.world().backend(),
                                   context.device().is_cuda() ? "CUDA" : "CPU", precision_of(args.precision));
-  summary.memory_bytes = memory_of(args, summary.most_on_rank, shape.dp() * shape.cp);
+  summary.memory_bytes = memory_of(args, summary.most_on_rank, extremes[2].item<int64_t>(), shape.dp() * shape.cp);
   summary.data = data.parts;
   const layout::BatchSizes sizes = batches.at(0);
   summary.micro_batch_size = batches.micro_batch_size();
@@ -128,6 +172,7 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   observe::ObserverSetup setup;
   setup.world = context.world().world();
   setup.waited_seconds = [&world = context.world()] { return world.waited_seconds(); };
+  if (models.config().moe) setup.experts = std::make_shared<train::ExpertLoads>(models);
   setup.device = context.device();
   setup.trace = &trace;
   setup.progress.write = write_stderr;
@@ -136,7 +181,7 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   const int64_t length = std::max<int64_t>(1, data.sequence_length);
   setup.flops_per_token =
       layout::model_flops(model::flops_shape(models.config()), 1, length) / static_cast<double>(length);
-  setup.peak_bytes = peak_resident_bytes;
+  setup.peak_bytes = [device = context.device()] { return peak_bytes(device); };
   setup.timing = flags.timing;
   if (flags.trace) setup.steps = observe::TraceSteps::parse(*flags.trace);
   setup.rank_label = rank_label(context);
@@ -280,7 +325,7 @@ std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::Virt
 
 void say_end(const parallel::ParallelContext& context, const config::TrainingArguments& args,
              const train::TrainerState& state, const train::TrainOutput& output) {
-  const at::Tensor peak = at::tensor({peak_resident_bytes()}, at::kLong).to(context.device());
+  const at::Tensor peak = at::tensor({peak_bytes(context.device())}, at::kLong).to(context.device());
   context.world().world().all_reduce(peak, comm::ReduceOp::kMax, "summary");
   say(context, observe::text_of(end_summary(args, state, output, peak.item<int64_t>())));
 }
@@ -297,7 +342,13 @@ void run_training(model::VirtualModels& models, const config::TrainingArguments&
   const bool evaluates = !parts.setup.eval_data.empty() && args.run.do_eval;
   train::Trainer trainer(models, args, std::move(parts.setup));
   if (config::trains(args.run)) {
-    const train::TrainOutput output = trainer.train();
+    const train::TrainOutput output = [&] {
+      try {
+        return trainer.train();
+      } catch (const c10::OutOfMemoryError&) {
+        throw Error(out_of_memory_text(args, memory_facts(models, args, parts.data)));
+      }
+    }();
     if (args.save.output_dir) trainer.save_model(*args.save.output_dir);
     say_end(models.context(), args, trainer.state(), output);
     if (output.interrupted) return;

@@ -28,6 +28,9 @@ std::vector<Assignment> read_words(std::span<const std::string> words, std::span
 bool is_option_file(const std::string& word);
 std::vector<Assignment> read_option_file(const std::string& path, std::vector<std::string>& problems);
 
+// The members of additional_configs. Appends to `unknown` the names that nobody knows.
+std::vector<Assignment> read_object(const JsonObject& object, std::vector<std::string>& unknown);
+
 // "unknown option --lerning_rate; did you mean --learning_rate?", for names from words and files. `extra` are names
 // of the command's own options.
 std::string unknown_option(const std::string& given, const std::string& spelling, std::span<const std::string> extra);

@@ -264,7 +264,8 @@ struct EnumNames<RerunMode> {
   static constexpr auto kNames = std::to_array<std::pair<RerunMode, std::string_view>>(
       {{RerunMode::kDisabled, "disabled"},
        {RerunMode::kValidateResults, "validate_results"},
-       {RerunMode::kReportDeterminismStats, "report_determinism_stats"}});
+       {RerunMode::kReportDeterminismStats, "report_determinism_stats"},
+       {RerunMode::kReportDeterminismStats, "report_stats"}});  // the newest reference's spelling
 };
 
 enum class TokensSeen { kNo, kAll, kNonPadding };

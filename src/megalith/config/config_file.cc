@@ -163,6 +163,19 @@ std::vector<Assignment> read_option_file(const std::string& path, std::vector<st
   return assignments;
 }
 
+std::vector<Assignment> read_object(const JsonObject& object, std::vector<std::string>& unknown) {
+  std::vector<Assignment> assignments;
+  const json members = json::parse(object.text);
+  for (const auto& [key, value] : members.items()) {
+    const auto match = OptionTable::instance().find(key);
+    if (match && !match->negated)
+      assignments.push_back({match->option, false, raw_from_json(value), key, key, "additional_configs"});
+    else
+      unknown.push_back(key);
+  }
+  return assignments;
+}
+
 RawValue raw_from_override(const std::string& text) {
   if (text == "null") return {RawValue::Kind::kNull, {}};
   if (text.starts_with('[') && text.ends_with(']')) {

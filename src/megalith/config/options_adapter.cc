@@ -10,29 +10,40 @@ constexpr const char* kNoRlhf =
 void add_lora(OptionList& list) {
   list.topic("Adapters", "lora");
   auto lora = list.part(&TrainingArguments::lora);
-  lora.add("lora_rank", &LoraConfig::rank, "rank of the update").at_least(1).train_only();
-  lora.add("lora_alpha", &LoraConfig::alpha, "scale = alpha / rank (none or 0: 2 * rank)").at_least(0).train_only();
-  lora.add("lora_dropout", &LoraConfig::dropout, "dropout before A").at_least(0).at_most(1).train_only();
-  lora.add("lora_target", &LoraConfig::target, "module names, or all: every linear layer but the head")
+  lora.add("lora_rank", &LoraConfig::rank, "rank of the update").at_least(1).train_only().implemented();
+  lora.add("lora_alpha", &LoraConfig::alpha, "scale = alpha / rank (none or 0: 2 * rank)")
+      .at_least(0)
+      .train_only()
+      .implemented();
+  lora.add("lora_dropout", &LoraConfig::dropout, "dropout before A").at_least(0).at_most(1).train_only().implemented();
+  lora.add("lora_target", &LoraConfig::target,
+           "module names, or all (all-linear): every linear layer but head and router")
       .commas()
-      .train_only();
+      .train_only()
+      .implemented();
   lora.add("additional_target", &LoraConfig::additional_target, "modules trained in full: embed_tokens, lm_head, norms")
+      .alias({"modules_to_save"})
       .commas()
-      .train_only();
-  lora.add("use_rslora", &LoraConfig::use_rslora, "scale = alpha / sqrt(rank)").train_only();
+      .train_only()
+      .implemented();
+  lora.add("use_rslora", &LoraConfig::use_rslora, "scale = alpha / sqrt(rank)").train_only().implemented();
   lora.add("create_new_adapter", &LoraConfig::create_new_adapter, "merge the given adapters, start a fresh one")
-      .train_only();
+      .train_only()
+      .implemented();
   lora.add("adapter_name_or_path", &LoraConfig::adapter_name_or_path,
            "adapters: all but the last are merged, the last is trained on")
       .commas()
-      .train_only();
-  lora.add("adapter_folder", &LoraConfig::adapter_folder, "folder that holds them").train_only();
+      .train_only()
+      .implemented();
+  lora.add("adapter_folder", &LoraConfig::adapter_folder, "folder that holds them").train_only().implemented();
   lora.add("loraplus_lr_ratio", &LoraConfig::loraplus_lr_ratio, "learning rate of B over that of A")
       .at_least(0)
-      .train_only();
+      .train_only()
+      .implemented();
   lora.add("loraplus_lr_embedding", &LoraConfig::loraplus_lr_embedding, "learning rate of embedding adapters")
       .at_least(0)
-      .train_only();
+      .train_only()
+      .implemented();
   list.refused_all(kPlainLora, {{"use_dora", flag()},
                                 {"pissa_init", flag()},
                                 {"pissa_iter", integer(16)},
@@ -87,7 +98,8 @@ void add_preferences(OptionList& list) {
       .implemented();
   preference.add("ref_model_adapters", &PreferenceConfig::ref_model_adapters, "adapters merged into it")
       .commas()
-      .train_only();
+      .train_only()
+      .implemented();
   list.refused_all(kNoRlhf, {{"pref_bco_weight", number(0.0)},
                              {"ld_alpha", opt_number()},
                              {"kto_chosen_weight", number(1.0)},

@@ -41,7 +41,9 @@ void add_saving(OptionList& list) {
   save.add("save_hf_model", &SaveConfig::hf_model, "every checkpoint also as a Hugging Face folder")
       .train_only()
       .no_effect("every checkpoint is a Hugging Face folder");
-  save.add("save_merged_model", &SaveConfig::merged_model, "LoRA: export with the adapter merged").train_only();
+  save.add("save_merged_model", &SaveConfig::merged_model, "LoRA: export with the adapter merged")
+      .train_only()
+      .implemented();
   list.no_effect("save_on_each_node", flag(), "ranks write their shares of one checkpoint");
   list.no_effect("save_safetensors", flag(true), "weights are always safetensors")
       .refuse({"false"}, "weights are always safetensors; pickle files are not written");

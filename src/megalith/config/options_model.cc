@@ -20,7 +20,8 @@ void add_source(OptionList& list) {
       .train_only();
   source
       .add("additional_configs", &ModelSourceConfig::additional_configs,
-           "further model-config keys as JSON or a JSON file; explicit options win")
+           "further options as JSON or a JSON file; those that are given by themselves win, unknown ones are ignored")
+      .implemented()
       .train_only();
   source
       .add("split_special_tokens", &ModelSourceConfig::split_special_tokens,

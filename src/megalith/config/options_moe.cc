@@ -97,7 +97,7 @@ void add_recompute(OptionList& list) {
   recompute.add("recompute_num_layers", &RecomputeConfig::num_layers, "that n").at_least(1).implemented();
   recompute
       .add("recompute_modules", &RecomputeConfig::modules, "with selective: what is computed twice (none: core_attn)")
-      .choices({"core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"})
+      .choices({"core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "shared_experts"})
       .commas()
       .implemented();
   recompute.add("moe_layer_recompute", &RecomputeConfig::moe_layer_recompute, "compute MoE layers twice").implemented();

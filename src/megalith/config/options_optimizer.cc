@@ -158,7 +158,8 @@ void add_gradients(OptionList& list) {
   ddp.add("ddp_average_in_collective", &DdpConfig::average_in_collective,
           "divide inside the collective; not with calculate_per_token_loss")
       .implemented();
-  ddp.add("ddp_bucket_size", &DdpConfig::bucket_size, "elements a bucket (none: max(40 000 000, 1 000 000 * dp))")
+  ddp.add("ddp_bucket_size", &DdpConfig::bucket_size,
+          "elements a bucket (none: max(40 000 000, 1 000 000 * dp); on CPU 1 500 000)")
       .at_least(1)
       .implemented();
   ddp.add("ddp_num_buckets", &DdpConfig::num_buckets, "number of buckets in place of ddp_bucket_size")
@@ -195,10 +196,10 @@ void add_precision_options(OptionList& list) {
   precision.add("tf32", &PrecisionConfig::tf32, "TF32 for fp32 products").planned("gpu").train_only();
   precision.add("fp8", &PrecisionConfig::fp8, "fp8 products in this format (none: off)")
       .alias({"fp8_format"})
-      .planned("gpu");
-  precision.add("fp8_recipe", &PrecisionConfig::fp8_recipe, "how fp8 scales are found")
+      .implemented();
+  precision.add("fp8_recipe", &PrecisionConfig::fp8_recipe, "how fp8 scales are found (none: tensorwise)")
       .choices({"tensorwise", "delayed", "mxfp8", "blockwise"})
-      .planned("gpu");
+      .implemented();
   precision.add("fp8_param", &PrecisionConfig::fp8_param, "keep and gather parameters in fp8; needs fp8")
       .alias({"fp8_param_gather"})
       .planned("gpu");

@@ -43,7 +43,6 @@ void add_run_options(OptionList& list) {
       .implemented();
   run.add("finetuning_type", &RunConfig::finetuning_type, "lora: train adapters; full: train every weight")
       .refuse({"oft", "freeze"}, "OFT and layer freezing are not part of Megalith; use lora or full")
-      .planned_for({"lora"}, "lora")
       .pretrain_default(FinetuningType::kFull)
       .train_only()
       .implemented();

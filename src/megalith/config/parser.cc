@@ -49,6 +49,14 @@ class Applier {
     spelled_.clear();
     for (const Assignment& assignment : assignments) apply(assignment);
   }
+  // Only what no source before has said.
+  void apply_weakly(std::vector<Assignment> assignments) {
+    const auto& uses = result_.report.uses;
+    std::erase_if(assignments, [&](const Assignment& each) {
+      return std::ranges::find(uses, each.option->name, &OptionUse::name) != uses.end();
+    });
+    apply_source(assignments);
+  }
 
  private:
   struct Spelled {
@@ -144,12 +152,16 @@ ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
   }
   std::vector<std::string> unknown_names;
   applier.apply_source(read_words(words, command_options, problems, unknown_names));
+  std::vector<std::string> unknown_configs;
+  applier.apply_weakly(read_object(result.args.source.additional_configs, unknown_configs));
   if (unknown == UnknownNames::kRefuse) problems.insert(problems.end(), unknown_names.begin(), unknown_names.end());
   if (!problems.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems, "\n")));
 
   if (result.args.pipeline.vpp == 1) result.args.pipeline.vpp.reset();  // one chunk a rank is no interleaving
   result.notes = result.report.notes();
   for (const std::string& name : unknown_names) result.notes.push_back("ignored: " + name);
+  for (const std::string& name : unknown_configs)
+    result.notes.push_back(fmt::format("additional_configs: {} is ignored: no option has that name", name));
   return result;
 }
 

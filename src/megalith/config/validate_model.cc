@@ -170,6 +170,10 @@ void check_precision(const TrainingArguments& args, Problems& problems) {
   problems.require(!precision.bf16 || !precision.fp16, "bf16 and fp16 are both set; keep one");
   problems.require(!precision.fp8_param || precision.fp8, "fp8_param needs fp8; set fp8 to e4m3 or hybrid");
   problems.require(!precision.fp8_recipe || precision.fp8, "fp8_recipe needs fp8; set fp8 to e4m3 or hybrid");
+  problems.require(precision.fp8_recipe.value_or("tensorwise") == "tensorwise",
+                   "fp8_recipe is {}; scales are found from each tensor as it is: use tensorwise, or leave it out",
+                   precision.fp8_recipe.value_or(""));
+  problems.require(!precision.fp8 || precision.bf16, "fp8 products need parameters in bf16; set bf16");
   problems.require(!precision.grad_reduce_in_bf16 || precision.bf16, "grad_reduce_in_bf16 needs bf16");
 }
 

@@ -71,6 +71,7 @@ void check_preferences(const TrainingArguments& args, Problems& problems) {
   problems.require(reference || (!preference.ref_model && !preference.precompute_ref_log_probs),
                    "pref_loss {} has no reference model; leave out ref_model and precompute_ref_log_probs",
                    choice_name(preference.loss));
+  problems.require(preference.ref_model_adapters.empty() || preference.ref_model, "ref_model_adapters needs ref_model");
   problems.require(!preference.precompute_ref_log_probs || !args.data.streaming,
                    "precompute_ref_log_probs and streaming exclude each other: a stream is not read ahead");
 }
@@ -82,6 +83,9 @@ void check_adapters(const TrainingArguments& args, Problems& problems) {
   problems.require(is_lora || !lora.use_rslora, "use_rslora needs finetuning_type lora");
   problems.require(is_lora || !lora.loraplus_lr_ratio, "loraplus_lr_ratio needs finetuning_type lora");
   problems.require(is_lora || !lora.create_new_adapter, "create_new_adapter needs finetuning_type lora");
+  problems.require(!is_lora || lora.dropout < 1, "lora_dropout is {}; it must be below 1", lora.dropout);
+  problems.require(!is_lora || !lora.target.empty() || !lora.additional_target.empty(),
+                   "lora_target is empty; name modules, or all");
   const PreferenceConfig& preference = args.preference;
   const bool smooths = preference.loss == PrefLoss::kSigmoid || preference.loss == PrefLoss::kRobust;
   problems.require(preference.label_smoothing == 0 || smooths,

@@ -70,6 +70,13 @@ NamePattern pattern_of(std::string_view name) {
   return result;
 }
 
+std::optional<std::string> their_name(const NameMap& map, std::string_view ours) {
+  const auto [pattern, numbers] = pattern_of(ours);
+  for (const NameRule& rule : map.rules)
+    if (std::ranges::find(rule.ours, pattern) != rule.ours.end()) return fill_in(rule.theirs, numbers);
+  return std::nullopt;
+}
+
 TensorMapping::TensorMapping(const NameMap& map, const std::vector<GlobalTensor>& ours) : map_(map) {
   std::unordered_map<std::string_view, const NameRule*> rule_of;
   for (const NameRule& rule : map_.rules)
@@ -124,7 +131,7 @@ std::string TensorMapping::name_in(const WeightFiles& files, const std::string& 
   return files.contains(shorter) ? shorter : name;
 }
 
-void TensorMapping::check_files(const WeightFiles& files) const {
+void TensorMapping::check_files(const WeightFiles& files, std::string_view whose) const {
   std::vector<std::string> missing, unexpected, misshapen, mistyped;
   std::set<std::string, std::less<>> expected;
   for (const FileTensor& file : files_) {
@@ -137,7 +144,7 @@ void TensorMapping::check_files(const WeightFiles& files) const {
       continue;
     }
     if (info->shape != file.shape)
-      misshapen.push_back(fmt::format("{}: [{}] in the file, [{}] by config.json", name, fmt::join(info->shape, ", "),
+      misshapen.push_back(fmt::format("{}: [{}] in the file, [{}] in the model", name, fmt::join(info->shape, ", "),
                                       fmt::join(file.shape, ", ")));
     const at::ScalarType type = scalar_type(info->dtype);
     if (!at::isFloatingType(type) || at::isFloat8Type(type))
@@ -154,8 +161,7 @@ void TensorMapping::check_files(const WeightFiles& files) const {
   add_problem(message, "unexpected", unexpected);
   add_problem(message, "of another shape", misshapen);
   add_problem(message, "of another type", mistyped);
-  check<DataError>(message.empty(), "the weights in {} are not those of the model that config.json describes:{}",
-                   files.folder().string(), message);
+  check<DataError>(message.empty(), "the weights in {} are not {}:{}", files.folder().string(), whose, message);
 }
 
 void TensorMapping::read(const WeightFiles& files, const std::vector<parallel::ShardedTensor>& into) const {

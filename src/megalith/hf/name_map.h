@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -32,10 +33,14 @@ struct NameMap {
   std::string optional_prefix;       // of their names; some files lack it
 };
 
+// What files call the tensor that holds one of ours; nothing: no rule names it.
+std::optional<std::string> their_name(const NameMap& map, std::string_view ours);
+
 // A tensor of the model, whole.
 struct GlobalTensor {
   std::string name;
   std::vector<int64_t> shape;
+  bool buffer = false;  // in the files, but not trained
 };
 
 // A tensor of the files.
@@ -71,8 +76,9 @@ class TensorMapping {
   const FileTensor& file_of(const std::string& ours) const;
 
   // Compares with what a folder holds: DataError listing every tensor that is missing, unexpected, of another shape or
-  // not of a floating-point type, by name. Copies may be missing.
-  void check_files(const WeightFiles& files) const;
+  // not of a floating-point type, by name. Copies may be missing. `whose`: what the message says they should be.
+  void check_files(const WeightFiles& files,
+                   std::string_view whose = "those of the model that config.json describes") const;
   // How a folder spells one of files(): without the optional prefix where it lacks that.
   std::string name_in(const WeightFiles& files, const std::string& name) const;
   // Copies rectangles out of the files (converting the type) and lets go of the pages read.

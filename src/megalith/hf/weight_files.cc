@@ -116,6 +116,11 @@ WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
   finish();
 }
 
+WeightFiles::WeightFiles(const fs::path& folder, const std::string& file) : folder_(folder) {
+  read_all({file});
+  finish();
+}
+
 WeightFiles::~WeightFiles() = default;
 
 void WeightFiles::read_index(const fs::path& index) {

@@ -28,6 +28,8 @@ class WeightFiles {
   // Throws DataError naming the folder and every shard that is missing, every tensor that two files hold and every name
   // that leads out of the folder; with the way to convert them when there are only pickle files.
   explicit WeightFiles(const std::filesystem::path& folder);
+  // One file of the folder: an adapter's.
+  WeightFiles(const std::filesystem::path& folder, const std::string& file);
   ~WeightFiles();
 
   const std::filesystem::path& folder() const { return folder_; }

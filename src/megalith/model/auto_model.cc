@@ -33,6 +33,8 @@ RecomputePlan recompute_plan(const config::RecomputeConfig& recompute) {
       plan.core_attention = true;
     } else if (module == "mlp") {
       plan.mlp = true;
+    } else if (module == "mlp_act") {
+      plan.mlp_activation = true;
     } else if (module == "layernorm") {
       plan.norms = true;
     } else if (module == "mla_up_proj") {
@@ -52,7 +54,9 @@ ModelOptions ModelOptions::from(const config::TrainingArguments& args, at::Devic
   options.device = device;
   options.sequence_parallel = args.parallel.sequence_parallel;
   options.vocab_multiple = args.shape.make_vocab_size_divisible_by;
-  options.loss_chunk = args.fusion.cross_entropy_loss ? 1024 : 0;
+  if (args.fusion.cross_entropy_loss) options.loss_chunk = options.device.is_cuda() ? 4096 : 1024;
+  if (args.precision.fp8)
+    options.fp8 = *args.precision.fp8 == config::Fp8Format::kHybrid ? ops::Fp8Format::kHybrid : ops::Fp8Format::kE4m3;
   options.recompute = recompute_plan(args.recompute);
   for (const std::string& name : args.parallel.cp_comm_type) options.context_modes.push_back(nn::context_mode(name));
   options.moe = moe_options(args);

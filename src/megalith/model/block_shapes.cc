@@ -6,7 +6,7 @@
 namespace megalith::model {
 
 nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::ParallelContext& context) {
-  return {context.tp(), options.sequence_parallel};
+  return {context.tp(), options.sequence_parallel, options.fp8};
 }
 
 nn::ContextParallel context_parallel(const ModelOptions& options, const parallel::ParallelContext& context,
@@ -79,10 +79,11 @@ nn::DeltaNetShape delta_net_shape(const ModelConfig& config) {
           .out_init = output_init(config)};
 }
 
-nn::MlpShape mlp_shape(const ModelConfig& config) {
-  return {config.hidden_size, config.mlp_width,  config.gated_mlp,
-          config.mlp_bias,    config.activation, nn::Init::normal(config.init_std),
-          output_init(config)};
+nn::MlpShape mlp_shape(const ModelConfig& config, const ModelOptions& options) {
+  return {config.hidden_size,  config.mlp_width,
+          config.gated_mlp,    config.mlp_bias,
+          config.activation,   nn::Init::normal(config.init_std),
+          output_init(config), options.recompute.mlp_activation};
 }
 
 nn::MoeShape moe_shape(const ModelConfig& config) {

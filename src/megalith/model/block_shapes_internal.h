@@ -20,7 +20,7 @@ nn::NormShape norm_shape(const ModelConfig& config);
 nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer);
 nn::LatentAttentionShape latent_attention_shape(const ModelConfig& config);
 nn::DeltaNetShape delta_net_shape(const ModelConfig& config);
-nn::MlpShape mlp_shape(const ModelConfig& config);
+nn::MlpShape mlp_shape(const ModelConfig& config, const ModelOptions& options);
 nn::MoeShape moe_shape(const ModelConfig& config);  // needs config.moe
 // Of the projections that write into the residual stream: smaller with depth, as in GPT-2.
 nn::Init output_init(const ModelConfig& config);

@@ -9,8 +9,10 @@
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_writer.h"
+#include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
+#include "megalith/peft/file_merge.h"
 
 namespace megalith::model {
 
@@ -45,6 +47,7 @@ std::vector<VocabularyTensor> vocabulary_tensors(const ModelConfig& config) {
 struct Conversion {
   hf::WeightSpec spec;
   std::string source;
+  const hf::FileTensor* file;  // of the mapping
 };
 std::vector<Conversion> conversions(const hf::WeightFiles& files, const hf::TensorMapping& before,
                                     const hf::TensorMapping& after, std::optional<at::ScalarType> dtype) {
@@ -52,8 +55,8 @@ std::vector<Conversion> conversions(const hf::WeightFiles& files, const hf::Tens
   for (const hf::FileTensor& file : after.files()) {
     const std::string source = before.name_in(files, file.name);
     const hf::Dtype type = dtype ? hf::dtype_of(*dtype) : files.find(source)->dtype;
-    all.push_back({{file.name, type, file.shape}, source});
-    for (const std::string& copy : file.copies) all.push_back({{copy, type, file.shape}, source});
+    all.push_back({{file.name, type, file.shape}, source, &file});
+    for (const std::string& copy : file.copies) all.push_back({{copy, type, file.shape}, source, &file});
   }
   return all;
 }
@@ -85,6 +88,11 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   const hf::WeightFiles files(source);
   const hf::TensorMapping before(name_map(in_files), global_tensors(in_files));
   before.check_files(files);
+  std::optional<peft::FileMerge> merge;
+  if (!options.adapter.empty()) {
+    check_mergeable(peft::read_adapter_config(options.adapter), in_files);
+    merge.emplace(options.adapter, before.files());
+  }
   const hf::TensorMapping after(name_map(config), global_tensors(config));
   const auto planned = conversions(files, before, after, options.dtype);
   std::vector<hf::WeightSpec> specs;
@@ -94,8 +102,9 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   hf::StagedFolder staged(target, "convert", {.overwrite = options.overwrite});
   hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = options.max_shard_bytes});
   writer.create_files();
-  for (const auto& [spec, name] : planned) {
-    const at::Tensor tensor = files.tensor(name);
+  for (const auto& [spec, name, file] : planned) {
+    at::Tensor tensor = files.tensor(name);
+    if (merge) tensor = merge->merged(*file, tensor);
     const auto grown = std::ranges::find(vocabulary, spec.name, &VocabularyTensor::theirs);
     if (grown != vocabulary.end() && config.vocab_size > in_files.vocab_size) {
       write_grown(writer, *grown, tensor, config.vocab_size, options.seed);

@@ -15,6 +15,7 @@ struct ConvertOptions {
   uint64_t max_shard_bytes = 5'000'000'000;
   std::optional<int64_t> vocab_size;  // grow to so many ids; the new rows are those that load_weights makes
   uint64_t seed = 42;                 // of the new rows
+  std::filesystem::path adapter;      // merge it; empty: none
   bool overwrite = false;             // replace a folder that is there
 };
 

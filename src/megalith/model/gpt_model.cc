@@ -7,8 +7,10 @@
 #include "megalith/base/error.h"
 #include "megalith/layout/vocab_split.h"
 #include "megalith/model/block_shapes_internal.h"
+#include "megalith/model/families/family.h"
 #include "megalith/nn/attention/kv_cache.h"
 #include "megalith/nn/init.h"
+#include "megalith/nn/low_rank.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "megalith/nn/tensor_parallel/linear_cross_entropy.h"
@@ -54,13 +56,10 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
       vocab_{config.vocab_size, layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, tp_.size())},
       parameters_(options.dtype, options.device) {
   check_context_parallel(config, context.grid().shape().cp);
+  tp_.fp8.reset();  // embedding and head: what they lose in 8 bits is seen in the loss
   const nn::ParameterScope root(parameters_);
   const nn::Init init = nn::Init::normal(config.init_std);
-  size_t listed = 0;
-  const auto end_part = [this, &listed] {
-    auto& part = parts_.emplace_back();
-    for (; listed < parameters_.all().size(); ++listed) part.push_back(parameters_.all()[listed].get());
-  };
+  if (options.adapter) adapters_ = std::make_unique<peft::Adapters>(*options.adapter, name_map(config), tp_, context);
   if (place.embedding) {
     embedding_.emplace(root.child("embedding"), vocab_, config.hidden_size, init, tp_);
     if (config.learned_positions)
@@ -71,19 +70,32 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
                               .replica = tp_.rank()},
                              {config.max_positions, config.hidden_size});
   }
-  end_part();
+  end_part(root);
   for (int64_t i = 0; i < place.num_layers; ++i) {
     const int64_t layer = place.first_layer + i;
     layers_.push_back(std::make_unique<TransformerBlock>(root.child("layers").child(std::to_string(layer)), config,
                                                          options, layer, i, context));
-    end_part();
+    end_part(root);
   }
   const bool copied = config.tied_embeddings || config.mtp_layers > 0;  // the last stage holds a copy
   if (copied && embedding_ && !place.head) embedding_->weight().tied_over_stages = true;
   if (!place.head) return;
   make_head(root);
-  end_part();
+  end_part(root);
   if (embedding_ && place.embedding && copied) parts_.back().push_back(&embedding_->weight());
+}
+
+void GptModel::end_part(const nn::ParameterScope& root) {
+  if (adapters_) {
+    std::vector<nn::Parameter*> made;
+    for (size_t i = listed_; i < parameters_.all().size(); ++i) made.push_back(parameters_.all()[i].get());
+    adapters_->add(root, made);
+  }
+  auto& part = parts_.emplace_back();
+  for (; listed_ < parameters_.all().size(); ++listed_) {
+    part.push_back(parameters_.all()[listed_].get());
+    trains_ |= part.back()->value.requires_grad();
+  }
 }
 
 void GptModel::make_head(const nn::ParameterScope& root) {
@@ -130,7 +142,10 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
   nn::LayerInput each{input.layout, {}, input.cache, input.training, aux_loss_scale_};
   if (config_.rope) each.angles = ops::rope_angles(*config_.rope, input.layout, options_.device);
   before_part(0);
+  if (adapters_) adapters_->state().training = input.training;
   at::Tensor x = place_.embedding ? embed(input) : input.hidden;
+  // A pipeline expects gradients of every stage's output, also of one in which nothing is trained.
+  if (!trains_ && !place_.head && at::GradMode::is_enabled() && !x.requires_grad()) x = x.detach().requires_grad_();
   x = run_layers(std::move(x), each);
   if (input.cache) input.cache->advance(input.layout.tokens());
   return place_.head ? head(x, input, each) : x;
@@ -151,7 +166,7 @@ at::Tensor GptModel::embed(const ModelInput& input) const {
       const auto [first, count] = tp_.share(where.size(0));
       where = where.narrow(0, first, count);
     }
-    x = x + at::embedding(positions_->value, where);
+    x = x + nn::table_rows(*positions_, where);
   }
   if (!input.training || config_.embedding_dropout == 0) return x;
   const auto fork = context_.rng().fork_if(tp_.splits_tokens());
@@ -160,6 +175,7 @@ at::Tensor GptModel::embed(const ModelInput& input) const {
 
 at::Tensor GptModel::run_group(const at::Tensor& x, const nn::LayerInput& input, size_t first, size_t count) const {
   at::Tensor out = x;
+  if (adapters_) adapters_->state().training = input.training;  // this may be a second run, in backward
   for (size_t i = first; i < first + count; ++i) {
     before_part(1 + i);
     out = layers_[i]->forward(out, input);
@@ -168,7 +184,8 @@ at::Tensor GptModel::run_group(const at::Tensor& x, const nn::LayerInput& input,
 }
 
 bool GptModel::is_random() const {
-  return config_.attention_dropout > 0 || config_.hidden_dropout > 0 || (config_.moe && config_.moe->router.jitter > 0);
+  return config_.attention_dropout > 0 || config_.hidden_dropout > 0 ||
+         (config_.moe && config_.moe->router.jitter > 0) || (adapters_ && adapters_->config().dropout > 0);
 }
 
 at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input) const {
@@ -195,15 +212,16 @@ at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input) const
 at::Tensor GptModel::head(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& each) const {
   before_part(parts_.size() - 1);
   const at::Tensor y = final_norm_->forward(input.last_token_only ? x.narrow(0, x.size(0) - 1, 1) : x);
-  if (!input.targets.defined()) return nn::column_linear(y, *head_weight_, {}, tp_);  // [t, v/tp]
+  if (!input.targets.defined()) return nn::column_linear(y, *head_weight_, nullptr, tp_);  // [t, v/tp]
   if (input.mtp_losses && place_.mtp) run_mtp(y, input, each);
-  return token_losses(y, input.targets);
+  return token_losses(y, input.targets, input.loss_grad);
 }
 
-at::Tensor GptModel::token_losses(const at::Tensor& y, const at::Tensor& targets) const {
-  if (options_.loss_chunk > 0)
-    return nn::linear_cross_entropy(y, *head_weight_, targets, vocab_range(), tp_, options_.loss, options_.loss_chunk);
-  return ops::cross_entropy(nn::column_linear(y, *head_weight_, {}, tp_), targets, vocab_range(), tp_.group,
+at::Tensor GptModel::token_losses(const at::Tensor& y, const at::Tensor& targets, std::optional<double> grad) const {
+  if (options_.loss_chunk > 0 && !nn::active_update(*head_weight_))
+    return nn::linear_cross_entropy(y, *head_weight_, targets, vocab_range(), tp_, options_.loss, options_.loss_chunk,
+                                    grad);
+  return ops::cross_entropy(nn::column_linear(y, *head_weight_, nullptr, tp_), targets, vocab_range(), tp_.group,
                             options_.loss);
 }
 
@@ -221,7 +239,7 @@ void GptModel::run_mtp(const at::Tensor& y, const ModelInput& input, const nn::L
     } else {
       hidden = layer->forward(embedded, hidden, each);
     }
-    input.mtp_losses->push_back(token_losses(hidden, targets));
+    input.mtp_losses->push_back(token_losses(hidden, targets, std::nullopt));
   }
 }
 

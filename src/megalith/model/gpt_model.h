@@ -20,6 +20,7 @@
 #include "megalith/nn/tensor_parallel/embedding.h"
 #include "megalith/ops/sequence_layout.h"
 #include "megalith/parallel/parallel_context.h"
+#include "megalith/peft/adapters.h"
 
 namespace megalith::nn {
 class KvCache;
@@ -50,6 +51,9 @@ struct ModelInput {
   nn::KvCache* cache = nullptr;  // generation
   bool training = true;          // dropout and recompute are on
   bool last_token_only = false;  // logits of the last token alone: [1, v/tp]
+  // What backward will bring as the gradient of every token's loss, where that is known beforehand: it saves a
+  // projection when the loss is computed in chunks.
+  std::optional<double> loss_grad = {};
   // Gets the losses fp32 [t] of each multi-token-prediction layer: entry d is of what stands d + 1 places behind the
   // target. With targets, on the chunk with those layers; nullptr: they do not run.
   std::vector<at::Tensor>* mtp_losses = nullptr;
@@ -86,6 +90,8 @@ class GptModel {
   const parallel::ParallelContext& context() const { return context_; }
   // The weight of the output projection; the embedding's where they are tied. nullptr without a head.
   nn::Parameter* head_weight() const { return head_weight_; }
+  // nullptr: the model has none. Its parameters are among parameters().
+  peft::Adapters* adapters() const { return adapters_.get(); }
 
   // Called before each part runs forward (the embedding, each layer, the head) with the parameters that it reads: for
   // parameters that are still on their way when the model starts to run (overlap_param_gather).
@@ -106,10 +112,12 @@ class GptModel {
 
  private:
   void make_head(const nn::ParameterScope& root);
+  void end_part(const nn::ParameterScope& root);    // of what reads parameters: all that were made since the last
   at::Tensor embed(const ModelInput& input) const;  // -> [t, h] or [t/tp, h]
   at::Tensor run_layers(at::Tensor x, const nn::LayerInput& input) const;
   at::Tensor head(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& each) const;
-  at::Tensor token_losses(const at::Tensor& y, const at::Tensor& targets) const;  // behind the final norm -> fp32 [t]
+  // Behind the final norm -> fp32 [t]. `grad`: ModelInput::loss_grad.
+  at::Tensor token_losses(const at::Tensor& y, const at::Tensor& targets, std::optional<double> grad) const;
   void run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& each) const;
   void before_part(size_t part) const;
   bool is_random() const;  // layers draw random numbers in training
@@ -128,6 +136,9 @@ class GptModel {
   std::optional<nn::Norm> final_norm_;
   nn::Parameter* head_weight_ = nullptr;
   std::vector<std::unique_ptr<MtpLayer>> mtp_layers_;
+  std::unique_ptr<peft::Adapters> adapters_;
+  bool trains_ = false;                             // some parameter of the chunk
+  size_t listed_ = 0;                               // parameters in parts_
   std::vector<std::vector<nn::Parameter*>> parts_;  // what the embedding, each layer and the head read
   BeforePart before_part_;
   double aux_loss_scale_ = 1;

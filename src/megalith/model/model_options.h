@@ -5,12 +5,15 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/nn/context_parallel/context_parallel.h"
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/cross_entropy.h"
+#include "megalith/ops/fp8.h"
+#include "megalith/peft/adapter_config.h"
 
 namespace megalith::model {
 
@@ -21,6 +24,7 @@ struct RecomputePlan {
   bool split_over_tp = false;   // keep the inputs of recomputed layers split over tensor-parallel ranks
   bool core_attention = false;  // selective: scores and probabilities
   bool mlp = false;             // selective: the whole feed-forward block
+  bool mlp_activation = false;  // selective: what its activation gives to the projection down
   bool norms = false;           // selective: outputs of norms
   bool mla_up_proj = false;     // selective: queries, keys and values of latent attention, made of the latents again
   bool moe = false;             // selective: whole layers of experts
@@ -30,14 +34,17 @@ struct ModelOptions {
   at::ScalarType dtype = at::kFloat;  // of parameters and activations
   at::Device device = at::kCPU;
   bool sequence_parallel = false;
-  int64_t vocab_multiple = 1;  // the padded vocabulary is a multiple of this times tp
-  int64_t loss_chunk = 0;      // > 0: projection and loss together, so many tokens at a time
+  int64_t vocab_multiple = 1;         // the padded vocabulary is a multiple of this times tp
+  int64_t loss_chunk = 0;             // > 0: projection and loss together, so many tokens at a time
+  std::optional<ops::Fp8Format> fp8;  // of the linear layers inside of blocks; not of embedding, head, router, experts
   ops::CrossEntropyOptions loss;
   RecomputePlan recompute;
   std::vector<nn::ContextMode> context_modes;  // one for all layers or one a layer; empty: rings
   nn::MoeOptions moe;
+  std::optional<peft::AdapterConfig> adapter;  // after peft::with_targets; nothing: the model itself is trained
 
-  // What the arguments of a run say. Throws ConfigError for recompute modules that do not exist.
+  // What the arguments of a run say, but for the adapter (adapter.h). Throws ConfigError for recompute modules that do
+  // not exist.
   static ModelOptions from(const config::TrainingArguments& args, at::Device device);
 };
 

@@ -92,7 +92,7 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
   mapping.check_files(files);
   std::string fresh;  // the first of the parameters that the files do not have
   for (const nn::Parameter* parameter : models.parameters()) {
-    if (parameter->value.is_meta()) continue;
+    if (parameter->value.is_meta() || parameter->adapter) continue;
     if (is_mtp(*parameter) && !mapping.holds(parameter->parts[0].name)) {
       nn::initialize(*parameter, seed);
       if (fresh.empty()) fresh = parameter->name;
@@ -160,6 +160,21 @@ void copy_assets(const fs::path& from, const fs::path& to, const ModelConfig& co
   hf::write_text_file(to / "generation_config.json", generation.dump(2) + "\n");
 }
 
+void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
+              const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held) {
+  if (parameter.shared_copy) return;
+  // Experts have other replicas than the rest of the model.
+  const comm::Group replicas = parameter.expert ? context.edp() : context.dp(/*with_cp=*/true);
+  for (const auto& part : parameter.sharded()) {
+    if (part.local.numel() == 0) continue;
+    const auto place = mapping.place(part);
+    const int replica = part.replica * replicas.size() + replicas.rank();
+    held.push_back({place.file->name, place.offset, place.data.detach(), replica});
+    for (const std::string& copy : place.file->copies)
+      held.push_back({copy, place.offset, place.data.detach(), replica});
+  }
+}
+
 ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dtype) {
   const ModelConfig& config = models.config();
   const hf::TensorMapping mapping(name_map(config), global_tensors(config));
@@ -168,20 +183,8 @@ ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dty
     weights.tensors.push_back({file.name, hf::dtype_of(dtype), file.shape});
     for (const std::string& copy : file.copies) weights.tensors.push_back({copy, hf::dtype_of(dtype), file.shape});
   }
-  // Experts have other replicas than the rest of the model.
-  const comm::Group dense = models.context().dp(/*with_cp=*/true), experts = models.context().edp();
-  for (const nn::Parameter* parameter : models.parameters()) {
-    if (parameter->shared_copy) continue;
-    const comm::Group& replicas = parameter->expert ? experts : dense;
-    for (const auto& part : parameter->sharded()) {
-      if (part.local.numel() == 0) continue;
-      const auto place = mapping.place(part);
-      const int replica = part.replica * replicas.size() + replicas.rank();
-      weights.held.push_back({place.file->name, place.offset, place.data.detach(), replica});
-      for (const std::string& copy : place.file->copies)
-        weights.held.push_back({copy, place.offset, place.data.detach(), replica});
-    }
-  }
+  for (const nn::Parameter* parameter : models.parameters())
+    if (!parameter->adapter) add_held(*parameter, mapping, models.context(), weights.held);
   return weights;
 }
 
@@ -191,19 +194,14 @@ void write_model_files(const ModelConfig& config, at::ScalarType dtype, const fs
   copy_assets(assets, folder, config);
 }
 
-void save_pretrained(const VirtualModels& models, const fs::path& folder, const ExportOptions& options) {
-  const at::NoGradGuard no_grad;
-  parallel::ParallelContext& context = models.context();
-  const at::ScalarType dtype = options.dtype.value_or(models.config().dtype);
-  const ExportedWeights weights = exported_weights(models, dtype);
-
+void write_weights(const parallel::ParallelContext& context, hf::StagedFolder& staged, const ExportedWeights& weights,
+                   const hf::WeightWriterOptions& options, const std::function<void()>& other_files) {
   const comm::Group everyone = context.world().world();
   const bool first = context.rank() == 0;
-  hf::StagedFolder staged(folder, "export", {.owner = first, .overwrite = options.overwrite});
-  hf::WeightWriter writer(staged.path(), weights.tensors, {.max_shard_bytes = options.max_shard_bytes});
+  hf::WeightWriter writer(staged.path(), weights.tensors, options);
   if (first) {
     writer.create_files();
-    write_model_files(models.config(), dtype, staged.path(), options.assets);
+    other_files();
   }
   everyone.barrier("export: files made");
   bool wrote = false;
@@ -217,6 +215,14 @@ void save_pretrained(const VirtualModels& models, const fs::path& folder, const 
   if (first) writer.write_index();
   staged.commit();
   everyone.barrier("export: done");
+}
+
+void save_pretrained(const VirtualModels& models, const fs::path& folder, const ExportOptions& options) {
+  const at::NoGradGuard no_grad;
+  const at::ScalarType dtype = options.dtype.value_or(models.config().dtype);
+  hf::StagedFolder staged(folder, "export", {.owner = models.context().rank() == 0, .overwrite = options.overwrite});
+  write_weights(models.context(), staged, exported_weights(models, dtype), {.max_shard_bytes = options.max_shard_bytes},
+                [&] { write_model_files(models.config(), dtype, staged.path(), options.assets); });
 }
 
 }  // namespace megalith::model

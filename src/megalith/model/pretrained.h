@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_writer.h"
 #include "megalith/model/virtual_models.h"
 
@@ -37,15 +39,23 @@ struct ExportOptions {
 
 // Writes a folder that transformers loads: config.json, generation_config.json, tokenizer files, weights. It appears
 // under its name only when it is complete. All ranks call it; the weights are written in place by the ranks that hold
-// them, never gathered.
+// them, never gathered. Without the adapter, where there is one (adapter.h writes it, and merges it).
 void save_pretrained(const VirtualModels& models, const std::filesystem::path& folder, const ExportOptions& options);
 
+// ---- Parts of it, for other folders ----
 // The weights as Hugging Face's files have them: every tensor, in the order of the files, and what this rank holds.
 struct ExportedWeights {
   std::vector<hf::WeightSpec> tensors;  // the same on all ranks
   std::vector<hf::HeldRectangle> held;  // views of the parameters
 };
 ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dtype);
+// What this rank holds of one parameter, where `mapping` says.
+void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
+              const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held);
+// Writes `weights` into the staged folder, which the first rank of all owns, and commits it; that rank also calls
+// `other_files`. Collective.
+void write_weights(const parallel::ParallelContext& context, hf::StagedFolder& staged, const ExportedWeights& weights,
+                   const hf::WeightWriterOptions& options, const std::function<void()>& other_files);
 // Everything of such a folder that is not a weight; one rank.
 void write_model_files(const ModelConfig& config, at::ScalarType dtype, const std::filesystem::path& folder,
                        const std::filesystem::path& assets);

@@ -31,6 +31,7 @@ TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelC
                                    parallel::ParallelContext& context)
     : recompute_(options.recompute),
       dropout_(config.hidden_dropout),
+      adapter_dropout_(options.adapter && options.adapter->dropout > 0),
       tokens_split_(tensor_parallel(options, context).splits_tokens()),
       rng_(context.rng()),
       attention_norm_(scope.child("attention_norm"), norm_shape(config), tokens_split_, context.place().tp_rank),
@@ -39,7 +40,7 @@ TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelC
   if (config.is_moe(layer))
     moe_.emplace(scope.child("mlp"), moe_shape(config), options.moe, tensor_parallel(options, context), context);
   else
-    mlp_.emplace(scope.child("mlp"), mlp_shape(config), tensor_parallel(options, context));
+    mlp_.emplace(scope.child("mlp"), mlp_shape(config, options), tensor_parallel(options, context));
 }
 
 template <typename Part>
@@ -67,7 +68,8 @@ at::Tensor TransformerBlock::run_mlp(const at::Tensor& y, const at::Tensor& resi
     return moe_ ? moe_->forward(x, added, input) : mlp_->forward(x, added);
   };
   if (!(moe_ ? recompute_.moe : recompute_.mlp) || !input.training) return run(y, residual);
-  parallel::RngTracker* rng = moe_ && moe_->router().shape().jitter > 0 ? &rng_ : nullptr;
+  const bool random = adapter_dropout_ || (moe_ && moe_->router().shape().jitter > 0);
+  parallel::RngTracker* rng = random ? &rng_ : nullptr;
   if (!residual.defined()) return nn::recompute([run](const nn::TensorList& in) { return run(in[0], {}); }, {y}, rng);
   return nn::recompute([run](const nn::TensorList& in) { return run(in[0], in[1]); }, {y, residual}, rng);
 }

@@ -49,6 +49,7 @@ class TransformerBlock {
 
   RecomputePlan recompute_;
   double dropout_;
+  bool adapter_dropout_;  // there is some inside of the branches
   bool tokens_split_;
   parallel::RngTracker& rng_;
   nn::Norm attention_norm_;

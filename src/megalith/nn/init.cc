@@ -3,79 +3,41 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <array>
-#include <cmath>
-#include <numbers>
-
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/ops/cpu_parallel.h"
+#include "megalith/ops/counter_normal.h"
 
 namespace megalith::nn {
 
 namespace {
 
-using Block = std::array<uint32_t, 4>;
-
-// Philox-4x32-10 (Salmon et al., 2011): a keyed bijection on 128-bit counters whose outputs are random numbers.
-Block philox(Block counter, uint32_t key0, uint32_t key1) {
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53} * counter[0];
-    const uint64_t b = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key0, static_cast<uint32_t>(b),
-               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key1, static_cast<uint32_t>(a)};
-    key0 += 0x9E3779B9;
-    key1 += 0xBB67AE85;
-  }
-  return counter;
-}
-
-// Elements 2·pair and 2·pair+1 of the stream `key` of normal numbers: they share a block.
-std::array<double, 2> normal_pair(uint64_t key, uint64_t pair) {
-  const Block bits = philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0},
-                            static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
-  constexpr double kUnit = 1.0 / 4294967296.0;
-  const double u = (bits[0] + 1.0) * kUnit;  // (0, 1]
-  const double angle = 2 * std::numbers::pi * bits[1] * kUnit;
-  const double radius = std::sqrt(-2 * std::log(u));
-  return {radius * std::cos(angle), radius * std::sin(angle)};
-}
-
-// Elements first … first+count-1.
-void normal_row(float* out, uint64_t key, uint64_t first, int64_t count, double mean, double std) {
-  const uint64_t end = first + static_cast<uint64_t>(count);
-  for (uint64_t index = first; index < end;) {
-    const auto pair = normal_pair(key, index / 2);
-    for (uint64_t half = index % 2; half < 2 && index < end; ++half, ++index)
-      *out++ = static_cast<float>(mean + std * static_cast<float>(pair[half]));
-  }
-}
-
 uint64_t stream_key(uint64_t seed, std::string_view name) {
   return fnv1a64(name) ^ (seed * 0x9E3779B97F4A7C15ULL + 0x632BE59BD9B4E019ULL);
+}
+
+// A vector as one row of a matrix.
+struct Place {
+  at::Tensor out;
+  ops::CountedRectangle where;
+};
+Place place_of(const at::Tensor& out, std::string_view name, at::IntArrayRef global_shape, at::IntArrayRef offset) {
+  check(out.dim() == 1 || out.dim() == 2, "{}: only vectors and matrices are drawn", name);
+  if (out.dim() == 1) return {out.unsqueeze(0), {global_shape[0], 0, offset[0]}};
+  return {out, {global_shape[1], offset[0], offset[1]}};
 }
 
 }  // namespace
 
 void fill_normal(const at::Tensor& out, uint64_t seed, std::string_view name, at::IntArrayRef global_shape,
                  at::IntArrayRef offset, double mean, double std) {
-  if (out.numel() == 0 || out.is_meta()) return;
-  const uint64_t key = stream_key(seed, name);
-  check(out.dim() == 1 || out.dim() == 2, "{}: only vectors and matrices are drawn", name);
-  at::Tensor numbers = at::empty(out.sizes(), at::kFloat);
-  auto* data = numbers.mutable_data_ptr<float>();
-  if (out.dim() == 1) {
-    normal_row(data, key, static_cast<uint64_t>(offset[0]), out.numel(), mean, std);
-  } else {
-    const int64_t rows_a_part = 1 + 4096 / out.size(1);
-    ops::parallel_for(out.size(0), rows_a_part, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const int64_t first = (offset[0] + r) * global_shape[1] + offset[1];
-        normal_row(data + r * out.size(1), key, static_cast<uint64_t>(first), out.size(1), mean, std);
-      }
-    });
-  }
-  out.copy_(numbers);
+  const Place place = place_of(out, name, global_shape, offset);
+  ops::fill_counter_normal(place.out, stream_key(seed, name), place.where, mean, std);
+}
+
+void fill_uniform(const at::Tensor& out, uint64_t seed, std::string_view name, at::IntArrayRef global_shape,
+                  at::IntArrayRef offset, double bound) {
+  const Place place = place_of(out, name, global_shape, offset);
+  ops::fill_counter_uniform(place.out, stream_key(seed, name), place.where, bound);
 }
 
 void initialize(const Parameter& parameter, uint64_t seed) {
@@ -92,6 +54,9 @@ void initialize(const Parameter& parameter, uint64_t seed) {
         break;
       case Init::Kind::kNormal:
         fill_normal(part.local, seed, part.name, part.global_shape, part.offset, 0, init.std);
+        break;
+      case Init::Kind::kUniform:
+        fill_uniform(part.local, seed, part.name, part.global_shape, part.offset, init.std);
         break;
     }
   }

@@ -16,6 +16,10 @@ namespace megalith::nn {
 void fill_normal(const at::Tensor& out, uint64_t seed, std::string_view name, at::IntArrayRef global_shape,
                  at::IntArrayRef offset, double mean, double std);
 
+// The same with numbers that are uniform in [-bound, bound).
+void fill_uniform(const at::Tensor& out, uint64_t seed, std::string_view name, at::IntArrayRef global_shape,
+                  at::IntArrayRef offset, double bound);
+
 // Gives a parameter, or every one of a set, its fresh value; padding becomes 0.
 void initialize(const Parameter& parameter, uint64_t seed);
 void initialize(const ParameterSet& set, uint64_t seed);

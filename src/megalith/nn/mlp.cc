@@ -19,12 +19,15 @@ Mlp::Mlp(const ParameterScope& scope, const MlpShape& shape, const TensorParalle
       down_(scope, "down", shape.width, shape.hidden, shape.bias, shape.out_init, tp) {}
 
 at::Tensor Mlp::forward(const at::Tensor& x, const at::Tensor& residual) const {
-  if (shape_.gated) return down_.forward(ops::gated_activation(up_.forward(x), shape_.activation), residual);
-  // Before and after a plain activation stand the two widest tensors of a layer; one of them is enough to keep.
-  const at::Tensor before = up_.forward(x, /*add_bias=*/false);
-  const auto activate = [bias = up_.bias(), kind = shape_.activation](const at::Tensor& y) {
-    return ops::bias_activation(y, bias, kind);
+  const at::Tensor before = up_.forward(x, /*add_bias=*/shape_.gated);
+  const auto activate = [bias = up_.bias(), gated = shape_.gated, kind = shape_.activation](const at::Tensor& y) {
+    if (gated) return ops::gated_activation(y, kind);
+    return bias ? ops::bias_activation(y, bias->value, kind, bias->target()) : ops::bias_activation(y, {}, kind);
   };
+  // Before and after a plain activation stand the two widest tensors of a layer: on the CPU one of them is kept. On
+  // CUDA that costs time which memory is not always worth.
+  if (!shape_.recompute_activation && (shape_.gated || before.is_cuda()))
+    return down_.forward(activate(before), residual);
   return down_.forward(activate(before), residual, [activate, kept = before.detach()] {
     const at::NoGradGuard no_grad;
     return activate(kept);

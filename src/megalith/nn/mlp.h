@@ -16,8 +16,9 @@ struct MlpShape {
   bool gated = true;
   bool bias = false;
   ops::Activation activation = ops::Activation::kSilu;
-  Init init;      // of the projection up
-  Init out_init;  // of the projection down
+  Init init;                          // of the projection up
+  Init out_init;                      // of the projection down
+  bool recompute_activation = false;  // what the activation gives is computed twice instead of kept
 };
 
 // Gated: parameters gate_up (gate | up) and down; plain: up and down.

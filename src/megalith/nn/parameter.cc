@@ -7,22 +7,36 @@
 
 namespace megalith::nn {
 
-at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x) {
-  if (!main_grad.defined()) return dy.t().mm(x);
-  const double beta = main_grad_is_stale ? 0 : 1;
-  if (dy.scalar_type() == main_grad.scalar_type()) {
-    at::addmm_out(main_grad, main_grad, dy.t(), x, beta, 1);
-  } else if (dy.is_cuda() && main_grad.scalar_type() == at::kFloat) {  // fp32 results of 16-bit products, in place
-    if (main_grad_is_stale)
-      at::mm_out(main_grad, dy.t(), x, at::kFloat);
-    else
-      at::addmm_out(main_grad, main_grad, dy.t(), x, at::kFloat, 1, 1);
-  } else if (main_grad_is_stale) {
-    main_grad.copy_(dy.t().mm(x));
+void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta, double alpha) {
+  at::Tensor out = into;
+  if (left.scalar_type() == into.scalar_type()) {
+    at::addmm_out(out, out, left, right, beta, alpha);
+  } else if (left.is_cuda() && into.scalar_type() == at::kFloat) {  // fp32 results of 16-bit products, in place
+    if (beta != 0) {
+      at::addmm_out(out, out, left, right, at::kFloat, beta, alpha);
+    } else {
+      at::mm_out(out, left, right, at::kFloat);
+      if (alpha != 1) out.mul_(alpha);
+    }
+  } else if (beta == 0) {
+    out.copy_(left.mm(right));
+    if (alpha != 1) out.mul_(alpha);
   } else {
-    main_grad.add_(dy.t().mm(x));
+    if (beta != 1) out.mul_(beta);
+    out.add_(left.mm(right), alpha);
   }
+}
+
+at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x) {
+  if (!main_grad.defined()) return dy.t().mm(x).to(value.scalar_type());
+  add_product(main_grad, dy.t(), x, main_grad_is_stale ? 0 : 1);
   main_grad_is_stale = false;
+  return {};
+}
+
+at::Tensor Parameter::now_or_later(std::function<at::Tensor()> work) {
+  if (!defers_weight_grad()) return work();
+  queue->add([work = std::move(work)] { work(); });
   return {};
 }
 
@@ -65,7 +79,7 @@ Parameter& ParameterScope::add(Parameter spec, std::vector<int64_t> shape) const
   if (spec.parts.empty()) spec.parts.push_back({spec.name, shape, std::vector<int64_t>(shape.size(), 0), shape, 0});
   spec.name = full(spec.name);
   for (ParameterPart& part : spec.parts) part.name = full(part.name);
-  const at::TensorOptions options(spec.buffer ? at::kFloat : set_->dtype_);
+  const at::TensorOptions options(spec.buffer ? at::kFloat : spec.dtype.value_or(set_->dtype_));
   spec.value = at::empty(shape, options.device(set_->device_)).requires_grad_(!spec.buffer);
   set_->parameters_.push_back(std::make_unique<Parameter>(std::move(spec)));
   return *set_->parameters_.back();

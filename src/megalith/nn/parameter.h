@@ -5,24 +5,41 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "megalith/ops/grad_target.h"
 #include "megalith/parallel/sharded_tensor.h"
 
 namespace megalith::nn {
 
+struct LowRank;
 class WeightGradQueue;
 
-// How a fresh weight is drawn. Normal numbers are counter-based (init.h): the same full weight for every layout.
+// How a fresh weight is drawn. Random numbers are counter-based (init.h): the same full weight for every layout.
 struct Init {
-  enum class Kind { kZeros, kOnes, kNormal } kind = Kind::kZeros;
-  double std = 0;
+  enum class Kind { kZeros, kOnes, kNormal, kUniform } kind = Kind::kZeros;
+  double std = 0;  // kUniform: the bound on both sides of 0
   static Init zeros() { return {}; }
   static Init ones() { return {Kind::kOnes, 0}; }
   static Init normal(double std) { return {Kind::kNormal, std}; }
+  static Init uniform(double bound) { return {Kind::kUniform, bound}; }
+};
+
+// What a layer does with a parameter: which form an update of low rank (low_rank.h) takes there.
+enum class WeightUse {
+  kOther,          // norms, biases, convolutions: no such update
+  kColumn,         // y = x Wᵀ with the outputs split over tp
+  kRow,            // with the inputs split, and summed
+  kReplicated,     // whole on every rank
+  kRouter,         // the same, and part of no "all": a model's own choice of experts
+  kLookup,         // rows are looked up: the embedding
+  kGroupedColumn,  // experts, one below the other; outputs split over etp
+  kGroupedRow,     // inputs split, the sum is left to whoever gathers the experts' results
 };
 
 // One global tensor inside a parameter and the rectangle of it that this rank holds. A parameter that fuses several
@@ -46,11 +63,15 @@ struct Parameter {
   at::Tensor main_grad;              // fp32, shape of value; undefined: not attached
   bool main_grad_is_stale = false;   // the next write overwrites (beta 0) in place of adding
   WeightGradQueue* queue = nullptr;  // where linear layers may leave the work on main_grad for later; nullptr: never
+  LowRank* update = nullptr;         // what the layer adds to this weight (low_rank.h); nullptr: nothing
   std::vector<ParameterPart> parts;
   Init init;
-  bool split_over_tp = false;         // tp ranks hold different rows or columns; otherwise all hold the same
+  WeightUse use = WeightUse::kOther;
+  std::optional<at::ScalarType> dtype;  // of value; nothing: that of the set
+  bool adapter = false;                 // part of an update, not of the model
+  bool split_over_tp = false;           // tp ranks hold different rows or columns; otherwise all hold the same
   bool partial_grad_over_tp = false;  // replicated, but each tp rank's gradient covers only its tokens or heads: to be
-                                      // summed over tp before it is used
+                                      // summed over tp (of an expert: over etp) before it is used
   bool is_embedding_or_head = false;  // for the decoupled learning rate
   bool expert = false;                // reduced over the expert-data-parallel group in place of the data-parallel one
   bool tied_over_stages = false;      // a tied embedding of which the first and the last stage hold a copy each
@@ -61,13 +82,22 @@ struct Parameter {
   // dyᵀ·x [out, in] (dy [t, out], x [t, in]): added to main_grad when that is attached, and then undefined is returned;
   // otherwise the gradient in the dtype of value.
   at::Tensor add_weight_grad(const at::Tensor& dy, const at::Tensor& x);
-  // Whether that work has to go to `queue` now.
+  // main_grad as operations take it that write a small gradient themselves.
+  ops::GradTarget target() { return {main_grad, &main_grad_is_stale}; }
+  // Does `work` on main_grad now and gives what it returns, or leaves it in `queue` and gives undefined.
+  at::Tensor now_or_later(std::function<at::Tensor()> work);
+  // Whether such work has to go to `queue` now.
   bool defers_weight_grad() const;
   // The tensors in here as this rank holds them: views into value (or into another tensor of its shape, such as an
   // optimizer moment).
   std::vector<parallel::ShardedTensor> sharded() const { return sharded(value); }
   std::vector<parallel::ShardedTensor> sharded(const at::Tensor& like_value) const;
 };
+
+// into = beta · into + alpha · left · right. `into` may be fp32 where the others are 16-bit; with beta 0 whatever was
+// there is overwritten, NaN included.
+void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta,
+                 double alpha = 1);
 
 // All parameters of a model chunk, in the order of the forward pass. Addresses are stable.
 class ParameterSet {

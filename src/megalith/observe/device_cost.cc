@@ -46,6 +46,10 @@ void DeviceCostCallback::on_log(train::TrainerEvent& event) {
   if (!tokens_per_second) return;  // an evaluation's line
   event.metrics.set("tflops_per_device", *tokens_per_second * settings_.flops_per_token / world_.size() * 1e-12);
   if (!settings_.peak_bytes) return;
+  if (world_.size() == 1) {  // without a wait for the device
+    event.metrics.set("memory", static_cast<double>(settings_.peak_bytes()));
+    return;
+  }
   const at::Tensor bytes =
       at::full({1}, settings_.peak_bytes(), at::TensorOptions().dtype(at::kLong).device(settings_.device));
   world_.all_reduce(bytes, comm::ReduceOp::kMax, "peak memory of all ranks");

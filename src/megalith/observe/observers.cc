@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "megalith/observe/device_cost.h"
+#include "megalith/observe/events_file.h"
+#include "megalith/observe/live_file.h"
 #include "megalith/observe/loss_plot.h"
 #include "megalith/observe/metrics_file.h"
 #include "megalith/observe/restart_callback.h"
@@ -16,9 +18,16 @@ namespace {
 using Callbacks = std::vector<std::unique_ptr<train::TrainerCallback>>;
 
 // Those that complete the lines come first, then those that store them.
-void add_files(Callbacks& callbacks, const config::TrainingArguments& args) {
+void add_files(Callbacks& callbacks, const config::TrainingArguments& args, const ObserverSetup& setup) {
   if (const auto& folder = args.save.output_dir) {
     callbacks.push_back(std::make_unique<MetricsFileCallback>(*folder));
+    callbacks.push_back(std::make_unique<EventsFileCallback>(*folder, setup.world.size(), setup.launch));
+    LiveFileCallback::Settings live{*folder, setup.waited_seconds, setup.peak_bytes};
+    if (setup.experts) {
+      live.note_experts = [experts = setup.experts] { experts->note(); };
+      live.take_experts = [experts = setup.experts] { return experts->take(); };
+    }
+    callbacks.push_back(std::make_unique<LiveFileCallback>(setup.world, std::move(live)));
     callbacks.push_back(std::make_unique<RunFilesCallback>(*folder));
     callbacks.push_back(std::make_unique<LossPlotCallback>(*folder));
   }
@@ -56,7 +65,7 @@ Callbacks make_observers(const config::TrainingArguments& args, const ObserverSe
     callbacks.push_back(std::make_unique<StragglerCallback>(
         setup.world,
         StragglerCallback::Settings{setup.waited_seconds, setup.device, args.fault.straggler_minmax_count}));
-  add_files(callbacks, args);
+  add_files(callbacks, args, setup);
   callbacks.push_back(std::make_unique<ProgressCallback>(setup.progress));
   if (setup.trace == nullptr) return callbacks;
   add_timing(callbacks, setup);

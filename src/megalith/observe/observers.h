@@ -12,25 +12,28 @@
 #include "megalith/observe/progress.h"
 #include "megalith/observe/trace_callback.h"
 #include "megalith/train/callback.h"
+#include "megalith/train/expert_loads.h"
 
 namespace megalith::observe {
 
 struct ObserverSetup {
   comm::Group world;
-  at::Device device = at::kCPU;              // where the world's collectives take tensors
-  TraceRecorder* trace = nullptr;            // this rank's; outlives the callbacks. None: no timers, no timeline
-  ProgressSettings progress;                 //
-  double flops_per_token = 0;                // forward and backward; 0: no TFLOP/s, no memory in the lines
-  std::function<int64_t()> peak_bytes{};     // of this rank's memory
-  bool timing = false;                       // say what phases take
-  std::optional<TraceSteps> steps{};         // of the timeline (--trace); empty: those of `profile`, if any
-  std::string rank_label{};                  // of this rank in it
-  std::optional<comm::RankLaunch> launch{};  // how the ranks were started: restarts are part of the lines
-  std::function<double()> waited_seconds{};  // World::waited_seconds; for log_straggler
+  at::Device device = at::kCPU;                   // where the world's collectives take tensors
+  TraceRecorder* trace = nullptr;                 // this rank's; outlives the callbacks. None: no timers, no timeline
+  ProgressSettings progress;                      //
+  double flops_per_token = 0;                     // forward and backward; 0: no TFLOP/s, no memory in the lines
+  std::function<int64_t()> peak_bytes{};          // of this rank's memory
+  bool timing = false;                            // say what phases take
+  std::optional<TraceSteps> steps{};              // of the timeline (--trace); empty: those of `profile`, if any
+  std::string rank_label{};                       // of this rank in it
+  std::optional<comm::RankLaunch> launch{};       // how the ranks were started: restarts are part of the lines
+  std::function<double()> waited_seconds{};       // World::waited_seconds; for log_straggler and live.json
+  std::shared_ptr<train::ExpertLoads> experts{};  // of a model with experts; for live.json
 };
 
-// In output_dir (without one, none of these): metrics.jsonl, args.yaml, trainer_state.json, trace.json, loss.svg; where
-// tensorboard_folder says, TensorBoard's files; on stderr progress and timers. All ranks of the world call it alike.
+// In output_dir (without one, none of these): metrics.jsonl, events.jsonl, live.json, args.yaml, trainer_state.json,
+// trace.json, loss.svg; where tensorboard_folder says, TensorBoard's files; on stderr progress and timers. All ranks of
+// the world call it alike.
 std::vector<std::unique_ptr<train::TrainerCallback>> make_observers(const config::TrainingArguments& args,
                                                                     const ObserverSetup& setup);
 

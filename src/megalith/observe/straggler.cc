@@ -8,15 +8,10 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/comm/heartbeat.h"
 
 namespace megalith::observe {
 
 namespace {
-
-constexpr double kSlow = 1.5;  // times the others' median
-
-double now_seconds() { return static_cast<double>(comm::monotonic_ns()) / 1e9; }
 
 std::string names(const std::vector<RankTime>& ranks) {
   std::string text;
@@ -43,22 +38,10 @@ StragglerReport straggler_report(std::vector<RankTime> ranks, int count) {
   return report;
 }
 
-void StragglerCallback::on_step_begin(train::TrainerEvent&) {
-  began_ = now_seconds();
-  waited_ = settings_.waited_seconds();
-}
-
-void StragglerCallback::on_step_end(train::TrainerEvent&) {
-  ++steps_;
-  seconds_ += now_seconds() - began_;
-  wait_ += settings_.waited_seconds() - waited_;
-}
-
 void StragglerCallback::on_log(train::TrainerEvent& event) {
-  if (!event.metrics.find("loss") || steps_ == 0) return;
-  const auto steps = static_cast<double>(std::exchange(steps_, 0));
-  const double seconds = std::exchange(seconds_, 0), wait = std::exchange(wait_, 0);
-  const at::Tensor mine = at::tensor({(seconds - wait) / steps, wait / steps}, at::kDouble).to(settings_.device);
+  if (!event.metrics.find("loss") || clock_.steps() == 0) return;
+  const StepClock::Means times = clock_.take();
+  const at::Tensor mine = at::tensor({times.compute, times.wait}, at::kDouble).to(settings_.device);
   const at::Tensor gathered = at::empty({world_.size() * 2}, mine.options());
   world_.all_gather(gathered, mine, "times of all ranks");
   const at::Tensor read = gathered.to(at::kCPU);

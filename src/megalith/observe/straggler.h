@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megalith/comm/group.h"
+#include "megalith/observe/step_clock.h"
 #include "megalith/train/callback.h"
 
 namespace megalith::observe {
@@ -18,11 +19,13 @@ struct RankTime {
   double wait = 0;
 };
 
+inline constexpr double kSlow = 1.5;
+
 struct StragglerReport {
   RankTime slowest;
   double median_compute = 0;
   double longest_wait = 0;
-  bool is_straggler = false;  // slowest.compute > 1.5 · median of the others
+  bool is_straggler = false;  // slowest.compute > kSlow · median of the others
   std::string text;           // "slowest: rank 3 (0.520 s compute, 0.010 s wait); fastest: …", `count` of each
 };
 StragglerReport straggler_report(std::vector<RankTime> ranks, int count);
@@ -37,17 +40,16 @@ class StragglerCallback : public train::TrainerCallback {
     at::Device device = at::kCPU;            // where the group's collectives take tensors
     int count = 1;                           // ranks to name (straggler_minmax_count)
   };
-  StragglerCallback(comm::Group world, Settings settings) : world_(std::move(world)), settings_(std::move(settings)) {}
-  void on_step_begin(train::TrainerEvent& event) override;
-  void on_step_end(train::TrainerEvent& event) override;
+  StragglerCallback(comm::Group world, Settings settings)
+      : world_(std::move(world)), settings_(std::move(settings)), clock_(settings_.waited_seconds) {}
+  void on_step_begin(train::TrainerEvent&) override { clock_.begin(); }
+  void on_step_end(train::TrainerEvent&) override { clock_.end(); }
   void on_log(train::TrainerEvent& event) override;
 
  private:
   comm::Group world_;
   Settings settings_;
-  double began_ = 0, waited_ = 0;  // when the step began; what had been waited by then
-  double seconds_ = 0, wait_ = 0;  // of steps since the last line
-  int64_t steps_ = 0;
+  StepClock clock_;
 };
 
 }  // namespace megalith::observe

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 
 #include "megalith/config/documents.h"
+#include "megalith/observe/units.h"
 
 namespace megalith::observe {
 namespace {
@@ -31,10 +31,6 @@ std::string hf_tag(std::string_view metric) {
     if (metric.starts_with(part) && metric.substr(part.size()).starts_with('_'))
       return fmt::format("{}/{}", part, metric.substr(part.size() + 1));
   return fmt::format("train/{}", metric);
-}
-
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 // A code block: every line of a YAML file is indented by four blanks.

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Numbers as people read them, and the time of day.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 
 namespace megalith::observe {
 
+double seconds_since_1970();               // now, to the millisecond
 std::string grouped(int64_t number);       // "1,234,567"
 std::string bytes_text(double bytes);      // "980 B", "1.5 MB", "12.3 GB": powers of 1024, at most one decimal
 std::string rate_text(double per_second);  // "987", "12.3k", "4.56M"

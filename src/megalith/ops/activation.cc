@@ -8,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/activation_internal.h"
+#include "megalith/ops/autograd_state.h"
 #include "megalith/ops/composite_internal.h"
 #include "megalith/ops/device_internal.h"
 #include "megalith/ops/tensor_internal.h"
@@ -70,9 +71,13 @@ class GatedFunction : public torch::autograd::Function<GatedFunction> {
   }
 };
 
-// The bias as the kernels read it: acc [f].
+// The bias as the kernels read it: acc [f], or on CUDA as it is.
+bool reads_raw(const Tensor& bias, const Tensor& x) {
+  return x.is_cuda() && bias.defined() && bias.scalar_type() == x.scalar_type() && bias.is_contiguous();
+}
 Tensor kernel_bias(const Tensor& bias, const Tensor& x) {
-  return bias.defined() ? bias.to(acc_dtype(x)).contiguous() : Tensor();
+  if (!bias.defined() || reads_raw(bias, x)) return bias;
+  return bias.to(acc_dtype(x)).contiguous();
 }
 const void* data_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 
@@ -80,7 +85,8 @@ Tensor biased_kernel(const Tensor& x, const Tensor& bias, Activation activation)
   const Tensor in = x.contiguous();
   const Tensor added = kernel_bias(bias, x);
   Tensor y = at::empty_like(in);
-  const ActivationRows rows = rows_of(y, activation);
+  ActivationRows rows = rows_of(y, activation);
+  rows.raw_bias = reads_raw(bias, x);
   if constexpr (kCudaKernels) {
     if (in.is_cuda()) {
       bias_forward_cuda(rows, in.const_data_ptr(), data_or_null(added), y.mutable_data_ptr(), stream_of(in));
@@ -91,15 +97,15 @@ Tensor biased_kernel(const Tensor& x, const Tensor& bias, Activation activation)
   return y;
 }
 
-// grad_bias undefined: not wanted.
+// grad_bias undefined: not wanted; `add_bias`, on CUDA only: it is added to.
 void run_bias_backward(const ActivationRows& rows, const Tensor& x, const Tensor& bias, const Tensor& grad_y,
-                       const Tensor& grad_x, const Tensor& grad_bias) {
+                       const Tensor& grad_x, const Tensor& grad_bias, bool add_bias) {
   void* bias_out = grad_bias.defined() ? grad_bias.mutable_data_ptr() : nullptr;
   if constexpr (kCudaKernels) {
     if (x.is_cuda()) {
       const Tensor workspace = bias_out == nullptr ? Tensor() : floats_for(x, bias_backward_workspace_cuda(rows));
       return bias_backward_cuda(rows, x.const_data_ptr(), data_or_null(bias), grad_y.const_data_ptr(),
-                                grad_x.mutable_data_ptr(), bias_out,
+                                grad_x.mutable_data_ptr(), bias_out, add_bias,
                                 bias_out == nullptr ? nullptr : workspace.mutable_data_ptr<float>(), stream_of(x));
     }
   }
@@ -109,10 +115,11 @@ void run_bias_backward(const ActivationRows& rows, const Tensor& x, const Tensor
 
 class BiasFunction : public torch::autograd::Function<BiasFunction> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const std::optional<Tensor>& bias,
-                        Activation activation) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const std::optional<Tensor>& bias, Activation activation,
+                        const GradTarget& target) {
     const Tensor b = bias.value_or(Tensor());
     ctx->save_for_backward({x, b});
+    keep(ctx, target);
     ctx->saved_data["activation"] = static_cast<int64_t>(activation);
     return biased_kernel(x, b, activation);
   }
@@ -125,11 +132,15 @@ class BiasFunction : public torch::autograd::Function<BiasFunction> {
     Tensor grad_x = may_write_over(grads[0]) ? grads[0] : at::empty_like(x);  // the kernel reads each element first
     const Tensor grad_y = grads[0].contiguous();
     Tensor grad_bias;
-    if (bias.defined() && ctx->needs_input_grad(1)) grad_bias = at::empty_like(added);
-    run_bias_backward(rows_of(x, static_cast<Activation>(ctx->saved_data["activation"].toInt())), x, added, grad_y,
-                      grad_x, grad_bias);
-    if (grad_bias.defined()) grad_bias = grad_bias.to(bias.scalar_type());
-    return {grad_x, grad_bias, {}};
+    const auto& target = kept<GradTarget>(ctx);
+    const bool wanted = bias.defined() && ctx->needs_input_grad(1), there = wanted && target.wanted(x);
+    if (wanted) grad_bias = there ? target.sum : at::empty(bias.sizes(), x.options().dtype(acc_dtype(x)));
+    ActivationRows rows = rows_of(x, static_cast<Activation>(ctx->saved_data["activation"].toInt()));
+    rows.raw_bias = reads_raw(bias, x);
+    run_bias_backward(rows, x, added, grad_y, grad_x, grad_bias, there && target.take_add());
+    if (there) return {grad_x, {}, {}, {}};
+    if (wanted) grad_bias = grad_bias.to(bias.scalar_type());
+    return {grad_x, grad_bias, {}, {}};
   }
 };
 
@@ -166,13 +177,13 @@ Tensor gated_activation(const Tensor& gate_up, Activation activation) {
   return needs_gradient({gate_up}) ? GatedFunction::apply(gate_up, activation) : gated_kernel(gate_up, activation);
 }
 
-Tensor bias_activation(const Tensor& x, const Tensor& bias, Activation activation) {
+Tensor bias_activation(const Tensor& x, const Tensor& bias, Activation activation, const GradTarget& target) {
   check_input("bias_activation", x);
   if (bias.defined())
     check(bias.dim() == 1 && bias.size(0) == x.size(-1), "bias_activation on rows of {} got a bias of {}", x.size(-1),
           shape_text(bias));
   if (!has_kernel(x)) return activate_composite(bias.defined() ? x + bias : x, activation);
-  return needs_gradient({x, bias}) ? BiasFunction::apply(x, if_defined(bias), activation)
+  return needs_gradient({x, bias}) ? BiasFunction::apply(x, if_defined(bias), activation, target)
                                    : biased_kernel(x, bias, activation);
 }
 

@@ -6,6 +6,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "megalith/ops/grad_target.h"
+
 namespace megalith::ops {
 
 enum class Activation { kSilu, kGelu, kGeluTanh, kQuickGelu, kRelu, kSquaredRelu };
@@ -13,7 +15,8 @@ enum class Activation { kSilu, kGelu, kGeluTanh, kQuickGelu, kRelu, kSquaredRelu
 // act(gate) * up, with gate and up side by side in a row: [t, 2f] -> [t, f]. SwiGLU is kSilu.
 at::Tensor gated_activation(const at::Tensor& gate_up, Activation activation);
 
-// act(x + bias): [t, f] -> [t, f]; an undefined bias is none.
-at::Tensor bias_activation(const at::Tensor& x, const at::Tensor& bias, Activation activation);
+// act(x + bias): [t, f] -> [t, f]; an undefined bias is none. `target`: of the bias' gradient.
+at::Tensor bias_activation(const at::Tensor& x, const at::Tensor& bias, Activation activation,
+                           const GradTarget& target = {});
 
 }  // namespace megalith::ops

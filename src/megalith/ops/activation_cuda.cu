@@ -5,13 +5,13 @@ namespace megalith::ops {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 128;
 
 struct Slope {
   float value, slope;  // f(x), f'(x)
 };
 
-__device__ inline float sigmoid(float x) { return 1.0F / (1.0F + __expf(-x)); }
+__device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
 
 template <Activation activation>
 __device__ inline Slope activate(float x) {
@@ -22,10 +22,10 @@ __device__ inline Slope activate(float x) {
     const float cdf = 0.5F * (1 + erff(x * 0.70710678118654752F));
     return {x * cdf, cdf + x * 0.39894228040143268F * __expf(-0.5F * x * x)};
   } else if constexpr (activation == Activation::kGeluTanh) {
-    const float inner = 0.79788456080286536F * (x + 0.044715F * x * x * x);
-    const float t = tanhf(inner);
-    const float di = 0.79788456080286536F * (1 + 3 * 0.044715F * x * x);
-    return {0.5F * x * (1 + t), 0.5F * (1 + t) + 0.5F * x * (1 - t * t) * di};
+    // (1 + tanh z) / 2 is the sigmoid of 2z.
+    const float s = sigmoid(2 * 0.79788456080286536F * (x + 0.044715F * x * x * x));
+    const float dz = 0.79788456080286536F * (1 + 3 * 0.044715F * x * x);
+    return {x * s, s + 2 * x * s * (1 - s) * dz};
   } else if constexpr (activation == Activation::kQuickGelu) {
     const float s = sigmoid(1.702F * x);
     return {x * s, s * (1 + 1.702F * x * (1 - s))};
@@ -93,30 +93,35 @@ __global__ void gated_backward_kernel(const T* gate_up, const T* grad_y, T* grad
 }
 
 template <typename T, int v, Activation activation>
-__global__ void bias_forward_kernel(const T* x, const float* bias, T* y, int64_t vectors, int64_t row_vectors) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= vectors) return;
-  const int64_t column = i % row_vectors * v;
-  float value[v];
-  load<v>(x + i * v, value);
+__global__ void bias_forward_kernel(const T* x, const void* bias, bool raw_bias, T* y, int64_t rows, int64_t width) {
+  const int64_t column = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;
+  if (column >= width) return;
+  float b[v];
 #pragma unroll
-  for (int j = 0; j < v; ++j)
-    value[j] = activate<activation>(value[j] + (bias == nullptr ? 0 : bias[column + j])).value;
-  store<v>(value, y + i * v);
+  for (int j = 0; j < v; ++j) b[j] = bias == nullptr ? 0 : small_element<T>(bias, raw_bias, column + j);
+#pragma unroll 4
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    float value[v];
+    load<v>(x + row * width + column, value);
+#pragma unroll
+    for (int j = 0; j < v; ++j) value[j] = activate<activation>(value[j] + b[j]).value;
+    store<v>(value, y + row * width + column);
+  }
 }
 
 // A thread has v columns and every gridDim.y-th row. partials [gridDim.y, f].
 template <typename T, int v, Activation activation>
-__global__ void bias_backward_kernel(const T* x, const float* bias, const T* grad_y, T* grad_x, float* partials,
-                                     int64_t rows, int64_t width) {
+__global__ void bias_backward_kernel(const T* x, const void* bias, bool raw_bias, const T* grad_y, T* grad_x,
+                                     float* partials, int64_t rows, int64_t width) {
   const int64_t column = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;
   if (column >= width) return;
   float b[v], sums[v];
 #pragma unroll
   for (int j = 0; j < v; ++j) {
-    b[j] = bias == nullptr ? 0 : bias[column + j];
+    b[j] = bias == nullptr ? 0 : small_element<T>(bias, raw_bias, column + j);
     sums[j] = 0;
   }
+#pragma unroll 2
   for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
     float value[v], dy[v];
     load<v>(x + row * width + column, value);
@@ -148,7 +153,13 @@ void for_rows(const ActivationRows& shape, bool in_vectors, const Run& run) {
 
 unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 
-constexpr int64_t kMostRowParts = 256;
+constexpr int64_t kMostRowParts = 1024;
+
+// Parts that the rows are cut into: enough blocks for every multiprocessor, and no more partial sums than that takes.
+int64_t row_parts(int64_t rows, int64_t row_vectors) {
+  const int64_t wanted = int64_t{multiprocessors()} * 16 / blocks_for(row_vectors);
+  return std::clamp<int64_t>(wanted, 1, std::clamp<int64_t>(rows, 1, kMostRowParts));
+}
 
 }  // namespace
 
@@ -177,9 +188,10 @@ void gated_backward_cuda(const ActivationRows& shape, const void* gate_up, const
 void bias_forward_cuda(const ActivationRows& shape, const void* x, const void* bias, void* y, void* stream) {
   if (shape.rows * shape.width == 0) return;
   for_rows(shape, aligned(x) && aligned(y), [&]<typename T, int v, Activation activation>() {
-    const int64_t row = shape.width / v, all = shape.rows * row;
-    bias_forward_kernel<T, v, activation><<<blocks_for(all), kThreads, 0, stream_from(stream)>>>(
-        static_cast<const T*>(x), static_cast<const float*>(bias), static_cast<T*>(y), all, row);
+    const int64_t row = shape.width / v;
+    const dim3 blocks(blocks_for(row), static_cast<unsigned>(row_parts(shape.rows, row)));
+    bias_forward_kernel<T, v, activation><<<blocks, kThreads, 0, stream_from(stream)>>>(
+        static_cast<const T*>(x), bias, shape.raw_bias, static_cast<T*>(y), shape.rows, shape.width);
   });
   check_launch("bias_forward");
 }
@@ -187,20 +199,22 @@ void bias_forward_cuda(const ActivationRows& shape, const void* x, const void* b
 int64_t bias_backward_workspace_cuda(const ActivationRows& shape) { return kMostRowParts * shape.width; }
 
 void bias_backward_cuda(const ActivationRows& shape, const void* x, const void* bias, const void* grad_y, void* grad_x,
-                        void* grad_bias, float* workspace, void* stream) {
+                        void* grad_bias, bool add_bias, float* workspace, void* stream) {
   if (shape.width == 0) return;
-  const int64_t parts = std::min(kMostRowParts, shape.rows);
+  int64_t parts = 0;
   const bool fits = aligned(x) && aligned(grad_y) && aligned(grad_x);
-  if (parts > 0)
+  if (shape.rows > 0)
     for_rows(shape, fits, [&]<typename T, int v, Activation activation>() {
+      parts = row_parts(shape.rows, shape.width / v);
       const dim3 blocks(blocks_for(shape.width / v), static_cast<unsigned>(parts));
       bias_backward_kernel<T, v, activation><<<blocks, kThreads, 0, stream_from(stream)>>>(
-          static_cast<const T*>(x), static_cast<const float*>(bias), static_cast<const T*>(grad_y),
-          static_cast<T*>(grad_x), grad_bias == nullptr ? nullptr : workspace, shape.rows, shape.width);
+          static_cast<const T*>(x), bias, shape.raw_bias, static_cast<const T*>(grad_y), static_cast<T*>(grad_x),
+          grad_bias == nullptr ? nullptr : workspace, shape.rows, shape.width);
     });
   check_launch("bias_backward");
   if (grad_bias != nullptr)
-    column_sums_cuda(workspace, parts, shape.width, static_cast<float*>(grad_bias), stream_from(stream));
+    column_sums_cuda(workspace, parts, {static_cast<float*>(grad_bias), shape.width, add_bias}, {},
+                     stream_from(stream));
 }
 
 }  // namespace megalith::ops

@@ -16,6 +16,7 @@ struct ActivationRows {
   int64_t rows = 0;   // t
   int64_t width = 0;  // f
   Activation activation = Activation::kSilu;
+  bool raw_bias = false;  // on CUDA only: the bias is given in dtype, not in acc
 };
 
 // gate_up [t, 2f] -> y [t, f]
@@ -31,13 +32,13 @@ void bias_backward_cpu(const ActivationRows& shape, const void* x, const void* b
                        void* grad_bias);
 
 // The twins on CUDA (fp32, bf16, fp16), on a cudaStream_t. `workspace`: as many floats as bias_backward_workspace_cuda
-// says; for grad_bias only.
+// says; for grad_bias only, to which `add_bias` adds.
 void gated_forward_cuda(const ActivationRows& shape, const void* gate_up, void* y, void* stream);
 void gated_backward_cuda(const ActivationRows& shape, const void* gate_up, const void* grad_y, void* grad,
                          void* stream);
 void bias_forward_cuda(const ActivationRows& shape, const void* x, const void* bias, void* y, void* stream);
 int64_t bias_backward_workspace_cuda(const ActivationRows& shape);
 void bias_backward_cuda(const ActivationRows& shape, const void* x, const void* bias, const void* grad_y, void* grad_x,
-                        void* grad_bias, float* workspace, void* stream);
+                        void* grad_bias, bool add_bias, float* workspace, void* stream);
 
 }  // namespace megalith::ops

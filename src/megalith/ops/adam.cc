@@ -83,6 +83,21 @@ void adam_update(const UpdateTensors& tensors, const AdamSettings& settings, con
   adam_cpu(arrays, settings, scalars);
 }
 
+void adam_update_runs(const UpdateTensors& tensors, const AdamSettings& settings, std::span<const UpdateRun> runs) {
+  if constexpr (kCudaKernels) {
+    if (on_cuda_kernel(tensors.main) && adam_runs_fit_cuda(arrays_of(tensors, true)))
+      return adam_runs_cuda(arrays_of(tensors, true), settings, runs, stream_of(tensors.main));
+  }
+  for (const UpdateRun& run : runs) {
+    const auto cut = [&run](const at::Tensor& t) {
+      return t.defined() ? t.narrow(0, run.begin, run.end - run.begin) : at::Tensor();
+    };
+    adam_update(
+        {cut(tensors.main), cut(tensors.grad), cut(tensors.exp_avg), cut(tensors.exp_avg_sq), cut(tensors.param)},
+        settings, run.scalars);
+  }
+}
+
 void sgd_update(const UpdateTensors& tensors, const SgdSettings& settings, const UpdateScalars& scalars) {
   const UpdateArrays arrays = arrays_of(tensors, false);
   if (!has_kernel(tensors.main)) return sgd_composite(tensors, settings, scalars);

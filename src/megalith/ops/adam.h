@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 
 namespace megalith::ops {
 
@@ -37,6 +38,15 @@ struct UpdateScalars {
 
 // m = β₁m + (1-β₁)g;  v = β₂v + (1-β₂)g²;  p -= lr (m̂ / (√v̂ + ε) + wd p), with m̂ = m/(1-β₁ᵗ), v̂ = v/(1-β₂ᵗ).
 void adam_update(const UpdateTensors& tensors, const AdamSettings& settings, const UpdateScalars& scalars);
+
+// Elements [begin, end) of a buffer that share scalars.
+struct UpdateRun {
+  int64_t begin = 0, end = 0;
+  UpdateScalars scalars;  // grad_scale and step are the same for all runs of an update
+};
+// The same for several runs, in their order; between them lies padding, which is zero in every tensor and stays so. On
+// CUDA one pass over the whole buffer.
+void adam_update_runs(const UpdateTensors& tensors, const AdamSettings& settings, std::span<const UpdateRun> runs);
 
 // b = μb + (g + wd p);  p -= lr b.
 void sgd_update(const UpdateTensors& tensors, const SgdSettings& settings, const UpdateScalars& scalars);

@@ -267,4 +267,23 @@ void cross_entropy_backward_(const at::Tensor& logits, const at::Tensor& labels,
   }
 }
 
+at::Tensor cross_entropy_with_grad_(const at::Tensor& logits, const at::Tensor& labels, const VocabRange& range,
+                                    const comm::Group& tp, const CrossEntropyOptions& options, double grad) {
+  const at::NoGradGuard no_grad;
+  if constexpr (kCudaKernels) {
+    if (on_cuda_kernel(logits) && tp.size() == 1 && grad != 0) {
+      check_arguments(logits, labels, range, options);
+      check(logits.size(1) <= 1 || logits.stride(1) == 1, "cross_entropy_with_grad_ overwrites dense rows only");
+      const at::Tensor ids = labels.contiguous();
+      at::Tensor loss = floats_for(logits, logits.size(0));
+      losses_and_grads_cuda(rows_of(logits, ids, range, options), logits.mutable_data_ptr(), grad,
+                            weights_of(range, options), loss.mutable_data_ptr(), stream_of(logits));
+      return loss;
+    }
+  }
+  const CrossEntropyStats stats = cross_entropy_forward(logits, labels, range, tp, options);
+  cross_entropy_backward_(logits, labels, stats.log_sum_exp, at::full_like(stats.loss, grad), range, options);
+  return stats.loss;
+}
+
 }  // namespace megalith::ops

@@ -41,6 +41,10 @@ struct CrossEntropyStats {
 };
 CrossEntropyStats cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, const VocabRange& range,
                                         const comm::Group& tp, const CrossEntropyOptions& options);
+// Both at once, for a caller that knows beforehand the gradient that every loss will get: returns the losses, and
+// overwrites logits (dense rows) with grad · d(Σ loss)/d(logits).
+at::Tensor cross_entropy_with_grad_(const at::Tensor& logits, const at::Tensor& labels, const VocabRange& range,
+                                    const comm::Group& tp, const CrossEntropyOptions& options, double grad);
 // Overwrites logits with d(Σ grad_loss·loss)/d(logits); padding columns become 0. grad_loss fp32 [t].
 void cross_entropy_backward_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& log_sum_exp,
                              const at::Tensor& grad_loss, const VocabRange& range, const CrossEntropyOptions& options);

@@ -1,5 +1,6 @@
 // A block a row. Legend: t rows, v valid columns on this rank.
 #include <cmath>
+#include <cstdio>
 
 #include "megalith/ops/cross_entropy_internal.h"
 #include "megalith/ops/cuda_math.cuh"
@@ -9,7 +10,9 @@ namespace megalith::ops {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
+constexpr int kRowThreads = 1024;  // where a row is looked at twice
+// Rows that are read again have to stay in the second-level cache meanwhile: so many bytes of them at most.
+constexpr int64_t kCachedBytes = int64_t{32} << 20;
 
 // Σ exp(x - max), with its max.
 struct Part {
@@ -21,10 +24,63 @@ __device__ inline Part merge(Part a, Part b) {
   return {max, a.sum * __expf(a.max - max) + b.sum * __expf(b.max - max)};
 }
 
+// What a thread, then a block, has seen of a row.
+struct Seen {
+  Part part{-INFINITY, 0};
+  float total = 0;
+
+  template <int m>
+  __device__ void take(const float (&value)[m]) {
+    float top = value[0];
+#pragma unroll
+    for (int j = 1; j < m; ++j) top = fmaxf(top, value[j]);
+    if (top > part.max) {
+      part.sum *= __expf(part.max - top);
+      part.max = top;
+    }
+#pragma unroll
+    for (int j = 0; j < m; ++j) {
+      part.sum += __expf(value[j] - part.max);
+      total += value[j];
+    }
+  }
+};
+
+// The statistics of x [valid], on every thread; the total only where wanted.
+template <typename T, int n>
+__device__ inline Seen look_at(const T* x, int64_t valid, bool with_total) {
+  __shared__ Part parts[32];
+  __shared__ float scratch[33];
+  const int threads = static_cast<int>(blockDim.x);
+  Seen seen;
+  const int vectors = static_cast<int>(valid / n), end = static_cast<int>(valid);
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < vectors; i += threads) {
+    float value[n];
+    load<n>(x + i * n, value);
+    seen.take(value);
+  }
+  for (int i = vectors * n + static_cast<int>(threadIdx.x); i < end; i += threads) {
+    const float value[1] = {to_float(x[i])};
+    seen.take(value);
+  }
+  Part& mine = seen.part;
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2)
+    mine = merge(mine, {__shfl_xor_sync(0xffffffffU, mine.max, lane), __shfl_xor_sync(0xffffffffU, mine.sum, lane)});
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
+  if (with_total) seen.total = block_sum(seen.total, scratch);
+  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  mine = lane < threads / 32 ? parts[lane] : Part{-INFINITY, 0};
+#pragma unroll
+  for (int other = 16; other > 0; other /= 2)
+    mine = merge(mine, {__shfl_xor_sync(0xffffffffU, mine.max, other), __shfl_xor_sync(0xffffffffU, mine.sum, other)});
+  return seen;
+}
+
 template <typename T, int n>
 __global__ void stats_kernel(LogitRows rows, const T* logits, LogitStats stats) {
-  __shared__ Part parts[kWarps];
-  __shared__ float scratch[32];
   const int64_t row = blockIdx.x, label = rows.labels[row];
   auto *max = static_cast<float*>(stats.max), *sum = static_cast<float*>(stats.sum);
   auto *target = static_cast<float*>(stats.target), *total = static_cast<float*>(stats.total);
@@ -35,45 +91,13 @@ __global__ void stats_kernel(LogitRows rows, const T* logits, LogitStats stats) 
     return;
   }
   const T* x = logits + row * rows.distance;
-  Part mine{-INFINITY, 0};
-  float all = 0;
-  const int64_t vectors = rows.valid / n;
-  const auto take = [&]<int m>(const float(&value)[m]) {
-    float top = value[0];
-#pragma unroll
-    for (int j = 1; j < m; ++j) top = fmaxf(top, value[j]);
-    if (top > mine.max) {
-      mine.sum *= __expf(mine.max - top);
-      mine.max = top;
-    }
-#pragma unroll
-    for (int j = 0; j < m; ++j) {
-      mine.sum += __expf(value[j] - mine.max);
-      all += value[j];
-    }
-  };
-  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-    float value[n];
-    load<n>(x + i * n, value);
-    take(value);
-  }
-  for (int64_t i = vectors * n + threadIdx.x; i < rows.valid; i += kThreads) {
-    const float value[1] = {to_float(x[i])};
-    take(value);
-  }
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2)
-    mine = merge(mine, {__shfl_xor_sync(0xffffffffU, mine.max, lane), __shfl_xor_sync(0xffffffffU, mine.sum, lane)});
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
-  if (total != nullptr) all = block_sum(all, scratch);
-  __syncthreads();
+  const Seen seen = look_at<T, n>(x, rows.valid, total != nullptr);
   if (threadIdx.x != 0) return;
-  for (int w = 1; w < kWarps; ++w) mine = merge(mine, parts[w]);
   const int64_t column = label - rows.first_id;
-  max[row] = mine.max;
-  sum[row] = mine.sum;
+  max[row] = seen.part.max;
+  sum[row] = seen.part.sum;
   target[row] = column >= 0 && column < rows.valid ? to_float(x[column]) : 0;
-  if (total != nullptr) total[row] = all;
+  if (total != nullptr) total[row] = seen.total;
 }
 
 __global__ void losses_kernel(LogitRows rows, LogitStats stats, LossWeights weights, double* log_sum_exp, float* loss) {
@@ -94,32 +118,83 @@ __global__ void losses_kernel(LogitRows rows, LogitStats stats, LossWeights weig
                                  weights.z * lse * lse);
 }
 
+// Writes the gradient of grad · loss over a row; grad 0: zeros. The caller has passed a barrier since the label's logit
+// was read.
+template <typename T, int n>
+__device__ inline void write_grads(const LogitRows& rows, T* x, int64_t column, double lse, float grad,
+                                   const LossWeights& weights, float target) {
+  // In two parts: a logit may be near the sum, and their difference is what counts.
+  const float high = static_cast<float>(lse), low = static_cast<float>(lse - static_cast<double>(high));
+  const float scale = (1 + 2 * static_cast<float>(weights.z) * high) * grad;
+  const float shift = -static_cast<float>(weights.off_target) * grad;
+  const auto slope = [&](float value) { return __expf(value - high - low) * scale + shift; };
+  const int threads = static_cast<int>(blockDim.x), vectors = static_cast<int>(rows.valid / n);
+  const int columns = static_cast<int>(rows.columns), valid = static_cast<int>(rows.valid);
+  if (grad == 0) {
+    for (int i = static_cast<int>(threadIdx.x); i < columns; i += threads) x[i] = from_float<T>(0);
+    return;
+  }
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < vectors; i += threads) {
+    float value[n];
+    load<n>(x + i * n, value);
+#pragma unroll
+    for (int j = 0; j < n; ++j) value[j] = slope(value[j]);
+    store<n>(value, x + i * n);
+  }
+  for (int i = vectors * n + static_cast<int>(threadIdx.x); i < columns; i += threads)
+    x[i] = from_float<T>(i >= valid ? 0 : slope(to_float(x[i])));
+  if (column < 0 || column >= valid) return;
+  __syncthreads();
+  if (threadIdx.x == 0) x[column] = from_float<T>(slope(target) - static_cast<float>(weights.on_target) * grad);
+}
+
+// The label's logit, on every thread; 0 where another rank holds it. Ends with a barrier.
+template <typename T>
+__device__ inline float target_of(const LogitRows& rows, const T* x, int64_t column) {
+  const float target = column >= 0 && column < rows.valid ? to_float(x[column]) : 0;
+  __syncthreads();
+  return target;
+}
+
 template <typename T, int n>
 __global__ void grads_kernel(LogitRows rows, T* logits, const double* log_sum_exp, const float* grad_loss,
                              LossWeights weights) {
   const int64_t row = blockIdx.x;
+  const int64_t label = rows.labels[row], column = label - rows.first_id;
+  const float grad = label == rows.ignore_index ? 0 : grad_loss[row];
   T* x = logits + row * rows.distance;
-  const float grad = rows.labels[row] == rows.ignore_index ? 0 : grad_loss[row];
-  const int64_t column = rows.labels[row] - rows.first_id;
-  const double lse = log_sum_exp[row];
-  // In two parts: a logit may be near the sum, and their difference is what counts.
-  const float high = static_cast<float>(lse), low = static_cast<float>(lse - static_cast<double>(high));
-  const float scale = 1 + 2 * static_cast<float>(weights.z) * high;
-  const auto on = static_cast<float>(weights.on_target), off = static_cast<float>(weights.off_target);
-  const auto slope = [&](float value, int64_t i) {
-    const float p = __expf(value - high - low) * scale - off - (i == column ? on : 0);
-    return p * grad;
-  };
-  const int64_t vectors = rows.columns / n;
-  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-    float value[n];
-    load<n>(x + i * n, value);
-#pragma unroll
-    for (int j = 0; j < n; ++j) value[j] = grad == 0 || i * n + j >= rows.valid ? 0 : slope(value[j], i * n + j);
-    store<n>(value, x + i * n);
+  const float target = target_of(rows, x, column);
+  write_grads<T, n>(rows, x, column, log_sum_exp[row], grad, weights, target);
+}
+
+// Both at once, for the whole vocabulary on one rank. The second look at a row finds it in the second-level cache.
+template <typename T, int n>
+__global__ void __launch_bounds__(kRowThreads)
+    losses_and_grads_kernel(LogitRows rows, T* logits, float grad, LossWeights weights, float* loss) {
+  __shared__ double shared_lse;
+  const int64_t row = blockIdx.x, label = rows.labels[row], column = label - rows.first_id;
+  T* x = logits + row * rows.distance;
+  if (label == rows.ignore_index) {
+    if (threadIdx.x == 0) loss[row] = 0;
+    return write_grads<T, n>(rows, x, -1, 0, 0, weights, 0);
   }
-  for (int64_t i = vectors * n + threadIdx.x; i < rows.columns; i += kThreads)
-    x[i] = from_float<T>(grad == 0 || i >= rows.valid ? 0 : slope(to_float(x[i]), i));
+  if (column < 0 || column >= rows.valid) {
+    if (threadIdx.x == 0)
+      printf("cross-entropy: the label of token %lld is %lld; the vocabulary has ids 0 to %lld\n",
+             static_cast<long long>(row), static_cast<long long>(label), static_cast<long long>(rows.valid - 1));
+    __trap();
+  }
+  const Seen seen = look_at<T, n>(x, rows.valid, weights.off_target != 0);
+  const float target = target_of(rows, x, column);
+  if (threadIdx.x == 0) {
+    const double max = seen.part.max, log_sum = log(static_cast<double>(seen.part.sum)), lse = max + log_sum;
+    loss[row] = static_cast<float>(log_sum + (max - weights.on_target * target - weights.off_target * seen.total) +
+                                   weights.z * lse * lse);
+    shared_lse = lse;
+  }
+  __syncthreads();
+  write_grads<T, n>(rows, x, column, shared_lse, grad, weights, target);
 }
 
 // run.template operator()<T, n>()
@@ -160,6 +235,21 @@ void logit_grads_cuda(const LogitRows& rows, void* logits, const double* log_sum
         rows, static_cast<T*>(logits), log_sum_exp, static_cast<const float*>(grad_loss), weights);
   });
   check_launch("logit_grads");
+}
+
+void losses_and_grads_cuda(const LogitRows& rows, void* logits, double grad, const LossWeights& weights, void* loss,
+                           void* stream) {
+  if (rows.rows == 0) return;
+  for_rows(rows, logits, [&]<typename T, int n>() {
+    const auto kernel = losses_and_grads_kernel<T, n>;
+    const int64_t bytes = rows.columns * static_cast<int64_t>(sizeof(T)) * multiprocessors();
+    // Shared memory that nobody uses keeps a second block away from a multiprocessor.
+    const int ballast = 2 * bytes > kCachedBytes ? 120 << 10 : 0;
+    if (ballast > 0) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ballast);
+    kernel<<<static_cast<unsigned>(rows.rows), kRowThreads, static_cast<size_t>(ballast), stream_from(stream)>>>(
+        rows, static_cast<T*>(logits), static_cast<float>(grad), weights, static_cast<float*>(loss));
+  });
+  check_launch("losses_and_grads");
 }
 
 }  // namespace megalith::ops

@@ -49,5 +49,9 @@ void losses_cuda(const LogitRows& rows, const LogitStats& stats, const LossWeigh
                  void* loss, void* stream);
 void logit_grads_cuda(const LogitRows& rows, void* logits, const double* log_sum_exp, const void* grad_loss,
                       const LossWeights& weights, void* stream);
+// Losses, and the gradient of grad · Σ loss over the logits, in one pass: for a rank that has the whole vocabulary. A
+// label outside of it ends the program with a message.
+void losses_and_grads_cuda(const LogitRows& rows, void* logits, double grad, const LossWeights& weights, void* loss,
+                           void* stream);
 
 }  // namespace megalith::ops

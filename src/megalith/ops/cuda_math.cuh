@@ -97,12 +97,32 @@ __device__ inline void store(const float (&from)[n], T* to) {
   *reinterpret_cast<Pack<T, n>*>(to) = pack;
 }
 
+// Element i of a parameter that is kept in fp32, or (`raw`) in the dtype T of the rows it belongs to.
+template <typename T>
+__device__ inline float small_element(const void* data, bool raw, int64_t i) {
+  return raw ? to_float(static_cast<const T*>(data)[i]) : static_cast<const float*>(data)[i];
+}
+
 inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffU, x, lane);
   return x;
+}
+
+// Two sums at once; `scratch`: shared, 64 floats, not in use by other threads of the block any more. One barrier:
+// callers that come again give another one.
+__device__ inline float2 block_sum2(float2 x, float2* scratch) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warps = (static_cast<int>(blockDim.x) + 31) / 32;
+  x = {warp_sum(x.x), warp_sum(x.y)};
+  if (warps == 1) return x;
+  if (lane == 0) scratch[warp] = x;
+  __syncthreads();
+  float2 total{0, 0};
+  for (int w = 0; w < warps; ++w) total = {total.x + scratch[w].x, total.y + scratch[w].y};
+  return total;
 }
 
 // The sum over the block, on every thread, always in the same order. `scratch`: shared, 33 floats; may be used again at
@@ -120,7 +140,25 @@ __device__ inline float block_sum(float x, float* scratch) {
   return total;
 }
 
-// partials [n, width] -> sums [width], row after row. Launch with column_sums().
-void column_sums_cuda(const float* partials, int64_t n, int64_t width, float* sums, cudaStream_t stream);
+// Where sums of columns go: the first `width` columns here.
+struct SumsOut {
+  float* sums = nullptr;
+  int64_t width = 0;
+  bool add = false;  // to what is there
+};
+// partials [n, first.width + second.width] -> the sums of its columns, always in the same order.
+void column_sums_cuda(const float* partials, int64_t n, const SumsOut& first, const SumsOut& second,
+                      cudaStream_t stream);
+inline void column_sums_cuda(const float* partials, int64_t n, int64_t width, float* sums, cudaStream_t stream) {
+  column_sums_cuda(partials, n, {sums, width}, {}, stream);
+}
+
+// Blocks of a kernel that are on the device at once.
+template <typename Kernel>
+int64_t resident_blocks(Kernel kernel, int threads) {
+  int each = 1;
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, 0);
+  return int64_t{multiprocessors()} * std::max(1, each);
+}
 
 }  // namespace megalith::ops

@@ -67,6 +67,14 @@ int64_t count_zeros(const at::Tensor& flat) {
 bool scale_and_check_(const at::Tensor& flat, double factor) {
   check_flat("scale_and_check_", flat);
   if (flat.is_cpu()) return scale_and_check_cpu(flat.scalar_type(), flat.mutable_data_ptr(), flat.numel(), factor);
+  if constexpr (kCudaKernels) {
+    if (on_cuda_kernel(flat)) {
+      const at::Tensor broken = at::zeros({1}, flat.options().dtype(at::kInt));
+      scale_and_check_cuda(flat.scalar_type(), flat.mutable_data_ptr(), flat.numel(), factor,
+                           broken.mutable_data_ptr<int>(), stream_of(flat));
+      return broken.item<int>() == 0;
+    }
+  }
   const bool finite = at::isfinite(flat).all().item<bool>();
   if (factor != 1) flat.mul_(factor);
   return finite;

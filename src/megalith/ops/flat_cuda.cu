@@ -8,7 +8,7 @@ namespace megalith::ops {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostBlocks = 1024;
+constexpr int kMostBlocks = 2048;
 
 __device__ double block_sum(double x) {
   __shared__ double shared[kThreads];
@@ -42,26 +42,72 @@ __global__ void finish_kernel(const double* partials, int n, double* sum) {
   if (threadIdx.x == 0) *sum = total;
 }
 
+template <typename T, int v>
+__global__ void scale_kernel(T* flat, int64_t vectors, float factor, int* broken) {
+  bool bad = false;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors; i += int64_t{gridDim.x} * kThreads) {
+    float x[v];
+    load<v>(flat + i * v, x);
+#pragma unroll
+    for (int j = 0; j < v; ++j) {
+      bad = bad || !isfinite(x[j]);
+      x[j] *= factor;
+    }
+    if (factor != 1) store<v>(x, flat + i * v);
+  }
+  if (bad) *broken = 1;
+}
+
+// v elements, from element `at` on.
+template <int v, typename G, typename P>
+__device__ inline void adam_step(float* main, const G* grad, float* m, float* s, P* param, int64_t at,
+                                 const AdamFactors& f, float keep, float added_decay, float step_size) {
+  float value[v], g[v], first[v], second[v];
+  load<v>(main + at, value);
+  load<v>(grad + at, g);
+  load<v>(m + at, first);
+  load<v>(s + at, second);
+#pragma unroll
+  for (int j = 0; j < v; ++j) {
+    g[j] = g[j] * f.grad_scale + added_decay * value[j];
+    first[j] = f.beta1 * first[j] + f.one_minus_beta1 * g[j];
+    second[j] = f.beta2 * second[j] + f.one_minus_beta2 * g[j] * g[j];
+    value[j] = value[j] * keep - step_size * first[j] / (sqrtf(second[j]) * f.root_corrected + f.epsilon);
+  }
+  store<v>(value, main + at);
+  store<v>(first, m + at);
+  store<v>(second, s + at);
+  if (param != nullptr) store<v>(value, param + at);
+}
+
 template <typename G, typename P, int v>
 __global__ void adam_kernel(float* main, const G* grad, float* m, float* s, P* param, int64_t vectors, AdamFactors f) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= vectors) return;
-  float value[v], g[v], first[v], second[v];
-  load<v>(main + i * v, value);
-  load<v>(grad + i * v, g);
-  load<v>(m + i * v, first);
-  load<v>(s + i * v, second);
-#pragma unroll
-  for (int j = 0; j < v; ++j) {
-    g[j] = g[j] * f.grad_scale + f.added_decay * value[j];
-    first[j] = f.beta1 * first[j] + f.one_minus_beta1 * g[j];
-    second[j] = f.beta2 * second[j] + f.one_minus_beta2 * g[j] * g[j];
-    value[j] = value[j] * f.keep - f.step_size * first[j] / (sqrtf(second[j]) * f.root_corrected + f.epsilon);
+  if (i < vectors) adam_step<v>(main, grad, m, s, param, i * v, f, f.keep, f.added_decay, f.step_size);
+}
+
+// What differs between runs; padding belongs to the run behind it.
+struct RunTable {
+  static constexpr int kMost = 128;
+  int count = 0;
+  int64_t end[kMost];
+  float keep[kMost], added_decay[kMost], step_size[kMost];
+};
+
+template <typename G, typename P, int v>
+__global__ void adam_runs_kernel(float* main, const G* grad, float* m, float* s, P* param, int64_t begin, int64_t end,
+                                 AdamFactors f, const __grid_constant__ RunTable table) {
+  const int64_t at = begin + (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;
+  if (at >= end) return;
+  int low = 0, high = table.count - 1;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (at < table.end[middle])
+      high = middle;
+    else
+      low = middle + 1;
   }
-  store<v>(value, main + i * v);
-  store<v>(first, m + i * v);
-  store<v>(second, s + i * v);
-  if (param != nullptr) store<v>(value, param + i * v);
+  adam_step<v>(main, grad, m, s, param, at, f, table.keep[low], table.added_decay[low], table.step_size[low]);
 }
 
 template <typename G, typename P, int v>
@@ -128,6 +174,23 @@ void add_squares_cuda(c10::ScalarType dtype, const void* flat, int64_t n, double
   check_launch("add_squares");
 }
 
+void scale_and_check_cuda(c10::ScalarType dtype, void* flat, int64_t n, double factor, int* broken, void* stream) {
+  if (n == 0) return;
+  for_dtype(dtype, [&]<typename T>(T) {
+    const auto launch = [&]<int v>() {
+      const int64_t vectors = n / v, wanted = (vectors + kThreads - 1) / kThreads;
+      const int64_t blocks = std::min(wanted, resident_blocks(scale_kernel<T, v>, kThreads));
+      scale_kernel<T, v><<<static_cast<unsigned>(blocks), kThreads, 0, stream_from(stream)>>>(
+          static_cast<T*>(flat), vectors, static_cast<float>(factor), broken);
+    };
+    if (aligned(flat) && n % kVector<T> == 0)
+      launch.template operator()<kVector<T>>();
+    else
+      launch.template operator()<1>();
+  });
+  check_launch("scale_and_check");
+}
+
 void adam_cuda(const UpdateArrays& a, const AdamSettings& settings, const UpdateScalars& scalars, void* stream) {
   const AdamFactors factors = adam_factors(settings, scalars);
   for_arrays(a, [&]<typename G, typename P, int v>(int64_t first, int64_t count) {
@@ -136,6 +199,36 @@ void adam_cuda(const UpdateArrays& a, const AdamSettings& settings, const Update
         behind<P>(a.param, first), count, factors);
   });
   check_launch("adam");
+}
+
+bool adam_runs_fit_cuda(const UpdateArrays& a) {
+  return a.n % 4 == 0 && aligned(a.main) && aligned(a.grad) && aligned(a.first) && aligned(a.second) &&
+         aligned(a.param);
+}
+
+void adam_runs_cuda(const UpdateArrays& a, const AdamSettings& settings, std::span<const UpdateRun> runs,
+                    void* stream) {
+  for (size_t first = 0; first < runs.size(); first += RunTable::kMost) {
+    const size_t count = std::min<size_t>(RunTable::kMost, runs.size() - first);
+    RunTable table;
+    table.count = static_cast<int>(count);
+    for (size_t i = 0; i < count; ++i) {
+      const AdamFactors factors = adam_factors(settings, runs[first + i].scalars);
+      table.end[i] = runs[first + i].end;
+      table.keep[i] = factors.keep;
+      table.added_decay[i] = factors.added_decay;
+      table.step_size[i] = factors.step_size;
+    }
+    const int64_t begin = runs[first].begin, end = (runs[first + count - 1].end + 3) / 4 * 4;
+    for_dtype(a.grad_dtype, [&]<typename G>(G) {
+      for_dtype(a.param_dtype, [&]<typename P>(P) {
+        adam_runs_kernel<G, P, 4><<<blocks_for((end - begin) / 4), kThreads, 0, stream_from(stream)>>>(
+            a.main, static_cast<const G*>(a.grad), a.first, a.second, static_cast<P*>(a.param), begin, end,
+            adam_factors(settings, runs[first].scalars), table);
+      });
+    });
+  }
+  check_launch("adam_runs");
 }
 
 void sgd_cuda(const UpdateArrays& a, const SgdSettings& settings, const UpdateScalars& u, void* stream) {

@@ -43,7 +43,13 @@ void sgd_cpu(const UpdateArrays& arrays, const SgdSettings& settings, const Upda
 // one n; `workspace`: add_squares_workspace_cuda() doubles.
 int64_t add_squares_workspace_cuda();
 void add_squares_cuda(c10::ScalarType dtype, const void* flat, int64_t n, double* sum, double* workspace, void* stream);
+// flat *= factor (nothing is written for 1); *broken, on the device, becomes 1 when an element was not finite before.
+void scale_and_check_cuda(c10::ScalarType dtype, void* flat, int64_t n, double factor, int* broken, void* stream);
 void adam_cuda(const UpdateArrays& arrays, const AdamSettings& settings, const UpdateScalars& scalars, void* stream);
+// All runs in one pass, where arrays start and end at multiples of 4 elements.
+bool adam_runs_fit_cuda(const UpdateArrays& arrays);
+void adam_runs_cuda(const UpdateArrays& arrays, const AdamSettings& settings, std::span<const UpdateRun> runs,
+                    void* stream);
 void sgd_cuda(const UpdateArrays& arrays, const SgdSettings& settings, const UpdateScalars& scalars, void* stream);
 
 }  // namespace megalith::ops

@@ -67,9 +67,35 @@ void for_each_group(const GroupCounts& counts, const Tensor& x, const Tensor& w,
   });
 }
 
+// libtorch's grouped kernels: bf16 on CUDA, rows of 16 bytes.
+bool has_grouped_kernel(const Tensor& x, const Tensor& w) {
+  return x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.size(0) > 0 && x.size(1) % 8 == 0 && w.size(1) % 8 == 0 &&
+         w.size(2) % 8 == 0;
+}
+
+// The row behind each group, int32, on the device of x.
+Tensor ends_of(const GroupCounts& counts, const Tensor& x) {
+  Tensor ends = at::empty({std::ssize(counts)}, at::kInt);
+  int64_t end = 0;
+  for (size_t n = 0; n < counts.size(); ++n) ends.mutable_data_ptr<int>()[n] = static_cast<int>(end += counts[n]);
+  return ends.to(x.device(), /*non_blocking=*/true);
+}
+
+// dy_nᵀ x_n of every group in bf16, those of groups without rows zero.
+Tensor grouped_outer(const Tensor& dy, const Tensor& x, const GroupCounts& counts) {
+  Tensor products = at::_grouped_mm(dy.t(), x, ends_of(counts, x));
+  for (size_t n = 0; n < counts.size(); ++n)
+    if (counts[n] == 0) products.select(0, static_cast<int64_t>(n)).zero_();
+  return products;
+}
+
 Tensor multiply(const Tensor& x, const Tensor& w, const GroupCounts& counts, bool transposed) {
   const Tensor rows = x.detach().contiguous(), weights = w.detach();
   check(x.size(1) == w.size(transposed ? 2 : 1), "a grouped product of {} with {}", shape_text(x), shape_text(w));
+  if (has_grouped_kernel(rows, weights) && weights.scalar_type() == at::kBFloat16) {
+    groups_of(counts, rows, weights);  // checks
+    return at::_grouped_mm(rows, transposed ? weights.transpose(1, 2) : weights, ends_of(counts, rows));
+  }
   Tensor y = at::empty({x.size(0), w.size(transposed ? 1 : 2)}, x.options());
   for_each_group(counts, rows, weights, [&](const Group& group) {
     if (group.rows == 0) return;
@@ -90,6 +116,15 @@ Tensor grouped_mm(const Tensor& x, const Tensor& w, const GroupCounts& counts) {
 
 void grouped_weight_grad(const Tensor& dw, const Tensor& dy, const Tensor& x, const GroupCounts& counts, double beta) {
   const Tensor into = dw.detach(), left = dy.detach().contiguous(), right = x.detach().contiguous();
+  if (left.scalar_type() == at::kBFloat16 && has_grouped_kernel(right, into)) {
+    groups_of(counts, right, into);  // checks
+    const Tensor products = grouped_outer(left, right, counts);
+    if (beta == 0)
+      into.copy_(products);
+    else
+      (beta == 1 ? into : into.mul_(beta)).add_(products);
+    return;
+  }
   for_each_group(counts, right, into, [&](const Group& group) {
     Tensor out = into.select(0, group.number);
     if (group.rows == 0) {

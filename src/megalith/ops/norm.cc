@@ -46,6 +46,22 @@ NormRows rows_of(const Tensor& x, const NormWeights& weights) {
           .rounded = weights.kind == NormKind::kRms && !weights.zero_centered};
 }
 
+// Weight and bias as the kernels read them: converted, or on CUDA as they are.
+struct KernelWeights {
+  Tensor weight, bias;  // bias undefined: none
+};
+KernelWeights kernel_weights(const Tensor& x, const Tensor& weight, const Tensor& bias, bool zero_centered,
+                             NormRows& shape) {
+  shape.raw_weights = x.is_cuda() && weight.scalar_type() == x.scalar_type() && weight.is_contiguous() &&
+                      (!bias.defined() || (bias.scalar_type() == x.scalar_type() && bias.is_contiguous()));
+  if (shape.raw_weights) {
+    shape.weight_shift = zero_centered ? 1 : 0;
+    return {weight, bias};
+  }
+  const at::ScalarType acc = acc_dtype(x);
+  return {norm_multiplier(weight, zero_centered, acc), bias.defined() ? norm_multiplier(bias, false, acc) : Tensor()};
+}
+
 struct KernelResult {
   Tensor x;           // what was normalised: x, or x + delta; contiguous
   Tensor y;           // as x
@@ -53,12 +69,11 @@ struct KernelResult {
 };
 
 KernelResult run_forward(const Tensor& x, const Tensor& delta, const NormWeights& weights, bool with_statistics) {
-  const NormRows shape = rows_of(x, weights);
+  NormRows shape = rows_of(x, weights);
   const at::ScalarType acc = acc_dtype(x);
   const Tensor in = x.contiguous();
   const Tensor add = delta.defined() ? delta.contiguous() : Tensor();
-  const Tensor weight = norm_multiplier(weights.weight, weights.zero_centered, acc);
-  const Tensor bias = weights.bias.defined() ? norm_multiplier(weights.bias, false, acc) : Tensor();
+  const auto [weight, bias] = kernel_weights(x, weights.weight, weights.bias, weights.zero_centered, shape);
   KernelResult result{.x = add.defined() ? at::empty_like(in) : in, .y = at::empty_like(in)};
   NormForward args{.x = in.const_data_ptr(), .weight = weight.const_data_ptr(), .epsilon = weights.epsilon};
   args.y = result.y.mutable_data_ptr();
@@ -103,13 +118,15 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     NormRows shape;
     bool zero_centered;
     bool has_bias;
+    GradTarget weight_target, bias_target;
   };
 
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
                                const std::optional<Tensor>& bias, const std::optional<Tensor>& delta, Residual residual,
                                const NormWeights& weights) {
     KernelResult result = run_forward(x, delta.value_or(Tensor()), weights, /*with_statistics=*/true);
-    keep(ctx, State{residual, rows_of(x, weights), weights.zero_centered, bias.has_value()});
+    keep(ctx, State{residual, rows_of(x, weights), weights.zero_centered, bias.has_value(), weights.weight_target,
+                    weights.bias_target});
     ctx->set_materialize_grads(false);
     ctx->save_for_backward({result.x, weight, result.mean, result.rstd});
     if (residual == Residual::kNone) return {result.y};
@@ -136,13 +153,18 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     const variable_list saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &rstd = saved[3];
     const at::ScalarType acc = acc_dtype(x);
-    const Tensor factor = norm_multiplier(weight, state.zero_centered, acc);
+    NormRows shape = state.shape;
+    const Tensor factor = kernel_weights(x, weight, {}, state.zero_centered, shape).weight;
     const Tensor dy = grad_y.contiguous();
     const Tensor residual = grad_residual.defined() ? grad_residual.contiguous() : Tensor();
     const bool with_bias = state.has_bias && ctx->needs_input_grad(2);
+    const bool weight_there = ctx->needs_input_grad(1) && state.weight_target.wanted(x);
+    const bool bias_there = with_bias && state.bias_target.wanted(x);
     Tensor grad_x = at::empty_like(x);
-    const Tensor grad_weight = at::empty({state.shape.width}, x.options().dtype(acc));
-    const Tensor grad_bias = with_bias ? at::empty_like(grad_weight) : Tensor();
+    const Tensor grad_weight =
+        weight_there ? state.weight_target.sum : at::empty({state.shape.width}, x.options().dtype(acc));
+    Tensor grad_bias;
+    if (with_bias) grad_bias = bias_there ? state.bias_target.sum : at::empty_like(grad_weight);
     NormBackward args{.x = x.const_data_ptr(), .grad_y = dy.const_data_ptr(), .weight = factor.const_data_ptr()};
     args.rstd = rstd.const_data_ptr();
     if (residual.defined()) args.grad_residual = residual.const_data_ptr();
@@ -150,10 +172,12 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     args.grad_x = grad_x.mutable_data_ptr();
     args.grad_weight = grad_weight.mutable_data_ptr();
     if (with_bias) args.grad_bias = grad_bias.mutable_data_ptr();
-    run_backward(x, state.shape, args);
+    args.add_weight = weight_there && state.weight_target.take_add();
+    args.add_bias = bias_there && state.bias_target.take_add();
+    run_backward(x, shape, args);
     result[0] = grad_x;
-    if (ctx->needs_input_grad(1)) result[1] = grad_weight.to(weight.scalar_type());
-    if (with_bias) result[2] = grad_bias.to(weight.scalar_type());
+    if (ctx->needs_input_grad(1) && !weight_there) result[1] = grad_weight.to(weight.scalar_type());
+    if (with_bias && !bias_there) result[2] = grad_bias.to(weight.scalar_type());
   }
 };
 

@@ -7,6 +7,8 @@
 
 #include <utility>
 
+#include "megalith/ops/grad_target.h"
+
 namespace megalith::ops {
 
 enum class NormKind { kRms, kLayer };
@@ -18,6 +20,8 @@ struct NormWeights {
   at::Tensor bias;             // [h]; undefined: none. RMSNorm has none
   double epsilon = 1e-5;       // added to the variance (or the mean square)
   bool zero_centered = false;  // the weight is stored as w - 1: y = x̂ (1 + w)
+  GradTarget weight_target = {};
+  GradTarget bias_target = {};
 };
 
 // y = norm(x): [t, h] -> [t, h], in the dtype of x. x may be any tensor whose last dimension is h.

@@ -1,5 +1,6 @@
 // Legend: t rows, h row length. A block works on one row at a time and goes on to the next: a thread always has the
-// same columns, so that it keeps their weights, and the sums of their gradients, in registers.
+// same columns, so that it keeps their weights, and the sums of their gradients, in registers. Narrow rows have a warp
+// each, which needs no barriers.
 #include "megalith/ops/cuda_math.cuh"
 #include "megalith/ops/norm_internal.h"
 
@@ -18,40 +19,41 @@ struct Columns {
 // What shape_for() may ask for: wide rows have many registers a thread, the widest also many threads.
 template <int n>
 inline constexpr int kMostThreads = n < 8 ? 256 : 1024;
-
 template <typename T, int v, int n, bool centered, bool rounded>
-__global__ void __launch_bounds__(kMostThreads<n>) forward_kernel(NormForward args, int64_t rows, int width) {
-  __shared__ float scratch[32];
+__global__ void __launch_bounds__(kMostThreads<n>) forward_kernel(NormForward args, NormRows shape) {
+  __shared__ float2 scratch[2][32];
+  const int width = static_cast<int>(shape.width);
   const Columns<v, n> columns{width};
-  const auto *x = static_cast<const T*>(args.x), *delta = static_cast<const T*>(args.delta);
-  const auto *weight = static_cast<const float*>(args.weight), *bias = static_cast<const float*>(args.bias);
   float w[n][v], b[n][v];
 #pragma unroll
   for (int i = 0; i < n; ++i) {
     if (!columns.here(i)) continue;
-    for (int j = 0; j < v; ++j) w[i][j] = weight[columns.first(i) + j];
-    if (centered)
-      for (int j = 0; j < v; ++j) b[i][j] = bias == nullptr ? 0 : bias[columns.first(i) + j];
+    for (int j = 0; j < v; ++j) {
+      const int column = columns.first(i) + j;
+      w[i][j] = small_element<T>(args.weight, shape.raw_weights, column) + shape.weight_shift;
+      if (centered) b[i][j] = args.bias == nullptr ? 0 : small_element<T>(args.bias, shape.raw_weights, column);
+    }
   }
   const float inverse = 1.0F / static_cast<float>(width);
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+  const auto *x = static_cast<const T*>(args.x), *delta = static_cast<const T*>(args.delta);
+  int turn = 0;
+  for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
     const int64_t start = row * width;
     float value[n][v];
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       if (!columns.here(i)) continue;
-      const int64_t at = start + columns.first(i);
-      load<v>(x + at, value[i]);
+      load<v>(x + start + columns.first(i), value[i]);
       if (delta != nullptr) {
         float added[v];
-        load<v>(delta + at, added);
+        load<v>(delta + start + columns.first(i), added);
         for (int j = 0; j < v; ++j) value[i][j] = rounded_to<T>(value[i][j] + added[j]);
-        store<v>(value[i], static_cast<T*>(args.sum) + at);
+        store<v>(value[i], static_cast<T*>(args.sum) + start + columns.first(i));
       }
       for (int j = 0; j < v; ++j) sum += centered ? value[i][j] : value[i][j] * value[i][j];
     }
-    float mean = 0, square = block_sum(sum, scratch) * inverse;
+    float mean = 0, square = block_sum2({sum, 0}, scratch[turn ^= 1]).x * inverse;
     if (centered) {
       mean = square;
       float deviation = 0;
@@ -60,7 +62,7 @@ __global__ void __launch_bounds__(kMostThreads<n>) forward_kernel(NormForward ar
         if (!columns.here(i)) continue;
         for (int j = 0; j < v; ++j) deviation += (value[i][j] - mean) * (value[i][j] - mean);
       }
-      square = block_sum(deviation, scratch) * inverse;
+      square = block_sum2({deviation, 0}, scratch[turn ^= 1]).x * inverse;
     }
     const float rstd = 1.0F / sqrtf(square + static_cast<float>(args.epsilon));
     if (threadIdx.x == 0 && args.rstd != nullptr) {
@@ -80,29 +82,31 @@ __global__ void __launch_bounds__(kMostThreads<n>) forward_kernel(NormForward ar
   }
 }
 
-// partial_weight, partial_bias [blocks, h].
+// partials [blocks, h], or [blocks, 2h] with the bias' behind the weight's.
 template <typename T, int v, int n, bool centered>
 __global__ void __launch_bounds__(kMostThreads<n>)
-    backward_kernel(NormBackward args, int64_t rows, int width, float* partial_weight, float* partial_bias) {
-  __shared__ float scratch[32];
+    backward_kernel(NormBackward args, NormRows shape, float* partials, bool with_bias) {
+  __shared__ float2 scratch[2][32];
+  const int width = static_cast<int>(shape.width);
   const Columns<v, n> columns{width};
-  const auto *x = static_cast<const T*>(args.x), *dy = static_cast<const T*>(args.grad_y);
-  const auto* residual = static_cast<const T*>(args.grad_residual);
-  const auto* weight = static_cast<const float*>(args.weight);
   float w[n][v], dw[n][v], db[n][v];
 #pragma unroll
   for (int i = 0; i < n; ++i)
     for (int j = 0; j < v; ++j) {
-      w[i][j] = columns.here(i) ? weight[columns.first(i) + j] : 0;
+      w[i][j] = columns.here(i) ? small_element<T>(args.weight, shape.raw_weights, columns.first(i) + j) : 0;
+      if (columns.here(i)) w[i][j] += shape.weight_shift;
       dw[i][j] = db[i][j] = 0;
     }
   const float inverse = 1.0F / static_cast<float>(width);
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+  const auto *x = static_cast<const T*>(args.x), *dy = static_cast<const T*>(args.grad_y);
+  const auto* residual = static_cast<const T*>(args.grad_residual);
+  int turn = 0;
+  for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
     const int64_t start = row * width;
     const float rstd = static_cast<const float*>(args.rstd)[row];
     const float mean = centered ? static_cast<const float*>(args.mean)[row] : 0;
     float normal[n][v], slope[n][v];  // x̂, and the gradient with respect to it
-    float along = 0, sum = 0;
+    float2 sums{0, 0};                // of slope · x̂, of slope
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       if (!columns.here(i)) continue;
@@ -113,33 +117,33 @@ __global__ void __launch_bounds__(kMostThreads<n>)
         dw[i][j] += slope[i][j] * normal[i][j];
         if (centered) db[i][j] += slope[i][j];
         slope[i][j] *= w[i][j];
-        along += slope[i][j] * normal[i][j];
-        sum += slope[i][j];
+        sums.x += slope[i][j] * normal[i][j];
+        if (centered) sums.y += slope[i][j];
       }
     }
-    along = block_sum(along, scratch) * inverse;
-    sum = centered ? block_sum(sum, scratch) * inverse : 0;
+    sums = block_sum2(sums, scratch[turn ^= 1]);
+    const float along = sums.x * inverse, sum = sums.y * inverse;
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       if (!columns.here(i)) continue;
-      const int64_t at = start + columns.first(i);
       float grad[v];
       for (int j = 0; j < v; ++j) grad[j] = (slope[i][j] - normal[i][j] * along - sum) * rstd;
       if (residual != nullptr) {
         float added[v];
-        load<v>(residual + at, added);
+        load<v>(residual + start + columns.first(i), added);
         for (int j = 0; j < v; ++j) grad[j] += added[j];
       }
-      store<v>(grad, static_cast<T*>(args.grad_x) + at);
+      store<v>(grad, static_cast<T*>(args.grad_x) + start + columns.first(i));
     }
   }
+  const int64_t row_length = with_bias ? 2 * shape.width : shape.width;
 #pragma unroll
   for (int i = 0; i < n; ++i) {
     if (!columns.here(i)) continue;
-    const int64_t at = int64_t{blockIdx.x} * width + columns.first(i);
+    float* at = partials + int64_t{blockIdx.x} * row_length + columns.first(i);
     for (int j = 0; j < v; ++j) {
-      partial_weight[at + j] = dw[i][j];
-      if (partial_bias != nullptr) partial_bias[at + j] = db[i][j];
+      at[j] = dw[i][j];
+      if (with_bias) at[shape.width + j] = db[i][j];
     }
   }
 }
@@ -153,6 +157,7 @@ struct Shape {
 
 Shape shape_for(int width, int vector) {
   const int count = (width + vector - 1) / vector;
+  if (vector > 1 && count <= 32 * 4) return {vector, (count + 31) / 32, 32};
   int vectors = 1;
   while (vectors < 8 && count > 256 * vectors) vectors *= 2;
   const int threads = ((count + vectors - 1) / vectors + 31) / 32 * 32;
@@ -166,16 +171,12 @@ void for_shape(const Shape& shape, const Run& run) {
   const auto with_vector = [&]<int v>() {
     if (shape.vectors == 1) return run.template operator()<v, 1>();
     if (shape.vectors == 2) return run.template operator()<v, 2>();
+    if (shape.vectors == 3) return run.template operator()<v, 3>();
     if (shape.vectors == 4) return run.template operator()<v, 4>();
     run.template operator()<v, 8>();
   };
   if (shape.vector == 1) return with_vector.template operator()<1>();
   with_vector.template operator()<kVector<T>>();
-}
-
-int blocks_for(int64_t rows, int threads) {
-  const int64_t fit = int64_t{multiprocessors()} * std::max(1, 2048 / threads / 2);
-  return static_cast<int>(std::min<int64_t>(rows, fit));
 }
 
 template <typename T>
@@ -186,6 +187,14 @@ bool vectors_fit(int64_t width, std::initializer_list<const void*> pointers) {
   return true;
 }
 
+constexpr int kMostBlocksEach = 32;  // of a multiprocessor: more of them only make more partial sums
+
+template <typename Kernel>
+unsigned blocks_for(Kernel kernel, int64_t rows, int threads) {
+  const int64_t most = int64_t{multiprocessors()} * kMostBlocksEach;
+  return static_cast<unsigned>(std::min({rows, resident_blocks(kernel, threads), most}));
+}
+
 }  // namespace
 
 void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* stream) {
@@ -194,10 +203,10 @@ void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* str
   for_dtype(shape.dtype, [&]<typename T>(T) {
     const bool fits = vectors_fit<T>(width, {args.x, args.delta, args.sum, args.y});
     const Shape threads = shape_for(width, fits ? kVector<T> : 1);
-    const int blocks = blocks_for(shape.rows, threads.threads);
     for_shape<T>(threads, [&]<int v, int n>() {
       const auto launch = [&](auto kernel) {
-        kernel<<<blocks, threads.threads, 0, stream_from(stream)>>>(args, shape.rows, width);
+        kernel<<<blocks_for(kernel, shape.rows, threads.threads), threads.threads, 0, stream_from(stream)>>>(args,
+                                                                                                             shape);
       };
       if (shape.centered) return launch(forward_kernel<T, v, n, true, false>);
       if (shape.rounded) return launch(forward_kernel<T, v, n, false, true>);
@@ -208,33 +217,30 @@ void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* str
 }
 
 int64_t norm_backward_workspace_cuda(const NormRows& shape) {
-  // As many blocks as there can be at most.
-  return 2 * int64_t{multiprocessors()} * 32 * shape.width;
+  return 2 * std::min(shape.rows, int64_t{multiprocessors()} * kMostBlocksEach) * shape.width;
 }
 
 void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* workspace, void* stream) {
   if (shape.width == 0) return;
   const int width = static_cast<int>(shape.width);
-  int blocks = 0;
+  unsigned blocks = 0;
   for_dtype(shape.dtype, [&]<typename T>(T) {
     const bool fits = vectors_fit<T>(width, {args.x, args.grad_y, args.grad_residual, args.grad_x});
     const Shape threads = shape_for(width, fits ? kVector<T> : 1);
-    blocks = blocks_for(shape.rows, threads.threads);
-    if (blocks == 0) return;
-    float* biases = args.grad_bias == nullptr ? nullptr : workspace + int64_t{blocks} * width;
     for_shape<T>(threads, [&]<int v, int n>() {
       const auto launch = [&](auto kernel) {
-        kernel<<<blocks, threads.threads, 0, stream_from(stream)>>>(args, shape.rows, width, workspace, biases);
+        blocks = blocks_for(kernel, shape.rows, threads.threads);
+        if (blocks == 0) return;
+        kernel<<<blocks, threads.threads, 0, stream_from(stream)>>>(args, shape, workspace, args.grad_bias != nullptr);
       };
       if (shape.centered) return launch(backward_kernel<T, v, n, true>);
       launch(backward_kernel<T, v, n, false>);
     });
   });
   check_launch("norm_backward");
-  column_sums_cuda(workspace, blocks, width, static_cast<float*>(args.grad_weight), stream_from(stream));
-  if (args.grad_bias != nullptr)
-    column_sums_cuda(workspace + int64_t{blocks} * width, blocks, width, static_cast<float*>(args.grad_bias),
-                     stream_from(stream));
+  const SumsOut weight{static_cast<float*>(args.grad_weight), shape.width, args.add_weight};
+  const SumsOut bias{static_cast<float*>(args.grad_bias), args.grad_bias == nullptr ? 0 : shape.width, args.add_bias};
+  column_sums_cuda(workspace, blocks, weight, bias, stream_from(stream));
 }
 
 }  // namespace megalith::ops

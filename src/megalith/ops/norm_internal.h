@@ -17,6 +17,9 @@ struct NormRows {
   bool centered = false;                           // LayerNorm: subtract the mean
   // x̂ is rounded to dtype before it meets the weight, as HF's Llama RMSNorm does. Changes nothing in fp32 and fp64.
   bool rounded = false;
+  // On CUDA only: weight and bias are given in dtype, not in acc, and weight_shift is added to the weight.
+  bool raw_weights = false;
+  float weight_shift = 0;
 };
 
 struct NormForward {
@@ -42,6 +45,8 @@ struct NormBackward {
   void* grad_x = nullptr;               // [t, h] out
   void* grad_weight = nullptr;          // acc [h] out
   void* grad_bias = nullptr;            // acc [h] out
+  bool add_weight = false;              // on CUDA only: to what stands in grad_weight
+  bool add_bias = false;                // and in grad_bias
 };
 // The weight's and the bias' gradients are summed by thread and then over the threads in order: for one number of
 // threads the result is always the same.

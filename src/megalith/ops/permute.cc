@@ -5,6 +5,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/autograd_state.h"
+#include "megalith/ops/device_internal.h"
 #include "megalith/ops/permute_internal.h"
 #include "megalith/ops/tensor_internal.h"
 
@@ -25,7 +26,14 @@ PermuteSizes sizes_of(const Tensor& rows_or_tokens, const RowMap& map) {
 Tensor plain_copy(const Tensor& x, const RowMap& map) {
   const Tensor in = x.contiguous();
   Tensor y = at::empty({map.rows(), x.size(1)}, x.options());
-  copy_rows_cpu(sizes_of(x, map), in.const_data_ptr(), map.token.const_data_ptr<int64_t>(), y.mutable_data_ptr());
+  const auto* token = map.token.const_data_ptr<int64_t>();
+  if constexpr (kCudaKernels) {
+    if (x.is_cuda()) {
+      copy_rows_cuda(sizes_of(x, map), in.const_data_ptr(), token, y.mutable_data_ptr(), stream_of(x));
+      return y;
+    }
+  }
+  copy_rows_cpu(sizes_of(x, map), in.const_data_ptr(), token, y.mutable_data_ptr());
   return y;
 }
 
@@ -35,10 +43,31 @@ Tensor plain_sum(const Tensor& rows, const Tensor& weights, const RowMap& map, c
   const Tensor w = weights.defined() ? weights.contiguous() : Tensor();
   const Tensor start = residual.defined() ? residual.contiguous() : Tensor();
   Tensor y = at::empty({map.tokens(), rows.size(1)}, rows.options());
-  sum_rows_cpu(sizes_of(rows, map), in.const_data_ptr(), w.defined() ? w.const_data_ptr() : nullptr,
-               map.row.const_data_ptr<int64_t>(), start.defined() ? start.const_data_ptr() : nullptr,
-               y.mutable_data_ptr());
+  const void *factors = w.defined() ? w.const_data_ptr() : nullptr,
+             *begin = start.defined() ? start.const_data_ptr() : nullptr;
+  const auto* row = map.row.const_data_ptr<int64_t>();
+  if constexpr (kCudaKernels) {
+    if (rows.is_cuda()) {
+      sum_rows_cuda(sizes_of(rows, map), in.const_data_ptr(), factors, row, begin, y.mutable_data_ptr(),
+                    stream_of(rows));
+      return y;
+    }
+  }
+  sum_rows_cpu(sizes_of(rows, map), in.const_data_ptr(), factors, row, begin, y.mutable_data_ptr());
   return y;
+}
+
+void plain_sum_backward(const Tensor& rows, const Tensor& w, const RowMap& map, const Tensor& dy, const Tensor& drows,
+                        const Tensor& dw) {
+  const auto* row = map.row.const_data_ptr<int64_t>();
+  if constexpr (kCudaKernels) {
+    if (rows.is_cuda())
+      return sum_rows_backward_cuda(sizes_of(rows, map), rows.const_data_ptr(), w.const_data_ptr(), row,
+                                    dy.const_data_ptr(), drows.mutable_data_ptr(), dw.mutable_data_ptr(),
+                                    stream_of(rows));
+  }
+  sum_rows_backward_cpu(sizes_of(rows, map), rows.const_data_ptr(), w.const_data_ptr(), row, dy.const_data_ptr(),
+                        drows.mutable_data_ptr(), dw.mutable_data_ptr());
 }
 
 struct CopyRows : Function<CopyRows> {
@@ -74,9 +103,7 @@ struct SumRows : Function<SumRows> {
     const Tensor rows = saved[0].contiguous(), w = saved[1].contiguous();
     drows = map.every_row_used ? at::empty_like(rows) : at::zeros_like(rows);
     dw = at::empty_like(w);
-    sum_rows_backward_cpu(sizes_of(rows, map), rows.const_data_ptr(), w.const_data_ptr(),
-                          map.row.const_data_ptr<int64_t>(), dy.const_data_ptr(), drows.mutable_data_ptr(),
-                          dw.mutable_data_ptr());
+    plain_sum_backward(rows, w, map, dy, drows, dw);
     return {drows, dw, {}, dresidual};
   }
   // 1 where a row is no filler.
@@ -88,9 +115,10 @@ struct SumRows : Function<SumRows> {
 
 void check_map(const char* name, const RowMap& map, const Tensor& x, int64_t expected_rows) {
   check(x.dim() == 2 && x.size(0) == expected_rows && map.token.scalar_type() == at::kLong && map.row.dim() == 2 &&
-            map.row.scalar_type() == at::kLong && map.token.is_contiguous() && map.row.is_contiguous(),
-        "{} of {} with a map of {} tokens and {} rows", name, shape_text(x), shape_text(map.row),
-        shape_text(map.token));
+            map.row.scalar_type() == at::kLong && map.token.is_contiguous() && map.row.is_contiguous() &&
+            map.token.device() == x.device() && map.row.device() == x.device(),
+        "{} of {} on {} with a map of {} tokens and {} rows on {}", name, shape_text(x), x.device().str(),
+        shape_text(map.row), shape_text(map.token), map.token.device().str());
 }
 
 }  // namespace
@@ -106,7 +134,7 @@ RowMap permutation_map(const Tensor& order) {
 
 Tensor copy_rows(const Tensor& x, const RowMap& map) {
   check_map("copy_rows", map, x, map.tokens());
-  if (!x.is_cpu()) return x.index_select(0, map.token);
+  if (!has_kernel(x)) return x.index_select(0, map.token);
   return CopyRows::apply(x, map);
 }
 
@@ -115,7 +143,7 @@ Tensor sum_rows(const Tensor& rows, const Tensor& weights, const RowMap& map, co
   check(!weights.defined() || (weights.sizes() == map.row.sizes() && weights.scalar_type() == acc_dtype(rows)),
         "sum_rows got weights of {} for a map of {}; they are fp32, one for each copy", shape_text(weights),
         shape_text(map.row));
-  if (rows.is_cpu()) return SumRows::apply(rows, if_defined(weights), map, if_defined(residual));
+  if (has_kernel(rows)) return SumRows::apply(rows, if_defined(weights), map, if_defined(residual));
   const Tensor there = map.row.ge(0).to(acc_dtype(rows));
   const Tensor copies =
       rows.index_select(0, map.row.clamp_min(0).flatten()).view({map.tokens(), map.row.size(1), rows.size(1)});

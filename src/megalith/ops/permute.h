@@ -9,12 +9,13 @@
 namespace megalith::ops {
 
 // Which row is a copy of which token; both directions, so that neither pass has to search or to add up atomically.
-// Invariant: row[i][j] = n >= 0 implies token[n] = i, and no n stands in `row` twice.
+// On the device of the rows. Invariant: row[i][j] = n >= 0 implies token[n] = i, and no n stands in `row` twice.
 struct RowMap {
   at::Tensor token;            // int64 [r]
   at::Tensor row;              // int64 [t, k]; -1: there is no such copy
   bool every_row_used = true;  // all of 0 … r-1 stand in `row`; the others are fillers, which no sum reads
 
+  RowMap to(at::Device device) const { return {token.to(device), row.to(device), every_row_used}; }
   int64_t rows() const { return token.size(0); }
   int64_t tokens() const { return row.size(0); }
 };

@@ -17,10 +17,12 @@ void add_bias_residual_(const at::Tensor& y, const at::Tensor& bias, const at::T
     y.add_(residual).add_(bias);
     return;
   }
-  const at::Tensor added = bias.detach().to(acc_dtype(y)).contiguous(), rows = residual.contiguous();
+  const at::Tensor rows = residual.contiguous();
+  const bool raw = y.is_cuda() && bias.scalar_type() == y.scalar_type();
+  const at::Tensor added = (raw ? bias.detach() : bias.detach().to(acc_dtype(y))).contiguous();
   if constexpr (kCudaKernels) {
     if (y.is_cuda())
-      return add_bias_residual_cuda(y.scalar_type(), y.mutable_data_ptr(), added.const_data_ptr(),
+      return add_bias_residual_cuda(y.scalar_type(), y.mutable_data_ptr(), added.const_data_ptr(), raw,
                                     rows.const_data_ptr(), y.size(0), y.size(1), stream_of(y));
   }
   add_bias_residual_cpu(y.scalar_type(), y.mutable_data_ptr(), added.const_data_ptr(), rows.const_data_ptr(), y.size(0),

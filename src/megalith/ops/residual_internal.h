@@ -11,8 +11,8 @@ namespace megalith::ops {
 void add_bias_residual_cpu(c10::ScalarType dtype, void* y, const void* bias, const void* residual, int64_t t,
                            int64_t h);
 
-// The twin on CUDA (fp32, bf16, fp16), on a cudaStream_t.
-void add_bias_residual_cuda(c10::ScalarType dtype, void* y, const void* bias, const void* residual, int64_t t,
-                            int64_t h, void* stream);
+// The twin on CUDA (fp32, bf16, fp16), on a cudaStream_t. `raw_bias`: the bias is given in dtype, not in acc.
+void add_bias_residual_cuda(c10::ScalarType dtype, void* y, const void* bias, bool raw_bias, const void* residual,
+                            int64_t t, int64_t h, void* stream);
 
 }  // namespace megalith::ops

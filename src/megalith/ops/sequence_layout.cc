@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/to_device.h"
 
 namespace megalith::ops {
 
@@ -88,7 +89,7 @@ const at::Tensor& SequenceLayout::positions(at::Device device) const {
   check(data_ != nullptr, "a SequenceLayout without tokens has no positions");
   at::Tensor& cached = data_->positions;
   if (!cached.defined()) cached = restarting_positions(data_->cumulative);
-  if (cached.device() != device) cached = cached.to(device);
+  if (cached.device() != device) cached = to_device(cached, device);
   return cached;
 }
 
@@ -96,7 +97,7 @@ const at::Tensor& SequenceLayout::cumulative_tensor(at::Device device) const {
   check(data_ != nullptr, "a SequenceLayout without tokens has no lengths");
   at::Tensor& cached = data_->cumulative_tensor;
   if (!cached.defined()) cached = at::tensor(data_->cumulative, at::TensorOptions(at::kInt));
-  if (cached.device() != device) cached = cached.to(device);
+  if (cached.device() != device) cached = to_device(cached, device);
   return cached;
 }
 

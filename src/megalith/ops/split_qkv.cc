@@ -131,8 +131,28 @@ struct SplitPlan {
   HeadsShape shape() const { return {options.dtype().toScalarType(), tokens, heads.head_dim}; }
 };
 
+// Nothing happens to the heads: on CUDA, whose attention reads any rows, they are left where they stand.
+bool in_place(const SplitPlan& plan, const Tensor& qkv) {
+  return qkv.is_cuda() && !plan.angles.defined() && !plan.norms[0].present && !plan.norms[1].present;
+}
+
+// The parts as tensors of their own on qkv's memory (no views of it for autograd, which would sum up their gradients).
+std::array<Tensor, 3> parts_in_place(const SplitPlan& plan, const Tensor& qkv) {
+  const Tensor rows = dense_last(qkv);
+  std::array<Tensor, 3> result;
+  for (size_t i = 0; i < 3; ++i) {
+    const Part part = part_of(plan.heads, i);
+    const int64_t d = plan.heads.head_dim;
+    result[i] = at::empty({0}, plan.options)
+                    .set_(rows.storage(), rows.storage_offset() + part.first * d, {plan.tokens, part.heads, d},
+                          {rows.stride(0), d, 1});
+  }
+  return result;
+}
+
 // weights: those of q's and k's norm, as they are stored; undefined: none.
 std::array<Tensor, 3> split_kernel(const SplitPlan& plan, const Tensor& qkv, const std::array<Tensor, 2>& weights) {
+  if (in_place(plan, qkv)) return parts_in_place(plan, qkv);
   const Tensor in = dense_last(qkv);
   std::array<Tensor, 3> result;
   std::array<Tensor, 2> multipliers;

@@ -9,10 +9,22 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/weight_grad_queue.h"
+#include "megalith/optim/buffer_rules.h"
 
 namespace megalith::optim {
 
 using layout::GroupKind;
+
+namespace {
+
+// Large enough that links are used well, small enough that reductions begin early. On a CPU they compete with the
+// computation for its cores, and pieces that fit its caches cost least.
+int64_t default_bucket_elements(const BufferPlace& place) {
+  if (!place.cuda) return 1'500'000;
+  return std::max<int64_t>(40'000'000, int64_t{1'000'000} * place.replicas);
+}
+
+}  // namespace
 
 void DdpSettings::validate() const {
   check<ConfigError>(!(bucket_elements && num_buckets),
@@ -47,6 +59,14 @@ DdpSettings ddp_settings(const config::DdpConfig& ddp, const config::PrecisionCo
   return s;
 }
 
+BufferRules buffer_rules(const DdpSettings& settings, const BufferPlace& place) {
+  BufferRules rules{.shards = place.shards, .pad_for_bandwidth = settings.pad_buckets_for_bandwidth};
+  if (!settings.bucketing) return rules;
+  rules.bucket_elements = settings.num_buckets ? std::max<int64_t>(1, place.elements / *settings.num_buckets)
+                                               : settings.bucket_elements.value_or(default_bucket_elements(place));
+  return rules;
+}
+
 DistributedDataParallel::DistributedDataParallel(const std::vector<nn::Parameter*>& parameters,
                                                  const DdpSettings& settings, const parallel::ParallelContext& context)
     : settings_(settings) {
@@ -75,6 +95,7 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   const int replicas = context.group(GroupKind::kDpCp).size();
   ReduceRules reduce;
   reduce.check_for_nan = settings_.check_for_nan;
+  reduce.alone = context.world().world().size() == 1;
   reduce.grad_dtype = parameters[0]->value.scalar_type() == at::kFloat ? at::kFloat : settings_.grad_dtype;
   if (settings_.average_in_collective) {
     reduce.op = comm::ReduceOp::kAvg;
@@ -82,16 +103,10 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   } else if (!settings_.per_token_loss) {
     reduce.factor = 1.0 / replicas;
   }
-  BufferRules rules{.shards = groups.sharded ? groups.shards.size() : 1,
-                    .pad_for_bandwidth = settings_.pad_buckets_for_bandwidth};
-  if (settings_.bucketing) {
-    int64_t elements = 0;
-    for (const nn::Parameter* p : parameters) elements += p->value.numel();
-    rules.bucket_elements =
-        settings_.num_buckets
-            ? std::max<int64_t>(1, elements / *settings_.num_buckets)
-            : settings_.bucket_elements.value_or(std::max<int64_t>(40'000'000, int64_t{1'000'000} * replicas));
-  }
+  int64_t elements = 0;
+  for (const nn::Parameter* p : parameters) elements += p->value.numel();
+  const BufferRules rules = buffer_rules(
+      settings_, {elements, replicas, groups.sharded ? groups.shards.size() : 1, parameters[0]->value.is_cuda()});
   const size_t number = buffers_.size();
   buffers_.push_back(std::make_unique<ParamBuffer>(std::move(parameters), rules, reduce, std::move(groups)));
   const ParamBuffer& buffer = *buffers_.back();
@@ -197,6 +212,7 @@ int DistributedDataParallel::buckets_reduced() const {
 
 void DistributedDataParallel::scale_gradients(double factor) {
   if (factor == 1) return;
+  for (const auto& buffer : buffers_) buffer->forget_squares();
   for (const auto& buffer : buffers_)
     for (size_t bucket = 0; bucket < buffer->layout().buckets.size(); ++bucket)
       buffer->own(buffer->grads(), static_cast<int>(bucket)).mul_(factor);

@@ -36,7 +36,7 @@ struct DdpSettings {
   bool per_token_loss = false;             // only sum: gradients are divided by the number of tokens later
   bool check_for_nan = true;               // NonFiniteGradient names the parameter
   bool pad_buckets_for_bandwidth = false;  // bucket ends at multiples of 65536 elements
-  std::optional<int64_t> bucket_elements;  // empty: max(40 000 000, 1 000 000 · replicas)
+  std::optional<int64_t> bucket_elements;  // empty: max(40 000 000, 1 000 000 · replicas), on CPU 1 500 000
   std::optional<int> num_buckets;          // in place of bucket_elements
   bool bucketing = true;                   // false: one bucket a buffer (chunks after the first)
   at::ScalarType grad_dtype = at::kFloat;  // of the buffers; bf16: half the traffic and less exact sums

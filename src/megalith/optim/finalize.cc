@@ -50,8 +50,12 @@ void finalize_gradients(const std::vector<DistributedDataParallel*>& chunks, con
   const at::NoGradGuard no_grad;
   for (DistributedDataParallel* chunk : chunks) chunk->finish_grad_sync();
   // What other ranks own of a sharded gradient is summed along: it is nobody's, and simpler than leaving it out.
-  all_reduce_together(gradients_where(chunks, [](const nn::Parameter& p) { return p.partial_grad_over_tp; }),
-                      context.tp(), "gradients of replicated parameters");
+  all_reduce_together(
+      gradients_where(chunks, [](const nn::Parameter& p) { return p.partial_grad_over_tp && !p.expert; }), context.tp(),
+      "gradients of replicated parameters");
+  all_reduce_together(
+      gradients_where(chunks, [](const nn::Parameter& p) { return p.partial_grad_over_tp && p.expert; }), context.etp(),
+      "gradients of replicated parts of experts");
   if (context.grid().shape().pp > 1 && context.in_group(GroupKind::kEmbedding))
     all_reduce_together(gradients_where(chunks, [](const nn::Parameter& p) { return p.tied_over_stages; }),
                         context.group(GroupKind::kEmbedding), "gradients of tied embeddings");

@@ -32,20 +32,40 @@ struct Sums {
   }
 };
 
-// Over all pieces that count of the tensor that `of` takes of a block.
-template <typename Of>
-Sums sums_over_model(const std::vector<StateBlock>& blocks, const Of& of, bool sharded, bool count_zeros,
-                     const parallel::ParallelContext& context) {
+// Pieces of a block that count. With `joined`, on CUDA, neighbours go together, with the zeros between them.
+std::vector<StatePiece> stretches(const StateBlock& block, bool joined) {
+  std::vector<StatePiece> result;
+  for (const StatePiece& piece : block.pieces) {
+    if (!piece.counted) continue;
+    const bool follows = joined && !result.empty() && block.grads.is_cuda() &&
+                         piece.begin - result.back().end < ops::kFlatBlock &&
+                         piece.parameter->expert == result.back().parameter->expert;
+    if (follows)
+      result.back().end = piece.end;
+    else
+      result.push_back(piece);
+  }
+  return result;
+}
+
+// Over all pieces that count of the tensor that `of` takes of a block; `known` may give a block's sum of squares.
+template <typename Of, typename Known>
+Sums sums_over_model(const std::vector<StateBlock>& blocks, const Of& of, const Known& known, bool sharded,
+                     bool count_zeros, const parallel::ParallelContext& context) {
   Sums dense, experts;
   std::vector<at::Tensor> dense_values, expert_values;
-  for (const StateBlock& block : blocks)
-    for (const StatePiece& piece : block.pieces) {
-      if (!piece.counted) continue;
+  for (const StateBlock& block : blocks) {
+    if (const std::optional<ExactSum> squares = known(block); squares && !count_zeros) {
+      dense.squares.add(*squares);
+      continue;
+    }
+    for (const StatePiece& piece : stretches(block, !count_zeros)) {
       Sums& sums = piece.parameter->expert && !sharded ? experts : dense;
       const at::Tensor values = of(block).narrow(0, piece.begin, piece.end - piece.begin);
       (piece.parameter->expert && !sharded ? expert_values : dense_values).push_back(values);
       if (count_zeros) sums.zeros += ops::count_zeros(values);
     }
+  }
   ops::add_squares(dense_values, dense.squares);
   ops::add_squares(expert_values, experts.squares);
   if (sharded) {  // shards, stages and slices: together all ranks of the optimizer instance
@@ -63,14 +83,19 @@ Sums sums_over_model(const std::vector<StateBlock>& blocks, const Of& of, bool s
 
 GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
                          const parallel::ParallelContext& context) {
+  const auto known = [](const StateBlock& block) -> std::optional<ExactSum> {
+    if (!block.whole_bucket) return std::nullopt;
+    return block.buffer->known_squares(block.bucket);
+  };
   const Sums all = sums_over_model(
-      blocks, [](const StateBlock& block) { return block.grads; }, sharded, count_zeros, context);
+      blocks, [](const StateBlock& block) { return block.grads; }, known, sharded, count_zeros, context);
   return {std::sqrt(all.squares.value()), all.squares.non_finite(), all.zeros};
 }
 
 double parameter_norm(const std::vector<StateBlock>& blocks, bool sharded, const parallel::ParallelContext& context) {
+  const auto unknown = [](const StateBlock& /*block*/) { return std::optional<ExactSum>(); };
   const Sums all = sums_over_model(
-      blocks, [](const StateBlock& block) { return block.main; }, sharded, /*count_zeros=*/false, context);
+      blocks, [](const StateBlock& block) { return block.main; }, unknown, sharded, /*count_zeros=*/false, context);
   return std::sqrt(all.squares.value());
 }
 

@@ -97,13 +97,23 @@ StepResult Optimizer::step(GradScaler& scaler) {
   return result;
 }
 
+ops::UpdateScalars Optimizer::scalars_of(size_t group, double grad_scale) const {
+  return {.lr = groups_[group].applied_lr(),
+          .weight_decay = groups_[group].applied_decay(),
+          .grad_scale = grad_scale,
+          .step = steps_};
+}
+
+std::vector<ops::UpdateRun> Optimizer::runs_of(const StateBlock& block, double grad_scale) const {
+  std::vector<ops::UpdateRun> runs;
+  for (const StateRun& run : block.runs) runs.push_back({run.begin, run.end, scalars_of(run.group, grad_scale)});
+  return runs;
+}
+
 void Optimizer::update(double grad_scale) {
   ++steps_;
   const auto apply = [this, grad_scale](const ops::UpdateTensors& tensors, size_t group) {
-    const ops::UpdateScalars scalars{.lr = groups_[group].applied_lr(),
-                                     .weight_decay = groups_[group].applied_decay(),
-                                     .grad_scale = grad_scale,
-                                     .step = steps_};
+    const ops::UpdateScalars scalars = scalars_of(group, grad_scale);
     if (settings_.kind == OptimizerSettings::Kind::kAdam)
       ops::adam_update(tensors, settings_.adam, scalars);
     else
@@ -111,7 +121,10 @@ void Optimizer::update(double grad_scale) {
   };
   for (const StateBlock& block : blocks_) {
     if (block.on_host) continue;
-    for (const StateRun& run : block.runs) apply(slice(block, run), run.group);
+    if (settings_.kind == OptimizerSettings::Kind::kAdam)
+      ops::adam_update_runs(slice(block, {0, block.main.numel(), 0}), settings_.adam, runs_of(block, grad_scale));
+    else
+      for (const StateRun& run : block.runs) apply(slice(block, run), run.group);
   }
   host_update_.run(blocks_, apply);
 }
@@ -143,12 +156,9 @@ std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
   return all;
 }
 
-std::vector<std::string> Optimizer::state_prefixes() const {
+std::vector<std::string> Optimizer::state_prefixes(at::ScalarType parameter) const {
   std::vector<std::string> prefixes;
-  bool low_precision = false;
-  for (const DistributedDataParallel* chunk : chunks_)
-    for (const auto& buffer : chunk->buffers()) low_precision |= buffer->params().scalar_type() != at::kFloat;
-  if (low_precision) prefixes.emplace_back(kMain);
+  if (parameter != at::kFloat) prefixes.emplace_back(kMain);
   prefixes.emplace_back(kExpAvg);
   if (settings_.kind == OptimizerSettings::Kind::kAdam) prefixes.emplace_back(kExpAvgSq);
   return prefixes;

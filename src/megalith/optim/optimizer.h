@@ -64,9 +64,9 @@ class Optimizer {
   // rectangles that this rank owns, and so for exp_avg_sq and main. fp32 models have no main: the parameters are it.
   // Views: writing into them changes the state.
   std::vector<parallel::ShardedTensor> sharded_state() const;
-  // What those names begin with, one for each kind of state, the same on all ranks: every tensor of the model has each.
-  // No main for fp32 models, also where offloaded state has copies.
-  std::vector<std::string> state_prefixes() const;
+  // What those names begin with, one for each kind of state, the same on all ranks: every tensor that is trained in
+  // numbers of the type `parameter` has each. No main for fp32 ones, also where offloaded state has copies.
+  std::vector<std::string> state_prefixes(at::ScalarType parameter) const;
   // Steps and kind as one JSON object: what is no tensor.
   std::string progress_json() const;
 
@@ -80,6 +80,8 @@ class Optimizer {
   int64_t state_bytes(bool on_host) const;
 
  private:
+  ops::UpdateScalars scalars_of(size_t group, double grad_scale) const;
+  std::vector<ops::UpdateRun> runs_of(const StateBlock& block, double grad_scale) const;
   void update(double grad_scale);
   void gather_params();
   void check_groups() const;

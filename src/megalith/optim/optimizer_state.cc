@@ -117,6 +117,10 @@ std::vector<StateBlock> make_state(const std::vector<DistributedDataParallel*>& 
     block.copies = groups.sharded ? groups.instances.size() : groups.all.size();
     block.copy = groups.sharded ? groups.instances.rank() : groups.all.rank();
     add_pieces(block, range, settings.groups);
+    block.buffer = range.buffer;
+    block.bucket = range.bucket;
+    block.whole_bucket = range.n == range.buffer->layout().buckets[range.bucket].numel() &&
+                         std::ranges::all_of(block.pieces, &StatePiece::counted);
     blocks.push_back(std::move(block));
   }
   return blocks;

@@ -36,6 +36,9 @@ struct StateBlock {
   int copy = 0;
   std::vector<StatePiece> pieces;
   std::vector<StateRun> runs;
+  const ParamBuffer* buffer = nullptr;  // that it is part of
+  int bucket = 0;                       // there
+  bool whole_bucket = false;            // it is all of that bucket, and every piece is counted
   // main is memory of its own and params a copy of it in the model's dtype.
   bool own_main = false;
 };

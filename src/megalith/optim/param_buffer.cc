@@ -25,7 +25,8 @@ ParamBuffer::ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRul
       groups_(std::move(groups)),
       layout_(plan(parameters_, rules)),
       reducing_(layout_.buckets.size()),
-      gathering_(layout_.buckets.size()) {
+      gathering_(layout_.buckets.size()),
+      squares_(layout_.buckets.size()) {
   check(!parameters_.empty(), "a buffer of no parameters");
   const at::NoGradGuard no_grad;
   const auto options = parameters_[0]->value.options().requires_grad(false);
@@ -46,7 +47,12 @@ at::Tensor ParamBuffer::own(const at::Tensor& flat, int bucket) const {
   return flat.narrow(0, layout_.shard_begin(bucket, shard_rank()), layout_.shard_numel(bucket));
 }
 
+void ParamBuffer::forget_squares() {
+  for (auto& squares : squares_) squares.reset();
+}
+
 void ParamBuffer::mark_stale() {
+  forget_squares();
   for (nn::Parameter* p : parameters_) p->main_grad_is_stale = true;
 }
 
@@ -77,7 +83,11 @@ void ParamBuffer::start_reduce(int bucket) {
   const BufferLayout::Bucket& b = layout_.buckets[bucket];
   const at::Tensor grads = grads_.narrow(0, b.begin, b.numel());
   bool finite = true;
-  if (reduce_.check_for_nan) {
+  if (reduce_.check_for_nan && reduce_.alone && grads.is_cuda() && reduce_.factor == 1) {
+    squares_[bucket].emplace();
+    ops::add_squares(grads, *squares_[bucket]);
+    finite = !squares_[bucket]->non_finite();
+  } else if (reduce_.check_for_nan) {
     finite = ops::scale_and_check_(grads, reduce_.factor);
   } else if (reduce_.factor != 1) {
     grads.mul_(reduce_.factor);

@@ -5,9 +5,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "megalith/base/exact_sum.h"
 #include "megalith/comm/group.h"
 #include "megalith/nn/parameter.h"
 #include "megalith/optim/buffer_layout.h"
@@ -28,6 +30,8 @@ struct ReduceRules {
   comm::ReduceOp op = comm::ReduceOp::kSum;  // then
   bool check_for_nan = false;                // NonFiniteGradient before they spread
   at::ScalarType grad_dtype = at::kFloat;    // of the buffer and of the reduction
+  // This rank is the only one: nothing comes between the gradients of a bucket and the optimizer.
+  bool alone = false;
 };
 
 // A gradient has a NaN or an infinity; the message names the parameter and the rank.
@@ -72,6 +76,12 @@ class ParamBuffer {
   // Waits for it. Afterwards own(grads(), bucket) holds the reduced gradients.
   void finish_reduce(int bucket);
 
+  // The sum of the squares of a bucket's gradients, where start_reduce has come by it on its way: on CUDA, for a rank
+  // that is alone, when it looks for NaN.
+  const std::optional<ExactSum>& known_squares(int bucket) const { return squares_[bucket]; }
+  // Gradients are about to be changed in place.
+  void forget_squares();
+
   // Starts to collect the parameters of a bucket from the ranks that own them; nothing without the distributed
   // optimizer.
   void start_gather(int bucket);
@@ -89,6 +99,7 @@ class ParamBuffer {
   at::Tensor params_, grads_;
   GradientWatch watch_;                           // may be empty
   std::vector<comm::Work> reducing_, gathering_;  // by bucket
+  std::vector<std::optional<ExactSum>> squares_;  // by bucket
 };
 
 }  // namespace megalith::optim

@@ -35,10 +35,11 @@ std::vector<MetricTotal> MetricSums::reduce(const parallel::ParallelContext& con
     totals[static_cast<int64_t>(i)][0] = columns_[i].sum;
     totals[static_cast<int64_t>(i)][1] = columns_[i].weight;
   }
-  totals = totals.to(context.device());
+  const bool alone = context.world().world().size() == 1;  // then nothing has to go to the device
+  if (!alone) totals = totals.to(context.device());
   for (size_t i = 0; i < columns_.size(); ++i)
     if (!columns_[i].pending.empty())
-      totals[static_cast<int64_t>(i)][0] += at::stack(columns_[i].pending).to(at::kDouble).sum();
+      totals[static_cast<int64_t>(i)][0] += at::stack(columns_[i].pending).to(totals.device(), at::kDouble).sum();
   context.world().world().all_reduce(totals, comm::ReduceOp::kSum, label);
   totals = totals.cpu();
   std::vector<MetricTotal> result;

@@ -69,13 +69,10 @@ std::function<void(const layout::PipelineAction&, bool)> trace_actions(TraceReco
   };
 }
 
-// One read from the device.
 std::vector<double> read(const std::vector<MicrobatchLoss>& losses) {
-  if (losses.empty()) return {};
-  std::vector<at::Tensor> sums;
-  for (const MicrobatchLoss& loss : losses) sums.push_back(loss.sum);
-  const at::Tensor values = at::stack(sums).to(at::kCPU, at::kDouble);
-  return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
+  std::vector<double> values;
+  for (const MicrobatchLoss& loss : losses) values.push_back(loss.value());
+  return values;
 }
 
 }  // namespace
@@ -163,6 +160,9 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
   const auto span = trace_.span({.name = "forward-backward", .level = 1});
   const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
   objective_.begin(whole, Phase::kTraining);
+  objective_.set_loss_grad([this, scale = pass.loss_scale, count = batches.size()](int64_t tokens) {
+    return backward_factor(tokens, scale, count);
+  });
   for (const auto& chunk : models_) chunk->set_aux_loss_scale(aux_loss_scale(pass.loss_scale, batches.size()));
   const bool check_losses = args_.ddp.check_for_nan_in_loss_and_grad && !pass.takes_non_finite;
   const bool one_stage = context_.grid().shape().pp == 1;
@@ -176,6 +176,7 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
     if (check_losses && output.is_cpu()) check_finite(losses, batches.size(), pass.step);
     at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
     losses.back().sum = output.detach();
+    losses.back().on_host.emplace(losses.back().sum);  // before backward is in the way
     for (AttachedLoss& each : losses.back().attached) each.sum = each.sum.detach();
     return start;
   };
@@ -195,7 +196,9 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
   if (pass.loss_check) {
     const std::vector<double> sums = read(losses);
     for (size_t i = 0; i < sums.size(); ++i)
-      pass.loss_check(sums[i] / static_cast<double>(std::max<int64_t>(losses[i].count, 1)));
+      pass.loss_check({.mean = sums[i] / static_cast<double>(std::max<int64_t>(losses[i].count, 1)),
+                       .index = i,
+                       .count = sums.size()});
   }
   return losses;
 }

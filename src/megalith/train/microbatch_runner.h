@@ -22,14 +22,20 @@ class NonFiniteLoss : public Error {
   using Error::Error;
 };
 
+// The loss of one micro-batch of a step.
+struct MicrobatchMean {
+  double mean = 0;  // over its labels
+  size_t index = 0, count = 0;
+};
+
 // What backward needs besides the micro-batches.
 struct BackwardPass {
   std::span<optim::DistributedDataParallel* const> chunks;
   float loss_scale = 1;
   int64_t step = 0;                     // its number, for messages
   std::function<void()> substep_end{};  // behind each micro-batch but the last; never with several pipeline stages
-  std::function<void(double mean)> loss_check{};  // sees the loss of each micro-batch, on the last stage, at the end
-  bool takes_non_finite = false;                  // loss_check answers for NaN and Inf: NonFiniteLoss is not thrown
+  std::function<void(const MicrobatchMean&)> loss_check{};  // for each micro-batch, on the last stage, at the end
+  bool takes_non_finite = false;  // loss_check answers for NaN and Inf: NonFiniteLoss is not thrown
 };
 
 // How the pipeline's engine carries the hidden states of a model.

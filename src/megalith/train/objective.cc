@@ -3,9 +3,14 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <typeinfo>
+
+#include "megalith/ops/to_device.h"
 #include "megalith/train/last_stage.h"
 
 namespace megalith::train {
+
+bool Objective::sums_token_losses() const { return typeid(*this) == typeid(Objective); }
 
 std::vector<std::string> Objective::metrics_keys(Phase phase) const {
   if (phase == Phase::kTraining) return {};
@@ -17,8 +22,8 @@ model::ModelInput Objective::inputs(const data::MicroBatch& batch, const model::
   const at::Device device = chunk.options().device;
   model::ModelInput input{.layout = batch.layout, .hidden = std::move(hidden)};
   input.training = phase == Phase::kTraining;
-  if (chunk.place().reads_ids()) input.ids = batch.ids.to(device, /*non_blocking=*/true);
-  if (chunk.place().head) input.targets = batch.labels.to(device, /*non_blocking=*/true);
+  if (chunk.place().reads_ids()) input.ids = ops::to_device(batch.ids, device);
+  if (chunk.place().head) input.targets = ops::to_device(batch.labels, device);
   return input;
 }
 
@@ -31,7 +36,10 @@ MicrobatchLoss Objective::run_head(const data::MicroBatch& batch, const model::G
                                    int microbatch, Phase phase) const {
   model::ModelInput input = inputs(batch, chunk, std::move(hidden), phase);
   std::vector<at::Tensor> further;
-  if (phase == Phase::kTraining && trains_attached()) input.mtp_losses = &further;
+  if (phase == Phase::kTraining) {
+    if (trains_attached()) input.mtp_losses = &further;
+    if (loss_grad_ && batch.samples > 0 && sums_token_losses()) input.loss_grad = loss_grad_(batch.loss_tokens);
+  }
   const MicrobatchOutput output = run_last_stage(chunk, std::move(input), wants_correct(phase));
   if (batch.samples == 0) return {.sum = at::zeros({}, output.token_losses.options())};
   MicrobatchLoss result = loss(output, batch, microbatch, phase);

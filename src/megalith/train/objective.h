@@ -7,12 +7,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "megalith/data/collator.h"
 #include "megalith/model/gpt_model.h"
+#include "megalith/train/host_scalar.h"
 
 namespace megalith::train {
 
@@ -49,6 +52,9 @@ struct MicrobatchLoss {
   int64_t count = 0;  // of all context-parallel ranks together
   std::vector<MicrobatchMetric> metrics;
   std::vector<AttachedLoss> attached = {};
+  std::optional<HostScalar> on_host = {};  // the sum, once it has been asked for
+
+  double value() const { return on_host ? on_host->value() : HostScalar(sum).value(); }  // of the sum; may wait
 };
 
 // Names of the attached losses of a model: mtp_1_loss, …
@@ -71,6 +77,11 @@ class Objective {
 
   // Whether the model's own further losses (multi-token prediction) are trained beside this one.
   virtual bool trains_attached() const { return true; }
+  // Whether loss() is the plain sum of the token losses, so that their gradient is known before the forward pass: true
+  // of this class, and of those derived from it that say so.
+  virtual bool sums_token_losses() const;
+  // Told by whoever runs backward: what it multiplies the loss of a micro-batch of `count` with. Empty: unknown.
+  void set_loss_grad(std::function<double(int64_t count)> of) { loss_grad_ = std::move(of); }
 
   // Before the micro-batches of a step (or of a group of an evaluation) run; on every rank, which gets them whole: its
   // context-parallel slices come to the functions below. May run models of its own, by collectives too:
@@ -93,6 +104,9 @@ class Objective {
   // Called once for each micro-batch, on the last stage. `microbatch`: its number in the step, as in begin().
   virtual MicrobatchLoss loss(const MicrobatchOutput& output, const data::MicroBatch& batch, int microbatch,
                               Phase phase) const;
+
+ private:
+  std::function<double(int64_t count)> loss_grad_;
 };
 
 }  // namespace megalith::train

@@ -16,6 +16,11 @@ std::vector<nn::Parameter*> parameters_of(model::GptModel& chunk) {
 optim::OptimizerSettings settings_of(const config::TrainingArguments& args) {
   optim::OptimizerSettings settings = optim::optimizer_settings(args.optimizer);
   settings.count_zeros = args.logging.log_num_zeros_in_grad;
+  // LoRA+ (Hayou et al., 2024): B learns faster; embeddings at a rate of their own.
+  const double rate = args.optimizer.learning_rate.value_or(0);
+  if (args.lora.loraplus_lr_ratio && rate > 0)
+    settings.groups.multipliers = {{"embedding.lora_b", args.lora.loraplus_lr_embedding / rate},
+                                   {".lora_b", *args.lora.loraplus_lr_ratio}};
   return settings;
 }
 

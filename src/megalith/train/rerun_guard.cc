@@ -10,7 +10,6 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/log.h"
-#include "megalith/train/microbatch_runner.h"
 
 namespace megalith::train {
 
@@ -97,22 +96,28 @@ bool RerunGuard::check_gradients(const std::string& bucket, const at::Tensor& gr
   return takes_non_finite_;
 }
 
-std::function<void(double)> RerunGuard::loss_check() {
+std::function<void(const MicrobatchMean&)> RerunGuard::loss_check() {
   if (!takes_non_finite_ && !fault_.check_for_spiky_loss) return {};
-  return [this](double mean) { check_loss(mean); };
+  return [this](const MicrobatchMean& loss) { check_loss(loss); };
 }
 
-void RerunGuard::check_loss(double value) {
+void RerunGuard::check_loss(const MicrobatchMean& loss) {
+  const auto validate = [&](const char* message, bool rejected, bool fatal) {
+    machine_.validate({.message = message,
+                       .value = loss.mean,
+                       .rejected = rejected,
+                       .fatal = fatal,
+                       .where = fmt::format("micro-batch {} of {}", loss.index + 1, loss.count)});
+  };
   if (takes_non_finite_) {
-    machine_.validate({.message = kNanLoss, .value = value, .rejected = std::isnan(value)});
-    machine_.validate({.message = kInfLoss, .value = value, .rejected = std::isinf(value)});
+    validate(kNanLoss, std::isnan(loss.mean), /*fatal=*/true);
+    validate(kInfLoss, std::isinf(loss.mean), /*fatal=*/true);
   }
-  if (fault_.check_for_spiky_loss)
-    machine_.validate(
-        {.message = "Spiky loss", .value = value, .rejected = machine_.is_spike("loss", value), .fatal = false});
+  if (fault_.check_for_spiky_loss) validate("Spiky loss", machine_.is_spike("loss", loss.mean), /*fatal=*/false);
 }
 
 std::vector<bool> RerunGuard::any_rank(const std::vector<bool>& mine) const {
+  if (context_.world().world().size() == 1) return mine;
   at::Tensor flags = at::zeros({static_cast<int64_t>(mine.size())}, at::kFloat);
   for (size_t i = 0; i < mine.size(); ++i) flags[static_cast<int64_t>(i)] = mine[i] ? 1 : 0;
   flags = flags.to(context_.device());

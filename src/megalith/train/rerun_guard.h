@@ -17,6 +17,7 @@
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/parallel/parallel_context.h"
+#include "megalith/train/microbatch_runner.h"
 #include "megalith/train/optimized_model.h"
 #include "megalith/train/rerun_machine.h"
 
@@ -61,11 +62,11 @@ class RerunGuard {
   // NaN and Inf are this guard's business: nobody else throws.
   bool takes_non_finite() const { return takes_non_finite_; }
   // For each micro-batch's loss, in order; empty: nobody looks.
-  std::function<void(double mean)> loss_check();
+  std::function<void(const MicrobatchMean&)> loss_check();
 
  private:
   bool check_gradients(const std::string& bucket, const at::Tensor& grads, bool finite);
-  void check_loss(double value);
+  void check_loss(const MicrobatchMean& loss);
   std::vector<bool> any_rank(const std::vector<bool>& mine) const;
   [[noreturn]] void leave();
   void report_statistics(int64_t number);

@@ -203,9 +203,8 @@ void RerunMachine::reject(const CheckedResult& result, int64_t call) {
 void RerunMachine::compare_in_place(const CheckedResult& result) {
   const bool same = difference_to(result) <= result.tolerance;
   track(same ? "first_rerun_reproducible" : "first_rerun_not_reproducible", result);
-  const std::string first = fmt::format("rank {}, node {}, device {}, iteration {}: {} (value {}, again {})",
-                                        settings_.place.rank, settings_.place.node, settings_.place.device, iteration_,
-                                        result.message, rejected_->value, result.value);
+  const std::string first =
+      fmt::format("rank {}: {} (value {}, again {})", place_of(result), result.message, rejected_->value, result.value);
   demand_.text = same ? first + ": the rerun gives the same; it has to be computed on another device to know more"
                       : first + ": the rerun differs: a transient error of this device";
   if (!result.fatal) log_warning("{}; training goes on", demand_.text);
@@ -214,9 +213,9 @@ void RerunMachine::compare_in_place(const CheckedResult& result) {
 
 void RerunMachine::compare_from_checkpoint(const CheckedResult& result) {
   const ResultPlace& place = settings_.place;
-  const std::string first = fmt::format(
-      "rank {}, node {}, device {}, iteration {}: {} (value {} on node {}, device {}; here {})", place.rank, place.node,
-      place.device, iteration_, result.message, rejected_->value, rejected_->node, rejected_->device, result.value);
+  const std::string first =
+      fmt::format("rank {}: {} (value {} on node {}, device {}; here {})", place_of(result), result.message,
+                  rejected_->value, rejected_->node, rejected_->device, result.value);
   if (place.node == rejected_->node && place.device == rejected_->device) {
     same_device_ = true;
     demand_.text = first + ": this is the device that computed it first; start the run on another one";
@@ -269,9 +268,13 @@ void RerunMachine::track(const char* status, const CheckedResult& result) const 
 }
 
 std::string RerunMachine::describe(const CheckedResult& result) const {
+  return fmt::format("Rank {}: Unexpected result {} (message='{}')", place_of(result), result.value, result.message);
+}
+
+std::string RerunMachine::place_of(const CheckedResult& result) const {
   const ResultPlace& place = settings_.place;
-  return fmt::format("Rank {}, node {}, device {}, iteration {}: Unexpected result {} (message='{}')", place.rank,
-                     place.node, place.device, iteration_, result.value, result.message);
+  return fmt::format("{}, node {}, device {}, iteration {}{}{}", place.rank, place.node, place.device, iteration_,
+                     result.where.empty() ? "" : ", ", result.where);
 }
 
 }  // namespace megalith::train

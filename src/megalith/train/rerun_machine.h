@@ -55,6 +55,7 @@ struct CheckedResult {
   bool rejected = false;
   double tolerance = 0;  // relative difference up to which a rerun counts as the same
   bool fatal = true;
+  std::string where{};  // in the step, for people: "micro-batch 2 of 4"
 };
 
 // The value that a rank has rejected, as the run that goes on from the checkpoint needs to know it.
@@ -144,6 +145,7 @@ class RerunMachine {
   bool inject();
   void track(const char* status, const CheckedResult& result) const;
   std::string describe(const CheckedResult& result) const;
+  std::string place_of(const CheckedResult& result) const;
 
   const Settings settings_;
   const AnyRank any_rank_;

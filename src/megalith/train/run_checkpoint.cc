@@ -13,8 +13,10 @@
 #include "megalith/config/documents.h"
 #include "megalith/hf/file_io.h"
 #include "megalith/hf/scalar_type.h"
+#include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
+#include "megalith/peft/adapter_config.h"
 
 namespace megalith::train {
 
@@ -28,14 +30,24 @@ constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json
 checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, const optim::Optimizer& optimizer) {
   checkpoint::TensorFiles files{.stem = "optimizer", .tensors = {}, .held = {}};
   std::set<std::string> planned;
-  for (const std::string& prefix : optimizer.state_prefixes())
-    for (const hf::GlobalTensor& tensor : model::global_tensors(models.config())) {
+  for (const auto& [tensor, dtype] : model::trained_tensors(models))
+    for (const std::string& prefix : optimizer.state_prefixes(dtype)) {
       files.tensors.push_back({prefix + tensor.name, hf::Dtype::kF32, tensor.shape});
       planned.insert(prefix + tensor.name);
     }
   for (const parallel::ShardedTensor& part : optimizer.sharded_state())
     if (planned.contains(part.name)) files.held.push_back({part.name, part.offset, part.local, part.replica});
   return files;
+}
+
+// The weights that training changes: the model's, or its adapter's.
+checkpoint::TensorFiles weight_files(const model::VirtualModels& models, at::ScalarType dtype) {
+  const bool adapter = model::has_adapter(models);
+  auto [tensors, held] = adapter ? model::exported_adapter(models) : model::exported_weights(models, dtype);
+  return {.stem = adapter ? peft::kWeightsStem : "model",
+          .tensors = std::move(tensors),
+          .held = std::move(held),
+          .one_file = adapter};
 }
 
 checkpoint::SavedLayout layout_of(const config::TrainingArguments& args, const parallel::ParallelContext& context) {
@@ -91,11 +103,10 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
   const parallel::ParallelContext& context = models.context();
   const config::TrainingArguments& args = point.args;
   const at::ScalarType dtype = models[0].parameters().dtype();
-  auto [tensors, held] = model::exported_weights(models, dtype);
   checkpoint::SaveRequest request{.folder = point.folder,
                                   .step = point.state.global_step,
                                   .layout = layout_of(args, context),
-                                  .tensors = {{"model", std::move(tensors), std::move(held)}}};
+                                  .tensors = {weight_files(models, dtype)}};
   if (!args.save.only_model && !args.checkpoint.no_save_optim)
     request.tensors.push_back(optimizer_files(models, model.optimizer()));
   if (!args.save.only_model && !args.checkpoint.no_save_rng)
@@ -105,7 +116,10 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
   point.progress.scaler = optim::to_json_text(model.scaler().state());
   request.other_files = [&models, dtype, assets = point.assets, state = point.state,
                          progress = point.progress.to_json(), yaml = config::to_yaml(args)](const fs::path& folder) {
-    model::write_model_files(models.config(), dtype, folder, assets);
+    if (model::has_adapter(models))
+      model::write_adapter_files(models, folder, assets);
+    else
+      model::write_model_files(models.config(), dtype, folder, assets);
     hf::write_text_file(folder / kArguments, yaml);
     hf::write_text_file(folder / kProgress, progress);
     state.save(folder / kState);
@@ -145,6 +159,7 @@ ResumePoint read_resume_point(const fs::path& folder, const config::TrainingArgu
 }
 
 void load_checkpoint_weights(const model::VirtualModels& models, const fs::path& folder, uint64_t seed) {
+  if (model::has_adapter(models)) return model::load_adapter(models, folder);
   const model::ModelConfig saved = model::read_model_config(folder);
   const model::ModelConfig& mine = models.config();
   std::vector<std::string> differences;

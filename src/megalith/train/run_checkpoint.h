@@ -50,7 +50,8 @@ struct ResumeParts {
 // for what is missing, saying which option does without. All ranks call it.
 ResumePoint read_resume_point(const std::filesystem::path& folder, const config::TrainingArguments& args,
                               parallel::ParallelContext& context);
-// The weights alone. Throws ConfigError when the checkpoint's model has another shape, naming each size.
+// The weights alone: of a model with an adapter, the adapter's. Throws ConfigError when the checkpoint's model has
+// another shape, naming each size.
 void load_checkpoint_weights(const model::VirtualModels& models, const std::filesystem::path& folder, uint64_t seed);
 
 // "learning_rate: 0.001, now 0.0001" for each option of two args.yaml that differs; where a run writes and what it

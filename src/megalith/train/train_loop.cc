@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/checkpoint/run_folder.h"
+#include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/train/flow_callback.h"
@@ -41,12 +42,6 @@ int64_t row_length(const data::MicroBatch& batch) {
 
 }  // namespace
 
-void check_can_train(const config::RunConfig& run) {
-  check<ConfigError>(run.finetuning_type == config::FinetuningType::kFull,
-                     "finetuning_type is lora (the default of train), and adapters are not built yet; set"
-                     " finetuning_type full to train every weight");
-}
-
 TrainOutput Trainer::train() {
   begin_training();
   EpochReader data = open_data();
@@ -62,7 +57,11 @@ TrainOutput Trainer::train() {
 
 void Trainer::begin_training() {
   check<ConfigError>(setup_.train_data.has_value(), "there is no data to train on; set dataset (or data_path)");
-  check_can_train(args_.run);
+  check<ConfigError>(model::has_adapter(models_) == (args_.run.finetuning_type == config::FinetuningType::kLora),
+                     "finetuning_type is {}, and the model has {}; make it with model::with_adapter for lora, with"
+                     " AutoModel for full",
+                     config::choice_name(args_.run.finetuning_type),
+                     model::has_adapter(models_) ? "an adapter" : "no adapter");
   length_ = run_length(args_.run, batches_, setup_.train_data->sampler);
   check_before_work();
   model_.reset();  // of an earlier run: its memory
@@ -304,7 +303,11 @@ void Trainer::saved(const checkpoint::SaveReport& report) {
 void Trainer::load_best_model() {
   if (!args_.eval.load_best_model_at_end || !state_.best_model_checkpoint) return;
   const std::filesystem::path folder = *state_.best_model_checkpoint;
-  model::load_weights(models_, folder, model::read_pretrained_config(folder), static_cast<uint64_t>(args_.seeds.seed));
+  if (model::has_adapter(models_))
+    model::load_adapter(models_, folder);
+  else
+    model::load_weights(models_, folder, model::read_pretrained_config(folder),
+                        static_cast<uint64_t>(args_.seeds.seed));
   model_->reload_parameters();
 }
 

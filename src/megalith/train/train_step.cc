@@ -42,7 +42,10 @@ MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBa
       sums.add(name, sum / static_cast<double>(std::max<int64_t>(count, 1)), counts);
   };
   for (const MicrobatchLoss& loss : losses) {
-    add(kLoss, loss.sum, loss.count);
+    if (runner.per_token_loss())
+      sums.add(kLoss, loss.value(), counts * static_cast<double>(loss.count));
+    else
+      sums.add(kLoss, loss.value() / static_cast<double>(std::max<int64_t>(loss.count, 1)), counts);
     for (const AttachedLoss& each : loss.attached) add(each.name, each.sum, each.count);
     for (const MicrobatchMetric& metric : loss.metrics) sums.add(metric.name, metric.sum, counts * metric.weight);
   }

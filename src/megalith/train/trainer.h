@@ -61,9 +61,6 @@ struct TrainerSetup {
   TraceRecorder* trace = nullptr;  // gets spans of the phases of each step; outlives the trainer
 };
 
-// What train() would refuse of the arguments alone, before a model is loaded. Throws ConfigError.
-void check_can_train(const config::RunConfig& run);
-
 // One thread a rank; all ranks call the same functions in the same order. `models` outlives it. Of several trainers of
 // the same models one at a time may have trained: its buffers are the model's.
 class Trainer {

@@ -22,14 +22,16 @@ at::Tensor chosen(const ExpertLists& lists) {
 // Every rank's tokens, filled up to the longest: [t, …] -> [members · longest, …].
 class AllGatherPlan : public DispatchPlan {
  public:
-  AllGatherPlan(const ExpertLists& lists, const ExpertRanks& ranks) : group_(ranks.group), tokens_(lists.tokens) {
-    const at::Tensor lengths = all_gather_rows(at::full({1}, lists.tokens, at::kLong), group_, "tokens of each rank");
-    longest_ = lengths.max().item<int64_t>();
-    at::Tensor mine = chosen(lists);
+  AllGatherPlan(const ExpertLists& lists, const ExpertRanks& ranks, at::Device device)
+      : group_(ranks.group), tokens_(lists.tokens) {
+    const at::Tensor length = at::full({1}, lists.tokens, at::TensorOptions(at::kLong).device(device));
+    longest_ = all_gather_rows(length, group_, "tokens of each rank").max().item<int64_t>();
+    at::Tensor mine = chosen(lists).to(device);
     if (tokens_ < longest_) mine = at::constant_pad_nd(mine, {0, 0, 0, longest_ - tokens_}, -1);
-    const at::Tensor all = all_gather_rows(mine, group_, "choices of experts");
+    const at::Tensor all = all_gather_rows(mine, group_, "choices of experts").cpu();
     const int64_t count = (static_cast<int64_t>(lists.first.size()) - 1) / ranks.ep;
     take(all, ranks.ep_rank[static_cast<size_t>(group_.rank())] * count, count);
+    here_ = here_.to(device);
   }
 
   at::Tensor dispatch(const at::Tensor& x, const std::function<void()>& meanwhile) const override {
@@ -75,8 +77,9 @@ class AllGatherPlan : public DispatchPlan {
 
 }  // namespace
 
-std::unique_ptr<DispatchPlan> plan_all_gather(const ExpertLists& lists, const ExpertRanks& ranks) {
-  return std::make_unique<AllGatherPlan>(lists, ranks);
+std::unique_ptr<DispatchPlan> plan_all_gather(const ExpertLists& lists, const ExpertRanks& ranks, at::Device device) {
+  if (lists.on_device) return plan_all_to_all(lists, ranks, device);
+  return std::make_unique<AllGatherPlan>(lists, ranks, device);
 }
 
 }  // namespace megalith::nn

@@ -48,12 +48,13 @@ struct ExchangeRows : Function<ExchangeRows> {
 
 class AllToAllPlan : public DispatchPlan {
  public:
-  AllToAllPlan(const ExpertLists& lists, const ExpertRanks& ranks) : copies_(ranks.etp) {
+  AllToAllPlan(const ExpertLists& lists, const ExpertRanks& ranks, at::Device device)
+      : copies_(ranks.etp), device_(device) {
     const auto experts = static_cast<int64_t>(lists.first.size()) - 1, mine = experts / ranks.ep;
     std::vector<int64_t> series;
     for (const int ep_rank : ranks.ep_rank)
       for (int64_t i = 0; i < mine; ++i) series.push_back(ep_rank * mine + i);
-    send_ = rows_of(lists, series, copies_);
+    send_ = lists.on_device ? *lists.on_device : rows_of(lists, series, copies_).to(device);
     const auto members = static_cast<int64_t>(ranks.ep_rank.size());
     at::Tensor sent = at::empty({members, mine}, at::kLong);
     for (size_t i = 0; i < series.size(); ++i) sent.mutable_data_ptr<int64_t>()[i] = lists.count(series[i]);
@@ -62,7 +63,7 @@ class AllToAllPlan : public DispatchPlan {
       return;
     }
     at::Tensor received = at::empty_like(sent);
-    ranks.group.all_to_all(received, sent, {}, {}, "tokens of each expert");
+    exchange_counts(received, sent, ranks.group);
     exchange_ = {ranks.group, row_sums(sent), row_sums(received)};
     regroup(received);
   }
@@ -96,6 +97,13 @@ class AllToAllPlan : public DispatchPlan {
     return {sums.const_data_ptr<int64_t>(), sums.const_data_ptr<int64_t>() + sums.numel()};
   }
 
+  // Over the device that the group's transport wants.
+  void exchange_counts(at::Tensor& received, const at::Tensor& sent, const comm::Group& group) const {
+    const at::Tensor out = received.to(device_), in = sent.to(device_);
+    group.all_to_all(out, in, {}, {}, "tokens of each expert");
+    received = out.cpu();
+  }
+
   // Rows come by sender and then by expert; experts want them by expert and then by sender.
   void regroup(const at::Tensor& received) {
     const int64_t senders = received.size(0), experts = received.size(1);
@@ -112,10 +120,11 @@ class AllToAllPlan : public DispatchPlan {
       }
       counts_.push_back(static_cast<int64_t>(order.size()) - before);
     }
-    if (experts > 1) by_expert_ = ops::permutation_map(at::tensor(order, at::kLong));
+    if (experts > 1) by_expert_ = ops::permutation_map(at::tensor(order, at::kLong)).to(device_);
   }
 
   int64_t copies_;
+  at::Device device_;
   ops::RowMap send_;
   Exchange exchange_;      // nothing in it: one rank
   ops::RowMap by_expert_;  // undefined: they come in this order
@@ -131,8 +140,8 @@ ExpertRanks ExpertRanks::of(const parallel::ParallelContext& context) {
   return ranks;
 }
 
-std::unique_ptr<DispatchPlan> plan_all_to_all(const ExpertLists& lists, const ExpertRanks& ranks) {
-  return std::make_unique<AllToAllPlan>(lists, ranks);
+std::unique_ptr<DispatchPlan> plan_all_to_all(const ExpertLists& lists, const ExpertRanks& ranks, at::Device device) {
+  return std::make_unique<AllToAllPlan>(lists, ranks, device);
 }
 
 }  // namespace megalith::nn

@@ -46,8 +46,10 @@ class DispatchPlan {
   ops::GroupCounts counts_;
 };
 
-// Collective over the ranks: they tell each other how many tokens come.
-std::unique_ptr<DispatchPlan> plan_all_to_all(const ExpertLists& lists, const ExpertRanks& ranks);
-std::unique_ptr<DispatchPlan> plan_all_gather(const ExpertLists& lists, const ExpertRanks& ranks);
+// Collective over the ranks: they tell each other how many tokens come. `device`: of the tokens.
+std::unique_ptr<DispatchPlan> plan_all_to_all(const ExpertLists& lists, const ExpertRanks& ranks,
+                                              at::Device device = at::kCPU);
+std::unique_ptr<DispatchPlan> plan_all_gather(const ExpertLists& lists, const ExpertRanks& ranks,
+                                              at::Device device = at::kCPU);
 
 }  // namespace megalith::nn

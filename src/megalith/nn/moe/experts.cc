@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
+#include "megalith/nn/low_rank.h"
 #include "megalith/nn/weight_grad_queue.h"
 #include "megalith/ops/autograd_state.h"
 
@@ -17,6 +20,7 @@ struct GroupedState {
   Parameter* weight;  // outlives every graph: the model does
   ops::GroupCounts counts;
   std::function<at::Tensor()> make_x;
+  const LowRank* update = nullptr;  // that was active in forward
 };
 
 // [n · o, i] as [n, o, i]
@@ -38,9 +42,21 @@ at::Tensor add_weight_grad(Parameter& weight, const at::Tensor& dy, const at::Te
 }
 
 struct GroupedLinear : Function<GroupedLinear> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, GroupedState state) {
-    ctx->save_for_backward({weight.requires_grad() && !state.make_x ? x : at::Tensor(), weight});
+  using MaybeTensor = std::optional<at::Tensor>;
+
+  // `a` and `b`: of the update.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const MaybeTensor& /*a*/, const MaybeTensor& /*b*/, GroupedState state) {
     at::Tensor y = ops::grouped_mm_transposed(x, matrices(weight, state.counts), state.counts);
+    LowRankInput input;
+    at::Tensor h;  // [r, m rank]
+    if (state.update) {
+      input = low_rank_input(*state.update, x, /*split=*/true);  // rows that no other rank has, or parts of them
+      h = grouped_low_rank_hidden(*state.update, input.value(), state.counts);
+      add_grouped_low_rank(*state.update, h, y, state.counts);
+    }
+    const bool keeps_x = (weight.requires_grad() || keeps_input(state.update)) && !state.make_x;
+    ctx->save_for_backward({keeps_x ? x : at::Tensor(), weight, h, input.mask});
     ops::keep(ctx, std::move(state));
     return y;
   }
@@ -50,14 +66,33 @@ struct GroupedLinear : Function<GroupedLinear> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor dy = grads[0].contiguous();
     at::Tensor dx, dw;
-    if (ctx->needs_input_grad(1) && state.weight->defers_weight_grad())
-      state.weight->queue->add([weight = state.weight, dy, x = saved[0], counts = state.counts, make_x = state.make_x] {
-        add_weight_grad(*weight, dy, make_x ? make_x() : x, counts);
-      });
-    else if (ctx->needs_input_grad(1))
-      dw = add_weight_grad(*state.weight, dy, state.make_x ? state.make_x() : saved[0], state.counts);
+    if (ctx->needs_input_grad(1))
+      dw = state.weight->now_or_later(
+          [weight = state.weight, dy, x = saved[0], counts = state.counts, make_x = state.make_x] {
+            return add_weight_grad(*weight, dy, make_x ? make_x() : x, counts);
+          });
     if (ctx->needs_input_grad(0)) dx = ops::grouped_mm(dy, matrices(saved[1], state.counts), state.counts);
-    return {dx, dw, {}};
+    const LowRankGrads update =
+        state.update ? update_grads(state, dy, saved[2], {saved[0], saved[3]}, dx) : LowRankGrads{};
+    return {dx, dw, update.a, update.b, {}};
+  }
+
+ private:
+  static LowRankGrads update_grads(const GroupedState& state, const at::Tensor& dy, const at::Tensor& h,
+                                   LowRankInput input, const at::Tensor& dx) {
+    const LowRank& update = *state.update;
+    const ops::GroupCounts& counts = state.counts;
+    const at::Tensor dh = grouped_low_rank_hidden_grad(update, dy, counts);
+    if (dx.defined()) add_grouped_low_rank_input_grad(update, dh, input.mask, dx, counts);
+    LowRankGrads grads;
+    if (update.b->value.requires_grad())
+      grads.b =
+          update.b->now_or_later([&update, dy, h, counts] { return grouped_low_rank_b_grad(update, dy, h, counts); });
+    if (!keeps_input(&update)) return grads;
+    if (state.make_x) input.x = state.make_x();
+    grads.a = update.a->now_or_later(
+        [&update, dh, input, counts] { return grouped_low_rank_a_grad(update, dh, input, counts); });
+    return grads;
   }
 };
 
@@ -74,7 +109,9 @@ ParameterPart part_of(int64_t expert, const char* name, std::vector<int64_t> sha
 
 at::Tensor grouped_linear(const at::Tensor& x, Parameter& weight, const ops::GroupCounts& counts,
                           std::function<at::Tensor()> make_x) {
-  return GroupedLinear::apply(x, weight.value, GroupedState{&weight, counts, std::move(make_x)});
+  const LowRank* update = active_update(weight);
+  return GroupedLinear::apply(x, weight.value, a_of(update), b_of(update),
+                              GroupedState{&weight, counts, std::move(make_x), update});
 }
 
 Experts::Experts(const ParameterScope& scope, const MoeShape& shape, const ExpertShare& share,
@@ -85,9 +122,14 @@ Experts::Experts(const ParameterScope& scope, const MoeShape& shape, const Exper
       count_(share.count) {
   Parameter up{.name = gated_ ? "gate_up.weight" : "up.weight",
                .init = shape.init,
+               .use = WeightUse::kGroupedColumn,
                .split_over_tp = share.etp > 1,
                .expert = true};
-  Parameter down{.name = "down.weight", .init = shape.out_init, .split_over_tp = share.etp > 1, .expert = true};
+  Parameter down{.name = "down.weight",
+                 .init = shape.out_init,
+                 .use = WeightUse::kGroupedRow,
+                 .split_over_tp = share.etp > 1,
+                 .expert = true};
   const int64_t width = shape.width / share.etp;
   int64_t row = 0;
   for (int64_t expert = share.first; expert < share.first + share.count; ++expert) {

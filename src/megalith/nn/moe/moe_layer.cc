@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/low_rank.h"
 #include "megalith/nn/recompute.h"
 
 namespace megalith::nn {
@@ -42,6 +43,7 @@ MoeLayer::MoeLayer(const ParameterScope& scope, const MoeShape& shape, const Moe
   if (shape.shared_gate)
     shared_gate_ = &scope.add({.name = "shared_gate.weight",
                                .init = shape.init,
+                               .use = WeightUse::kRouter,
                                .partial_grad_over_tp = tp.splits_tokens(),
                                .replica = tp.rank()},
                               {1, shape.hidden});
@@ -50,7 +52,8 @@ MoeLayer::MoeLayer(const ParameterScope& scope, const MoeShape& shape, const Moe
 at::Tensor MoeLayer::shared(const at::Tensor& x, const at::Tensor& residual, bool training) const {
   const auto run = [this](const at::Tensor& in, const at::Tensor& added) {
     if (!shared_gate_) return shared_->forward(in, added);
-    const at::Tensor out = shared_->forward(in, {}) * at::mm(in, shared_gate_->value.t()).sigmoid();
+    const at::Tensor gate = with_low_rank(at::mm(in, shared_gate_->value.t()), in, *shared_gate_, tp_.splits_tokens());
+    const at::Tensor out = shared_->forward(in, {}) * gate.sigmoid();
     return added.defined() ? added + out : out;
   };
   if (!options_.recompute_shared || !training) return run(x, residual);
@@ -64,10 +67,11 @@ at::Tensor MoeLayer::forward(const at::Tensor& x, const at::Tensor& residual, co
       "a model with experts is trained at tensor_model_parallel_size {} without sequence_parallel; switch it on",
       tp_.size());
   const Routing routing = router_.forward(x, input);
-  const ExpertLists lists = list_tokens(routing, router_.shape());
+  const ExpertLists lists = list_tokens(routing, router_.shape(), ranks_.group.size() == 1);
   router_.note(lists, input);
-  const auto plan = options_.dispatcher == MoeOptions::Dispatcher::kAllToAll ? plan_all_to_all(lists, ranks_)
-                                                                             : plan_all_gather(lists, ranks_);
+  const auto plan = options_.dispatcher == MoeOptions::Dispatcher::kAllToAll
+                        ? plan_all_to_all(lists, ranks_, x.device())
+                        : plan_all_gather(lists, ranks_, x.device());
   at::Tensor base = residual;
   const auto run_shared = [&] { base = shared(x, residual, input.training); };
   const bool overlap = shared_ && options_.overlap_shared;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/low_rank.h"
 #include "megalith/nn/moe/balance.h"
 
 namespace megalith::nn {
@@ -40,9 +41,12 @@ std::vector<std::string> loss_names(const RouterShape& shape) {
 Router::Router(const ParameterScope& scope, const RouterShape& shape, int64_t hidden, Init init,
                const TensorParallel& tp, parallel::ParallelContext& context)
     : shape_(shape), tp_(tp), context_(context) {
-  weight_ =
-      &scope.add({.name = "weight", .init = init, .partial_grad_over_tp = tp.splits_tokens(), .replica = tp.rank()},
-                 {shape.experts, hidden});
+  weight_ = &scope.add({.name = "weight",
+                        .init = init,
+                        .use = WeightUse::kRouter,
+                        .partial_grad_over_tp = tp.splits_tokens(),
+                        .replica = tp.rank()},
+                       {shape.experts, hidden});
   if (shape.expert_bias) bias_ = &scope.add({.name = "bias", .buffer = true, .replica = tp.rank()}, {shape.experts});
 }
 
@@ -53,7 +57,8 @@ at::Tensor Router::logits(const at::Tensor& x, const LayerInput& input) const {
     in = x * at::empty_like(x).uniform_(1 - shape_.jitter, 1 + shape_.jitter, context_.rng().generator());
   }
   const at::ScalarType dtype = shape_.dtype.value_or(x.scalar_type());
-  return at::mm(in.to(dtype), weight_->value.to(dtype).t());
+  in = in.to(dtype);
+  return with_low_rank(at::mm(in, weight_->value.to(dtype).t()), in, *weight_, tp_.splits_tokens());
 }
 
 at::Tensor Router::decided() const {

@@ -130,7 +130,28 @@ int64_t expert_capacity(int64_t tokens, const RouterShape& shape) {
                                         shape.capacity_factor.value_or(1)));
 }
 
-ExpertLists list_tokens(const Routing& routing, const RouterShape& shape) {
+namespace {
+
+// Choices sorted by expert, in the order of the tokens.
+ExpertLists list_on_device(const at::Tensor& experts, const RouterShape& shape) {
+  ExpertLists lists{.first = {}, .token = {}, .place = {}, .tokens = experts.size(0), .topk = experts.size(1)};
+  const at::ScalarType narrow = shape.experts <= 256 ? at::kByte : at::kInt;  // few bits are sorted faster
+  const auto [sorted, order] =
+      experts.flatten().to(narrow).sort(/*stable=*/std::optional<bool>(true), /*dim=*/0, /*descending=*/false);
+  const at::Tensor numbers = at::arange(shape.experts + 1, experts.options().dtype(at::kInt));
+  const at::Tensor bounds = at::searchsorted(sorted.to(at::kInt), numbers);
+  at::Tensor row = at::empty_like(order);
+  row.scatter_(0, order, at::arange(order.size(0), order.options()));
+  lists.on_device = {order.div(lists.topk, "floor"), row.view({lists.tokens, lists.topk}), true};
+  const at::Tensor first = bounds.cpu();
+  lists.first.assign(first.const_data_ptr<int64_t>(), first.const_data_ptr<int64_t>() + first.numel());
+  return lists;
+}
+
+}  // namespace
+
+ExpertLists list_tokens(const Routing& routing, const RouterShape& shape, bool one_rank) {
+  if (one_rank && routing.experts.is_cuda() && !shape.capacity_factor) return list_on_device(routing.experts, shape);
   const at::Tensor experts = routing.experts.to(at::kCPU).contiguous();
   const at::Tensor weights =
       shape.capacity_factor ? routing.weights.detach().to(at::kCPU, at::kDouble).contiguous() : at::Tensor();
@@ -188,9 +209,10 @@ at::Tensor load(const ExpertLists& lists) {
   at::Tensor counts = at::zeros({static_cast<int64_t>(lists.first.size()) - 1}, at::kFloat);
   auto* count = counts.mutable_data_ptr<float>();
   for (int64_t expert = 0; expert < counts.size(0); ++expert)
-    count[expert] = static_cast<float>(std::count_if(lists.place.begin() + lists.first[expert],
-                                                     lists.place.begin() + lists.first[expert + 1],
-                                                     [](int64_t place) { return place >= 0; }));
+    count[expert] = lists.on_device ? static_cast<float>(lists.count(expert))
+                                    : static_cast<float>(std::count_if(lists.place.begin() + lists.first[expert],
+                                                                       lists.place.begin() + lists.first[expert + 1],
+                                                                       [](int64_t place) { return place >= 0; }));
   return counts;
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "megalith/nn/moe/moe_shape.h"
@@ -29,18 +30,22 @@ at::Tensor balance_scores(const at::Tensor& logits, const RouterShape& shape);
 // One-hot sum of the plain top-k of those scores: no bias, groups or dropping. [t, E], fp32, without history.
 at::Tensor balance_counts(const at::Tensor& scores, int64_t topk);
 
-// The tokens of each expert, in token order, after dropping and filling up; on the host.
+// The tokens of each expert, in token order, after dropping and filling up.
 struct ExpertLists {
   std::vector<int64_t> first;  // [E + 1]: expert e has entries first[e] … first[e+1]-1
   std::vector<int64_t> token;
   std::vector<int64_t> place;  // which of the token's k choices it is; -1: a filler, of weight 0
   int64_t tokens = 0, topk = 0;
   int64_t dropped = 0;  // choices that did not fit
+  // On CUDA, where nothing is dropped and one rank has all experts: the rows of all of them, on the device. token and
+  // place are then empty.
+  std::optional<ops::RowMap> on_device = {};
 
   int64_t count(int64_t expert) const { return first[expert + 1] - first[expert]; }
 };
-// Reads experts and weights (a wait for the device on CUDA).
-ExpertLists list_tokens(const Routing& routing, const RouterShape& shape);
+// Reads experts and weights (a wait for the device on CUDA). `one_rank` has all experts: on CUDA the lists are then
+// made on the device, and only their lengths are read.
+ExpertLists list_tokens(const Routing& routing, const RouterShape& shape, bool one_rank = false);
 // ⌈T k/E · factor⌉
 int64_t expert_capacity(int64_t tokens, const RouterShape& shape);
 

@@ -2,10 +2,14 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "megalith/base/error.h"
 #include "megalith/layout/vocab_split.h"
+#include "megalith/nn/low_rank.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/ops/autograd_state.h"
+#include "megalith/ops/gradient_sums.h"
 
 namespace megalith::nn {
 
@@ -19,6 +23,7 @@ struct EmbeddingState {
   Parameter* weight;
   TensorParallel tp;
   ops::VocabRange range;
+  const LowRank* update = nullptr;
 };
 
 // ids of the whole vocabulary -> rows of this rank's part; those held elsewhere point at row 0 and are in `elsewhere`.
@@ -32,13 +37,44 @@ LocalRows local_rows(const at::Tensor& ids, const EmbeddingState& state) {
   return {(ids - state.range.begin).masked_fill_(elsewhere, 0), elsewhere.unsqueeze(1)};
 }
 
+// Adds dy [t, h] to the gradient of the rows it was read from; the gradient itself where main_grad is not attached.
+at::Tensor add_row_grads(Parameter& table, const at::Tensor& rows, const at::Tensor& dy) {
+  if (!table.main_grad.defined())
+    return at::zeros_like(table.value).index_add_(0, rows, dy.to(table.value.scalar_type()));
+  if (table.main_grad_is_stale) table.main_grad.zero_();
+  table.main_grad_is_stale = false;
+  ops::add_to_rows_(table.main_grad, rows, dy);
+  return {};
+}
+
+struct TableRows : Function<TableRows> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& values, const at::Tensor& rows, Parameter* table) {
+    ctx->save_for_backward({rows});
+    ops::keep(ctx, table);
+    return values.index_select(0, rows);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const at::NoGradGuard no_grad;
+    if (!ctx->needs_input_grad(0)) return {{}, {}, {}};
+    return {add_row_grads(*ops::kept<Parameter*>(ctx), ctx->get_saved_variables()[0], grads[0]), {}, {}};
+  }
+};
+
 struct Embedding : Function<Embedding> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& weight, const at::Tensor& ids,
-                            const EmbeddingState& state) {
-    ctx->save_for_backward({ids, weight});
-    ops::keep(ctx, state);
+  using MaybeTensor = std::optional<at::Tensor>;
+
+  // `a` [v/tp, r] and `b` [h, r]: of the update.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& weight, const at::Tensor& ids, const MaybeTensor& a,
+                            const MaybeTensor& /*b*/, const EmbeddingState& state) {
     const auto [rows, elsewhere] = local_rows(ids, state);
     at::Tensor out = weight.index_select(0, rows);  // [t, h]
+    at::Tensor h;                                   // [t, r]
+    if (a) {
+      h = a->detach().index_select(0, rows).to(out.scalar_type());
+      add_low_rank(*state.update, h, out);
+    }
+    ctx->save_for_backward({ids, h});
+    ops::keep(ctx, state);
     if (state.tp.size() == 1) return out;
     out.masked_fill_(elsewhere, 0);
     if (state.tp.splits_tokens()) return reduce_scatter_rows(out, state.tp.group, "embedding");
@@ -49,20 +85,18 @@ struct Embedding : Function<Embedding> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto& state = ops::kept<EmbeddingState>(ctx);
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor &ids = saved[0], &weight = saved[1];
+    const at::Tensor &ids = saved[0], &h = saved[1];
     at::Tensor dy =
         state.tp.splits_tokens() ? all_gather_rows(grads[0], state.tp.group, "embedding backward") : grads[0];
     const auto [rows, elsewhere] = local_rows(ids, state);
     if (elsewhere.defined()) dy = dy.masked_fill(elsewhere, 0);
-    Parameter& parameter = *state.weight;
-    if (!parameter.main_grad.defined()) {
-      at::Tensor grad = at::zeros_like(weight);
-      return {grad.index_add_(0, rows, dy), {}, {}};
-    }
-    if (parameter.main_grad_is_stale) parameter.main_grad.zero_();
-    parameter.main_grad_is_stale = false;
-    parameter.main_grad.index_add_(0, rows, dy.to(parameter.main_grad.scalar_type()));
-    return {{}, {}, {}};
+    const at::NoGradGuard no_grad;
+    at::Tensor dw, da, db;
+    if (ctx->needs_input_grad(0)) dw = add_row_grads(*state.weight, rows, dy);
+    if (state.update && state.update->a->value.requires_grad())
+      da = add_row_grads(*state.update->a, rows, low_rank_hidden_grad(*state.update, dy));
+    if (state.update && state.update->b->value.requires_grad()) db = low_rank_b_grad(*state.update, dy, h);
+    return {dw, {}, da, db, {}};
   }
 };
 
@@ -83,18 +117,26 @@ ops::VocabRange vocab_range(const VocabSize& vocab, const TensorParallel& tp) {
   return {ids.begin, ids.end, vocab.size};
 }
 
+at::Tensor table_rows(Parameter& table, const at::Tensor& rows) { return TableRows::apply(table.value, rows, &table); }
+
 VocabParallelEmbedding::VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden,
                                                Init init, TensorParallel tp)
     : tp_(std::move(tp)), vocab_(vocab) {
   const auto range = vocab_range(vocab, tp_);
-  Parameter weight{.name = "weight", .init = init, .split_over_tp = tp_.size() > 1, .is_embedding_or_head = true};
+  Parameter weight{.name = "weight",
+                   .init = init,
+                   .use = WeightUse::kLookup,
+                   .split_over_tp = tp_.size() > 1,
+                   .is_embedding_or_head = true};
   weight.parts.push_back({weight.name, {vocab.size, hidden}, {range.begin, 0}, {range.end - range.begin, hidden}, 0});
   weight_ = &scope.add(std::move(weight), {vocab.padded / tp_.size(), hidden});
 }
 
 at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids) const {
   check_ids(ids, vocab_.size);
-  return Embedding::apply(weight_->value, ids, EmbeddingState{weight_, tp_, vocab_range(vocab_, tp_)});
+  const LowRank* update = active_update(*weight_, /*lookup=*/true);
+  return Embedding::apply(weight_->value, ids, a_of(update), b_of(update),
+                          EmbeddingState{weight_, tp_, vocab_range(vocab_, tp_), update});
 }
 
 }  // namespace megalith::nn

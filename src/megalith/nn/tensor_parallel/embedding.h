@@ -18,6 +18,9 @@ struct VocabSize {
 // The ids whose rows (and logits) this rank holds.
 ops::VocabRange vocab_range(const VocabSize& vocab, const TensorParallel& tp);
 
+// Rows of a table that every rank holds whole (learned positions): table [n, h], rows int64 [t] -> [t, h].
+at::Tensor table_rows(Parameter& table, const at::Tensor& rows);
+
 class VocabParallelEmbedding {
  public:
   VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden, Init init,

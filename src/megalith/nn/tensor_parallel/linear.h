@@ -39,7 +39,7 @@ class ColumnParallelLinear {
   // With `add_bias` false the bias is left to whoever fuses it with what comes next.
   at::Tensor forward(const at::Tensor& x, bool add_bias = true) const;
   Parameter& weight() const { return *weight_; }
-  at::Tensor bias() const { return bias_ ? bias_->value : at::Tensor(); }  // [o/tp]; undefined: none
+  Parameter* bias() const { return bias_; }  // [o/tp]; nullptr: none
 
  private:
   TensorParallel tp_;
@@ -64,9 +64,9 @@ class RowParallelLinear {
   Parameter* bias_ = nullptr;
 };
 
-// The functions behind the layers, for weights that several places share (tied embeddings).
-at::Tensor column_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const TensorParallel& tp);
-at::Tensor row_linear(const at::Tensor& x, Parameter& weight, const at::Tensor& bias, const at::Tensor& residual,
+// The functions behind the layers, for weights that several places share (tied embeddings). `bias` nullptr: none.
+at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const TensorParallel& tp);
+at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const at::Tensor& residual,
                       const TensorParallel& tp, std::function<at::Tensor()> make_x = {});
 
 }  // namespace megalith::nn

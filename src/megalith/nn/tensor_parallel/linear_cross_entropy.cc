@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+#include <utility>
+
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/ops/autograd_state.h"
@@ -21,6 +24,12 @@ struct LossState {
   ops::CrossEntropyOptions options;
   int64_t chunk;
 };
+
+at::Tensor reduced_over_tp(const at::Tensor& dx, const TensorParallel& tp) {
+  if (tp.splits_tokens()) return reduce_scatter_rows(dx, tp.group, "loss backward");
+  tp.group.all_reduce(dx, comm::ReduceOp::kSum, "loss backward");
+  return dx;
+}
 
 struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
@@ -67,14 +76,54 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
       const at::Tensor part = state.weight->add_weight_grad(logits, x);
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
     }
-    if (!needs_dx) return {{}, dw, {}, {}};
-    if (state.tp.splits_tokens()) {
-      dx = reduce_scatter_rows(dx, state.tp.group, "loss backward");
-    } else {
-      state.tp.group.all_reduce(dx, comm::ReduceOp::kSum, "loss backward");
-    }
-    return {dx, dw, {}, {}};
+    return {needs_dx ? reduced_over_tp(dx, state.tp) : dx, dw, {}, {}};
   }
+};
+
+// The gradients are made in the forward pass: backward's is known.
+struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
+                            const at::Tensor& labels, const LossState& state, double grad) {
+    const at::Tensor whole =
+        state.tp.splits_tokens() ? all_gather_rows(hidden, state.tp.group, "loss input") : hidden;  // [t, h]
+    const int64_t tokens = whole.size(0);
+    at::Tensor losses = at::empty({tokens}, whole.options().dtype(at::kFloat));
+    at::Tensor dx = hidden.requires_grad() ? at::empty_like(whole) : at::Tensor();
+    at::Tensor dw;
+    for (int64_t first = 0; first < tokens; first += state.chunk) {
+      const int64_t count = std::min(state.chunk, tokens - first);
+      const at::Tensor x = whole.narrow(0, first, count);
+      const at::Tensor logits = x.mm(weight.t());
+      losses.narrow(0, first, count)
+          .copy_(ops::cross_entropy_with_grad_(logits, labels.narrow(0, first, count), state.range, state.tp.group,
+                                               state.options, grad));
+      if (dx.defined()) {
+        at::Tensor dx_rows = dx.narrow(0, first, count);
+        at::mm_out(dx_rows, logits, weight);
+      }
+      if (!weight.requires_grad()) continue;
+      const at::Tensor part = state.weight->add_weight_grad(logits, x);
+      if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
+    }
+    if (dx.defined()) dx = reduced_over_tp(dx, state.tp);
+    ops::keep(ctx, Made{dx, dw, grad});
+    return losses;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const Made made = std::exchange(ops::kept<Made>(ctx), {});
+    check(made.dx.defined() || made.dw.defined() || made.grad != 0, "backward through a loss a second time");
+    if (grads[0].is_cpu())
+      check(grads[0].sub(made.grad).abs_().max().item<double>() <= 1e-6 * std::abs(made.grad),
+            "the loss was told that its gradient would be {}, and it is {}", made.grad, grads[0][0].item<double>());
+    return {made.dx, made.dw, {}, {}, {}};
+  }
+
+ private:
+  struct Made {
+    at::Tensor dx, dw;
+    double grad = 0;
+  };
 };
 
 // All of them before the first chunk: a message that counts the tokens of the batch, and no rank ahead of the others.
@@ -91,10 +140,13 @@ void check_labels(const at::Tensor& labels, int64_t vocab, int64_t ignore_index)
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, Parameter& weight, const at::Tensor& labels,
                                 const ops::VocabRange& range, const TensorParallel& tp,
-                                const ops::CrossEntropyOptions& options, int64_t chunk) {
+                                const ops::CrossEntropyOptions& options, int64_t chunk, std::optional<double> grad) {
   check(chunk > 0, "the loss needs a chunk of at least one token, not {}", chunk);
   check_labels(labels, range.total, options.ignore_index);
-  return LinearCrossEntropy::apply(hidden, weight.value, labels, LossState{&weight, tp, range, options, chunk});
+  const LossState state{&weight, tp, range, options, chunk};
+  if (grad && at::GradMode::is_enabled())
+    return LinearCrossEntropyAtOnce::apply(hidden, weight.value, labels, state, *grad);
+  return LinearCrossEntropy::apply(hidden, weight.value, labels, state);
 }
 
 }  // namespace megalith::nn

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "megalith/nn/parameter.h"
 #include "megalith/nn/tensor_parallel/tensor_parallel.h"
 #include "megalith/ops/cross_entropy.h"
@@ -10,10 +12,16 @@
 namespace megalith::nn {
 
 // Per-token losses fp32 [t] of hidden [t, h] (or [t/tp, h] with sequence parallelism) against labels [t], without the
-// logits of all tokens ever existing: `chunk` tokens at a time, computed again in backward. Costs one more projection
-// and saves [t, v/tp] numbers. weight [v/tp, h], padding rows behind range.end - range.begin.
+// logits of all tokens ever existing: `chunk` tokens at a time. weight [v/tp, h], padding rows behind range.end -
+// range.begin.
+//
+// `grad`: what backward will bring as the gradient of every loss, where the caller knows it. The gradients of hidden
+// and weight are then made here (the weight's goes to its main_grad at once, or waits beside hidden's), and the
+// projection is computed once; any other gradient in backward would be wrong (InternalError, on CPU). Without `grad`
+// the logits of each chunk are computed again in backward: one more projection.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, Parameter& weight, const at::Tensor& labels,
                                 const ops::VocabRange& range, const TensorParallel& tp,
-                                const ops::CrossEntropyOptions& options, int64_t chunk);
+                                const ops::CrossEntropyOptions& options, int64_t chunk,
+                                std::optional<double> grad = std::nullopt);
 
 }  // namespace megalith::nn

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
+#include "megalith/nn/low_rank.h"
 #include "megalith/nn/weight_grad_queue.h"
 #include "megalith/ops/autograd_state.h"
 
@@ -12,25 +15,46 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+struct LocalState {
+  Parameter* weight;  // outlives every graph: the model does
+  const LowRank* update;
+};
+
 struct LocalLinear : torch::autograd::Function<LocalLinear> {
-  // x [t, i]; weight [o, i] -> [t, o]. `parameter` outlives every graph: the model does.
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, Parameter* parameter) {
-    ctx->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});
-    ops::keep(ctx, parameter);
-    return x.mm(weight.t());
+  using MaybeTensor = std::optional<at::Tensor>;
+
+  // x [t, i]; weight [o, i] -> [t, o]. `a` and `b`: of the update. `split`: the ranks have other tokens each.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const MaybeTensor& /*a*/, const MaybeTensor& /*b*/, const LocalState& state, bool split) {
+    at::Tensor y = x.mm(weight.t()), h;
+    LowRankInput input;
+    if (state.update) {
+      input = low_rank_input(*state.update, x, split);
+      h = low_rank_hidden(*state.update, input.value());
+      add_low_rank(*state.update, h, y);
+    }
+    const bool keeps_x = weight.requires_grad() || keeps_input(state.update);
+    ctx->save_for_backward({keeps_x ? x : at::Tensor(), weight, h, input.mask});
+    ops::keep(ctx, state);
+    return y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    Parameter* parameter = ops::kept<Parameter*>(ctx);
+    const LocalState state = ops::kept<LocalState>(ctx);
     const auto saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &h = saved[2], &mask = saved[3];
     const at::Tensor dy = grads[0].contiguous();
-    at::Tensor dx, dw;
-    if (ctx->needs_input_grad(1) && parameter->defers_weight_grad())
-      parameter->queue->add([parameter, dy, x = saved[0]] { parameter->add_weight_grad(dy, x); });
-    else if (ctx->needs_input_grad(1))
-      dw = parameter->add_weight_grad(dy, saved[0]);
-    if (ctx->needs_input_grad(0)) dx = dy.mm(saved[1]);
-    return {dx, dw, {}};
+    at::Tensor dx, dw, dh;
+    if (ctx->needs_input_grad(1))
+      dw = state.weight->now_or_later([state, dy, x] { return state.weight->add_weight_grad(dy, x); });
+    if (ctx->needs_input_grad(0)) dx = dy.mm(weight);
+    LowRankGrads update;
+    if (state.update) {
+      dh = low_rank_hidden_grad(*state.update, dy);
+      if (dx.defined()) add_low_rank_input_grad(*state.update, dh, mask, dx);
+      update = low_rank_grads(*state.update, dy, h, dh, {x, mask});
+    }
+    return {dx, dw, update.a, update.b, {}, {}};
   }
 };
 
@@ -38,8 +62,11 @@ struct LocalLinear : torch::autograd::Function<LocalLinear> {
 
 ReplicatedLinear::ReplicatedLinear(const ParameterScope& scope, const std::string& name, int64_t in,
                                    const std::vector<OutputPart>& out, bool bias, Init init, const TensorParallel& tp) {
-  Parameter weight{
-      .name = name + ".weight", .init = init, .partial_grad_over_tp = tp.splits_tokens(), .replica = tp.rank()};
+  Parameter weight{.name = name + ".weight",
+                   .init = init,
+                   .use = WeightUse::kReplicated,
+                   .partial_grad_over_tp = tp.splits_tokens(),
+                   .replica = tp.rank()};
   Parameter offset{.name = name + ".bias", .partial_grad_over_tp = tp.splits_tokens(), .replica = tp.rank()};
   int64_t rows = 0;
   for (const OutputPart& part : out) {
@@ -52,7 +79,9 @@ ReplicatedLinear::ReplicatedLinear(const ParameterScope& scope, const std::strin
 }
 
 at::Tensor ReplicatedLinear::forward(const at::Tensor& x) const {
-  const at::Tensor y = LocalLinear::apply(x, weight_->value, weight_);
+  const LowRank* update = active_update(*weight_);
+  const at::Tensor y = LocalLinear::apply(x, weight_->value, a_of(update), b_of(update), LocalState{weight_, update},
+                                          weight_->partial_grad_over_tp);
   return bias_ ? y + bias_->value : y;
 }
 

@@ -1,0 +1,223 @@
+// Tokens a second and peak memory of whole training steps on one GPU: `megalith train` against a PyTorch expert's
+// program.
+//
+//   gpu_bench [--peers torch_best.py] [--cases gpt2-124m,llama-1b] [--rounds N] [--megalith PROGRAM]
+//
+// Rounds alternate between our run and the peer's script, which runs unmodified with the Python in MEGALITH_PYTHON. One
+// JSON line a case: medians over the rounds of the median over the steps after the fourth, of random weights and random
+// tokens, in bf16 with fp32 main parameters. A case named …-fp8 multiplies the linear layers inside of blocks in fp8
+// and the head in bf16; its peer is the bf16 one. Without --peers only our own numbers.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+#include <stdexcept>
+
+#include "bench/peer_process.h"
+#include "tests/support/subprocess.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::bench {
+namespace {
+
+using nlohmann::json;
+using testing::TempFolder;
+
+// A model as its config.json, and a batch; the shapes of the peer's script.
+struct Case {
+  std::string name;
+  int batch, length;
+  json config;
+  std::vector<std::string> options;  // of ours beside what all runs have
+};
+
+json llama(int vocab, int hidden, int layers, int heads, int kv_heads, int head_dim, int width, bool tied,
+           double theta) {
+  return {{"model_type", "llama"},
+          {"vocab_size", vocab},
+          {"hidden_size", hidden},
+          {"intermediate_size", width},
+          {"num_hidden_layers", layers},
+          {"num_attention_heads", heads},
+          {"num_key_value_heads", kv_heads},
+          {"head_dim", head_dim},
+          {"max_position_embeddings", 32768},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", theta},
+          {"hidden_act", "silu"},
+          {"tie_word_embeddings", tied}};
+}
+
+std::vector<Case> all_cases() {
+  const json gpt2{{"model_type", "gpt2"}, {"vocab_size", 50304},
+                  {"n_embd", 768},        {"n_layer", 12},
+                  {"n_head", 12},         {"n_positions", 1024},
+                  {"resid_pdrop", 0.0},   {"embd_pdrop", 0.0},
+                  {"attn_pdrop", 0.0},    {"activation_function", "gelu_new"}};
+  json qwen = llama(151936, 896, 24, 14, 2, 64, 4864, true, 1e6);
+  qwen["model_type"] = "qwen2";
+  json experts = llama(151936, 2048, 8, 32, 4, 128, 768, false, 1e6);
+  experts.update({{"model_type", "qwen3_moe"},
+                  {"num_experts", 64},
+                  {"num_experts_per_tok", 8},
+                  {"moe_intermediate_size", 768},
+                  {"norm_topk_prob", true},
+                  {"decoder_sparse_step", 1},
+                  {"mlp_only_layers", json::array()},
+                  {"router_aux_loss_coef", 0.0}});
+  const json wide = llama(128256, 4096, 4, 32, 8, 128, 14336, false, 5e5);
+  const std::vector<std::string> lean{"--recompute_granularity=selective", "--recompute_modules=mlp_act"};
+  return {{"gpt2-124m", 64, 1024, gpt2, {}},
+          {"llama-1b", 4, 4096, llama(128256, 2048, 16, 32, 8, 64, 8192, true, 5e5), {}},
+          {"qwen2.5-0.5b", 8, 4096, qwen, {}},
+          {"llama-8b-4layer", 4, 4096, wide, lean},
+          {"llama-8b-4layer-fp8", 4, 4096, wide, {"--fp8=hybrid"}},
+          {"moe-small", 4, 4096, experts, {}}};
+}
+
+struct Settings {
+  std::string peers, cases, megalith = MEGALITH_PROGRAM;
+  int rounds = 2;
+};
+
+struct Measured {
+  double tokens_per_second = 0, peak_gib = 0;
+};
+
+constexpr int kSteps = 14, kWarmUp = 4;
+
+void write_inputs(const Case& c, const TempFolder& folder) {
+  std::ofstream(folder / "config.json") << c.config.dump();
+  std::mt19937 random(1);
+  std::ofstream data(folder / "data.jsonl");
+  for (int sample = 0; sample < 4 * c.batch; ++sample) {
+    json ids = json::array();
+    for (int i = 0; i <= c.length; ++i) ids.push_back(random() % 50257);
+    data << json{{"input_ids", std::move(ids)}}.dump() << '\n';
+  }
+}
+
+// Seconds of the whole program are given back through `seconds`.
+Measured run_ours(const Settings& s, const Case& c, const TempFolder& folder, int steps, double& seconds) {
+  const std::string out = (folder / "out").string();
+  std::filesystem::remove_all(out);
+  std::vector<std::string> words{s.megalith,
+                                 "train",
+                                 "--train_from_scratch",
+                                 "--finetuning_type=full",
+                                 "--bf16",
+                                 "--save_strategy=no",
+                                 "--logging_steps=1",
+                                 "--cross_entropy_loss_fusion",
+                                 "--model_name_or_path=" + folder.path().string(),
+                                 "--dataset=" + (folder / "data.jsonl").string(),
+                                 "--output_dir=" + out,
+                                 fmt::format("--cutoff_len={}", c.length),
+                                 fmt::format("--max_steps={}", steps),
+                                 fmt::format("--num_train_epochs={}", steps),
+                                 fmt::format("--per_device_train_batch_size={}", c.batch),
+                                 "--learning_rate=1e-4",
+                                 "--lr_scheduler_type=constant",
+                                 "--adam_beta2=0.95",
+                                 "--weight_decay=0.1",
+                                 "--max_grad_norm=1.0"};
+  words.insert(words.end(), c.options.begin(), c.options.end());
+  const auto start = std::chrono::steady_clock::now();
+  const auto result = testing::run_process(words, {}, std::chrono::minutes(5));
+  seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (result.exit_code != 0) throw std::runtime_error("megalith train failed:\n" + result.err);
+  std::vector<double> rates{0};
+  Measured measured;
+  std::ifstream lines(std::filesystem::path(out) / "metrics.jsonl");
+  for (std::string line; std::getline(lines, line);) {
+    const json metrics = json::parse(line);
+    if (!metrics.contains("tokens_per_second")) continue;
+    measured.peak_gib = std::max(measured.peak_gib, metrics.value("memory", 0.0) / (1 << 30));
+    if (metrics.at("step").get<int>() > kWarmUp) rates.push_back(metrics.at("tokens_per_second"));
+  }
+  if (rates.size() > 1) rates.erase(rates.begin());
+  measured.tokens_per_second = median(rates);
+  return measured;
+}
+
+Measured run_peer(const Settings& s, const Case& c) {
+  const std::string model = c.name.substr(0, c.name.find("-fp8"));
+  const auto result =
+      testing::run_process({peer_python(), s.peers, "--model", model, "--batch", std::to_string(c.batch), "--seq",
+                            std::to_string(c.length), "--compile", "default", "--attn", "best"},
+                           {}, std::chrono::minutes(5));
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    const json row = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (row.is_object() && row.contains("tok_s")) return {row.at("tok_s"), row.value("peak_gib", 0.0)};
+  }
+  throw std::runtime_error("the peer gave no result:\n" + result.err);
+}
+
+void run(const Settings& s, const Case& c) {
+  const TempFolder folder;
+  write_inputs(c, folder);
+  std::vector<double> ours, peers, gib, peer_gib;
+  double seconds = 0;
+  for (int round = 0; round < s.rounds; ++round) {
+    const Measured mine = run_ours(s, c, folder, kSteps, seconds);
+    ours.push_back(mine.tokens_per_second);
+    gib.push_back(mine.peak_gib);
+    if (s.peers.empty()) continue;
+    const Measured peer = run_peer(s, c);
+    peers.push_back(peer.tokens_per_second);
+    peer_gib.push_back(peer.peak_gib);
+  }
+  run_ours(s, c, folder, 1, seconds);
+  json line{{"bench", "gpu"},
+            {"case", c.name},
+            {"tokens_per_second", median(ours)},
+            {"peak_gib", median(gib)},
+            {"seconds_of_one_step_run", seconds}};
+  if (!peers.empty()) {
+    line["peer_tokens_per_second"] = median(peers);
+    line["peer_peak_gib"] = median(peer_gib);
+    line["ratio"] = median(ours) / median(peers);
+  }
+  fmt::print("{}\n", line.dump());
+  std::fflush(stdout);
+}
+
+Settings parse(int argc, char** argv) {
+  Settings s;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i], value = argv[i + 1];
+    if (name == "--peers")
+      s.peers = value;
+    else if (name == "--cases")
+      s.cases = "," + value + ",";
+    else if (name == "--rounds")
+      s.rounds = std::atoi(value.c_str());
+    else if (name == "--megalith")
+      s.megalith = value;
+    else
+      throw std::invalid_argument("unknown option " + name);
+  }
+  return s;
+}
+
+}  // namespace
+}  // namespace megalith::bench
+
+int main(int argc, char** argv) try {
+  const megalith::bench::Settings settings = megalith::bench::parse(argc, argv);
+  for (const auto& each : megalith::bench::all_cases())
+    if (settings.cases.empty() || settings.cases.find("," + each.name + ",") != std::string::npos)
+      megalith::bench::run(settings, each);
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "gpu_bench: {}\n", error.what());
+  return 1;
+}

@@ -1,0 +1,115 @@
+// `megalith dashboard`: runs in a browser, or as one file.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/cli/command.h"
+#include "megalith/cli/ending_signals.h"
+#include "megalith/hf/file_io.h"
+#include "megalith/observe/dashboard/server.h"
+
+namespace megalith::cli {
+
+namespace {
+
+constexpr const char* kUsage = R"(megalith dashboard RUN_DIR… [--host ADDRESS] [--port N]
+megalith dashboard RUN_DIR… --static FILE.html
+
+Shows runs while they go on and afterwards: loss, rates, memory, layout, timeline, experts, checkpoints, events. RUN_DIR is
+a run's output_dir, or a folder of such folders. Nothing is changed, and nothing outside of them is read.
+
+  --host ADDRESS    where to listen (default 127.0.0.1: this machine alone). There is no password: whoever can reach
+                    another address can look
+  --port N          default 0: any that is free. The address is printed on stdout
+  --static FILE     writes the page with all data into one file instead, which opens without a server
+)";
+
+struct Wishes {
+  std::vector<std::filesystem::path> folders;
+  observe::ServerAddress address;
+  std::optional<std::string> report;
+  bool help = false;
+};
+
+int port_of(const std::string& text) {
+  constexpr int64_t kMostPorts = 65535;
+  const auto port = parse_int(text);
+  check<ConfigError>(port && *port >= 0 && *port <= kMostPorts, "port is \"{}\"; it must be from 0 (any) to {}", text,
+                     kMostPorts);
+  return static_cast<int>(*port);
+}
+
+Wishes read(Words words) {
+  Wishes wishes;
+  for (size_t i = 0; i < words.size(); ++i) {
+    std::string name = words[i];
+    if (name == "--help" || name == "-h") {
+      wishes.help = true;
+      continue;
+    }
+    if (!name.starts_with("--")) {
+      wishes.folders.emplace_back(name);
+      continue;
+    }
+    std::optional<std::string> value;
+    if (const size_t equals = name.find('='); equals != std::string::npos) {
+      value = name.substr(equals + 1);
+      name.resize(equals);
+    }
+    const std::vector<std::string> known{"--host", "--port", "--static", "--help"};
+    check<ConfigError>(std::ranges::find(known, name) != known.end(), "megalith dashboard has no option {}; it has {}",
+                       name, list_in_words(known));
+    if (!value && i + 1 < words.size()) value = words[++i];
+    check<ConfigError>(value && !value->empty(), "{} needs a value", name);
+    if (name == "--host") wishes.address.host = *value;
+    if (name == "--port") wishes.address.port = port_of(*value);
+    if (name == "--static") wishes.report = *value;
+  }
+  return wishes;
+}
+
+// Until a signal asks for the end.
+void serve(observe::Dashboard& dashboard, const observe::ServerAddress& address) {
+  EndingSignals signals({SIGHUP});
+  observe::DashboardServer server(dashboard, address);
+  std::atomic<bool> over = false;
+  std::thread waiting([&] {
+    if (!signals.wait()) return;
+    // Again and again: a signal may come before the server runs.
+    for (; !over; std::this_thread::sleep_for(std::chrono::milliseconds(20))) server.stop();
+  });
+  fmt::print("{}\n", server.url());
+  fmt::print(stderr, "showing {} {}; Ctrl-C ends it\n", dashboard.runs(), dashboard.runs() == 1 ? "run" : "runs");
+  std::fflush(stdout);
+  server.run();
+  over = true;
+  signals.cancel();
+  waiting.join();
+}
+
+}  // namespace
+
+int run_dashboard(Words words) {
+  const Wishes wishes = read(words);
+  if (wishes.help) {
+    fmt::print("{}", kUsage);
+    return kDone;
+  }
+  observe::Dashboard dashboard(wishes.folders);
+  if (!wishes.report) {
+    serve(dashboard, wishes.address);
+    return kDone;
+  }
+  hf::replace_text_file(*wishes.report, dashboard.report());
+  fmt::print(stderr, "wrote {}\n", *wishes.report);
+  return kDone;
+}
+
+}  // namespace megalith::cli

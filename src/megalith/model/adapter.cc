@@ -1,0 +1,251 @@
+#include "megalith/model/adapter.h"
+
+#include <ATen/ATen.h>
+
+#include <map>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/file_io.h"
+#include "megalith/hf/scalar_type.h"
+#include "megalith/hf/staged_folder.h"
+#include "megalith/hf/weight_files.h"
+#include "megalith/model/auto_model.h"
+#include "megalith/model/families/family.h"
+#include "megalith/nn/init.h"
+#include "megalith/peft/adapter_folder.h"
+#include "megalith/peft/names.h"
+
+namespace megalith::model {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// What belongs to an adapter: its own parameters and modules to save.
+bool is_trained(const nn::Parameter& parameter) { return parameter.value.requires_grad(); }
+
+// The whole model on one rank, without memory: the layers themselves say what they are made of.
+template <typename Look>
+void look_at_whole(const ModelConfig& config, const std::optional<peft::AdapterConfig>& adapter, const Look& look) {
+  const auto worlds = comm::World::in_process(1);
+  parallel::ParallelContext alone(*worlds[0], layout::RankGrid(layout::GridShape{}));
+  ModelOptions options;
+  options.device = at::kMeta;
+  options.adapter = adapter;
+  const GptModel model(config, options, ChunkPlace::whole(config), alone);
+  for (const auto& parameter : model.parameters().all()) look(*parameter);
+}
+
+std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const peft::AdapterConfig& adapter) {
+  std::vector<hf::GlobalTensor> tensors;
+  look_at_whole(config, adapter, [&](const nn::Parameter& parameter) {
+    if (!is_trained(parameter)) return;
+    for (const auto& part : parameter.parts) tensors.push_back({part.name, part.global_shape});
+  });
+  return tensors;
+}
+
+peft::AdapterConfig resolved(peft::AdapterConfig adapter, const ModelConfig& config) {
+  std::vector<peft::Weight> weights;
+  look_at_whole(config, std::nullopt, [&](const nn::Parameter& parameter) {
+    if (parameter.name.starts_with("mtp.")) return;
+    for (const auto& part : parameter.parts) weights.push_back({part.name, parameter.use});
+  });
+  adapter = peft::with_targets(std::move(adapter), name_map(config), weights);
+  look_at_whole(config, adapter, [](const nn::Parameter&) {});  // what the layers say against it
+  return adapter;
+}
+
+void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter, const fs::path& folder,
+                  const std::vector<nn::Parameter*>& parameters) {
+  const at::NoGradGuard no_grad;
+  const hf::WeightFiles files(folder, fmt::format("{}.safetensors", peft::kWeightsStem));
+  const hf::TensorMapping mapping = adapter_mapping(config, adapter);
+  mapping.check_files(files,
+                      fmt::format("those of an adapter for this {} model ({} layers of width {}) with the rank and"
+                                  " the targets of {}",
+                                  config.family, config.num_layers, config.hidden_size, peft::kConfigName));
+  for (nn::Parameter* parameter : parameters) {
+    if (!is_trained(*parameter) || parameter->value.is_meta()) continue;
+    parameter->value.zero_();  // padding
+    mapping.read(files, parameter->sharded());
+  }
+}
+
+void check_recompute(const ModelOptions& options) {
+  check<ConfigError>(
+      !options.adapter || options.adapter->dropout == 0 ||
+          (!options.recompute.mla_up_proj && !options.moe.recompute_shared),
+      "lora_dropout {} does not work with recompute_modules mla_up_proj or shared_experts, which are run"
+      " again without the random numbers of the first time; use recompute_granularity full, or no dropout",
+      options.adapter ? options.adapter->dropout : 0);
+}
+
+}  // namespace
+
+hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter) {
+  return {peft::adapter_names(name_map(config)), adapter_tensors(config, adapter)};
+}
+
+AdapterSource adapter_source(const config::TrainingArguments& args, const std::optional<fs::path>& checkpoint) {
+  AdapterSource source;
+  for (const std::string& path : args.lora.adapter_name_or_path)
+    source.merged.push_back(peft::find_adapter(path, args.lora.adapter_folder.value_or("")));
+  if (!source.merged.empty() && !args.lora.create_new_adapter) {
+    source.trained = source.merged.back();
+    source.merged.pop_back();
+  }
+  if (checkpoint) source.trained = *checkpoint;
+  return source;
+}
+
+peft::AdapterConfig adapter_config(const config::LoraConfig& lora, const ModelConfig& config) {
+  peft::AdapterConfig adapter;
+  adapter.rank = lora.rank;
+  adapter.alpha = lora.alpha.value_or(0) == 0 ? 2 * lora.rank : *lora.alpha;
+  adapter.dropout = lora.dropout;
+  adapter.use_rslora = lora.use_rslora;
+  adapter.target_modules = lora.target;
+  adapter.modules_to_save = lora.additional_target;
+  return resolved(std::move(adapter), config);
+}
+
+peft::AdapterConfig adapter_config(const config::LoraConfig& lora, const ModelConfig& config,
+                                   const AdapterSource& source) {
+  return source.trained ? resolved(peft::read_adapter_config(*source.trained), config) : adapter_config(lora, config);
+}
+
+VirtualModels with_adapter(const fs::path& folder, const config::TrainingArguments& args,
+                           parallel::ParallelContext& context, const AdapterSource& source) {
+  const ModelConfig in_files =
+      args.source.train_from_scratch ? read_model_config(folder) : read_pretrained_config(folder);
+  const ModelConfig config = with_arguments(in_files, args);
+  ModelOptions options = ModelOptions::from(args, context.device());
+  options.adapter = adapter_config(args.lora, config, source);
+  if (options.adapter->base_model.empty())
+    options.adapter->base_model = args.source.model_name_or_path.value_or(folder.string());
+  check_recompute(options);
+  VirtualModels models(config, options, chunk_places(args.pipeline, config, context), context);
+  const auto seed = static_cast<uint64_t>(args.seeds.seed);
+  if (args.source.train_from_scratch)
+    models.initialize_parameters(seed);
+  else
+    load_weights(models, folder, in_files, seed);
+  for (const fs::path& merged : source.merged) merge_adapter(models, merged);
+  if (source.keep_base)
+    for (const auto& chunk : models) chunk->adapters()->keep_originals();
+  if (source.trained)
+    load_adapter(models, *source.trained);
+  else
+    initialize_adapter(models, seed);
+  return models;
+}
+
+void initialize_adapter(const VirtualModels& models, uint64_t seed) {
+  for (const nn::Parameter* parameter : models.parameters())
+    if (parameter->adapter) nn::initialize(*parameter, seed);
+}
+
+void load_adapter(const VirtualModels& models, const fs::path& folder) {
+  read_adapter(models.config(), adapter_of(models), folder, models.parameters());
+}
+
+void merge_adapter(const VirtualModels& models, const fs::path& folder) {
+  const ModelConfig& config = models.config();
+  const peft::AdapterConfig adapter = resolved(peft::read_adapter_config(folder), config);
+  check_mergeable(adapter, config);
+  for (const auto& chunk : models) {
+    std::vector<nn::Parameter*> base;
+    for (const auto& parameter : chunk->parameters().all())
+      if (!parameter->adapter) base.push_back(parameter.get());
+    nn::ParameterSet set(at::kFloat, chunk->parameters().device());
+    peft::Adapters temporary(adapter, name_map(config), chunk->tensor_parallel(), models.context());
+    temporary.add(nn::ParameterScope(set), base);
+    std::vector<nn::Parameter*> parameters = base;
+    for (const auto& parameter : set.all()) parameters.push_back(parameter.get());
+    read_adapter(config, adapter, folder, parameters);
+    temporary.merge();
+  }
+}
+
+bool has_adapter(const VirtualModels& models) { return models[0].adapters() != nullptr; }
+
+const peft::AdapterConfig& adapter_of(const VirtualModels& models) {
+  check(has_adapter(models), "a model without an adapter is asked for its adapter");
+  return models[0].adapters()->config();
+}
+
+std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
+  const at::ScalarType dtype = models[0].parameters().dtype();
+  std::vector<TrainedTensor> tensors;
+  if (!has_adapter(models)) {
+    for (hf::GlobalTensor& tensor : global_tensors(models.config()))
+      if (!tensor.buffer) tensors.push_back({std::move(tensor), dtype});
+    return tensors;
+  }
+  look_at_whole(models.config(), adapter_of(models), [&](const nn::Parameter& parameter) {
+    if (!is_trained(parameter)) return;
+    for (const auto& part : parameter.parts)
+      tensors.push_back({{part.name, part.global_shape}, parameter.dtype.value_or(dtype)});
+  });
+  return tensors;
+}
+
+ExportedWeights exported_adapter(const VirtualModels& models) {
+  const hf::TensorMapping mapping = adapter_mapping(models.config(), adapter_of(models));
+  std::map<std::string, at::ScalarType> types;  // by the name in the file
+  for (const TrainedTensor& trained : trained_tensors(models))
+    types[mapping.file_of(trained.tensor.name).name] = trained.dtype;
+  ExportedWeights weights;
+  for (const hf::FileTensor& file : mapping.files())
+    weights.tensors.push_back({file.name, hf::dtype_of(types.at(file.name)), file.shape});
+  for (const nn::Parameter* parameter : models.parameters())
+    if (is_trained(*parameter)) add_held(*parameter, mapping, models.context(), weights.held);
+  return weights;
+}
+
+void write_adapter_files(const VirtualModels& models, const fs::path& folder, const fs::path& assets) {
+  hf::write_text_file(folder / peft::kConfigName, peft::to_json(adapter_of(models)));
+  copy_assets(assets, folder, models.config());
+}
+
+void save_adapter(const VirtualModels& models, const fs::path& folder, const fs::path& assets, bool overwrite) {
+  const at::NoGradGuard no_grad;
+  const bool first = models.context().rank() == 0;
+  hf::StagedFolder staged(folder, "adapter", {.owner = first, .overwrite = overwrite});
+  write_weights(models.context(), staged, exported_adapter(models),
+                {.max_shard_bytes = UINT64_MAX, .stem = peft::kWeightsStem},
+                [&] { write_adapter_files(models, staged.path(), assets); });
+}
+
+WithoutAdapter::WithoutAdapter(const VirtualModels& models) {
+  for (const auto& chunk : models)
+    if (chunk->adapters()) off_.emplace_back(*chunk->adapters());
+}
+
+void check_mergeable(const peft::AdapterConfig& adapter, const ModelConfig& config) {
+  const std::string embedding = peft::module_of(name_map(config), "embedding.weight");
+  check<ConfigError>(
+      !config.tied_embeddings || !peft::is_target(embedding, adapter) || peft::is_saved(embedding, adapter),
+      "an adapter on {} cannot be merged into a model whose head is the same tensor: the head has no update,"
+      " and would get one",
+      embedding);
+}
+
+WithMergedAdapter::WithMergedAdapter(const VirtualModels& models) {
+  const at::NoGradGuard no_grad;
+  if (has_adapter(models)) check_mergeable(adapter_of(models), models.config());
+  for (const auto& chunk : models) {
+    if (!chunk->adapters()) continue;
+    for (nn::Parameter* weight : chunk->adapters()->merged_weights())
+      originals_.push_back({weight, weight->value.detach().cpu().clone()});
+    chunk->adapters()->merge();
+  }
+}
+
+WithMergedAdapter::~WithMergedAdapter() {
+  const at::NoGradGuard no_grad;
+  for (const Original& original : originals_) original.parameter->value.copy_(original.value);
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,109 @@
+// Models with an adapter: made from options or files, written, merged, switched off. All for every layout; all ranks
+// call these functions.
+//
+//   auto models = with_adapter(folder, args, context, adapter_source(args));   // base frozen, adapter trained
+//   {
+//     const WithoutAdapter reference(models);                                  // the model below the adapter
+//     …  forward passes without gradients …
+//   }
+//   save_adapter(models, folder);                                              // peft's files
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megalith/config/training_arguments.h"
+#include "megalith/model/pretrained.h"
+#include "megalith/model/virtual_models.h"
+#include "megalith/peft/adapter_config.h"
+
+namespace megalith::model {
+
+// Which adapters a model gets.
+struct AdapterSource {
+  std::vector<std::filesystem::path> merged;     // added to the base weights, in order
+  std::optional<std::filesystem::path> trained;  // goes on; nothing: a fresh one, as the options say
+  bool keep_base = false;  // WithoutAdapter also brings back modules to save: costs a copy of them
+};
+// From adapter_name_or_path, adapter_folder and create_new_adapter; `checkpoint`: of a run that goes on, whose adapter
+// takes the place of the trained one. Throws ConfigError for folders that are no adapters.
+AdapterSource adapter_source(const config::TrainingArguments& args,
+                             const std::optional<std::filesystem::path>& checkpoint = std::nullopt);
+
+// The adapter of the options for a model. Throws ConfigError for target names that the model does not have, with the
+// nearest that it has.
+peft::AdapterConfig adapter_config(const config::LoraConfig& lora, const ModelConfig& config);
+
+// The same from a source: of the trained adapter's files, or of the options.
+peft::AdapterConfig adapter_config(const config::LoraConfig& lora, const ModelConfig& config,
+                                   const AdapterSource& source);
+
+// The model of `folder` with its weights, an adapter on it, and nothing but the adapter trained. Throws as AutoModel
+// and load_adapter do.
+VirtualModels with_adapter(const std::filesystem::path& folder, const config::TrainingArguments& args,
+                           parallel::ParallelContext& context, const AdapterSource& source);
+// Fresh values from a seed, the same adapter for every layout: A random, B zero.
+void initialize_adapter(const VirtualModels& models, uint64_t seed);
+// From the files of `folder`, whose targets, rank and scale the model has. Throws DataError listing every tensor that
+// does not fit: an adapter of another model.
+void load_adapter(const VirtualModels& models, const std::filesystem::path& folder);
+// Throws ConfigError for an adapter that no merged model equals: one on an embedding to which the head is tied.
+void check_mergeable(const peft::AdapterConfig& adapter, const ModelConfig& config);
+// Adds the adapter in `folder` to the weights of a model, which may have another adapter.
+void merge_adapter(const VirtualModels& models, const std::filesystem::path& folder);
+
+bool has_adapter(const VirtualModels& models);
+const peft::AdapterConfig& adapter_of(const VirtualModels& models);
+
+// A tensor that is trained, whole, and the type of its numbers here.
+struct TrainedTensor {
+  hf::GlobalTensor tensor;
+  at::ScalarType dtype;
+};
+// All of the model, of every rank: all of its tensors, or those of its adapter.
+std::vector<TrainedTensor> trained_tensors(const VirtualModels& models);
+
+// Names and shapes of the files of an adapter for a model.
+hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter);
+// The adapter as peft's file has it; see ExportedWeights. A's and B's in fp32, modules to save in the model's type.
+ExportedWeights exported_adapter(const VirtualModels& models);
+// adapter_config.json and tokenizer files; one rank.
+void write_adapter_files(const VirtualModels& models, const std::filesystem::path& folder,
+                         const std::filesystem::path& assets);
+// A folder that peft loads; it appears when it is complete. `assets`: folder with tokenizer files to copy; empty: none.
+void save_adapter(const VirtualModels& models, const std::filesystem::path& folder,
+                  const std::filesystem::path& assets = {}, bool overwrite = false);
+
+// While one lives the model is what it was below the adapter, for forward passes without gradients: the reference of
+// preference training. Modules to save are those of the base with AdapterSource::keep_base, otherwise the trained ones.
+class [[nodiscard]] WithoutAdapter {
+ public:
+  // `models` outlives it. Without an adapter: nothing.
+  explicit WithoutAdapter(const VirtualModels& models);
+
+ private:
+  std::deque<peft::Adapters::Off> off_;  // one a chunk
+};
+
+// While one lives the weights are those with the adapter merged, for exports; then they are what they were, bit for
+// bit. The originals wait in host memory.
+class [[nodiscard]] WithMergedAdapter {
+ public:
+  explicit WithMergedAdapter(const VirtualModels& models);
+  ~WithMergedAdapter();
+  WithMergedAdapter(const WithMergedAdapter&) = delete;
+  WithMergedAdapter& operator=(const WithMergedAdapter&) = delete;
+
+ private:
+  struct Original {
+    nn::Parameter* parameter;
+    at::Tensor value;
+  };
+  std::vector<Original> originals_;
+};
+
+}  // namespace megalith::model

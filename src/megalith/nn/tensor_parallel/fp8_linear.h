@@ -1,0 +1,36 @@
+// The three products of a linear layer in 8-bit floating point: y = x Wᵀ, dx = dy W, dW = dyᵀ x.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "megalith/nn/parameter.h"
+#include "megalith/ops/fp8.h"
+
+namespace megalith::nn {
+
+// What forward keeps for backward: both factors in the order in which backward reads them, a byte an element.
+struct Fp8Factors {
+  at::Tensor x_columns, x_inverse_scale;  // [i, t], [1]
+  at::Tensor w_columns, w_inverse_scale;  // [i, o], [1]
+};
+
+// Whether x [t, i] and weight [o, i] are multiplied in fp8: where `format` asks for it, and their sizes allow it.
+bool applies_fp8(const std::optional<ops::Fp8Format>& format, const at::Tensor& x, const at::Tensor& weight);
+
+// x Wᵀ [t, o], in the dtype of x.
+struct Fp8Forward {
+  at::Tensor y;
+  Fp8Factors factors;
+};
+Fp8Forward fp8_forward(const at::Tensor& x, const at::Tensor& weight);
+
+// dy [t, o] as both backward products take it.
+ops::Fp8Matrix fp8_gradient(const at::Tensor& dy, ops::Fp8Format format);
+// dy W [t, i], in `dtype`.
+at::Tensor fp8_grad_x(const ops::Fp8Matrix& dy, const Fp8Factors& factors, at::ScalarType dtype);
+// dyᵀ x [o, i]: as Parameter::add_weight_grad.
+at::Tensor add_fp8_weight_grad(Parameter& weight, const ops::Fp8Matrix& dy, const Fp8Factors& factors);
+
+}  // namespace megalith::nn

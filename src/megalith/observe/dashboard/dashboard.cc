@@ -1,0 +1,145 @@
+#include "megalith/observe/dashboard/dashboard.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/observe/dashboard/page.h"
+#include "megalith/observe/units.h"
+
+namespace megalith::observe {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+bool holds_run(const fs::path& folder) {
+  std::error_code error;
+  return std::ranges::any_of(std::array{"metrics.jsonl", "events.jsonl", "args.yaml"},
+                             [&](const char* name) { return fs::exists(folder / name, error); });
+}
+
+// The folder itself or the runs in it; a folder without any is a run that has not begun.
+std::vector<fs::path> runs_in(const fs::path& folder) {
+  std::error_code error;
+  check<ConfigError>(fs::is_directory(folder, error),
+                     "{} is not a folder; give the output_dir of a run, or a folder of such folders", folder.string());
+  if (holds_run(folder)) return {folder};
+  std::vector<fs::path> found;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (at->is_directory(error) && !at->is_symlink(error) && holds_run(at->path())) found.push_back(at->path());
+  std::ranges::sort(found);
+  return found.empty() ? std::vector{folder} : found;
+}
+
+// The last part of each path, or as many of its parts as make it unlike the others.
+std::vector<std::string> names_of(const std::vector<fs::path>& paths) {
+  std::vector<fs::path> rest, names(paths.size());
+  for (const fs::path& path : paths) rest.push_back(fs::canonical(path));
+  const auto same = [&](size_t i) { return std::ranges::count(names, names[i]) > 1; };
+  for (bool again = true; again;) {
+    again = false;
+    std::vector<size_t> to_lengthen;
+    for (size_t i = 0; i < names.size(); ++i)
+      if (rest[i].has_relative_path() && (names[i].empty() || same(i))) to_lengthen.push_back(i);
+    for (const size_t i : to_lengthen) {
+      names[i] = names[i].empty() ? rest[i].filename() : rest[i].filename() / names[i];
+      rest[i] = rest[i].parent_path();
+      again = true;
+    }
+  }
+  std::vector<std::string> texts;
+  for (const fs::path& name : names) texts.push_back(name.string());
+  return texts;
+}
+
+// A short number without sign; nothing for anything else.
+std::optional<size_t> number_in(std::string_view text) {
+  constexpr size_t kMostDigits = 6;
+  if (text.empty() || text.size() > kMostDigits ||
+      !std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; }))
+    return std::nullopt;
+  return static_cast<size_t>(*parse_int(text));
+}
+
+DashboardAnswer not_found() { return {404, "application/json", R"({"error":"there is nothing here"})", ""}; }
+
+}  // namespace
+
+Dashboard::Dashboard(std::span<const fs::path> folders) {
+  check<ConfigError>(!folders.empty(), "there is no run to show; give the output_dir of one");
+  std::vector<fs::path> paths;
+  for (const fs::path& folder : folders)
+    for (fs::path& run : runs_in(folder))
+      if (std::ranges::find(paths, run) == paths.end()) paths.push_back(std::move(run));
+  check<ConfigError>(paths.size() <= kMostRuns,
+                     "these folders hold {} runs; at most {} are shown. Name those to compare", paths.size(),
+                     kMostRuns);
+  const std::vector<std::string> names = names_of(paths);
+  runs_.reserve(paths.size());
+  for (size_t i = 0; i < paths.size(); ++i) runs_.emplace_back(paths[i], names[i]);
+}
+
+void Dashboard::look_for_news() {
+  constexpr auto kPause = std::chrono::milliseconds(500);
+  const auto now = std::chrono::steady_clock::now();
+  if (looked_ && now - *looked_ < kPause) return;
+  for (RunView& run : runs_) run.update();
+  looked_ = std::chrono::steady_clock::now();
+}
+
+DashboardAnswer Dashboard::answer(std::string_view path) {
+  if (path == "/") {
+    const std::string nonce = random_nonce();
+    return {200, "text/html; charset=utf-8", page_html("null", nonce), nonce};
+  }
+  constexpr std::string_view kApi = "/api/runs";
+  if (!path.starts_with(kApi)) return not_found();
+  const std::scoped_lock lock(mutex_);
+  return api(path.substr(kApi.size()));
+}
+
+DashboardAnswer Dashboard::api(std::string_view path) {
+  look_for_news();
+  if (path.empty()) {
+    Json list = Json::array();
+    for (const RunView& run : runs_) list.push_back({{"name", run.name()}, {"version", run.version()}});
+    const Json document{{"now", seconds_since_1970()}, {"runs", std::move(list)}};
+    return {200, "application/json", document.dump(-1, ' ', false, Json::error_handler_t::replace), ""};
+  }
+  const std::vector<std::string> parts = split(path, '/');  // "", run[, "trace", step]
+  const auto run = parts.size() >= 2 && parts[0].empty() ? number_in(parts[1]) : std::nullopt;
+  if (!run || *run >= runs_.size()) return not_found();
+  if (parts.size() == 2) return {200, "application/json", runs_[*run].json(), ""};
+  const auto step = parts.size() == 4 && parts[2] == "trace" ? number_in(parts[3]) : std::nullopt;
+  auto body = step ? runs_[*run].trace_step_json(*step) : std::nullopt;
+  if (!body) return not_found();
+  return {200, "application/json", std::move(*body), ""};
+}
+
+std::string Dashboard::report() {
+  const std::scoped_lock lock(mutex_);
+  look_for_news();
+  std::string data = fmt::format(R"({{"now":{:.3f},"runs":[)", seconds_since_1970());
+  for (const RunView& run : runs_) {
+    if (&run != runs_.data()) data += ',';
+    data += run.json();
+  }
+  data += "],\"traces\":[";
+  for (const RunView& run : runs_) {
+    if (&run != runs_.data()) data += ',';
+    data += '[';
+    for (size_t step = 0; step < run.trace_steps() && data.size() < kMostReportBytes; ++step) {
+      if (step > 0) data += ',';
+      data += *run.trace_step_json(step);
+    }
+    data += ']';
+  }
+  data += "]}";
+  return page_html(data, random_nonce());
+}
+
+}  // namespace megalith::observe

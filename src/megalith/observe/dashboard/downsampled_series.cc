@@ -1,0 +1,99 @@
+#include "megalith/observe/dashboard/downsampled_series.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+
+#include "megalith/base/error.h"
+
+namespace megalith::observe {
+
+namespace {
+
+using Bucket = DownsampledSeries::Bucket;
+
+void append_number(std::string& to, double value) {
+  constexpr double kExact = 1e15;
+  if (!std::isfinite(value))
+    to += "null";
+  else if (value == std::trunc(value) && std::abs(value) < kExact)
+    fmt::format_to(std::back_inserter(to), "{}", static_cast<int64_t>(value));
+  else
+    fmt::format_to(std::back_inserter(to), "{:.7g}", value);
+}
+
+template <typename Value>
+void append_list(std::string& to, const char* name, const std::vector<Bucket>& buckets, const Value& value) {
+  fmt::format_to(std::back_inserter(to), ",\"{}\":[", name);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (i > 0) to += ',';
+    append_number(to, value(buckets[i]));
+  }
+  to += ']';
+}
+
+void join(Bucket& to, const Bucket& from) {
+  to.last_x = from.last_x;
+  to.points += from.points;
+  if (from.finite == 0) return;
+  to.min = to.finite == 0 ? from.min : std::min(to.min, from.min);
+  to.max = to.finite == 0 ? from.max : std::max(to.max, from.max);
+  to.sum += from.sum;
+  to.finite += from.finite;
+}
+
+}  // namespace
+
+double Bucket::mean() const {
+  return finite == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(finite);
+}
+
+DownsampledSeries::DownsampledSeries(size_t capacity) : capacity_(capacity) {
+  check(capacity >= 2 && capacity % 2 == 0, "a series of {} buckets; the number must be even", capacity);
+}
+
+void DownsampledSeries::add(double x, double y) {
+  ++points_;
+  last_x_ = x;
+  last_y_ = y;
+  Bucket point{.first_x = x, .last_x = x, .points = 1};
+  if (std::isfinite(y)) {
+    point.sum = point.min = point.max = y;
+    point.finite = 1;
+  } else {
+    ++not_finite_;
+  }
+  if (!buckets_.empty() && buckets_.back().points < per_bucket_) return join(buckets_.back(), point);
+  if (buckets_.size() == capacity_) join_neighbours();
+  buckets_.push_back(point);
+}
+
+void DownsampledSeries::join_neighbours() {
+  for (size_t i = 0; i < capacity_ / 2; ++i) {
+    buckets_[i] = buckets_[2 * i];
+    join(buckets_[i], buckets_[2 * i + 1]);
+  }
+  buckets_.resize(capacity_ / 2);
+  per_bucket_ *= 2;
+}
+
+void DownsampledSeries::append_json(std::string& to) const {
+  fmt::format_to(std::back_inserter(to), "{{\"points\":{},\"not_finite\":{}", points_, not_finite_);
+  append_list(to, "x", buckets_, [](const Bucket& b) { return b.first_x + (b.last_x - b.first_x) / 2; });
+  append_list(to, "mean", buckets_, [](const Bucket& b) { return b.mean(); });
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  if (!exact()) {
+    append_list(to, "min", buckets_, [none](const Bucket& b) { return b.finite > 0 ? b.min : none; });
+    append_list(to, "max", buckets_, [none](const Bucket& b) { return b.finite > 0 ? b.max : none; });
+  }
+  to += ",\"last\":[";
+  append_number(to, last_x_);
+  to += ',';
+  append_number(to, last_y_);
+  to += "]}";
+}
+
+}  // namespace megalith::observe

@@ -1,0 +1,100 @@
+#include "megalith/observe/dashboard/events_reader.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/json_text.h"
+#include "megalith/layout/rank_grid.h"
+
+namespace megalith::observe {
+
+using Json = nlohmann::ordered_json;
+
+bool EventsReader::update() {
+  const auto change = tail_.poll([this](std::string_view line) { add(line); }, [this] { clear(); });
+  return change != LineTail::Change::kNone;
+}
+
+void EventsReader::clear() {
+  events_.clear();
+  start_.clear();
+  ended_ = false;
+  left_out_ = malformed_ = 0;
+}
+
+void EventsReader::add(std::string_view line) try {
+  const Json event = hf::parse_json(line, "a line");
+  const bool complete = event.is_object() && event.contains("event") && event["event"].is_string() &&
+                        event.contains("time") && event["time"].is_number() && event.contains("step") &&
+                        event["step"].is_number();
+  if (!complete) return void(++malformed_);
+  const std::string text = event.dump();
+  if (event["event"] == "start") {
+    start_ = text;
+    ended_ = false;
+  }
+  if (event["event"] == "end") ended_ = true;
+  events_.push_back(text);
+  if (events_.size() <= kMostEvents) return;
+  events_.pop_front();
+  ++left_out_;
+} catch (const DataError&) {
+  ++malformed_;
+}
+
+namespace {
+
+// A size of the layout: a whole number, or 0 (which no layout has).
+int size_of(const Json& sizes, const char* key) {
+  const auto found = sizes.find(key);
+  if (found == sizes.end() || !found->is_number_integer()) return 0;
+  const auto size = found->get<int64_t>();
+  return size > 0 && size <= layout::kMaxGridSize ? static_cast<int>(size) : 0;
+}
+
+std::optional<layout::GridShape> shape_of(const Json& sizes) {
+  layout::GridShape shape;
+  shape.world_size = size_of(sizes, "world_size");
+  shape.tp = size_of(sizes, "tp");
+  shape.pp = size_of(sizes, "pp");
+  shape.cp = size_of(sizes, "cp");
+  shape.ep = size_of(sizes, "ep");
+  shape.etp = size_of(sizes, "etp");
+  const auto order = sizes.find("order");
+  if (order == sizes.end() || !order->is_string()) return std::nullopt;
+  shape.order = order->get<std::string>();
+  if (!layout::is_possible(shape)) return std::nullopt;
+  return shape;
+}
+
+}  // namespace
+
+std::optional<std::string> layout_json(const std::string& start_event) {
+  if (start_event.empty()) return std::nullopt;
+  const Json event = Json::parse(start_event);
+  const auto sizes = event.find("layout");
+  if (sizes == event.end() || !sizes->is_object()) return std::nullopt;
+  const auto shape = shape_of(*sizes);
+  if (!shape) return std::nullopt;
+  Json json{{"world_size", shape->world_size},
+            {"tp", shape->tp},
+            {"pp", shape->pp},
+            {"cp", shape->cp},
+            {"dp", shape->dp()},
+            {"ep", shape->ep},
+            {"vpp", std::max(1, size_of(*sizes, "vpp"))},
+            {"order", shape->order}};
+  if (shape->world_size <= kMostPlaces) {
+    const layout::RankGrid grid(*shape);
+    Json places = Json::array();
+    for (int rank = 0; rank < shape->world_size; ++rank) {
+      const layout::RankPlace place = grid.place(rank);
+      places.push_back({place.tp_rank, place.cp_rank, place.dp_rank, place.pp_rank, place.ep_rank});
+    }
+    json["places"] = std::move(places);
+  }
+  return json.dump();
+}
+
+}  // namespace megalith::observe

@@ -1,0 +1,70 @@
+#include "megalith/observe/dashboard/line_tail.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace megalith::observe {
+
+namespace {
+
+constexpr size_t kFingerprintBytes = 256;
+
+}  // namespace
+
+bool LineTail::continues(const InsideFile& file) const {
+  if (!version_ || version_->device != file.version().device || version_->inode != file.version().inode) return false;
+  if (file.version().bytes < done_) return false;
+  std::string again(last_read_.size(), '\0');
+  again.resize(file.read_at(done_ - last_read_.size(), again.data(), again.size()));
+  return again == last_read_;
+}
+
+LineTail::Change LineTail::poll(const std::function<void(std::string_view)>& line,
+                                const std::function<void()>& start_anew) {
+  const std::optional<InsideFile> file = InsideFile::open(folder_, name_);
+  if (file && version_ == file->version()) return Change::kNone;
+  const uint64_t before = done_;
+  const bool anew = before > 0 && (!file || !continues(*file));
+  if (anew) {
+    start_anew();
+    done_ = 0;
+    last_read_.clear();
+  }
+  version_.reset();
+  if (!file) return anew ? Change::kStartedAnew : Change::kNone;
+  version_ = file->version();
+  read(*file, line);
+  if (anew) return Change::kStartedAnew;
+  return done_ > before ? Change::kGrown : Change::kNone;
+}
+
+void LineTail::read(const InsideFile& file, const std::function<void(std::string_view)>& line) {
+  // The buffer begins with the byte at done_.
+  const uint64_t bytes = file.version().bytes;
+  std::string buffer(std::min<uint64_t>(kMostLineBytes, bytes - done_), '\0');
+  size_t held = 0;
+  while (done_ + held < bytes) {
+    const size_t wanted = std::min<uint64_t>(buffer.size() - held, bytes - done_ - held);
+    const size_t got = file.read_at(done_ + held, buffer.data() + held, wanted);
+    if (got == 0) break;
+    held += got;
+    size_t taken = 0;
+    while (const void* found = std::memchr(buffer.data() + taken, '\n', held - taken)) {
+      const auto end = static_cast<size_t>(static_cast<const char*>(found) - buffer.data());
+      line(std::string_view(buffer).substr(taken, end - taken));
+      taken = end + 1;
+    }
+    if (taken == 0 && held == kMostLineBytes) {
+      line({});
+      taken = held;
+    }
+    if (taken == 0) continue;
+    const size_t kept = std::min(kFingerprintBytes, taken);
+    last_read_.assign(buffer, taken - kept, kept);
+    held -= taken;
+    std::memmove(buffer.data(), buffer.data() + taken, held);
+    done_ += taken;
+  }
+}
+
+}  // namespace megalith::observe

@@ -1,0 +1,69 @@
+#include "megalith/observe/dashboard/metrics_reader.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace megalith::observe {
+
+namespace {
+
+constexpr double kMostSteps = 9007199254740992.0;  // 2^53: larger ones are no whole numbers
+
+}  // namespace
+
+bool MetricsReader::update() {
+  const auto change = tail_.poll([this](std::string_view line) { add(line); }, [this] { clear(); });
+  return change != LineTail::Change::kNone;
+}
+
+void MetricsReader::clear() {
+  series_.clear();
+  index_.clear();
+  guesses_.clear();
+  lines_ = malformed_ = left_out_ = 0;
+}
+
+const MetricsReader::Series* MetricsReader::find(std::string_view name) const {
+  const auto found = index_.find(std::string(name));
+  return found == index_.end() ? nullptr : &series_[found->second];
+}
+
+DownsampledSeries* MetricsReader::series_at(size_t place, std::string_view name) {
+  if (place < guesses_.size() && guesses_[place] < series_.size() && series_[guesses_[place]].name == name)
+    return &series_[guesses_[place]].values;
+  const auto found = index_.find(std::string(name));
+  if (found == index_.end() && (series_.size() == kMostSeries || name.size() > kMostNameBytes)) return nullptr;
+  const size_t number = found == index_.end() ? series_.size() : found->second;
+  if (found == index_.end()) {
+    series_.push_back({std::string(name), DownsampledSeries()});
+    index_.emplace(name, number);
+  }
+  if (guesses_.size() <= place) guesses_.resize(place + 1, SIZE_MAX);
+  guesses_[place] = number;
+  return &series_[number].values;
+}
+
+void MetricsReader::add(std::string_view line) {
+  if (!line_.parse(line)) {
+    ++malformed_;
+    return;
+  }
+  const auto& entries = line_.entries();
+  const auto step = std::ranges::find(entries, "step", &MetricsLine::Entry::first);
+  if (step == entries.end() || !(std::abs(step->second) < kMostSteps)) {
+    ++malformed_;
+    return;
+  }
+  ++lines_;
+  const double x = step->second;
+  for (size_t place = 0; place < entries.size(); ++place) {
+    const auto& [name, value] = entries[place];
+    if (name == "step") continue;
+    if (DownsampledSeries* series = series_at(place, name))
+      series->add(x, value);
+    else
+      ++left_out_;
+  }
+}
+
+}  // namespace megalith::observe

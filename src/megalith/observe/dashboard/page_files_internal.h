@@ -1,0 +1,12 @@
+// The files of observe/dashboard/page/, as cmake/EmbedFiles.cmake compiles them in.
+#pragma once
+
+#include <string_view>
+
+namespace megalith::observe::page_files {
+
+extern const std::string_view index_html, dashboard_css;
+// In the order in which the page needs them.
+extern const std::string_view format_js, chart_js, timeline_js, ranks_js, tables_js, app_js;
+
+}  // namespace megalith::observe::page_files

@@ -1,0 +1,69 @@
+// RunView: everything that the dashboard shows of one run's folder.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megalith/observe/dashboard/events_reader.h"
+#include "megalith/observe/dashboard/metrics_reader.h"
+#include "megalith/observe/dashboard/trace_view.h"
+
+namespace megalith::observe {
+
+// Reads what is there and new; changes nothing. What cannot be read is a problem that is shown, never an error. One
+// thread.
+class RunView {
+ public:
+  // The folder exists. `name` is what the run is called on the page.
+  RunView(const std::filesystem::path& folder, std::string name);
+
+  const std::string& name() const { return name_; }
+  const std::filesystem::path& folder() const { return folder_; }
+
+  void update();
+  // Grows whenever json() or the trace have changed.
+  int64_t version() const { return version_; }
+
+  // One object:
+  //   name, folder, version, lines, malformed, left_out, problems [texts]
+  //   changed      when metrics.jsonl last was, in seconds since 1970; 0: it is not there
+  //   series       {name: DownsampledSeries}
+  //   events, events_left_out, malformed_events, start (the newest start event, or null), ended
+  //   layout       layout_json, or null;  live: live.json, or null;  trace: TraceView::summary_json, or null
+  //   checkpoints  [{name, step, bytes, time, latest}]
+  //   args         text of args.yaml
+  std::string json() const;
+  // A step of the timeline; nothing when there is no such step.
+  std::optional<std::string> trace_step_json(size_t step) const;
+  size_t trace_steps() const { return trace_ ? trace_->steps().size() : 0; }
+
+ private:
+  // A file that is read whole when it has changed.
+  struct WholeFile {
+    std::string name;
+    uint64_t most_bytes;
+    std::optional<FileVersion> version{};
+    std::string text{};
+  };
+  template <typename Read>
+  void guarded(const Read& read);
+  bool refresh(WholeFile& file);
+  void refresh_live();
+  void refresh_trace();
+  void refresh_checkpoints();
+
+  std::filesystem::path folder_;  // canonical
+  std::string name_;
+  int64_t version_ = 0;
+  MetricsReader metrics_;
+  EventsReader events_;
+  WholeFile args_, live_, trace_file_;
+  std::string live_json_ = "null";
+  std::optional<TraceView> trace_;
+  std::string checkpoints_json_ = "[]";
+  std::vector<std::string> problems_;
+};
+
+}  // namespace megalith::observe

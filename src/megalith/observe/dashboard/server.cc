@@ -1,0 +1,75 @@
+#include "megalith/observe/dashboard/server.h"
+
+#include <httplib.h>
+
+#include "megalith/base/error.h"
+#include "megalith/observe/dashboard/page.h"
+
+namespace megalith::observe {
+
+struct DashboardServer::Parts {
+  Dashboard& dashboard;
+  ServerAddress address;
+  httplib::Server server{};
+};
+
+namespace {
+
+void answer(Dashboard& dashboard, const std::string& host, const httplib::Request& request,
+            httplib::Response& response) {
+  response.set_header("X-Content-Type-Options", "nosniff");
+  response.set_header("Referrer-Policy", "no-referrer");
+  response.set_header("Cache-Control", "no-store");
+  response.set_header("Cross-Origin-Resource-Policy", "same-origin");
+  if (!is_own_host(host, request.get_header_value("Host"))) {
+    response.status = 403;
+    return response.set_content("{\"error\":\"this server is not called so\"}", "application/json");
+  }
+  const DashboardAnswer found = dashboard.answer(request.path);
+  response.status = found.status;
+  response.set_header("Content-Security-Policy", content_security_policy(found.nonce));
+  response.set_content(found.body, found.type.c_str());
+}
+
+}  // namespace
+
+DashboardServer::DashboardServer(Dashboard& dashboard, const ServerAddress& address)
+    : parts_(new Parts{dashboard, address}) {
+  httplib::Server& server = parts_->server;
+  server.Get(".*", [parts = parts_.get()](const httplib::Request& request, httplib::Response& response) {
+    answer(parts->dashboard, parts->address.host, request, response);
+  });
+  constexpr size_t kMostBodyBytes = 1024;
+  server.set_payload_max_length(kMostBodyBytes);
+  server.set_keep_alive_timeout(2);
+  // The library's own options let two servers share a port.
+  server.set_socket_options([](socket_t socket) {
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
+  int& port = parts_->address.port;
+  if (port == 0)
+    port = server.bind_to_any_port(address.host);
+  else if (!server.bind_to_port(address.host, port))
+    port = -1;
+  check<ConfigError>(port > 0,
+                     "cannot listen on {} port {}: the address is not this machine's, or the port is taken. Choose "
+                     "another --port (0 takes any that is free) or --host",
+                     address.host, address.port);
+}
+
+DashboardServer::~DashboardServer() = default;
+
+int DashboardServer::port() const { return parts_->address.port; }
+
+std::string DashboardServer::url() const {
+  const std::string& host = parts_->address.host;
+  const bool is_v6 = host.find(':') != std::string::npos;
+  return fmt::format("http://{}{}{}:{}/", is_v6 ? "[" : "", host, is_v6 ? "]" : "", port());
+}
+
+void DashboardServer::run() { parts_->server.listen_after_bind(); }
+
+void DashboardServer::stop() { parts_->server.stop(); }
+
+}  // namespace megalith::observe

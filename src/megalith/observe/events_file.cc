@@ -1,0 +1,94 @@
+#include "megalith/observe/events_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/config/derive.h"
+#include "megalith/observe/straggler.h"
+#include "megalith/observe/units.h"
+
+namespace megalith::observe {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json layout_of(const config::TrainingArguments& args, int world_size) {
+  const layout::GridShape shape = config::grid_shape(args, world_size);
+  return {{"world_size", shape.world_size},
+          {"tp", shape.tp},
+          {"pp", shape.pp},
+          {"cp", shape.cp},
+          {"ep", shape.ep},
+          {"etp", shape.expert_tp()},
+          {"vpp", shape.vpp.value_or(1)},
+          {"order", shape.order}};
+}
+
+// Opens a file to go on with; one that a crash cut in the middle of a line gets the end of that line.
+hf::FileHandle reopen(const std::filesystem::path& path) {
+  constexpr uint64_t kMostBytes = uint64_t{1} << 32;
+  const bool cut = std::filesystem::exists(path) && !hf::read_text_file(path, kMostBytes).ends_with('\n');
+  hf::FileHandle file = hf::FileHandle::open_or_create(path);
+  if (cut && file.size() > 0) file.write_at(file.size(), "\n", 1);
+  return file;
+}
+
+}  // namespace
+
+EventsFileCallback::EventsFileCallback(std::filesystem::path folder, int world_size,
+                                       std::optional<comm::RankLaunch> launch)
+    : folder_(std::move(folder)), world_size_(world_size), launch_(std::move(launch)) {}
+
+void EventsFileCallback::append(const train::TrainerEvent& event, const char* what, const Json& details) {
+  if (!file_.is_open()) return;
+  Json line{{"time", seconds_since_1970()}, {"step", event.state.global_step}, {"event", what}};
+  line.update(details);
+  const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  file_.write_at(bytes_, text.data(), text.size());
+  bytes_ += text.size();
+}
+
+void EventsFileCallback::on_train_begin(train::TrainerEvent& event) {
+  if (!event.state.is_world_process_zero) return;
+  hf::make_folders(folder_);
+  const std::filesystem::path path = folder_ / "events.jsonl";
+  const int restarts = launch_ ? launch_->restarts : 0;
+  const bool fresh = event.state.global_step == 0 && restarts == 0;
+  file_ = fresh ? hf::FileHandle::create(path) : reopen(path);
+  bytes_ = file_.size();
+  if (restarts > 0) {
+    Json details = Json::object();
+    if (!launch_->earlier.empty()) details["detect_seconds"] = launch_->earlier.back().detect_seconds;
+    append(event, "restart", details);
+  }
+  append(event, "start",
+         {{"run_name", event.args.logging.run_name.value_or("")},
+          {"max_steps", event.state.max_steps},
+          {"restarts", restarts},
+          {"layout", layout_of(event.args, world_size_)}});
+}
+
+void EventsFileCallback::on_log(train::TrainerEvent& event) {
+  const train::MetricList& line = event.metrics;
+  if (line.find("skipped_iter").value_or(0) != 0) append(event, "skip", Json::object());
+  const auto slowest = line.find("compute_seconds_max"), median = line.find("compute_seconds_median");
+  if (slowest && median && *slowest > kSlow * *median)
+    append(event, "straggler",
+           {{"rank", static_cast<int64_t>(line.find("slowest_rank").value_or(0))},
+            {"compute_seconds", *slowest},
+            {"median_seconds", *median}});
+  if (!line.find("eval_runtime")) return;
+  const auto loss = line.find("eval_loss");
+  append(event, "evaluation", loss ? Json{{"loss", *loss}} : Json::object());
+}
+
+void EventsFileCallback::on_save(train::TrainerEvent& event) {
+  append(event, "save", {{"checkpoint", event.folder.filename().string()}});
+}
+
+void EventsFileCallback::on_train_end(train::TrainerEvent& event) {
+  append(event, "end", {{"finished", event.state.global_step >= event.state.max_steps}});
+  file_ = {};
+}
+
+}  // namespace megalith::observe

@@ -1,0 +1,50 @@
+// StepClock: how a rank's time in steps divides into its own work and waiting for others.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "megalith/comm/heartbeat.h"
+
+namespace megalith::observe {
+
+// Told of each step's begin and end; one thread.
+class StepClock {
+ public:
+  // Seconds of a step, means.
+  struct Means {
+    double compute = 0;
+    double wait = 0;
+  };
+  // `waited_seconds`: so far, in operations, on this rank; empty: not known, and waiting counts as work.
+  explicit StepClock(std::function<double()> waited_seconds) : waited_seconds_(std::move(waited_seconds)) {}
+
+  void begin() {
+    began_ = now();
+    waited_ = waited();
+  }
+  void end() {
+    ++steps_;
+    seconds_ += now() - began_;
+    wait_ += waited() - waited_;
+  }
+  int64_t steps() const { return steps_; }
+  // Of the steps since this was last called; there has to be one.
+  Means take() {
+    const auto steps = static_cast<double>(std::exchange(steps_, 0));
+    const double seconds = std::exchange(seconds_, 0), wait = std::exchange(wait_, 0);
+    return {(seconds - wait) / steps, wait / steps};
+  }
+
+ private:
+  static double now() { return static_cast<double>(comm::monotonic_ns()) / 1e9; }
+  double waited() const { return waited_seconds_ ? waited_seconds_() : 0; }
+
+  std::function<double()> waited_seconds_;
+  double began_ = 0, waited_ = 0;  // when the step began; what had been waited by then
+  double seconds_ = 0, wait_ = 0;
+  int64_t steps_ = 0;
+};
+
+}  // namespace megalith::observe

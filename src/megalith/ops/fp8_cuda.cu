@@ -1,0 +1,132 @@
+#include <cuda_fp8.h>
+
+#include "megalith/ops/cuda_math.cuh"
+#include "megalith/ops/fp8_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+constexpr int kThreads = 256;
+// A block casts a tile of 128 rows and 64 columns; a thread 4 rows and 8 columns of it.
+constexpr int kTileRows = 128, kTileColumns = 64;
+constexpr int kRowsEach = 4, kColumnsEach = 8;
+
+template <typename T, int v>
+__global__ void largest_kernel(const T* x, int64_t vectors, float* largest) {
+  float most = 0;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors; i += int64_t{gridDim.x} * kThreads) {
+    float value[v];
+    load<v>(x + i * v, value);
+#pragma unroll
+    for (int j = 0; j < v; ++j) most = fmaxf(most, fabsf(value[j]));
+  }
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, lane));
+  // Magnitudes are ordered as the integers that their bits are.
+  if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<int*>(largest), __float_as_int(most));
+}
+
+template <Fp8Kind kind>
+__device__ inline unsigned cast_two(float a, float b) {
+  return __nv_cvt_float2_to_fp8x2(float2{a, b}, __NV_SATFINITE, kind == Fp8Kind::kE4m3 ? __NV_E4M3 : __NV_E5M2);
+}
+
+// The 4 x 4 bytes of four words, transposed: byte i of word j becomes byte j of word i.
+__device__ inline void transpose_bytes(const unsigned (&in)[4], unsigned (&out)[4]) {
+  const unsigned a = __byte_perm(in[0], in[1], 0x5140), b = __byte_perm(in[2], in[3], 0x5140);
+  const unsigned c = __byte_perm(in[0], in[1], 0x7362), d = __byte_perm(in[2], in[3], 0x7362);
+  out[0] = __byte_perm(a, b, 0x5410);
+  out[1] = __byte_perm(a, b, 0x7632);
+  out[2] = __byte_perm(c, d, 0x5410);
+  out[3] = __byte_perm(c, d, 0x7632);
+}
+
+template <typename T, Fp8Kind kind>
+__global__ void __launch_bounds__(kThreads) cast_kernel(const T* x, int64_t r, int64_t c, const float* largest,
+                                                        uint8_t* rows, uint8_t* columns, float* inverse_scale) {
+  constexpr float kReach = kind == Fp8Kind::kE4m3 ? 448.0F : 57344.0F;
+  __shared__ unsigned tile[kTileColumns][kTileRows / 4 + 1];
+  const float most = *largest;
+  const float scale = most > 0 && isfinite(most) ? kReach / most : 1;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *inverse_scale = 1 / scale;
+
+  const int group = static_cast<int>(threadIdx.x) % 8, four = static_cast<int>(threadIdx.x) / 8;
+  const int64_t row = int64_t{blockIdx.y} * kTileRows + four * kRowsEach;
+  const int64_t column = int64_t{blockIdx.x} * kTileColumns + group * kColumnsEach;
+  unsigned words[2][kRowsEach] = {};  // the first and the last four columns of each row
+  if (row < r && column < c)
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) {
+      constexpr int n = kVector<T> < kColumnsEach ? kVector<T> : kColumnsEach;
+      float value[kColumnsEach];
+#pragma unroll
+      for (int j = 0; j < kColumnsEach; j += n) {
+        float part[n];
+        load<n>(x + (row + i) * c + column + j, part);
+#pragma unroll
+        for (int k = 0; k < n; ++k) value[j + k] = part[k] * scale;
+      }
+      words[0][i] = cast_two<kind>(value[0], value[1]) | cast_two<kind>(value[2], value[3]) << 16;
+      words[1][i] = cast_two<kind>(value[4], value[5]) | cast_two<kind>(value[6], value[7]) << 16;
+      *reinterpret_cast<uint2*>(rows + (row + i) * c + column) = {words[0][i], words[1][i]};
+    }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    unsigned turned[4];
+    transpose_bytes(words[half], turned);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) tile[group * kColumnsEach + half * 4 + k][four] = turned[k];
+  }
+  __syncthreads();
+  // 16 rows of a column a thread, twice.
+  for (int piece = static_cast<int>(threadIdx.x); piece < kTileColumns * kTileRows / 16; piece += kThreads) {
+    const int part = piece % (kTileRows / 16), which = piece / (kTileRows / 16);
+    const int64_t to_row = int64_t{blockIdx.y} * kTileRows + part * 16;
+    const int64_t to_column = int64_t{blockIdx.x} * kTileColumns + which;
+    if (to_row >= r || to_column >= c) continue;
+    const unsigned* from = tile[which] + part * 4;
+    *reinterpret_cast<uint4*>(columns + to_column * r + to_row) = {from[0], from[1], from[2], from[3]};
+  }
+}
+
+}  // namespace
+
+void largest_magnitude_cuda(c10::ScalarType dtype, const void* x, int64_t n, float* largest, void* stream) {
+  if (n == 0) return;
+  for_dtype(dtype, [&]<typename T>(T) {
+    const auto launch = [&]<int v>() {
+      const int64_t vectors = n / v, wanted = (vectors + kThreads - 1) / kThreads;
+      const int64_t blocks = std::min(wanted, resident_blocks(largest_kernel<T, v>, kThreads));
+      largest_kernel<T, v><<<static_cast<unsigned>(blocks), kThreads, 0, stream_from(stream)>>>(
+          static_cast<const T*>(x), vectors, largest);
+    };
+    if (aligned(x) && n % kVector<T> == 0)
+      launch.template operator()<kVector<T>>();
+    else
+      launch.template operator()<1>();
+  });
+  check_launch("largest_magnitude");
+}
+
+void cast_fp8_cuda(c10::ScalarType dtype, const void* x, int64_t r, int64_t c, Fp8Kind kind, const float* largest,
+                   void* rows, void* columns, float* inverse_scale, void* stream) {
+  if (r * c == 0) return;
+  if (!aligned(x)) fail_kernel("cast_fp8", "the matrix does not start at a multiple of 16 bytes");
+  const dim3 blocks(static_cast<unsigned>((c + kTileColumns - 1) / kTileColumns),
+                    static_cast<unsigned>((r + kTileRows - 1) / kTileRows));
+  for_dtype(dtype, [&]<typename T>(T) {
+    const auto launch = [&](auto kernel) {
+      kernel<<<blocks, kThreads, 0, stream_from(stream)>>>(static_cast<const T*>(x), r, c, largest,
+                                                           static_cast<uint8_t*>(rows), static_cast<uint8_t*>(columns),
+                                                           inverse_scale);
+    };
+    if (kind == Fp8Kind::kE4m3)
+      launch(cast_kernel<T, Fp8Kind::kE4m3>);
+    else
+      launch(cast_kernel<T, Fp8Kind::kE5m2>);
+  });
+  check_launch("cast_fp8");
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,104 @@
+#include "megalith/ops/cuda_math.cuh"
+#include "megalith/ops/gradient_sums_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int64_t kMostParts = 512;
+
+// A thread has v columns and every gridDim.y-th row. partials [gridDim.y, h].
+template <typename T, int v>
+__global__ void bias_grad_kernel(const T* dy, int64_t t, int64_t h, float* partials) {
+  const int64_t column = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;
+  if (column >= h) return;
+  float sums[v] = {};
+#pragma unroll 4
+  for (int64_t row = blockIdx.y; row < t; row += gridDim.y) {
+    float value[v];
+    load<v>(dy + row * h + column, value);
+#pragma unroll
+    for (int j = 0; j < v; ++j) sums[j] += value[j];
+  }
+#pragma unroll
+  for (int j = 0; j < v; ++j) partials[blockIdx.y * h + column + j] = sums[j];
+}
+
+__device__ inline void add_to(float* at, const float (&value)[4]) {
+#if __CUDA_ARCH__ >= 900
+  atomicAdd(reinterpret_cast<float4*>(at), float4{value[0], value[1], value[2], value[3]});
+#else
+  for (int j = 0; j < 4; ++j) atomicAdd(at + j, value[j]);
+#endif
+}
+__device__ inline void add_to(float* at, const float (&value)[1]) { atomicAdd(at, value[0]); }
+
+// A thread a vector of v columns of a token.
+template <typename T, int v>
+__global__ void add_to_rows_kernel(float* sums, const int64_t* rows, const T* dy, int64_t vectors,
+                                   int64_t row_vectors) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= vectors) return;
+  const int64_t token = i / row_vectors, column = (i - token * row_vectors) * v;
+  float value[v];
+  load<v>(dy + i * v, value);
+  add_to(sums + rows[token] * row_vectors * v + column, value);
+}
+
+template <typename T>
+int64_t column_blocks(int64_t h, bool in_vectors) {
+  const int64_t vectors = in_vectors ? h / kVector<T> : h;
+  return (vectors + kThreads - 1) / kThreads;
+}
+
+// Enough blocks for every multiprocessor.
+int64_t parts_for(int64_t t, int64_t columns) {
+  return std::clamp<int64_t>(int64_t{multiprocessors()} * 16 / columns, 1, std::clamp<int64_t>(t, 1, kMostParts));
+}
+
+}  // namespace
+
+int64_t bias_grad_workspace_cuda(int64_t t, int64_t h) { return std::min(kMostParts, t) * h; }
+
+void bias_grad_cuda(c10::ScalarType dtype, const void* dy, int64_t t, int64_t h, float* sums, bool add,
+                    float* workspace, void* stream) {
+  if (h == 0) return;
+  int64_t parts = 0;
+  for_dtype(dtype, [&]<typename T>(T) {
+    if (t == 0) return;
+    const bool fits = aligned(dy) && h % kVector<T> == 0;
+    const int64_t columns = column_blocks<T>(h, fits);
+    parts = parts_for(t, columns);
+    const dim3 blocks(static_cast<unsigned>(columns), static_cast<unsigned>(parts));
+    const auto launch = [&](auto kernel) {
+      kernel<<<blocks, kThreads, 0, stream_from(stream)>>>(static_cast<const T*>(dy), t, h, workspace);
+    };
+    if (fits)
+      launch(bias_grad_kernel<T, kVector<T>>);
+    else
+      launch(bias_grad_kernel<T, 1>);
+  });
+  check_launch("bias_grad");
+  column_sums_cuda(workspace, parts, {sums, h, add}, {}, stream_from(stream));
+}
+
+void add_to_rows_cuda(c10::ScalarType dtype, float* sums, const int64_t* rows, const void* dy, int64_t t, int64_t h,
+                      void* stream) {
+  if (t * h == 0) return;
+  for_dtype(dtype, [&]<typename T>(T) {
+    const auto launch = [&]<int v>() {
+      const int64_t vectors = t * h / v;
+      add_to_rows_kernel<T, v>
+          <<<static_cast<unsigned>((vectors + kThreads - 1) / kThreads), kThreads, 0, stream_from(stream)>>>(
+              sums, rows, static_cast<const T*>(dy), vectors, h / v);
+    };
+    if (h % 4 == 0 && aligned(dy) && aligned(sums))
+      launch.template operator()<4>();
+    else
+      launch.template operator()<1>();
+  });
+  check_launch("add_to_rows");
+}
+
+}  // namespace megalith::ops

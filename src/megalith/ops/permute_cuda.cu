@@ -1,0 +1,125 @@
+// Legend: t tokens, k copies of a token, r rows, h hidden. A block has one token or row; a thread v columns at a time.
+#include "megalith/ops/cuda_math.cuh"
+#include "megalith/ops/permute_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMostCopies = 64;  // whose dot products a block keeps
+
+template <typename T, int v>
+__global__ void copy_kernel(const T* x, const int64_t* token, T* y, int64_t h) {
+  const T* from = x + token[blockIdx.x] * h;
+  T* to = y + int64_t{blockIdx.x} * h;
+  for (int64_t column = int64_t{threadIdx.x} * v; column < h; column += int64_t{blockDim.x} * v)
+    *reinterpret_cast<Pack<T, v>*>(to + column) = *reinterpret_cast<const Pack<T, v>*>(from + column);
+}
+
+template <typename T, int v>
+__global__ void sum_kernel(const T* rows, const float* w, const int64_t* row, const T* residual, T* y, int64_t k,
+                           int64_t h) {
+  const int64_t token = blockIdx.x;
+  for (int64_t column = int64_t{threadIdx.x} * v; column < h; column += int64_t{blockDim.x} * v) {
+    float sum[v] = {};
+    if (residual != nullptr) load<v>(residual + token * h + column, sum);
+#pragma unroll 4
+    for (int64_t j = 0; j < k; ++j) {
+      const int64_t source = row[token * k + j];
+      if (source < 0) continue;
+      const float factor = w == nullptr ? 1 : w[token * k + j];
+      float value[v];
+      load<v>(rows + source * h + column, value);
+#pragma unroll
+      for (int c = 0; c < v; ++c) sum[c] += factor * value[c];
+    }
+    store<v>(sum, y + token * h + column);
+  }
+}
+
+template <typename T, int v>
+__global__ void sum_backward_kernel(const T* rows, const float* w, const int64_t* row, const T* dy, T* drows, float* dw,
+                                    int64_t k, int64_t h) {
+  __shared__ float dots[kMostCopies][kThreads / 32];
+  const int64_t token = blockIdx.x;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  for (int64_t j = 0; j < k; ++j) {
+    const int64_t target = row[token * k + j];
+    float dot = 0;
+    if (target >= 0) {
+      const float factor = w[token * k + j];
+      for (int64_t column = int64_t{threadIdx.x} * v; column < h; column += int64_t{blockDim.x} * v) {
+        float grad[v], value[v];
+        load<v>(dy + token * h + column, grad);
+        load<v>(rows + target * h + column, value);
+#pragma unroll
+        for (int c = 0; c < v; ++c) {
+          dot += grad[c] * value[c];
+          grad[c] *= factor;
+        }
+        store<v>(grad, drows + target * h + column);
+      }
+    }
+    dot = warp_sum(dot);
+    if (lane == 0) dots[j][warp] = dot;
+  }
+  __syncthreads();
+  if (threadIdx.x >= k) return;
+  float total = 0;
+  for (int i = 0; i < static_cast<int>(blockDim.x) / 32; ++i) total += dots[threadIdx.x][i];
+  dw[token * k + threadIdx.x] = total;
+}
+
+// run.template operator()<T, v>(threads)
+template <typename Run>
+void for_rows(const PermuteSizes& sizes, bool in_vectors, const Run& run) {
+  for_dtype(sizes.dtype, [&]<typename T>(T) {
+    const auto launch = [&]<int v>() {
+      const int64_t wanted = (sizes.h / v + 31) / 32 * 32;
+      run.template operator()<T, v>(static_cast<unsigned>(std::clamp<int64_t>(wanted, 64, kThreads)));
+    };
+    if (in_vectors && sizes.h % kVector<T> == 0)
+      launch.template operator()<kVector<T>>();
+    else
+      launch.template operator()<1>();
+  });
+}
+
+}  // namespace
+
+void copy_rows_cuda(const PermuteSizes& sizes, const void* x, const int64_t* token, void* y, void* stream) {
+  if (sizes.r * sizes.h == 0) return;
+  for_rows(sizes, aligned(x) && aligned(y), [&]<typename T, int v>(unsigned threads) {
+    copy_kernel<T, v><<<static_cast<unsigned>(sizes.r), threads, 0, stream_from(stream)>>>(
+        static_cast<const T*>(x), token, static_cast<T*>(y), sizes.h);
+  });
+  check_launch("copy_rows");
+}
+
+void sum_rows_cuda(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row, const void* residual,
+                   void* y, void* stream) {
+  if (sizes.t * sizes.h == 0) return;
+  const bool fits = aligned(rows) && aligned(residual) && aligned(y);
+  for_rows(sizes, fits, [&]<typename T, int v>(unsigned threads) {
+    sum_kernel<T, v><<<static_cast<unsigned>(sizes.t), threads, 0, stream_from(stream)>>>(
+        static_cast<const T*>(rows), static_cast<const float*>(w), row, static_cast<const T*>(residual),
+        static_cast<T*>(y), sizes.k, sizes.h);
+  });
+  check_launch("sum_rows");
+}
+
+void sum_rows_backward_cuda(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row,
+                            const void* dy, void* drows, void* dw, void* stream) {
+  if (sizes.t * sizes.k == 0) return;
+  if (sizes.k > kMostCopies) fail_kernel("sum_rows_backward", "a token has more than 64 copies");
+  const bool fits = aligned(rows) && aligned(dy) && aligned(drows);
+  for_rows(sizes, fits, [&]<typename T, int v>(unsigned threads) {
+    sum_backward_kernel<T, v><<<static_cast<unsigned>(sizes.t), threads, 0, stream_from(stream)>>>(
+        static_cast<const T*>(rows), static_cast<const float*>(w), row, static_cast<const T*>(dy),
+        static_cast<T*>(drows), static_cast<float*>(dw), sizes.k, sizes.h);
+  });
+  check_launch("sum_rows_backward");
+}
+
+}  // namespace megalith::ops

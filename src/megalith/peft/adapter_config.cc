@@ -1,0 +1,126 @@
+#include "megalith/peft/adapter_config.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/json_reader.h"
+
+namespace megalith::peft {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Fields that change what an adapter computes, and that are not supported unless empty: null, false, 0, {} or [].
+constexpr const char* kMustBeEmpty[] = {"use_dora",
+                                        "rank_pattern",
+                                        "alpha_pattern",
+                                        "layer_replication",
+                                        "layers_to_transform",
+                                        "target_parameters",
+                                        "lora_bias",
+                                        "use_qalora",
+                                        "trainable_token_indices",
+                                        "exclude_modules",
+                                        "alora_invocation_tokens",
+                                        "use_bdlora"};
+
+bool is_empty(const hf::Json& value) {
+  if (value.is_boolean()) return !value.get<bool>();
+  return value.is_null() || ((value.is_object() || value.is_array()) && value.empty());
+}
+
+// A list of names, or one text.
+std::vector<std::string> names(const hf::JsonFields& fields, const char* key) {
+  const hf::Json* value = fields.value(key);
+  if (value == nullptr) return {};
+  if (!value->is_string()) return fields.required<std::vector<std::string>>(key);
+  const auto text = value->get<std::string>();
+  if (text.find_first_of("*()[]|\\^$+?") != std::string::npos)
+    fields.refuse(key, "be a list of module names; patterns are not supported");
+  return {text};
+}
+
+void check_supported(const hf::JsonFields& fields) {
+  const auto kind = fields.required<std::string>("peft_type");
+  check<ConfigError>(kind == "LORA", "{}: an adapter of the type {}; only LORA is supported", fields.file_name(), kind);
+  std::vector<std::string> problems;
+  for (const char* key : kMustBeEmpty)
+    if (const hf::Json* value = fields.value(key); value != nullptr && !is_empty(*value))
+      problems.push_back(fmt::format("\"{}\" is {}", key, value->dump()));
+  if (const auto bias = fields.optional<std::string>("bias"); bias && *bias != "none")
+    problems.push_back(fmt::format("\"bias\" is \"{}\"", *bias));
+  check<ConfigError>(problems.empty(), "{}: {}; plain and rank-stabilised LoRA without these is supported",
+                     fields.file_name(), fmt::join(problems, ", "));
+}
+
+hf::Json fresh_json() {
+  return {{"alpha_pattern", hf::Json::object()},
+          {"auto_mapping", nullptr},
+          {"base_model_name_or_path", nullptr},
+          {"bias", "none"},
+          {"fan_in_fan_out", false},
+          {"inference_mode", true},
+          {"init_lora_weights", true},
+          {"layer_replication", nullptr},
+          {"layers_pattern", nullptr},
+          {"layers_to_transform", nullptr},
+          {"lora_alpha", 0},
+          {"lora_dropout", 0.0},
+          {"modules_to_save", nullptr},
+          {"peft_type", "LORA"},
+          {"r", 0},
+          {"rank_pattern", hf::Json::object()},
+          {"revision", nullptr},
+          {"target_modules", hf::Json::array()},
+          {"task_type", "CAUSAL_LM"},
+          {"use_dora", false},
+          {"use_rslora", false}};
+}
+
+}  // namespace
+
+double AdapterConfig::scale() const {
+  const auto r = static_cast<double>(rank);
+  return use_rslora ? alpha / std::sqrt(r) : alpha / r;
+}
+
+AdapterConfig read_adapter_config(const fs::path& folder) {
+  const hf::JsonFile file = hf::read_json_file(folder / kConfigName);
+  const hf::JsonFields fields = file.fields();
+  check_supported(fields);
+  AdapterConfig config;
+  config.rank = fields.positive<int64_t>("r");
+  config.alpha = fields.positive<double>("lora_alpha");
+  config.dropout = fields.optional<double>("lora_dropout").value_or(0);
+  if (config.dropout < 0 || config.dropout >= 1) fields.refuse("lora_dropout", "be at least 0 and below 1");
+  config.use_rslora = fields.optional<bool>("use_rslora").value_or(false);
+  config.target_modules = names(fields, "target_modules");
+  config.modules_to_save = names(fields, "modules_to_save");
+  if (config.target_modules.empty() && config.modules_to_save.empty())
+    fields.refuse("target_modules", "name at least one module");
+  config.base_model = fields.optional<std::string>("base_model_name_or_path").value_or("");
+  config.source = std::make_shared<const hf::Json>(file.root());
+  return config;
+}
+
+std::string to_json(const AdapterConfig& config) {
+  hf::Json json = config.source ? *config.source : fresh_json();
+  if (!config.base_model.empty()) json["base_model_name_or_path"] = config.base_model;
+  json["r"] = config.rank;
+  if (config.alpha == std::floor(config.alpha))
+    json["lora_alpha"] = static_cast<int64_t>(config.alpha);
+  else
+    json["lora_alpha"] = config.alpha;
+  json["lora_dropout"] = config.dropout;
+  json["use_rslora"] = config.use_rslora;
+  json["target_modules"] = config.target_modules;
+  json["modules_to_save"] = config.modules_to_save.empty() ? hf::Json(nullptr) : hf::Json(config.modules_to_save);
+  json["inference_mode"] = true;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace megalith::peft

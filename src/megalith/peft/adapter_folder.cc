@@ -1,0 +1,53 @@
+#include "megalith/peft/adapter_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/peft/adapter_config.h"
+
+namespace megalith::peft {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::vector<std::string> adapters_in(const fs::path& folder) {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.is_directory() && is_adapter_folder(entry.path())) found.push_back(entry.path().filename().string());
+  std::ranges::sort(found);
+  return found;
+}
+
+}  // namespace
+
+bool is_adapter_folder(const fs::path& folder) {
+  std::error_code error;
+  return fs::is_regular_file(folder / kConfigName, error);
+}
+
+fs::path find_adapter(const std::string& path, const fs::path& base) {
+  const fs::path folder = !base.empty() && fs::is_directory(base / path) ? base / path : fs::path(path);
+  check<ConfigError>(fs::is_directory(folder),
+                     "there is no adapter {}: it is no folder; give one with {} and {}.safetensors", path, kConfigName,
+                     kWeightsStem);
+  if (!is_adapter_folder(folder)) {
+    const std::vector<std::string> inside = adapters_in(folder);
+    check<ConfigError>(!inside.empty(), "{} is no adapter: it has no {}, nor has a folder in it", folder.string(),
+                       kConfigName);
+    check<ConfigError>(inside.size() == 1, "{} holds several adapters: {}; give the folder of one, such as {}",
+                       folder.string(), list_in_words(inside), (folder / inside[0]).string());
+    return find_adapter((folder / inside[0]).string());
+  }
+  const fs::path weights = folder / fmt::format("{}.safetensors", kWeightsStem);
+  const bool pickled = fs::exists(folder / fmt::format("{}.bin", kWeightsStem));
+  check<ConfigError>(
+      fs::is_regular_file(weights), "the adapter {} has no {}.safetensors{}", folder.string(), kWeightsStem,
+      pickled ? ", only a pickle file, which is not read: load it with peft and save_pretrained it again" : "");
+  return folder;
+}
+
+}  // namespace megalith::peft

@@ -1,0 +1,251 @@
+#include "megalith/peft/adapters.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "megalith/base/error.h"
+#include "megalith/peft/names.h"
+
+namespace megalith::peft {
+
+using nn::LowRank;
+using nn::Parameter;
+using nn::ParameterPart;
+using nn::WeightUse;
+
+namespace {
+
+bool is_grouped(WeightUse use) { return use == WeightUse::kGroupedColumn || use == WeightUse::kGroupedRow; }
+bool splits_outputs(WeightUse use) { return use == WeightUse::kColumn || use == WeightUse::kGroupedColumn; }
+bool splits_inputs(WeightUse use) { return use == WeightUse::kRow || use == WeightUse::kGroupedRow; }
+
+// The tensors of a weight that have an update; of a grouped weight those of one expert, alike for all.
+struct Targets {
+  struct Part {
+    size_t number;   // within a group
+    int64_t module;  // among the group's
+    int64_t out, rows;
+  };
+  int64_t groups = 1;
+  size_t parts_a_group = 1;
+  std::vector<Part> parts;
+  int64_t modules = 0;
+  int64_t rows() const {
+    int64_t sum = 0;
+    for (const Part& part : parts) sum += part.rows;
+    return sum;
+  }
+};
+
+Targets targets_of(const Parameter& weight, const hf::NameMap& names, const AdapterConfig& config) {
+  Targets targets;
+  targets.parts_a_group = weight.parts.size();
+  if (is_grouped(weight.use)) {
+    const auto numbers = hf::pattern_of(weight.parts[0].name).numbers;
+    targets.parts_a_group = static_cast<size_t>(std::ranges::count_if(
+        weight.parts, [&](const ParameterPart& part) { return hf::pattern_of(part.name).numbers == numbers; }));
+    targets.groups = static_cast<int64_t>(weight.parts.size() / targets.parts_a_group);
+  }
+  const int64_t group_rows = weight.value.size(0) / targets.groups;
+  std::string last;
+  for (size_t i = 0; i < targets.parts_a_group; ++i) {
+    const std::string module = module_of(names, weight.parts[i].name);
+    if (!is_target(module, config)) continue;
+    if (module != last) ++targets.modules;
+    last = module;
+    const int64_t end = i + 1 < targets.parts_a_group ? weight.parts[i + 1].row : group_rows;
+    targets.parts.push_back({i, targets.modules - 1, weight.parts[i].row, end - weight.parts[i].row});
+  }
+  for (size_t i = targets.parts_a_group; i < weight.parts.size(); ++i) {
+    const bool wanted = is_target(module_of(names, weight.parts[i].name), config);
+    const bool first =
+        std::ranges::find(targets.parts, i % targets.parts_a_group, &Targets::Part::number) != targets.parts.end();
+    check<ConfigError>(wanted == first, "lora_target names {} of some experts; name it of all or of none",
+                       module_of(names, weight.parts[i].name));
+  }
+  return targets;
+}
+
+// A: [groups · modules · r, i], replicated or with the weight's columns.
+Parameter make_a(const Parameter& weight, const Targets& targets, int64_t rank) {
+  Parameter a{.name = a_name(weight.name)};
+  for (int64_t group = 0; group < targets.groups; ++group) {
+    int64_t made = 0;
+    for (const Targets::Part& target : targets.parts) {
+      if (target.module < made) continue;  // shares the one before
+      const ParameterPart& part = weight.parts[static_cast<size_t>(group) * targets.parts_a_group + target.number];
+      const int64_t inputs = part.global_shape[1];
+      const int64_t row = (group * targets.modules + made++) * rank;
+      if (splits_inputs(weight.use))
+        a.parts.push_back({a_name(part.name), {rank, inputs}, {0, part.offset[1]}, {rank, part.extent[1]}, row});
+      else
+        a.parts.push_back({a_name(part.name), {rank, inputs}, {0, 0}, {rank, inputs}, row});
+    }
+  }
+  return a;
+}
+
+// B: the rows of the targets, one target behind the other, each of all groups.
+Parameter make_b(const Parameter& weight, const Targets& targets, int64_t rank, LowRank& update) {
+  Parameter b{.name = b_name(weight.name)};
+  int64_t row = 0;
+  for (const Targets::Part& target : targets.parts) {
+    update.parts.push_back({.out = target.out, .rows = target.rows, .a = target.module * rank, .b = row});
+    for (int64_t group = 0; group < targets.groups; ++group, row += target.rows) {
+      const ParameterPart& part = weight.parts[static_cast<size_t>(group) * targets.parts_a_group + target.number];
+      b.parts.push_back(
+          {b_name(part.name), {part.global_shape[0], rank}, {part.offset[0], 0}, {part.extent[0], rank}, row});
+    }
+  }
+  return b;
+}
+
+// W[first …] += s · b a, rounded once.
+void add_update(const at::Tensor& rows, const at::Tensor& b, const at::Tensor& a, double scale) {
+  rows.copy_(at::addmm(rows.to(at::kFloat), b.to(at::kFloat), a.to(at::kFloat), 1, scale));
+}
+
+}  // namespace
+
+Adapters::Adapters(AdapterConfig config, hf::NameMap names, nn::TensorParallel tp, parallel::ParallelContext& context)
+    : config_(std::move(config)), names_(std::move(names)), tp_(std::move(tp)), context_(context) {}
+
+Adapters::~Adapters() {
+  for (const Before& before : before_) {
+    before.parameter->update = before.update;
+    before.parameter->value.requires_grad_(before.requires_grad);
+  }
+}
+
+bool Adapters::saves(const Parameter& parameter) const {
+  std::vector<std::string> saved, other;
+  for (const ParameterPart& part : parameter.parts) {
+    const std::string module = module_of(names_, part.name);
+    (is_saved(module, config_) ? saved : other).push_back(module);
+  }
+  check<ConfigError>(saved.empty() || other.empty(),
+                     "additional_target names {}, which is one parameter with {} here; name all of them or none",
+                     fmt::join(saved, ", "), fmt::join(other, ", "));
+  return !saved.empty();
+}
+
+void Adapters::add(const nn::ParameterScope& scope, std::span<Parameter* const> parameters) {
+  for (Parameter* parameter : parameters) {
+    const bool own = !parameter->name.starts_with("mtp.");
+    const bool saved = own && !parameter->buffer && saves(*parameter);
+    before_.push_back({parameter, parameter->value.requires_grad(), parameter->update});
+    parameter->value.requires_grad_(saved);
+    if (saved)
+      saved_.push_back(parameter);
+    else if (own && !parameter->shared_copy && parameter->use == WeightUse::kLookup)
+      attach_lookup(scope, *parameter);
+    else if (own && parameter->use != WeightUse::kOther && parameter->use != WeightUse::kLookup)
+      attach(scope, *parameter);
+  }
+}
+
+void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
+  const Targets targets = targets_of(weight, names_, config_);
+  if (targets.parts.empty()) return;
+  auto update = std::make_unique<LowRank>();
+  Parameter a = make_a(weight, targets, config_.rank), b = make_b(weight, targets, config_.rank, *update);
+  const bool grouped = is_grouped(weight.use), whole = !splits_outputs(weight.use) && !splits_inputs(weight.use);
+  const int ranks = grouped ? context_.grid().etp() : tp_.size();
+  const int rank = grouped ? context_.place().etp_rank : tp_.rank();
+  a.expert = b.expert = weight.expert;
+  a.split_over_tp = splits_inputs(weight.use) && ranks > 1;
+  b.split_over_tp = splits_outputs(weight.use) && ranks > 1;
+  // What is whole on every rank and sees only a part of the outputs, the inputs or the tokens.
+  a.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_outputs(weight.use) && ranks > 1;
+  b.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_inputs(weight.use) && ranks > 1;
+  a.replica = a.split_over_tp ? 0 : rank;
+  b.replica = b.split_over_tp ? 0 : rank;
+  // Kaiming's uniform numbers for a slope of √5, as peft draws them: within ±1/√i.
+  a.init = nn::Init::uniform(1 / std::sqrt(static_cast<double>(weight.parts[0].global_shape[1])));
+  a.dtype = b.dtype = at::kFloat;
+  a.adapter = b.adapter = true;
+  const int64_t inputs = weight.value.size(1);
+  update->a = &scope.add(std::move(a), {targets.groups * targets.modules * config_.rank, inputs});
+  update->b = &scope.add(std::move(b), {targets.groups * targets.rows(), config_.rank});
+  update->dropout = config_.dropout;
+  finish(weight, std::move(update));
+}
+
+// The embedding: A is looked up, B multiplies; peft starts with zeros in A.
+void Adapters::attach_lookup(const nn::ParameterScope& scope, Parameter& weight) {
+  const ParameterPart& part = weight.parts[0];
+  if (!is_target(module_of(names_, part.name), config_)) return;
+  const int64_t r = config_.rank, hidden = part.global_shape[1];
+  auto update = std::make_unique<LowRank>();
+  Parameter a{.name = a_name(weight.name), .dtype = at::kFloat, .adapter = true, .split_over_tp = weight.split_over_tp};
+  a.parts.push_back({a_name(part.name), {part.global_shape[0], r}, {part.offset[0], 0}, {part.extent[0], r}, 0});
+  Parameter b{.name = b_name(weight.name),
+              .init = nn::Init::normal(1),
+              .dtype = at::kFloat,
+              .adapter = true,
+              .partial_grad_over_tp = tp_.size() > 1,
+              .replica = tp_.rank()};
+  update->a = &scope.add(std::move(a), {weight.value.size(0), r});
+  update->b = &scope.add(std::move(b), {hidden, r});
+  update->parts = {{.out = 0, .rows = hidden, .a = 0, .b = 0}};
+  finish(weight, std::move(update));
+}
+
+void Adapters::finish(Parameter& weight, std::unique_ptr<LowRank> update) {
+  update->rank = config_.rank;
+  update->scale = config_.scale();
+  update->rng = &context_.rng();
+  update->state = &state_;
+  weight.update = update.get();
+  attached_.push_back({&weight, std::move(update)});
+}
+
+void Adapters::merge() const {
+  const at::NoGradGuard no_grad;
+  for (const auto& [weight, update] : attached_) {
+    const at::Tensor value = weight->value.detach(), a = update->a->value.detach(), b = update->b->value.detach();
+    if (value.is_meta()) continue;
+    if (weight->use == WeightUse::kLookup) {
+      add_update(value, a, b.t(), update->scale);
+      continue;
+    }
+    const int64_t modules = update->parts.back().a + update->rank;  // rows of A of a group
+    const int64_t groups = a.size(0) / modules;
+    for (int64_t group = 0; group < groups; ++group)
+      for (const LowRank::Part& part : update->parts)
+        add_update(value.narrow(0, group * (value.size(0) / groups) + part.out, part.rows),
+                   b.narrow(0, part.b + group * part.rows, part.rows),
+                   a.narrow(0, group * modules + part.a, update->rank), update->scale);
+  }
+}
+
+std::vector<Parameter*> Adapters::merged_weights() const {
+  std::vector<Parameter*> weights;
+  for (const Attached& attached : attached_) weights.push_back(attached.weight);
+  return weights;
+}
+
+void Adapters::keep_originals() {
+  originals_.clear();
+  for (const Parameter* parameter : saved_) originals_.push_back(parameter->value.detach().clone());
+}
+
+Adapters::Off::Off(Adapters& adapters) : adapters_(adapters), before_(adapters.state_.active) {
+  adapters_.state_.active = false;
+  if (before_) exchange();
+}
+
+Adapters::Off::~Off() {
+  if (before_) exchange();
+  adapters_.state_.active = before_;
+}
+
+void Adapters::Off::exchange() {
+  for (size_t i = 0; i < adapters_.originals_.size(); ++i)
+    std::swap(adapters_.saved_[i]->value, adapters_.originals_[i]);
+}
+
+}  // namespace megalith::peft

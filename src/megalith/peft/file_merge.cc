@@ -1,0 +1,91 @@
+#include "megalith/peft/file_merge.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <set>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/peft/names.h"
+
+namespace megalith::peft {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// [o, i] as the update sees it.
+std::pair<int64_t, int64_t> sizes_of(const hf::FileTensor& file) {
+  return file.transposed ? std::pair(file.shape[1], file.shape[0]) : std::pair(file.shape[0], file.shape[1]);
+}
+
+class Checker {
+ public:
+  Checker(const hf::WeightFiles& files, int64_t rank) : files_(files), rank_(rank) {}
+
+  void look_at(const hf::FileTensor& base) {
+    const UpdateNames names = update_names(base.name);
+    expect(names.whole, base.shape);
+    if (base.shape.size() != 2 || names.a.empty()) return;
+    const auto [out, in] = sizes_of(base);
+    pair(names.a, {rank_, in}, names.b, {out, rank_});
+    pair(names.lookup_a, {rank_, out}, names.lookup_b, {in, rank_});
+  }
+
+  void finish(const fs::path& folder) const {
+    std::vector<std::string> problems = problems_;
+    for (const std::string& name : files_.names())
+      if (!known_.contains(name)) problems.push_back(fmt::format("the model has nothing for {}", name));
+    check<DataError>(problems.empty(), "the adapter {} does not fit the model: {}", folder.string(),
+                     list_in_words(problems, 20));
+  }
+
+ private:
+  bool expect(const std::string& name, const std::vector<int64_t>& shape) {
+    const hf::TensorInfo* info = files_.find(name);
+    if (info == nullptr) return false;
+    known_.insert(name);
+    if (info->shape != shape)
+      problems_.push_back(fmt::format("{} is [{}] and the model needs [{}]", name, fmt::join(info->shape, ", "),
+                                      fmt::join(shape, ", ")));
+    return true;
+  }
+  void pair(const std::string& a, const std::vector<int64_t>& a_shape, const std::string& b,
+            const std::vector<int64_t>& b_shape) {
+    const bool has_a = expect(a, a_shape), has_b = expect(b, b_shape);
+    if (has_a != has_b) problems_.push_back(fmt::format("{} is there without {}", has_a ? a : b, has_a ? b : a));
+  }
+
+  const hf::WeightFiles& files_;
+  const int64_t rank_;
+  std::set<std::string> known_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+FileMerge::FileMerge(const fs::path& adapter, const std::vector<hf::FileTensor>& base)
+    : config_(read_adapter_config(adapter)), files_(adapter, fmt::format("{}.safetensors", kWeightsStem)) {
+  Checker checker(files_, config_.rank);
+  for (const hf::FileTensor& file : base) checker.look_at(file);
+  checker.finish(adapter);
+}
+
+at::Tensor FileMerge::merged(const hf::FileTensor& file, const at::Tensor& tensor) const {
+  const UpdateNames names = update_names(file.name);
+  if (files_.contains(names.whole)) return files_.tensor(names.whole).to(tensor.scalar_type());
+  const auto number = [this](const std::string& name) { return files_.tensor(name).to(at::kFloat); };
+  at::Tensor delta;  // [o, i]
+  if (files_.contains(names.a)) {
+    delta = number(names.b).mm(number(names.a));
+    if (file.transposed) delta = delta.t();
+  } else if (files_.contains(names.lookup_a)) {
+    delta = number(names.lookup_b).mm(number(names.lookup_a)).t();
+  } else {
+    return tensor;
+  }
+  return at::add(tensor.to(at::kFloat), delta, config_.scale()).to(tensor.scalar_type());
+}
+
+}  // namespace megalith::peft

@@ -1,0 +1,154 @@
+#include "megalith/peft/names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+
+namespace megalith::peft {
+
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+constexpr const char *kEmbedding = "embedding.weight", *kHead = "head.weight";
+constexpr const char* kHeadModule = "lm_head";  // of every family
+
+std::string renamed(std::string_view weight, const char* ending) {
+  check(weight.ends_with(kWeight), "{} is no weight", weight);
+  return fmt::format("{}.{}", weight.substr(0, weight.size() - kWeight.size()), ending);
+}
+
+std::string without_last_word(std::string_view name) { return std::string(name.substr(0, name.rfind('.'))); }
+std::string last_word(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  return std::string(dot == std::string_view::npos ? name : name.substr(dot + 1));
+}
+
+bool is_linear(const Weight& weight) {
+  return weight.use != nn::WeightUse::kOther && weight.use != nn::WeightUse::kRouter &&
+         weight.use != nn::WeightUse::kLookup && weight.name != kHead;
+}
+
+bool is_all(const std::string& name) { return name == "all" || name == "all-linear"; }
+
+std::string suggestion(const std::string& name, const std::set<std::string>& known) {
+  const std::vector<std::string> all(known.begin(), known.end());
+  const auto close = nearest(name, all);
+  return close.empty() ? fmt::format("known are {}", list_in_words(all, 40))
+                       : fmt::format("did you mean {}? Known are {}", list_in_words(close), list_in_words(all, 40));
+}
+
+// The last words of the modules of all weights that `wanted` picks.
+template <typename Wanted>
+std::set<std::string> words_of(const hf::NameMap& names, const std::vector<Weight>& weights, const Wanted& wanted) {
+  std::set<std::string> words;
+  for (const Weight& weight : weights)
+    if (wanted(weight))
+      if (const std::string module = module_of(names, weight.name); !module.empty()) words.insert(last_word(module));
+  return words;
+}
+
+void check_targets(const AdapterConfig& config, const hf::NameMap& names, const std::vector<Weight>& weights) {
+  const auto has_update = [](const Weight& weight) { return weight.use != nn::WeightUse::kOther; };
+  for (const std::string& target : config.target_modules) {
+    const AdapterConfig one{.target_modules = {target}, .modules_to_save = {}, .base_model = {}, .source = {}};
+    const bool known = std::ranges::any_of(weights, [&](const Weight& weight) {
+      return has_update(weight) && is_target(module_of(names, weight.name), one);
+    });
+    check<ConfigError>(known, "lora_target: the model has no linear layer {}; {}, or all for every linear layer",
+                       target, suggestion(target, words_of(names, weights, has_update)));
+  }
+}
+
+// A name of files that several words of the list can mean is fine; one that nothing ends with is not.
+void check_saved(AdapterConfig& config, const hf::NameMap& names, const std::vector<Weight>& weights) {
+  const bool tied = std::ranges::find(weights, kHead, &Weight::name) == weights.end();
+  const auto head = std::ranges::find(config.modules_to_save, kHeadModule);
+  const bool saves_embedding = is_saved(module_of(names, kEmbedding), config);
+  check<ConfigError>(
+      !tied || saves_embedding == (head != config.modules_to_save.end()),
+      "additional_target: the embedding and the head of this model are one tensor (tied); name both {} and"
+      " {}, or neither",
+      last_word(module_of(names, kEmbedding)), kHeadModule);
+  for (const std::string& name : config.modules_to_save) {
+    if (tied && name == kHeadModule) continue;
+    const AdapterConfig one{.target_modules = {}, .modules_to_save = {name}, .base_model = {}, .source = {}};
+    const bool known = std::ranges::any_of(
+        weights, [&](const Weight& weight) { return is_saved(module_of(names, weight.name), one); });
+    check<ConfigError>(known, "additional_target: the model has no module {}; {}", name,
+                       suggestion(name, words_of(names, weights, [](const Weight&) { return true; })));
+  }
+}
+
+}  // namespace
+
+std::string a_name(std::string_view weight) { return renamed(weight, "lora_a"); }
+std::string b_name(std::string_view weight) { return renamed(weight, "lora_b"); }
+
+std::string module_of(const hf::NameMap& names, std::string_view ours) {
+  const auto theirs = hf::their_name(names, ours);
+  return theirs ? without_last_word(*theirs) : std::string();
+}
+
+bool is_target(std::string_view module, const AdapterConfig& config) {
+  return std::ranges::any_of(config.target_modules, [&](const std::string& target) {
+    return module == target || (module.ends_with(target) && module[module.size() - target.size() - 1] == '.');
+  });
+}
+
+bool is_saved(std::string_view module, const AdapterConfig& config) {
+  return !module.empty() &&
+         std::ranges::any_of(config.modules_to_save, [&](const std::string& name) { return module.ends_with(name); });
+}
+
+UpdateNames update_names(const std::string& tensor) {
+  UpdateNames names;
+  names.whole = "base_model.model." + tensor;
+  if (!tensor.ends_with(kWeight)) return names;
+  const std::string module = without_last_word(names.whole);
+  names.a = module + ".lora_A.weight";
+  names.b = module + ".lora_B.weight";
+  names.lookup_a = module + ".lora_embedding_A";
+  names.lookup_b = module + ".lora_embedding_B";
+  return names;
+}
+
+hf::NameMap adapter_names(const hf::NameMap& base) {
+  hf::NameMap names;
+  for (const hf::NameRule& rule : base.rules) {
+    const UpdateNames theirs = update_names(rule.theirs);
+    hf::NameRule whole = rule;
+    whole.theirs = theirs.whole;
+    whole.copies.clear();
+    names.rules.push_back(std::move(whole));
+    const auto is_weight = [](const std::string& name) { return name.ends_with(kWeight); };
+    if (!std::ranges::all_of(rule.ours, is_weight) || rule.channelwise || theirs.a.empty()) continue;
+    const bool lookup = rule.ours[0] == kEmbedding;
+    names.rules.push_back(
+        {.theirs = lookup ? theirs.lookup_a : theirs.a, .ours = {a_name(rule.ours[0])}, .transposed = lookup});
+    hf::NameRule b{.theirs = lookup ? theirs.lookup_b : theirs.b, .ours = {}};
+    for (const std::string& ours : rule.ours) b.ours.push_back(b_name(ours));
+    names.rules.push_back(std::move(b));
+  }
+  return names;
+}
+
+AdapterConfig with_targets(AdapterConfig config, const hf::NameMap& names, const std::vector<Weight>& weights) {
+  check<ConfigError>(config.rank > 0, "lora_rank is {}; it must be at least 1", config.rank);
+  std::set<std::string> targets;
+  for (const std::string& target : config.target_modules) {
+    if (is_all(target))
+      targets.merge(words_of(names, weights, is_linear));
+    else
+      targets.insert(target);
+  }
+  config.target_modules.assign(targets.begin(), targets.end());
+  check_targets(config, names, weights);
+  check_saved(config, names, weights);
+  return config;
+}
+
+}  // namespace megalith::peft

@@ -1,0 +1,174 @@
+#include "megalith/plan/goodput.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "megalith/base/error.h"
+
+namespace megalith::plan {
+
+namespace {
+
+constexpr double kDay = 86400;
+
+// One run. Time moves from event to event: the end of a stretch of steps, of a save, of a write; a failure interrupts.
+class Course {
+ public:
+  Course(const SimulatedRun& run, uint64_t seed)
+      : run_(run),
+        end_(run.days * kDay),
+        stretch_(std::max(1.0, std::round(run.interval_s / run.step_s)) * run.step_s),
+        random_(seed),
+        failure_(draw_failure()) {}
+
+  Goodput go() {
+    while (now_ < end_) {
+      if (!advance(stretch_, work_since_save_)) continue;
+      save();
+    }
+    // What was done since the last save that can be used counts, too: the run has not failed.
+    sum_.useful = safe_work_ + pending_work_ + work_since_save_;
+    const double whole = now_;
+    sum_.useful /= whole;
+    sum_.saving /= whole;
+    sum_.lost /= whole;
+    sum_.restarts /= whole;
+    return sum_;
+  }
+
+ private:
+  double draw_failure() { return now_ + std::exponential_distribution<double>(1 / run_mtbf_s(run_))(random_); }
+
+  // Moves on by `seconds`, which are added to `account`. False: a failure came first; the run has started again.
+  bool advance(double seconds, double& account) {
+    const double stop = std::min(now_ + seconds, end_);
+    if (failure_ >= stop) {
+      account += stop - now_;
+      now_ = stop;
+      use_written_save();
+      return now_ < end_;
+    }
+    const double whole_steps = std::floor((failure_ - now_) / run_.step_s) * run_.step_s;
+    const double broken = failure_ - now_;
+    if (&account == &work_since_save_) {
+      work_since_save_ += whole_steps;
+      sum_.lost += broken - whole_steps;
+    } else {
+      account += broken;
+    }
+    now_ = failure_;
+    fail();
+    return false;
+  }
+
+  void use_written_save() {
+    if (pending_work_ == 0 || now_ < usable_at_) return;
+    safe_work_ += pending_work_;
+    pending_work_ = 0;
+  }
+
+  void save() {
+    // A save that is still being written holds up the next.
+    if (pending_work_ > 0 && now_ < usable_at_ && !advance(usable_at_ - now_, sum_.saving)) return;
+    use_written_save();
+    pending_work_ = work_since_save_;
+    work_since_save_ = 0;
+    usable_at_ = now_ + std::max(run_.checkpoint.write_s, run_.checkpoint.stall_s);
+    advance(run_.checkpoint.stall_s, sum_.saving);
+  }
+
+  void fail() {
+    use_written_save();
+    sum_.lost += work_since_save_ + pending_work_;
+    work_since_save_ = pending_work_ = 0;
+    // Failures while it restarts start it again.
+    for (;;) {
+      ++sum_.failures;
+      failure_ = draw_failure();
+      const double up = now_ + run_.faults.restart_s + run_.checkpoint.load_s;
+      const double stop = std::min({up, failure_, end_});
+      sum_.restarts += stop - now_;
+      now_ = stop;
+      if (now_ < failure_ || now_ >= end_) return;
+    }
+  }
+
+  const SimulatedRun& run_;
+  const double end_, stretch_;
+  std::mt19937_64 random_;
+  double now_ = 0;
+  double failure_;
+  double work_since_save_ = 0, pending_work_ = 0, safe_work_ = 0;
+  double usable_at_ = 0;
+  Goodput sum_;
+};
+
+void check_run(const SimulatedRun& run) {
+  const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
+  check<ConfigError>(positive(run.faults.gpu_mtbf_hours), "mtbf_hours is {}; it must be positive",
+                     run.faults.gpu_mtbf_hours);
+  check<ConfigError>(positive(run.step_s) && positive(run.interval_s) && positive(run.days) && run.gpus >= 1,
+                     "a simulation of {} GPUs, steps of {} s, saves every {} s, over {} days: all must be positive",
+                     run.gpus, run.step_s, run.interval_s, run.days);
+  check<ConfigError>(run.checkpoint.stall_s >= 0 && run.checkpoint.write_s >= 0 && run.checkpoint.load_s >= 0 &&
+                         run.faults.restart_s >= 0,
+                     "times of checkpoints and restarts must not be negative");
+}
+
+}  // namespace
+
+Goodput simulate(const SimulatedRun& run, uint64_t seed) {
+  check_run(run);
+  return Course(run, seed).go();
+}
+
+Goodput simulate(const SimulatedRun& run, uint64_t seed, int courses) {
+  Goodput mean;
+  for (int i = 0; i < courses; ++i) {
+    const Goodput one = simulate(run, seed + static_cast<uint64_t>(i));
+    mean.useful += one.useful / courses;
+    mean.saving += one.saving / courses;
+    mean.lost += one.lost / courses;
+    mean.restarts += one.restarts / courses;
+    mean.failures += one.failures / courses;
+  }
+  return mean;
+}
+
+double run_mtbf_s(const SimulatedRun& run) { return run.faults.gpu_mtbf_hours * 3600 / run.gpus; }
+
+double young_interval_s(const SimulatedRun& run) { return std::sqrt(2 * run.checkpoint.stall_s * run_mtbf_s(run)); }
+
+double daly_interval_s(const SimulatedRun& run) {
+  const double c = run.checkpoint.stall_s, m = run_mtbf_s(run);
+  if (c >= 2 * m) return m;
+  const double root = std::sqrt(c / (2 * m));
+  return std::sqrt(2 * c * m) * (1 + root / 3 + root * root / 9) - c;
+}
+
+double best_interval_s(SimulatedRun run, uint64_t seed, int courses) {
+  const auto useful = [&](double interval) {
+    run.interval_s = interval;
+    return simulate(run, seed, courses).useful;
+  };
+  // In steps of a quarter of an octave around what the formula says, then finer.
+  double best = std::max(run.step_s, daly_interval_s(run)), most = useful(best);
+  for (const double factor : {2.0, 1.25, 1.08}) {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (const double candidate : {best * factor, best / factor}) {
+        if (candidate < run.step_s) continue;
+        const double value = useful(candidate);
+        if (value <= most) continue;
+        most = value;
+        best = candidate;
+        moved = true;
+        break;
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace megalith::plan

@@ -1,0 +1,156 @@
+#include "megalith/plan/memory.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "megalith/base/error.h"
+#include "megalith/config/derive.h"
+#include "megalith/plan/chunk_walk_internal.h"
+
+namespace megalith::plan {
+
+namespace {
+
+using layout::PipelineAction;
+using Kind = PipelineAction::Kind;
+
+// A step on one rank: pipeline/forward_backward.cc, with bytes in place of tensors.
+class StepWalk {
+ public:
+  StepWalk(const RunShape& run, const LayerSizes& sizes, std::vector<ChunkFootprints> chunks, int pp_rank)
+      : chunks_(std::move(chunks)),
+        message_(sizes.stream()),
+        rank_(pp_rank),
+        pp_(run.grid.pp),
+        stays_(run.args.pipeline.overlap_p2p_comm ? 1 : 0) {}
+
+  Bytes run(const layout::RankSchedule& schedule, const layout::PipelineExchanges& exchanges) {
+    size_t boundary = 0;
+    for (const PipelineAction& action : schedule.actions) {
+      if (!action.is_compute()) continue;
+      exchange(exchanges[boundary++]);
+      compute(action);
+    }
+    return walk_.peak();
+  }
+
+ private:
+  bool first(int chunk) const { return rank_ == 0 && chunk == 0; }
+  bool last(int chunk) const { return rank_ == pp_ - 1 && chunk + 1 == static_cast<int>(chunks_.size()); }
+
+  // Messages that leave are freed when the batch that they are in is through; one batch stays under way.
+  void exchange(const std::vector<layout::PipelineTransfer>& transfers) {
+    if (transfers.empty()) return;
+    double leaving = 0;
+    for (const layout::PipelineTransfer& transfer : transfers) {
+      if (transfer.send)
+        leaving += message_;
+      else
+        walk_.take(message_, Use::kCommunication);
+    }
+    under_way_.push_back(leaving);
+    for (; under_way_.size() > stays_; under_way_.pop_front()) walk_.give(under_way_.front(), Use::kCommunication);
+  }
+
+  void compute(const PipelineAction& action) {
+    const ChunkFootprints& chunk = chunks_[static_cast<size_t>(action.chunk)];
+    if (action.kind == Kind::kWeightGradient) return walk_.run(chunk.weight_gradient);
+    const bool forward = action.kind == Kind::kForward;
+    // What has arrived: the input of a forward is an activation from now on.
+    if (forward && !first(action.chunk)) turn(Use::kCommunication, Use::kActivation);
+    walk_.run(forward ? chunk.forward : chunk.backward);
+    if (!forward && !last(action.chunk)) walk_.give(message_, Use::kCommunication);
+    if (forward ? !last(action.chunk) : !first(action.chunk)) turn(Use::kActivation, Use::kCommunication);
+  }
+
+  void turn(Use from, Use to) {
+    walk_.give(message_, from);
+    walk_.take(message_, to);
+  }
+
+  std::vector<ChunkFootprints> chunks_;
+  double message_;
+  int rank_, pp_;
+  size_t stays_;
+  MemoryWalk walk_;
+  std::deque<double> under_way_;
+};
+
+// The gradients of a bucket on their way, when activations are gone.
+double reduction_copy(const RunShape& run, const StateBytes& state) {
+  const bool replicas = run.dp() * run.grid.cp > 1;
+  const bool sharded = run.args.optimizer.use_distributed_optimizer;
+  switch (run.machinery.collectives) {
+    case Machinery::Collectives::kNccl:
+      return 0;
+    case Machinery::Collectives::kGloo:
+      return sharded ? state.largest_bucket : 0;
+    case Machinery::Collectives::kThreads:
+      return replicas ? state.largest_bucket : 0;
+  }
+  return 0;
+}
+
+double batch_bytes(const RunShape& run) {
+  if (run.machinery.cuda) return 0;
+  const auto tokens = static_cast<double>(run.micro_batch_size * run.sequence_length * run.microbatches);
+  return 16 * tokens * (run.grid.cp > 1 ? 1 + 1.0 / run.grid.cp : 1);
+}
+
+}  // namespace
+
+const StepActions& ScheduleBook::of(const layout::PipelineShape& shape) {
+  layout::PipelineShape cut = shape;
+  const int group = shape.group_size.value_or(shape.pp);
+  const int enough = 4 * group + shape.microbatches % group;
+  if (shape.kind == layout::ScheduleKind::kNone)
+    cut.microbatches = std::min(2, shape.microbatches);
+  else if (shape.microbatches > enough)
+    cut.microbatches = enough;
+  const auto key = std::make_tuple(static_cast<int>(cut.kind), cut.pp, cut.chunks, cut.microbatches, group);
+  const auto found = known_.find(key);
+  if (found != known_.end()) return found->second;
+  cut.sync = layout::PipelineSync::kLeaveOut;
+  StepActions actions;
+  for (int rank = 0; rank < cut.pp; ++rank) actions.ranks.push_back(layout::pipeline_schedule(cut, rank));
+  actions.exchanges = layout::pipeline_transfers(cut);
+  return known_.emplace(key, std::move(actions)).first->second;
+}
+
+std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
+  const LayerSizes sizes(run);
+  const layout::LayerSplit split = run.split();
+  const StepActions& actions = book.of(config::pipeline_shape(run.args, static_cast<int>(run.microbatches)));
+  std::vector<RankMemory> ranks;
+  for (int rank = 0; rank < run.grid.pp; ++rank) {
+    const auto index = static_cast<size_t>(rank);
+    RankMemory memory;
+    memory.pp_rank = rank;
+    memory.state = state_bytes(run, split, rank);
+    memory.batches = batch_bytes(run);
+    memory.in_flight = actions.ranks[index].peak_in_flight();
+    std::vector<ChunkFootprints> chunks;
+    for (int chunk = 0; chunk < split.chunks(); ++chunk)
+      chunks.push_back(chunk_footprints(run, sizes, split.stage(rank, chunk)));
+    memory.at_peak = StepWalk(run, sizes, std::move(chunks), rank).run(actions.ranks[index], actions.exchanges[index]);
+    const double copy = reduction_copy(run, memory.state);
+    if (copy > total(memory.at_peak)) memory.at_peak = {0, copy, 0};
+    memory.making = 2 * memory.state.parameters + memory.state.gradients;
+    if (run.args.checkpoint.async_save)
+      memory.save_host = memory.state.parameters / (run.dp() * run.grid.cp) + memory.state.optimizer;
+    ranks.push_back(memory);
+  }
+  return ranks;
+}
+
+std::vector<RankMemory> plan_memory(const RunShape& run) {
+  ScheduleBook book;
+  return plan_memory(run, book);
+}
+
+const RankMemory& fullest(const std::vector<RankMemory>& ranks) {
+  check(!ranks.empty(), "a plan without ranks");
+  return *std::ranges::max_element(ranks, {}, [](const RankMemory& rank) { return rank.peak(); });
+}
+
+}  // namespace megalith::plan

@@ -1,0 +1,114 @@
+#include "megalith/plan/scaling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "megalith/layout/layer_split.h"
+
+namespace megalith::plan {
+
+namespace {
+
+// GPUs of one replica at the sizes that large runs use: the batch must divide over the replicas.
+constexpr int kReplica = 128;
+
+int64_t batch_for(int gpus, int64_t base) {
+  const int64_t replicas = std::max(1, gpus / kReplica);
+  return (base + replicas - 1) / replicas * replicas;
+}
+
+}  // namespace
+
+CheckpointCost checkpoint_cost(const Candidate& candidate, const Cluster& cluster) {
+  const RunShape& run = candidate.run;
+  const layout::LayerSplit split = run.split();
+  double elements = 0;  // of one tensor-parallel rank of all stages
+  for (int rank = 0; rank < run.grid.pp; ++rank) elements += state_bytes(run, split, rank).elements;
+  const double whole = elements * run.grid.tp * (run.element_bytes() + (run.half() ? 12 : 8));
+  const double nodes = std::max(1.0, static_cast<double>(run.grid.world_size) / cluster.gpus_per_node);
+  CheckpointCost cost;
+  cost.stall_s = whole / run.grid.world_size / cluster.host_bytes_per_second + 1;
+  cost.write_s = cost.stall_s + whole / (nodes * cluster.storage_bytes_per_second);
+  cost.load_s = whole / (nodes * cluster.storage_bytes_per_second) + 20;
+  return cost;
+}
+
+std::vector<ScalingRow> scaling_study(const ScalingRequest& request) {
+  std::vector<ScalingRow> rows;
+  for (const int gpus : request.sizes) {
+    SearchRequest search = request.search;
+    search.gpus = gpus;
+    search.best = 1;
+    search.global_batch = batch_for(gpus, request.search.global_batch);
+    ScalingRow row{.gpus = gpus, .global_batch = search.global_batch};
+    SearchResult found = search_layouts(search);
+    if (!found.best.empty()) {
+      row.layout = std::move(found.best.front());
+      row.checkpoint = checkpoint_cost(*row.layout, search.cluster);
+      SimulatedRun run{.gpus = gpus,
+                       .step_s = row.layout->time.total(),
+                       .interval_s = 1,
+                       .days = request.days,
+                       .faults = request.faults,
+                       .checkpoint = row.checkpoint};
+      row.young_s = young_interval_s(run);
+      row.interval_s = best_interval_s(run, request.seed, request.courses);
+      run.interval_s = row.interval_s;
+      row.goodput = simulate(run, request.seed, request.courses);
+      row.tokens_per_day = row.layout->time.tokens_per_second() * 86400 * row.goodput.useful;
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::string scaling_text(const ScalingRequest& request, const std::vector<ScalingRow>& rows) {
+  std::string text = fmt::format(
+      "{} GPUs, a failure every {:.0f} hours of each, {:.0f} days; {} courses of events a row\n\n"
+      "{:>6} {:>7} {:>8} {:>6} {:>9} {:>9} {:>9} {:>8} {:>7} {:>7} {:>7} {:>8} {:>10}  {}\n",
+      request.search.cluster.gpu, request.faults.gpu_mtbf_hours, request.days, request.courses, "GPUs", "batch",
+      "step s", "MFU %", "MTBF h", "save s", "every s", "Young s", "useful", "lost", "saving", "restarts", "tokens/day",
+      "layout");
+  for (const ScalingRow& row : rows) {
+    if (!row.layout) {
+      text += fmt::format("{:>6} {:>7} no layout fits\n", row.gpus, row.global_batch);
+      continue;
+    }
+    const auto percent = [](double part) { return fmt::format("{:.1f} %", 100 * part); };
+    text += fmt::format(
+        "{:>6} {:>7} {:>8.2f} {:>6.1f} {:>9.1f} {:>9.1f} {:>9.0f} {:>8.0f} {:>7} {:>7} {:>7} {:>8} {:>10.3g}  {}\n",
+        row.gpus, row.global_batch, row.layout->time.total(), 100 * row.layout->time.mfu(),
+        request.faults.gpu_mtbf_hours / row.gpus, row.checkpoint.stall_s, row.interval_s, row.young_s,
+        percent(row.goodput.useful), percent(row.goodput.lost), percent(row.goodput.saving),
+        percent(row.goodput.restarts), row.tokens_per_day, row.layout->text());
+  }
+  return text;
+}
+
+nlohmann::ordered_json scaling_json(const std::vector<ScalingRow>& rows) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const ScalingRow& row : rows) {
+    nlohmann::ordered_json one{{"gpus", row.gpus}, {"global_batch", row.global_batch}};
+    if (row.layout) {
+      one["layout"] = row.layout->text();
+      one["step_s"] = row.layout->time.total();
+      one["mfu"] = row.layout->time.mfu();
+      one["stall_s"] = row.checkpoint.stall_s;
+      one["write_s"] = row.checkpoint.write_s;
+      one["interval_s"] = row.interval_s;
+      one["young_s"] = row.young_s;
+      one["useful"] = row.goodput.useful;
+      one["lost"] = row.goodput.lost;
+      one["saving"] = row.goodput.saving;
+      one["restarts"] = row.goodput.restarts;
+      one["failures"] = row.goodput.failures;
+      one["tokens_per_day"] = row.tokens_per_day;
+    }
+    json.push_back(std::move(one));
+  }
+  return json;
+}
+
+}  // namespace megalith::plan

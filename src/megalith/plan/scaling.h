@@ -1,0 +1,41 @@
+// A study of size: for each number of GPUs the best layout, its step, and what failures leave of it.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "megalith/plan/goodput.h"
+#include "megalith/plan/search.h"
+
+namespace megalith::plan {
+
+struct ScalingRequest {
+  SearchRequest search;  // its gpus and global_batch are set for each size
+  std::vector<int> sizes{16, 64, 256, 1024, 4096, 16384, 65536, 98304};
+  FaultModel faults{};
+  double days = 30;
+  int courses = 20;  // simulated runs that are averaged
+  uint64_t seed = 1;
+};
+
+struct ScalingRow {
+  int gpus = 0;
+  int64_t global_batch = 0;
+  std::optional<Candidate> layout{};  // nothing: no layout fits, and the rest is empty
+  CheckpointCost checkpoint{};
+  double interval_s = 0, young_s = 0;  // between saves: the best of the simulation, and Young's
+  Goodput goodput{};
+  double tokens_per_day = 0;  // with failures
+};
+
+// A save keeps training standing while state is copied to the host, and is written at the storage speed of all nodes.
+CheckpointCost checkpoint_cost(const Candidate& candidate, const Cluster& cluster);
+
+// The global batch of the request grows only as far as more GPUs need it to have work for every replica.
+std::vector<ScalingRow> scaling_study(const ScalingRequest& request);
+
+std::string scaling_text(const ScalingRequest& request, const std::vector<ScalingRow>& rows);
+nlohmann::ordered_json scaling_json(const std::vector<ScalingRow>& rows);
+
+}  // namespace megalith::plan

@@ -1,0 +1,229 @@
+#include "megalith/plan/search.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <tuple>
+
+#include "megalith/base/error.h"
+#include "megalith/config/derive.h"
+#include "megalith/plan/search_space_internal.h"
+
+namespace megalith::plan {
+
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+const char* recompute_name(const config::RecomputeConfig& recompute) {
+  using config::RecomputeGranularity;
+  if (recompute.granularity == RecomputeGranularity::kFull) return "full";
+  return recompute.granularity == RecomputeGranularity::kSelective ? "selective" : "none";
+}
+
+std::tuple<int, int, int, int, int> sizes_of(const RunShape& run) {
+  return {run.grid.tp, run.grid.cp, run.grid.pp, run.grid.ep, run.grid.expert_tp()};
+}
+
+struct Scratch {
+  BubbleBook bubbles;
+  ScheduleBook schedules;
+};
+
+std::optional<Candidate> timed(const SearchRequest& request, const LayoutChoice& choice, Scratch& scratch) {
+  try {
+    Candidate candidate;
+    candidate.run = run_shape(*request.model, choice.apply(request), request.gpus, request.sequence_length,
+                              request.cluster.machinery());
+    candidate.time = plan_step_time(candidate.run, request.cluster, scratch.bubbles);
+    return candidate;
+  } catch (const ConfigError&) {
+    return std::nullopt;  // sizes that do not divide
+  }
+}
+
+double seconds_of(const Candidate& candidate) { return candidate.time.total(); }
+
+struct Weighed {
+  std::vector<Candidate> fitting;     // fastest first, at most as many as wanted, of different sizes
+  std::optional<Candidate> smallest;  // of those that do not fit
+  size_t possible = 0, count = 0;
+};
+
+// Looks at memory in the given order until enough fit.
+void weigh(std::vector<Candidate> candidates, const Cluster& cluster, size_t wanted, Scratch& scratch,
+           Weighed& result) {
+  for (Candidate& candidate : candidates) {
+    if (result.fitting.size() >= wanted) return;
+    const auto same = [&](const Candidate& other) { return sizes_of(other.run) == sizes_of(candidate.run); };
+    if (std::ranges::any_of(result.fitting, same)) continue;
+    candidate.memory = fullest(plan_memory(candidate.run, scratch.schedules));
+    ++result.count;
+    if (candidate.fits(cluster))
+      result.fitting.push_back(std::move(candidate));
+    else if (!result.smallest || candidate.memory.peak() < result.smallest->memory.peak())
+      result.smallest = std::move(candidate);
+  }
+}
+
+// The sizes in the order of their step time with small micro-batches and without recomputation, which is about that of
+// their best; then, some at a time, all their ways.
+Weighed search(const SearchRequest& request, size_t wanted,
+               const std::function<double(const Candidate&)>& order = seconds_of) {
+  constexpr size_t kAtATime = 100;
+  Scratch scratch;
+  std::vector<std::pair<double, LayoutChoice>> sizes;
+  for (const LayoutChoice& choice : layout_choices(request))
+    if (const auto candidate = timed(request, choice, scratch)) sizes.emplace_back(order(*candidate), choice);
+  std::ranges::stable_sort(sizes, {}, [](const auto& size) { return size.first; });
+  Weighed result;
+  result.possible = sizes.size();
+  for (size_t begin = 0; begin < sizes.size() && result.fitting.size() < wanted; begin += kAtATime) {
+    std::vector<Candidate> candidates;
+    for (size_t i = begin; i < std::min(sizes.size(), begin + kAtATime); ++i)
+      for (const LayoutChoice& choice : ways_of(request, sizes[i].second))
+        if (auto candidate = timed(request, choice, scratch)) candidates.push_back(std::move(*candidate));
+    std::ranges::stable_sort(candidates, {}, order);
+    weigh(std::move(candidates), request.cluster, wanted, scratch, result);
+  }
+  std::ranges::stable_sort(result.fitting, {}, order);
+  return result;
+}
+
+double distance(const SearchRequest& wish, const RunShape& run) {
+  const auto apart = [](std::optional<int> asked, int is) {
+    return asked ? std::abs(std::log2(1.0 * is / *asked)) : 0;
+  };
+  const config::ParallelConfig& p = wish.args.parallel;
+  double sum =
+      apart(p.tp, run.grid.tp) + apart(p.pp, run.grid.pp) + apart(p.cp, run.grid.cp) + apart(p.ep, run.grid.ep);
+  sum += apart(wish.micro_batch, static_cast<int>(run.micro_batch_size));
+  if (wish.args.pipeline.vpp) sum += 0.5 * apart(wish.args.pipeline.vpp, run.chunks());
+  if (wish.args.recompute.granularity != run.args.recompute.granularity) sum += 0.5;
+  return sum;
+}
+
+std::string too_large(const Candidate& c, const Cluster& cluster) {
+  const RankMemory& m = c.memory;
+  return fmt::format(
+      "{} needs {:.1f} GiB on a GPU of stage {}, and {:.1f} of {:.1f} GiB are for tensors: parameters {:.1f},"
+      " gradients {:.1f}, optimizer {:.1f}, activations {:.1f}, communication {:.1f}, workspace {:.1f}",
+      c.text(), m.peak() / kGiB, m.pp_rank, cluster.usable_bytes() / kGiB, cluster.memory_bytes / kGiB,
+      m.state.parameters / kGiB, m.state.gradients / kGiB, m.state.optimizer / kGiB, m.at_peak[0] / kGiB,
+      m.at_peak[1] / kGiB, m.at_peak[2] / kGiB);
+}
+
+// What is wrong with the sizes that were asked for.
+std::string impossible(const SearchRequest& request) {
+  const auto choices = layout_choices(request);
+  try {
+    const config::TrainingArguments args =
+        choices.empty() ? config::derive(request.args).args : choices.front().apply(request);
+    run_shape(*request.model, args, request.gpus, request.sequence_length, request.cluster.machinery());
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return fmt::format("a global batch of {} sequences does not divide over the replicas of {} GPUs",
+                     request.global_batch, request.gpus);
+}
+
+SearchRequest without_wishes(const SearchRequest& request) {
+  SearchRequest free = request;
+  free.args.parallel.tp = free.args.parallel.pp = free.args.parallel.cp = free.args.parallel.ep = std::nullopt;
+  free.args.parallel.etp = std::nullopt;
+  free.args.pipeline.vpp = std::nullopt;
+  free.args.recompute = {};
+  free.micro_batch = std::nullopt;
+  return free;
+}
+
+std::optional<Candidate> nearest_fitting(const SearchRequest& request) {
+  Weighed weighed =
+      search(without_wishes(request), 1, [&](const Candidate& candidate) { return distance(request, candidate.run); });
+  if (weighed.fitting.empty()) return std::nullopt;
+  return std::move(weighed.fitting.front());
+}
+
+}  // namespace
+
+std::string Candidate::text() const {
+  const layout::GridShape& g = run.grid;
+  std::string sizes = fmt::format("tp {}", g.tp);
+  if (g.cp > 1) sizes += fmt::format(" x cp {}", g.cp);
+  if (g.pp > 1) sizes += fmt::format(" x pp {}", g.pp);
+  if (run.chunks() > 1) sizes += fmt::format(" ({} chunks)", run.chunks());
+  sizes += fmt::format(" x dp {}", g.dp());
+  if (run.model->moe) sizes += fmt::format(", ep {} etp {}", g.ep, g.expert_tp());
+  sizes += fmt::format(", micro-batch {} x {}, recompute {}", run.micro_batch_size, run.microbatches,
+                       recompute_name(run.args.recompute));
+  if (run.args.optimizer.cpu_offload) sizes += ", optimizer on the host";
+  return sizes;
+}
+
+std::string Candidate::limits(const Cluster& cluster) const {
+  return fmt::format("{}; memory {:.0f} % full", time.limit(), 100 * memory.peak() / cluster.usable_bytes());
+}
+
+SearchResult search_layouts(const SearchRequest& request) {
+  check<ConfigError>(request.gpus >= 1 && request.gpus <= layout::kMaxGridSize,
+                     "gpus is {}; it must be a whole number from 1 to {}", request.gpus, layout::kMaxGridSize);
+  check<ConfigError>(request.global_batch >= 1, "global_batch_size is {}; it must be positive", request.global_batch);
+  SearchResult result;
+  Weighed weighed = search(request, request.best);
+  result.possible = weighed.possible;
+  if (weighed.fitting.empty() && weighed.smallest && !request.args.optimizer.cpu_offload) {
+    SearchRequest offloading = request;
+    offloading.args.optimizer.cpu_offload = true;
+    offloading.args.optimizer.offload_fraction = 1;
+    Weighed again = search(offloading, request.best);
+    again.count += weighed.count;
+    if (!again.fitting.empty()) weighed = std::move(again);
+  }
+  result.weighed = weighed.count;
+  result.best = std::move(weighed.fitting);
+  if (!result.best.empty()) return result;
+  result.why_not = weighed.smallest ? too_large(*weighed.smallest, request.cluster) : impossible(request);
+  result.nearest = nearest_fitting(request);
+  return result;
+}
+
+std::string train_yaml(const Candidate& candidate) {
+  const RunShape& run = candidate.run;
+  const config::TrainingArguments& args = run.args;
+  std::string text = fmt::format("# {} GPUs: {}\n", run.grid.world_size, candidate.text());
+  const auto line = [&text](std::string_view name, const auto& value) { text += fmt::format("{}: {}\n", name, value); };
+  line("tensor_model_parallel_size", run.grid.tp);
+  line("pipeline_model_parallel_size", run.grid.pp);
+  if (args.pipeline.vpp) line("virtual_pipeline_model_parallel_size", *args.pipeline.vpp);
+  line("context_parallel_size", run.grid.cp);
+  if (run.model->moe) {
+    line("expert_model_parallel_size", run.grid.ep);
+    line("expert_tensor_parallel_size", run.grid.expert_tp());
+    line("moe_token_dispatcher_type", "alltoall");
+  }
+  line("sequence_parallel", run.options.sequence_parallel);
+  line("per_device_train_batch_size", run.micro_batch_size);
+  line("gradient_accumulation_steps", run.microbatches);
+  line("use_distributed_optimizer", args.optimizer.use_distributed_optimizer);
+  line("overlap_grad_reduce", args.ddp.overlap_grad_reduce);
+  line("overlap_param_gather", args.ddp.overlap_param_gather);
+  if (args.precision.bf16) line("bf16", true);
+  if (args.optimizer.cpu_offload) {
+    line("optimizer_cpu_offload", true);
+    line("optimizer_offload_fraction", args.optimizer.offload_fraction);
+  }
+  const config::RecomputeConfig& recompute = args.recompute;
+  if (recompute.granularity) line("recompute_granularity", recompute_name(recompute));
+  if (recompute.granularity == config::RecomputeGranularity::kFull) {
+    line("recompute_method", "uniform");
+    line("recompute_num_layers", recompute.num_layers.value_or(1));
+  } else if (!recompute.modules.empty()) {
+    line("recompute_modules", fmt::format("[{}]", fmt::join(recompute.modules, ", ")));
+  }
+  return text;
+}
+
+}  // namespace megalith::plan

@@ -1,0 +1,150 @@
+#include "megalith/plan/search_space_internal.h"
+
+#include <algorithm>
+
+#include "megalith/config/derive.h"
+
+namespace megalith::plan {
+
+namespace {
+
+constexpr int kMaxTp = 16;
+constexpr int kMaxPp = 64;
+constexpr int kMaxCp = 64;
+constexpr int kMaxChunks = 8;
+constexpr int64_t kLeastCpTokens = 2048;  // of a rank and sequence: less is not worth a ring
+
+std::vector<int> divisors(int64_t number, int limit) {
+  std::vector<int> result;
+  for (int i = 1; i <= std::min<int64_t>(number, limit); ++i)
+    if (number % i == 0) result.push_back(i);
+  return result;
+}
+
+std::vector<int> given_or(const std::optional<int>& given, std::vector<int> otherwise) {
+  return given ? std::vector<int>{*given} : std::move(otherwise);
+}
+
+class Space {
+ public:
+  explicit Space(const SearchRequest& request) : request_(request), model_(*request.model) {}
+
+  std::vector<LayoutChoice> all() {
+    const config::ParallelConfig& given = request_.args.parallel;
+    for (const int tp : given_or(given.tp, tp_sizes()))
+      for (const int cp : given_or(given.cp, cp_sizes()))
+        for (const int pp : given_or(given.pp, pp_sizes(tp * cp)))
+          if (request_.gpus % (tp * cp * pp) == 0) add_experts({.tp = tp, .cp = cp, .pp = pp});
+    return std::move(choices_);
+  }
+
+ private:
+  std::vector<int> tp_sizes() const {
+    std::vector<int> sizes;
+    const int most = std::min(kMaxTp, std::max(8, request_.cluster.gpus_per_node));
+    for (const int tp : divisors(request_.gpus, most)) {
+      const bool shares = model_.latent || model_.num_kv_heads % tp == 0 || tp % model_.num_kv_heads == 0;
+      if (model_.num_heads % tp == 0 && model_.mlp_width % tp == 0 && shares) sizes.push_back(tp);
+    }
+    return sizes;
+  }
+  std::vector<int> cp_sizes() const {
+    std::vector<int> sizes{1};
+    if (model_.delta_net || model_.mtp_layers > 0) return sizes;
+    for (int cp = 2; cp <= kMaxCp && request_.sequence_length / cp >= kLeastCpTokens; cp *= 2)
+      if (request_.gpus % cp == 0 && request_.sequence_length % (2 * cp) == 0) sizes.push_back(cp);
+    return sizes;
+  }
+  std::vector<int> pp_sizes(int others) const {
+    if (request_.gpus % others != 0) return {};
+    return divisors(request_.gpus / others, static_cast<int>(std::min<int64_t>(kMaxPp, model_.num_layers)));
+  }
+
+  void add_experts(LayoutChoice choice) {
+    if (!model_.moe) {
+      choice.ep = 1;
+      choice.etp = choice.tp;
+      return add_chunks(choice);
+    }
+    const config::ParallelConfig& given = request_.args.parallel;
+    const int ranks = request_.gpus / choice.pp;
+    for (const int ep : given_or(given.ep, divisors(model_.moe->router.experts, ranks)))
+      for (const int etp : given_or(given.etp, choice.tp == 1 ? std::vector{1} : std::vector{1, choice.tp})) {
+        if (ranks % (ep * etp) != 0 || model_.moe->width % etp != 0) continue;
+        choice.ep = ep;
+        choice.etp = etp;
+        add_chunks(choice);
+      }
+  }
+
+  void add_chunks(LayoutChoice choice) {
+    std::vector<int> sizes{1};
+    for (int vpp = 2; vpp <= kMaxChunks && choice.pp > 1; ++vpp)
+      if (model_.num_layers % (int64_t{choice.pp} * vpp) == 0) sizes.push_back(vpp);
+    for (const int vpp : given_or(request_.args.pipeline.vpp, sizes)) {
+      choice.vpp = vpp;
+      const auto ways = ways_of(request_, choice);
+      if (!ways.empty()) choices_.push_back(ways.front());
+    }
+  }
+
+  const SearchRequest& request_;
+  const model::ModelConfig& model_;
+  std::vector<LayoutChoice> choices_;
+};
+
+void set_recompute(config::RecomputeConfig& recompute, RecomputeChoice choice, bool experts) {
+  if (choice == RecomputeChoice::kSelective) {
+    recompute.granularity = config::RecomputeGranularity::kSelective;
+    recompute.modules = {"layernorm", experts ? "moe" : "mlp"};
+  } else if (choice == RecomputeChoice::kFull) {
+    recompute.granularity = config::RecomputeGranularity::kFull;
+    recompute.method = config::RecomputeMethod::kUniform;
+    recompute.num_layers = 1;
+  }
+}
+
+}  // namespace
+
+config::TrainingArguments LayoutChoice::apply(const SearchRequest& request) const {
+  config::TrainingArguments args = request.args;
+  args.parallel.tp = tp;
+  args.parallel.cp = cp;
+  args.parallel.pp = pp;
+  args.parallel.ep = ep;
+  if (request.model->moe) args.parallel.etp = etp;
+  args.parallel.sequence_parallel = args.parallel.sequence_parallel || tp > 1;
+  args.pipeline.vpp = vpp > 1 ? std::optional(vpp) : std::nullopt;
+  args.batch.micro_batch_size = micro_batch;
+  args.batch.global_batch_size = static_cast<int>(request.global_batch);
+  if (request.model->moe) args.moe.token_dispatcher = config::TokenDispatcher::kAllToAll;
+  const bool shared = dp(request.gpus) * cp > 1;
+  args.optimizer.use_distributed_optimizer = args.optimizer.use_distributed_optimizer || shared;
+  args.ddp.overlap_grad_reduce = args.ddp.overlap_grad_reduce || shared;
+  args.ddp.overlap_param_gather = args.ddp.overlap_param_gather || shared;
+  if (recompute != RecomputeChoice::kAsGiven) set_recompute(args.recompute, recompute, request.model->moe.has_value());
+  return config::derive(args).args;
+}
+
+std::vector<LayoutChoice> ways_of(const SearchRequest& request, LayoutChoice sizes) {
+  using enum RecomputeChoice;
+  const config::RecomputeConfig& given = request.args.recompute;
+  const bool chosen = given.granularity || given.gradient_checkpointing || given.recompute_activations;
+  const auto kinds = chosen ? std::vector{kAsGiven} : std::vector{kNone, kSelective, kFull};
+  std::vector<LayoutChoice> ways;
+  for (const int micro : given_or(request.micro_batch, {1, 2, 4, 8})) {
+    const int64_t together = int64_t{micro} * sizes.dp(request.gpus);
+    if (request.global_batch % together != 0) continue;
+    if (sizes.vpp > 1 && request.global_batch / together % sizes.pp != 0) continue;
+    sizes.micro_batch = micro;
+    for (const RecomputeChoice kind : kinds) {
+      sizes.recompute = kind;
+      ways.push_back(sizes);
+    }
+  }
+  return ways;
+}
+
+std::vector<LayoutChoice> layout_choices(const SearchRequest& request) { return Space(request).all(); }
+
+}  // namespace megalith::plan

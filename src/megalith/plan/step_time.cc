@@ -1,0 +1,175 @@
+#include "megalith/plan/step_time.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "megalith/config/derive.h"
+#include "megalith/layout/pipeline_timeline.h"
+#include "megalith/model/model_flops.h"
+#include "megalith/plan/layer_time_internal.h"
+#include "megalith/plan/parameter_sizes.h"
+
+namespace megalith::plan {
+
+namespace {
+
+// One micro-batch through all chunks of a pipeline rank.
+struct RankTime {
+  PartTimes forward, backward;
+  double work() const { return forward.total() + backward.total(); }
+};
+
+RankTime rank_time(const RunShape& run, const LayerTimes& layers, const layout::LayerSplit& split, int rank) {
+  RankTime time;
+  for (int chunk = 0; chunk < split.chunks(); ++chunk) {
+    const layout::Stage stage = split.stage(rank, chunk);
+    int64_t done = 0;
+    for (const int layer : stage.layers()) layers.add_layer(layer, done++, time.forward, time.backward);
+    for (size_t depth = 0; depth < stage.mtp_layers.size(); ++depth) {
+      layers.add_layer(run.model->num_layers - 1, done++, time.forward, time.backward);
+      layers.add_head(time.forward, time.backward);
+    }
+    if (stage.has_embedding()) layers.add_embedding(time.forward, time.backward);
+    if (stage.has_loss()) layers.add_head(time.forward, time.backward);
+  }
+  return time;
+}
+
+// What reducing gradients and collecting parameters leave exposed.
+double exposed_dp(const RunShape& run, const Cluster& cluster, const StateBytes& state, const RankTime& time) {
+  const bool sharded = run.args.optimizer.use_distributed_optimizer;
+  const GroupSpeed group(cluster, run.dp() * run.grid.cp, run.grid.tp);
+  if (group.size <= 1) return 0;
+  const double reduce = sharded ? group.reduce_scatter(state.gradients) : group.all_reduce(state.gradients);
+  const double gather = sharded ? group.all_gather(state.parameters) : 0;
+  const auto hidden = [](double communication, double behind, bool overlap) {
+    // The last bucket has nothing behind which it could hide.
+    return overlap ? std::max(0.1 * communication, communication - 0.9 * behind) : communication;
+  };
+  return hidden(reduce, time.backward.total(), run.args.ddp.overlap_grad_reduce) +
+         hidden(gather, time.forward.total(), run.args.ddp.overlap_param_gather);
+}
+
+double optimizer_seconds(const RunShape& run, const Cluster& cluster, const StateBytes& state) {
+  const double host_part = state.optimizer_host / std::max(1.0, state.optimizer + state.optimizer_host);
+  const double here = state.owned * (1 - host_part), there = state.owned * host_part;
+  // Gradients are read for their norm and for the update; main parameters and moments are read and written.
+  const double device = cluster.memory_seconds(4 * state.owned + here * (4 + 24 + run.element_bytes()));
+  return device + there * (4 + run.element_bytes()) / cluster.host_bytes_per_second + there * 28 / 20e9;
+}
+
+void add(StepTime& step, const PartTimes& part, double times) {
+  step.gemm += times * part.gemm;
+  step.attention += times * part.attention;
+  step.memory_bound += times * part.memory_bound;
+  step.recompute += times * part.recompute;
+  step.tp += times * part.tp;
+  step.cp += times * part.cp;
+  step.ep += times * part.ep;
+}
+
+double message_seconds(const RunShape& run, const Cluster& cluster) {
+  const GroupSpeed group(cluster, run.grid.pp, run.grid.world_size / run.grid.pp);
+  return group.message(run.shard_tokens() * static_cast<double>(run.model->hidden_size) * run.element_bytes());
+}
+
+}  // namespace
+
+std::string StepTime::limit() const {
+  const std::array parts{std::pair("bubble", bubble),
+                         std::pair("tp communication", tp),
+                         std::pair("cp communication", cp),
+                         std::pair("ep communication", ep),
+                         std::pair("pp messages", pp),
+                         std::pair("dp communication", dp),
+                         std::pair("optimizer", optimizer),
+                         std::pair("recomputation", recompute),
+                         std::pair("memory-bound operations", memory_bound)};
+  const auto most = std::ranges::max_element(parts, {}, [](const auto& part) { return part.second; });
+  return fmt::format("{} {:.0f} %", most->first, 100 * most->second / total());
+}
+
+double BubbleBook::idle_units(const layout::PipelineShape& shape, double backward_over_forward) {
+  if (shape.pp == 1) return 0;
+  layout::PipelineShape cut = shape;
+  cut.sync = layout::PipelineSync::kLeaveOut;
+  const int group = shape.group_size.value_or(shape.pp), enough = 2 * group + shape.microbatches % group;
+  cut.microbatches = std::min(shape.microbatches, enough);
+  const int ratio = static_cast<int>(std::lround(2 * backward_over_forward));
+  const auto key = std::make_tuple(static_cast<int>(cut.kind), cut.pp, cut.chunks, cut.microbatches, group, ratio);
+  const auto found = known_.find(key);
+  if (found != known_.end()) return found->second;
+  const layout::PipelineCosts costs{.forward = 1, .backward = ratio / 4.0, .weight_gradient = ratio / 4.0};
+  const double work = cut.microbatches * cut.chunks * (1 + ratio / 2.0);
+  const double idle = layout::pipeline_timeline(cut, costs).length - work;
+  known_[key] = idle;
+  return idle;
+}
+
+GroupSpeed::GroupSpeed(const Cluster& cluster, int members, int stride)
+    : size(members),
+      inter_bytes_per_second(cluster.inter.bytes_per_second),
+      intra_bytes_per_second(cluster.intra.bytes_per_second) {
+  const int per_node = std::clamp(cluster.gpus_per_node / std::max(1, stride), 1, members);
+  const bool inside = per_node == members;
+  outside = inside ? 0 : 1 - static_cast<double>(per_node) / members;
+  latency_s = inside ? cluster.intra.latency_s : cluster.inter.latency_s;
+  bytes_per_second = inside ? cluster.intra.bytes_per_second
+                            : std::min(cluster.intra.bytes_per_second, cluster.inter.bytes_per_second * per_node);
+}
+
+double GroupSpeed::all_gather(double bytes) const {
+  if (size <= 1) return 0;
+  return bytes * (size - 1) / size / bytes_per_second + latency_s * (1 + std::log2(size));
+}
+
+double GroupSpeed::all_to_all(double bytes) const {
+  if (size <= 1) return 0;
+  const double others = bytes * (size - 1) / size, far = bytes * outside;
+  return far / inter_bytes_per_second + (others - far) / intra_bytes_per_second + latency_s * (1 + std::log2(size));
+}
+
+StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook& book) {
+  const LayerTimes layers(run, cluster);
+  const layout::LayerSplit split = run.split();
+  RankTime busiest;
+  int busiest_rank = 0;
+  for (int rank = 0; rank < run.grid.pp; ++rank) {
+    const RankTime time = rank_time(run, layers, split, rank);
+    if (time.work() <= busiest.work()) continue;
+    busiest = time;
+    busiest_rank = rank;
+  }
+  const auto microbatches = static_cast<double>(run.microbatches);
+  StepTime step;
+  add(step, busiest.forward, microbatches);
+  add(step, busiest.backward, microbatches);
+  if (run.grid.pp > 1) {
+    const layout::PipelineShape shape = config::pipeline_shape(run.args, static_cast<int>(run.microbatches));
+    const double message = message_seconds(run, cluster);
+    const double ratio = busiest.backward.total() / busiest.forward.total();
+    step.bubble = book.idle_units(shape, ratio) * busiest.forward.total() / split.chunks();
+    // With overlap only the way in and the way out wait for messages.
+    const double waits =
+        run.args.pipeline.overlap_p2p_comm ? 2.0 * (run.grid.pp - 1) : 2.0 * microbatches * split.chunks();
+    step.pp = waits * message;
+  }
+  const StateBytes state = state_bytes(run, split, busiest_rank);
+  step.dp = exposed_dp(run, cluster, state, busiest);
+  step.optimizer = optimizer_seconds(run, cluster, state);
+  step.tokens = run.global_batch() * static_cast<double>(run.sequence_length);
+  step.model_flop = layout::model_flops(model::flops_shape(*run.model), static_cast<int64_t>(run.global_batch()),
+                                        run.sequence_length);
+  step.peak_flops = cluster.peak_flops * run.grid.world_size;
+  return step;
+}
+
+StepTime plan_step_time(const RunShape& run, const Cluster& cluster) {
+  BubbleBook book;
+  return plan_step_time(run, cluster, book);
+}
+
+}  // namespace megalith::plan

@@ -1,0 +1,70 @@
+// Seconds of a training step, part by part, from the speeds of a cluster.
+//
+//   compute      matrix products by their sizes, attention, operations that only move memory, recomputation
+//   exposed      communication that nothing hides: tensor-parallel collectives, rings of context parallelism,
+//   all-to-all
+//                of experts, messages between stages, reduction of gradients and collection of parameters
+//   bubble       what the schedule leaves idle, by its own timeline
+//   optimizer    the update of what a rank owns
+#pragma once
+
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "megalith/layout/pipeline_schedule.h"
+#include "megalith/plan/cluster.h"
+#include "megalith/plan/run_shape.h"
+
+namespace megalith::plan {
+
+struct StepTime {
+  double gemm = 0, attention = 0, memory_bound = 0, recompute = 0;  // of the busiest stage
+  double tp = 0, cp = 0, ep = 0, pp = 0, dp = 0;                    // exposed communication
+  double bubble = 0, optimizer = 0;
+
+  double tokens = 0;      // of a step
+  double model_flop = 0;  // of a step: layout::model_flops
+  double peak_flops = 0;  // of all GPUs
+
+  double compute() const { return gemm + attention + memory_bound + recompute; }
+  double exposed() const { return tp + cp + ep + pp + dp; }
+  double total() const { return compute() + exposed() + bubble + optimizer; }
+  double tokens_per_second() const { return tokens / total(); }
+  double mfu() const { return model_flop / (total() * peak_flops); }
+  // The largest part besides matrix products and attention, and its share of the step: "bubble 14 %".
+  std::string limit() const;
+};
+
+// What schedules leave idle, in forwards of one chunk; remembers it. One thread.
+class BubbleBook {
+ public:
+  double idle_units(const layout::PipelineShape& shape, double backward_over_forward);
+
+ private:
+  std::map<std::tuple<int, int, int, int, int, int>, double> known_;
+};
+
+StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook& book);
+StepTime plan_step_time(const RunShape& run, const Cluster& cluster);
+
+// A group of `size` ranks, `stride` apart, as NCCL would run it: within a node, or as fast as the links of its members
+// in a node together.
+struct GroupSpeed {
+  double size = 1;
+  double bytes_per_second = 1;
+  double latency_s = 0;
+  double outside = 0;  // part of the members that are on other nodes
+  double inter_bytes_per_second = 1, intra_bytes_per_second = 1;
+
+  GroupSpeed(const Cluster& cluster, int size, int stride);
+  // Of `bytes` that every rank has in the end, or had at the beginning.
+  double all_gather(double bytes) const;
+  double reduce_scatter(double bytes) const { return all_gather(bytes); }
+  double all_reduce(double bytes) const { return 2 * all_gather(bytes); }
+  // Of `bytes` that a rank sends to all members, itself among them.
+  double all_to_all(double bytes) const;
+  double message(double bytes) const { return size > 1 ? bytes / bytes_per_second + latency_s : 0; }
+};
+
+}  // namespace megalith::plan

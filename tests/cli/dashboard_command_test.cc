@@ -1,0 +1,327 @@
+// `megalith dashboard` as a person meets it: the command, its server, and its page in a real browser.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/support/expect.h"
+#include "tests/support/free_port.h"
+#include "tests/support/golden.h"
+#include "tests/support/subprocess.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using std::chrono::seconds;
+using Words = std::vector<std::string>;
+
+ProcessResult megalith(Words words) {
+  words.insert(words.begin(), MEGALITH_PROGRAM);
+  return run_process(words);
+}
+
+std::string text_in(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A run that needs no training, with a hostile name.
+constexpr const char* kHostileName = "<img src=x onerror=alert(1)>";
+fs::path write_run(const TempFolder& folder, const std::string& name = "run") {
+  const fs::path run = folder / name;
+  fs::create_directory(run);
+  std::ofstream metrics(run / "metrics.jsonl");
+  for (int step = 1; step <= 50; ++step)
+    metrics << json{{"step", step}, {"loss", 5.0 / step}, {"<b>bold</b>", step}}.dump() << "\n";
+  std::ofstream(run / "args.yaml") << "run_name: <script>alert(3)</script>\n";
+  return run;
+}
+
+TEST(DashboardCommand, WritesAReportInOneStep) {
+  const TempFolder folder;
+  const fs::path run = write_run(folder);
+  const auto result = megalith({"dashboard", run.string(), "--static", (folder / "report.html").string()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "");
+  expect_contains(text_in(folder / "report.html"), "\"lines\":50");
+  EXPECT_FALSE(fs::exists(folder / "report.html.tmp"));
+}
+
+TEST(DashboardCommand, SaysWhatIsWrong) {
+  const TempFolder folder;
+  const std::string run = write_run(folder).string();
+  const auto fails = [](const Words& words, const std::string& part) {
+    const auto result = megalith(words);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    expect_contains(result.err, part);
+  };
+  fails({"dashboard"}, "output_dir");
+  fails({"dashboard", (folder / "nothing").string()}, "nothing is not a folder");
+  fails({"dashboard", run, "--port", "70000"}, "port is \"70000\"");
+  fails({"dashboard", run, "--port"}, "--port needs a value");
+  fails({"dashboard", run, "--prot=1"}, "no option --prot");
+  fails({"dashboard", run, "--static", (folder / "no" / "where.html").string()}, "where.html");
+  const auto help = megalith({"dashboard", "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  expect_contains(help.out, "--static");
+}
+
+// `megalith dashboard` while it runs.
+class Server {
+ public:
+  explicit Server(const Words& runs) : port_(free_port()), process_(words(runs, port_)) {
+    EXPECT_TRUE(process_.wait_for_text("Ctrl-C", seconds(30)));
+  }
+  int port() const { return port_; }
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_) + "/"; }
+  ProcessResult stop() {
+    process_.signal(SIGINT);
+    return process_.finish(seconds(20));
+  }
+
+ private:
+  static Words words(const Words& runs, int port) {
+    Words all{MEGALITH_PROGRAM, "dashboard", "--port", std::to_string(port)};
+    all.insert(all.end(), runs.begin(), runs.end());
+    return all;
+  }
+  int port_;
+  Subprocess process_;
+};
+
+bool can_serve() {
+  const TempFolder folder;
+  return megalith({"dashboard", folder.path().string(), "--host", "no.such.host.invalid"}).err.find("cpp-httplib") ==
+         std::string::npos;
+}
+
+// What a server on this port answers to raw bytes.
+std::string ask(int port, const std::string& request) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string answer;
+  if (::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+      ::send(socket, request.data(), request.size(), MSG_NOSIGNAL) > 0) {
+    char bytes[4096];
+    for (ssize_t got = 0; (got = ::recv(socket, bytes, sizeof bytes, 0)) > 0;)
+      answer.append(bytes, static_cast<size_t>(got));
+  }
+  ::close(socket);
+  return answer;
+}
+
+std::string get(int port, const std::string& path, const std::string& host = "localhost") {
+  return ask(port, "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n");
+}
+
+class DashboardServer : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!can_serve()) GTEST_SKIP() << "this program was built without cpp-httplib";
+  }
+  TempFolder folder_;
+};
+
+TEST_F(DashboardServer, AnswersReadsAloneAndEndsInOrder) {
+  const fs::path run = write_run(folder_);
+  Server server({run.string()});
+  const std::string page = get(server.port(), "/");
+  expect_contains(page, "HTTP/1.1 200");
+  for (const char* header : {"Content-Security-Policy: default-src 'none'", "X-Content-Type-Options: nosniff",
+                             "Cache-Control: no-store", "frame-ancestors 'none'"})
+    expect_contains(page, header);
+  expect_contains(get(server.port(), "/api/runs"), "\"name\":\"run\"");
+  expect_contains(get(server.port(), "/api/runs/0"), "\"lines\":50");
+  std::ofstream(run / "metrics.jsonl", std::ios::app) << "{\"step\":51,\"loss\":1}\n";
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  expect_contains(get(server.port(), "/api/runs/0"), "\"lines\":51");
+  for (const char* method : {"POST", "PUT", "DELETE"})
+    EXPECT_EQ(ask(server.port(), std::string(method) + " /api/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"
+                                                       "Connection: close\r\n\r\n")
+                  .find("HTTP/1.1 200"),
+              std::string::npos)
+        << method;
+  const auto result = server.stop();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_contains(result.out, server.url());
+  EXPECT_EQ(result.left_behind, 0);
+}
+
+TEST_F(DashboardServer, NothingElseCanBeReached) {
+  const fs::path run = write_run(folder_);
+  std::ofstream(folder_ / "secret.txt") << "password";
+  std::ofstream(run / "secret.txt") << "password";
+  Server server({run.string()});
+  for (const char* path :
+       {"/secret.txt", "/../secret.txt", "/%2e%2e/secret.txt", "/..%2fsecret.txt", "/api/runs/0/../../../secret.txt",
+        "/api/runs/0/%2e%2e/secret.txt", "//etc/passwd", "/api/runs/%2e%2e%2fsecret.txt", "/api/runs/0/secret.txt",
+        "/api/runs/0%00", "/?/../secret.txt/x", "/api/runs/9"}) {
+    const std::string answer = get(server.port(), path);
+    EXPECT_EQ(answer.find("password"), std::string::npos) << path;
+    EXPECT_EQ(answer.find("root:"), std::string::npos) << path;
+    if (!std::string(path).starts_with("/?")) {
+      EXPECT_EQ(answer.find("HTTP/1.1 200"), std::string::npos) << path;
+    }
+  }
+  expect_contains(get(server.port(), "/api/runs", "evil.example"), "HTTP/1.1 403");
+  expect_contains(ask(server.port(), "nonsense\r\n\r\n"), "400");
+  expect_contains(get(server.port(), "/api/runs"), "HTTP/1.1 200");
+}
+
+TEST_F(DashboardServer, APortThatIsTakenIsNamed) {
+  const std::string run = write_run(folder_).string();
+  Server server({run});
+  const auto second = megalith({"dashboard", run, "--port", std::to_string(server.port())});
+  EXPECT_EQ(second.exit_code, 2);
+  expect_contains(second.err, "cannot listen on 127.0.0.1 port " + std::to_string(server.port()));
+}
+
+std::string chromium() {
+  if (const char* named = std::getenv("MEGALITH_CHROMIUM")) return named;
+  for (const char* path : {"/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"})
+    if (fs::exists(path)) return path;
+  return "";
+}
+
+// Real runs, made once: tp 2 x pp 2 with a timeline, evaluations and checkpoints; one with experts; a hostile one.
+class DashboardBrowser : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    if (chromium().empty()) return;
+    folder_ = new TempFolder;
+    std::ofstream data(*folder_ / "data.jsonl");
+    for (int i = 0; i < 40; ++i) {
+      json ids = json::array();
+      for (int t = 0; t < 6 + i % 5; ++t) ids.push_back((i * 7 + t * 13) % 60 + 2);
+      data << json{{"input_ids", ids}, {"labels", ids}}.dump() << "\n";
+    }
+    data.close();
+    train("dense", "llama",
+          {"--nproc=4", "--tp=2", "--pp=2", "--trace=2-4", "--save_strategy=steps", "--save_steps=3",
+           "--eval_strategy=steps", "--eval_steps=3", "--val_size=5", "--log_straggler"});
+    train("experts", "qwen3_moe", {"--nproc=2", "--ep=2"});
+    write_run(*folder_, kHostileName);
+  }
+  static void TearDownTestSuite() { delete folder_; }
+  void SetUp() override {
+    if (chromium().empty()) GTEST_SKIP() << "there is no chromium here";
+  }
+
+  static std::string path(const std::string& name) { return (*folder_ / name).string(); }
+  static void train(const std::string& name, const std::string& model, const Words& more) {
+    Words words{MEGALITH_PROGRAM,
+                "train",
+                "--finetuning_type=full",
+                "--use_cpu",
+                "--model_name_or_path=" + (golden_dir() / "hf" / model).string(),
+                "--dataset=" + path("data.jsonl"),
+                "--output_dir=" + path(name),
+                "--per_device_train_batch_size=1",
+                "--gradient_accumulation_steps=4",
+                "--max_steps=6",
+                "--learning_rate=1e-3",
+                "--logging_steps=1"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto result = run_process(words, {{"XDG_CACHE_HOME", path("cache")}}, seconds(100));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+  }
+  // The page as the browser has it after its scripts have run; nothing may be said on its console.
+  static std::string dom_of(const std::string& url, const Words& more = {}) {
+    Words words{chromium(),
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--disable-background-networking",
+                "--no-first-run",
+                "--user-data-dir=" + path("profile"),
+                "--enable-logging=stderr",
+                "--virtual-time-budget=6000",
+                "--window-size=1400,1000"};
+    words.insert(words.end(), more.begin(), more.end());
+    words.insert(words.end(), {"--dump-dom", url});
+    const auto result = run_process(words, {}, seconds(60));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err.find("CONSOLE"), std::string::npos) << result.err;
+    expect_contains(result.out, "data-ready=\"yes\"");
+    return result.out;
+  }
+  static size_t count(const std::string& text, const std::string& part) {
+    size_t found = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  }
+  static void expect_dense_run(const std::string& dom) {
+    for (const char* chart :
+         {"Loss", "Gradient norm", "Learning rate", "Tokens per second", "Memory", "Evaluation loss"}) {
+      const size_t at = dom.find("data-chart=\"" + std::string(chart) + "\"");
+      ASSERT_NE(at, std::string::npos) << chart;
+      const std::string figure = dom.substr(at, dom.find("</figure>", at) - at);
+      expect_contains(figure, "class=\"line\" d=\"M");
+    }
+    EXPECT_EQ(count(dom, "class=\"rank\""), 4U);
+    expect_contains(dom, "4 ranks = tp 2 × pp 2");
+    expect_contains(dom, " bubble</b>");
+    EXPECT_EQ(count(dom, "<span>busy "), 4U);
+    expect_contains(dom, "step 2 of 3");
+    expect_contains(dom, "checkpoint-6 (newest)");
+    for (const char* kind : {"start", "evaluation", "save", "end"})
+      expect_contains(dom, "data-kind=\"" + std::string(kind) + "\"");
+    expect_contains(dom, "learning_rate");
+    expect_contains(dom, "This model has no experts");
+  }
+
+  static TempFolder* folder_;
+};
+TempFolder* DashboardBrowser::folder_ = nullptr;
+
+TEST_F(DashboardBrowser, ServedPageShowsARealRun) {
+  if (!can_serve()) GTEST_SKIP() << "this program was built without cpp-httplib";
+  Server server({path("dense")});
+  expect_dense_run(dom_of(server.url()));
+  EXPECT_EQ(server.stop().exit_code, 0);
+}
+
+TEST_F(DashboardBrowser, ReportShowsTheSameWithoutAServer) {
+  ASSERT_EQ(megalith({"dashboard", path("dense"), "--static", path("report.html")}).exit_code, 0);
+  expect_dense_run(dom_of("file://" + path("report.html")));
+  const std::string dark = dom_of("file://" + path("report.html"), {"--force-dark-mode", "--window-size=390,844"});
+  expect_contains(dark, "data-theme=\"dark\"");
+}
+
+TEST_F(DashboardBrowser, ExpertsAreShownAndRunsCompared) {
+  ASSERT_EQ(megalith({"dashboard", path("experts"), path("dense"), "--static", path("two.html")}).exit_code, 0);
+  const std::string dom = dom_of("file://" + path("two.html"));
+  expect_contains(dom, "times the mean");
+  expect_contains(dom, "Busiest expert");
+  expect_contains(dom, "aria-label=\"Compare dense\"");
+  const size_t loss = dom.find("data-chart=\"Loss\"");
+  EXPECT_EQ(count(dom.substr(loss, dom.find("</figure>", loss) - loss), "<g data-series="), 3U)
+      << "two runs, one of them with evaluations";
+  expect_contains(dom, "No timeline yet");
+}
+
+TEST_F(DashboardBrowser, HostileNamesAreTexts) {
+  ASSERT_EQ(megalith({"dashboard", path(kHostileName), "--static", path("hostile.html")}).exit_code, 0);
+  const std::string dom = dom_of("file://" + path("hostile.html"));
+  expect_contains(dom, "&lt;img src=x onerror=alert(1)&gt;");
+  EXPECT_EQ(dom.find("<img"), std::string::npos);
+  EXPECT_EQ(dom.find("<b>bold"), std::string::npos);
+  EXPECT_EQ(count(dom, "<script"), 2U);
+  expect_contains(dom, "No evaluation yet");
+}
+
+}  // namespace
+}  // namespace megalith::testing

@@ -1,0 +1,107 @@
+// What options make of adapters.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megalith/hf/safetensors_file.h"
+#include "megalith/model/adapter.h"
+#include "tests/effects/effect.h"
+#include "tests/support/golden_adapter.h"
+#include "tests/support/temp_folder.h"
+#include "tests/train/trainer_case.h"
+
+namespace megalith::testing {
+namespace {
+
+using config::TrainingArguments;
+namespace fs = std::filesystem;
+
+// The adapters of a run lie in the golden folder.
+TrainingArguments with_golden_paths(TrainingArguments args) {
+  if (args.lora.adapter_folder) args.lora.adapter_folder = (golden_dir() / "hf" / *args.lora.adapter_folder).string();
+  if (!args.lora.adapter_folder)
+    for (std::string& path : args.lora.adapter_name_or_path) path = (golden_dir() / "hf" / path).string();
+  return args;
+}
+
+// The adapter of a model and what the model says with it.
+std::string adapter(const TrainingArguments& given) {
+  TrainerCase how;
+  how.args = with_golden_paths(given);
+  std::string text;
+  try {
+    model::adapter_source(how.args);  // what is wrong with it is told here, not on a rank
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
+    const peft::AdapterConfig& config = model::adapter_of(r.models);
+    const at::NoGradGuard no_grad;
+    const at::Tensor logits = r.models[0].forward(
+        {.layout = ops::SequenceLayout::dense(1, 8), .ids = at::arange(8, at::kLong), .training = false});
+    text = fmt::format("rank {} scale {} dropout {} on {} saving {}: {}", config.rank, config.scale(), config.dropout,
+                       fmt::join(config.target_modules, " "), fmt::join(config.modules_to_save, " "),
+                       logits.sum().item<double>());
+  });
+  return text;
+}
+
+// Losses of a few steps.
+std::string losses(const TrainingArguments& args) {
+  TrainerCase how;
+  how.args = args;
+  const auto rows = random_sequences(16, 50, 1);
+  std::string text;
+  for (const double loss : run_training(golden_folder("llama"), how, rows, rows).numbers("loss"))
+    text += fmt::format(" {}", loss);
+  return text;
+}
+
+std::string written(const TrainingArguments& args) {
+  const TempFolder out;
+  TrainerCase how;
+  how.args = args;
+  run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
+    train::Trainer trainer(r.models, r.args, {});
+    trainer.save_model(out.path());
+  });
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(out.path())) names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+Words small(const Words& more = {}) {
+  Words words{"--finetuning_type=lora", "--max_steps=3",      "--per_device_train_batch_size=2", "--logging_steps=1",
+              "--learning_rate=1e-2",   "--save_strategy=no", "--lr_scheduler_type=constant"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+}  // namespace
+
+Effects lora_effects() {
+  const Words r8{"--adapter_name_or_path=lora/llama_r8"};
+  const Words both = small({"--adapter_name_or_path=lora/llama_rslora,lora/llama_r8"});
+  return {
+      {"lora_rank", small(), {}, {"--lora_rank=2"}, adapter},
+      {"lora_alpha", small(), {}, {"--lora_alpha=5"}, adapter},
+      {"lora_dropout", small(), {}, {"--lora_dropout=0.5"}, losses},
+      {"lora_target", small(), {}, {"--lora_target=q_proj,v_proj"}, adapter},
+      {"additional_target", small(), {}, {"--additional_target=embed_tokens"}, losses},
+      {"use_rslora", small(), {}, {"--use_rslora"}, adapter},
+      {"create_new_adapter", both, {}, {"--create_new_adapter"}, adapter},
+      {"adapter_name_or_path", small(), {}, r8, adapter},
+      {"adapter_folder", small({"--adapter_name_or_path=llama_r8"}), {}, {"--adapter_folder=lora"}, adapter},
+      {"loraplus_lr_ratio", small(), {}, {"--loraplus_lr_ratio=16"}, losses},
+      {"loraplus_lr_embedding",
+       small({"--loraplus_lr_ratio=16", "--lora_target=embed_tokens"}),
+       {},
+       {"--loraplus_lr_embedding=0.1"},
+       losses},
+      {"save_merged_model", small(), {}, {"--save_merged_model"}, written},
+  };
+}
+
+}  // namespace megalith::testing

@@ -1,0 +1,334 @@
+// Adapters on everything that can have one, in every family: against the merged model, whose own gradients give those
+// of A and B (dA = s Bᵀ dW, dB = s dW Aᵀ); and their files.
+#include "megalith/model/adapter.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/safetensors_file.h"
+#include "megalith/model/convert.h"
+#include "megalith/model/families/family.h"
+#include "megalith/nn/init.h"
+#include "megalith/peft/names.h"
+#include "tests/model/layout_case.h"
+#include "tests/model/model_support.h"
+#include "tests/support/close.h"
+#include "tests/support/expect.h"
+#include "tests/support/golden_adapter.h"
+#include "tests/support/subprocess.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRank = 3;
+
+// Every layer that can have an update, of this model; or all but the embedding.
+config::LoraConfig everything(const model::ModelConfig& config, bool embedding) {
+  config::LoraConfig lora;
+  lora.rank = kRank;
+  lora.alpha = 5;
+  lora.target = {"all"};
+  if (embedding) lora.target.emplace_back(config.family == "gpt2" ? "wte" : "embed_tokens");
+  if (!config.tied_embeddings) lora.target.emplace_back("lm_head");
+  if (config.moe) lora.target.emplace_back("gate");
+  if (config.moe && config.moe->shared_gate) lora.target.emplace_back("shared_expert_gate");
+  return lora;
+}
+
+// An adapter none of whose numbers is zero.
+void write_random_adapter(const fs::path& model_folder, const fs::path& to, bool embedding) {
+  run_ranks(1, [&](const Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
+    config::TrainingArguments args;
+    args.lora = everything(model::read_model_config(model_folder), embedding);
+    const auto models = model::with_adapter(model_folder, args, context, {});
+    const at::NoGradGuard no_grad;
+    for (const nn::Parameter* p : models.parameters())
+      if (p->adapter)
+        for (const auto& part : p->sharded())
+          nn::fill_normal(part.local, 4, part.name, part.global_shape, part.offset, 0, 0.15);
+    model::save_adapter(models, to);
+  });
+}
+
+TokenBatch small_batch(int64_t vocab) {
+  const at::Tensor ids = at::arange(32, at::kLong).mul(37).add(5).remainder(vocab);
+  return {ids, ids.roll(3), ops::SequenceLayout::dense(2, 16), 0.05};
+}
+
+// What the gradients of a merged model say about those of an adapter.
+NamedTensors expected_gradients(const RunResult& merged, const model::ModelConfig& config, const fs::path& adapter) {
+  const hf::SafetensorsFile file(adapter / "adapter_model.safetensors");
+  const double s = peft::read_adapter_config(adapter).scale();
+  NamedTensors expected;
+  const hf::TensorMapping mapping(model::name_map(config), model::global_tensors(config));
+  for (const hf::FileTensor& tensor : mapping.files()) {
+    const peft::UpdateNames names = peft::update_names(tensor.name);
+    const bool lookup = file.find(names.lookup_a) != nullptr;
+    const std::string a = lookup ? names.lookup_a : names.a, b = lookup ? names.lookup_b : names.b;
+    if (!file.find(a)) continue;
+    at::Tensor dw = merged.gradients.at(tensor.name);
+    if (tensor.transposed || lookup) dw = dw.t();
+    expected[a] = file.tensor(b).t().mm(dw) * s;
+    expected[b] = dw.mm(file.tensor(a).t()) * s;
+  }
+  return expected;
+}
+
+std::vector<LayoutCase> layouts_of(const model::ModelConfig& config) {
+  std::vector<LayoutCase> all{{.tp = 1}, {.tp = 1, .main_grad = true}};
+  const bool splits = !config.delta_net || config.delta_net->key_heads % 2 == 0;
+  if (splits && !config.moe) all.push_back({.tp = 2, .main_grad = true});
+  if (splits) all.push_back({.tp = 2, .sequence_parallel = true, .main_grad = true});
+  if (splits && config.moe)
+    all.push_back({.tp = 2, .sequence_parallel = true, .dp = 2, .ep = 2, .etp = 2, .main_grad = true});
+  if (config.moe) all.push_back({.tp = 1, .dp = 2, .ep = 2, .etp = 1});
+  all.push_back({.tp = 1});
+  all.back().options.recompute = {.layers = model::RecomputePlan::Layers::kUniform};
+  return all;
+}
+
+class AdapterOf : public ::testing::TestWithParam<std::string> {};
+
+// Numbers of this size round at 1e-5 of the largest in a deep sum; a wrong term is far larger.
+constexpr double kTolerance = 2e-4;
+
+// Every layout equals the first one, which gives its result.
+RunResult expect_same_in_layouts(const fs::path& folder, const fs::path& adapter, const TokenBatch& batch) {
+  std::optional<RunResult> first;
+  for (LayoutCase layout : layouts_of(model::read_model_config(folder))) {
+    layout.adapter = adapter;
+    SCOPED_TRACE(layout.name());
+    RunResult run = run_layout(folder, batch, layout);
+    if (!first) {
+      first = std::move(run);
+    } else {
+      expect_close(run.logits, first->logits, "logits", kTolerance);
+      expect_close(run.token_losses, first->token_losses, "losses", kTolerance);
+      for (const auto& [name, gradient] : first->gradients)
+        expect_close(run.gradients.at(name), gradient, name, kTolerance, 1e-6);
+    }
+  }
+  return *first;
+}
+
+TEST_P(AdapterOf, EveryLayerInEveryLayout) {
+  const fs::path folder = golden_folder(GetParam());
+  const model::ModelConfig config = model::read_model_config(folder);
+  const TempFolder temp;
+  const TokenBatch batch = small_batch(200);
+  // A tied embedding with an update looks up the updated rows and predicts with the old ones: no merged model does.
+  write_random_adapter(folder, temp / "adapter", !config.tied_embeddings);
+  model::convert_checkpoint(folder, temp / "merged", {.adapter = temp / "adapter"});
+  const RunResult merged = run_layout(temp / "merged", batch, {});
+  const RunResult run = expect_same_in_layouts(folder, temp / "adapter", batch);
+  expect_close(run.logits, merged.logits, "logits of the merged model", kTolerance);
+  const NamedTensors expected = expected_gradients(merged, config, temp / "adapter");
+  ASSERT_EQ(run.gradients.size(), expected.size());
+  for (const auto& [name, gradient] : expected) expect_close(run.gradients.at(name), gradient, name, kTolerance, 1e-6);
+  if (!config.tied_embeddings) return;
+  write_random_adapter(folder, temp / "tied", true);
+  expect_same_in_layouts(folder, temp / "tied", batch);
+  EXPECT_THROW(model::convert_checkpoint(folder, temp / "no", {.adapter = temp / "tied"}), ConfigError);
+}
+
+INSTANTIATE_TEST_SUITE_P(Family, AdapterOf, ::testing::ValuesIn(supported_golden_models()),
+                         golden_test_name<::testing::TestParamInfo<std::string>>);
+
+// ---- Files ----
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(AdapterFiles, WrittenAsReadInEveryLayout) {
+  for (const std::string& name : golden_adapter_names()) {
+    const GoldenAdapter golden = read_golden_adapter(name);
+    for (const auto& [tp, dp, ep] : {std::array{1, 1, 1}, {2, 1, 1}, {2, 2, 2}}) {
+      SCOPED_TRACE(fmt::format("{} tp {} dp {}", name, tp, dp));
+      const TempFolder temp;
+      run_ranks(tp * dp, [&, tp = tp, ep = ep](const Rank& r) {
+        parallel::ParallelContext context(r.world,
+                                          layout::RankGrid({.world_size = r.size, .tp = tp, .ep = ep, .etp = 1}));
+        const auto models = model::with_adapter(golden_folder(golden.base), {}, context,
+                                                {.merged = {}, .trained = golden.folder, .keep_base = false});
+        model::save_adapter(models, temp / "out");
+      });
+      const hf::SafetensorsFile before(golden.folder / "adapter_model.safetensors"),
+          after(temp / "out" / "adapter_model.safetensors");
+      ASSERT_EQ(before.tensors().size(), after.tensors().size());
+      for (const auto& info : before.tensors())
+        expect_identical(after.tensor(info.name), before.tensor(info.name), info.name);
+      EXPECT_EQ(nlohmann::json::parse(text_of(temp / "out" / "adapter_config.json")),
+                nlohmann::json::parse(text_of(golden.folder / "adapter_config.json")));
+    }
+  }
+}
+
+void with_models(const std::string& name, const config::TrainingArguments& args, const model::AdapterSource& source,
+                 const std::function<void(const model::VirtualModels&)>& body) {
+  run_ranks(1, [&](const Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
+    body(model::with_adapter(golden_folder(name), args, context, source));
+  });
+}
+
+std::string refusal(const std::string& name, const model::AdapterSource& source) {
+  std::string said = "nothing is wrong";
+  run_ranks(1, [&](const Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
+    try {
+      model::with_adapter(golden_folder(name), {}, context, source);
+    } catch (const Error& error) {
+      said = error.what();
+    }
+  });
+  return said;
+}
+
+TEST(AdapterFiles, OfAnotherModelAreRefused) {
+  const fs::path moe = read_golden_adapter("qwen3_moe_experts").folder, llama = read_golden_adapter("llama_r8").folder;
+  const auto trained = [](const fs::path& folder) {
+    return model::AdapterSource{.merged = {}, .trained = folder, .keep_base = false};
+  };
+  expect_contains(refusal("llama", trained(moe)), "experts.0.gate_proj.lora_A.weight");
+  const std::string shapes = refusal("qwen3", trained(llama));
+  expect_contains(shapes, "of another shape");
+  expect_contains(shapes, "self_attn.q_proj.lora_B.weight: [64, 8] in the file");
+  EXPECT_THROW(model::convert_checkpoint(golden_folder("qwen3"), TempFolder() / "x", {.adapter = llama}), DataError);
+}
+
+TEST(AdapterFiles, AllTargetsOfAFamily) {
+  const auto targets = [](const std::string& model) {
+    return model::adapter_config({}, model::read_model_config(golden_folder(model))).target_modules;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(targets("llama"), (Names{"down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"}));
+  EXPECT_EQ(targets("gpt2"), (Names{"c_attn", "c_fc", "c_proj"}));
+  EXPECT_EQ(targets("mixtral"), (Names{"k_proj", "o_proj", "q_proj", "v_proj", "w1", "w2", "w3"}));
+}
+
+TEST(AdapterFiles, UnknownTargetsNameTheNearest) {
+  const auto said = [](std::vector<std::string> target, std::vector<std::string> saved = {}) {
+    config::LoraConfig lora;
+    lora.target = std::move(target);
+    lora.additional_target = std::move(saved);
+    try {
+      model::adapter_config(lora, model::read_model_config(golden_folder("qwen2")));  // tied
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing is wrong");
+  };
+  expect_contains(said({"q_prj"}), "no linear layer q_prj; did you mean q_proj");
+  expect_contains(said({"input_layernorm"}), "no linear layer input_layernorm");
+  expect_contains(said({"lm_head"}), "no linear layer lm_head");
+  expect_contains(said({"q_proj"}, {"embed_tokens"}), "name both embed_tokens and lm_head");
+  expect_contains(said({"q_proj"}, {"embed_token"}), "did you mean embed_tokens");
+  expect_contains(said({"k_proj"}, {"q_proj"}), "one parameter with");
+  EXPECT_EQ(said({"q_proj"}, {"embed_tokens", "lm_head", "norm"}), "nothing is wrong");
+}
+
+TEST(AdapterFiles, AFreshAdapterChangesNothing) {
+  config::TrainingArguments args;
+  with_models("llama", args, {}, [&](const model::VirtualModels& models) {
+    const at::NoGradGuard no_grad;
+    const TokenBatch batch = small_batch(200);
+    const model::ModelInput input{.layout = batch.layout, .ids = batch.ids, .training = false};
+    const at::Tensor with = models[0].forward(input);
+    const model::WithoutAdapter off(models);
+    expect_identical(with, models[0].forward(input), "logits");
+  });
+}
+
+TEST(AdapterFiles, AllButTheLastAreMerged) {
+  const std::string r8 = read_golden_adapter("llama_r8").folder.string(),
+                    rslora = read_golden_adapter("llama_rslora").folder.string();
+  const auto logits = [&](const config::TrainingArguments& args) {
+    at::Tensor result;
+    with_models("llama", args, model::adapter_source(args), [&](const model::VirtualModels& models) {
+      const at::NoGradGuard no_grad;
+      const TokenBatch batch = small_batch(200);
+      result = models[0].forward({.layout = batch.layout, .ids = batch.ids, .training = false});
+    });
+    return result;
+  };
+  config::TrainingArguments ab, ba, fresh;
+  ab.lora.adapter_name_or_path = {r8, rslora};
+  ba.lora.adapter_name_or_path = {rslora, r8};
+  expect_close(logits(ab), logits(ba), "both are there", 1e-4);
+  fresh.lora.adapter_name_or_path = {r8, rslora};
+  fresh.lora.create_new_adapter = true;
+  expect_close(logits(ab), logits(fresh), "merged", 1e-4);
+  config::TrainingArguments one;
+  one.lora.adapter_name_or_path = {r8};
+  EXPECT_GT((logits(ab) - logits(one)).abs().max().item<double>(), 1e-2);
+}
+
+// ---- Dropout ----
+
+TEST(AdapterDropout, RecomputedLayersDrawTheSameMasks) {
+  const auto loss_and_gradient = [](bool recompute, int64_t seed) {
+    std::pair<double, double> found;
+    run_ranks(1, [&](const Rank& r) {
+      parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
+      context.rng().seed(layout::seeds_for_base(seed, 0, 0, 0));
+      config::TrainingArguments args;
+      args.lora.dropout = 0.3;
+      args.recompute.gradient_checkpointing = recompute;
+      const auto models = model::with_adapter(golden_folder("llama"), args, context, {});
+      {
+        const at::NoGradGuard no_grad;
+        for (const nn::Parameter* p : models.parameters())
+          if (p->adapter) nn::fill_normal(p->value, 1, p->name, p->value.sizes(), {0, 0}, 0, 0.1);
+      }
+      const TokenBatch batch = small_batch(200);
+      const at::Tensor losses = models[0].forward(
+          {.layout = batch.layout, .ids = batch.ids, .targets = model::shift_labels(batch.labels, batch.layout)});
+      losses.sum().backward();
+      found.first = losses.sum().item<double>();
+      for (const nn::Parameter* p : models.parameters())
+        if (p->value.grad().defined()) found.second += p->value.grad().square().sum().item<double>();
+    });
+    return found;
+  };
+  EXPECT_EQ(loss_and_gradient(false, 1), loss_and_gradient(true, 1));
+  EXPECT_NE(loss_and_gradient(false, 1), loss_and_gradient(false, 2));
+}
+
+// ---- peft itself ----
+
+TEST(AdapterFiles, OpenInPeft) {
+  const char* python = std::getenv("MEGALITH_PYTHON");
+  if (!python || *python == 0) GTEST_SKIP() << "MEGALITH_PYTHON does not name a Python with peft";
+  if (run_process({python, "-c", "import peft, transformers"}).exit_code != 0)
+    GTEST_SKIP() << "the Python of MEGALITH_PYTHON has no peft";
+  for (const char* name : {"llama", "qwen3", "gpt2"}) {
+    SCOPED_TRACE(name);
+    const TempFolder temp;
+    write_random_adapter(golden_folder(name), temp / "adapter", true);
+    const TokenBatch batch = small_batch(200);
+    LayoutCase layout;
+    layout.adapter = temp / "adapter";
+    const RunResult run = run_layout(golden_folder(name), batch, layout);
+    const auto result = run_process({python, "tests/data/peft/logits.py", golden_folder(name).string(),
+                                     (temp / "adapter").string(), (temp / "logits.safetensors").string()},
+                                    {}, std::chrono::minutes(2));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const hf::SafetensorsFile file(temp / "logits.safetensors");
+    expect_close(run.logits, file.tensor("logits").flatten(0, 1), "logits", 1e-4);
+  }
+}
+
+}  // namespace
+}  // namespace megalith::testing

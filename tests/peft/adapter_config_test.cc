@@ -1,0 +1,82 @@
+#include "megalith/peft/adapter_config.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/file_io.h"
+#include "tests/support/expect.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::testing {
+namespace {
+
+using nlohmann::json;
+using peft::AdapterConfig;
+
+const json kPlain{{"peft_type", "LORA"},
+                  {"r", 8},
+                  {"lora_alpha", 16},
+                  {"target_modules", {"q_proj", "v_proj"}},
+                  {"base_model_name_or_path", "org/base"}};
+
+AdapterConfig read(const json& content) {
+  const TempFolder folder;
+  hf::write_text_file(folder / peft::kConfigName, content.dump());
+  return peft::read_adapter_config(folder.path());
+}
+
+json with(const char* key, const json& value) {
+  json changed = kPlain;
+  changed[key] = value;
+  return changed;
+}
+
+std::string refusal(const json& content) {
+  try {
+    read(content);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing is wrong";
+}
+
+TEST(AdapterConfig, IsReadAndWritten) {
+  const AdapterConfig config = read(with("use_rslora", true));
+  EXPECT_EQ(config.rank, 8);
+  EXPECT_DOUBLE_EQ(config.scale(), 16 / std::sqrt(8.0));
+  EXPECT_DOUBLE_EQ(read(kPlain).scale(), 2);
+  EXPECT_EQ(config.target_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_TRUE(config.modules_to_save.empty());
+  EXPECT_EQ(read(with("target_modules", "all-linear")).target_modules, std::vector<std::string>{"all-linear"});
+  json again = json::parse(peft::to_json(config));
+  EXPECT_EQ(again.at("base_model_name_or_path"), "org/base");
+  EXPECT_EQ(again.at("lora_alpha"), 16);
+  EXPECT_EQ(again.at("use_rslora"), true);
+  AdapterConfig fresh;
+  fresh.target_modules = {"q_proj"};
+  again = json::parse(peft::to_json(fresh));
+  EXPECT_EQ(again.at("peft_type"), "LORA");
+  EXPECT_EQ(again.at("task_type"), "CAUSAL_LM");
+  EXPECT_TRUE(again.at("modules_to_save").is_null());
+  EXPECT_EQ(read(again).rank, fresh.rank);
+}
+
+TEST(AdapterConfig, WhatIsNotSupportedIsNamed) {
+  expect_contains(refusal(with("r", 0)), "\"r\" is 0");
+  expect_contains(refusal(with("lora_alpha", "x")), "lora_alpha");
+  expect_contains(refusal(with("peft_type", "IA3")), "the type IA3");
+  expect_contains(refusal(with("use_dora", true)), "\"use_dora\" is true");
+  expect_contains(refusal(with("rank_pattern", {{"q_proj", 4}})), "rank_pattern");
+  expect_contains(refusal(with("bias", "all")), "\"bias\" is \"all\"");
+  expect_contains(refusal(with("target_modules", ".*_proj")), "patterns are not supported");
+  expect_contains(refusal(with("target_modules", nullptr)), "at least one module");
+  expect_contains(refusal(with("lora_dropout", 1.0)), "below 1");
+  EXPECT_EQ(refusal(with("rank_pattern", json::object())), "nothing is wrong");
+  EXPECT_THROW(peft::read_adapter_config(TempFolder().path()), DataError);
+}
+
+}  // namespace
+}  // namespace megalith::testing

@@ -1,0 +1,59 @@
+#include "megalith/peft/adapter_folder.h"
+
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/file_io.h"
+#include "tests/support/expect.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+void make_adapter(const fs::path& folder, bool weights = true) {
+  hf::make_folders(folder);
+  hf::write_text_file(folder / "adapter_config.json", "{}");
+  if (weights) hf::write_text_file(folder / "adapter_model.safetensors", "");
+}
+
+std::string refusal(const fs::path& folder) {
+  try {
+    peft::find_adapter(folder.string());
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "nothing is wrong";
+}
+
+TEST(AdapterFolder, IsItselfOrTheOnlyOneInIt) {
+  const TempFolder temp;
+  make_adapter(temp / "run" / "default");
+  EXPECT_EQ(peft::find_adapter((temp / "run" / "default").string()), temp / "run" / "default");
+  EXPECT_EQ(peft::find_adapter((temp / "run").string()), temp / "run" / "default");
+  EXPECT_EQ(peft::find_adapter("run", temp.path()), temp / "run" / "default");
+  EXPECT_FALSE(peft::is_adapter_folder(temp / "run"));
+}
+
+TEST(AdapterFolder, SeveralAreListed) {
+  const TempFolder temp;
+  make_adapter(temp / "run" / "german");
+  make_adapter(temp / "run" / "english");
+  const std::string said = refusal(temp / "run");
+  expect_contains(said, "english and german");
+  expect_contains(said, (temp / "run" / "english").string());
+}
+
+TEST(AdapterFolder, WhatIsMissingIsNamed) {
+  const TempFolder temp;
+  expect_contains(refusal(temp / "nowhere"), "it is no folder");
+  expect_contains(refusal(temp.path()), "has no adapter_config.json");
+  make_adapter(temp / "half", /*weights=*/false);
+  expect_contains(refusal(temp / "half"), "has no adapter_model.safetensors");
+  hf::write_text_file(temp / "half" / "adapter_model.bin", "");
+  expect_contains(refusal(temp / "half"), "pickle");
+}
+
+}  // namespace
+}  // namespace megalith::testing

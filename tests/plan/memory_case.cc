@@ -1,0 +1,193 @@
+#include "tests/plan/memory_case.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <mutex>
+
+#include "megalith/config/derive.h"
+#include "megalith/config/parser.h"
+#include "megalith/data/random.h"
+#include "megalith/model/auto_model.h"
+#include "megalith/model/families/family.h"
+#include "megalith/optim/make_schedule.h"
+#include "megalith/train/train_step.h"
+#include "tests/support/memory_meter.h"
+#include "tests/support/run_ranks.h"
+
+namespace megalith::testing {
+
+namespace {
+
+using nlohmann::json;
+
+json decoder(const std::string& family) {
+  return {{"model_type", family},     {"hidden_size", 256},
+          {"num_hidden_layers", 4},   {"num_attention_heads", 8},
+          {"num_key_value_heads", 4}, {"head_dim", 32},
+          {"intermediate_size", 704}, {"max_position_embeddings", 2048},
+          {"vocab_size", 1000},       {"rms_norm_eps", 1e-6},
+          {"hidden_act", "silu"},     {"tie_word_embeddings", false},
+          {"rope_theta", 10000.0},    {"initializer_range", 0.02},
+          {"torch_dtype", "float32"}};
+}
+
+json family_json(const std::string& family) {
+  if (family == "gpt2")
+    return {{"model_type", "gpt2"},
+            {"n_embd", 256},
+            {"n_layer", 4},
+            {"n_head", 8},
+            {"n_positions", 1024},
+            {"vocab_size", 1000},
+            {"embd_pdrop", 0.0},
+            {"resid_pdrop", 0.0},
+            {"attn_pdrop", 0.0},
+            {"layer_norm_epsilon", 1e-5},
+            {"activation_function", "gelu_new"},
+            {"torch_dtype", "float32"}};
+  json config = decoder(family);
+  if (family == "mixtral") {
+    config["num_local_experts"] = 4;
+    config["num_experts_per_tok"] = 2;
+    config["intermediate_size"] = 384;
+    config.erase("head_dim");
+  }
+  if (family == "qwen3_moe") {
+    config["num_experts"] = 8;
+    config["num_experts_per_tok"] = 2;
+    config["moe_intermediate_size"] = 192;
+    config["decoder_sparse_step"] = 1;
+    config["mlp_only_layers"] = json::array();
+    config["norm_topk_prob"] = true;
+  }
+  return config;
+}
+
+data::StepBatch random_batch(const plan::RunShape& run, uint64_t seed) {
+  data::StepBatch step;
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  const int64_t tokens = run.micro_batch_size * run.sequence_length;
+  for (int64_t i = 0; i < run.microbatches; ++i) {
+    data::MicroBatch batch;
+    batch.ids = at::randint(0, run.model->vocab_size, {tokens}, generator, at::TensorOptions(at::kLong));
+    batch.labels = at::randint(0, run.model->vocab_size, {tokens}, generator, at::TensorOptions(at::kLong));
+    batch.layout = ops::SequenceLayout::dense(run.micro_batch_size, run.sequence_length);
+    batch.samples = batch.sequences = run.micro_batch_size;
+    batch.real_tokens = batch.loss_tokens = tokens;
+    step.microbatches.push_back(std::move(batch));
+  }
+  step.samples = run.micro_batch_size * run.microbatches * run.dp();
+  return step;
+}
+
+MeasuredMemory measure_rank(const MemoryCase& how, const plan::RunShape& run, const Rank& rank) {
+  const MemoryMeter meter;
+  parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(how.args, rank.size)));
+  context.rng().seed(config::rng_seeds(how.args, context.grid(), rank.rank));
+  model::VirtualModels models = model::AutoModel::from_config(how.model, how.args, context);
+  meter.reset_peak();
+  const layout::MicrobatchCalculator batches(config::batch_plan(how.args, run.dp()));
+  train::OptimizedModel optimized(models, how.args, optim::make_schedule(how.args, batches, 10), context);
+  MeasuredMemory measured{.pp_rank = context.place().pp_rank};
+  measured.making = static_cast<double>(meter.peak());
+  train::Objective objective;
+  TraceRecorder trace;
+  train::MicrobatchRunner runner(models, how.args, context, objective, trace);
+  train::RerunGuard guard(how.args, {}, context);
+  guard.watch(optimized);
+  const data::StepBatch batch = random_batch(run, static_cast<uint64_t>(7 + context.place().dp_rank));
+  measured.always = static_cast<double>(meter.current());
+  meter.reset_peak();
+  for (int64_t number = 1; number <= 2; ++number) train::train_step(optimized, runner, guard, batch, number, nullptr);
+  measured.step = static_cast<double>(meter.peak());
+  return measured;
+}
+
+// A number of the list, by the stream.
+template <typename T>
+T pick(data::RandomStream& random, const std::vector<T>& from) {
+  return from[random.below(from.size())];
+}
+
+}  // namespace
+
+model::ModelConfig plan_model(const std::string& family, const json& changes) {
+  json config = family_json(family);
+  if (!changes.is_null()) config.update(changes);
+  return model::read_model_config(hf::parse_json_file(config.dump(), family + " of a test"));
+}
+
+plan::RunShape MemoryCase::shape() const {
+  return plan::run_shape(model, args, world, length,
+                         {.cuda = false, .collectives = plan::Machinery::Collectives::kThreads});
+}
+
+MemoryCase memory_case(const std::string& name, const model::ModelConfig& model, const std::vector<std::string>& words,
+                       int world, int64_t length) {
+  const auto parsed = config::parse_arguments(config::Dialect::kTrain, words);
+  config::TrainingArguments args = config::derive(parsed.args).args;
+  args.save.output_dir.reset();
+  if (model.moe && args.parallel.tp.value_or(1) > 1) args.parallel.sequence_parallel = true;
+  return {name, model::with_arguments(model, args), args, world, length};
+}
+
+MemoryCase random_memory_case(uint64_t seed) {
+  data::RandomStream random(seed);
+  const auto family =
+      pick<std::string>(random, {"llama", "gpt2", "qwen2", "qwen3", "mixtral", "qwen3_moe", "llama", "qwen3"});
+  const bool experts = family == "mixtral" || family == "qwen3_moe";
+  const int layers = pick<int>(random, {4, 8});
+  json changes{{family == "gpt2" ? "n_layer" : "num_hidden_layers", layers},
+               {"vocab_size", pick<int>(random, {1000, 2048, 4000})},
+               {"tie_word_embeddings", pick<bool>(random, {true, false})}};
+  if (family == "gpt2") changes.erase("tie_word_embeddings");
+  const int tp = pick<int>(random, {1, 1, 2, 4}), pp = pick<int>(random, {1, 1, 2, 4});
+  const int cp = tp * pp <= 4 ? pick<int>(random, {1, 1, 2}) : 1;
+  const int dp = tp * pp * cp <= 4 ? pick<int>(random, {1, 2}) : 1;
+  const int ep = experts && dp * cp * tp % 2 == 0 ? 2 : 1;
+  const int vpp = pp == 2 && layers == 8 ? pick<int>(random, {1, 2}) : 1;
+  const int64_t length = pick<int64_t>(random, {128, 256, 512}), micro = length == 512 ? 1 : pick<int>(random, {1, 2});
+  const int microbatches = pp * pick<int>(random, {1, 2});
+  const auto recompute = pick<std::string>(random, {"none", "none", "selective", "full", "mlp"});
+  std::vector<std::string> words{fmt::format("--tp={}", tp),
+                                 fmt::format("--pp={}", pp),
+                                 fmt::format("--cp={}", cp),
+                                 fmt::format("--ep={}", ep),
+                                 fmt::format("--per_device_train_batch_size={}", micro),
+                                 fmt::format("--gradient_accumulation_steps={}", microbatches),
+                                 "--finetuning_type=full",
+                                 fmt::format("--bf16={}", pick<bool>(random, {true, false})),
+                                 "--max_steps=10",
+                                 "--output_dir=none",
+                                 fmt::format("--use_distributed_optimizer={}", pick<bool>(random, {true, false})),
+                                 fmt::format("--calculate_per_token_loss={}", pick<bool>(random, {true, false}))};
+  if (vpp > 1) words.push_back(fmt::format("--vpp={}", vpp));
+  if (tp > 1 && pick<bool>(random, {true, false})) words.emplace_back("--sequence_parallel=true");
+  if (recompute == "selective") words.emplace_back("--recompute_granularity=selective");
+  if (recompute == "mlp") {
+    words.emplace_back("--recompute_granularity=selective");
+    words.emplace_back("--recompute_modules=mlp,layernorm");
+  }
+  if (recompute == "full")
+    words.insert(words.end(),
+                 {"--recompute_granularity=full", "--recompute_method=uniform", "--recompute_num_layers=1"});
+  if (experts) {
+    words.push_back(fmt::format("--etp={}", dp * cp % 2 == 0 ? pick<int>(random, {1, tp}) : 1));
+    words.push_back(
+        fmt::format("--moe_token_dispatcher_type={}", pick<std::string>(random, {"alltoall", "allgather"})));
+    words.insert(words.end(), {"--moe_expert_capacity_factor=1.0", "--moe_pad_expert_input_to_capacity=true"});
+  }
+  const std::string name = fmt::format("{} L{} tp{} pp{} vpp{} cp{} ep{} dp{} {}x{} mb{} {}", family, layers, tp, pp,
+                                       vpp, cp, ep, dp, micro, length, microbatches, recompute);
+  return memory_case(name, plan_model(family, changes), words, tp * pp * cp * dp, length);
+}
+
+std::vector<MeasuredMemory> measure_memory(const MemoryCase& how) {
+  const plan::RunShape run = how.shape();
+  std::vector<MeasuredMemory> ranks(static_cast<size_t>(how.world));
+  run_ranks(how.world, [&](const Rank& rank) { ranks[static_cast<size_t>(rank.rank)] = measure_rank(how, run, rank); });
+  return ranks;
+}
+
+}  // namespace megalith::testing

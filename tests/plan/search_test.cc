@@ -1,0 +1,286 @@
+// The search over layouts and the time of a step.
+#include "megalith/plan/search.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "megalith/config/derive.h"
+#include "megalith/config/parser.h"
+#include "megalith/config/validate.h"
+#include "megalith/plan/report.h"
+#include "megalith/plan/scaling.h"
+#include "tests/plan/memory_case.h"
+#include "tests/support/expect.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::plan {
+namespace {
+
+using testing::expect_contains;
+using testing::plan_model;
+
+model::ModelConfig llama_8b() {
+  return plan_model("llama", {{"hidden_size", 4096},
+                              {"num_hidden_layers", 32},
+                              {"num_attention_heads", 32},
+                              {"num_key_value_heads", 8},
+                              {"head_dim", 128},
+                              {"intermediate_size", 14336},
+                              {"vocab_size", 128256}});
+}
+
+model::ModelConfig llama_70b() {
+  return plan_model("llama", {{"hidden_size", 8192},
+                              {"num_hidden_layers", 80},
+                              {"num_attention_heads", 64},
+                              {"num_key_value_heads", 8},
+                              {"head_dim", 128},
+                              {"intermediate_size", 28672},
+                              {"vocab_size", 128256}});
+}
+
+model::ModelConfig qwen3_30b_a3b() {
+  return plan_model("qwen3_moe", {{"hidden_size", 2048},
+                                  {"num_hidden_layers", 48},
+                                  {"num_attention_heads", 32},
+                                  {"num_key_value_heads", 4},
+                                  {"head_dim", 128},
+                                  {"intermediate_size", 6144},
+                                  {"moe_intermediate_size", 768},
+                                  {"num_experts", 128},
+                                  {"num_experts_per_tok", 8},
+                                  {"vocab_size", 151936}});
+}
+
+SearchRequest request_for(const model::ModelConfig& model, int gpus, std::vector<std::string> words = {},
+                          const std::string& gpu = "h100-80g") {
+  words.emplace_back("--bf16=true");
+  words.emplace_back("--finetuning_type=full");
+  SearchRequest request;
+  request.model = &model;
+  request.args = config::parse_arguments(config::Dialect::kTrain, words).args;
+  request.gpus = gpus;
+  request.global_batch = 1024;
+  request.sequence_length = 4096;
+  request.cluster = find_cluster(gpu);
+  return request;
+}
+
+TEST(LayoutSearch, FindsLayoutsThatFit) {
+  const model::ModelConfig model = llama_70b();
+  const SearchRequest request = request_for(model, 64);
+  const SearchResult result = search_layouts(request);
+  ASSERT_EQ(result.best.size(), 5U);
+  double before = 0;
+  for (const Candidate& candidate : result.best) {
+    EXPECT_TRUE(candidate.fits(request.cluster)) << candidate.text();
+    EXPECT_GE(candidate.time.total(), before) << "fastest first";
+    before = candidate.time.total();
+    EXPECT_GT(candidate.time.mfu(), 0.05) << candidate.text();
+    EXPECT_LT(candidate.time.mfu(), 0.8) << candidate.text();
+    EXPECT_EQ(candidate.run.global_batch(), 1024);
+  }
+  const std::string text = search_text(request, result);
+  expect_contains(text, "limited by");
+  expect_contains(text, "tensor_model_parallel_size");
+}
+
+// What is printed is what train takes, and comes to the same layout.
+TEST(LayoutSearch, WritesOptionsForTrain) {
+  const testing::TempFolder folder;
+  for (const model::ModelConfig& model : {llama_8b(), llama_70b(), qwen3_30b_a3b()}) {
+    const SearchResult result = search_layouts(request_for(model, 64));
+    ASSERT_FALSE(result.best.empty());
+    for (const Candidate& candidate : result.best) {
+      const std::string file = (folder.path() / "plan.yaml").string();
+      std::ofstream(file) << train_yaml(candidate);
+      const auto parsed = config::parse_arguments(config::Dialect::kTrain, std::vector{file});
+      parsed.report.check_runnable();
+      const auto args = config::derive(parsed.args).args;
+      EXPECT_TRUE(config::problems(args, {.world_size = 64, .needs_inputs = false}).empty()) << train_yaml(candidate);
+      const RunShape run = run_shape(model, args, 64, 4096, {});
+      EXPECT_EQ(run.grid.tp, candidate.run.grid.tp);
+      EXPECT_EQ(run.grid.pp, candidate.run.grid.pp);
+      EXPECT_EQ(run.microbatches, candidate.run.microbatches);
+      EXPECT_DOUBLE_EQ(fullest(plan_memory(run)).peak(), candidate.memory.peak()) << train_yaml(candidate);
+    }
+  }
+}
+
+TEST(LayoutSearch, KeepsWhatIsGiven) {
+  const model::ModelConfig model = llama_8b();
+  SearchRequest request = request_for(model, 32, {"--tp=4", "--pp=2"});
+  request.micro_batch = 2;
+  const SearchResult result = search_layouts(request);
+  ASSERT_FALSE(result.best.empty());
+  for (const Candidate& candidate : result.best) {
+    EXPECT_EQ(candidate.run.grid.tp, 4);
+    EXPECT_EQ(candidate.run.grid.pp, 2);
+    EXPECT_EQ(candidate.run.micro_batch_size, 2);
+  }
+}
+
+TEST(LayoutSearch, SaysWhyAWishDoesNotFitAndWhatDoes) {
+  const model::ModelConfig model = llama_70b();
+  const SearchRequest request = request_for(model, 64, {"--tp=1", "--pp=1"});
+  const SearchResult result = search_layouts(request);
+  EXPECT_TRUE(result.best.empty());
+  expect_contains(result.why_not, "GiB on a GPU");
+  expect_contains(result.why_not, "parameters");
+  ASSERT_TRUE(result.nearest.has_value());
+  EXPECT_TRUE(result.nearest->fits(request.cluster));
+  expect_contains(search_text(request, result), "nearest that fits");
+}
+
+TEST(LayoutSearch, SaysWhatCannotBeDivided) {
+  const model::ModelConfig model = llama_8b();
+  const SearchResult heads = search_layouts(request_for(model, 48, {"--tp=3"}));
+  EXPECT_TRUE(heads.best.empty());
+  expect_contains(heads.why_not, "tensor_model_parallel_size 3");
+  const SearchResult grid = search_layouts(request_for(model, 12, {"--tp=8"}));
+  EXPECT_TRUE(grid.best.empty());
+  expect_contains(grid.why_not, "12");
+  SearchRequest none = request_for(model, 8);
+  none.gpus = 0;
+  testing::expect_error<ConfigError>([&] { search_layouts(none); }, {"gpus is 0"});
+}
+
+TEST(LayoutSearch, SaysWhenNothingFits) {
+  const model::ModelConfig model = llama_70b();
+  const SearchRequest request = request_for(model, 1);
+  const SearchResult result = search_layouts(request);
+  EXPECT_TRUE(result.best.empty());
+  EXPECT_FALSE(result.nearest.has_value());
+  expect_contains(search_text(request, result), "more, or larger");
+}
+
+TEST(LayoutSearch, OffloadsWhereNothingElseHelps) {
+  const model::ModelConfig model = llama_8b();
+  const SearchResult result = search_layouts(request_for(model, 1));
+  ASSERT_FALSE(result.best.empty());
+  EXPECT_TRUE(result.best.front().run.args.optimizer.cpu_offload);
+  expect_contains(train_yaml(result.best.front()), "optimizer_cpu_offload: true");
+}
+
+TEST(LayoutSearch, AnswersFor1024GpusInTwoSeconds) {
+  for (const model::ModelConfig& model : {llama_70b(), qwen3_30b_a3b()}) {
+    const auto begin = std::chrono::steady_clock::now();
+    SearchRequest request = request_for(model, 1024);
+    request.global_batch = 2048;
+    const SearchResult result = search_layouts(request);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    EXPECT_FALSE(result.best.empty());
+    fmt::print("{}: {} sets of sizes, {} weighed, {:.2f} s; best: {}, MFU {:.1f} %\n", model.family, result.possible,
+               result.weighed, seconds, result.best.empty() ? "none" : result.best.front().text(),
+               result.best.empty() ? 0 : 100 * result.best.front().time.mfu());
+    EXPECT_LT(seconds, 2);
+  }
+}
+
+StepTime time_of(const model::ModelConfig& model, int gpus, const std::vector<std::string>& words, int64_t length,
+                 const Cluster& cluster) {
+  std::vector<std::string> all = words;
+  all.emplace_back("--bf16=true");
+  const auto args = config::derive(config::parse_arguments(config::Dialect::kTrain, all).args).args;
+  return plan_step_time(run_shape(model, args, gpus, length, cluster.machinery()), cluster);
+}
+
+TEST(StepTime, FollowsTheLayout) {
+  const model::ModelConfig model = llama_8b();
+  const Cluster cluster = find_cluster("h100-80g");
+  const std::vector<std::string> batch{"--per_device_train_batch_size=1", "--gradient_accumulation_steps=8"};
+  const auto with = [&](std::vector<std::string> words, int gpus = 8) {
+    words.insert(words.end(), batch.begin(), batch.end());
+    return time_of(model, gpus, words, 4096, cluster);
+  };
+  const StepTime one = with({}, 1), tp = with({"--tp=8", "--sequence_parallel=true"}), pp = with({"--pp=8"}),
+                 dp = with({});
+  EXPECT_EQ(one.exposed(), 0);
+  EXPECT_EQ(one.bubble, 0);
+  EXPECT_GT(tp.tp, 0);
+  EXPECT_GT(pp.bubble, 0);
+  EXPECT_GT(pp.pp, 0);
+  EXPECT_GT(dp.dp, 0);
+  EXPECT_LT(tp.compute(), one.compute() / 5);
+  // (p - 1) / m of the work, for 8 stages and 8 micro-batches.
+  EXPECT_NEAR(pp.bubble / (pp.compute() + pp.exposed() - pp.dp - pp.pp), 7.0 / 8, 0.1);
+  EXPECT_LT(with({"--pp=8", "--vpp=4"}).bubble, 0.4 * pp.bubble);
+  EXPECT_GT(with({"--recompute_granularity=full"}).recompute, 0.25 * with({}).compute());
+  EXPECT_LT(with({"--use_distributed_optimizer=true", "--overlap_grad_reduce=true", "--overlap_param_gather=true"}).dp,
+            dp.dp);
+  // Across nodes the reduction is slower.
+  EXPECT_GT(with({}, 64).dp, dp.dp);
+}
+
+// Measured: docs/gpu.md, one H200.
+TEST(StepTime, IsWhatAnH200Takes) {
+  const auto llama = [](int hidden, int layers, int heads, int head, int width, bool tied) {
+    return plan_model("llama", {{"hidden_size", hidden},
+                                {"num_hidden_layers", layers},
+                                {"num_attention_heads", heads},
+                                {"num_key_value_heads", 8},
+                                {"head_dim", head},
+                                {"intermediate_size", width},
+                                {"vocab_size", 128256},
+                                {"tie_word_embeddings", tied}});
+  };
+  struct Measured {
+    const char* name;
+    model::ModelConfig model;
+    int batch, length;
+    double tokens_per_second;
+  };
+  const std::vector<Measured> runs{
+      {"llama-1b", llama(2048, 16, 32, 64, 8192, true), 4, 4096, 62000},
+      {"llama-8b width, 4 layers", llama(4096, 4, 32, 128, 14336, false), 4, 4096, 62500},
+      {"gpt2-124m", plan_model("gpt2", {{"n_embd", 768}, {"n_layer", 12}, {"n_head", 12}, {"vocab_size", 50257}}), 64,
+       1024, 507000},
+      {"qwen2.5-0.5b",
+       plan_model("qwen2", {{"hidden_size", 896},
+                            {"num_hidden_layers", 24},
+                            {"num_attention_heads", 14},
+                            {"num_key_value_heads", 2},
+                            {"head_dim", 64},
+                            {"intermediate_size", 4864},
+                            {"vocab_size", 151936},
+                            {"tie_word_embeddings", true}}),
+       8, 4096, 128700}};
+  for (const Measured& run : runs) {
+    const StepTime step = time_of(run.model, 1, {fmt::format("--per_device_train_batch_size={}", run.batch)},
+                                  run.length, find_cluster("h200"));
+    const double error = step.tokens_per_second() / run.tokens_per_second - 1;
+    fmt::print(
+        "{:<26} planned {:>7.0f} tokens/s, measured {:>7.0f}: {:+.1f} %; gemm {:.1f} attention {:.1f} memory {:.1f}"
+        " optimizer {:.1f} ms\n",
+        run.name, step.tokens_per_second(), run.tokens_per_second, 100 * error, 1e3 * step.gemm, 1e3 * step.attention,
+        1e3 * step.memory_bound, 1e3 * step.optimizer);
+    EXPECT_LE(std::abs(error), 0.15) << run.name;
+  }
+}
+
+TEST(Scaling, GrowsFailuresAndShortensIntervals) {
+  const model::ModelConfig model = llama_70b();
+  ScalingRequest request{.search = request_for(model, 16)};
+  request.sizes = {64, 1024, 16384, 98304};
+  request.courses = 5;
+  request.days = 10;
+  const auto rows = scaling_study(request);
+  ASSERT_EQ(rows.size(), 4U);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    ASSERT_TRUE(rows[i].layout.has_value()) << rows[i].gpus;
+    EXPECT_GT(rows[i].goodput.useful, 0.3);
+    if (i == 0) continue;
+    EXPECT_LT(rows[i].interval_s, rows[i - 1].interval_s);
+    EXPECT_LT(rows[i].goodput.useful, rows[i - 1].goodput.useful + 1e-3);
+  }
+  expect_contains(scaling_text(request, rows), "98304");
+  EXPECT_EQ(scaling_json(rows).size(), 4U);
+}
+
+}  // namespace
+}  // namespace megalith::plan
