@@ -200,6 +200,14 @@ TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   EXPECT_THROW(parse({"--use_mca=false"}).report.check_not_refused(), ConfigError);
 }
 
+TEST(Parser, EveryStageIsBuilt) {
+  for (const char* stage : {"pt", "sft", "dpo"})
+    for (const char* type : {"full", "lora"})
+      EXPECT_TRUE(
+          parse({fmt::format("--stage={}", stage), fmt::format("--finetuning_type={}", type)}).report.planned().empty())
+          << stage << " " << type;
+}
+
 TEST(Parser, CommandsBringOptionsOfTheirOwn) {
   std::optional<int64_t> world_size;
   std::optional<std::string> order;

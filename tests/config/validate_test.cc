@@ -113,6 +113,7 @@ const std::vector<Rule>& rules() {
       {{"--pref_loss=orpo", "--dpo_label_smoothing=0.1"}, "dpo_label_smoothing"},
       {{"--stage=dpo", "--packing"}, "packing"},
       {{"--stage=dpo", "--calculate_per_token_loss"}, "calculate_per_token_loss"},
+      {{"--stage=dpo", "--ref_model_adapters=a"}, "ref_model_adapters"},
       {{"--pref_loss=hinge", "--dpo_label_smoothing=0.1"}, "dpo_label_smoothing"},
       {{"--pref_loss=robust", "--dpo_label_smoothing=0.5"}, "below 0.5"},
       {{"--stage=dpo", "--pref_loss=ipo", "--pref_beta=0"}, "pref_beta"},

@@ -61,6 +61,9 @@ Effects preference_effects() {
   const Words small{"--stage=dpo",          "--finetuning_type=full", "--max_steps=2",
                     "--learning_rate=1e-3", "--logging_steps=1",      "--per_device_train_batch_size=2",
                     "--save_strategy=no",   "--disable_shuffling",    "--use_cpu"};
+  const std::string reference = "--ref_model=" + golden_folder("llama").string();
+  Words other = small;
+  other.push_back(reference);
   Words simpo = small;
   simpo.emplace_back("--pref_loss=simpo");
   return {
@@ -70,6 +73,7 @@ Effects preference_effects() {
       {"dpo_label_smoothing", small, {}, {"--dpo_label_smoothing=0.2"}, run},
       {"simpo_gamma", simpo, {}, {"--simpo_gamma=1"}, run},
       {"ref_model", small, {}, {"--ref_model=" + golden_folder("preference/ref").string()}, run},
+      {"ref_model_adapters", other, {}, {"--ref_model_adapters=" + golden_folder("lora/llama_r8").string()}, run},
       {"precompute_ref_log_probs", small, {}, {"--precompute_ref_log_probs"}, run},
   };
 }

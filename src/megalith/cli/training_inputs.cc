@@ -69,14 +69,25 @@ bool has_fresh_reference(const config::TrainingArguments& args) {
   return args.source.train_from_scratch && !args.preference.ref_model;
 }
 
+// What lies below the adapter that is trained, or what ref_model_adapters names.
+std::vector<fs::path> find_reference_adapters(const config::TrainingArguments& args) {
+  if (!args.preference.ref_model) return is_lora(args) ? model::adapter_source(args).merged : std::vector<fs::path>{};
+  std::vector<fs::path> found;
+  for (const std::string& name : args.preference.ref_model_adapters)
+    found.push_back(peft::find_adapter(name, args.lora.adapter_folder.value_or("")));
+  return found;
+}
+
 std::unique_ptr<train::ReferenceModel> load_reference(const TrainingInputs& inputs,
                                                       const config::TrainingArguments& args,
                                                       parallel::ParallelContext& context) {
-  const std::string folder = inputs.reference_folder.string();
-  return std::make_unique<train::ReferenceModel>(has_fresh_reference(args)
-                                                     ? load_model(folder, args, context)
-                                                     : model::AutoModel::from_pretrained(folder, args, context),
-                                                 args);
+  const fs::path& folder = inputs.reference_folder;
+  model::VirtualModels models =
+      has_fresh_reference(args)
+          ? model::AutoModel::from_config(model::with_arguments(model::read_model_config(folder), args), args, context)
+          : model::AutoModel::from_pretrained(folder.string(), args, context);
+  for (const fs::path& adapter : inputs.reference_adapters) model::merge_adapter(models, adapter);
+  return std::make_unique<train::ReferenceModel>(std::move(models), args);
 }
 
 }  // namespace
@@ -95,6 +106,7 @@ TrainingInputs check_inputs(config::TrainingArguments& args) {
   if (args.run.stage == config::Stage::kDpo) {
     inputs.reference_folder = find_reference(args, inputs.model_folder, config.vocab_size);
     inputs.reference_cache = cache_for("reference");
+    inputs.reference_adapters = find_reference_adapters(args);
   }
   train::data_request(args, inputs.tools);
   return inputs;
@@ -109,7 +121,11 @@ fs::path find_model(const std::string& path_or_name, const config::TrainingArgum
 model::VirtualModels load_model(const fs::path& folder, const config::TrainingArguments& args,
                                 parallel::ParallelContext& context, const std::optional<fs::path>& checkpoint) {
   if (checkpoint) check_kind(*checkpoint, is_lora(args));
-  if (is_lora(args)) return model::with_adapter(folder, args, context, model::adapter_source(args, checkpoint));
+  if (is_lora(args)) {
+    model::AdapterSource source = model::adapter_source(args, checkpoint);
+    source.keep_base = args.run.stage == config::Stage::kDpo && config::needs_reference(args.preference.loss);
+    return model::with_adapter(folder, args, context, source);
+  }
   if (checkpoint) return model::AutoModel::with_weights(model::read_model_config(folder), *checkpoint, args, context);
   if (!args.source.train_from_scratch) return model::AutoModel::from_pretrained(folder.string(), args, context);
   const model::ModelConfig config = model::read_model_config(folder);
@@ -119,7 +135,7 @@ model::VirtualModels load_model(const fs::path& folder, const config::TrainingAr
 void precompute_reference(const TrainingInputs& inputs, const config::TrainingArguments& args,
                           parallel::ParallelContext& context, train::RunData& data) {
   if (args.run.stage != config::Stage::kDpo || !args.preference.precompute_ref_log_probs) return;
-  train::ReferenceCache cache{inputs.reference_cache, inputs.reference_folder};
+  train::ReferenceCache cache{inputs.reference_cache, inputs.reference_folder, inputs.reference_adapters};
   if (has_fresh_reference(args)) cache.folder.clear();  // its weights are in no file that could be named
   train::precompute_reference_scores(
       data, [&] { return load_reference(inputs, args, context); }, cache, args, context);
@@ -132,7 +148,8 @@ std::unique_ptr<train::Objective> preference_objective(const TrainingInputs& inp
   const config::PreferenceConfig& how = args.preference;
   std::unique_ptr<train::ReferenceModel> reference;
   if (config::needs_reference(how.loss) && !how.precompute_ref_log_probs)
-    reference = load_reference(inputs, args, policy.context());
+    reference = is_lora(args) && !how.ref_model ? train::ReferenceModel::below_adapter(policy, args)
+                                                : load_reference(inputs, args, policy.context());
   return std::make_unique<train::PreferenceObjective>(how, policy.context(), std::move(reference));
 }
 

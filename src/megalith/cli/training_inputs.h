@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/model/virtual_models.h"
@@ -15,8 +16,9 @@ namespace megalith::cli {
 struct TrainingInputs {
   std::filesystem::path model_folder;
   train::DataTools tools;
-  std::filesystem::path reference_folder;  // stage dpo: ref_model, or the model's own
-  std::filesystem::path reference_cache;   // where precompute_ref_log_probs keeps what it computes; empty: nowhere
+  std::filesystem::path reference_folder;                 // stage dpo: ref_model, or the model's own
+  std::vector<std::filesystem::path> reference_adapters;  // that are merged into it
+  std::filesystem::path reference_cache;  // where precompute_ref_log_probs keeps what it computes; empty: nowhere
 };
 
 // Finds model, reference, tokenizer, template and datasets. Throws ConfigError or DataError for the first that is not
@@ -39,7 +41,8 @@ model::VirtualModels load_model(const std::filesystem::path& folder, const confi
 void precompute_reference(const TrainingInputs& inputs, const config::TrainingArguments& args,
                           parallel::ParallelContext& context, train::RunData& data);
 // Stage dpo: what is trained, with its reference model where it has one and does not come with the data: the policy as
-// it was at the start of the run, or ref_model. nullptr for other stages. `policy` outlives it. All ranks call it.
+// it was at the start of the run, the policy below its adapter, or ref_model. nullptr for other stages. `policy`
+// outlives it. All ranks call it.
 std::unique_ptr<train::Objective> preference_objective(const TrainingInputs& inputs,
                                                        const config::TrainingArguments& args,
                                                        model::VirtualModels& policy);

@@ -98,7 +98,8 @@ void add_preferences(OptionList& list) {
       .implemented();
   preference.add("ref_model_adapters", &PreferenceConfig::ref_model_adapters, "adapters merged into it")
       .commas()
-      .train_only();
+      .train_only()
+      .implemented();
   list.refused_all(kNoRlhf, {{"pref_bco_weight", number(0.0)},
                              {"ld_alpha", opt_number()},
                              {"kto_chosen_weight", number(1.0)},

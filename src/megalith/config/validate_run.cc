@@ -71,6 +71,7 @@ void check_preferences(const TrainingArguments& args, Problems& problems) {
   problems.require(reference || (!preference.ref_model && !preference.precompute_ref_log_probs),
                    "pref_loss {} has no reference model; leave out ref_model and precompute_ref_log_probs",
                    choice_name(preference.loss));
+  problems.require(preference.ref_model_adapters.empty() || preference.ref_model, "ref_model_adapters needs ref_model");
   problems.require(!preference.precompute_ref_log_probs || !args.data.streaming,
                    "precompute_ref_log_probs and streaming exclude each other: a stream is not read ahead");
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/to_device.h"
 #include "megalith/train/preference_loss.h"
 #include "megalith/train/sequence_scores.h"
 
@@ -36,8 +37,8 @@ void PreferenceObjective::begin(std::span<const data::MicroBatch> batches, Phase
   tokens_.clear();
   if (!context_.is_last_stage()) return;
   for (size_t i = 0; i < batches.size(); ++i) {
-    if (scored) reference_scores_[i] = batches[i].reference.to(context_.device(), /*non_blocking=*/true);
-    tokens_.push_back(labelled_tokens(batches[i]).to(context_.device(), /*non_blocking=*/true));
+    if (scored) reference_scores_[i] = ops::to_device(batches[i].reference, context_.device());
+    tokens_.push_back(ops::to_device(labelled_tokens(batches[i]), context_.device()));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "megalith/model/adapter.h"
 #include "megalith/train/sequence_scores.h"
 
 namespace megalith::train {
@@ -32,7 +33,17 @@ class ReferenceModel::Scorer : public Objective {
 };
 
 ReferenceModel::ReferenceModel(model::VirtualModels models, const config::TrainingArguments& args)
-    : models_(std::move(models)),
+    : ReferenceModel(std::make_unique<model::VirtualModels>(std::move(models)), nullptr, args) {}
+
+std::unique_ptr<ReferenceModel> ReferenceModel::below_adapter(model::VirtualModels& policy,
+                                                              const config::TrainingArguments& args) {
+  return std::unique_ptr<ReferenceModel>(new ReferenceModel(nullptr, &policy, args));
+}
+
+ReferenceModel::ReferenceModel(std::unique_ptr<model::VirtualModels> own, model::VirtualModels* policy,
+                               const config::TrainingArguments& args)
+    : own_(std::move(own)),
+      models_(own_ ? *own_ : *policy),
       args_(args),
       scorer_(std::make_unique<Scorer>(models_.context().cp())),
       runner_(models_, args_, models_.context(), *scorer_, no_trace_) {}
@@ -40,6 +51,7 @@ ReferenceModel::ReferenceModel(model::VirtualModels models, const config::Traini
 ReferenceModel::~ReferenceModel() = default;
 
 std::vector<at::Tensor> ReferenceModel::log_probabilities(std::span<const data::MicroBatch> batches) {
+  const model::WithoutAdapter below(models_);
   runner_.evaluate(batches);
   if (!models_.context().is_last_stage()) return {};
   return scorer_->take();

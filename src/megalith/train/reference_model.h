@@ -18,6 +18,9 @@ class ReferenceModel {
  public:
   // A model of its own: a copy of the policy, or another with the same vocabulary. `args` after derive().
   ReferenceModel(model::VirtualModels models, const config::TrainingArguments& args);
+  // The policy itself, below its adapter (model::WithoutAdapter). `policy` outlives it.
+  static std::unique_ptr<ReferenceModel> below_adapter(model::VirtualModels& policy,
+                                                       const config::TrainingArguments& args);
   ReferenceModel(const ReferenceModel&) = delete;
   ReferenceModel& operator=(const ReferenceModel&) = delete;
   ~ReferenceModel();
@@ -35,7 +38,12 @@ class ReferenceModel {
  private:
   class Scorer;
 
-  model::VirtualModels models_;
+  // One of `own` and `policy`.
+  ReferenceModel(std::unique_ptr<model::VirtualModels> own, model::VirtualModels* policy,
+                 const config::TrainingArguments& args);
+
+  const std::unique_ptr<model::VirtualModels> own_;  // nullptr: the policy's
+  model::VirtualModels& models_;
   const config::TrainingArguments args_;
   TraceRecorder no_trace_;  // nobody looks: the policy's passes are what a timeline shows
   std::unique_ptr<Scorer> scorer_;

@@ -18,6 +18,7 @@
 #include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/hf/weight_writer.h"
+#include "megalith/peft/adapter_config.h"
 #include "megalith/train/sample_dealer.h"
 
 namespace megalith::train {
@@ -31,11 +32,13 @@ constexpr const char* kFormat = "megalith reference scores 1";
 constexpr const char* kStem = "scores";
 constexpr const char* kChecksum = "crc32c";
 
-// Of the reference: its configuration and its weights.
-std::string key_of_model(const fs::path& folder) {
+// Of the reference: its configuration, its weights and its adapters.
+std::string key_of_model(const ReferenceCache& cache) {
   data::ContentHash key;
-  key.add_file(folder / "config.json");
-  const hf::WeightFiles files(folder);
+  key.add_file(cache.model / "config.json");
+  for (const fs::path& adapter : cache.adapters)
+    key.add_file(adapter / peft::kConfigName).add_file(adapter / fmt::format("{}.safetensors", peft::kWeightsStem));
+  const hf::WeightFiles files(cache.model);
   std::set<fs::path> paths;
   for (const std::string& name : files.names()) paths.insert(files.file_of(name));
   for (const fs::path& path : paths) key.add(path.filename().string()).add_file(path);
@@ -152,7 +155,7 @@ class Precomputation {
 
  private:
   const std::string& model_key() {
-    if (model_key_.empty()) model_key_ = key_of_model(cache_.model);
+    if (model_key_.empty()) model_key_ = key_of_model(cache_);
     return model_key_;
   }
 

@@ -20,8 +20,9 @@
 namespace megalith::train {
 
 struct ReferenceCache {
-  std::filesystem::path folder;  // empty: scores are not kept
-  std::filesystem::path model;   // folder of the reference
+  std::filesystem::path folder;                   // empty: scores are not kept
+  std::filesystem::path model;                    // folder of the reference
+  std::vector<std::filesystem::path> adapters{};  // that are merged into it
 };
 using LoadReference = std::function<std::unique_ptr<ReferenceModel>()>;
 
