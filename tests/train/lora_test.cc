@@ -100,7 +100,7 @@ TEST(LoraRun, MemoryFollowsTheAdapter) {
   const auto cost = [](config::FinetuningType type) {
     const TempFolder out;
     TrainerCase how;
-    how.args = lora_arguments(out.path(), 1, 1);
+    how.args = lora_arguments(out.path(), 2, 2);
     how.args.lora.additional_target.clear();
     how.args.run.finetuning_type = type;
     how.args.precision.bf16 = true;
