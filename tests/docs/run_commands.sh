@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run_commands.sh MEGALITH ROOT FILE: runs every command of a page (docs/*.md, README.md) or of an example's comments, in
-# order, in a folder that has what they name: model, corpus.jsonl, my_chats.jsonl, run.yaml, … tests/docs/commands.txt says
+# order, in a folder that has what they name: model, corpus.jsonl, my_chats.jsonl, pairs.jsonl, run.yaml, … tests/docs/commands.txt says
 # what is not simply run and expected to end with 0; a command of another program has to be listed there.
 set -euo pipefail
 shopt -s inherit_errexit
@@ -45,6 +45,9 @@ make_sandbox() {
   for ((i = 0; i < 24; i++)); do
     printf '{"messages": [{"role": "user", "content": "Question %d?"}, {"role": "assistant", "content": "Answer %d."}]}\n' $i $i
   done >my_chats.jsonl
+  for ((i = 0; i < 24; i++)); do
+    printf '{"prompt": "Question %d?", "chosen": "Answer %d.", "rejected": "No."}\n' $i $i
+  done >pairs.jsonl
   cp corpus.jsonl sample.jsonl
   cp corpus.jsonl more.jsonl
   cp corpus.jsonl a.jsonl

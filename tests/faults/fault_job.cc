@@ -78,7 +78,7 @@ std::vector<std::string> FaultBench::words(const fs::path& output, const std::ve
                                "--gradient_accumulation_steps=4",
                                "--calculate_per_token_loss",
                                "--hidden_dropout=0.1",
-                               "--max_steps=40",
+                               "--max_steps=80",
                                "--learning_rate=1e-3",
                                "--logging_steps=1",
                                "--save_strategy=steps",

@@ -42,7 +42,7 @@ void slow_down(FaultJob& job, std::mt19937&) {
 }
 
 void limit_memory(FaultJob& job, std::mt19937& random) {
-  if (!job.wait_for_steps(draw(random, 0, 1))) return;
+  if (!job.wait_for_steps(draw(random, 0, 0.5))) return;
   const auto ranks = job.ranks();
   if (ranks.size() < 2) return;
   const rlimit none{1 << 20, 1 << 20};
