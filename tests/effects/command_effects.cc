@@ -22,7 +22,7 @@ std::string output_folder(const config::TrainingArguments& args) {
   config::SaveConfig save = args.save;
   save.output_dir = folder.path().string();
   try {
-    cli::check_output_folder(save);
+    cli::check_output_folder(save, /*begins_run=*/true);
     return "taken";
   } catch (const std::exception&) {
     return "refused";

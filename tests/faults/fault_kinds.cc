@@ -140,14 +140,6 @@ std::vector<FaultKindCase> all_fault_kinds() {
        .prepare = mount_small_disk,
        .clean_up = unmount,
        .told = {"could not be saved", "No space left on device", "training goes on"}},
-      {.name = "torchrun",
-       .strike = signal_to(1, SIGKILL),
-       .prepare =
-           [](const fs::path&) {
-             if (python_with_torch().empty()) throw std::runtime_error("MEGALITH_PYTHON names no Python with torch");
-           },
-       .told = {"goodput"},
-       .launcher = FaultLauncher::kTorchrun},
       {.name = "stop_rank",
        .words = kRestarts,
        .strike = signal_to(1, SIGSTOP),
@@ -193,7 +185,8 @@ std::vector<FaultKindCase> all_fault_kinds() {
 
 FaultKindCase repeated_kills(int times) {
   return {.name = "repeated_kills",
-          .words = {"--max_restarts=" + std::to_string(times + 5)},
+          // So many steps that all of it happens before the end.
+          .words = {"--max_restarts=" + std::to_string(times + 5), "--max_steps=" + std::to_string(40 + 20 * times)},
           .strike =
               [times](FaultJob& job, std::mt19937& random) {
                 for (int i = 0; i < times; ++i) {
@@ -203,7 +196,8 @@ FaultKindCase repeated_kills(int times) {
                   job.signal_rank(random() % 2, SIGKILL);
                 }
               },
-          .told = {"was killed by signal 9", "goodput"}};
+          .told = {"was killed by signal 9", "restart " + std::to_string(times) + " of ", "goodput"},
+          .own_reference = true};
 }
 
 }  // namespace megalith::testing

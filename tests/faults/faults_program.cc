@@ -38,7 +38,10 @@ std::vector<std::string> problems_of(const FaultBench& bench, const FaultKindCas
     if (end.exit_code != 0)
       problems.push_back("the second start ended with " + std::to_string(end.exit_code) + ":\n" + end.err);
   }
-  if (kind.equal && !bench.equals_reference(job.output()))
+  const std::filesystem::path undisturbed =
+      kind.own_reference ? bench.run_reference(job.output().filename().string() + "-undisturbed", kind.words)
+                         : bench.reference();
+  if (kind.equal && !FaultBench::equal_weights(job.output(), undisturbed))
     problems.emplace_back("weights differ from the undisturbed job");
   if (kind.clean_up) kind.clean_up(job.output());
   return problems;
@@ -56,7 +59,7 @@ bool run_kind(const FaultBench& bench, const FaultKindCase& kind, int round, std
     std::printf("%s\n", nlohmann::json{{"kind", kind.name}, {"not_run", error.what()}}.dump().c_str());
     return true;
   }
-  FaultJob job(bench, name, kind.words, env, kind.launcher);
+  FaultJob job(bench, name, kind.words, env);
   if (kind.strike)
     kind.strike(job, random);
   else if (job.wait_for_steps(std::uniform_real_distribution<double>(0.1, 1.2)(random)))

@@ -79,6 +79,11 @@ int LaunchFlags::world_size() const {
   return launch.nproc * launch.nnodes;
 }
 
+bool LaunchFlags::begins_run() const {
+  if (nproc) return node_rank.value_or(0) == 0;
+  return comm::rendezvous_from_env().rank == 0 && comm::launch_from_env().restarts == 0;
+}
+
 void LaunchFlags::check_without_nproc() const {
   if (nproc) return;
   megalith::check<ConfigError>(!nnodes && !node_rank,

@@ -28,7 +28,7 @@ void check_files(const data::Blend& blend) {
 }
 
 // What is missing or does not fit is told once, before ranks exist. The model that the options make.
-model::ModelConfig check_pretrain_inputs(const config::TrainingArguments& args) {
+model::ModelConfig check_pretrain_inputs(const config::TrainingArguments& args, const LaunchFlags& launch) {
   const auto tokenizer = train::make_run_tokenizer(args);
   check<ConfigError>(tokenizer.has_value(),
                      "there is no tokenizer; set tokenizer_type with tokenizer_model, or vocab_file with merge_file, or"
@@ -39,7 +39,7 @@ model::ModelConfig check_pretrain_inputs(const config::TrainingArguments& args) 
   for (const auto& blend : sources.by_split)
     if (blend) check_files(*blend);
   train::find_load(args);
-  check_output_folder(args.save);
+  check_output_folder(args.save, launch.begins_run());
   return model;
 }
 
@@ -78,7 +78,7 @@ int run_pretrain(Words words) {
   if (!args) return kDone;
   *args = resumed_arguments(*args, comm::launch_from_env());
   check_schedule(*args, launch.world_size());
-  const model::ModelConfig model = check_pretrain_inputs(*args);
+  const model::ModelConfig model = check_pretrain_inputs(*args, launch);
   launch.ends_in_order = true;
   return launch.run([&](const comm::RankLaunch& started) {
     const StopOnSignal stop;

@@ -23,7 +23,7 @@ int run_train(Words words) {
   *args = resumed_arguments(*args, comm::launch_from_env());
   check_schedule(*args, launch.world_size());
   const TrainingInputs inputs = check_inputs(*args);
-  check_output_folder(args->save);
+  check_output_folder(args->save, launch.begins_run());
   check_resume(args->save);
   launch.ends_in_order = true;
   return launch.run([&](const comm::RankLaunch& started) {

@@ -305,7 +305,7 @@ config::TrainingArguments resumed_arguments(config::TrainingArguments args, cons
   return args;
 }
 
-void check_output_folder(const config::SaveConfig& save) {
+void check_output_folder(const config::SaveConfig& save, bool begins_run) {
   if (!save.output_dir) return;
   const fs::path folder = *save.output_dir;
   std::error_code error;
@@ -315,7 +315,7 @@ void check_output_folder(const config::SaveConfig& save) {
   check<ConfigError>(::access(folder.c_str(), W_OK | X_OK) == 0, "output_dir {} is not writable for this user",
                      folder.string());
   const bool continues = save.load || save.resume_from_checkpoint.value_or("false") != "false";
-  check<ConfigError>(holds_nothing(folder) || save.overwrite_output_dir || continues,
+  check<ConfigError>(!begins_run || holds_nothing(folder) || save.overwrite_output_dir || continues,
                      "output_dir {} is not empty; choose another one, continue its run with resume_from_checkpoint"
                      " (pretrain: load), or set overwrite_output_dir to start anew in it",
                      folder.string());

@@ -28,8 +28,9 @@ struct RunFlags {
 std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dialect, const char* name, Words words,
                                                             LaunchFlags& launch, RunFlags& flags);
 
-// output_dir can be written, and holds nothing that a fresh run would mix with. Throws ConfigError. Makes the folder.
-void check_output_folder(const config::SaveConfig& save);
+// output_dir can be written, and, for whoever begins the run, holds nothing that a fresh run would mix with. Throws
+// ConfigError. Makes the folder.
+void check_output_folder(const config::SaveConfig& save, bool begins_run);
 
 // A run whose number of steps is given has a schedule: learning rate, weight decay, batch size. Throws ConfigError.
 void check_schedule(const config::TrainingArguments& args, int world_size);
