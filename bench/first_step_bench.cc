@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "bench/options.h"
 #include "bench/peer_process.h"
 #include "bench/train_inputs.h"
 #include "tests/support/subprocess.h"
@@ -69,19 +70,9 @@ void compare(const Settings& s, int ranks, const testing::TempFolder& folder) {
 
 Settings parse(int argc, char** argv) {
   Settings s;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i], value = argv[i + 1];
-    if (name == "--arch")
-      s.arch = value;
-    else if (name == "--shape")
-      s.shape = value;
-    else if (name == "--runs")
-      s.runs = std::max(1, std::atoi(value.c_str()));
-    else if (name == "--megalith")
-      s.megalith = value;
-    else
-      throw std::invalid_argument("unknown option " + name);
-  }
+  read_options(argc, argv,
+               {{"--arch", &s.arch}, {"--shape", &s.shape}, {"--runs", &s.runs}, {"--megalith", &s.megalith}});
+  s.runs = std::max(1, s.runs);
   return s;
 }
 

@@ -20,6 +20,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "bench/options.h"
 #include "bench/peer_process.h"
 #include "tests/support/subprocess.h"
 #include "tests/support/temp_folder.h"
@@ -192,19 +193,9 @@ void run(const Settings& s, const Case& c) {
 
 Settings parse(int argc, char** argv) {
   Settings s;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i], value = argv[i + 1];
-    if (name == "--peers")
-      s.peers = value;
-    else if (name == "--cases")
-      s.cases = "," + value + ",";
-    else if (name == "--rounds")
-      s.rounds = std::atoi(value.c_str());
-    else if (name == "--megalith")
-      s.megalith = value;
-    else
-      throw std::invalid_argument("unknown option " + name);
-  }
+  read_options(argc, argv,
+               {{"--peers", &s.peers}, {"--cases", &s.cases}, {"--rounds", &s.rounds}, {"--megalith", &s.megalith}});
+  if (!s.cases.empty()) s.cases = "," + s.cases + ",";
   return s;
 }
 

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "bench/options.h"
 #include "bench/peer_process.h"
 #include "bench/train_inputs.h"
 #include "tests/support/subprocess.h"
@@ -149,23 +150,13 @@ void run(const Settings& s) {
 
 Settings parse(int argc, char** argv) {
   Settings s;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i], value = argv[i + 1];
-    if (name == "--peers")
-      s.peers = value;
-    else if (name == "--shape")
-      s.shape = value;
-    else if (name == "--arch")
-      s.arch = value;
-    else if (name == "--rounds")
-      s.rounds = std::atoi(value.c_str());
-    else if (name == "--steps")
-      s.steps = std::atoi(value.c_str());
-    else if (name == "--megalith")
-      s.megalith = value;
-    else
-      throw std::invalid_argument("unknown option " + name);
-  }
+  read_options(argc, argv,
+               {{"--peers", &s.peers},
+                {"--shape", &s.shape},
+                {"--arch", &s.arch},
+                {"--rounds", &s.rounds},
+                {"--steps", &s.steps},
+                {"--megalith", &s.megalith}});
   return s;
 }
 

@@ -34,6 +34,10 @@ void expect_golden_steps(const std::filesystem::path& model, const at::Tensor& i
   how.args.optimizer.adam_epsilon = expected.at("eps");
   how.args.optimizer.max_grad_norm = expected.at("clip");
   const RunLog run = run_training(model, how, rows, rows);
+  expect_golden_log(run, expected);
+}
+
+void expect_golden_log(const RunLog& run, const nlohmann::json& expected) {
   std::vector<double> losses = run.numbers("loss");
   losses.push_back(*run.evaluation.find("eval_loss"));
   const std::vector<double> norms = run.numbers("grad_norm");

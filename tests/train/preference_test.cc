@@ -11,6 +11,7 @@
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
+#include "tests/train/golden_steps.h"
 #include "tests/train/preference_case.h"
 #include "tests/train/resume_case.h"
 
@@ -138,15 +139,7 @@ void expect_golden_training(const std::string& kind) {
           const RunLog run = run_preferences(how, golden_run(golden));
           ASSERT_FALSE(run.lines.empty());
           expect_first_line(golden, kind, run);
-          std::vector<double> losses = run.numbers("loss");
-          losses.push_back(*run.evaluation.find("eval_loss"));
-          const std::vector<double> norms = run.numbers("grad_norm");
-          ASSERT_EQ(losses.size(), expected.at("losses").size());
-          ASSERT_EQ(norms.size(), expected.at("grad_norms").size());
-          for (size_t i = 0; i < losses.size(); ++i)
-            expect_close(losses[i], expected.at("losses")[i], fmt::format("loss {}", i), 1e-4);
-          for (size_t i = 0; i < norms.size(); ++i)
-            expect_close(norms[i], expected.at("grad_norms")[i], fmt::format("gradient norm {}", i), 1e-4);
+          expect_golden_log(run, expected);
           if (::testing::Test::HasFailure()) return;
         }
 }
