@@ -1,12 +1,16 @@
 // Tokens a second and peak memory of whole training steps on one GPU: `megalith train` against a PyTorch expert's
 // program.
 //
-//   gpu_bench [--peers torch_best.py] [--cases gpt2-124m,llama-1b] [--rounds N] [--megalith PROGRAM]
+//   gpu_bench [--peers torch_best.py] [--hf hf_train.py] [--mcore mcore_train.py] [--peft gpu_lora.py]
+//             [--cluster FILE] [--cases gpt2-124m,llama-1b] [--rounds N] [--megalith PROGRAM]
 //
-// Rounds alternate between our run and the peer's script, which runs unmodified with the Python in MEGALITH_PYTHON. One
+// Rounds alternate between our run and the peers' scripts, which run unmodified with the Python in MEGALITH_PYTHON. One
 // JSON line a case: medians over the rounds of the median over the steps after the fourth, of random weights and random
-// tokens, in bf16 with fp32 main parameters. A case named …-fp8 multiplies the linear layers inside of blocks in fp8
-// and the head in bf16; its peer is the bf16 one. Without --peers only our own numbers.
+// tokens, in bf16 with fp32 main parameters. A case named …-fp8… multiplies the linear layers inside of blocks in fp8
+// and the head in bf16; its peer is the bf16 one. A case named …-lora trains an adapter of rank 16 of all linear layers
+// and is compared with its own full step, as --peft's script compares its two. A peer that gives no result is named
+// with the last line that it said. --cluster adds what `megalith preview memory` and `megalith plan` expect of the
+// case with this cluster file. Without peers only our own numbers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +19,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
@@ -73,18 +78,22 @@ std::vector<Case> all_cases() {
                   {"decoder_sparse_step", 1},
                   {"mlp_only_layers", json::array()},
                   {"router_aux_loss_coef", 0.0}});
+  const json small = llama(128256, 2048, 16, 32, 8, 64, 8192, true, 5e5);
   const json wide = llama(128256, 4096, 4, 32, 8, 128, 14336, false, 5e5);
   const std::vector<std::string> lean{"--recompute_granularity=selective", "--recompute_modules=mlp_act"};
   return {{"gpt2-124m", 64, 1024, gpt2, {}},
-          {"llama-1b", 4, 4096, llama(128256, 2048, 16, 32, 8, 64, 8192, true, 5e5), {}},
+          {"llama-1b", 4, 4096, small, {}},
+          {"llama-1b-lora", 4, 4096, small, {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
           {"qwen2.5-0.5b", 8, 4096, qwen, {}},
           {"llama-8b-4layer", 4, 4096, wide, lean},
           {"llama-8b-4layer-fp8", 4, 4096, wide, {"--fp8=hybrid"}},
+          {"llama-8b-4layer-fp8-delayed", 4, 4096, wide, {"--fp8=hybrid", "--fp8_recipe=delayed"}},
+          {"llama-8b-4layer-fp8-blockwise", 4, 4096, wide, {"--fp8=e4m3", "--fp8_recipe=blockwise"}},
           {"moe-small", 4, 4096, experts, {}}};
 }
 
 struct Settings {
-  std::string peers, cases, megalith = MEGALITH_PROGRAM;
+  std::string peers, hf, mcore, peft, cluster, cases, megalith = MEGALITH_PROGRAM;
   int rounds = 2;
 };
 
@@ -105,6 +114,14 @@ void write_inputs(const Case& c, const TempFolder& folder) {
   }
 }
 
+// What a run is and a plan is made for.
+std::vector<std::string> shape_words(const Case& c) {
+  std::vector<std::string> words{"--bf16", "--cross_entropy_loss_fusion", fmt::format("--cutoff_len={}", c.length),
+                                 fmt::format("--per_device_train_batch_size={}", c.batch)};
+  words.insert(words.end(), c.options.begin(), c.options.end());
+  return words;
+}
+
 // Seconds of the whole program are given back through `seconds`.
 Measured run_ours(const Settings& s, const Case& c, const TempFolder& folder, int steps, double& seconds) {
   const std::string out = (folder / "out").string();
@@ -113,23 +130,19 @@ Measured run_ours(const Settings& s, const Case& c, const TempFolder& folder, in
                                  "train",
                                  "--train_from_scratch",
                                  "--finetuning_type=full",
-                                 "--bf16",
                                  "--save_strategy=no",
                                  "--logging_steps=1",
-                                 "--cross_entropy_loss_fusion",
                                  "--model_name_or_path=" + folder.path().string(),
                                  "--dataset=" + (folder / "data.jsonl").string(),
                                  "--output_dir=" + out,
-                                 fmt::format("--cutoff_len={}", c.length),
                                  fmt::format("--max_steps={}", steps),
                                  fmt::format("--num_train_epochs={}", steps),
-                                 fmt::format("--per_device_train_batch_size={}", c.batch),
                                  "--learning_rate=1e-4",
                                  "--lr_scheduler_type=constant",
                                  "--adam_beta2=0.95",
                                  "--weight_decay=0.1",
                                  "--max_grad_norm=1.0"};
-  words.insert(words.end(), c.options.begin(), c.options.end());
+  for (std::string& word : shape_words(c)) words.push_back(std::move(word));
   const auto start = std::chrono::steady_clock::now();
   const auto result = testing::run_process(words, {}, std::chrono::minutes(5));
   seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -148,53 +161,138 @@ Measured run_ours(const Settings& s, const Case& c, const TempFolder& folder, in
   return measured;
 }
 
-Measured run_peer(const Settings& s, const Case& c) {
-  const std::string model = c.name.substr(0, c.name.find("-fp8"));
-  const auto result =
-      testing::run_process({peer_python(), s.peers, "--model", model, "--batch", std::to_string(c.batch), "--seq",
-                            std::to_string(c.length), "--compile", "default", "--attn", "best"},
-                           {}, std::chrono::minutes(5));
+// A program to compare with: what its numbers are called, and what it is called with beside model and shape.
+struct Peer {
+  std::string name, script;
+  std::vector<std::string> words;
+};
+
+std::vector<Peer> peers_of(const Settings& s) {
+  std::vector<Peer> all;
+  if (!s.peers.empty()) all.push_back({"peer", s.peers, {"--compile", "default", "--attn", "best"}});
+  if (!s.hf.empty()) all.push_back({"hf", s.hf, {"--mode", "eager", "--precision", "bf16", "--attn", "best"}});
+  if (!s.mcore.empty()) all.push_back({"mcore", s.mcore, {"--attn", "cudnn"}});
+  return all;
+}
+
+std::string last_line(const std::string& text) {
+  const size_t end = text.find_last_not_of('\n');
+  if (end == std::string::npos) return "nothing";
+  const size_t begin = text.rfind('\n', end);
+  return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? -1 : begin));
+}
+
+// The first line of its output that is an object with `key`. Throws what it said when there is none.
+json run_script(const std::string& script, const std::vector<std::string>& words, const std::string& key) {
+  std::vector<std::string> command{peer_python(), script};
+  command.insert(command.end(), words.begin(), words.end());
+  const auto result = testing::run_process(command, {}, std::chrono::minutes(5));
   std::istringstream lines(result.out);
   for (std::string line; std::getline(lines, line);) {
     const json row = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (row.is_object() && row.contains("tok_s")) return {row.at("tok_s"), row.value("peak_gib", 0.0)};
+    if (row.is_object() && row.contains(key)) return row;
   }
-  throw std::runtime_error("the peer gave no result:\n" + result.err);
+  throw std::runtime_error(last_line(result.err));
+}
+
+Measured run_peer(const Peer& peer, const Case& c) {
+  std::vector<std::string> words{"--model", c.name.substr(0, c.name.find("-fp8")),
+                                 "--batch", std::to_string(c.batch),
+                                 "--seq",   std::to_string(c.length)};
+  words.insert(words.end(), peer.words.begin(), peer.words.end());
+  const json row = run_script(peer.script, words, "tok_s");
+  return {row.at("tok_s"), row.value("peak_gib", 0.0)};
+}
+
+// Adds what the planner expects of the case, where it knows such runs.
+void add_plan(const Settings& s, const Case& c, const TempFolder& folder, json& line) {
+  const auto ask = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), s.megalith);
+    words.insert(words.end(), {"--model", folder.path().string(), "--gpu", s.cluster, "--json"});
+    for (std::string& word : shape_words(c)) words.push_back(std::move(word));
+    return json::parse(testing::run_process(words).out, nullptr, /*allow_exceptions=*/false);
+  };
+  const json memory = ask({"preview", "memory", "--world-size", "1"});
+  if (memory.is_object()) line["planned_gib"] = memory.at("peak").get<double>() / (1 << 30);
+  const json layouts = ask({"plan", "--gpus", "1", "--best", "1", fmt::format("--global_batch_size={}", c.batch)});
+  if (layouts.is_object() && !layouts.at("best").empty())
+    line["planned_tokens_per_second"] = layouts.at("best").at(0).at("time").at("tokens_per_second");
+}
+
+void print(const json& line) {
+  fmt::print("{}\n", line.dump());
+  std::fflush(stdout);
 }
 
 void run(const Settings& s, const Case& c) {
   const TempFolder folder;
   write_inputs(c, folder);
-  std::vector<double> ours, peers, gib, peer_gib;
+  std::vector<double> ours, gib;
+  std::map<std::string, std::vector<double>> theirs, their_gib;
+  json line{{"bench", "gpu"}, {"case", c.name}};
   double seconds = 0;
   for (int round = 0; round < s.rounds; ++round) {
     const Measured mine = run_ours(s, c, folder, kSteps, seconds);
     ours.push_back(mine.tokens_per_second);
     gib.push_back(mine.peak_gib);
-    if (s.peers.empty()) continue;
-    const Measured peer = run_peer(s, c);
-    peers.push_back(peer.tokens_per_second);
-    peer_gib.push_back(peer.peak_gib);
+    for (const Peer& peer : peers_of(s)) try {
+        const Measured measured = run_peer(peer, c);
+        theirs[peer.name].push_back(measured.tokens_per_second);
+        their_gib[peer.name].push_back(measured.peak_gib);
+      } catch (const std::runtime_error& error) {
+        line[peer.name + "_error"] = error.what();
+      }
   }
   run_ours(s, c, folder, 1, seconds);
-  json line{{"bench", "gpu"},
-            {"case", c.name},
-            {"tokens_per_second", median(ours)},
-            {"peak_gib", median(gib)},
-            {"seconds_of_one_step_run", seconds}};
-  if (!peers.empty()) {
-    line["peer_tokens_per_second"] = median(peers);
-    line["peer_peak_gib"] = median(peer_gib);
-    line["ratio"] = median(ours) / median(peers);
+  line.update({{"tokens_per_second", median(ours)}, {"peak_gib", median(gib)}, {"seconds_of_one_step_run", seconds}});
+  for (const auto& [name, rates] : theirs)
+    line.update({{name + "_tokens_per_second", median(rates)},
+                 {name + "_peak_gib", median(their_gib[name])},
+                 {name + "_ratio", median(ours) / median(rates)}});
+  if (!s.cluster.empty()) add_plan(s, c, folder, line);
+  print(line);
+}
+
+// A step that trains an adapter against a step that trains every weight, ours and peft's.
+void run_adapter(const Settings& s, const Case& c) {
+  const TempFolder folder;
+  write_inputs(c, folder);
+  Case full = c;
+  full.options.clear();
+  std::vector<double> whole, adapter, peer;
+  json line{{"bench", "gpu"}, {"case", c.name}};
+  double seconds = 0;
+  for (int round = 0; round < s.rounds; ++round) {
+    whole.push_back(run_ours(s, full, folder, kSteps, seconds).tokens_per_second);
+    adapter.push_back(run_ours(s, c, folder, kSteps, seconds).tokens_per_second);
+    if (s.peft.empty()) continue;
+    const std::vector<std::string> words{(folder / "config.json").string(), std::to_string(c.batch),
+                                         std::to_string(c.length), "16"};
+    try {
+      const json row = run_script(s.peft, words, "lora_ms");
+      peer.push_back(row.at("lora_ms").get<double>() / row.at("full_ms").get<double>());
+    } catch (const std::runtime_error& error) {
+      line["peft_error"] = error.what();
+    }
   }
-  fmt::print("{}\n", line.dump());
-  std::fflush(stdout);
+  line.update({{"full_tokens_per_second", median(whole)},
+               {"lora_tokens_per_second", median(adapter)},
+               {"lora_step_of_full_step", median(whole) / median(adapter)}});
+  if (!peer.empty()) line["peft_lora_step_of_full_step"] = median(peer);
+  print(line);
 }
 
 Settings parse(int argc, char** argv) {
   Settings s;
   read_options(argc, argv,
-               {{"--peers", &s.peers}, {"--cases", &s.cases}, {"--rounds", &s.rounds}, {"--megalith", &s.megalith}});
+               {{"--peers", &s.peers},
+                {"--hf", &s.hf},
+                {"--mcore", &s.mcore},
+                {"--peft", &s.peft},
+                {"--cluster", &s.cluster},
+                {"--cases", &s.cases},
+                {"--rounds", &s.rounds},
+                {"--megalith", &s.megalith}});
   if (!s.cases.empty()) s.cases = "," + s.cases + ",";
   return s;
 }
@@ -204,9 +302,13 @@ Settings parse(int argc, char** argv) {
 
 int main(int argc, char** argv) try {
   const megalith::bench::Settings settings = megalith::bench::parse(argc, argv);
-  for (const auto& each : megalith::bench::all_cases())
-    if (settings.cases.empty() || settings.cases.find("," + each.name + ",") != std::string::npos)
+  for (const auto& each : megalith::bench::all_cases()) {
+    if (!settings.cases.empty() && settings.cases.find("," + each.name + ",") == std::string::npos) continue;
+    if (each.name.ends_with("-lora"))
+      megalith::bench::run_adapter(settings, each);
+    else
       megalith::bench::run(settings, each);
+  }
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "gpu_bench: {}\n", error.what());

@@ -1,10 +1,11 @@
 // What a step that trains an adapter takes of a step that trains every weight: `megalith train` against PyTorch with
 // Hugging Face's transformers and peft, on the same model.
 //
-//   lora_bench [--shape d256] [--rank 8] [--rounds N] [--steps N] [--bf16] [--megalith PROGRAM]
+//   lora_bench [--shape d256] [--rank 8] [--rounds N] [--steps N] [--dtype fp32|bf16] [--megalith PROGRAM]
 //
-// Rounds alternate: ours full, ours LoRA, theirs full, theirs LoRA. One JSON line with the medians and both ratios. The
-// Python of MEGALITH_PYTHON needs torch, transformers and peft; without it only our own numbers.
+// Rounds alternate: ours full, theirs full, ours LoRA, theirs LoRA. One JSON line with the medians, both ratios and the
+// peak memory of our runs. The Python of MEGALITH_PYTHON needs torch, transformers and peft; without it only our own
+// numbers.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench/options.h"
 #include "bench/peer_process.h"
 #include "bench/train_inputs.h"
 #include "tests/support/subprocess.h"
@@ -22,13 +24,16 @@ namespace {
 using nlohmann::json;
 
 struct Settings {
-  std::string shape = "d256", megalith = MEGALITH_PROGRAM;
+  std::string shape = "d256", dtype = "fp32", megalith = MEGALITH_PROGRAM;
   int rank = 8, rounds = 3, steps = 6;
-  bool bf16 = false;
 };
 
-// Milliseconds of the steps after the first two, the middle one.
-double run_ours(const Settings& s, const testing::TempFolder& folder, bool lora) {
+struct OwnRun {
+  double ms = 0;        // of the steps after the first two, the middle one
+  double peak_mib = 0;  // of the whole run
+};
+
+OwnRun run_ours(const Settings& s, const testing::TempFolder& folder, bool lora) {
   const std::filesystem::path out = folder / "out";
   std::filesystem::remove_all(out);
   std::vector<std::string> words = train_command(s.megalith, s.steps + 2, folder);
@@ -37,7 +42,7 @@ double run_ours(const Settings& s, const testing::TempFolder& folder, bool lora)
     words.emplace_back("--finetuning_type=lora");
     words.push_back(fmt::format("--lora_rank={}", s.rank));
   }
-  if (s.bf16) words.emplace_back("--bf16");
+  if (s.dtype == "bf16") words.emplace_back("--bf16");
   const auto result =
       testing::run_process(words, {{"XDG_CACHE_HOME", (folder / "cache").string()}}, std::chrono::minutes(10));
   if (result.exit_code != 0) {
@@ -45,18 +50,20 @@ double run_ours(const Settings& s, const testing::TempFolder& folder, bool lora)
     std::exit(1);
   }
   std::vector<double> times;
+  double peak = 0;
   std::ifstream lines(out / "metrics.jsonl");
   for (std::string line; std::getline(lines, line);) {
     const json metrics = json::parse(line);
+    peak = std::max(peak, metrics.value("memory", 0.0));
     if (metrics.contains("tokens_per_second") && metrics.at("step").get<int>() > 2)
       times.push_back(1000.0 * kBatch * kLength / metrics.at("tokens_per_second").get<double>());
   }
-  return median(times);
+  return {median(times), peak / (1 << 20)};
 }
 
 std::unique_ptr<PeerProcess> start_peer(const Settings& s) {
   if (testing::run_process({peer_python(), "-c", "import torch, transformers, peft"}).exit_code != 0) return nullptr;
-  std::vector<std::string> words{peer_python(), LORA_SCRIPT, std::to_string(s.rank), s.bf16 ? "bf16" : "fp32"};
+  std::vector<std::string> words{peer_python(), LORA_SCRIPT, std::to_string(s.rank), s.dtype};
   for (const int number : train_shape(s.shape)) words.push_back(std::to_string(number));
   return std::make_unique<PeerProcess>(words);
 }
@@ -66,9 +73,12 @@ void run(const Settings& s) {
   write_train_inputs("llama", s.shape, folder);
   const auto peer = start_peer(s);
   std::vector<double> ours[2], theirs[2];
+  double peak_mib[2] = {0, 0};
   for (int round = 0; round < s.rounds; ++round)
     for (const bool lora : {false, true}) {
-      ours[lora].push_back(run_ours(s, folder, lora));
+      const OwnRun own = run_ours(s, folder, lora);
+      ours[lora].push_back(own.ms);
+      peak_mib[lora] = own.peak_mib;
       if (peer)
         theirs[lora].push_back(median(
             peer->ask(fmt::format("{} {}", lora ? "lora" : "full", s.steps)).at("ms").get<std::vector<double>>()));
@@ -76,10 +86,12 @@ void run(const Settings& s) {
   json line{{"bench", "lora"},
             {"shape", s.shape},
             {"rank", s.rank},
-            {"dtype", s.bf16 ? "bf16" : "fp32"},
+            {"dtype", s.dtype},
             {"full_ms", median(ours[0])},
             {"lora_ms", median(ours[1])},
-            {"ratio", median(ours[1]) / median(ours[0])}};
+            {"ratio", median(ours[1]) / median(ours[0])},
+            {"full_peak_mib", peak_mib[0]},
+            {"lora_peak_mib", peak_mib[1]}};
   if (peer) {
     line["peer_full_ms"] = median(theirs[0]);
     line["peer_lora_ms"] = median(theirs[1]);
@@ -92,23 +104,14 @@ void run(const Settings& s) {
 }  // namespace megalith::bench
 
 int main(int argc, char** argv) {
-  megalith::bench::Settings settings;
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  for (size_t i = 0; i < words.size(); ++i) {
-    const auto value = [&] { return i + 1 < words.size() ? words[++i] : std::string(); };
-    if (words[i] == "--shape")
-      settings.shape = value();
-    else if (words[i] == "--megalith")
-      settings.megalith = value();
-    else if (words[i] == "--rank")
-      settings.rank = std::stoi(value());
-    else if (words[i] == "--rounds")
-      settings.rounds = std::stoi(value());
-    else if (words[i] == "--steps")
-      settings.steps = std::stoi(value());
-    else if (words[i] == "--bf16")
-      settings.bf16 = true;
-  }
-  megalith::bench::run(settings);
+  megalith::bench::Settings s;
+  megalith::bench::read_options(argc, argv,
+                                {{"--shape", &s.shape},
+                                 {"--dtype", &s.dtype},
+                                 {"--rank", &s.rank},
+                                 {"--rounds", &s.rounds},
+                                 {"--steps", &s.steps},
+                                 {"--megalith", &s.megalith}});
+  megalith::bench::run(s);
   return 0;
 }

@@ -51,7 +51,7 @@ generate() { "$megalith" generate "$@" --prompt "KING. " --max_new_tokens 60 --t
 say "before: a sample of the untrained model"
 generate --model "$folder/model" --train_from_scratch
 say "training: 4 processes, tp 2 x pp 2"
-"$megalith" train examples/pretrain_small.yaml --nproc 4 --model_name_or_path "$folder/model" \
+"$megalith" train examples/01-pretrain/train.yaml --nproc 4 --model_name_or_path "$folder/model" \
   --dataset "$folder/corpus.jsonl" --output_dir "$folder/out" --overwrite_output_dir
 say "after: the exported model on one process"
 generate --model "$folder/out"

@@ -1,6 +1,9 @@
 #include "megalith/cli/out_of_memory.h"
 
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+
+#include <new>
 
 #include "tests/support/expect.h"
 
@@ -48,6 +51,32 @@ TEST(OutOfMemory, LeavesOutWhatIsInUse) {
   const std::string text = out_of_memory_text(args, facts(79));
   for (const char* used : {"recompute_granularity", "per_device_train_batch_size", "use_distributed_optimizer"})
     EXPECT_EQ(text.find(used), std::string::npos) << used;
+}
+
+TEST(OutOfMemory, IsToldFromOtherErrors) {
+  const auto found = [](const auto& throws) {
+    try {
+      throws();
+    } catch (const std::exception& error) {
+      return is_out_of_memory(error);
+    }
+    return false;
+  };
+  EXPECT_TRUE(found([] { TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory"); }));
+  EXPECT_TRUE(found([] { TORCH_CHECK(false, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"); }));
+  EXPECT_TRUE(found([] { throw std::bad_alloc(); }));
+  EXPECT_FALSE(found([] { TORCH_CHECK(false, "CUDA error: an illegal memory access was encountered"); }));
+  EXPECT_FALSE(found([] { throw std::runtime_error("CUDA error: out of memory"); }));  // somebody's words
+}
+
+TEST(OutOfMemory, OtherErrorsPass) {
+  const auto explain = [](const std::function<void()>& work) {
+    explain_out_of_memory(
+        {}, [] { return facts(79); }, work);
+  };
+  testing::expect_error<Error>([&] { explain([] { throw std::bad_alloc(); }); }, {"the device is out of memory"});
+  testing::expect_error<DataError>([&] { explain([] { throw DataError("line 7"); }); }, {"line 7"});
+  explain([] {});
 }
 
 }  // namespace

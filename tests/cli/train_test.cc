@@ -95,6 +95,18 @@ TEST_F(TrainCommand, WritesWhatARunWrites) {
   expect_contains(result.err, "llama");
 }
 
+// As the device's allocator reports it, in the middle of a run.
+TEST_F(TrainCommand, OutOfMemoryIsOneMessage) {
+  const auto result = run_process(words("out", {"--max_steps=100000", "--num_train_epochs=100000"}),
+                                  {{"XDG_CACHE_HOME", path("cache")}, {"FT_SIM_FAULT_DESC", "out_of_memory;0;0.5"}});
+  EXPECT_EQ(result.exit_code, 1);
+  for (const char* part : {"the device is out of memory: ", "planned were", "parameters", "activations",
+                           "What would save most: ", "recompute_granularity full", "per_device_train_batch_size 1"})
+    expect_contains(result.err, part);
+  for (const char* noise : {"frame #", "Exception raised from", "an allocation of the device failed"})
+    EXPECT_EQ(result.err.find(noise), std::string::npos) << result.err;
+}
+
 TEST_F(TrainCommand, TrainsAnAdapterAndGoesOn) {
   const Words lora{"--finetuning_type=lora", "--lora_rank=4",  "--nproc=2",     "--tp=2",
                    "--save_strategy=steps",  "--save_steps=2", "--max_steps=4", "--learning_rate=1e-2"};

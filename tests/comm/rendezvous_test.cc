@@ -31,7 +31,8 @@ TEST(Rendezvous, Torchrun) {
                                  {"LOCAL_WORLD_SIZE", "4"},
                                  {"MASTER_ADDR", "node0"},
                                  {"MASTER_PORT", "29501"},
-                                 {"TORCHELASTIC_RUN_ID", "x"}});
+                                 {"TORCHELASTIC_RUN_ID", "x"},
+                                 {"TORCHELASTIC_RESTART_COUNT", "2"}});
   EXPECT_EQ(place.rank, 5);
   EXPECT_EQ(place.world_size, 8);
   EXPECT_EQ(place.local_rank, 1);
@@ -39,6 +40,8 @@ TEST(Rendezvous, Torchrun) {
   EXPECT_EQ(place.master_port, 29501);
   EXPECT_FALSE(place.hosts_store);
   EXPECT_EQ(place.source, "torchrun");
+  EXPECT_EQ(place.restarts, 2);
+  EXPECT_TRUE(place.counts_alone());
 }
 
 TEST(Rendezvous, RankZeroServesTheStoreUnlessTheAgentDoes) {

@@ -69,7 +69,7 @@ const std::vector<Rule>& rules() {
       {{"--bf16", "--fp16"}, "fp16"},
       {{"--fp8_param"}, "fp8"},
       {{"--fp8_recipe=delayed"}, "fp8_recipe"},
-      {{"--bf16", "--fp8=hybrid", "--fp8_recipe=blockwise"}, "tensorwise"},
+      {{"--bf16", "--fp8=hybrid", "--fp8_recipe=mxfp8"}, "blockwise"},
       {{"--fp8=hybrid"}, "bf16"},
       {{"--grad_reduce_in_bf16"}, "bf16"},
       {{"--max_steps=5", "--train_samples=5"}, "train_samples"},

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # run_commands.sh MEGALITH ROOT FILE: runs every command of a page (docs/*.md, README.md) or of an example's comments, in
-# order, in a folder that has what they name: model, corpus.jsonl, my_chats.jsonl, pairs.jsonl, run.yaml, … tests/docs/commands.txt says
-# what is not simply run and expected to end with 0; a command of another program has to be listed there.
+# order, in a folder that has what they name: examples, model, corpus.jsonl, my_chats.jsonl, pairs.jsonl, run.yaml, …
+# tests/docs/commands.txt says what is not simply run and expected to end with 0; a command of another program has to be
+# listed there. A command that ends with & runs beside the next one, and has to end with 0 as well. Where the page shows an error
+# below a command (`megalith: …`), it has to end with 2 and to say that line, up to an ellipsis.
 set -euo pipefail
 shopt -s inherit_errexit
 
@@ -9,20 +11,23 @@ megalith=$1
 root=$(cd "$2" && pwd)
 page=$3
 rules=$root/tests/docs/commands.txt
-programs='megalith|make|cmake|ctest|ninja|torchrun|srun|sbatch|mpirun|hf|wandb|pip|apt-get|git|python3?'
+programs='megalith|bash|echo|build/release/bin/[a-z_]+|make|cmake|ctest|ninja|torchrun|srun|sbatch|mpirun|hf|wandb|pip|apt-get|git|python3?'
+settings='([A-Z_]+=[^ ]+ )*'
 tab=$'\t'
 
-# "LINE<TAB>COMMAND" for each: in fenced blocks with or without `$ `, over ends of lines after \, without # comments.
+# "LINE<TAB>COMMAND<TAB>ERROR" for each: in fenced blocks with or without `$ `, over ends of lines after \, without # comments.
 commands_of() {
   case $1 in
     *.md) awk '/^ *```/ { fenced = !fenced; next } fenced { print NR "\t" $0 }' "$1" ;;
-    *) awk -v programs="  ($programs) " '/^#/ && match($0, programs) { print NR "\t" substr($0, RSTART + 2) }' "$1" ;;
-  esac | awk -F '\t' -v programs="^($programs) " '
-    { line = $0; sub(/^[0-9]+\t/, "", line); sub(/^ *(\$ )?/, "", line) }
+    *) awk -v programs="  $settings($programs) " '/^#/ && match($0, programs) { print NR "\t" substr($0, RSTART + 2) }' "$1" ;;
+  esac | awk -F '\t' -v programs="^$settings($programs) " '
+    function flush(error) { if (ready != "") print ready "\t" error; ready = "" }
+    { line = $0; sub(/^[0-9]+\t/, "", line); sub(/^ *(\$ )?/, "", line); flush(line ~ /^megalith: / ? line : "") }
     open { command = command " " line }
     !open && line ~ programs { command = line; open = 1; number = $1 }
     open && command ~ /\\$/ { sub(/ *\\$/, "", command); next }
-    open { sub(/ +# .*/, "", command); sub(/ +\(.*\)$/, "", command); print number "\t" command; open = 0 }'
+    open { sub(/ +# .*/, "", command); sub(/ +\(.*\)$/, "", command); ready = number "\t" command; open = 0 }
+    END { flush("") }'
 }
 
 # How the command is treated, and what of it is changed: the first rule whose pattern fits.
@@ -37,8 +42,9 @@ rule_for() {
 
 make_sandbox() {
   local i
-  mkdir -p out other/out data
+  mkdir -p out other/out data work build/release
   ln -s "$root/examples" examples
+  ln -s "$(dirname "$megalith")" build/release/bin
   for ((i = 0; i < 60; i++)); do
     printf '{"text": "The king number %d said: what is it that we plough, and who are they that eat? Line %d of the play."}\n' $i $((i * 7))
   done >corpus.jsonl
@@ -100,24 +106,41 @@ cd sandbox
 [ ! -s "$list" ] || make_sandbox
 
 failures=0
-while IFS=$tab read -r line command <&3; do
+# report LINE HOW COMMAND CODE EXPECTED OUTPUT
+report() {
+  if [ "$4" -eq "$5" ]; then echo "$page:$1: $2: $3"; return; fi
+  echo "$page:$1: exit code $4 instead of $5: $3"
+  sed 's/^/    /' "$6" | tail -n 15
+  failures=$((failures + 1))
+}
+
+beside=
+while IFS=$tab read -r line command error <&3; do
   IFS=$tab read -r how change < <(rule_for "$command")
   text=$command
   expected=0
-  case $how in
-    not) echo "$page:$line: not run ($change): $command"; continue ;;
-    fails) expected=2 ;;
-  esac
+  if [ "$how" = not ]; then echo "$page:$line: not run ($change): $command"; continue; fi
+  [ -z "$error" ] || expected=2
   if [ -n "${change:-}" ]; then text=$(sed -E "$change" <<<"$text"); fi
   [ "$how" != dry ] || text=$(filled_in "$text")
+  if [[ $text == *' &' ]]; then
+    timeout 100 bash -c "${text% &}" </dev/null >"$work/beside" 2>&1 &
+    beside=$! beside_line=$line beside_text=$text
+    continue
+  fi
   rc=0
   timeout 100 bash -c "$text" </dev/null >output 2>&1 || rc=$?
-  if [ $rc -ne $expected ]; then
-    echo "$page:$line: exit code $rc instead of $expected: $text"
-    sed 's/^/    /' output | tail -n 15
+  report "$line" "$how" "$text" $rc $expected output
+  if [ -n "$error" ] && ! grep -qF -e "${error%%…*}" output; then
+    echo "$page:$line: does not say: $error"
+    sed 's/^/    /' output | tail -n 5
     failures=$((failures + 1))
-  else
-    echo "$page:$line: $how: $text"
+  fi
+  if [ -n "$beside" ]; then
+    rc=0
+    wait "$beside" || rc=$?
+    report "$beside_line" run "$beside_text" $rc 0 "$work/beside"
+    beside=
   fi
 done 3<"$list"
 exit $((failures > 0))

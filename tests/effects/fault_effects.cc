@@ -71,6 +71,37 @@ std::string short_run(const TrainingArguments& args) { return run(args, 1, 4, kN
 std::string spiky_run(const TrainingArguments& args) { return run(args, 1, 110, 105, kNever); }
 std::string late_run(const TrainingArguments& args) { return run(args, 2, 3, kNever, 3); }
 
+// The second replica changes a weight after its first step.
+class BreakingCallback : public train::TrainerCallback {
+ public:
+  explicit BreakingCallback(model::VirtualModels& models) : models_(models) {}
+  void on_step_end(train::TrainerEvent& event) override {
+    if (event.state.global_step == 1) models_.parameters().front()->value.detach().flatten()[0].add_(1);
+  }
+
+ private:
+  model::VirtualModels& models_;
+};
+
+std::string broken_run(const TrainingArguments& args) {
+  TrainerCase how{.dp = 2};
+  how.args = args;
+  how.args.run.max_steps = 4;
+  how.args.save.output_dir.reset();
+  std::string end = "finished";
+  run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
+    train::TrainerSetup setup = r.setup(dataset_of(random_sequences(16, 50, 1)));
+    if (r.rank.rank == 1) setup.callbacks.push_back(std::make_unique<BreakingCallback>(r.models));
+    train::Trainer trainer(r.models, r.args, std::move(setup));
+    try {
+      trainer.train();
+    } catch (const CommError& error) {
+      if (r.rank.rank == 0) end = error.what();
+    }
+  });
+  return end;
+}
+
 std::string limits(const TrainingArguments& args) {
   cli::LaunchFlags launch;
   launch.rank_section_timeouts = "setup:60,step:5";
@@ -115,6 +146,11 @@ Effects fault_effects() {
       {"ft_num_warmup_iters", {}, {}, {"--ft_num_warmup_iters=2"}, limits},
       {"log_straggler", {}, {}, {"--log_straggler"}, observers},
       {"straggler_minmax_count", {}, {}, {"--straggler_minmax_count=2"}, named_ranks},
+      {"check_weight_hash_across_dp_replicas_interval",
+       small,
+       {},
+       {"--check_weight_hash_across_dp_replicas_interval=2"},
+       broken_run},
       {"distributed_timeout_seconds_after_init", small, {}, {"--distributed_timeout_seconds_after_init=1"}, late_run},
   };
 }

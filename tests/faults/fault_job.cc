@@ -10,6 +10,8 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/support/free_port.h"
+
 namespace megalith::testing {
 
 namespace fs = std::filesystem;
@@ -32,7 +34,20 @@ std::vector<pid_t> children_of(pid_t pid) {
   return found;
 }
 
+// Processes below `pid` that have no children: what was started in the end.
+void add_leaves(pid_t pid, std::vector<pid_t>& found) {
+  const std::vector<pid_t> children = children_of(pid);
+  if (children.empty()) found.push_back(pid);
+  for (const pid_t child : children) add_leaves(child, found);
+}
+
 }  // namespace
+
+std::string python_with_torch() {
+  const char* python = std::getenv("MEGALITH_PYTHON");
+  if (python == nullptr) return "";
+  return run_process({python, "-c", "import torch.distributed.run"}).exit_code == 0 ? python : "";
+}
 
 FaultBench::FaultBench(std::string program, fs::path model) : program_(std::move(program)), model_(std::move(model)) {
   std::ofstream data(folder_ / "data.jsonl");
@@ -81,6 +96,18 @@ std::vector<std::string> FaultBench::words(const fs::path& output, const std::ve
   return all;
 }
 
+std::vector<std::string> FaultBench::torchrun_words(const fs::path& output,
+                                                    const std::vector<std::string>& more) const {
+  std::string agent = python_with_torch() +
+                      " -m torch.distributed.run --nnodes=2 --nproc_per_node=1 --max_restarts=3 --rdzv_backend=c10d"
+                      " --rdzv_id=faults --rdzv_endpoint=127.0.0.1:" +
+                      std::to_string(free_port()) + " --no_python";
+  for (const std::string& word : words(output, more))
+    if (word != "--nproc=2") agent += " '" + word + "'";
+  // Two ranks share this machine: each takes the threads that --nproc would give it.
+  return {"bash", "-c", "export OMP_NUM_THREADS=1; " + agent + " & first=$!; " + agent + " & wait $first && wait $!"};
+}
+
 fs::path FaultBench::scratch(const std::string& name) const { return folder_ / name; }
 
 bool FaultBench::equal_weights(const fs::path& output, const fs::path& reference) {
@@ -89,13 +116,20 @@ bool FaultBench::equal_weights(const fs::path& output, const fs::path& reference
 }
 
 FaultJob::FaultJob(const FaultBench& bench, const std::string& name, const std::vector<std::string>& more,
-                   std::map<std::string, std::string> env)
-    : output_(bench.scratch(name)), process_(bench.words(output_, more), [&] {
+                   std::map<std::string, std::string> env, FaultLauncher launcher)
+    : output_(bench.scratch(name)),
+      launcher_(launcher),
+      process_(launcher == FaultLauncher::kOwn ? bench.words(output_, more) : bench.torchrun_words(output_, more), [&] {
         env.merge(bench.env());
         return env;
       }()) {}
 
-std::vector<pid_t> FaultJob::ranks() const { return children_of(process_.pid()); }
+std::vector<pid_t> FaultJob::ranks() const {
+  if (launcher_ == FaultLauncher::kOwn) return children_of(process_.pid());
+  std::vector<pid_t> found;
+  add_leaves(process_.pid(), found);
+  return found;
+}
 
 bool FaultJob::signal_rank(size_t rank, int number) const {
   const auto all = ranks();

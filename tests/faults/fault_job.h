@@ -22,6 +22,9 @@ class FaultBench {
 
   // Words of a job that writes to `output`; two ranks, dropout, a save point every few steps, short time limits.
   std::vector<std::string> words(const std::filesystem::path& output, const std::vector<std::string>& more) const;
+  // The same ranks started by torchrun, as on two machines: an agent for each, which start again three times.
+  std::vector<std::string> torchrun_words(const std::filesystem::path& output,
+                                          const std::vector<std::string>& more) const;
   std::filesystem::path scratch(const std::string& name) const;
   // Runs an undisturbed job with these words; its folder.
   std::filesystem::path run_reference(const std::string& name, const std::vector<std::string>& more) const;
@@ -38,15 +41,20 @@ class FaultBench {
   double reference_seconds_ = 0;
 };
 
+// MEGALITH_PYTHON; empty: none with torch is there.
+std::string python_with_torch();
+
+enum class FaultLauncher { kOwn, kTorchrun };
+
 // A running job.
 class FaultJob {
  public:
   FaultJob(const FaultBench& bench, const std::string& name, const std::vector<std::string>& more = {},
-           std::map<std::string, std::string> env = {});
+           std::map<std::string, std::string> env = {}, FaultLauncher launcher = FaultLauncher::kOwn);
 
   const std::filesystem::path& output() const { return output_; }
   Subprocess& launcher() { return process_; }
-  // Its ranks, by rank; those that live.
+  // Its ranks, by rank; those that live. Of torchrun's, in the order of their processes.
   std::vector<pid_t> ranks() const;
   // Sends a signal to a rank; false when there is none.
   bool signal_rank(size_t rank, int number) const;
@@ -59,6 +67,7 @@ class FaultJob {
 
  private:
   std::filesystem::path output_;
+  FaultLauncher launcher_;
   Subprocess process_;
 };
 

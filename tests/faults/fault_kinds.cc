@@ -140,6 +140,14 @@ std::vector<FaultKindCase> all_fault_kinds() {
        .prepare = mount_small_disk,
        .clean_up = unmount,
        .told = {"could not be saved", "No space left on device", "training goes on"}},
+      {.name = "torchrun",
+       .strike = signal_to(1, SIGKILL),
+       .prepare =
+           [](const fs::path&) {
+             if (python_with_torch().empty()) throw std::runtime_error("MEGALITH_PYTHON names no Python with torch");
+           },
+       .told = {"goodput"},
+       .launcher = FaultLauncher::kTorchrun},
       {.name = "stop_rank",
        .words = kRestarts,
        .strike = signal_to(1, SIGSTOP),

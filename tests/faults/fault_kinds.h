@@ -24,7 +24,8 @@ struct FaultKindCase {
   std::vector<std::string> again{};
   std::vector<std::string> told{};  // parts of stderr: the culprit, the fault
   bool equal = true;                // the weights equal the undisturbed job's
-  bool own_reference = false;       // the undisturbed job has the same words, too
+  FaultLauncher launcher = FaultLauncher::kOwn;
+  bool own_reference = false;  // the undisturbed job has the same words, too
 };
 std::vector<FaultKindCase> all_fault_kinds();
 

@@ -59,7 +59,7 @@ bool run_kind(const FaultBench& bench, const FaultKindCase& kind, int round, std
     std::printf("%s\n", nlohmann::json{{"kind", kind.name}, {"not_run", error.what()}}.dump().c_str());
     return true;
   }
-  FaultJob job(bench, name, kind.words, env);
+  FaultJob job(bench, name, kind.words, env, kind.launcher);
   if (kind.strike)
     kind.strike(job, random);
   else if (job.wait_for_steps(std::uniform_real_distribution<double>(0.1, 1.2)(random)))

@@ -1,4 +1,5 @@
 // Linear layers whose products are in fp8: near the exact ones, and the exact ones where fp8 does not fit.
+#include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "tests/nn/nn_support.h"
 
@@ -17,22 +18,30 @@ double error_of(const at::Tensor& actual, const at::Tensor& expected) {
 }
 
 // A column layer into a row layer; gradients through both.
-Result run(TensorParallel tp, std::optional<ops::Fp8Format> fp8, int64_t tokens, bool main_grads) {
+Result run(TensorParallel tp, std::optional<ops::Fp8Recipe> fp8, int64_t tokens, bool main_grads,
+           int64_t hidden = kHidden, int64_t width = kWidth, int steps = 1) {
   tp.fp8 = fp8;
   ParameterSet set(at::kFloat, at::kCPU);
-  const ColumnParallelLinear up(ParameterScope(set), "up", kHidden, {{"up", kWidth}}, true, Init::zeros(), tp);
-  const RowParallelLinear down(ParameterScope(set), "down", kWidth, kHidden, true, Init::zeros(), tp);
-  load(set, {{"up.weight", random_tensor({kWidth, kHidden}, 1, 0.1)},
-             {"up.bias", random_tensor({kWidth}, 2, 0.1)},
-             {"down.weight", random_tensor({kHidden, kWidth}, 3, 0.1)},
-             {"down.bias", random_tensor({kHidden}, 4, 0.1)}});
-  if (main_grads) attach_main_grads(set);
-  const at::Tensor x = leaf(between_blocks(random_tensor({tokens, kHidden}, 5), tp));
-  const at::Tensor residual = between_blocks(random_tensor({tokens, kHidden}, 6), tp);
-  const at::Tensor y = down.forward(at::silu(up.forward(x)), residual);
-  y.backward(between_blocks(random_tensor({tokens, kHidden}, 7), tp).contiguous());
-  Result result{y.detach(), x.grad(), {}};
-  for (const auto& parameter : set.all()) result.grads[parameter->name] = grad_of(*parameter);
+  const ColumnParallelLinear up(ParameterScope(set), "up", hidden, {{"up", width}}, true, Init::zeros(), tp);
+  const RowParallelLinear down(ParameterScope(set), "down", width, hidden, true, Init::zeros(), tp);
+  load(set, {{"up.weight", random_tensor({width, hidden}, 1, 0.1)},
+             {"up.bias", random_tensor({width}, 2, 0.1)},
+             {"down.weight", random_tensor({hidden, width}, 3, 0.1)},
+             {"down.bias", random_tensor({hidden}, 4, 0.1)}});
+  std::vector<Parameter*> parameters;
+  for (const auto& parameter : set.all()) parameters.push_back(parameter.get());
+  Result result;
+  for (int step = 0; step < steps; ++step) {
+    if (main_grads) attach_main_grads(set);
+    for (Parameter* parameter : parameters) parameter->value.mutable_grad().reset();
+    const at::Tensor x = leaf(between_blocks(random_tensor({tokens, hidden}, 5), tp));
+    const at::Tensor residual = between_blocks(random_tensor({tokens, hidden}, 6), tp);
+    const at::Tensor y = down.forward(at::silu(up.forward(x)), residual);
+    y.backward(between_blocks(random_tensor({tokens, hidden}, 7), tp).contiguous());
+    result = {y.detach(), x.grad(), {}};
+    for (const Parameter* parameter : parameters) result.grads[parameter->name] = grad_of(*parameter).clone();
+    end_fp8_step(parameters, tp.group);
+  }
   return result;
 }
 
@@ -47,16 +56,90 @@ TEST(Fp8Linear, IsNearTheExactProducts) {
   for (const auto format : {ops::Fp8Format::kE4m3, ops::Fp8Format::kHybrid})
     for (const bool main_grads : {false, true})
       run_all_layouts([&](const TensorParallel& tp) {
-        expect_near(run(tp, format, kTokens, main_grads), run(tp, std::nullopt, kTokens, main_grads), 0.1);
+        const Result exact = run(tp, std::nullopt, kTokens, main_grads);
+        expect_near(run(tp, ops::Fp8Recipe{.format = format}, kTokens, main_grads), exact, 0.1);
       });
 }
 
 TEST(Fp8Linear, LeavesSizesAloneThatDoNotFit) {
   run_tp({1, false}, [](const TensorParallel& tp) {
-    const Result actual = run(tp, ops::Fp8Format::kHybrid, 24, true), exact = run(tp, std::nullopt, 24, true);
+    const Result actual = run(tp, ops::Fp8Recipe{}, 24, true), exact = run(tp, std::nullopt, 24, true);
     expect_identical(actual.y, exact.y, "output");
     expect_identical(actual.dx, exact.dx, "gradient of the input");
   });
+}
+
+TEST(Fp8Linear, OfTheDelayedRecipe) {
+  const ops::Fp8Recipe recipe{.scaling = ops::Fp8Scaling::kDelayed, .history = 2, .most_recent = false};
+  for (const int steps : {1, 2, 4})
+    run_all_layouts([&](const TensorParallel& tp) {
+      const Result exact = run(tp, std::nullopt, kTokens, true);
+      expect_near(run(tp, recipe, kTokens, true, kHidden, kWidth, steps), exact, 0.1);
+    });
+}
+
+// The second step of the same tensors has the scales that the first found in them.
+TEST(Fp8Linear, DelayedScalesAreThoseOfTheStepBefore) {
+  run_tp({1, false}, [](const TensorParallel& tp) {
+    const ops::Fp8Recipe delayed{.scaling = ops::Fp8Scaling::kDelayed};
+    const Result tensorwise = run(tp, ops::Fp8Recipe{}, kTokens, true),
+                 second = run(tp, delayed, kTokens, true, kHidden, kWidth, 2);
+    EXPECT_LT(error_of(second.y, tensorwise.y), 1e-3);
+    EXPECT_LT(error_of(second.dx, tensorwise.dx), 5e-3);
+  });
+}
+
+TEST(Fp8Linear, InBlocks) {
+  run_all_layouts([&](const TensorParallel& tp) {
+    for (const bool main_grads : {false, true}) {
+      const ops::Fp8Recipe recipe{.format = ops::Fp8Format::kE4m3, .scaling = ops::Fp8Scaling::kBlocks};
+      const Result exact = run(tp, std::nullopt, 256, main_grads, 512, 2048);
+      expect_near(run(tp, recipe, 256, main_grads, 512, 2048), exact, 0.1);
+    }
+  });
+}
+
+// A parameter with a history alone.
+Parameter with_history(const ops::Fp8Recipe& recipe) {
+  Parameter parameter;
+  parameter.fp8 = fp8_history(recipe, at::kCPU);
+  return parameter;
+}
+
+TEST(Fp8History, ScalesFollowTheLargestMagnitudes) {
+  testing::run_ranks(2, [](const testing::Rank& r) {
+    for (const bool most_recent : {false, true}) {
+      Parameter p =
+          with_history({.scaling = ops::Fp8Scaling::kDelayed, .history = 2, .most_recent = most_recent, .margin = 1});
+      Parameter* const all[] = {&p};
+      const auto step = [&](std::vector<double> seen) {
+        if (r.rank == 1) seen = {0, 0, 0};  // the largest of the ranks counts
+        p.fp8->seen.copy_(at::tensor(seen, at::kFloat));
+        end_fp8_step(all, r.world.world());
+        return p.fp8->state.select(1, 0).clone();
+      };
+      EXPECT_TRUE(p.fp8->fresh);
+      EXPECT_FALSE(p.fp8->cast(Fp8History::kInput, false).scale.defined());
+      EXPECT_TRUE(step({7, 2, 1}).equal(at::tensor({32.0F, 112.0F, 28672.0F})));
+      EXPECT_FALSE(p.fp8->fresh);
+      EXPECT_EQ(p.fp8->seen.abs().sum().item<double>(), 0);
+      EXPECT_EQ(p.fp8->cast(Fp8History::kWeight, false).scale.item<float>(), 112);
+      const at::Tensor second = step({3.5, 0, INFINITY});
+      EXPECT_EQ(second[0].item<float>(), most_recent ? 64.0F : 32.0F);
+      EXPECT_EQ(second[1].item<float>(), 112.0F) << "nothing was seen, or it is still remembered";
+      EXPECT_EQ(second[2].item<float>(), 28672.0F) << "what is not finite changes nothing";
+      EXPECT_EQ(step({3.5, 1, 1})[0].item<float>(), 64.0F) << "7 is forgotten";
+    }
+  });
+}
+
+TEST(Fp8History, OnlyTheDelayedRecipeHasOne) {
+  EXPECT_FALSE(fp8_history(std::nullopt, at::kCPU));
+  EXPECT_FALSE(fp8_history(ops::Fp8Recipe{}, at::kCPU));
+  Parameter none;
+  Parameter* const all[] = {&none};
+  const auto worlds = comm::World::in_process(1);
+  end_fp8_step(all, worlds[0]->world());  // nothing to do
 }
 
 }  // namespace

@@ -30,6 +30,11 @@ TEST(DeviceCost, CompletesTheTrainersLines) {
     EXPECT_EQ(line,
               (train::MetricList{{"loss", 1}, {"tokens_per_second", 1000}, {"tflops_per_device", 2}, {"memory", 101}}));
     EXPECT_EQ(run.log(callback, {{"eval_loss", 1}}), (train::MetricList{{"eval_loss", 1}}));
+    DeviceCostCallback device(r.world.world(), {.flops_per_token = 4e9,
+                                                .peak_bytes = [&] { return 100 + r.rank; },
+                                                .reserved_bytes = [&] { return 300 - r.rank; }});
+    EXPECT_EQ(run.log(device, {{"tokens_per_second", 1000}}).find("memory"), 101);
+    EXPECT_EQ(run.log(device, {{"tokens_per_second", 1000}}).find("memory_reserved"), 300);
     DeviceCostCallback plain(r.world.world(), {.flops_per_token = 4e9});
     EXPECT_EQ(run.log(plain, {{"tokens_per_second", 1000}}).find("memory"), std::nullopt);
   });

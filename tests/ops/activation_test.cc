@@ -177,5 +177,19 @@ TEST(ActivationErrors, NameWhatDoesNotFit) {
   expect_contains(message([] { bias_activation(at::ones({2}, at::kInt), {}, Activation::kSilu); }), "Int");
 }
 
+TEST(Activation, RowsTimesTheirWeights) {
+  const at::Tensor x = testing::random_tensor({5, 8}).to(at::kFloat), w = testing::random_tensor({5}, 2).to(at::kFloat);
+  const auto run = [&](bool fused) {
+    const at::Tensor in = x.clone().requires_grad_(), weights = w.clone().requires_grad_();
+    const at::Tensor y = fused ? gated_activation(in, Activation::kSilu, weights)
+                               : gated_activation(in, Activation::kSilu) * weights.unsqueeze(1);
+    y.backward(testing::random_tensor({5, 4}, 3).to(at::kFloat));
+    return std::vector<at::Tensor>{y.detach(), in.grad(), weights.grad()};
+  };
+  const auto fused = run(true), plain = run(false);
+  for (size_t i = 0; i < fused.size(); ++i) testing::expect_close(fused[i], plain[i], 1e-6);
+  testing::expect_error<InternalError>([&] { gated_activation(x, Activation::kSilu, w.narrow(0, 0, 4)); }, {"[4]"});
+}
+
 }  // namespace
 }  // namespace megalith::ops

@@ -13,14 +13,18 @@
 #include "megalith/ops/attention.h"
 #include "megalith/ops/counter_normal.h"
 #include "megalith/ops/cross_entropy.h"
+#include "megalith/ops/dropout.h"
 #include "megalith/ops/flat.h"
 #include "megalith/ops/fp8.h"
+#include "megalith/ops/fp8_blocks.h"
 #include "megalith/ops/gradient_sums.h"
 #include "megalith/ops/grouped_gemm.h"
 #include "megalith/ops/norm.h"
 #include "megalith/ops/permute.h"
 #include "megalith/ops/residual.h"
 #include "megalith/ops/rope.h"
+#include "megalith/ops/sort_choices.h"
+#include "megalith/ops/top_experts.h"
 #include "tests/ops/compare.h"
 #include "tests/support/run_ranks.h"
 
@@ -120,6 +124,24 @@ TEST_P(CudaKernel, Activations) {
       compare(
           {random({37, width})}, [&](const Tensors& in) { return Tensors{bias_activation(in[0], {}, activation)}; },
           "plain " + what);
+    }
+}
+
+TEST_P(CudaKernel, WeightedRowsOfActivations) {
+  for (const auto activation : {Activation::kSilu, Activation::kGeluTanh})
+    for (const int64_t width : {3, 96, 768, 4096}) {
+      const std::string what = fmt::format("weighted activation {}, width {}", static_cast<int>(activation), width);
+      const Tensor x = random({37, 2 * width}), w = at::rand({37}, generator_, at::kFloat), dy = random({37, width});
+      const auto run = [&](at::Device device, at::ScalarType dtype) {
+        const Tensor in = x.to(device, dtype).requires_grad_(), weights = w.to(device).clone().requires_grad_();
+        const Tensor y = gated_activation(in, activation, weights);
+        y.backward(dy.to(device, dtype));
+        return Tensors{y.detach(), in.grad(), weights.grad()};
+      };
+      // The CPU's own rounding comes before the weights: held against fp32.
+      const Tensors cpu = run(at::kCPU, at::kFloat), cuda = run(at::kCUDA, GetParam());
+      for (size_t i = 0; i < cpu.size(); ++i)
+        expect_same(cuda[i], i < 2 ? cpu[i].to(GetParam()) : cpu[i], fmt::format("{}, result {}", what, i));
     }
 }
 
@@ -276,22 +298,53 @@ TEST_P(CudaKernel, CounterNormal) {
   EXPECT_TRUE(at::equal(cuda.cpu(), cpu));
 }
 
+Tensor bytes_of(const Tensor& t) { return t.view(at::kByte).cpu(); }
+
 TEST_P(CudaKernel, Fp8) {
   for (const Fp8Kind kind : {Fp8Kind::kE4m3, Fp8Kind::kE5m2})
     for (const auto& [r, c] : std::vector<std::pair<int64_t, int64_t>>{{16, 16}, {144, 80}, {256, 1024}}) {
       const Tensor x = random({r, c}) * 3, w = random({96, c});
-      const Fp8Matrix cpu = to_fp8(x, kind), cuda = to_fp8(x.to(at::kCUDA), kind);
+      const Fp8Matrix cpu = to_fp8(x, {.kind = kind}), cuda = to_fp8(x.to(at::kCUDA), {.kind = kind});
       const std::string what = fmt::format("{} x {}", r, c);
       EXPECT_NEAR(cuda.inverse_scale.item<float>() / cpu.inverse_scale.item<float>(), 1, 1e-6) << what;
-      const auto bytes = [](const Tensor& t) { return t.view(at::kByte).cpu(); };
-      EXPECT_TRUE(at::equal(bytes(cuda.rows).t(), bytes(cuda.columns))) << what;
+      EXPECT_TRUE(at::equal(bytes_of(cuda.rows).t(), bytes_of(cuda.columns))) << what;
       // The scale's last bit may move a number to the neighbour.
-      EXPECT_LE(bytes(cuda.rows).ne(bytes(cpu.rows)).sum().item<int64_t>(), 1 + r * c / 1000) << what;
-      const Fp8Matrix wc = to_fp8(w, Fp8Kind::kE4m3), wd = to_fp8(w.to(at::kCUDA), Fp8Kind::kE4m3);
+      EXPECT_LE(bytes_of(cuda.rows).ne(bytes_of(cpu.rows)).sum().item<int64_t>(), 1 + r * c / 1000) << what;
+      const Fp8Matrix wc = to_fp8(w, {}), wd = to_fp8(w.to(at::kCUDA), {});
       expect_same(fp8_mm(cuda.rows, cuda.inverse_scale, wd.rows, wd.inverse_scale, at::kBFloat16, false),
                   fp8_mm(cpu.rows, cpu.inverse_scale, wc.rows, wc.inverse_scale, at::kBFloat16, false),
                   "product " + what);
+      // A given scale, and what was seen.
+      const Tensor scale = at::full({1}, 50.0), seen = at::zeros({1}, at::TensorOptions(at::kCUDA));
+      const Fp8Matrix given = to_fp8(x.to(at::kCUDA), {.kind = kind, .scale = scale.to(at::kCUDA), .seen = seen});
+      EXPECT_TRUE(bytes_of(given.rows).equal(bytes_of(to_fp8(x, {.kind = kind, .scale = scale}).rows))) << what;
+      EXPECT_EQ(seen.item<double>(), x.abs().max().item<double>()) << what;
+      const Fp8Matrix columns =
+          to_fp8(x.to(at::kCUDA), {.kind = kind, .rows = false, .scale = cuda.scale, .seen = seen});
+      EXPECT_TRUE(bytes_of(columns.columns).equal(bytes_of(cuda.columns))) << what;
     }
+}
+
+TEST_P(CudaKernel, Fp8InBlocks) {
+  const Tensor x = random({256, 1024}), w = random({512, 1024}), dy = random({256, 512});
+  const auto run = [&](at::Device device) {
+    const Fp8Matrix x8 = to_fp8_blocks(x.to(device), Fp8Kind::kE4m3, Fp8Blocks::kStrips),
+                    w8 = to_fp8_blocks(w.to(device), Fp8Kind::kE4m3, Fp8Blocks::kSquares),
+                    dy8 = to_fp8_blocks(dy.to(device), Fp8Kind::kE5m2, Fp8Blocks::kStrips);
+    Tensors results;
+    for (const Fp8Matrix& each : {x8, w8, dy8})
+      for (const Tensor& part : {each.rows, each.columns}) results.push_back(bytes_of(part));
+    for (const Fp8Matrix& each : {x8, w8, dy8})
+      for (const Tensor& part : {each.inverse_scale, each.columns_inverse_scale}) results.push_back(part.cpu());
+    results.push_back(fp8_mm(x8.rows, x8.inverse_scale, w8.rows, w8.inverse_scale, at::kBFloat16, true));
+    results.push_back(fp8_mm(dy8.rows, dy8.inverse_scale, w8.columns, w8.columns_inverse_scale, at::kBFloat16, false));
+    results.push_back(at::zeros({512, 1024}, at::TensorOptions(device)));
+    fp8_mm_out(results.back(), dy8.columns, dy8.columns_inverse_scale, x8.columns, x8.columns_inverse_scale);
+    return results;
+  };
+  const Tensors cpu = run(at::kCPU), cuda = run(at::kCUDA);
+  for (size_t i = 0; i < 12; ++i) EXPECT_TRUE(cuda[i].equal(cpu[i])) << i;
+  for (size_t i = 12; i < cpu.size(); ++i) expect_same(cuda[i], cpu[i].to(at::kBFloat16), fmt::format("product {}", i));
 }
 
 TEST_P(CudaKernel, HeadsThatStayWhereTheyAre) {
@@ -378,6 +431,74 @@ TEST_P(CudaKernel, Residual) {
     add_bias_residual_(cpu, bias, residual);
     add_bias_residual_(cuda, bias.to(at::kCUDA), residual.to(at::kCUDA));
     expect_same(cuda, cpu, fmt::format("width {}", width));
+  }
+}
+
+TEST_P(CudaKernel, ChoiceOfExperts) {
+  using Score = ExpertChoice::Score;
+  for (const int64_t experts : {8, 64, 96, 256, 512})
+    for (const auto score : {Score::kSoftmaxOfChosen, Score::kSoftmax, Score::kSigmoid})
+      for (const bool grouped : {false, true}) {
+        ExpertChoice choice{.topk = 6, .score = score, .normalize = score == Score::kSigmoid, .scaling = 1.5};
+        if (grouped) {
+          choice.groups = 8;
+          choice.group_topk = 6;
+          choice.group_best = experts == 8 ? 1 : 2;
+        }
+        const std::string what =
+            fmt::format("{} experts, score {}, grouped {}", experts, static_cast<int>(score), grouped);
+        const Tensor logits = random({33, experts}), bias = at::randn({experts}, generator_, at::kFloat) * 0.1;
+        const Tensor decided = top_experts(logits, choice, bias).experts;
+        compare(
+            {logits},
+            [&](const Tensors& in) {
+              return Tensors{top_experts(in[0], choice, {}, decided.to(in[0].device())).weights};
+            },
+            what + ", decided");
+        if (GetParam() != at::kFloat) continue;  // scores tie
+        compare(
+            {logits},
+            [&](const Tensors& in) {
+              const auto [chosen, weights] = top_experts(in[0], choice, bias.to(in[0].device()));
+              EXPECT_TRUE(chosen.cpu().equal(decided)) << what;
+              return Tensors{weights};
+            },
+            what);
+      }
+}
+
+TEST_P(CudaKernel, SortedChoices) {
+  for (const int64_t t : {1, 100, 3000})
+    for (const int64_t experts : {3, 64, 300, 2000}) {
+      const Tensor chosen = at::randint(experts, {t, 3}, generator_, at::kLong);
+      const SortedChoices cpu = sort_choices(chosen, experts), cuda = sort_choices(chosen.to(at::kCUDA), experts);
+      const std::string what = fmt::format("{} tokens, {} experts", t, experts);
+      EXPECT_TRUE(cuda.map.token.cpu().equal(cpu.map.token)) << what;
+      EXPECT_TRUE(cuda.map.row.cpu().equal(cpu.map.row)) << what;
+      EXPECT_TRUE(cuda.first.cpu().equal(cpu.first)) << what;
+    }
+}
+
+// The generator's state decides, gradients pass where the input did, and the shares are right.
+TEST_P(CudaKernel, Dropout) {
+  at::Generator generator = at::detail::getCUDAHooks().getDefaultGenerator(0);
+  const Tensor state = generator.get_state();
+  for (const int64_t n : {5, 64, 1000, 100003}) {
+    const Tensor x = at::ones({n}, at::TensorOptions(at::kCUDA).dtype(GetParam())).requires_grad_();
+    const Tensor r = random({n}).to(at::kCUDA).requires_grad_(), weight = random({n}).to(at::kCUDA);
+    generator.set_state(state);
+    const Tensor y = dropout(x, 0.3, generator), other = dropout(x, 0.3, generator);
+    generator.set_state(state);
+    const Tensor sum = dropout_add(x, r, 0.3, generator);
+    EXPECT_TRUE(sum.equal(r + y));
+    const Tensor kept = y.detach().ne(0).to(at::kFloat);
+    if (n > 100) {
+      EXPECT_FALSE(y.equal(other));
+    }
+    EXPECT_NEAR(kept.mean().item<double>(), 0.7, 5 * std::sqrt(0.21 / static_cast<double>(n)));
+    (sum * weight).sum().backward();
+    expect_same(x.grad(), (y.detach() * weight).cpu(), fmt::format("gradient of {}", n));
+    EXPECT_TRUE(r.grad().equal(weight));
   }
 }
 

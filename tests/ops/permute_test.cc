@@ -6,6 +6,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/grouped_gemm.h"
+#include "megalith/ops/sort_choices.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 
@@ -104,6 +105,14 @@ TEST(GroupedGemm, EqualsALoopOverGroups) {
         grouped_mm(at::zeros({3, 4}), at::zeros({2, 4, 6}), {1, 1});
       },
       {"groups of 2 rows for a tensor of 3"});
+}
+
+TEST(SortedChoices, StandByExpertInTheOrderOfTheTokens) {
+  const SortedChoices sorted = sort_choices(at::tensor({2, 0, 0, 3, 2, 0}, at::kLong).view({3, 2}), 5);
+  EXPECT_TRUE(sorted.first.equal(at::tensor({0, 3, 3, 5, 6, 6}, at::kLong)));
+  EXPECT_TRUE(sorted.map.token.equal(at::tensor({0, 1, 2, 0, 2, 1}, at::kLong)));
+  EXPECT_TRUE(sorted.map.row.equal(at::tensor({3, 0, 1, 5, 4, 2}, at::kLong).view({3, 2})));
+  testing::expect_error<InternalError>([] { sort_choices(at::zeros({3}, at::kLong), 5); }, {"[3]"});
 }
 
 }  // namespace

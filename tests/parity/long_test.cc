@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "tests/parity/parity_run.h"
 
@@ -12,7 +14,7 @@ namespace {
 
 TEST(ParityLattice, EveryPointEqualsThePlainModel) {
   ParityReport report;
-  report.run(all_points());
+  report.run(all_points(), static_cast<int>(std::max(2U, std::thread::hardware_concurrency() / 2)));
   const std::string table = report.table();
   fmt::print("{}", table);
   if (const char* file = std::getenv("MEGALITH_PARITY_TABLE")) std::ofstream(file) << table;

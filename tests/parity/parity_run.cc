@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <regex>
+#include <thread>
 
 #include "megalith/config/derive.h"
 #include "megalith/nn/context_parallel/slice.h"
@@ -253,20 +255,30 @@ ParityErrors expect_parity(const ParityPoint& point, const ParityNumbers& actual
   return errors;
 }
 
-void ParityReport::run(const std::vector<ParityPoint>& points) {
-  for (const ParityPoint& point : points) {
-    auto& model = models_[point.family];
-    if (!model) model = std::make_unique<ParityModel>(point.family);
-    const ParityErrors errors = expect_parity(point, model->run(point), model->expected());
-    Row& row = rows_[point.layout()];
-    ++row.points, ++run_;
-    row.errors.loss = std::max(row.errors.loss, errors.loss);
-    row.errors.token_losses = std::max(row.errors.token_losses, errors.token_losses);
-    row.errors.grad_norm = std::max(row.errors.grad_norm, errors.grad_norm);
-    row.errors.gradients = std::max(row.errors.gradients, errors.gradients);
-    row.errors.parameters = std::max(row.errors.parameters, errors.parameters);
-    if (::testing::Test::HasFailure()) return;
-  }
+void ParityReport::run(const std::vector<ParityPoint>& points, int at_once) {
+  for (const ParityPoint& point : points)
+    if (auto& model = models_[point.family]; !model) model = std::make_unique<ParityModel>(point.family);
+  std::atomic<size_t> next = 0;
+  const auto take_points = [&] {
+    for (size_t i = next++; i < points.size() && !::testing::Test::HasFailure(); i = next++) {
+      const ParityModel& model = *models_.at(points[i].family);
+      add(points[i], expect_parity(points[i], model.run(points[i]), model.expected()));
+    }
+  };
+  std::vector<std::jthread> others;
+  for (int i = 1; i < at_once; ++i) others.emplace_back(take_points);
+  take_points();
+}
+
+void ParityReport::add(const ParityPoint& point, const ParityErrors& errors) {
+  const std::lock_guard lock(mutex_);
+  Row& row = rows_[point.layout()];
+  ++row.points, ++run_;
+  row.errors.loss = std::max(row.errors.loss, errors.loss);
+  row.errors.token_losses = std::max(row.errors.token_losses, errors.token_losses);
+  row.errors.grad_norm = std::max(row.errors.grad_norm, errors.grad_norm);
+  row.errors.gradients = std::max(row.errors.gradients, errors.gradients);
+  row.errors.parameters = std::max(row.errors.parameters, errors.parameters);
 }
 
 std::string ParityReport::table() const {

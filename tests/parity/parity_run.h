@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,8 @@ ParityErrors expect_parity(const ParityPoint& point, const ParityNumbers& actual
 // Runs points and tells of them: how many, and a table of the largest differences, a row a layout.
 class ParityReport {
  public:
-  void run(const std::vector<ParityPoint>& points);
+  // Up to the first that fails. `at_once`: so many points run at the same time.
+  void run(const std::vector<ParityPoint>& points, int at_once = 1);
   std::string table() const;  // Markdown
 
  private:
@@ -56,9 +58,12 @@ class ParityReport {
     int points = 0;
     ParityErrors errors;
   };
+  void add(const ParityPoint& point, const ParityErrors& errors);
+
   std::map<std::string, std::unique_ptr<ParityModel>> models_;
-  std::map<std::string, Row> rows_;  // by layout
-  size_t run_ = 0;
+  std::mutex mutex_;
+  std::map<std::string, Row> rows_;  // by layout; guarded by mutex_
+  size_t run_ = 0;                   // guarded by mutex_
 };
 
 }  // namespace megalith::testing

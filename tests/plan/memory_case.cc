@@ -8,9 +8,11 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/parser.h"
 #include "megalith/data/random.h"
+#include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/optim/make_schedule.h"
+#include "megalith/train/preference_objective.h"
 #include "megalith/train/train_step.h"
 #include "tests/support/memory_meter.h"
 #include "tests/support/run_ranks.h"
@@ -67,13 +69,15 @@ json family_json(const std::string& family) {
 data::StepBatch random_batch(const plan::RunShape& run, uint64_t seed) {
   data::StepBatch step;
   at::Generator generator = at::detail::createCPUGenerator(seed);
-  const int64_t tokens = run.micro_batch_size * run.sequence_length;
+  const int64_t tokens = run.sequences() * run.sequence_length;
   for (int64_t i = 0; i < run.microbatches; ++i) {
     data::MicroBatch batch;
     batch.ids = at::randint(0, run.model->vocab_size, {tokens}, generator, at::TensorOptions(at::kLong));
     batch.labels = at::randint(0, run.model->vocab_size, {tokens}, generator, at::TensorOptions(at::kLong));
-    batch.layout = ops::SequenceLayout::dense(run.micro_batch_size, run.sequence_length);
-    batch.samples = batch.sequences = run.micro_batch_size;
+    batch.layout = ops::SequenceLayout::dense(run.sequences(), run.sequence_length);
+    batch.samples = run.micro_batch_size;
+    batch.sequences = run.sequences();
+    batch.preference = run.answers == 2;
     batch.real_tokens = batch.loss_tokens = tokens;
     step.microbatches.push_back(std::move(batch));
   }
@@ -81,19 +85,40 @@ data::StepBatch random_batch(const plan::RunShape& run, uint64_t seed) {
   return step;
 }
 
+model::VirtualModels fresh_model(const MemoryCase& how, parallel::ParallelContext& context) {
+  if (how.args.run.finetuning_type != config::FinetuningType::kLora)
+    return model::AutoModel::from_config(how.model, how.args, context);
+  model::ModelOptions options = model::ModelOptions::from(how.args, context.device());
+  options.adapter = model::adapter_config(how.args.lora, how.model);
+  model::VirtualModels models(how.model, options, model::chunk_places(how.args.pipeline, how.model, context), context);
+  models.initialize_parameters(1);
+  return models;
+}
+
+// Language modelling, or preferences against a copy of the model or the model below its adapter.
+std::unique_ptr<train::Objective> objective_of(const MemoryCase& how, model::VirtualModels& models) {
+  if (how.args.run.stage != config::Stage::kDpo) return std::make_unique<train::Objective>();
+  parallel::ParallelContext& context = models.context();
+  auto reference = how.args.run.finetuning_type == config::FinetuningType::kLora
+                       ? train::ReferenceModel::below_adapter(models, how.args)
+                       : std::make_unique<train::ReferenceModel>(
+                             model::AutoModel::from_config(how.model, how.args, context), how.args);
+  return std::make_unique<train::PreferenceObjective>(how.args.preference, context, std::move(reference));
+}
+
 MeasuredMemory measure_rank(const MemoryCase& how, const plan::RunShape& run, const Rank& rank) {
   const MemoryMeter meter;
   parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(how.args, rank.size)));
   context.rng().seed(config::rng_seeds(how.args, context.grid(), rank.rank));
-  model::VirtualModels models = model::AutoModel::from_config(how.model, how.args, context);
+  model::VirtualModels models = fresh_model(how, context);
   meter.reset_peak();
   const layout::MicrobatchCalculator batches(config::batch_plan(how.args, run.dp()));
   train::OptimizedModel optimized(models, how.args, optim::make_schedule(how.args, batches, 10), context);
   MeasuredMemory measured{.pp_rank = context.place().pp_rank};
   measured.making = static_cast<double>(meter.peak());
-  train::Objective objective;
+  const std::unique_ptr<train::Objective> objective = objective_of(how, models);
   TraceRecorder trace;
-  train::MicrobatchRunner runner(models, how.args, context, objective, trace);
+  train::MicrobatchRunner runner(models, how.args, context, *objective, trace);
   train::RerunGuard guard(how.args, {}, context);
   guard.watch(optimized);
   const data::StepBatch batch = random_batch(run, static_cast<uint64_t>(7 + context.place().dp_rank));
@@ -174,9 +199,8 @@ MemoryCase random_memory_case(uint64_t seed) {
                  {"--recompute_granularity=full", "--recompute_method=uniform", "--recompute_num_layers=1"});
   if (experts) {
     words.push_back(fmt::format("--etp={}", dp * cp % 2 == 0 ? pick<int>(random, {1, tp}) : 1));
-    words.push_back(
-        fmt::format("--moe_token_dispatcher_type={}", pick<std::string>(random, {"alltoall", "allgather"})));
-    words.insert(words.end(), {"--moe_expert_capacity_factor=1.0", "--moe_pad_expert_input_to_capacity=true"});
+    words.insert(words.end(), {"--moe_token_dispatcher_type=alltoall", "--moe_expert_capacity_factor=1.0",
+                               "--moe_pad_expert_input_to_capacity=true"});
   }
   const std::string name = fmt::format("{} L{} tp{} pp{} vpp{} cp{} ep{} dp{} {}x{} mb{} {}", family, layers, tp, pp,
                                        vpp, cp, ep, dp, micro, length, microbatches, recompute);

@@ -28,7 +28,8 @@ struct MemoryCase {
 MemoryCase memory_case(const std::string& name, const model::ModelConfig& model, const std::vector<std::string>& words,
                        int world, int64_t length);
 
-// A case that follows from the seed: family, sizes, layout, recomputation, precision, batch.
+// A case that follows from the seed: family, sizes, layout, recomputation, precision, batch. Experts get as many rows
+// as they have room for, so that their number is known: alltoall sends the padding, too.
 MemoryCase random_memory_case(uint64_t seed);
 
 // Bytes of tensors on each rank: at most in two steps of training, and while its state was made.

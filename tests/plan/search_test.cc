@@ -185,7 +185,7 @@ TEST(LayoutSearch, AnswersFor1024GpusInTwoSeconds) {
 StepTime time_of(const model::ModelConfig& model, int gpus, const std::vector<std::string>& words, int64_t length,
                  const Cluster& cluster) {
   std::vector<std::string> all = words;
-  all.emplace_back("--bf16=true");
+  all.insert(all.end(), {"--bf16=true", "--finetuning_type=full"});
   const auto args = config::derive(config::parse_arguments(config::Dialect::kTrain, all).args).args;
   return plan_step_time(run_shape(model, args, gpus, length, cluster.machinery()), cluster);
 }

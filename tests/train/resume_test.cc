@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "megalith/checkpoint/manifest.h"
 #include "megalith/checkpoint/run_folder.h"
 #include "megalith/config/derive.h"
 #include "megalith/model/auto_model.h"
@@ -61,7 +62,14 @@ TEST_P(ResumeBitForBit, ContinuesAsIfNothingHadHappened) {
     how.args.eval.steps = 1;
     how.args.eval.metric_for_best_model = "loss";
     how.args.run.early_stopping_steps = 50;
-    how.args.precision.bf16 = precision == "bf16";
+    how.args.precision.bf16 = precision == "bf16" || precision == "fp8";
+    if (precision == "fp8") {
+      how.args.precision.fp8 = config::Fp8Format::kHybrid;
+      how.args.precision.fp8_recipe = "delayed";
+      how.args.precision.fp8_amax_history_len = 3;
+      how.args.precision.fp8_amax_compute_algo = "max";
+      how.collator.length_multiple = 16;  // fp8 products take multiples of it
+    }
     how.args.precision.fp16 = precision == "fp16";
     how.args.precision.initial_loss_scale = 0x1p17;
     how.args.precision.hysteresis = 1;
@@ -74,9 +82,10 @@ TEST_P(ResumeBitForBit, ContinuesAsIfNothingHadHappened) {
   EXPECT_EQ(text_of(actual), text_of(expected));
   expect_same_tensors(rest / "checkpoint-6", whole / "checkpoint-6", /*with_rng=*/true);
   EXPECT_EQ(checkpoint::latest_checkpoint(rest.path()), rest / "checkpoint-6");
+  EXPECT_EQ(checkpoint::read_manifest(whole / "checkpoint-3").has("fp8"), precision == "fp8");
 }
 
-INSTANTIATE_TEST_SUITE_P(Precisions, ResumeBitForBit, ::testing::Values("fp32", "bf16", "fp16"),
+INSTANTIATE_TEST_SUITE_P(Precisions, ResumeBitForBit, ::testing::Values("fp32", "bf16", "fp16", "fp8"),
                          [](const auto& test) { return std::string(test.param); });
 
 // The last step of an epoch is saved before the epoch's end is told.

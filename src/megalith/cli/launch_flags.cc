@@ -81,7 +81,8 @@ int LaunchFlags::world_size() const {
 
 bool LaunchFlags::begins_run() const {
   if (nproc) return node_rank.value_or(0) == 0;
-  return comm::rendezvous_from_env().rank == 0 && comm::launch_from_env().restarts == 0;
+  const comm::Rendezvous place = comm::rendezvous_from_env();
+  return place.rank == 0 && place.restarts == 0 && !place.counts_alone();
 }
 
 void LaunchFlags::check_without_nproc() const {

@@ -34,7 +34,8 @@ struct LaunchFlags {
   std::optional<comm::SectionLimits> limits() const;
   // All ranks of the run as far as the flags, or else the launcher's variables, say.
   int world_size() const;
-  // Whether this process begins the run: no other machine or rank may have, and it is not started again.
+  // Whether this process begins the run, as far as it can know alone: no other machine or rank may have begun it, and
+  // it is not started again. False where ranks have to agree on that (Rendezvous::counts_alone).
   bool begins_run() const;
   // Everything that settings alone can tell is checked once, before ranks exist: cross-checks, layout, backend. Throws
   // ConfigError with every problem.

@@ -42,10 +42,6 @@ struct PlanFlags {
   }
 };
 
-bool was_given(const config::OptionReport& report, std::string_view name) {
-  return std::ranges::any_of(report.uses, [&](const config::OptionUse& use) { return use.name == name; });
-}
-
 // The batch that was asked for; otherwise about four million tokens, a power of two of sequences, at least one a GPU.
 int64_t global_batch(const config::TrainingArguments& args, int64_t length, int64_t gpus) {
   if (args.batch.global_batch_size) return *args.batch.global_batch_size;
@@ -59,7 +55,7 @@ plan::SearchRequest request_of(const PlanFlags& flags, const config::ParseResult
                                const model::ModelConfig& model) {
   plan::SearchRequest request;
   request.model = &model;
-  request.args = parsed.args;
+  request.args = planned_arguments(parsed.args, parsed.report);
   if (!request.args.precision.fp16 && !was_given(parsed.report, "bf16")) request.args.precision.bf16 = true;
   if (was_given(parsed.report, "per_device_train_batch_size")) request.micro_batch = parsed.args.batch.micro_batch_size;
   request.sequence_length = planned_length(parsed.args);

@@ -3,6 +3,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "megalith/base/error.h"
@@ -38,6 +39,15 @@ double device_bytes(const parallel::ParallelContext& context) {
 
 }  // namespace
 
+bool was_given(const config::OptionReport& report, std::string_view name) {
+  return std::ranges::any_of(report.uses, [&](const config::OptionUse& use) { return use.name == name; });
+}
+
+config::TrainingArguments planned_arguments(config::TrainingArguments args, const config::OptionReport& report) {
+  if (!was_given(report, "finetuning_type")) args.run.finetuning_type = config::FinetuningType::kFull;
+  return args;
+}
+
 model::ModelConfig planned_model(const std::optional<std::string>& model, const config::TrainingArguments& args) {
   const std::optional<std::string>& path = model ? model : args.source.model_name_or_path;
   if (path)
@@ -49,6 +59,16 @@ model::ModelConfig planned_model(const std::optional<std::string>& model, const 
                      " shape (--num_layers, --hidden_size, --num_attention_heads, --vocab_size, …)");
   check<ConfigError>(args.shape.vocab_size.has_value(), "vocab_size is missing: how many tokens the model knows");
   return model::config_from_arguments(args, {.size = *args.shape.vocab_size});
+}
+
+int64_t parameter_count(const model::ModelConfig& model) {
+  int64_t elements = 0;
+  for (const hf::GlobalTensor& tensor : model::global_tensors(model)) {
+    int64_t product = 1;
+    for (const int64_t size : tensor.shape) product *= size;
+    elements += product;
+  }
+  return elements;
 }
 
 int64_t planned_length(const config::TrainingArguments& args) {
@@ -67,8 +87,10 @@ plan::Cluster planned_cluster(const std::optional<std::string>& gpu, const std::
 
 std::optional<plan::RankMemory> planned_memory(const model::ModelConfig& model, const config::TrainingArguments& args,
                                                int world_size, int64_t length, const plan::Machinery& machinery) {
-  const bool known = args.run.finetuning_type == config::FinetuningType::kFull && args.run.stage != config::Stage::kDpo;
-  if (!known || length < 1) return std::nullopt;
+  // The rank and the targets of an adapter that is trained on are those of its files.
+  const bool continued = args.run.finetuning_type == config::FinetuningType::kLora &&
+                         !args.lora.adapter_name_or_path.empty() && !args.lora.create_new_adapter;
+  if (continued || length < 1) return std::nullopt;
   try {
     const plan::RunShape run = plan::run_shape(model, args, world_size, length, machinery);
     return plan::fullest(plan::plan_memory(run));

@@ -5,6 +5,7 @@
 #include "megalith/base/log.h"
 #include "megalith/cli/command.h"
 #include "megalith/cli/launch_flags.h"
+#include "megalith/cli/out_of_memory.h"
 #include "megalith/cli/plan_inputs.h"
 #include "megalith/cli/rank_main.h"
 #include "megalith/cli/stop_on_signal.h"
@@ -12,7 +13,6 @@
 #include "megalith/data/gpt/data_sources.h"
 #include "megalith/model/from_arguments.h"
 #include "megalith/train/pretrain.h"
-#include "megalith/train/shared_folder.h"
 
 namespace megalith::cli {
 
@@ -50,7 +50,6 @@ std::vector<std::pair<std::string, std::string>> describe(const data::PerSplit<i
 
 void pretrain_on_rank(const config::TrainingArguments& args, const RunFlags& flags, const train::StopFlag& stop,
                       const comm::RankLaunch& launch, parallel::ParallelContext& context) {
-  if (args.save.output_dir) train::check_shared_folder(*args.save.output_dir, context.world());
   train::RunContext run(args, {.stop = &stop,
                                .heartbeat = launch.heartbeat,
                                .rejection_tracker = flags.result_rejected_tracker_filename.value_or(""),
@@ -82,11 +81,12 @@ int run_pretrain(Words words) {
   launch.ends_in_order = true;
   return launch.run([&](const comm::RankLaunch& started) {
     const StopOnSignal stop;
-    const config::TrainingArguments mine = resumed_arguments(*args, started);
-    return run_as_rank(mine, [&](parallel::ParallelContext& context) {
-      open_rank_log(mine, context.rank());
-      check_memory(model, mine, context, planned_length(mine), flags.force);
-      pretrain_on_rank(mine, flags, stop.flag(), started, context);
+    return run_as_rank(*args, [&](parallel::ParallelContext& context) {
+      const BegunRun run = begin_run(*args, started, context);
+      check_memory(model, run.args, context, planned_length(run.args), flags.force);
+      explain_out_of_memory(
+          run.args, [&] { return memory_facts(model, run.args, context, planned_length(run.args)); },
+          [&] { pretrain_on_rank(run.args, flags, stop.flag(), run.launch, context); });
     });
   });
 }

@@ -118,6 +118,7 @@ std::optional<PreviewInput> read_preview(const PreviewUsage& usage, Words words,
   parsed.report.check_not_refused();
   for (const std::string& note : parsed.notes) log_info("{}", note);
   input.args = std::move(parsed.args);
+  input.report = std::move(parsed.report);
   return input;
 }
 

@@ -30,6 +30,7 @@ struct PreviewUsage {
 
 struct PreviewInput {
   config::TrainingArguments args;
+  config::OptionReport report;
   bool json = false;
 };
 

@@ -28,7 +28,7 @@ int preview_memory(Words words) {
                     {"model", "folder with config.json, or a hub name that has been downloaded", &model_folder},
                     {"gpu", "a preset (a100-80g, h100-80g, h200, b200, cpu) or a cluster file", &gpu}});
   if (!input) return kDone;
-  const config::EffectiveArguments effective = config::derive(input->args);
+  const config::EffectiveArguments effective = config::derive(planned_arguments(input->args, input->report));
   const model::ModelConfig model = planned_model(model_folder, effective.args);
   const auto cluster = gpu ? std::optional(plan::find_cluster(*gpu)) : std::nullopt;
   const plan::RunShape run =

@@ -2,6 +2,7 @@
 #include "megalith/base/log.h"
 #include "megalith/cli/command.h"
 #include "megalith/cli/launch_flags.h"
+#include "megalith/cli/out_of_memory.h"
 #include "megalith/cli/plan_inputs.h"
 #include "megalith/cli/rank_main.h"
 #include "megalith/cli/stop_on_signal.h"
@@ -10,10 +11,33 @@
 #include "megalith/config/derive.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
-#include "megalith/train/shared_folder.h"
 #include "megalith/train/simulated_fault.h"
 
 namespace megalith::cli {
+
+namespace {
+
+// The model and its data on one rank, to the end of the run.
+void train_on_rank(const TrainingInputs& inputs, const config::TrainingArguments& args, const RunFlags& flags,
+                   const comm::RankLaunch& launch, const train::StopFlag& stop, train::RunData data,
+                   parallel::ParallelContext& context) {
+  const auto checkpoint = find_resume(args.save, context);
+  precompute_reference(inputs, args, context, data);
+  model::VirtualModels models = load_model(inputs.model_folder, args, context, checkpoint);
+  RunParts parts;
+  parts.setup.objective = preference_objective(inputs, args, models);
+  parts.launch = launch;
+  if (checkpoint) parts.setup.resume = train::read_resume_point(*checkpoint, args, context);
+  parts.setup.train_data = std::move(data.train);
+  parts.setup.eval_data = std::move(data.eval);
+  parts.setup.assets = inputs.model_folder;
+  parts.setup.stop = &stop;
+  parts.data = {std::move(data.described), args.data.cutoff_len};
+  const auto fault = train::simulate_fault_from_env(context, launch.restarts, parts.setup);
+  run_training(models, args, flags, std::move(parts));
+}
+
+}  // namespace
 
 int run_train(Words words) {
   LaunchFlags launch;
@@ -28,29 +52,16 @@ int run_train(Words words) {
   launch.ends_in_order = true;
   return launch.run([&](const comm::RankLaunch& started) {
     const StopOnSignal stop;
-    const config::TrainingArguments mine = resumed_arguments(*args, started);
-    return run_as_rank(mine, [&](parallel::ParallelContext& context) {
-      open_rank_log(mine, context.rank());
-      if (mine.save.output_dir) train::check_shared_folder(*mine.save.output_dir, context.world());
-      train::RunData data = train::open_run_data(mine, inputs.tools);
+    return run_as_rank(*args, [&](parallel::ParallelContext& context) {
+      const BegunRun run = begin_run(*args, started, context);
+      train::RunData data = train::open_run_data(run.args, inputs.tools);
       if (context.rank() == 0)
         for (const std::string& report : data.reports) log_info("{}", report);
-      check_memory(model::with_arguments(model::read_model_config(inputs.model_folder), mine), mine, context,
-                   planned_length(mine), flags.force);
-      const auto checkpoint = find_resume(mine.save, context);
-      precompute_reference(inputs, mine, context, data);
-      model::VirtualModels models = load_model(inputs.model_folder, mine, context, checkpoint);
-      RunParts parts;
-      parts.setup.objective = preference_objective(inputs, mine, models);
-      parts.launch = started;
-      if (checkpoint) parts.setup.resume = train::read_resume_point(*checkpoint, mine, context);
-      parts.setup.train_data = std::move(data.train);
-      parts.setup.eval_data = std::move(data.eval);
-      parts.setup.assets = inputs.model_folder;
-      parts.setup.stop = &stop.flag();
-      parts.data = {std::move(data.described), mine.data.cutoff_len};
-      const auto fault = train::simulate_fault_from_env(context, started.restarts, parts.setup);
-      run_training(models, mine, flags, std::move(parts));
+      const model::ModelConfig model = model::with_arguments(model::read_model_config(inputs.model_folder), run.args);
+      check_memory(model, run.args, context, planned_length(run.args), flags.force);
+      explain_out_of_memory(
+          run.args, [&] { return memory_facts(model, run.args, context, planned_length(run.args)); },
+          [&] { train_on_rank(inputs, run.args, flags, run.launch, stop.flag(), std::move(data), context); });
     });
   });
 }

@@ -1,10 +1,7 @@
 #include "megalith/cli/training_run.h"
 
-#include <c10/core/CachingDeviceAllocator.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,8 +9,9 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/cli/out_of_memory.h"
+#include "megalith/cli/device_memory.h"
 #include "megalith/cli/plan_inputs.h"
+#include "megalith/comm/start_record.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
 #include "megalith/model/adapter.h"
@@ -23,6 +21,7 @@
 #include "megalith/observe/tensorboard.h"
 #include "megalith/optim/make_schedule.h"
 #include "megalith/plan/report.h"
+#include "megalith/train/shared_folder.h"
 
 namespace megalith::cli {
 
@@ -52,21 +51,6 @@ int terminal_columns() {
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-// Of the allocator of a device.
-c10::CachingAllocator::Stat allocated_on(at::Device device) {
-  const auto stats = c10::getDeviceAllocator(device.type())
-                         ->getDeviceStats(static_cast<c10::DeviceIndex>(std::max<int>(device.index(), 0)));
-  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-}
-
-// Of the allocator on a device; otherwise of the process.
-int64_t peak_bytes(at::Device device) {
-  if (device.is_cuda()) return allocated_on(device).peak;
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} * 1024;
-}
-
 int64_t elements_of(const model::VirtualModels& models, bool trained_only) {
   const bool all = !trained_only || !model::has_adapter(models);
   int64_t elements = 0;
@@ -87,16 +71,6 @@ std::string adapter_in_words(const model::VirtualModels& models) {
   return fmt::format("; an adapter of rank {} with {} trained parameters", model::adapter_of(models).rank, elements);
 }
 
-int64_t elements_of(const model::ModelConfig& config) {
-  int64_t elements = 0;
-  for (const hf::GlobalTensor& tensor : model::global_tensors(config)) {
-    int64_t product = 1;
-    for (const int64_t size : tensor.shape) product *= size;
-    elements += product;
-  }
-  return elements;
-}
-
 // What training keeps for `elements` parameters, `trained` of them, on a rank: Adam's moments and, for trained
 // parameters of 16 bits (an adapter's are not), their fp32 copies, over the ranks that share them.
 std::vector<std::pair<std::string, double>> memory_of(const config::TrainingArguments& args, int64_t elements,
@@ -110,7 +84,7 @@ std::vector<std::pair<std::string, double>> memory_of(const config::TrainingArgu
           {"optimizer", args.optimizer.use_distributed_optimizer ? state / sharers : state}};
 }
 
-// By the planner, or, where it does not know the run (adapters), of the state alone.
+// By the planner, or, where it does not know the run, of the state alone.
 std::vector<std::pair<std::string, double>> planned_parts(const model::VirtualModels& models,
                                                           const config::TrainingArguments& args,
                                                           const DataSummary& data, int64_t elements, int64_t trained) {
@@ -119,24 +93,6 @@ std::vector<std::pair<std::string, double>> planned_parts(const model::VirtualMo
   const auto memory = planned_memory(models.config(), args, shape.world_size, data.sequence_length,
                                      context.device().is_cuda() ? plan::Machinery{} : plan::Machinery::cpu());
   return memory ? plan::parts_of(*memory) : memory_of(args, elements, trained, shape.dp() * shape.cp);
-}
-
-MemoryFacts memory_facts(const model::VirtualModels& models, const config::TrainingArguments& args,
-                         const DataSummary& data) {
-  const parallel::ParallelContext& context = models.context();
-  const layout::GridShape& shape = context.grid().shape();
-  MemoryFacts facts;
-  facts.planned = planned_parts(models, args, data, elements_of(models, /*trained_only=*/false),
-                                elements_of(models, /*trained_only=*/true));
-  if (context.device().is_cuda()) {
-    facts.used = static_cast<double>(allocated_on(context.device()).peak);
-    const auto index = static_cast<c10::DeviceIndex>(std::max<int>(context.device().index(), 0));
-    facts.capacity = static_cast<double>(c10::getDeviceAllocator(context.device().type())->getMemoryInfo(index).second);
-  }
-  facts.tokens = args.batch.micro_batch_size.value_or(1) * std::max<int64_t>(1, data.sequence_length) / shape.cp;
-  facts.vocab = models.config().vocab_size / shape.tp;
-  facts.sharers = shape.dp();
-  return facts;
 }
 
 std::string precision_of(const config::PrecisionConfig& precision) {
@@ -155,7 +111,7 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const co
   observe::StartSummary summary;
   summary.model = fmt::format("{}, {} layers of width {}, vocabulary {}{}", config.family, config.num_layers,
                               config.hidden_size, config.vocab_size, adapter_in_words(models));
-  summary.parameters = elements_of(config);
+  summary.parameters = parameter_count(config);
   summary.fewest_on_rank = -extremes[0].item<int64_t>();
   summary.most_on_rank = extremes[1].item<int64_t>();
   summary.world_size = shape.world_size;
@@ -196,6 +152,7 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   setup.flops_per_token =
       layout::model_flops(model::flops_shape(models.config()), 1, length) / static_cast<double>(length);
   setup.peak_bytes = [device = context.device()] { return peak_bytes(device); };
+  if (context.device().is_cuda()) setup.reserved_bytes = [device = context.device()] { return reserved_bytes(device); };
   setup.timing = flags.timing;
   if (flags.trace) setup.steps = observe::TraceSteps::parse(*flags.trace);
   setup.rank_label = rank_label(context);
@@ -289,11 +246,6 @@ void apply_log_level(const config::LoggingConfig& logging) {
   if (logging.level != "passive") set_log_level(logging.level);
 }
 
-void open_rank_log(const config::TrainingArguments& args, int rank) {
-  if (!args.save.output_dir) return;
-  add_log_file(fs::path(*args.save.output_dir) / "log" / fmt::format("rank-{}.log", rank));
-}
-
 config::TrainingArguments resumed_arguments(config::TrainingArguments args, const comm::RankLaunch& launch) {
   if (launch.restarts == 0 || !args.save.output_dir) return args;
   const bool any = fs::is_directory(*args.save.output_dir) &&
@@ -319,6 +271,30 @@ void check_output_folder(const config::SaveConfig& save, bool begins_run) {
                      "output_dir {} is not empty; choose another one, continue its run with resume_from_checkpoint"
                      " (pretrain: load), or set overwrite_output_dir to start anew in it",
                      folder.string());
+}
+
+BegunRun begin_run(const config::TrainingArguments& args, comm::RankLaunch launch, parallel::ParallelContext& context) {
+  const comm::Rendezvous& place = context.world().place();
+  comm::StartRecord* record = context.world().record();  // of torchrun's starts
+  if (record != nullptr) {
+    launch.restarts = record->continues(place.restarts) ? place.restarts : 0;
+    if (place.rank == 0) {
+      launch = record->complete(std::move(launch));
+      launch.on_step = [record](const comm::Attempt& done) { record->note(done); };
+    }
+  }
+  BegunRun run{launch, resumed_arguments(args, launch)};
+  const config::SaveConfig& save = run.args.save;
+  if (record != nullptr && place.rank == 0) {
+    check_output_folder(save, launch.restarts == 0);
+    record->begin();
+  }
+  if (!save.output_dir) return run;
+  if (record != nullptr) context.world().world().barrier("output_dir");
+  train::check_shared_folder(*save.output_dir, context.world());
+  // From now on this rank keeps what it says.
+  add_log_file(fs::path(*save.output_dir) / "log" / fmt::format("rank-{}.log", place.rank));
+  return run;
 }
 
 void check_schedule(const config::TrainingArguments& args, int world_size) {
@@ -357,13 +333,7 @@ void run_training(model::VirtualModels& models, const config::TrainingArguments&
   const bool evaluates = !parts.setup.eval_data.empty() && args.run.do_eval;
   train::Trainer trainer(models, args, std::move(parts.setup));
   if (config::trains(args.run)) {
-    const train::TrainOutput output = [&] {
-      try {
-        return trainer.train();
-      } catch (const c10::OutOfMemoryError&) {
-        throw Error(out_of_memory_text(args, memory_facts(models, args, parts.data)));
-      }
-    }();
+    const train::TrainOutput output = trainer.train();
     if (args.save.output_dir) trainer.save_model(*args.save.output_dir);
     say_end(models.context(), args, trainer.state(), output);
     if (output.interrupted) return;

@@ -37,8 +37,6 @@ void check_schedule(const config::TrainingArguments& args, int world_size);
 
 // log_level; passive leaves what the environment says.
 void apply_log_level(const config::LoggingConfig& logging);
-// From now on this rank keeps what it says in output_dir/log/rank-N.log.
-void open_rank_log(const config::TrainingArguments& args, int rank);
 
 // What is said of the data.
 struct DataSummary {
@@ -49,6 +47,15 @@ struct DataSummary {
 // Arguments of a rank of a job that was started again: the run goes on from the newest checkpoint in output_dir, if
 // there is one.
 config::TrainingArguments resumed_arguments(config::TrainingArguments args, const comm::RankLaunch& launch);
+
+// A run on a connected rank: `launch` and `args` as they are now that all ranks agree which start of the job this is.
+struct BegunRun {
+  comm::RankLaunch launch;
+  config::TrainingArguments args;
+};
+// Checks output_dir where that had to wait until here, then that all machines see the same folder; opens the rank's log
+// in it. All ranks call it. Throws ConfigError.
+BegunRun begin_run(const config::TrainingArguments& args, comm::RankLaunch launch, parallel::ParallelContext& context);
 
 struct RunParts {
   comm::RankLaunch launch;

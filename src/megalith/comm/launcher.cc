@@ -17,6 +17,7 @@ class Job {
   Job(const LaunchOptions& options, const RankMain& rank_main)
       : options_(options), rank_main_(rank_main), page_(options.nproc) {
     launch_.started_ns = monotonic_ns();
+    launch_.launcher_tells = true;
   }
 
   int run() {
@@ -25,7 +26,7 @@ class Job {
       const AttemptEnd end = LaunchAttempt(options_, rank_main_, page_, launch_, shift_).run();
       launch_.earlier.push_back(end.done);
       if (!starts_again(end)) {
-        if (launch_.restarts > 0) say_total();
+        if (launch_.restarts > 0) say(restarts_in_words(launch_, launch_.earlier));
         return end.exit_code;
       }
       if (end.exit_code == options_.elsewhere_code) ++shift_;
@@ -46,13 +47,6 @@ class Job {
     if (launch_.restarts < options_.max_restarts) return true;
     say(fmt::format("not started again: --max_restarts {} is used up", options_.max_restarts));
     return false;
-  }
-
-  void say_total() const {
-    const double seconds = static_cast<double>(monotonic_ns() - launch_.started_ns) / 1e9;
-    const double useful = useful_seconds(launch_.earlier);
-    say(fmt::format("{} restart{} in {:.1f} s, of which {:.1f} s were steps that count: goodput {:.1f} %",
-                    launch_.restarts, launch_.restarts == 1 ? "" : "s", seconds, useful, 100 * useful / seconds));
   }
 
   const LaunchOptions& options_;

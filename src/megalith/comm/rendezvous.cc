@@ -86,7 +86,7 @@ void check_place(Variables& variables, const Rendezvous& place, const char* rank
 
 Rendezvous from_torchrun(Variables& variables) {
   Rendezvous place;
-  place.source = variables.has("TORCHELASTIC_RUN_ID") ? "torchrun"
+  place.source = variables.has("TORCHELASTIC_RUN_ID") ? Rendezvous::kTorchrun
                  : variables.has("MEGALITH_LAUNCHER") ? "megalith --nproc"
                                                       : "the environment";
   place.rank = variables.number("RANK");
@@ -100,6 +100,7 @@ Rendezvous from_torchrun(Variables& variables) {
   const bool agent_serves =
       variables.text("TORCHELASTIC_USE_AGENT_STORE", "") == "True" || variables.has("MEGALITH_LAUNCHER");
   place.hosts_store = !agent_serves && place.rank == 0;
+  place.restarts = variables.number("TORCHELASTIC_RESTART_COUNT", 0);
   check_place(variables, place, "RANK", "WORLD_SIZE");
   variables.throw_if_any(place.source);
   return place;

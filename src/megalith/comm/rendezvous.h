@@ -24,8 +24,13 @@ struct Rendezvous {
   int master_port = 0;
   bool hosts_store = false;  // this process serves the store; otherwise a launcher or another rank does
   std::string source;        // "torchrun", "Slurm", "Open MPI", "megalith --nproc", "single process"
+  int restarts = 0;          // starts of the job before this one, as torchrun's agent counts them
 
   bool alone() const { return world_size == 1; }
+  // torchrun's agents start ranks again, but each counts for itself: the ranks have to agree (agreed_start.h).
+  bool counts_alone() const { return source == kTorchrun && !alone(); }
+
+  static constexpr const char* kTorchrun = "torchrun";
 };
 
 // Reads one environment variable; env_string outside of tests.

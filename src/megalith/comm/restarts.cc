@@ -1,16 +1,26 @@
 #include "megalith/comm/restarts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
-#include "megalith/base/env.h"
+#include "megalith/comm/rendezvous.h"
 
 namespace megalith::comm {
 
 RankLaunch launch_from_env() {
   RankLaunch launch;
-  launch.restarts = static_cast<int>(env_int("TORCHELASTIC_RESTART_COUNT").value_or(0));
+  const Rendezvous place = rendezvous_from_env();
+  if (!place.counts_alone()) launch.restarts = place.restarts;  // otherwise the ranks have to agree first
   launch.started_ns = monotonic_ns();
   return launch;
+}
+
+std::string restarts_in_words(const RankLaunch& launch, const std::vector<Attempt>& attempts) {
+  const double seconds = static_cast<double>(monotonic_ns() - launch.started_ns) / 1e9;
+  const double useful = useful_seconds(attempts);
+  return fmt::format("{} restart{} in {:.1f} s, of which {:.1f} s were steps that count: goodput {:.1f} %",
+                     launch.restarts, launch.restarts == 1 ? "" : "s", seconds, useful, 100 * useful / seconds);
 }
 
 double useful_seconds(const std::vector<Attempt>& attempts) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "megalith/comm/heartbeat.h"
@@ -22,10 +24,14 @@ struct RankLaunch {
   int64_t started_ns = 0;  // of the whole job, by monotonic_ns
   int64_t failed_ns = 0;   // when the last failure was seen; 0: not known, or none
   std::vector<Attempt> earlier{};
+  bool launcher_tells = false;                    // it says itself what restarts have cost
+  std::function<void(const Attempt&)> on_step{};  // hears, after each step, how far this start has come; may be empty
 };
 
-// For a rank without a launcher of ours: torchrun's TORCHELASTIC_RESTART_COUNT says how often the job was started
-// again.
+// "2 restarts in 61.0 s, of which 40.2 s were steps that count: goodput 65.9 %", of all attempts until now.
+std::string restarts_in_words(const RankLaunch& launch, const std::vector<Attempt>& attempts);
+
+// For a rank without a launcher of ours.
 RankLaunch launch_from_env();
 
 // Seconds of steps whose results are still in use, in all attempts: those that a later attempt did again do not count.

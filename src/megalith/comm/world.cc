@@ -8,10 +8,12 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/comm/agreed_start.h"
 #include "megalith/comm/c10d_backend.h"
 #include "megalith/comm/group_internal.h"
 #include "megalith/comm/lazy_backend.h"
 #include "megalith/comm/pairwise_backend.h"
+#include "megalith/comm/start_record.h"
 #include "megalith/comm/store_link.h"
 #include "megalith/comm/thread_backend.h"
 
@@ -143,13 +145,21 @@ World::~World() {
   state_->board = nullptr;
 }
 
-std::unique_ptr<World> World::connect(const Rendezvous& place, const WorldOptions& options) {
+std::unique_ptr<World> World::connect(Rendezvous place, const WorldOptions& options) {
   auto state = make_state(place.rank, place.world_size, options);
   if (place.alone()) return std::unique_ptr<World>(new World(place, "none", state));
 
   const std::string backend = resolve_backend(options.backend, options.device.is_cuda(), nccl_available());
   state->device = backend == "nccl" ? options.device : at::Device(at::kCPU);
-  auto link = std::make_shared<StoreLink>(connect_store(place, options.connect_timeout), place.rank, place.world_size);
+  auto store = connect_store(place, options.connect_timeout);
+  std::shared_ptr<StartRecord> record;
+  if (place.counts_alone()) {
+    AgreedStart start = agree_on_start(store, place.rank, place.world_size, place.restarts, options.connect_timeout);
+    record = std::make_shared<StartRecord>(store, start.earlier);
+    store = std::move(start.store);
+    place.restarts = start.restarts;
+  }
+  auto link = std::make_shared<StoreLink>(store, place.rank, place.world_size);
   state->board = link;
   if (options.debug)
     state->compare = [board = link.get()](const GroupState& group, const Op& op) { return board->compare(group, op); };
@@ -171,6 +181,7 @@ std::unique_ptr<World> World::connect(const Rendezvous& place, const WorldOption
   };
   std::unique_ptr<World> world(new World(place, backend, state));
   world->link_ = link;
+  world->record_ = record;
   link->watch(state, options.on_stuck);
   return world;
 }
@@ -220,6 +231,7 @@ void World::set_timeout(std::chrono::milliseconds timeout) {
 }
 
 void World::report_failure(const std::string& reason, std::optional<int> culprit) {
+  if (record_) record_->note_failure();
   if (state_->board) state_->board->report_failure({culprit.value_or(rank()), reason});
 }
 

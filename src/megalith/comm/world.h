@@ -21,6 +21,7 @@ class TraceRecorder;
 
 namespace megalith::comm {
 
+class StartRecord;
 class StoreLink;
 struct RankState;
 
@@ -52,7 +53,7 @@ bool nccl_available();
 class World {
  public:
   // Joins the other processes. Collective only in that all ranks must do it within `connect_timeout`.
-  static std::unique_ptr<World> connect(const Rendezvous& place, const WorldOptions& options);
+  static std::unique_ptr<World> connect(Rendezvous place, const WorldOptions& options);
   // `size` ranks for `size` threads of this process; element r is for the thread of rank r.
   static std::vector<std::unique_ptr<World>> in_process(int size, const WorldOptions& options = {});
 
@@ -64,6 +65,7 @@ class World {
   int rank() const;
   int size() const;
   const std::string& backend() const { return backend_; }  // "gloo", "nccl", "threads" or "none" (one rank)
+  // With the restarts that all ranks agree on.
   const Rendezvous& place() const { return place_; }
 
   // All ranks.
@@ -93,6 +95,9 @@ class World {
   // How long this rank's thread has waited for operations so far; on CUDA, where streams wait, next to nothing.
   double waited_seconds() const;
 
+  // What the earlier starts of this job have left; null unless torchrun started it.
+  StartRecord* record() const { return record_.get(); }
+
   // The last operations, newest last; for a post-mortem.
   std::vector<std::string> recent_operations() const;
 
@@ -104,6 +109,7 @@ class World {
   std::shared_ptr<RankState> state_;
   std::map<std::string, std::shared_ptr<GroupState>> groups_;  // by id
   std::shared_ptr<StoreLink> link_;                            // only for processes
+  std::shared_ptr<StartRecord> record_;
 };
 
 }  // namespace megalith::comm

@@ -20,6 +20,7 @@ struct PrecisionConfig {
   bool fp8_param = false;                             // keep parameters in fp8; needs fp8
   int fp8_amax_history_len = 1;                       // steps that the delayed recipe looks back
   std::string fp8_amax_compute_algo = "most_recent";  // or max
+  int fp8_margin = 0;                                 // the delayed recipe's scales are divided by 2^margin
   bool first_last_layers_bf16 = false;                // fp8 for the layers in between only
   std::optional<double> loss_scale;                   // fp16: constant scale; empty: dynamic
   double initial_loss_scale = 4294967296.0;           // dynamic: start

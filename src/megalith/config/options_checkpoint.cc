@@ -188,9 +188,9 @@ void add_fault_options(OptionList& list) {
       .no_effect("log_straggler alone switches the report");
   fault
       .add("check_weight_hash_across_dp_replicas_interval", &FaultConfig::check_weight_hash_interval,
-           "compare replicas every n steps")
+           "compare the parameters of data-parallel replicas every n steps; end the run where they differ")
       .at_least(1)
-      .pretrain_only();
+      .implemented();
   list.no_effect_all("the launcher restarts ranks by itself", {{"enable_ft_package", flag()},
                                                                {"calc_ft_timeouts", flag()},
                                                                {"disable_straggler_on_startup", flag()},

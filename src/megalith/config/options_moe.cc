@@ -146,10 +146,17 @@ void add_fusion(OptionList& list) {
            "weight gradients straight into the fp32 buffer")
       .pretrain_only()
       .no_effect("weight gradients always go straight into the gradient buffer");
-  fusion.add("cuda_graph_impl", &FusionConfig::cuda_graph_impl, "capture CUDA graphs")
+  fusion
+      .add("cuda_graph_impl", &FusionConfig::cuda_graph_impl,
+           "local: forward and backward of micro-batches of equal shape as CUDA graphs; one GPU, no experts")
       .choices({"none", "local", "transformer_engine"})
-      .planned("gpu");
-  fusion.add("cuda_graph_scope", &FusionConfig::cuda_graph_scope, "what a graph holds").commas().planned("gpu");
+      .refuse({"transformer_engine"}, "Transformer Engine is not used; use local")
+      .implemented();
+  fusion
+      .add("cuda_graph_scope", &FusionConfig::cuda_graph_scope,
+           "what a graph holds: full, a micro-batch's forward and backward; parts of layers are refused")
+      .commas()
+      .implemented();
 }
 
 void add_foreign_memory_settings(OptionList& list) {

@@ -205,15 +205,19 @@ void add_precision_options(OptionList& list) {
       .planned("gpu");
   precision.add("fp8_amax_history_len", &PrecisionConfig::fp8_amax_history_len, "steps the delayed recipe looks back")
       .at_least(1)
-      .planned("gpu")
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
   precision.add("fp8_amax_compute_algo", &PrecisionConfig::fp8_amax_compute_algo, "what it takes of them")
       .choices({"most_recent", "max"})
-      .planned("gpu")
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
+  precision
+      .add("fp8_margin", &PrecisionConfig::fp8_margin, "the delayed recipe's scales are divided by 2 to this power")
+      .pretrain_only()
+      .implemented();
   precision.add("first_last_layers_bf16", &PrecisionConfig::first_last_layers_bf16, "fp8 for inner layers only")
-      .planned("gpu")
-      .pretrain_only();
+      .pretrain_only()
+      .implemented();
   precision.add("loss_scale", &PrecisionConfig::loss_scale, "fp16: constant scale (none: dynamic)")
       .at_least(0)
       .pretrain_only()
@@ -253,7 +257,6 @@ void add_precision_options(OptionList& list) {
                                                               {"half_precision_backend", text("auto")},
                                                               {"fp16_backend", text("auto")},
                                                               {"fp16_lm_cross_entropy", flag()},
-                                                              {"fp8_margin", integer(0)},
                                                               {"fp8_interval", integer(1)},
                                                               {"fp8_wgrad", flag(true)}});
 }

@@ -1,4 +1,6 @@
 // Model, experts, recompute and precision: spec/training_args.md §6, rules 2, 7 and 14 to 17.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "megalith/config/validate_internal.h"
@@ -170,11 +172,23 @@ void check_precision(const TrainingArguments& args, Problems& problems) {
   problems.require(!precision.bf16 || !precision.fp16, "bf16 and fp16 are both set; keep one");
   problems.require(!precision.fp8_param || precision.fp8, "fp8_param needs fp8; set fp8 to e4m3 or hybrid");
   problems.require(!precision.fp8_recipe || precision.fp8, "fp8_recipe needs fp8; set fp8 to e4m3 or hybrid");
-  problems.require(precision.fp8_recipe.value_or("tensorwise") == "tensorwise",
-                   "fp8_recipe is {}; scales are found from each tensor as it is: use tensorwise, or leave it out",
-                   precision.fp8_recipe.value_or(""));
+  problems.require(precision.fp8_recipe.value_or("tensorwise") != "mxfp8",
+                   "fp8_recipe mxfp8 has no products here; use tensorwise, delayed or blockwise");
+  const bool delayed = precision.fp8_recipe.value_or("") == "delayed";
+  problems.require(
+      delayed || (precision.fp8_amax_history_len == 1 && precision.fp8_margin == 0 &&
+                  precision.fp8_amax_compute_algo == "most_recent"),
+      "fp8_amax_history_len, fp8_amax_compute_algo and fp8_margin are the delayed recipe's; set fp8_recipe "
+      "delayed, or leave them out");
   problems.require(!precision.fp8 || precision.bf16, "fp8 products need parameters in bf16; set bf16");
   problems.require(!precision.grad_reduce_in_bf16 || precision.bf16, "grad_reduce_in_bf16 needs bf16");
+}
+
+void check_graphs(const FusionConfig& fusion, Problems& problems) {
+  problems.require(fusion.cuda_graph_scope == std::vector<std::string>{"full"},
+                   "cuda_graph_scope is {}; a graph holds forward and backward of a micro-batch: use full, or leave it"
+                   " out",
+                   fmt::join(fusion.cuda_graph_scope, ","));
 }
 
 }  // namespace
@@ -186,6 +200,7 @@ void check_model(const TrainingArguments& args, const ValidationContext& context
   check_router(args, problems);
   check_recompute(args, problems);
   check_precision(args, problems);
+  check_graphs(args.fusion, problems);
 }
 
 }  // namespace megalith::config

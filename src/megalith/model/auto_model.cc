@@ -46,6 +46,19 @@ RecomputePlan recompute_plan(const config::RecomputeConfig& recompute) {
   return plan;
 }
 
+std::optional<ops::Fp8Recipe> fp8_recipe(const config::PrecisionConfig& precision) {
+  if (!precision.fp8) return std::nullopt;
+  const std::string name = precision.fp8_recipe.value_or("tensorwise");
+  return ops::Fp8Recipe{
+      .format = *precision.fp8 == config::Fp8Format::kHybrid ? ops::Fp8Format::kHybrid : ops::Fp8Format::kE4m3,
+      .scaling = name == "delayed"     ? ops::Fp8Scaling::kDelayed
+                 : name == "blockwise" ? ops::Fp8Scaling::kBlocks
+                                       : ops::Fp8Scaling::kTensor,
+      .history = precision.fp8_amax_history_len,
+      .most_recent = precision.fp8_amax_compute_algo == "most_recent",
+      .margin = precision.fp8_margin};
+}
+
 }  // namespace
 
 ModelOptions ModelOptions::from(const config::TrainingArguments& args, at::Device device) {
@@ -55,8 +68,8 @@ ModelOptions ModelOptions::from(const config::TrainingArguments& args, at::Devic
   options.sequence_parallel = args.parallel.sequence_parallel;
   options.vocab_multiple = args.shape.make_vocab_size_divisible_by;
   if (args.fusion.cross_entropy_loss) options.loss_chunk = options.device.is_cuda() ? 4096 : 1024;
-  if (args.precision.fp8)
-    options.fp8 = *args.precision.fp8 == config::Fp8Format::kHybrid ? ops::Fp8Format::kHybrid : ops::Fp8Format::kE4m3;
+  options.fp8 = fp8_recipe(args.precision);
+  options.fp8_inside_only = args.precision.first_last_layers_bf16;
   options.recompute = recompute_plan(args.recompute);
   for (const std::string& name : args.parallel.cp_comm_type) options.context_modes.push_back(nn::context_mode(name));
   options.moe = moe_options(args);
@@ -71,7 +84,7 @@ ModelConfig with_arguments(ModelConfig config, const config::TrainingArguments& 
   config.mtp_layers = args.shape.mtp_num_layers.value_or(static_cast<int>(config.mtp_layers));
   config.mtp_loss_factor = args.shape.mtp_loss_scaling_factor;
   if (config.moe) apply_arguments(config.moe->router, args);
-  check<ConfigError>(config.mtp_layers == 0 || family(config.family).add_mtp_names != nullptr,
+  check<ConfigError>(config.mtp_layers == 0 || family_of(config).add_mtp_names != nullptr,
                      "mtp_num_layers {}: {} models have no multi-token-prediction layers; leave it out, or train a"
                      " deepseek_v3, glm4_moe or qwen3_next model",
                      config.mtp_layers, config.family);
@@ -95,7 +108,7 @@ VirtualModels AutoModel::from_pretrained(const std::string& path_or_name, const 
 
 VirtualModels AutoModel::with_weights(ModelConfig config, const std::filesystem::path& weights,
                                       const config::TrainingArguments& args, parallel::ParallelContext& context) {
-  const ModelConfig in_files = read_model_config(weights);
+  const ModelConfig in_files = read_model_config(weights, config.own_family);
   config = with_arguments(std::move(config), args);
   config.vocab_size = in_files.vocab_size;
   VirtualModels models(config, ModelOptions::from(args, context.device()), chunk_places(args.pipeline, config, context),

@@ -9,6 +9,13 @@ nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::
   return {context.tp(), options.sequence_parallel, options.fp8};
 }
 
+nn::TensorParallel tensor_parallel(const ModelConfig& config, const ModelOptions& options,
+                                   const parallel::ParallelContext& context, int64_t layer) {
+  nn::TensorParallel tp = tensor_parallel(options, context);
+  if (options.fp8_inside_only && (layer == 0 || layer >= config.num_layers - 1)) tp.fp8.reset();
+  return tp;
+}
+
 nn::ContextParallel context_parallel(const ModelOptions& options, const parallel::ParallelContext& context,
                                      int64_t layer) {
   const auto& modes = options.context_modes;

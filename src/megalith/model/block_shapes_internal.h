@@ -14,6 +14,9 @@
 namespace megalith::model {
 
 nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::ParallelContext& context);
+// Of a block: with fp8 where it has it.
+nn::TensorParallel tensor_parallel(const ModelConfig& config, const ModelOptions& options,
+                                   const parallel::ParallelContext& context, int64_t layer);
 nn::ContextParallel context_parallel(const ModelOptions& options, const parallel::ParallelContext& context,
                                      int64_t layer);
 nn::NormShape norm_shape(const ModelConfig& config);

@@ -140,7 +140,7 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
       " pad them to a multiple",
       input.layout.tokens(), tp_.size());
   nn::LayerInput each{input.layout, {}, input.cache, input.training, aux_loss_scale_};
-  if (config_.rope) each.angles = ops::rope_angles(*config_.rope, input.layout, options_.device);
+  each.angles = angles(input.layout);
   before_part(0);
   if (adapters_) adapters_->state().training = input.training;
   at::Tensor x = place_.embedding ? embed(input) : input.hidden;
@@ -149,6 +149,14 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
   x = run_layers(std::move(x), each);
   if (input.cache) input.cache->advance(input.layout.tokens());
   return place_.head ? head(x, input, each) : x;
+}
+
+const ops::RopeAngles& GptModel::angles(const ops::SequenceLayout& layout) const {
+  const bool same = &layout.cumulative() == &angles_of_.cumulative();  // copies of a layout share what they hold
+  if (!config_.rope || (angles_.defined() && same)) return angles_;
+  angles_ = ops::rope_angles(*config_.rope, layout, options_.device);
+  angles_of_ = layout;
+  return angles_;
 }
 
 void GptModel::before_part(size_t part) const {

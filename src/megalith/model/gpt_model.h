@@ -18,6 +18,7 @@
 #include "megalith/model/transformer_block.h"
 #include "megalith/nn/parameter.h"
 #include "megalith/nn/tensor_parallel/embedding.h"
+#include "megalith/ops/rope.h"
 #include "megalith/ops/sequence_layout.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/peft/adapters.h"
@@ -107,6 +108,10 @@ class GptModel {
   // By what training passes multiply the losses of routers: as the model's own loss is before backward.
   void set_aux_loss_scale(double scale) { aux_loss_scale_ = scale; }
 
+  // The rotary angles of a layout's tokens, kept for the layout that was asked for last; forward asks for them.
+  // Undefined tensors without rotary embedding.
+  const ops::RopeAngles& angles(const ops::SequenceLayout& layout) const;
+
   // Fresh weights, the same model for every layout.
   void initialize_parameters(uint64_t seed) const;
 
@@ -142,6 +147,8 @@ class GptModel {
   std::vector<std::vector<nn::Parameter*>> parts_;  // what the embedding, each layer and the head read
   BeforePart before_part_;
   double aux_loss_scale_ = 1;
+  mutable ops::SequenceLayout angles_of_;  // what angles_ are of
+  mutable ops::RopeAngles angles_;
 };
 
 }  // namespace megalith::model

@@ -17,6 +17,8 @@
 
 namespace megalith::model {
 
+struct Family;  // families/family.h
+
 // Multi-head latent attention (nn/attention/latent_attention.h).
 struct LatentSizes {
   int64_t q_rank = 0;  // 0: queries are not compressed
@@ -36,7 +38,8 @@ struct DeltaNetSizes {
 };
 
 struct ModelConfig {
-  std::string family;  // model_type: "llama"
+  std::string family;                        // model_type: "llama"
+  std::shared_ptr<const Family> own_family;  // a program's own; empty: the one of that name in families()
 
   int64_t hidden_size = 0;
   int64_t num_layers = 0;

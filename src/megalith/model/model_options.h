@@ -36,7 +36,8 @@ struct ModelOptions {
   bool sequence_parallel = false;
   int64_t vocab_multiple = 1;         // the padded vocabulary is a multiple of this times tp
   int64_t loss_chunk = 0;             // > 0: projection and loss together, so many tokens at a time
-  std::optional<ops::Fp8Format> fp8;  // of the linear layers inside of blocks; not of embedding, head, router, experts
+  std::optional<ops::Fp8Recipe> fp8;  // of the linear layers inside of blocks; not of embedding, head, router, experts
+  bool fp8_inside_only = false;       // nor of the first and the last block
   ops::CrossEntropyOptions loss;
   RecomputePlan recompute;
   std::vector<nn::ContextMode> context_modes;  // one for all layers or one a layer; empty: rings

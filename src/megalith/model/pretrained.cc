@@ -73,8 +73,8 @@ at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::I
   return noise + mean;
 }
 
-ModelConfig read_pretrained_config(const fs::path& folder) {
-  ModelConfig config = read_model_config(folder);
+ModelConfig read_pretrained_config(const fs::path& folder, const std::shared_ptr<const Family>& own) {
+  ModelConfig config = read_model_config(folder, own);
   if (config.mtp_layers == 0) return config;
   const hf::WeightFiles files(folder);
   const hf::TensorMapping mapping(name_map(config), global_tensors(config));

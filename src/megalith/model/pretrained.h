@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@ namespace megalith::model {
 
 // read_model_config of a folder with weights. Multi-token-prediction layers that config.json names and the files lack
 // (transformers leaves them out when it saves) are not in it.
-ModelConfig read_pretrained_config(const std::filesystem::path& folder);
+ModelConfig read_pretrained_config(const std::filesystem::path& folder, const std::shared_ptr<const Family>& own = {});
 
 // Fills the model from the safetensors files of `folder`, whose own configuration is `in_files`. Only two things may
 // differ from the model's. The vocabulary: a larger one gets new rows, each the mean of the old rows plus N(0, 1/√h)

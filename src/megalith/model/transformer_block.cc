@@ -13,7 +13,7 @@ namespace {
 TransformerBlock::Attention make_attention(const nn::ParameterScope& scope, const ModelConfig& config,
                                            const ModelOptions& options, int64_t layer, int64_t local,
                                            parallel::ParallelContext& context) {
-  const nn::TensorParallel tp = tensor_parallel(options, context);
+  const nn::TensorParallel tp = tensor_parallel(config, options, context, layer);
   const RecomputePlan& again = options.recompute;
   nn::ContextParallel cp = context_parallel(options, context, layer);
   if (config.is_delta_net(layer)) return nn::GatedDeltaNet(scope, delta_net_shape(config), local, tp);
@@ -38,9 +38,10 @@ TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelC
       attention_(make_attention(scope.child("attention"), config, options, layer, local, context)),
       mlp_norm_(scope.child("mlp_norm"), norm_shape(config), tokens_split_, context.place().tp_rank) {
   if (config.is_moe(layer))
-    moe_.emplace(scope.child("mlp"), moe_shape(config), options.moe, tensor_parallel(options, context), context);
+    moe_.emplace(scope.child("mlp"), moe_shape(config), options.moe, tensor_parallel(config, options, context, layer),
+                 context);
   else
-    mlp_.emplace(scope.child("mlp"), mlp_shape(config, options), tensor_parallel(options, context));
+    mlp_.emplace(scope.child("mlp"), mlp_shape(config, options), tensor_parallel(config, options, context, layer));
 }
 
 template <typename Part>

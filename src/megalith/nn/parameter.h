@@ -17,6 +17,7 @@
 
 namespace megalith::nn {
 
+struct Fp8History;
 struct LowRank;
 class WeightGradQueue;
 
@@ -64,6 +65,7 @@ struct Parameter {
   bool main_grad_is_stale = false;   // the next write overwrites (beta 0) in place of adding
   WeightGradQueue* queue = nullptr;  // where linear layers may leave the work on main_grad for later; nullptr: never
   LowRank* update = nullptr;         // what the layer adds to this weight (low_rank.h); nullptr: nothing
+  std::shared_ptr<Fp8History> fp8;   // of the delayed recipe (fp8_history.h); nullptr: none
   std::vector<ParameterPart> parts;
   Init init;
   WeightUse use = WeightUse::kOther;

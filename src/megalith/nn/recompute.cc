@@ -5,7 +5,9 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
@@ -124,12 +126,20 @@ void discard_until_backward(const at::Tensor& value, std::function<at::Tensor()>
   check(value.is_contiguous() && storage.nbytes() == value.nbytes(),
         "only a contiguous tensor with a storage of its own can be discarded until backward");
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, value.device()));
-  consumer_out.register_hook([storage, make = std::move(make)](const at::Tensor&) {
-    const at::NoGradGuard no_grad;
-    at::Tensor again = make().contiguous();
-    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
-        again.storage().unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, again.device())));
-  });
+  // The graph keeps the hook until its end; from the moment when the value is there, its readers alone hold it.
+  struct Discarded {
+    c10::Storage storage;
+    std::function<at::Tensor()> make;
+  };
+  consumer_out.register_hook(
+      [held = std::make_shared<Discarded>(Discarded{storage, std::move(make)})](const at::Tensor&) {
+        const Discarded taken = std::exchange(*held, {});
+        if (!taken.storage) return;
+        const at::NoGradGuard no_grad;
+        at::Tensor again = taken.make().contiguous();
+        taken.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
+            again.storage().unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, again.device())));
+      });
 }
 
 }  // namespace megalith::nn

@@ -1,9 +1,11 @@
 #include "megalith/observe/device_cost.h"
 
-#include <ATen/ops/full.h>
+#include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
+#include <vector>
 
 #include "megalith/base/text.h"
 
@@ -46,14 +48,16 @@ void DeviceCostCallback::on_log(train::TrainerEvent& event) {
   if (!tokens_per_second) return;  // an evaluation's line
   event.metrics.set("tflops_per_device", *tokens_per_second * settings_.flops_per_token / world_.size() * 1e-12);
   if (!settings_.peak_bytes) return;
-  if (world_.size() == 1) {  // without a wait for the device
-    event.metrics.set("memory", static_cast<double>(settings_.peak_bytes()));
-    return;
+  std::vector<int64_t> bytes{settings_.peak_bytes()};
+  if (settings_.reserved_bytes) bytes.push_back(settings_.reserved_bytes());
+  if (world_.size() > 1) {  // alone without a wait for the device
+    const at::Tensor largest = at::tensor(bytes, at::kLong).to(settings_.device);
+    world_.all_reduce(largest, comm::ReduceOp::kMax, "peak memory of all ranks");
+    const at::Tensor read = largest.cpu();
+    std::copy_n(read.const_data_ptr<int64_t>(), bytes.size(), bytes.begin());
   }
-  const at::Tensor bytes =
-      at::full({1}, settings_.peak_bytes(), at::TensorOptions().dtype(at::kLong).device(settings_.device));
-  world_.all_reduce(bytes, comm::ReduceOp::kMax, "peak memory of all ranks");
-  event.metrics.set("memory", static_cast<double>(bytes.item<int64_t>()));
+  event.metrics.set("memory", static_cast<double>(bytes[0]));
+  if (bytes.size() > 1) event.metrics.set("memory_reserved", static_cast<double>(bytes[1]));
 }
 
 }  // namespace megalith::observe

@@ -17,13 +17,15 @@ std::optional<double> peak_flops(std::string_view device_name);
 // Completes the trainer's lines, for the callbacks after it:
 //   tflops_per_device   from tokens_per_second and what a token of the model costs
 //   memory              bytes, peak of this run so far, the largest of all ranks
+//   memory_reserved     bytes that the allocator of the device holds now, likewise: the rest is held in reserve
 // Collective over `world`: all ranks have it.
 class DeviceCostCallback : public train::TrainerCallback {
  public:
   struct Settings {
-    double flops_per_token = 0;           // of forward and backward; layout::model_flops
-    std::function<int64_t()> peak_bytes;  // of this rank; empty: memory is left out
-    at::Device device = at::kCPU;         // where the group's collectives take tensors
+    double flops_per_token = 0;               // of forward and backward; layout::model_flops
+    std::function<int64_t()> peak_bytes;      // of this rank; empty: memory is left out
+    std::function<int64_t()> reserved_bytes;  // of this rank; empty: there is no such allocator
+    at::Device device = at::kCPU;             // where the group's collectives take tensors
   };
   DeviceCostCallback(comm::Group world, Settings settings) : world_(std::move(world)), settings_(std::move(settings)) {}
   void on_log(train::TrainerEvent& event) override;

@@ -59,7 +59,8 @@ Callbacks make_observers(const config::TrainingArguments& args, const ObserverSe
   Callbacks callbacks;
   if (setup.flops_per_token > 0)
     callbacks.push_back(std::make_unique<DeviceCostCallback>(
-        setup.world, DeviceCostCallback::Settings{setup.flops_per_token, setup.peak_bytes, setup.device}));
+        setup.world,
+        DeviceCostCallback::Settings{setup.flops_per_token, setup.peak_bytes, setup.reserved_bytes, setup.device}));
   if (setup.launch) callbacks.push_back(std::make_unique<RestartCallback>(*setup.launch));
   if (args.fault.log_straggler && setup.waited_seconds)
     callbacks.push_back(std::make_unique<StragglerCallback>(

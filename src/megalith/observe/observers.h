@@ -23,6 +23,7 @@ struct ObserverSetup {
   ProgressSettings progress;                      //
   double flops_per_token = 0;                     // forward and backward; 0: no TFLOP/s, no memory in the lines
   std::function<int64_t()> peak_bytes{};          // of this rank's memory
+  std::function<int64_t()> reserved_bytes{};      // what its device's allocator holds; empty: it has none
   bool timing = false;                            // say what phases take
   std::optional<TraceSteps> steps{};              // of the timeline (--trace); empty: those of `profile`, if any
   std::string rank_label{};                       // of this rank in it

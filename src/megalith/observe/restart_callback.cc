@@ -1,5 +1,7 @@
 #include "megalith/observe/restart_callback.h"
 
+#include "megalith/base/log.h"
+
 namespace megalith::observe {
 
 namespace {
@@ -15,6 +17,7 @@ void RestartCallback::on_step_end(train::TrainerEvent& event) {
   if (own_.first_step == 0) own_.first_step = own_.last_step;
   own_.step_seconds += seconds_since(step_began_ns_);
   if (!resume_seconds_ && launch_.failed_ns > 0) resume_seconds_ = seconds_since(launch_.failed_ns);
+  if (launch_.on_step) launch_.on_step(own_);
 }
 
 void RestartCallback::on_log(train::TrainerEvent& event) {
@@ -31,6 +34,10 @@ void RestartCallback::on_log(train::TrainerEvent& event) {
   std::vector<comm::Attempt> all = launch_.earlier;
   all.push_back(own_);
   event.metrics.set("goodput", comm::useful_seconds(all) / seconds_since(launch_.started_ns));
+  if (!launch_.launcher_tells && totals) log_info("{}", comm::restarts_in_words(launch_, all));
+  if (!launch_.launcher_tells && !totals && resume_seconds_)
+    log_info("running again: the failure was seen {:.1f} s after the last step, and the next one done {:.1f} s later",
+             launch_.earlier.back().detect_seconds, *resume_seconds_);
 }
 
 }  // namespace megalith::observe

@@ -14,7 +14,7 @@ namespace megalith::observe {
 //   detect_seconds   from the failed rank's last sign of life until its failure was seen, mean of all failures
 //   resume_seconds   from there until the first step was done again, of this restart
 //   goodput          share of the job's time in steps whose results are in use
-// All but the first need a launcher of ours (under torchrun only it is known).
+// Where no launcher of ours says so, it says the same (torchrun; detect_seconds then counts from the last step done).
 class RestartCallback : public train::TrainerCallback {
  public:
   explicit RestartCallback(comm::RankLaunch launch) : launch_(std::move(launch)) {}

@@ -31,7 +31,10 @@ ActivationRows rows_of(const Tensor& y, Activation activation) {
   return {y.scalar_type(), f == 0 ? 0 : y.numel() / f, f, activation};
 }
 
-Tensor gated_kernel(const Tensor& gate_up, Activation activation) {
+const float* floats_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
+
+// `weights`: on CUDA alone.
+Tensor gated_kernel(const Tensor& gate_up, Activation activation, const Tensor& weights) {
   const Tensor in = gate_up.contiguous();
   std::vector<int64_t> sizes = gate_up.sizes().vec();
   sizes.back() /= 2;
@@ -39,7 +42,7 @@ Tensor gated_kernel(const Tensor& gate_up, Activation activation) {
   const ActivationRows rows = rows_of(y, activation);
   if constexpr (kCudaKernels) {
     if (in.is_cuda()) {
-      gated_forward_cuda(rows, in.const_data_ptr(), y.mutable_data_ptr(), stream_of(in));
+      gated_forward_cuda(rows, in.const_data_ptr(), floats_or_null(weights), y.mutable_data_ptr(), stream_of(in));
       return y;
     }
   }
@@ -49,25 +52,30 @@ Tensor gated_kernel(const Tensor& gate_up, Activation activation) {
 
 class GatedFunction : public torch::autograd::Function<GatedFunction> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& gate_up, Activation activation) {
-    ctx->save_for_backward({gate_up});
+  static Tensor forward(AutogradContext* ctx, const Tensor& gate_up, Activation activation,
+                        const std::optional<Tensor>& row_weights) {
+    const Tensor weights = row_weights ? row_weights->contiguous() : Tensor();
+    ctx->save_for_backward({gate_up, weights});
     ctx->saved_data["activation"] = static_cast<int64_t>(activation);
-    return gated_kernel(gate_up, activation);
+    return gated_kernel(gate_up, activation, weights);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const Tensor in = ctx->get_saved_variables()[0].contiguous();
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor in = saved[0].contiguous(), weights = saved[1];
     const Tensor grad_y = grads[0].contiguous();
-    Tensor grad = at::empty_like(in);
+    Tensor grad = at::empty_like(in), grad_weights = weights.defined() ? at::empty_like(weights) : Tensor();
     const ActivationRows rows = rows_of(grad_y, static_cast<Activation>(ctx->saved_data["activation"].toInt()));
     if constexpr (kCudaKernels) {
       if (in.is_cuda()) {
-        gated_backward_cuda(rows, in.const_data_ptr(), grad_y.const_data_ptr(), grad.mutable_data_ptr(), stream_of(in));
-        return {grad, {}};
+        gated_backward_cuda(rows, in.const_data_ptr(), floats_or_null(weights), grad_y.const_data_ptr(),
+                            grad.mutable_data_ptr(),
+                            grad_weights.defined() ? grad_weights.mutable_data_ptr<float>() : nullptr, stream_of(in));
+        return {grad, {}, grad_weights};
       }
     }
     gated_backward_cpu(rows, in.const_data_ptr(), grad_y.const_data_ptr(), grad.mutable_data_ptr());
-    return {grad, {}};
+    return {grad, {}, {}};
   }
 };
 
@@ -169,12 +177,24 @@ Tensor gated_composite(const Tensor& gate_up, Activation activation) {
   return activate_composite(gate_up.narrow(-1, 0, f), activation) * gate_up.narrow(-1, f, f);
 }
 
-Tensor gated_activation(const Tensor& gate_up, Activation activation) {
+Tensor weigh_rows(const Tensor& y, const Tensor& weights) {
+  check(y.dim() == 2 && weights.dim() == 1 && weights.size(0) == y.size(0) && weights.scalar_type() == acc_dtype(y),
+        "rows {} got weights of {} in {}; they are fp32, one for each row", shape_text(y), shape_text(weights),
+        c10::toString(weights.scalar_type()));
+  return (y * weights.unsqueeze(1)).to(y.scalar_type());
+}
+
+Tensor gated_activation(const Tensor& gate_up, Activation activation, const Tensor& row_weights) {
   check_input("gated_activation", gate_up);
   check(gate_up.size(-1) % 2 == 0,
         "gated_activation takes gate and up side by side, an even number of columns; it got {}", shape_text(gate_up));
+  if (row_weights.defined() && !on_cuda_kernel(gate_up))
+    return weigh_rows(gated_activation(gate_up, activation), row_weights);
+  check(!row_weights.defined() || row_weights.numel() * gate_up.size(-1) == gate_up.numel(),
+        "gated_activation of {} got {} weights of rows", shape_text(gate_up), row_weights.numel());
   if (!has_kernel(gate_up)) return gated_composite(gate_up, activation);
-  return needs_gradient({gate_up}) ? GatedFunction::apply(gate_up, activation) : gated_kernel(gate_up, activation);
+  return needs_gradient({gate_up, row_weights}) ? GatedFunction::apply(gate_up, activation, if_defined(row_weights))
+                                                : gated_kernel(gate_up, activation, row_weights);
 }
 
 Tensor bias_activation(const Tensor& x, const Tensor& bias, Activation activation, const GradTarget& target) {

@@ -58,7 +58,8 @@ void for_activation(Activation activation, const Run& run) {
 
 // One thread a vector of v elements of y.
 template <typename T, int v, Activation activation>
-__global__ void gated_forward_kernel(const T* gate_up, T* y, int64_t vectors, int64_t row_vectors) {
+__global__ void gated_forward_kernel(const T* gate_up, const float* weights, T* y, int64_t vectors,
+                                     int64_t row_vectors) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= vectors) return;
   const int64_t row = i / row_vectors, column = i - row * row_vectors;
@@ -68,6 +69,11 @@ __global__ void gated_forward_kernel(const T* gate_up, T* y, int64_t vectors, in
   load<v>(in + row_vectors * v, up);
 #pragma unroll
   for (int j = 0; j < v; ++j) gate[j] = activate<activation>(gate[j]).value * up[j];
+  if (weights != nullptr) {
+    const float weight = weights[row];
+#pragma unroll
+    for (int j = 0; j < v; ++j) gate[j] *= weight;
+  }
   store<v>(gate, y + i * v);
 }
 
@@ -90,6 +96,35 @@ __global__ void gated_backward_kernel(const T* gate_up, const T* grad_y, T* grad
   }
   store<v>(gate, grad + at);
   store<v>(up, grad + at + row_vectors * v);
+}
+
+// A block a row: it also sums up the gradient of the row's weight.
+template <typename T, int v, Activation activation>
+__global__ void weighted_backward_kernel(const T* gate_up, const float* weights, const T* grad_y, T* grad,
+                                         float* grad_weights, int width) {
+  __shared__ float scratch[33];
+  const int64_t row = blockIdx.x;
+  const float weight = weights[row];
+  float sum = 0;
+  for (int column = static_cast<int>(threadIdx.x) * v; column < width; column += static_cast<int>(blockDim.x) * v) {
+    const int64_t at = row * 2 * width + column;
+    float gate[v], up[v], dy[v];
+    load<v>(gate_up + at, gate);
+    load<v>(gate_up + at + width, up);
+    load<v>(grad_y + row * width + column, dy);
+#pragma unroll
+    for (int j = 0; j < v; ++j) {
+      const Slope s = activate<activation>(gate[j]);
+      sum += dy[j] * up[j] * s.value;
+      dy[j] *= weight;
+      gate[j] = dy[j] * up[j] * s.slope;
+      up[j] = dy[j] * s.value;
+    }
+    store<v>(gate, grad + at);
+    store<v>(up, grad + at + width);
+  }
+  sum = block_sum(sum, scratch);
+  if (threadIdx.x == 0) grad_weights[row] = sum;
 }
 
 template <typename T, int v, Activation activation>
@@ -163,22 +198,30 @@ int64_t row_parts(int64_t rows, int64_t row_vectors) {
 
 }  // namespace
 
-void gated_forward_cuda(const ActivationRows& shape, const void* gate_up, void* y, void* stream) {
+void gated_forward_cuda(const ActivationRows& shape, const void* gate_up, const float* weights, void* y, void* stream) {
   if (shape.rows * shape.width == 0) return;
   for_rows(shape, aligned(gate_up) && aligned(y), [&]<typename T, int v, Activation activation>() {
     const int64_t row = shape.width / v, all = shape.rows * row;
     gated_forward_kernel<T, v, activation><<<blocks_for(all), kThreads, 0, stream_from(stream)>>>(
-        static_cast<const T*>(gate_up), static_cast<T*>(y), all, row);
+        static_cast<const T*>(gate_up), weights, static_cast<T*>(y), all, row);
   });
   check_launch("gated_forward");
 }
 
-void gated_backward_cuda(const ActivationRows& shape, const void* gate_up, const void* grad_y, void* grad,
-                         void* stream) {
+void gated_backward_cuda(const ActivationRows& shape, const void* gate_up, const float* weights, const void* grad_y,
+                         void* grad, float* grad_weights, void* stream) {
   if (shape.rows * shape.width == 0) return;
   const bool fits = aligned(gate_up) && aligned(grad_y) && aligned(grad);
   for_rows(shape, fits, [&]<typename T, int v, Activation activation>() {
     const int64_t row = shape.width / v, all = shape.rows * row;
+    if (weights != nullptr) {
+      const auto threads = static_cast<unsigned>(std::clamp<int64_t>((row + 31) / 32 * 32, 32, 256));
+      weighted_backward_kernel<T, v, activation>
+          <<<static_cast<unsigned>(shape.rows), threads, 0, stream_from(stream)>>>(
+              static_cast<const T*>(gate_up), weights, static_cast<const T*>(grad_y), static_cast<T*>(grad),
+              grad_weights, static_cast<int>(shape.width));
+      return;
+    }
     gated_backward_kernel<T, v, activation><<<blocks_for(all), kThreads, 0, stream_from(stream)>>>(
         static_cast<const T*>(gate_up), static_cast<const T*>(grad_y), static_cast<T*>(grad), all, row);
   });

@@ -33,9 +33,10 @@ void bias_backward_cpu(const ActivationRows& shape, const void* x, const void* b
 
 // The twins on CUDA (fp32, bf16, fp16), on a cudaStream_t. `workspace`: as many floats as bias_backward_workspace_cuda
 // says; for grad_bias only, to which `add_bias` adds.
-void gated_forward_cuda(const ActivationRows& shape, const void* gate_up, void* y, void* stream);
-void gated_backward_cuda(const ActivationRows& shape, const void* gate_up, const void* grad_y, void* grad,
-                         void* stream);
+// `weights` fp32 [t] multiply the rows of y, nullptr: none; grad_weights [t] goes with them.
+void gated_forward_cuda(const ActivationRows& shape, const void* gate_up, const float* weights, void* y, void* stream);
+void gated_backward_cuda(const ActivationRows& shape, const void* gate_up, const float* weights, const void* grad_y,
+                         void* grad, float* grad_weights, void* stream);
 void bias_forward_cuda(const ActivationRows& shape, const void* x, const void* bias, void* y, void* stream);
 int64_t bias_backward_workspace_cuda(const ActivationRows& shape);
 void bias_backward_cuda(const ActivationRows& shape, const void* x, const void* bias, const void* grad_y, void* grad_x,

@@ -1,6 +1,9 @@
-// A block a row. Legend: t rows, v valid columns on this rank.
+// A block a row, or a cluster of blocks. Legend: t rows, v valid columns on this rank.
+#include <cooperative_groups.h>
+
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "megalith/ops/cross_entropy_internal.h"
 #include "megalith/ops/cuda_math.cuh"
@@ -46,11 +49,28 @@ struct Seen {
   }
 };
 
-// The statistics of x [valid], on every thread; the total only where wanted.
-template <typename T, int n>
-__device__ inline Seen look_at(const T* x, int64_t valid, bool with_total) {
+// What the threads of the block have seen together, on every thread; the total only where wanted.
+__device__ inline Seen all_seen(Seen seen, bool with_total) {
   __shared__ Part parts[32];
   __shared__ float scratch[33];
+  Part& mine = seen.part;
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2)
+    mine = merge(mine, {__shfl_xor_sync(0xffffffffU, mine.max, lane), __shfl_xor_sync(0xffffffffU, mine.sum, lane)});
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
+  if (with_total) seen.total = block_sum(seen.total, scratch);
+  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  mine = lane < static_cast<int>(blockDim.x) / 32 ? parts[lane] : Part{-INFINITY, 0};
+#pragma unroll
+  for (int other = 16; other > 0; other /= 2)
+    mine = merge(mine, {__shfl_xor_sync(0xffffffffU, mine.max, other), __shfl_xor_sync(0xffffffffU, mine.sum, other)});
+  return seen;
+}
+
+// The statistics of x [valid], on every thread.
+template <typename T, int n>
+__device__ inline Seen look_at(const T* x, int64_t valid, bool with_total) {
   const int threads = static_cast<int>(blockDim.x);
   Seen seen;
   const int vectors = static_cast<int>(valid / n), end = static_cast<int>(valid);
@@ -64,19 +84,7 @@ __device__ inline Seen look_at(const T* x, int64_t valid, bool with_total) {
     const float value[1] = {to_float(x[i])};
     seen.take(value);
   }
-  Part& mine = seen.part;
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2)
-    mine = merge(mine, {__shfl_xor_sync(0xffffffffU, mine.max, lane), __shfl_xor_sync(0xffffffffU, mine.sum, lane)});
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
-  if (with_total) seen.total = block_sum(seen.total, scratch);
-  __syncthreads();
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  mine = lane < threads / 32 ? parts[lane] : Part{-INFINITY, 0};
-#pragma unroll
-  for (int other = 16; other > 0; other /= 2)
-    mine = merge(mine, {__shfl_xor_sync(0xffffffffU, mine.max, other), __shfl_xor_sync(0xffffffffU, mine.sum, other)});
-  return seen;
+  return all_seen(seen, with_total);
 }
 
 template <typename T, int n>
@@ -118,16 +126,24 @@ __global__ void losses_kernel(LogitRows rows, LogitStats stats, LossWeights weig
                                  weights.z * lse * lse);
 }
 
+// The gradient of grad · loss with respect to a logit that is not the label's. The sum is in two parts: a logit may be
+// near it, and their difference is what counts.
+struct Slope {
+  float high, low, scale, shift;
+  __device__ Slope(double lse, float grad, const LossWeights& weights)
+      : high(static_cast<float>(lse)),
+        low(static_cast<float>(lse - static_cast<double>(high))),
+        scale((1 + 2 * static_cast<float>(weights.z) * high) * grad),
+        shift(-static_cast<float>(weights.off_target) * grad) {}
+  __device__ float operator()(float value) const { return __expf(value - high - low) * scale + shift; }
+};
+
 // Writes the gradient of grad · loss over a row; grad 0: zeros. The caller has passed a barrier since the label's logit
 // was read.
 template <typename T, int n>
 __device__ inline void write_grads(const LogitRows& rows, T* x, int64_t column, double lse, float grad,
                                    const LossWeights& weights, float target) {
-  // In two parts: a logit may be near the sum, and their difference is what counts.
-  const float high = static_cast<float>(lse), low = static_cast<float>(lse - static_cast<double>(high));
-  const float scale = (1 + 2 * static_cast<float>(weights.z) * high) * grad;
-  const float shift = -static_cast<float>(weights.off_target) * grad;
-  const auto slope = [&](float value) { return __expf(value - high - low) * scale + shift; };
+  const Slope slope(lse, grad, weights);
   const int threads = static_cast<int>(blockDim.x), vectors = static_cast<int>(rows.valid / n);
   const int columns = static_cast<int>(rows.columns), valid = static_cast<int>(rows.valid);
   if (grad == 0) {
@@ -168,6 +184,24 @@ __global__ void grads_kernel(LogitRows rows, T* logits, const double* log_sum_ex
   write_grads<T, n>(rows, x, column, log_sum_exp[row], grad, weights, target);
 }
 
+__device__ inline void refuse_label(const LogitRows& rows, int64_t row, int64_t label) {
+  if (threadIdx.x == 0)
+    printf("cross-entropy: the label of token %lld is %lld; the vocabulary has ids 0 to %lld\n",
+           static_cast<long long>(row), static_cast<long long>(label), static_cast<long long>(rows.valid - 1));
+  __trap();
+}
+
+// log Σ exp, and the loss of a row.
+struct RowLoss {
+  double lse;
+  float loss;
+};
+__device__ inline RowLoss loss_of(const Seen& seen, float target, const LossWeights& weights) {
+  const double max = seen.part.max, log_sum = log(static_cast<double>(seen.part.sum)), lse = max + log_sum;
+  return {lse, static_cast<float>(log_sum + (max - weights.on_target * target - weights.off_target * seen.total) +
+                                  weights.z * lse * lse)};
+}
+
 // Both at once, for the whole vocabulary on one rank. The second look at a row finds it in the second-level cache.
 template <typename T, int n>
 __global__ void __launch_bounds__(kRowThreads)
@@ -179,22 +213,129 @@ __global__ void __launch_bounds__(kRowThreads)
     if (threadIdx.x == 0) loss[row] = 0;
     return write_grads<T, n>(rows, x, -1, 0, 0, weights, 0);
   }
-  if (column < 0 || column >= rows.valid) {
-    if (threadIdx.x == 0)
-      printf("cross-entropy: the label of token %lld is %lld; the vocabulary has ids 0 to %lld\n",
-             static_cast<long long>(row), static_cast<long long>(label), static_cast<long long>(rows.valid - 1));
-    __trap();
-  }
+  if (column < 0 || column >= rows.valid) refuse_label(rows, row, label);
   const Seen seen = look_at<T, n>(x, rows.valid, weights.off_target != 0);
   const float target = target_of(rows, x, column);
   if (threadIdx.x == 0) {
-    const double max = seen.part.max, log_sum = log(static_cast<double>(seen.part.sum)), lse = max + log_sum;
-    loss[row] = static_cast<float>(log_sum + (max - weights.on_target * target - weights.off_target * seen.total) +
-                                   weights.z * lse * lse);
-    shared_lse = lse;
+    const RowLoss result = loss_of(seen, target, weights);
+    loss[row] = result.loss;
+    shared_lse = result.lse;
   }
   __syncthreads();
   write_grads<T, n>(rows, x, column, shared_lse, grad, weights, target);
+}
+
+constexpr int kCluster = 8, kClusterThreads = 256;
+
+// The same by a cluster of blocks, which keep the row in their shared memory between the two looks. Blocks of other
+// rows on the same multiprocessor look the first time while these write.
+template <typename T, int n>
+__global__ void __launch_bounds__(kClusterThreads)
+    cluster_kernel(LogitRows rows, T* logits, float grad, LossWeights weights, float* loss) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ uint4 kept[];          // this block's vectors of the row
+  __shared__ float by_block[kCluster][3];  // what each block has seen: max, sum, total
+  __shared__ double shared_lse;
+  const auto cluster = cooperative_groups::this_cluster();
+  const int block = static_cast<int>(cluster.block_rank()), thread = static_cast<int>(threadIdx.x);
+  const int64_t row = blockIdx.x / kCluster, label = rows.labels[row], column = label - rows.first_id;
+  T* x = logits + row * rows.distance;
+  const int vectors = static_cast<int>(rows.valid / n), each = (vectors + kCluster - 1) / kCluster;
+  const int first = min(block * each, vectors), count = min(each, vectors - first);
+  T* mine = x + int64_t{first} * n;
+  if (block == kCluster - 1)
+    for (int i = vectors * n + thread; i < static_cast<int>(rows.columns); i += kClusterThreads)
+      x[i] = from_float<T>(0);
+  if (label == rows.ignore_index) {
+    const float zeros[n] = {};
+    for (int i = thread; i < count; i += kClusterThreads) store<n>(zeros, mine + i * n);
+    if (block == 0 && thread == 0) loss[row] = 0;
+    return;
+  }
+  if (column < 0 || column >= rows.valid) refuse_label(rows, row, label);
+  auto started = cluster.barrier_arrive();
+  const float target = to_float(x[column]);  // before anybody writes
+  Seen seen;
+  auto* const raw = reinterpret_cast<T*>(kept);
+  constexpr int kAtOnce = 4;  // loads under way
+  for (int i = thread; i < count; i += kAtOnce * kClusterThreads) {
+    uint4 part[kAtOnce];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u)
+      if (const int at = i + u * kClusterThreads; at < count) part[u] = *reinterpret_cast<const uint4*>(mine + at * n);
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int at = i + u * kClusterThreads;
+      if (at >= count) break;
+      kept[at] = part[u];
+      float value[n];
+      load<n>(reinterpret_cast<const T*>(&part[u]), value);
+      seen.take(value);
+    }
+  }
+  seen = all_seen(seen, weights.off_target != 0);
+  cluster.barrier_wait(std::move(started));  // all blocks are there to be written to
+  if (thread < kCluster) {
+    float* to = cluster.map_shared_rank(&by_block[block][0], thread);
+    to[0] = seen.part.max;
+    to[1] = seen.part.sum;
+    to[2] = seen.total;
+  }
+  cluster.sync();
+  if (thread == 0) {
+    Seen whole;
+    for (const auto& part : by_block) {
+      whole.part = merge(whole.part, {part[0], part[1]});
+      whole.total += part[2];
+    }
+    const RowLoss result = loss_of(whole, target, weights);
+    if (block == 0) loss[row] = result.loss;
+    shared_lse = result.lse;
+  }
+  __syncthreads();
+  const Slope slope(shared_lse, grad, weights);
+#pragma unroll 4
+  for (int i = thread; i < count; i += kClusterThreads) {
+    float value[n];
+    load<n>(raw + i * n, value);
+#pragma unroll
+    for (int j = 0; j < n; ++j) value[j] = slope(value[j]);
+    store<n>(value, mine + i * n);
+  }
+  const int64_t here = column - int64_t{first} * n;
+  if (here < 0 || here >= int64_t{count} * n) return;
+  __syncthreads();
+  if (thread == 0) mine[here] = from_float<T>(slope(target) - static_cast<float>(weights.on_target) * grad);
+#endif
+}
+
+// Bytes of a row that a block of a cluster keeps; 0: rows are not for clusters.
+template <typename T, int n>
+int64_t cluster_bytes(const LogitRows& rows) {
+  constexpr int64_t kLeast = 2048, kMost = 96 << 10;
+  int device = 0, major = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  const int64_t vectors = rows.valid / n, bytes = (vectors + kCluster - 1) / kCluster * 16;
+  const bool fits = major >= 9 && n == kVector<T> && rows.valid % n == 0 && bytes >= kLeast && bytes <= kMost;
+  return fits ? bytes : 0;
+}
+
+template <typename T, int n>
+void launch_clusters(const LogitRows& rows, T* logits, float grad, const LossWeights& weights, float* loss,
+                     int64_t bytes, cudaStream_t stream) {
+  const auto kernel = cluster_kernel<T, n>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {kCluster, 1, 1};
+  const cudaLaunchConfig_t config{dim3(static_cast<unsigned>(rows.rows * kCluster)),
+                                  dim3(kClusterThreads),
+                                  static_cast<size_t>(bytes),
+                                  stream,
+                                  &attribute,
+                                  1};
+  cudaLaunchKernelEx(&config, kernel, rows, logits, grad, weights, loss);
 }
 
 // run.template operator()<T, n>()
@@ -241,6 +382,11 @@ void losses_and_grads_cuda(const LogitRows& rows, void* logits, double grad, con
                            void* stream) {
   if (rows.rows == 0) return;
   for_rows(rows, logits, [&]<typename T, int n>() {
+    if constexpr (n == kVector<T>) {
+      if (const int64_t kept = cluster_bytes<T, n>(rows); kept > 0)
+        return launch_clusters<T, n>(rows, static_cast<T*>(logits), static_cast<float>(grad), weights,
+                                     static_cast<float*>(loss), kept, stream_from(stream));
+    }
     const auto kernel = losses_and_grads_kernel<T, n>;
     const int64_t bytes = rows.columns * static_cast<int64_t>(sizeof(T)) * multiprocessors();
     // Shared memory that nobody uses keeps a second block away from a multiprocessor.

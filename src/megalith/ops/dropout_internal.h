@@ -1,4 +1,4 @@
-// The CPU kernels of dropout.h, over raw pointers.
+// The kernels of dropout.h, over raw pointers.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -22,5 +22,9 @@ void dropout_forward_cpu(const DropoutForward& args);
 // grad_x = grad_y / (1 - p) where the mask is 1, else 0.
 void dropout_backward_cpu(c10::ScalarType dtype, int64_t elements, double p, const void* grad_y, const uint8_t* mask,
                           void* grad_x);
+
+// The twin of dropout_forward_cpu on CUDA (fp32, bf16, fp16), on a cudaStream_t: the same mask for the same seed. It
+// writes no mask: backward is the same pass over grad_y with the same seed.
+void dropout_forward_cuda(const DropoutForward& args, void* stream);
 
 }  // namespace megalith::ops

@@ -12,6 +12,16 @@ constexpr int kThreads = 256;
 constexpr int kTileRows = 128, kTileColumns = 64;
 constexpr int kRowsEach = 4, kColumnsEach = 8;
 
+__device__ inline float warp_largest(float x) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, lane));
+  return x;
+}
+// Magnitudes are ordered as the integers that their bits are. Looks first: most have nothing to write.
+__device__ inline void raise_to(float* largest, float x) {
+  if (x > __ldcg(largest)) atomicMax(reinterpret_cast<int*>(largest), __float_as_int(x));
+}
+
 template <typename T, int v>
 __global__ void largest_kernel(const T* x, int64_t vectors, float* largest) {
   float most = 0;
@@ -21,10 +31,8 @@ __global__ void largest_kernel(const T* x, int64_t vectors, float* largest) {
 #pragma unroll
     for (int j = 0; j < v; ++j) most = fmaxf(most, fabsf(value[j]));
   }
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, lane));
-  // Magnitudes are ordered as the integers that their bits are.
-  if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<int*>(largest), __float_as_int(most));
+  most = warp_largest(most);
+  if (threadIdx.x % 32 == 0) raise_to(largest, most);
 }
 
 template <Fp8Kind kind>
@@ -43,34 +51,60 @@ __device__ inline void transpose_bytes(const unsigned (&in)[4], unsigned (&out)[
 }
 
 template <typename T, Fp8Kind kind>
-__global__ void __launch_bounds__(kThreads) cast_kernel(const T* x, int64_t r, int64_t c, const float* largest,
-                                                        uint8_t* rows, uint8_t* columns, float* inverse_scale) {
+__global__ void __launch_bounds__(kThreads) cast_kernel(Fp8Arrays to) {
   constexpr float kReach = kind == Fp8Kind::kE4m3 ? 448.0F : 57344.0F;
   __shared__ unsigned tile[kTileColumns][kTileRows / 4 + 1];
-  const float most = *largest;
-  const float scale = most > 0 && isfinite(most) ? kReach / most : 1;
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *inverse_scale = 1 / scale;
+  const T* x = static_cast<const T*>(to.x);
+  auto *rows = static_cast<uint8_t*>(to.rows), *columns = static_cast<uint8_t*>(to.columns);
+  const int64_t r = to.r, c = to.c;
+  float scale = 1;
+  if (to.largest == nullptr)
+    scale = *to.scale;
+  else if (const float most = *to.largest; most > 0 && isfinite(most))
+    scale = kReach / most;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
+    *to.inverse_scale = 1 / scale;
+    if (to.largest != nullptr) *to.scale = scale;
+    if (to.largest != nullptr && to.seen != nullptr) raise_to(to.seen, *to.largest);
+  }
+  const bool looks = to.largest == nullptr && to.seen != nullptr;
+  float seen = 0;
 
   const int group = static_cast<int>(threadIdx.x) % 8, four = static_cast<int>(threadIdx.x) / 8;
   const int64_t row = int64_t{blockIdx.y} * kTileRows + four * kRowsEach;
   const int64_t column = int64_t{blockIdx.x} * kTileColumns + group * kColumnsEach;
   unsigned words[2][kRowsEach] = {};  // the first and the last four columns of each row
-  if (row < r && column < c)
+  if (row < r && column < c) {
+    float value[kRowsEach][kColumnsEach];
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i) {
       constexpr int n = kVector<T> < kColumnsEach ? kVector<T> : kColumnsEach;
-      float value[kColumnsEach];
 #pragma unroll
       for (int j = 0; j < kColumnsEach; j += n) {
         float part[n];
         load<n>(x + (row + i) * c + column + j, part);
 #pragma unroll
-        for (int k = 0; k < n; ++k) value[j + k] = part[k] * scale;
+        for (int k = 0; k < n; ++k) value[i][j + k] = part[k];
       }
-      words[0][i] = cast_two<kind>(value[0], value[1]) | cast_two<kind>(value[2], value[3]) << 16;
-      words[1][i] = cast_two<kind>(value[4], value[5]) | cast_two<kind>(value[6], value[7]) << 16;
-      *reinterpret_cast<uint2*>(rows + (row + i) * c + column) = {words[0][i], words[1][i]};
     }
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumnsEach; ++j) {
+        if (looks) seen = fmaxf(seen, fabsf(value[i][j]));
+        value[i][j] *= scale;
+      }
+      const auto& v = value[i];
+      words[0][i] = cast_two<kind>(v[0], v[1]) | cast_two<kind>(v[2], v[3]) << 16;
+      words[1][i] = cast_two<kind>(v[4], v[5]) | cast_two<kind>(v[6], v[7]) << 16;
+      if (rows != nullptr) *reinterpret_cast<uint2*>(rows + (row + i) * c + column) = {words[0][i], words[1][i]};
+    }
+  }
+  if (looks) {
+    seen = warp_largest(seen);
+    if (threadIdx.x % 32 == 0) raise_to(to.seen, seen);
+  }
+  if (columns == nullptr) return;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     unsigned turned[4];
@@ -109,22 +143,14 @@ void largest_magnitude_cuda(c10::ScalarType dtype, const void* x, int64_t n, flo
   check_launch("largest_magnitude");
 }
 
-void cast_fp8_cuda(c10::ScalarType dtype, const void* x, int64_t r, int64_t c, Fp8Kind kind, const float* largest,
-                   void* rows, void* columns, float* inverse_scale, void* stream) {
-  if (r * c == 0) return;
-  if (!aligned(x)) fail_kernel("cast_fp8", "the matrix does not start at a multiple of 16 bytes");
-  const dim3 blocks(static_cast<unsigned>((c + kTileColumns - 1) / kTileColumns),
-                    static_cast<unsigned>((r + kTileRows - 1) / kTileRows));
-  for_dtype(dtype, [&]<typename T>(T) {
-    const auto launch = [&](auto kernel) {
-      kernel<<<blocks, kThreads, 0, stream_from(stream)>>>(static_cast<const T*>(x), r, c, largest,
-                                                           static_cast<uint8_t*>(rows), static_cast<uint8_t*>(columns),
-                                                           inverse_scale);
-    };
-    if (kind == Fp8Kind::kE4m3)
-      launch(cast_kernel<T, Fp8Kind::kE4m3>);
-    else
-      launch(cast_kernel<T, Fp8Kind::kE5m2>);
+void cast_fp8_cuda(const Fp8Arrays& arrays, void* stream) {
+  if (arrays.r * arrays.c == 0) return;
+  if (!aligned(arrays.x)) fail_kernel("cast_fp8", "the matrix does not start at a multiple of 16 bytes");
+  const dim3 blocks(static_cast<unsigned>((arrays.c + kTileColumns - 1) / kTileColumns),
+                    static_cast<unsigned>((arrays.r + kTileRows - 1) / kTileRows));
+  for_dtype(arrays.dtype, [&]<typename T>(T) {
+    const auto kernel = arrays.kind == Fp8Kind::kE4m3 ? cast_kernel<T, Fp8Kind::kE4m3> : cast_kernel<T, Fp8Kind::kE5m2>;
+    kernel<<<blocks, kThreads, 0, stream_from(stream)>>>(arrays);
   });
   check_launch("cast_fp8");
 }

@@ -29,7 +29,11 @@ Tensor plain_copy(const Tensor& x, const RowMap& map) {
   const auto* token = map.token.const_data_ptr<int64_t>();
   if constexpr (kCudaKernels) {
     if (x.is_cuda()) {
-      copy_rows_cuda(sizes_of(x, map), in.const_data_ptr(), token, y.mutable_data_ptr(), stream_of(x));
+      if (map.every_row_used)
+        spread_rows_cuda(sizes_of(x, map), in.const_data_ptr(), map.row.const_data_ptr<int64_t>(), y.mutable_data_ptr(),
+                         stream_of(x));
+      else
+        copy_rows_cuda(sizes_of(x, map), in.const_data_ptr(), token, y.mutable_data_ptr(), stream_of(x));
       return y;
     }
   }

@@ -17,6 +17,19 @@ __global__ void copy_kernel(const T* x, const int64_t* token, T* y, int64_t h) {
     *reinterpret_cast<Pack<T, v>*>(to + column) = *reinterpret_cast<const Pack<T, v>*>(from + column);
 }
 
+// A token is read once and written to all of its rows.
+template <typename T, int v>
+__global__ void spread_kernel(const T* x, const int64_t* row, T* y, int64_t k, int64_t h) {
+  const int64_t token = blockIdx.x;
+  for (int64_t column = int64_t{threadIdx.x} * v; column < h; column += int64_t{blockDim.x} * v) {
+    const auto part = *reinterpret_cast<const Pack<T, v>*>(x + token * h + column);
+    for (int64_t j = 0; j < k; ++j) {
+      const int64_t target = row[token * k + j];
+      if (target >= 0) *reinterpret_cast<Pack<T, v>*>(y + target * h + column) = part;
+    }
+  }
+}
+
 template <typename T, int v>
 __global__ void sum_kernel(const T* rows, const float* w, const int64_t* row, const T* residual, T* y, int64_t k,
                            int64_t h) {
@@ -38,31 +51,46 @@ __global__ void sum_kernel(const T* rows, const float* w, const int64_t* row, co
   }
 }
 
+constexpr int kTogether = 4;  // copies whose rows are read at once
+
 template <typename T, int v>
 __global__ void sum_backward_kernel(const T* rows, const float* w, const int64_t* row, const T* dy, T* drows, float* dw,
                                     int64_t k, int64_t h) {
   __shared__ float dots[kMostCopies][kThreads / 32];
   const int64_t token = blockIdx.x;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  for (int64_t j = 0; j < k; ++j) {
-    const int64_t target = row[token * k + j];
-    float dot = 0;
-    if (target >= 0) {
-      const float factor = w[token * k + j];
-      for (int64_t column = int64_t{threadIdx.x} * v; column < h; column += int64_t{blockDim.x} * v) {
-        float grad[v], value[v];
-        load<v>(dy + token * h + column, grad);
-        load<v>(rows + target * h + column, value);
+  for (int64_t first = 0; first < k; first += kTogether) {
+    int64_t target[kTogether];
+    float factor[kTogether], dot[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const bool there = first + j < k;
+      target[j] = there ? row[token * k + first + j] : -1;
+      factor[j] = there ? w[token * k + first + j] : 0;
+      dot[j] = 0;
+    }
+    for (int64_t column = int64_t{threadIdx.x} * v; column < h; column += int64_t{blockDim.x} * v) {
+      float grad[v], value[kTogether][v];
+      load<v>(dy + token * h + column, grad);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j)
+        if (target[j] >= 0) load<v>(rows + target[j] * h + column, value[j]);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        if (target[j] < 0) continue;
 #pragma unroll
         for (int c = 0; c < v; ++c) {
-          dot += grad[c] * value[c];
-          grad[c] *= factor;
+          dot[j] += grad[c] * value[j][c];
+          value[j][c] = grad[c] * factor[j];
         }
-        store<v>(grad, drows + target * h + column);
+        store<v>(value[j], drows + target[j] * h + column);
       }
     }
-    dot = warp_sum(dot);
-    if (lane == 0) dots[j][warp] = dot;
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const float sum = warp_sum(dot[j]);
+      if (lane == 0 && first + j < k) dots[first + j][warp] = sum;
+    }
   }
   __syncthreads();
   if (threadIdx.x >= k) return;
@@ -95,6 +123,15 @@ void copy_rows_cuda(const PermuteSizes& sizes, const void* x, const int64_t* tok
         static_cast<const T*>(x), token, static_cast<T*>(y), sizes.h);
   });
   check_launch("copy_rows");
+}
+
+void spread_rows_cuda(const PermuteSizes& sizes, const void* x, const int64_t* row, void* y, void* stream) {
+  if (sizes.t * sizes.h == 0) return;
+  for_rows(sizes, aligned(x) && aligned(y), [&]<typename T, int v>(unsigned threads) {
+    spread_kernel<T, v><<<static_cast<unsigned>(sizes.t), threads, 0, stream_from(stream)>>>(
+        static_cast<const T*>(x), row, static_cast<T*>(y), sizes.k, sizes.h);
+  });
+  check_launch("spread_rows");
 }
 
 void sum_rows_cuda(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row, const void* residual,

@@ -24,6 +24,8 @@ void sum_rows_backward_cpu(const PermuteSizes& sizes, const void* rows, const vo
 
 // The twins on CUDA (fp32, bf16, fp16; at most 64 copies of a token in backward), on a cudaStream_t.
 void copy_rows_cuda(const PermuteSizes& sizes, const void* x, const int64_t* token, void* y, void* stream);
+// The same where every row stands in `row` [t, k]: y[row[i][j]] = x[i], which reads x once.
+void spread_rows_cuda(const PermuteSizes& sizes, const void* x, const int64_t* row, void* y, void* stream);
 void sum_rows_cuda(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row, const void* residual,
                    void* y, void* stream);
 void sum_rows_backward_cuda(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row,

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/to_device.h"
 
 namespace megalith::ops {
 
@@ -127,7 +128,7 @@ double rope_attention_factor(const RopeSettings& settings) {
 
 RopeAngles rope_angles(const RopeSettings& settings, const SequenceLayout& layout, at::Device device) {
   const at::NoGradGuard no_grad;
-  const Tensor theta = frequencies(settings, layout.max_position()).to(device);  // [r/2]
+  const Tensor theta = to_device(frequencies(settings, layout.max_position()), device);  // [r/2]
   const Tensor positions = layout.tokens() == 0 ? at::empty({0}, theta.options()) : layout.positions(device);
   const Tensor angle = at::outer(positions.to(at::kFloat), theta);  // [t, r/2]
   const double factor = rope_attention_factor(settings);

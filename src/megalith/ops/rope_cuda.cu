@@ -43,29 +43,30 @@ __device__ inline float lanes_sum(float x, int lanes) {
 
 template <int v>
 __device__ inline void rotate(const Rotation& rotation, int64_t token, int channel, float (&low)[v], float (&high)[v]) {
-  float cosine[v], sine[v];
   const int64_t at = token * rotation.half + channel;
+  constexpr int n = v < 4 ? v : 4;  // of the angles, at once
 #pragma unroll
-  for (int j = 0; j < v; ++j) {
-    cosine[j] = rotation.cos[at + j];
-    sine[j] = rotation.inverse ? -rotation.sin[at + j] : rotation.sin[at + j];
-  }
+  for (int start = 0; start < v; start += n) {
+    float cosine[n], sine[n];
+    load<n>(rotation.cos + at + start, cosine);
+    load<n>(rotation.sin + at + start, sine);
 #pragma unroll
-  for (int j = 0; j < v; ++j) {
-    const float a = low[j], b = high[j];
-    low[j] = a * cosine[j] - b * sine[j];
-    high[j] = b * cosine[j] + a * sine[j];
+    for (int j = 0; j < n; ++j) {
+      const float a = low[start + j], b = high[start + j], turn = rotation.inverse ? -sine[j] : sine[j];
+      low[start + j] = a * cosine[j] - b * turn;
+      high[start + j] = b * cosine[j] + a * turn;
+    }
   }
 }
 
 template <typename T, int v>
 __global__ void map_fast_kernel(Groups groups, Rotation rotation, int64_t tokens, int d, int lanes) {
-  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t item = thread / lanes;
-  const int channel = static_cast<int>(thread % lanes) * v;
+  const unsigned thread = blockIdx.x * kThreads + threadIdx.x;  // 32 bits: divisions are cheap
+  const unsigned item = thread / static_cast<unsigned>(lanes), heads = static_cast<unsigned>(groups.heads);
+  const int channel = static_cast<int>(thread % static_cast<unsigned>(lanes)) * v;
   const bool here = item < tokens * groups.heads && channel < d / 2;
-  const int64_t token = here ? item / groups.heads : 0;
-  int head = here ? static_cast<int>(item % groups.heads) : 0;
+  const int64_t token = here ? item / heads : 0;
+  int head = here ? static_cast<int>(item % heads) : 0;
   const HeadGroup& group = find_group(groups, head);
   float low[v] = {}, high[v] = {};
   if (here) {
@@ -129,6 +130,76 @@ __global__ void map_any_kernel(Groups groups, Rotation rotation, int64_t tokens,
     out[second] = from_float<T>(high[0]);
   }
   for (int c = 2 * half + lane; c < d; c += 32) out[c] = from_float<T>(value(c));
+}
+
+// The "fast" way back: neighbours share a head as in map_fast_kernel, and go on to the next; a thread always has the
+// same channels. partials [blocks, d].
+template <typename T, int v>
+__global__ void __launch_bounds__(kThreads) backward_fast_kernel(HeadGroupBackward group, Rotation rotation,
+                                                                 unsigned items, int d, int lanes, float* partials) {
+  extern __shared__ float shared[];  // [heads at once, d]
+  const int lane = static_cast<int>(threadIdx.x) % lanes, slot = static_cast<int>(threadIdx.x) / lanes;
+  const unsigned slots = kThreads / static_cast<unsigned>(lanes), heads = static_cast<unsigned>(group.heads);
+  const int channel = lane * v;
+  const bool wide = channel < d / 2;
+  const auto* weight = static_cast<const float*>(group.norm_weight);
+  float w[2][v] = {}, sums[2][v] = {};
+  if (wide)
+#pragma unroll
+    for (int j = 0; j < v; ++j) {
+      w[0][j] = weight[channel + j];
+      w[1][j] = weight[d / 2 + channel + j];
+    }
+  for (unsigned first = blockIdx.x * slots; first < items; first += gridDim.x * slots) {
+    const unsigned item = first + static_cast<unsigned>(slot);
+    const bool here = item < items && wide;
+    const int64_t token = here ? item / heads : 0;
+    const int head = here ? static_cast<int>(item % heads) : 0;
+    float x[2][v] = {}, slope[2][v] = {};
+    if (here) {
+      const T *in = head_of<T>(group.in, token, head), *dy = head_of<T>(group.grad_out, token, head);
+      load<v>(in + channel, x[0]);
+      load<v>(in + d / 2 + channel, x[1]);
+      load<v>(dy + channel, slope[0]);
+      load<v>(dy + d / 2 + channel, slope[1]);
+      if (rotation.half > 0) rotate<v>(rotation, token, channel, slope[0], slope[1]);
+    }
+    float square = 0, along = 0;
+#pragma unroll
+    for (int j = 0; j < v; ++j) square += x[0][j] * x[0][j] + x[1][j] * x[1][j];
+    square = lanes_sum(square, lanes);
+    const float rstd = 1.0F / sqrtf(square / static_cast<float>(d) + static_cast<float>(group.epsilon));
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int j = 0; j < v; ++j) {
+        x[half][j] *= rstd;  // x̂ from here on
+        sums[half][j] += slope[half][j] * x[half][j];
+        slope[half][j] *= w[half][j];
+        along += slope[half][j] * x[half][j];
+      }
+    along = lanes_sum(along, lanes) / static_cast<float>(d);
+    if (!here) continue;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int j = 0; j < v; ++j) slope[half][j] = (slope[half][j] - x[half][j] * along) * rstd;
+    T* dx = head_of<T>(group.grad_in, token, head);
+    store<v>(slope[0], dx + channel);
+    store<v>(slope[1], dx + d / 2 + channel);
+  }
+  if (wide)
+#pragma unroll
+    for (int j = 0; j < v; ++j) {
+      shared[slot * d + channel + j] = sums[0][j];
+      shared[slot * d + d / 2 + channel + j] = sums[1][j];
+    }
+  __syncthreads();
+  for (int c = static_cast<int>(threadIdx.x); c < d; c += kThreads) {
+    float sum = 0;
+    for (unsigned i = 0; i < slots; ++i) sum += shared[i * static_cast<unsigned>(d) + static_cast<unsigned>(c)];
+    partials[int64_t{blockIdx.x} * d + c] = sum;
+  }
 }
 
 // A warp a head, and then the next; a lane always has the same channels, whose weights' gradients it sums up. `most`
@@ -215,18 +286,30 @@ __global__ void backward_kernel(HeadGroupBackward group, Rotation rotation, int6
 
 unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 
+// Whether the sizes are for the "fast" way: whole heads in halves, 16 bytes at a time, counted in 32 bits.
 template <typename T>
-bool fast(const Rotation& rotation, const Groups& groups, int64_t d) {
-  if (d % (2 * kVector<T>) != 0 || d / 2 / kVector<T> > 32) return false;
-  if (rotation.half != 0 && (rotation.half != d / 2 || rotation.interleaved)) return false;
-  const auto fits = [](const void* data, int64_t token, int64_t head) {
-    return aligned(data) && token % kVector<T> == 0 && head % kVector<T> == 0;
-  };
-  for (int i = 0; i < groups.count; ++i) {
-    const HeadGroup& g = groups.group[i];
-    if (!fits(g.in.data, g.in.token_stride, g.in.head_stride)) return false;
-    if (!fits(g.out.data, g.out.token_stride, g.out.head_stride)) return false;
-  }
+bool fast_sizes(const Rotation& rotation, int64_t items, int64_t d) {
+  if (d % (2 * kVector<T>) != 0 || d / 2 / kVector<T> > 32 || items > (int64_t{1} << 31) / 32) return false;
+  if (rotation.half == 0) return true;
+  return rotation.half == d / 2 && !rotation.interleaved && aligned(rotation.cos) && aligned(rotation.sin);
+}
+template <typename T, typename Heads>
+bool fast_heads(const Heads& heads) {
+  return aligned(heads.data) && heads.token_stride % kVector<T> == 0 && heads.head_stride % kVector<T> == 0;
+}
+// Threads that share a head.
+template <typename T>
+int lanes_for(int d) {
+  int lanes = 1;
+  while (lanes * kVector<T> < d / 2) lanes *= 2;
+  return lanes;
+}
+
+template <typename T>
+bool fast(const Rotation& rotation, const Groups& groups, int64_t items, int64_t d) {
+  if (!fast_sizes<T>(rotation, items, d)) return false;
+  for (int i = 0; i < groups.count; ++i)
+    if (!fast_heads<T>(groups.group[i].in) || !fast_heads<T>(groups.group[i].out)) return false;
   return true;
 }
 
@@ -245,9 +328,8 @@ void map_heads_cuda(const HeadsShape& shape, const Rotation& rotation, std::span
   const int d = static_cast<int>(shape.head_dim);
   if (items == 0 || d == 0) return;
   for_dtype(shape.dtype, [&]<typename T>(T) {
-    if (fast<T>(rotation, groups, d)) {
-      int lanes = 1;
-      while (lanes * kVector<T> < d / 2) lanes *= 2;
+    if (fast<T>(rotation, groups, items, d)) {
+      const int lanes = lanes_for<T>(d);
       map_fast_kernel<T, kVector<T>>
           <<<blocks_for(items * lanes), kThreads, 0, stream_from(stream)>>>(groups, rotation, shape.tokens, d, lanes);
     } else {
@@ -268,6 +350,14 @@ void map_heads_backward_cuda(const HeadsShape& shape, const Rotation& rotation, 
   if (d > 512) fail_kernel("map_heads_backward", "heads have more than 512 channels");
   if (blocks > 0)
     for_dtype(shape.dtype, [&]<typename T>(T) {
+      if (fast_sizes<T>(rotation, items, d) && fast_heads<T>(group.in) && fast_heads<T>(group.grad_out) &&
+          fast_heads<T>(group.grad_in)) {
+        const int lanes = lanes_for<T>(d);
+        const size_t shared = kThreads / static_cast<size_t>(lanes) * sizeof(float) * static_cast<size_t>(d);
+        backward_fast_kernel<T, kVector<T>><<<blocks, kThreads, shared, stream_from(stream)>>>(
+            group, rotation, static_cast<unsigned>(items), d, lanes, workspace);
+        return;
+      }
       const size_t bytes = kThreads / 32 * sizeof(float) * static_cast<size_t>(d);
       const auto launch = [&](auto kernel) {
         kernel<<<blocks, kThreads, bytes, stream_from(stream)>>>(group, rotation, shape.tokens, d, workspace);

@@ -22,7 +22,7 @@ double delta_net_columns(const RunShape& run) {
 double LayerWalk::kept_by_core() const { return 4 * z_.t * z_.heads; }
 
 void LayerWalk::attention_forward(bool keep) {
-  norm_forward(keep);
+  norm_forward(keep && !bottom_);
   if (delta_) {
     const double held = 4 * z_.t * delta_net_columns(run_);
     w_.take(held);
@@ -37,7 +37,7 @@ void LayerWalk::attention_forward(bool keep) {
 }
 
 void LayerWalk::attention_backward() {
-  if (again_.norms) w_.take(z_.stream());
+  if (again_.norms && keeps_input(updates_.qkv)) w_.take(z_.stream());
   if (z_.dropout > 0) w_.take(z_.stream());
   if (delta_) {
     const double held = 4 * z_.t * delta_net_columns(run_);
@@ -58,6 +58,8 @@ void LayerWalk::self_attention_forward(bool keep) {
   const double b = z_.t * z_.bytes, fused = b * z_.projected, parts = b * (z_.q + z_.k + z_.v);
   const bool gate = run_.model->attention_output_gate, norms = run_.model->qk_norm;
   column_forward(z_.h, z_.projected);
+  update_forward(updates_.qkv, z_.t, z_.stream(), keep);
+  if (keep && !keeps_input(updates_.qkv) && !again_.norms) w_.give(z_.stream());
   if (z_.shared_kv > 0) w_.touch(b * 5 * z_.shared_kv, Use::kCommunication);
   if (gate) w_.take(parts);  // the projection without the gates
   w_.take(parts);
@@ -65,6 +67,7 @@ void LayerWalk::self_attention_forward(bool keep) {
   core_forward(keep && !again_.core_attention);
   if (gate) w_.take(2 * b * z_.q);
   row_forward();
+  update_forward(updates_.out, z_.t, b * z_.out, keep);
   if (gate) w_.give(fused);
   if (keep) {
     if (ring_ && !again_.core_attention) w_.give(b * (z_.k + z_.v));  // a copy of both is kept
@@ -76,7 +79,7 @@ void LayerWalk::self_attention_forward(bool keep) {
 void LayerWalk::self_attention_backward() {
   const double b = z_.t * z_.bytes, parts = b * (z_.q + z_.k + z_.v);
   const bool gate = run_.model->attention_output_gate, norms = run_.model->qk_norm;
-  row_backward(z_.out, z_.out * z_.h, false);
+  row_backward(z_.out, z_.out * z_.h, false, 0, updates_.out);
   if (gate) {
     w_.touch(2 * b * z_.q);
     w_.give(2 * b * z_.q);
@@ -86,7 +89,7 @@ void LayerWalk::self_attention_backward() {
   w_.give(parts);
   if (norms) w_.give(gate ? parts : b * z_.projected);
   if (z_.shared_kv > 0) w_.touch(b * (5 * z_.shared_kv + z_.projected), Use::kCommunication);
-  column_backward(z_.h, z_.projected, z_.projected * z_.h);
+  column_backward(z_.h, z_.projected, z_.projected * z_.h, updates_.qkv, !bottom_);
 }
 
 // Estimated where it is made of small operations (rotation, concatenation).

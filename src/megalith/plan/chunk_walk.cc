@@ -18,6 +18,8 @@ class ChunkWalk : private WalkBase {
     const auto padded =
         static_cast<double>(layout::padded_vocab_size(run.model->vocab_size, run.options.vocab_multiple, run.grid.tp));
     columns_ = padded / run.grid.tp;
+    const auto all = groups();
+    if (z_.frozen && stage.has_embedding() && !all.empty() && !all.front().again) bottom_ = layers_.front();
   }
 
   void forward() {
@@ -35,9 +37,11 @@ class ChunkWalk : private WalkBase {
     for (auto group = all.rbegin(); group != all.rend(); ++group)
       group_backward(*group, {.grad_held = group == all.rbegin() && !stage_.has_loss(),
                               .input_held = group + 1 == all.rend() && !stage_.has_embedding()});
-    if (stage_.has_embedding())
+    if (stage_.has_embedding() && !z_.frozen)
       embed_backward();
-    else if (!all.empty())
+    else if (stage_.has_embedding() && (all.empty() || all.front().again))
+      w_.give(z_.stream());  // nobody needs the gradient
+    else if (!stage_.has_embedding() && !all.empty())
       w_.give(z_.stream());  // the input
     w_.give(angle_bytes() + leftover_);
     return deferred_;
@@ -63,7 +67,7 @@ class ChunkWalk : private WalkBase {
     return result;
   }
 
-  LayerWalk walk_of(int layer) { return {run_, z_, layer, w_}; }
+  LayerWalk walk_of(int layer) { return {run_, z_, layer, w_, layer == bottom_}; }
   bool splits_input() const { return again_.split_over_tp && !z_.split_tokens && z_.tp > 1; }
 
   void group_forward(const Group& group) {
@@ -118,8 +122,7 @@ class ChunkWalk : private WalkBase {
   }
 
   void embed_forward() {
-    const bool cuda = run_.machinery.cuda;
-    if (cuda) w_.take(8 * z_.t);
+    if (run_.machinery.cuda && !z_.frozen) w_.take(8 * z_.t);
     row_forward();  // each rank's rows of the table, summed up
     if (run_.model->learned_positions) {
       w_.take(2 * z_.stream());
@@ -161,6 +164,7 @@ class ChunkWalk : private WalkBase {
       if (z_.split_tokens) w_.give(z_.whole(), Use::kCommunication);
     } else {
       for (int i = 0; i < static_cast<int>(losses()); ++i) column_forward(z_.h, columns_);
+      if (z_.frozen) w_.give(z_.stream());  // the norm's output: the head needs no gradient
     }
     w_.touch(12 * z_.t, Use::kWorkspace);
     w_.take(losses() * 12 * z_.t);
@@ -200,6 +204,7 @@ class ChunkWalk : private WalkBase {
   const model::RecomputePlan& again_;
   const std::vector<int> layers_;
   double columns_ = 0;  // of the logits
+  int bottom_ = -1;     // the layer whose input needs no gradient; -1: none
 };
 
 }  // namespace

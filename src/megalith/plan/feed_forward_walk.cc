@@ -5,17 +5,20 @@
 
 namespace megalith::plan {
 
-LayerWalk::LayerWalk(const RunShape& run, const LayerSizes& sizes, int64_t layer, MemoryWalk& walk)
+LayerWalk::LayerWalk(const RunShape& run, const LayerSizes& sizes, int64_t layer, MemoryWalk& walk, bool bottom)
     : WalkBase(sizes, walk),
       run_(run),
       experts_(run.model->is_moe(layer)),
       delta_(run.model->is_delta_net(layer)),
       ring_(run.grid.cp > 1),
       feeds_again_(experts_ ? run.options.recompute.moe : run.options.recompute.mlp),
-      again_(run.options.recompute) {}
+      again_(run.options.recompute),
+      updates_(sizes.updates_of(layer)),
+      bottom_(bottom) {}
 
 void LayerWalk::forward(bool keep) {
   attention_forward(keep);
+  if (bottom_ && keep) w_.give(z_.stream());  // its input: nobody needs it any more
   norm_forward(keep);
   feed_forward(keep && !feeds_again_);
   end_branch(keep);
@@ -23,7 +26,7 @@ void LayerWalk::forward(bool keep) {
 }
 
 void LayerWalk::backward(const Borders& borders) {
-  if (again_.norms) w_.take(z_.stream());
+  if (again_.norms && (experts_ || keeps_input(updates_.up))) w_.take(z_.stream());
   if (z_.dropout > 0) w_.take(z_.stream());
   if (feeds_again_) {
     feed_forward(/*keep=*/true);
@@ -34,7 +37,10 @@ void LayerWalk::backward(const Borders& borders) {
   if (z_.dropout > 0) w_.give(z_.stream() + z_.s * z_.h);
   norm_backward(!borders.grad_held, true);
   attention_backward();
-  norm_backward(true, !borders.input_held);
+  if (bottom_)
+    w_.give(z_.stream());  // the stream's gradient ends here
+  else
+    norm_backward(true, !borders.input_held);
 }
 
 // The branch's result is on the stream; dropout makes a new one of it.
@@ -64,24 +70,30 @@ void LayerWalk::feed_backward() {
 void LayerWalk::mlp_forward(bool keep, double width) {
   const double b = z_.t * z_.bytes;
   column_forward(z_.h, up_of(width));
+  update_forward(updates_.up, z_.t, z_.stream(), keep);
+  if (keep && !experts_ && !keeps_input(updates_.up) && !again_.norms) w_.give(z_.stream());
   w_.take(b * width);
   row_forward();
-  // Plain activations are computed again in backward.
-  if (!keep || !run_.model->gated_mlp) w_.give(b * width);
+  update_forward(updates_.down, z_.t, b * width, keep);
+  if (!keep || remakes_activation() || !keeps_input(updates_.down)) w_.give(b * width);
   if (!keep) w_.give(b * up_of(width));
+}
+
+bool LayerWalk::remakes_activation() const {
+  return again_.mlp_activation || (!run_.model->gated_mlp && !z_.machinery.cuda);
 }
 
 void LayerWalk::mlp_backward(double width) {
   const double b = z_.t * z_.bytes, up = up_of(width);
-  const bool gated = run_.model->gated_mlp;
-  row_backward(width, width * z_.h, gated, gated ? 0 : b * width);
+  const bool remakes = remakes_activation(), reads = keeps_input(updates_.down);
+  row_backward(width, width * z_.h, !remakes && reads, remakes && reads ? b * width : 0, updates_.down);
   w_.take(b * up);
   w_.give(b * width);
-  if (gated)
-    w_.give(b * up);
-  else
+  if (remakes)
     leftover_ += b * up;  // the function that computes the activation again holds it
-  column_backward(z_.h, up, up * z_.h);
+  else
+    w_.give(b * up);
+  column_backward(z_.h, up, up * z_.h, updates_.up);
 }
 
 // What the router keeps: scores over all experts, and the choice.
@@ -116,6 +128,7 @@ struct ExpertSizes {
   double width, up;      // of an expert on this rank
   bool travels, sorted;  // rows go to other ranks; come for several experts
   bool gathers;          // all tokens come, in place of those that are needed
+  bool local;            // rows are made again in backward, and weighed before the projection down (nn::LocalRows)
   double members;
 
   explicit ExpertSizes(const RunShape& run) {
@@ -133,6 +146,7 @@ struct ExpertSizes {
     travels = members > 1;
     sorted = router.experts / run.grid.ep > 1;
     gathers = run.options.moe.dispatcher == nn::MoeOptions::Dispatcher::kAllGather;
+    local = run.machinery.cuda && !travels && !router.capacity_factor;
   }
   // Of the lists that say where each row comes from.
   double map_bytes() const { return 8 * rows * (!gathers && travels && sorted ? 4 : 2); }
@@ -152,8 +166,10 @@ void LayerWalk::experts_forward(bool keep) {
     if (x.sorted) w_.touch(rows);
   }
   w_.take(b * x.up);
+  update_forward(updates_.experts_up, x.rows, rows, keep);
   w_.take(b * x.width);
   w_.take(rows);
+  update_forward(updates_.experts_down, x.rows, b * x.width, keep);
   if (x.gathers) {
     w_.take(x.travels ? all : z_.stream(), Use::kCommunication);
     w_.take(z_.stream());
@@ -168,6 +184,7 @@ void LayerWalk::experts_forward(bool keep) {
     if (x.travels) w_.give(rows, Use::kCommunication);
   }
   if (!keep) return w_.give(2 * rows + b * (x.up + x.width));
+  if (x.local) w_.give(2 * rows);
   if (run_.options.moe.recompute_activation) w_.give(b * x.width);
   w_.take(x.map_bytes());
 }
@@ -179,7 +196,7 @@ void LayerWalk::experts_backward() {
   const double all = x.members * z_.stream();
   if (x.gathers && x.travels) w_.take(all, Use::kCommunication);
   w_.take(rows);
-  w_.give(rows);  // what the sum has kept
+  if (!x.local) w_.give(rows);  // what the sum has kept
   if (x.gathers && x.travels) w_.give(all, Use::kCommunication);
   if (!x.gathers && x.travels) {
     w_.touch(rows, Use::kCommunication);
@@ -187,7 +204,9 @@ void LayerWalk::experts_backward() {
   }
   if (again) w_.touch(b * x.width, Use::kWorkspace);
   weight_grad(x.width * z_.h);
+  take_hidden_grad(updates_.experts_down, x.rows);
   w_.take(b * x.width);
+  give_hidden(updates_.experts_down, x.rows, b * x.width);
   if (defer_)
     deferred_ += rows + (again ? 0 : b * x.width);
   else
@@ -198,10 +217,13 @@ void LayerWalk::experts_backward() {
     leftover_ += b * x.up;  // the function that computes the activation again holds it
   else
     w_.give(b * x.up);
+  if (x.local && !defer_) w_.take(rows);
   weight_grad(x.up * z_.h);
+  take_hidden_grad(updates_.experts_up, x.rows);
   w_.take(rows);
+  give_hidden(updates_.experts_up, x.rows, rows);
   if (defer_)
-    deferred_ += rows + b * x.up;
+    deferred_ += (x.local ? 0 : rows) + b * x.up;
   else
     w_.give(rows + b * x.up);
   if (!x.gathers && x.travels) {
@@ -220,6 +242,7 @@ void LayerWalk::moe_forward(bool keep) {
   if (shared > 0) mlp_forward(keep && !run_.options.moe.recompute_shared, shared);
   experts_forward(keep);
   if (shared > 0) w_.give(z_.stream());  // the residual with the shared experts in it
+  if (keep && !keeps_norm_output()) w_.give(z_.stream());
 }
 
 // The norm's output, which all of them read, goes with the last reader; their gradients become one.
@@ -234,7 +257,10 @@ void LayerWalk::moe_backward() {
     mlp_backward(shared);
   }
   routing_backward();
-  w_.give(z_.stream());
+  if (keeps_norm_output()) w_.give(z_.stream());
 }
+
+// A frozen router does not need it, and the experts' updates need the rows that were made of it.
+bool LayerWalk::keeps_norm_output() const { return !z_.frozen || again_.norms || run_.model->moe->shared_width > 0; }
 
 }  // namespace megalith::plan

@@ -130,15 +130,19 @@ LayerTimes::Both LayerTimes::experts() const {
   const double etp = run_.grid.expert_tp(), here = static_cast<double>(moe.router.experts) / run_.grid.ep;
   const double rows = z_.s * static_cast<double>(moe.router.topk) * etp, width = static_cast<double>(moe.width) / etp;
   const double up = width * z_.up / z_.width, b = rows * z_.bytes;
-  Both one;  // expert
-  add_product(one, rows / here, up, z_.h);
-  add_product(one, rows / here, z_.h, width);
-  time.forward.gemm = here * one.forward.gemm;
-  time.backward.gemm = here * one.backward.gemm;
+  // On CUDA one kernel computes the products of all experts; elsewhere they follow one another.
+  const double calls = cluster_.cuda ? 1 : here;
+  Both one;
+  add_product(one, rows / calls, up, z_.h);
+  add_product(one, rows / calls, z_.h, width);
+  time.forward.gemm = calls * one.forward.gemm;
+  time.backward.gemm = calls * one.backward.gemm;
   add_product(time, z_.s, static_cast<double>(moe.router.experts), z_.h);
-  // Rows are sent, sorted, activated, sorted and summed up; the router is a few dozen small operations.
-  time.forward.memory_bound += moved(8 * b * z_.h) + moved(b * (up + width)) + 30 * cluster_.launch_s;
-  time.backward.memory_bound += moved(8 * b * z_.h) + moved(b * (2 * up + width)) + 30 * cluster_.launch_s;
+  // Rows are sent, sorted, activated, sorted and summed up; alone, only copied and summed up. The router is a few dozen
+  // small operations.
+  const double passes = run_.grid.ep * etp > 1 ? 8 : 3;
+  time.forward.memory_bound += moved(passes * b * z_.h) + moved(b * (up + width)) + 30 * cluster_.launch_s;
+  time.backward.memory_bound += moved(passes * b * z_.h) + moved(b * (2 * up + width)) + 30 * cluster_.launch_s;
   time.forward.ep = 2 * ep_.all_to_all(b * z_.h);
   time.backward.ep = time.forward.ep;
   if (moe.shared_width > 0) {

@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
+#include "megalith/plan/adapter_sizes.h"
 #include "megalith/plan/memory_walk.h"
 #include "megalith/plan/run_shape.h"
 
@@ -30,6 +32,11 @@ struct LayerSizes {
   double dropout;                        // at the end of each branch
   Machinery machinery;
   bool accumulates;  // several micro-batches: gradients are added to what is there
+  bool frozen;       // adapters are trained, weights are not
+  double adapter_dropout;
+  std::vector<LayerUpdates> updates;  // by layer; empty: none
+
+  const LayerUpdates& updates_of(int64_t layer) const;
 
   double stream() const { return s * h * bytes; }  // of a tensor of the residual stream
   double whole() const { return t * h * bytes; }   // of one of all tokens
@@ -45,15 +52,23 @@ class WalkBase {
   void reduce_scatter(double bytes_in);
   // The product that becomes a weight's gradient; straight into the buffer on a GPU and in fp32.
   void weight_grad(double elements);
+  void trained_grad(double elements);  // the same of what is trained in any case
+  // An update's part of a layer of so many rows: x Aᵀ comes, and stays for backward; with dropout `mask` bytes, too.
+  void update_forward(const UpdateSize& update, double rows, double mask, bool keep);
+  // Its gradient comes, both go.
+  void take_hidden_grad(const UpdateSize& update, double rows);
+  void give_hidden(const UpdateSize& update, double rows, double mask);
+  // Whether the input of a linear layer is needed in backward.
+  bool keeps_input(const UpdateSize& update) const { return !z_.frozen || update.any(); }
   // Column-parallel: [s, in] -> [t, out]; the input stays the caller's.
   void column_forward(double in, double out);
-  // The gradient [t, out] and the kept input [s, in] go, the gradient [s, in] comes.
-  void column_backward(double in, double out, double weight);
+  // The gradient [t, out] and the kept input [s, in] go, the gradient [s, in] comes, where it is wanted.
+  void column_backward(double in, double out, double weight, const UpdateSize& update = {}, bool wanted = true);
   // Row-parallel: [t, in] -> [s, h] on the residual stream.
   void row_forward();
   // The gradient of the stream stays (it is the residual's, too); the gradient [t, in] comes. The kept input goes
   // unless others hold it.
-  void row_backward(double in, double weight, bool give_input, double made_again = 0);
+  void row_backward(double in, double weight, bool give_input, double made_again = 0, const UpdateSize& update = {});
   void norm_forward(bool keep);
   // The gradient of the norm's output and the stream's become one; what the norm kept goes.
   void norm_backward(bool give_stream_grad, bool give_input);
@@ -75,7 +90,8 @@ struct Borders {
 // One transformer layer.
 class LayerWalk : private WalkBase {
  public:
-  LayerWalk(const RunShape& run, const LayerSizes& sizes, int64_t layer, MemoryWalk& walk);
+  // `bottom`: nothing below it is trained, and its input needs no gradient.
+  LayerWalk(const RunShape& run, const LayerSizes& sizes, int64_t layer, MemoryWalk& walk, bool bottom = false);
 
   // The input [s, h] is there, and stays; the output comes. `keep`: for backward.
   void forward(bool keep);
@@ -111,12 +127,17 @@ class LayerWalk : private WalkBase {
   double up_of(double width) const { return z_.up / z_.width * width; }
   double kept_by_core() const;  // beside the output
   double kept_by_routing() const;
+  bool keeps_norm_output() const;  // by the router or the shared experts
+  // The activation of an MLP is computed again for what reads it in backward.
+  bool remakes_activation() const;
 
   const RunShape& run_;
   const bool experts_, delta_;
   const bool ring_;         // keys and values travel, or are gathered
   const bool feeds_again_;  // the feed-forward part is recomputed
   const model::RecomputePlan& again_;
+  const LayerUpdates& updates_;
+  const bool bottom_;
 };
 
 }  // namespace megalith::plan

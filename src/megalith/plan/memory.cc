@@ -81,7 +81,7 @@ double tied_bytes(const RunShape& run, const layout::LayerSplit& split, int pp_r
   double elements = 0;
   for (int chunk = 0; chunk < split.chunks(); ++chunk)
     for (const ParameterSize& p : stage_parameters(run, split.stage(pp_rank, chunk)))
-      if (p.own_bucket) elements += static_cast<double>(p.numel);
+      if (p.own_bucket && p.trained) elements += static_cast<double>(p.numel);
   return 4 * elements;
 }
 
@@ -102,7 +102,7 @@ double reduction_copy(const RunShape& run, const StateBytes& state, double tied)
 
 double batch_bytes(const RunShape& run) {
   if (run.machinery.cuda) return 0;
-  const auto tokens = static_cast<double>(run.micro_batch_size * run.sequence_length * run.microbatches);
+  const auto tokens = static_cast<double>(run.sequences() * run.sequence_length * run.microbatches);
   return 16 * tokens * (run.grid.cp > 1 ? 1 + 1.0 / run.grid.cp : 1);
 }
 
@@ -144,7 +144,7 @@ std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
     memory.at_peak = StepWalk(run, sizes, std::move(chunks), rank).run(actions.ranks[index], actions.exchanges[index]);
     const double copy = reduction_copy(run, memory.state, tied_bytes(run, split, rank));
     if (copy > total(memory.at_peak)) memory.at_peak = {0, copy, 0};
-    memory.making = 2 * memory.state.parameters + memory.state.gradients;
+    memory.making = 2 * memory.state.parameters - memory.state.frozen + memory.state.gradients;
     if (run.args.checkpoint.async_save)
       memory.save_host = memory.state.parameters / (run.dp() * run.grid.cp) + memory.state.optimizer;
     ranks.push_back(memory);

@@ -28,7 +28,7 @@ struct RankMemory {
   double save_host = 0;  // on the host, while a checkpoint is written
   int in_flight = 0;     // micro-batches, of all chunks
 
-  double always() const { return state.parameters + state.gradients + state.optimizer + batches; }
+  double always() const { return state.parameters + state.reference + state.gradients + state.optimizer + batches; }
   double step() const { return always() + total(at_peak); }
   double peak() const { return making > step() ? making : step(); }
 };

@@ -6,6 +6,7 @@
 #include "megalith/layout/vocab_split.h"
 #include "megalith/optim/buffer_rules.h"
 #include "megalith/optim/optimizer_settings.h"
+#include "megalith/plan/adapter_sizes.h"
 
 namespace megalith::plan {
 
@@ -66,7 +67,7 @@ void add_experts(List& list, const RunShape& run) {
   const model::ModelConfig& m = *run.model;
   const nn::MoeShape& moe = *m.moe;
   add(list, moe.router.experts * m.hidden_size);
-  if (moe.router.expert_bias) list.push_back({.numel = moe.router.experts, .buffer = true});
+  if (moe.router.expert_bias) list.push_back({.numel = moe.router.experts, .buffer = true, .trained = false});
   const int64_t here = moe.router.experts / run.grid.ep, width = moe.width / run.grid.expert_tp();
   list.push_back({.numel = here * (m.gated_mlp ? 2 : 1) * width * m.hidden_size, .expert = true});
   list.push_back({.numel = here * m.hidden_size * width, .expert = true});
@@ -80,6 +81,28 @@ int64_t padded_rows(const RunShape& run) {
 }
 
 void append(List& list, const List& more) { list.insert(list.end(), more.begin(), more.end()); }
+
+// With adapters the weights are frozen, and A and B of each stand behind them.
+void freeze(const RunShape& run, List& list) {
+  if (!run.options.adapter) return;
+  for (ParameterSize& p : list) p.trained = p.adapter;
+}
+
+void add_update(List& list, const UpdateSize& update, bool expert = false) {
+  if (!update.any()) return;
+  list.push_back({.numel = update.a, .expert = expert, .adapter = true});
+  list.push_back({.numel = update.b, .expert = expert, .adapter = true});
+}
+
+void add_updates(const RunShape& run, int64_t layer, List& list) {
+  const LayerUpdates updates = layer_updates(run, layer);
+  add_update(list, updates.qkv);
+  add_update(list, updates.out);
+  add_update(list, updates.experts_up, /*expert=*/true);
+  add_update(list, updates.experts_down, /*expert=*/true);
+  add_update(list, updates.up);
+  add_update(list, updates.down);
+}
 
 }  // namespace
 
@@ -98,6 +121,8 @@ List layer_parameters(const RunShape& run, int64_t layer) {
     add_experts(list, run);
   else
     add_mlp(list, m.hidden_size, m.mlp_width / run.grid.tp, m.gated_mlp, m.mlp_bias);
+  add_updates(run, layer, list);
+  freeze(run, list);
   return list;
 }
 
@@ -111,7 +136,10 @@ List stage_parameters(const RunShape& run, const layout::Stage& stage) {
     if (m.learned_positions) add(list, m.max_positions * m.hidden_size);
   }
   for (const int layer : stage.layers()) append(list, layer_parameters(run, layer));
-  if (!stage.has_loss()) return list;
+  if (!stage.has_loss()) {
+    freeze(run, list);
+    return list;
+  }
   add_norm(list, m, m.hidden_size);
   if (!stage.has_embedding() && (m.tied_embeddings || mtp))
     list.push_back({.numel = padded_rows(run) * m.hidden_size, .own_bucket = true});
@@ -123,6 +151,7 @@ List stage_parameters(const RunShape& run, const layout::Stage& stage) {
     append(list, layer_parameters(run, m.num_layers - 1));
     add_norm(list, m, m.hidden_size);
   }
+  freeze(run, list);
   return list;
 }
 
@@ -137,7 +166,7 @@ struct Buffer {
 Buffer buffer_of(const List& parameters, bool expert) {
   Buffer buffer;
   for (const ParameterSize& p : parameters) {
-    if (p.buffer || p.expert != expert) continue;
+    if (!p.trained || p.expert != expert) continue;
     buffer.items.push_back({p.numel, p.own_bucket});
     buffer.elements += p.numel;
   }
@@ -155,7 +184,7 @@ void add_buffer(const RunShape& run, const Buffer& buffer, bool expert, const op
                                      settings.use_distributed_optimizer ? shards : 1, run.machinery.cuda}));
   const auto numel = static_cast<double>(layout.numel());
   const double grad_bytes = run.half() && settings.grad_dtype != at::kFloat ? 2 : 4;
-  bytes.parameters += numel * run.element_bytes();
+  bytes.parameters += numel * (run.options.adapter ? 4 : run.element_bytes());
   bytes.gradients += numel * grad_bytes;
   bytes.elements += static_cast<double>(buffer.elements);
   bytes.owned += numel / layout.shards;
@@ -172,13 +201,18 @@ StateBytes state_bytes(const RunShape& run, const layout::LayerSplit& split, int
     const optim::DdpSettings settings = optim::ddp_settings(
         run.args.ddp, run.args.precision, run.args.optimizer.use_distributed_optimizer, pp_rank == 0, chunk);
     for (const bool expert : {false, true}) add_buffer(run, buffer_of(parameters, expert), expert, settings, bytes);
-    for (const ParameterSize& p : parameters)
-      if (p.buffer) bytes.parameters += static_cast<double>(p.numel) * 4;
+    for (const ParameterSize& p : parameters) {
+      const double held = static_cast<double>(p.numel) * (p.buffer || p.adapter ? 4 : run.element_bytes());
+      if (!p.trained) bytes.frozen += held;
+      if (run.reference && !p.adapter) bytes.reference += held;
+    }
   }
+  bytes.parameters += bytes.frozen;
   const double moments = run.args.optimizer.optimizer == config::OptimizerKind::kSgd ? 1 : 2;
   const double hosted = optim::optimizer_settings(run.args.optimizer).offload_fraction;
   // An offloaded element has its fp32 parameter on the host in any case.
-  bytes.optimizer = bytes.owned * (1 - hosted) * 4 * (moments + (run.half() ? 1 : 0));
+  const bool copies = run.half() && !run.options.adapter;  // adapters are fp32 already
+  bytes.optimizer = bytes.owned * (1 - hosted) * 4 * (moments + (copies ? 1 : 0));
   bytes.optimizer_host = bytes.owned * hosted * 4 * (moments + 1);
   return bytes;
 }

@@ -14,6 +14,8 @@ struct ParameterSize {
   bool expert = false;      // reduced over expert-data-parallel ranks
   bool own_bucket = false;  // a tied embedding of which two stages hold a copy
   bool buffer = false;      // not trained, fp32
+  bool adapter = false;     // of an update of low rank: fp32
+  bool trained = true;      // has a gradient
   bool operator==(const ParameterSize&) const = default;
 };
 
@@ -25,6 +27,8 @@ std::vector<ParameterSize> stage_parameters(const RunShape& run, const layout::S
 // Bytes of the flat buffers and of the optimizer's state of a pipeline rank.
 struct StateBytes {
   double parameters = 0;
+  double frozen = 0;     // of them without a gradient, outside of the buffers
+  double reference = 0;  // of a second model, which is not trained
   double gradients = 0;
   double optimizer = 0;       // on the device: main parameters and moments
   double optimizer_host = 0;  // of the offloaded part

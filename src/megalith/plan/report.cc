@@ -35,6 +35,7 @@ ordered_json stage_json(const RankMemory& stage) {
   return {{"pp_rank", stage.pp_rank},
           {"elements", stage.state.elements},
           {"parameters", stage.state.parameters},
+          {"reference", stage.state.reference},
           {"gradients", stage.state.gradients},
           {"optimizer", stage.state.optimizer},
           {"optimizer_host", stage.state.optimizer_host},
@@ -87,10 +88,10 @@ ordered_json candidate_json(const Candidate& candidate, const Cluster& cluster) 
 std::vector<std::pair<std::string, double>> parts_of(const RankMemory& memory) {
   std::vector<std::pair<std::string, double>> parts;
   for (const auto& [name, bytes] :
-       {std::pair("parameters", memory.state.parameters), std::pair("gradients", memory.state.gradients),
-        std::pair("optimizer", memory.state.optimizer), std::pair("activations", memory.at_peak[0]),
-        std::pair("communication", memory.at_peak[1]), std::pair("workspace", memory.at_peak[2]),
-        std::pair("batches", memory.batches)})
+       {std::pair("parameters", memory.state.parameters), std::pair("reference model", memory.state.reference),
+        std::pair("gradients", memory.state.gradients), std::pair("optimizer", memory.state.optimizer),
+        std::pair("activations", memory.at_peak[0]), std::pair("communication", memory.at_peak[1]),
+        std::pair("workspace", memory.at_peak[2]), std::pair("batches", memory.batches)})
     if (bytes > 0) parts.emplace_back(name, bytes);
   return parts;
 }
@@ -98,7 +99,7 @@ std::vector<std::pair<std::string, double>> parts_of(const RankMemory& memory) {
 std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stages, const Cluster* cluster) {
   std::string text = fmt::format(
       "{} ranks = tp {} x cp {} x pp {} x dp {}; {} micro-batches of {} x {} tokens; each rank of a stage needs\n\n",
-      run.grid.world_size, run.grid.tp, run.grid.cp, run.grid.pp, run.dp(), run.microbatches, run.micro_batch_size,
+      run.grid.world_size, run.grid.tp, run.grid.cp, run.grid.pp, run.dp(), run.microbatches, run.sequences(),
       run.sequence_length);
   constexpr const char* kRow = "{:>5} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>10} {:>11}\n";
   text += fmt::format(kRow, "stage", "parameters", "gradients", "optimizer", "activations", "communic.", "workspace",
@@ -110,6 +111,8 @@ std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stag
   const RankMemory& most = fullest(stages);
   text += fmt::format("\nfullest: stage {} with {}", most.pp_rank, size_text(most.peak()));
   if (most.making > most.step()) text += ", while its buffers are made";
+  if (most.state.reference > 0)
+    text += fmt::format(", of which {} are a reference model's weights", size_text(most.state.reference));
   if (most.batches > 0) text += fmt::format(", of which {} are token ids", size_text(most.batches));
   if (most.state.optimizer_host > 0) text += fmt::format("; {} of host memory", size_text(most.state.optimizer_host));
   if (most.save_host > 0) text += fmt::format("; a save takes {} of host memory more", size_text(most.save_host));

@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
 #include "megalith/layout/pipeline_schedule.h"
+#include "megalith/plan/adapter_sizes.h"
 
 namespace megalith::plan {
 
@@ -71,10 +72,29 @@ void check_experts(const RunShape& run, Problems& problems) {
   problems.add(nn::problems(shape, run.grid.ep, run.grid.expert_tp()));
 }
 
+// The adapter of the arguments; "all" stays as it is.
+peft::AdapterConfig planned_adapter(const config::LoraConfig& lora) {
+  return {.rank = lora.rank,
+          .dropout = lora.dropout,
+          .target_modules = lora.target,
+          .modules_to_save = lora.additional_target,
+          .base_model = {},
+          .source = {}};
+}
+
+// What preferences change: two answers a sample; a reference with weights of its own, unless it lies below the adapter
+// or has been run before.
+void apply_preferences(RunShape& run) {
+  const config::PreferenceConfig& how = run.args.preference;
+  run.answers = 2;
+  run.reference =
+      config::needs_reference(how.loss) && !how.precompute_ref_log_probs && !(run.options.adapter && !how.ref_model);
+}
+
 }  // namespace
 
 double RunShape::tokens() const {
-  return static_cast<double>(micro_batch_size) * static_cast<double>(sequence_length) / grid.cp;
+  return static_cast<double>(sequences()) * static_cast<double>(sequence_length) / grid.cp;
 }
 
 double RunShape::shard_tokens() const { return options.sequence_parallel ? tokens() / grid.tp : tokens(); }
@@ -91,6 +111,7 @@ std::vector<std::string> layout_problems(const RunShape& run) {
   problems.add(layout::problems(split_request(run)));
   const layout::PipelineShape shape = config::pipeline_shape(run.args, static_cast<int>(run.microbatches));
   problems.add(layout::problems(shape));
+  problems.add(adapter_problems(run));
   return problems.take();
 }
 
@@ -108,6 +129,8 @@ RunShape run_shape(const model::ModelConfig& model, const config::TrainingArgume
   for (const layout::GridProblem& problem : layout::problems(run.grid)) found.push_back(problem.message);
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "\n"));
   run.options = model::ModelOptions::from(args, machinery.cuda ? at::kCUDA : at::kCPU);
+  if (args.run.finetuning_type == config::FinetuningType::kLora) run.options.adapter = planned_adapter(args.lora);
+  if (args.run.stage == config::Stage::kDpo) apply_preferences(run);
   if (model.moe && run.grid.tp > 1) run.options.sequence_parallel = true;  // as a run does, with a warning
   run.sequence_length = padded_length(run);
   const layout::MicrobatchCalculator batches(config::batch_plan(args, run.dp()));

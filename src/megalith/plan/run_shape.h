@@ -31,9 +31,11 @@ struct RunShape {
   config::TrainingArguments args;             // after derive()
   model::ModelOptions options;                // of them
   layout::GridShape grid;
-  int64_t sequence_length = 0;  // tokens of a sequence, padding included
-  int64_t micro_batch_size = 1;
-  int64_t microbatches = 1;  // of a step and a replica
+  int64_t sequence_length = 0;   // tokens of a sequence, padding included
+  int64_t micro_batch_size = 1;  // samples
+  int64_t answers = 1;           // sequences of a sample: two of a preference pair
+  bool reference = false;        // a second model beside it, whose weights alone are held
+  int64_t microbatches = 1;      // of a step and a replica
   Machinery machinery;
 
   int dp() const { return grid.dp(); }
@@ -43,11 +45,13 @@ struct RunShape {
   // Tokens of a micro-batch on a rank: of its context-parallel slice, and of its share with sequence parallelism.
   double tokens() const;
   double shard_tokens() const;
+  int64_t sequences() const { return micro_batch_size * answers; }  // of a micro-batch
   double global_batch() const { return static_cast<double>(micro_batch_size * microbatches * dp()); }
   layout::LayerSplit split() const;
 };
 
-// `model` outlives the result; it has had the arguments' say (model::with_arguments). `args` after derive(). Sequences
+// `model` outlives the result; it has had the arguments' say (model::with_arguments). `args` after derive(); with
+// finetuning_type lora a new adapter is planned (adapter_sizes.h), with stage dpo pairs and their reference. Sequences
 // are padded as the collator pads them; the micro-batches are those of the final global batch. Throws ConfigError with
 // every reason why there is no such run.
 RunShape run_shape(const model::ModelConfig& model, const config::TrainingArguments& args, int world_size,

@@ -195,6 +195,7 @@ std::string train_yaml(const Candidate& candidate) {
   const config::TrainingArguments& args = run.args;
   std::string text = fmt::format("# {} GPUs: {}\n", run.grid.world_size, candidate.text());
   const auto line = [&text](std::string_view name, const auto& value) { text += fmt::format("{}: {}\n", name, value); };
+  line("finetuning_type", run.options.adapter ? "lora" : "full");
   line("tensor_model_parallel_size", run.grid.tp);
   line("pipeline_model_parallel_size", run.grid.pp);
   if (args.pipeline.vpp) line("virtual_pipeline_model_parallel_size", *args.pipeline.vpp);

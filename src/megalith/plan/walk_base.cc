@@ -49,6 +49,14 @@ LayerSizes::LayerSizes(const RunShape& run) {
   dropout = m.hidden_dropout;
   machinery = run.machinery;
   accumulates = run.microbatches > 1;
+  frozen = run.options.adapter.has_value();
+  adapter_dropout = frozen ? run.options.adapter->dropout : 0;
+  for (int64_t layer = 0; frozen && layer < m.num_layers; ++layer) updates.push_back(layer_updates(run, layer));
+}
+
+const LayerUpdates& LayerSizes::updates_of(int64_t layer) const {
+  static const LayerUpdates kNone;
+  return updates.empty() ? kNone : updates.at(static_cast<size_t>(layer));
 }
 
 void WalkBase::all_reduce(double bytes) {
@@ -60,9 +68,41 @@ void WalkBase::reduce_scatter(double bytes_in) {
 }
 
 void WalkBase::weight_grad(double elements) {
+  if (!z_.frozen) trained_grad(elements);
+}
+
+void WalkBase::trained_grad(double elements) {
   if (z_.machinery.cuda || z_.bytes == 4 || defer_) return;
   // The product in 16 bits; added to fp32, ATen widens it first.
   w_.touch(elements * (z_.accumulates ? 6 : 2), Use::kWorkspace);
+}
+
+void WalkBase::update_forward(const UpdateSize& update, double rows, double mask, bool keep) {
+  if (!update.any()) return;
+  const double hidden = rows * static_cast<double>(update.hidden) * z_.bytes, half = z_.bytes == 4 ? 0 : 2;
+  const double masked = z_.adapter_dropout > 0 ? mask : 0;
+  w_.take(masked);
+  w_.touch(masked + half * static_cast<double>(update.a), Use::kWorkspace);
+  w_.take(hidden);
+  w_.touch(half * static_cast<double>(update.b), Use::kWorkspace);
+  if (!keep) w_.give(hidden + masked);
+}
+
+void WalkBase::take_hidden_grad(const UpdateSize& update, double rows) {
+  if (!update.any()) return;
+  const double half = z_.bytes == 4 ? 0 : 2;
+  w_.touch(half * static_cast<double>(update.b), Use::kWorkspace);
+  w_.take(rows * static_cast<double>(update.hidden) * z_.bytes);
+}
+
+void WalkBase::give_hidden(const UpdateSize& update, double rows, double mask) {
+  if (!update.any()) return;
+  const double half = z_.bytes == 4 ? 0 : 2;
+  const double masked = z_.adapter_dropout > 0 ? mask : 0;
+  w_.touch(masked + half * static_cast<double>(update.a), Use::kWorkspace);
+  trained_grad(static_cast<double>(update.b));
+  trained_grad(static_cast<double>(update.a));
+  w_.give(2 * rows * static_cast<double>(update.hidden) * z_.bytes + masked);
 }
 
 void WalkBase::column_forward(double in, double out) {
@@ -71,24 +111,29 @@ void WalkBase::column_forward(double in, double out) {
   if (z_.split_tokens) w_.give(z_.t * in * z_.bytes, Use::kCommunication);
 }
 
-void WalkBase::column_backward(double in, double out, double weight) {
-  const double whole = z_.t * in * z_.bytes, shard = z_.s * in * z_.bytes, grad = z_.t * out * z_.bytes;
-  const bool gathers = z_.split_tokens && !defer_;
+void WalkBase::column_backward(double in, double out, double weight, const UpdateSize& update, bool wanted) {
+  const double whole = z_.t * in * z_.bytes, grad = z_.t * out * z_.bytes;
+  const double share = z_.s * in * z_.bytes, shard = keeps_input(update) ? share : 0;  // the kept input
+  const bool gathers = z_.split_tokens && !defer_ && !z_.frozen;
+  take_hidden_grad(update, z_.t);
   if (gathers) w_.take(whole, Use::kCommunication);
-  w_.take(whole);
-  if (z_.split_tokens) {
-    w_.take(shard, Use::kCommunication);
-    reduce_scatter(whole);
-  } else {
-    all_reduce(whole);
+  if (wanted) {
+    w_.take(whole);
+    if (z_.split_tokens) {
+      w_.take(share, Use::kCommunication);
+      reduce_scatter(whole);
+    } else {
+      all_reduce(whole);
+    }
   }
   weight_grad(weight);
   if (gathers) w_.give(whole, Use::kCommunication);
-  if (z_.split_tokens) {
+  if (wanted && z_.split_tokens) {
     w_.give(whole);
-    w_.give(shard, Use::kCommunication);
-    w_.take(shard);
+    w_.give(share, Use::kCommunication);
+    w_.take(share);
   }
+  give_hidden(update, z_.t, share);
   if (defer_) {
     deferred_ += grad + shard;
     return;
@@ -109,12 +154,14 @@ void WalkBase::row_forward() {
   }
 }
 
-void WalkBase::row_backward(double in, double weight, bool give_input, double made_again) {
+void WalkBase::row_backward(double in, double weight, bool give_input, double made_again, const UpdateSize& update) {
   if (z_.split_tokens) w_.take(z_.whole(), Use::kCommunication);
   if (made_again > 0 && !defer_) w_.take(made_again, Use::kWorkspace);
   weight_grad(weight);
+  take_hidden_grad(update, z_.t);
   if (made_again > 0 && !defer_) w_.give(made_again, Use::kWorkspace);
   w_.take(z_.t * in * z_.bytes);
+  give_hidden(update, z_.t, z_.t * in * z_.bytes);
   if (defer_) {
     if (give_input) deferred_ += z_.t * in * z_.bytes;
     if (z_.split_tokens) {

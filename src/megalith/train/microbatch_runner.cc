@@ -69,6 +69,10 @@ std::function<void(const layout::PipelineAction&, bool)> trace_actions(TraceReco
   };
 }
 
+bool checks_losses(const config::TrainingArguments& args, const BackwardPass& pass) {
+  return args.ddp.check_for_nan_in_loss_and_grad && !pass.takes_non_finite;
+}
+
 std::vector<double> read(const std::vector<MicrobatchLoss>& losses) {
   std::vector<double> values;
   for (const MicrobatchLoss& loss : losses) values.push_back(loss.value());
@@ -164,30 +168,13 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
     return backward_factor(tokens, scale, count);
   });
   for (const auto& chunk : models_) chunk->set_aux_loss_scale(aux_loss_scale(pass.loss_scale, batches.size()));
-  const bool check_losses = args_.ddp.check_for_nan_in_loss_and_grad && !pass.takes_non_finite;
-  const bool one_stage = context_.grid().shape().pp == 1;
+  const bool check_losses = checks_losses(args_, pass);
   std::vector<MicrobatchLoss> losses;
-  pipeline::StageWork work;
-  work.forward = [&](const StageCall& call) {
-    if (one_stage && call.microbatch > 0 && pass.substep_end) pass.substep_end();
-    const at::Tensor output = forward(call, batches[static_cast<size_t>(call.microbatch)], Phase::kTraining, losses);
-    if (!call.last_stage) return output;
-    // At once where reading costs nothing: before a gradient of it reaches another rank.
-    if (check_losses && output.is_cpu()) check_finite(losses, batches.size(), pass.step);
-    at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
-    losses.back().sum = output.detach();
-    losses.back().on_host.emplace(losses.back().sum);  // before backward is in the way
-    for (AttachedLoss& each : losses.back().attached) each.sum = each.sum.detach();
-    return start;
-  };
-  work.set_sync = [&](int chunk, bool on) { pass.chunks[static_cast<size_t>(chunk)]->set_sync(on); };
-  work.start_grad_reduce = [&](int chunk) { pass.chunks[static_cast<size_t>(chunk)]->start_grad_sync(); };
-  work.watch = trace_actions(trace_);
-  const pipeline::StepPlan step = plan(batches, Phase::kTraining);
-  WeightGradQueues queues(models_, step.shape.kind);
-  work.weight_gradients = queues.by_chunk();
   try {
-    engine_.run(step, work);
+    if (graphs_)
+      run_graphs(batches, pass, losses);
+    else
+      run_schedule(batches, pass, losses);
   } catch (const optim::NonFiniteGradient&) {
     if (check_losses) check_finite(losses, batches.size(), pass.step);  // the loss is the cause, then
     throw;
@@ -201,6 +188,62 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
                        .count = sums.size()});
   }
   return losses;
+}
+
+void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, const BackwardPass& pass,
+                                    std::vector<MicrobatchLoss>& losses) const {
+  const bool one_stage = context_.grid().shape().pp == 1;
+  pipeline::StageWork work;
+  work.forward = [&](const StageCall& call) {
+    if (one_stage && call.microbatch > 0 && pass.substep_end) pass.substep_end();
+    const at::Tensor output = forward(call, batches[static_cast<size_t>(call.microbatch)], Phase::kTraining, losses);
+    if (!call.last_stage) return output;
+    // At once where reading costs nothing: before a gradient of it reaches another rank.
+    if (checks_losses(args_, pass) && output.is_cpu()) check_finite(losses, batches.size(), pass.step);
+    at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
+    losses.back().sum = output.detach();
+    losses.back().on_host.emplace(losses.back().sum);  // before backward is in the way
+    for (AttachedLoss& each : losses.back().attached) each.sum = each.sum.detach();
+    return start;
+  };
+  work.set_sync = [&](int chunk, bool on) { pass.chunks[static_cast<size_t>(chunk)]->set_sync(on); };
+  work.start_grad_reduce = [&](int chunk) { pass.chunks[static_cast<size_t>(chunk)]->start_grad_sync(); };
+  work.watch = trace_actions(trace_);
+  const pipeline::StepPlan step = plan(batches, Phase::kTraining);
+  WeightGradQueues queues(models_, step.shape.kind);
+  work.weight_gradients = queues.by_chunk();
+  engine_.run(step, work);
+}
+
+bool MicrobatchRunner::start_graphs() {
+  const std::string why = graph_obstacle(args_, models_.config(), context_.grid().shape(), context_.device().is_cuda(),
+                                         objective_.sums_token_losses());
+  if (why.empty())
+    graphs_ = std::make_unique<GraphedMicrobatches>(models_[0]);
+  else if (context_.rank() == 0)
+    log_warning("cuda_graph_impl local is not used: {}", why);
+  return uses_graphs();
+}
+
+void MicrobatchRunner::run_graphs(std::span<const data::MicroBatch> batches, const BackwardPass& pass,
+                                  std::vector<MicrobatchLoss>& losses) const {
+  graphs_->begin_step();
+  const auto work = [&](const data::MicroBatch& batch) {
+    const MicrobatchLoss loss = objective_.run_head(batch, models_[0], {}, /*microbatch=*/0, Phase::kTraining);
+    start_of_backward(loss, pass.loss_scale, batches.size()).backward();
+    return loss.sum.detach();
+  };
+  // Gradients are reduced when all are there: alone, that is to look at them.
+  const optim::DistributedDataParallel::NoSync accumulate(*pass.chunks[0]);
+  for (size_t i = 0; i < batches.size(); ++i) {
+    if (i > 0 && pass.substep_end) pass.substep_end();
+    const auto span =
+        trace_.span({.name = "forward-backward-graph", .level = 2, .microbatch = static_cast<int>(i), .chunk = 0});
+    const double factor = backward_factor(batches[i].loss_tokens, pass.loss_scale, batches.size());
+    const std::optional<at::Tensor> sum = graphs_->run(batches[i], factor, work);
+    losses.push_back({.sum = sum ? *sum : work(batches[i]), .count = batches[i].loss_tokens, .metrics = {}});
+    losses.back().on_host.emplace(losses.back().sum);
+  }
 }
 
 std::vector<MicrobatchLoss> MicrobatchRunner::evaluate(std::span<const data::MicroBatch> whole) {

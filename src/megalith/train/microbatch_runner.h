@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "megalith/model/virtual_models.h"
 #include "megalith/optim/distributed_data_parallel.h"
 #include "megalith/pipeline/forward_backward.h"
+#include "megalith/train/graphed_microbatches.h"
 #include "megalith/train/objective.h"
 
 namespace megalith::train {
@@ -60,6 +62,12 @@ class MicrobatchRunner {
   // Throws NonFiniteLoss before gradients spread, unless check_for_nan_in_loss_and_grad is off or the pass takes them.
   std::vector<MicrobatchLoss> train(std::span<const data::MicroBatch> batches, const BackwardPass& pass);
 
+  // From now on train() records micro-batches and plays them back (graphed_microbatches.h); the current stream is an
+  // OwnStream until stop_graphs(). False, with a warning that says why: this run cannot.
+  bool start_graphs();
+  void stop_graphs() { graphs_.reset(); }
+  bool uses_graphs() const { return graphs_ != nullptr; }
+
   // Forward only. Micro-batches without samples, which fill a group up, have a loss of count 0.
   std::vector<MicrobatchLoss> evaluate(std::span<const data::MicroBatch> batches);
 
@@ -87,6 +95,11 @@ class MicrobatchRunner {
   // Hidden states for the next stage; on the last one the loss goes to `losses`, and what is returned is its sum.
   at::Tensor forward(const pipeline::StageCall& call, const data::MicroBatch& batch, Phase phase,
                      std::vector<MicrobatchLoss>& losses) const;
+  // Forward and backward of all micro-batches, by the schedule or, of one stage, by graphs.
+  void run_schedule(std::span<const data::MicroBatch> batches, const BackwardPass& pass,
+                    std::vector<MicrobatchLoss>& losses) const;
+  void run_graphs(std::span<const data::MicroBatch> batches, const BackwardPass& pass,
+                  std::vector<MicrobatchLoss>& losses) const;
   // What the losses of routers are multiplied by, so that they weigh as much beside the model's as if all were added up
   // before backward.
   double aux_loss_scale(float loss_scale, size_t microbatches) const;
@@ -100,6 +113,7 @@ class MicrobatchRunner {
   Objective& objective_;
   TraceRecorder& trace_;
   pipeline::ForwardBackward engine_;
+  std::unique_ptr<GraphedMicrobatches> graphs_;  // nullptr: none are used
 };
 
 }  // namespace megalith::train

@@ -15,6 +15,7 @@
 #include "megalith/hf/scalar_type.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/fp8_state.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/peft/adapter_config.h"
 
@@ -26,6 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxTextBytes = 1'000'000'000;
 constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json", *kArguments = "args.yaml";
+constexpr const char* kFp8 = "fp8";  // stem of its files
 
 checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, const optim::Optimizer& optimizer) {
   checkpoint::TensorFiles files{.stem = "optimizer", .tensors = {}, .held = {}};
@@ -37,6 +39,16 @@ checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, cons
     }
   for (const parallel::ShardedTensor& part : optimizer.sharded_state())
     if (planned.contains(part.name)) files.held.push_back({part.name, part.offset, part.local, part.replica});
+  return files;
+}
+
+// What the delayed fp8 recipe remembers; no tensors: another recipe.
+checkpoint::TensorFiles fp8_files(const model::VirtualModels& models) {
+  checkpoint::TensorFiles files{.stem = kFp8, .tensors = {}, .held = {}};
+  for (const hf::GlobalTensor& tensor : model::global_fp8_states(models))
+    files.tensors.push_back({tensor.name, hf::Dtype::kF32, tensor.shape});
+  for (const parallel::ShardedTensor& part : model::fp8_states(models))
+    files.held.push_back({part.name, part.offset, part.local, part.replica});
   return files;
 }
 
@@ -96,6 +108,22 @@ void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manif
   model.scaler().load(optim::parse_grad_scaler_state(progress.scaler, origin));
 }
 
+// A checkpoint of another recipe, or of another length of the history, has none that fit: scales are found anew.
+void restore_fp8(const fs::path& folder, const checkpoint::Manifest& manifest, const model::VirtualModels& models) {
+  const std::vector<parallel::ShardedTensor> wanted = model::fp8_states(models);
+  if (wanted.empty() || !manifest.has(kFp8)) return;
+  const checkpoint::StateFiles files(folder, manifest, kFp8);
+  std::map<std::string, std::vector<int64_t>> there;
+  for (const auto& tensor : files.tensors()) there[tensor.name] = tensor.global_shape;
+  for (const parallel::ShardedTensor& part : wanted)
+    if (const auto found = there.find(part.name); found == there.end() || found->second != part.global_shape) {
+      log_info("{} holds other fp8 histories than this run has; scales are found anew", folder.string());
+      return;
+    }
+  for (const parallel::ShardedTensor& part : wanted) files.read(part);
+  model::use_fp8_states(models);
+}
+
 }  // namespace
 
 checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
@@ -109,6 +137,8 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
                                   .tensors = {weight_files(models, dtype)}};
   if (!args.save.only_model && !args.checkpoint.no_save_optim)
     request.tensors.push_back(optimizer_files(models, model.optimizer()));
+  if (auto fp8 = fp8_files(models); !args.save.only_model && !args.checkpoint.no_save_optim && !fp8.tensors.empty())
+    request.tensors.push_back(std::move(fp8));
   if (!args.save.only_model && !args.checkpoint.no_save_rng)
     request.tensors.push_back(checkpoint::rng_files(context, context.rng().save()));
   point.progress.optimizer = model.optimizer().progress_json();
@@ -145,6 +175,7 @@ ResumePoint read_resume_point(const fs::path& folder, const config::TrainingArgu
       restore_optimizer(folder, manifest, progress, model);
     else
       model.reload_parameters();
+    if (parts.optimizer) restore_fp8(folder, manifest, model.models());
     if (parts.rng) restore_rng(folder, manifest, same_layout, context);
   };
   point.sampler = progress.sampler;
@@ -160,8 +191,8 @@ ResumePoint read_resume_point(const fs::path& folder, const config::TrainingArgu
 
 void load_checkpoint_weights(const model::VirtualModels& models, const fs::path& folder, uint64_t seed) {
   if (model::has_adapter(models)) return model::load_adapter(models, folder);
-  const model::ModelConfig saved = model::read_model_config(folder);
   const model::ModelConfig& mine = models.config();
+  const model::ModelConfig saved = model::read_model_config(folder, mine.own_family);
   std::vector<std::string> differences;
   const auto compare = [&](const char* name, int64_t theirs, int64_t own) {
     if (theirs != own) differences.push_back(fmt::format("{} is {} there and {} in this run", name, theirs, own));

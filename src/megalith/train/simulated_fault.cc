@@ -32,6 +32,7 @@ constexpr auto kKinds =
                                                            {"rank_hung", FaultKind::kRankHung},
                                                            {"random", FaultKind::kRandom},
                                                            {"exception", FaultKind::kException},
+                                                           {"out_of_memory", FaultKind::kOutOfMemory},
                                                            {"data_stuck", FaultKind::kDataStuck},
                                                            {"collective_stuck", FaultKind::kCollectiveStuck},
                                                            {"save_stuck", FaultKind::kSaveStuck},
@@ -64,6 +65,8 @@ class FaultyObjective : public Objective {
     inner_->begin(batches, phase);
     if (phase != Phase::kTraining) return;
     if (kind_ == FaultKind::kException && armed_->take()) throw InternalError("simulated: an uncaught exception");
+    if (kind_ == FaultKind::kOutOfMemory)
+      TORCH_CHECK_WITH(OutOfMemoryError, !armed_->take(), "simulated: an allocation of the device failed");
     if (kind_ == FaultKind::kCollectiveStuck && armed_->take())
       context_.world().world().barrier("simulated: nobody else comes");
     if (kind_ == FaultKind::kSlow && armed_->up) std::this_thread::sleep_for(milliseconds(200));

@@ -1,4 +1,6 @@
 // Trainer::train: a run as a list of epochs, steps, lines, evaluations and save points.
+#include <ATen/DeviceAccelerator.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -9,6 +11,7 @@
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/train/flow_callback.h"
+#include "megalith/train/replica_check.h"
 #include "megalith/train/save_model.h"
 #include "megalith/train/trainer.h"
 
@@ -40,9 +43,28 @@ int64_t row_length(const data::MicroBatch& batch) {
   return batch.tokens() / std::max<int64_t>(1, batch.samples * (batch.preference ? 2 : 1));
 }
 
+// Micro-batches are recorded while it lives, where the run asks for that and can.
+class RecordedRun {
+ public:
+  RecordedRun(const config::TrainingArguments& args, MicrobatchRunner& runner) : runner_(runner) {
+    if (graphs_wanted(args) && runner.start_graphs()) stream_.emplace(runner.context().device());
+  }
+  ~RecordedRun() {
+    stream_.reset();
+    runner_.stop_graphs();
+  }
+  RecordedRun(const RecordedRun&) = delete;
+  RecordedRun& operator=(const RecordedRun&) = delete;
+
+ private:
+  MicrobatchRunner& runner_;
+  std::optional<OwnStream> stream_;
+};
+
 }  // namespace
 
 TrainOutput Trainer::train() {
+  const RecordedRun recorded(args_, runner_);
   begin_training();
   EpochReader data = open_data();
   emit(&TrainerCallback::on_train_begin);
@@ -138,6 +160,7 @@ void Trainer::run_epoch(EpochReader& data) {
     emit(&TrainerCallback::on_step_end);
     setup_.heartbeat.step_done(state_.global_step, waiting.seconds());
     limit_collectives();
+    compare_replicas();
     if (interrupted_) {
       control_.should_training_stop = true;
       control_.should_save = saves();
@@ -147,6 +170,13 @@ void Trainer::run_epoch(EpochReader& data) {
     if (control_.should_epoch_stop || control_.should_training_stop) break;
   }
   end_epoch();
+}
+
+void Trainer::compare_replicas() {
+  const auto interval = args_.fault.check_weight_hash_interval;
+  if (!interval || state_.global_step % *interval != 0) return;
+  model_->finish_param_gather();
+  check_replicas(models_, state_.global_step);
 }
 
 void Trainer::end_epoch() {
@@ -240,6 +270,8 @@ void Trainer::save_point() {
     end_save(/*wait=*/true);
   }
   model_->finish_param_gather();
+  // The thread that copies uses the default stream.
+  if (runner_.uses_graphs()) at::accelerator::synchronizeDevice(context_.device().index());
   callbacks_.keep_records(state_);
   saving_ = folder;
   if (state_.best_global_step == state_.global_step) state_.best_model_checkpoint = folder.string();
@@ -306,7 +338,7 @@ void Trainer::load_best_model() {
   if (model::has_adapter(models_))
     model::load_adapter(models_, folder);
   else
-    model::load_weights(models_, folder, model::read_pretrained_config(folder),
+    model::load_weights(models_, folder, model::read_pretrained_config(folder, models_.config().own_family),
                         static_cast<uint64_t>(args_.seeds.seed));
   model_->reload_parameters();
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/train/routing_step.h"
 
 namespace megalith::train {
@@ -83,6 +84,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
     report.update = model.update(batch.samples);
   }
   call(events.optimizer_step);
+  nn::end_fp8_step(model.models().parameters(), runner.context().group(layout::GroupKind::kTpDpCp));
 
   std::vector<MetricTotal> totals =
       sums_of(losses, batch, runner, model.models(), stop).reduce(runner.context(), "loss of the step");

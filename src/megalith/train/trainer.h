@@ -107,6 +107,7 @@ class Trainer {
   void end_epoch();
   void save_for_rerun(const RerunExit& exit);
   void limit_collectives();
+  void compare_replicas();
   void guard_save(const std::function<void()>& save);
   void log_evaluate_save();
   MetricList training_line();

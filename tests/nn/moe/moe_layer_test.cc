@@ -1,6 +1,8 @@
 // The layer in every layout against the dense reference: random routings, capacities, experts and ranks without tokens.
 #include "megalith/nn/moe/moe_layer.h"
 
+#include <ATen/detail/CUDAHooksInterface.h>
+
 #include <random>
 
 #include "tests/nn/moe/moe_case.h"
@@ -61,6 +63,7 @@ TEST(MoeLayer, EveryRouterInEveryLayout) {
   routers.push_back({.experts = 8, .topk = 1, .pre_softmax = true});
   routers.push_back({.experts = 8, .topk = 8});
   routers.push_back({.experts = 4, .topk = 2, .score = ScoreFunction::kSigmoid, .scaling = 1.5, .expert_bias = true});
+  routers.push_back({.experts = 4, .topk = 2, .dtype = at::kDouble});
   routers.push_back({.experts = 4, .topk = 2, .capacity_factor = 0.75});
   routers.push_back({.experts = 4, .topk = 2, .capacity_factor = 0.5, .drop_by_position = true});
   routers.push_back({.experts = 4, .topk = 2, .capacity_factor = 1.25, .pad_to_capacity = true});
@@ -119,6 +122,67 @@ TEST(MoeLayer, DispatchAndCombineAreTheIdentity) {
         expect_close(x.grad(), dy, grid.name() + " backward");
       });
     }
+}
+
+// What experts do where the dispatcher has nothing to send: the same as weighing what they made, and from no rows kept.
+TEST(MoeLayer, ExpertsApplyTheWeightsOfTheirRows) {
+  const ops::GroupCounts counts{3, 0, 2, 4};
+  for (const bool gated : {false, true})
+    for (const bool twice : {false, true}) {
+      MoeShape shape = small_shape(4, 2);
+      shape.gated = gated;
+      const auto run = [&](bool local) {
+        ParameterSet set(at::kFloat, at::kCPU);
+        const Experts experts(ParameterScope(set), shape, {0, 4}, twice);
+        uint64_t seed = 1;
+        const at::NoGradGuard no_grad;
+        for (const auto& p : set.all()) p->value.copy_(random_tensor(p->value.sizes(), ++seed, 0.3));
+        const at::AutoGradMode record(true);
+        const at::Tensor rows = leaf(random_tensor({9, shape.hidden}, 20)), weights = leaf(random_tensor({9}, 21));
+        const LocalRows there{[rows] { return rows.detach(); }, weights};
+        const at::Tensor y =
+            local ? experts.forward(rows, counts, there) : experts.forward(rows, counts) * weights.unsqueeze(1);
+        y.backward(random_tensor({9, shape.hidden}, 22));
+        std::vector<at::Tensor> result{y.detach(), rows.grad(), weights.grad()};
+        for (const auto& p : set.all()) result.push_back(grad_of(*p));
+        return result;
+      };
+      const auto local = run(true), plain = run(false);
+      for (size_t i = 0; i < plain.size(); ++i)
+        expect_close(local[i], plain[i], fmt::format("result {}, gated {}, twice {}", i, gated, twice));
+    }
+}
+
+// There experts apply the weights themselves, rows are made again in backward, and lists are made on the device.
+TEST(MoeLayerOnCuda, EqualsTheCpu) {
+  if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) GTEST_SKIP() << "no GPU";
+  testing::run_ranks(1, [](const testing::Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
+    for (const bool wide_router : {false, true}) {
+      MoeShape shape = small_shape(8, 3);
+      shape.hidden = 64;
+      shape.width = 32;
+      if (wide_router) shape.router.dtype = at::kDouble;
+      const auto run = [&](at::Device device) {
+        ParameterSet set(at::kFloat, device);
+        const MoeLayer layer(ParameterScope(set), shape, {}, {context.tp(), false}, context);
+        load(set, random_moe_weights(shape, 5));
+        attach_main_grads(set);
+        for (const auto& p : set.all()) p->main_grad = p->main_grad.to(device);
+        LayerInput input;
+        input.layout = ops::SequenceLayout::packed({33});
+        const at::Tensor x = leaf(random_tensor({33, 64}, 1).to(device));
+        const at::Tensor y = layer.forward(x, random_tensor({33, 64}, 2).to(device), input);
+        y.backward(random_tensor({33, 64}, 3).to(device));
+        std::vector<at::Tensor> results{y.detach().cpu(), x.grad().cpu()};
+        for (const auto& p : set.all()) results.push_back(grad_of(*p).cpu());
+        return results;
+      };
+      const auto cuda = run(at::kCUDA), cpu = run(at::kCPU);
+      for (size_t i = 0; i < cpu.size(); ++i)
+        expect_close(cuda[i], cpu[i], fmt::format("result {}", i), 0, 1e-4 * cpu[i].abs().max().item<double>());
+    }
+  });
 }
 
 TEST(MoeLayer, RoutesAsRecorded) {

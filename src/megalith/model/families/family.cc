@@ -34,26 +34,32 @@ const Family& family(std::string_view model_type) {
   throw ConfigError(fmt::format("models of type \"{}\" are not supported; supported are {}", model_type, supported()));
 }
 
-ModelConfig read_model_config(const hf::JsonFile& file) {
+const Family& family_of(const ModelConfig& config) {
+  return config.own_family ? *config.own_family : family(config.family);
+}
+
+ModelConfig read_model_config(const hf::JsonFile& file, const std::shared_ptr<const Family>& own) {
   const hf::JsonFields fields = file.fields();
   check<DataError>(fields.has("model_type"),
                    "{} has no \"model_type\", so it is no model configuration; supported are {}", file.name(),
                    supported());
   const auto type = fields.required<std::string>("model_type");
-  ModelConfig config = family(type).read(fields);
+  const bool is_own = own && own->model_type == type;
+  ModelConfig config = (is_own ? *own : family(type)).read(fields);
   config.family = type;
+  if (is_own) config.own_family = own;
   config.source = std::make_shared<const hf::Json>(fields.whole());
   const auto found = problems(config);
   check<DataError>(found.empty(), "{}: {}", file.name(), fmt::join(found, "; "));
   return config;
 }
 
-ModelConfig read_model_config(const std::filesystem::path& folder) {
-  return read_model_config(hf::read_json_file(folder / "config.json"));
+ModelConfig read_model_config(const std::filesystem::path& folder, const std::shared_ptr<const Family>& own) {
+  return read_model_config(hf::read_json_file(folder / "config.json"), own);
 }
 
 hf::NameMap name_map(const ModelConfig& config) {
-  const Family& known = family(config.family);
+  const Family& known = family_of(config);
   hf::NameMap map = known.names;
   if (config.mtp_layers > 0 && known.add_mtp_names) known.add_mtp_names(config, map);
   if (config.tied_embeddings) map.ignored.push_back("lm_head.weight");  // some files repeat the embedding

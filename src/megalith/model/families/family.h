@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,11 +27,14 @@ struct Family {
 const std::vector<Family>& families();
 // Throws ConfigError naming the supported ones.
 const Family& family(std::string_view model_type);
+// That of a model: the program's own, or the one of its name.
+const Family& family_of(const ModelConfig& config);
 
-// The configuration of the model in a folder, or in a config.json. Throws DataError (wrong fields, all of them named)
-// or ConfigError (a family or a feature that is not supported).
-ModelConfig read_model_config(const std::filesystem::path& folder);
-ModelConfig read_model_config(const hf::JsonFile& config);
+// The configuration of the model in a folder, or in a config.json. `own`: a family of the program's own, for files of
+// its model_type; it goes with the model, into checkpoints and exports. Throws DataError (wrong fields, all of them
+// named) or ConfigError (a family or a feature that is not supported).
+ModelConfig read_model_config(const std::filesystem::path& folder, const std::shared_ptr<const Family>& own = {});
+ModelConfig read_model_config(const hf::JsonFile& config, const std::shared_ptr<const Family>& own = {});
 
 // The tensor names of a model: its family's, without the head where that is tied.
 hf::NameMap name_map(const ModelConfig& config);

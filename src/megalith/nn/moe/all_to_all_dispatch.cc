@@ -49,7 +49,7 @@ struct ExchangeRows : Function<ExchangeRows> {
 class AllToAllPlan : public DispatchPlan {
  public:
   AllToAllPlan(const ExpertLists& lists, const ExpertRanks& ranks, at::Device device)
-      : copies_(ranks.etp), device_(device) {
+      : copies_(ranks.etp), device_(device), local_(lists.on_device.has_value()) {
     const auto experts = static_cast<int64_t>(lists.first.size()) - 1, mine = experts / ranks.ep;
     std::vector<int64_t> series;
     for (const int ep_rank : ranks.ep_rank)
@@ -83,11 +83,24 @@ class AllToAllPlan : public DispatchPlan {
     return by_expert_.token.defined() ? ops::copy_rows(rows, by_expert_) : rows;
   }
 
+  // On the device of the lists alone: there memory is short, and a copy of the rows costs little.
+  LocalRows local(const at::Tensor& x, const at::Tensor& weights) const override {
+    if (!local_) return {};
+    const at::Tensor each = weights.to(at::kFloat).flatten();
+    const at::Tensor by_row = at::zeros({send_.rows()}, each.options()).scatter(0, send_.row.flatten(), each);
+    return {[x = x.detach(), map = send_] {
+              const at::NoGradGuard no_grad;
+              return ops::copy_rows(x, map);
+            },
+            by_row};
+  }
+
   at::Tensor combine(const at::Tensor& rows, const at::Tensor& weights, const at::Tensor& residual) const override {
     at::Tensor back = by_expert_.token.defined() ? ops::sum_rows(rows, {}, by_expert_) : rows;
     if (!exchange_.sent.empty()) back = ExchangeRows::apply(back, exchange_.reversed(), std::function<void()>());
-    const at::Tensor each =
-        copies_ == 1 ? weights : weights.unsqueeze(2).expand({-1, -1, copies_}).reshape(send_.row.sizes());
+    const at::Tensor each = copies_ == 1 || !weights.defined()
+                                ? weights
+                                : weights.unsqueeze(2).expand({-1, -1, copies_}).reshape(send_.row.sizes());
     return ops::sum_rows(back, each, send_, residual);
   }
 
@@ -125,6 +138,7 @@ class AllToAllPlan : public DispatchPlan {
 
   int64_t copies_;
   at::Device device_;
+  bool local_;  // every choice has a row, and all of them are here
   ops::RowMap send_;
   Exchange exchange_;      // nothing in it: one rank
   ops::RowMap by_expert_;  // undefined: they come in this order

@@ -31,6 +31,12 @@ struct ExpertRanks {
   static ExpertRanks of(const parallel::ParallelContext& context);
 };
 
+// What experts can do for themselves where the dispatcher has nothing to send.
+struct LocalRows {
+  std::function<at::Tensor()> again;  // makes the rows again, so that nobody has to keep them; empty: keep them
+  at::Tensor weights;                 // fp32 [r]: of each row, for the experts to apply; undefined: combine() does
+};
+
 // One micro-batch's way there and back. Made by a dispatcher; all ranks of the group use theirs in the same order.
 class DispatchPlan {
  public:
@@ -39,7 +45,10 @@ class DispatchPlan {
   // tokens travel.
   virtual at::Tensor dispatch(const at::Tensor& x, const std::function<void()>& meanwhile) const = 0;
   const ops::GroupCounts& counts() const { return counts_; }
-  // What the experts made of the rows -> residual + the sums of each token's results times its weights [t, k].
+  // x as given to dispatch(), and the weights [t, k] of its tokens' choices.
+  virtual LocalRows local(const at::Tensor& /*x*/, const at::Tensor& /*weights*/) const { return {}; }
+  // What the experts made of the rows -> residual + the sums of each token's results times its weights [t, k];
+  // undefined: the experts have applied them (LocalRows).
   virtual at::Tensor combine(const at::Tensor& rows, const at::Tensor& weights, const at::Tensor& residual) const = 0;
 
  protected:

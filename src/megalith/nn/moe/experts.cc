@@ -146,15 +146,19 @@ Experts::Experts(const ParameterScope& scope, const MoeShape& shape, const Exper
   down_ = &scope.add(std::move(down), {share.count * shape.hidden, width});
 }
 
-at::Tensor Experts::forward(const at::Tensor& rows, const ops::GroupCounts& counts) const {
-  const at::Tensor before = grouped_linear(rows, *up_, counts);
-  const auto activate = [gated = gated_, kind = activation_](const at::Tensor& y) {
-    return gated ? ops::gated_activation(y, kind) : ops::bias_activation(y, {}, kind);
+at::Tensor Experts::forward(const at::Tensor& rows, const ops::GroupCounts& counts, const LocalRows& local) const {
+  const at::Tensor before = grouped_linear(rows, *up_, counts, local.again);
+  const auto activate = [gated = gated_, kind = activation_](const at::Tensor& y, const at::Tensor& weights) {
+    if (gated) return ops::gated_activation(y, kind, weights);
+    const at::Tensor plain = ops::bias_activation(y, {}, kind);
+    return weights.defined() ? ops::weigh_rows(plain, weights) : plain;
   };
-  if (!recompute_activation_) return grouped_linear(activate(before), *down_, counts);
-  return grouped_linear(activate(before), *down_, counts, [activate, kept = before.detach()] {
+  const at::Tensor inside = activate(before, local.weights);
+  if (!recompute_activation_) return grouped_linear(inside, *down_, counts);
+  const at::Tensor weights = local.weights.defined() ? local.weights.detach() : at::Tensor();
+  return grouped_linear(inside, *down_, counts, [activate, kept = before.detach(), weights] {
     const at::NoGradGuard no_grad;
-    return activate(kept);
+    return activate(kept, weights);
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include <functional>
 
+#include "megalith/nn/moe/dispatcher.h"
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/grouped_gemm.h"
 
@@ -24,8 +25,10 @@ class Experts {
  public:
   Experts(const ParameterScope& scope, const MoeShape& shape, const ExpertShare& share, bool recompute_activation);
 
-  // rows [r, h], counts[i] of them for expert i of this rank -> [r, h]: with etp > 1 this rank's part of a sum.
-  at::Tensor forward(const at::Tensor& rows, const ops::GroupCounts& counts) const;
+  // rows [r, h], counts[i] of them for expert i of this rank -> [r, h]: with etp > 1 this rank's part of a sum. Where
+  // `local` has weights, each row of the result times its own: they are applied before the projection down, so that
+  // nothing of what comes behind it is kept.
+  at::Tensor forward(const at::Tensor& rows, const ops::GroupCounts& counts, const LocalRows& local = {}) const;
 
  private:
   bool gated_;

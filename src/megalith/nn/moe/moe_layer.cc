@@ -66,7 +66,8 @@ at::Tensor MoeLayer::forward(const at::Tensor& x, const at::Tensor& residual, co
       tp_.size() == 1 || tp_.splits_tokens() || !input.training,
       "a model with experts is trained at tensor_model_parallel_size {} without sequence_parallel; switch it on",
       tp_.size());
-  const Routing routing = router_.forward(x, input);
+  Routing routing = router_.forward(x, input);
+  if (x.scalar_type() != at::kDouble) routing.weights = routing.weights.to(at::kFloat);  // of a router in fp64
   const ExpertLists lists = list_tokens(routing, router_.shape(), ranks_.group.size() == 1);
   router_.note(lists, input);
   const auto plan = options_.dispatcher == MoeOptions::Dispatcher::kAllToAll
@@ -77,7 +78,9 @@ at::Tensor MoeLayer::forward(const at::Tensor& x, const at::Tensor& residual, co
   const bool overlap = shared_ && options_.overlap_shared;
   if (shared_ && !overlap) run_shared();
   const at::Tensor rows = plan->dispatch(x, overlap ? std::function<void()>(run_shared) : nullptr);
-  return plan->combine(experts_.forward(rows, plan->counts()), routing.weights, base);
+  const LocalRows local = plan->local(x, routing.weights);
+  const at::Tensor made = experts_.forward(rows, plan->counts(), local);
+  return plan->combine(made, local.weights.defined() ? at::Tensor() : routing.weights, base);
 }
 
 }  // namespace megalith::nn

@@ -1,6 +1,7 @@
 #include "megalith/nn/moe/router.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "megalith/base/error.h"
 #include "megalith/nn/low_rank.h"
@@ -28,6 +29,24 @@ const char* name_of(BalanceLoss::Kind kind) {
 
 // A training pass that backward will follow; the first pass of a recomputed layer is none.
 bool counts(const LayerInput& input) { return input.training && at::GradMode::is_enabled(); }
+
+// x Wᵀ in a wider dtype than both are in, of which x and W are kept as they are.
+struct WideLinear : torch::autograd::Function<WideLinear> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            at::ScalarType dtype) {
+    ctx->save_for_backward({x, weight});
+    return x.to(dtype).mm(weight.to(dtype).t());
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &dy = grads[0];
+    at::Tensor dx, dw;
+    if (ctx->needs_input_grad(0)) dx = dy.mm(weight.to(dy.scalar_type())).to(x.scalar_type());
+    if (ctx->needs_input_grad(1)) dw = dy.t().mm(x.to(dy.scalar_type())).to(weight.scalar_type());
+    return {dx, dw, {}};
+  }
+};
 
 }  // namespace
 
@@ -57,8 +76,9 @@ at::Tensor Router::logits(const at::Tensor& x, const LayerInput& input) const {
     in = x * at::empty_like(x).uniform_(1 - shape_.jitter, 1 + shape_.jitter, context_.rng().generator());
   }
   const at::ScalarType dtype = shape_.dtype.value_or(x.scalar_type());
-  in = in.to(dtype);
-  return with_low_rank(at::mm(in, weight_->value.to(dtype).t()), in, *weight_, tp_.splits_tokens());
+  const at::Tensor plain = dtype == x.scalar_type() ? at::mm(in, weight_->value.to(dtype).t())
+                                                    : WideLinear::apply(in, weight_->value, dtype);
+  return active_update(*weight_) ? with_low_rank(plain, in.to(dtype), *weight_, tp_.splits_tokens()) : plain;
 }
 
 at::Tensor Router::decided() const {

@@ -8,6 +8,8 @@
 #include <numeric>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/sort_choices.h"
+#include "megalith/ops/top_experts.h"
 
 namespace megalith::nn {
 
@@ -34,38 +36,18 @@ at::Tensor sinkhorn(const at::Tensor& logits) {
   return d1 * cost * d0.unsqueeze(1);
 }
 
-// -inf for experts outside of a token's best groups. A group's score is the sum of its best experts'.
-at::Tensor limit_to_groups(const at::Tensor& ranking, const RouterShape& shape) {
-  if (shape.group_topk >= shape.groups) return ranking;
-  const at::Tensor grouped = ranking.view({ranking.size(0), shape.groups, shape.experts / shape.groups});
-  const int64_t best = shape.group_best > 0 ? shape.group_best : std::max<int64_t>(1, shape.topk / shape.group_topk);
-  const at::Tensor scores = std::get<0>(grouped.topk(best, -1)).sum(-1);                   // [t, groups]
-  const at::Tensor chosen = std::get<1>(scores.topk(shape.group_topk, -1));                // [t, group_topk]
-  const at::Tensor outside = at::ones_like(scores, at::kBool).scatter_(1, chosen, false);  // [t, groups]
-  return grouped.masked_fill(outside.unsqueeze(-1), -std::numeric_limits<double>::infinity()).view_as(ranking);
-}
-
-at::Tensor top_experts(const at::Tensor& ranking, int64_t topk) {
-  return std::get<0>(std::get<1>(ranking.topk(topk, -1)).sort(-1));
-}
-
-// What the weights are taken from, and what experts are chosen by.
-struct Scores {
-  at::Tensor values, ranking;
-};
-
-Scores scores_of(const at::Tensor& logits, const RouterShape& shape, const at::Tensor& bias, bool training) {
-  if (shape.sinkhorn) {
-    const at::Tensor values = shape.topk == 1 ? logits.sigmoid() : logits.softmax(-1);
-    return {values, training ? sinkhorn(logits) : values.detach()};
-  }
-  at::Tensor values = logits;
+ops::ExpertChoice choice_of(const RouterShape& shape) {
+  using Score = ops::ExpertChoice::Score;
+  if (shape.sinkhorn) return {.topk = shape.topk, .score = shape.topk == 1 ? Score::kSigmoid : Score::kSoftmax};
+  ops::ExpertChoice choice{.topk = shape.topk, .normalize = shape.normalize && shape.topk > 1};
   if (shape.score == ScoreFunction::kSigmoid)
-    values = logits.sigmoid();
+    choice.score = Score::kSigmoid;
   else if (shape.pre_softmax)
-    values = logits.softmax(-1);
-  const at::Tensor ranking = values.detach();
-  return {values, limit_to_groups(bias.defined() ? ranking + bias : ranking, shape)};
+    choice.score = Score::kSoftmax;
+  choice.groups = shape.groups;
+  choice.group_topk = shape.group_topk;
+  choice.group_best = shape.group_best > 0 ? shape.group_best : std::max<int64_t>(1, shape.topk / shape.group_topk);
+  return choice;
 }
 
 struct Entry {
@@ -102,15 +84,13 @@ void fill(std::vector<Entry>& entries, int64_t capacity, int64_t tokens) {
 
 Routing choose_experts(const at::Tensor& logits, const RouterShape& shape, const at::Tensor& bias, bool training,
                        const at::Tensor& decided) {
-  const at::Tensor wide = widened(logits);
-  const Scores scores = scores_of(wide, shape, bias, training);
-  Routing routing{decided.defined() ? decided : top_experts(scores.ranking, shape.topk), {}};
-  at::Tensor weights = scores.values.gather(1, routing.experts);
-  if (!shape.sinkhorn && shape.score == ScoreFunction::kSoftmax && !shape.pre_softmax) weights = weights.softmax(-1);
-  if (!shape.sinkhorn && shape.score == ScoreFunction::kSigmoid && shape.normalize && shape.topk > 1)
-    weights = weights / (weights.sum(-1, /*keepdim=*/true) + kTiny);
-  routing.weights = shape.scaling == 1 ? weights : weights * shape.scaling;
-  return routing;
+  ops::ExpertChoice choice = choice_of(shape);
+  choice.scaling = shape.scaling;
+  at::Tensor before = decided;
+  if (shape.sinkhorn && training && !before.defined())
+    before = ops::largest_places(sinkhorn(widened(logits)), shape.topk);
+  auto [experts, weights] = ops::top_experts(logits, choice, shape.sinkhorn ? at::Tensor() : bias, before);
+  return {experts, weights};
 }
 
 at::Tensor balance_scores(const at::Tensor& logits, const RouterShape& shape) {
@@ -132,18 +112,12 @@ int64_t expert_capacity(int64_t tokens, const RouterShape& shape) {
 
 namespace {
 
-// Choices sorted by expert, in the order of the tokens.
+// Of all experts on one rank, where nothing is dropped.
 ExpertLists list_on_device(const at::Tensor& experts, const RouterShape& shape) {
   ExpertLists lists{.first = {}, .token = {}, .place = {}, .tokens = experts.size(0), .topk = experts.size(1)};
-  const at::ScalarType narrow = shape.experts <= 256 ? at::kByte : at::kInt;  // few bits are sorted faster
-  const auto [sorted, order] =
-      experts.flatten().to(narrow).sort(/*stable=*/std::optional<bool>(true), /*dim=*/0, /*descending=*/false);
-  const at::Tensor numbers = at::arange(shape.experts + 1, experts.options().dtype(at::kInt));
-  const at::Tensor bounds = at::searchsorted(sorted.to(at::kInt), numbers);
-  at::Tensor row = at::empty_like(order);
-  row.scatter_(0, order, at::arange(order.size(0), order.options()));
-  lists.on_device = {order.div(lists.topk, "floor"), row.view({lists.tokens, lists.topk}), true};
-  const at::Tensor first = bounds.cpu();
+  ops::SortedChoices sorted = ops::sort_choices(experts, shape.experts);
+  lists.on_device = std::move(sorted.map);
+  const at::Tensor first = sorted.first.cpu();
   lists.first.assign(first.const_data_ptr<int64_t>(), first.const_data_ptr<int64_t>() + first.numel());
   return lists;
 }

@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/low_rank.h"
+#include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/nn/tensor_parallel/fp8_linear.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/nn/weight_grad_queue.h"
@@ -29,12 +30,13 @@ struct LinearState {
   bool has_residual = false;                // a residual was given
   std::function<at::Tensor()> make_x = {};  // row linear: gives the input again; empty: it is kept
   ops::GradTarget bias_target = {};
-  bool in_fp8 = false;              // what is saved are Fp8Factors, not x and the weight
+  bool records = false;             // a graph is made: the pass is part of a step
+  bool in_fp8 = false;              // what is saved are Fp8Factors
   const LowRank* update = nullptr;  // that was active in forward
 };
 
 void save_factors(AutogradContext* ctx, const Fp8Factors& f, bool weight_grad) {
-  ctx->save_for_backward({weight_grad ? f.x_columns : at::Tensor(), f.x_inverse_scale, f.w_columns, f.w_inverse_scale});
+  ctx->save_for_backward({weight_grad ? f.x_columns : at::Tensor(), f.x_inverse_scale, f.weight, f.w_scale});
 }
 Fp8Factors saved_factors(AutogradContext* ctx) {
   const auto saved = ctx->get_saved_variables();
@@ -90,7 +92,7 @@ struct ColumnLinear : Function<ColumnLinear> {
     state.in_fp8 = !state.update && applies_fp8(state.tp.fp8, whole, weight);
     ops::keep(ctx, state);
     if (state.in_fp8) {
-      Fp8Forward result = fp8_forward(whole, weight);
+      Fp8Forward result = fp8_forward(whole, *state.weight, *state.tp.fp8, state.records);
       save_factors(ctx, result.factors, weight.requires_grad());
       return bias ? result.y.add_(*bias) : result.y;
     }
@@ -150,10 +152,11 @@ struct ColumnLinear : Function<ColumnLinear> {
 
  private:
   static variable_list backward_in_fp8(AutogradContext* ctx, const LinearState& state, const at::Tensor& dy) {
-    const ops::Fp8Matrix dy8 = fp8_gradient(dy, *state.tp.fp8);
+    const ops::Fp8Recipe& recipe = *state.tp.fp8;
+    const ops::Fp8Matrix dy8 = fp8_gradient(dy, *state.weight, recipe);
     const Fp8Factors factors = saved_factors(ctx);
     ReducedInput input;
-    if (ctx->needs_input_grad(0)) input = start_reducing(fp8_grad_x(dy8, factors, dy.scalar_type()), state.tp);
+    if (ctx->needs_input_grad(0)) input = start_reducing(fp8_grad_x(dy8, factors, recipe, dy.scalar_type()), state.tp);
     at::Tensor dw, db;
     if (ctx->needs_input_grad(1)) dw = weight_grad_in_fp8(*state.weight, dy8, factors);
     if (state.bias_grad) db = ops::bias_grad(dy, state.bias_target);
@@ -185,7 +188,7 @@ struct RowLinear : Function<RowLinear> {
     ops::keep(ctx, state);
     at::Tensor y;
     if (state.in_fp8) {
-      Fp8Forward result = fp8_forward(x, weight);
+      Fp8Forward result = fp8_forward(x, *state.weight, *tp.fp8, state.records);
       save_factors(ctx, result.factors, weight.requires_grad());
       y = result.y;
     } else {
@@ -224,11 +227,11 @@ struct RowLinear : Function<RowLinear> {
     if (state.bias_grad) db = ops::bias_grad(dy, state.bias_target);
     if (tp.splits_tokens()) dy = all_gather_rows(dy, tp.group, "row linear backward");
     if (state.in_fp8) {
-      const ops::Fp8Matrix dy8 = fp8_gradient(dy, *tp.fp8);
+      const ops::Fp8Matrix dy8 = fp8_gradient(dy, *state.weight, *tp.fp8);
       const Fp8Factors factors = saved_factors(ctx);
       at::Tensor dx, dw;
       if (ctx->needs_input_grad(1)) dw = weight_grad_in_fp8(*state.weight, dy8, factors);
-      if (ctx->needs_input_grad(0)) dx = fp8_grad_x(dy8, factors, dy.scalar_type());
+      if (ctx->needs_input_grad(0)) dx = fp8_grad_x(dy8, factors, *tp.fp8, dy.scalar_type());
       return {dx, dw, db, state.has_residual ? grads[0] : at::Tensor(), {}, {}, {}};
     }
     const auto saved = ctx->get_saved_variables();
@@ -267,18 +270,24 @@ ParameterPart rows_of(const OutputPart& part, const char* suffix, std::vector<in
 
 at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const TensorParallel& tp) {
   const LowRank* update = active_update(weight);
-  return ColumnLinear::apply(
-      x, weight.value, maybe(value_of(bias)), a_of(update), b_of(update),
-      LinearState{.weight = &weight, .tp = tp, .bias_target = target_of(bias), .update = update});
+  return ColumnLinear::apply(x, weight.value, maybe(value_of(bias)), a_of(update), b_of(update),
+                             LinearState{.weight = &weight,
+                                         .tp = tp,
+                                         .bias_target = target_of(bias),
+                                         .records = at::GradMode::is_enabled(),
+                                         .update = update});
 }
 
 at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const at::Tensor& residual,
                       const TensorParallel& tp, std::function<at::Tensor()> make_x) {
   const LowRank* update = active_update(weight);
-  return RowLinear::apply(
-      x, weight.value, maybe(value_of(bias)), maybe(residual), a_of(update), b_of(update),
-      LinearState{
-          .weight = &weight, .tp = tp, .make_x = std::move(make_x), .bias_target = target_of(bias), .update = update});
+  return RowLinear::apply(x, weight.value, maybe(value_of(bias)), maybe(residual), a_of(update), b_of(update),
+                          LinearState{.weight = &weight,
+                                      .tp = tp,
+                                      .make_x = std::move(make_x),
+                                      .bias_target = target_of(bias),
+                                      .records = at::GradMode::is_enabled(),
+                                      .update = update});
 }
 
 ColumnParallelLinear::ColumnParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in,
@@ -298,6 +307,7 @@ ColumnParallelLinear::ColumnParallelLinear(const ParameterScope& scope, const st
     rows += part.padded_rows / tp_.size();
   }
   weight_ = &scope.add(std::move(weight), {rows, in});
+  weight_->fp8 = fp8_history(tp_.fp8, weight_->value.device());
   if (bias) bias_ = &scope.add(std::move(offset), {rows});
 }
 
@@ -316,6 +326,7 @@ RowParallelLinear::RowParallelLinear(const ParameterScope& scope, const std::str
   Parameter weight{.name = name + ".weight", .init = init, .use = WeightUse::kRow, .split_over_tp = tp_.size() > 1};
   weight.parts.push_back({weight.name, {out, in}, {0, first}, {out, count}, 0});
   weight_ = &scope.add(std::move(weight), {out, count});
+  weight_->fp8 = fp8_history(tp_.fp8, weight_->value.device());
   if (bias)
     bias_ =
         &scope.add({.name = name + ".bias", .partial_grad_over_tp = tp_.splits_tokens(), .replica = tp_.rank()}, {out});

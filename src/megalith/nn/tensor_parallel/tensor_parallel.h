@@ -15,7 +15,7 @@ namespace megalith::nn {
 struct TensorParallel {
   comm::Group group;
   bool sequence_parallel = false;
-  std::optional<ops::Fp8Format> fp8 = {};  // of the products of linear layers; empty: in the dtype of their tensors
+  std::optional<ops::Fp8Recipe> fp8 = {};  // of the products of linear layers; empty: in the dtype of their tensors
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }

@@ -1,0 +1,300 @@
+#include "bench/kernel_cases.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "megalith/ops/activation.h"
+#include "megalith/ops/dropout.h"
+#include "megalith/ops/norm.h"
+#include "megalith/ops/permute.h"
+#include "megalith/ops/rope.h"
+#include "megalith/ops/top_experts.h"
+
+namespace megalith::bench {
+
+namespace {
+
+using at::Tensor;
+using Function = std::function<Tensors(const Tensors&)>;
+
+constexpr int64_t kTokens = 16384;
+
+Tensor random(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16) {
+  return at::randn(sizes, at::TensorOptions(at::kCUDA).dtype(at::kFloat)).mul_(0.5).to(dtype);
+}
+
+// An operation with a gradient, and the same in ATen's own operations.
+struct Operation {
+  std::string kernel;
+  std::vector<int64_t> sizes;
+  Tensors inputs;
+  Function ours, reference;  // an undefined reference: the answer is checked elsewhere
+  double forward_bytes, backward_bytes;
+};
+
+Tensors leaves_of(const Tensors& inputs, bool wide) {
+  Tensors leaves;
+  for (const Tensor& input : inputs) {
+    const Tensor leaf = wide && input.is_floating_point() ? input.detach().to(at::kFloat) : input.detach();
+    leaves.push_back(input.is_floating_point() ? leaf.clone().requires_grad_() : leaf);
+  }
+  return leaves;
+}
+Tensors differentiable(const Tensors& all) {
+  Tensors some;
+  std::ranges::copy_if(all, std::back_inserter(some), [](const Tensor& t) { return t.requires_grad(); });
+  return some;
+}
+
+// Outputs, then gradients.
+Tensors run_both(const Function& f, const Tensors& inputs, const Tensors& slopes, bool wide) {
+  const Tensors leaves = leaves_of(inputs, wide), outputs = differentiable(f(leaves));
+  Tensors grads;
+  for (size_t i = 0; i < outputs.size(); ++i) grads.push_back(slopes[i].to(outputs[i].scalar_type()));
+  Tensors results = torch::autograd::grad(outputs, differentiable(leaves), grads);
+  for (const Tensor& output : outputs) results.push_back(output.detach());
+  return results;
+}
+
+// What a backward is timed with: the graph is made anew each time, for some operations consume theirs.
+struct Graph {
+  Tensors leaves, outputs, slopes;
+};
+
+std::vector<KernelCase> cases_of(const Operation& op) {
+  auto graph = std::make_shared<Graph>();
+  graph->leaves = leaves_of(op.inputs, false);
+  {
+    const at::NoGradGuard no_grad;
+    for (const Tensor& output : op.ours(graph->leaves))
+      graph->slopes.push_back(random(output.sizes(), output.scalar_type()));
+  }
+  const auto error = [op, graph] {
+    const Tensors ours = run_both(op.ours, op.inputs, graph->slopes, false);
+    const Tensors exact = run_both(op.reference, op.inputs, graph->slopes, true);
+    double worst = 0;
+    for (size_t i = 0; i < ours.size(); ++i) worst = std::max(worst, relative_error(ours[i], exact[i]));
+    return worst;
+  };
+  KernelCase forward{op.kernel, "forward", op.sizes, op.forward_bytes};
+  forward.run = [op, graph] {
+    const at::NoGradGuard no_grad;
+    op.ours(graph->leaves);
+  };
+  forward.error = error;
+  KernelCase backward{op.kernel, "backward", op.sizes, op.backward_bytes};
+  backward.prepare = [op, graph] { graph->outputs = differentiable(op.ours(graph->leaves)); };
+  backward.run = [graph] {
+    torch::autograd::grad(graph->outputs, differentiable(graph->leaves), graph->slopes);
+    graph->outputs.clear();
+  };
+  backward.error = [] { return 0.0; };  // forward's look has seen both
+  return {forward, backward};
+}
+
+double matrix(int64_t rows, int64_t columns) { return static_cast<double>(rows * columns) * 2; }  // bytes of bf16
+
+Operation rms_norm(int64_t h) {
+  const double x = matrix(kTokens, h);
+  return {"rms_norm",
+          {kTokens, h},
+          {random({kTokens, h}), random({h})},
+          [](const Tensors& in) {
+            return Tensors{ops::norm(in[0], {ops::NormKind::kRms, in[1], {}, 1e-5})};
+          },
+          [h](const Tensors& in) { return Tensors{at::rms_norm(in[0], {h}, in[1], 1e-5)}; },
+          2 * x,
+          3 * x};
+}
+
+Operation add_rms_norm(int64_t h) {
+  const double x = matrix(kTokens, h);
+  return {"add_rms_norm",
+          {kTokens, h},
+          {random({kTokens, h}), random({kTokens, h}), random({h})},
+          [](const Tensors& in) {
+            const auto [sum, y] = ops::add_norm(in[0], in[1], {ops::NormKind::kRms, in[2], {}, 1e-5});
+            return Tensors{sum, y};
+          },
+          [h](const Tensors& in) {
+            const Tensor sum = in[0] + in[1];
+            return Tensors{sum, at::rms_norm(sum, {h}, in[2], 1e-5)};
+          },
+          4 * x,
+          4 * x};
+}
+
+Operation layer_norm() {
+  const int64_t t = 65536, h = 768;
+  return {"layer_norm",
+          {t, h},
+          {random({t, h}), random({h}), random({h})},
+          [](const Tensors& in) {
+            return Tensors{ops::norm(in[0], {ops::NormKind::kLayer, in[1], in[2], 1e-5})};
+          },
+          [](const Tensors& in) { return Tensors{at::layer_norm(in[0], {h}, in[1], in[2], 1e-5)}; },
+          2 * matrix(t, h),
+          3 * matrix(t, h)};
+}
+
+// The first half of the channels turns with the second.
+Tensor turned(const Tensor& x, const ops::RopeAngles& angles) {  // [t, n, d]
+  const int64_t half = x.size(2) / 2;
+  const Tensor low = x.narrow(2, 0, half), high = x.narrow(2, half, half);
+  const Tensor cos = angles.cos.unsqueeze(1), sin = angles.sin.unsqueeze(1);
+  return at::cat({low * cos - high * sin, high * cos + low * sin}, 2);
+}
+
+// Heads of query, key and value split, with norms of heads where asked for, and rotated.
+Operation rope(int64_t n, int64_t g, int64_t d, bool norms) {
+  const ops::RopeAngles angles =
+      ops::rope_angles({.rotary_dim = d}, ops::SequenceLayout::dense(4, kTokens / 4), at::kCUDA);
+  const auto reference = [=](const Tensors& in) {
+    const Tensor heads = in[0].view({kTokens, n + 2 * g, d});
+    const auto normal = [&](const Tensor& x, const Tensor& w) { return norms ? at::rms_norm(x, {d}, w, 1e-6) : x; };
+    return Tensors{turned(normal(heads.narrow(1, 0, n), in[1]), angles),
+                   turned(normal(heads.narrow(1, n, g), in[2]), angles), heads.narrow(1, n + g, g).clone()};
+  };
+  const auto ours = [=](const Tensors& in) {
+    const ops::NormWeights q{ops::NormKind::kRms, in[1], {}, 1e-6}, k{ops::NormKind::kRms, in[2], {}, 1e-6};
+    const auto [a, b, c] = ops::split_qkv(in[0], {n, g, d}, angles, norms ? &q : nullptr, norms ? &k : nullptr);
+    return Tensors{a, b, c};
+  };
+  const double x = matrix(kTokens, (n + 2 * g) * d);
+  Operation op{
+      norms ? "rope_norm" : "rope", {kTokens, n, g, d}, {random({kTokens, (n + 2 * g) * d})}, ours, reference, 2 * x,
+      (norms ? 3 : 2) * x};
+  const Tensor weight = random({d});
+  op.inputs.push_back(norms ? weight : weight.to(at::kLong));  // without norms they take no part
+  op.inputs.push_back(op.inputs[1]);
+  return op;
+}
+
+Operation swiglu(int64_t rows, int64_t f, bool weighted) {
+  const double out = matrix(rows, f);
+  Operation op{weighted ? "weighted_swiglu" : "swiglu", {rows, f}, {random({rows, 2 * f})}, {}, {}, 3 * out, 5 * out};
+  if (weighted) op.inputs.push_back(at::rand({rows}, at::TensorOptions(at::kCUDA)));
+  op.ours = [weighted](const Tensors& in) {
+    return Tensors{ops::gated_activation(in[0], ops::Activation::kSilu, weighted ? in[1] : Tensor())};
+  };
+  op.reference = [weighted, f](const Tensors& in) {
+    const Tensor y = at::silu(in[0].narrow(1, 0, f)) * in[0].narrow(1, f, f);
+    return Tensors{weighted ? y * in[1].unsqueeze(1) : y};
+  };
+  return op;
+}
+
+Operation bias_gelu() {
+  const int64_t t = 65536, f = 3072;
+  return {"bias_gelu",
+          {t, f},
+          {random({t, f}), random({f})},
+          [](const Tensors& in) { return Tensors{ops::bias_activation(in[0], in[1], ops::Activation::kGeluTanh)}; },
+          [](const Tensors& in) { return Tensors{at::gelu(in[0] + in[1], "tanh")}; },
+          2 * matrix(t, f),
+          3 * matrix(t, f)};
+}
+
+// Copies of tokens for eight experts each.
+ops::RowMap expert_rows(int64_t k) {
+  const Tensor order = at::randperm(kTokens * k, at::TensorOptions(at::kCUDA).dtype(at::kLong));
+  Tensor row = at::empty_like(order);
+  row.scatter_(0, order, at::arange(kTokens * k, order.options()));
+  return {order.div(k, "floor"), row.view({kTokens, k}), true};
+}
+
+Operation copy_rows(int64_t k, int64_t h) {
+  const ops::RowMap map = expert_rows(k);
+  const double x = matrix(kTokens, h), rows = matrix(kTokens * k, h);
+  return {"copy_rows",
+          {kTokens, k, h},
+          {random({kTokens, h})},
+          [map](const Tensors& in) { return Tensors{ops::copy_rows(in[0], map)}; },
+          [map](const Tensors& in) { return Tensors{in[0].index_select(0, map.token)}; },
+          x + rows,
+          x + rows};
+}
+
+Operation sum_rows(int64_t k, int64_t h) {
+  const ops::RowMap map = expert_rows(k);
+  const double y = matrix(kTokens, h), rows = matrix(kTokens * k, h);
+  return {"sum_rows",
+          {kTokens, k, h},
+          {random({kTokens * k, h}), at::rand({kTokens, k}, at::TensorOptions(at::kCUDA))},
+          [map](const Tensors& in) { return Tensors{ops::sum_rows(in[0], in[1], map)}; },
+          [map, k, h](const Tensors& in) {
+            const Tensor copies = in[0].index_select(0, map.row.flatten()).view({kTokens, k, h});
+            return Tensors{(copies * in[1].unsqueeze(2)).sum(1)};
+          },
+          rows + y,
+          2 * rows + y};
+}
+
+Operation top_experts(int64_t experts, int64_t k) {
+  const ops::ExpertChoice choice{.topk = k};
+  const double logits = static_cast<double>(kTokens * experts) * 4, chosen = static_cast<double>(kTokens * k) * 12;
+  return {"top_experts",
+          {kTokens, experts, k},
+          {random({kTokens, experts}, at::kFloat)},
+          [choice](const Tensors& in) { return Tensors{ops::top_experts(in[0], choice).weights}; },
+          [k](const Tensors& in) {
+            const Tensor places = ops::largest_places(in[0].detach(), k);
+            return Tensors{in[0].gather(1, places).softmax(-1)};
+          },
+          logits + chosen,
+          2 * logits + chosen};
+}
+
+// The state of the generator decides: both forms get the mask of the same state.
+Operation dropout(int64_t h, bool added) {
+  const double x = matrix(kTokens, h);
+  at::Generator generator = at::detail::getCUDAHooks().getDefaultGenerator(0);
+  const Tensor state = generator.get_state();
+  const auto ours = [=](const Tensors& in) mutable {
+    generator.set_state(state);
+    return Tensors{added ? ops::dropout_add(in[0], in[1], 0.1, generator) : ops::dropout(in[0], 0.1, generator)};
+  };
+  const auto reference = [=](const Tensors& in) mutable {
+    generator.set_state(state);
+    const Tensor mask = ops::dropout(at::ones_like(in[0], at::kBFloat16), 0.1, generator).ne(0);
+    const Tensor y = in[0] * mask / 0.9;
+    return Tensors{added ? y + in[1] : y};
+  };
+  Tensors inputs{random({kTokens, h})};
+  if (added) inputs.push_back(random({kTokens, h}));
+  return {added ? "dropout_add" : "dropout", {kTokens, h}, inputs, ours, reference, (added ? 3 : 2) * x, 2 * x};
+}
+
+}  // namespace
+
+double relative_error(const Tensor& actual, const Tensor& expected) {
+  const Tensor exact = expected.to(at::kFloat);
+  return ((actual.to(at::kFloat) - exact).norm() / exact.norm().clamp_min(1e-20)).item<double>();
+}
+
+std::vector<MakeCases> differentiable_cases() {
+  return {[] { return cases_of(rms_norm(2048)); },
+          [] { return cases_of(rms_norm(4096)); },
+          [] { return cases_of(add_rms_norm(2048)); },
+          [] { return cases_of(add_rms_norm(4096)); },
+          [] { return cases_of(layer_norm()); },
+          [] { return cases_of(rope(32, 8, 64, false)); },
+          [] { return cases_of(rope(32, 8, 128, false)); },
+          [] { return cases_of(rope(32, 4, 128, true)); },
+          [] { return cases_of(swiglu(kTokens, 8192, false)); },
+          [] { return cases_of(swiglu(kTokens, 14336, false)); },
+          [] { return cases_of(swiglu(8 * kTokens, 768, true)); },
+          [] { return cases_of(bias_gelu()); },
+          [] { return cases_of(copy_rows(8, 2048)); },
+          [] { return cases_of(sum_rows(8, 2048)); },
+          [] { return cases_of(top_experts(64, 8)); },
+          [] { return cases_of(dropout(4096, false)); },
+          [] { return cases_of(dropout(4096, true)); }};
+}
+
+}  // namespace megalith::bench

@@ -1,0 +1,222 @@
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "bench/kernel_cases.h"
+#include "megalith/comm/world.h"
+#include "megalith/nn/tensor_parallel/linear_cross_entropy.h"
+#include "megalith/ops/adam.h"
+#include "megalith/ops/cross_entropy.h"
+#include "megalith/ops/flat.h"
+#include "megalith/ops/fp8.h"
+#include "megalith/ops/fp8_blocks.h"
+#include "megalith/ops/gradient_sums.h"
+
+namespace megalith::bench {
+
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kTokens = 16384, kVocab = 128256, kFlat = int64_t{1} << 28;
+
+at::TensorOptions cuda(at::ScalarType dtype) { return at::TensorOptions(at::kCUDA).dtype(dtype); }
+Tensor random(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16) {
+  return at::randn(sizes, cuda(at::kFloat)).mul_(0.5).to(dtype);
+}
+
+// One rank, for operations that take a group.
+struct Alone {
+  std::vector<std::unique_ptr<comm::World>> worlds = comm::World::in_process(1);
+  comm::Group group = worlds[0]->world();
+};
+
+// Σ loss and its gradient in ATen's operations, in fp32.
+std::pair<Tensor, Tensor> exact_loss(const Tensor& logits, const Tensor& labels, double grad) {
+  const Tensor wide = logits.to(at::kFloat).requires_grad_();
+  const Tensor loss = at::cross_entropy_loss(wide, labels, {}, at::Reduction::None);
+  return {loss.detach(), torch::autograd::grad({loss.sum() * grad}, {wide})[0]};
+}
+
+// Losses of logits, in place: all at once; and the vocabulary-parallel form's two halves.
+std::vector<KernelCase> cross_entropy() {
+  const int64_t rows = 4096;
+  const double bytes = static_cast<double>(rows * kVocab) * 2, grad = 0.25;
+  const auto alone = std::make_shared<Alone>();
+  const Tensor original = random({rows, kVocab}) * 4, logits = original.clone();
+  const Tensor labels = at::randint(kVocab, {rows}, cuda(at::kLong));
+  const ops::VocabRange range{0, kVocab, kVocab};
+  const Tensor grads = at::full({rows}, grad, cuda(at::kFloat));
+  const Tensor log_sums = ops::cross_entropy_forward(original, labels, range, alone->group, {}).log_sum_exp;
+  const auto again = [=] { logits.copy_(original); };
+  const auto error = [=](bool at_once) {
+    logits.copy_(original);
+    const auto [loss, slope] = exact_loss(original, labels, grad);
+    Tensor ours;
+    if (at_once) {
+      ours = ops::cross_entropy_with_grad_(logits, labels, range, alone->group, {}, grad);
+    } else {
+      ours = ops::cross_entropy_forward(logits, labels, range, alone->group, {}).loss;
+      ops::cross_entropy_backward_(logits, labels, log_sums, grads, range, {});
+    }
+    return std::max(relative_error(ours, loss), relative_error(logits, slope));
+  };
+  KernelCase all{"cross_entropy", "all", {rows, kVocab}, 2 * bytes, 0, again};
+  all.run = [=] { ops::cross_entropy_with_grad_(logits, labels, range, alone->group, {}, grad); };
+  all.error = [=] { return error(true); };
+  KernelCase forward{"cross_entropy", "forward", {rows, kVocab}, bytes};
+  forward.run = [=] { ops::cross_entropy_forward(original, labels, range, alone->group, {}); };
+  forward.error = [=] { return error(false); };
+  KernelCase backward{"cross_entropy", "backward", {rows, kVocab}, 2 * bytes, 0, again};
+  backward.run = [=] { ops::cross_entropy_backward_(logits, labels, log_sums, grads, range, {}); };
+  backward.error = [] { return 0.0; };  // forward's look has seen both
+  return {all, forward, backward};
+}
+
+// Projection and loss 4096 tokens at a time, with the gradients of both factors.
+std::vector<KernelCase> linear_cross_entropy() {
+  struct Head {
+    Alone alone;
+    nn::ParameterSet set{at::kBFloat16, at::kCUDA};
+    nn::Parameter* weight = nullptr;
+    Tensor hidden, labels, losses, grad;
+  };
+  const int64_t h = 2048, looked_at = 256;
+  const double slope = 1.0 / static_cast<double>(kTokens);
+  const auto head = std::make_shared<Head>();
+  head->weight = &nn::ParameterScope(head->set).add({.name = "head"}, {kVocab, h});
+  {
+    const at::NoGradGuard no_grad;
+    head->weight->value.copy_(random({kVocab, h}) * 0.1);
+  }
+  head->weight->main_grad = at::zeros({kVocab, h}, cuda(at::kFloat));
+  head->hidden = random({kTokens, h}).requires_grad_();
+  head->labels = at::randint(kVocab, {kTokens}, cuda(at::kLong));
+  const auto run = [=] {
+    head->weight->main_grad_is_stale = true;
+    head->losses = nn::linear_cross_entropy(head->hidden, *head->weight, head->labels, {0, kVocab, kVocab},
+                                            {head->alone.group, false}, {}, 4096, slope);
+    const Tensor sum = head->losses.sum() * slope;
+    head->grad = torch::autograd::grad({sum}, {head->hidden})[0];
+  };
+  KernelCase all{"linear_cross_entropy", "all", {kTokens, h, kVocab}};
+  all.flops = 3 * 2.0 * static_cast<double>(kTokens * h) * static_cast<double>(kVocab);
+  all.bytes = static_cast<double>(kTokens * h) * 4 + static_cast<double>(kVocab * h) * 6;
+  all.run = run;
+  all.error = [=] {
+    run();
+    const Tensor x = head->hidden.detach().narrow(0, 0, looked_at).to(at::kFloat);
+    const Tensor w = head->weight->value.detach().to(at::kFloat);
+    const auto [loss, dlogits] = exact_loss(x.mm(w.t()), head->labels.narrow(0, 0, looked_at), slope);
+    return std::max(relative_error(head->losses.detach().narrow(0, 0, looked_at), loss),
+                    relative_error(head->grad.narrow(0, 0, looked_at), dlogits.mm(w)));
+  };
+  return {all};
+}
+
+std::vector<KernelCase> embedding_grad() {
+  const int64_t h = 2048;
+  const Tensor dy = random({kTokens, h}), sums = at::zeros({kVocab, h}, cuda(at::kFloat));
+  const Tensor rows = at::randint(kVocab, {kTokens}, cuda(at::kLong));
+  KernelCase all{"embedding_grad", "all", {kTokens, h, kVocab}, static_cast<double>(kTokens * h) * (2 + 4 + 4)};
+  all.run = [=] { ops::add_to_rows_(sums, rows, dy); };
+  all.error = [=] {
+    sums.zero_();
+    ops::add_to_rows_(sums, rows, dy);
+    return relative_error(sums, at::zeros_like(sums).index_add_(0, rows, dy.to(at::kFloat)));
+  };
+  return {all};
+}
+
+std::vector<KernelCase> bias_grad() {
+  const int64_t t = 65536, h = 3072;
+  const Tensor dy = random({t, h});
+  KernelCase all{"bias_grad", "all", {t, h}, static_cast<double>(t * h) * 2};
+  all.run = [=] { ops::bias_grad(dy); };
+  all.error = [=] { return relative_error(ops::bias_grad(dy), dy.to(at::kFloat).sum(0)); };
+  return {all};
+}
+
+// fp32 parameters and moments, fp32 gradients, a bf16 copy: 30 bytes an element.
+std::vector<KernelCase> adam() {
+  const auto zeros = [] { return at::zeros({kFlat}, cuda(at::kFloat)); };
+  const ops::UpdateTensors tensors{random({kFlat}, at::kFloat), random({kFlat}, at::kFloat), zeros(), zeros(),
+                                   at::zeros({kFlat}, cuda(at::kBFloat16))};
+  const ops::UpdateScalars scalars{.lr = 1e-3, .weight_decay = 0.1, .grad_scale = 0.5, .step = 1};
+  KernelCase all{"adam", "all", {kFlat}, static_cast<double>(kFlat) * 30};
+  all.run = [=] { ops::adam_update(tensors, {}, scalars); };
+  all.error = [=] {
+    const Tensor before = tensors.main.clone(), g = tensors.grad * 0.5;
+    tensors.exp_avg.zero_();
+    tensors.exp_avg_sq.zero_();
+    ops::adam_update(tensors, {}, scalars);  // of a first step: m̂ = g, v̂ = g²
+    const Tensor moved = before * (1 - 1e-4) - g / (g.abs() + 1e-8) * 1e-3;
+    return std::max(relative_error(tensors.main - before, moved - before), relative_error(tensors.param, moved));
+  };
+  return {all};
+}
+
+std::vector<KernelCase> grad_norm() {
+  const Tensor flat = random({kFlat}, at::kFloat);
+  const auto squares = [=] {
+    ExactSum sum;
+    ops::add_squares(flat, sum);
+    return sum.value();
+  };
+  KernelCase all{"grad_norm", "all", {kFlat}, static_cast<double>(kFlat) * 4};
+  all.run = [=] { squares(); };
+  all.error = [=] {
+    const auto exact = flat.to(at::kDouble).square().sum().item<double>();
+    return std::abs(squares() - exact) / exact;
+  };
+  return {all};
+}
+
+std::vector<KernelCase> fills_and_casts() {
+  const Tensor flat = random({kFlat}, at::kFloat), narrow = at::empty({kFlat}, cuda(at::kBFloat16));
+  KernelCase zero{"zero", "all", {kFlat}, static_cast<double>(kFlat) * 4};
+  const Tensor target = at::ones_like(flat);
+  zero.run = [=] { target.zero_(); };
+  zero.error = [=] { return target.zero_().abs().max().item<double>(); };
+  KernelCase cast{"cast", "all", {kFlat}, static_cast<double>(kFlat) * 6};
+  cast.run = [=] { narrow.copy_(flat); };
+  cast.error = [=] { return relative_error(narrow.copy_(flat), flat); };
+  return {zero, cast};
+}
+
+// Two bytes in; both orders of the matrix out, a byte an element. A scale that is found first takes a look of its own.
+std::vector<KernelCase> fp8_casts() {
+  const int64_t h = 4096;
+  const Tensor x = random({kTokens, h}), scale = at::full({1}, 100.0, cuda(at::kFloat)), seen = at::zeros_like(scale);
+  const auto strips = [x] { return ops::to_fp8_blocks(x, ops::Fp8Kind::kE4m3, ops::Fp8Blocks::kStrips); };
+  const auto wide = [](const Tensor& bytes, const Tensor& inverse) {
+    return bytes.to(at::kFloat) * (inverse.numel() == 1 ? inverse : inverse.repeat_interleave(ops::kFp8Block, 1));
+  };
+  const auto error = [x, wide](const ops::Fp8Matrix& cast) {  // 3 bits of mantissa: errors of 2 % on average
+    return std::max(relative_error(wide(cast.rows, cast.inverse_scale), x),
+                    relative_error(wide(cast.columns, cast.columns_inverse_scale).t(), x)) /
+           5;
+  };
+  const auto elements = static_cast<double>(kTokens * h);
+  KernelCase found{"fp8_cast", "all", {kTokens, h}, elements * 6};
+  found.run = [=] { ops::to_fp8(x, {}); };
+  found.error = [=] { return error(ops::to_fp8(x, {})); };
+  KernelCase given{"fp8_cast_delayed", "all", {kTokens, h}, elements * 4};
+  given.run = [=] { ops::to_fp8(x, {.scale = scale, .seen = seen}); };
+  given.error = [=] { return error(ops::to_fp8(x, {.scale = scale, .seen = seen})); };
+  KernelCase blocks{"fp8_cast_blocks", "all", {kTokens, h}, elements * (4 + 2 * 4.0 / ops::kFp8Block)};
+  blocks.run = [=] { strips(); };
+  blocks.error = [=] { return error(strips()); };
+  return {found, given, blocks};
+}
+
+}  // namespace
+
+std::vector<MakeCases> pass_cases() {
+  return {cross_entropy, linear_cross_entropy, embedding_grad, bias_grad, adam, grad_norm, fills_and_casts, fp8_casts};
+}
+
+}  // namespace megalith::bench

@@ -1,0 +1,103 @@
+// A model family of one's own: how its config.json is read and what its files call the tensors. Layers, layouts,
+// training, checkpoints and exports are the library's.
+//
+//   example_own_family --model_name_or_path=examples/12-own-family --dataset=data.jsonl --output_dir=out
+//     --finetuning_type=full --max_steps=60
+//
+// A nano model has a squared ReLU in place of the gated SiLU, one matrix for the embedding and the head, and every
+// other layer sees only the last few tokens.
+#include <fmt/format.h>
+
+#include "megalith/base/error.h"
+#include "megalith/config/derive.h"
+#include "megalith/config/parser.h"
+#include "megalith/config/validate.h"
+#include "megalith/model/auto_model.h"
+#include "megalith/model/families/family.h"
+#include "megalith/parallel/initialize.h"
+#include "megalith/train/run_data.h"
+#include "megalith/train/trainer.h"
+
+namespace {
+
+using namespace megalith;
+
+model::ModelConfig read_nano(const hf::JsonFields& json) {
+  model::ModelConfig c;
+  c.hidden_size = json.positive<int64_t>("dim");
+  c.num_layers = json.positive<int64_t>("layers");
+  c.num_heads = c.num_kv_heads = json.positive<int64_t>("heads");
+  if (c.hidden_size % c.num_heads != 0) json.refuse("heads", "divide dim");
+  c.head_dim = c.hidden_size / c.num_heads;
+  c.mlp_width = 4 * c.hidden_size;
+  c.gated_mlp = false;
+  c.activation = ops::Activation::kSquaredRelu;
+  c.vocab_size = json.positive<int64_t>("vocab_size");  // of this name: exports change it when the vocabulary grows
+  c.tied_embeddings = true;
+  c.max_positions = json.positive<int64_t>("context");
+  c.rope = ops::RopeSettings{.rotary_dim = c.head_dim};
+  for (int64_t layer = 0; layer < c.num_layers; ++layer)
+    c.windows.push_back(layer % 2 == 0 ? json.positive<int64_t>("window") : 0);
+  return c;
+}
+
+// Their names and ours; {} is the number of a layer. A tensor without a rule is an error that names it.
+hf::NameMap nano_names() {
+  return {.rules = {{"tokens", {"embedding.weight"}},
+                    {"blocks.{}.norm1", {"layers.{}.attention_norm.weight"}},
+                    {"blocks.{}.qkv",
+                     {"layers.{}.attention.q.weight", "layers.{}.attention.k.weight", "layers.{}.attention.v.weight"}},
+                    {"blocks.{}.out", {"layers.{}.attention.o.weight"}},
+                    {"blocks.{}.norm2", {"layers.{}.mlp_norm.weight"}},
+                    {"blocks.{}.up", {"layers.{}.mlp.up.weight"}},
+                    {"blocks.{}.down", {"layers.{}.mlp.down.weight"}},
+                    {"norm", {"final_norm.weight"}}},
+          .ignored = {},
+          .optional_prefix = ""};
+}
+
+// Says each logged loss on the first rank.
+class PrintLoss : public train::TrainerCallback {
+  void on_log(train::TrainerEvent& event) override {
+    const auto loss = event.metrics.find("loss");
+    if (loss && event.state.is_world_process_zero) fmt::print("step {}: loss {:.4f}\n", event.state.global_step, *loss);
+  }
+};
+
+void run(const std::vector<std::string>& words) {
+  const config::TrainingArguments given = config::parse_arguments(config::Dialect::kTrain, words).args;
+  config::validate(given);
+  const config::TrainingArguments args = config::derive(given).args;
+  parallel::ParallelContext& context = parallel::initialize_megatron(args);
+  const std::string folder = args.source.model_name_or_path.value(), out = args.save.output_dir.value();
+
+  const auto nano = std::make_shared<const model::Family>(
+      model::Family{.model_type = "nano", .architecture = "NanoForCausalLM", .read = read_nano, .names = nano_names()});
+  const model::ModelConfig config = model::read_model_config(folder, nano);
+  model::VirtualModels models = model::AutoModel::from_config(config, args, context);
+
+  const auto data = [&] {
+    return train::open_run_data(args, {.tokenizer_folder = {}, .vocab_size = config.vocab_size, .cache_folder = {}});
+  };
+  train::TrainerSetup setup{.train_data = std::move(data().train)};
+  setup.callbacks.push_back(std::make_unique<PrintLoss>());
+  train::Trainer trainer(models, args, std::move(setup));
+  trainer.train();
+  trainer.save_model(out);  // config.json and tensors under the family's names
+
+  model::VirtualModels again = model::AutoModel::with_weights(config, out, args, context);
+  train::Trainer judge(again, args, {.eval_data = data().eval});
+  const double loss = judge.evaluate().find("eval_loss").value();
+  if (context.rank() == 0) fmt::print("read back from {}: loss {:.4f} on held-out samples\n", out, loss);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  run({argv + 1, argv + argc});
+  parallel::shutdown_megatron();
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return dynamic_cast<const ConfigError*>(&error) != nullptr ? 2 : 1;
+}

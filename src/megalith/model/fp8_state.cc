@@ -1,0 +1,44 @@
+#include "megalith/model/fp8_state.h"
+
+#include "megalith/nn/tensor_parallel/fp8_history.h"
+
+namespace megalith::model {
+
+namespace {
+
+std::string state_name(const nn::Parameter& parameter) { return parameter.name + ".fp8"; }
+
+}  // namespace
+
+std::vector<hf::GlobalTensor> global_fp8_states(const VirtualModels& models) {
+  ModelOptions options;
+  options.device = at::kMeta;
+  options.fp8 = models[0].options().fp8;
+  options.fp8_inside_only = models[0].options().fp8_inside_only;
+  if (!options.fp8 || options.fp8->scaling != ops::Fp8Scaling::kDelayed) return {};
+  // A model of one rank on the meta device: the layers themselves say which of them have one.
+  const auto worlds = comm::World::in_process(1);
+  parallel::ParallelContext alone(*worlds[0], layout::RankGrid(layout::GridShape{}));
+  const GptModel whole(models.config(), options, ChunkPlace::whole(models.config()), alone);
+  std::vector<hf::GlobalTensor> tensors;
+  for (const auto& parameter : whole.parameters().all())
+    if (parameter->fp8) tensors.push_back({state_name(*parameter), parameter->fp8->state.sizes().vec()});
+  return tensors;
+}
+
+std::vector<parallel::ShardedTensor> fp8_states(const VirtualModels& models) {
+  std::vector<parallel::ShardedTensor> held;
+  for (const nn::Parameter* parameter : models.parameters()) {
+    if (!parameter->fp8) continue;
+    const at::Tensor& state = parameter->fp8->state;
+    held.push_back({state_name(*parameter), state.sizes().vec(), {0, 0}, state, models.context().place().tp_rank});
+  }
+  return held;
+}
+
+void use_fp8_states(const VirtualModels& models) {
+  for (const nn::Parameter* parameter : models.parameters())
+    if (parameter->fp8) parameter->fp8->fresh = false;
+}
+
+}  // namespace megalith::model

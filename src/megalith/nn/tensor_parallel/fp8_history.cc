@@ -1,0 +1,57 @@
+#include "megalith/nn/tensor_parallel/fp8_history.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <vector>
+
+#include "megalith/nn/parameter.h"
+
+namespace megalith::nn {
+
+Fp8History::Fp8History(const ops::Fp8Recipe& r, at::Device device) : recipe(r) {
+  const auto options = at::TensorOptions(device).dtype(at::kFloat);
+  state = at::zeros({kTensors, 1 + r.history}, options);
+  state.select(1, 0).fill_(1);
+  seen = at::zeros({kTensors}, options);
+}
+
+ops::Fp8Cast Fp8History::cast(Tensor which, bool record) const {
+  ops::Fp8Cast result{.kind = which == kGradient ? recipe.gradients() : ops::Fp8Kind::kE4m3};
+  if (!fresh) result.scale = state[which].narrow(0, 0, 1);
+  if (record) result.seen = seen.narrow(0, which, 1);
+  return result;
+}
+
+std::shared_ptr<Fp8History> fp8_history(const std::optional<ops::Fp8Recipe>& recipe, at::Device device) {
+  if (!recipe || recipe->scaling != ops::Fp8Scaling::kDelayed) return nullptr;
+  return std::make_shared<Fp8History>(*recipe, device);
+}
+
+void end_fp8_step(std::span<Parameter* const> parameters, const comm::Group& group) {
+  std::vector<at::Tensor> states, seen;
+  ops::Fp8Recipe recipe;
+  for (const Parameter* parameter : parameters) {
+    if (!parameter->fp8) continue;
+    recipe = parameter->fp8->recipe;  // of all of them
+    states.push_back(parameter->fp8->state);
+    seen.push_back(parameter->fp8->seen);
+    parameter->fp8->fresh = false;
+  }
+  if (states.empty()) return;  // on all ranks of the group
+  const at::NoGradGuard no_grad;
+  const at::Tensor now = at::stack(seen).unsqueeze(2);  // [layers, 3, 1]
+  group.all_reduce(now, comm::ReduceOp::kMax, "largest magnitudes of fp8 tensors");
+  const at::Tensor before = at::stack(states), scale = before.narrow(2, 0, 1);
+  const at::Tensor history = at::cat({now, before.narrow(2, 1, recipe.history - 1)}, 2);
+  const at::Tensor largest = recipe.most_recent ? now : history.amax(2, /*keepdim=*/true);
+  const double e4m3 = ops::reach_of(ops::Fp8Kind::kE4m3), gradients = ops::reach_of(recipe.gradients());
+  const at::Tensor reach = at::tensor({e4m3, e4m3, gradients}, at::kFloat).view({1, 3, 1}).to(now.device());
+  const at::Tensor wanted = reach / largest / std::exp2(recipe.margin);
+  const at::Tensor fine = largest.gt(0).logical_and_(largest.isfinite()).logical_and_(wanted.isfinite());
+  const at::Tensor after = at::cat({at::where(fine, wanted, scale), history}, 2);
+  at::_foreach_copy_(states, after.unbind(0));
+  at::_foreach_zero_(seen);
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,143 @@
+// A block casts a square of 128 x 128; a thread 8 rows and 8 columns of it, which it keeps in registers.
+#include <cuda_fp8.h>
+
+#include "megalith/ops/cuda_math.cuh"
+#include "megalith/ops/fp8_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+constexpr int kThreads = 256, kSide = 128, kEach = 8;
+constexpr int kAcross = kSide / kEach;  // threads side by side, and one above the other
+constexpr int kWarps = kThreads / 32;
+constexpr unsigned kAll = 0xffffffffU;
+
+template <Fp8Kind kind>
+inline constexpr float kReach = kind == Fp8Kind::kE4m3 ? 448.0F : 57344.0F;
+
+// The largest power of two that does not bring `largest` beyond the reach; 1 for blocks of zeros and of infinities.
+template <Fp8Kind kind>
+__device__ inline float scale_for(float largest) {
+  const float wanted = kReach<kind> / largest;
+  if (!(largest > 0) || !isfinite(largest) || !isfinite(wanted)) return 1;
+  return __uint_as_float(__float_as_uint(wanted) & 0x7f800000U);
+}
+
+template <Fp8Kind kind>
+__device__ inline unsigned cast_four(float a, float b, float c, float d) {
+  constexpr auto to = kind == Fp8Kind::kE4m3 ? __NV_E4M3 : __NV_E5M2;
+  return __nv_cvt_float2_to_fp8x2(float2{a, b}, __NV_SATFINITE, to) |
+         static_cast<unsigned>(__nv_cvt_float2_to_fp8x2(float2{c, d}, __NV_SATFINITE, to)) << 16;
+}
+
+// The largest magnitudes of the square's rows and columns; `all`: of the whole square in their place.
+struct Largest {
+  float row[kEach], column[kEach];
+};
+__device__ inline Largest look_at(const float (&value)[kEach][kEach], float (&by_warp)[kWarps][kSide], bool all) {
+  const int across = static_cast<int>(threadIdx.x) % kAcross, warp = static_cast<int>(threadIdx.x) / 32;
+  Largest seen{};
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      seen.row[i] = fmaxf(seen.row[i], fabsf(value[i][j]));
+      seen.column[j] = fmaxf(seen.column[j], fabsf(value[i][j]));
+    }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+    for (int lane = kAcross / 2; lane > 0; lane /= 2)
+      seen.row[i] = fmaxf(seen.row[i], __shfl_xor_sync(kAll, seen.row[i], lane));
+    seen.column[i] = fmaxf(seen.column[i], __shfl_xor_sync(kAll, seen.column[i], kAcross));
+  }
+  if (threadIdx.x % 32 < kAcross)
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) by_warp[warp][across * kEach + j] = seen.column[j];
+  __syncthreads();
+  float most = 0;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    for (int w = 0; w < kWarps; ++w) seen.column[j] = fmaxf(seen.column[j], by_warp[w][across * kEach + j]);
+    most = fmaxf(most, seen.column[j]);
+  }
+  if (!all) return seen;
+#pragma unroll
+  for (int lane = kAcross / 2; lane > 0; lane /= 2) most = fmaxf(most, __shfl_xor_sync(kAll, most, lane));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) seen.row[i] = seen.column[i] = most;
+  return seen;
+}
+
+template <typename T, Fp8Kind kind>
+__global__ void __launch_bounds__(kThreads) cast_kernel(Fp8BlockArrays to) {
+  __shared__ float by_warp[kWarps][kSide];
+  __shared__ uint2 turned[kSide][kAcross + 1];
+  const int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
+  const int64_t row = int64_t{blockIdx.y} * kSide + down * kEach, column = int64_t{blockIdx.x} * kSide + across * kEach;
+  const T* x = static_cast<const T*>(to.x);
+  float value[kEach][kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    constexpr int n = kVector<T> < kEach ? kVector<T> : kEach;
+#pragma unroll
+    for (int j = 0; j < kEach; j += n) {
+      float part[n];
+      load<n>(x + (row + i) * to.c + column + j, part);
+#pragma unroll
+      for (int k = 0; k < n; ++k) value[i][j + k] = part[k];
+    }
+  }
+  Largest scale = look_at(value, by_warp, !to.strips);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    scale.row[i] = scale_for<kind>(scale.row[i]);
+    scale.column[i] = scale_for<kind>(scale.column[i]);
+  }
+  if (to.rows != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const float s = scale.row[i];
+      const auto& v = value[i];
+      const uint2 bytes{cast_four<kind>(v[0] * s, v[1] * s, v[2] * s, v[3] * s),
+                        cast_four<kind>(v[4] * s, v[5] * s, v[6] * s, v[7] * s)};
+      *reinterpret_cast<uint2*>(static_cast<uint8_t*>(to.rows) + (row + i) * to.c + column) = bytes;
+      if (to.strips && across == 0) to.inverse_scale[blockIdx.x * to.r + row + i] = 1 / s;
+    }
+    if (!to.strips && threadIdx.x == 0) to.inverse_scale[blockIdx.y * gridDim.x + blockIdx.x] = 1 / scale.row[0];
+  }
+  if (to.columns == nullptr) return;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const float s = scale.column[j];
+    turned[across * kEach + j][down] = {
+        cast_four<kind>(value[0][j] * s, value[1][j] * s, value[2][j] * s, value[3][j] * s),
+        cast_four<kind>(value[4][j] * s, value[5][j] * s, value[6][j] * s, value[7][j] * s)};
+    if (to.strips && down == 0) to.columns_inverse_scale[blockIdx.y * to.c + column + j] = 1 / s;
+  }
+  if (!to.strips && threadIdx.x == 0)
+    to.columns_inverse_scale[blockIdx.x * gridDim.y + blockIdx.y] = 1 / scale.column[0];
+  __syncthreads();
+  // 16 threads have the 128 bytes of a column.
+  for (int piece = static_cast<int>(threadIdx.x); piece < kSide * kAcross; piece += kThreads) {
+    const int which = piece / kAcross, part = piece % kAcross;
+    uint8_t* out = static_cast<uint8_t*>(to.columns) + (int64_t{blockIdx.x} * kSide + which) * to.r;
+    *reinterpret_cast<uint2*>(out + int64_t{blockIdx.y} * kSide + part * kEach) = turned[which][part];
+  }
+}
+
+}  // namespace
+
+void cast_fp8_blocks_cuda(const Fp8BlockArrays& arrays, void* stream) {
+  if (arrays.r * arrays.c == 0) return;
+  if (!aligned(arrays.x)) fail_kernel("cast_fp8_blocks", "the matrix does not start at a multiple of 16 bytes");
+  const dim3 blocks(static_cast<unsigned>(arrays.c / kSide), static_cast<unsigned>(arrays.r / kSide));
+  for_dtype(arrays.dtype, [&]<typename T>(T) {
+    const auto kernel = arrays.kind == Fp8Kind::kE4m3 ? cast_kernel<T, Fp8Kind::kE4m3> : cast_kernel<T, Fp8Kind::kE5m2>;
+    kernel<<<blocks, kThreads, 0, stream_from(stream)>>>(arrays);
+  });
+  check_launch("cast_fp8_blocks");
+}
+
+}  // namespace megalith::ops

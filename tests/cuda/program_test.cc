@@ -1,0 +1,115 @@
+// What a run on a GPU does beside computing: recorded micro-batches, its memory over time, and the end of it.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tests/cuda/device_case.h"
+#include "tests/cuda/program_case.h"
+#include "tests/support/expect.h"
+
+namespace megalith::testing {
+namespace {
+
+class OnCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (test_device() != TestDevice::kCuda) GTEST_SKIP() << "no GPU";
+  }
+};
+
+std::vector<int> equal_lengths(int count, int length) { return std::vector<int>(static_cast<size_t>(count), length); }
+
+// With graphs and without: the same losses, bit for bit. Two runs without differ as much in the last digits of gradient
+// norms: sums over tokens into embeddings have no fixed order on a GPU.
+void expect_graphs_change_nothing(const ProgramCase& runs, Words words) {
+  words.insert(words.end(), {"--max_steps=10", "--per_device_train_batch_size=4"});
+  const auto plain = runs.train("plain", words);
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  words.emplace_back("--cuda_graph_impl=local");
+  const auto graphs = runs.train("graphs", words);
+  ASSERT_EQ(graphs.exit_code, 0) << graphs.err;
+  EXPECT_EQ(graphs.err.find("cuda_graph_impl"), std::string::npos) << graphs.err;  // no word of why not
+  ASSERT_EQ(runs.numbers("plain", "loss").size(), 10U);
+  EXPECT_EQ(runs.numbers("graphs", "loss"), runs.numbers("plain", "loss"));
+  const std::vector<double> norms = runs.numbers("graphs", "grad_norm"), expected = runs.numbers("plain", "grad_norm");
+  ASSERT_EQ(norms.size(), expected.size());
+  for (size_t i = 0; i < norms.size(); ++i) EXPECT_NEAR(norms[i], expected[i], 1e-9) << "step " << i + 1;
+}
+
+TEST_F(OnCuda, GraphsOfOneMicrobatchChangeNothing) {
+  expect_graphs_change_nothing(ProgramCase(llama_config({}), equal_lengths(64, 129)), {"--cutoff_len=128"});
+}
+
+TEST_F(OnCuda, GraphsOfSeveralMicrobatchesChangeNothing) {
+  expect_graphs_change_nothing(ProgramCase(llama_config({}), equal_lengths(64, 129)),
+                               {"--cutoff_len=128", "--gradient_accumulation_steps=3", "--cross_entropy_loss_fusion"});
+}
+
+TEST_F(OnCuda, GraphsOfAnAdapterChangeNothing) {
+  expect_graphs_change_nothing(ProgramCase(llama_config({}), equal_lengths(64, 129)),
+                               {"--cutoff_len=128", "--finetuning_type=lora", "--lora_rank=8"});
+}
+
+TEST_F(OnCuda, GraphsAreNotUsedWhereTheyCannotBe) {
+  const ProgramCase runs(llama_config({}), equal_lengths(16, 65));
+  const Words words{"--cutoff_len=64", "--max_steps=2", "--cuda_graph_impl=local"};
+  const std::map<std::string, std::string> reasons{{"--recompute_granularity=full", "recompute_granularity"},
+                                                   {"--fp8=hybrid", "fp8"}};
+  for (const auto& [word, reason] : reasons) {
+    Words all = words;
+    all.push_back(word);
+    const auto result = runs.train(reason, all);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    expect_contains(result.err, "cuda_graph_impl local is not used: " + reason);
+  }
+}
+
+// A fiftieth of the device: enough to start, not for the logits, or not for the model.
+const std::map<std::string, std::string> kLittleMemory{{"PYTORCH_CUDA_ALLOC_CONF", "per_process_memory_fraction:0.02"}};
+
+void expect_one_message(const ProcessResult& result) {
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  for (const char* part : {"the device is out of memory: ", "planned were", "parameters", "What would save most: "})
+    expect_contains(result.err, part);
+  for (const char* noise : {"frame #", "Exception raised from", "Tried to allocate"})
+    EXPECT_EQ(result.err.find(noise), std::string::npos) << result.err;
+}
+
+TEST_F(OnCuda, OutOfMemoryInAStep) {
+  const ProgramCase runs(llama_config({.vocab = 50000}), equal_lengths(64, 513));
+  const auto result =
+      runs.train("out", {"--cutoff_len=512", "--max_steps=2", "--per_device_train_batch_size=64"}, kLittleMemory);
+  expect_one_message(result);
+  expect_contains(result.err, "cross_entropy_loss_fusion");
+}
+
+TEST_F(OnCuda, OutOfMemoryForTheModel) {
+  const ProgramCase runs(llama_config({.width = 2048, .layers = 60, .vocab = 50000}), equal_lengths(4, 65));
+  expect_one_message(runs.train("out", {"--cutoff_len=64", "--max_steps=2"}, kLittleMemory));
+}
+
+// A thousand packed batches of which no two have the same number of tokens: what the allocator holds is found in the
+// first half, and little of it lies idle.
+TEST_F(OnCuda, ThousandStepsOfVaryingLengthsKeepTheirMemory) {
+  std::mt19937 random(3);
+  std::exponential_distribution<double> drawn(1.0 / 300);
+  std::vector<int> lengths;
+  for (int i = 0; i < 6000; ++i) lengths.push_back(std::clamp(static_cast<int>(drawn(random)), 16, 1024));
+  const ProgramCase runs(llama_config({}), lengths);
+  const auto result = runs.train("out", {"--cutoff_len=1024", "--sequence_packing", "--max_steps=1000",
+                                         "--per_device_train_batch_size=2", "--logging_steps=10"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::vector<double> reserved = runs.numbers("out", "memory_reserved"), peak = runs.numbers("out", "memory");
+  ASSERT_EQ(reserved.size(), 100U);
+  const auto half = reserved.begin() + 50;
+  const double first = *std::max_element(reserved.begin(), half), second = *std::max_element(half, reserved.end());
+  fmt::print("reserved: {:.1f} MiB after 10 steps, at most {:.1f} in 500, {:.1f} in the next 500; peak in use {:.1f}\n",
+             reserved[0] / 1048576, first / 1048576, second / 1048576, peak.back() / 1048576);
+  EXPECT_LE(second, 1.02 * first);
+  EXPECT_LE(second, 1.25 * peak.back() + (64 << 20));
+}
+
+}  // namespace
+}  // namespace megalith::testing
