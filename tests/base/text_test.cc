@@ -18,6 +18,12 @@ TEST(Text, Split) {
   EXPECT_EQ(split("", ','), std::vector<std::string>{""});
 }
 
+TEST(Text, FirstLineEndsBeforeTheBreak) {
+  EXPECT_EQ(first_line("what happened\nstack\nmore"), "what happened");
+  EXPECT_EQ(first_line("one line"), "one line");
+  EXPECT_EQ(first_line("\nrest"), "");
+}
+
 TEST(Text, NumbersAreReadAsPythonReadsThem) {
   EXPECT_EQ(parse_int("-12"), -12);
   EXPECT_EQ(parse_int("1e3"), std::nullopt);

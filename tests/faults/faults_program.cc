@@ -51,7 +51,7 @@ std::vector<std::string> problems_of(const FaultBench& bench, const FaultKindCas
 bool run_kind(const FaultBench& bench, const FaultKindCase& kind, int round, std::mt19937& random) {
   const std::string name = kind.name + "-" + std::to_string(round);
   const std::string trigger = FaultJob::trigger_file(bench, name);
-  std::map<std::string, std::string> env;
+  std::map<std::string, std::string> env = kind.env;
   if (!kind.simulated.empty()) env["FT_SIM_FAULT_DESC"] = kind.simulated + ";1;@" + trigger;
   try {
     if (kind.prepare) kind.prepare(bench.scratch(name));

@@ -46,6 +46,8 @@ std::string to_lower(std::string_view text) {
   return lower;
 }
 
+std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+
 std::optional<int64_t> parse_int(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
   int64_t value = 0;

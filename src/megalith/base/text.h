@@ -18,6 +18,8 @@ std::string list_in_words(std::span<const int> items, size_t limit = 16);
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
 std::string to_lower(std::string_view text);
+// What stands before the first line break: of libtorch's errors, all but the stack.
+std::string first_line(std::string_view text);
 
 // The whole text as a decimal integer ("12", "-3"); nothing for anything else ("1e3", "1.0", " 1", "").
 std::optional<int64_t> parse_int(std::string_view text);

@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "megalith/base/error.h"
+#include "megalith/base/text.h"
 
 namespace megalith::comm {
 
@@ -52,8 +53,6 @@ at::Tensor movable(const at::Tensor& tensor) {
   const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
   return tensor.view({rows, rows == 0 ? 1 : tensor.numel() / rows}).view(at::kByte);
 }
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 // An operation of c10d. Gloo's collectives can be waited for in slices; its transfers cannot (a wait that times out
 // breaks the connection), but they can be aborted.

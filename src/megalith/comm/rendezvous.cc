@@ -158,8 +158,6 @@ std::string interface_of(const std::string& address, int family, socklen_t lengt
   return name;
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 // One attempt to open a TCP connection; 0 or the errno.
 int try_connect(const addrinfo& target, std::chrono::milliseconds limit) {
   const int fd = socket(target.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

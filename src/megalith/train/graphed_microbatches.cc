@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/text.h"
 #include "megalith/ops/to_device.h"
 
 namespace megalith::train {
@@ -14,8 +15,6 @@ namespace megalith::train {
 namespace {
 
 constexpr size_t kShapesRemembered = 64;
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
 
