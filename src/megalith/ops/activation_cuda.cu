@@ -156,11 +156,18 @@ __global__ void bias_backward_kernel(const T* x, const void* bias, bool raw_bias
     b[j] = bias == nullptr ? 0 : small_element<T>(bias, raw_bias, column + j);
     sums[j] = 0;
   }
-#pragma unroll 2
+  Raw<T, v> next_x{}, next_dy{};
+  const auto fetch = [&](int64_t row) {  // before the row before it is written: that may be to the same array
+    if (row >= rows) return;
+    next_x = load_raw<v>(x + row * width + column);
+    next_dy = load_raw<v>(grad_y + row * width + column);
+  };
+  fetch(blockIdx.y);
   for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
     float value[v], dy[v];
-    load<v>(x + row * width + column, value);
-    load<v>(grad_y + row * width + column, dy);
+    unpack<T, v>(next_x, value);
+    unpack<T, v>(next_dy, dy);
+    fetch(row + gridDim.y);
 #pragma unroll
     for (int j = 0; j < v; ++j) {
       dy[j] *= activate<activation>(value[j] + b[j]).slope;

@@ -4,18 +4,25 @@ namespace megalith::ops {
 
 namespace {
 
-constexpr int kColumns = 32, kRows = 32;
+constexpr int kColumns = 8, kRows = 32;  // of a block: 32 bytes of a row, as memory is read
 
+// A warp ends up with a column.
 __global__ void column_sums_kernel(const float* partials, int64_t n, SumsOut first, SumsOut second) {
-  __shared__ float shared[kRows][kColumns + 1];
-  const int64_t width = first.width + second.width, column = int64_t{blockIdx.x} * kColumns + threadIdx.x;
-  float sum = 0;
-  if (column < width)
-    for (int64_t row = threadIdx.y; row < n; row += kRows) sum += partials[row * width + column];
-  shared[threadIdx.y][threadIdx.x] = sum;
+  __shared__ float shared[kColumns][kRows + 1];
+  const int x = static_cast<int>(threadIdx.x) % kColumns, y = static_cast<int>(threadIdx.x) / kColumns;
+  const int64_t width = first.width + second.width;
+  if (const int64_t column = int64_t{blockIdx.x} * kColumns + x; column < width) {
+    float sum = 0;
+#pragma unroll 4
+    for (int64_t row = y; row < n; row += kRows) sum += partials[row * width + column];
+    shared[x][y] = sum;
+  }
   __syncthreads();
-  if (threadIdx.y != 0 || column >= width) return;
-  for (int row = 1; row < kRows; ++row) sum += shared[row][threadIdx.x];
+  const int lane = static_cast<int>(threadIdx.x) % 32, mine = static_cast<int>(threadIdx.x) / 32;
+  const int64_t column = int64_t{blockIdx.x} * kColumns + mine;
+  if (column >= width) return;
+  const float sum = warp_sum(shared[mine][lane]);
+  if (lane != 0) return;
   const bool here = column < first.width;
   float* out = here ? first.sums + column : second.sums + (column - first.width);
   *out = (here ? first.add : second.add) ? *out + sum : sum;
@@ -28,7 +35,7 @@ void column_sums_cuda(const float* partials, int64_t n, const SumsOut& first, co
   const int64_t width = first.width + second.width;
   if (width == 0) return;
   const auto blocks = static_cast<unsigned>((width + kColumns - 1) / kColumns);
-  column_sums_kernel<<<blocks, dim3(kColumns, kRows), 0, stream>>>(partials, n, first, second);
+  column_sums_kernel<<<blocks, kColumns * kRows, 0, stream>>>(partials, n, first, second);
   check_launch("column_sums");
 }
 

@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 namespace megalith::ops {
 
@@ -82,20 +84,94 @@ struct alignas(sizeof(T) * n) Pack {
   T item[n];
 };
 
+template <int n>
+struct alignas(4 * n) Words {
+  uint32_t word[n];
+};
+
+// n elements as they lie in memory, in whole registers where they fill them: half as many as their floats for bf16 and
+// fp16. (A compiler that sees elements of 16 bits gives each a register of its own.)
+template <typename T, int n>
+inline constexpr bool kInWords = sizeof(T) * n % 4 == 0;
+template <typename T, int n>
+using Raw = std::conditional_t<kInWords<T, n>, Words<static_cast<int>(sizeof(T) * n / 4) + (kInWords<T, n> ? 0 : 1)>,
+                               Pack<T, n>>;
+
+template <int n, typename T>
+__device__ inline Raw<T, n> load_raw(const T* from) {
+  return *reinterpret_cast<const Raw<T, n>*>(from);
+}
+
+// The elements of a word, and back.
+__device__ inline void split(uint32_t word, const float* /*type*/, float* to) { to[0] = __uint_as_float(word); }
+__device__ inline void split(uint32_t word, const __nv_bfloat16* /*type*/, float* to) {
+  to[0] = __uint_as_float(word << 16);
+  to[1] = __uint_as_float(word & 0xffff0000U);
+}
+__device__ inline void split(uint32_t word, const __half* /*type*/, float* to) {
+  Pack<__half, 2> pack;
+  memcpy(&pack, &word, sizeof(word));
+  to[0] = to_float(pack.item[0]);
+  to[1] = to_float(pack.item[1]);
+}
+__device__ inline uint32_t join(const float* from, const float* /*type*/) { return __float_as_uint(from[0]); }
+__device__ inline uint32_t join(const float* from, const __nv_bfloat16* /*type*/) {
+  const __nv_bfloat162 two = __floats2bfloat162_rn(from[0], from[1]);
+  uint32_t word;
+  memcpy(&word, &two, sizeof(word));
+  return word;
+}
+__device__ inline uint32_t join(const float* from, const __half* /*type*/) {
+  const __half2 two = __floats2half2_rn(from[0], from[1]);
+  uint32_t word;
+  memcpy(&word, &two, sizeof(word));
+  return word;
+}
+
+template <typename T, int n>
+__device__ inline void unpack(const Raw<T, n>& raw, float (&to)[n]) {
+  constexpr int kEach = 4 / static_cast<int>(sizeof(T));
+  if constexpr (kInWords<T, n>) {
+#pragma unroll
+    for (int i = 0; i < n / kEach; ++i) split(raw.word[i], static_cast<const T*>(nullptr), to + i * kEach);
+  } else {
+#pragma unroll
+    for (int i = 0; i < n; ++i) to[i] = to_float(raw.item[i]);
+  }
+}
+
+template <typename T, int n>
+__device__ inline Raw<T, n> pack(const float (&from)[n]) {
+  constexpr int kEach = 4 / static_cast<int>(sizeof(T));
+  Raw<T, n> raw;
+  if constexpr (kInWords<T, n>) {
+#pragma unroll
+    for (int i = 0; i < n / kEach; ++i) raw.word[i] = join(from + i * kEach, static_cast<const T*>(nullptr));
+  } else {
+#pragma unroll
+    for (int i = 0; i < n; ++i) raw.item[i] = from_float<T>(from[i]);
+  }
+  return raw;
+}
+
 template <int n, typename T>
 __device__ inline void load(const T* from, float (&to)[n]) {
-  const Pack<T, n> pack = *reinterpret_cast<const Pack<T, n>*>(from);
-#pragma unroll
-  for (int i = 0; i < n; ++i) to[i] = to_float(pack.item[i]);
+  unpack<T, n>(load_raw<n>(from), to);
 }
 
 template <int n, typename T>
 __device__ inline void store(const float (&from)[n], T* to) {
-  Pack<T, n> pack;
-#pragma unroll
-  for (int i = 0; i < n; ++i) pack.item[i] = from_float<T>(from[i]);
-  *reinterpret_cast<Pack<T, n>*>(to) = pack;
+  *reinterpret_cast<Raw<T, n>*>(to) = pack<T, n>(from);
 }
+
+// The compiler forgets what it has computed from these bits, and computes it again: registers are dearer here.
+template <int n>
+__device__ inline void forget(Words<n>& raw) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) asm volatile("" : "+r"(raw.word[i]));
+}
+template <typename T, int n>
+__device__ inline void forget(Pack<T, n>& /*short, and for odd sizes only*/) {}
 
 // Element i of a parameter that is kept in fp32, or (`raw`) in the dtype T of the rows it belongs to.
 template <typename T>
@@ -153,11 +229,11 @@ inline void column_sums_cuda(const float* partials, int64_t n, int64_t width, fl
   column_sums_cuda(partials, n, {sums, width}, {}, stream);
 }
 
-// Blocks of a kernel that are on the device at once.
+// Blocks of a kernel that are on the device at once; `shared`: bytes of dynamic shared memory of a block.
 template <typename Kernel>
-int64_t resident_blocks(Kernel kernel, int threads) {
+int64_t resident_blocks(Kernel kernel, int threads, size_t shared = 0) {
   int each = 1;
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, 0);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, shared);
   return int64_t{multiprocessors()} * std::max(1, each);
 }
 

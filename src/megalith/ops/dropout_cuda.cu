@@ -11,6 +11,19 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kCounters = 16, kWords = 4;  // of a block, as on the CPU
 
+// Elements l … l + n of `raw` become those of `value`; n elements are one word or more.
+template <typename T, int v, int n>
+__device__ inline void put(Raw<T, v>& raw, int l, const float (&value)[v]) {
+  if constexpr (kInWords<T, v> && kInWords<T, n>) {
+    constexpr int kEach = 4 / static_cast<int>(sizeof(T));
+#pragma unroll
+    for (int i = 0; i < n / kEach; ++i)
+      raw.word[l / kEach + i] = join(value + l + i * kEach, static_cast<const T*>(nullptr));
+  } else {
+    raw = pack<T, v>(value);
+  }
+}
+
 template <typename T, int v, bool residual>
 __global__ void __launch_bounds__(kThreads, 3) dropout_kernel(DropoutForward args, uint32_t threshold, float scale) {
   constexpr int kPieces = kCounters / v;
@@ -20,39 +33,50 @@ __global__ void __launch_bounds__(kThreads, 3) dropout_kernel(DropoutForward arg
   const int64_t first = block * kCounters * kWords + lane;
   if (first >= args.elements) return;
   const auto *x = static_cast<const T*>(args.x), *added = static_cast<const T*>(args.residual);
-  Pack<T, v> value[kWords], base[kWords];  // as they are: few registers
+  T* y = static_cast<T*>(args.y);
+  Raw<T, v> in[kWords], base[kWords];
 #pragma unroll
   for (int w = 0; w < kWords; ++w) {
     const int64_t at = first + w * kCounters;
     if (at + v > args.elements) continue;
-    value[w] = *reinterpret_cast<const Pack<T, v>*>(x + at);
-    if (residual) base[w] = *reinterpret_cast<const Pack<T, v>*>(added + at);
+    in[w] = load_raw<v>(x + at);
+    if (residual) base[w] = load_raw<v>(added + at);
   }
-  uint32_t stays = 0;  // bit w · v + l
-#pragma unroll 2
-  for (int l = 0; l < v; ++l) {
-    const PhiloxBlock drawn = philox(static_cast<uint64_t>(block * kCounters + lane + l), args.seed);
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) stays |= (drawn.word[w] >= threshold ? 1U : 0U) << (w * v + l);
-  }
-  const auto result = [&](int bit, T in, T start) {
-    const float kept = (stays >> bit & 1U) != 0 ? to_float(in) * scale : 0;
-    return from_float<T>(residual ? rounded_to<T>(kept) + to_float(start) : kept);
+  const auto result = [&](bool stays, float value, float start) {
+    const float kept = stays ? value * scale : 0;
+    return residual ? rounded_to<T>(kept) + start : kept;
   };
-  T* y = static_cast<T*>(args.y);
+  constexpr int kEach = v % 2 == 0 ? 2 : 1;  // counters at once: a word of bf16
 #pragma unroll
-  for (int w = 0; w < kWords; ++w) {
-    const int64_t at = first + w * kCounters;
-    if (at + v <= args.elements) {
+  for (int l = 0; l < v; l += kEach) {
+    PhiloxBlock drawn[kEach];
 #pragma unroll
-      for (int l = 0; l < v; ++l) value[w].item[l] = result(w * v + l, value[w].item[l], base[w].item[l]);
-      *reinterpret_cast<Pack<T, v>*>(y + at) = value[w];
-    } else {
+    for (int c = 0; c < kEach; ++c)
+      drawn[c] = philox(static_cast<uint64_t>(block * kCounters + lane + l + c), args.seed);
 #pragma unroll
-      for (int l = 0; l < v; ++l)
-        if (at + l < args.elements) y[at + l] = result(w * v + l, x[at + l], residual ? added[at + l] : x[at + l]);
+    for (int w = 0; w < kWords; ++w) {
+      const int64_t at = first + w * kCounters;
+      if (at + v <= args.elements) {
+        float value[v], start[v] = {};
+        unpack<T, v>(in[w], value);
+        if (residual) unpack<T, v>(base[w], start);
+#pragma unroll
+        for (int c = 0; c < kEach; ++c)
+          value[l + c] = result(drawn[c].word[w] >= threshold, value[l + c], start[l + c]);
+        put<T, v, kEach>(in[w], l, value);
+      } else {
+        for (int c = 0; c < kEach; ++c)
+          if (at + l + c < args.elements) {
+            const float start = residual ? to_float(added[at + l + c]) : 0;
+            y[at + l + c] = from_float<T>(result(drawn[c].word[w] >= threshold, to_float(x[at + l + c]), start));
+          }
+      }
     }
   }
+#pragma unroll
+  for (int w = 0; w < kWords; ++w)
+    if (const int64_t at = first + w * kCounters; at + v <= args.elements)
+      *reinterpret_cast<Raw<T, v>*>(y + at) = in[w];
 }
 
 }  // namespace

@@ -31,48 +31,76 @@ __device__ inline unsigned cast_four(float a, float b, float c, float d) {
          static_cast<unsigned>(__nv_cvt_float2_to_fp8x2(float2{c, d}, __NV_SATFINITE, to)) << 16;
 }
 
-// The largest magnitudes of the square's rows and columns; `all`: of the whole square in their place.
-struct Largest {
+// Scales of a thread's rows and columns.
+struct Scales {
   float row[kEach], column[kEach];
 };
-__device__ inline Largest look_at(const float (&value)[kEach][kEach], float (&by_warp)[kWarps][kSide], bool all) {
+
+struct Scratch {
+  float by_warp[kWarps][kSide];  // the largest magnitudes of columns that a warp has seen
+  float column[kSide];           // scales
+};
+
+// The scales of strips: a row's and a column's 128 numbers each.
+template <Fp8Kind kind>
+__device__ inline Scales scales_of_strips(const float (&value)[kEach][kEach], Scratch& scratch) {
   const int across = static_cast<int>(threadIdx.x) % kAcross, warp = static_cast<int>(threadIdx.x) / 32;
-  Largest seen{};
+  float row[kEach] = {}, column[kEach] = {};
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      seen.row[i] = fmaxf(seen.row[i], fabsf(value[i][j]));
-      seen.column[j] = fmaxf(seen.column[j], fabsf(value[i][j]));
+      row[i] = fmaxf(row[i], fabsf(value[i][j]));
+      column[j] = fmaxf(column[j], fabsf(value[i][j]));
     }
+  Scales scales;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
 #pragma unroll
-    for (int lane = kAcross / 2; lane > 0; lane /= 2)
-      seen.row[i] = fmaxf(seen.row[i], __shfl_xor_sync(kAll, seen.row[i], lane));
-    seen.column[i] = fmaxf(seen.column[i], __shfl_xor_sync(kAll, seen.column[i], kAcross));
+    for (int lane = kAcross / 2; lane > 0; lane /= 2) row[i] = fmaxf(row[i], __shfl_xor_sync(kAll, row[i], lane));
+    scales.row[i] = scale_for<kind>(row[i]);
+    column[i] = fmaxf(column[i], __shfl_xor_sync(kAll, column[i], kAcross));
   }
   if (threadIdx.x % 32 < kAcross)
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) by_warp[warp][across * kEach + j] = seen.column[j];
+    for (int j = 0; j < kEach; ++j) scratch.by_warp[warp][across * kEach + j] = column[j];
   __syncthreads();
+  if (threadIdx.x < kSide) {
+    float most = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) most = fmaxf(most, scratch.by_warp[w][threadIdx.x]);
+    scratch.column[threadIdx.x] = scale_for<kind>(most);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) scales.column[j] = scratch.column[across * kEach + j];
+  return scales;
+}
+
+// One scale for the whole square.
+template <Fp8Kind kind>
+__device__ inline Scales scale_of_square(const float (&value)[kEach][kEach], Scratch& scratch) {
   float most = 0;
 #pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    for (int w = 0; w < kWarps; ++w) seen.column[j] = fmaxf(seen.column[j], by_warp[w][across * kEach + j]);
-    most = fmaxf(most, seen.column[j]);
-  }
-  if (!all) return seen;
+  for (int i = 0; i < kEach; ++i)
 #pragma unroll
-  for (int lane = kAcross / 2; lane > 0; lane /= 2) most = fmaxf(most, __shfl_xor_sync(kAll, most, lane));
+    for (int j = 0; j < kEach; ++j) most = fmaxf(most, fabsf(value[i][j]));
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) seen.row[i] = seen.column[i] = most;
-  return seen;
+  for (int lane = 16; lane > 0; lane /= 2) most = fmaxf(most, __shfl_xor_sync(kAll, most, lane));
+  if (threadIdx.x % 32 == 0) scratch.column[threadIdx.x / 32] = most;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) most = fmaxf(most, scratch.column[w]);
+  const float scale = scale_for<kind>(most);
+  Scales scales;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) scales.row[i] = scales.column[i] = scale;
+  return scales;
 }
 
 template <typename T, Fp8Kind kind>
 __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8BlockArrays to) {
-  __shared__ float by_warp[kWarps][kSide];
+  __shared__ Scratch scratch;
   __shared__ uint2 turned[kSide][kAcross + 1];
   const int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
   const int64_t row = int64_t{blockIdx.y} * kSide + down * kEach, column = int64_t{blockIdx.x} * kSide + across * kEach;
@@ -89,12 +117,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8BlockArrays to) {
       for (int k = 0; k < n; ++k) value[i][j + k] = part[k];
     }
   }
-  Largest scale = look_at(value, by_warp, !to.strips);
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    scale.row[i] = scale_for<kind>(scale.row[i]);
-    scale.column[i] = scale_for<kind>(scale.column[i]);
-  }
+  const Scales scale = to.strips ? scales_of_strips<kind>(value, scratch) : scale_of_square<kind>(value, scratch);
   if (to.rows != nullptr) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {

@@ -32,6 +32,10 @@ __device__ inline void add_to(float* at, const float (&value)[4]) {
   for (int j = 0; j < 4; ++j) atomicAdd(at + j, value[j]);
 #endif
 }
+__device__ inline void add_to(float* at, const float (&value)[8]) {
+  add_to(at, {value[0], value[1], value[2], value[3]});
+  add_to(at + 4, {value[4], value[5], value[6], value[7]});
+}
 __device__ inline void add_to(float* at, const float (&value)[1]) { atomicAdd(at, value[0]); }
 
 // A thread a vector of v columns of a token.
@@ -93,8 +97,8 @@ void add_to_rows_cuda(c10::ScalarType dtype, float* sums, const int64_t* rows, c
           <<<static_cast<unsigned>((vectors + kThreads - 1) / kThreads), kThreads, 0, stream_from(stream)>>>(
               sums, rows, static_cast<const T*>(dy), vectors, h / v);
     };
-    if (h % 4 == 0 && aligned(dy) && aligned(sums))
-      launch.template operator()<4>();
+    if (h % kVector<T> == 0 && aligned(dy) && aligned(sums))
+      launch.template operator()<kVector<T>>();
     else
       launch.template operator()<1>();
   });

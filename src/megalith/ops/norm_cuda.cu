@@ -1,6 +1,6 @@
-// Legend: t rows, h row length. A block works on one row at a time and goes on to the next: a thread always has the
-// same columns, so that it keeps their weights, and the sums of their gradients, in registers. Narrow rows have a warp
-// each, which needs no barriers.
+// Legend: t rows, h row length. The threads of a block, or for narrow rows a warp each, work on one row at a time and
+// go on to the next, which is read while the sums of this one are made. A thread always has the same columns, so that
+// it keeps their weights, and the sums of their gradients, in registers.
 #include "megalith/ops/cuda_math.cuh"
 #include "megalith/ops/norm_internal.h"
 
@@ -8,6 +8,7 @@ namespace megalith::ops {
 
 namespace {
 
+// A block has blockDim.x threads a row and blockDim.y rows at once; with more than one, a row's threads are a warp.
 // A thread's columns: `n` vectors of v elements, `blockDim.x` vectors apart.
 template <int v, int n>
 struct Columns {
@@ -16,11 +17,29 @@ struct Columns {
   __device__ bool here(int i) const { return first(i) < width; }
 };
 
-// What shape_for() may ask for: wide rows have many registers a thread, the widest also many threads.
+__device__ inline int64_t first_row() { return int64_t{blockIdx.x} * blockDim.y + threadIdx.y; }
+__device__ inline int64_t row_step() { return int64_t{gridDim.x} * blockDim.y; }
+
+// A thread's part of a row, as it lies in memory.
+template <typename T, int v, int n>
+struct RowPart {
+  Raw<T, v> vectors[n];
+  __device__ void read(const T* row, const Columns<v, n>& columns) {
+#pragma unroll
+    for (int i = 0; i < n; ++i)
+      if (columns.here(i)) vectors[i] = load_raw<v>(row + columns.first(i));
+  }
+};
+
+// Threads that shape_for() may ask for, and blocks of a multiprocessor that must fit: both limit a thread's registers.
+// Three vectors are a warp's only; eight, the widest rows'.
+template <int v, int n>
+inline constexpr int kMostThreads = n == 3 ? 128 : n < 8 ? 256 : v > 1 ? 512 : 1024;
 template <int n>
-inline constexpr int kMostThreads = n < 8 ? 256 : 1024;
+inline constexpr int kLeastBlocks = n == 2 ? 2 : n < 4 ? 3 : 1;
+
 template <typename T, int v, int n, bool centered, bool rounded>
-__global__ void __launch_bounds__(kMostThreads<n>) forward_kernel(NormForward args, NormRows shape) {
+__global__ void __launch_bounds__((kMostThreads<v, n>), kLeastBlocks<n>) forward_kernel(NormForward args, NormRows shape) {
   __shared__ float2 scratch[2][32];
   const int width = static_cast<int>(shape.width);
   const Columns<v, n> columns{width};
@@ -36,23 +55,31 @@ __global__ void __launch_bounds__(kMostThreads<n>) forward_kernel(NormForward ar
   }
   const float inverse = 1.0F / static_cast<float>(width);
   const auto *x = static_cast<const T*>(args.x), *delta = static_cast<const T*>(args.delta);
+  RowPart<T, v, n> next_x, next_delta;
+  const auto fetch = [&](int64_t row) {
+    if (row >= shape.rows) return;
+    next_x.read(x + row * width, columns);
+    if (delta != nullptr) next_delta.read(delta + row * width, columns);
+  };
+  fetch(first_row());
   int turn = 0;
-  for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
+  for (int64_t row = first_row(); row < shape.rows; row += row_step()) {
     const int64_t start = row * width;
     float value[n][v];
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       if (!columns.here(i)) continue;
-      load<v>(x + start + columns.first(i), value[i]);
+      unpack<T, v>(next_x.vectors[i], value[i]);
       if (delta != nullptr) {
         float added[v];
-        load<v>(delta + start + columns.first(i), added);
+        unpack<T, v>(next_delta.vectors[i], added);
         for (int j = 0; j < v; ++j) value[i][j] = rounded_to<T>(value[i][j] + added[j]);
         store<v>(value[i], static_cast<T*>(args.sum) + start + columns.first(i));
       }
       for (int j = 0; j < v; ++j) sum += centered ? value[i][j] : value[i][j] * value[i][j];
     }
+    fetch(row + row_step());
     float mean = 0, square = block_sum2({sum, 0}, scratch[turn ^= 1]).x * inverse;
     if (centered) {
       mean = square;
@@ -82,11 +109,32 @@ __global__ void __launch_bounds__(kMostThreads<n>) forward_kernel(NormForward ar
   }
 }
 
+// Sums of the rows that a block has at once, in their order: partials[0 .. width) += sums. `shared`: [width].
+template <int v, int n>
+__device__ inline void put_sums(const float (&sums)[n][v], const Columns<v, n>& columns, float* shared,
+                                float* partials) {
+  for (int slot = 0; slot < static_cast<int>(blockDim.y); ++slot) {
+    const bool last = slot + 1 == static_cast<int>(blockDim.y);
+    if (static_cast<int>(threadIdx.y) == slot)
+#pragma unroll
+      for (int i = 0; i < n; ++i) {
+        if (!columns.here(i)) continue;
+        for (int j = 0; j < v; ++j) {
+          const int column = columns.first(i) + j;
+          const float sum = slot == 0 ? sums[i][j] : shared[column] + sums[i][j];
+          (last ? partials : shared)[column] = sum;
+        }
+      }
+    if (!last) __syncthreads();
+  }
+}
+
 // partials [blocks, h], or [blocks, 2h] with the bias' behind the weight's.
 template <typename T, int v, int n, bool centered>
-__global__ void __launch_bounds__(kMostThreads<n>)
+__global__ void __launch_bounds__((kMostThreads<v, n>), kLeastBlocks<n>)
     backward_kernel(NormBackward args, NormRows shape, float* partials, bool with_bias) {
   __shared__ float2 scratch[2][32];
+  extern __shared__ float columns_sums[];  // [h], with several rows at once
   const int width = static_cast<int>(shape.width);
   const Columns<v, n> columns{width};
   float w[n][v], dw[n][v], db[n][v];
@@ -100,52 +148,66 @@ __global__ void __launch_bounds__(kMostThreads<n>)
   const float inverse = 1.0F / static_cast<float>(width);
   const auto *x = static_cast<const T*>(args.x), *dy = static_cast<const T*>(args.grad_y);
   const auto* residual = static_cast<const T*>(args.grad_residual);
+  RowPart<T, v, n> next_x, next_dy, next_residual;
+  float next_rstd = 0, next_mean = 0;
+  const auto fetch = [&](int64_t row) {
+    if (row >= shape.rows) return;
+    next_x.read(x + row * width, columns);
+    next_dy.read(dy + row * width, columns);
+    if (residual != nullptr) next_residual.read(residual + row * width, columns);
+    next_rstd = static_cast<const float*>(args.rstd)[row];
+    if (centered) next_mean = static_cast<const float*>(args.mean)[row];
+  };
+  fetch(first_row());
   int turn = 0;
-  for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
-    const int64_t start = row * width;
-    const float rstd = static_cast<const float*>(args.rstd)[row];
-    const float mean = centered ? static_cast<const float*>(args.mean)[row] : 0;
-    float normal[n][v], slope[n][v];  // x̂, and the gradient with respect to it
-    float2 sums{0, 0};                // of slope · x̂, of slope
+  for (int64_t row = first_row(); row < shape.rows; row += row_step()) {
+    const float rstd = next_rstd, mean = next_mean;
+    RowPart<T, v, n> row_x = next_x, row_dy = next_dy;
+    const RowPart<T, v, n> row_residual = next_residual;
+    fetch(row + row_step());
+    float2 sums{0, 0};  // of slope · x̂, of slope
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       if (!columns.here(i)) continue;
-      load<v>(x + start + columns.first(i), normal[i]);
-      load<v>(dy + start + columns.first(i), slope[i]);
+      float normal[v], slope[v];  // x̂, and the gradient with respect to it
+      unpack<T, v>(row_x.vectors[i], normal);
+      unpack<T, v>(row_dy.vectors[i], slope);
       for (int j = 0; j < v; ++j) {
-        normal[i][j] = (normal[i][j] - mean) * rstd;
-        dw[i][j] += slope[i][j] * normal[i][j];
-        if (centered) db[i][j] += slope[i][j];
-        slope[i][j] *= w[i][j];
-        sums.x += slope[i][j] * normal[i][j];
-        if (centered) sums.y += slope[i][j];
+        normal[j] = (normal[j] - mean) * rstd;
+        dw[i][j] += slope[j] * normal[j];
+        if (centered) db[i][j] += slope[j];
+        slope[j] *= w[i][j];
+        sums.x += slope[j] * normal[j];
+        if (centered) sums.y += slope[j];
       }
+      forget(row_x.vectors[i]);
+      forget(row_dy.vectors[i]);
     }
     sums = block_sum2(sums, scratch[turn ^= 1]);
     const float along = sums.x * inverse, sum = sums.y * inverse;
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       if (!columns.here(i)) continue;
-      float grad[v];
-      for (int j = 0; j < v; ++j) grad[j] = (slope[i][j] - normal[i][j] * along - sum) * rstd;
-      if (residual != nullptr) {
-        float added[v];
-        load<v>(residual + start + columns.first(i), added);
-        for (int j = 0; j < v; ++j) grad[j] += added[j];
+      float normal[v], grad[v];
+      unpack<T, v>(row_x.vectors[i], normal);
+      unpack<T, v>(row_dy.vectors[i], grad);
+      for (int j = 0; j < v; ++j) {
+        normal[j] = (normal[j] - mean) * rstd;
+        grad[j] = (grad[j] * w[i][j] - normal[j] * along - sum) * rstd;
       }
-      store<v>(grad, static_cast<T*>(args.grad_x) + start + columns.first(i));
+      if (residual != nullptr) {
+        float more[v];
+        unpack<T, v>(row_residual.vectors[i], more);
+        for (int j = 0; j < v; ++j) grad[j] += more[j];
+      }
+      store<v>(grad, static_cast<T*>(args.grad_x) + row * width + columns.first(i));
     }
   }
-  const int64_t row_length = with_bias ? 2 * shape.width : shape.width;
-#pragma unroll
-  for (int i = 0; i < n; ++i) {
-    if (!columns.here(i)) continue;
-    float* at = partials + int64_t{blockIdx.x} * row_length + columns.first(i);
-    for (int j = 0; j < v; ++j) {
-      at[j] = dw[i][j];
-      if (with_bias) at[shape.width + j] = db[i][j];
-    }
-  }
+  float* out = partials + int64_t{blockIdx.x} * (with_bias ? 2 * width : width);
+  put_sums(dw, columns, columns_sums, out);
+  if (!with_bias) return;
+  __syncthreads();
+  put_sums(db, columns, columns_sums, out + width);
 }
 
 // How a width is dealt to threads.
@@ -153,16 +215,21 @@ struct Shape {
   int vector = 1;   // elements a thread reads at once
   int vectors = 1;  // of them a thread
   int threads = 32;
+  int rows = 1;  // of a block, at once
+  dim3 block() const { return {static_cast<unsigned>(threads), static_cast<unsigned>(rows)}; }
 };
 
-Shape shape_for(int width, int vector) {
+constexpr int kWarpsOfRows = 4;  // of a block, where a row is a warp's
+
+// At least `fewest` vectors a thread, where rows are wide enough.
+Shape shape_for(int width, int vector, int fewest) {
   const int count = (width + vector - 1) / vector;
-  if (vector > 1 && count <= 32 * 4) return {vector, (count + 31) / 32, 32};
-  int vectors = 1;
+  if (vector > 1 && count <= 32 * 4) return {vector, (count + 31) / 32, 32, kWarpsOfRows};
+  int vectors = fewest;
   while (vectors < 8 && count > 256 * vectors) vectors *= 2;
   const int threads = ((count + vectors - 1) / vectors + 31) / 32 * 32;
-  if (threads > 1024) fail_kernel("norm", "the rows are too wide");
-  return {vector, vectors, threads};
+  if (threads > (vector > 1 ? kMostThreads<2, 8> : kMostThreads<1, 8>)) fail_kernel("norm", "the rows are too wide");
+  return {vector, vectors, threads, 1};
 }
 
 // run.template operator()<v, n>()
@@ -190,9 +257,10 @@ bool vectors_fit(int64_t width, std::initializer_list<const void*> pointers) {
 constexpr int kMostBlocksEach = 32;  // of a multiprocessor: more of them only make more partial sums
 
 template <typename Kernel>
-unsigned blocks_for(Kernel kernel, int64_t rows, int threads) {
+unsigned blocks_for(Kernel kernel, int64_t rows, const Shape& shape, size_t shared) {
   const int64_t most = int64_t{multiprocessors()} * kMostBlocksEach;
-  return static_cast<unsigned>(std::min({rows, resident_blocks(kernel, threads), most}));
+  const int64_t resident = resident_blocks(kernel, shape.threads * shape.rows, shared);
+  return static_cast<unsigned>(std::min({(rows + shape.rows - 1) / shape.rows, resident, most}));
 }
 
 }  // namespace
@@ -202,11 +270,11 @@ void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* str
   const int width = static_cast<int>(shape.width);
   for_dtype(shape.dtype, [&]<typename T>(T) {
     const bool fits = vectors_fit<T>(width, {args.x, args.delta, args.sum, args.y});
-    const Shape threads = shape_for(width, fits ? kVector<T> : 1);
+    const Shape threads = shape_for(width, fits ? kVector<T> : 1, 1);
     for_shape<T>(threads, [&]<int v, int n>() {
       const auto launch = [&](auto kernel) {
-        kernel<<<blocks_for(kernel, shape.rows, threads.threads), threads.threads, 0, stream_from(stream)>>>(args,
-                                                                                                             shape);
+        const unsigned blocks = blocks_for(kernel, shape.rows, threads, 0);
+        kernel<<<blocks, threads.block(), 0, stream_from(stream)>>>(args, shape);
       };
       if (shape.centered) return launch(forward_kernel<T, v, n, true, false>);
       if (shape.rounded) return launch(forward_kernel<T, v, n, false, true>);
@@ -226,12 +294,14 @@ void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* 
   unsigned blocks = 0;
   for_dtype(shape.dtype, [&]<typename T>(T) {
     const bool fits = vectors_fit<T>(width, {args.x, args.grad_y, args.grad_residual, args.grad_x});
-    const Shape threads = shape_for(width, fits ? kVector<T> : 1);
+    const Shape threads = shape_for(width, fits ? kVector<T> : 1, 2);  // two: more is on its way from memory at once
+    const size_t shared = threads.rows > 1 ? sizeof(float) * static_cast<size_t>(width) : 0;
     for_shape<T>(threads, [&]<int v, int n>() {
       const auto launch = [&](auto kernel) {
-        blocks = blocks_for(kernel, shape.rows, threads.threads);
+        blocks = blocks_for(kernel, shape.rows, threads, shared);
         if (blocks == 0) return;
-        kernel<<<blocks, threads.threads, 0, stream_from(stream)>>>(args, shape, workspace, args.grad_bias != nullptr);
+        kernel<<<blocks, threads.block(), shared, stream_from(stream)>>>(args, shape, workspace,
+                                                                         args.grad_bias != nullptr);
       };
       if (shape.centered) return launch(backward_kernel<T, v, n, true>);
       launch(backward_kernel<T, v, n, false>);

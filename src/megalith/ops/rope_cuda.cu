@@ -1,7 +1,8 @@
 // Legend: t tokens, d head size, r rotated channels of a head.
 //
 // Two ways through a head. "Fast": heads that rotate as a whole in halves, or not at all; a few neighbouring threads
-// share a head, and each has the same vector of both halves. "Any": a warp a head, element by element.
+// share a head, and each has the same vector of both halves (and of the token's next head: the angles are the same).
+// "Any": a warp a head, element by element.
 #include <algorithm>
 
 #include "megalith/ops/cuda_math.cuh"
@@ -42,9 +43,16 @@ __device__ inline float lanes_sum(float x, int lanes) {
 }
 
 template <int v>
-__device__ inline void rotate(const Rotation& rotation, int64_t token, int channel, float (&low)[v], float (&high)[v]) {
+struct Angles {
+  float cosine[v], sine[v];
+};
+
+// Of `channel` and those behind it.
+template <int v>
+__device__ inline Angles<v> angles_of(const Rotation& rotation, int64_t token, int channel) {
   const int64_t at = token * rotation.half + channel;
-  constexpr int n = v < 4 ? v : 4;  // of the angles, at once
+  constexpr int n = v < 4 ? v : 4;  // at once
+  Angles<v> angles;
 #pragma unroll
   for (int start = 0; start < v; start += n) {
     float cosine[n], sine[n];
@@ -52,46 +60,104 @@ __device__ inline void rotate(const Rotation& rotation, int64_t token, int chann
     load<n>(rotation.sin + at + start, sine);
 #pragma unroll
     for (int j = 0; j < n; ++j) {
-      const float a = low[start + j], b = high[start + j], turn = rotation.inverse ? -sine[j] : sine[j];
-      low[start + j] = a * cosine[j] - b * turn;
-      high[start + j] = b * cosine[j] + a * turn;
+      angles.cosine[start + j] = cosine[j];
+      angles.sine[start + j] = rotation.inverse ? -sine[j] : sine[j];
     }
+  }
+  return angles;
+}
+
+template <int v>
+__device__ inline void rotate(const Angles<v>& angles, float (&low)[v], float (&high)[v]) {
+#pragma unroll
+  for (int j = 0; j < v; ++j) {
+    const float a = low[j], b = high[j];
+    low[j] = a * angles.cosine[j] - b * angles.sine[j];
+    high[j] = b * angles.cosine[j] + a * angles.sine[j];
   }
 }
 
+// A thread's vectors of a head's halves, as they lie in memory.
 template <typename T, int v>
-__global__ void map_fast_kernel(Groups groups, Rotation rotation, int64_t tokens, int d, int lanes) {
-  const unsigned thread = blockIdx.x * kThreads + threadIdx.x;  // 32 bits: divisions are cheap
-  const unsigned item = thread / static_cast<unsigned>(lanes), heads = static_cast<unsigned>(groups.heads);
-  const int channel = static_cast<int>(thread % static_cast<unsigned>(lanes)) * v;
-  const bool here = item < tokens * groups.heads && channel < d / 2;
-  const int64_t token = here ? item / heads : 0;
-  int head = here ? static_cast<int>(item % heads) : 0;
-  const HeadGroup& group = find_group(groups, head);
-  float low[v] = {}, high[v] = {};
-  if (here) {
-    const T* in = head_of<T>(group.in, token, head);
-    load<v>(in + channel, low);
-    load<v>(in + d / 2 + channel, high);
+struct HeadPart {
+  Raw<T, v> low, high;
+  __device__ void read(const T* head, int channel, int d) {
+    low = load_raw<v>(head + channel);
+    high = load_raw<v>(head + d / 2 + channel);
   }
+};
+
+// v floats at a multiple of 16 bytes.
+template <int v>
+__device__ inline void load_floats(const float* from, float (&to)[v]) {
+#pragma unroll
+  for (int start = 0; start < v; start += 4) {
+    float four[4];
+    load<4>(from + start, four);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) to[start + j] = four[j];
+  }
+}
+
+// x̂ times the weight. All lanes of a warp come here, whatever their heads need.
+template <int v>
+__device__ inline void normalize(const HeadGroup& group, int channel, int d, int lanes, bool here, float (&low)[v],
+                                 float (&high)[v]) {
   float square = 0;
 #pragma unroll
   for (int j = 0; j < v; ++j) square += low[j] * low[j] + high[j] * high[j];
-  square = lanes_sum(square, lanes);  // the whole warp takes part, whatever its heads need
-  if (!here) return;
-  if (group.norm_weight != nullptr) {
-    const float rstd = 1.0F / sqrtf(square / static_cast<float>(d) + static_cast<float>(group.epsilon));
-    const auto* weight = static_cast<const float*>(group.norm_weight);
+  square = lanes_sum(square, lanes);
+  if (!here || group.norm_weight == nullptr) return;
+  const float rstd = 1.0F / sqrtf(square / static_cast<float>(d) + static_cast<float>(group.epsilon));
+  const auto* weight = static_cast<const float*>(group.norm_weight);
+  float w[2][v];
+  load_floats(weight + channel, w[0]);
+  load_floats(weight + d / 2 + channel, w[1]);
 #pragma unroll
-    for (int j = 0; j < v; ++j) {
-      low[j] *= rstd * weight[channel + j];
-      high[j] *= rstd * weight[d / 2 + channel + j];
-    }
+  for (int j = 0; j < v; ++j) {
+    low[j] *= rstd * w[0][j];
+    high[j] *= rstd * w[1][j];
   }
-  if (group.rotate && rotation.half > 0) rotate<v>(rotation, token, channel, low, high);
-  T* out = head_of<T>(group.out, token, head);
-  store<v>(low, out + channel);
-  store<v>(high, out + d / 2 + channel);
+}
+
+constexpr int kHeadsAtOnce = 2;
+
+template <typename T, int v, bool norms>
+__global__ void map_fast_kernel(Groups groups, Rotation rotation, int64_t tokens, int d, int lanes) {
+  const unsigned thread = blockIdx.x * kThreads + threadIdx.x;  // 32 bits: divisions are cheap
+  const unsigned item = thread / static_cast<unsigned>(lanes);
+  const unsigned turns = static_cast<unsigned>(groups.heads + kHeadsAtOnce - 1) / kHeadsAtOnce;
+  const int channel = static_cast<int>(thread % static_cast<unsigned>(lanes)) * v;
+  const int64_t token = item / turns;
+  const int first = static_cast<int>(item % turns) * kHeadsAtOnce;
+  const bool inside = token < tokens && channel < d / 2;
+  HeadPart<T, v> parts[kHeadsAtOnce];
+#pragma unroll
+  for (int i = 0; i < kHeadsAtOnce; ++i) {
+    int head = first + i;
+    if (!inside || head >= groups.heads) continue;
+    const HeadGroup& group = find_group(groups, head);
+    parts[i].read(head_of<T>(group.in, token, head), channel, d);
+  }
+  Angles<v> angles = {};
+  if (inside && rotation.half > 0) angles = angles_of<v>(rotation, token, channel);
+#pragma unroll
+  for (int i = 0; i < kHeadsAtOnce; ++i) {
+    const bool here = inside && first + i < groups.heads;
+    int head = here ? first + i : 0;
+    const HeadGroup& group = find_group(groups, head);
+    float low[v] = {}, high[v] = {};
+    if (here) {
+      unpack<T, v>(parts[i].low, low);
+      unpack<T, v>(parts[i].high, high);
+    }
+    if constexpr (norms) normalize(group, channel, d, lanes, here, low, high);
+    if (!here) continue;
+    if (group.rotate && rotation.half > 0) rotate(angles, low, high);
+    T* out = head_of<T>(group.out, token, head);
+    store<v>(low, out + channel);
+    store<v>(high, out + d / 2 + channel);
+  }
 }
 
 // The channel that rotates with `pair`'s first one, and that one.
@@ -125,18 +191,18 @@ __global__ void map_any_kernel(Groups groups, Rotation rotation, int64_t tokens,
   for (int pair = lane; pair < half; pair += 32) {
     const int first = first_of(rotation, pair), second = second_of(rotation, pair);
     float low[1] = {value(first)}, high[1] = {value(second)};
-    rotate<1>(rotation, token, pair, low, high);
+    rotate(angles_of<1>(rotation, token, pair), low, high);
     out[first] = from_float<T>(low[0]);
     out[second] = from_float<T>(high[0]);
   }
   for (int c = 2 * half + lane; c < d; c += 32) out[c] = from_float<T>(value(c));
 }
 
-// The "fast" way back: neighbours share a head as in map_fast_kernel, and go on to the next; a thread always has the
-// same channels. partials [blocks, d].
+// The "fast" way back: neighbours share a head as in map_fast_kernel, and go on to the next, which is read while the
+// sums of this one are made; a thread always has the same channels. partials [blocks, d].
 template <typename T, int v>
-__global__ void __launch_bounds__(kThreads) backward_fast_kernel(HeadGroupBackward group, Rotation rotation,
-                                                                 unsigned items, int d, int lanes, float* partials) {
+__global__ void __launch_bounds__(kThreads, 2) backward_fast_kernel(HeadGroupBackward group, Rotation rotation,
+                                                                    unsigned items, int d, int lanes, float* partials) {
   extern __shared__ float shared[];  // [heads at once, d]
   const int lane = static_cast<int>(threadIdx.x) % lanes, slot = static_cast<int>(threadIdx.x) / lanes;
   const unsigned slots = kThreads / static_cast<unsigned>(lanes), heads = static_cast<unsigned>(group.heads);
@@ -144,26 +210,34 @@ __global__ void __launch_bounds__(kThreads) backward_fast_kernel(HeadGroupBackwa
   const bool wide = channel < d / 2;
   const auto* weight = static_cast<const float*>(group.norm_weight);
   float w[2][v] = {}, sums[2][v] = {};
-  if (wide)
-#pragma unroll
-    for (int j = 0; j < v; ++j) {
-      w[0][j] = weight[channel + j];
-      w[1][j] = weight[d / 2 + channel + j];
-    }
-  for (unsigned first = blockIdx.x * slots; first < items; first += gridDim.x * slots) {
+  if (wide) {
+    load_floats(weight + channel, w[0]);
+    load_floats(weight + d / 2 + channel, w[1]);
+  }
+  HeadPart<T, v> next_x, next_dy;
+  const auto fetch = [&](unsigned item) {
+    if (item >= items || !wide) return;
+    const int64_t token = item / heads;
+    const int head = static_cast<int>(item % heads);
+    next_x.read(head_of<T>(group.in, token, head), channel, d);
+    next_dy.read(head_of<T>(group.grad_out, token, head), channel, d);
+  };
+  const unsigned step = gridDim.x * slots;
+  fetch(blockIdx.x * slots + static_cast<unsigned>(slot));
+  for (unsigned first = blockIdx.x * slots; first < items; first += step) {
     const unsigned item = first + static_cast<unsigned>(slot);
     const bool here = item < items && wide;
     const int64_t token = here ? item / heads : 0;
     const int head = here ? static_cast<int>(item % heads) : 0;
     float x[2][v] = {}, slope[2][v] = {};
     if (here) {
-      const T *in = head_of<T>(group.in, token, head), *dy = head_of<T>(group.grad_out, token, head);
-      load<v>(in + channel, x[0]);
-      load<v>(in + d / 2 + channel, x[1]);
-      load<v>(dy + channel, slope[0]);
-      load<v>(dy + d / 2 + channel, slope[1]);
-      if (rotation.half > 0) rotate<v>(rotation, token, channel, slope[0], slope[1]);
+      unpack<T, v>(next_x.low, x[0]);
+      unpack<T, v>(next_x.high, x[1]);
+      unpack<T, v>(next_dy.low, slope[0]);
+      unpack<T, v>(next_dy.high, slope[1]);
+      if (rotation.half > 0) rotate(angles_of<v>(rotation, token, channel), slope[0], slope[1]);
     }
+    fetch(item + step);
     float square = 0, along = 0;
 #pragma unroll
     for (int j = 0; j < v; ++j) square += x[0][j] * x[0][j] + x[1][j] * x[1][j];
@@ -229,7 +303,7 @@ __global__ void backward_kernel(HeadGroupBackward group, Rotation rotation, int6
         x[0][i] = to_float(in[first]);
         x[1][i] = to_float(in[second]);
         float low[1] = {to_float(dy[first])}, high[1] = {to_float(dy[second])};
-        rotate<1>(rotation, token, pair, low, high);
+        rotate(angles_of<1>(rotation, token, pair), low, high);
         slope[0][i] = low[0];
         slope[1][i] = high[0];
       }
@@ -308,8 +382,10 @@ int lanes_for(int d) {
 template <typename T>
 bool fast(const Rotation& rotation, const Groups& groups, int64_t items, int64_t d) {
   if (!fast_sizes<T>(rotation, items, d)) return false;
-  for (int i = 0; i < groups.count; ++i)
-    if (!fast_heads<T>(groups.group[i].in) || !fast_heads<T>(groups.group[i].out)) return false;
+  for (int i = 0; i < groups.count; ++i) {
+    const HeadGroup& group = groups.group[i];
+    if (!fast_heads<T>(group.in) || !fast_heads<T>(group.out) || !aligned(group.norm_weight)) return false;
+  }
   return true;
 }
 
@@ -330,8 +406,14 @@ void map_heads_cuda(const HeadsShape& shape, const Rotation& rotation, std::span
   for_dtype(shape.dtype, [&]<typename T>(T) {
     if (fast<T>(rotation, groups, items, d)) {
       const int lanes = lanes_for<T>(d);
-      map_fast_kernel<T, kVector<T>>
-          <<<blocks_for(items * lanes), kThreads, 0, stream_from(stream)>>>(groups, rotation, shape.tokens, d, lanes);
+      const int64_t turns = (groups.heads + kHeadsAtOnce - 1) / kHeadsAtOnce;
+      const auto launch = [&](auto kernel) {
+        kernel<<<blocks_for(shape.tokens * turns * lanes), kThreads, 0, stream_from(stream)>>>(
+            groups, rotation, shape.tokens, d, lanes);
+      };
+      if (std::ranges::any_of(parts, [](const HeadGroup& part) { return part.norm_weight != nullptr; }))
+        return launch(map_fast_kernel<T, kVector<T>, true>);
+      launch(map_fast_kernel<T, kVector<T>, false>);
     } else {
       map_any_kernel<T>
           <<<blocks_for(items * 32), kThreads, 0, stream_from(stream)>>>(groups, rotation, shape.tokens, d);
@@ -351,7 +433,7 @@ void map_heads_backward_cuda(const HeadsShape& shape, const Rotation& rotation, 
   if (blocks > 0)
     for_dtype(shape.dtype, [&]<typename T>(T) {
       if (fast_sizes<T>(rotation, items, d) && fast_heads<T>(group.in) && fast_heads<T>(group.grad_out) &&
-          fast_heads<T>(group.grad_in)) {
+          fast_heads<T>(group.grad_in) && aligned(group.norm_weight)) {
         const int lanes = lanes_for<T>(d);
         const size_t shared = kThreads / static_cast<size_t>(lanes) * sizeof(float) * static_cast<size_t>(d);
         backward_fast_kernel<T, kVector<T>><<<blocks, kThreads, shared, stream_from(stream)>>>(

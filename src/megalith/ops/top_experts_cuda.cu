@@ -28,11 +28,18 @@ struct Best {
 __device__ inline Best better(Best a, Best b) {
   return b.value > a.value || (b.value == a.value && b.place < a.place) ? b : a;
 }
+// Unsigned numbers in the order of floats that are no NaN; both zeros are the same.
+__device__ inline unsigned ordered(float x) {
+  const unsigned bits = __float_as_uint(x + 0.0F);
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+__device__ inline float from_ordered(unsigned key) {
+  return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key);
+}
 __device__ inline Best warp_best(Best x) {
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2)
-    x = better(x, {__shfl_xor_sync(kAll, x.value, lane), __shfl_xor_sync(kAll, x.place, lane)});
-  return x;
+  const unsigned mine = ordered(x.value), top = __reduce_max_sync(kAll, mine);
+  const auto place = __reduce_min_sync(kAll, mine == top ? static_cast<unsigned>(x.place) : ~0U);
+  return {from_ordered(top), static_cast<int>(place)};
 }
 
 // The best of the experts in [begin, end), on every lane; behind the last one when all are -inf or NaN.
