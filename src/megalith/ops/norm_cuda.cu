@@ -204,16 +204,15 @@ void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* str
     const bool fits = vectors_fit<T>(width, {args.x, args.delta, args.sum, args.y});
     const Shape threads = shape_for(width, fits ? kVector<T> : 1);
     for_shape<T>(threads, [&]<int v, int n>() {
-      const auto launch = [&](auto kernel) {
-        kernel<<<blocks_for(kernel, shape.rows, threads.threads), threads.threads, 0, stream_from(stream)>>>(args,
-                                                                                                             shape);
+      const auto run = [&](auto kernel) {
+        const unsigned blocks = blocks_for(kernel, shape.rows, threads.threads);
+        launch("norm_forward", kernel, {blocks, static_cast<unsigned>(threads.threads), stream}, args, shape);
       };
-      if (shape.centered) return launch(forward_kernel<T, v, n, true, false>);
-      if (shape.rounded) return launch(forward_kernel<T, v, n, false, true>);
-      launch(forward_kernel<T, v, n, false, false>);
+      if (shape.centered) return run(forward_kernel<T, v, n, true, false>);
+      if (shape.rounded) return run(forward_kernel<T, v, n, false, true>);
+      run(forward_kernel<T, v, n, false, false>);
     });
   });
-  check_launch("norm_forward");
 }
 
 int64_t norm_backward_workspace_cuda(const NormRows& shape) {
@@ -228,19 +227,19 @@ void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* 
     const bool fits = vectors_fit<T>(width, {args.x, args.grad_y, args.grad_residual, args.grad_x});
     const Shape threads = shape_for(width, fits ? kVector<T> : 1);
     for_shape<T>(threads, [&]<int v, int n>() {
-      const auto launch = [&](auto kernel) {
+      const auto run = [&](auto kernel) {
         blocks = blocks_for(kernel, shape.rows, threads.threads);
         if (blocks == 0) return;
-        kernel<<<blocks, threads.threads, 0, stream_from(stream)>>>(args, shape, workspace, args.grad_bias != nullptr);
+        launch("norm_backward", kernel, {blocks, static_cast<unsigned>(threads.threads), stream}, args, shape,
+               workspace, args.grad_bias != nullptr);
       };
-      if (shape.centered) return launch(backward_kernel<T, v, n, true>);
-      launch(backward_kernel<T, v, n, false>);
+      if (shape.centered) return run(backward_kernel<T, v, n, true>);
+      run(backward_kernel<T, v, n, false>);
     });
   });
-  check_launch("norm_backward");
   const SumsOut weight{static_cast<float*>(args.grad_weight), shape.width, args.add_weight};
   const SumsOut bias{static_cast<float*>(args.grad_bias), args.grad_bias == nullptr ? 0 : shape.width, args.add_bias};
-  column_sums_cuda(workspace, blocks, weight, bias, stream_from(stream));
+  column_sums_cuda(workspace, blocks, weight, bias, stream);
 }
 
 }  // namespace megalith::ops
