@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "megalith/ops/activation_internal.h"
 #include "megalith/ops/cuda_math.cuh"
 
@@ -11,24 +13,42 @@ struct Slope {
   float value, slope;  // f(x), f'(x)
 };
 
-__device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
+// For rows of T: rounding to 16 bits hides what the fast functions lack, fp32 shows it.
+template <typename T>
+__device__ inline float exp_for(float x) {
+  return std::is_same_v<T, float> ? expf(x) : __expf(x);
+}
 
-template <Activation activation>
+struct Sigmoid {
+  float value, rest;  // s(x), and 1 - s(x) = s(-x)
+};
+template <typename T>
+__device__ inline Sigmoid sigmoid(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return {1 / (1 + expf(-x)), 1 / (1 + expf(x))};  // a difference from 1 would lose digits
+  } else {
+    const float s = __fdividef(1.0F, 1.0F + __expf(-x));
+    return {s, 1 - s};
+  }
+}
+
+template <typename T, Activation activation>
 __device__ inline Slope activate(float x) {
   if constexpr (activation == Activation::kSilu) {
-    const float s = sigmoid(x);
-    return {x * s, s * (1 + x * (1 - s))};
+    const auto [s, rest] = sigmoid<T>(x);
+    return {x * s, s * (1 + x * rest)};
   } else if constexpr (activation == Activation::kGelu) {
-    const float cdf = 0.5F * (1 + erff(x * 0.70710678118654752F));
-    return {x * cdf, cdf + x * 0.39894228040143268F * __expf(-0.5F * x * x)};
+    const float z = x * 0.70710678118654752F;
+    const float cdf = 0.5F * (std::is_same_v<T, float> ? erfcf(-z) : 1 + erff(z));
+    return {x * cdf, cdf + x * 0.39894228040143268F * exp_for<T>(-0.5F * x * x)};
   } else if constexpr (activation == Activation::kGeluTanh) {
     // (1 + tanh z) / 2 is the sigmoid of 2z.
-    const float s = sigmoid(2 * 0.79788456080286536F * (x + 0.044715F * x * x * x));
+    const auto [s, rest] = sigmoid<T>(2 * 0.79788456080286536F * (x + 0.044715F * x * x * x));
     const float dz = 0.79788456080286536F * (1 + 3 * 0.044715F * x * x);
-    return {x * s, s + 2 * x * s * (1 - s) * dz};
+    return {x * s, s + 2 * x * s * rest * dz};
   } else if constexpr (activation == Activation::kQuickGelu) {
-    const float s = sigmoid(1.702F * x);
-    return {x * s, s * (1 + 1.702F * x * (1 - s))};
+    const auto [s, rest] = sigmoid<T>(1.702F * x);
+    return {x * s, s * (1 + 1.702F * x * rest)};
   } else if constexpr (activation == Activation::kRelu) {
     return {fmaxf(x, 0), x > 0 ? 1.0F : 0.0F};
   } else {
@@ -68,7 +88,7 @@ __global__ void gated_forward_kernel(const T* gate_up, const float* weights, T* 
   load<v>(in, gate);
   load<v>(in + row_vectors * v, up);
 #pragma unroll
-  for (int j = 0; j < v; ++j) gate[j] = activate<activation>(gate[j]).value * up[j];
+  for (int j = 0; j < v; ++j) gate[j] = activate<T, activation>(gate[j]).value * up[j];
   if (weights != nullptr) {
     const float weight = weights[row];
 #pragma unroll
@@ -90,7 +110,7 @@ __global__ void gated_backward_kernel(const T* gate_up, const T* grad_y, T* grad
   load<v>(grad_y + i * v, dy);
 #pragma unroll
   for (int j = 0; j < v; ++j) {
-    const Slope s = activate<activation>(gate[j]);
+    const Slope s = activate<T, activation>(gate[j]);
     gate[j] = dy[j] * up[j] * s.slope;
     up[j] = dy[j] * s.value;
   }
@@ -114,7 +134,7 @@ __global__ void weighted_backward_kernel(const T* gate_up, const float* weights,
     load<v>(grad_y + row * width + column, dy);
 #pragma unroll
     for (int j = 0; j < v; ++j) {
-      const Slope s = activate<activation>(gate[j]);
+      const Slope s = activate<T, activation>(gate[j]);
       sum += dy[j] * up[j] * s.value;
       dy[j] *= weight;
       gate[j] = dy[j] * up[j] * s.slope;
@@ -139,7 +159,7 @@ __global__ void bias_forward_kernel(const T* x, const void* bias, bool raw_bias,
     float value[v];
     load<v>(x + row * width + column, value);
 #pragma unroll
-    for (int j = 0; j < v; ++j) value[j] = activate<activation>(value[j] + b[j]).value;
+    for (int j = 0; j < v; ++j) value[j] = activate<T, activation>(value[j] + b[j]).value;
     store<v>(value, y + row * width + column);
   }
 }
@@ -170,7 +190,7 @@ __global__ void bias_backward_kernel(const T* x, const void* bias, bool raw_bias
     fetch(row + gridDim.y);
 #pragma unroll
     for (int j = 0; j < v; ++j) {
-      dy[j] *= activate<activation>(value[j] + b[j]).slope;
+      dy[j] *= activate<T, activation>(value[j] + b[j]).slope;
       sums[j] += dy[j];
     }
     store<v>(dy, grad_x + row * width + column);
@@ -209,10 +229,9 @@ void gated_forward_cuda(const ActivationRows& shape, const void* gate_up, const 
   if (shape.rows * shape.width == 0) return;
   for_rows(shape, aligned(gate_up) && aligned(y), [&]<typename T, int v, Activation activation>() {
     const int64_t row = shape.width / v, all = shape.rows * row;
-    gated_forward_kernel<T, v, activation><<<blocks_for(all), kThreads, 0, stream_from(stream)>>>(
-        static_cast<const T*>(gate_up), weights, static_cast<T*>(y), all, row);
+    launch("gated_forward", gated_forward_kernel<T, v, activation>, {blocks_for(all), kThreads, stream},
+           static_cast<const T*>(gate_up), weights, static_cast<T*>(y), all, row);
   });
-  check_launch("gated_forward");
 }
 
 void gated_backward_cuda(const ActivationRows& shape, const void* gate_up, const float* weights, const void* grad_y,
@@ -223,16 +242,13 @@ void gated_backward_cuda(const ActivationRows& shape, const void* gate_up, const
     const int64_t row = shape.width / v, all = shape.rows * row;
     if (weights != nullptr) {
       const auto threads = static_cast<unsigned>(std::clamp<int64_t>((row + 31) / 32 * 32, 32, 256));
-      weighted_backward_kernel<T, v, activation>
-          <<<static_cast<unsigned>(shape.rows), threads, 0, stream_from(stream)>>>(
-              static_cast<const T*>(gate_up), weights, static_cast<const T*>(grad_y), static_cast<T*>(grad),
-              grad_weights, static_cast<int>(shape.width));
-      return;
+      return launch("weighted_backward", weighted_backward_kernel<T, v, activation>,
+                    {static_cast<unsigned>(shape.rows), threads, stream}, static_cast<const T*>(gate_up), weights,
+                    static_cast<const T*>(grad_y), static_cast<T*>(grad), grad_weights, static_cast<int>(shape.width));
     }
-    gated_backward_kernel<T, v, activation><<<blocks_for(all), kThreads, 0, stream_from(stream)>>>(
-        static_cast<const T*>(gate_up), static_cast<const T*>(grad_y), static_cast<T*>(grad), all, row);
+    launch("gated_backward", gated_backward_kernel<T, v, activation>, {blocks_for(all), kThreads, stream},
+           static_cast<const T*>(gate_up), static_cast<const T*>(grad_y), static_cast<T*>(grad), all, row);
   });
-  check_launch("gated_backward");
 }
 
 void bias_forward_cuda(const ActivationRows& shape, const void* x, const void* bias, void* y, void* stream) {
@@ -240,10 +256,9 @@ void bias_forward_cuda(const ActivationRows& shape, const void* x, const void* b
   for_rows(shape, aligned(x) && aligned(y), [&]<typename T, int v, Activation activation>() {
     const int64_t row = shape.width / v;
     const dim3 blocks(blocks_for(row), static_cast<unsigned>(row_parts(shape.rows, row)));
-    bias_forward_kernel<T, v, activation><<<blocks, kThreads, 0, stream_from(stream)>>>(
-        static_cast<const T*>(x), bias, shape.raw_bias, static_cast<T*>(y), shape.rows, shape.width);
+    launch("bias_forward", bias_forward_kernel<T, v, activation>, {blocks, kThreads, stream}, static_cast<const T*>(x),
+           bias, shape.raw_bias, static_cast<T*>(y), shape.rows, shape.width);
   });
-  check_launch("bias_forward");
 }
 
 int64_t bias_backward_workspace_cuda(const ActivationRows& shape) { return kMostRowParts * shape.width; }
@@ -257,14 +272,12 @@ void bias_backward_cuda(const ActivationRows& shape, const void* x, const void* 
     for_rows(shape, fits, [&]<typename T, int v, Activation activation>() {
       parts = row_parts(shape.rows, shape.width / v);
       const dim3 blocks(blocks_for(shape.width / v), static_cast<unsigned>(parts));
-      bias_backward_kernel<T, v, activation><<<blocks, kThreads, 0, stream_from(stream)>>>(
-          static_cast<const T*>(x), bias, shape.raw_bias, static_cast<const T*>(grad_y), static_cast<T*>(grad_x),
-          grad_bias == nullptr ? nullptr : workspace, shape.rows, shape.width);
+      launch("bias_backward", bias_backward_kernel<T, v, activation>, {blocks, kThreads, stream},
+             static_cast<const T*>(x), bias, shape.raw_bias, static_cast<const T*>(grad_y), static_cast<T*>(grad_x),
+             grad_bias == nullptr ? nullptr : workspace, shape.rows, shape.width);
     });
-  check_launch("bias_backward");
   if (grad_bias != nullptr)
-    column_sums_cuda(workspace, parts, {static_cast<float*>(grad_bias), shape.width, add_bias}, {},
-                     stream_from(stream));
+    column_sums_cuda(workspace, parts, {static_cast<float*>(grad_bias), shape.width, add_bias}, {}, stream);
 }
 
 }  // namespace megalith::ops

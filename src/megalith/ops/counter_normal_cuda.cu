@@ -37,8 +37,8 @@ void counter_normal_cuda(const CounterRows& what, float* out, int64_t* doubtful,
   const int64_t total = what.rows * what.width;
   if (total == 0) return;
   const int64_t blocks = std::min((total + kThreads - 1) / kThreads, resident_blocks(normal_kernel, kThreads));
-  normal_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream_from(stream)>>>(what, out, doubtful, most, count);
-  check_launch("counter_normal");
+  launch("counter_normal", normal_kernel, {static_cast<unsigned>(blocks), kThreads, stream}, what, out, doubtful, most,
+         count);
 }
 
 }  // namespace megalith::ops

@@ -233,8 +233,8 @@ template <typename T, int n>
 __global__ void __launch_bounds__(kClusterThreads)
     cluster_kernel(LogitRows rows, T* logits, float grad, LossWeights weights, float* loss) {
 #if __CUDA_ARCH__ >= 900
-  extern __shared__ uint4 kept[];          // this block's vectors of the row
-  __shared__ float by_block[kCluster][3];  // what each block has seen: max, sum, total
+  auto* const kept = dynamic_shared<uint4>();  // this block's vectors of the row
+  __shared__ float by_block[kCluster][3];      // what each block has seen: max, sum, total
   __shared__ double shared_lse;
   const auto cluster = cooperative_groups::this_cluster();
   const int block = static_cast<int>(cluster.block_rank()), thread = static_cast<int>(threadIdx.x);
@@ -323,7 +323,7 @@ int64_t cluster_bytes(const LogitRows& rows) {
 
 template <typename T, int n>
 void launch_clusters(const LogitRows& rows, T* logits, float grad, const LossWeights& weights, float* loss,
-                     int64_t bytes, cudaStream_t stream) {
+                     int64_t bytes, void* stream) {
   const auto kernel = cluster_kernel<T, n>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   cudaLaunchAttribute attribute{};
@@ -332,10 +332,11 @@ void launch_clusters(const LogitRows& rows, T* logits, float grad, const LossWei
   const cudaLaunchConfig_t config{dim3(static_cast<unsigned>(rows.rows * kCluster)),
                                   dim3(kClusterThreads),
                                   static_cast<size_t>(bytes),
-                                  stream,
+                                  static_cast<cudaStream_t>(stream),
                                   &attribute,
                                   1};
   cudaLaunchKernelEx(&config, kernel, rows, logits, grad, weights, loss);
+  check_launch("losses_and_grads of clusters");
 }
 
 // run.template operator()<T, n>()
@@ -354,28 +355,25 @@ void for_rows(const LogitRows& rows, const void* logits, const Run& run) {
 void logit_stats_cuda(const LogitRows& rows, const void* logits, const LogitStats& stats, void* stream) {
   if (rows.rows == 0) return;
   for_rows(rows, logits, [&]<typename T, int n>() {
-    stats_kernel<T, n><<<static_cast<unsigned>(rows.rows), kThreads, 0, stream_from(stream)>>>(
-        rows, static_cast<const T*>(logits), stats);
+    launch("logit_stats", stats_kernel<T, n>, {static_cast<unsigned>(rows.rows), kThreads, stream}, rows,
+           static_cast<const T*>(logits), stats);
   });
-  check_launch("logit_stats");
 }
 
 void losses_cuda(const LogitRows& rows, const LogitStats& stats, const LossWeights& weights, double* log_sum_exp,
                  void* loss, void* stream) {
   if (rows.rows == 0) return;
   const auto blocks = static_cast<unsigned>((rows.rows + 255) / 256);
-  losses_kernel<<<blocks, 256, 0, stream_from(stream)>>>(rows, stats, weights, log_sum_exp, static_cast<float*>(loss));
-  check_launch("losses");
+  launch("losses", losses_kernel, {blocks, 256, stream}, rows, stats, weights, log_sum_exp, static_cast<float*>(loss));
 }
 
 void logit_grads_cuda(const LogitRows& rows, void* logits, const double* log_sum_exp, const void* grad_loss,
                       const LossWeights& weights, void* stream) {
   if (rows.rows == 0 || rows.columns == 0) return;
   for_rows(rows, logits, [&]<typename T, int n>() {
-    grads_kernel<T, n><<<static_cast<unsigned>(rows.rows), kThreads, 0, stream_from(stream)>>>(
-        rows, static_cast<T*>(logits), log_sum_exp, static_cast<const float*>(grad_loss), weights);
+    launch("logit_grads", grads_kernel<T, n>, {static_cast<unsigned>(rows.rows), kThreads, stream}, rows,
+           static_cast<T*>(logits), log_sum_exp, static_cast<const float*>(grad_loss), weights);
   });
-  check_launch("logit_grads");
 }
 
 void losses_and_grads_cuda(const LogitRows& rows, void* logits, double grad, const LossWeights& weights, void* loss,
@@ -385,17 +383,17 @@ void losses_and_grads_cuda(const LogitRows& rows, void* logits, double grad, con
     if constexpr (n == kVector<T>) {
       if (const int64_t kept = cluster_bytes<T, n>(rows); kept > 0)
         return launch_clusters<T, n>(rows, static_cast<T*>(logits), static_cast<float>(grad), weights,
-                                     static_cast<float*>(loss), kept, stream_from(stream));
+                                     static_cast<float*>(loss), kept, stream);
     }
     const auto kernel = losses_and_grads_kernel<T, n>;
     const int64_t bytes = rows.columns * static_cast<int64_t>(sizeof(T)) * multiprocessors();
     // Shared memory that nobody uses keeps a second block away from a multiprocessor.
     const int ballast = 2 * bytes > kCachedBytes ? 120 << 10 : 0;
     if (ballast > 0) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ballast);
-    kernel<<<static_cast<unsigned>(rows.rows), kRowThreads, static_cast<size_t>(ballast), stream_from(stream)>>>(
-        rows, static_cast<T*>(logits), static_cast<float>(grad), weights, static_cast<float*>(loss));
+    launch("losses_and_grads", kernel,
+           {static_cast<unsigned>(rows.rows), kRowThreads, stream, static_cast<size_t>(ballast)}, rows,
+           static_cast<T*>(logits), static_cast<float>(grad), weights, static_cast<float*>(loss));
   });
-  check_launch("losses_and_grads");
 }
 
 }  // namespace megalith::ops

@@ -30,13 +30,11 @@ __global__ void column_sums_kernel(const float* partials, int64_t n, SumsOut fir
 
 }  // namespace
 
-void column_sums_cuda(const float* partials, int64_t n, const SumsOut& first, const SumsOut& second,
-                      cudaStream_t stream) {
+void column_sums_cuda(const float* partials, int64_t n, const SumsOut& first, const SumsOut& second, void* stream) {
   const int64_t width = first.width + second.width;
   if (width == 0) return;
   const auto blocks = static_cast<unsigned>((width + kColumns - 1) / kColumns);
-  column_sums_kernel<<<blocks, kColumns * kRows, 0, stream>>>(partials, n, first, second);
-  check_launch("column_sums");
+  launch("column_sums", column_sums_kernel, {blocks, kColumns * kRows, stream}, partials, n, first, second);
 }
 
 }  // namespace megalith::ops

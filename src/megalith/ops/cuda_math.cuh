@@ -25,7 +25,30 @@ inline void check_launch(const char* kernel) {
   if (error != cudaSuccess) fail_kernel(kernel, cudaGetErrorString(error));
 }
 
-inline cudaStream_t stream_from(void* stream) { return static_cast<cudaStream_t>(stream); }
+struct Launch {
+  dim3 blocks, threads;    // threads: of a block
+  void* stream = nullptr;  // a cudaStream_t
+  size_t shared_bytes = 0;
+};
+// Starts a kernel. `name` is for messages; arguments are converted to the kernel's parameters.
+template <typename... Parameters, typename... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), const Launch& how, const Arguments&... arguments) {
+  const auto stream = static_cast<cudaStream_t>(how.stream);
+#ifdef __CUDACC__
+  kernel<<<how.blocks, how.threads, how.shared_bytes, stream>>>(arguments...);
+#else  // a test of the kernels on the CPU: tests/cuda_emulation
+  const cudaLaunchConfig_t config{how.blocks, how.threads, how.shared_bytes, stream};
+  cudaLaunchKernelEx(&config, kernel, arguments...);
+#endif
+  check_launch(name);
+}
+
+// The block's dynamic shared memory.
+extern __shared__ uint4 dynamic_shared_memory[];
+template <typename T>
+__device__ inline T* dynamic_shared() {
+  return reinterpret_cast<T*>(dynamic_shared_memory);
+}
 
 // Multiprocessors of the current device.
 inline int multiprocessors() {
@@ -223,9 +246,8 @@ struct SumsOut {
   bool add = false;  // to what is there
 };
 // partials [n, first.width + second.width] -> the sums of its columns, always in the same order.
-void column_sums_cuda(const float* partials, int64_t n, const SumsOut& first, const SumsOut& second,
-                      cudaStream_t stream);
-inline void column_sums_cuda(const float* partials, int64_t n, int64_t width, float* sums, cudaStream_t stream) {
+void column_sums_cuda(const float* partials, int64_t n, const SumsOut& first, const SumsOut& second, void* stream);
+inline void column_sums_cuda(const float* partials, int64_t n, int64_t width, float* sums, void* stream) {
   column_sums_cuda(partials, n, {sums, width}, {}, stream);
 }
 

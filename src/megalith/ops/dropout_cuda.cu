@@ -86,20 +86,19 @@ void dropout_forward_cuda(const DropoutForward& args, void* stream) {
   const auto threshold = static_cast<uint32_t>(args.p * 4294967296.0);
   const auto scale = static_cast<float>(1 / (1 - args.p));
   for_dtype(args.dtype, [&]<typename T>(T) {
-    const auto launch = [&]<int v>() {
+    const auto run = [&]<int v>() {
       constexpr int64_t kEach = int64_t{v} * kWords;
       const int64_t blocks = (args.elements + kCounters * kWords - 1) / (kCounters * kWords);
       const int64_t threads = blocks * (kCounters * kWords / kEach);
       const auto grid = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
       const auto kernel = args.residual != nullptr ? dropout_kernel<T, v, true> : dropout_kernel<T, v, false>;
-      kernel<<<grid, kThreads, 0, stream_from(stream)>>>(args, threshold, scale);
+      launch("dropout", kernel, {grid, kThreads, stream}, args, threshold, scale);
     };
     if (aligned(args.x) && aligned(args.residual) && aligned(args.y))
-      launch.template operator()<kVector<T>>();
+      run.template operator()<kVector<T>>();
     else
-      launch.template operator()<1>();
+      run.template operator()<1>();
   });
-  check_launch("dropout");
 }
 
 }  // namespace megalith::ops

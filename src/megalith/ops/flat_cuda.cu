@@ -158,47 +158,44 @@ void add_squares_cuda(c10::ScalarType dtype, const void* flat, int64_t n, double
                       void* stream) {
   int blocks = 0;
   for_dtype(dtype, [&]<typename T>(T) {
-    const auto launch = [&]<int v>() {
+    const auto run = [&]<int v>() {
       const int64_t vectors = n / v;
       blocks = static_cast<int>(std::min<int64_t>(kMostBlocks, (vectors + kThreads - 1) / kThreads));
       if (blocks > 0)
-        squares_kernel<T, v>
-            <<<blocks, kThreads, 0, stream_from(stream)>>>(static_cast<const T*>(flat), vectors, workspace);
+        launch("add_squares", squares_kernel<T, v>, {static_cast<unsigned>(blocks), kThreads, stream},
+               static_cast<const T*>(flat), vectors, workspace);
     };
     if (aligned(flat) && n % kVector<T> == 0)
-      launch.template operator()<kVector<T>>();
+      run.template operator()<kVector<T>>();
     else
-      launch.template operator()<1>();
+      run.template operator()<1>();
   });
-  finish_kernel<<<1, kThreads, 0, stream_from(stream)>>>(workspace, blocks, sum);
-  check_launch("add_squares");
+  launch("add_squares", finish_kernel, {1, kThreads, stream}, workspace, blocks, sum);
 }
 
 void scale_and_check_cuda(c10::ScalarType dtype, void* flat, int64_t n, double factor, int* broken, void* stream) {
   if (n == 0) return;
   for_dtype(dtype, [&]<typename T>(T) {
-    const auto launch = [&]<int v>() {
+    const auto run = [&]<int v>() {
       const int64_t vectors = n / v, wanted = (vectors + kThreads - 1) / kThreads;
       const int64_t blocks = std::min(wanted, resident_blocks(scale_kernel<T, v>, kThreads));
-      scale_kernel<T, v><<<static_cast<unsigned>(blocks), kThreads, 0, stream_from(stream)>>>(
-          static_cast<T*>(flat), vectors, static_cast<float>(factor), broken);
+      launch("scale_and_check", scale_kernel<T, v>, {static_cast<unsigned>(blocks), kThreads, stream},
+             static_cast<T*>(flat), vectors, static_cast<float>(factor), broken);
     };
     if (aligned(flat) && n % kVector<T> == 0)
-      launch.template operator()<kVector<T>>();
+      run.template operator()<kVector<T>>();
     else
-      launch.template operator()<1>();
+      run.template operator()<1>();
   });
-  check_launch("scale_and_check");
 }
 
 void adam_cuda(const UpdateArrays& a, const AdamSettings& settings, const UpdateScalars& scalars, void* stream) {
   const AdamFactors factors = adam_factors(settings, scalars);
   for_arrays(a, [&]<typename G, typename P, int v>(int64_t first, int64_t count) {
-    adam_kernel<G, P, v><<<blocks_for(count), kThreads, 0, stream_from(stream)>>>(
-        a.main + first, static_cast<const G*>(a.grad) + first, a.first + first, a.second + first,
-        behind<P>(a.param, first), count, factors);
+    launch("adam", adam_kernel<G, P, v>, {blocks_for(count), kThreads, stream}, a.main + first,
+           static_cast<const G*>(a.grad) + first, a.first + first, a.second + first, behind<P>(a.param, first), count,
+           factors);
   });
-  check_launch("adam");
 }
 
 bool adam_runs_fit_cuda(const UpdateArrays& a) {
@@ -222,23 +219,21 @@ void adam_runs_cuda(const UpdateArrays& a, const AdamSettings& settings, std::sp
     const int64_t begin = runs[first].begin, end = (runs[first + count - 1].end + 3) / 4 * 4;
     for_dtype(a.grad_dtype, [&]<typename G>(G) {
       for_dtype(a.param_dtype, [&]<typename P>(P) {
-        adam_runs_kernel<G, P, 4><<<blocks_for((end - begin) / 4), kThreads, 0, stream_from(stream)>>>(
-            a.main, static_cast<const G*>(a.grad), a.first, a.second, static_cast<P*>(a.param), begin, end,
-            adam_factors(settings, runs[first].scalars), table);
+        launch("adam_runs", adam_runs_kernel<G, P, 4>, {blocks_for((end - begin) / 4), kThreads, stream}, a.main,
+               static_cast<const G*>(a.grad), a.first, a.second, static_cast<P*>(a.param), begin, end,
+               adam_factors(settings, runs[first].scalars), table);
       });
     });
   }
-  check_launch("adam_runs");
 }
 
 void sgd_cuda(const UpdateArrays& a, const SgdSettings& settings, const UpdateScalars& u, void* stream) {
   const auto f = [](double x) { return static_cast<float>(x); };
   for_arrays(a, [&]<typename G, typename P, int v>(int64_t first, int64_t count) {
-    sgd_kernel<G, P, v><<<blocks_for(count), kThreads, 0, stream_from(stream)>>>(
-        a.main + first, static_cast<const G*>(a.grad) + first, a.first + first, behind<P>(a.param, first), count,
-        f(u.grad_scale), f(settings.momentum), f(u.weight_decay), f(u.lr));
+    launch("sgd", sgd_kernel<G, P, v>, {blocks_for(count), kThreads, stream}, a.main + first,
+           static_cast<const G*>(a.grad) + first, a.first + first, behind<P>(a.param, first), count, f(u.grad_scale),
+           f(settings.momentum), f(u.weight_decay), f(u.lr));
   });
-  check_launch("sgd");
 }
 
 }  // namespace megalith::ops

@@ -158,9 +158,8 @@ void cast_fp8_blocks_cuda(const Fp8BlockArrays& arrays, void* stream) {
   const dim3 blocks(static_cast<unsigned>(arrays.c / kSide), static_cast<unsigned>(arrays.r / kSide));
   for_dtype(arrays.dtype, [&]<typename T>(T) {
     const auto kernel = arrays.kind == Fp8Kind::kE4m3 ? cast_kernel<T, Fp8Kind::kE4m3> : cast_kernel<T, Fp8Kind::kE5m2>;
-    kernel<<<blocks, kThreads, 0, stream_from(stream)>>>(arrays);
+    launch("cast_fp8_blocks", kernel, {blocks, kThreads, stream}, arrays);
   });
-  check_launch("cast_fp8_blocks");
 }
 
 }  // namespace megalith::ops

@@ -129,18 +129,17 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8Arrays to) {
 void largest_magnitude_cuda(c10::ScalarType dtype, const void* x, int64_t n, float* largest, void* stream) {
   if (n == 0) return;
   for_dtype(dtype, [&]<typename T>(T) {
-    const auto launch = [&]<int v>() {
+    const auto run = [&]<int v>() {
       const int64_t vectors = n / v, wanted = (vectors + kThreads - 1) / kThreads;
       const int64_t blocks = std::min(wanted, resident_blocks(largest_kernel<T, v>, kThreads));
-      largest_kernel<T, v><<<static_cast<unsigned>(blocks), kThreads, 0, stream_from(stream)>>>(
-          static_cast<const T*>(x), vectors, largest);
+      launch("largest_magnitude", largest_kernel<T, v>, {static_cast<unsigned>(blocks), kThreads, stream},
+             static_cast<const T*>(x), vectors, largest);
     };
     if (aligned(x) && n % kVector<T> == 0)
-      launch.template operator()<kVector<T>>();
+      run.template operator()<kVector<T>>();
     else
-      launch.template operator()<1>();
+      run.template operator()<1>();
   });
-  check_launch("largest_magnitude");
 }
 
 void cast_fp8_cuda(const Fp8Arrays& arrays, void* stream) {
@@ -150,9 +149,8 @@ void cast_fp8_cuda(const Fp8Arrays& arrays, void* stream) {
                     static_cast<unsigned>((arrays.r + kTileRows - 1) / kTileRows));
   for_dtype(arrays.dtype, [&]<typename T>(T) {
     const auto kernel = arrays.kind == Fp8Kind::kE4m3 ? cast_kernel<T, Fp8Kind::kE4m3> : cast_kernel<T, Fp8Kind::kE5m2>;
-    kernel<<<blocks, kThreads, 0, stream_from(stream)>>>(arrays);
+    launch("cast_fp8", kernel, {blocks, kThreads, stream}, arrays);
   });
-  check_launch("cast_fp8");
 }
 
 }  // namespace megalith::ops

@@ -75,34 +75,32 @@ void bias_grad_cuda(c10::ScalarType dtype, const void* dy, int64_t t, int64_t h,
     const int64_t columns = column_blocks<T>(h, fits);
     parts = parts_for(t, columns);
     const dim3 blocks(static_cast<unsigned>(columns), static_cast<unsigned>(parts));
-    const auto launch = [&](auto kernel) {
-      kernel<<<blocks, kThreads, 0, stream_from(stream)>>>(static_cast<const T*>(dy), t, h, workspace);
+    const auto run = [&](auto kernel) {
+      launch("bias_grad", kernel, {blocks, kThreads, stream}, static_cast<const T*>(dy), t, h, workspace);
     };
     if (fits)
-      launch(bias_grad_kernel<T, kVector<T>>);
+      run(bias_grad_kernel<T, kVector<T>>);
     else
-      launch(bias_grad_kernel<T, 1>);
+      run(bias_grad_kernel<T, 1>);
   });
-  check_launch("bias_grad");
-  column_sums_cuda(workspace, parts, {sums, h, add}, {}, stream_from(stream));
+  column_sums_cuda(workspace, parts, {sums, h, add}, {}, stream);
 }
 
 void add_to_rows_cuda(c10::ScalarType dtype, float* sums, const int64_t* rows, const void* dy, int64_t t, int64_t h,
                       void* stream) {
   if (t * h == 0) return;
   for_dtype(dtype, [&]<typename T>(T) {
-    const auto launch = [&]<int v>() {
+    const auto run = [&]<int v>() {
       const int64_t vectors = t * h / v;
-      add_to_rows_kernel<T, v>
-          <<<static_cast<unsigned>((vectors + kThreads - 1) / kThreads), kThreads, 0, stream_from(stream)>>>(
-              sums, rows, static_cast<const T*>(dy), vectors, h / v);
+      const auto blocks = static_cast<unsigned>((vectors + kThreads - 1) / kThreads);
+      launch("add_to_rows", add_to_rows_kernel<T, v>, {blocks, kThreads, stream}, sums, rows, static_cast<const T*>(dy),
+             vectors, h / v);
     };
     if (h % kVector<T> == 0 && aligned(dy) && aligned(sums))
-      launch.template operator()<kVector<T>>();
+      run.template operator()<kVector<T>>();
     else
-      launch.template operator()<1>();
+      run.template operator()<1>();
   });
-  check_launch("add_to_rows");
 }
 
 }  // namespace megalith::ops

@@ -134,7 +134,6 @@ template <typename T, int v, int n, bool centered>
 __global__ void __launch_bounds__((kMostThreads<v, n>), kLeastBlocks<n>)
     backward_kernel(NormBackward args, NormRows shape, float* partials, bool with_bias) {
   __shared__ float2 scratch[2][32];
-  extern __shared__ float columns_sums[];  // [h], with several rows at once
   const int width = static_cast<int>(shape.width);
   const Columns<v, n> columns{width};
   float w[n][v], dw[n][v], db[n][v];
@@ -204,10 +203,11 @@ __global__ void __launch_bounds__((kMostThreads<v, n>), kLeastBlocks<n>)
     }
   }
   float* out = partials + int64_t{blockIdx.x} * (with_bias ? 2 * width : width);
-  put_sums(dw, columns, columns_sums, out);
+  auto* const shared = dynamic_shared<float>();  // [h], with several rows at once
+  put_sums(dw, columns, shared, out);
   if (!with_bias) return;
   __syncthreads();
-  put_sums(db, columns, columns_sums, out + width);
+  put_sums(db, columns, shared, out + width);
 }
 
 // How a width is dealt to threads.
@@ -272,16 +272,15 @@ void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* str
     const bool fits = vectors_fit<T>(width, {args.x, args.delta, args.sum, args.y});
     const Shape threads = shape_for(width, fits ? kVector<T> : 1, 1);
     for_shape<T>(threads, [&]<int v, int n>() {
-      const auto launch = [&](auto kernel) {
+      const auto run = [&](auto kernel) {
         const unsigned blocks = blocks_for(kernel, shape.rows, threads, 0);
-        kernel<<<blocks, threads.block(), 0, stream_from(stream)>>>(args, shape);
+        launch("norm_forward", kernel, {blocks, threads.block(), stream}, args, shape);
       };
-      if (shape.centered) return launch(forward_kernel<T, v, n, true, false>);
-      if (shape.rounded) return launch(forward_kernel<T, v, n, false, true>);
-      launch(forward_kernel<T, v, n, false, false>);
+      if (shape.centered) return run(forward_kernel<T, v, n, true, false>);
+      if (shape.rounded) return run(forward_kernel<T, v, n, false, true>);
+      run(forward_kernel<T, v, n, false, false>);
     });
   });
-  check_launch("norm_forward");
 }
 
 int64_t norm_backward_workspace_cuda(const NormRows& shape) {
@@ -297,20 +296,19 @@ void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* 
     const Shape threads = shape_for(width, fits ? kVector<T> : 1, 2);  // two: more is on its way from memory at once
     const size_t shared = threads.rows > 1 ? sizeof(float) * static_cast<size_t>(width) : 0;
     for_shape<T>(threads, [&]<int v, int n>() {
-      const auto launch = [&](auto kernel) {
+      const auto run = [&](auto kernel) {
         blocks = blocks_for(kernel, shape.rows, threads, shared);
         if (blocks == 0) return;
-        kernel<<<blocks, threads.block(), shared, stream_from(stream)>>>(args, shape, workspace,
-                                                                         args.grad_bias != nullptr);
+        launch("norm_backward", kernel, {blocks, threads.block(), stream, shared}, args, shape, workspace,
+               args.grad_bias != nullptr);
       };
-      if (shape.centered) return launch(backward_kernel<T, v, n, true>);
-      launch(backward_kernel<T, v, n, false>);
+      if (shape.centered) return run(backward_kernel<T, v, n, true>);
+      run(backward_kernel<T, v, n, false>);
     });
   });
-  check_launch("norm_backward");
   const SumsOut weight{static_cast<float*>(args.grad_weight), shape.width, args.add_weight};
   const SumsOut bias{static_cast<float*>(args.grad_bias), args.grad_bias == nullptr ? 0 : shape.width, args.add_bias};
-  column_sums_cuda(workspace, blocks, weight, bias, stream_from(stream));
+  column_sums_cuda(workspace, blocks, weight, bias, stream);
 }
 
 }  // namespace megalith::ops

@@ -103,14 +103,14 @@ __global__ void sum_backward_kernel(const T* rows, const float* w, const int64_t
 template <typename Run>
 void for_rows(const PermuteSizes& sizes, bool in_vectors, const Run& run) {
   for_dtype(sizes.dtype, [&]<typename T>(T) {
-    const auto launch = [&]<int v>() {
+    const auto with_vector = [&]<int v>() {
       const int64_t wanted = (sizes.h / v + 31) / 32 * 32;
       run.template operator()<T, v>(static_cast<unsigned>(std::clamp<int64_t>(wanted, 64, kThreads)));
     };
     if (in_vectors && sizes.h % kVector<T> == 0)
-      launch.template operator()<kVector<T>>();
+      with_vector.template operator()<kVector<T>>();
     else
-      launch.template operator()<1>();
+      with_vector.template operator()<1>();
   });
 }
 
@@ -119,19 +119,17 @@ void for_rows(const PermuteSizes& sizes, bool in_vectors, const Run& run) {
 void copy_rows_cuda(const PermuteSizes& sizes, const void* x, const int64_t* token, void* y, void* stream) {
   if (sizes.r * sizes.h == 0) return;
   for_rows(sizes, aligned(x) && aligned(y), [&]<typename T, int v>(unsigned threads) {
-    copy_kernel<T, v><<<static_cast<unsigned>(sizes.r), threads, 0, stream_from(stream)>>>(
-        static_cast<const T*>(x), token, static_cast<T*>(y), sizes.h);
+    launch("copy_rows", copy_kernel<T, v>, {static_cast<unsigned>(sizes.r), threads, stream}, static_cast<const T*>(x),
+           token, static_cast<T*>(y), sizes.h);
   });
-  check_launch("copy_rows");
 }
 
 void spread_rows_cuda(const PermuteSizes& sizes, const void* x, const int64_t* row, void* y, void* stream) {
   if (sizes.t * sizes.h == 0) return;
   for_rows(sizes, aligned(x) && aligned(y), [&]<typename T, int v>(unsigned threads) {
-    spread_kernel<T, v><<<static_cast<unsigned>(sizes.t), threads, 0, stream_from(stream)>>>(
-        static_cast<const T*>(x), row, static_cast<T*>(y), sizes.k, sizes.h);
+    launch("spread_rows", spread_kernel<T, v>, {static_cast<unsigned>(sizes.t), threads, stream},
+           static_cast<const T*>(x), row, static_cast<T*>(y), sizes.k, sizes.h);
   });
-  check_launch("spread_rows");
 }
 
 void sum_rows_cuda(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row, const void* residual,
@@ -139,11 +137,9 @@ void sum_rows_cuda(const PermuteSizes& sizes, const void* rows, const void* w, c
   if (sizes.t * sizes.h == 0) return;
   const bool fits = aligned(rows) && aligned(residual) && aligned(y);
   for_rows(sizes, fits, [&]<typename T, int v>(unsigned threads) {
-    sum_kernel<T, v><<<static_cast<unsigned>(sizes.t), threads, 0, stream_from(stream)>>>(
-        static_cast<const T*>(rows), static_cast<const float*>(w), row, static_cast<const T*>(residual),
-        static_cast<T*>(y), sizes.k, sizes.h);
+    launch("sum_rows", sum_kernel<T, v>, {static_cast<unsigned>(sizes.t), threads, stream}, static_cast<const T*>(rows),
+           static_cast<const float*>(w), row, static_cast<const T*>(residual), static_cast<T*>(y), sizes.k, sizes.h);
   });
-  check_launch("sum_rows");
 }
 
 void sum_rows_backward_cuda(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row,
@@ -152,11 +148,10 @@ void sum_rows_backward_cuda(const PermuteSizes& sizes, const void* rows, const v
   if (sizes.k > kMostCopies) fail_kernel("sum_rows_backward", "a token has more than 64 copies");
   const bool fits = aligned(rows) && aligned(dy) && aligned(drows);
   for_rows(sizes, fits, [&]<typename T, int v>(unsigned threads) {
-    sum_backward_kernel<T, v><<<static_cast<unsigned>(sizes.t), threads, 0, stream_from(stream)>>>(
-        static_cast<const T*>(rows), static_cast<const float*>(w), row, static_cast<const T*>(dy),
-        static_cast<T*>(drows), static_cast<float*>(dw), sizes.k, sizes.h);
+    launch("sum_rows_backward", sum_backward_kernel<T, v>, {static_cast<unsigned>(sizes.t), threads, stream},
+           static_cast<const T*>(rows), static_cast<const float*>(w), row, static_cast<const T*>(dy),
+           static_cast<T*>(drows), static_cast<float*>(dw), sizes.k, sizes.h);
   });
-  check_launch("sum_rows_backward");
 }
 
 }  // namespace megalith::ops

@@ -27,18 +27,17 @@ void add_bias_residual_cuda(c10::ScalarType dtype, void* y, const void* bias, bo
                             int64_t t, int64_t h, void* stream) {
   if (t * h == 0) return;
   for_dtype(dtype, [&]<typename T>(T) {
-    const auto launch = [&]<int v>() {
+    const auto run = [&]<int v>() {
       const int64_t vectors = t * h / v;
       const auto blocks = static_cast<unsigned>((vectors + kThreads - 1) / kThreads);
-      add_kernel<T, v><<<blocks, kThreads, 0, stream_from(stream)>>>(static_cast<T*>(y), bias, raw_bias,
-                                                                     static_cast<const T*>(residual), vectors, h / v);
+      launch("add_bias_residual", add_kernel<T, v>, {blocks, kThreads, stream}, static_cast<T*>(y), bias, raw_bias,
+             static_cast<const T*>(residual), vectors, h / v);
     };
     if (h % kVector<T> == 0 && aligned(y) && aligned(residual))
-      launch.template operator()<kVector<T>>();
+      run.template operator()<kVector<T>>();
     else
-      launch.template operator()<1>();
+      run.template operator()<1>();
   });
-  check_launch("add_bias_residual");
 }
 
 }  // namespace megalith::ops

@@ -203,7 +203,7 @@ __global__ void map_any_kernel(Groups groups, Rotation rotation, int64_t tokens,
 template <typename T, int v>
 __global__ void __launch_bounds__(kThreads, 2) backward_fast_kernel(HeadGroupBackward group, Rotation rotation,
                                                                     unsigned items, int d, int lanes, float* partials) {
-  extern __shared__ float shared[];  // [heads at once, d]
+  auto* const shared = dynamic_shared<float>();  // [heads at once, d]
   const int lane = static_cast<int>(threadIdx.x) % lanes, slot = static_cast<int>(threadIdx.x) / lanes;
   const unsigned slots = kThreads / static_cast<unsigned>(lanes), heads = static_cast<unsigned>(group.heads);
   const int channel = lane * v;
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_fast_kernel(HeadGroupBac
 // pairs and `most` single channels a lane. partials [blocks, d].
 template <typename T, int most>
 __global__ void backward_kernel(HeadGroupBackward group, Rotation rotation, int64_t tokens, int d, float* partials) {
-  extern __shared__ float shared[];  // [warps, d]
+  auto* const shared = dynamic_shared<float>();  // [warps, d]
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   constexpr int kWarps = kThreads / 32;
   const auto* weight = static_cast<const float*>(group.norm_weight);
@@ -407,19 +407,18 @@ void map_heads_cuda(const HeadsShape& shape, const Rotation& rotation, std::span
     if (fast<T>(rotation, groups, items, d)) {
       const int lanes = lanes_for<T>(d);
       const int64_t turns = (groups.heads + kHeadsAtOnce - 1) / kHeadsAtOnce;
-      const auto launch = [&](auto kernel) {
-        kernel<<<blocks_for(shape.tokens * turns * lanes), kThreads, 0, stream_from(stream)>>>(
-            groups, rotation, shape.tokens, d, lanes);
+      const auto run = [&](auto kernel) {
+        launch("map_heads", kernel, {blocks_for(shape.tokens * turns * lanes), kThreads, stream}, groups, rotation,
+               shape.tokens, d, lanes);
       };
       if (std::ranges::any_of(parts, [](const HeadGroup& part) { return part.norm_weight != nullptr; }))
-        return launch(map_fast_kernel<T, kVector<T>, true>);
-      launch(map_fast_kernel<T, kVector<T>, false>);
+        return run(map_fast_kernel<T, kVector<T>, true>);
+      run(map_fast_kernel<T, kVector<T>, false>);
     } else {
-      map_any_kernel<T>
-          <<<blocks_for(items * 32), kThreads, 0, stream_from(stream)>>>(groups, rotation, shape.tokens, d);
+      launch("map_heads", map_any_kernel<T>, {blocks_for(items * 32), kThreads, stream}, groups, rotation, shape.tokens,
+             d);
     }
   });
-  check_launch("map_heads");
 }
 
 int64_t map_heads_backward_workspace_cuda(const HeadsShape& shape) { return most_blocks() * shape.head_dim; }
@@ -429,6 +428,7 @@ void map_heads_backward_cuda(const HeadsShape& shape, const Rotation& rotation, 
   const int d = static_cast<int>(shape.head_dim);
   const int64_t items = shape.tokens * group.heads;
   const int blocks = static_cast<int>(std::min<int64_t>(most_blocks(), (items + kThreads / 32 - 1) / (kThreads / 32)));
+  const auto grid = static_cast<unsigned>(blocks);
   if (d > 512) fail_kernel("map_heads_backward", "heads have more than 512 channels");
   if (blocks > 0)
     for_dtype(shape.dtype, [&]<typename T>(T) {
@@ -436,23 +436,22 @@ void map_heads_backward_cuda(const HeadsShape& shape, const Rotation& rotation, 
           fast_heads<T>(group.grad_in) && aligned(group.norm_weight)) {
         const int lanes = lanes_for<T>(d);
         const size_t shared = kThreads / static_cast<size_t>(lanes) * sizeof(float) * static_cast<size_t>(d);
-        backward_fast_kernel<T, kVector<T>><<<blocks, kThreads, shared, stream_from(stream)>>>(
-            group, rotation, static_cast<unsigned>(items), d, lanes, workspace);
-        return;
+        return launch("map_heads_backward", backward_fast_kernel<T, kVector<T>>, {grid, kThreads, stream, shared},
+                      group, rotation, static_cast<unsigned>(items), d, lanes, workspace);
       }
       const size_t bytes = kThreads / 32 * sizeof(float) * static_cast<size_t>(d);
-      const auto launch = [&](auto kernel) {
-        kernel<<<blocks, kThreads, bytes, stream_from(stream)>>>(group, rotation, shape.tokens, d, workspace);
+      const auto run = [&](auto kernel) {
+        launch("map_heads_backward", kernel, {grid, kThreads, stream, bytes}, group, rotation, shape.tokens, d,
+               workspace);
       };
       // Pairs and single channels that a lane may have.
       const int64_t longest = std::max<int64_t>(rotation.half, d - 2 * rotation.half);
-      if (longest <= 32) return launch(backward_kernel<T, 1>);
-      if (longest <= 64) return launch(backward_kernel<T, 2>);
-      if (longest <= 128) return launch(backward_kernel<T, 4>);
-      launch(backward_kernel<T, 16>);
+      if (longest <= 32) return run(backward_kernel<T, 1>);
+      if (longest <= 64) return run(backward_kernel<T, 2>);
+      if (longest <= 128) return run(backward_kernel<T, 4>);
+      run(backward_kernel<T, 16>);
     });
-  check_launch("map_heads_backward");
-  column_sums_cuda(workspace, blocks, d, static_cast<float*>(group.grad_weight), stream_from(stream));
+  column_sums_cuda(workspace, blocks, d, static_cast<float*>(group.grad_weight), stream);
 }
 
 }  // namespace megalith::ops

@@ -78,12 +78,12 @@ void sort_choices_cuda(const int64_t* chosen, int64_t n, int64_t k, int64_t expe
                        int64_t* first, int* workspace, void* stream) {
   if (n == 0) return;
   const auto parts = static_cast<unsigned>(parts_of(n));
-  const int count = static_cast<int>(experts), threads = (count + 31) / 32 * 32;
-  const cudaStream_t on = stream_from(stream);
-  count_kernel<<<parts, kThreads, 0, on>>>(chosen, n, count, workspace);
-  add_up_kernel<<<1, threads, 0, on>>>(workspace, static_cast<int>(parts), count, first);
-  place_kernel<<<parts, kThreads, 0, on>>>(chosen, n, static_cast<int>(k), count, workspace, first, token, row);
-  check_launch("sort_choices");
+  const int count = static_cast<int>(experts);
+  const auto threads = static_cast<unsigned>((count + 31) / 32 * 32);
+  launch("count_choices", count_kernel, {parts, kThreads, stream}, chosen, n, count, workspace);
+  launch("add_up_choices", add_up_kernel, {1, threads, stream}, workspace, static_cast<int>(parts), count, first);
+  launch("place_choices", place_kernel, {parts, kThreads, stream}, chosen, n, static_cast<int>(k), count, workspace,
+         first, token, row);
 }
 
 }  // namespace megalith::ops

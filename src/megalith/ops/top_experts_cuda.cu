@@ -215,19 +215,17 @@ void top_experts_cuda(const ExpertRows& rows, const float* bias, bool decided, i
                       void* stream) {
   if (rows.tokens == 0) return;
   for_experts(rows, [&]<typename T, int n>(unsigned blocks) {
-    forward_kernel<T, n><<<blocks, kThreads, 0, stream_from(stream)>>>(rows, bias, decided, chosen, weights);
+    launch("top_experts", forward_kernel<T, n>, {blocks, kThreads, stream}, rows, bias, decided, chosen, weights);
   });
-  check_launch("top_experts");
 }
 
 void top_experts_backward_cuda(const ExpertRows& rows, const int64_t* chosen, const float* grad_weights,
                                void* grad_logits, void* stream) {
   if (rows.tokens == 0) return;
   for_experts(rows, [&]<typename T, int n>(unsigned blocks) {
-    backward_kernel<T, n>
-        <<<blocks, kThreads, 0, stream_from(stream)>>>(rows, chosen, grad_weights, static_cast<T*>(grad_logits));
+    launch("top_experts_backward", backward_kernel<T, n>, {blocks, kThreads, stream}, rows, chosen, grad_weights,
+           static_cast<T*>(grad_logits));
   });
-  check_launch("top_experts_backward");
 }
 
 }  // namespace megalith::ops

@@ -1,0 +1,102 @@
+// The choice of experts and the order of their rows.
+#include "megalith/base/error.h"
+#include "megalith/ops/sort_choices.h"
+#include "megalith/ops/sort_choices_internal.h"
+#include "megalith/ops/top_experts_internal.h"
+#include "tests/cuda_emulation/kernel_case.h"
+
+namespace megalith::ops {
+namespace {
+
+using Score = ExpertChoice::Score;
+
+struct Case {
+  int64_t tokens, experts;
+  ExpertChoice choice;
+  bool with_bias = false;
+};
+
+// Every number of logits a lane, every kind of score, in groups and not; one token, many, none.
+std::vector<Case> cases() {
+  std::vector<Case> result{{1, 8, {.topk = 8}}, {0, 8, {.topk = 2}}, {5, 1024, {.topk = 32}}};
+  for (const int64_t experts : {8, 64, 96, 256, 512})
+    for (const Score score : {Score::kSoftmaxOfChosen, Score::kSoftmax, Score::kSigmoid}) {
+      const ExpertChoice plain{.topk = 6, .score = score, .normalize = experts != 64, .scaling = 1.5};
+      ExpertChoice grouped = plain;
+      grouped.groups = 8;
+      grouped.group_topk = 6;
+      grouped.group_best = experts == 8 ? 1 : 2;
+      result.push_back({9, experts, plain});
+      result.push_back({6, experts, grouped, true});
+    }
+  return result;
+}
+std::string name_of(const Case& c) {
+  return fmt::format("{} of {} experts, score {}, {} groups", c.choice.topk, c.experts,
+                     static_cast<int>(c.choice.score), c.choice.groups);
+}
+
+struct Chosen {
+  Tensor experts, weights, grad_logits;
+};
+Chosen reference(const Case& c, const Tensor& logits, const Tensor& bias, const Tensor& decided, const Tensor& grad) {
+  const Tensor leaf = logits.to(at::kDouble).requires_grad_();
+  const TopExperts top = top_experts(leaf, c.choice, bias.defined() ? bias.to(at::kDouble) : bias, decided);
+  if (c.tokens > 0) (top.weights * grad).sum().backward();
+  const Tensor slope = leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf);
+  return {top.experts, top.weights.detach().to(at::kFloat), slope.to(logits.scalar_type())};
+}
+
+void expect_choice(const Case& c, at::ScalarType dtype, bool decided) {
+  Random random;
+  const Tensor logits = random({c.tokens, c.experts}, dtype), grad = random({c.tokens, c.choice.topk});
+  const Tensor bias = c.with_bias ? random({c.experts}) * 0.1 : Tensor();
+  const Tensor chosen = reference(c, logits, bias, {}, grad).experts;
+  const Chosen expected = reference(c, logits, bias, chosen, grad);
+  const ExpertRows rows{dtype, c.tokens, c.experts, in(logits), c.choice};
+  const auto cuda = [&](void* stream) {
+    const Tensor experts = decided ? chosen.clone() : at::full_like(chosen, -7);
+    const Tensor weights = unset(chosen.sizes(), at::kFloat), slope = unset(logits.sizes(), dtype);
+    top_experts_cuda(rows, floats(bias), decided, numbers(experts), floats(weights), stream);
+    top_experts_backward_cuda(rows, numbers(experts), floats(grad), out(slope), stream);
+    return Tensors{experts, weights, slope};
+  };
+  const Tensors actual = in_every_order(cuda, name_of(c));
+  EXPECT_TRUE(actual[0].equal(expected.experts)) << name_of(c);
+  expect_close(actual[1], expected.weights, name_of(c));
+  expect_close(actual[2], expected.grad_logits, name_of(c));
+}
+
+TEST(CudaExperts, Choice) {
+  for (const Case& c : cases()) expect_choice(c, at::kFloat, false);  // logits of fewer bits tie
+}
+TEST(CudaExperts, WeightsOfWhatWasDecided) {
+  for (const Case& c : cases())
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) expect_choice(c, dtype, true);
+}
+
+TEST(CudaExperts, RowsInOrder) {
+  for (const int64_t t : {0, 1, 100, 3000})
+    for (const int64_t experts : {1, 3, 64, 300, 1024}) {
+      Random random;
+      const int64_t k = 3, n = t * k;
+      const Tensor chosen = random.integers(experts, {t, k});
+      const auto cuda = [&](void* stream) {
+        const Tensor token = at::full({n}, -7, at::kLong), row = token.clone();
+        const Tensor first = at::zeros({experts + 1}, at::kLong);
+        const Tensor workspace = at::full({sort_choices_workspace_cuda(n, experts)}, -7, at::kInt);
+        sort_choices_cuda(numbers(chosen), n, k, experts, numbers(token), numbers(row), numbers(first),
+                          workspace.mutable_data_ptr<int>(), stream);
+        return Tensors{token, row, first};
+      };
+      const std::string what = fmt::format("{} tokens, {} experts", t, experts);
+      const Tensors actual = in_every_order(cuda, what);
+      const SortedChoices expected = sort_choices(chosen, experts);
+      EXPECT_TRUE(actual[0].equal(expected.map.token)) << what;
+      EXPECT_TRUE(actual[1].equal(expected.map.row.view(-1))) << what;
+      EXPECT_TRUE(actual[2].equal(expected.first)) << what;
+    }
+}
+
+}  // namespace
+}  // namespace megalith::ops

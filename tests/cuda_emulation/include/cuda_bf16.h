@@ -1,0 +1,17 @@
+// In CUDA's place; see cuda_runtime.h.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+struct __nv_bfloat16 {
+  uint16_t bits;
+};
+
+inline float __bfloat162float(__nv_bfloat16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+// To nearest, to even where two are as near.
+inline __nv_bfloat16 __float2bfloat16_rn(float x) {
+  if (x != x) return {0x7fff};
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return {static_cast<uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16)};
+}

@@ -1,0 +1,13 @@
+// In CUDA's place; see cuda_runtime.h.
+#pragma once
+
+#include <c10/util/Half.h>
+
+#include <cstdint>
+
+struct __half {
+  uint16_t bits;
+};
+
+inline float __half2float(__half x) { return c10::detail::fp16_ieee_to_fp32_value(x.bits); }
+inline __half __float2half_rn(float x) { return {c10::detail::fp16_ieee_from_fp32_value(x)}; }

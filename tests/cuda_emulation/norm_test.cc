@@ -1,0 +1,110 @@
+#include "megalith/ops/norm_internal.h"
+
+#include "tests/cuda_emulation/kernel_case.h"
+
+namespace megalith::ops {
+namespace {
+
+struct Options {
+  bool centered = false, rounded = false, delta = false, bias = false, raw = false, misaligned = false;
+  float shift = 0;
+};
+// Each optional argument with and without.
+const std::vector<Options> kOptions{{},
+                                    {.rounded = true, .delta = true, .raw = true, .shift = 1},
+                                    {.centered = true, .delta = true},
+                                    {.centered = true, .bias = true, .raw = true},
+                                    {.delta = true, .misaligned = true}};
+
+struct Rows {
+  at::ScalarType dtype;
+  int64_t rows, width;
+};
+
+class Norm {
+ public:
+  Norm(const Rows& size, const Options& options)
+      : size_(size), options_(options), x_(matrix(random_)), delta_(options.delta ? matrix(random_) : Tensor()) {
+    weight_ = random_({size.width}, options.raw ? size.dtype : at::kFloat);
+    if (options.bias) bias_ = random_({size.width}, weight_.scalar_type());
+  }
+
+  void expect_same(const std::string& what) {
+    expect_twin([&](void* stream) { return forward(stream, true); }, [&] { return forward(nullptr, false); },
+                "forward, " + what);
+    const Tensors kept = forward(nullptr, false);
+    grad_y_ = matrix(random_);
+    residual_ = options_.delta ? matrix(random_) : Tensor();
+    sums_ = random_({2, size_.width});
+    expect_twin([&](void* stream) { return backward(kept, stream, true); },
+                [&] { return backward(kept, nullptr, false); }, "backward, " + what);
+  }
+
+ private:
+  Tensor matrix(Random& random) const { return random({size_.rows, size_.width}, size_.dtype, options_.misaligned); }
+  Tensor result() const { return unset({size_.rows, size_.width}, size_.dtype, options_.misaligned); }
+  // As the CPU wants them: fp32, shifted.
+  Tensor weight(bool cuda) const { return cuda ? weight_ : weight_.to(at::kFloat) + options_.shift; }
+  Tensor bias(bool cuda) const { return cuda || !bias_.defined() ? bias_ : bias_.to(at::kFloat); }
+  NormRows shape() const {
+    return {size_.dtype, size_.rows, size_.width, options_.centered, options_.rounded, options_.raw, options_.shift};
+  }
+
+  Tensors forward(void* stream, bool cuda) const {
+    const Tensor y = result(), sum = options_.delta ? result() : Tensor(), rstd = unset({size_.rows}, at::kFloat);
+    const Tensor mean = options_.centered ? unset({size_.rows}, at::kFloat) : Tensor();
+    const Tensor w = weight(cuda), b = bias(cuda);
+    const NormForward args{in(x_), in(delta_), out(sum), in(w), in(b), 1e-5, out(y), out(mean), out(rstd)};
+    cuda ? norm_forward_cuda(shape(), args, stream) : norm_forward_cpu(shape(), args);
+    return {y, sum, mean, rstd};
+  }
+
+  // The CPU does not add to what is there; CUDA does, to the bias' gradient.
+  Tensors backward(const Tensors& kept, void* stream, bool cuda) const {
+    const Tensor grad_x = result(), w = weight(cuda), weights = unset({size_.width}, at::kFloat);
+    const Tensor biases = options_.bias ? sums_[1].clone() : Tensor();
+    NormBackward args{in(x_), in(grad_y_), in(residual_), in(w), in(kept[2]), in(kept[3])};
+    args.grad_x = out(grad_x);
+    args.grad_weight = out(weights);
+    args.grad_bias = out(biases);
+    args.add_bias = true;
+    if (!cuda) {
+      norm_backward_cpu(shape(), args);
+      return {grad_x, weights, biases.defined() ? biases + sums_[1] : biases};
+    }
+    const Tensor workspace = unset({norm_backward_workspace_cuda(shape())}, at::kFloat);
+    norm_backward_cuda(shape(), args, floats(workspace), stream);
+    return {grad_x, weights, biases};
+  }
+
+  const Rows size_;
+  const Options options_;
+  Random random_;
+  const Tensor x_, delta_;
+  Tensor weight_, bias_, grad_y_, residual_, sums_;
+};
+
+void expect_same(const std::vector<Rows>& sizes) {
+  for (const Rows& size : sizes)
+    for (size_t i = 0; i < kOptions.size(); ++i) {
+      if (size.width > 8192 && i != 1 && i != 3) continue;  // they take long, and single elements are too many
+      Norm(size, kOptions[i]).expect_same(fmt::format("{} rows x {}, options {}", size.rows, size.width, i));
+    }
+}
+
+TEST(CudaNorm, WarpsWithRows) {
+  expect_same({{at::kFloat, 19, 100}, {at::kFloat, 3, 256}, {at::kFloat, 9, 384}, {at::kFloat, 1, 512}});
+  expect_same({{at::kBFloat16, 19, 200}, {at::kBFloat16, 3, 512}, {at::kBFloat16, 9, 768}, {at::kHalf, 9, 1024}});
+}
+TEST(CudaNorm, BlocksWithRows) {
+  expect_same({{at::kFloat, 19, 1000}, {at::kFloat, 9, 2048}, {at::kFloat, 9, 4096}});
+  expect_same({{at::kBFloat16, 19, 2000}, {at::kBFloat16, 9, 8192}, {at::kHalf, 9, 4096}});
+}
+TEST(CudaNorm, OddWidths) {
+  expect_same({{at::kFloat, 19, 5}, {at::kFloat, 9, 301}, {at::kBFloat16, 9, 601}, {at::kBFloat16, 9, 1101}});
+}
+TEST(CudaNorm, WidestRows) { expect_same({{at::kFloat, 9, 32768}, {at::kBFloat16, 1, 65536}, {at::kFloat, 1, 8191}}); }
+TEST(CudaNorm, NoRows) { expect_same({{at::kFloat, 0, 64}}); }
+
+}  // namespace
+}  // namespace megalith::ops

@@ -1,0 +1,156 @@
+// Updates of parameters and what is known of flat buffers.
+#include <cmath>
+
+#include "megalith/ops/flat_internal.h"
+#include "tests/cuda_emulation/kernel_case.h"
+
+namespace megalith::ops {
+namespace {
+
+struct Case {
+  at::ScalarType grad, param;  // param fp64: there is none beside main
+  int64_t n;
+  bool misaligned = false;
+};
+const std::vector<Case> kCases{{at::kFloat, at::kDouble, 1003},       {at::kFloat, at::kBFloat16, 64},
+                               {at::kBFloat16, at::kBFloat16, 1030},  {at::kHalf, at::kHalf, 12},
+                               {at::kFloat, at::kBFloat16, 40, true}, {at::kFloat, at::kDouble, 0}};
+
+struct Arrays {
+  Arrays(const Case& c, Random& random)
+      : main(random({c.n}, at::kFloat, c.misaligned)),
+        grad(random({c.n}, c.grad, c.misaligned)),
+        first(random({c.n}, at::kFloat, c.misaligned)),
+        second(random({c.n}, at::kFloat, c.misaligned).abs_()) {
+    if (c.param != at::kDouble) param = unset({c.n}, c.param, c.misaligned);
+  }
+  // A copy at places of the same alignment.
+  Arrays copy() const {
+    Arrays result = *this;
+    for (Tensor* t : {&result.main, &result.first, &result.second, &result.param})
+      if (t->defined()) *t = block_of(t->sizes(), t->scalar_type(), t->storage_offset() != 0).copy_(*t);
+    return result;
+  }
+  UpdateArrays pointers() const {
+    return {main.numel(),  floats(main),   in(grad),   grad.scalar_type(),
+            floats(first), floats(second), out(param), param.defined() ? param.scalar_type() : at::kFloat};
+  }
+  Tensors results() const { return {main, first, second, param}; }
+
+  Tensor main, grad, first, second, param;
+};
+
+constexpr UpdateScalars kScalars{.lr = 1e-2, .weight_decay = 0.1, .grad_scale = 0.5, .step = 3};
+
+TEST(CudaUpdates, Adam) {
+  for (const Case& c : kCases)
+    for (const bool decoupled : {true, false}) {
+      Random random;
+      const Arrays start(c, random);
+      const AdamSettings settings{.decoupled_decay = decoupled};
+      const auto run = [&](bool cuda, void* stream) {
+        const Arrays a = start.copy();
+        cuda ? adam_cuda(a.pointers(), settings, kScalars, stream) : adam_cpu(a.pointers(), settings, kScalars);
+        return a.results();
+      };
+      expect_twin([&](void* stream) { return run(true, stream); }, [&] { return run(false, nullptr); },
+                  fmt::format("{} elements, decoupled {}", c.n, decoupled));
+    }
+}
+
+TEST(CudaUpdates, Sgd) {
+  for (const Case& c : kCases) {
+    Random random;
+    const Arrays start(c, random);
+    const auto run = [&](bool cuda, void* stream) {
+      const Arrays a = start.copy();
+      cuda ? sgd_cuda(a.pointers(), {}, kScalars, stream) : sgd_cpu(a.pointers(), {}, kScalars);
+      return a.results();
+    };
+    expect_twin([&](void* stream) { return run(true, stream); }, [&] { return run(false, nullptr); },
+                fmt::format("{} elements", c.n));
+  }
+}
+
+// More runs than a launch takes, with padding between them that is zero and stays so.
+TEST(CudaUpdates, AdamOverRuns) {
+  for (const Case& c : {Case{at::kFloat, at::kDouble, 150 * 32}, Case{at::kBFloat16, at::kBFloat16, 150 * 32}}) {
+    Random random;
+    const Arrays start(c, random);
+    std::vector<UpdateRun> runs;
+    Tensor inside = at::zeros({c.n}, at::kFloat);
+    for (int64_t i = 0; i < 150; ++i) {
+      UpdateScalars scalars = kScalars;
+      scalars.lr *= static_cast<double>(1 + i % 3);
+      scalars.weight_decay *= static_cast<double>(i % 2);
+      runs.push_back({32 * i, 32 * i + 20 + i % 12, scalars});
+      inside.narrow(0, runs.back().begin, runs.back().end - runs.back().begin).fill_(1);
+    }
+    for (const Tensor& t : {start.main, start.grad, start.first, start.second}) t.mul_(inside);
+    if (start.param.defined()) start.param.zero_();
+    const auto cuda = [&](void* stream) {
+      const Arrays a = start.copy();
+      EXPECT_TRUE(adam_runs_fit_cuda(a.pointers()));
+      adam_runs_cuda(a.pointers(), {}, runs, stream);
+      return a.results();
+    };
+    const auto cpu = [&] {
+      const Arrays a = start.copy();
+      for (const UpdateRun& run : runs) {
+        Arrays part = a;
+        for (Tensor* t : {&part.main, &part.grad, &part.first, &part.second, &part.param})
+          if (t->defined()) *t = t->narrow(0, run.begin, run.end - run.begin);
+        adam_cpu(part.pointers(), {}, run.scalars);
+      }
+      return a.results();
+    };
+    expect_twin(cuda, cpu, "runs");
+  }
+}
+
+TEST(CudaUpdates, Squares) {
+  for (const auto dtype : kBothDtypes)
+    for (const int64_t n : {0, 5, 1003, 4096})
+      for (const bool misaligned : {false, true}) {
+        Random random;
+        const Tensor flat = random({n}, dtype, misaligned);
+        const auto cuda = [&](void* stream) {
+          const Tensor sum = unset({1}, at::kDouble), workspace = unset({add_squares_workspace_cuda()}, at::kDouble);
+          add_squares_cuda(dtype, in(flat), n, sum.mutable_data_ptr<double>(), workspace.mutable_data_ptr<double>(),
+                           stream);
+          return Tensors{sum};
+        };
+        ExactSum exact;
+        add_squares_cpu(dtype, in(flat), n, exact);
+        const double sum = in_every_order(cuda, "squares")[0].item<double>();
+        EXPECT_NEAR(sum, exact.value(), 1e-13 * sum) << n;
+      }
+}
+
+// More elements than the blocks of a device take at once.
+TEST(CudaUpdates, ScaleAndCheck) {
+  for (const auto dtype : kBothDtypes)
+    for (const int64_t n : {0, 5, 1003, 40000})
+      for (const double factor : {1.0, 0.25})
+        for (const float odd : {1.0F, INFINITY, -INFINITY, NAN}) {
+          Random random;
+          const Tensor flat = random({n}, dtype, n == 1003);
+          if (n > 0) flat[n / 2] = odd;
+          const auto run = [&](bool cuda, void* stream) {
+            const Tensor x = block_of({n}, dtype, n == 1003).copy_(flat), broken = at::zeros({1}, at::kInt);
+            if (cuda)
+              scale_and_check_cuda(dtype, out(x), n, factor, broken.mutable_data_ptr<int>(), stream);
+            else
+              broken.fill_(scale_and_check_cpu(dtype, out(x), n, factor) ? 0 : 1);
+            return Tensors{x, broken};
+          };
+          const Tensors actual = in_every_order([&](void* stream) { return run(true, stream); }, "scale"),
+                        expected = run(false, nullptr);
+          EXPECT_TRUE(actual[0].equal(expected[0]) || std::isnan(odd)) << n;
+          EXPECT_EQ(actual[1].item<int>(), expected[1].item<int>()) << n;
+          EXPECT_EQ(actual[1].item<int>(), n > 0 && !std::isfinite(odd) ? 1 : 0) << n;
+        }
+}
+
+}  // namespace
+}  // namespace megalith::ops
