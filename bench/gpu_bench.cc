@@ -8,7 +8,8 @@
 // JSON line a case: medians over the rounds of the median over the steps after the fourth, of random weights and random
 // tokens, in bf16 with fp32 main parameters. A case named …-fp8… multiplies the linear layers inside of blocks in fp8
 // and the head in bf16; its peer is the bf16 one. A case named …-lora trains an adapter of rank 16 of all linear layers
-// and is compared with its own full step, as --peft's script compares its two. A peer that gives no result is named
+// and is compared with its own full step, as --peft's script compares its two; a case named …-graphs runs with
+// cuda_graph_impl local and is compared with the same run without. A peer that gives no result is named
 // with the last line that it said. --cluster adds what `megalith preview memory` and `megalith plan` expect of the
 // case with this cluster file. Without peers only our own numbers.
 #include <fmt/format.h>
@@ -42,6 +43,7 @@ struct Case {
   int batch, length;
   json config;
   std::vector<std::string> options;  // of ours beside what all runs have
+  int accumulation = 1;              // micro-batches of a step
 };
 
 json llama(int vocab, int hidden, int layers, int heads, int kv_heads, int head_dim, int width, bool tied,
@@ -80,6 +82,8 @@ std::vector<Case> all_cases() {
                   {"router_aux_loss_coef", 0.0}});
   const json small = llama(128256, 2048, 16, 32, 8, 64, 8192, true, 5e5);
   const json wide = llama(128256, 4096, 4, 32, 8, 128, 14336, false, 5e5);
+  const json tiny = llama(32000, 512, 8, 8, 8, 64, 1408, true, 1e4);  // the host is slower than the device
+  const std::vector<std::string> graphs{"--cuda_graph_impl=local"};
   const std::vector<std::string> lean{"--recompute_granularity=selective", "--recompute_modules=mlp_act"};
   return {{"gpt2-124m", 64, 1024, gpt2, {}},
           {"llama-1b", 4, 4096, small, {}},
@@ -89,7 +93,9 @@ std::vector<Case> all_cases() {
           {"llama-8b-4layer-fp8", 4, 4096, wide, {"--fp8=hybrid"}},
           {"llama-8b-4layer-fp8-delayed", 4, 4096, wide, {"--fp8=hybrid", "--fp8_recipe=delayed"}},
           {"llama-8b-4layer-fp8-blockwise", 4, 4096, wide, {"--fp8=e4m3", "--fp8_recipe=blockwise"}},
-          {"moe-small", 4, 4096, experts, {}}};
+          {"moe-small", 4, 4096, experts, {}},
+          {"llama-40m-graphs", 2, 512, tiny, graphs},
+          {"llama-40m-accumulated-graphs", 2, 512, tiny, graphs, 8}};
 }
 
 struct Settings {
@@ -107,7 +113,7 @@ void write_inputs(const Case& c, const TempFolder& folder) {
   std::ofstream(folder / "config.json") << c.config.dump();
   std::mt19937 random(1);
   std::ofstream data(folder / "data.jsonl");
-  for (int sample = 0; sample < 4 * c.batch; ++sample) {
+  for (int sample = 0; sample < 4 * c.batch * c.accumulation; ++sample) {
     json ids = json::array();
     for (int i = 0; i <= c.length; ++i) ids.push_back(random() % 50257);
     data << json{{"input_ids", std::move(ids)}}.dump() << '\n';
@@ -117,7 +123,8 @@ void write_inputs(const Case& c, const TempFolder& folder) {
 // What a run is and a plan is made for.
 std::vector<std::string> shape_words(const Case& c) {
   std::vector<std::string> words{"--bf16", "--cross_entropy_loss_fusion", fmt::format("--cutoff_len={}", c.length),
-                                 fmt::format("--per_device_train_batch_size={}", c.batch)};
+                                 fmt::format("--per_device_train_batch_size={}", c.batch),
+                                 fmt::format("--gradient_accumulation_steps={}", c.accumulation)};
   words.insert(words.end(), c.options.begin(), c.options.end());
   return words;
 }
@@ -282,6 +289,25 @@ void run_adapter(const Settings& s, const Case& c) {
   print(line);
 }
 
+// The same run with and without graphs.
+void run_graphs(const Settings& s, const Case& c) {
+  const TempFolder folder;
+  write_inputs(c, folder);
+  Case plain = c;
+  plain.options.clear();
+  std::vector<double> with, without;
+  double seconds = 0;
+  for (int round = 0; round < s.rounds; ++round) {
+    without.push_back(run_ours(s, plain, folder, kSteps, seconds).tokens_per_second);
+    with.push_back(run_ours(s, c, folder, kSteps, seconds).tokens_per_second);
+  }
+  print({{"bench", "gpu"},
+         {"case", c.name},
+         {"tokens_per_second", median(with)},
+         {"without_tokens_per_second", median(without)},
+         {"ratio", median(with) / median(without)}});
+}
+
 Settings parse(int argc, char** argv) {
   Settings s;
   read_options(argc, argv,
@@ -306,6 +332,8 @@ int main(int argc, char** argv) try {
     if (!settings.cases.empty() && settings.cases.find("," + each.name + ",") == std::string::npos) continue;
     if (each.name.ends_with("-lora"))
       megalith::bench::run_adapter(settings, each);
+    else if (each.name.ends_with("-graphs"))
+      megalith::bench::run_graphs(settings, each);
     else
       megalith::bench::run(settings, each);
   }

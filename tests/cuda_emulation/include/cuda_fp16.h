@@ -11,3 +11,8 @@ struct __half {
 
 inline float __half2float(__half x) { return c10::detail::fp16_ieee_to_fp32_value(x.bits); }
 inline __half __float2half_rn(float x) { return {c10::detail::fp16_ieee_from_fp32_value(x)}; }
+
+struct alignas(4) __half2 {
+  __half x, y;
+};
+inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }

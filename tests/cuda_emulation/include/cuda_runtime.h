@@ -69,6 +69,15 @@ T __shfl_xor_sync(unsigned mask, T value, int other) {
   return __shfl_sync(mask, value, static_cast<int>(emulated_lane() ^ static_cast<unsigned>(other)));
 }
 
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+  for (int lane = 16; lane > 0; lane /= 2) value = std::max(value, __shfl_xor_sync(mask, value, lane));
+  return value;
+}
+inline unsigned __reduce_min_sync(unsigned mask, unsigned value) {
+  for (int lane = 16; lane > 0; lane /= 2) value = std::min(value, __shfl_xor_sync(mask, value, lane));
+  return value;
+}
+
 // Memory: threads take turns, so that nothing comes between. ----------------------------------------------------------
 
 template <typename T>
