@@ -1,6 +1,7 @@
 // The emulation itself: what it notices.
 #include "tests/cuda_emulation/emulation.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,6 +12,12 @@
 
 namespace megalith::ops {
 namespace {
+
+// For all tests of this program: libtorch's threads would only wait for each other beside those of other tests.
+class OneThread : public ::testing::Environment {
+  void SetUp() override { at::set_num_threads(1); }
+};
+[[maybe_unused]] const auto* const one_thread = ::testing::AddGlobalTestEnvironment(new OneThread);
 
 using cuda_emulation::Order;
 using cuda_emulation::Stream;

@@ -9,7 +9,7 @@
 namespace megalith::ops {
 
 // What the kernels declare in cuda_math.cuh.
-constinit thread_local uint4 dynamic_shared_memory[cuda_emulation::kMostDynamicBytes / sizeof(uint4)];
+__shared__ uint4 dynamic_shared_memory[cuda_emulation::kMostDynamicBytes / sizeof(uint4)];
 
 }  // namespace megalith::ops
 

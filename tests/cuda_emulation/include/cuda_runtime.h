@@ -23,7 +23,13 @@
 #define __host__
 #define __grid_constant__
 #define __launch_bounds__(...)
-#define __shared__ constinit thread_local  // shared_memory.h says why
+// shared_memory.h says why. GCC looks for a function that initialises them unless it is told that there is none; Clang
+// says that arrays of structures are not initialised.
+#if defined(__clang__)
+#define __shared__ thread_local
+#else
+#define __shared__ constinit thread_local
+#endif
 
 using std::max;
 using std::min;
