@@ -33,13 +33,17 @@ struct RowPart {
 
 // Threads that shape_for() may ask for, and blocks of a multiprocessor that must fit: both limit a thread's registers.
 // Three vectors are a warp's only; eight, the widest rows'.
-template <int v, int n>
-inline constexpr int kMostThreads = n == 3 ? 128 : n < 8 ? 256 : v > 1 ? 512 : 1024;
 template <int n>
-inline constexpr int kLeastBlocks = n == 2 ? 2 : n < 4 ? 3 : 1;
+inline constexpr int kMostThreads = n == 3  ? 128
+                                    : n < 8 ? 256
+                                            : 1024;
+template <int n>
+inline constexpr int kLeastBlocks = n == 2  ? 2
+                                    : n < 4 ? 3
+                                            : 1;
 
 template <typename T, int v, int n, bool centered, bool rounded>
-__global__ void __launch_bounds__((kMostThreads<v, n>), kLeastBlocks<n>) forward_kernel(NormForward args, NormRows shape) {
+__global__ void __launch_bounds__(kMostThreads<n>, kLeastBlocks<n>) forward_kernel(NormForward args, NormRows shape) {
   __shared__ float2 scratch[2][32];
   const int width = static_cast<int>(shape.width);
   const Columns<v, n> columns{width};
@@ -131,7 +135,7 @@ __device__ inline void put_sums(const float (&sums)[n][v], const Columns<v, n>& 
 
 // partials [blocks, h], or [blocks, 2h] with the bias' behind the weight's.
 template <typename T, int v, int n, bool centered>
-__global__ void __launch_bounds__((kMostThreads<v, n>), kLeastBlocks<n>)
+__global__ void __launch_bounds__(kMostThreads<n>, kLeastBlocks<n>)
     backward_kernel(NormBackward args, NormRows shape, float* partials, bool with_bias) {
   __shared__ float2 scratch[2][32];
   const int width = static_cast<int>(shape.width);
@@ -228,7 +232,7 @@ Shape shape_for(int width, int vector, int fewest) {
   int vectors = fewest;
   while (vectors < 8 && count > 256 * vectors) vectors *= 2;
   const int threads = ((count + vectors - 1) / vectors + 31) / 32 * 32;
-  if (threads > (vector > 1 ? kMostThreads<2, 8> : kMostThreads<1, 8>)) fail_kernel("norm", "the rows are too wide");
+  if (threads > kMostThreads<8>) fail_kernel("norm", "the rows are too wide");
   return {vector, vectors, threads, 1};
 }
 
