@@ -91,7 +91,7 @@ TEST(Processes, RanksStartedWithSlurmVariables) {
 TEST(Processes, TwoMachines) {
   const std::string port = std::to_string(free_port());
   const auto machine = [&](const char* node_rank) {
-    return command({"--nproc", "2", "--nnodes", "2", "--node_rank", node_rank, "--master_addr", "localhost",
+    return command({"--nproc", "2", "--nnodes", "2", "--node_rank", node_rank, "--master_addr", "127.0.0.1",
                     "--master_port", port, "collectives"});
   };
   Subprocess second(machine("1")), first(machine("0"));

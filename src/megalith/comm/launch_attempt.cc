@@ -172,7 +172,7 @@ void LaunchAttempt::become_rank(int local_rank, int out, int err) {
   set("WORLD_SIZE", std::to_string(options_.nnodes * options_.nproc));
   set("LOCAL_RANK", std::to_string((local_rank + shift_) % options_.nproc));
   set("LOCAL_WORLD_SIZE", std::to_string(options_.nproc));
-  set("MASTER_ADDR", options_.node_rank == 0 && options_.nnodes == 1 ? "127.0.0.1" : options_.master_addr);
+  set("MASTER_ADDR", options_.nnodes == 1 || options_.master_addr.empty() ? "127.0.0.1" : options_.master_addr);
   set("MASTER_PORT", std::to_string(port_));
   set("MEGALITH_LAUNCHER", "1");
   unsetenv("TORCHELASTIC_USE_AGENT_STORE");

@@ -68,7 +68,7 @@ void LaunchOptions::validate() const {
   if (master_port < 0 || master_port > 65535)
     refuse(fmt::format("--master_port is {}; ports go up to 65535", master_port));
   if (nnodes > 1 && master_port == 0) refuse("--nnodes above 1 needs --master_port: a port that is free on machine 0");
-  if (nnodes > 1 && master_addr == "127.0.0.1" && node_rank > 0)
+  if (nnodes > 1 && master_addr.empty() && node_rank > 0)
     refuse("--nnodes above 1 needs --master_addr: the name or address of machine 0");
   if (max_restarts < 0) refuse(fmt::format("--max_restarts is {}; it must be at least 0", max_restarts));
   if (max_restarts > 0 && nnodes > 1)

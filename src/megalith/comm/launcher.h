@@ -12,11 +12,11 @@
 namespace megalith::comm {
 
 struct LaunchOptions {
-  int nproc = 1;                          // ranks on this machine
-  int nnodes = 1;                         // machines; every one runs the launcher with the same nproc
-  int node_rank = 0;                      // this machine, from 0; machine 0 serves the store
-  std::string master_addr = "127.0.0.1";  // machine 0
-  int master_port = 0;                    // 0: any free port (one machine only)
+  int nproc = 1;            // ranks on this machine
+  int nnodes = 1;           // machines; every one runs the launcher with the same nproc
+  int node_rank = 0;        // this machine, from 0; machine 0 serves the store
+  std::string master_addr;  // machine 0; may be empty there
+  int master_port = 0;      // 0: any free port (one machine only)
   // Empty: the ranks' output goes to this terminal, each line with its rank, except what rank 0 writes to stdout, which
   // is the command's own. Else to log_dir/rank-N.log.
   std::string log_dir;
