@@ -52,7 +52,8 @@ inline int64_t* numbers(const Tensor& t) { return t.defined() ? t.mutable_data_p
 
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   const Tensor x = a.contiguous(), y = b.contiguous();
-  return x.nbytes() == y.nbytes() && std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+  if (x.nbytes() != y.nbytes()) return false;
+  return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
 // |a - b| <= 1e-5 max|b|, and one unit in the last place of b where it has 16 bits.

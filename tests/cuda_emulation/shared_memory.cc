@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 namespace megalith::ops {
 
@@ -17,7 +18,9 @@ namespace megalith::cuda_emulation {
 
 namespace {
 
-constexpr std::byte kPoison{0xff};  // every float, and every double, is a NaN; integers are negative
+constexpr int kPoison = 0xff;  // every float, and every double, is a NaN; integers are negative
+
+void poison(std::byte* begin, std::byte* end) { std::memset(begin, kPoison, static_cast<size_t>(end - begin)); }
 
 // The thread-local variables of the library (or program) that holds this function.
 int find_own(dl_phdr_info* library, size_t /*size*/, void* found) {
@@ -50,16 +53,16 @@ SharedMemories::SharedMemories(unsigned blocks, size_t dynamic_bytes) {
   // What nobody may use is left out, but for a piece behind what the block has.
   const auto dynamic = std::as_writable_bytes(std::span(ops::dynamic_shared_memory));
   const size_t used = std::min(dynamic.size(), dynamic_bytes + 1024);
-  std::fill(memory.data(), dynamic.data() + used, kPoison);
-  std::fill(dynamic.data() + dynamic.size(), memory.data() + memory.size(), kPoison);
-  if (blocks > 1) kept_.assign(blocks, std::vector<std::byte>(memory.size(), kPoison));
+  poison(memory.data(), dynamic.data() + used);
+  poison(dynamic.data() + dynamic.size(), memory.data() + memory.size());
+  if (blocks > 1) kept_.assign(blocks, std::vector<std::byte>(memory.size(), std::byte{kPoison}));
 }
 
 void SharedMemories::put_in_place(unsigned block) {
   if (block == here_) return;
   const auto memory = shared_memory();
-  std::ranges::copy(memory, kept_[here_].begin());
-  std::ranges::copy(kept_[block], memory.begin());
+  std::memcpy(kept_[here_].data(), memory.data(), memory.size());
+  std::memcpy(memory.data(), kept_[block].data(), memory.size());
   here_ = block;
 }
 
