@@ -149,7 +149,7 @@ std::string FaultJob::trigger_file(const FaultBench& bench, const std::string& n
   return bench.scratch(name + ".trigger").string();
 }
 
-ProcessResult FaultJob::finish() { return process_.finish(std::chrono::seconds(120)); }
+ProcessResult FaultJob::finish(std::chrono::seconds limit) { return process_.finish(limit); }
 
 std::optional<double> last_metric(const fs::path& output, const std::string& name) {
   std::optional<double> found;

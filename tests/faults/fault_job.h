@@ -1,6 +1,7 @@
 // A small training job as a person starts it, and the hands to break it from outside.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -63,7 +64,7 @@ class FaultJob {
   bool wait_for_text(const std::string& text, double seconds = 60);
   // The file that a simulated fault waits for (FT_SIM_FAULT_DESC=…;@file).
   static std::string trigger_file(const FaultBench& bench, const std::string& name);
-  ProcessResult finish();
+  ProcessResult finish(std::chrono::seconds limit);
 
  private:
   std::filesystem::path output_;

@@ -211,7 +211,8 @@ FaultKindCase repeated_kills(int times) {
                 }
               },
           .told = {"was killed by signal 9", "restart " + std::to_string(times) + " of ", "goodput"},
-          .own_reference = true};
+          .own_reference = true,
+          .limit = std::chrono::seconds(120 + 10 * times)};
 }
 
 }  // namespace megalith::testing

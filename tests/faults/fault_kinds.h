@@ -1,6 +1,7 @@
 // Every kind of fault: how it is brought about from outside, and how the job must end.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -28,6 +29,8 @@ struct FaultKindCase {
   bool equal = true;                // the weights equal the undisturbed job's
   FaultLauncher launcher = FaultLauncher::kOwn;
   bool own_reference = false;  // the undisturbed job has the same words, too
+  // After the strike the job may take so long, on a busy machine, too.
+  std::chrono::seconds limit = std::chrono::seconds(120);
 };
 std::vector<FaultKindCase> all_fault_kinds();
 

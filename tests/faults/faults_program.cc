@@ -34,7 +34,7 @@ std::vector<std::string> problems_of(const FaultBench& bench, const FaultKindCas
     if (result.err.find(part) == std::string::npos) problems.push_back("stderr does not say: " + part);
   if (!kind.again.empty()) {
     FaultJob second(bench, job.output().filename(), kind.again);
-    const ProcessResult end = second.finish();
+    const ProcessResult end = second.finish(kind.limit);
     if (end.exit_code != 0)
       problems.push_back("the second start ended with " + std::to_string(end.exit_code) + ":\n" + end.err);
   }
@@ -64,7 +64,7 @@ bool run_kind(const FaultBench& bench, const FaultKindCase& kind, int round, std
     kind.strike(job, random);
   else if (job.wait_for_steps(std::uniform_real_distribution<double>(0.1, 1.2)(random)))
     std::ofstream(trigger) << "now\n";
-  const ProcessResult result = job.finish();
+  const ProcessResult result = job.finish(kind.limit);
   const auto problems = problems_of(bench, kind, job, result);
   nlohmann::ordered_json line{
       {"kind", kind.name}, {"round", round}, {"exit_code", result.exit_code}, {"seconds", result.seconds}};
