@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -260,37 +261,11 @@ void run(const Settings& s, const Case& c) {
   print(line);
 }
 
-// A step that trains an adapter against a step that trains every weight, ours and peft's.
-void run_adapter(const Settings& s, const Case& c) {
-  const TempFolder folder;
-  write_inputs(c, folder);
-  Case full = c;
-  full.options.clear();
-  std::vector<double> whole, adapter, peer;
-  json line{{"bench", "gpu"}, {"case", c.name}};
-  double seconds = 0;
-  for (int round = 0; round < s.rounds; ++round) {
-    whole.push_back(run_ours(s, full, folder, kSteps, seconds).tokens_per_second);
-    adapter.push_back(run_ours(s, c, folder, kSteps, seconds).tokens_per_second);
-    if (s.peft.empty()) continue;
-    const std::vector<std::string> words{(folder / "config.json").string(), std::to_string(c.batch),
-                                         std::to_string(c.length), "16"};
-    try {
-      const json row = run_script(s.peft, words, "lora_ms");
-      peer.push_back(row.at("lora_ms").get<double>() / row.at("full_ms").get<double>());
-    } catch (const std::runtime_error& error) {
-      line["peft_error"] = error.what();
-    }
-  }
-  line.update({{"full_tokens_per_second", median(whole)},
-               {"lora_tokens_per_second", median(adapter)},
-               {"lora_step_of_full_step", median(whole) / median(adapter)}});
-  if (!peer.empty()) line["peft_lora_step_of_full_step"] = median(peer);
-  print(line);
-}
-
-// The same run with and without graphs.
-void run_graphs(const Settings& s, const Case& c) {
+// Tokens a second of a case with its options and without.
+struct WithAndWithout {
+  double with = 0, without = 0;
+};
+WithAndWithout run_with_and_without(const Settings& s, const Case& c, const std::function<void()>& each_round = {}) {
   const TempFolder folder;
   write_inputs(c, folder);
   Case plain = c;
@@ -300,12 +275,43 @@ void run_graphs(const Settings& s, const Case& c) {
   for (int round = 0; round < s.rounds; ++round) {
     without.push_back(run_ours(s, plain, folder, kSteps, seconds).tokens_per_second);
     with.push_back(run_ours(s, c, folder, kSteps, seconds).tokens_per_second);
+    if (each_round) each_round();
   }
+  return {median(with), median(without)};
+}
+
+// A step that trains an adapter against a step that trains every weight, ours and peft's.
+void run_adapter(const Settings& s, const Case& c) {
+  const TempFolder folder;
+  std::ofstream(folder / "config.json") << c.config.dump();
+  std::vector<double> peer;
+  json line{{"bench", "gpu"}, {"case", c.name}};
+  const WithAndWithout ours = run_with_and_without(s, c, [&] {
+    if (s.peft.empty()) return;
+    const std::vector<std::string> words{(folder / "config.json").string(), std::to_string(c.batch),
+                                         std::to_string(c.length), "16"};
+    try {
+      const json row = run_script(s.peft, words, "lora_ms");
+      peer.push_back(row.at("lora_ms").get<double>() / row.at("full_ms").get<double>());
+    } catch (const std::runtime_error& error) {
+      line["peft_error"] = error.what();
+    }
+  });
+  line.update({{"full_tokens_per_second", ours.without},
+               {"lora_tokens_per_second", ours.with},
+               {"lora_step_of_full_step", ours.without / ours.with}});
+  if (!peer.empty()) line["peft_lora_step_of_full_step"] = median(peer);
+  print(line);
+}
+
+// The same run with and without graphs.
+void run_graphs(const Settings& s, const Case& c) {
+  const WithAndWithout ours = run_with_and_without(s, c);
   print({{"bench", "gpu"},
          {"case", c.name},
-         {"tokens_per_second", median(with)},
-         {"without_tokens_per_second", median(without)},
-         {"ratio", median(with) / median(without)}});
+         {"tokens_per_second", ours.with},
+         {"without_tokens_per_second", ours.without},
+         {"ratio", ours.with / ours.without}});
 }
 
 Settings parse(int argc, char** argv) {

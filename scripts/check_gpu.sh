@@ -50,6 +50,8 @@ for part in "$@"; do
     build|kernels|sanitizer|layouts|suite|bandwidth|steps) ;;
     *) echo "check_gpu: there is no part \"$part\"; see the head of this file" >&2; exit 2 ;;
   esac
+done
+for part in "$@"; do
   start=$SECONDS
   "$part" >"$out/$part.log" 2>&1
   code=$?

@@ -10,12 +10,13 @@
 //   MEGALITH_SOCKET_IFNAME network interface for Gloo (also GLOO_SOCKET_IFNAME)
 //   MEGALITH_LAUNCHER      set by `--nproc` for its ranks: the launcher serves the store and reports the first failure
 //
-// FT_SIM_FAULT_DESC breaks a run on purpose (train/simulated_fault.h); TORCHELASTIC_RESTART_COUNT says how often
-// torchrun has started it again (comm/restarts.h); SLURM_JOBID names it in the tracker of rejected results.
+// FT_SIM_FAULT_DESC breaks a run on purpose (train/simulated_fault.h); SLURM_JOBID names it in the tracker of rejected
+// results; MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ are glibc's, and stay in force (allocator.h).
 //
-// Variables of launchers (RANK, WORLD_SIZE, SLURM_*, OMPI_*) are read in comm/rendezvous.cc through these functions,
-// and those that say where downloaded models lie (HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME,
-// MODELSCOPE_CACHE) in hf/hub_cache.cc. cli/training_inputs.cc keeps tokens in XDG_CACHE_HOME, or in ~/.cache.
+// Variables of launchers (RANK, WORLD_SIZE, TORCHELASTIC_*, SLURM_*, OMPI_*) are read in comm/rendezvous.cc through
+// these functions, and those that say where downloaded models lie (HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME,
+// XDG_CACHE_HOME, MODELSCOPE_CACHE) in hf/hub_cache.cc. cli/training_inputs.cc keeps tokens in XDG_CACHE_HOME, or in
+// ~/.cache.
 #pragma once
 
 #include <cstdint>

@@ -74,8 +74,10 @@ RankLaunch StartRecord::complete(RankLaunch launch) const {
     const auto record = record_of(start);
     Attempt attempt;
     const auto began = time_in(*record, kBegan), failed = time_in(*record, kFailed);
-    if (launch.earlier.empty() && !began) continue;  // before the run began
-    if (launch.earlier.empty() && began) launch.started_ns = monotonic_of(*began);
+    if (launch.earlier.empty()) {
+      if (!began) continue;  // the run had not begun yet
+      launch.started_ns = monotonic_of(*began);
+    }
     launch.failed_ns = failed ? monotonic_of(*failed) : 0;
     if (record->check({kDone})) {
       const auto done = nlohmann::json::parse(record->get_to_str(kDone));

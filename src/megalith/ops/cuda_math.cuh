@@ -117,8 +117,7 @@ struct alignas(4 * n) Words {
 template <typename T, int n>
 inline constexpr bool kInWords = sizeof(T) * n % 4 == 0;
 template <typename T, int n>
-using Raw = std::conditional_t<kInWords<T, n>, Words<static_cast<int>(sizeof(T) * n / 4) + (kInWords<T, n> ? 0 : 1)>,
-                               Pack<T, n>>;
+using Raw = std::conditional_t<kInWords<T, n>, Words<static_cast<int>((sizeof(T) * n + 3) / 4)>, Pack<T, n>>;
 
 template <int n, typename T>
 __device__ inline Raw<T, n> load_raw(const T* from) {
@@ -182,6 +181,19 @@ __device__ inline void load(const T* from, float (&to)[n]) {
   unpack<T, n>(load_raw<n>(from), to);
 }
 
+// n elements, a multiple of what 16 bytes hold, at a multiple of 16 bytes; fewer in one piece.
+template <int n, typename T>
+__device__ inline void load_all(const T* from, float (&to)[n]) {
+  constexpr int kEach = n < kVector<T> ? n : kVector<T>;
+#pragma unroll
+  for (int start = 0; start < n; start += kEach) {
+    float part[kEach];
+    load<kEach>(from + start, part);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) to[start + i] = part[i];
+  }
+}
+
 template <int n, typename T>
 __device__ inline void store(const float (&from)[n], T* to) {
   *reinterpret_cast<Raw<T, n>*>(to) = pack<T, n>(from);
@@ -207,6 +219,12 @@ inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffU, x, lane);
+  return x;
+}
+
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, lane));
   return x;
 }
 

@@ -13,7 +13,7 @@ namespace megalith::ops {
 at::ScalarType dtype_of(Fp8Kind kind) {
   return kind == Fp8Kind::kE4m3 ? at::ScalarType::Float8_e4m3fn : at::ScalarType::Float8_e5m2;
 }
-double reach_of(Fp8Kind kind) { return kind == Fp8Kind::kE4m3 ? 448.0 : 57344.0; }
+double reach_of(Fp8Kind kind) { return kind == Fp8Kind::kE4m3 ? kFp8Reach<Fp8Kind::kE4m3> : kFp8Reach<Fp8Kind::kE5m2>; }
 
 namespace {
 

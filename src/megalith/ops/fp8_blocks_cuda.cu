@@ -1,8 +1,5 @@
 // A block casts a square of 128 x 128; a thread 8 rows and 8 columns of it, which it keeps in registers.
-#include <cuda_fp8.h>
-
-#include "megalith/ops/cuda_math.cuh"
-#include "megalith/ops/fp8_internal.h"
+#include "megalith/ops/fp8_cuda.cuh"
 
 namespace megalith::ops {
 
@@ -13,22 +10,12 @@ constexpr int kAcross = kSide / kEach;  // threads side by side, and one above t
 constexpr int kWarps = kThreads / 32;
 constexpr unsigned kAll = 0xffffffffU;
 
-template <Fp8Kind kind>
-inline constexpr float kReach = kind == Fp8Kind::kE4m3 ? 448.0F : 57344.0F;
-
 // The largest power of two that does not bring `largest` beyond the reach; 1 for blocks of zeros and of infinities.
 template <Fp8Kind kind>
 __device__ inline float scale_for(float largest) {
-  const float wanted = kReach<kind> / largest;
+  const float wanted = kFp8Reach<kind> / largest;
   if (!(largest > 0) || !isfinite(largest) || !isfinite(wanted)) return 1;
   return __uint_as_float(__float_as_uint(wanted) & 0x7f800000U);
-}
-
-template <Fp8Kind kind>
-__device__ inline unsigned cast_four(float a, float b, float c, float d) {
-  constexpr auto to = kind == Fp8Kind::kE4m3 ? __NV_E4M3 : __NV_E5M2;
-  return __nv_cvt_float2_to_fp8x2(float2{a, b}, __NV_SATFINITE, to) |
-         static_cast<unsigned>(__nv_cvt_float2_to_fp8x2(float2{c, d}, __NV_SATFINITE, to)) << 16;
 }
 
 // Scales of a thread's rows and columns.
@@ -85,8 +72,7 @@ __device__ inline Scales scale_of_square(const float (&value)[kEach][kEach], Scr
   for (int i = 0; i < kEach; ++i)
 #pragma unroll
     for (int j = 0; j < kEach; ++j) most = fmaxf(most, fabsf(value[i][j]));
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) most = fmaxf(most, __shfl_xor_sync(kAll, most, lane));
+  most = warp_max(most);
   if (threadIdx.x % 32 == 0) scratch.column[threadIdx.x / 32] = most;
   __syncthreads();
 #pragma unroll
@@ -107,16 +93,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8BlockArrays to) {
   const T* x = static_cast<const T*>(to.x);
   float value[kEach][kEach];
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    constexpr int n = kVector<T> < kEach ? kVector<T> : kEach;
-#pragma unroll
-    for (int j = 0; j < kEach; j += n) {
-      float part[n];
-      load<n>(x + (row + i) * to.c + column + j, part);
-#pragma unroll
-      for (int k = 0; k < n; ++k) value[i][j + k] = part[k];
-    }
-  }
+  for (int i = 0; i < kEach; ++i) load_all(x + (row + i) * to.c + column, value[i]);
   const Scales scale = to.strips ? scales_of_strips<kind>(value, scratch) : scale_of_square<kind>(value, scratch);
   if (to.rows != nullptr) {
 #pragma unroll

@@ -1,7 +1,4 @@
-#include <cuda_fp8.h>
-
-#include "megalith/ops/cuda_math.cuh"
-#include "megalith/ops/fp8_internal.h"
+#include "megalith/ops/fp8_cuda.cuh"
 
 namespace megalith::ops {
 
@@ -12,11 +9,6 @@ constexpr int kThreads = 256;
 constexpr int kTileRows = 128, kTileColumns = 64;
 constexpr int kRowsEach = 4, kColumnsEach = 8;
 
-__device__ inline float warp_largest(float x) {
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, lane));
-  return x;
-}
 // Magnitudes are ordered as the integers that their bits are. Looks first: most have nothing to write.
 __device__ inline void raise_to(float* largest, float x) {
   if (x > __ldcg(largest)) atomicMax(reinterpret_cast<int*>(largest), __float_as_int(x));
@@ -31,13 +23,8 @@ __global__ void largest_kernel(const T* x, int64_t vectors, float* largest) {
 #pragma unroll
     for (int j = 0; j < v; ++j) most = fmaxf(most, fabsf(value[j]));
   }
-  most = warp_largest(most);
+  most = warp_max(most);
   if (threadIdx.x % 32 == 0) raise_to(largest, most);
-}
-
-template <Fp8Kind kind>
-__device__ inline unsigned cast_two(float a, float b) {
-  return __nv_cvt_float2_to_fp8x2(float2{a, b}, __NV_SATFINITE, kind == Fp8Kind::kE4m3 ? __NV_E4M3 : __NV_E5M2);
 }
 
 // The 4 x 4 bytes of four words, transposed: byte i of word j becomes byte j of word i.
@@ -52,7 +39,6 @@ __device__ inline void transpose_bytes(const unsigned (&in)[4], unsigned (&out)[
 
 template <typename T, Fp8Kind kind>
 __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8Arrays to) {
-  constexpr float kReach = kind == Fp8Kind::kE4m3 ? 448.0F : 57344.0F;
   __shared__ unsigned tile[kTileColumns][kTileRows / 4 + 1];
   const T* x = static_cast<const T*>(to.x);
   auto *rows = static_cast<uint8_t*>(to.rows), *columns = static_cast<uint8_t*>(to.columns);
@@ -61,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8Arrays to) {
   if (to.largest == nullptr)
     scale = *to.scale;
   else if (const float most = *to.largest; most > 0 && isfinite(most))
-    scale = kReach / most;
+    scale = kFp8Reach<kind> / most;
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
     *to.inverse_scale = 1 / scale;
     if (to.largest != nullptr) *to.scale = scale;
@@ -77,16 +63,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8Arrays to) {
   if (row < r && column < c) {
     float value[kRowsEach][kColumnsEach];
 #pragma unroll
-    for (int i = 0; i < kRowsEach; ++i) {
-      constexpr int n = kVector<T> < kColumnsEach ? kVector<T> : kColumnsEach;
-#pragma unroll
-      for (int j = 0; j < kColumnsEach; j += n) {
-        float part[n];
-        load<n>(x + (row + i) * c + column + j, part);
-#pragma unroll
-        for (int k = 0; k < n; ++k) value[i][j + k] = part[k];
-      }
-    }
+    for (int i = 0; i < kRowsEach; ++i) load_all(x + (row + i) * c + column, value[i]);
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i) {
 #pragma unroll
@@ -95,13 +72,13 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8Arrays to) {
         value[i][j] *= scale;
       }
       const auto& v = value[i];
-      words[0][i] = cast_two<kind>(v[0], v[1]) | cast_two<kind>(v[2], v[3]) << 16;
-      words[1][i] = cast_two<kind>(v[4], v[5]) | cast_two<kind>(v[6], v[7]) << 16;
+      words[0][i] = cast_four<kind>(v[0], v[1], v[2], v[3]);
+      words[1][i] = cast_four<kind>(v[4], v[5], v[6], v[7]);
       if (rows != nullptr) *reinterpret_cast<uint2*>(rows + (row + i) * c + column) = {words[0][i], words[1][i]};
     }
   }
   if (looks) {
-    seen = warp_largest(seen);
+    seen = warp_max(seen);
     if (threadIdx.x % 32 == 0) raise_to(to.seen, seen);
   }
   if (columns == nullptr) return;

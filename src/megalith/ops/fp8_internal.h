@@ -9,6 +9,10 @@
 
 namespace megalith::ops {
 
+// The largest number of a kind.
+template <Fp8Kind kind>
+inline constexpr float kFp8Reach = kind == Fp8Kind::kE4m3 ? 448 : 57344;
+
 // *largest = max |x| (NaN does not count), of n elements; *largest is 0 before.
 void largest_magnitude_cuda(c10::ScalarType dtype, const void* x, int64_t n, float* largest, void* stream);
 

@@ -33,8 +33,9 @@ __device__ inline void add_to(float* at, const float (&value)[4]) {
 #endif
 }
 __device__ inline void add_to(float* at, const float (&value)[8]) {
-  add_to(at, {value[0], value[1], value[2], value[3]});
-  add_to(at + 4, {value[4], value[5], value[6], value[7]});
+  const float low[4] = {value[0], value[1], value[2], value[3]}, high[4] = {value[4], value[5], value[6], value[7]};
+  add_to(at, low);
+  add_to(at + 4, high);
 }
 __device__ inline void add_to(float* at, const float (&value)[1]) { atomicAdd(at, value[0]); }
 

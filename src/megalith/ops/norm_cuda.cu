@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kMostThreads<n>, kLeastBlocks<n>) forward_kern
   }
 }
 
-// Sums of the rows that a block has at once, in their order: partials[0 .. width) += sums. `shared`: [width].
+// partials[0 .. width) = the sums of the rows that a block has at once, added in their order. `shared`: [width].
 template <int v, int n>
 __device__ inline void put_sums(const float (&sums)[n][v], const Columns<v, n>& columns, float* shared,
                                 float* partials) {

@@ -51,19 +51,12 @@ struct Angles {
 template <int v>
 __device__ inline Angles<v> angles_of(const Rotation& rotation, int64_t token, int channel) {
   const int64_t at = token * rotation.half + channel;
-  constexpr int n = v < 4 ? v : 4;  // at once
   Angles<v> angles;
+  load_all(rotation.cos + at, angles.cosine);
+  load_all(rotation.sin + at, angles.sine);
+  if (rotation.inverse)
 #pragma unroll
-  for (int start = 0; start < v; start += n) {
-    float cosine[n], sine[n];
-    load<n>(rotation.cos + at + start, cosine);
-    load<n>(rotation.sin + at + start, sine);
-#pragma unroll
-    for (int j = 0; j < n; ++j) {
-      angles.cosine[start + j] = cosine[j];
-      angles.sine[start + j] = rotation.inverse ? -sine[j] : sine[j];
-    }
-  }
+    for (int j = 0; j < v; ++j) angles.sine[j] = -angles.sine[j];
   return angles;
 }
 
@@ -87,18 +80,6 @@ struct HeadPart {
   }
 };
 
-// v floats at a multiple of 16 bytes.
-template <int v>
-__device__ inline void load_floats(const float* from, float (&to)[v]) {
-#pragma unroll
-  for (int start = 0; start < v; start += 4) {
-    float four[4];
-    load<4>(from + start, four);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) to[start + j] = four[j];
-  }
-}
-
 // x̂ times the weight. All lanes of a warp come here, whatever their heads need.
 template <int v>
 __device__ inline void normalize(const HeadGroup& group, int channel, int d, int lanes, bool here, float (&low)[v],
@@ -111,8 +92,8 @@ __device__ inline void normalize(const HeadGroup& group, int channel, int d, int
   const float rstd = 1.0F / sqrtf(square / static_cast<float>(d) + static_cast<float>(group.epsilon));
   const auto* weight = static_cast<const float*>(group.norm_weight);
   float w[2][v];
-  load_floats(weight + channel, w[0]);
-  load_floats(weight + d / 2 + channel, w[1]);
+  load_all(weight + channel, w[0]);
+  load_all(weight + d / 2 + channel, w[1]);
 #pragma unroll
   for (int j = 0; j < v; ++j) {
     low[j] *= rstd * w[0][j];
@@ -211,8 +192,8 @@ __global__ void __launch_bounds__(kThreads, 2) backward_fast_kernel(HeadGroupBac
   const auto* weight = static_cast<const float*>(group.norm_weight);
   float w[2][v] = {}, sums[2][v] = {};
   if (wide) {
-    load_floats(weight + channel, w[0]);
-    load_floats(weight + d / 2 + channel, w[1]);
+    load_all(weight + channel, w[0]);
+    load_all(weight + d / 2 + channel, w[1]);
   }
   HeadPart<T, v> next_x, next_dy;
   const auto fetch = [&](unsigned item) {

@@ -14,12 +14,6 @@ constexpr int kThreads = 128;
 constexpr unsigned kAll = 0xffffffffU;
 constexpr float kTiny = 1e-20F;  // keeps a sum of scores from being 0
 
-__device__ inline float warp_max(float x) {
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(kAll, x, lane));
-  return x;
-}
-
 struct Best {
   float value;
   int place;
