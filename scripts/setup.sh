@@ -101,6 +101,9 @@ optional_packages() {
   have pkg-config || echo pkg-config
 }
 
+# Not through a pipe: `grep -q` ends before apt-cache has said all, and that would count as a failure now and then.
+has_candidate() { [[ $(apt-cache policy "$1" 2>/dev/null) =~ Candidate:\ *[0-9] ]]; }
+
 # The newest of the alternatives that this distribution has, for the packages whose name carries a version.
 choose_package() {
   local package
@@ -113,7 +116,7 @@ choose_package() {
       done ;;
     clang-16)
       for package in clang-{16..22}; do
-        if apt-cache policy $package 2>/dev/null | grep -q 'Candidate: *[0-9]'; then echo $package; return; fi
+        if has_candidate $package; then echo $package; return; fi
       done ;;
     libclang-rt-16-dev)
       # Of the Clang that is there, or that is about to be installed.
@@ -156,7 +159,7 @@ install_optional() {
     as_root=(sudo -n)
   fi
   for package in "$@"; do
-    apt-cache policy "$package" 2>/dev/null | grep -q 'Candidate: *[0-9]' || continue
+    has_candidate "$package" || continue
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive timeout 120 apt-get -qq -o DPkg::Lock::Timeout=60 \
       install -y --no-install-recommends "$package" </dev/null >>"$work/apt.log" 2>&1 || say "going on without $package"
   done

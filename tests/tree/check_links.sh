@@ -26,7 +26,7 @@ while IFS= read -r file; do
     [ -z "$path" ] || full=$(dirname "$file")/$path
     if [ ! -e "$full" ]; then problem "$file:$line" "$target does not exist"; continue; fi
     case $target in
-      *'#'*) anchors "$full" | grep -qxF -e "${target#*#}" || problem "$file:$line" "$target: no such heading" ;;
+      *'#'*) anchors "$full" | grep -xF -e "${target#*#}" >/dev/null || problem "$file:$line" "$target: no such heading" ;;
     esac
   done < <(links "$file")
 done < <(tree_files | grep '\.md$')
