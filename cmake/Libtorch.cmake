@@ -43,6 +43,23 @@ if(MEGALITH_TORCH_VERSION VERSION_LESS 2.11)
 endif()
 message(STATUS "libtorch ${MEGALITH_TORCH_VERSION} in ${MEGALITH_TORCH_DIR}")
 
+# A compiler that links its own copy of the standard library makes programs that share locales and exceptions with
+# libtorch's copy, and abort when they end.
+if(NOT DEFINED MEGALITH_SHARED_STANDARD_LIBRARY)
+  set(_program "${CMAKE_CURRENT_BINARY_DIR}/standard_library_check")
+  try_compile(_linked SOURCE_FROM_CONTENT main.cc
+    "#include <iostream>\n#include <locale>\nint main() { std::cout << std::locale().name(); }\n" COPY_FILE "${_program}")
+  if(_linked)
+    file(STRINGS "${_program}" _names REGEX "libstdc\\+\\+\\.so|libc\\+\\+\\.so" LIMIT_COUNT 1)
+    if(NOT _names)
+      message(FATAL_ERROR
+        "${CMAKE_CXX_COMPILER} links the C++ standard library statically; libtorch needs the shared one, and programs that "
+        "have both abort. Choose another compiler (CXX=/usr/bin/g++, in an empty build folder).")
+    endif()
+  endif()
+  set(MEGALITH_SHARED_STANDARD_LIBRARY ON CACHE INTERNAL "The compiler links a shared C++ standard library")
+endif()
+
 # torch ships its own fmt headers; -idirafter lets the distribution's win (spdlog is built against those).
 add_library(megalith_torch INTERFACE IMPORTED GLOBAL)
 add_library(megalith::torch ALIAS megalith_torch)
@@ -69,6 +86,12 @@ if(MEGALITH_CUDA)
     target_compile_options(megalith_torch INTERFACE "SHELL:-idirafter ${_dir}")
   endforeach()
   target_compile_definitions(megalith_torch INTERFACE USE_C10D_NCCL)
+  # With the toolkit, or as a wheel beside torch. The library itself is the one that libtorch loads.
+  find_path(MEGALITH_CUBLASLT_INCLUDE_DIR cublasLt.h
+    HINTS ${CUDAToolkit_INCLUDE_DIRS} "${MEGALITH_TORCH_DIR}/../nvidia/cu${CUDAToolkit_VERSION_MAJOR}/include")
+  if(NOT MEGALITH_CUBLASLT_INCLUDE_DIR)
+    message(STATUS "Without cublasLt.h: products of matrices are not tuned")
+  endif()
   # The libraries of libraries are found at run time through libtorch's own RPATH; the linker need not see them.
   target_link_options(megalith_torch INTERFACE -Wl,--allow-shlib-undefined)
   target_link_libraries(megalith_torch INTERFACE

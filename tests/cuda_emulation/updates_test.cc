@@ -108,6 +108,58 @@ TEST(CudaUpdates, AdamOverRuns) {
   }
 }
 
+// The same factor from the device, or no update.
+TEST(CudaUpdates, AGateDecides) {
+  for (const Case& c : kCases)
+    for (const bool open : {true, false})
+      for (const bool adam : {true, false}) {
+        Random random;
+        const Arrays start(c, random);
+        const Tensor gate = at::tensor({static_cast<float>(kScalars.grad_scale), open ? 1.0F : 0.0F});
+        UpdateScalars unknown = kScalars;
+        unknown.grad_scale = NAN;
+        const auto cuda = [&](void* stream) {
+          const Arrays a = start.copy();
+          UpdateArrays pointers = a.pointers();
+          pointers.gate = floats(gate);
+          adam ? adam_cuda(pointers, {}, unknown, stream) : sgd_cuda(pointers, {}, unknown, stream);
+          return a.results();
+        };
+        const auto cpu = [&] {
+          const Arrays a = start.copy();
+          if (open) adam ? adam_cpu(a.pointers(), {}, kScalars) : sgd_cpu(a.pointers(), {}, kScalars);
+          return a.results();
+        };
+        if (open)
+          expect_twin(cuda, cpu, fmt::format("{} elements, adam {}", c.n, adam));
+        else
+          for (size_t i = 0; i < 3; ++i)
+            EXPECT_TRUE(in_every_order(cuda, "closed")[i].equal(cpu()[i])) << c.n << " adam " << adam;
+      }
+}
+
+TEST(CudaUpdates, ClipGate) {
+  for (const std::vector<double>& sums : {std::vector<double>{9}, {1e-12}, {4, 5, 16}, {0}, {INFINITY}, {1, NAN, 2}})
+    for (const ClipSettings settings : {ClipSettings{1, 1}, {0.25, 1}, {1, 0}, {0.3, 1e9}}) {
+      const Tensor squares = at::tensor(sums, at::kDouble);
+      const auto cuda = [&](void* stream) {
+        const Tensor gate = unset({2}, at::kFloat);
+        clip_gate_cuda(squares.const_data_ptr<double>(), squares.numel(), settings, floats(gate), stream);
+        return Tensors{gate};
+      };
+      std::vector<Tensor> parts;
+      for (const double sum : sums) parts.push_back(at::scalar_tensor(sum, at::kDouble));
+      const Tensor gate = in_every_order(cuda, "gate")[0];
+      EXPECT_TRUE(gate.equal(clip_gate(parts, settings))) << sums.size();
+      double sum = 0;
+      for (const double each : sums) sum += each;
+      EXPECT_EQ(gate[1].item<float>(), std::isfinite(sum) ? 1 : 0);
+      if (std::isfinite(sum)) {
+        EXPECT_EQ(gate[0].item<float>(), static_cast<float>(clip_factor(std::sqrt(sum), settings)));
+      }
+    }
+}
+
 TEST(CudaUpdates, Squares) {
   for (const auto dtype : kBothDtypes)
     for (const int64_t n : {0, 5, 1003, 4096})

@@ -1,8 +1,10 @@
 // Ranks, seeds, batches, layers, pipeline schedules, communication.
+#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "megalith/config/derive.h"
+#include "megalith/parallel/initialize.h"
 #include "tests/effects/effect.h"
 
 namespace megalith::testing {
@@ -26,6 +28,13 @@ std::string seeds(const TrainingArguments& args) {
                         streams.expert_parallel);
   }
   return text;
+}
+
+std::string determinism(const TrainingArguments& args) {
+  parallel::apply_determinism(args.seeds);
+  const bool on = at::globalContext().deterministicAlgorithms();
+  parallel::apply_determinism({});
+  return on ? "kernels that give the same bits" : "the fastest kernels";
 }
 
 std::string batches(const TrainingArguments& args) {
@@ -79,6 +88,7 @@ Effects layout_effects() {
        {"--hierarchical_context_parallel_sizes", "2", "2"},
        groups},
       {"seed", {}, {"--seed=1"}, {"--seed=2"}, seeds},
+      {"full_determinism", {}, {}, {"--full_determinism"}, determinism},
       {"data_parallel_random_init", {}, {}, {"--data_parallel_random_init"}, seeds},
       {"per_device_train_batch_size",
        {"--global_batch_size=64"},

@@ -72,6 +72,39 @@ TEST(SgdUpdate, FollowsItsDefinition) {
   EXPECT_TRUE(param.equal(main.to(at::kBFloat16)));
 }
 
+TEST(ClipFactor, KeepsTheNormBelowItsLimit) {
+  EXPECT_DOUBLE_EQ(clip_factor(3, {.unscale = 1, .clip = 0}), 1);
+  EXPECT_DOUBLE_EQ(clip_factor(0.5, {.unscale = 1, .clip = 1}), 1);
+  EXPECT_NEAR(clip_factor(4, {.unscale = 1, .clip = 1}), 0.25, 1e-6);
+  EXPECT_NEAR(clip_factor(4, {.unscale = 0.5, .clip = 1}), 0.25, 1e-6);  // half of it by the scale, half by the limit
+  EXPECT_DOUBLE_EQ(clip_factor(1.5, {.unscale = 0.5, .clip = 1}), 0.5);
+}
+
+// What the host would have multiplied with comes with the gate, bit for bit; a closed one leaves everything as it is.
+TEST(UpdateGate, IsTheHostsFactorOrNoUpdate) {
+  const Tensor start = random_tensor({kCount}).to(at::kFloat), grad = random_tensor({kCount}).to(at::kFloat);
+  const auto run = [&](bool adam, const Tensor& gate, double factor) {
+    Tensor main = start.clone(), m = at::zeros({kCount}), v = at::zeros({kCount}), param = start.to(at::kBFloat16);
+    const UpdateScalars scalars{.lr = 0.1, .weight_decay = 0.01, .grad_scale = factor};
+    if (adam)
+      adam_update({main, grad, m, v, param, gate}, {}, scalars);
+    else
+      sgd_update({main, grad, m, {}, param, gate}, {}, scalars);
+    return std::vector<Tensor>{main, m, v, param};
+  };
+  const ClipSettings clip{.unscale = 0.5, .clip = 1};
+  const Tensor sum = sum_of_squares(grad);
+  for (const bool adam : {true, false}) {
+    const auto expected = run(adam, {}, clip_factor(std::sqrt(sum.item<double>()), clip));
+    const auto gated = run(adam, clip_gate(std::vector{sum}, clip), NAN);
+    const auto closed = run(adam, clip_gate(std::vector{sum, at::scalar_tensor(NAN, at::kDouble)}, clip), NAN);
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(gated[i].equal(expected[i])) << adam << ' ' << i;
+    EXPECT_TRUE(closed[0].equal(start));
+    EXPECT_TRUE(closed[1].eq(0).all().item<bool>());
+    EXPECT_TRUE(closed[3].equal(start.to(at::kBFloat16)));
+  }
+}
+
 TEST(AdamUpdate, ZerosStayZeros) {  // padding between parameters
   Tensor main = at::zeros({64}), m = at::zeros({64}), v = at::zeros({64});
   adam_update({main, at::zeros({64}), m, v, {}}, {}, {.lr = 0.1, .weight_decay = 0.1});

@@ -21,6 +21,7 @@
 #include "megalith/ops/grouped_gemm.h"
 #include "megalith/ops/norm.h"
 #include "megalith/ops/permute.h"
+#include "megalith/ops/product.h"
 #include "megalith/ops/residual.h"
 #include "megalith/ops/rope.h"
 #include "megalith/ops/sort_choices.h"
@@ -133,7 +134,10 @@ TEST_P(CudaKernel, WeightedRowsOfActivations) {
       const std::string what = fmt::format("weighted activation {}, width {}", static_cast<int>(activation), width);
       const Tensor x = random({37, 2 * width}), w = at::rand({37}, generator_, at::kFloat), dy = random({37, width});
       const auto run = [&](at::Device device, at::ScalarType dtype) {
-        const Tensor in = x.to(device, dtype).requires_grad_(), weights = w.to(device).clone().requires_grad_();
+        const auto leaf = [device](const Tensor& t, at::ScalarType type) {
+          return t.to(device, type).detach().clone().requires_grad_();  // never the caller's own tensor
+        };
+        const Tensor in = leaf(x, dtype), weights = leaf(w, at::kFloat);
         const Tensor y = gated_activation(in, activation, weights);
         y.backward(dy.to(device, dtype));
         return Tensors{y.detach(), in.grad(), weights.grad()};
@@ -143,6 +147,42 @@ TEST_P(CudaKernel, WeightedRowsOfActivations) {
       for (size_t i = 0; i < cpu.size(); ++i)
         expect_same(cuda[i], i < 2 ? cpu[i].to(GetParam()) : cpu[i], fmt::format("{}, result {}", what, i));
     }
+}
+
+// Large enough for cuBLASLt, in the four ways in which linear layers call it.
+TEST_P(CudaKernel, LargeProducts) {
+  const int64_t t = 4096, in = 1024, out = 2048;
+  const auto cuda = [&](at::IntArrayRef sizes) { return random(sizes).to(at::kCUDA); };
+  const Tensor x = cuda({t, in}), weight = cuda({out, in}), dy = cuda({t, out}), bias = cuda({out}),
+               residual = cuda({t, out});
+  const auto wide = [](const Tensor& tensor) { return tensor.to(at::kFloat); };
+  const auto expect = [](const Tensor& actual, const Tensor& exact, const char* what) {
+    const double tolerance = actual.scalar_type() == at::kFloat ? 2e-5 : 8e-3;
+    EXPECT_LE((actual.to(at::kFloat) - exact).abs().max().item<double>(), tolerance * exact.abs().max().item<double>())
+        << what;
+  };
+  for (const bool deterministic : {false, true}) {
+    at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/true);
+    const Tensor y = wide(x).mm(wide(weight).t()), dw = wide(dy).t().mm(wide(x));
+    for (int again = 0; again < 2; ++again) {  // the choice is made in the first
+      expect(product(x, weight.t()), y, "forward");
+      expect(product(x, weight.t(), {.bias = bias}), y + wide(bias), "with a bias");
+      expect(product(x, weight.t(), {.bias = bias.flip(0)}), y + wide(bias.flip(0)), "with another bias");
+      expect(product(x, weight.t(), {.residual = residual}), y + wide(residual), "with a residual");
+      expect(product(x, weight.t(), {bias, residual}), y + wide(bias) + wide(residual), "with both");
+      expect(product(dy, weight), wide(dy).mm(wide(weight)), "input gradient");
+      const Tensor all = at::full({2 * t, in}, 3, x.options());
+      product_out(all.narrow(0, t, t), dy, weight);
+      expect(all.narrow(0, t, t), wide(dy).mm(wide(weight)), "into rows of another");
+      EXPECT_TRUE(all.narrow(0, 0, t).eq(3).all().item<bool>());
+      const Tensor grad = at::full({out, in}, NAN, x.options().dtype(at::kFloat));
+      add_product(grad, dy.t(), x, 0);
+      expect(grad, dw, "weight gradient");
+      add_product(grad, dy.t(), x, 1, 0.5);
+      expect(grad, 1.5 * dw, "weight gradient added");
+    }
+  }
+  at::globalContext().setDeterministicAlgorithms(false, false);
 }
 
 TEST_P(CudaKernel, Heads) {

@@ -185,6 +185,71 @@ TEST(Optimizer, SkipsAStepWhoseGradientsOverflowed) {
   });
 }
 
+// An update that is begun before anybody has looked at the norm, as it runs where nobody has to be asked.
+TEST(Optimizer, ABegunStepIsTheSameStep) {
+  const auto folder = golden_folder("llama");
+  const TrainBatch batch = random_batch(2, 16, 256);
+  for (const auto kind : {OptimizerSettings::Kind::kAdam, OptimizerSettings::Kind::kSgd}) {
+    std::vector<double> norms[2], losses[2];
+    for (const bool begins : {false, true}) {
+      TrainCase how;
+      how.optimizer.kind = kind;
+      how.optimizer.clip_grad = 0.5;
+      run_training_ranks(folder, how, [&](const Rank&, TrainingRank& t) {
+        for (int i = 0; i < 3; ++i) {
+          losses[begins].push_back(t.accumulate(batch));
+          if (begins) {
+            EXPECT_TRUE(t.optimizer().begins_steps());
+            const auto begun = t.optimizer().begin_step(t.scaler());
+            ASSERT_TRUE(begun.has_value());
+            EXPECT_EQ(t.optimizer().steps(), i) << "it does not count before it is ended";
+            norms[1].push_back(t.optimizer().step(t.scaler(), begun).grad_norm.value());
+          } else {
+            norms[0].push_back(t.step().grad_norm.value());
+          }
+        }
+        losses[begins].push_back(t.loss(batch));
+        EXPECT_EQ(t.optimizer().steps(), 3);
+      });
+    }
+    EXPECT_EQ(losses[0], losses[1]);
+    EXPECT_EQ(norms[0], norms[1]);
+    EXPECT_LT(losses[0].back(), losses[0].front());
+  }
+}
+
+TEST(Optimizer, ABegunStepOfNansChangesNothing) {
+  TrainCase how;
+  run_training_ranks(golden_folder("llama"), how, [&](const Rank&, TrainingRank& t) {
+    const TrainBatch batch = random_batch(2, 16, 256);
+    const double before = t.loss(batch);
+    t.accumulate(batch);
+    t.ddp().buffers()[0]->grads()[5] = NAN;
+    const auto begun = t.optimizer().begin_step(t.scaler());
+    EXPECT_EQ(t.loss(batch), before);
+    const optim::StepResult result = t.optimizer().step(t.scaler(), begun);
+    EXPECT_FALSE(result.updated);
+    EXPECT_EQ(t.optimizer().steps(), 0);
+    for (const auto& state : t.optimizer().sharded_state()) {
+      if (state.name.find("exp_avg") != std::string::npos) {
+        EXPECT_TRUE(state.local.eq(0).all().item<bool>()) << state.name;
+      }
+    }
+  });
+}
+
+TEST(Optimizer, BeginsNoStepThatOthersHaveAWordIn) {
+  TrainCase pair{.dp = 2}, counted;
+  counted.optimizer.count_zeros = true;
+  for (const TrainCase& how : {pair, counted})
+    run_training_ranks(golden_folder("llama"), how, [&](const Rank&, TrainingRank& t) {
+      t.accumulate(random_batch(2, 16, 256));
+      EXPECT_FALSE(t.optimizer().begins_steps());
+      EXPECT_FALSE(t.optimizer().begin_step(t.scaler()).has_value());
+      EXPECT_TRUE(t.step().updated);
+    });
+}
+
 TEST(Optimizer, ALossScaleThatIsAPowerOfTwoChangesNothing) {
   const auto folder = golden_folder("llama");
   const TrainBatch batch = random_batch(2, 16, 512);

@@ -235,9 +235,13 @@ void add_batch_options(OptionList& list) {
            "data-parallel ranks draw different numbers: seed + 10 * dp rank")
       .implemented()
       .pretrain_only();
-  seeds.add("full_determinism", &SeedConfig::full_determinism, "always so in Megalith")
-      .no_effect("Megalith's results are always deterministic for one layout and thread count")
-      .train_only();
+  seeds
+      .add("full_determinism", &SeedConfig::full_determinism,
+           "on GPUs, too, the same bits in every run: libraries choose no kernel by trying which is fastest (on CPUs "
+           "it is"
+           " always so, for one layout and thread count)")
+      .train_only()
+      .implemented();
 }
 
 }  // namespace megalith::config

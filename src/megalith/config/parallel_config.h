@@ -61,7 +61,7 @@ struct SeedConfig {
   int64_t seed = 42;                       // positive; everything random follows from it
   std::optional<int64_t> data_seed;        // sample order only; empty: seed
   bool data_parallel_random_init = false;  // data-parallel ranks draw different numbers (seed + 10 * dp rank)
-  bool full_determinism = false;           // Megalith is always deterministic; kept for args.yaml
+  bool full_determinism = false;           // the same bits in every run on GPUs, too
   bool operator==(const SeedConfig&) const = default;
 };
 

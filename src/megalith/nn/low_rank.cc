@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "megalith/ops/product.h"
+
 namespace megalith::nn {
 
 namespace {
@@ -95,8 +97,8 @@ at::Tensor low_rank_hidden_grad(const LowRank& update, const at::Tensor& dy) {
   at::Tensor dh = at::empty({dy.size(0), update.parts.back().a + update.rank}, dy.options());
   for (size_t i = 0; i < update.parts.size(); ++i) {
     const LowRank::Part& part = update.parts[i];
-    add_product(dh.narrow(1, part.a, update.rank), dy.narrow(1, part.out, part.rows), b.narrow(0, part.b, part.rows),
-                opens_module(update, i) ? 0 : 1, update.scale);
+    ops::add_product(dh.narrow(1, part.a, update.rank), dy.narrow(1, part.out, part.rows),
+                     b.narrow(0, part.b, part.rows), opens_module(update, i) ? 0 : 1, update.scale);
   }
   return dh;
 }
@@ -117,8 +119,8 @@ at::Tensor low_rank_a_grad(const LowRank& update, const at::Tensor& dh, const Lo
 at::Tensor low_rank_b_grad(const LowRank& update, const at::Tensor& dy, const at::Tensor& h) {
   const GradTarget grad(*update.b);
   for (const LowRank::Part& part : update.parts)
-    add_product(grad.into().narrow(0, part.b, part.rows), dy.narrow(1, part.out, part.rows).t(),
-                h.narrow(1, part.a, update.rank), grad.beta(), update.scale);
+    ops::add_product(grad.into().narrow(0, part.b, part.rows), dy.narrow(1, part.out, part.rows).t(),
+                     h.narrow(1, part.a, update.rank), grad.beta(), update.scale);
   return grad.done();
 }
 

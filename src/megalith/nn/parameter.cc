@@ -4,32 +4,13 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/weight_grad_queue.h"
+#include "megalith/ops/product.h"
 
 namespace megalith::nn {
 
-void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta, double alpha) {
-  at::Tensor out = into;
-  if (left.scalar_type() == into.scalar_type()) {
-    at::addmm_out(out, out, left, right, beta, alpha);
-  } else if (left.is_cuda() && into.scalar_type() == at::kFloat) {  // fp32 results of 16-bit products, in place
-    if (beta != 0) {
-      at::addmm_out(out, out, left, right, at::kFloat, beta, alpha);
-    } else {
-      at::mm_out(out, left, right, at::kFloat);
-      if (alpha != 1) out.mul_(alpha);
-    }
-  } else if (beta == 0) {
-    out.copy_(left.mm(right));
-    if (alpha != 1) out.mul_(alpha);
-  } else {
-    if (beta != 1) out.mul_(beta);
-    out.add_(left.mm(right), alpha);
-  }
-}
-
 at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x) {
   if (!main_grad.defined()) return dy.t().mm(x).to(value.scalar_type());
-  add_product(main_grad, dy.t(), x, main_grad_is_stale ? 0 : 1);
+  ops::add_product(main_grad, dy.t(), x, main_grad_is_stale ? 0 : 1);
   main_grad_is_stale = false;
   return {};
 }

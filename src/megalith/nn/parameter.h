@@ -96,11 +96,6 @@ struct Parameter {
   std::vector<parallel::ShardedTensor> sharded(const at::Tensor& like_value) const;
 };
 
-// into = beta · into + alpha · left · right. `into` may be fp32 where the others are 16-bit; with beta 0 whatever was
-// there is overwritten, NaN included.
-void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta,
-                 double alpha = 1);
-
 // All parameters of a model chunk, in the order of the forward pass. Addresses are stable.
 class ParameterSet {
  public:

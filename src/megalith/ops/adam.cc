@@ -34,7 +34,16 @@ UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
   if (second_moment) a.second = t.exp_avg_sq.mutable_data_ptr<float>();
   if (t.param.defined()) a.param = t.param.mutable_data_ptr();
   if (t.param.defined()) a.param_dtype = t.param.scalar_type();
+  if (t.gate.defined() && t.gate.is_cuda()) a.gate = t.gate.const_data_ptr<float>();
   return a;
+}
+
+// What the host can see of a gate on the CPU: false, or the scalars with its factor.
+bool passes(const at::Tensor& gate, UpdateScalars& scalars) {
+  if (!gate.defined()) return true;
+  const at::Tensor host = gate.cpu();
+  scalars.grad_scale = host.const_data_ptr<float>()[0];
+  return host.const_data_ptr<float>()[1] != 0;
 }
 
 // For devices without a kernel.
@@ -58,6 +67,34 @@ void sgd_composite(const UpdateTensors& t, const SgdSettings& s, const UpdateSca
 
 }  // namespace
 
+double clip_factor(double norm, const ClipSettings& settings) {
+  const double factor = settings.clip / (norm * settings.unscale + 1e-6);
+  return settings.clip > 0 && factor < 1 ? factor * settings.unscale : settings.unscale;
+}
+
+at::Tensor clip_gate(std::span<const at::Tensor> squares, const ClipSettings& settings) {
+  check(!squares.empty(), "clip_gate of no sums");
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& each : squares) {
+    check(each.scalar_type() == at::kDouble && each.numel() == 1, "clip_gate takes one fp64 number for each sum");
+    flat.push_back(each.view({1}));
+  }
+  const at::Tensor all = flat.size() == 1 ? flat[0] : at::cat(flat);
+  const at::Tensor gate = at::empty({2}, all.options().dtype(at::kFloat));
+  if constexpr (kCudaKernels) {
+    if (all.is_cuda()) {
+      clip_gate_cuda(all.const_data_ptr<double>(), all.numel(), settings, gate.mutable_data_ptr<float>(),
+                     stream_of(gate));
+      return gate;
+    }
+  }
+  const double sum = all.sum().item<double>();
+  const bool finite = std::isfinite(sum);
+  gate[0] = finite ? clip_factor(std::sqrt(sum), settings) : 0;
+  gate[1] = finite ? 1 : 0;
+  return gate;
+}
+
 AdamFactors adam_factors(const AdamSettings& s, const UpdateScalars& u) {
   const double first = 1 - std::pow(s.beta1, static_cast<double>(u.step));
   const double second = 1 - std::pow(s.beta2, static_cast<double>(u.step));
@@ -74,12 +111,13 @@ AdamFactors adam_factors(const AdamSettings& s, const UpdateScalars& u) {
           f(1 / std::sqrt(second))};
 }
 
-void adam_update(const UpdateTensors& tensors, const AdamSettings& settings, const UpdateScalars& scalars) {
+void adam_update(const UpdateTensors& tensors, const AdamSettings& settings, UpdateScalars scalars) {
   const UpdateArrays arrays = arrays_of(tensors, true);
-  if (!has_kernel(tensors.main)) return adam_composite(tensors, settings, scalars);
   if constexpr (kCudaKernels) {
-    if (tensors.main.is_cuda()) return adam_cuda(arrays, settings, scalars, stream_of(tensors.main));
+    if (on_cuda_kernel(tensors.main)) return adam_cuda(arrays, settings, scalars, stream_of(tensors.main));
   }
+  if (!passes(tensors.gate, scalars)) return;
+  if (!has_kernel(tensors.main)) return adam_composite(tensors, settings, scalars);
   adam_cpu(arrays, settings, scalars);
 }
 
@@ -92,18 +130,19 @@ void adam_update_runs(const UpdateTensors& tensors, const AdamSettings& settings
     const auto cut = [&run](const at::Tensor& t) {
       return t.defined() ? t.narrow(0, run.begin, run.end - run.begin) : at::Tensor();
     };
-    adam_update(
-        {cut(tensors.main), cut(tensors.grad), cut(tensors.exp_avg), cut(tensors.exp_avg_sq), cut(tensors.param)},
-        settings, run.scalars);
+    adam_update({cut(tensors.main), cut(tensors.grad), cut(tensors.exp_avg), cut(tensors.exp_avg_sq),
+                 cut(tensors.param), tensors.gate},
+                settings, run.scalars);
   }
 }
 
-void sgd_update(const UpdateTensors& tensors, const SgdSettings& settings, const UpdateScalars& scalars) {
+void sgd_update(const UpdateTensors& tensors, const SgdSettings& settings, UpdateScalars scalars) {
   const UpdateArrays arrays = arrays_of(tensors, false);
-  if (!has_kernel(tensors.main)) return sgd_composite(tensors, settings, scalars);
   if constexpr (kCudaKernels) {
-    if (tensors.main.is_cuda()) return sgd_cuda(arrays, settings, scalars, stream_of(tensors.main));
+    if (on_cuda_kernel(tensors.main)) return sgd_cuda(arrays, settings, scalars, stream_of(tensors.main));
   }
+  if (!passes(tensors.gate, scalars)) return;
+  if (!has_kernel(tensors.main)) return sgd_composite(tensors, settings, scalars);
   sgd_cpu(arrays, settings, scalars);
 }
 

@@ -27,6 +27,7 @@ struct UpdateTensors {
   at::Tensor exp_avg;     // fp32; SGD: the momentum
   at::Tensor exp_avg_sq;  // fp32; SGD: undefined
   at::Tensor param;       // what the model reads, a copy of main in its dtype; undefined: main itself
+  at::Tensor gate{};  // clip_gate: whether there is an update at all, and its grad_scale; undefined: as the scalars say
 };
 
 struct UpdateScalars {
@@ -36,8 +37,19 @@ struct UpdateScalars {
   int64_t step = 1;       // from 1: bias correction
 };
 
+// Clipping by the norm of all gradients.
+struct ClipSettings {
+  double unscale = 1;  // gradients are multiplied with it: the inverse of the loss scale
+  double clip = 0;     // the largest norm behind that; 0: any
+};
+// The grad_scale for gradients whose norm, as they are, is `norm`.
+double clip_factor(double norm, const ClipSettings& settings);
+// The same without a wait for the norm, where the sums of squares are still being computed: {grad_scale, 1}, or {0, 0}
+// when a sum is not finite. `squares`: one fp64 number each, all on one device; fp32 [2] there.
+at::Tensor clip_gate(std::span<const at::Tensor> squares, const ClipSettings& settings);
+
 // m = β₁m + (1-β₁)g;  v = β₂v + (1-β₂)g²;  p -= lr (m̂ / (√v̂ + ε) + wd p), with m̂ = m/(1-β₁ᵗ), v̂ = v/(1-β₂ᵗ).
-void adam_update(const UpdateTensors& tensors, const AdamSettings& settings, const UpdateScalars& scalars);
+void adam_update(const UpdateTensors& tensors, const AdamSettings& settings, UpdateScalars scalars);
 
 // Elements [begin, end) of a buffer that share scalars.
 struct UpdateRun {
@@ -49,6 +61,6 @@ struct UpdateRun {
 void adam_update_runs(const UpdateTensors& tensors, const AdamSettings& settings, std::span<const UpdateRun> runs);
 
 // b = μb + (g + wd p);  p -= lr b.
-void sgd_update(const UpdateTensors& tensors, const SgdSettings& settings, const UpdateScalars& scalars);
+void sgd_update(const UpdateTensors& tensors, const SgdSettings& settings, UpdateScalars scalars);
 
 }  // namespace megalith::ops

@@ -29,16 +29,21 @@ void add_squares_composite(const at::Tensor& flat, ExactSum& sum) {
     add(all.narrow(0, whole, flat.numel() - whole).to(at::kDouble).square().sum(0, /*keepdim=*/true));
 }
 
-// One read-back for all.
-void add_squares_on_cuda(const std::vector<at::Tensor>& flats, ExactSum& sum) {
-  if (flats.empty()) return;
+// [flats] fp64, on the device.
+at::Tensor sums_on_cuda(std::span<const at::Tensor> flats) {
   const auto doubles = flats[0].options().dtype(at::kDouble);
   const at::Tensor sums = at::empty({std::ssize(flats)}, doubles);
   const at::Tensor workspace = at::empty({add_squares_workspace_cuda()}, doubles);
   for (size_t i = 0; i < flats.size(); ++i)
     add_squares_cuda(flats[i].scalar_type(), flats[i].const_data_ptr(), flats[i].numel(),
                      sums.mutable_data_ptr<double>() + i, workspace.mutable_data_ptr<double>(), stream_of(flats[i]));
-  const at::Tensor host = sums.cpu();
+  return sums;
+}
+
+// One read-back for all.
+void add_squares_on_cuda(const std::vector<at::Tensor>& flats, ExactSum& sum) {
+  if (flats.empty()) return;
+  const at::Tensor host = sums_on_cuda(flats).cpu();
   for (int64_t i = 0; i < host.numel(); ++i) sum.add(host.const_data_ptr<double>()[i]);
 }
 
@@ -56,6 +61,16 @@ void add_squares(std::span<const at::Tensor> flats, ExactSum& sum) {
       add_squares_composite(flat, sum);
   }
   if constexpr (kCudaKernels) add_squares_on_cuda(on_cuda, sum);
+}
+
+at::Tensor sum_of_squares(const at::Tensor& flat) {
+  if constexpr (kCudaKernels) {
+    check_flat("sum_of_squares", flat);
+    if (on_cuda_kernel(flat)) return sums_on_cuda(std::span(&flat, 1)).view({});
+  }
+  ExactSum sum;
+  add_squares(flat, sum);
+  return at::full({}, sum.value(), flat.options().dtype(at::kDouble));
 }
 
 int64_t count_zeros(const at::Tensor& flat) {

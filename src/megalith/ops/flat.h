@@ -20,6 +20,10 @@ inline constexpr int64_t kFlatBlock = 64;
 void add_squares(std::span<const at::Tensor> flats, ExactSum& sum);
 inline void add_squares(const at::Tensor& flat, ExactSum& sum) { add_squares(std::span(&flat, 1), sum); }
 
+// The same sum of flat [n] as one fp64 number on its device, which the host does not wait for. NaN or infinite when an
+// element is. On the CPU the exact sum, rounded.
+at::Tensor sum_of_squares(const at::Tensor& flat);
+
 // Elements that are exactly zero.
 int64_t count_zeros(const at::Tensor& flat);
 

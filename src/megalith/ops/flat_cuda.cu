@@ -42,6 +42,24 @@ __global__ void finish_kernel(const double* partials, int n, double* sum) {
   if (threadIdx.x == 0) *sum = total;
 }
 
+__global__ void clip_gate_kernel(const double* squares, int64_t n, ClipSettings settings, float* gate) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += squares[i];
+  // As clip_factor rounds: no product and sum in one.
+  const double clip = settings.clip / __dadd_rn(__dmul_rn(sqrt(sum), settings.unscale), 1e-6);
+  const double factor = settings.clip > 0 && clip < 1 ? clip * settings.unscale : settings.unscale;
+  const bool finite = isfinite(sum);
+  gate[0] = finite ? static_cast<float>(factor) : 0;
+  gate[1] = finite ? 1 : 0;
+}
+
+// The grad_scale of an update, read where it lies; false: there is none.
+__device__ inline bool passes(const float* gate, float& grad_scale) {
+  if (gate == nullptr) return true;
+  grad_scale = gate[0];
+  return gate[1] != 0;
+}
+
 template <typename T, int v>
 __global__ void scale_kernel(T* flat, int64_t vectors, float factor, int* broken) {
   bool bad = false;
@@ -81,9 +99,11 @@ __device__ inline void adam_step(float* main, const G* grad, float* m, float* s,
 }
 
 template <typename G, typename P, int v>
-__global__ void adam_kernel(float* main, const G* grad, float* m, float* s, P* param, int64_t vectors, AdamFactors f) {
+__global__ void adam_kernel(float* main, const G* grad, float* m, float* s, P* param, int64_t vectors, AdamFactors f,
+                            const float* gate) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < vectors) adam_step<v>(main, grad, m, s, param, i * v, f, f.keep, f.added_decay, f.step_size);
+  if (i < vectors && passes(gate, f.grad_scale))
+    adam_step<v>(main, grad, m, s, param, i * v, f, f.keep, f.added_decay, f.step_size);
 }
 
 // What differs between runs; padding belongs to the run behind it.
@@ -96,9 +116,9 @@ struct RunTable {
 
 template <typename G, typename P, int v>
 __global__ void adam_runs_kernel(float* main, const G* grad, float* m, float* s, P* param, int64_t begin, int64_t end,
-                                 AdamFactors f, const __grid_constant__ RunTable table) {
+                                 AdamFactors f, const float* gate, const __grid_constant__ RunTable table) {
   const int64_t at = begin + (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;
-  if (at >= end) return;
+  if (at >= end || !passes(gate, f.grad_scale)) return;
   int low = 0, high = table.count - 1;
   while (low < high) {
     const int middle = (low + high) / 2;
@@ -112,9 +132,9 @@ __global__ void adam_runs_kernel(float* main, const G* grad, float* m, float* s,
 
 template <typename G, typename P, int v>
 __global__ void sgd_kernel(float* main, const G* grad, float* momentum, P* param, int64_t vectors, float grad_scale,
-                           float mu, float decay, float lr) {
+                           float mu, float decay, float lr, const float* gate) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= vectors) return;
+  if (i >= vectors || !passes(gate, grad_scale)) return;
   float value[v], g[v], b[v];
   load<v>(main + i * v, value);
   load<v>(grad + i * v, g);
@@ -189,12 +209,16 @@ void scale_and_check_cuda(c10::ScalarType dtype, void* flat, int64_t n, double f
   });
 }
 
+void clip_gate_cuda(const double* squares, int64_t n, const ClipSettings& settings, float* gate, void* stream) {
+  launch("clip_gate", clip_gate_kernel, {1, 1, stream}, squares, n, settings, gate);
+}
+
 void adam_cuda(const UpdateArrays& a, const AdamSettings& settings, const UpdateScalars& scalars, void* stream) {
   const AdamFactors factors = adam_factors(settings, scalars);
   for_arrays(a, [&]<typename G, typename P, int v>(int64_t first, int64_t count) {
     launch("adam", adam_kernel<G, P, v>, {blocks_for(count), kThreads, stream}, a.main + first,
            static_cast<const G*>(a.grad) + first, a.first + first, a.second + first, behind<P>(a.param, first), count,
-           factors);
+           factors, a.gate);
   });
 }
 
@@ -221,7 +245,7 @@ void adam_runs_cuda(const UpdateArrays& a, const AdamSettings& settings, std::sp
       for_dtype(a.param_dtype, [&]<typename P>(P) {
         launch("adam_runs", adam_runs_kernel<G, P, 4>, {blocks_for((end - begin) / 4), kThreads, stream}, a.main,
                static_cast<const G*>(a.grad), a.first, a.second, static_cast<P*>(a.param), begin, end,
-               adam_factors(settings, runs[first].scalars), table);
+               adam_factors(settings, runs[first].scalars), a.gate, table);
       });
     });
   }
@@ -232,7 +256,7 @@ void sgd_cuda(const UpdateArrays& a, const SgdSettings& settings, const UpdateSc
   for_arrays(a, [&]<typename G, typename P, int v>(int64_t first, int64_t count) {
     launch("sgd", sgd_kernel<G, P, v>, {blocks_for(count), kThreads, stream}, a.main + first,
            static_cast<const G*>(a.grad) + first, a.first + first, behind<P>(a.param, first), count, f(u.grad_scale),
-           f(settings.momentum), f(u.weight_decay), f(u.lr));
+           f(settings.momentum), f(u.weight_decay), f(u.lr), a.gate);
   });
 }
 

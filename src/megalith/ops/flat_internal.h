@@ -24,6 +24,7 @@ struct UpdateArrays {
   float* second = nullptr;  // exp_avg_sq; Adam only
   void* param = nullptr;
   c10::ScalarType param_dtype = c10::ScalarType::Float;
+  const float* gate = nullptr;  // [2] on the device, CUDA only: {grad_scale, whether there is an update}
 };
 // What the loops of Adam need, rounded once.
 struct AdamFactors {
@@ -45,6 +46,8 @@ int64_t add_squares_workspace_cuda();
 void add_squares_cuda(c10::ScalarType dtype, const void* flat, int64_t n, double* sum, double* workspace, void* stream);
 // flat *= factor (nothing is written for 1); *broken, on the device, becomes 1 when an element was not finite before.
 void scale_and_check_cuda(c10::ScalarType dtype, void* flat, int64_t n, double factor, int* broken, void* stream);
+// gate [2] = {clip_factor, 1} of n sums of squares, {0, 0} when they are not finite.
+void clip_gate_cuda(const double* squares, int64_t n, const ClipSettings& settings, float* gate, void* stream);
 void adam_cuda(const UpdateArrays& arrays, const AdamSettings& settings, const UpdateScalars& scalars, void* stream);
 // All runs in one pass, where arrays start and end at multiples of 4 elements.
 bool adam_runs_fit_cuda(const UpdateArrays& arrays);

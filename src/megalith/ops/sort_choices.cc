@@ -30,8 +30,10 @@ SortedChoices sort_choices(const at::Tensor& experts, int64_t count) {
     if (experts.is_cuda() && count <= kMostSortedExperts && experts.numel() > 0) {
       const at::Tensor chosen = experts.contiguous();
       const int64_t n = chosen.numel();
-      SortedChoices result{{at::empty({n}, chosen.options()), at::empty(chosen.sizes(), chosen.options()), true},
-                           at::empty({count + 1}, chosen.options())};
+      SortedChoices result;
+      result.map.token = at::empty({n}, chosen.options());
+      result.map.row = at::empty_like(chosen);
+      result.first = at::empty({count + 1}, chosen.options());
       const at::Tensor workspace = at::empty({sort_choices_workspace_cuda(n, count)}, chosen.options().dtype(at::kInt));
       sort_choices_cuda(chosen.const_data_ptr<int64_t>(), n, chosen.size(1), count,
                         result.map.token.mutable_data_ptr<int64_t>(), result.map.row.mutable_data_ptr<int64_t>(),

@@ -210,6 +210,10 @@ int DistributedDataParallel::buckets_reduced() const {
   return reduced;
 }
 
+void DistributedDataParallel::check_gradients() const {
+  for (const auto& buffer : buffers_) buffer->check_gradients();
+}
+
 void DistributedDataParallel::scale_gradients(double factor) {
   if (factor == 1) return;
   for (const auto& buffer : buffers_) buffer->forget_squares();

@@ -6,6 +6,7 @@
 //   every micro-batch but the last: { NoSync scope(ddp); forward; backward }     gradients accumulate
 //   the last: forward; backward                     with overlap_grad_reduce buckets leave as they become complete
 //   finish_grad_sync                                the rest leaves; waits for all (finalize_gradients calls it)
+//   check_gradients                                 the look for NaN that a rank alone on CUDA has left for later
 //   optimizer step (optimizer.h)                    on what this rank owns
 //   start_param_gather; then, before a part of the model runs: wait_for_params(its parameters)
 #pragma once
@@ -92,6 +93,8 @@ class DistributedDataParallel {
   // Buckets whose reduction has been started in this step; how many of those are done already.
   int buckets_started() const;
   int buckets_reduced() const;
+  // See ParamBuffer::check_gradients; after finish_grad_sync.
+  void check_gradients() const;
   // Multiplies what this rank owns of the reduced gradients.
   void scale_gradients(double factor);
 

@@ -89,7 +89,8 @@ GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bo
   };
   const Sums all = sums_over_model(
       blocks, [](const StateBlock& block) { return block.grads; }, known, sharded, count_zeros, context);
-  return {std::sqrt(all.squares.value()), all.squares.non_finite(), all.zeros};
+  const double squares = all.squares.value();
+  return {squares, std::sqrt(squares), all.squares.non_finite(), all.zeros};
 }
 
 double parameter_norm(const std::vector<StateBlock>& blocks, bool sharded, const parallel::ParallelContext& context) {

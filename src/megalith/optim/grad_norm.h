@@ -10,8 +10,9 @@
 namespace megalith::optim {
 
 struct GradStats {
-  double norm = 0;          // L2, of the gradients as they are
-  bool non_finite = false;  // some gradient is NaN or infinite; norm is then NaN
+  double squares = 0;       // sum over the gradients as they are
+  double norm = 0;          // its root
+  bool non_finite = false;  // some gradient is NaN or infinite; both are then NaN
   int64_t zeros = 0;        // elements that are exactly zero; where asked for
 };
 

@@ -2,13 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "megalith/base/error.h"
-#include "megalith/optim/grad_norm.h"
 #include "megalith/optim/model_space.h"
 
 namespace megalith::optim {
@@ -39,12 +39,16 @@ int replica_of(const StatePiece& piece, const StateBlock& block) {
   return among_tp * block.copies + block.copy;
 }
 
-ops::UpdateTensors slice(const StateBlock& block, const StateRun& run) {
+ops::UpdateTensors slice(const StateBlock& block, const StateRun& run, const at::Tensor& gate) {
   const auto cut = [&run](const at::Tensor& t) {
     return t.defined() ? t.narrow(0, run.begin, run.end - run.begin) : at::Tensor();
   };
-  return {cut(block.main), cut(block.grads), cut(block.exp_avg), cut(block.exp_avg_sq),
-          block.own_main ? cut(block.params) : at::Tensor()};
+  return {cut(block.main),
+          cut(block.grads),
+          cut(block.exp_avg),
+          cut(block.exp_avg_sq),
+          block.own_main ? cut(block.params) : at::Tensor(),
+          gate};
 }
 
 }  // namespace
@@ -81,18 +85,44 @@ void Optimizer::check_groups() const {
   }
 }
 
-StepResult Optimizer::step(GradScaler& scaler) {
+bool Optimizer::begins_steps() const {
+  return context_.world().world().size() == 1 && !settings_.count_zeros &&
+         std::ranges::none_of(blocks_, [](const StateBlock& block) { return block.on_host; });
+}
+
+std::optional<BegunStep> Optimizer::begin_step(const GradScaler& scaler) {
+  if (!begins_steps()) return std::nullopt;
   check_groups();
   const at::NoGradGuard no_grad;
-  const GradStats stats = gradient_stats(blocks_, sharded_, settings_.count_zeros, context_);
+  BegunStep begun;
+  std::vector<at::Tensor> squares;
+  for (const StateBlock& block : blocks_)
+    if (block.grads.is_cuda()) {
+      const at::Tensor known = block.whole_bucket ? block.buffer->squares_on_device(block.bucket) : at::Tensor();
+      if (!known.defined()) return std::nullopt;
+      squares.push_back(known);
+    }
+  if (squares.empty()) {
+    begun.stats = gradient_stats(blocks_, sharded_, /*count_zeros=*/false, context_);
+    squares.push_back(at::scalar_tensor(begun.stats->squares, at::kDouble));
+  }
+  update({.gate = ops::clip_gate(squares, {.unscale = scaler.inverse_scale(), .clip = settings_.clip_grad})});
+  return begun;
+}
+
+StepResult Optimizer::step(GradScaler& scaler, const std::optional<BegunStep>& begun) {
+  check_groups();
+  const at::NoGradGuard no_grad;
+  const GradStats stats =
+      begun && begun->stats ? *begun->stats : gradient_stats(blocks_, sharded_, settings_.count_zeros, context_);
   const double unscale = scaler.inverse_scale();  // of the scale that these gradients were computed with
   scaler.update(stats.non_finite);
   if (stats.non_finite) return {.updated = false, .grad_norm = std::nullopt, .num_zeros = std::nullopt};
   const double norm = stats.norm * unscale;
   StepResult result{.updated = true, .grad_norm = norm, .num_zeros = std::nullopt};
   if (settings_.count_zeros) result.num_zeros = stats.zeros;
-  const double clip = settings_.clip_grad / (norm + 1e-6);
-  update(settings_.clip_grad > 0 && clip < 1 ? clip * unscale : unscale);
+  if (!begun) update({.grad_scale = ops::clip_factor(stats.norm, {.unscale = unscale, .clip = settings_.clip_grad})});
+  ++steps_;
   gather_params();
   return result;
 }
@@ -101,7 +131,7 @@ ops::UpdateScalars Optimizer::scalars_of(size_t group, double grad_scale) const 
   return {.lr = groups_[group].applied_lr(),
           .weight_decay = groups_[group].applied_decay(),
           .grad_scale = grad_scale,
-          .step = steps_};
+          .step = steps_ + 1};
 }
 
 std::vector<ops::UpdateRun> Optimizer::runs_of(const StateBlock& block, double grad_scale) const {
@@ -110,10 +140,9 @@ std::vector<ops::UpdateRun> Optimizer::runs_of(const StateBlock& block, double g
   return runs;
 }
 
-void Optimizer::update(double grad_scale) {
-  ++steps_;
-  const auto apply = [this, grad_scale](const ops::UpdateTensors& tensors, size_t group) {
-    const ops::UpdateScalars scalars = scalars_of(group, grad_scale);
+void Optimizer::update(const Factor& factor) {
+  const auto apply = [this, &factor](const ops::UpdateTensors& tensors, size_t group) {
+    const ops::UpdateScalars scalars = scalars_of(group, factor.grad_scale);
     if (settings_.kind == OptimizerSettings::Kind::kAdam)
       ops::adam_update(tensors, settings_.adam, scalars);
     else
@@ -122,9 +151,10 @@ void Optimizer::update(double grad_scale) {
   for (const StateBlock& block : blocks_) {
     if (block.on_host) continue;
     if (settings_.kind == OptimizerSettings::Kind::kAdam)
-      ops::adam_update_runs(slice(block, {0, block.main.numel(), 0}), settings_.adam, runs_of(block, grad_scale));
+      ops::adam_update_runs(slice(block, {0, block.main.numel(), 0}, factor.gate), settings_.adam,
+                            runs_of(block, factor.grad_scale));
     else
-      for (const StateRun& run : block.runs) apply(slice(block, run), run.group);
+      for (const StateRun& run : block.runs) apply(slice(block, run, factor.gate), run.group);
   }
   host_update_.run(blocks_, apply);
 }

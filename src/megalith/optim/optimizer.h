@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/optim/grad_norm.h"
 #include "megalith/optim/grad_scaler.h"
 #include "megalith/optim/host_update.h"
 #include "megalith/optim/optimizer_state.h"
@@ -22,6 +23,12 @@ struct StepResult {
   bool updated = true;               // false: gradients were not finite and nothing but the loss scale changed
   std::optional<double> grad_norm;   // before clipping; where updated
   std::optional<int64_t> num_zeros;  // where counted
+};
+
+// An update that has been handed to the device before the host knows the gradients' norm. It takes place only if they
+// are finite: what is not, leaves everything as it was.
+struct BegunStep {
+  std::optional<GradStats> stats;  // where they are known already
 };
 
 // Where saved state is read from.
@@ -51,7 +58,13 @@ class Optimizer {
   const std::vector<ParamGroup>& groups() const { return groups_; }
 
   // Gradients are final (finalize.h). Collective. Throws ConfigError for a learning rate or decay that is no number.
-  StepResult step(GradScaler& scaler);
+  // `begun`: what begin_step gave for the same gradients, groups and scale.
+  StepResult step(GradScaler& scaler, const std::optional<BegunStep>& begun = std::nullopt);
+  // Starts the update without waiting for the norm: for a rank that is alone, with its state on the device and no zeros
+  // to count. Nothing where that cannot be, also when the norm would have to be computed first. A step that is begun
+  // has to be ended by step(), unless gradients were not finite.
+  bool begins_steps() const;
+  std::optional<BegunStep> begin_step(const GradScaler& scaler);
 
   // The L2 norm of the whole model's parameters. Collective.
   double parameter_norm() const;
@@ -80,9 +93,14 @@ class Optimizer {
   int64_t state_bytes(bool on_host) const;
 
  private:
+  // What the gradients of one step are multiplied with: known to the host, or to the device alone.
+  struct Factor {
+    double grad_scale = 1;
+    at::Tensor gate{};  // ops::UpdateTensors::gate
+  };
   ops::UpdateScalars scalars_of(size_t group, double grad_scale) const;
   std::vector<ops::UpdateRun> runs_of(const StateBlock& block, double grad_scale) const;
-  void update(double grad_scale);
+  void update(const Factor& factor);
   void gather_params();
   void check_groups() const;
   int64_t read_progress(const std::string& progress, const std::string& origin) const;  // -> steps

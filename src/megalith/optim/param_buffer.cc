@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 #include "megalith/base/error.h"
 #include "megalith/ops/flat.h"
 
@@ -47,12 +49,30 @@ at::Tensor ParamBuffer::own(const at::Tensor& flat, int bucket) const {
   return flat.narrow(0, layout_.shard_begin(bucket, shard_rank()), layout_.shard_numel(bucket));
 }
 
+at::Tensor ParamBuffer::squares_on_device(int bucket) const {
+  return squares_[bucket] ? squares_[bucket]->on_device : at::Tensor();
+}
+
+std::optional<ExactSum> ParamBuffer::known_squares(int bucket) const {
+  if (!squares_[bucket]) return std::nullopt;
+  ExactSum sum;
+  sum.add(squares_[bucket]->on_host.value());
+  return sum;
+}
+
+void ParamBuffer::check_gradients() const {
+  for (size_t bucket = 0; bucket < squares_.size(); ++bucket)
+    if (squares_[bucket])
+      look_at(static_cast<int>(bucket), !reduce_.check_for_nan || std::isfinite(squares_[bucket]->on_host.value()));
+}
+
 void ParamBuffer::forget_squares() {
+  check_gradients();
   for (auto& squares : squares_) squares.reset();
 }
 
 void ParamBuffer::mark_stale() {
-  forget_squares();
+  for (auto& squares : squares_) squares.reset();
   for (nn::Parameter* p : parameters_) p->main_grad_is_stale = true;
 }
 
@@ -62,6 +82,16 @@ void ParamBuffer::zero_missing(int bucket) {
     if (p.main_grad_is_stale) p.main_grad.zero_();
     p.main_grad_is_stale = false;
   }
+}
+
+at::Tensor ParamBuffer::bucket_grads(int bucket) const {
+  const BufferLayout::Bucket& b = layout_.buckets[bucket];
+  return grads_.narrow(0, b.begin, b.numel());
+}
+
+void ParamBuffer::look_at(int bucket, bool finite) const {
+  const bool taken_care_of = watch_ && watch_(bucket, bucket_grads(bucket), finite);
+  if (!finite && !taken_care_of) check_finite(bucket);
 }
 
 void ParamBuffer::check_finite(int bucket) const {
@@ -80,20 +110,18 @@ void ParamBuffer::check_finite(int bucket) const {
 
 void ParamBuffer::start_reduce(int bucket) {
   zero_missing(bucket);
-  const BufferLayout::Bucket& b = layout_.buckets[bucket];
-  const at::Tensor grads = grads_.narrow(0, b.begin, b.numel());
-  bool finite = true;
-  if (reduce_.check_for_nan && reduce_.alone && grads.is_cuda() && reduce_.factor == 1) {
-    squares_[bucket].emplace();
-    ops::add_squares(grads, *squares_[bucket]);
-    finite = !squares_[bucket]->non_finite();
-  } else if (reduce_.check_for_nan) {
-    finite = ops::scale_and_check_(grads, reduce_.factor);
-  } else if (reduce_.factor != 1) {
-    grads.mul_(reduce_.factor);
+  const at::Tensor grads = bucket_grads(bucket);
+  if (reduce_.alone && grads.is_cuda() && reduce_.factor == 1) {
+    const at::Tensor sum = ops::sum_of_squares(grads);
+    squares_[bucket] = Squares{sum, ops::HostScalar(sum)};
+  } else {
+    bool finite = true;
+    if (reduce_.check_for_nan)
+      finite = ops::scale_and_check_(grads, reduce_.factor);
+    else if (reduce_.factor != 1)
+      grads.mul_(reduce_.factor);
+    look_at(bucket, finite);
   }
-  const bool taken_care_of = watch_ && watch_(bucket, grads, finite);
-  if (!finite && !taken_care_of) check_finite(bucket);
   if (!groups_.sharded) {
     reducing_[bucket] = groups_.all.all_reduce_async(grads, reduce_.op, "gradients of a bucket");
   } else {

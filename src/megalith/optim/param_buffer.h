@@ -12,6 +12,7 @@
 #include "megalith/base/exact_sum.h"
 #include "megalith/comm/group.h"
 #include "megalith/nn/parameter.h"
+#include "megalith/ops/host_scalar.h"
 #include "megalith/optim/buffer_layout.h"
 
 namespace megalith::optim {
@@ -30,7 +31,8 @@ struct ReduceRules {
   comm::ReduceOp op = comm::ReduceOp::kSum;  // then
   bool check_for_nan = false;                // NonFiniteGradient before they spread
   at::ScalarType grad_dtype = at::kFloat;    // of the buffer and of the reduction
-  // This rank is the only one: nothing comes between the gradients of a bucket and the optimizer.
+  // This rank is the only one: nothing comes between the gradients of a bucket and the optimizer, and on CUDA one pass
+  // over them serves both, the look for NaN and the norm.
   bool alone = false;
 };
 
@@ -40,9 +42,9 @@ class NonFiniteGradient : public Error {
   using Error::Error;
 };
 
-// Looks at the gradients of a bucket just before they are reduced. `finite`: nothing in them is NaN or infinite (true
-// as well where that is not looked at). Returns true when it takes care of such gradients itself: NonFiniteGradient is
-// not thrown then.
+// Looks at the gradients of a bucket just before they are reduced (see ParamBuffer::check_gradients). `finite`: nothing
+// in them is NaN or infinite (true as well where that is not looked at). Returns true when it takes care of such
+// gradients itself: NonFiniteGradient is not thrown then.
 using GradientWatch = std::function<bool(int bucket, const at::Tensor& grads, bool finite)>;
 
 // One thread a rank. The parameters outlive it; from construction on their values and main_grads are views of it.
@@ -76,10 +78,15 @@ class ParamBuffer {
   // Waits for it. Afterwards own(grads(), bucket) holds the reduced gradients.
   void finish_reduce(int bucket);
 
-  // The sum of the squares of a bucket's gradients, where start_reduce has come by it on its way: on CUDA, for a rank
-  // that is alone, when it looks for NaN.
-  const std::optional<ExactSum>& known_squares(int bucket) const { return squares_[bucket]; }
-  // Gradients are about to be changed in place.
+  // For a rank that is alone on CUDA start_reduce starts a sum of the squares of a bucket's gradients and does not wait
+  // for it. On the device, one fp64 number; undefined elsewhere, and when the gradients have been changed since.
+  at::Tensor squares_on_device(int bucket) const;
+  // The same on the host; waits for it.
+  std::optional<ExactSum> known_squares(int bucket) const;
+  // The look at gradients that start_reduce has left for later because it does not wait: at buckets with such a sum.
+  // Nothing elsewhere. Throws NonFiniteGradient.
+  void check_gradients() const;
+  // Gradients are about to be changed in place. Looks at them first.
   void forget_squares();
 
   // Starts to collect the parameters of a bucket from the ranks that own them; nothing without the distributed
@@ -90,7 +97,14 @@ class ParamBuffer {
 
  private:
   void zero_missing(int bucket);
+  void look_at(int bucket, bool finite) const;
   void check_finite(int bucket) const;
+  at::Tensor bucket_grads(int bucket) const;
+
+  struct Squares {
+    at::Tensor on_device;
+    ops::HostScalar on_host;
+  };
 
   std::vector<nn::Parameter*> parameters_;
   ReduceRules reduce_;
@@ -99,7 +113,7 @@ class ParamBuffer {
   at::Tensor params_, grads_;
   GradientWatch watch_;                           // may be empty
   std::vector<comm::Work> reducing_, gathering_;  // by bucket
-  std::vector<std::optional<ExactSum>> squares_;  // by bucket
+  std::vector<std::optional<Squares>> squares_;   // by bucket
 };
 
 }  // namespace megalith::optim

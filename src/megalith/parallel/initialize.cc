@@ -33,6 +33,12 @@ std::string sizes_text(const layout::GridShape& shape) {
 
 }  // namespace
 
+void apply_determinism(const config::SeedConfig& seeds) {
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // of no use: nothing reads such memory
+  at::globalContext().setDeterministicAlgorithms(seeds.full_determinism, /*warn_only=*/true);
+  at::globalContext().setDeterministicCuDNN(seeds.full_determinism);
+}
+
 Runtime::~Runtime() = default;
 
 void Runtime::connect(const config::TrainingArguments& args, std::function<void(const std::string&)> on_stuck) {
@@ -56,6 +62,7 @@ ParallelContext& Runtime::initialize(const config::TrainingArguments& args,
                                      std::function<void(const std::string&)> on_stuck,
                                      const EmbeddingRanks& embedding_ranks) {
   layout::checked_seed(args.seeds.seed);
+  apply_determinism(args.seeds);
   if (world_ == nullptr) connect(args, std::move(on_stuck));
   const layout::GridShape shape = config::grid_shape(args, world_->size());
   if (!context_) {

@@ -15,7 +15,7 @@
 
 #include "megalith/data/collator.h"
 #include "megalith/model/gpt_model.h"
-#include "megalith/train/host_scalar.h"
+#include "megalith/ops/host_scalar.h"
 
 namespace megalith::train {
 
@@ -52,9 +52,9 @@ struct MicrobatchLoss {
   int64_t count = 0;  // of all context-parallel ranks together
   std::vector<MicrobatchMetric> metrics;
   std::vector<AttachedLoss> attached = {};
-  std::optional<HostScalar> on_host = {};  // the sum, once it has been asked for
+  std::optional<ops::HostScalar> on_host = {};  // the sum, once it has been asked for
 
-  double value() const { return on_host ? on_host->value() : HostScalar(sum).value(); }  // of the sum; may wait
+  double value() const { return on_host ? on_host->value() : ops::HostScalar(sum).value(); }  // of the sum; may wait
 };
 
 // Names of the attached losses of a model: mtp_1_loss, …

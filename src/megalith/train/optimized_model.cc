@@ -75,9 +75,13 @@ void OptimizedModel::finalize_gradients(std::optional<int64_t> tokens) {
   optim::finalize_gradients(chunks_, context_, tokens);
 }
 
-UpdateResult OptimizedModel::update(int64_t samples) {
+void OptimizedModel::check_gradients() const {
+  for (const optim::DistributedDataParallel* chunk : chunks_) chunk->check_gradients();
+}
+
+UpdateResult OptimizedModel::update(int64_t samples, const std::optional<optim::BegunStep>& begun) {
   UpdateResult result{.step = {}, .learning_rate = scheduler_->lr(0), .loss_scale = scaler_.scale()};
-  result.step = optimizer_->step(scaler_);
+  result.step = optimizer_->step(scaler_, begun);
   check<ConfigError>(scaler_.is_finite(),
                      "the loss scale has grown beyond the largest fp32 number; set loss_scale to a constant, or lower"
                      " initial_loss_scale");

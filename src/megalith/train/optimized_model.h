@@ -33,14 +33,20 @@ class OptimizedModel {
   OptimizedModel& operator=(const OptimizedModel&) = delete;
 
   // A step: zero_grad; forward and backward of all micro-batches, the loss times loss_scale(); finalize_gradients;
-  // update.
+  // check_gradients; update.
   void zero_grad();
   float loss_scale() const { return scaler_.scale(); }
   // `tokens`: see optim::finalize_gradients; nothing unless the loss is per token.
   void finalize_gradients(std::optional<int64_t> tokens);
+  // The look for NaN that finalize_gradients may have left for later (optim::ParamBuffer::check_gradients).
+  void check_gradients() const;
   // The optimizer's step and, unless it was skipped, the schedule's. `samples`: of all ranks in this step. Throws
   // ConfigError when the loss scale has grown beyond all numbers.
-  UpdateResult update(int64_t samples);
+  UpdateResult update(int64_t samples, const std::optional<optim::BegunStep>& begun = std::nullopt);
+  // The update may be handed to the device before check_gradients, which then waits behind it and not before it. It
+  // takes place only if all gradients are finite. See optim::Optimizer::begin_step.
+  bool begins_updates() const { return optimizer_->begins_steps(); }
+  std::optional<optim::BegunStep> begin_update() { return optimizer_->begin_step(scaler_); }
 
   // With overlap_param_gather parameters are still on their way after update(): the model waits for them part by part.
   // Whoever reads them otherwise (evaluation, export) calls this first.

@@ -96,6 +96,12 @@ bool RerunGuard::check_gradients(const std::string& bucket, const at::Tensor& gr
   return takes_non_finite_;
 }
 
+bool RerunGuard::only_non_finite_gradients_matter() const {
+  if (!reruns_) return true;
+  return fault_.rerun_mode == RerunMode::kValidateResults && fault_.error_injection_rate == 0 &&
+         !fault_.check_for_large_grads && machine_.state() == RerunState::kInitialRun && !machine_.rejected();
+}
+
 std::function<void(const MicrobatchMean&)> RerunGuard::loss_check() {
   if (!takes_non_finite_ && !fault_.check_for_spiky_loss) return {};
   return [this](const MicrobatchMean& loss) { check_loss(loss); };

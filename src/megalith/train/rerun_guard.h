@@ -61,6 +61,9 @@ class RerunGuard {
 
   // NaN and Inf are this guard's business: nobody else throws.
   bool takes_non_finite() const { return takes_non_finite_; }
+  // In the running pass, behind its losses: it can be rejected for gradients that are not finite, and for nothing else.
+  // An update that takes place only when they are may be started before they have been looked at.
+  bool only_non_finite_gradients_matter() const;
   // For each micro-batch's loss, in order; empty: nobody looks.
   std::function<void(const MicrobatchMean&)> loss_check();
 

@@ -66,7 +66,10 @@ void call(const std::function<void()>& event) {
 StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuard& guard, const data::StepBatch& batch,
                       int64_t number, const StopFlag* stop, const StepEvents& events) {
   std::vector<MicrobatchLoss> losses;
+  std::optional<optim::BegunStep> begun;
+  bool announced = false;  // that the update comes
   guard.run(number, [&] {
+    begun.reset();
     model.zero_grad();
     losses = runner.train(batch.microbatches, {.chunks = model.chunks(),
                                                .loss_scale = model.loss_scale(),
@@ -74,14 +77,22 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
                                                .substep_end = events.substep_end,
                                                .loss_check = guard.loss_check(),
                                                .takes_non_finite = guard.takes_non_finite()});
-    const auto span = runner.trace().span({.name = "all-grads-sync", .lane = TraceLane::kCommunication, .level = 1});
-    model.finalize_gradients(trained_tokens(losses, runner));
+    {
+      const auto span = runner.trace().span({.name = "all-grads-sync", .lane = TraceLane::kCommunication, .level = 1});
+      model.finalize_gradients(trained_tokens(losses, runner));
+    }
+    announced = model.begins_updates() && guard.only_non_finite_gradients_matter();
+    if (announced) {  // the device goes on while the host waits for the norm
+      call(events.pre_optimizer_step);
+      begun = model.begin_update();
+    }
+    model.check_gradients();
   });
-  call(events.pre_optimizer_step);
+  if (!announced) call(events.pre_optimizer_step);
   StepReport report;
   {
     const auto span = runner.trace().span({.name = "optimizer", .level = 1});
-    report.update = model.update(batch.samples);
+    report.update = model.update(batch.samples, begun);
   }
   call(events.optimizer_step);
   nn::end_fp8_step(model.models().parameters(), runner.context().group(layout::GroupKind::kTpDpCp));

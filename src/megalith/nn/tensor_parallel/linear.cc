@@ -13,6 +13,7 @@
 #include "megalith/nn/weight_grad_queue.h"
 #include "megalith/ops/autograd_state.h"
 #include "megalith/ops/gradient_sums.h"
+#include "megalith/ops/product.h"
 #include "megalith/ops/residual.h"
 
 namespace megalith::nn {
@@ -96,7 +97,7 @@ struct ColumnLinear : Function<ColumnLinear> {
       save_factors(ctx, result.factors, weight.requires_grad());
       return bias ? result.y.add_(*bias) : result.y;
     }
-    at::Tensor y = bias ? at::addmm(*bias, whole, weight.t()) : whole.mm(weight.t());
+    at::Tensor y = ops::product(whole, weight.t(), {.bias = bias.value_or(at::Tensor())});
     at::Tensor h, mask;  // [t, m r]; [t, i] or [t/tp, i]
     if (state.update) {
       const LowRankInput input = low_rank_input(*state.update, whole, /*split=*/false);
@@ -136,7 +137,7 @@ struct ColumnLinear : Function<ColumnLinear> {
     at::Tensor dh = state.update ? low_rank_hidden_grad(*state.update, dy) : at::Tensor();
     ReducedInput input;
     if (needs_dx) {
-      const at::Tensor partial = dy.mm(weight);  // [t, i]
+      const at::Tensor partial = ops::product(dy, weight);  // [t, i]
       gathering.wait();
       if (state.update && !tp.splits_tokens()) add_low_rank_input_grad(*state.update, dh, mask, partial);
       input = start_reducing(partial, tp);
@@ -200,10 +201,11 @@ struct RowLinear : Function<RowLinear> {
       }
       const bool keeps_x = (weight.requires_grad() || keeps_input(state.update)) && !state.make_x;
       ctx->save_for_backward({keeps_x ? x : at::Tensor(), weight, h, input.mask});
-      const bool in_accumulator = tp.size() == 1 && residual && !bias;  // the GEMM adds the residual
-      y = in_accumulator ? at::addmm(*residual, x, weight.t()) : x.mm(weight.t());
+      const bool alone = tp.size() == 1;  // the product adds everything
+      const ops::Addends added{bias.value_or(at::Tensor()), residual.value_or(at::Tensor())};
+      y = ops::product(x, weight.t(), alone ? added : ops::Addends{});
       if (state.update) add_low_rank(*state.update, h, y);
-      if (in_accumulator) return y;
+      if (alone) return y;
     }
     if (tp.splits_tokens()) {
       y = reduce_scatter_rows(y, tp.group, "row linear");
@@ -249,7 +251,7 @@ struct RowLinear : Function<RowLinear> {
       update = low_rank_grads(*state.update, dy, h, dh, {makes_x ? state.make_x() : x, mask});
     }
     if (ctx->needs_input_grad(0)) {
-      dx = dy.mm(weight);
+      dx = ops::product(dy, weight);
       if (state.update) add_low_rank_input_grad(*state.update, dh, mask, dx);
     }
     return {dx, dw, db, state.has_residual ? grads[0] : at::Tensor(), update.a, update.b, {}};

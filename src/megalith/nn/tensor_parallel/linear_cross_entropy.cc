@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/ops/autograd_state.h"
+#include "megalith/ops/product.h"
 
 namespace megalith::nn {
 
@@ -41,7 +42,7 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     at::Tensor log_sum_exp = at::empty({tokens}, whole.options().dtype(at::kDouble));
     for (int64_t first = 0; first < tokens; first += state.chunk) {
       const int64_t count = std::min(state.chunk, tokens - first);
-      const at::Tensor logits = whole.narrow(0, first, count).mm(weight.t());
+      const at::Tensor logits = ops::product(whole.narrow(0, first, count), weight.t());
       const auto stats = ops::cross_entropy_forward(logits, labels.narrow(0, first, count), state.range, state.tp.group,
                                                     state.options);
       losses.narrow(0, first, count).copy_(stats.loss);
@@ -65,13 +66,10 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     for (int64_t first = 0; first < whole.size(0); first += state.chunk) {
       const int64_t count = std::min(state.chunk, whole.size(0) - first);
       const at::Tensor x = whole.narrow(0, first, count);
-      const at::Tensor logits = x.mm(weight.t());
+      const at::Tensor logits = ops::product(x, weight.t());
       ops::cross_entropy_backward_(logits, labels.narrow(0, first, count), log_sum_exp.narrow(0, first, count),
                                    grad_loss.narrow(0, first, count), state.range, state.options);
-      if (needs_dx) {
-        at::Tensor dx_rows = dx.narrow(0, first, count);
-        at::mm_out(dx_rows, logits, weight);
-      }
+      if (needs_dx) ops::product_out(dx.narrow(0, first, count), logits, weight);
       if (!needs_dw) continue;
       const at::Tensor part = state.weight->add_weight_grad(logits, x);
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
@@ -93,14 +91,11 @@ struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
     for (int64_t first = 0; first < tokens; first += state.chunk) {
       const int64_t count = std::min(state.chunk, tokens - first);
       const at::Tensor x = whole.narrow(0, first, count);
-      const at::Tensor logits = x.mm(weight.t());
+      const at::Tensor logits = ops::product(x, weight.t());
       losses.narrow(0, first, count)
           .copy_(ops::cross_entropy_with_grad_(logits, labels.narrow(0, first, count), state.range, state.tp.group,
                                                state.options, grad));
-      if (dx.defined()) {
-        at::Tensor dx_rows = dx.narrow(0, first, count);
-        at::mm_out(dx_rows, logits, weight);
-      }
+      if (dx.defined()) ops::product_out(dx.narrow(0, first, count), logits, weight);
       if (!weight.requires_grad()) continue;
       const at::Tensor part = state.weight->add_weight_grad(logits, x);
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;

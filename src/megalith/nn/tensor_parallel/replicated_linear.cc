@@ -7,6 +7,7 @@
 #include "megalith/nn/low_rank.h"
 #include "megalith/nn/weight_grad_queue.h"
 #include "megalith/ops/autograd_state.h"
+#include "megalith/ops/product.h"
 
 namespace megalith::nn {
 
@@ -26,7 +27,7 @@ struct LocalLinear : torch::autograd::Function<LocalLinear> {
   // x [t, i]; weight [o, i] -> [t, o]. `a` and `b`: of the update. `split`: the ranks have other tokens each.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const MaybeTensor& /*a*/, const MaybeTensor& /*b*/, const LocalState& state, bool split) {
-    at::Tensor y = x.mm(weight.t()), h;
+    at::Tensor y = ops::product(x, weight.t()), h;
     LowRankInput input;
     if (state.update) {
       input = low_rank_input(*state.update, x, split);
@@ -47,7 +48,7 @@ struct LocalLinear : torch::autograd::Function<LocalLinear> {
     at::Tensor dx, dw, dh;
     if (ctx->needs_input_grad(1))
       dw = state.weight->now_or_later([state, dy, x] { return state.weight->add_weight_grad(dy, x); });
-    if (ctx->needs_input_grad(0)) dx = dy.mm(weight);
+    if (ctx->needs_input_grad(0)) dx = ops::product(dy, weight);
     LowRankGrads update;
     if (state.update) {
       dh = low_rank_hidden_grad(*state.update, dy);

@@ -1,9 +1,9 @@
-#include "megalith/train/host_scalar.h"
+#include "megalith/ops/host_scalar.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-namespace megalith::train {
+namespace megalith::ops {
 
 HostScalar::HostScalar(const at::Tensor& scalar) {
   const at::Tensor wide = scalar.detach().to(at::kDouble);
@@ -23,4 +23,4 @@ double HostScalar::value() const {
   return host_.item<double>();
 }
 
-}  // namespace megalith::train
+}  // namespace megalith::ops

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-namespace megalith::train {
+namespace megalith::ops {
 
 // The copy is started at once, in the order of the stream; value() waits for it alone, not for what the stream was
 // given afterwards. Copies are cheap.
@@ -20,4 +20,4 @@ class HostScalar {
   std::shared_ptr<c10::Event> copied_;  // nullptr: it was on the host
 };
 
-}  // namespace megalith::train
+}  // namespace megalith::ops

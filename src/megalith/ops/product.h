@@ -1,0 +1,29 @@
+// Products of matrices, as linear layers need them: [m, k] x [k, n], where either factor may be a transposed view.
+//
+// On CUDA large products of 16-bit numbers go to cuBLASLt, which has several kernels for each and a guess which is the
+// fastest. They are tried when a shape first comes (some milliseconds each), and the fastest is used from then on: so
+// the last bits may differ from run to run. With at::globalContext().deterministicAlgorithms() (full_determinism) the
+// guess stands. Everything else is ATen's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace megalith::ops {
+
+// What is added before the result is rounded; each may be undefined.
+struct Addends {
+  at::Tensor bias{};      // [n]
+  at::Tensor residual{};  // [m, n]
+};
+
+// a · b + bias + residual, in the type of a.
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& added = {});
+// The same without addends into out [m, n], which may be a part of a larger tensor.
+void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b);
+
+// into = beta · into + alpha · (left · right). With beta 0 nothing of `into` is read. 16-bit factors may go into fp32:
+// on CUDA the product never exists in 16 bits, on the CPU it is rounded first.
+void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta,
+                 double alpha = 1);
+
+}  // namespace megalith::ops
