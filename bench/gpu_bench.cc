@@ -113,10 +113,11 @@ constexpr int kSteps = 14, kWarmUp = 4;
 void write_inputs(const Case& c, const TempFolder& folder) {
   std::ofstream(folder / "config.json") << c.config.dump();
   std::mt19937 random(1);
+  const unsigned ids_below = std::min(50257U, c.config.at("vocab_size").get<unsigned>());
   std::ofstream data(folder / "data.jsonl");
   for (int sample = 0; sample < 4 * c.batch * c.accumulation; ++sample) {
     json ids = json::array();
-    for (int i = 0; i <= c.length; ++i) ids.push_back(random() % 50257);
+    for (int i = 0; i <= c.length; ++i) ids.push_back(random() % ids_below);
     data << json{{"input_ids", std::move(ids)}}.dump() << '\n';
   }
 }

@@ -1,5 +1,7 @@
 #include "megalith/ops/cross_entropy_internal.h"
 
+#include <limits>
+
 #include "megalith/base/error.h"
 #include "tests/cuda_emulation/kernel_case.h"
 
@@ -13,6 +15,7 @@ struct Case {
   int64_t rows, valid, columns, distance;
   bool misaligned = false;
   int64_t first_id = 0;  // other than 0: of a rank that has a part of the vocabulary
+  double shift = 0;      // of all logits
 };
 
 class Logits {
@@ -21,7 +24,7 @@ class Logits {
     Random random;
     // A row behind the last one would start beyond the end.
     const int64_t elements = c.rows == 0 ? 0 : (c.rows - 1) * c.distance + c.columns;
-    logits_ = random({elements}, c.dtype, c.misaligned).mul_(3);
+    logits_ = random({elements}, c.dtype, c.misaligned).mul_(3).add_(c.shift);
     labels_ = random.integers(c.valid, {c.rows});
     if (c.first_id > 0) labels_ += at::arange(c.rows, at::kLong).remainder(2) * c.first_id;
     if (c.rows > 2) labels_[1] = kIgnore;
@@ -36,6 +39,7 @@ class Logits {
     return fmt::format("{} rows, {} of {} columns, {} apart", case_.rows, case_.valid, case_.columns, case_.distance);
   }
   Tensor labels() const { return labels_; }
+  Tensor logits() const { return logits_; }
 
   Tensors statistics(bool with_total, bool cuda, void* stream) const {
     const auto result = [&] { return unset({case_.rows}, at::kFloat); };
@@ -123,15 +127,38 @@ TEST(CudaCrossEntropy, AtOnce) { expect_at_once(kCases); }
 // Rows that are so long that a multiprocessor may have one only.
 TEST(CudaCrossEntropy, AtOnceOfTheLongestRows) { expect_at_once({{at::kBFloat16, 1, 2100001, 2100008, 2100008}}); }
 
+// Clusters of 2, 4 and 8 blocks by the bytes of a row, the least and the most of each.
 TEST(CudaCrossEntropy, Clusters) {
   expect_at_once({{at::kFloat, 3, 4096, 4096, 4096},
                   {at::kFloat, 3, 5000, 5004, 5008},
+                  {at::kFloat, 3, 5000, 5003, 5008, false, 0, 90},
+                  {at::kFloat, 3, 5000, 5000, 5000, false, 0, -90},
                   {at::kBFloat16, 3, 8192, 8200, 8200},
-                  {at::kBFloat16, 4, 50304, 50304, 50304}});
+                  {at::kBFloat16, 3, 8200, 8200, 8200, false, 0, 90},
+                  {at::kBFloat16, 4, 50304, 50304, 50304},
+                  {at::kHalf, 3, 65536, 65541, 65544}});
+  expect_at_once({{at::kFloat, 3, 40000, 40004, 40008},
+                  {at::kBFloat16, 3, 65544, 65544, 65544},
+                  {at::kHalf, 3, 131072, 131072, 131072}});
+  expect_at_once({{at::kFloat, 3, 65540, 65540, 65540},
+                  {at::kFloat, 1, 196608, 196608, 196608},
+                  {at::kBFloat16, 3, 131080, 131084, 131088},
+                  {at::kHalf, 3, 151936, 151936, 151936}});
+}
+
+TEST(CudaCrossEntropy, ClustersOfMaskedLogits) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const int64_t valid = 40000;
+    const Logits logits({dtype, 2, valid, valid, valid});
+    logits.labels().remainder_(valid / 2);
+    logits.logits().view({2, valid}).slice(1, valid / 2).fill_(-std::numeric_limits<double>::infinity());
+    expect_twin([&](void* stream) { return logits.at_once(0.25, {}, stream); },
+                [&] { return logits.at_once_cpu(0.25, {}); }, "masked");
+  }
 }
 
 TEST(CudaCrossEntropy, ALabelOutsideOfTheVocabulary) {
-  for (const int64_t valid : {64, 4096}) {
+  for (const int64_t valid : {64, 4096, 40000, 131072}) {
     const Logits logits({at::kFloat, 3, valid, valid, valid});
     logits.labels()[2] = valid;
     EXPECT_THROW(logits.at_once(1, {}, nullptr), InternalError);

@@ -40,6 +40,19 @@ inline float erff(float x) {
 inline float erfcf(float x) {
   return cuda_emulation::moved(static_cast<float>(std::erfc(static_cast<double>(x))), 4, cuda_emulation::bits_of(x));
 }
+inline float logf(float x) {
+  return cuda_emulation::moved(static_cast<float>(std::log(static_cast<double>(x))), 1, cuda_emulation::bits_of(x));
+}
+// ex2.approx.ftz
+inline float emulated_power_of_two(float x) {
+  if (x == 0) return 1;
+  const auto y = static_cast<float>(std::exp2(static_cast<double>(x)));
+  return y < 0x1p-126F ? 0 : cuda_emulation::moved(y, 2, cuda_emulation::bits_of(x));
+}
+inline float rsqrtf(float x) {
+  const auto exact = static_cast<float>(1 / std::sqrt(static_cast<double>(x)));
+  return cuda_emulation::moved(exact, 2, cuda_emulation::bits_of(x));
+}
 inline double log(double x) { return cuda_emulation::moved(std::log(x), 1, cuda_emulation::bits_of(x)); }
 inline double sin(double x) { return cuda_emulation::moved(std::sin(x), 2, cuda_emulation::bits_of(x)); }
 inline double cos(double x) { return cuda_emulation::moved(std::cos(x), 2, cuda_emulation::bits_of(x)); }

@@ -1,4 +1,6 @@
 // The choice of experts and the order of their rows.
+#include <limits>
+
 #include "megalith/base/error.h"
 #include "megalith/ops/sort_choices.h"
 #include "megalith/ops/sort_choices_internal.h"
@@ -16,10 +18,13 @@ struct Case {
   bool with_bias = false;
 };
 
-// Every number of logits a lane, every kind of score, in groups and not; one token, many, none.
+// Every number of logits a lane, every kind of score, in groups and not; one token, many, none. Softmax over the chosen
+// ones of 32, 64, 128 and 256 experts has kernels of its own, but for its gradient when there are more than 8.
 std::vector<Case> cases() {
-  std::vector<Case> result{{1, 8, {.topk = 8}}, {0, 8, {.topk = 2}}, {5, 1024, {.topk = 32}}};
-  for (const int64_t experts : {8, 64, 96, 256, 512})
+  std::vector<Case> result{{1, 8, {.topk = 8}},     {0, 8, {.topk = 2}},   {5, 1024, {.topk = 32}},
+                           {0, 64, {.topk = 2}},    {70, 64, {.topk = 8}}, {1, 32, {.topk = 32}},
+                           {20, 128, {.topk = 12}}, {3, 128, {.topk = 1}}};
+  for (const int64_t experts : {8, 32, 64, 96, 128, 256, 512})
     for (const Score score : {Score::kSoftmaxOfChosen, Score::kSoftmax, Score::kSigmoid}) {
       const ExpertChoice plain{.topk = 6, .score = score, .normalize = experts != 64, .scaling = 1.5};
       ExpertChoice grouped = plain;
@@ -73,6 +78,37 @@ TEST(CudaExperts, Choice) {
 TEST(CudaExperts, WeightsOfWhatWasDecided) {
   for (const Case& c : cases())
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) expect_choice(c, dtype, true);
+}
+
+// A bias, of zeros here, is for the general kernel: both choose the same, where logits tie and where too few are
+// numbers.
+TEST(CudaExperts, PlainChoiceAsTheGeneralOne) {
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  for (const int64_t experts : {32, 64, 128})
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      Random random;
+      const int64_t t = 45, k = 6;
+      Tensor logits = random({t, experts}, dtype).mul_(2).round_();  // zeros of both signs
+      logits[3].fill_(1);
+      logits[4].slice(0, 5).fill_(nan);
+      logits[5].slice(0, 9, experts).fill_(-infinity);
+      logits[6].slice(0, 3, experts).fill_(-infinity);
+      logits[7].fill_(-infinity);
+      logits[8].fill_(nan);
+      logits[9].slice(0, 1, experts, 2).fill_(nan);
+      const Tensor zeros = at::zeros({experts});
+      const ExpertRows rows{dtype, t, experts, in(logits), {.topk = k, .scaling = 2.5}};
+      const auto choose = [&](const Tensor& bias, void* stream) {
+        const Tensor chosen = at::full({t, k}, -7, at::kLong), weights = unset({t, k}, at::kFloat);
+        top_experts_cuda(rows, floats(bias), false, numbers(chosen), floats(weights), stream);
+        return Tensors{chosen, weights};
+      };
+      const std::string what = fmt::format("{} experts", experts);
+      const Tensors plain = in_every_order([&](void* stream) { return choose({}, stream); }, what);
+      const Tensors general = choose(zeros, nullptr);
+      EXPECT_TRUE(plain[0].equal(general[0])) << what;
+      EXPECT_TRUE(plain[1].allclose(general[1], 1e-5, 1e-6, /*equal_nan=*/true)) << what;
+    }
 }
 
 TEST(CudaExperts, RowsInOrder) {

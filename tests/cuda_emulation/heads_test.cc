@@ -25,10 +25,22 @@ const std::vector<Case> kCases{{at::kFloat, 64, 32},
                                {at::kFloat, 64, 32, false, false, 1},
                                {at::kFloat, 64, 32, false, false, 0},
                                {at::kBFloat16, 128, 64},
+                               {at::kBFloat16, 256, 128},
                                {at::kBFloat16, 96, 48},
                                {at::kBFloat16, 64, 32, true},
                                {at::kBFloat16, 512, 256, false, false, 3},
                                {at::kHalf, 64, 32}};
+
+// The weight of a norm: fp32, or as the heads and shifted.
+struct Weight {
+  Tensor kept;
+  bool raw;
+  Weight(const Case& c, bool as_heads, Random& random)
+      : kept(random({c.head_dim}, as_heads ? c.dtype : at::kFloat)), raw(as_heads) {}
+  float shift() const { return raw ? 1 : 0; }
+  // As the CPU wants it: fp32, shifted.
+  Tensor given(bool cuda) const { return cuda ? kept : kept.to(at::kFloat) + shift(); }
+};
 
 std::string name_of(const Case& c) {
   return fmt::format("{} tokens, heads of {}, {} pairs, interleaved {}, misaligned {}", c.tokens, c.head_dim, c.half,
@@ -51,15 +63,20 @@ class Angles {
   Tensor cos_, sin_;
 };
 
+HeadsIn heads_in(const Tensor& t) { return {in(t), t.stride(0), t.stride(1)}; }
+HeadsOut heads_out(const Tensor& t) { return {out(t), t.stride(0), t.stride(1)}; }
+
 // Query, key and value of a token stand side by side; each has a tensor of its own afterwards.
 TEST(CudaHeads, Forward) {
   constexpr int64_t kHeads[] = {3, 2, 2};
   for (const Case& c : kCases)
-    for (const bool with_norms : {false, true}) {
+    for (const auto& [with_norms, raw] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
       Random random;
       const Angles angles(c, random);
-      const Tensor qkv = random({c.tokens, 7, c.head_dim}, c.dtype, c.misaligned), weight = random({c.head_dim});
+      const Tensor qkv = random({c.tokens, 7, c.head_dim}, c.dtype, c.misaligned);
+      const Weight weight(c, raw, random);
       const auto run = [&](bool cuda, void* stream) {
+        const Tensor given = weight.given(cuda);
         Tensors results;
         std::vector<HeadGroup> groups;
         int64_t first = 0;
@@ -67,12 +84,8 @@ TEST(CudaHeads, Forward) {
           const Tensor part = qkv.narrow(1, first, heads);
           const Tensor& to = results.emplace_back(unset({c.tokens, heads, c.head_dim}, c.dtype, c.misaligned));
           const bool last = results.size() == 3;  // the value: as it is
-          groups.push_back({{in(part), part.stride(0), part.stride(1)},
-                            {out(to), to.stride(0), to.stride(1)},
-                            heads,
-                            !last,
-                            with_norms && !last ? in(weight) : nullptr,
-                            1e-6});
+          groups.push_back({heads_in(part), heads_out(to), heads, !last, with_norms && !last ? in(given) : nullptr,
+                            1e-6, raw, weight.shift()});
           first += heads;
         }
         const HeadsShape shape{c.dtype, c.tokens, c.head_dim};
@@ -81,37 +94,120 @@ TEST(CudaHeads, Forward) {
         return results;
       };
       expect_twin([&](void* stream) { return run(true, stream); }, [&] { return run(false, nullptr); },
-                  fmt::format("{}, norms {}", name_of(c), with_norms));
+                  fmt::format("{}, norms {}, raw weights {}", name_of(c), with_norms, raw));
     }
 }
 
 TEST(CudaHeads, Backward) {
-  for (const Case& c : kCases) {
-    constexpr int64_t kHeads = 3;
-    Random random;
-    const Angles angles(c, random);
-    const Tensor all = random({c.tokens, kHeads + 1, c.head_dim}, c.dtype, c.misaligned), weight = random({c.head_dim});
-    const Tensor x = all.narrow(1, 1, kHeads), dy = random({c.tokens, kHeads, c.head_dim}, c.dtype, c.misaligned);
-    const auto run = [&](bool cuda, void* stream) {
-      const Tensor dx = unset({c.tokens, kHeads, c.head_dim}, c.dtype, c.misaligned),
-                   dw = unset({c.head_dim}, at::kFloat);
-      const HeadsShape shape{c.dtype, c.tokens, c.head_dim};
-      const HeadGroupBackward group{{in(x), x.stride(0), x.stride(1)},
-                                    {in(dy), dy.stride(0), dy.stride(1)},
-                                    {out(dx), dx.stride(0), dx.stride(1)},
-                                    kHeads,
-                                    in(weight),
-                                    1e-6,
-                                    out(dw)};
-      if (cuda) {
-        const Tensor workspace = unset({map_heads_backward_workspace_cuda(shape)}, at::kFloat);
-        map_heads_backward_cuda(shape, angles.rotation(true), group, floats(workspace), stream);
-      } else {
-        map_heads_backward_cpu(shape, angles.rotation(true), group);
+  for (const Case& c : kCases)
+    for (const bool raw : {false, true}) {
+      constexpr int64_t kHeads = 3;
+      Random random;
+      const Angles angles(c, random);
+      const Tensor all = random({c.tokens, kHeads + 1, c.head_dim}, c.dtype, c.misaligned);
+      const Tensor x = all.narrow(1, 1, kHeads), dy = random({c.tokens, kHeads, c.head_dim}, c.dtype, c.misaligned);
+      const Weight weight(c, raw, random);
+      const auto run = [&](bool cuda, void* stream) {
+        const Tensor given = weight.given(cuda), dx = unset({c.tokens, kHeads, c.head_dim}, c.dtype, c.misaligned);
+        const Tensor dw = unset({c.head_dim}, cuda ? weight.kept.scalar_type() : at::kFloat);
+        const HeadsShape shape{c.dtype, c.tokens, c.head_dim};
+        const HeadGroupBackward group{heads_in(x), heads_in(dy), heads_out(dx), kHeads,         in(given),
+                                      1e-6,        out(dw),      raw,           weight.shift(), dw.scalar_type()};
+        if (cuda) {
+          const Tensor workspace = unset({map_heads_backward_workspace_cuda(shape)}, at::kFloat);
+          map_heads_backward_cuda(shape, angles.rotation(true), group, floats(workspace), stream);
+        } else {
+          map_heads_backward_cpu(shape, angles.rotation(true), group);
+        }
+        return Tensors{dx, dw.to(weight.kept.scalar_type())};
+      };
+      expect_twin([&](void* stream) { return run(true, stream); }, [&] { return run(false, nullptr); },
+                  fmt::format("{}, raw weights {}", name_of(c), raw));
+    }
+}
+
+// Query, key and value at once: on the CPU the first two as above, and the third as it is.
+class SplitBackward {
+ public:
+  SplitBackward(const Case& c, int64_t query, int64_t key_value)
+      : case_(c), heads_{query, key_value, key_value}, angles_(c, random_) {
+    qkv_ = random_({c.tokens, query + 2 * key_value, c.head_dim}, c.dtype);
+    for (const int64_t heads : heads_) grads_.push_back(random_({c.tokens, heads, c.head_dim}, c.dtype));
+    for (int i = 0; i < 2; ++i) weights_.emplace_back(c, true, random_);
+  }
+
+  bool fits() const { return can_split_backward_cuda(shape(), angles_.rotation(true), arguments(true).qkv); }
+  void expect_same() const {
+    expect_twin([&](void* stream) { return run(true, stream); }, [&] { return run(false, nullptr); },
+                fmt::format("{}, {} + {} heads", name_of(case_), heads_[0], heads_[1]));
+  }
+
+ private:
+  struct Arguments {
+    Tensor grad;          // of qkv
+    Tensors given, sums;  // of query and key: weights and their gradients
+    QkvBackward qkv;
+  };
+
+  HeadsShape shape() const { return {case_.dtype, case_.tokens, case_.head_dim}; }
+
+  Arguments arguments(bool cuda) const {
+    Arguments args{.grad = unset(qkv_.sizes(), case_.dtype)};
+    int64_t first = 0;
+    for (size_t i = 0; i < 3; ++i) {
+      const Tensor x = qkv_.narrow(1, first, heads_[i]), dx = args.grad.narrow(1, first, heads_[i]);
+      first += heads_[i];
+      HeadGroupBackward& part = args.qkv.part[i];
+      part = {.in = heads_in(x), .grad_out = heads_in(grads_[i]), .grad_in = heads_out(dx), .heads = heads_[i]};
+      if (i == 2) continue;
+      args.given.push_back(weights_[i].given(cuda));
+      args.sums.push_back(unset({case_.head_dim}, cuda ? case_.dtype : at::kFloat));
+      part.norm_weight = in(args.given[i]);
+      part.epsilon = 1e-6;
+      part.grad_weight = out(args.sums[i]);
+      part.raw_weight = true;
+      part.weight_shift = weights_[i].shift();
+      part.grad_weight_dtype = args.sums[i].scalar_type();
+    }
+    return args;
+  }
+
+  Tensors run(bool cuda, void* stream) const {
+    const Arguments args = arguments(cuda);
+    const Rotation rotation = angles_.rotation(true);
+    if (cuda) {
+      const Tensor workspace = unset({split_backward_workspace_cuda(shape())}, at::kFloat);
+      split_backward_cuda(shape(), rotation, args.qkv, floats(workspace), stream);
+    } else {
+      for (size_t i = 0; i < 2; ++i) map_heads_backward_cpu(shape(), rotation, args.qkv.part[i]);
+      args.grad.narrow(1, heads_[0] + heads_[1], heads_[2]).copy_(grads_[2]);
+    }
+    return {args.grad, args.sums[0].to(case_.dtype), args.sums[1].to(case_.dtype)};
+  }
+
+  const Case case_;
+  const std::array<int64_t, 3> heads_;
+  Random random_;
+  const Angles angles_;
+  Tensor qkv_;
+  Tensors grads_;
+  std::vector<Weight> weights_;
+};
+
+TEST(CudaHeads, BackwardAtOnce) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+    for (const int64_t head_dim : {64, 128, 256})
+      for (const auto& [query, key_value] : {std::pair(6, 2), std::pair(9, 5), std::pair(1, 1)}) {
+        const SplitBackward split({.dtype = dtype, .head_dim = head_dim, .half = head_dim / 2, .tokens = 75}, query,
+                                  key_value);
+        ASSERT_TRUE(split.fits());
+        split.expect_same();
       }
-      return Tensors{dx, dw};
-    };
-    expect_twin([&](void* stream) { return run(true, stream); }, [&] { return run(false, nullptr); }, name_of(c));
+  for (const Case& c : kCases) {
+    const bool usual = c.head_dim == 64 || c.head_dim == 128 || c.head_dim == 256;
+    if (!usual || c.half != c.head_dim / 2 || c.interleaved || c.tokens == 0) {
+      EXPECT_FALSE(SplitBackward(c, 2, 1).fits()) << name_of(c);
+    }
   }
 }
 

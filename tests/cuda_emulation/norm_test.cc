@@ -12,9 +12,10 @@ struct Options {
 // Each optional argument with and without.
 const std::vector<Options> kOptions{{},
                                     {.rounded = true, .delta = true, .raw = true, .shift = 1},
-                                    {.centered = true, .delta = true},
+                                    {.centered = true, .delta = true, .bias = true},
                                     {.centered = true, .bias = true, .raw = true},
-                                    {.delta = true, .misaligned = true}};
+                                    {.centered = true, .delta = true, .misaligned = true, .shift = 1},
+                                    {.rounded = true, .shift = 1}};
 
 struct Rows {
   at::ScalarType dtype;
@@ -59,19 +60,28 @@ class Norm {
     return {y, sum, mean, rstd};
   }
 
-  // The CPU does not add to what is there; CUDA does, to the bias' gradient.
+  // CUDA gives the gradients of raw weights in their type; to those of others that are fp32 it adds. The CPU does
+  // neither.
   Tensors backward(const Tensors& kept, void* stream, bool cuda) const {
-    const Tensor grad_x = result(), w = weight(cuda), weights = unset({size_.width}, at::kFloat);
-    const Tensor biases = options_.bias ? sums_[1].clone() : Tensor();
+    const Tensor grad_x = result(), w = weight(cuda);
+    const auto grad_of = [&](int64_t which) {
+      return cuda && options_.raw ? unset({size_.width}, size_.dtype) : sums_[which].clone();
+    };
+    const Tensor weights = grad_of(0), biases = options_.bias ? grad_of(1) : Tensor();
     NormBackward args{in(x_), in(grad_y_), in(residual_), in(w), in(kept[2]), in(kept[3])};
     args.grad_x = out(grad_x);
     args.grad_weight = out(weights);
     args.grad_bias = out(biases);
-    args.add_bias = true;
     if (!cuda) {
       norm_backward_cpu(shape(), args);
-      return {grad_x, weights, biases.defined() ? biases + sums_[1] : biases};
+      const auto as_cuda = [&](const Tensor& grad, int64_t which) {
+        if (!grad.defined()) return grad;
+        return options_.raw ? grad.to(size_.dtype) : grad + sums_[which];
+      };
+      return {grad_x, as_cuda(weights, 0), as_cuda(biases, 1)};
     }
+    args.grad_weight_dtype = args.grad_bias_dtype = weights.scalar_type();
+    args.add_weight = args.add_bias = !options_.raw;
     const Tensor workspace = unset({norm_backward_workspace_cuda(shape())}, at::kFloat);
     norm_backward_cuda(shape(), args, floats(workspace), stream);
     return {grad_x, weights, biases};
@@ -100,6 +110,8 @@ TEST(CudaNorm, BlocksWithRows) {
   expect_same({{at::kFloat, 19, 1000}, {at::kFloat, 9, 2048}, {at::kFloat, 9, 4096}});
   expect_same({{at::kBFloat16, 19, 2000}, {at::kBFloat16, 9, 8192}, {at::kHalf, 9, 4096}});
 }
+// More than a block copies ahead.
+TEST(CudaNorm, ManyRows) { expect_same({{at::kBFloat16, 150, 72}, {at::kBFloat16, 45, 1040}, {at::kFloat, 30, 2056}}); }
 TEST(CudaNorm, OddWidths) {
   expect_same({{at::kFloat, 19, 5}, {at::kFloat, 9, 301}, {at::kBFloat16, 9, 601}, {at::kBFloat16, 9, 1101}});
 }

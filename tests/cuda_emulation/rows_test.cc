@@ -122,8 +122,15 @@ TEST(CudaRows, GradientsOfBiases) {
     }
 }
 
+// In vectors and not, by one block a token and by several.
 TEST(CudaRows, GradientsOfEmbeddings) {
-  for (const Case& c : kCases) {
+  auto cases = kCases;
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+    for (const int64_t h : {1024, 1027, 2048, 2052, 5120}) {
+      cases.push_back({dtype, 9, 1, h});
+      cases.push_back({dtype, 3, 1, h, true});
+    }
+  for (const Case& c : cases) {
     Random random;
     const Tensor dy = random({c.t, c.h}, c.dtype, c.misaligned), table = random({7, c.h}),
                  rows = random.integers(7, {c.t});

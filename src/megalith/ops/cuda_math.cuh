@@ -199,6 +199,19 @@ __device__ inline void store(const float (&from)[n], T* to) {
   *reinterpret_cast<Raw<T, n>*>(to) = pack<T, n>(from);
 }
 
+// As load_all.
+template <int n, typename T>
+__device__ inline void store_all(const float (&from)[n], T* to) {
+  constexpr int kEach = n < kVector<T> ? n : kVector<T>;
+#pragma unroll
+  for (int start = 0; start < n; start += kEach) {
+    float part[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) part[i] = from[start + i];
+    store<kEach>(part, to + start);
+  }
+}
+
 // The compiler forgets what it has computed from these bits, and computes it again: registers are dearer here.
 template <int n>
 __device__ inline void forget(Words<n>& raw) {
@@ -213,6 +226,35 @@ template <typename T>
 __device__ inline float small_element(const void* data, bool raw, int64_t i) {
   return raw ? to_float(static_cast<const T*>(data)[i]) : static_cast<const float*>(data)[i];
 }
+
+// The same for v elements from `at` on; `data` is at a multiple of 16 bytes where v is more than one.
+template <typename T, int v>
+__device__ inline void load_small(const void* data, bool raw, int at, float (&to)[v]) {
+  if (raw)
+    load<v>(static_cast<const T*>(data) + at, to);
+  else
+    load_all(static_cast<const float*>(data) + at, to);
+}
+
+// 16 bytes from global to shared memory, past the registers. A thread's copies since its last commit_copies() are a
+// group; wait_copies<n>() waits for all groups of the thread but the n newest. Other threads do not see them before a
+// barrier.
+#ifdef __CUDACC__
+__device__ inline void copy_async(void* to, const void* from) {
+  const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int newest>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(newest) : "memory");
+}
+#else  // tests/cuda_emulation: at once
+inline void copy_async(void* to, const void* from) { memcpy(to, from, 16); }
+inline void commit_copies() {}
+template <int newest>
+void wait_copies() {}
+#endif
 
 inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
@@ -267,6 +309,14 @@ struct SumsOut {
 void column_sums_cuda(const float* partials, int64_t n, const SumsOut& first, const SumsOut& second, void* stream);
 inline void column_sums_cuda(const float* partials, int64_t n, int64_t width, float* sums, void* stream) {
   column_sums_cuda(partials, n, {sums, width}, {}, stream);
+}
+
+// Lets a kernel have so many bytes of dynamic shared memory: beyond 48 KiB, its own arrays of up to 8 KiB among them,
+// it must be asked for.
+template <typename Kernel>
+void allow_shared(Kernel kernel, size_t bytes) {
+  if (bytes > 40 << 10)
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }
 
 // Blocks of a kernel that are on the device at once; `shared`: bytes of dynamic shared memory of a block.

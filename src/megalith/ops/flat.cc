@@ -66,7 +66,7 @@ void add_squares(std::span<const at::Tensor> flats, ExactSum& sum) {
 at::Tensor sum_of_squares(const at::Tensor& flat) {
   if constexpr (kCudaKernels) {
     check_flat("sum_of_squares", flat);
-    if (on_cuda_kernel(flat)) return sums_on_cuda(std::span(&flat, 1)).view({});
+    if (on_cuda_kernel(flat)) return sums_on_cuda(std::span(&flat, 1)).select(0, 0);
   }
   ExactSum sum;
   add_squares(flat, sum);

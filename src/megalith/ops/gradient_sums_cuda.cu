@@ -32,23 +32,41 @@ __device__ inline void add_to(float* at, const float (&value)[4]) {
   for (int j = 0; j < 4; ++j) atomicAdd(at + j, value[j]);
 #endif
 }
-__device__ inline void add_to(float* at, const float (&value)[8]) {
-  const float low[4] = {value[0], value[1], value[2], value[3]}, high[4] = {value[4], value[5], value[6], value[7]};
-  add_to(at, low);
-  add_to(at + 4, high);
-}
 __device__ inline void add_to(float* at, const float (&value)[1]) { atomicAdd(at, value[0]); }
 
-// A thread a vector of v columns of a token.
+__device__ inline void prefetch([[maybe_unused]] const float* at) {
+#ifdef __CUDACC__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
+}
+
+// A block has a part of a token's columns, a thread two vectors of v columns: those of a warp lie side by side, so that
+// an addition of theirs touches whole sectors. v is 4 (16 bytes of sums) or 1. The row of sums, which is seldom in the
+// cache, is under way there while dy is read. Grid: tokens, parts of a row.
+constexpr int kMostRowThreads = 256;
 template <typename T, int v>
-__global__ void add_to_rows_kernel(float* sums, const int64_t* rows, const T* dy, int64_t vectors,
-                                   int64_t row_vectors) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= vectors) return;
-  const int64_t token = i / row_vectors, column = (i - token * row_vectors) * v;
-  float value[v];
-  load<v>(dy + i * v, value);
-  add_to(sums + rows[token] * row_vectors * v + column, value);
+__global__ void __launch_bounds__(kMostRowThreads)
+    add_to_rows_kernel(float* sums, const int64_t* rows, const T* dy, int64_t h) {
+  constexpr int kVectors = 2;
+  const int64_t token = blockIdx.x;
+  const int threads = static_cast<int>(blockDim.x);
+  const int first = (static_cast<int>(blockIdx.y) * kVectors * threads + static_cast<int>(threadIdx.x)) * v;
+  float* const row = sums + rows[token] * h;
+  const T* const from = dy + token * h;
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j)
+    if (const int column = first + j * threads * v; column < h) prefetch(row + column);
+  Raw<T, v> part[kVectors];
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j)
+    if (const int column = first + j * threads * v; column < h) part[j] = load_raw<v>(from + column);
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j)
+    if (const int column = first + j * threads * v; column < h) {
+      float value[v];
+      unpack<T, v>(part[j], value);
+      add_to(row + column, value);
+    }
 }
 
 template <typename T>
@@ -92,13 +110,15 @@ void add_to_rows_cuda(c10::ScalarType dtype, float* sums, const int64_t* rows, c
   if (t * h == 0) return;
   for_dtype(dtype, [&]<typename T>(T) {
     const auto run = [&]<int v>() {
-      const int64_t vectors = t * h / v;
-      const auto blocks = static_cast<unsigned>((vectors + kThreads - 1) / kThreads);
-      launch("add_to_rows", add_to_rows_kernel<T, v>, {blocks, kThreads, stream}, sums, rows, static_cast<const T*>(dy),
-             vectors, h / v);
+      constexpr int64_t kMost = 2 * v * kMostRowThreads;  // columns of a block
+      const int64_t parts = (h + kMost - 1) / kMost, warp = 2 * v * 32 * parts;
+      const auto threads = static_cast<unsigned>((h + warp - 1) / warp * 32);
+      const dim3 blocks(static_cast<unsigned>(t), static_cast<unsigned>(parts));
+      launch("add_to_rows", add_to_rows_kernel<T, v>, {blocks, threads, stream}, sums, rows, static_cast<const T*>(dy),
+             h);
     };
-    if (h % kVector<T> == 0 && aligned(dy) && aligned(sums))
-      run.template operator()<kVector<T>>();
+    if (h % 4 == 0 && aligned(dy) && aligned(sums))
+      run.template operator()<4>();
     else
       run.template operator()<1>();
   });

@@ -46,20 +46,23 @@ NormRows rows_of(const Tensor& x, const NormWeights& weights) {
           .rounded = weights.kind == NormKind::kRms && !weights.zero_centered};
 }
 
-// Weight and bias as the kernels read them: converted, or on CUDA as they are.
+// Weight and bias as the kernels read them. On CUDA that is as they are, if they are fp32 or as x; the CPU has them
+// converted and shifted.
 struct KernelWeights {
   Tensor weight, bias;  // bias undefined: none
 };
 KernelWeights kernel_weights(const Tensor& x, const Tensor& weight, const Tensor& bias, bool zero_centered,
                              NormRows& shape) {
-  shape.raw_weights = x.is_cuda() && weight.scalar_type() == x.scalar_type() && weight.is_contiguous() &&
-                      (!bias.defined() || (bias.scalar_type() == x.scalar_type() && bias.is_contiguous()));
-  if (shape.raw_weights) {
-    shape.weight_shift = zero_centered ? 1 : 0;
-    return {weight, bias};
-  }
   const at::ScalarType acc = acc_dtype(x);
-  return {norm_multiplier(weight, zero_centered, acc), bias.defined() ? norm_multiplier(bias, false, acc) : Tensor()};
+  const auto as_acc = [&](const Tensor& t, bool shifted) {
+    return t.defined() ? norm_multiplier(t, shifted, acc) : Tensor();
+  };
+  if (!x.is_cuda()) return {as_acc(weight, zero_centered), as_acc(bias, false)};
+  shape.weight_shift = zero_centered ? 1 : 0;
+  shape.raw_weights = weight.scalar_type() == x.scalar_type() && weight.is_contiguous() &&
+                      (!bias.defined() || (bias.scalar_type() == x.scalar_type() && bias.is_contiguous()));
+  if (shape.raw_weights) return {weight, bias};
+  return {as_acc(weight, false), as_acc(bias, false)};
 }
 
 struct KernelResult {
@@ -152,7 +155,6 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
                       variable_list& result) {
     const variable_list saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &rstd = saved[3];
-    const at::ScalarType acc = acc_dtype(x);
     NormRows shape = state.shape;
     const Tensor factor = kernel_weights(x, weight, {}, state.zero_centered, shape).weight;
     const Tensor dy = grad_y.contiguous();
@@ -161,17 +163,23 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     const bool weight_there = ctx->needs_input_grad(1) && state.weight_target.wanted(x);
     const bool bias_there = with_bias && state.bias_target.wanted(x);
     Tensor grad_x = at::empty_like(x);
-    const Tensor grad_weight =
-        weight_there ? state.weight_target.sum : at::empty({state.shape.width}, x.options().dtype(acc));
+    // The CPU gives gradients of weights in acc, CUDA in any of its types.
+    const bool as_weight = x.is_cuda() && weight.scalar_type() != at::kDouble;
+    const at::TensorOptions options = x.options().dtype(as_weight ? weight.scalar_type() : acc_dtype(x));
+    const Tensor grad_weight = weight_there ? state.weight_target.sum : at::empty({state.shape.width}, options);
     Tensor grad_bias;
-    if (with_bias) grad_bias = bias_there ? state.bias_target.sum : at::empty_like(grad_weight);
+    if (with_bias) grad_bias = bias_there ? state.bias_target.sum : at::empty({state.shape.width}, options);
     NormBackward args{.x = x.const_data_ptr(), .grad_y = dy.const_data_ptr(), .weight = factor.const_data_ptr()};
     args.rstd = rstd.const_data_ptr();
     if (residual.defined()) args.grad_residual = residual.const_data_ptr();
     if (mean.defined()) args.mean = mean.const_data_ptr();
     args.grad_x = grad_x.mutable_data_ptr();
     args.grad_weight = grad_weight.mutable_data_ptr();
-    if (with_bias) args.grad_bias = grad_bias.mutable_data_ptr();
+    args.grad_weight_dtype = grad_weight.scalar_type();
+    if (with_bias) {
+      args.grad_bias = grad_bias.mutable_data_ptr();
+      args.grad_bias_dtype = grad_bias.scalar_type();
+    }
     args.add_weight = weight_there && state.weight_target.take_add();
     args.add_bias = bias_there && state.bias_target.take_add();
     run_backward(x, shape, args);

@@ -17,7 +17,7 @@ struct NormRows {
   bool centered = false;                           // LayerNorm: subtract the mean
   // x̂ is rounded to dtype before it meets the weight, as HF's Llama RMSNorm does. Changes nothing in fp32 and fp64.
   bool rounded = false;
-  // On CUDA only: weight and bias are given in dtype, not in acc, and weight_shift is added to the weight.
+  // On CUDA only: weight and bias are given in dtype, not in acc; and what is added to the weight.
   bool raw_weights = false;
   float weight_shift = 0;
 };
@@ -45,8 +45,11 @@ struct NormBackward {
   void* grad_x = nullptr;               // [t, h] out
   void* grad_weight = nullptr;          // acc [h] out
   void* grad_bias = nullptr;            // acc [h] out
-  bool add_weight = false;              // on CUDA only: to what stands in grad_weight
-  bool add_bias = false;                // and in grad_bias
+  // On CUDA only: the types of grad_weight and grad_bias, and whether to add to what stands there, which is fp32 then.
+  c10::ScalarType grad_weight_dtype = c10::ScalarType::Float;
+  c10::ScalarType grad_bias_dtype = c10::ScalarType::Float;
+  bool add_weight = false;
+  bool add_bias = false;
 };
 // The weight's and the bias' gradients are summed by thread and then over the threads in order: for one number of
 // threads the result is always the same.
@@ -57,5 +60,16 @@ void norm_backward_cpu(const NormRows& shape, const NormBackward& args);
 void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* stream);
 int64_t norm_backward_workspace_cuda(const NormRows& shape);
 void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* workspace, void* stream);
+
+// Where the gradient of a norm's weight goes.
+struct WeightGrad {
+  void* data = nullptr;  // [width]
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  int64_t width = 0;
+  bool add = false;  // fp32 only: to what is there
+};
+// partials [n, first.width + second.width] -> the sums of its columns, always in the same order.
+void weight_grads_cuda(const float* partials, int64_t n, const WeightGrad& first, const WeightGrad& second,
+                       void* stream);
 
 }  // namespace megalith::ops

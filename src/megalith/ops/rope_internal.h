@@ -46,6 +46,9 @@ struct HeadGroup {
   bool rotate = true;
   const void* norm_weight = nullptr;  // acc [d]: RMSNorm of each head before the rotation; nullptr: none
   double epsilon = 0;
+  // On CUDA only: norm_weight is given in dtype, not in acc; and what is added to it.
+  bool raw_weight = false;
+  float weight_shift = 0;
 };
 // out = rotation(norm(in)), all groups of a token at once.
 void map_heads_cpu(const HeadsShape& shape, const Rotation& rotation, std::span<const HeadGroup> groups);
@@ -59,6 +62,10 @@ struct HeadGroupBackward {
   const void* norm_weight = nullptr;  // acc [d]
   double epsilon = 0;
   void* grad_weight = nullptr;  // acc [d] out
+  // On CUDA only: as in HeadGroup; and the type of grad_weight.
+  bool raw_weight = false;
+  float weight_shift = 0;
+  c10::ScalarType grad_weight_dtype = c10::ScalarType::Float;
 };
 // `rotation` is the inverse one. Sums over tokens go by thread and then over the threads in order.
 void map_heads_backward_cpu(const HeadsShape& shape, const Rotation& rotation, const HeadGroupBackward& group);
@@ -69,5 +76,15 @@ void map_heads_cuda(const HeadsShape& shape, const Rotation& rotation, std::span
 int64_t map_heads_backward_workspace_cuda(const HeadsShape& shape);
 void map_heads_backward_cuda(const HeadsShape& shape, const Rotation& rotation, const HeadGroupBackward& group,
                              float* workspace, void* stream);
+
+// The same for query, key and value in one pass, where it can: heads of 64, 128 or 256 channels that rotate as a whole
+// in halves, norms of query and key with weights of the heads' dtype. The value's gradient is copied; it has no norm.
+struct QkvBackward {
+  HeadGroupBackward part[3];
+};
+bool can_split_backward_cuda(const HeadsShape& shape, const Rotation& rotation, const QkvBackward& qkv);
+int64_t split_backward_workspace_cuda(const HeadsShape& shape);
+void split_backward_cuda(const HeadsShape& shape, const Rotation& rotation, const QkvBackward& qkv, float* workspace,
+                         void* stream);
 
 }  // namespace megalith::ops

@@ -150,41 +150,77 @@ std::array<Tensor, 3> parts_in_place(const SplitPlan& plan, const Tensor& qkv) {
   return result;
 }
 
+// A norm's weight as the kernels read it. On CUDA that is as it is, if it is fp32 or as the heads; the CPU has it
+// converted and shifted.
+struct KernelWeight {
+  Tensor weight;
+  bool raw = false;  // of the heads' dtype
+  float shift = 0;
+};
+KernelWeight kernel_weight(const Tensor& heads, const Tensor& weight, bool zero_centered) {
+  const at::ScalarType acc = acc_dtype(heads);
+  if (!heads.is_cuda()) return {norm_multiplier(weight, zero_centered, acc)};
+  const bool raw = weight.scalar_type() == heads.scalar_type() && weight.is_contiguous();
+  return {raw ? weight : norm_multiplier(weight, false, acc), raw, zero_centered ? 1.0F : 0.0F};
+}
+
 // weights: those of q's and k's norm, as they are stored; undefined: none.
 std::array<Tensor, 3> split_kernel(const SplitPlan& plan, const Tensor& qkv, const std::array<Tensor, 2>& weights) {
   if (in_place(plan, qkv)) return parts_in_place(plan, qkv);
   const Tensor in = dense_last(qkv);
   std::array<Tensor, 3> result;
-  std::array<Tensor, 2> multipliers;
+  std::array<KernelWeight, 2> kernel_weights;
   std::array<HeadGroup, 3> groups;
   for (size_t i = 0; i < 3; ++i) {
     const int64_t count = part_of(plan.heads, i).heads;
     result[i] = at::empty({plan.tokens, count, plan.heads.head_dim}, plan.options);
     groups[i] = {.in = part_in(in, plan.heads, i), .out = heads_out(result[i]), .heads = count, .rotate = i < 2};
     if (!plan.norms[i].present) continue;
-    multipliers[i] = norm_multiplier(weights[i], plan.norms[i].zero_centered, acc_dtype(in));
-    groups[i].norm_weight = multipliers[i].const_data_ptr();
+    kernel_weights[i] = kernel_weight(in, weights[i], plan.norms[i].zero_centered);
+    groups[i].norm_weight = kernel_weights[i].weight.const_data_ptr();
     groups[i].epsilon = plan.norms[i].epsilon;
+    groups[i].raw_weight = kernel_weights[i].raw;
+    groups[i].weight_shift = kernel_weights[i].shift;
   }
   run_map(in, plan.shape(), rotation_of(plan.angles, /*inverse=*/false), groups);
   return result;
 }
 
-// Gradient of a part with a norm, written into `grad` (that of qkv); returns the weight's.
-Tensor norm_part_backward(const SplitPlan& plan, size_t which, const Tensor& qkv, const Tensor& weight,
-                          const Tensor& grad_out, const Tensor& grad) {
-  const Tensor in = dense_last(qkv);
-  const Tensor multiplier = norm_multiplier(weight, plan.norms[which].zero_centered, acc_dtype(qkv));
-  Tensor grad_weight = at::empty_like(multiplier);
-  run_map_backward(in, plan.shape(), rotation_of(plan.angles, /*inverse=*/true),
-                   {.in = part_in(in, plan.heads, which),
-                    .grad_out = heads_in(grad_out),
-                    .grad_in = part_out(grad, plan.heads, which),
-                    .heads = grad_out.size(1),
-                    .norm_weight = multiplier.const_data_ptr(),
-                    .epsilon = plan.norms[which].epsilon,
-                    .grad_weight = grad_weight.mutable_data_ptr()});
-  return grad_weight.to(weight.scalar_type());
+// The way back of a part with a norm, and what it needs until the kernel has run.
+struct NormPart {
+  HeadGroupBackward group;
+  KernelWeight weight;
+  Tensor grad_weight;  // in the weight's type, from the CPU in acc
+};
+// Into `grad` (that of qkv), whose rows are dense as those of `in` and `grad_out`.
+NormPart norm_part(const SplitPlan& plan, size_t which, const Tensor& in, const Tensor& weight, const Tensor& grad_out,
+                   const Tensor& grad) {
+  NormPart part{.weight = kernel_weight(in, weight, plan.norms[which].zero_centered)};
+  const bool as_weight = in.is_cuda() && weight.scalar_type() != at::kDouble;
+  part.grad_weight = at::empty_like(part.weight.weight, as_weight ? weight.scalar_type() : acc_dtype(in));
+  part.group = {.in = part_in(in, plan.heads, which),
+                .grad_out = heads_in(grad_out),
+                .grad_in = part_out(grad, plan.heads, which),
+                .heads = grad_out.size(1),
+                .norm_weight = part.weight.weight.const_data_ptr(),
+                .epsilon = plan.norms[which].epsilon,
+                .grad_weight = part.grad_weight.mutable_data_ptr(),
+                .raw_weight = part.weight.raw,
+                .weight_shift = part.weight.shift,
+                .grad_weight_dtype = part.grad_weight.scalar_type()};
+  return part;
+}
+
+// All parts in one pass, if there is a kernel for them: whether it ran.
+bool run_split_backward(const Tensor& grad, const SplitPlan& plan, const QkvBackward& qkv) {
+  if constexpr (kCudaKernels) {
+    const Rotation rotation = rotation_of(plan.angles, /*inverse=*/true);
+    if (!grad.is_cuda() || !can_split_backward_cuda(plan.shape(), rotation, qkv)) return false;
+    const Tensor workspace = floats_for(grad, split_backward_workspace_cuda(plan.shape()));
+    split_backward_cuda(plan.shape(), rotation, qkv, workspace.mutable_data_ptr<float>(), stream_of(grad));
+    return true;
+  }
+  return false;
 }
 
 // Inputs that receive a gradient: qkv and the norms' weights. Outputs q, k, v.
@@ -206,23 +242,35 @@ class SplitQkvFunction : public torch::autograd::Function<SplitQkvFunction> {
     const QkvHeads& heads = plan.heads;
     const Tensor grad = at::empty({plan.tokens, (heads.query + 2 * heads.key_value) * heads.head_dim}, plan.options);
     variable_list result{grad, {}, {}, {}};
-    variable_list dense;  // keeps copies alive until the kernel has run
+    // What the kernels read is kept until they have run.
+    const Tensor in = saved.empty() ? Tensor() : dense_last(saved[0]);
+    std::array<Tensor, 3> dense;
+    std::array<NormPart, 2> norms;
+    QkvBackward qkv;
     std::vector<HeadGroup> groups;
     for (size_t i = 0; i < 3; ++i) {
       if (!grads[i].defined()) {
         part_view(grad, heads, i).zero_();
         continue;
       }
-      dense.push_back(dense_last(grads[i]));
-      if (plan.norms[i].present)
-        result[1 + i] = norm_part_backward(plan, i, saved[0], saved[1 + i], dense.back(), grad);
-      else
-        groups.push_back({.in = heads_in(dense.back()),
-                          .out = part_out(grad, heads, i),
-                          .heads = dense.back().size(1),
-                          .rotate = i < 2});
+      dense[i] = dense_last(grads[i]);
+      if (plan.norms[i].present) {
+        norms[i] = norm_part(plan, i, in, saved[1 + i], dense[i], grad);
+        qkv.part[i] = norms[i].group;
+        continue;
+      }
+      const HeadsOut out = part_out(grad, heads, i);
+      groups.push_back({.in = heads_in(dense[i]), .out = out, .heads = dense[i].size(1), .rotate = i < 2});
+      qkv.part[i] = {.grad_out = heads_in(dense[i]), .grad_in = out, .heads = dense[i].size(1)};
     }
-    run_map(grad, plan.shape(), rotation_of(plan.angles, /*inverse=*/true), groups);
+    if (!run_split_backward(grad, plan, qkv)) {
+      const Rotation rotation = rotation_of(plan.angles, /*inverse=*/true);
+      for (const NormPart& part : norms)
+        if (part.grad_weight.defined()) run_map_backward(grad, plan.shape(), rotation, part.group);
+      run_map(grad, plan.shape(), rotation, groups);
+    }
+    for (size_t i = 0; i < 2; ++i)
+      if (norms[i].grad_weight.defined()) result[1 + i] = norms[i].grad_weight.to(saved[1 + i].scalar_type());
     return result;
   }
 };

@@ -1,4 +1,5 @@
-// A warp a token: lane l has the logits of experts l, l + 32, … in registers. Legend: E experts, k experts a token.
+// A warp a token: lane l has the logits of experts l, l + 32, … in registers. For the plain choice, softmax over the
+// largest logits, there are kernels of their own. Legend: E experts, k experts a token.
 #include <cmath>
 
 #include "megalith/ops/cuda_math.cuh"
@@ -11,6 +12,7 @@ namespace {
 using Score = ExpertChoice::Score;
 
 constexpr int kThreads = 128;
+constexpr int kPlainThreads = 256;  // of the kernels for the plain choice
 constexpr unsigned kAll = 0xffffffffU;
 constexpr float kTiny = 1e-20F;  // keeps a sum of scores from being 0
 
@@ -110,11 +112,11 @@ struct Token {
   }
 };
 
+// By the warp.
 template <typename T, int n>
-__global__ void forward_kernel(ExpertRows rows, const float* bias, bool decided, int64_t* chosen, float* weights) {
-  const int64_t token = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
+__device__ inline void choose(const ExpertRows& rows, int64_t token, const float* bias, bool decided, int64_t* chosen,
+                              float* weights) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (token >= rows.tokens) return;
   const ExpertChoice& choice = rows.choice;
   const int experts = static_cast<int>(rows.experts), k = static_cast<int>(choice.topk);
   const T* logits = static_cast<const T*>(rows.logits) + token * rows.experts;
@@ -155,6 +157,103 @@ __global__ void forward_kernel(ExpertRows rows, const float* bias, bool decided,
 }
 
 template <typename T, int n>
+__global__ void forward_kernel(ExpertRows rows, const float* bias, bool decided, int64_t* chosen, float* weights) {
+  const int64_t token = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
+  if (token < rows.tokens) choose<T, n>(rows, token, bias, decided, chosen, weights);
+}
+
+// n experts of a token that a lane has, the best one first, of equal ones the lower.
+template <int n>
+struct Heads {
+  unsigned key[n];     // in the order of logits; 0: not to be chosen, being taken already, NaN or -inf
+  unsigned where = 0;  // which of the lane's experts each key is: 4 bits apiece, the first one lowest
+  unsigned taken = 0;  // a bit for each of the lane's experts
+
+  __device__ explicit Heads(const float (&logit)[n]) {
+    unsigned place[n];
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      key[i] = logit[i] > -INFINITY ? ordered(logit[i]) : 0;
+      place[i] = static_cast<unsigned>(i);
+    }
+#pragma unroll
+    for (int end = n - 1; end > 0; --end)
+#pragma unroll
+      for (int i = 0; i < end; ++i) {
+        const bool swap = key[i + 1] > key[i];
+        const unsigned low = key[i], high = key[i + 1], a = place[i], b = place[i + 1];
+        key[i] = swap ? high : low;
+        key[i + 1] = swap ? low : high;
+        place[i] = swap ? b : a;
+        place[i + 1] = swap ? a : b;
+      }
+#pragma unroll
+    for (int i = 0; i < n; ++i) where |= place[i] << (4 * i);
+  }
+  __device__ void take_first() {
+    taken |= 1U << (where & 15U);
+    where >>= 4;
+#pragma unroll
+    for (int i = 0; i + 1 < n; ++i) key[i] = key[i + 1];
+    key[n - 1] = 0;
+  }
+};
+
+// The plain choice from E == 32 · n experts, of which lane l has n · l … n · l + n - 1. A round is one maximum over the
+// lanes' best ones and one vote, of two tokens a warp side by side. What is chosen is a bit in the lane that has it: as
+// choices are written in the order of experts, its place is the number of bits before it.
+template <typename T, int n>
+__global__ void __launch_bounds__(kPlainThreads, n <= 2 ? 8 : 5)  // as many as have registers
+    plain_forward_kernel(ExpertRows rows, int64_t* chosen, float* weights) {
+  constexpr int kTokens = 2;
+  const int lane = static_cast<int>(threadIdx.x) % 32, k = static_cast<int>(rows.choice.topk);
+  const int64_t first = (int64_t{blockIdx.x} * kPlainThreads + threadIdx.x) / 32 * kTokens;
+  if (first >= rows.tokens) return;
+  float logit[kTokens][n];
+#pragma unroll
+  for (int u = 0; u < kTokens; ++u)
+    load<n>(static_cast<const T*>(rows.logits) + min(first + u, rows.tokens - 1) * (32 * n) + lane * n, logit[u]);
+  Heads<n> heads[kTokens] = {Heads<n>(logit[0]), Heads<n>(logit[1])};
+  unsigned best[kTokens], last[kTokens];
+  for (int round = 0; round < k; ++round) {
+#pragma unroll
+    for (int u = 0; u < kTokens; ++u) last[u] = __reduce_max_sync(kAll, heads[u].key[0]);
+#pragma unroll
+    for (int u = 0; u < kTokens; ++u) {
+      if (round == 0) best[u] = last[u];
+      const unsigned equal = __ballot_sync(kAll, heads[u].key[0] == last[u]);
+      if ((equal & -equal) == 1U << lane) heads[u].take_first();  // the first lane has the lower expert
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kTokens; ++u) {
+    if (first + u >= rows.tokens) return;
+    if (last[u] == 0) {  // too few numbers above -inf
+      choose<T, n>(rows, first + u, nullptr, false, chosen, weights);
+      continue;
+    }
+    const float top = from_ordered(best[u]);
+    float raised[n], sum = 0;
+    int place = 0;
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      const bool is_chosen = (heads[u].taken >> i & 1U) != 0;
+      raised[i] = is_chosen ? expf(logit[u][i] - top) : 0;
+      sum += raised[i];
+      place += __popc(__ballot_sync(kAll, is_chosen) & ((1U << lane) - 1));
+    }
+    const float factor = static_cast<float>(rows.choice.scaling) / warp_sum(sum);
+#pragma unroll
+    for (int i = 0; i < n; ++i)
+      if ((heads[u].taken >> i & 1U) != 0) {
+        chosen[(first + u) * k + place] = lane * n + i;
+        weights[(first + u) * k + place] = raised[i] * factor;
+        ++place;
+      }
+  }
+}
+
+template <typename T, int n>
 __global__ void backward_kernel(ExpertRows rows, const int64_t* chosen, const float* grad_weights, T* grad_logits) {
   const int64_t token = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -190,6 +289,64 @@ __global__ void backward_kernel(ExpertRows rows, const int64_t* chosen, const fl
   if (lane < k) grads[mine] = from_float<T>(grad);
 }
 
+// Over 8 neighbouring lanes.
+__device__ inline float group_sum(float x) {
+#pragma unroll
+  for (int other = 4; other > 0; other /= 2) x += __shfl_xor_sync(kAll, x, other);
+  return x;
+}
+__device__ inline float group_max(float x) {
+#pragma unroll
+  for (int other = 4; other > 0; other /= 2) x = fmaxf(x, __shfl_xor_sync(kAll, x, other));
+  return x;
+}
+
+// The same for the plain choice of at most 8 from E == 32 · n experts: 8 lanes a token, lane j its j-th choice. Their
+// logits are picked, and the gradient is put together, in shared memory, so that rows are read and written 16 bytes a
+// lane.
+template <typename T, int n>
+__global__ void __launch_bounds__(kPlainThreads)
+    plain_backward_kernel(ExpertRows rows, const int64_t* chosen, const float* grad_weights, T* grad_logits) {
+  constexpr int kGroup = 8, kGroups = kPlainThreads / kGroup;
+  constexpr int kVectors = 32 * n / kVector<T>, kEach = (kVectors + kGroup - 1) / kGroup;  // of a row; of a lane
+  __shared__ uint4 shared[kGroups][kVectors];
+  const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup, j = thread % kGroup;
+  const int64_t token = int64_t{blockIdx.x} * kGroups + group, here = min(token, rows.tokens - 1);
+  if (token - group % 4 >= rows.tokens) return;  // the whole warp
+  const int k = static_cast<int>(rows.choice.topk);
+  const bool has = j < k;
+  const int mine = has ? static_cast<int>(chosen[here * k + j]) : 0;
+  const float slope = has ? grad_weights[here * k + j] * static_cast<float>(rows.choice.scaling) : 0;
+  uint4* const row = shared[group];
+  auto* const cell = reinterpret_cast<T*>(row) + mine;
+  const auto* const logits = static_cast<const uint4*>(rows.logits) + here * kVectors;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    if (const int at = i * kGroup + j; at < kVectors) row[at] = logits[at];
+  __syncwarp();
+  const float logit = has ? to_float(*cell) : -INFINITY;
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    if (const int at = i * kGroup + j; at < kVectors) row[at] = uint4{0, 0, 0, 0};
+  const float top = group_max(logit), raised = has ? expf(logit - top) : 0;
+  const float weight = raised / group_sum(raised);
+  const float grad = weight * (slope - group_sum(weight * slope));
+  __syncwarp();
+  if (has) *cell = from_float<T>(grad);
+  __syncwarp();
+  if (token >= rows.tokens) return;
+  auto* const grads = reinterpret_cast<uint4*>(grad_logits) + token * kVectors;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    if (const int at = i * kGroup + j; at < kVectors) grads[at] = row[at];
+}
+
+// Softmax over the largest logits, from whole vectors of 32 · n experts.
+bool is_plain(const ExpertRows& rows, int n) {
+  return rows.choice.score == Score::kSoftmaxOfChosen && rows.experts == int64_t{32} * n && aligned(rows.logits);
+}
+
 // run.template operator()<T, n>(blocks)
 template <typename Run>
 void for_experts(const ExpertRows& rows, const Run& run) {
@@ -209,6 +366,14 @@ void top_experts_cuda(const ExpertRows& rows, const float* bias, bool decided, i
                       void* stream) {
   if (rows.tokens == 0) return;
   for_experts(rows, [&]<typename T, int n>(unsigned blocks) {
+    if constexpr (n <= 4) {
+      if (is_plain(rows, n) && bias == nullptr && !decided && rows.choice.group_topk >= rows.choice.groups) {
+        constexpr int64_t kTokens = kPlainThreads / 32 * 2;
+        return launch("top_experts, plain", plain_forward_kernel<T, n>,
+                      {static_cast<unsigned>((rows.tokens + kTokens - 1) / kTokens), kPlainThreads, stream}, rows,
+                      chosen, weights);
+      }
+    }
     launch("top_experts", forward_kernel<T, n>, {blocks, kThreads, stream}, rows, bias, decided, chosen, weights);
   });
 }
@@ -217,6 +382,14 @@ void top_experts_backward_cuda(const ExpertRows& rows, const int64_t* chosen, co
                                void* grad_logits, void* stream) {
   if (rows.tokens == 0) return;
   for_experts(rows, [&]<typename T, int n>(unsigned blocks) {
+    if constexpr (n <= 8) {
+      if (is_plain(rows, n) && rows.choice.topk <= 8 && aligned(grad_logits)) {
+        constexpr int64_t kTokens = kPlainThreads / 8;
+        return launch("top_experts_backward, plain", plain_backward_kernel<T, n>,
+                      {static_cast<unsigned>((rows.tokens + kTokens - 1) / kTokens), kPlainThreads, stream}, rows,
+                      chosen, grad_weights, static_cast<T*>(grad_logits));
+      }
+    }
     launch("top_experts_backward", backward_kernel<T, n>, {blocks, kThreads, stream}, rows, chosen, grad_weights,
            static_cast<T*>(grad_logits));
   });

@@ -3,6 +3,7 @@
 
 #include <c10/util/Half.h>
 
+#include <cmath>
 #include <cstdint>
 
 struct __half {
@@ -16,3 +17,8 @@ struct alignas(4) __half2 {
   __half x, y;
 };
 inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
+// The number where one is NaN.
+inline __half2 __hmax2(__half2 a, __half2 b) {
+  return {__float2half_rn(std::fmax(__half2float(a.x), __half2float(b.x))),
+          __float2half_rn(std::fmax(__half2float(a.y), __half2float(b.y)))};
+}

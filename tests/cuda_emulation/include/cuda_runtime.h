@@ -75,13 +75,20 @@ T __shfl_xor_sync(unsigned mask, T value, int other) {
   return __shfl_sync(mask, value, static_cast<int>(emulated_lane() ^ static_cast<unsigned>(other)));
 }
 
-inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+template <typename T>
+T __reduce_max_sync(unsigned mask, T value) {
   for (int lane = 16; lane > 0; lane /= 2) value = std::max(value, __shfl_xor_sync(mask, value, lane));
   return value;
 }
 inline unsigned __reduce_min_sync(unsigned mask, unsigned value) {
   for (int lane = 16; lane > 0; lane /= 2) value = std::min(value, __shfl_xor_sync(mask, value, lane));
   return value;
+}
+
+inline unsigned __ballot_sync(unsigned mask, bool vote) {
+  unsigned votes = vote ? 1U << emulated_lane() : 0;
+  for (int lane = 16; lane > 0; lane /= 2) votes |= __shfl_xor_sync(mask, votes, lane);
+  return votes;
 }
 
 // Memory: threads take turns, so that nothing comes between. ----------------------------------------------------------
@@ -104,6 +111,10 @@ T __ldcg(const T* at) {
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline int __float2int_rz(float x) {
+  return std::isnan(x) ? 0 : static_cast<int>(std::clamp(static_cast<double>(x), -0x1p31, 0x1p31 - 1));
+}
+inline int __popc(unsigned x) { return std::popcount(x); }
 // Four of the eight bytes of low and high, by the four digits of `which`.
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
   const uint64_t bytes = uint64_t{high} << 32 | low;
