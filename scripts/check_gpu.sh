@@ -30,10 +30,13 @@ build() {
 }
 kernels() { $bin/ops_test --gtest_filter='*CudaKernel*' --gtest_brief=1; }
 sanitizer() {
-  # Attention and products are libtorch's: nothing of ours to look at, and slow.
-  local ours='*CudaKernel*-*Attention*:*GroupedProducts*'
-  compute-sanitizer --tool memcheck --error-exitcode 1 $bin/ops_test --gtest_filter="$ours" --gtest_brief=1 &&
-    compute-sanitizer --tool racecheck --error-exitcode 1 $bin/ops_test --gtest_filter="$ours" --gtest_brief=1
+  # Attention and products are libraries': nothing of ours to look at, and slow. cuBLAS's fp8 kernels (nvjet…) have a hazard
+  # of their own.
+  local ours='*CudaKernel*-*Attention*:*GroupedProducts*:*LargeProducts*' races
+  compute-sanitizer --tool memcheck --error-exitcode 1 $bin/ops_test --gtest_filter="$ours" --gtest_brief=1 || return 1
+  races=$(compute-sanitizer --tool racecheck $bin/ops_test --gtest_filter="$ours" --gtest_brief=1 2>&1) || return 1
+  echo "$races"
+  ! grep 'Race reported' <<<"$races" | grep -qv nvjet_
 }
 layouts() { ctest --test-dir build/cuda -L cuda -j 6 --output-on-failure; }
 suite() { OMP_NUM_THREADS=1 ctest --test-dir build/cuda -LE 'long|tree|package' -j "$((cores - 2))" --output-on-failure; }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "megalith/ops/fp8_blocks.h"
 #include "megalith/ops/gradient_sums.h"
 #include "megalith/ops/grouped_gemm.h"
+#include "megalith/ops/host_scalar.h"
 #include "megalith/ops/norm.h"
 #include "megalith/ops/permute.h"
 #include "megalith/ops/product.h"
@@ -437,6 +439,30 @@ TEST_P(CudaKernel, UpdatesAndNorms) {
     const Tensors both{grad.to(at::kCUDA), grad.to(at::kCUDA)};
     add_squares(both, on_cuda);
     EXPECT_NEAR(on_cuda.value(), 2 * on_cpu.value(), 1e-12 * on_cuda.value());
+  }
+}
+
+// What the device finds out for itself: the norm, its factor, and whether there is an update at all.
+TEST_P(CudaKernel, GatedUpdates) {
+  const ClipSettings clip{.unscale = 0.5, .clip = 1};
+  for (const float odd : {1.0F, INFINITY, NAN}) {
+    const int64_t n = 4096;
+    const Tensor main = at::randn({n}, generator_, at::kFloat), grad = random({n});
+    grad[7] = odd;
+    const auto run = [&](at::Device device) {
+      UpdateTensors t{
+          main.to(device).clone(), grad.to(device).clone(), at::zeros({n}, device), at::zeros({n}, device), {}};
+      const Tensor sum = sum_of_squares(t.grad);
+      EXPECT_EQ(sum.dim(), 0);
+      EXPECT_EQ(std::isfinite(HostScalar(sum).value()), std::isfinite(odd));
+      t.gate = clip_gate(std::vector{sum, sum}, clip);
+      adam_update(t, {}, {.lr = 1e-2, .grad_scale = NAN});
+      return Tensors{t.gate, t.main, t.exp_avg, t.exp_avg_sq};
+    };
+    const Tensors cpu = run(at::kCPU), cuda = run(at::kCUDA);
+    for (size_t i = 0; i < cpu.size(); ++i) expect_same(cuda[i], cpu[i], fmt::format("{}, tensor {}", odd, i));
+    EXPECT_EQ(cuda[0][1].item<float>(), std::isfinite(odd) ? 1 : 0);
+    EXPECT_EQ(cuda[1].cpu().equal(main), !std::isfinite(odd));
   }
 }
 

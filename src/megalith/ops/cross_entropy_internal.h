@@ -53,5 +53,8 @@ void logit_grads_cuda(const LogitRows& rows, void* logits, const double* log_sum
 // label outside of it ends the program with a message.
 void losses_and_grads_cuda(const LogitRows& rows, void* logits, double grad, const LossWeights& weights, void* loss,
                            void* stream);
+// Its part for what clusters of blocks can do; there is at least a row. false: it is not for them, and nothing is done.
+bool losses_and_grads_clusters_cuda(const LogitRows& rows, void* logits, double grad, const LossWeights& weights,
+                                    void* loss, void* stream);
 
 }  // namespace megalith::ops

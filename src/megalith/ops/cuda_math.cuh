@@ -270,20 +270,6 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-// Two sums at once; `scratch`: shared, 64 floats, not in use by other threads of the block any more. One barrier:
-// callers that come again give another one.
-__device__ inline float2 block_sum2(float2 x, float2* scratch) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int warps = (static_cast<int>(blockDim.x) + 31) / 32;
-  x = {warp_sum(x.x), warp_sum(x.y)};
-  if (warps == 1) return x;
-  if (lane == 0) scratch[warp] = x;
-  __syncthreads();
-  float2 total{0, 0};
-  for (int w = 0; w < warps; ++w) total = {total.x + scratch[w].x, total.y + scratch[w].y};
-  return total;
-}
-
 // The sum over the block, on every thread, always in the same order. `scratch`: shared, 33 floats; may be used again at
 // once.
 __device__ inline float block_sum(float x, float* scratch) {
@@ -299,17 +285,14 @@ __device__ inline float block_sum(float x, float* scratch) {
   return total;
 }
 
-// Where sums of columns go: the first `width` columns here.
+// Where sums of columns go.
 struct SumsOut {
-  float* sums = nullptr;
+  float* sums = nullptr;  // [width]
   int64_t width = 0;
   bool add = false;  // to what is there
 };
-// partials [n, first.width + second.width] -> the sums of its columns, always in the same order.
-void column_sums_cuda(const float* partials, int64_t n, const SumsOut& first, const SumsOut& second, void* stream);
-inline void column_sums_cuda(const float* partials, int64_t n, int64_t width, float* sums, void* stream) {
-  column_sums_cuda(partials, n, {sums, width}, {}, stream);
-}
+// partials [n, width] -> the sums of its columns, always in the same order.
+void column_sums_cuda(const float* partials, int64_t n, const SumsOut& out, void* stream);
 
 // Lets a kernel have so many bytes of dynamic shared memory: beyond 48 KiB, its own arrays of up to 8 KiB among them,
 // it must be asked for.
