@@ -58,36 +58,38 @@ constexpr int kSplitThreads = 128, kSplitStages = 2;
 template <int v>
 inline constexpr int kSplitVectors = 4 + v / 2;  // of 16 bytes, of a thread in a stage: of x, dy, cos and sin
 
+// A thread's way through the heads of its warp's tokens, and its part of the ring ahead of it.
 template <typename T, int d>
-__global__ void __launch_bounds__(kSplitThreads, 3)
-    split_backward_kernel(QkvBackward qkv, Rotation rotation, int tokens, float* partials) {
-  constexpr int v = kVector<T>, kHalf = d / 2, kLanes = kHalf / v, kBeside = 32 / kLanes, kWarps = kSplitThreads / 32;
+struct SplitHeads {
+  static constexpr int v = kVector<T>, kHalf = d / 2, kLanes = kHalf / v, kBeside = 32 / kLanes;
   using Vector = Raw<T, v>;
-  __shared__ Vector weights[2][d / v];
-  Vector* const ring = dynamic_shared<Vector>() + threadIdx.x;  // [stages, vectors, threads]
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int slot = lane / kLanes, channel = lane % kLanes * v;
-  const int first_token = static_cast<int>(blockIdx.x) * kWarps + warp,
-            token_step = static_cast<int>(gridDim.x) * kWarps;
-  const auto rounds_of = [&](int g) { return static_cast<int>(qkv.part[g].heads + kBeside - 1) / kBeside; };
-  const int rounds_q = rounds_of(0), rounds_k = rounds_of(1), rounds = rounds_q + rounds_k + rounds_of(2);
+
+  const QkvBackward& qkv;
+  const Rotation& rotation;
+  Vector* ring;  // [stages, vectors, threads], from this thread's first on
+  int slot, channel;
+  int tokens, token_step;
+  int ahead_token, ahead_round = 0;
+  int rounds_q = rounds_of(0), rounds_k = rounds_of(1), rounds = rounds_q + rounds_k + rounds_of(2);
 
   struct Place {  // of a thread's head
     int group, head;
     bool here;
   };
-  const auto place_of = [&](int round) -> Place {  // a warp's group is one
+  __device__ int rounds_of(int group) const { return static_cast<int>(qkv.part[group].heads + kBeside - 1) / kBeside; }
+  __device__ Place place_of(int round) const {  // a warp's group is one
     const int group = round < rounds_q ? 0 : round < rounds_q + rounds_k ? 1 : 2;
     round -= group == 0 ? 0 : group == 1 ? rounds_q : rounds_q + rounds_k;
     const int head = round * kBeside + slot;
     return {group, head, head < static_cast<int>(qkv.part[group].heads)};
-  };
-  int ahead_token = first_token, ahead_round = 0;
-  const auto ask = [&](int stage) {
+  }
+  __device__ Vector* stage(int number) const { return ring + number * kSplitVectors<v> * kSplitThreads; }
+
+  // The next heads into a stage.
+  __device__ void ask(int number) {
     if (ahead_token < tokens) {
       const Place at = place_of(ahead_round);
-      Vector* const to = ring + stage * kSplitVectors<v> * kSplitThreads;
-      const auto copy = [&](int i, const void* from) { copy_async(to + i * kSplitThreads, from); };
+      const auto copy = [to = stage(number)](int i, const void* from) { copy_async(to + i * kSplitThreads, from); };
       if (at.here) {
         const HeadGroupBackward& group = qkv.part[at.group];
         if (at.group < 2) {
@@ -113,8 +115,56 @@ __global__ void __launch_bounds__(kSplitThreads, 3)
       }
     }
     commit_copies();
+  }
+};
+
+// The sums of the block: over the heads of a warp, and then over the warps. The ring is not used any more.
+template <typename T, int d>
+__device__ inline void write_split_sums(const float (&sums_q)[2][kVector<T>], const float (&sums_k)[2][kVector<T>],
+                                        float* partials) {
+  constexpr int v = kVector<T>, kHalf = d / 2, kLanes = kHalf / v, kWarps = kSplitThreads / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  auto* const shared = dynamic_shared<float>();  // [warps, 2d]
+  const auto put = [&](const float(&sums)[2][v], int before) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int j = 0; j < v; ++j) {
+        float sum = sums[half][j];
+#pragma unroll
+        for (int other = kLanes; other < 32; other *= 2) sum += __shfl_xor_sync(0xffffffffU, sum, other);
+        if (lane < kLanes) shared[warp * 2 * d + before + half * kHalf + lane * v + j] = sum;
+      }
   };
-  for (int s = 0; s < kSplitStages; ++s) ask(s);
+  put(sums_q, 0);
+  put(sums_k, d);
+  __syncthreads();
+  for (int c = static_cast<int>(threadIdx.x); c < 2 * d; c += kSplitThreads) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) sum += shared[i * 2 * d + c];
+    partials[int64_t{blockIdx.x} * 2 * d + c] = sum;
+  }
+}
+
+template <typename T, int d>
+__global__ void __launch_bounds__(kSplitThreads, 3)
+    split_backward_kernel(QkvBackward qkv, Rotation rotation, int tokens, float* partials) {
+  using Heads = SplitHeads<T, d>;
+  using Vector = typename Heads::Vector;
+  constexpr int v = Heads::v, kHalf = Heads::kHalf, kLanes = Heads::kLanes, kWarps = kSplitThreads / 32;
+  __shared__ Vector weights[2][d / v];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int channel = lane % kLanes * v, first_token = static_cast<int>(blockIdx.x) * kWarps + warp;
+  Heads heads{.qkv = qkv,
+              .rotation = rotation,
+              .ring = dynamic_shared<Vector>() + threadIdx.x,
+              .slot = lane / kLanes,
+              .channel = channel,
+              .tokens = tokens,
+              .token_step = static_cast<int>(gridDim.x) * kWarps,
+              .ahead_token = first_token};
+  for (int s = 0; s < kSplitStages; ++s) heads.ask(s);
   for (int i = static_cast<int>(threadIdx.x); i < 2 * d / v; i += kSplitThreads)
     weights[i / (d / v)][i % (d / v)] =
         load_raw<v>(static_cast<const T*>(qkv.part[i / (d / v)].norm_weight) + i % (d / v) * v);
@@ -123,13 +173,13 @@ __global__ void __launch_bounds__(kSplitThreads, 3)
   float sums_q[2][v] = {}, sums_k[2][v] = {};
   Angles<v> angles = {};
   int stage = 0;
-  for (int token = first_token; token < tokens; token += token_step)
-    for (int round = 0; round < rounds; ++round) {
-      const Place at = place_of(round);
+  for (int token = first_token; token < tokens; token += heads.token_step)
+    for (int round = 0; round < heads.rounds; ++round) {
+      const auto at = heads.place_of(round);
       const HeadGroupBackward& group = qkv.part[at.group];
       T* const dx = at.here ? head_of<T>(group.grad_in, token, at.head) + channel : nullptr;
       wait_copies<kSplitStages - 1>();
-      const Vector* const from = ring + stage * kSplitVectors<v> * kSplitThreads;
+      const Vector* const from = heads.stage(stage);
       Vector raw[4];  // x's halves, dy's
 #pragma unroll
       for (int i = 0; i < 4; ++i) raw[i] = at.here && (i >= 2 || at.group < 2) ? from[i * kSplitThreads] : Vector{};
@@ -163,7 +213,7 @@ __global__ void __launch_bounds__(kSplitThreads, 3)
           square += x[half][j] * x[half][j];
           along += w[half][j] * x[half][j];
         }
-      ask(stage);
+      heads.ask(stage);
       stage = (stage + 1) % kSplitStages;
       square = lanes_sum(square, kLanes);
       along = lanes_sum(along, kLanes);
@@ -186,30 +236,9 @@ __global__ void __launch_bounds__(kSplitThreads, 3)
       }
     }
 
-  // The sums of the block: over the heads of a warp, and then over the warps.
   wait_copies<0>();
   __syncthreads();
-  auto* const shared = dynamic_shared<float>();  // [warps, 2d]
-  const auto put = [&](const float(&sums)[2][v], int before) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int j = 0; j < v; ++j) {
-        float sum = sums[half][j];
-#pragma unroll
-        for (int other = kLanes; other < 32; other *= 2) sum += __shfl_xor_sync(0xffffffffU, sum, other);
-        if (slot == 0) shared[warp * 2 * d + before + half * kHalf + channel + j] = sum;
-      }
-  };
-  put(sums_q, 0);
-  put(sums_k, d);
-  __syncthreads();
-  for (int c = static_cast<int>(threadIdx.x); c < 2 * d; c += kSplitThreads) {
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kWarps; ++i) sum += shared[i * 2 * d + c];
-    partials[int64_t{blockIdx.x} * 2 * d + c] = sum;
-  }
+  write_split_sums<T, d>(sums_q, sums_k, partials);
 }
 
 int64_t most_split_blocks() { return int64_t{multiprocessors()} * 8; }
