@@ -277,7 +277,7 @@ void bias_backward_cuda(const ActivationRows& shape, const void* x, const void* 
              grad_bias == nullptr ? nullptr : workspace, shape.rows, shape.width);
     });
   if (grad_bias != nullptr)
-    column_sums_cuda(workspace, parts, {static_cast<float*>(grad_bias), shape.width, add_bias}, stream);
+    column_sums_cuda(workspace, parts, {grad_bias, c10::ScalarType::Float, shape.width, add_bias}, {}, stream);
 }
 
 }  // namespace megalith::ops

@@ -237,7 +237,7 @@ template <typename T>
 void launch_clusters(const LogitRows& rows, T* logits, float grad, const LossWeights& weights, float* loss,
                      const ClusterSize& size, void* stream) {
   const auto kernel = cluster_kernel<T>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(size.bytes));
+  allow_shared(kernel, static_cast<size_t>(size.bytes));
   const auto blocks = static_cast<unsigned>(size.blocks);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;

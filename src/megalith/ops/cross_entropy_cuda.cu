@@ -246,10 +246,9 @@ void losses_and_grads_cuda(const LogitRows& rows, void* logits, double grad, con
     const auto kernel = losses_and_grads_kernel<T, n>;
     const int64_t bytes = rows.columns * static_cast<int64_t>(sizeof(T)) * multiprocessors();
     // Shared memory that nobody uses keeps a second block away from a multiprocessor.
-    const int ballast = 2 * bytes > kCachedBytes ? 120 << 10 : 0;
-    if (ballast > 0) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ballast);
-    launch("losses_and_grads", kernel,
-           {static_cast<unsigned>(rows.rows), kRowThreads, stream, static_cast<size_t>(ballast)}, rows,
+    const size_t ballast = 2 * bytes > kCachedBytes ? 120 << 10 : 0;
+    allow_shared(kernel, ballast);
+    launch("losses_and_grads", kernel, {static_cast<unsigned>(rows.rows), kRowThreads, stream, ballast}, rows,
            static_cast<T*>(logits), static_cast<float>(grad), weights, static_cast<float*>(loss));
   });
 }

@@ -287,12 +287,13 @@ __device__ inline float block_sum(float x, float* scratch) {
 
 // Where sums of columns go.
 struct SumsOut {
-  float* sums = nullptr;  // [width]
+  void* sums = nullptr;  // [width]
+  c10::ScalarType dtype = c10::ScalarType::Float;
   int64_t width = 0;
-  bool add = false;  // to what is there
+  bool add = false;  // fp32 only: to what is there
 };
-// partials [n, width] -> the sums of its columns, always in the same order.
-void column_sums_cuda(const float* partials, int64_t n, const SumsOut& out, void* stream);
+// partials [n, first.width + second.width] -> the sums of its columns, always in the same order.
+void column_sums_cuda(const float* partials, int64_t n, const SumsOut& first, const SumsOut& second, void* stream);
 
 // Lets a kernel have so many bytes of dynamic shared memory: beyond 48 KiB, its own arrays of up to 8 KiB among them,
 // it must be asked for.

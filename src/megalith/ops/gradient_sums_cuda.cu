@@ -102,7 +102,7 @@ void bias_grad_cuda(c10::ScalarType dtype, const void* dy, int64_t t, int64_t h,
     else
       run(bias_grad_kernel<T, 1>);
   });
-  column_sums_cuda(workspace, parts, {sums, h, add}, stream);
+  column_sums_cuda(workspace, parts, {sums, c10::ScalarType::Float, h, add}, {}, stream);
 }
 
 void add_to_rows_cuda(c10::ScalarType dtype, float* sums, const int64_t* rows, const void* dy, int64_t t, int64_t h,

@@ -2,7 +2,6 @@
 // d head size.
 #include <algorithm>
 
-#include "megalith/ops/norm_internal.h"
 #include "megalith/ops/rope_cuda.cuh"
 
 namespace megalith::ops {
@@ -296,9 +295,9 @@ void split_backward_cuda(const HeadsShape& shape, const Rotation& rotation, cons
     });
   });
   const auto grad = [&](size_t i) {
-    return WeightGrad{qkv.part[i].grad_weight, qkv.part[i].grad_weight_dtype, shape.head_dim};
+    return SumsOut{qkv.part[i].grad_weight, qkv.part[i].grad_weight_dtype, shape.head_dim};
   };
-  weight_grads_cuda(workspace, blocks, grad(0), grad(1), stream);
+  column_sums_cuda(workspace, blocks, grad(0), grad(1), stream);
 }
 
 }  // namespace megalith::ops

@@ -296,50 +296,6 @@ __global__ void __launch_bounds__(D::threads, kBackwardBlocks<D, centered>)
   if (centered && with_bias) put_sums(db, columns, shared, out + width);
 }
 
-constexpr int kSumColumns = 8, kSumRows = 32;  // of a block: 32 bytes of a row, as memory is read
-
-__device__ inline void put(const WeightGrad& out, int64_t i, float sum) {
-  if (out.dtype == c10::ScalarType::BFloat16)
-    static_cast<__nv_bfloat16*>(out.data)[i] = from_float<__nv_bfloat16>(sum);
-  else if (out.dtype == c10::ScalarType::Half)
-    static_cast<__half*>(out.data)[i] = from_float<__half>(sum);
-  else
-    static_cast<float*>(out.data)[i] = out.add ? static_cast<float*>(out.data)[i] + sum : sum;
-}
-
-// A warp ends up with a column.
-__global__ void __launch_bounds__(kSumColumns* kSumRows)
-    weight_grads_kernel(const float* partials, int n, WeightGrad first, WeightGrad second) {
-  constexpr int kAtOnce = 8;  // on their way from memory
-  __shared__ float shared[kSumColumns][kSumRows + 1];
-  const int x = static_cast<int>(threadIdx.x) % kSumColumns, y = static_cast<int>(threadIdx.x) / kSumColumns;
-  const int64_t width = first.width + second.width;
-  if (const int64_t column = int64_t{blockIdx.x} * kSumColumns + x; column < width) {
-    const float* from = partials + column;
-    float sum = 0;
-    int row = y;
-    for (; row + (kAtOnce - 1) * kSumRows < n; row += kAtOnce * kSumRows) {
-      float part[kAtOnce];
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) part[k] = from[(row + k * kSumRows) * width];
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) sum += part[k];
-    }
-    for (; row < n; row += kSumRows) sum += from[row * width];
-    shared[x][y] = sum;
-  }
-  __syncthreads();
-  const int lane = static_cast<int>(threadIdx.x) % 32, mine = static_cast<int>(threadIdx.x) / 32;
-  const int64_t column = int64_t{blockIdx.x} * kSumColumns + mine;
-  if (column >= width) return;
-  const float sum = warp_sum(shared[mine][lane]);
-  if (lane != 0) return;
-  if (column < first.width)
-    put(first, column, sum);
-  else
-    put(second, column - first.width, sum);
-}
-
 // How a width is dealt to threads.
 struct Shape {
   int vectors = 1;  // a thread
@@ -438,18 +394,9 @@ void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* 
                            [&]<typename D>(const Shape& threads, D) { run_shape.template operator()<T, D>(threads); });
     });
   });
-  weight_grads_cuda(workspace, blocks, {args.grad_weight, args.grad_weight_dtype, shape.width, args.add_weight},
-                    {args.grad_bias, args.grad_bias_dtype, args.grad_bias == nullptr ? 0 : shape.width, args.add_bias},
-                    stream);
-}
-
-void weight_grads_cuda(const float* partials, int64_t n, const WeightGrad& first, const WeightGrad& second,
-                       void* stream) {
-  const int64_t width = first.width + second.width;
-  if (width == 0) return;
-  const auto blocks = static_cast<unsigned>((width + kSumColumns - 1) / kSumColumns);
-  launch("weight_grads", weight_grads_kernel, {blocks, kSumColumns * kSumRows, stream}, partials, static_cast<int>(n),
-         first, second);
+  column_sums_cuda(workspace, blocks, {args.grad_weight, args.grad_weight_dtype, shape.width, args.add_weight},
+                   {args.grad_bias, args.grad_bias_dtype, args.grad_bias == nullptr ? 0 : shape.width, args.add_bias},
+                   stream);
 }
 
 }  // namespace megalith::ops

@@ -61,15 +61,4 @@ void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* str
 int64_t norm_backward_workspace_cuda(const NormRows& shape);
 void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* workspace, void* stream);
 
-// Where the gradient of a norm's weight goes.
-struct WeightGrad {
-  void* data = nullptr;  // [width]
-  c10::ScalarType dtype = c10::ScalarType::Float;
-  int64_t width = 0;
-  bool add = false;  // fp32 only: to what is there
-};
-// partials [n, first.width + second.width] -> the sums of its columns, always in the same order.
-void weight_grads_cuda(const float* partials, int64_t n, const WeightGrad& first, const WeightGrad& second,
-                       void* stream);
-
 }  // namespace megalith::ops

@@ -35,11 +35,10 @@ constexpr const char* kLibrary = "libcublasLt.so." MEGALITH_TEXT(CUBLAS_VER_MAJO
 // ---- The library ----
 
 struct Library {
-#define MEGALITH_CUBLASLT_FUNCTIONS(each)                                                                              \
-  each(cublasLtCreate) each(cublasLtMatmul) each(cublasLtMatmulAlgoGetHeuristic) each(cublasLtMatmulDescCreate)        \
-      each(cublasLtMatmulDescDestroy) each(cublasLtMatmulDescSetAttribute) each(cublasLtMatrixLayoutCreate)            \
-          each(cublasLtMatrixLayoutDestroy) each(cublasLtMatmulPreferenceCreate) each(cublasLtMatmulPreferenceDestroy) \
-              each(cublasLtMatmulPreferenceSetAttribute)
+#define MEGALITH_CUBLASLT_FUNCTIONS(each)                                                                        \
+  each(cublasLtCreate) each(cublasLtMatmul) each(cublasLtMatmulAlgoGetHeuristic) each(cublasLtMatmulDescCreate)  \
+      each(cublasLtMatmulDescSetAttribute) each(cublasLtMatrixLayoutCreate) each(cublasLtMatmulPreferenceCreate) \
+          each(cublasLtMatmulPreferenceDestroy) each(cublasLtMatmulPreferenceSetAttribute)
 #define MEGALITH_MEMBER(name) decltype(&::name) name = nullptr;
   MEGALITH_CUBLASLT_FUNCTIONS(MEGALITH_MEMBER)
 #undef MEGALITH_MEMBER

@@ -6,7 +6,6 @@
 // a head, element by element.
 #include <algorithm>
 
-#include "megalith/ops/norm_internal.h"
 #include "megalith/ops/rope_cuda.cuh"
 
 namespace megalith::ops {
@@ -334,7 +333,7 @@ void map_heads_backward_cuda(const HeadsShape& shape, const Rotation& rotation, 
       if (longest <= 128) return run(backward_kernel<T, 4>);
       run(backward_kernel<T, 16>);
     });
-  weight_grads_cuda(workspace, blocks, {group.grad_weight, group.grad_weight_dtype, d}, {}, stream);
+  column_sums_cuda(workspace, blocks, {group.grad_weight, group.grad_weight_dtype, d}, {}, stream);
 }
 
 }  // namespace megalith::ops
