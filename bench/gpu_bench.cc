@@ -9,9 +9,10 @@
 // tokens, in bf16 with fp32 main parameters. A case named …-fp8… multiplies the linear layers inside of blocks in fp8
 // and the head in bf16; its peer is the bf16 one. A case named …-lora trains an adapter of rank 16 of all linear layers
 // and is compared with its own full step, as --peft's script compares its two; a case named …-graphs runs with
-// cuda_graph_impl local and is compared with the same run without. A peer that gives no result is named
-// with the last line that it said. --cluster adds what `megalith preview memory` and `megalith plan` expect of the
-// case with this cluster file. Without peers only our own numbers.
+// cuda_graph_impl local and is compared with the same run without; a case named …-packed packs samples of random
+// lengths (mean 1024, at most a row) into rows and is compared with rows that one sample fills. A peer that gives no
+// result is named with the last line that it said. --cluster adds what `megalith preview memory` and `megalith plan`
+// expect of the case with this cluster file. Without peers only our own numbers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,6 +46,7 @@ struct Case {
   json config;
   std::vector<std::string> options;  // of ours beside what all runs have
   int accumulation = 1;              // micro-batches of a step
+  bool short_samples = false;        // of random lengths, to be packed; otherwise each fills a row
 };
 
 json llama(int vocab, int hidden, int layers, int heads, int kv_heads, int head_dim, int width, bool tied,
@@ -89,6 +91,7 @@ std::vector<Case> all_cases() {
   return {{"gpt2-124m", 64, 1024, gpt2, {}},
           {"llama-1b", 4, 4096, small, {}},
           {"llama-1b-lora", 4, 4096, small, {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
+          {"llama-1b-packed", 4, 4096, small, {"--sequence_packing"}, 1, /*short_samples=*/true},
           {"qwen2.5-0.5b", 8, 4096, qwen, {}},
           {"llama-8b-4layer", 4, 4096, wide, lean},
           {"llama-8b-4layer-fp8", 4, 4096, wide, {"--fp8=hybrid"}},
@@ -115,9 +118,13 @@ void write_inputs(const Case& c, const TempFolder& folder) {
   std::mt19937 random(1);
   const unsigned ids_below = std::min(50257U, c.config.at("vocab_size").get<unsigned>());
   std::ofstream data(folder / "data.jsonl");
-  for (int sample = 0; sample < 4 * c.batch * c.accumulation; ++sample) {
+  std::exponential_distribution<double> short_length(1.0 / 1024);
+  for (int64_t left = int64_t{4} * c.batch * c.accumulation * c.length; left > 0;) {
+    const int length =
+        c.short_samples ? std::clamp(static_cast<int>(short_length(random)), 16, c.length) : c.length + 1;
+    left -= c.short_samples ? length : c.length;
     json ids = json::array();
-    for (int i = 0; i <= c.length; ++i) ids.push_back(random() % ids_below);
+    for (int i = 0; i < length; ++i) ids.push_back(random() % ids_below);
     data << json{{"input_ids", std::move(ids)}}.dump() << '\n';
   }
 }
@@ -262,19 +269,21 @@ void run(const Settings& s, const Case& c) {
   print(line);
 }
 
-// Tokens a second of a case with its options and without.
+// Tokens a second of a case, and without what makes it special.
 struct WithAndWithout {
   double with = 0, without = 0;
 };
 WithAndWithout run_with_and_without(const Settings& s, const Case& c, const std::function<void()>& each_round = {}) {
-  const TempFolder folder;
-  write_inputs(c, folder);
   Case plain = c;
   plain.options.clear();
+  plain.short_samples = false;
+  const TempFolder folder, plain_folder;
+  write_inputs(c, folder);
+  write_inputs(plain, plain_folder);
   std::vector<double> with, without;
   double seconds = 0;
   for (int round = 0; round < s.rounds; ++round) {
-    without.push_back(run_ours(s, plain, folder, kSteps, seconds).tokens_per_second);
+    without.push_back(run_ours(s, plain, plain_folder, kSteps, seconds).tokens_per_second);
     with.push_back(run_ours(s, c, folder, kSteps, seconds).tokens_per_second);
     if (each_round) each_round();
   }
@@ -305,8 +314,8 @@ void run_adapter(const Settings& s, const Case& c) {
   print(line);
 }
 
-// The same run with and without graphs.
-void run_graphs(const Settings& s, const Case& c) {
+// The same run with and without graphs; packed and full rows.
+void run_both(const Settings& s, const Case& c) {
   const WithAndWithout ours = run_with_and_without(s, c);
   print({{"bench", "gpu"},
          {"case", c.name},
@@ -339,8 +348,8 @@ int main(int argc, char** argv) try {
     if (!settings.cases.empty() && settings.cases.find("," + each.name + ",") == std::string::npos) continue;
     if (each.name.ends_with("-lora"))
       megalith::bench::run_adapter(settings, each);
-    else if (each.name.ends_with("-graphs"))
-      megalith::bench::run_graphs(settings, each);
+    else if (each.name.ends_with("-graphs") || each.name.ends_with("-packed"))
+      megalith::bench::run_both(settings, each);
     else
       megalith::bench::run(settings, each);
   }

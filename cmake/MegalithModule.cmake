@@ -52,12 +52,17 @@ function(megalith_use_pch target)
   target_precompile_headers(${target} REUSE_FROM megalith_pch)
 endfunction()
 
-# megalith_add_test(NAME SOURCES … [MODULES modules…] [LIBRARIES …] [TORCH] [LABELS …] [TIMEOUT seconds])
+# For set_tests_properties: programs that are tested on the CPU, also where there is a GPU.
+set(MEGALITH_TEST_ON_CPU ENVIRONMENT CUDA_VISIBLE_DEVICES=)
+
+# megalith_add_test(NAME SOURCES … [MODULES modules…] [LIBRARIES …] [TORCH] [LABELS …] [TIMEOUT seconds]
+#                   [ON_CPU] [NEED_TOKENIZERS patterns…])
 #
 # One test binary a module, tests/<module>/*_test.cc. CTest sees every test as <module>.<Suite>.<Test>; tests of a suite
-# whose name starts with `Golden` get the label `golden`.
+# whose name starts with `Golden` get the label `golden`. A build without tokenizers leaves out the tests that match
+# NEED_TOKENIZERS.
 function(megalith_add_test name)
-  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;MODULES;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;ON_CPU" "TIMEOUT" "SOURCES;MODULES;LIBRARIES;LABELS;NEED_TOKENIZERS" ${ARGN})
   set(target ${name}_test)
   add_executable(${target} ${ARG_SOURCES})
   list(TRANSFORM ARG_MODULES PREPEND megalith_)
@@ -71,10 +76,18 @@ function(megalith_add_test name)
   endif()
   # NO_PRETTY_VALUES: a name with the printed parameter in it may hold raw bytes, which differ from run to run.
   set(common NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 TEST_PREFIX ${name}. WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  gtest_discover_tests(${target} ${common} TEST_FILTER "-Golden*" TEST_LIST ${target}_plain
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT})
-  gtest_discover_tests(${target} ${common} TEST_FILTER "Golden*" TEST_LIST ${target}_golden
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  set(properties TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_ON_CPU)
+    list(APPEND properties ${MEGALITH_TEST_ON_CPU})
+  endif()
+  set(left_out)
+  if(NOT MEGALITH_TOKENIZERS)
+    list(JOIN ARG_NEED_TOKENIZERS ":" left_out)
+  endif()
+  gtest_discover_tests(${target} ${common} TEST_FILTER "-Golden*:${left_out}" TEST_LIST ${target}_plain
+    PROPERTIES ${properties})
+  gtest_discover_tests(${target} ${common} TEST_FILTER "Golden*-${left_out}" TEST_LIST ${target}_golden
+    PROPERTIES ${properties})
   # gtest_discover_tests cannot pass on a list of labels: CTest sets them when it has read the tests.
   set(labels_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_labels.cmake)
   file(CONFIGURE OUTPUT ${labels_file} @ONLY CONTENT [[

@@ -138,15 +138,24 @@ class InterruptedRun : public DataCommands {
   Strings left_after(int signal) {
     const std::string fifo = path("fifo");
     EXPECT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-    const int writer = ::open(fifo.c_str(), O_RDWR | O_CLOEXEC);  // also a reader, so that nothing waits for one
+    // Also a reader, so that nothing waits for one, and never waits itself: the run may have ended.
+    const int writer = ::open(fifo.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     Subprocess run({MEGALITH_PROGRAM, "data", "tokenize", fifo, "--tokenizer", gpt2_, "--output", path("c")});
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto wait = [&until] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return std::chrono::steady_clock::now() < until;
+    };
     const std::string line = "{\"text\": \"some words of a document\"}\n";
-    for (size_t bytes = 0; bytes < (size_t{8} << 20); bytes += line.size())
-      if (::write(writer, line.data(), line.size()) < 0) break;
+    for (size_t bytes = 0; bytes < (size_t{8} << 20);)
+      if (::write(writer, line.data(), line.size()) > 0)
+        bytes += line.size();
+      else if (!wait())
+        break;
     std::error_code error;
     const auto some_written = [&] { return std::filesystem::file_size(path("c_text_document.bin.tmp"), error) > 0; };
-    for (int i = 0; i < 3000 && (!some_written() || error); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    while ((!some_written() || error) && wait()) {
+    }
     EXPECT_TRUE(some_written() && !error);
     run.signal(signal);
     EXPECT_EQ(run.finish(std::chrono::seconds(20)).exit_code, 128 + signal);

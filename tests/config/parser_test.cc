@@ -175,7 +175,7 @@ TEST(Parser, TokensSeenTakesABooleanToo) {
 
 TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   const ParseResult result = parse({"--tp=2", "--stage=ppo", "--flash_attn", "fa2", "--plot_loss=false", "--optim",
-                                    "lion_32bit", "--tf32", "--use_mca", "--seed", "42"});
+                                    "lion_32bit", "--fp8_param", "--use_mca", "--seed", "42"});
   const auto& uses = result.report.uses;
   ASSERT_EQ(uses.size(), 8u);
   EXPECT_EQ(uses[0].given, "--tp");
@@ -186,14 +186,14 @@ TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   ASSERT_EQ(result.report.refused().size(), 2u);
   EXPECT_EQ(result.report.refused()[1]->name, "optim");
   ASSERT_EQ(result.report.planned().size(), 1u);
-  EXPECT_EQ(result.report.planned()[0]->name, "tf32");
+  EXPECT_EQ(result.report.planned()[0]->name, "fp8_param");
   ASSERT_EQ(result.notes.size(), 1u);
   EXPECT_TRUE(contains(result.notes[0], "--flash_attn = fa2 has no effect"));
   try {
     result.report.check_runnable();
     FAIL() << "a run must not start on these options";
   } catch (const ConfigError& error) {
-    for (const char* part : {"--stage = ppo", "--optim = lion_32bit", "--tf32"})
+    for (const char* part : {"--stage = ppo", "--optim = lion_32bit", "--fp8_param"})
       EXPECT_TRUE(contains(error.what(), part));
   }
   EXPECT_NO_THROW(parse({"--tp=2", "--finetuning_type=full"}).report.check_runnable());

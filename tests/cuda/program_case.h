@@ -68,6 +68,8 @@ class ProgramCase {
     return run_process(words, env, std::chrono::seconds(110));
   }
 
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
   // Of the lines that have it.
   std::vector<double> numbers(const std::string& output, const std::string& name) const {
     std::vector<double> found;

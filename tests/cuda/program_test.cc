@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <random>
 
 #include "tests/cuda/device_case.h"
@@ -109,6 +110,37 @@ TEST_F(OnCuda, ThousandStepsOfVaryingLengthsKeepTheirMemory) {
              reserved[0] / 1048576, first / 1048576, second / 1048576, peak.back() / 1048576);
   EXPECT_LE(second, 1.02 * first);
   EXPECT_LE(second, 1.25 * peak.back() + (64 << 20));
+}
+
+// A batch of random ids into a file, and what transformers says of it in fp32.
+const char* const kTransformersLoss =
+    "import sys, torch, transformers\n"
+    "from safetensors.torch import save_file\n"
+    "ids = torch.randint(0, 50000, (4, 256), generator=torch.Generator().manual_seed(1))\n"
+    "save_file({'input_ids': ids}, sys.argv[2])\n"
+    "model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32).eval()\n"
+    "with torch.no_grad(): print(model(ids, labels=ids).loss.item())\n";
+
+TEST_F(OnCuda, AModelOf124MillionEvaluatesTheSameInTransformers) {
+  const char* python = std::getenv("MEGALITH_PYTHON");
+  if (!python || *python == 0) GTEST_SKIP() << "MEGALITH_PYTHON does not name a Python with transformers";
+  const nlohmann::json gpt2{{"model_type", "gpt2"}, {"vocab_size", 50257},
+                            {"n_embd", 768},        {"n_layer", 12},
+                            {"n_head", 12},         {"n_positions", 1024},
+                            {"resid_pdrop", 0},     {"embd_pdrop", 0},
+                            {"attn_pdrop", 0},      {"activation_function", "gelu_new"}};
+  const ProgramCase runs(gpt2, equal_lengths(64, 513));
+  const auto trained = runs.train("out", {"--cutoff_len=512", "--max_steps=30", "--per_device_train_batch_size=8"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const std::string model = runs.path("out"), batch = runs.path("batch.safetensors");
+  const auto theirs = run_process({python, "-c", kTransformersLoss, model, batch}, {}, std::chrono::seconds(110));
+  ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
+  const auto ours = run_process({MEGALITH_PROGRAM, "score", "--model", model, "--input", batch, "--output",
+                                 runs.path("scores.safetensors"), "--json"});
+  ASSERT_EQ(ours.exit_code, 0) << ours.err;
+  const double expected = std::stod(theirs.out), loss = nlohmann::json::parse(ours.out).at("loss");
+  fmt::print("loss of the exported model: {:.6f}, in transformers {:.6f}\n", loss, expected);
+  EXPECT_NEAR(loss, expected, 1e-5 * expected);
 }
 
 }  // namespace

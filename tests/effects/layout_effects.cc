@@ -30,11 +30,12 @@ std::string seeds(const TrainingArguments& args) {
   return text;
 }
 
-std::string determinism(const TrainingArguments& args) {
-  parallel::apply_determinism(args.seeds);
-  const bool on = at::globalContext().deterministicAlgorithms();
-  parallel::apply_determinism({});
-  return on ? "kernels that give the same bits" : "the fastest kernels";
+std::string library_switches(const TrainingArguments& args) {
+  parallel::apply_library_switches(args.seeds, args.precision);
+  const bool on = at::globalContext().deterministicAlgorithms(), tf32 = at::globalContext().allowTF32CuBLAS();
+  parallel::apply_library_switches({}, {});
+  return fmt::format("{}, products of fp32 in {}", on ? "kernels that give the same bits" : "the fastest kernels",
+                     tf32 ? "TF32" : "fp32");
 }
 
 std::string batches(const TrainingArguments& args) {
@@ -88,7 +89,8 @@ Effects layout_effects() {
        {"--hierarchical_context_parallel_sizes", "2", "2"},
        groups},
       {"seed", {}, {"--seed=1"}, {"--seed=2"}, seeds},
-      {"full_determinism", {}, {}, {"--full_determinism"}, determinism},
+      {"full_determinism", {}, {}, {"--full_determinism"}, library_switches},
+      {"tf32", {}, {}, {"--tf32"}, library_switches},
       {"data_parallel_random_init", {}, {}, {"--data_parallel_random_init"}, seeds},
       {"per_device_train_batch_size",
        {"--global_batch_size=64"},

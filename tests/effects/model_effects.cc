@@ -62,7 +62,9 @@ std::string engine(const TrainingArguments& args) {
 }
 
 std::string graphs(const TrainingArguments& args) {
-  return train::graphs_wanted(config::derive(args).args) ? "micro-batches are recorded" : "the host starts each kernel";
+  const TrainingArguments effective = config::derive(args).args;
+  if (!train::graphs_wanted(effective)) return "the host starts each kernel";
+  return fmt::format("micro-batches are recorded after {} steps", effective.fusion.cuda_graph_warmup_steps);
 }
 
 // What the checks before a run say.
@@ -91,6 +93,7 @@ Effects model_effects() {
       {"cp_comm_type", {"--cp=2"}, {}, {"--cp_comm_type=a2a"}, held},
       {"cross_entropy_loss_fusion", {}, {}, {"--cross_entropy_loss_fusion"}, held},
       {"cuda_graph_impl", {}, {}, {"--cuda_graph_impl=local"}, graphs},
+      {"cuda_graph_warmup_steps", {"--cuda_graph_impl=local"}, {}, {"--cuda_graph_warmup_steps=0"}, graphs},
       {"cuda_graph_scope", {"--cuda_graph_impl=local"}, {}, {"--cuda_graph_scope=attn"}, refused},
       {"recompute_granularity", {}, {}, full, held},
       {"recompute_method", full, {}, {"--recompute_method=block"}, held},

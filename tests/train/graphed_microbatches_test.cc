@@ -100,6 +100,8 @@ class Recorded {
   optim::DistributedDataParallel ddp_;
 };
 
+constexpr int kWarmUpSteps = 3;
+
 void with_model(const std::function<void(Recorded&)>& body) {
   testing::run_trainer_ranks(testing::golden_folder("llama"), {}, [&](const testing::TrainerRank& rank) {
     Recorded recorded(rank);
@@ -109,7 +111,7 @@ void with_model(const std::function<void(Recorded&)>& body) {
 
 TEST(GraphedMicrobatches, FirstAndFurtherMicrobatchesGiveTheSameGradients) {
   with_model([](Recorded& r) {
-    GraphedMicrobatches graphs(r.chunk(), r.stand_ins());
+    GraphedMicrobatches graphs(r.chunk(), kWarmUpSteps, r.stand_ins());
     for (int step = 1; step <= 7; ++step) {
       SCOPED_TRACE(step);
       const std::vector<data::MicroBatch> batches{r.batch({7, 7}, step), r.batch({7, 7}, 3 * step),
@@ -118,15 +120,27 @@ TEST(GraphedMicrobatches, FirstAndFurtherMicrobatchesGiveTheSameGradients) {
       const at::Tensor gradients = r.gradients()[0].clone();
       EXPECT_EQ(r.step(batches, &graphs), expected);
       testing::expect_identical(r.gradients()[0], gradients, "gradients");
-      EXPECT_EQ(graphs.recorded(), step > GraphedMicrobatches::kWarmUpSteps ? 2 : 0);
+      EXPECT_EQ(graphs.recorded(), step > kWarmUpSteps ? 2 : 0);
     }
+  });
+}
+
+TEST(GraphedMicrobatches, WithoutWarmUpTheSecondMicrobatchIsRecorded) {
+  with_model([](Recorded& r) {
+    GraphedMicrobatches graphs(r.chunk(), /*warm_up_steps=*/0, r.stand_ins());
+    const std::vector<data::MicroBatch> batches{r.batch({7, 7}, 1), r.batch({7, 7}, 2)};
+    const std::vector<double> expected = r.step(batches, nullptr);
+    EXPECT_EQ(r.step(batches, &graphs), expected);
+    EXPECT_EQ(graphs.recorded(), 1);  // gradients that are added to
+    EXPECT_EQ(r.step(batches, &graphs), expected);
+    EXPECT_EQ(graphs.recorded(), 2);
   });
 }
 
 TEST(GraphedMicrobatches, AShapeIsRecordedWhenItComesAgain) {
   with_model([](Recorded& r) {
-    GraphedMicrobatches graphs(r.chunk(), r.stand_ins());
-    for (int step = 0; step < GraphedMicrobatches::kWarmUpSteps; ++step) r.step({r.batch({5}, 1)}, &graphs);
+    GraphedMicrobatches graphs(r.chunk(), kWarmUpSteps, r.stand_ins());
+    for (int step = 0; step < kWarmUpSteps; ++step) r.step({r.batch({5}, 1)}, &graphs);
     r.step({r.batch({9}, 1)}, &graphs);
     EXPECT_EQ(graphs.recorded(), 0);
     r.step({r.batch({9}, 2)}, &graphs);
@@ -145,13 +159,13 @@ TEST(GraphedMicrobatches, AShapeIsRecordedWhenItComesAgain) {
 
 TEST(GraphedMicrobatches, ARecordingThatFailsLeavesNoTrace) {
   with_model([](Recorded& r) {
-    GraphedMicrobatches graphs(r.chunk(), [](const DeviceGraph*) { return std::make_unique<BrokenGraph>(); });
+    GraphedMicrobatches graphs(r.chunk(), kWarmUpSteps,
+                               [](const DeviceGraph*) { return std::make_unique<BrokenGraph>(); });
     const std::vector<data::MicroBatch> batches{r.batch({7, 7}, 1), r.batch({7, 7}, 2)};
     const std::vector<double> expected = r.step(batches, nullptr);
     const at::Tensor gradients = r.gradients()[0].clone();
     ::testing::internal::CaptureStderr();
-    for (int step = 0; step < GraphedMicrobatches::kWarmUpSteps + 2; ++step)
-      EXPECT_EQ(r.step(batches, &graphs), expected);
+    for (int step = 0; step < kWarmUpSteps + 2; ++step) EXPECT_EQ(r.step(batches, &graphs), expected);
     const std::string said = ::testing::internal::GetCapturedStderr();
     testing::expect_identical(r.gradients()[0], gradients, "gradients");
     EXPECT_EQ(graphs.recorded(), 0);

@@ -142,6 +142,7 @@ struct FusionConfig {
   bool gradient_accumulation = true;                  // weight gradients straight into the fp32 buffer
   std::optional<std::string> cuda_graph_impl;         // local or transformer_engine
   std::vector<std::string> cuda_graph_scope{"full"};  // what a graph captures
+  int cuda_graph_warmup_steps = 3;                    // steps without graphs before the first is recorded
   bool operator==(const FusionConfig&) const = default;
 };
 

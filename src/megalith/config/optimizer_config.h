@@ -14,7 +14,7 @@ namespace megalith::config {
 struct PrecisionConfig {
   bool bf16 = false;                                  // weights and activations in bfloat16
   bool fp16 = false;                                  // in half precision, with loss scaling
-  std::optional<bool> tf32;                           // fp32 products in TF32; empty: the library's default
+  std::optional<bool> tf32;                           // fp32 products on GPUs in TF32; empty: in fp32
   std::optional<Fp8Format> fp8;                       // format of fp8 products; empty: none
   std::optional<std::string> fp8_recipe;              // tensorwise, delayed, mxfp8, blockwise
   bool fp8_param = false;                             // keep parameters in fp8; needs fp8

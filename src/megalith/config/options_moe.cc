@@ -157,6 +157,11 @@ void add_fusion(OptionList& list) {
            "what a graph holds: full, a micro-batch's forward and backward; parts of layers are refused")
       .commas()
       .implemented();
+  fusion
+      .add("cuda_graph_warmup_steps", &FusionConfig::cuda_graph_warmup_steps,
+           "steps that run without graphs before the first is recorded")
+      .at_least(0)
+      .implemented();
 }
 
 void add_foreign_memory_settings(OptionList& list) {
@@ -191,8 +196,7 @@ void add_foreign_memory_settings(OptionList& list) {
                                                                           {"use_mcore_models", flag()},
                                                                           {"te_rng_tracker", flag()},
                                                                           {"deterministic_mode", flag()},
-                                                                          {"enable_cuda_graph", flag()},
-                                                                          {"cuda_graph_warmup_steps", integer(3)}});
+                                                                          {"enable_cuda_graph", flag()}});
   list.no_effect("deepspeed", dict(), "Megalith shards with use_distributed_optimizer; a DeepSpeed file is not read");
   list.refused_all("Megalith shards by tp, pp, cp, ep and use_distributed_optimizer",
                    {{"fsdp", opt_text()},

@@ -193,7 +193,9 @@ void add_precision_options(OptionList& list) {
   precision.add("bf16", &PrecisionConfig::bf16, "weights and activations in bfloat16").implemented();
   precision.add("fp16", &PrecisionConfig::fp16, "weights and activations in half precision, with loss scaling")
       .implemented();
-  precision.add("tf32", &PrecisionConfig::tf32, "TF32 for fp32 products").planned("gpu").train_only();
+  precision.add("tf32", &PrecisionConfig::tf32, "fp32 products on GPUs in TF32 (none: in fp32)")
+      .train_only()
+      .implemented();
   precision.add("fp8", &PrecisionConfig::fp8, "fp8 products in this format (none: off)")
       .alias({"fp8_format"})
       .implemented();

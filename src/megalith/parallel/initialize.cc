@@ -33,10 +33,11 @@ std::string sizes_text(const layout::GridShape& shape) {
 
 }  // namespace
 
-void apply_determinism(const config::SeedConfig& seeds) {
+void apply_library_switches(const config::SeedConfig& seeds, const config::PrecisionConfig& precision) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // of no use: nothing reads such memory
   at::globalContext().setDeterministicAlgorithms(seeds.full_determinism, /*warn_only=*/true);
   at::globalContext().setDeterministicCuDNN(seeds.full_determinism);
+  at::globalContext().setAllowTF32CuBLAS(precision.tf32.value_or(false));
 }
 
 Runtime::~Runtime() = default;
@@ -62,8 +63,10 @@ ParallelContext& Runtime::initialize(const config::TrainingArguments& args,
                                      std::function<void(const std::string&)> on_stuck,
                                      const EmbeddingRanks& embedding_ranks) {
   layout::checked_seed(args.seeds.seed);
-  apply_determinism(args.seeds);
+  apply_library_switches(args.seeds, args.precision);
   if (world_ == nullptr) connect(args, std::move(on_stuck));
+  if (args.precision.tf32.value_or(false) && !device_.is_cuda() && world_->rank() == 0)
+    log_warning("tf32 has no effect on the CPU");
   const layout::GridShape shape = config::grid_shape(args, world_->size());
   if (!context_) {
     context_ = std::make_unique<ParallelContext>(

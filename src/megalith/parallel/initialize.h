@@ -17,8 +17,9 @@ struct EmbeddingRanks {
   layout::PipelineRanks position = layout::first_stage;
 };
 
-// full_determinism: libtorch's switch for the whole process, which our own choices of kernels follow, too.
-void apply_determinism(const config::SeedConfig& seeds);
+// full_determinism and tf32: libtorch's switches for the whole process. Our own choices of kernels follow the first,
+// too.
+void apply_library_switches(const config::SeedConfig& seeds, const config::PrecisionConfig& precision);
 
 // A process's connection and context, with the rules of the seed's initialize_megatron: groups are made once, seeds are
 // set at every call. Make one a process (or a rank thread) and pass its context around; the free functions below keep a

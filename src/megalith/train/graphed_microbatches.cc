@@ -51,8 +51,8 @@ struct GraphedMicrobatches::Shape {
   std::vector<std::unique_ptr<Graph>> graphs;
 };
 
-GraphedMicrobatches::GraphedMicrobatches(model::GptModel& chunk, MakeDeviceGraph make)
-    : chunk_(chunk), make_(std::move(make)) {}
+GraphedMicrobatches::GraphedMicrobatches(model::GptModel& chunk, int warm_up_steps, MakeDeviceGraph make)
+    : chunk_(chunk), warm_up_steps_(warm_up_steps), make_(std::move(make)) {}
 GraphedMicrobatches::~GraphedMicrobatches() = default;
 
 int GraphedMicrobatches::recorded() const {
@@ -76,7 +76,7 @@ std::optional<at::Tensor> GraphedMicrobatches::run(const data::MicroBatch& batch
   if (broken_) return std::nullopt;
   Shape& shape = shape_of(batch, factor);
   const bool known = shape.met++ > 0;
-  if (steps_ <= kWarmUpSteps || !known || !start(shape, batch)) return std::nullopt;
+  if (steps_ <= warm_up_steps_ || !known || !start(shape, batch)) return std::nullopt;
   const Graph* graph = graph_of(shape, work);
   if (graph == nullptr) return std::nullopt;
   graph->device->replay();

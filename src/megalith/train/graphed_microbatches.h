@@ -29,19 +29,19 @@ bool graphs_wanted(const config::TrainingArguments& args);
 // kernels. Of each there is one for gradients that are overwritten (the first micro-batch of a step) and one for those
 // that are added to. What a graph does is, bit for bit, what the same kernels do when the host starts them one by one.
 //
-// The first kWarmUpSteps steps, and the first micro-batch of each shape, run without: kernels are chosen and caches
-// filled then. At most kMostShapes shapes are recorded; others always run without. A recording that fails is told once,
-// and the run goes on without graphs.
+// The first steps (cuda_graph_warmup_steps), and the first micro-batch of each shape, run without: kernels are chosen
+// and caches filled then. At most kMostShapes shapes are recorded; others always run without. A recording that fails is
+// told once, and the run goes on without graphs.
 //
 // One thread a rank. `chunk` outlives it. The caller's current stream is an OwnStream.
 class GraphedMicrobatches {
  public:
-  static constexpr int kWarmUpSteps = 3, kMostShapes = 4;
+  static constexpr int kMostShapes = 4;
 
   // Forward and backward of a micro-batch, by device work alone; gives the sum of its losses, without its graph.
   using Work = std::function<at::Tensor(const data::MicroBatch&)>;
 
-  explicit GraphedMicrobatches(model::GptModel& chunk, MakeDeviceGraph make = make_device_graph);
+  GraphedMicrobatches(model::GptModel& chunk, int warm_up_steps, MakeDeviceGraph make = make_device_graph);
   ~GraphedMicrobatches();
 
   void begin_step() { ++steps_; }
@@ -62,6 +62,7 @@ class GraphedMicrobatches {
   void set_stale(const std::vector<bool>& stale) const;
 
   model::GptModel& chunk_;
+  const int warm_up_steps_;
   const MakeDeviceGraph make_;
   int64_t steps_ = 0;
   bool broken_ = false;

@@ -219,7 +219,7 @@ bool MicrobatchRunner::start_graphs() {
   const std::string why = graph_obstacle(args_, models_.config(), context_.grid().shape(), context_.device().is_cuda(),
                                          objective_.sums_token_losses());
   if (why.empty())
-    graphs_ = std::make_unique<GraphedMicrobatches>(models_[0]);
+    graphs_ = std::make_unique<GraphedMicrobatches>(models_[0], args_.fusion.cuda_graph_warmup_steps);
   else if (context_.rank() == 0)
     log_warning("cuda_graph_impl local is not used: {}", why);
   return uses_graphs();
