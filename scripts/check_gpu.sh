@@ -34,7 +34,8 @@ sanitizer() {
   # of their own.
   local ours='*CudaKernel*-*Attention*:*GroupedProducts*:*LargeProducts*' races
   compute-sanitizer --tool memcheck --error-exitcode 1 $bin/ops_test --gtest_filter="$ours" --gtest_brief=1 || return 1
-  races=$(compute-sanitizer --tool racecheck $bin/ops_test --gtest_filter="$ours" --gtest_brief=1 2>&1) || return 1
+  races=$(compute-sanitizer --tool racecheck $bin/ops_test --gtest_filter="$ours" --gtest_brief=1 2>&1) ||
+    { echo "$races"; return 1; }
   echo "$races"
   ! grep 'Race reported' <<<"$races" | grep -qv nvjet_
 }

@@ -191,6 +191,62 @@ TEST(Ddp, NamesTheParameterWhoseGradientIsNotFinite) {
     });
 }
 
+// As on CUDA: no reduction waits for a look, and the rank that made the NaN is still the one that tells.
+TEST(Ddp, NamesTheParameterLater) {
+  for (const bool sharded : {false, true}) {
+    SCOPED_TRACE(sharded);
+    run_ranks(2, [sharded](const Rank& r) {
+      const auto context = context_of(r);
+      const Toy toy;
+      DistributedDataParallel ddp(toy.list(), {.use_distributed_optimizer = sharded, .checks_later = true}, context);
+      int told = 0;
+      ddp.watch_gradients(
+          [&told](const std::string&, const at::Tensor&, bool finite) {
+            told += finite ? 0 : 1;
+            return false;
+          },
+          /*reads=*/false);
+      (toy.loss(1) + toy[1].value.sum() * (r.rank == 1 ? std::nan("") : 1)).backward();
+      ddp.finish_grad_sync();
+      EXPECT_EQ(told, 0);
+      std::string said;
+      try {
+        ddp.check_gradients();
+      } catch (const NonFiniteGradient& error) {
+        said = error.what();
+      }
+      EXPECT_EQ(told, r.rank);
+      EXPECT_EQ(said.empty(), r.rank == 0);
+      for (const char* part : {"p1.weight", "on rank 1", "18 elements of 18", "before it was reduced"})
+        if (r.rank == 1) expect_contains(said, part);
+      ddp.zero_grad();  // the next step begins anew
+      toy.loss(1).backward();
+      ddp.finish_grad_sync();
+      EXPECT_NO_THROW(ddp.check_gradients());
+    });
+  }
+}
+
+TEST(Ddp, WhoReadsGradientsSeesThemBeforeTheReduction) {
+  run_ranks(2, [](const Rank& r) {
+    const auto context = context_of(r);
+    const Toy toy;
+    DistributedDataParallel ddp(toy.list(), {.checks_later = true}, context);
+    std::vector<double> seen;
+    ddp.watch_gradients(
+        [&seen](const std::string&, const at::Tensor& grads, bool) {
+          seen.push_back(grads.sum().item<double>());
+          return true;
+        },
+        /*reads=*/true);
+    toy.loss(r.rank + 1).backward();
+    ddp.finish_grad_sync();
+    ddp.check_gradients();
+    // 54 numbers, each r + 1, and half of it for the average of two.
+    EXPECT_EQ(seen, std::vector<double>{27.0 * (r.rank + 1)});
+  });
+}
+
 TEST(Ddp, GoesOnWithGradientsThatAreNotFiniteWhenAsked) {
   run_ranks(1, [](const Rank& r) {
     const auto context = context_of(r);

@@ -79,20 +79,25 @@ int64_t count_zeros(const at::Tensor& flat) {
   return count_zeros_cpu(flat.scalar_type(), flat.const_data_ptr(), flat.numel());
 }
 
-bool scale_and_check_(const at::Tensor& flat, double factor) {
-  check_flat("scale_and_check_", flat);
-  if (flat.is_cpu()) return scale_and_check_cpu(flat.scalar_type(), flat.mutable_data_ptr(), flat.numel(), factor);
+bool scale_and_check_(const at::Tensor& flat, double factor) { return scale_and_flag_(flat, factor).item<int>() == 0; }
+
+at::Tensor scale_and_flag_(const at::Tensor& flat, double factor) {
+  check_flat("scale_and_flag_", flat);
+  if (flat.is_cpu()) {
+    const bool finite = scale_and_check_cpu(flat.scalar_type(), flat.mutable_data_ptr(), flat.numel(), factor);
+    return at::scalar_tensor(finite ? 0 : 1, at::kInt);
+  }
   if constexpr (kCudaKernels) {
     if (on_cuda_kernel(flat)) {
-      const at::Tensor broken = at::zeros({1}, flat.options().dtype(at::kInt));
+      const at::Tensor broken = at::zeros({}, flat.options().dtype(at::kInt));
       scale_and_check_cuda(flat.scalar_type(), flat.mutable_data_ptr(), flat.numel(), factor,
                            broken.mutable_data_ptr<int>(), stream_of(flat));
-      return broken.item<int>() == 0;
+      return broken;
     }
   }
-  const bool finite = at::isfinite(flat).all().item<bool>();
+  const at::Tensor broken = at::isfinite(flat).all().logical_not().to(at::kInt);
   if (factor != 1) flat.mul_(factor);
-  return finite;
+  return broken;
 }
 
 }  // namespace megalith::ops

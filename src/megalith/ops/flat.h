@@ -29,5 +29,7 @@ int64_t count_zeros(const at::Tensor& flat);
 
 // flat *= factor (nothing is written for 1), and whether every element was finite before.
 bool scale_and_check_(const at::Tensor& flat, double factor);
+// The same as a number on flat's device, which the host does not wait for: 0 when all were.
+at::Tensor scale_and_flag_(const at::Tensor& flat, double factor);
 
 }  // namespace megalith::ops

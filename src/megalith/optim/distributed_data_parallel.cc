@@ -95,6 +95,7 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   const int replicas = context.group(GroupKind::kDpCp).size();
   ReduceRules reduce;
   reduce.check_for_nan = settings_.check_for_nan;
+  reduce.checks_later = settings_.checks_later.value_or(parameters[0]->value.is_cuda());
   reduce.alone = context.world().world().size() == 1;
   reduce.grad_dtype = parameters[0]->value.scalar_type() == at::kFloat ? at::kFloat : settings_.grad_dtype;
   if (settings_.average_in_collective) {
@@ -117,11 +118,13 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   progress_.emplace_back();
 }
 
-void DistributedDataParallel::watch_gradients(const NamedGradientWatch& watch) {
-  for (size_t i = 0; i < buffers_.size(); ++i)
-    buffers_[i]->watch_gradients([watch, i](int bucket, const at::Tensor& grads, bool finite) {
+void DistributedDataParallel::watch_gradients(const NamedGradientWatch& watch, bool reads) {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    const auto named = [watch, i](int bucket, const at::Tensor& grads, bool finite) {
       return watch(fmt::format("bucket {} of buffer {}", bucket, i), grads, finite);
-    });
+    };
+    buffers_[i]->watch_gradients(named, reads);
+  }
 }
 
 void DistributedDataParallel::watch(nn::Parameter& parameter) {

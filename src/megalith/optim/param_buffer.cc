@@ -28,7 +28,8 @@ ParamBuffer::ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRul
       layout_(plan(parameters_, rules)),
       reducing_(layout_.buckets.size()),
       gathering_(layout_.buckets.size()),
-      squares_(layout_.buckets.size()) {
+      squares_(layout_.buckets.size()),
+      flagged_(layout_.buckets.size()) {
   check(!parameters_.empty(), "a buffer of no parameters");
   const at::NoGradGuard no_grad;
   const auto options = parameters_[0]->value.options().requires_grad(false);
@@ -60,19 +61,31 @@ std::optional<ExactSum> ParamBuffer::known_squares(int bucket) const {
   return sum;
 }
 
-void ParamBuffer::check_gradients() const {
+void ParamBuffer::watch_gradients(GradientWatch watch, bool reads) {
+  watch_ = std::move(watch);
+  watch_reads_ = reads;
+}
+
+void ParamBuffer::look_at_squares() const {
   for (size_t bucket = 0; bucket < squares_.size(); ++bucket)
     if (squares_[bucket])
       look_at(static_cast<int>(bucket), !reduce_.check_for_nan || std::isfinite(squares_[bucket]->on_host.value()));
 }
 
+void ParamBuffer::check_gradients() const {
+  look_at_squares();
+  for (size_t bucket = 0; bucket < flagged_.size(); ++bucket)
+    if (flagged_[bucket]) look_at(static_cast<int>(bucket), flagged_[bucket]->value() == 0, /*reduced=*/true);
+}
+
 void ParamBuffer::forget_squares() {
-  check_gradients();
+  look_at_squares();
   for (auto& squares : squares_) squares.reset();
 }
 
 void ParamBuffer::mark_stale() {
   for (auto& squares : squares_) squares.reset();
+  for (auto& flag : flagged_) flag.reset();
   for (nn::Parameter* p : parameters_) p->main_grad_is_stale = true;
 }
 
@@ -89,22 +102,22 @@ at::Tensor ParamBuffer::bucket_grads(int bucket) const {
   return grads_.narrow(0, b.begin, b.numel());
 }
 
-void ParamBuffer::look_at(int bucket, bool finite) const {
+void ParamBuffer::look_at(int bucket, bool finite, bool reduced) const {
   const bool taken_care_of = watch_ && watch_(bucket, bucket_grads(bucket), finite);
-  if (!finite && !taken_care_of) check_finite(bucket);
+  if (!finite && !taken_care_of) check_finite(bucket, reduced);
 }
 
-void ParamBuffer::check_finite(int bucket) const {
+// What was not finite is not finite after a reduction either.
+void ParamBuffer::check_finite(int bucket, bool reduced) const {
   for (const int item : layout_.buckets[bucket].items) {
     const nn::Parameter& p = *parameters_[item];
     const at::Tensor good = at::isfinite(p.main_grad);
     if (good.all().item<bool>()) continue;
     throw NonFiniteGradient(fmt::format(
-        "the gradient of {} on rank {} of {} has {} elements of {} that are NaN or infinite, before it is reduced; "
-        "look at"
-        " the loss and the input of this step (check_for_nan_in_loss_and_grad: false goes on in spite of it)",
+        "the gradient of {} on rank {} of {} has {} elements of {} that are NaN or infinite, {}; look at the loss and "
+        "the input of this step (check_for_nan_in_loss_and_grad: false goes on in spite of it)",
         p.name, groups_.all.rank(), groups_.all.name(), p.main_grad.numel() - at::count_nonzero(good).item<int64_t>(),
-        p.main_grad.numel()));
+        p.main_grad.numel(), reduced ? "some of them before it was reduced" : "before it is reduced"));
   }
 }
 
@@ -114,6 +127,8 @@ void ParamBuffer::start_reduce(int bucket) {
   if (reduce_.alone && grads.is_cuda() && reduce_.factor == 1) {
     const at::Tensor sum = ops::sum_of_squares(grads);
     squares_[bucket] = Squares{sum, ops::HostScalar(sum)};
+  } else if (reduce_.check_for_nan && reduce_.checks_later && !watch_reads_) {
+    flagged_[bucket].emplace(ops::scale_and_flag_(grads, reduce_.factor));
   } else {
     bool finite = true;
     if (reduce_.check_for_nan)

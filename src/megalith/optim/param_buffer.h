@@ -29,7 +29,8 @@ struct ReduceGroups {
 struct ReduceRules {
   double factor = 1;                         // multiplies the gradients first
   comm::ReduceOp op = comm::ReduceOp::kSum;  // then
-  bool check_for_nan = false;                // NonFiniteGradient before they spread
+  bool check_for_nan = false;                // NonFiniteGradient
+  bool checks_later = false;                 // by check_gradients alone: no reduction waits for a look of the host
   at::ScalarType grad_dtype = at::kFloat;    // of the buffer and of the reduction
   // This rank is the only one: nothing comes between the gradients of a bucket and the optimizer, and on CUDA one pass
   // over them serves both, the look for NaN and the norm.
@@ -42,9 +43,9 @@ class NonFiniteGradient : public Error {
   using Error::Error;
 };
 
-// Looks at the gradients of a bucket just before they are reduced (see ParamBuffer::check_gradients). `finite`: nothing
-// in them is NaN or infinite (true as well where that is not looked at). Returns true when it takes care of such
-// gradients itself: NonFiniteGradient is not thrown then.
+// Is told of the gradients of a bucket just before they are reduced, or later (ParamBuffer::check_gradients). `finite`:
+// nothing in them was NaN or infinite before (true as well where that is not looked at). Returns true when it takes
+// care of such gradients itself: NonFiniteGradient is not thrown then.
 using GradientWatch = std::function<bool(int bucket, const at::Tensor& grads, bool finite)>;
 
 // One thread a rank. The parameters outlive it; from construction on their values and main_grads are views of it.
@@ -66,7 +67,8 @@ class ParamBuffer {
   // This rank's part of a bucket, of either buffer.
   at::Tensor own(const at::Tensor& flat, int bucket) const;
 
-  void watch_gradients(GradientWatch watch) { watch_ = std::move(watch); }
+  // `reads`: it looks at the gradients themselves, and so is always told before they are reduced.
+  void watch_gradients(GradientWatch watch, bool reads);
 
   // Gradients of the next step overwrite what is there.
   void mark_stale();
@@ -83,8 +85,8 @@ class ParamBuffer {
   at::Tensor squares_on_device(int bucket) const;
   // The same on the host; waits for it.
   std::optional<ExactSum> known_squares(int bucket) const;
-  // The look at gradients that start_reduce has left for later because it does not wait: at buckets with such a sum.
-  // Nothing elsewhere. Throws NonFiniteGradient.
+  // The look at gradients that start_reduce has left for later because it does not wait: at buckets with such a sum,
+  // and with checks_later. Nothing elsewhere. Throws NonFiniteGradient.
   void check_gradients() const;
   // Gradients are about to be changed in place. Looks at them first.
   void forget_squares();
@@ -97,8 +99,9 @@ class ParamBuffer {
 
  private:
   void zero_missing(int bucket);
-  void look_at(int bucket, bool finite) const;
-  void check_finite(int bucket) const;
+  void look_at_squares() const;
+  void look_at(int bucket, bool finite, bool reduced = false) const;
+  void check_finite(int bucket, bool reduced) const;
   at::Tensor bucket_grads(int bucket) const;
 
   struct Squares {
@@ -111,9 +114,11 @@ class ParamBuffer {
   ReduceGroups groups_;
   BufferLayout layout_;
   at::Tensor params_, grads_;
-  GradientWatch watch_;                           // may be empty
-  std::vector<comm::Work> reducing_, gathering_;  // by bucket
-  std::vector<std::optional<Squares>> squares_;   // by bucket
+  GradientWatch watch_;  // may be empty
+  bool watch_reads_ = false;
+  std::vector<comm::Work> reducing_, gathering_;         // by bucket
+  std::vector<std::optional<Squares>> squares_;          // by bucket
+  std::vector<std::optional<ops::HostScalar>> flagged_;  // by bucket; 0: all were finite before the reduction
 };
 
 }  // namespace megalith::optim

@@ -74,13 +74,13 @@ void RerunGuard::watch(OptimizedModel& model) {
     model.chunks()[chunk]->watch_gradients(
         [this, chunk](const std::string& bucket, const at::Tensor& grads, bool finite) {
           return check_gradients(fmt::format("{} of chunk {}", bucket, chunk), grads, finite);
-        });
+        },
+        measures_gradients());
 }
 
 bool RerunGuard::check_gradients(const std::string& bucket, const at::Tensor& grads, bool finite) {
-  const bool measures = fault_.check_for_large_grads || collects_;
   double norm = finite ? 0 : std::nan("");
-  if (measures) norm = at::linalg_vector_norm(grads, 2, std::nullopt, false, at::kFloat).item<double>();
+  if (measures_gradients()) norm = at::linalg_vector_norm(grads, 2, std::nullopt, false, at::kFloat).item<double>();
   if (takes_non_finite_)
     machine_.validate(
         {.message = fmt::format("found NaN or Inf in the local gradients of {} before they are reduced", bucket),

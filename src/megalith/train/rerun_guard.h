@@ -68,6 +68,7 @@ class RerunGuard {
   std::function<void(const MicrobatchMean&)> loss_check();
 
  private:
+  bool measures_gradients() const { return fault_.check_for_large_grads || collects_; }
   bool check_gradients(const std::string& bucket, const at::Tensor& grads, bool finite);
   void check_loss(const MicrobatchMean& loss);
   std::vector<bool> any_rank(const std::vector<bool>& mine) const;
