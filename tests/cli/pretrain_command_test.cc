@@ -147,6 +147,28 @@ TEST(PretrainCommand, TrainsOnIndexedFiles) {
   EXPECT_TRUE(fs::exists(folder / "out/checkpoint-4/config.json"));
 }
 
+// A run that is told of its model by the checkpoint alone.
+TEST(PretrainCommand, TakesItsModelFromTheCheckpoint) {
+  const TempFolder folder;
+  const std::string saved = (folder / "out").string();
+  const Words data{"--mock-data", "--use-cpu"};
+  const auto first = pretrain(kGpt + data + Words{"--vocab-size=63", "--save=" + saved, "--save-interval=4"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Words next =
+      data + Words{"--load=" + saved, "--use-checkpoint-args", "--micro-batch-size=2",          "--train-iters=6",
+                   "--lr=0.01",       "--eval-iters=1",        "--override_opt_param_scheduler"};
+  const auto second = pretrain(next + Words{"--nproc", "2", "--tensor-model-parallel-size=2"});
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  expect_contains(second.err, "use_checkpoint_args: of " + saved + "/checkpoint-4: num_layers 2, hidden_size 32");
+  // What is given counts, and has to fit.
+  const auto other = pretrain(next + Words{"--ffn-hidden-size=64"});
+  EXPECT_NE(other.exit_code, 0);
+  expect_contains(other.err, "ffn_hidden_size is 128 there and 64 in this run");
+  const auto nothing = pretrain(next + Words{"--load=" + (folder / "empty").string()});
+  EXPECT_EQ(nothing.exit_code, 2);
+  expect_contains(nothing.err, "holds no checkpoint");
+}
+
 TEST(PretrainCommand, BadInputIsToldOnceBeforeRanksStart) {
   const TempFolder folder;
   std::filesystem::create_directory(folder / "full");

@@ -8,6 +8,7 @@
 #include "megalith/checkpoint/manifest.h"
 #include "megalith/checkpoint/verify.h"
 #include "megalith/config/derive.h"
+#include "megalith/train/checkpoint_arguments.h"
 #include "megalith/train/pretrain.h"
 #include "tests/effects/effect.h"
 #include "tests/support/temp_folder.h"
@@ -118,11 +119,16 @@ std::string pretrained(const TrainingArguments& args, bool resumes) {
   return run(mine);
 }
 
+const TempFolder& checkpoints_of_tiny() {
+  static const TempFolder saved;
+  return saved;
+}
+
 // The checkpoint that a pre-training run goes on from.
 std::string begins_with(const TrainingArguments& args) {
-  static const TempFolder saved;
+  const TempFolder& saved = checkpoints_of_tiny();
   TrainingArguments first = args;
-  first.checkpoint.ckpt_step.reset();
+  first.checkpoint = {};
   first.save.output_dir = saved.path().string();
   if (fs::is_empty(saved.path()))
     run_ranks(1, [&](const Rank& rank) {
@@ -132,6 +138,16 @@ std::string begins_with(const TrainingArguments& args) {
   TrainingArguments mine = args;
   mine.save.load = saved.path().string();
   return train::find_load(mine).folder.value_or("none").filename();
+}
+
+// Layers of a run that goes on from a checkpoint of tiny ones, told to have another number of them.
+std::string takes_model(const TrainingArguments& args) {
+  begins_with(args);
+  config::ParseResult parsed{.args = args, .report = {}, .notes = {}};
+  parsed.args.save.load = checkpoints_of_tiny().path().string();
+  parsed.args.shape.num_layers = 4;
+  train::take_checkpoint_arguments(parsed);
+  return fmt::format("{} layers", *parsed.args.shape.num_layers);
 }
 
 std::string leaves(const TrainingArguments& args) { return pretrained(args, false); }
@@ -189,6 +205,7 @@ Effects checkpoint_effects() {
       {"no_load_rng", longer, {}, {"--no_load_rng"}, continues, kPretrain},
       {"finetune", longer, {}, {"--finetune"}, continues, kPretrain},
       {"ckpt_step", tiny, {}, {"--ckpt_step=2"}, begins_with, kPretrain},
+      {"use_checkpoint_args", tiny, {}, {"--use_checkpoint_args"}, takes_model, kPretrain},
       {"override_ckpt_iteration", longer, {}, {"--override_ckpt_iteration=1"}, continues, kPretrain},
       {"pretrained_checkpoint", longer, {}, {"--pretrained_checkpoint=there"}, continues, kPretrain},
   };

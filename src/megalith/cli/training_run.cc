@@ -21,6 +21,7 @@
 #include "megalith/observe/tensorboard.h"
 #include "megalith/optim/make_schedule.h"
 #include "megalith/plan/report.h"
+#include "megalith/train/checkpoint_arguments.h"
 #include "megalith/train/shared_folder.h"
 
 namespace megalith::cli {
@@ -222,13 +223,14 @@ std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dial
                                                             LaunchFlags& launch, RunFlags& flags) {
   auto own = launch.run_options();
   for (auto& option : flags.options()) own.push_back(option);
-  const auto parsed = config::parse_arguments(dialect, words, own);
+  auto parsed = config::parse_arguments(dialect, words, own);
   if (flags.help) {
     fmt::print("megalith {} [run.yaml] [--nproc N] [--key value | --key=value | key=value]…\n\n{}", name,
                config::help_text(dialect, flags.topic, own));
     return std::nullopt;
   }
   parsed.report.check_runnable();
+  if (dialect == config::Dialect::kPretrain) train::take_checkpoint_arguments(parsed);
   launch.check(parsed.args, /*needs_inputs=*/true);
   apply_log_level(parsed.args.logging);
   for (const std::string& note : parsed.notes) log_info("{}", note);

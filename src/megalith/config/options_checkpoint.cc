@@ -116,8 +116,10 @@ void add_loading(OptionList& list) {
       .pretrain_only()
       .implemented();
   checkpoint
-      .add("use_checkpoint_args", &CheckpointConfig::use_checkpoint_args, "take the model's shape from the checkpoint")
-      .pretrain_only();
+      .add("use_checkpoint_args", &CheckpointConfig::use_checkpoint_args,
+           "take the model's shape and tokenizer from the checkpoint, but for options that are given")
+      .pretrain_only()
+      .implemented();
   checkpoint
       .add("load_main_params_from_ckpt", &CheckpointConfig::load_main_params,
            "fp32 master weights from the checkpoint; needs no_load_optim")

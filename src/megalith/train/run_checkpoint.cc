@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxTextBytes = 1'000'000'000;
-constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json", *kArguments = "args.yaml";
+constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json", *kArguments = kArgumentsFile;
 constexpr const char* kFp8 = "fp8";  // stem of its files
 
 checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, const optim::Optimizer& optimizer) {

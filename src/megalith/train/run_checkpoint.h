@@ -28,6 +28,9 @@ struct SavePoint {
 // parameter is there (finish_param_gather).
 checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point);
 
+// The options of the run that saved, in the folder of a checkpoint.
+inline constexpr const char* kArgumentsFile = "args.yaml";
+
 // Where a run goes on.
 struct ResumePoint {
   TrainerState state;

@@ -10,6 +10,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
 #include "megalith/layout/vocab_split.h"
+#include "megalith/train/checkpoint_arguments.h"
 
 namespace megalith::train {
 
@@ -128,8 +129,9 @@ std::unique_ptr<RunContext> initialize_megatron(std::span<const std::string> wor
   const auto unknown = options.ignore_unknown_args ? config::UnknownNames::kIgnore : config::UnknownNames::kRefuse;
   std::vector<std::string> overruled;
   const auto all_words = with_defaults(words, options, unknown, overruled);
-  const auto parsed = config::parse_arguments(config::Dialect::kPretrain, all_words, options.extra_args, unknown);
+  auto parsed = config::parse_arguments(config::Dialect::kPretrain, all_words, options.extra_args, unknown);
   parsed.report.check_not_refused();
+  take_checkpoint_arguments(parsed);
   auto run = initialize_megatron(parsed.args, std::move(options));
   if (run->rank() != 0) return run;
   for (const std::string& warning : overruled) log_warning("{}", warning);

@@ -1,0 +1,38 @@
+#include "megalith/config/saved_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace megalith::config {
+
+namespace {
+
+constexpr std::array<std::string_view, 3> kTopics{"Model shape", "Positions and latent attention",
+                                                  "Mixture of experts"};
+constexpr std::array<std::string_view, 4> kTokenizer{"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file"};
+
+bool describes_model(const Option& option) {
+  return option.read &&
+         (std::ranges::count(kTopics, option.topic) > 0 || std::ranges::count(kTokenizer, option.name) > 0);
+}
+
+}  // namespace
+
+std::vector<std::string> take_model_of(const TrainingArguments& saved, const OptionReport& given,
+                                       TrainingArguments& args) {
+  std::vector<std::string> taken;
+  for (const Option& option : OptionTable::instance().options()) {
+    if (!describes_model(option) || std::ranges::find(given.uses, option.name, &OptionUse::name) != given.uses.end())
+      continue;
+    const Value value = option.read(saved);
+    if (value == option.read(args)) continue;
+    option.write(args, value);
+    taken.push_back(fmt::format("{} {}", option.name, to_display(value)));
+  }
+  return taken;
+}
+
+}  // namespace megalith::config
