@@ -21,6 +21,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # False alarms inside std::string when it is inlined (GCC bugs 105329, 105651).
   target_compile_options(megalith_compile_options INTERFACE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
 endif()
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # What only `if constexpr (kCudaKernels)` calls is not needed without CUDA.
+  target_compile_options(megalith_compile_options INTERFACE -Wno-unneeded-internal-declaration)
+endif()
 # Elsewhere a warning that only a newer compiler has would stop a user; scripts/build.sh says ON when CI=true.
 set(_werror ${MEGALITH_WERROR})
 if(_werror STREQUAL "AUTO")

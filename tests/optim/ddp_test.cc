@@ -1,5 +1,6 @@
 // Gradient buffers on small parameters made by hand: what is summed, scaled, checked and refused.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "megalith/nn/parameter.h"

@@ -1,6 +1,7 @@
 #include "megalith/checkpoint/state_files.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <unistd.h>
 
 #include <atomic>

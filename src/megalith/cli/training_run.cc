@@ -1,5 +1,6 @@
 #include "megalith/cli/training_run.h"
 
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>

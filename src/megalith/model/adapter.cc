@@ -1,6 +1,7 @@
 #include "megalith/model/adapter.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <map>
 

@@ -1,6 +1,7 @@
 #include "megalith/model/transformer_block.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/nn/recompute.h"

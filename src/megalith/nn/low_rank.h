@@ -70,7 +70,7 @@ std::optional<at::Tensor> b_of(const LowRank* update);
 struct LowRankInput {
   at::Tensor x;     // [t, i]
   at::Tensor mask;  // of x's type, 0 or 1/(1-p); undefined: no dropout
-  at::Tensor value() const { return mask.defined() ? x * mask : x; }
+  at::Tensor value() const { return mask.defined() ? x.mul(mask) : x; }
 };
 // `split`: x has other columns or tokens on every tp rank, otherwise it is the same on all of them.
 LowRankInput low_rank_input(const LowRank& update, const at::Tensor& x, bool split);

@@ -1,6 +1,7 @@
 #include "megalith/ops/fp8_blocks.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "megalith/base/error.h"
 #include "megalith/ops/device_internal.h"

@@ -1,6 +1,7 @@
 #include "megalith/optim/param_buffer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 

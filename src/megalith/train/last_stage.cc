@@ -1,6 +1,7 @@
 #include "megalith/train/last_stage.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <limits>
 

@@ -1,6 +1,7 @@
 #include "megalith/train/metric_sums.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "megalith/base/error.h"
 

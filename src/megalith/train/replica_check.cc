@@ -1,6 +1,7 @@
 #include "megalith/train/replica_check.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <map>

@@ -40,7 +40,7 @@ MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBa
     if (runner.per_token_loss())
       sums.add(name, sum, counts * static_cast<double>(count));
     else
-      sums.add(name, sum / static_cast<double>(std::max<int64_t>(count, 1)), counts);
+      sums.add(name, sum.div(static_cast<double>(std::max<int64_t>(count, 1))), counts);
   };
   for (const MicrobatchLoss& loss : losses) {
     if (runner.per_token_loss())

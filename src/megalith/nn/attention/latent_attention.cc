@@ -1,6 +1,7 @@
 #include "megalith/nn/attention/latent_attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "megalith/base/error.h"
 #include "megalith/nn/attention/kv_cache.h"

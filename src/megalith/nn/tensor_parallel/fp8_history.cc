@@ -1,6 +1,7 @@
 #include "megalith/nn/tensor_parallel/fp8_history.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <vector>
