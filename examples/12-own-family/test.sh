@@ -15,7 +15,7 @@ grep -q "step 20: loss" <<<"$one"
 grep -q '"blocks.3.qkv"' "$work/one/model.safetensors"
 grep -q '"model_type": "nano"' "$work/one/config.json"
 
-export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((32600 + RANDOM % 800)) OMP_NUM_THREADS=1
+export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((32600 + RANDOM % 160)) OMP_NUM_THREADS=1
 RANK=1 LOCAL_RANK=1 "$program" "${options[@]}" --tp=2 --output_dir="$work/two" &
 two=$(RANK=0 LOCAL_RANK=0 "$program" "${options[@]}" --tp=2 --output_dir="$work/two")
 wait $!

@@ -1,7 +1,11 @@
 #include "megalith/comm/rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <map>
 
 #include "megalith/base/error.h"
@@ -141,6 +145,17 @@ TEST(LaunchOptions, EveryProblemIsReported) {
     for (const char* name : {"--nproc", "--node_rank", "--master_port", "--master_addr"})
       EXPECT_NE(text.find(name), std::string::npos) << name << " is not in " << text;
   }
+}
+
+// As Gloo writes: without a flag that says so, to a rank that is gone.
+TEST(Rendezvous, AWriteToARankThatIsGoneIsAnErrorAndNoSignal) {
+  prepare_c10d();
+  std::array<int, 2> ends{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  close(ends[1]);
+  EXPECT_EQ(write(ends[0], "x", 1), -1);
+  EXPECT_EQ(errno, EPIPE);
+  close(ends[0]);
 }
 
 }  // namespace

@@ -53,7 +53,8 @@ struct Route {
 };
 std::optional<Route> route_to(const std::string& host, int port);
 
-// Settings of c10d itself, once a process, before anything of it is used. connect_store does it.
+// Settings of c10d itself, once a process, before anything of it is used. connect_store does it. SIGPIPE is ignored
+// from then on, unless the program has a handler of its own.
 void prepare_c10d();
 
 // Connects to (or serves) the store. Throws CommError naming host, port, the address it resolves to and the interface
