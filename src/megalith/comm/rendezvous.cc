@@ -229,9 +229,8 @@ void prepare_c10d() {
     // Its flight recorder is one for the process and not safe when two groups start operations at once, as they do here
     // while they connect. Ours does its work. Whoever sets the variable keeps it.
     setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
-    // A rank that dies closes its connections, and Gloo writes into them as if that were no signal: Python, for which
-    // it was made, ignores this one. It has to be an error of the operation, not the end of a rank that did nothing
-    // wrong.
+    // Gloo writes to its peers by writev() and expects EPIPE from one that has died: in Python, where it grew up,
+    // SIGPIPE is ignored. At its default it would end a rank that did nothing wrong, without a word.
     struct sigaction now {};
     if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
     // It tells of every closed connection with a stack trace on stderr. Our own messages say it in a line.

@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxTextBytes = 1'000'000'000;
-constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json", *kArguments = kArgumentsFile;
+constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json";
 constexpr const char* kFp8 = "fp8";  // stem of its files
 
 checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, const optim::Optimizer& optimizer) {
@@ -77,8 +77,9 @@ std::map<std::string, std::string> lines_of(const std::string& yaml) {
 }
 
 void say_what_changed(const fs::path& folder, const config::TrainingArguments& args) {
-  if (!fs::exists(folder / kArguments)) return;
-  const auto changes = changed_options(hf::read_text_file(folder / kArguments, kMaxTextBytes), config::to_yaml(args));
+  if (!fs::exists(folder / kArgumentsFile)) return;
+  const auto changes =
+      changed_options(hf::read_text_file(folder / kArgumentsFile, kMaxTextBytes), config::to_yaml(args));
   log_info(
       "resuming from {}: {}", folder.string(),
       changes.empty() ? "all options are as they were" : fmt::format("changed since: {}", fmt::join(changes, "; ")));
@@ -150,7 +151,7 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
       model::write_adapter_files(models, folder, assets);
     else
       model::write_model_files(models.config(), dtype, folder, assets);
-    hf::write_text_file(folder / kArguments, yaml);
+    hf::write_text_file(folder / kArgumentsFile, yaml);
     hf::write_text_file(folder / kProgress, progress);
     state.save(folder / kState);
   };
