@@ -193,6 +193,8 @@ TEST(PretrainCommand, BadInputIsToldOnceBeforeRanksStart) {
     EXPECT_EQ(result.exit_code, 2) << result.err;
     EXPECT_EQ(result.out, "");
     expect_contains(result.err, part);
+    EXPECT_EQ(result.err.find("[rank "), std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find("number of parameters"), std::string::npos) << result.err;
   }
 }
 

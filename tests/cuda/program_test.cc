@@ -112,6 +112,60 @@ TEST_F(OnCuda, ThousandStepsOfVaryingLengthsKeepTheirMemory) {
   EXPECT_LE(second, 1.25 * peak.back() + (64 << 20));
 }
 
+TEST_F(OnCuda, MoreRanksThanGpusAreRefusedBeforeTheyStart) {
+  const ProgramCase runs(llama_config({}), equal_lengths(4, 65));
+  const auto result = runs.train("out", {"--cutoff_len=64", "--max_steps=1", "--nproc=64"});
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  for (const char* part : {"64 ranks are to run on this machine, which has ", "--ddp_backend gloo", "--use_cpu"})
+    expect_contains(result.err, part);
+  EXPECT_EQ(result.err.find("[rank "), std::string::npos) << result.err;
+}
+
+nlohmann::json experts_config() {
+  nlohmann::json config = llama_config({});
+  config.update({{"model_type", "qwen3_moe"},
+                 {"head_dim", 64},
+                 {"num_experts", 16},
+                 {"num_experts_per_tok", 4},
+                 {"moe_intermediate_size", 128},
+                 {"norm_topk_prob", true},
+                 {"router_aux_loss_coef", 0.01},
+                 {"decoder_sparse_step", 1},
+                 {"mlp_only_layers", nlohmann::json::array()}});
+  return config;
+}
+
+// From the micro-batches to the start of the update the host never stands still.
+TEST_F(OnCuda, NoStepWaitsForTheDevice) {
+  const std::map<std::string, std::string> forbidden{{"MEGALITH_FORBID_DEVICE_WAITS", "1"}};
+  const ProgramCase dense(llama_config({}), equal_lengths(64, 129)), experts(experts_config(), equal_lengths(64, 129)),
+      varying(llama_config({}), {40, 129, 77, 100, 33, 64, 120, 90});
+  const std::vector<std::pair<const ProgramCase*, Words>> cases{
+      {&dense, {}},
+      {&dense, {"--gradient_accumulation_steps=3", "--cross_entropy_loss_fusion"}},
+      {&dense, {"--finetuning_type=lora", "--lora_rank=8"}},
+      {&dense, {"--recompute_granularity=full"}},
+      {&dense, {"--fp8=hybrid"}},
+      {&varying, {"--sequence_packing"}},
+      {&experts, {}},
+      {&experts,
+       {"--gradient_accumulation_steps=3", "--moe_router_load_balancing_type=seq_aux_loss",
+        "--moe_aux_loss_coeff=0.01"}}};
+  const Words common{"--cutoff_len=128", "--max_steps=6", "--per_device_train_batch_size=4"};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    Words words = common;
+    words.insert(words.end(), cases[i].second.begin(), cases[i].second.end());
+    const auto result = cases[i].first->train(fmt::format("out{}", i), words, forbidden);
+    EXPECT_EQ(result.exit_code, 0) << fmt::format("case {}\n", i) << result.err;
+  }
+  // Who drops tokens has to know how many there are.
+  Words dropping = common;
+  dropping.insert(dropping.end(), {"--moe_expert_capacity_factor=1.5", "--moe_token_drop_policy=probs"});
+  const auto waits = experts.train("dropping", dropping, forbidden);
+  EXPECT_NE(waits.exit_code, 0);
+  expect_contains(waits.err, "synchronizing");
+}
+
 // A batch of random ids into a file, and what transformers says of it in fp32.
 const char* const kTransformersLoss =
     "import sys, torch, transformers\n"

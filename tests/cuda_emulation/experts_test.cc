@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/grouped_gemm_internal.h"
 #include "megalith/ops/sort_choices.h"
 #include "megalith/ops/sort_choices_internal.h"
 #include "megalith/ops/top_experts_internal.h"
@@ -132,6 +133,28 @@ TEST(CudaExperts, RowsInOrder) {
       EXPECT_TRUE(actual[1].equal(expected.map.row.view(-1))) << what;
       EXPECT_TRUE(actual[2].equal(expected.first)) << what;
     }
+}
+
+TEST(CudaExperts, ProductsOfGroups) {
+  Random random;
+  const int64_t groups = 4;
+  const Tensor ends = at::tensor({0, 9, 9, 20}, at::kInt);  // the first and the third have no rows
+  for (const int64_t elements : {8, 64, 4104})
+    for (const auto dtype : {at::kFloat, at::kBFloat16})
+      for (const double beta : {0.0, 1.0, 0.5}) {
+        const Tensor products = random({groups, elements}, at::kBFloat16), before = random({groups, elements}, dtype);
+        for (const int64_t empty : {0, 2}) products[empty].fill_(NAN);
+        const Tensor counted = products.to(at::kFloat).nan_to_num(0);
+        const Tensor expected = (beta == 0 ? counted : before.to(at::kFloat) * beta + counted).to(dtype);
+        const auto cuda = [&](void* stream) {
+          const Tensor dw = beta == 0 ? unset(before.sizes(), dtype) : before.clone();
+          add_group_products_cuda({dtype, groups, elements, beta}, in(products), ends.const_data_ptr<int>(), out(dw),
+                                  stream);
+          return Tensors{dw};
+        };
+        const std::string name = fmt::format("{} elements of {}, beta {}", elements, c10::toString(dtype), beta);
+        EXPECT_TRUE(in_every_order(cuda, name)[0].equal(expected)) << name;
+      }
 }
 
 }  // namespace

@@ -401,20 +401,25 @@ TEST_P(CudaKernel, HeadsThatStayWhereTheyAre) {
 }
 
 TEST_P(CudaKernel, GroupedProducts) {
-  const GroupCounts counts{5, 0, 17, 11};
   const int64_t r = 33, i = 64, o = 128;
   const Tensor x = random({r, i}), w = random({4, o, i}), dy = random({r, o});
-  const auto run = [&](at::Device device) {
+  const auto run = [&](at::Device device, bool known_there) {
+    const GroupCounts counts =
+        known_there ? GroupCounts::on_device(at::tensor({5, 5, 22, 33}, at::TensorOptions(at::kInt).device(device)))
+                    : GroupCounts{5, 0, 17, 11};
     const Tensor dw = at::ones({4, o, i}, at::TensorOptions(device)), fresh = at::full_like(dw, 7);
     grouped_weight_grad(dw, dy.to(device), x.to(device), counts, 1);
     grouped_weight_grad(fresh, dy.to(device), x.to(device), counts, 0);
     return Tensors{grouped_mm_transposed(x.to(device), w.to(device), counts),
                    grouped_mm(dy.to(device), w.to(device), counts), dw, fresh};
   };
-  const Tensors cpu = run(at::kCPU), cuda = run(at::kCUDA);
-  for (size_t n = 0; n < cpu.size(); ++n) {
-    const Tensor rounded = GetParam() == at::kFloat ? cpu[n] : cpu[n].to(at::kBFloat16);
-    expect_same(cuda[n], rounded, fmt::format("product {}", n));
+  const Tensors cpu = run(at::kCPU, false);
+  for (const bool known_there : {false, true}) {
+    const Tensors cuda = run(at::kCUDA, known_there);
+    for (size_t n = 0; n < cpu.size(); ++n) {
+      const Tensor rounded = GetParam() == at::kFloat ? cpu[n] : cpu[n].to(at::kBFloat16);
+      expect_same(cuda[n], rounded, fmt::format("product {}, counts on the device: {}", n, known_there));
+    }
   }
 }
 

@@ -80,10 +80,15 @@ TEST(Permute, WrongShapesAreRefused) {
 }
 
 TEST(GroupedGemm, EqualsALoopOverGroups) {
-  for (const GroupCounts& counts : {GroupCounts{3, 0, 5, 1}, GroupCounts{0, 0, 0, 0}, GroupCounts(16, 7)}) {
-    const auto groups = static_cast<int64_t>(counts.size());
+  const auto on_device = [](const std::vector<int>& ends) {
+    return GroupCounts::on_device(at::tensor(ends, at::kInt));
+  };
+  for (const GroupCounts& counts :
+       {GroupCounts{3, 0, 5, 1}, GroupCounts{0, 0, 0, 0}, GroupCounts(std::vector<int64_t>(16, 7)),
+        on_device({3, 3, 8, 9}), on_device({0})}) {
+    const int64_t groups = counts.groups();
     int64_t rows = 0;
-    for (const int64_t count : counts) rows += count;
+    for (const int64_t count : counts.on_host()) rows += count;
     const at::Tensor x = at::randn({rows, 6}), w = at::randn({groups, 4, 6}), dy = at::randn({rows, 4});
     const at::Tensor y = grouped_mm_transposed(x, w, counts), dx = grouped_mm(dy, w, counts);
     const at::Tensor fresh = at::full_like(w, NAN), added = at::ones_like(w);
@@ -91,7 +96,7 @@ TEST(GroupedGemm, EqualsALoopOverGroups) {
     grouped_weight_grad(added, dy, x, counts, 1);
     int64_t first = 0;
     for (int64_t n = 0; n < groups; ++n) {
-      const int64_t count = counts[static_cast<size_t>(n)];
+      const int64_t count = counts.on_host()[static_cast<size_t>(n)];
       const at::Tensor xn = x.narrow(0, first, count), dyn = dy.narrow(0, first, count);
       expect_close(y.narrow(0, first, count), xn.mm(w[n].t()), "product");
       expect_close(dx.narrow(0, first, count), dyn.mm(w[n]), "product with the transposed");
@@ -105,6 +110,17 @@ TEST(GroupedGemm, EqualsALoopOverGroups) {
         grouped_mm(at::zeros({3, 4}), at::zeros({2, 4, 6}), {1, 1});
       },
       {"groups of 2 rows for a tensor of 3"});
+}
+
+TEST(GroupedGemm, CountsAreTheSameOnBothSides) {
+  const GroupCounts host{3, 0, 5, 1}, device = GroupCounts::on_device(at::tensor({3, 3, 8, 9}, at::kInt));
+  EXPECT_EQ(host.on_host(), device.on_host());
+  EXPECT_TRUE(host.ends(at::kCPU).equal(device.ends(at::kCPU)));
+  EXPECT_EQ(GroupCounts().groups(), 0);
+  const GroupCounts copy = host;  // knows what its original has learnt
+  EXPECT_EQ(copy.ends(at::kCPU).data_ptr(), host.ends(at::kCPU).data_ptr());
+  testing::expect_error<InternalError>([] { GroupCounts::on_device(at::zeros({2}, at::kLong)); },
+                                       {"int32 [g]", "Long"});
 }
 
 TEST(SortedChoices, StandByExpertInTheOrderOfTheTokens) {

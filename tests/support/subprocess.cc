@@ -32,10 +32,13 @@ std::vector<std::string> child_environment(const std::map<std::string, std::stri
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
     variables.erase(name);
   variables[kMarkName] = mark;
-  for (const auto& [name, value] : extra) variables[name] = value;
+  for (const auto& [name, value] : extra)
+    if (value.empty())
+      variables.erase(name);
+    else
+      variables[name] = value;
   std::vector<std::string> list;
-  for (const auto& [name, value] : variables)
-    if (!value.empty()) list.push_back(name + "=" + value);
+  for (const auto& [name, value] : variables) list.push_back(name + "=" + value);
   return list;
 }
 

@@ -5,6 +5,7 @@
 #include "megalith/comm/rendezvous.h"
 #include "megalith/comm/world.h"
 #include "megalith/config/validate.h"
+#include "megalith/parallel/gpu_count.h"
 #include "megalith/train/rerun_machine.h"
 
 namespace megalith::cli {
@@ -97,9 +98,9 @@ void LaunchFlags::check_without_nproc() const {
 void LaunchFlags::check(const config::TrainingArguments& args, bool needs_inputs) const {
   check_without_nproc();
   config::validate(args, {.world_size = world_size(), .needs_inputs = needs_inputs});
-  // Which GPUs there are only the ranks may ask: the CUDA driver does not survive a fork.
   if (args.comm.backend == config::CommBackend::kNccl)
     comm::resolve_backend("nccl", !args.comm.use_cpu, comm::nccl_available());
+  if (nproc) parallel::check_gpus_for(launch_options().nproc, args);
 }
 
 int LaunchFlags::run(const std::function<int()>& rank_main) const {

@@ -32,7 +32,8 @@ std::optional<config::TrainingArguments> read_run_arguments(config::Dialect dial
 // ConfigError. Makes the folder.
 void check_output_folder(const config::SaveConfig& save, bool begins_run);
 
-// A run whose number of steps is given has a schedule: learning rate, weight decay, batch size. Throws ConfigError.
+// The steps of a run have a schedule: batch size and pipeline, and, where their number is given, learning rate and
+// weight decay. Throws ConfigError.
 void check_schedule(const config::TrainingArguments& args, int world_size);
 
 // log_level; passive leaves what the environment says.

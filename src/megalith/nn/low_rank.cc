@@ -40,13 +40,13 @@ class GradTarget {
 
 // The matrices of one part of a grouped B, [n, rows, r].
 at::Tensor part_matrices(const at::Tensor& b, const LowRank::Part& part, const ops::GroupCounts& counts) {
-  const auto n = static_cast<int64_t>(counts.size());
+  const auto n = counts.groups();
   return b.narrow(0, part.b, n * part.rows).view({n, part.rows, b.size(1)});
 }
 
 // [n · rows, i] as [n, rows, i]
 at::Tensor matrices(const at::Tensor& stacked, const ops::GroupCounts& counts) {
-  return stacked.view({static_cast<int64_t>(counts.size()), -1, stacked.size(1)});
+  return stacked.view({counts.groups(), -1, stacked.size(1)});
 }
 
 // Parts of one module meet in the same columns of h: whether this is the first of them.

@@ -7,10 +7,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/ops/cpu_parallel.h"
+#include "megalith/ops/device_internal.h"
+#include "megalith/ops/grouped_gemm_internal.h"
 #include "megalith/ops/tensor_internal.h"
+#include "megalith/ops/to_device.h"
 
 namespace megalith::ops {
 
@@ -22,16 +26,19 @@ struct Group {
   int64_t number, first, rows;
 };
 
-std::vector<Group> groups_of(const GroupCounts& counts, const Tensor& x, const Tensor& w) {
-  check(x.dim() == 2 && w.dim() == 3 && w.size(0) == static_cast<int64_t>(counts.size()),
-        "a grouped product of {} with {} and {} counts", shape_text(x), shape_text(w), counts.size());
+void check_shapes(const GroupCounts& counts, const Tensor& x, const Tensor& w) {
+  check(x.dim() == 2 && w.dim() == 3 && w.size(0) == counts.groups(), "a grouped product of {} with {} and {} counts",
+        shape_text(x), shape_text(w), counts.groups());
+  counts.check_rows(x.size(0));
+}
+
+std::vector<Group> groups_of(const GroupCounts& counts) {
   std::vector<Group> groups;
   int64_t first = 0;
-  for (size_t n = 0; n < counts.size(); ++n) {
-    groups.push_back({static_cast<int64_t>(n), first, counts[n]});
-    first += counts[n];
+  for (const int64_t rows : counts.on_host()) {
+    groups.push_back({std::ssize(groups), first, rows});
+    first += rows;
   }
-  check(first == x.size(0), "groups of {} rows for a tensor of {}", first, x.size(0));
   return groups;
 }
 
@@ -53,9 +60,8 @@ std::vector<std::vector<Group>> deal(std::vector<Group> groups, int64_t rows) {
 }
 
 // body(group) for every group, on the CPU several at a time where that is faster than several threads for each.
-void for_each_group(const GroupCounts& counts, const Tensor& x, const Tensor& w,
-                    c10::function_ref<void(const Group&)> body) {
-  const std::vector<Group> groups = groups_of(counts, x, w);
+void for_each_group(const GroupCounts& counts, const Tensor& x, c10::function_ref<void(const Group&)> body) {
+  const std::vector<Group> groups = groups_of(counts);
   const auto hands = x.is_cpu() ? deal(groups, x.size(0)) : std::vector<std::vector<Group>>{};
   if (hands.empty()) {
     for (const Group& group : groups) body(group);
@@ -74,31 +80,32 @@ bool has_grouped_kernel(const Tensor& x, const Tensor& w) {
          w.size(2) % 8 == 0;
 }
 
-// The row behind each group, int32, on the device of x.
-Tensor ends_of(const GroupCounts& counts, const Tensor& x) {
-  Tensor ends = at::empty({std::ssize(counts)}, at::kInt);
-  int64_t end = 0;
-  for (size_t n = 0; n < counts.size(); ++n) ends.mutable_data_ptr<int>()[n] = static_cast<int>(end += counts[n]);
-  return ends.to(x.device(), /*non_blocking=*/true);
-}
-
-// dy_nᵀ x_n of every group in bf16, those of groups without rows zero.
-Tensor grouped_outer(const Tensor& dy, const Tensor& x, const GroupCounts& counts) {
-  Tensor products = at::_grouped_mm(dy.t(), x, ends_of(counts, x));
-  for (size_t n = 0; n < counts.size(); ++n)
-    if (counts[n] == 0) products.select(0, static_cast<int64_t>(n)).zero_();
-  return products;
+// dw_n = beta · dw_n + products_n; a group without rows has no product, whatever lies there. Overwrites `products`.
+void add_products(const Tensor& dw, const Tensor& products, const Tensor& ends, double beta) {
+  if constexpr (kCudaKernels) {
+    if (dw.is_contiguous() && products.is_contiguous() &&
+        (dw.scalar_type() == at::kFloat || dw.scalar_type() == at::kBFloat16)) {
+      add_group_products_cuda({dw.scalar_type(), dw.size(0), dw.size(1) * dw.size(2), beta}, products.const_data_ptr(),
+                              ends.const_data_ptr<int>(), dw.mutable_data_ptr(), stream_of(dw));
+      return;
+    }
+  }
+  const Tensor before = at::constant_pad_nd(ends, {1, -1});
+  products.masked_fill_(ends.eq(before).view({-1, 1, 1}), 0);
+  if (beta == 0)
+    dw.copy_(products);
+  else
+    (beta == 1 ? dw : dw.mul_(beta)).add_(products);
 }
 
 Tensor multiply(const Tensor& x, const Tensor& w, const GroupCounts& counts, bool transposed) {
   const Tensor rows = x.detach().contiguous(), weights = w.detach();
   check(x.size(1) == w.size(transposed ? 2 : 1), "a grouped product of {} with {}", shape_text(x), shape_text(w));
-  if (has_grouped_kernel(rows, weights) && weights.scalar_type() == at::kBFloat16) {
-    groups_of(counts, rows, weights);  // checks
-    return at::_grouped_mm(rows, transposed ? weights.transpose(1, 2) : weights, ends_of(counts, rows));
-  }
+  check_shapes(counts, rows, weights);
+  if (has_grouped_kernel(rows, weights) && weights.scalar_type() == at::kBFloat16)
+    return at::_grouped_mm(rows, transposed ? weights.transpose(1, 2) : weights, counts.ends(rows.device()));
   Tensor y = at::empty({x.size(0), w.size(transposed ? 1 : 2)}, x.options());
-  for_each_group(counts, rows, weights, [&](const Group& group) {
+  for_each_group(counts, rows, [&](const Group& group) {
     if (group.rows == 0) return;
     Tensor out = y.narrow(0, group.first, group.rows);
     const Tensor matrix = weights.select(0, group.number);
@@ -109,6 +116,45 @@ Tensor multiply(const Tensor& x, const Tensor& w, const GroupCounts& counts, boo
 
 }  // namespace
 
+GroupCounts::GroupCounts(std::vector<int64_t> counts) : known_(std::make_shared<Known>(std::move(counts), Tensor())) {}
+
+GroupCounts GroupCounts::on_device(Tensor ends) {
+  check(ends.dim() == 1 && ends.scalar_type() == at::kInt, "the ends of groups are int32 [g]; these are {} of {}",
+        c10::toString(ends.scalar_type()), shape_text(ends));
+  GroupCounts counts;
+  counts.known_ = std::make_shared<Known>(std::nullopt, std::move(ends));
+  return counts;
+}
+
+int64_t GroupCounts::groups() const { return known_->counts ? std::ssize(*known_->counts) : known_->ends.size(0); }
+
+const std::vector<int64_t>& GroupCounts::on_host() const {
+  if (!known_->counts) {
+    const Tensor ends = known_->ends.to(at::kCPU).contiguous();
+    const auto* end = ends.const_data_ptr<int>();
+    known_->counts.emplace(end, end + ends.numel());
+    std::adjacent_difference(known_->counts->begin(), known_->counts->end(), known_->counts->begin());
+  }
+  return *known_->counts;
+}
+
+const Tensor& GroupCounts::ends(at::Device device) const {
+  if (!known_->ends.defined()) {
+    Tensor ends = at::empty({groups()}, at::kInt);
+    std::partial_sum(known_->counts->begin(), known_->counts->end(), ends.mutable_data_ptr<int>());
+    known_->ends = to_device(ends, device);
+  }
+  check(known_->ends.device() == device, "counts of groups on {} are asked for on {}", known_->ends.device().str(),
+        device.str());
+  return known_->ends;
+}
+
+void GroupCounts::check_rows(int64_t rows) const {
+  if (!known_->counts) return;
+  const int64_t sum = std::accumulate(known_->counts->begin(), known_->counts->end(), int64_t{0});
+  check(sum == rows, "groups of {} rows for a tensor of {}", sum, rows);
+}
+
 Tensor grouped_mm_transposed(const Tensor& x, const Tensor& w, const GroupCounts& counts) {
   return multiply(x, w, counts, true);
 }
@@ -117,16 +163,13 @@ Tensor grouped_mm(const Tensor& x, const Tensor& w, const GroupCounts& counts) {
 
 void grouped_weight_grad(const Tensor& dw, const Tensor& dy, const Tensor& x, const GroupCounts& counts, double beta) {
   const Tensor into = dw.detach(), left = dy.detach().contiguous(), right = x.detach().contiguous();
+  check_shapes(counts, right, into);
   if (left.scalar_type() == at::kBFloat16 && has_grouped_kernel(right, into)) {
-    groups_of(counts, right, into);  // checks
-    const Tensor products = grouped_outer(left, right, counts);
-    if (beta == 0)
-      into.copy_(products);
-    else
-      (beta == 1 ? into : into.mul_(beta)).add_(products);
+    const Tensor& ends = counts.ends(right.device());
+    add_products(into, at::_grouped_mm(left.t(), right, ends), ends, beta);
     return;
   }
-  for_each_group(counts, right, into, [&](const Group& group) {
+  for_each_group(counts, right, [&](const Group& group) {
     Tensor out = into.select(0, group.number);
     if (group.rows == 0) {
       if (beta == 0) out.zero_();

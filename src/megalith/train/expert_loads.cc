@@ -8,11 +8,12 @@ namespace megalith::train {
 
 void ExpertLoads::note() {
   noted_.clear();
+  const auto options = at::dtype(at::kFloat).device(models_.context().device());
   for (const auto& chunk : models_)
     for (const auto& place : chunk->moe_layers()) {
       const nn::Router& router = place.moe->router();
       const at::Tensor& load = router.statistics().load;
-      noted_.emplace_back(place.layer, load.defined() ? load : at::zeros({router.shape().experts}, at::kFloat));
+      noted_.emplace_back(place.layer, load.defined() ? load : at::zeros({router.shape().experts}, options));
     }
 }
 
@@ -21,7 +22,7 @@ std::vector<ExpertLoad> ExpertLoads::take() const {
   if (noted_.empty()) return loads;  // the same on all ranks of a stage
   std::vector<at::Tensor> mine;
   for (const auto& [layer, load] : noted_) mine.push_back(load);
-  const at::Tensor all = at::stack(mine).to(models_.context().device());
+  const at::Tensor all = at::stack(mine);
   const comm::Group group = models_.context().group(layout::GroupKind::kTpDpCp);
   group.all_reduce(all, comm::ReduceOp::kSum, "load of the experts, to be shown");
   if (group.rank() != 0) return loads;

@@ -115,8 +115,8 @@ pipeline::StepPlan MicrobatchRunner::plan(std::span<const data::MicroBatch> batc
   return plan;
 }
 
-void MicrobatchRunner::check_schedule(int64_t microbatches) const {
-  const std::vector<std::string> found = layout::problems(shape(static_cast<int>(microbatches), Phase::kTraining));
+void check_pipeline_schedule(const config::TrainingArguments& args, int64_t microbatches) {
+  const std::vector<std::string> found = layout::problems(config::pipeline_shape(args, static_cast<int>(microbatches)));
   check<ConfigError>(found.empty(), "{} (micro-batches: gradient_accumulation_steps, or global_batch_size)",
                      fmt::join(found, "; "));
 }

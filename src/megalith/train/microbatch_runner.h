@@ -71,8 +71,6 @@ class MicrobatchRunner {
   // Forward only. Micro-batches without samples, which fill a group up, have a loss of count 0.
   std::vector<MicrobatchLoss> evaluate(std::span<const data::MicroBatch> batches);
 
-  // Throws ConfigError when the schedule cannot take so many micro-batches in a step, naming numbers that it can.
-  void check_schedule(int64_t microbatches) const;
   // The smallest number of micro-batches >= count that the schedule takes in a forward-only run.
   int evaluation_group(int count) const;
 
@@ -115,5 +113,9 @@ class MicrobatchRunner {
   pipeline::ForwardBackward engine_;
   std::unique_ptr<GraphedMicrobatches> graphs_;  // nullptr: none are used
 };
+
+// Throws ConfigError when the pipeline's schedule cannot take so many micro-batches in a step, naming numbers that it
+// can.
+void check_pipeline_schedule(const config::TrainingArguments& args, int64_t microbatches);
 
 }  // namespace megalith::train

@@ -18,12 +18,13 @@ std::vector<const nn::Router*> routers_of(const model::VirtualModels& models) {
 
 // Of all ranks: [layers, E].
 at::Tensor loads_of(const std::vector<const nn::Router*>& routers, const model::VirtualModels& models) {
+  const at::Device device = models.context().device();
   std::vector<at::Tensor> loads;
   for (const nn::Router* router : routers) {
     const at::Tensor& load = router->statistics().load;
-    loads.push_back(load.defined() ? load : at::zeros({router->shape().experts}, at::kFloat));
+    loads.push_back(load.defined() ? load : at::zeros({router->shape().experts}, at::dtype(at::kFloat).device(device)));
   }
-  const at::Tensor all = at::stack(loads).to(models.context().device());
+  const at::Tensor all = at::stack(loads);
   models.context().group(layout::GroupKind::kTpDpCp).all_reduce(all, comm::ReduceOp::kSum, "load of the experts");
   return all;
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/fp8_history.h"
+#include "megalith/train/device_waits.h"
 #include "megalith/train/routing_step.h"
 
 namespace megalith::train {
@@ -15,6 +17,11 @@ constexpr const char* kLoss = "loss";
 constexpr const char* kTokens = "tokens of the step";  // sum: without padding, weight: with
 constexpr const char* kTrained = "tokens with a label";
 constexpr const char* kStop = "wish to stop";
+
+// The first steps try kernels and fill caches. From then on MEGALITH_FORBID_DEVICE_WAITS=1 ends a run that waits for
+// the device before it has started the update.
+constexpr int64_t kFirstSteps = 3;
+bool looks_for_waits(int64_t step) { return step > kFirstSteps && env_flag("MEGALITH_FORBID_DEVICE_WAITS"); }
 
 // What finalize_gradients divides by; nothing when each micro-batch's mean counts the same.
 std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses, const MicrobatchRunner& runner) {
@@ -71,6 +78,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
   guard.run(number, [&] {
     begun.reset();
     model.zero_grad();
+    std::optional<ForbidDeviceWaits> search(std::in_place, looks_for_waits(number));
     losses = runner.train(batch.microbatches, {.chunks = model.chunks(),
                                                .loss_scale = model.loss_scale(),
                                                .step = number,
@@ -86,6 +94,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
       call(events.pre_optimizer_step);
       begun = model.begin_update();
     }
+    search.reset();
     model.check_gradients();
   });
   if (!announced) call(events.pre_optimizer_step);

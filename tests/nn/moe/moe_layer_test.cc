@@ -124,6 +124,32 @@ TEST(MoeLayer, DispatchAndCombineAreTheIdentity) {
     }
 }
 
+// Lists that stay on the device (here the CPU) are those that the host makes.
+TEST(MoeLayer, ListsOfTheDeviceAreThoseOfTheHost) {
+  testing::run_ranks(1, [](const testing::Rank& r) {
+    const parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
+    const auto ranks = ExpertRanks::of(context);
+    const RouterShape router{.experts = 6, .topk = 2};
+    for (const int64_t t : {0, 1, 13}) {
+      const at::Tensor logits = random_tensor({t, 6}, 3);
+      logits.select(1, 4).fill_(-100);  // an expert that nobody wants
+      const Routing routing = choose_experts(logits, router, {}, true);
+      const ExpertLists lists = list_tokens(routing, router);
+      ExpertLists there{.first = {}, .token = {}, .place = {}, .tokens = t, .topk = 2};
+      there.on_device = ops::sort_choices(routing.experts, router.experts);
+      EXPECT_EQ(there.experts(), lists.experts());
+      EXPECT_TRUE(load(there).equal(load(lists)));
+      const auto plan = plan_all_to_all(lists, ranks), local = plan_all_to_all(there, ranks);
+      EXPECT_EQ(local->counts().on_host(), plan->counts().on_host());
+      const at::Tensor x = random_tensor({t, 5}, 4);
+      const at::Tensor rows = plan->dispatch(x, nullptr);
+      EXPECT_TRUE(local->dispatch(x, nullptr).equal(rows));
+      EXPECT_TRUE(local->local(x, routing.weights).again().equal(rows));
+      expect_close(local->combine(rows, routing.weights, {}), plan->combine(rows, routing.weights, {}), "combined");
+    }
+  });
+}
+
 // What experts do where the dispatcher has nothing to send: the same as weighing what they made, and from no rows kept.
 TEST(MoeLayer, ExpertsApplyTheWeightsOfTheirRows) {
   const ops::GroupCounts counts{3, 0, 2, 4};

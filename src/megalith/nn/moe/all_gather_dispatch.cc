@@ -29,7 +29,7 @@ class AllGatherPlan : public DispatchPlan {
     at::Tensor mine = chosen(lists).to(device);
     if (tokens_ < longest_) mine = at::constant_pad_nd(mine, {0, 0, 0, longest_ - tokens_}, -1);
     const at::Tensor all = all_gather_rows(mine, group_, "choices of experts").cpu();
-    const int64_t count = (static_cast<int64_t>(lists.first.size()) - 1) / ranks.ep;
+    const int64_t count = lists.experts() / ranks.ep;
     take(all, ranks.ep_rank[static_cast<size_t>(group_.rank())] * count, count);
     here_ = here_.to(device);
   }
@@ -56,7 +56,7 @@ class AllGatherPlan : public DispatchPlan {
     const auto* expert = all.const_data_ptr<int64_t>();
     const int64_t topk = all.size(1);
     ExpertLists mine{.first = {0}, .token = {}, .place = {}, .tokens = all.size(0), .topk = topk};
-    std::vector<int64_t> series;
+    std::vector<int64_t> series, rows;
     for (int64_t e = 0; e < count; ++e) {
       for (int64_t i = 0; i < all.numel(); ++i)
         if (expert[i] == first + e) {
@@ -65,8 +65,9 @@ class AllGatherPlan : public DispatchPlan {
         }
       mine.first.push_back(static_cast<int64_t>(mine.token.size()));
       series.push_back(e);
-      counts_.push_back(mine.count(e));
+      rows.push_back(mine.count(e));
     }
+    counts_ = std::move(rows);
     here_ = rows_of(mine, series, 1);
   }
 

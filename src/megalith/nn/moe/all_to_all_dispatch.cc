@@ -50,16 +50,21 @@ class AllToAllPlan : public DispatchPlan {
  public:
   AllToAllPlan(const ExpertLists& lists, const ExpertRanks& ranks, at::Device device)
       : copies_(ranks.etp), device_(device), local_(lists.on_device.has_value()) {
-    const auto experts = static_cast<int64_t>(lists.first.size()) - 1, mine = experts / ranks.ep;
+    if (local_) {
+      send_ = lists.on_device->map;
+      counts_ = ops::GroupCounts::on_device(lists.on_device->first.narrow(0, 1, lists.experts()).to(at::kInt));
+      return;
+    }
+    const int64_t mine = lists.experts() / ranks.ep;
     std::vector<int64_t> series;
     for (const int ep_rank : ranks.ep_rank)
       for (int64_t i = 0; i < mine; ++i) series.push_back(ep_rank * mine + i);
-    send_ = lists.on_device ? *lists.on_device : rows_of(lists, series, copies_).to(device);
+    send_ = rows_of(lists, series, copies_).to(device);
     const auto members = static_cast<int64_t>(ranks.ep_rank.size());
     at::Tensor sent = at::empty({members, mine}, at::kLong);
     for (size_t i = 0; i < series.size(); ++i) sent.mutable_data_ptr<int64_t>()[i] = lists.count(series[i]);
     if (members == 1) {
-      counts_.assign(sent.const_data_ptr<int64_t>(), sent.const_data_ptr<int64_t>() + mine);
+      counts_ = std::vector<int64_t>(sent.const_data_ptr<int64_t>(), sent.const_data_ptr<int64_t>() + mine);
       return;
     }
     at::Tensor received = at::empty_like(sent);
@@ -123,7 +128,7 @@ class AllToAllPlan : public DispatchPlan {
     const auto* count = received.const_data_ptr<int64_t>();
     std::vector<int64_t> first{0};  // row where block (sender, expert) starts
     for (int64_t i = 0; i < received.numel(); ++i) first.push_back(first.back() + count[i]);
-    std::vector<int64_t> order;
+    std::vector<int64_t> order, rows_of_expert;
     order.reserve(static_cast<size_t>(first.back()));
     for (int64_t expert = 0; expert < experts; ++expert) {
       const auto before = static_cast<int64_t>(order.size());
@@ -131,8 +136,9 @@ class AllToAllPlan : public DispatchPlan {
         const auto block = static_cast<size_t>(sender * experts + expert);
         for (int64_t row = first[block]; row < first[block + 1]; ++row) order.push_back(row);
       }
-      counts_.push_back(static_cast<int64_t>(order.size()) - before);
+      rows_of_expert.push_back(static_cast<int64_t>(order.size()) - before);
     }
+    counts_ = std::move(rows_of_expert);
     if (experts > 1) by_expert_ = ops::permutation_map(at::tensor(order, at::kLong)).to(device_);
   }
 

@@ -25,7 +25,7 @@ struct GroupedState {
 
 // [n · o, i] as [n, o, i]
 at::Tensor matrices(const at::Tensor& stacked, const ops::GroupCounts& counts) {
-  return stacked.view({static_cast<int64_t>(counts.size()), -1, stacked.size(1)});
+  return stacked.view({counts.groups(), -1, stacked.size(1)});
 }
 
 // As Parameter::add_weight_grad, for every group.

@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/nn/low_rank.h"
 #include "megalith/nn/moe/balance.h"
+#include "megalith/ops/to_device.h"
 
 namespace megalith::nn {
 
@@ -127,7 +128,7 @@ at::Tensor Router::with_losses(const at::Tensor& weights, const at::Tensor& logi
     double factor = each.coeff * per_token;
     if (each.kind == BalanceLoss::Kind::kSequence) {
       scope.sequences = input.layout.sequences();
-      scope.sequence = sequence_numbers(input.layout, logits.size(0)).to(logits.device());
+      scope.sequence = ops::to_device(sequence_numbers(input.layout, logits.size(0)), logits.device());
       if (shape_.per_token_loss) factor /= static_cast<double>(scope.sequences);
     }
     if (each.kind == BalanceLoss::Kind::kGlobal) scope.group = context_.group(GroupKind::kTpDpCp);
@@ -150,7 +151,7 @@ at::Tensor Router::with_losses(const at::Tensor& weights, const at::Tensor& logi
 
 void Router::note(const ExpertLists& lists, const LayerInput& input) const {
   if (!counts(input)) return;
-  const at::Tensor now = load(lists);
+  const at::Tensor now = load(lists, weight_->value.device());
   statistics_.load = statistics_.load.defined() ? statistics_.load + now : now;
   statistics_.choices += lists.tokens * lists.topk;
   statistics_.dropped += lists.dropped;

@@ -23,7 +23,7 @@ struct RouterStatistics {
     at::Tensor sum;    // without its coefficient; the mean over all ranks is the loss
   };
   int64_t micro_batches = 0;
-  at::Tensor load;  // fp32 [E]: tokens each expert got, after dropping
+  at::Tensor load;  // fp32 [E], on the device of the model: tokens each expert got, after dropping
   int64_t choices = 0, dropped = 0;
   std::vector<Loss> losses;
 };

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/sort_choices.h"
+#include "megalith/ops/to_device.h"
 #include "megalith/ops/top_experts.h"
 
 namespace megalith::nn {
@@ -115,10 +115,7 @@ namespace {
 // Of all experts on one rank, where nothing is dropped.
 ExpertLists list_on_device(const at::Tensor& experts, const RouterShape& shape) {
   ExpertLists lists{.first = {}, .token = {}, .place = {}, .tokens = experts.size(0), .topk = experts.size(1)};
-  ops::SortedChoices sorted = ops::sort_choices(experts, shape.experts);
-  lists.on_device = std::move(sorted.map);
-  const at::Tensor first = sorted.first.cpu();
-  lists.first.assign(first.const_data_ptr<int64_t>(), first.const_data_ptr<int64_t>() + first.numel());
+  lists.on_device = ops::sort_choices(experts, shape.experts);
   return lists;
 }
 
@@ -179,15 +176,15 @@ ops::RowMap rows_of(const ExpertLists& lists, const std::vector<int64_t>& expert
   return map;
 }
 
-at::Tensor load(const ExpertLists& lists) {
-  at::Tensor counts = at::zeros({static_cast<int64_t>(lists.first.size()) - 1}, at::kFloat);
+at::Tensor load(const ExpertLists& lists, at::Device device) {
+  if (lists.on_device) return lists.on_device->first.diff().to(device, at::kFloat);
+  at::Tensor counts = at::zeros({lists.experts()}, at::kFloat);
   auto* count = counts.mutable_data_ptr<float>();
   for (int64_t expert = 0; expert < counts.size(0); ++expert)
-    count[expert] = lists.on_device ? static_cast<float>(lists.count(expert))
-                                    : static_cast<float>(std::count_if(lists.place.begin() + lists.first[expert],
-                                                                       lists.place.begin() + lists.first[expert + 1],
-                                                                       [](int64_t place) { return place >= 0; }));
-  return counts;
+    count[expert] = static_cast<float>(std::count_if(lists.place.begin() + lists.first[expert],
+                                                     lists.place.begin() + lists.first[expert + 1],
+                                                     [](int64_t place) { return place >= 0; }));
+  return ops::to_device(counts, device);
 }
 
 }  // namespace megalith::nn

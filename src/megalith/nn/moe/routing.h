@@ -11,6 +11,7 @@
 
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/permute.h"
+#include "megalith/ops/sort_choices.h"
 
 namespace megalith::nn {
 
@@ -30,21 +31,22 @@ at::Tensor balance_scores(const at::Tensor& logits, const RouterShape& shape);
 // One-hot sum of the plain top-k of those scores: no bias, groups or dropping. [t, E], fp32, without history.
 at::Tensor balance_counts(const at::Tensor& scores, int64_t topk);
 
-// The tokens of each expert, in token order, after dropping and filling up.
+// The tokens of each expert, in token order, after dropping and filling up. `on_device`, or `first`, `token` and
+// `place`.
 struct ExpertLists {
   std::vector<int64_t> first;  // [E + 1]: expert e has entries first[e] … first[e+1]-1
   std::vector<int64_t> token;
   std::vector<int64_t> place;  // which of the token's k choices it is; -1: a filler, of weight 0
   int64_t tokens = 0, topk = 0;
   int64_t dropped = 0;  // choices that did not fit
-  // On CUDA, where nothing is dropped and one rank has all experts: the rows of all of them, on the device. token and
-  // place are then empty.
-  std::optional<ops::RowMap> on_device = {};
+  // On CUDA, where nothing is dropped and one rank has all experts: the host knows no more than the numbers above.
+  std::optional<ops::SortedChoices> on_device = {};
 
+  int64_t experts() const { return (on_device ? on_device->first.size(0) : static_cast<int64_t>(first.size())) - 1; }
   int64_t count(int64_t expert) const { return first[expert + 1] - first[expert]; }
 };
 // Reads experts and weights (a wait for the device on CUDA). `one_rank` has all experts: on CUDA the lists are then
-// made on the device, and only their lengths are read.
+// made on the device, and nobody waits.
 ExpertLists list_tokens(const Routing& routing, const RouterShape& shape, bool one_rank = false);
 // ⌈T k/E · factor⌉
 int64_t expert_capacity(int64_t tokens, const RouterShape& shape);
@@ -53,7 +55,7 @@ int64_t expert_capacity(int64_t tokens, const RouterShape& shape);
 // times. The map's `row` is [t, k · copies]: the copies of a choice stand side by side. On the CPU.
 ops::RowMap rows_of(const ExpertLists& lists, const std::vector<int64_t>& experts, int64_t copies);
 
-// How many tokens each expert gets, fillers not counted; fp32 [E].
-at::Tensor load(const ExpertLists& lists);
+// How many tokens each expert gets, fillers not counted; fp32 [E], on `device`, that of the tokens.
+at::Tensor load(const ExpertLists& lists, at::Device device = at::kCPU);
 
 }  // namespace megalith::nn

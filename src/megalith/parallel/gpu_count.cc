@@ -1,0 +1,72 @@
+#include "megalith/parallel/gpu_count.h"
+
+#include <ATen/Context.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "megalith/base/env.h"
+#include "megalith/base/error.h"
+#include "megalith/comm/world.h"
+
+namespace megalith::parallel {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_gpu_file(const std::string& name) {
+  constexpr std::string_view kBeginning = "nvidia";
+  return name.starts_with(kBeginning) && name.size() > kBeginning.size() &&
+         std::all_of(name.begin() + kBeginning.size(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// As the driver tells a process of its own; nothing when that does not come to an answer.
+std::optional<int> ask_driver() {
+  constexpr int kMost = 254, kNoAnswer = 255;
+  const pid_t child = ::fork();
+  if (child < 0) return std::nullopt;
+  if (child == 0) {
+    int count = kNoAnswer;
+    try {
+      count = std::min<int>(at::detail::getCUDAHooks().deviceCount(), kMost);
+    } catch (...) {
+      // The ranks will tell.
+    }
+    ::_exit(count);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0)
+    if (errno != EINTR) return std::nullopt;
+  if (!WIFEXITED(status) || WEXITSTATUS(status) == kNoAnswer) return std::nullopt;
+  return WEXITSTATUS(status);
+}
+
+}  // namespace
+
+std::optional<int> most_gpus(const fs::path& devices, const std::optional<std::string>& visible) {
+  std::error_code failed;
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(devices, failed))
+    if (is_gpu_file(entry.path().filename().string())) ++files;
+  if (files == 0) return std::nullopt;
+  if (!visible) return files;
+  const auto names = visible->empty() ? 0 : std::count(visible->begin(), visible->end(), ',') + 1;
+  return std::min(files, static_cast<int>(names));
+}
+
+void check_gpus_for(int ranks, const config::TrainingArguments& args) {
+  if (args.comm.use_cpu || args.comm.backend == config::CommBackend::kGloo || !comm::nccl_available()) return;
+  const std::optional<int> most = most_gpus("/dev", env_string("CUDA_VISIBLE_DEVICES"));
+  if (!most || ranks <= *most) return;
+  const std::optional<int> gpus = ask_driver();
+  if (!gpus || *gpus == 0) return;  // ranks without a GPU run on the CPU
+  check<ConfigError>(ranks <= *gpus,
+                     "{} ranks are to run on this machine, which has {} GPU{}: start no more ranks than GPUs, or run"
+                     " several on one GPU with --ddp_backend gloo, or on the CPU with --use_cpu",
+                     ranks, *gpus, *gpus == 1 ? "" : "s");
+}
+
+}  // namespace megalith::parallel

@@ -1,0 +1,20 @@
+// A search for waits: places where the host stands still until the device has caught up, and the device then idles
+// until the host has given it work again.
+#pragma once
+
+namespace megalith::train {
+
+// While it lives, and if it is `on`, libtorch throws where it would let the host wait for the device (a value that is
+// read, a copy from ordinary memory), in every thread of the process. Does nothing in a build without CUDA.
+class ForbidDeviceWaits {
+ public:
+  explicit ForbidDeviceWaits(bool on);
+  ~ForbidDeviceWaits();
+  ForbidDeviceWaits(const ForbidDeviceWaits&) = delete;
+  ForbidDeviceWaits& operator=(const ForbidDeviceWaits&) = delete;
+
+ private:
+  const bool on_;
+};
+
+}  // namespace megalith::train
