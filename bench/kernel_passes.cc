@@ -14,6 +14,7 @@
 #include "megalith/ops/fp8.h"
 #include "megalith/ops/fp8_blocks.h"
 #include "megalith/ops/gradient_sums.h"
+#include "megalith/ops/grouped_gemm.h"
 
 namespace megalith::bench {
 
@@ -131,6 +132,21 @@ std::vector<KernelCase> embedding_grad() {
   return {all};
 }
 
+// 64 experts' gradients of a projection, added up in fp32.
+std::vector<KernelCase> group_products() {
+  const int64_t g = 64, o = 1024, i = 2048;
+  const ops::GroupCounts counts(std::vector<int64_t>(g, 1));
+  const Tensor products = random({g, o, i}), dw = random({g, o, i}, at::kFloat);
+  KernelCase all{"group_products", "all", {g, o, i}, static_cast<double>(g * o * i) * (2 + 4 + 4)};
+  all.run = [=] { ops::add_group_products(dw, products, counts, 1); };
+  all.error = [=] {
+    const Tensor expected = dw + products;
+    ops::add_group_products(dw, products, counts, 1);
+    return relative_error(dw, expected);
+  };
+  return {all};
+}
+
 std::vector<KernelCase> bias_grad() {
   const int64_t t = 65536, h = 3072;
   const Tensor dy = random({t, h});
@@ -216,7 +232,8 @@ std::vector<KernelCase> fp8_casts() {
 }  // namespace
 
 std::vector<MakeCases> pass_cases() {
-  return {cross_entropy, linear_cross_entropy, embedding_grad, bias_grad, adam, grad_norm, fills_and_casts, fp8_casts};
+  return {cross_entropy, linear_cross_entropy, embedding_grad, group_products, bias_grad, adam,
+          grad_norm,     fills_and_casts,      fp8_casts};
 }
 
 }  // namespace megalith::bench

@@ -135,6 +135,8 @@ def case(kernel, s):
         t, h, v = s
         rows, dy, sums = torch.randint(v, (t,), **cuda), random(t, h), torch.zeros(v, h, **FP32)
         return [sums, rows, dy], lambda a, r, d: a.index_add_(0, r, d.float())
+    if kernel == "group_products":
+        return [random(*s, **FP32), random(*s)], lambda a, p: a.add_(p)
     if kernel == "bias_grad":
         return [random(*s)], lambda x: x.sum(0)
     if kernel == "adam":

@@ -423,6 +423,23 @@ TEST_P(CudaKernel, GroupedProducts) {
   }
 }
 
+TEST_P(CudaKernel, ProductsOfGroups) {
+  const GroupCounts counts{0, 9, 0, 11};
+  for (const int64_t i : {8, 5, 520})
+    for (const double beta : {0.0, 1.0, 0.5}) {
+      const Tensor products = at::randn({4, 3, i}, generator_, at::kFloat).to(at::kBFloat16),
+                   before = random({4, 3, i});
+      for (const int64_t empty : {0, 2}) products[empty].fill_(NAN);
+      const auto run = [&](at::Device device) {
+        const Tensor dw = before.to(device, before.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+        const GroupCounts own(counts.on_host());
+        add_group_products(dw, products.to(device, at::kBFloat16, /*non_blocking=*/false, /*copy=*/true), own, beta);
+        return dw;
+      };
+      expect_same(run(at::kCUDA), run(at::kCPU), fmt::format("{} columns, beta {}", i, beta));
+    }
+}
+
 TEST_P(CudaKernel, UpdatesAndNorms) {
   for (const int64_t n : {1, 64, 1003, 70000}) {
     const Tensor main = at::randn({n}, generator_, at::kFloat), grad = random({n}),

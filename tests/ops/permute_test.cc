@@ -112,6 +112,18 @@ TEST(GroupedGemm, EqualsALoopOverGroups) {
       {"groups of 2 rows for a tensor of 3"});
 }
 
+TEST(GroupedGemm, EmptyGroupsHaveNoProducts) {
+  const GroupCounts counts{0, 3, 0, 2};
+  for (const double beta : {0.0, 1.0, 0.5}) {
+    const at::Tensor products = at::randn({4, 3, 5}).to(at::kBFloat16), before = at::randn({4, 3, 5});
+    for (const int64_t empty : {0, 2}) products[empty].fill_(NAN);
+    const at::Tensor expected = before * beta + products.to(at::kFloat).nan_to_num(0);
+    const at::Tensor dw = beta == 0 ? at::full_like(before, NAN) : before.clone();
+    add_group_products(dw, products, counts, beta);
+    EXPECT_TRUE(dw.equal(expected)) << "beta " << beta;
+  }
+}
+
 TEST(GroupedGemm, CountsAreTheSameOnBothSides) {
   const GroupCounts host{3, 0, 5, 1}, device = GroupCounts::on_device(at::tensor({3, 3, 8, 9}, at::kInt));
   EXPECT_EQ(host.on_host(), device.on_host());

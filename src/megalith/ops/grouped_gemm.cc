@@ -80,24 +80,6 @@ bool has_grouped_kernel(const Tensor& x, const Tensor& w) {
          w.size(2) % 8 == 0;
 }
 
-// dw_n = beta · dw_n + products_n; a group without rows has no product, whatever lies there. Overwrites `products`.
-void add_products(const Tensor& dw, const Tensor& products, const Tensor& ends, double beta) {
-  if constexpr (kCudaKernels) {
-    if (dw.is_contiguous() && products.is_contiguous() &&
-        (dw.scalar_type() == at::kFloat || dw.scalar_type() == at::kBFloat16)) {
-      add_group_products_cuda({dw.scalar_type(), dw.size(0), dw.size(1) * dw.size(2), beta}, products.const_data_ptr(),
-                              ends.const_data_ptr<int>(), dw.mutable_data_ptr(), stream_of(dw));
-      return;
-    }
-  }
-  const Tensor before = at::constant_pad_nd(ends, {1, -1});
-  products.masked_fill_(ends.eq(before).view({-1, 1, 1}), 0);
-  if (beta == 0)
-    dw.copy_(products);
-  else
-    (beta == 1 ? dw : dw.mul_(beta)).add_(products);
-}
-
 Tensor multiply(const Tensor& x, const Tensor& w, const GroupCounts& counts, bool transposed) {
   const Tensor rows = x.detach().contiguous(), weights = w.detach();
   check(x.size(1) == w.size(transposed ? 2 : 1), "a grouped product of {} with {}", shape_text(x), shape_text(w));
@@ -165,8 +147,7 @@ void grouped_weight_grad(const Tensor& dw, const Tensor& dy, const Tensor& x, co
   const Tensor into = dw.detach(), left = dy.detach().contiguous(), right = x.detach().contiguous();
   check_shapes(counts, right, into);
   if (left.scalar_type() == at::kBFloat16 && has_grouped_kernel(right, into)) {
-    const Tensor& ends = counts.ends(right.device());
-    add_products(into, at::_grouped_mm(left.t(), right, ends), ends, beta);
+    add_group_products(into, at::_grouped_mm(left.t(), right, counts.ends(right.device())), counts, beta);
     return;
   }
   for_each_group(counts, right, [&](const Group& group) {
@@ -184,6 +165,25 @@ void grouped_weight_grad(const Tensor& dw, const Tensor& dy, const Tensor& x, co
       out.add_(a.mm(b));
     }
   });
+}
+
+void add_group_products(const Tensor& dw, const Tensor& products, const GroupCounts& counts, double beta) {
+  const Tensor& ends = counts.ends(products.device());
+  if constexpr (kCudaKernels) {
+    const int64_t elements = dw.size(1) * dw.size(2);
+    if (on_cuda_kernel(dw) && dw.is_contiguous() && products.is_contiguous() &&
+        products.scalar_type() == at::kBFloat16 && elements % 8 == 0) {
+      add_group_products_cuda({dw.scalar_type(), dw.size(0), elements, beta}, products.const_data_ptr(),
+                              ends.const_data_ptr<int>(), dw.mutable_data_ptr(), stream_of(dw));
+      return;
+    }
+  }
+  const Tensor before = at::constant_pad_nd(ends, {1, -1});
+  products.masked_fill_(ends.eq(before).view({-1, 1, 1}), 0);
+  if (beta == 0)
+    dw.copy_(products);
+  else
+    (beta == 1 ? dw : dw.mul_(beta)).add_(products);
 }
 
 }  // namespace megalith::ops

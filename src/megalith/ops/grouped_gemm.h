@@ -48,5 +48,8 @@ at::Tensor grouped_mm(const at::Tensor& x, const at::Tensor& w, const GroupCount
 // beta · dw_n: with beta 0 it becomes zero, whatever was there.
 void grouped_weight_grad(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const GroupCounts& counts,
                          double beta);
+// The last step of it where the products come in bf16, [g, o, i]: dw_n = beta · dw_n + products_n. A group without rows
+// has no product, whatever lies there. May overwrite `products`.
+void add_group_products(const at::Tensor& dw, const at::Tensor& products, const GroupCounts& counts, double beta);
 
 }  // namespace megalith::ops

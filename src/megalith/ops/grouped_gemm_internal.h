@@ -8,7 +8,7 @@
 namespace megalith::ops {
 
 struct GroupProducts {
-  c10::ScalarType dtype;     // of the sums: fp32 or bf16
+  c10::ScalarType dtype;     // of the sums
   int64_t groups, elements;  // elements: of a group, a multiple of 8
   double beta;
 };
