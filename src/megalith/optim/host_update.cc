@@ -1,6 +1,7 @@
 #include "megalith/optim/host_update.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <future>

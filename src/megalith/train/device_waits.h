@@ -14,7 +14,7 @@ class ForbidDeviceWaits {
   ForbidDeviceWaits& operator=(const ForbidDeviceWaits&) = delete;
 
  private:
-  const bool on_;
+  [[maybe_unused]] const bool on_;
 };
 
 }  // namespace megalith::train

@@ -1,4 +1,6 @@
 // Families with experts: mixtral, qwen2_moe, qwen3_moe, glm4_moe.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "megalith/model/families/decoder_internal.h"
