@@ -23,7 +23,7 @@
 #include "megalith/optim/make_schedule.h"
 #include "megalith/plan/report.h"
 #include "megalith/train/checkpoint_arguments.h"
-#include "megalith/train/microbatch_runner.h"
+#include "megalith/train/run_length.h"
 #include "megalith/train/shared_folder.h"
 
 namespace megalith::cli {
@@ -305,10 +305,8 @@ void check_schedule(const config::TrainingArguments& args, int world_size) {
   const layout::MicrobatchCalculator batches(config::batch_plan(args, config::grid_shape(args, world_size).dp()));
   if (args.run.max_steps > 0) optim::make_schedule(args, batches, args.run.max_steps);
   if (!config::trains(args.run)) return;
-  const int64_t each = batches.micro_batch_size() * batches.data_parallel_size();
   const bool goes_on = args.save.resume_from_checkpoint || args.save.load;  // then the batch may have grown already
-  if (!goes_on) train::check_pipeline_schedule(args, batches.unchecked_at(0).num_microbatches);
-  train::check_pipeline_schedule(args, batches.final_global_batch_size() / each);
+  train::check_pipeline_schedule(args, batches, goes_on ? std::nullopt : std::optional<int64_t>(0));
 }
 
 std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::VirtualModels& models,

@@ -32,13 +32,14 @@ void check_shapes(const GroupCounts& counts, const Tensor& x, const Tensor& w) {
   counts.check_rows(x.size(0));
 }
 
-std::vector<Group> groups_of(const GroupCounts& counts) {
+std::vector<Group> groups_of(const GroupCounts& counts, int64_t all) {
   std::vector<Group> groups;
   int64_t first = 0;
   for (const int64_t rows : counts.on_host()) {
     groups.push_back({std::ssize(groups), first, rows});
     first += rows;
   }
+  counts.check_rows(all);  // those of the device are known only now
   return groups;
 }
 
@@ -61,7 +62,7 @@ std::vector<std::vector<Group>> deal(std::vector<Group> groups, int64_t rows) {
 
 // body(group) for every group, on the CPU several at a time where that is faster than several threads for each.
 void for_each_group(const GroupCounts& counts, const Tensor& x, c10::function_ref<void(const Group&)> body) {
-  const std::vector<Group> groups = groups_of(counts);
+  const std::vector<Group> groups = groups_of(counts, x.size(0));
   const auto hands = x.is_cpu() ? deal(groups, x.size(0)) : std::vector<std::vector<Group>>{};
   if (hands.empty()) {
     for (const Group& group : groups) body(group);

@@ -53,8 +53,7 @@ std::optional<int> most_gpus(const fs::path& devices, const std::optional<std::s
     if (is_gpu_file(entry.path().filename().string())) ++files;
   if (files == 0) return std::nullopt;
   if (!visible) return files;
-  const auto names = visible->empty() ? 0 : std::count(visible->begin(), visible->end(), ',') + 1;
-  return std::min(files, static_cast<int>(names));
+  return std::min(files, static_cast<int>(std::count(visible->begin(), visible->end(), ',')) + 1);
 }
 
 void check_gpus_for(int ranks, const config::TrainingArguments& args) {

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -113,12 +113,6 @@ pipeline::StepPlan MicrobatchRunner::plan(std::span<const data::MicroBatch> batc
   for (const data::MicroBatch& batch : batches)
     plan.rows.push_back(batch.tokens() / (models_[0].options().sequence_parallel ? grid.tp : 1));
   return plan;
-}
-
-void check_pipeline_schedule(const config::TrainingArguments& args, int64_t microbatches) {
-  const std::vector<std::string> found = layout::problems(config::pipeline_shape(args, static_cast<int>(microbatches)));
-  check<ConfigError>(found.empty(), "{} (micro-batches: gradient_accumulation_steps, or global_batch_size)",
-                     fmt::join(found, "; "));
 }
 
 int MicrobatchRunner::evaluation_group(int count) const {

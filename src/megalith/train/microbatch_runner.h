@@ -114,8 +114,4 @@ class MicrobatchRunner {
   std::unique_ptr<GraphedMicrobatches> graphs_;  // nullptr: none are used
 };
 
-// Throws ConfigError when the pipeline's schedule cannot take so many micro-batches in a step, naming numbers that it
-// can.
-void check_pipeline_schedule(const config::TrainingArguments& args, int64_t microbatches);
-
 }  // namespace megalith::train

@@ -1,9 +1,12 @@
 #include "megalith/train/run_length.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "megalith/base/error.h"
+#include "megalith/config/derive.h"
 
 namespace megalith::train {
 
@@ -72,6 +75,17 @@ data::ShapeOfStep shape_of_step(const layout::MicrobatchCalculator& batches, int
                             .dp_size = batches.data_parallel_size(),
                             .dp_rank = dp_rank};
   };
+}
+
+void check_pipeline_schedule(const config::TrainingArguments& args, const layout::MicrobatchCalculator& batches,
+                             std::optional<int64_t> consumed) {
+  const auto check_step = [&](int64_t microbatches) {
+    const auto found = layout::problems(config::pipeline_shape(args, static_cast<int>(microbatches)));
+    check<ConfigError>(found.empty(), "{} (micro-batches: gradient_accumulation_steps, or global_batch_size)",
+                       fmt::join(found, "; "));
+  };
+  if (consumed) check_step(shape_of_step(batches, 0)(*consumed).num_microbatches);
+  check_step(batches.final_global_batch_size() / (batches.micro_batch_size() * batches.data_parallel_size()));
 }
 
 }  // namespace megalith::train

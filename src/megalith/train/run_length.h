@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "megalith/config/run_config.h"
+#include "megalith/config/training_arguments.h"
 #include "megalith/data/batch_loader.h"
 #include "megalith/data/sampler.h"
 #include "megalith/layout/microbatches.h"
@@ -33,5 +34,10 @@ RunLength run_length(const config::RunConfig& run, const layout::MicrobatchCalcu
 // The shape of the step at some number of consumed samples, for one data-parallel rank. The function throws ConfigError
 // for a step of no micro-batches (a ramp that starts below one micro-batch a rank), which would never end.
 data::ShapeOfStep shape_of_step(const layout::MicrobatchCalculator& batches, int dp_rank);
+
+// The pipeline can run the step after `consumed` samples (nothing: not known yet) and the last one. Throws ConfigError,
+// naming numbers of micro-batches that its schedule takes.
+void check_pipeline_schedule(const config::TrainingArguments& args, const layout::MicrobatchCalculator& batches,
+                             std::optional<int64_t> consumed);
 
 }  // namespace megalith::train

@@ -114,10 +114,7 @@ void Trainer::begin_training() {
 // What would otherwise end the run at its first step or its first save point.
 void Trainer::check_before_work() const {
   if (setup_.resume) check_same_data(*setup_.resume, setup_.train_data->sampler, args_);
-  const int64_t consumed = setup_.resume ? setup_.resume->data.consumed_samples : 0;
-  const int64_t each = batches_.micro_batch_size() * batches_.data_parallel_size();
-  check_pipeline_schedule(args_, shape_of_step(batches_, context_.place().dp_rank)(consumed).num_microbatches);
-  check_pipeline_schedule(args_, batches_.final_global_batch_size() / each);
+  check_pipeline_schedule(args_, batches_, setup_.resume ? setup_.resume->data.consumed_samples : 0);
   const bool evaluates = args_.eval.strategy != config::Interval::kNo || args_.eval.on_start;
   check<ConfigError>(!evaluates || !setup_.eval_data.empty(),
                      "eval_strategy asks for evaluations, and there is no data for them; set eval_dataset or val_size");

@@ -21,7 +21,7 @@ constexpr const char* kStop = "wish to stop";
 // The first steps try kernels and fill caches. From then on MEGALITH_FORBID_DEVICE_WAITS=1 ends a run that waits for
 // the device before it has started the update.
 constexpr int64_t kFirstSteps = 3;
-bool looks_for_waits(int64_t step) { return step > kFirstSteps && env_flag("MEGALITH_FORBID_DEVICE_WAITS"); }
+bool looks_for_waits(int64_t step) { return env_flag("MEGALITH_FORBID_DEVICE_WAITS") && step > kFirstSteps; }
 
 // What finalize_gradients divides by; nothing when each micro-batch's mean counts the same.
 std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses, const MicrobatchRunner& runner) {
