@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -27,18 +26,6 @@ struct Settings {
   bool has_peer = testing::run_process({peer_python(), "-c", "import transformers, accelerate"}).exit_code == 0;
 };
 
-// Seconds until the program says `text`; it must then end well.
-double time_to(const std::string& text, const std::vector<std::string>& command) {
-  const auto start = std::chrono::steady_clock::now();
-  testing::Subprocess program(command);
-  const bool arrived = program.wait_for_text(text, std::chrono::minutes(3));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const testing::ProcessResult result = program.finish(std::chrono::minutes(2));
-  if (!arrived || result.exit_code != 0)
-    throw std::runtime_error(fmt::format("{} failed with exit code {}:\n{}", command[0], result.exit_code, result.err));
-  return seconds;
-}
-
 void compare(const Settings& s, int ranks, const testing::TempFolder& folder) {
   std::vector<std::string> ours = train_command(s.megalith, 1, folder), theirs{peer_python()};
   ours.push_back(fmt::format("--per_device_train_batch_size={}", kBatch / ranks));
@@ -52,7 +39,7 @@ void compare(const Settings& s, int ranks, const testing::TempFolder& folder) {
 
   std::vector<double> our_times, their_times;
   for (int run = -1; run < s.runs; ++run) {  // the first brings files into memory
-    const double us = time_to("step 1/1", ours), them = s.has_peer ? time_to("first step", theirs) : 0;
+    const double us = time_to("step 1/1", ours).text, them = s.has_peer ? time_to("first step", theirs).text : 0;
     if (run < 0) continue;
     our_times.push_back(us);
     their_times.push_back(them);

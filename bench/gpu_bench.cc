@@ -6,7 +6,8 @@
 //
 // Rounds alternate between our run and the peers' scripts, which run unmodified with the Python in MEGALITH_PYTHON. One
 // JSON line a case: medians over the rounds of the median over the steps after the fourth, of random weights and random
-// tokens, in bf16 with fp32 main parameters. A case named …-fp8… multiplies the linear layers inside of blocks in fp8
+// tokens, in bf16 with fp32 main parameters, and the seconds from exec to the first finished step and to the end of a
+// run of one step, which writes the model. A case named …-fp8… multiplies the linear layers inside of blocks in fp8
 // and the head in bf16; its peer is the bf16 one. A case named …-lora trains an adapter of rank 16 of all linear layers
 // and is compared with its own full step, as --peft's script compares its two; a case named …-graphs runs with
 // cuda_graph_impl local and is compared with the same run without; a case named …-packed packs samples of random
@@ -19,7 +20,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -30,6 +30,7 @@
 
 #include "bench/options.h"
 #include "bench/peer_process.h"
+#include "bench/train_inputs.h"
 #include "tests/support/subprocess.h"
 #include "tests/support/temp_folder.h"
 
@@ -138,10 +139,7 @@ std::vector<std::string> shape_words(const Case& c) {
   return words;
 }
 
-// Seconds of the whole program are given back through `seconds`.
-Measured run_ours(const Settings& s, const Case& c, const TempFolder& folder, int steps, double& seconds) {
-  const std::string out = (folder / "out").string();
-  std::filesystem::remove_all(out);
+std::vector<std::string> our_command(const Settings& s, const Case& c, const TempFolder& folder, int steps) {
   std::vector<std::string> words{s.megalith,
                                  "train",
                                  "--train_from_scratch",
@@ -150,7 +148,8 @@ Measured run_ours(const Settings& s, const Case& c, const TempFolder& folder, in
                                  "--logging_steps=1",
                                  "--model_name_or_path=" + folder.path().string(),
                                  "--dataset=" + (folder / "data.jsonl").string(),
-                                 "--output_dir=" + out,
+                                 "--output_dir=" + (folder / "out").string(),
+                                 "--overwrite_output_dir",
                                  fmt::format("--max_steps={}", steps),
                                  fmt::format("--num_train_epochs={}", steps),
                                  "--learning_rate=1e-4",
@@ -159,13 +158,15 @@ Measured run_ours(const Settings& s, const Case& c, const TempFolder& folder, in
                                  "--weight_decay=0.1",
                                  "--max_grad_norm=1.0"};
   for (std::string& word : shape_words(c)) words.push_back(std::move(word));
-  const auto start = std::chrono::steady_clock::now();
-  const auto result = testing::run_process(words, {}, std::chrono::minutes(5));
-  seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return words;
+}
+
+Measured run_ours(const Settings& s, const Case& c, const TempFolder& folder) {
+  const auto result = testing::run_process(our_command(s, c, folder, kSteps), {}, std::chrono::minutes(5));
   if (result.exit_code != 0) throw std::runtime_error("megalith train failed:\n" + result.err);
   std::vector<double> rates{0};
   Measured measured;
-  std::ifstream lines(std::filesystem::path(out) / "metrics.jsonl");
+  std::ifstream lines(folder / "out" / "metrics.jsonl");
   for (std::string line; std::getline(lines, line);) {
     const json metrics = json::parse(line);
     if (!metrics.contains("tokens_per_second")) continue;
@@ -246,9 +247,8 @@ void run(const Settings& s, const Case& c) {
   std::vector<double> ours, gib;
   std::map<std::string, std::vector<double>> theirs, their_gib;
   json line{{"bench", "gpu"}, {"case", c.name}};
-  double seconds = 0;
   for (int round = 0; round < s.rounds; ++round) {
-    const Measured mine = run_ours(s, c, folder, kSteps, seconds);
+    const Measured mine = run_ours(s, c, folder);
     ours.push_back(mine.tokens_per_second);
     gib.push_back(mine.peak_gib);
     for (const Peer& peer : peers_of(s)) try {
@@ -259,8 +259,16 @@ void run(const Settings& s, const Case& c) {
         line[peer.name + "_error"] = error.what();
       }
   }
-  run_ours(s, c, folder, 1, seconds);
-  line.update({{"tokens_per_second", median(ours)}, {"peak_gib", median(gib)}, {"seconds_of_one_step_run", seconds}});
+  std::vector<double> first_step, end;
+  for (int round = 0; round < s.rounds; ++round) {
+    const TimeTo times = time_to("step 1/1", our_command(s, c, folder, 1));
+    first_step.push_back(times.text);
+    end.push_back(times.end);
+  }
+  line.update({{"tokens_per_second", median(ours)},
+               {"peak_gib", median(gib)},
+               {"seconds_to_first_step", median(first_step)},
+               {"seconds_of_one_step_run", median(end)}});
   for (const auto& [name, rates] : theirs)
     line.update({{name + "_tokens_per_second", median(rates)},
                  {name + "_peak_gib", median(their_gib[name])},
@@ -281,10 +289,9 @@ WithAndWithout run_with_and_without(const Settings& s, const Case& c, const std:
   write_inputs(c, folder);
   write_inputs(plain, plain_folder);
   std::vector<double> with, without;
-  double seconds = 0;
   for (int round = 0; round < s.rounds; ++round) {
-    without.push_back(run_ours(s, plain, plain_folder, kSteps, seconds).tokens_per_second);
-    with.push_back(run_ours(s, c, folder, kSteps, seconds).tokens_per_second);
+    without.push_back(run_ours(s, plain, plain_folder).tokens_per_second);
+    with.push_back(run_ours(s, c, folder).tokens_per_second);
     if (each_round) each_round();
   }
   return {median(with), median(without)};

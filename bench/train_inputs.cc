@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+
+#include "tests/support/subprocess.h"
 
 namespace megalith::bench {
 namespace {
@@ -78,6 +81,19 @@ std::vector<std::string> train_command(const std::string& program, int steps, co
           "--max_grad_norm=1.0",
           "--logging_steps=1",
           "--save_strategy=no"};
+}
+
+TimeTo time_to(const std::string& text, const std::vector<std::string>& command) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  testing::Subprocess program(command);
+  const bool arrived = program.wait_for_text(text, std::chrono::minutes(3));
+  TimeTo times{passed(), 0};
+  const testing::ProcessResult result = program.finish(std::chrono::minutes(2));
+  times.end = passed();
+  if (!arrived || result.exit_code != 0)
+    throw std::runtime_error(fmt::format("{} failed with exit code {}:\n{}", command[0], result.exit_code, result.err));
+  return times;
 }
 
 }  // namespace megalith::bench

@@ -19,8 +19,8 @@ struct Case {
   bool with_bias = false;
 };
 
-// Every number of logits a lane, every kind of score, in groups and not; one token, many, none. Softmax over the chosen
-// ones of 32, 64, 128 and 256 experts has kernels of its own, but for its gradient when there are more than 8.
+// Every number of logits a lane, every kind of score, in groups and not; one token, many, none. Softmax over at most 8
+// of 32, 64, 128 and 256 experts has kernels of its own.
 std::vector<Case> cases() {
   std::vector<Case> result{{1, 8, {.topk = 8}},     {0, 8, {.topk = 2}},   {5, 1024, {.topk = 32}},
                            {0, 64, {.topk = 2}},    {70, 64, {.topk = 8}}, {1, 32, {.topk = 32}},
@@ -85,10 +85,11 @@ TEST(CudaExperts, WeightsOfWhatWasDecided) {
 // numbers.
 TEST(CudaExperts, PlainChoiceAsTheGeneralOne) {
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
-  for (const int64_t experts : {32, 64, 128})
+  for (const auto& [experts, k] :
+       std::vector<std::pair<int64_t, int64_t>>{{32, 6}, {64, 8}, {64, 1}, {128, 6}, {256, 7}})
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
       Random random;
-      const int64_t t = 45, k = 6;
+      const int64_t t = 45;
       Tensor logits = random({t, experts}, dtype).mul_(2).round_();  // zeros of both signs
       logits[3].fill_(1);
       logits[4].slice(0, 5).fill_(nan);
@@ -104,7 +105,7 @@ TEST(CudaExperts, PlainChoiceAsTheGeneralOne) {
         top_experts_cuda(rows, floats(bias), false, numbers(chosen), floats(weights), stream);
         return Tensors{chosen, weights};
       };
-      const std::string what = fmt::format("{} experts", experts);
+      const std::string what = fmt::format("{} of {} experts", k, experts);
       const Tensors plain = in_every_order([&](void* stream) { return choose({}, stream); }, what);
       const Tensors general = choose(zeros, nullptr);
       EXPECT_TRUE(plain[0].equal(general[0])) << what;

@@ -555,6 +555,34 @@ TEST_P(CudaKernel, ChoiceOfExperts) {
       }
 }
 
+// Softmax over at most 8 experts, without a bias, has a kernel of its own; a bias of zeros is for the general one.
+TEST_P(CudaKernel, PlainChoiceOfExperts) {
+  for (const int64_t experts : {32, 64, 128, 256})
+    for (const int64_t k : {1, 5, 8}) {
+      const std::string what = fmt::format("{} of {} experts", k, experts);
+      const ExpertChoice choice{.topk = k, .scaling = 1.5};
+      const Tensor logits = random({1027, experts});
+      if (GetParam() == at::kFloat)  // others tie
+        compare(
+            {logits},
+            [&](const Tensors& in) {
+              const auto [chosen, weights] = top_experts(in[0], choice, {});
+              EXPECT_TRUE(chosen.cpu().equal(top_experts(logits, choice, {}).experts)) << what;
+              return Tensors{weights};
+            },
+            what);
+      Tensor tied = (logits * 3).round_();  // zeros of both signs
+      tied[1].fill_(2);
+      tied[2].slice(0, k / 2).fill_(NAN);
+      tied[3].slice(0, k).fill_(-INFINITY);
+      tied[4].fill_(-INFINITY);
+      const Tensor there = tied.to(at::kCUDA), zeros = at::zeros({experts}, there.options().dtype(at::kFloat));
+      const TopExperts plain = top_experts(there, choice, {}), general = top_experts(there, choice, zeros);
+      EXPECT_TRUE(plain.experts.equal(general.experts)) << what;
+      EXPECT_TRUE(plain.weights.allclose(general.weights, 1e-5, 1e-6, /*equal_nan=*/true)) << what;
+    }
+}
+
 TEST_P(CudaKernel, SortedChoices) {
   for (const int64_t t : {1, 100, 3000})
     for (const int64_t experts : {3, 64, 300, 2000}) {

@@ -162,95 +162,157 @@ __global__ void forward_kernel(ExpertRows rows, const float* bias, bool decided,
   if (token < rows.tokens) choose<T, n>(rows, token, bias, decided, chosen, weights);
 }
 
-// n experts of a token that a lane has, the best one first, of equal ones the lower.
+// The larger one first.
+__device__ inline void put_in_order(float& first, float& second) {
+  const float larger = fmaxf(first, second);
+  second = fminf(first, second);
+  first = larger;
+}
+// The largest first, of a sequence that rises and then falls, or the reverse.
 template <int n>
-struct Heads {
-  unsigned key[n];     // in the order of logits; 0: not to be chosen, being taken already, NaN or -inf
-  unsigned where = 0;  // which of the lane's experts each key is: 4 bits apiece, the first one lowest
-  unsigned taken = 0;  // a bit for each of the lane's experts
-
-  __device__ explicit Heads(const float (&logit)[n]) {
-    unsigned place[n];
+__device__ inline void sort_bitonic(float* x) {
+  if constexpr (n > 1) {
 #pragma unroll
-    for (int i = 0; i < n; ++i) {
-      key[i] = logit[i] > -INFINITY ? ordered(logit[i]) : 0;
-      place[i] = static_cast<unsigned>(i);
-    }
-#pragma unroll
-    for (int end = n - 1; end > 0; --end)
-#pragma unroll
-      for (int i = 0; i < end; ++i) {
-        const bool swap = key[i + 1] > key[i];
-        const unsigned low = key[i], high = key[i + 1], a = place[i], b = place[i + 1];
-        key[i] = swap ? high : low;
-        key[i + 1] = swap ? low : high;
-        place[i] = swap ? b : a;
-        place[i + 1] = swap ? a : b;
-      }
-#pragma unroll
-    for (int i = 0; i < n; ++i) where |= place[i] << (4 * i);
+    for (int i = 0; i < n / 2; ++i) put_in_order(x[i], x[i + n / 2]);
+    sort_bitonic<n / 2>(x);
+    sort_bitonic<n / 2>(x + n / 2);
   }
-  __device__ void take_first() {
-    taken |= 1U << (where & 15U);
-    where >>= 4;
+}
+// The largest first, of any numbers.
+template <int n>
+__device__ inline void sort(float* x) {
+  if constexpr (n > 1) {
+    sort<n / 2>(x);
+    sort<n / 2>(x + n / 2);
 #pragma unroll
-    for (int i = 0; i + 1 < n; ++i) key[i] = key[i + 1];
-    key[n - 1] = 0;
+    for (int i = 0; i < n / 2; ++i) put_in_order(x[i], x[n - 1 - i]);
+    sort_bitonic<n / 2>(x);
+    sort_bitonic<n / 2>(x + n / 2);
+  }
+}
+
+constexpr int kGroup = 8;  // lanes a token, and experts a token at most, of the kernels for the plain choice
+
+// Over a group's lanes.
+__device__ inline float group_sum(float x) {
+#pragma unroll
+  for (int other = kGroup / 2; other > 0; other /= 2) x += __shfl_xor_sync(kAll, x, other);
+  return x;
+}
+__device__ inline float group_max(float x) {
+#pragma unroll
+  for (int other = kGroup / 2; other > 0; other /= 2) x = fmaxf(x, __shfl_xor_sync(kAll, x, other));
+  return x;
+}
+// Over the group's lanes before this one.
+__device__ inline unsigned group_sum_before(unsigned x, int lane) {
+  unsigned before = 0;
+#pragma unroll
+  for (int other = 1; other < kGroup; other *= 2) {
+    const unsigned theirs = __shfl_xor_sync(kAll, x, other);
+    if ((lane & other) != 0) before += theirs;
+    x += theirs;
+  }
+  return before;
+}
+
+// The largest numbers of those seen, the largest first.
+struct Largest {
+  float x[kGroup];
+
+  // With others, the largest first.
+  __device__ void merge(const float (&others)[kGroup]) {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) x[i] = fmaxf(x[i], others[kGroup - 1 - i]);
+    sort_bitonic<kGroup>(x);
+  }
+  // Of a lane's own.
+  template <int n>
+  __device__ explicit Largest(const float (&from)[n]) {
+#pragma unroll
+    for (int start = 0; start < n; start += kGroup) {
+      float part[kGroup];
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) part[i] = start + i < n ? from[start + i] : -INFINITY;
+      sort<kGroup>(part);
+      if (start > 0) {
+        merge(part);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) x[i] = part[i];
+      }
+    }
+  }
+  // Of all lanes of the group.
+  __device__ void merge_lanes() {
+#pragma unroll
+    for (int other = 1; other < kGroup; other *= 2) {
+      float theirs[kGroup];
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) theirs[i] = __shfl_xor_sync(kAll, x[i], other);
+      merge(theirs);
+    }
   }
 };
 
-// The plain choice from E == 32 · n experts, of which lane l has n · l … n · l + n - 1. A round is one maximum over the
-// lanes' best ones and one vote, of two tokens a warp side by side. What is chosen is a bit in the lane that has it: as
-// choices are written in the order of experts, its place is the number of bits before it.
+// The plain choice of at most 8 from E == 32 · n experts: 8 lanes a token, each with 4 · n experts in a row. What is
+// chosen lies above the k-th largest logit or, the lower experts first, at it. As choices are written in the order of
+// experts, a choice's place is the number of those before it.
 template <typename T, int n>
-__global__ void __launch_bounds__(kPlainThreads, n <= 2 ? 8 : 5)  // as many as have registers
+__global__ void __launch_bounds__(kPlainThreads)
     plain_forward_kernel(ExpertRows rows, int64_t* chosen, float* weights) {
-  constexpr int kTokens = 2;
-  const int lane = static_cast<int>(threadIdx.x) % 32, k = static_cast<int>(rows.choice.topk);
-  const int64_t first = (int64_t{blockIdx.x} * kPlainThreads + threadIdx.x) / 32 * kTokens;
+  constexpr int kGroups = kPlainThreads / kGroup, kEach = 4 * n;  // groups a block; experts a lane
+  struct Choice {
+    int expert;
+    float logit;
+  };
+  __shared__ Choice shared[kGroups][kGroup];
+  const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup, j = thread % kGroup;
+  const int64_t token = int64_t{blockIdx.x} * kGroups + group;
+  const int64_t first = token - group % (32 / kGroup);  // of the warp
   if (first >= rows.tokens) return;
-  float logit[kTokens][n];
+  const int k = static_cast<int>(rows.choice.topk);
+  float logit[kEach];
+  load_all(static_cast<const T*>(rows.logits) + min(token, rows.tokens - 1) * rows.experts + j * kEach, logit);
 #pragma unroll
-  for (int u = 0; u < kTokens; ++u)
-    load<n>(static_cast<const T*>(rows.logits) + min(first + u, rows.tokens - 1) * (32 * n) + lane * n, logit[u]);
-  Heads<n> heads[kTokens] = {Heads<n>(logit[0]), Heads<n>(logit[1])};
-  unsigned best[kTokens], last[kTokens];
-  for (int round = 0; round < k; ++round) {
+  for (int i = 0; i < kEach; ++i) logit[i] = fmaxf(logit[i], -INFINITY);  // for NaN
+  Largest best(logit);
+  best.merge_lanes();
+  float limit = best.x[0];
+  int room = k;  // for logits at the limit
 #pragma unroll
-    for (int u = 0; u < kTokens; ++u) last[u] = __reduce_max_sync(kAll, heads[u].key[0]);
+  for (int i = 1; i < kGroup; ++i)
+    if (i < k) limit = best.x[i];
 #pragma unroll
-    for (int u = 0; u < kTokens; ++u) {
-      if (round == 0) best[u] = last[u];
-      const unsigned equal = __ballot_sync(kAll, heads[u].key[0] == last[u]);
-      if ((equal & -equal) == 1U << lane) heads[u].take_first();  // the first lane has the lower expert
-    }
+  for (int i = 0; i < kGroup; ++i)
+    if (best.x[i] > limit) --room;
+
+  unsigned above = 0, equal = 0;  // a bit for each of the lane's experts
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    above |= logit[i] > limit ? 1U << i : 0;
+    equal |= logit[i] == limit ? 1U << i : 0;
   }
+  const unsigned before = group_sum_before(static_cast<unsigned>(__popc(above) | __popc(equal) << 16), j);
+  const int equal_before = min(static_cast<int>(before >> 16), room);
+  for (int left = __popc(equal) + equal_before - room; left > 0; --left)
+    equal ^= 1U << (31 - __clz(static_cast<int>(equal)));
+  int place = static_cast<int>(before & 0xffffU) + equal_before;
 #pragma unroll
-  for (int u = 0; u < kTokens; ++u) {
-    if (first + u >= rows.tokens) return;
-    if (last[u] == 0) {  // too few numbers above -inf
-      choose<T, n>(rows, first + u, nullptr, false, chosen, weights);
-      continue;
-    }
-    const float top = from_ordered(best[u]);
-    float raised[n], sum = 0;
-    int place = 0;
-#pragma unroll
-    for (int i = 0; i < n; ++i) {
-      const bool is_chosen = (heads[u].taken >> i & 1U) != 0;
-      raised[i] = is_chosen ? expf(logit[u][i] - top) : 0;
-      sum += raised[i];
-      place += __popc(__ballot_sync(kAll, is_chosen) & ((1U << lane) - 1));
-    }
-    const float factor = static_cast<float>(rows.choice.scaling) / warp_sum(sum);
-#pragma unroll
-    for (int i = 0; i < n; ++i)
-      if ((heads[u].taken >> i & 1U) != 0) {
-        chosen[(first + u) * k + place] = lane * n + i;
-        weights[(first + u) * k + place] = raised[i] * factor;
-        ++place;
-      }
+  for (int i = 0; i < kEach; ++i)
+    if (((above | equal) >> i & 1U) != 0) shared[group][place++] = {j * kEach + i, logit[i]};
+  __syncwarp();
+  const Choice mine = shared[group][min(j, k - 1)];
+  const float raised = j < k ? expf(mine.logit - best.x[0]) : 0;
+  const float weight = raised * (static_cast<float>(rows.choice.scaling) / group_sum(raised));
+  const bool has = j < k && token<rows.tokens, enough = limit> - INFINITY;
+  if (has && enough) {
+    chosen[token * k + j] = mine.expert;
+    weights[token * k + j] = weight;
   }
+  const unsigned rest = __ballot_sync(kAll, has && !enough);  // tokens with too few numbers above -inf
+  for (int u = 0; rest != 0 && u < 32 / kGroup; ++u)
+    if ((rest >> (u * kGroup) & 1U) != 0) choose<T, n>(rows, first + u, nullptr, false, chosen, weights);
 }
 
 template <typename T, int n>
@@ -289,25 +351,13 @@ __global__ void backward_kernel(ExpertRows rows, const int64_t* chosen, const fl
   if (lane < k) grads[mine] = from_float<T>(grad);
 }
 
-// Over 8 neighbouring lanes.
-__device__ inline float group_sum(float x) {
-#pragma unroll
-  for (int other = 4; other > 0; other /= 2) x += __shfl_xor_sync(kAll, x, other);
-  return x;
-}
-__device__ inline float group_max(float x) {
-#pragma unroll
-  for (int other = 4; other > 0; other /= 2) x = fmaxf(x, __shfl_xor_sync(kAll, x, other));
-  return x;
-}
-
 // The same for the plain choice of at most 8 from E == 32 · n experts: 8 lanes a token, lane j its j-th choice. Their
 // logits are picked, and the gradient is put together, in shared memory, so that rows are read and written 16 bytes a
 // lane.
 template <typename T, int n>
 __global__ void __launch_bounds__(kPlainThreads)
     plain_backward_kernel(ExpertRows rows, const int64_t* chosen, const float* grad_weights, T* grad_logits) {
-  constexpr int kGroup = 8, kGroups = kPlainThreads / kGroup;
+  constexpr int kGroups = kPlainThreads / kGroup;
   constexpr int kVectors = 32 * n / kVector<T>, kEach = (kVectors + kGroup - 1) / kGroup;  // of a row; of a lane
   __shared__ uint4 shared[kGroups][kVectors];
   const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup, j = thread % kGroup;
@@ -342,9 +392,14 @@ __global__ void __launch_bounds__(kPlainThreads)
     if (const int at = i * kGroup + j; at < kVectors) grads[at] = row[at];
 }
 
-// Softmax over the largest logits, from whole vectors of 32 · n experts.
+// Softmax over at most 8 largest logits, from whole vectors of 32 · n experts.
 bool is_plain(const ExpertRows& rows, int n) {
-  return rows.choice.score == Score::kSoftmaxOfChosen && rows.experts == int64_t{32} * n && aligned(rows.logits);
+  return rows.choice.score == Score::kSoftmaxOfChosen && rows.choice.topk <= kGroup &&
+         rows.experts == int64_t{32} * n && aligned(rows.logits);
+}
+Launch plain_launch(int64_t tokens, void* stream) {
+  constexpr int64_t kTokens = kPlainThreads / kGroup;
+  return {static_cast<unsigned>((tokens + kTokens - 1) / kTokens), kPlainThreads, stream};
 }
 
 // run.template operator()<T, n>(blocks)
@@ -366,13 +421,10 @@ void top_experts_cuda(const ExpertRows& rows, const float* bias, bool decided, i
                       void* stream) {
   if (rows.tokens == 0) return;
   for_experts(rows, [&]<typename T, int n>(unsigned blocks) {
-    if constexpr (n <= 4) {
-      if (is_plain(rows, n) && bias == nullptr && !decided && rows.choice.group_topk >= rows.choice.groups) {
-        constexpr int64_t kTokens = kPlainThreads / 32 * 2;
-        return launch("top_experts, plain", plain_forward_kernel<T, n>,
-                      {static_cast<unsigned>((rows.tokens + kTokens - 1) / kTokens), kPlainThreads, stream}, rows,
-                      chosen, weights);
-      }
+    if constexpr (n <= 8) {
+      if (is_plain(rows, n) && bias == nullptr && !decided && rows.choice.group_topk >= rows.choice.groups)
+        return launch("top_experts, plain", plain_forward_kernel<T, n>, plain_launch(rows.tokens, stream), rows, chosen,
+                      weights);
     }
     launch("top_experts", forward_kernel<T, n>, {blocks, kThreads, stream}, rows, bias, decided, chosen, weights);
   });
@@ -383,12 +435,9 @@ void top_experts_backward_cuda(const ExpertRows& rows, const int64_t* chosen, co
   if (rows.tokens == 0) return;
   for_experts(rows, [&]<typename T, int n>(unsigned blocks) {
     if constexpr (n <= 8) {
-      if (is_plain(rows, n) && rows.choice.topk <= 8 && aligned(grad_logits)) {
-        constexpr int64_t kTokens = kPlainThreads / 8;
-        return launch("top_experts_backward, plain", plain_backward_kernel<T, n>,
-                      {static_cast<unsigned>((rows.tokens + kTokens - 1) / kTokens), kPlainThreads, stream}, rows,
-                      chosen, grad_weights, static_cast<T*>(grad_logits));
-      }
+      if (is_plain(rows, n) && aligned(grad_logits))
+        return launch("top_experts_backward, plain", plain_backward_kernel<T, n>, plain_launch(rows.tokens, stream),
+                      rows, chosen, grad_weights, static_cast<T*>(grad_logits));
     }
     launch("top_experts_backward", backward_kernel<T, n>, {blocks, kThreads, stream}, rows, chosen, grad_weights,
            static_cast<T*>(grad_logits));

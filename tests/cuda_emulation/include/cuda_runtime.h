@@ -115,6 +115,7 @@ inline int __float2int_rz(float x) {
   return std::isnan(x) ? 0 : static_cast<int>(std::clamp(static_cast<double>(x), -0x1p31, 0x1p31 - 1));
 }
 inline int __popc(unsigned x) { return std::popcount(x); }
+inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 // Four of the eight bytes of low and high, by the four digits of `which`.
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
   const uint64_t bytes = uint64_t{high} << 32 | low;
