@@ -305,7 +305,8 @@ __global__ void __launch_bounds__(kPlainThreads)
   const Choice mine = shared[group][min(j, k - 1)];
   const float raised = j < k ? expf(mine.logit - best.x[0]) : 0;
   const float weight = raised * (static_cast<float>(rows.choice.scaling) / group_sum(raised));
-  const bool has = j < k && token<rows.tokens, enough = limit> - INFINITY;
+  const bool has = j < k && token < rows.tokens;
+  const bool enough = limit > -INFINITY;
   if (has && enough) {
     chosen[token * k + j] = mine.expert;
     weights[token * k + j] = weight;
