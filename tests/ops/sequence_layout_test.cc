@@ -3,6 +3,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <barrier>
+#include <thread>
+#include <vector>
+
 #include "megalith/base/error.h"
 
 namespace megalith::ops {
@@ -30,6 +35,40 @@ TEST(SequenceLayout, OwnPositionsReplaceTheCounted) {
   const auto layout = SequenceLayout::dense(1, 2).with_positions(at::tensor({7, 9}, at::kLong));
   EXPECT_EQ(layout.max_position(), 10);
   EXPECT_TRUE(layout.positions(at::kCPU).equal(at::tensor({7, 9}, at::kLong)));
+}
+
+// Ranks that are threads share the layout of a batch, and all ask for its tensors at first use.
+TEST(SequenceLayout, ThreadsThatShareOneGetTheSameTensors) {
+  constexpr int kThreads = 4, kRounds = 500;
+  for (int round = 0; round < kRounds && !::testing::Test::HasFailure(); ++round) {
+    const auto layout = SequenceLayout::packed({2, 1, 3});
+    std::array<at::Tensor, kThreads> positions, ends;
+    {
+      std::barrier start(kThreads);
+      std::vector<std::jthread> threads;
+      for (size_t i = 0; i < kThreads; ++i)
+        threads.emplace_back([&, i] {
+          start.arrive_and_wait();
+          positions[i] = layout.positions(at::kCPU);
+          ends[i] = layout.cumulative_tensor(at::kCPU);
+        });
+    }
+    for (size_t i = 0; i < kThreads; ++i) {
+      EXPECT_TRUE(positions[i].is_same(positions[0]));
+      EXPECT_TRUE(ends[i].is_same(ends[0]));
+    }
+  }
+}
+
+// A copy stays where it was asked for: asking elsewhere takes it from no one.
+TEST(SequenceLayout, EachDeviceHasItsOwnCopy) {
+  const auto layout = SequenceLayout::packed({2, 1}).with_positions(at::tensor({4, 5, 6}, at::kLong));
+  const at::Tensor here = layout.positions(at::kCPU), there = layout.positions(at::kMeta);
+  EXPECT_TRUE(there.is_meta());
+  EXPECT_TRUE(layout.positions(at::kCPU).is_same(here));
+  EXPECT_TRUE(layout.positions(at::kMeta).is_same(there));
+  EXPECT_TRUE(layout.cumulative_tensor(at::kMeta).is_meta());
+  EXPECT_TRUE(layout.cumulative_tensor(at::kCPU).equal(at::tensor({0, 2, 3}, at::kInt)));
 }
 
 TEST(SequenceLayout, EmptyAndBackwardSequencesAreRefused) {

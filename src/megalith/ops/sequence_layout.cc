@@ -2,19 +2,29 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <mutex>
+
 #include "megalith/base/error.h"
 #include "megalith/ops/to_device.h"
 
 namespace megalith::ops {
+namespace {
 
-struct SequenceLayout::Data {
+// What a layout is; fixed once it is made.
+struct Shape {
   std::vector<int64_t> cumulative{0};
   int64_t longest = 0;
   bool uniform = true;
   int64_t max_position = 0;
-  // Made when first asked for; moved when another device asks.
-  mutable at::Tensor positions;
-  mutable at::Tensor cumulative_tensor;
+};
+
+}  // namespace
+
+struct SequenceLayout::Data : Shape {
+  // Made when first asked for: one on each device that asked. Ranks that are threads of one process ask at once.
+  std::mutex mutex;
+  std::vector<at::Tensor> positions, cumulative_tensors;
 };
 
 namespace {
@@ -32,6 +42,13 @@ at::Tensor restarting_positions(const std::vector<int64_t>& cumulative) {
   for (size_t s = 0; s + 1 < cumulative.size(); ++s)
     for (int64_t i = cumulative[s]; i < cumulative[s + 1]; ++i) out[i] = i - cumulative[s];
   return positions;
+}
+
+// The one of `copies` that is on `device`; made where there is none.
+at::Tensor on_device(std::vector<at::Tensor>& copies, at::Device device) {
+  const auto found = std::ranges::find(copies, device, &at::Tensor::device);
+  if (found != copies.end()) return *found;
+  return copies.emplace_back(to_device(copies.front(), device));
 }
 
 }  // namespace
@@ -67,9 +84,10 @@ SequenceLayout SequenceLayout::with_positions(at::Tensor positions) const {
 SequenceLayout SequenceLayout::with_positions(at::Tensor positions, int64_t max_position) const {
   check(positions.dim() == 1 && positions.size(0) == tokens() && positions.scalar_type() == at::kLong,
         "positions must be {} int64 values", tokens());
-  auto copy = std::make_shared<Data>(data());
+  auto copy = std::make_shared<Data>();
+  static_cast<Shape&>(*copy) = data();
   copy->max_position = max_position;
-  copy->positions = std::move(positions);
+  copy->positions.push_back(std::move(positions));
   return SequenceLayout(std::move(copy));
 }
 
@@ -85,20 +103,20 @@ int64_t SequenceLayout::max_position() const { return data().max_position; }
 bool SequenceLayout::uniform() const { return data().uniform; }
 const std::vector<int64_t>& SequenceLayout::cumulative() const { return data().cumulative; }
 
-const at::Tensor& SequenceLayout::positions(at::Device device) const {
+at::Tensor SequenceLayout::positions(at::Device device) const {
   check(data_ != nullptr, "a SequenceLayout without tokens has no positions");
-  at::Tensor& cached = data_->positions;
-  if (!cached.defined()) cached = restarting_positions(data_->cumulative);
-  if (cached.device() != device) cached = to_device(cached, device);
-  return cached;
+  const std::lock_guard lock(data_->mutex);
+  std::vector<at::Tensor>& made = data_->positions;
+  if (made.empty()) made.push_back(restarting_positions(data_->cumulative));
+  return on_device(made, device);
 }
 
-const at::Tensor& SequenceLayout::cumulative_tensor(at::Device device) const {
+at::Tensor SequenceLayout::cumulative_tensor(at::Device device) const {
   check(data_ != nullptr, "a SequenceLayout without tokens has no lengths");
-  at::Tensor& cached = data_->cumulative_tensor;
-  if (!cached.defined()) cached = at::tensor(data_->cumulative, at::TensorOptions(at::kInt));
-  if (cached.device() != device) cached = to_device(cached, device);
-  return cached;
+  const std::lock_guard lock(data_->mutex);
+  std::vector<at::Tensor>& made = data_->cumulative_tensors;
+  if (made.empty()) made.push_back(at::tensor(data_->cumulative, at::TensorOptions(at::kInt)));
+  return on_device(made, device);
 }
 
 }  // namespace megalith::ops

@@ -12,7 +12,7 @@
 namespace megalith::ops {
 
 // Sequences stand one behind the other. Attention never crosses from one into another; positions restart in each.
-// Immutable; copies are cheap and share the tensors made on demand. One thread a rank.
+// Immutable; copies are cheap and share the tensors made on demand. Threads may share one.
 class SequenceLayout {
  public:
   SequenceLayout() = default;  // no tokens
@@ -36,9 +36,9 @@ class SequenceLayout {
   const std::vector<int64_t>& cumulative() const;  // [sequences + 1]
 
   // Position of each token in its sequence, int64 [t].
-  const at::Tensor& positions(at::Device device) const;
+  at::Tensor positions(at::Device device) const;
   // cumulative() as int32 [sequences + 1], as variable-length kernels want it.
-  const at::Tensor& cumulative_tensor(at::Device device) const;
+  at::Tensor cumulative_tensor(at::Device device) const;
 
  private:
   struct Data;

@@ -102,7 +102,7 @@ Routing Router::forward(const at::Tensor& x, const LayerInput& input) const {
 }
 
 at::Tensor Router::sequence_numbers(const ops::SequenceLayout& layout, int64_t tokens) const {
-  const auto& ends = layout.cumulative_tensor(at::kCPU);
+  const at::Tensor ends = layout.cumulative_tensor(at::kCPU);
   const at::Tensor lengths = ends.narrow(0, 1, layout.sequences()) - ends.narrow(0, 0, layout.sequences());
   const at::Tensor numbers = at::repeat_interleave(lengths.to(at::kLong));
   return tp_.splits_tokens() ? numbers.narrow(0, tp_.rank() * tokens, tokens) : numbers;
