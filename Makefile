@@ -22,8 +22,8 @@ SANITIZED := -LE '^(long|package|tree)$$'
 
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
-.PHONY: help setup setup-all build demo test test-all test-release-all test-asan test-tsan test-clang lint fuzz format \
-        docs bench package clean distclean
+.PHONY: help setup setup-all build demo test test-all test-release-all test-asan test-tsan test-clang lint \
+        check-headers fuzz format docs bench package clean distclean
 
 help:          ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -45,7 +45,7 @@ test: setup    ## GCC release and every test but the long ones
 	@scripts/build.sh release
 	@scripts/run_tests.sh build/release $(QUICK)
 
-test-all: test-asan test-tsan test-clang lint fuzz test-release-all ## test, sanitizers, Clang, clang-tidy, fuzzers, long tests
+test-all: test-asan test-tsan test-clang lint check-headers fuzz test-release-all ## test, sanitizers, Clang, clang-tidy, headers, fuzzers, long tests
 
 test-release-all: setup-all
 	@scripts/build.sh release
@@ -66,6 +66,10 @@ test-clang: setup-all ## Clang 16 or newer, warnings as errors
 lint: setup-all ## clang-tidy over src
 	@scripts/build.sh tidy --configure-only
 	@scripts/lint.sh build/tidy
+
+check-headers: setup-all ## every header of src compiles on its own
+	@scripts/build.sh edit --configure-only
+	@scripts/check_headers.sh build/edit
 
 fuzz: setup-all ## libFuzzer on what reads other people's files, FUZZ_SECONDS each
 	@scripts/build.sh fuzz fuzzers

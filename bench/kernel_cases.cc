@@ -22,12 +22,6 @@ namespace {
 using at::Tensor;
 using Function = std::function<Tensors(const Tensors&)>;
 
-constexpr int64_t kTokens = 16384;
-
-Tensor random(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16) {
-  return at::randn(sizes, at::TensorOptions(at::kCUDA).dtype(at::kFloat)).mul_(0.5).to(dtype);
-}
-
 // An operation with a gradient, and the same in ATen's own operations.
 struct Operation {
   std::string kernel;
@@ -72,7 +66,7 @@ std::vector<KernelCase> cases_of(const Operation& op) {
   {
     const at::NoGradGuard no_grad;
     for (const Tensor& output : op.ours(graph->leaves))
-      graph->slopes.push_back(random(output.sizes(), output.scalar_type()));
+      graph->slopes.push_back(random_values(output.sizes(), output.scalar_type()));
   }
   const auto error = [op, graph] {
     const Tensors ours = run_both(op.ours, op.inputs, graph->slopes, false);
@@ -103,7 +97,7 @@ Operation rms_norm(int64_t h) {
   const double x = matrix(kTokens, h);
   return {"rms_norm",
           {kTokens, h},
-          {random({kTokens, h}), random({h})},
+          {random_values({kTokens, h}), random_values({h})},
           [](const Tensors& in) {
             return Tensors{ops::norm(in[0], {ops::NormKind::kRms, in[1], {}, 1e-5})};
           },
@@ -116,7 +110,7 @@ Operation add_rms_norm(int64_t h) {
   const double x = matrix(kTokens, h);
   return {"add_rms_norm",
           {kTokens, h},
-          {random({kTokens, h}), random({kTokens, h}), random({h})},
+          {random_values({kTokens, h}), random_values({kTokens, h}), random_values({h})},
           [](const Tensors& in) {
             const auto [sum, y] = ops::add_norm(in[0], in[1], {ops::NormKind::kRms, in[2], {}, 1e-5});
             return Tensors{sum, y};
@@ -133,7 +127,7 @@ Operation layer_norm() {
   const int64_t t = 65536, h = 768;
   return {"layer_norm",
           {t, h},
-          {random({t, h}), random({h}), random({h})},
+          {random_values({t, h}), random_values({h}), random_values({h})},
           [](const Tensors& in) {
             return Tensors{ops::norm(in[0], {ops::NormKind::kLayer, in[1], in[2], 1e-5})};
           },
@@ -166,10 +160,14 @@ Operation rope(int64_t n, int64_t g, int64_t d, bool norms) {
     return Tensors{a, b, c};
   };
   const double x = matrix(kTokens, (n + 2 * g) * d);
-  Operation op{
-      norms ? "rope_norm" : "rope", {kTokens, n, g, d}, {random({kTokens, (n + 2 * g) * d})}, ours, reference, 2 * x,
-      (norms ? 3 : 2) * x};
-  const Tensor weight = random({d});
+  Operation op{norms ? "rope_norm" : "rope",
+               {kTokens, n, g, d},
+               {random_values({kTokens, (n + 2 * g) * d})},
+               ours,
+               reference,
+               2 * x,
+               (norms ? 3 : 2) * x};
+  const Tensor weight = random_values({d});
   op.inputs.push_back(norms ? weight : weight.to(at::kLong));  // without norms they take no part
   op.inputs.push_back(op.inputs[1]);
   return op;
@@ -177,7 +175,8 @@ Operation rope(int64_t n, int64_t g, int64_t d, bool norms) {
 
 Operation swiglu(int64_t rows, int64_t f, bool weighted) {
   const double out = matrix(rows, f);
-  Operation op{weighted ? "weighted_swiglu" : "swiglu", {rows, f}, {random({rows, 2 * f})}, {}, {}, 3 * out, 5 * out};
+  Operation op{
+      weighted ? "weighted_swiglu" : "swiglu", {rows, f}, {random_values({rows, 2 * f})}, {}, {}, 3 * out, 5 * out};
   if (weighted) op.inputs.push_back(at::rand({rows}, at::TensorOptions(at::kCUDA)));
   op.ours = [weighted](const Tensors& in) {
     return Tensors{ops::gated_activation(in[0], ops::Activation::kSilu, weighted ? in[1] : Tensor())};
@@ -193,7 +192,7 @@ Operation bias_gelu() {
   const int64_t t = 65536, f = 3072;
   return {"bias_gelu",
           {t, f},
-          {random({t, f}), random({f})},
+          {random_values({t, f}), random_values({f})},
           [](const Tensors& in) { return Tensors{ops::bias_activation(in[0], in[1], ops::Activation::kGeluTanh)}; },
           [](const Tensors& in) { return Tensors{at::gelu(in[0] + in[1], "tanh")}; },
           2 * matrix(t, f),
@@ -213,7 +212,7 @@ Operation copy_rows(int64_t k, int64_t h) {
   const double x = matrix(kTokens, h), rows = matrix(kTokens * k, h);
   return {"copy_rows",
           {kTokens, k, h},
-          {random({kTokens, h})},
+          {random_values({kTokens, h})},
           [map](const Tensors& in) { return Tensors{ops::copy_rows(in[0], map)}; },
           [map](const Tensors& in) { return Tensors{in[0].index_select(0, map.token)}; },
           x + rows,
@@ -225,7 +224,7 @@ Operation sum_rows(int64_t k, int64_t h) {
   const double y = matrix(kTokens, h), rows = matrix(kTokens * k, h);
   return {"sum_rows",
           {kTokens, k, h},
-          {random({kTokens * k, h}), at::rand({kTokens, k}, at::TensorOptions(at::kCUDA))},
+          {random_values({kTokens * k, h}), at::rand({kTokens, k}, at::TensorOptions(at::kCUDA))},
           [map](const Tensors& in) { return Tensors{ops::sum_rows(in[0], in[1], map)}; },
           [map, k, h](const Tensors& in) {
             const Tensor copies = in[0].index_select(0, map.row.flatten()).view({kTokens, k, h});
@@ -240,7 +239,7 @@ Operation top_experts(int64_t experts, int64_t k) {
   const double logits = static_cast<double>(kTokens * experts) * 4, chosen = static_cast<double>(kTokens * k) * 12;
   return {"top_experts",
           {kTokens, experts, k},
-          {random({kTokens, experts}, at::kFloat)},
+          {random_values({kTokens, experts}, at::kFloat)},
           [choice](const Tensors& in) { return Tensors{ops::top_experts(in[0], choice).weights}; },
           [k](const Tensors& in) {
             const Tensor places = ops::largest_places(in[0].detach(), k);
@@ -265,8 +264,8 @@ Operation dropout(int64_t h, bool added) {
     const Tensor y = in[0] * mask / 0.9;
     return Tensors{added ? y + in[1] : y};
   };
-  Tensors inputs{random({kTokens, h})};
-  if (added) inputs.push_back(random({kTokens, h}));
+  Tensors inputs{random_values({kTokens, h})};
+  if (added) inputs.push_back(random_values({kTokens, h}));
   return {added ? "dropout_add" : "dropout", {kTokens, h}, inputs, ours, reference, (added ? 3 : 2) * x, 2 * x};
 }
 
@@ -295,6 +294,10 @@ std::vector<MakeCases> differentiable_cases() {
           [] { return cases_of(top_experts(64, 8)); },
           [] { return cases_of(dropout(4096, false)); },
           [] { return cases_of(dropout(4096, true)); }};
+}
+
+Tensor random_values(at::IntArrayRef sizes, at::ScalarType dtype) {
+  return at::randn(sizes, at::TensorOptions(at::kCUDA).dtype(at::kFloat)).mul_(0.5).to(dtype);
 }
 
 }  // namespace megalith::bench

@@ -34,6 +34,11 @@ std::vector<MakeCases> differentiable_cases();
 // Passes over buffers: updates, norms, losses in place, casts.
 std::vector<MakeCases> pass_cases();
 
+// Tokens of every case.
+inline constexpr int64_t kTokens = 16384;
+// Normally distributed, of standard deviation 0.5, on the GPU.
+at::Tensor random_values(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16);
+
 double relative_error(const at::Tensor& actual, const at::Tensor& expected);
 
 }  // namespace megalith::bench

@@ -22,12 +22,9 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kTokens = 16384, kVocab = 128256, kFlat = int64_t{1} << 28;
+constexpr int64_t kVocab = 128256, kFlat = int64_t{1} << 28;
 
 at::TensorOptions cuda(at::ScalarType dtype) { return at::TensorOptions(at::kCUDA).dtype(dtype); }
-Tensor random(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16) {
-  return at::randn(sizes, cuda(at::kFloat)).mul_(0.5).to(dtype);
-}
 
 // One rank, for operations that take a group.
 struct Alone {
@@ -47,7 +44,7 @@ std::vector<KernelCase> cross_entropy() {
   const int64_t rows = 4096;
   const double bytes = static_cast<double>(rows * kVocab) * 2, grad = 0.25;
   const auto alone = std::make_shared<Alone>();
-  const Tensor original = random({rows, kVocab}) * 4, logits = original.clone();
+  const Tensor original = random_values({rows, kVocab}) * 4, logits = original.clone();
   const Tensor labels = at::randint(kVocab, {rows}, cuda(at::kLong));
   const ops::VocabRange range{0, kVocab, kVocab};
   const Tensor grads = at::full({rows}, grad, cuda(at::kFloat));
@@ -91,10 +88,10 @@ std::vector<KernelCase> linear_cross_entropy() {
   head->weight = &nn::ParameterScope(head->set).add({.name = "head"}, {kVocab, h});
   {
     const at::NoGradGuard no_grad;
-    head->weight->value.copy_(random({kVocab, h}) * 0.1);
+    head->weight->value.copy_(random_values({kVocab, h}) * 0.1);
   }
   head->weight->main_grad = at::zeros({kVocab, h}, cuda(at::kFloat));
-  head->hidden = random({kTokens, h}).requires_grad_();
+  head->hidden = random_values({kTokens, h}).requires_grad_();
   head->labels = at::randint(kVocab, {kTokens}, cuda(at::kLong));
   const auto run = [=] {
     head->weight->main_grad_is_stale = true;
@@ -120,7 +117,7 @@ std::vector<KernelCase> linear_cross_entropy() {
 
 std::vector<KernelCase> embedding_grad() {
   const int64_t h = 2048;
-  const Tensor dy = random({kTokens, h}), sums = at::zeros({kVocab, h}, cuda(at::kFloat));
+  const Tensor dy = random_values({kTokens, h}), sums = at::zeros({kVocab, h}, cuda(at::kFloat));
   const Tensor rows = at::randint(kVocab, {kTokens}, cuda(at::kLong));
   KernelCase all{"embedding_grad", "all", {kTokens, h, kVocab}, static_cast<double>(kTokens * h) * (2 + 4 + 4)};
   all.run = [=] { ops::add_to_rows_(sums, rows, dy); };
@@ -136,7 +133,7 @@ std::vector<KernelCase> embedding_grad() {
 std::vector<KernelCase> group_products() {
   const int64_t g = 64, o = 1024, i = 2048;
   const ops::GroupCounts counts(std::vector<int64_t>(g, 1));
-  const Tensor products = random({g, o, i}), dw = random({g, o, i}, at::kFloat);
+  const Tensor products = random_values({g, o, i}), dw = random_values({g, o, i}, at::kFloat);
   KernelCase all{"group_products", "all", {g, o, i}, static_cast<double>(g * o * i) * (2 + 4 + 4)};
   all.run = [=] { ops::add_group_products(dw, products, counts, 1); };
   all.error = [=] {
@@ -149,7 +146,7 @@ std::vector<KernelCase> group_products() {
 
 std::vector<KernelCase> bias_grad() {
   const int64_t t = 65536, h = 3072;
-  const Tensor dy = random({t, h});
+  const Tensor dy = random_values({t, h});
   KernelCase all{"bias_grad", "all", {t, h}, static_cast<double>(t * h) * 2};
   all.run = [=] { ops::bias_grad(dy); };
   all.error = [=] { return relative_error(ops::bias_grad(dy), dy.to(at::kFloat).sum(0)); };
@@ -159,8 +156,8 @@ std::vector<KernelCase> bias_grad() {
 // fp32 parameters and moments, fp32 gradients, a bf16 copy: 30 bytes an element.
 std::vector<KernelCase> adam() {
   const auto zeros = [] { return at::zeros({kFlat}, cuda(at::kFloat)); };
-  const ops::UpdateTensors tensors{random({kFlat}, at::kFloat), random({kFlat}, at::kFloat), zeros(), zeros(),
-                                   at::zeros({kFlat}, cuda(at::kBFloat16))};
+  const ops::UpdateTensors tensors{random_values({kFlat}, at::kFloat), random_values({kFlat}, at::kFloat), zeros(),
+                                   zeros(), at::zeros({kFlat}, cuda(at::kBFloat16))};
   const ops::UpdateScalars scalars{.lr = 1e-3, .weight_decay = 0.1, .grad_scale = 0.5, .step = 1};
   KernelCase all{"adam", "all", {kFlat}, static_cast<double>(kFlat) * 30};
   all.run = [=] { ops::adam_update(tensors, {}, scalars); };
@@ -176,7 +173,7 @@ std::vector<KernelCase> adam() {
 }
 
 std::vector<KernelCase> grad_norm() {
-  const Tensor flat = random({kFlat}, at::kFloat);
+  const Tensor flat = random_values({kFlat}, at::kFloat);
   const auto squares = [=] {
     ExactSum sum;
     ops::add_squares(flat, sum);
@@ -192,7 +189,7 @@ std::vector<KernelCase> grad_norm() {
 }
 
 std::vector<KernelCase> fills_and_casts() {
-  const Tensor flat = random({kFlat}, at::kFloat), narrow = at::empty({kFlat}, cuda(at::kBFloat16));
+  const Tensor flat = random_values({kFlat}, at::kFloat), narrow = at::empty({kFlat}, cuda(at::kBFloat16));
   KernelCase zero{"zero", "all", {kFlat}, static_cast<double>(kFlat) * 4};
   const Tensor target = at::ones_like(flat);
   zero.run = [=] { target.zero_(); };
@@ -206,7 +203,8 @@ std::vector<KernelCase> fills_and_casts() {
 // Two bytes in; both orders of the matrix out, a byte an element. A scale that is found first takes a look of its own.
 std::vector<KernelCase> fp8_casts() {
   const int64_t h = 4096;
-  const Tensor x = random({kTokens, h}), scale = at::full({1}, 100.0, cuda(at::kFloat)), seen = at::zeros_like(scale);
+  const Tensor x = random_values({kTokens, h}), scale = at::full({1}, 100.0, cuda(at::kFloat)),
+               seen = at::zeros_like(scale);
   const auto strips = [x] { return ops::to_fp8_blocks(x, ops::Fp8Kind::kE4m3, ops::Fp8Blocks::kStrips); };
   const auto wide = [](const Tensor& bytes, const Tensor& inverse) {
     return bytes.to(at::kFloat) * (inverse.numel() == 1 ? inverse : inverse.repeat_interleave(ops::kFp8Block, 1));

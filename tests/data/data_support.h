@@ -30,14 +30,14 @@ inline nlohmann::json megatron_json(const std::string& name) {
   return nlohmann::json::parse(file);
 }
 
-using Sequence = std::vector<int32_t>;
-using Documents = std::vector<std::vector<Sequence>>;
+using TokenIds = std::vector<int32_t>;
+using Documents = std::vector<std::vector<TokenIds>>;
 
 inline void write_pair(const std::string& prefix, TokenType type, const Documents& documents) {
   StagedFiles files;
   IndexedWriter writer(files, prefix, type);
   for (const auto& document : documents) {
-    for (const Sequence& sequence : document) writer.add_sequence(sequence);
+    for (const TokenIds& sequence : document) writer.add_sequence(sequence);
     writer.end_document();
   }
   writer.finish();
@@ -48,7 +48,7 @@ inline void write_pair(const std::string& prefix, TokenType type, const Document
 inline Documents counting_documents(const std::vector<int>& lengths) {
   Documents documents;
   for (const int length : lengths) {
-    Sequence sequence;
+    TokenIds sequence;
     for (int i = 1; i < length; ++i) sequence.push_back(i);
     sequence.push_back(0);
     documents.push_back({sequence});

@@ -26,14 +26,6 @@ std::string bytes_of(const fs::path& file) {
   return text.str();
 }
 
-std::vector<pid_t> children_of(pid_t pid) {
-  const std::string self = std::to_string(pid);
-  std::ifstream children("/proc/" + self + "/task/" + self + "/children");
-  std::vector<pid_t> found;
-  for (pid_t child = 0; children >> child;) found.push_back(child);
-  return found;
-}
-
 // Processes below `pid` that have no children: what was started in the end.
 void add_leaves(pid_t pid, std::vector<pid_t>& found) {
   const std::vector<pid_t> children = children_of(pid);

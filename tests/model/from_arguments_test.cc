@@ -106,9 +106,9 @@ TEST(FromArguments, TheConfigurationIsWrittenAndReadBack) {
                              kLlama + Words{"--num-attention-heads=4", "--position-embedding-type=yarn",
                                             "--rotary-scaling-factor=4", "--mscale=0.7"}}) {
     const auto config = config_of(words + Words{"--bf16"});
-    const std::string json = model::config_json(config, at::kBFloat16);
-    EXPECT_EQ(described(model::read_model_config(hf::parse_json_file(json, "config.json"))), described(config));
-    const auto parsed = nlohmann::json::parse(json);
+    const std::string written = model::config_json(config, at::kBFloat16);
+    EXPECT_EQ(described(model::read_model_config(hf::parse_json_file(written, "config.json"))), described(config));
+    const auto parsed = nlohmann::json::parse(written);
     EXPECT_EQ(parsed["torch_dtype"], "bfloat16");
     EXPECT_EQ(parsed["eos_token_id"], 2);
     EXPECT_EQ(parsed["architectures"][0], model::family(config.family).architecture);

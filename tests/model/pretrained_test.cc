@@ -4,7 +4,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <fmt/ranges.h>
+
 #include <fstream>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
@@ -89,6 +92,32 @@ TEST_P(Pretrained, ReplicasWriteOnce) {
   const fs::path target = temp_ / "replicas";
   run_model(source(), {.tp = 2, .dp = 2},
             [&](const Rank&, model::VirtualModels& models) { model::save_pretrained(models, target, {}); });
+  expect_same_weights(target, source());
+}
+
+// Every rectangle has one writer, and the replicas share them; ranks that have written all of theirs meet the others
+// turn by turn, here after each rectangle.
+TEST_P(Pretrained, ReplicasShareTheWork) {
+  const fs::path target = temp_ / "shared";
+  std::mutex mutex;
+  std::map<std::string, int> writers;  // of a rectangle
+  std::vector<int> written(4, 0);      // by rank
+  run_model(source(), {.dp = 4}, [&](const Rank& rank, model::VirtualModels& models) {
+    const model::ExportedWeights weights = model::exported_weights(models, at::kFloat);
+    {
+      const std::lock_guard lock(mutex);
+      for (const hf::HeldRectangle& held : weights.held) {
+        const int one = held.replica == 0 ? 1 : 0;
+        writers[fmt::format("{} at {}", held.tensor, fmt::join(held.offset, ","))] += one;
+        written[static_cast<size_t>(rank.rank)] += one;
+      }
+    }
+    hf::StagedFolder staged(target, "export", {.owner = rank.rank == 0});
+    model::write_weights(
+        models.context(), staged, weights, {}, [] {}, std::chrono::milliseconds(0));
+  });
+  for (const auto& [rectangle, count] : writers) EXPECT_EQ(count, 1) << rectangle;
+  for (const int count : written) EXPECT_GT(count, 0);
   expect_same_weights(target, source());
 }
 

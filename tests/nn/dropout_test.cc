@@ -6,7 +6,7 @@
 namespace megalith::nn {
 namespace {
 
-constexpr int64_t kTokens = 16, kHidden = 8, kDim = 8;
+constexpr int64_t kDropoutTokens = 16, kDropoutHidden = 8, kDropoutDim = 8;
 
 // All ranks' tensors, stacked.
 std::vector<at::Tensor> from_all(const at::Tensor& own, const TensorParallel& tp) {
@@ -31,10 +31,11 @@ struct EqualHeads {
   SelfAttention attention;
 
   EqualHeads(const TensorParallel& tp, int64_t kv_heads, double dropout)
-      : attention(ParameterScope(set),
-                  {.hidden = kHidden, .heads = 4, .kv_heads = kv_heads, .head_dim = kDim, .dropout = dropout}, 0, tp,
-                  rng, false) {
-    const at::Tensor head = random_tensor({kDim, kHidden}, 1);
+      : attention(
+            ParameterScope(set),
+            {.hidden = kDropoutHidden, .heads = 4, .kv_heads = kv_heads, .head_dim = kDropoutDim, .dropout = dropout},
+            0, tp, rng, false) {
+    const at::Tensor head = random_tensor({kDropoutDim, kDropoutHidden}, 1);
     load(set, {{"q.weight", head.repeat({4, 1})},
                {"k.weight", head.repeat({kv_heads, 1})},
                {"v.weight", head.repeat({kv_heads, 1})},
@@ -44,12 +45,12 @@ struct EqualHeads {
 
   // The gradient of the own query heads, and the output.
   std::pair<at::Tensor, at::Tensor> run(const TensorParallel& tp, bool training = true) {
-    const LayerInput input{.layout = ops::SequenceLayout::dense(1, kTokens), .angles = {}, .training = training};
-    const at::Tensor x = between_blocks(random_tensor({kTokens, kHidden}, 2), tp);
+    const LayerInput input{.layout = ops::SequenceLayout::dense(1, kDropoutTokens), .angles = {}, .training = training};
+    const at::Tensor x = between_blocks(random_tensor({kDropoutTokens, kDropoutHidden}, 2), tp);
     set.find("qkv.weight")->value.mutable_grad() = at::Tensor();
     const at::Tensor y = attention.forward(x, {}, input);
-    y.backward(between_blocks(random_tensor({kTokens, kHidden}, 3), tp));
-    return {set.find("qkv.weight")->value.grad().narrow(0, 0, 4 / tp.size() * kDim), y};
+    y.backward(between_blocks(random_tensor({kDropoutTokens, kDropoutHidden}, 3), tp));
+    return {set.find("qkv.weight")->value.grad().narrow(0, 0, 4 / tp.size() * kDropoutDim), y};
   }
 };
 
@@ -97,7 +98,8 @@ TEST(ResidualDropout, AgreesOnWholeTokensAndDiffersOnSplitOnes) {
     run_tp(layout, [&](const TensorParallel& tp) {
       parallel::RngTracker rng;
       seed_streams(rng, 5, tp);
-      const at::Tensor x = at::ones({kTokens, kHidden});  // the same tokens on all: only the masks can differ
+      const at::Tensor x =
+          at::ones({kDropoutTokens, kDropoutHidden});  // the same tokens on all: only the masks can differ
       const std::string saved = rng.save();
       const auto drop = [&] {
         const auto fork = rng.fork_if(tp.splits_tokens());

@@ -6,19 +6,20 @@
 namespace megalith::nn {
 namespace {
 
-constexpr int64_t kTokens = 8, kHidden = 6;
+constexpr int64_t kEmbeddingTokens = 8, kEmbeddingHidden = 6;
 
 at::Tensor lookup(const at::Tensor& ids, const FullTensors& w) { return w.at("weight").index_select(0, ids); }
 
 // A vocabulary of `size` ids padded to `padded` rows.
 void test_embedding(const VocabSize& vocab, const std::function<void(ParameterSet&)>& before = {}) {
-  const at::Tensor ids = at::cat({random_ids(kTokens - 2, vocab.size, 1), at::tensor({vocab.size - 1, int64_t{0}})});
-  const FullTensors weights{{"weight", random_tensor({vocab.size, kHidden}, 2)}};
-  const at::Tensor dy = random_tensor({kTokens, kHidden}, 3);
+  const at::Tensor ids =
+      at::cat({random_ids(kEmbeddingTokens - 2, vocab.size, 1), at::tensor({vocab.size - 1, int64_t{0}})});
+  const FullTensors weights{{"weight", random_tensor({vocab.size, kEmbeddingHidden}, 2)}};
+  const at::Tensor dy = random_tensor({kEmbeddingTokens, kEmbeddingHidden}, 3);
   const Expected expected = evaluate(lookup, ids, weights, dy);
   run_all_layouts([&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const VocabParallelEmbedding embedding(ParameterScope(set), vocab, kHidden, Init::zeros(), tp);
+    const VocabParallelEmbedding embedding(ParameterScope(set), vocab, kEmbeddingHidden, Init::zeros(), tp);
     EXPECT_EQ(embedding.weight().value.size(0), vocab.padded / tp.size());
     EXPECT_TRUE(embedding.weight().is_embedding_or_head);
     load(set, weights);
@@ -39,12 +40,13 @@ TEST(VocabParallelEmbedding, WritesIntoMainGrad) { test_embedding({7, 8}, attach
 TEST(VocabParallelEmbedding, AddsToMainGrad) {
   run_all_layouts([](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const VocabParallelEmbedding embedding(ParameterScope(set), {7, 8}, kHidden, Init::zeros(), tp);
-    load(set, {{"weight", whole_numbers({7, kHidden}, 1)}});
+    const VocabParallelEmbedding embedding(ParameterScope(set), {7, 8}, kEmbeddingHidden, Init::zeros(), tp);
+    load(set, {{"weight", whole_numbers({7, kEmbeddingHidden}, 1)}});
     attach_main_grads(set);
-    at::Tensor sum = at::zeros({7, kHidden});
+    at::Tensor sum = at::zeros({7, kEmbeddingHidden});
     for (uint64_t i = 0; i < 2; ++i) {
-      const at::Tensor ids = random_ids(kTokens, 7, 5 + i), dy = whole_numbers({kTokens, kHidden}, 7 + i);
+      const at::Tensor ids = random_ids(kEmbeddingTokens, 7, 5 + i),
+                       dy = whole_numbers({kEmbeddingTokens, kEmbeddingHidden}, 7 + i);
       embedding.forward(ids).backward(between_blocks(dy, tp));
       sum.index_add_(0, ids, dy);
     }
@@ -56,22 +58,23 @@ TEST(VocabParallelEmbedding, AddsToMainGrad) {
 TEST(VocabParallelEmbedding, OfBf16) {
   run_all_layouts([](const TensorParallel& tp) {
     ParameterSet set(at::kBFloat16, at::kCPU);
-    const VocabParallelEmbedding embedding(ParameterScope(set), {7, 8}, kHidden, Init::zeros(), tp);
-    const at::Tensor full = random_tensor({7, kHidden}, 1).to(at::kBFloat16), ids = random_ids(kTokens, 7, 2);
+    const VocabParallelEmbedding embedding(ParameterScope(set), {7, 8}, kEmbeddingHidden, Init::zeros(), tp);
+    const at::Tensor full = random_tensor({7, kEmbeddingHidden}, 1).to(at::kBFloat16),
+                     ids = random_ids(kEmbeddingTokens, 7, 2);
     load(set, {{"weight", full}});
     attach_main_grads(set);
     const at::Tensor y = embedding.forward(ids);
     expect_identical(y, between_blocks(full.index_select(0, ids), tp), "output");
-    const at::Tensor dy = whole_numbers({kTokens, kHidden}, 3);
+    const at::Tensor dy = whole_numbers({kEmbeddingTokens, kEmbeddingHidden}, 3);
     y.backward(between_blocks(dy, tp).to(at::kBFloat16));
-    expect_grads(set, {{"weight", at::zeros({7, kHidden}).index_add_(0, ids, dy)}}, tp, 0);
+    expect_grads(set, {{"weight", at::zeros({7, kEmbeddingHidden}).index_add_(0, ids, dy)}}, tp, 0);
   });
 }
 
 TEST(VocabParallelEmbedding, NamesIdsThatAreNotInTheVocabulary) {
   run_all_layouts([](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const VocabParallelEmbedding embedding(ParameterScope(set), {7, 8}, kHidden, Init::zeros(), tp);
+    const VocabParallelEmbedding embedding(ParameterScope(set), {7, 8}, kEmbeddingHidden, Init::zeros(), tp);
     for (const int64_t bad : {7, 8, 1000, -1, -100}) {  // 7: a padding row
       const at::Tensor ids = at::tensor({int64_t{0}, bad, int64_t{6}, int64_t{1}});
       const std::string message = message_of<DataError>([&] { embedding.forward(ids); });

@@ -6,7 +6,7 @@
 namespace megalith::nn {
 namespace {
 
-constexpr int64_t kTokens = 64, kHidden = 64, kWidth = 128;
+constexpr int64_t kFp8Tokens = 64, kFp8Hidden = 64, kFp8Width = 128;
 
 struct Result {
   at::Tensor y, dx;
@@ -19,7 +19,7 @@ double error_of(const at::Tensor& actual, const at::Tensor& expected) {
 
 // A column layer into a row layer; gradients through both.
 Result run(TensorParallel tp, std::optional<ops::Fp8Recipe> fp8, int64_t tokens, bool main_grads,
-           int64_t hidden = kHidden, int64_t width = kWidth, int steps = 1) {
+           int64_t hidden = kFp8Hidden, int64_t width = kFp8Width, int steps = 1) {
   tp.fp8 = fp8;
   ParameterSet set(at::kFloat, at::kCPU);
   const ColumnParallelLinear up(ParameterScope(set), "up", hidden, {{"up", width}}, true, Init::zeros(), tp);
@@ -56,8 +56,8 @@ TEST(Fp8Linear, IsNearTheExactProducts) {
   for (const auto format : {ops::Fp8Format::kE4m3, ops::Fp8Format::kHybrid})
     for (const bool main_grads : {false, true})
       run_all_layouts([&](const TensorParallel& tp) {
-        const Result exact = run(tp, std::nullopt, kTokens, main_grads);
-        expect_near(run(tp, ops::Fp8Recipe{.format = format}, kTokens, main_grads), exact, 0.1);
+        const Result exact = run(tp, std::nullopt, kFp8Tokens, main_grads);
+        expect_near(run(tp, ops::Fp8Recipe{.format = format}, kFp8Tokens, main_grads), exact, 0.1);
       });
 }
 
@@ -73,8 +73,8 @@ TEST(Fp8Linear, OfTheDelayedRecipe) {
   const ops::Fp8Recipe recipe{.scaling = ops::Fp8Scaling::kDelayed, .history = 2, .most_recent = false};
   for (const int steps : {1, 2, 4})
     run_all_layouts([&](const TensorParallel& tp) {
-      const Result exact = run(tp, std::nullopt, kTokens, true);
-      expect_near(run(tp, recipe, kTokens, true, kHidden, kWidth, steps), exact, 0.1);
+      const Result exact = run(tp, std::nullopt, kFp8Tokens, true);
+      expect_near(run(tp, recipe, kFp8Tokens, true, kFp8Hidden, kFp8Width, steps), exact, 0.1);
     });
 }
 
@@ -82,8 +82,8 @@ TEST(Fp8Linear, OfTheDelayedRecipe) {
 TEST(Fp8Linear, DelayedScalesAreThoseOfTheStepBefore) {
   run_tp({1, false}, [](const TensorParallel& tp) {
     const ops::Fp8Recipe delayed{.scaling = ops::Fp8Scaling::kDelayed};
-    const Result tensorwise = run(tp, ops::Fp8Recipe{}, kTokens, true),
-                 second = run(tp, delayed, kTokens, true, kHidden, kWidth, 2);
+    const Result tensorwise = run(tp, ops::Fp8Recipe{}, kFp8Tokens, true),
+                 second = run(tp, delayed, kFp8Tokens, true, kFp8Hidden, kFp8Width, 2);
     EXPECT_LT(error_of(second.y, tensorwise.y), 1e-3);
     EXPECT_LT(error_of(second.dx, tensorwise.dx), 5e-3);
   });

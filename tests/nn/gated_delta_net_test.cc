@@ -11,37 +11,37 @@
 namespace megalith::nn {
 namespace {
 
-constexpr int64_t kHidden = 20, kTaps = 3;
+constexpr int64_t kDeltaNetHidden = 20, kDeltaNetTaps = 3;
 
-struct Case {
+struct DeltaNetCase {
   std::string name;
   int64_t key_heads = 4, value_heads = 8, key_dim = 3, value_dim = 5;
   bool residual = false;
   std::vector<int64_t> lengths{8, 8};
 
   DeltaNetShape shape() const {
-    return {.hidden = kHidden,
+    return {.hidden = kDeltaNetHidden,
             .key_heads = key_heads,
             .value_heads = value_heads,
             .key_dim = key_dim,
             .value_dim = value_dim,
-            .conv_kernel = kTaps};
+            .conv_kernel = kDeltaNetTaps};
   }
   int64_t tokens() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
   int64_t keys() const { return key_heads * key_dim; }
   int64_t values() const { return value_heads * value_dim; }
 
   FullTensors weights() const {
-    const double scale = 1.5 / std::sqrt(static_cast<double>(kHidden));
-    return {{"in_qkvz.weight", random_tensor({2 * keys() + 2 * values(), kHidden}, 31, scale)},
-            {"in_ba.weight", random_tensor({2 * value_heads, kHidden}, 32, scale)},
-            {"conv_q.weight", random_tensor({keys(), kTaps}, 33, 0.7)},
-            {"conv_k.weight", random_tensor({keys(), kTaps}, 34, 0.7)},
-            {"conv_v.weight", random_tensor({values(), kTaps}, 35, 0.7)},
+    const double scale = 1.5 / std::sqrt(static_cast<double>(kDeltaNetHidden));
+    return {{"in_qkvz.weight", random_tensor({2 * keys() + 2 * values(), kDeltaNetHidden}, 31, scale)},
+            {"in_ba.weight", random_tensor({2 * value_heads, kDeltaNetHidden}, 32, scale)},
+            {"conv_q.weight", random_tensor({keys(), kDeltaNetTaps}, 33, 0.7)},
+            {"conv_k.weight", random_tensor({keys(), kDeltaNetTaps}, 34, 0.7)},
+            {"conv_v.weight", random_tensor({values(), kDeltaNetTaps}, 35, 0.7)},
             {"a_log", random_tensor({value_heads}, 36, 0.5)},
             {"dt_bias", random_tensor({value_heads}, 37, 0.5)},
             {"norm.weight", 1 + random_tensor({value_dim}, 38, 0.3)},
-            {"out.weight", random_tensor({kHidden, values()}, 39, 0.3)}};
+            {"out.weight", random_tensor({kDeltaNetHidden, values()}, 39, 0.3)}};
   }
 };
 
@@ -51,9 +51,9 @@ struct Case {
 // [s, c] of one sequence, weight [c, taps]
 at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight) {
   at::Tensor y = at::zeros_like(x);
-  for (int64_t back = 0; back < std::min(kTaps, x.size(0)); ++back) {
+  for (int64_t back = 0; back < std::min(kDeltaNetTaps, x.size(0)); ++back) {
     const at::Tensor moved = at::cat({at::zeros({back, x.size(1)}, x.options()), x.narrow(0, 0, x.size(0) - back)}, 0);
-    y = y + moved * weight.select(1, kTaps - 1 - back);
+    y = y + moved * weight.select(1, kDeltaNetTaps - 1 - back);
   }
   return y * y.sigmoid();
 }
@@ -73,7 +73,7 @@ at::Tensor delta_rule(const at::Tensor& q, const at::Tensor& k, const at::Tensor
 
 at::Tensor unit(const at::Tensor& x) { return x * (x.pow(2).sum(-1, true) + 1e-6).rsqrt(); }
 
-at::Tensor full_layer(const at::Tensor& x, const FullTensors& w, const Case& c) {
+at::Tensor full_layer(const at::Tensor& x, const FullTensors& w, const DeltaNetCase& c) {
   const int64_t share = c.value_heads / c.key_heads, d = c.key_dim, e = c.value_dim;
   std::vector<at::Tensor> sequences;
   int64_t first = 0;
@@ -109,12 +109,12 @@ at::Tensor full_layer(const at::Tensor& x, const FullTensors& w, const Case& c) 
 // ---- Tests
 // -----------------------------------------------------------------------------------------------------------------
 
-class GatedDeltaNetTest : public ::testing::TestWithParam<Case> {};
+class GatedDeltaNetTest : public ::testing::TestWithParam<DeltaNetCase> {};
 
 TEST_P(GatedDeltaNetTest, EqualsTheFullLayer) {
-  const Case& c = GetParam();
+  const DeltaNetCase& c = GetParam();
   expect_layer(
-      {c.tokens(), kHidden, c.residual, /*main_grads=*/true, c.weights()},
+      {c.tokens(), kDeltaNetHidden, c.residual, /*main_grads=*/true, c.weights()},
       [&](const at::Tensor& x, const FullTensors& w) { return full_layer(x, w, c); },
       [&](ParameterSet& set, const TensorParallel& tp) -> RankLayer {
         const auto layer = std::make_shared<GatedDeltaNet>(ParameterScope(set), c.shape(), 0, tp);
@@ -125,8 +125,9 @@ TEST_P(GatedDeltaNetTest, EqualsTheFullLayer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GatedDeltaNetTest,
-                         ::testing::Values(Case{.name = "SharedKeys"}, Case{.name = "OneKeyEach", .value_heads = 4},
-                                           Case{.name = "Packed", .residual = true, .lengths = {5, 1, 7, 3}}),
+                         ::testing::Values(DeltaNetCase{.name = "SharedKeys"},
+                                           DeltaNetCase{.name = "OneKeyEach", .value_heads = 4},
+                                           DeltaNetCase{.name = "Packed", .residual = true, .lengths = {5, 1, 7, 3}}),
                          [](const auto& test) { return test.param.name; });
 
 // One token after the other through a cache gives what all tokens at once give.
@@ -134,12 +135,12 @@ TEST(GatedDeltaNet, ThroughACacheEqualsAllAtOnce) {
   for (const int tp_size : {1, 2})
     for (const int64_t prompt : {1, 2, 5})
       run_tp({tp_size, false}, [&](const TensorParallel& tp) {
-        const Case c{.lengths = {12}};
+        const DeltaNetCase c{.lengths = {12}};
         ParameterSet set(at::kFloat, at::kCPU);
         const GatedDeltaNet layer(ParameterScope(set), c.shape(), 1, tp);
         load(set, c.weights());
         const at::NoGradGuard no_grad;
-        const at::Tensor x = random_tensor({12, kHidden}, 1);
+        const at::Tensor x = random_tensor({12, kDeltaNetHidden}, 1);
         const at::Tensor all = layer.forward(x, {}, {.layout = ops::SequenceLayout::dense(1, 12), .angles = {}});
         KvCache cache(2);
         for (int64_t first = 0, count = prompt; first < 12; first += count, count = 1) {
@@ -153,7 +154,7 @@ TEST(GatedDeltaNet, ThroughACacheEqualsAllAtOnce) {
 }
 
 TEST(GatedDeltaNet, FreshWeightsDoNotDependOnTheLayout) {
-  const Case c{.lengths = {12}};
+  const DeltaNetCase c{.lengths = {12}};
   at::Tensor whole;
   run_tp({1, false}, [&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
@@ -171,7 +172,7 @@ TEST(GatedDeltaNet, FreshWeightsDoNotDependOnTheLayout) {
 
 TEST(GatedDeltaNet, RefusesHeadsThatCannotBeSplit) {
   run_tp({4, false}, [&](const TensorParallel& tp) {
-    const auto refusal = [&](const Case& c) {
+    const auto refusal = [&](const DeltaNetCase& c) {
       ParameterSet set(at::kFloat, at::kCPU);
       return message_of<ConfigError>([&] { const GatedDeltaNet layer(ParameterScope(set), c.shape(), 0, tp); });
     };

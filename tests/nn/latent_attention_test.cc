@@ -10,10 +10,10 @@
 namespace megalith::nn {
 namespace {
 
-constexpr int64_t kHidden = 20;
-constexpr double kTheta = 100;  // small: positions matter within a few tokens
+constexpr int64_t kLatentHidden = 20;
+constexpr double kLatentTheta = 100;  // small: positions matter within a few tokens
 
-struct Case {
+struct LatentCase {
   std::string name;
   int64_t heads = 4, q_rank = 12, kv_rank = 8, nope = 6, rotary = 4, value = 5;
   bool bias = false, residual = false;
@@ -22,7 +22,7 @@ struct Case {
   LatentRecompute recompute;
 
   LatentAttentionShape shape() const {
-    return {.hidden = kHidden,
+    return {.hidden = kLatentHidden,
             .heads = heads,
             .q_rank = q_rank,
             .kv_rank = kv_rank,
@@ -42,24 +42,24 @@ struct Case {
       if (with_bias) w[part + ".bias"] = random_tensor({rows}, ++seed, 0.5);
     };
     if (q_rank > 0) {
-      add("q_down", q_rank, kHidden, bias);
+      add("q_down", q_rank, kLatentHidden, bias);
       add("q_up", heads * (nope + rotary), q_rank, false);
       w["q_latent_norm.weight"] = 1 + random_tensor({q_rank}, ++seed, 0.3);
     } else {
-      add("q", heads * (nope + rotary), kHidden, false);
+      add("q", heads * (nope + rotary), kLatentHidden, false);
     }
-    add("kv_down", kv_rank + rotary, kHidden, bias);
+    add("kv_down", kv_rank + rotary, kLatentHidden, bias);
     w["kv_latent_norm.weight"] = 1 + random_tensor({kv_rank}, ++seed, 0.3);
     add("kv_up", heads * (nope + value), kv_rank, false);
-    add("o", kHidden, heads * value, bias);
+    add("o", kLatentHidden, heads * value, bias);
     return w;
   }
 };
 
-LayerInput layer_input(const Case& c) {
+LayerInput layer_input(const LatentCase& c) {
   LayerInput input{.layout = ops::SequenceLayout::packed(c.lengths), .angles = {}};
   input.angles =
-      ops::rope_angles({.rotary_dim = c.rotary, .theta = kTheta, .interleaved = true}, input.layout, at::kCPU);
+      ops::rope_angles({.rotary_dim = c.rotary, .theta = kLatentTheta, .interleaved = true}, input.layout, at::kCPU);
   return input;
 }
 
@@ -71,15 +71,15 @@ at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) {
 }
 
 // x [s, n, r] of one sequence, pairs side by side.
-at::Tensor rotate(const at::Tensor& x) {
+at::Tensor rotate_latent(const at::Tensor& x) {
   const int64_t half = x.size(2) / 2;
-  const at::Tensor frequency = at::pow(kTheta, at::arange(half, at::kDouble) / -static_cast<double>(half));
+  const at::Tensor frequency = at::pow(kLatentTheta, at::arange(half, at::kDouble) / -static_cast<double>(half));
   const at::Tensor angle = (at::arange(x.size(0), at::kDouble).unsqueeze(1) * frequency).unsqueeze(1);
   const at::Tensor pairs = x.unflatten(2, {half, 2}), a = pairs.select(3, 0), b = pairs.select(3, 1);
   return at::stack({a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()}, 3).flatten(2);
 }
 
-at::Tensor full_attention(const at::Tensor& x, const FullTensors& w, const Case& c) {
+at::Tensor full_attention(const at::Tensor& x, const FullTensors& w, const LatentCase& c) {
   const auto linear = [&](const at::Tensor& in, const std::string& part) {
     const at::Tensor y = in.mm(w.at(part + ".weight").t());
     return w.contains(part + ".bias") ? y + w.at(part + ".bias") : y;
@@ -95,7 +95,8 @@ at::Tensor full_attention(const at::Tensor& x, const FullTensors& w, const Case&
   int64_t first = 0;
   for (const int64_t s : c.lengths) {
     const auto own = [&](const at::Tensor& all) { return all.narrow(0, first, s); };
-    const at::Tensor turned = rotate(own(q).narrow(2, c.nope, c.rotary)), shared = rotate(own(key)).select(1, 0);
+    const at::Tensor turned = rotate_latent(own(q).narrow(2, c.nope, c.rotary)),
+                     shared = rotate_latent(own(key)).select(1, 0);
     std::vector<at::Tensor> heads;
     for (int64_t n = 0; n < c.heads; ++n) {
       const at::Tensor mine = own(kv).select(1, n);
@@ -115,12 +116,12 @@ at::Tensor full_attention(const at::Tensor& x, const FullTensors& w, const Case&
 // ---- Tests
 // -----------------------------------------------------------------------------------------------------------------
 
-class LatentAttentionTest : public ::testing::TestWithParam<Case> {
+class LatentAttentionTest : public ::testing::TestWithParam<LatentCase> {
  protected:
   static void run(bool main_grads) {
-    const Case& c = GetParam();
+    const LatentCase& c = GetParam();
     expect_layer(
-        {c.tokens(), kHidden, c.residual, main_grads, c.weights()},
+        {c.tokens(), kLatentHidden, c.residual, main_grads, c.weights()},
         [&](const at::Tensor& x, const FullTensors& w) { return full_attention(x, w, c); },
         [&](ParameterSet& set, const TensorParallel& tp) -> RankLayer {
           const auto rng = std::make_shared<parallel::RngTracker>();
@@ -136,8 +137,8 @@ class LatentAttentionTest : public ::testing::TestWithParam<Case> {
 TEST_P(LatentAttentionTest, EqualsTheFullLayer) { run(/*main_grads=*/false); }
 TEST_P(LatentAttentionTest, WritesIntoMainGrad) { run(/*main_grads=*/true); }
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> list{
+const std::vector<LatentCase>& latent_cases() {
+  static const std::vector<LatentCase> list{
       {.name = "Compressed"},
       {.name = "WithoutQueryCompression", .q_rank = 0},
       {.name = "PackedAndScaled", .scale = 0.7, .lengths = {5, 1, 7, 3}},
@@ -151,7 +152,7 @@ const std::vector<Case>& cases() {
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, LatentAttentionTest, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Shapes, LatentAttentionTest, ::testing::ValuesIn(latent_cases()),
                          [](const auto& test) { return test.param.name; });
 
 // One token after the other through a cache gives what all tokens at once give.
@@ -159,13 +160,13 @@ TEST(LatentAttention, ThroughACacheEqualsAllAtOnce) {
   for (const int64_t q_rank : {12, 0})
     for (const int tp_size : {1, 2, 4})
       run_tp({tp_size, false}, [&](const TensorParallel& tp) {
-        const Case c{.q_rank = q_rank, .lengths = {12}};
+        const LatentCase c{.q_rank = q_rank, .lengths = {12}};
         ParameterSet set(at::kFloat, at::kCPU);
         parallel::RngTracker rng;
         const LatentAttention attention(ParameterScope(set), c.shape(), 1, tp, rng, {});
         load(set, c.weights());
         const at::NoGradGuard no_grad;
-        const at::Tensor x = random_tensor({12, kHidden}, 1);
+        const at::Tensor x = random_tensor({12, kLatentHidden}, 1);
         const at::Tensor all = attention.forward(x, {}, layer_input(c));
         KvCache cache(2);
         for (int64_t first = 0, count = 5; first < 12; first += count, count = 1) {
@@ -174,8 +175,8 @@ TEST(LatentAttention, ThroughACacheEqualsAllAtOnce) {
                            .angles = {},
                            .cache = &cache,
                            .training = false};
-          input.angles =
-              ops::rope_angles({.rotary_dim = c.rotary, .theta = kTheta, .interleaved = true}, input.layout, at::kCPU);
+          input.angles = ops::rope_angles({.rotary_dim = c.rotary, .theta = kLatentTheta, .interleaved = true},
+                                          input.layout, at::kCPU);
           const at::Tensor y = attention.forward(x.narrow(0, first, count), {}, input);
           expect_close(y, all.narrow(0, first, count), "tokens from " + std::to_string(first));
           cache.advance(count);
@@ -185,7 +186,7 @@ TEST(LatentAttention, ThroughACacheEqualsAllAtOnce) {
 
 TEST(LatentAttention, RefusesHeadsThatCannotBeSplit) {
   run_tp({4, false}, [&](const TensorParallel& tp) {
-    const Case c{.heads = 6};
+    const LatentCase c{.heads = 6};
     ParameterSet set(at::kFloat, at::kCPU);
     parallel::RngTracker rng;
     const std::string message = message_of<ConfigError>(

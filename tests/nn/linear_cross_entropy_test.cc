@@ -8,7 +8,7 @@
 namespace megalith::nn {
 namespace {
 
-constexpr int64_t kTokens = 8, kHidden = 6;
+constexpr int64_t kCrossEntropyTokens = 8, kCrossEntropyHidden = 6;
 
 // loss = (1-s) nll - s mean log p + z (log Σ exp)², s = αK/(K-1); 0 for ignored labels.
 at::Tensor full_loss(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& labels,
@@ -26,8 +26,8 @@ at::Tensor full_loss(const at::Tensor& x, const at::Tensor& weight, const at::Te
 struct Problem {
   VocabSize vocab{7, 8};
   ops::CrossEntropyOptions options;
-  at::Tensor x = random_tensor({kTokens, kHidden}, 1);
-  at::Tensor dy = random_tensor({kTokens}, 3);  // a different factor for each token
+  at::Tensor x = random_tensor({kCrossEntropyTokens, kCrossEntropyHidden}, 1);
+  at::Tensor dy = random_tensor({kCrossEntropyTokens}, 3);  // a different factor for each token
   at::Tensor labels;
   FullTensors weights;
   Expected expected;
@@ -35,10 +35,10 @@ struct Problem {
   explicit Problem(ops::CrossEntropyOptions o = {}, VocabSize v = {7, 8}, std::optional<double> grad = std::nullopt)
       : vocab(v), options(o) {
     if (grad) dy.fill_(*grad);
-    labels = random_ids(kTokens, vocab.size, 2);
+    labels = random_ids(kCrossEntropyTokens, vocab.size, 2);
     labels[1] = options.ignore_index;
-    labels[kTokens - 1] = vocab.size - 1;
-    weights["weight"] = random_tensor({vocab.size, kHidden}, 4);
+    labels[kCrossEntropyTokens - 1] = vocab.size - 1;
+    weights["weight"] = random_tensor({vocab.size, kCrossEntropyHidden}, 4);
     expected = evaluate(
         [&](const at::Tensor& in, const FullTensors& w) { return full_loss(in, w.at("weight"), labels, options); }, x,
         weights, dy);
@@ -49,7 +49,7 @@ struct Problem {
     SCOPED_TRACE("chunk " + std::to_string(chunk));
     run_all_layouts([&](const TensorParallel& tp) {
       ParameterSet set(at::kFloat, at::kCPU);
-      const VocabParallelEmbedding head(ParameterScope(set), vocab, kHidden, Init::zeros(), tp);
+      const VocabParallelEmbedding head(ParameterScope(set), vocab, kCrossEntropyHidden, Init::zeros(), tp);
       load(set, weights);
       if (main_grads) attach_main_grads(set);
       const at::Tensor hidden = leaf(between_blocks(x, tp));
@@ -84,7 +84,7 @@ TEST(LinearCrossEntropy, RefusesAnotherGradientThanItWasTold) {
   const Problem problem;
   run_tp({1, false}, [&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const VocabParallelEmbedding head(ParameterScope(set), problem.vocab, kHidden, Init::zeros(), tp);
+    const VocabParallelEmbedding head(ParameterScope(set), problem.vocab, kCrossEntropyHidden, Init::zeros(), tp);
     load(set, problem.weights);
     const at::Tensor losses = linear_cross_entropy(leaf(problem.x), head.weight(), problem.labels,
                                                    vocab_range(problem.vocab, tp), tp, {}, 3, 0.5);
@@ -109,7 +109,7 @@ TEST(LinearCrossEntropy, MainGradAddsUpOverMicrobatches) {
   const Problem problem;
   run_all_layouts([&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const VocabParallelEmbedding head(ParameterScope(set), problem.vocab, kHidden, Init::zeros(), tp);
+    const VocabParallelEmbedding head(ParameterScope(set), problem.vocab, kCrossEntropyHidden, Init::zeros(), tp);
     load(set, problem.weights);
     attach_main_grads(set);
     const at::Tensor hidden = leaf(between_blocks(problem.x, tp));
@@ -124,7 +124,7 @@ TEST(LinearCrossEntropy, OfAFrozenHead) {
   const Problem problem;
   run_all_layouts([&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const VocabParallelEmbedding head(ParameterScope(set), problem.vocab, kHidden, Init::zeros(), tp);
+    const VocabParallelEmbedding head(ParameterScope(set), problem.vocab, kCrossEntropyHidden, Init::zeros(), tp);
     load(set, problem.weights);
     head.weight().value.requires_grad_(false);
     const at::Tensor hidden = leaf(between_blocks(problem.x, tp));
@@ -140,16 +140,17 @@ TEST(LinearCrossEntropy, NeverHoldsAllLogits) {
   run_tp({1, false}, [](const TensorParallel& tp) {
     constexpr int64_t tokens = 256, vocab = 512, chunk = 16;
     ParameterSet set(at::kFloat, at::kCPU);
-    const VocabParallelEmbedding head(ParameterScope(set), {vocab, vocab}, kHidden, Init::zeros(), tp);
-    load(set, {{"weight", random_tensor({vocab, kHidden}, 1)}});
+    const VocabParallelEmbedding head(ParameterScope(set), {vocab, vocab}, kCrossEntropyHidden, Init::zeros(), tp);
+    load(set, {{"weight", random_tensor({vocab, kCrossEntropyHidden}, 1)}});
     attach_main_grads(set);
-    const at::Tensor hidden = leaf(random_tensor({tokens, kHidden}, 2)), labels = random_ids(tokens, vocab, 3);
+    const at::Tensor hidden = leaf(random_tensor({tokens, kCrossEntropyHidden}, 2)),
+                     labels = random_ids(tokens, vocab, 3);
     const testing::MemoryMeter meter;
     const at::Tensor losses =
         linear_cross_entropy(hidden, head.weight(), labels, vocab_range({vocab, vocab}, tp), tp, {}, chunk);
     losses.backward(at::ones_like(losses));
     // Two chunks of logits at most, beside gradients and losses that do not grow with the vocabulary.
-    EXPECT_LT(meter.peak(), 2 * chunk * vocab * 4 + 8 * tokens * kHidden * 4);
+    EXPECT_LT(meter.peak(), 2 * chunk * vocab * 4 + 8 * tokens * kCrossEntropyHidden * 4);
   });
 }
 
@@ -157,7 +158,7 @@ TEST(LinearCrossEntropy, NamesLabelsThatAreNotInTheVocabulary) {
   const Problem problem;
   run_tp({2, false}, [&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const VocabParallelEmbedding head(ParameterScope(set), problem.vocab, kHidden, Init::zeros(), tp);
+    const VocabParallelEmbedding head(ParameterScope(set), problem.vocab, kCrossEntropyHidden, Init::zeros(), tp);
     load(set, problem.weights);
     const at::Tensor labels = problem.labels.clone();
     labels[3] = 7;

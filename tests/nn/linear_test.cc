@@ -6,7 +6,7 @@
 namespace megalith::nn {
 namespace {
 
-constexpr int64_t kTokens = 8, kIn = 12;
+constexpr int64_t kLinearTokens = 8, kLinearIn = 12;
 
 at::Tensor full_linear(const at::Tensor& x, const FullTensors& w, const std::string& name) {
   const at::Tensor y = x.mm(w.at(name + ".weight").t());
@@ -20,7 +20,7 @@ FullTensors column_weights(bool bias) {
   FullTensors w;
   uint64_t seed = 10;
   for (const OutputPart& part : kParts) {
-    w[part.name + ".weight"] = random_tensor({part.rows, kIn}, ++seed, 0.3);
+    w[part.name + ".weight"] = random_tensor({part.rows, kLinearIn}, ++seed, 0.3);
     if (bias) w[part.name + ".bias"] = random_tensor({part.rows}, ++seed);
   }
   return w;
@@ -45,12 +45,12 @@ at::Tensor local_columns(const at::Tensor& full, const TensorParallel& tp) {
 
 // `before`: what is done to the parameters before the forward pass.
 void test_column(bool bias, const std::function<void(ParameterSet&)>& before = {}) {
-  const at::Tensor x = random_tensor({kTokens, kIn}, 1), dy = random_tensor({kTokens, 19}, 2);
+  const at::Tensor x = random_tensor({kLinearTokens, kLinearIn}, 1), dy = random_tensor({kLinearTokens, 19}, 2);
   const FullTensors weights = column_weights(bias);
   const Expected expected = evaluate(full_column, x, weights, dy);
   run_all_layouts([&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const ColumnParallelLinear layer(ParameterScope(set), "qkv", kIn, kParts, bias, Init::zeros(), tp);
+    const ColumnParallelLinear layer(ParameterScope(set), "qkv", kLinearIn, kParts, bias, Init::zeros(), tp);
     load(set, weights);
     if (before) before(set);
     const at::Tensor input = leaf(between_blocks(x, tp));
@@ -69,9 +69,9 @@ TEST(ColumnParallelLinear, WritesIntoMainGrad) { test_column(true, attach_main_g
 TEST(ColumnParallelLinear, LeavesTheBiasToOthers) {
   run_all_layouts([&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const ColumnParallelLinear layer(ParameterScope(set), "qkv", kIn, kParts, true, Init::zeros(), tp);
+    const ColumnParallelLinear layer(ParameterScope(set), "qkv", kLinearIn, kParts, true, Init::zeros(), tp);
     load(set, column_weights(true));
-    const at::Tensor x = between_blocks(random_tensor({kTokens, kIn}, 1), tp);
+    const at::Tensor x = between_blocks(random_tensor({kLinearTokens, kLinearIn}, 1), tp);
     expect_close(layer.forward(x, /*add_bias=*/false) + layer.bias()->value, layer.forward(x), "without and with bias");
     EXPECT_FALSE(at::allclose(layer.forward(x, false), layer.forward(x)));
   });
@@ -80,18 +80,18 @@ TEST(ColumnParallelLinear, LeavesTheBiasToOthers) {
 TEST(ColumnParallelLinear, DescribesItsParts) {
   run_tp({4, false}, [](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const ColumnParallelLinear layer(ParameterScope(set).child("layers.3"), "qkv", kIn, kParts, true, Init::zeros(),
-                                     tp);
+    const ColumnParallelLinear layer(ParameterScope(set).child("layers.3"), "qkv", kLinearIn, kParts, true,
+                                     Init::zeros(), tp);
     EXPECT_EQ(layer.weight().name, "layers.3.qkv.weight");
     EXPECT_TRUE(layer.weight().split_over_tp);
     EXPECT_FALSE(layer.weight().partial_grad_over_tp);
-    EXPECT_EQ(layer.weight().value.sizes(), at::IntArrayRef({5, kIn}));
+    EXPECT_EQ(layer.weight().value.sizes(), at::IntArrayRef({5, kLinearIn}));
     const auto parts = layer.weight().sharded();
     ASSERT_EQ(parts.size(), 3U);
     EXPECT_EQ(parts[2].name, "layers.3.v.weight");
-    EXPECT_EQ(parts[2].global_shape, (std::vector<int64_t>{7, kIn}));
+    EXPECT_EQ(parts[2].global_shape, (std::vector<int64_t>{7, kLinearIn}));
     EXPECT_EQ(parts[2].offset, (std::vector<int64_t>{2 * tp.rank(), 0}));
-    EXPECT_EQ(parts[2].local.sizes(), at::IntArrayRef({tp.rank() == 3 ? 1 : 2, kIn}));
+    EXPECT_EQ(parts[2].local.sizes(), at::IntArrayRef({tp.rank() == 3 ? 1 : 2, kLinearIn}));
     EXPECT_EQ(parts[2].local.data_ptr(), layer.weight().value[3].data_ptr());
     EXPECT_EQ(parts[2].replica, 0);
   });
@@ -101,7 +101,7 @@ TEST(ColumnParallelLinear, RefusesRowsThatDoNotDivide) {
   run_tp({4, false}, [](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
     const std::string message = message_of<ConfigError>([&] {
-      const ColumnParallelLinear layer(ParameterScope(set), "up", kIn, {{"up", 6}}, false, Init::zeros(), tp);
+      const ColumnParallelLinear layer(ParameterScope(set), "up", kLinearIn, {{"up", 6}}, false, Init::zeros(), tp);
     });
     expect_contains(message, "up has 6 outputs, which cannot be split over tensor_model_parallel_size 4");
   });
@@ -110,17 +110,17 @@ TEST(ColumnParallelLinear, RefusesRowsThatDoNotDivide) {
 // ---- Row
 // -----------------------------------------------------------------------------------------------------------------
 
-constexpr int64_t kOut = 6;
+constexpr int64_t kLinearOut = 6;
 
 FullTensors row_weights(bool bias) {
-  FullTensors w{{"o.weight", random_tensor({kOut, kIn}, 11, 0.3)}};
-  if (bias) w["o.bias"] = random_tensor({kOut}, 12);
+  FullTensors w{{"o.weight", random_tensor({kLinearOut, kLinearIn}, 11, 0.3)}};
+  if (bias) w["o.bias"] = random_tensor({kLinearOut}, 12);
   return w;
 }
 
 void test_row(bool bias, bool with_residual, const std::function<void(ParameterSet&)>& before = {}) {
-  const at::Tensor x = random_tensor({kTokens, kIn}, 1), dy = random_tensor({kTokens, kOut}, 2);
-  const at::Tensor residual = random_tensor({kTokens, kOut}, 3);
+  const at::Tensor x = random_tensor({kLinearTokens, kLinearIn}, 1), dy = random_tensor({kLinearTokens, kLinearOut}, 2);
+  const at::Tensor residual = random_tensor({kLinearTokens, kLinearOut}, 3);
   const FullTensors weights = row_weights(bias);
   const Expected expected = evaluate(
       [&](const at::Tensor& in, const FullTensors& w) {
@@ -130,7 +130,7 @@ void test_row(bool bias, bool with_residual, const std::function<void(ParameterS
       x, weights, dy);
   run_all_layouts([&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const RowParallelLinear layer(ParameterScope(set), "o", kIn, kOut, bias, Init::zeros(), tp);
+    const RowParallelLinear layer(ParameterScope(set), "o", kLinearIn, kLinearOut, bias, Init::zeros(), tp);
     load(set, weights);
     if (before) before(set);
     const at::Tensor input = leaf(own_columns(x, tp));
@@ -154,7 +154,7 @@ TEST(RowParallelLinear, BiasIsReplicated) {
   for (const Layout& layout : {Layout{2, false}, Layout{2, true}})
     run_tp(layout, [&](const TensorParallel& tp) {
       ParameterSet set(at::kFloat, at::kCPU);
-      const RowParallelLinear layer(ParameterScope(set), "o", kIn, kOut, true, Init::zeros(), tp);
+      const RowParallelLinear layer(ParameterScope(set), "o", kLinearIn, kLinearOut, true, Init::zeros(), tp);
       const Parameter& bias = *set.find("o.bias");
       EXPECT_FALSE(bias.split_over_tp);
       EXPECT_EQ(bias.partial_grad_over_tp, layout.sequence_parallel);
@@ -166,7 +166,7 @@ TEST(RowParallelLinear, RefusesInputsThatDoNotDivide) {
   run_tp({4, false}, [](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
     const std::string message = message_of<ConfigError>(
-        [&] { const RowParallelLinear layer(ParameterScope(set), "down", 10, kOut, false, Init::zeros(), tp); });
+        [&] { const RowParallelLinear layer(ParameterScope(set), "down", 10, kLinearOut, false, Init::zeros(), tp); });
     expect_contains(message, "down has 10 inputs, which cannot be split over tensor_model_parallel_size 4");
   });
 }
@@ -185,15 +185,15 @@ bool keeps_its_input(const Layer& layer, const at::Tensor& value, at::Tensor& ou
 }
 
 TEST(FrozenWeights, GetNoGradientAndKeepNoInput) {
-  const at::Tensor dy = random_tensor({kTokens, kOut}, 2);
+  const at::Tensor dy = random_tensor({kLinearTokens, kLinearOut}, 2);
   run_all_layouts([&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const ColumnParallelLinear column(ParameterScope(set), "up", kIn, {{"up", 8}}, false, Init::zeros(), tp);
-    const RowParallelLinear row(ParameterScope(set), "down", kIn, kOut, false, Init::zeros(), tp);
-    const FullTensors weights{{"up.weight", random_tensor({8, kIn}, 1)},
-                              {"down.weight", random_tensor({kOut, kIn}, 2)}};
+    const ColumnParallelLinear column(ParameterScope(set), "up", kLinearIn, {{"up", 8}}, false, Init::zeros(), tp);
+    const RowParallelLinear row(ParameterScope(set), "down", kLinearIn, kLinearOut, false, Init::zeros(), tp);
+    const FullTensors weights{{"up.weight", random_tensor({8, kLinearIn}, 1)},
+                              {"down.weight", random_tensor({kLinearOut, kLinearIn}, 2)}};
     load(set, weights);
-    const at::Tensor x = random_tensor({kTokens, kIn}, 3);
+    const at::Tensor x = random_tensor({kLinearTokens, kLinearIn}, 3);
     for (const bool frozen : {false, true}) {
       SCOPED_TRACE(frozen ? "frozen" : "trained");
       for (const auto& parameter : set.all()) parameter->value.requires_grad_(!frozen);
@@ -204,7 +204,7 @@ TEST(FrozenWeights, GetNoGradientAndKeepNoInput) {
       EXPECT_EQ(keeps_its_input(row, own_columns(x, tp), z, to_row), !frozen);
       y.backward(at::ones_like(y));
       z.backward(between_blocks(dy, tp));
-      const at::Tensor full = at::ones({kTokens, 8}).mm(weights.at("up.weight"));
+      const at::Tensor full = at::ones({kLinearTokens, 8}).mm(weights.at("up.weight"));
       expect_close(to_column.grad(), between_blocks(full, tp), "gradient of the column layer's input");
       expect_close(to_row.grad(), own_columns(dy.mm(weights.at("down.weight")), tp), "of the row layer's input");
       for (const auto& parameter : set.all()) {
@@ -218,14 +218,14 @@ TEST(FrozenWeights, GetNoGradientAndKeepNoInput) {
 // Only the weights are trained (the first layer behind a frozen embedding): no gradient for the input, same for
 // weights.
 TEST(FrozenInputs, CostNoCollectiveAndGiveTheSameGradients) {
-  const at::Tensor x = random_tensor({kTokens, kIn}, 1), dy = random_tensor({kTokens, 19}, 2);
+  const at::Tensor x = random_tensor({kLinearTokens, kLinearIn}, 1), dy = random_tensor({kLinearTokens, 19}, 2);
   const FullTensors weights = column_weights(true);
   const Expected expected = evaluate(full_column, x, weights, dy);
   for (const Layout& layout : all_layouts())
     testing::run_ranks(layout.tp, [&](const testing::Rank& r) {
       const TensorParallel tp{r.world.world(), layout.sequence_parallel};
       ParameterSet set(at::kFloat, at::kCPU);
-      const ColumnParallelLinear layer(ParameterScope(set), "qkv", kIn, kParts, true, Init::zeros(), tp);
+      const ColumnParallelLinear layer(ParameterScope(set), "qkv", kLinearIn, kParts, true, Init::zeros(), tp);
       load(set, weights);
       layer.forward(between_blocks(x, tp).clone()).backward(local_columns(dy, tp));
       for (const std::string& operation : r.world.recent_operations())
@@ -237,10 +237,11 @@ TEST(FrozenInputs, CostNoCollectiveAndGiveTheSameGradients) {
 TEST(LinearLayers, RecordNothingWithoutGradients) {
   run_all_layouts([&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const RowParallelLinear layer(ParameterScope(set), "o", kIn, kOut, true, Init::zeros(), tp);
+    const RowParallelLinear layer(ParameterScope(set), "o", kLinearIn, kLinearOut, true, Init::zeros(), tp);
     load(set, row_weights(true));
     const at::NoGradGuard no_grad;
-    EXPECT_FALSE(layer.forward(own_columns(random_tensor({kTokens, kIn}, 1), tp).contiguous()).requires_grad());
+    EXPECT_FALSE(
+        layer.forward(own_columns(random_tensor({kLinearTokens, kLinearIn}, 1), tp).contiguous()).requires_grad());
   });
 }
 

@@ -33,22 +33,25 @@ class AccumulationHook {
   std::shared_ptr<torch::autograd::Node> node_;  // the leaf itself only refers to it weakly
 };
 
-constexpr int64_t kTokens = 8, kIn = 12, kOut = 8;
+constexpr int64_t kMainGradTokens = 8, kMainGradIn = 12, kMainGradOut = 8;
 
 ColumnParallelLinear make_layer(ParameterSet& set, const TensorParallel& tp) {
-  ColumnParallelLinear layer(ParameterScope(set), "up", kIn, {{"up", kOut}}, false, Init::zeros(), tp);
-  load(set, {{"up.weight", whole_numbers({kOut, kIn}, 9)}});
+  ColumnParallelLinear layer(ParameterScope(set), "up", kMainGradIn, {{"up", kMainGradOut}}, false, Init::zeros(), tp);
+  load(set, {{"up.weight", whole_numbers({kMainGradOut, kMainGradIn}, 9)}});
   return layer;
 }
 
 // x Wᵀ on this rank and back, for micro-batch `i`. Whole numbers: every sum is exact.
 void run_microbatch(const ColumnParallelLinear& layer, uint64_t i, const TensorParallel& tp, at::ScalarType dtype) {
-  const at::Tensor x = between_blocks(whole_numbers({kTokens, kIn}, 10 + i), tp).to(dtype).requires_grad_();
-  const at::Tensor dy = own_columns(whole_numbers({kTokens, kOut}, 20 + i), tp).contiguous();
+  const at::Tensor x =
+      between_blocks(whole_numbers({kMainGradTokens, kMainGradIn}, 10 + i), tp).to(dtype).requires_grad_();
+  const at::Tensor dy = own_columns(whole_numbers({kMainGradTokens, kMainGradOut}, 20 + i), tp).contiguous();
   layer.forward(x).backward(dy.to(dtype));
 }
 at::Tensor weight_grad(uint64_t i, const TensorParallel& tp) {
-  return own_columns(whole_numbers({kTokens, kOut}, 20 + i), tp).t().mm(whole_numbers({kTokens, kIn}, 10 + i));
+  return own_columns(whole_numbers({kMainGradTokens, kMainGradOut}, 20 + i), tp)
+      .t()
+      .mm(whole_numbers({kMainGradTokens, kMainGradIn}, 10 + i));
 }
 
 TEST(MainGrad, AccumulatesOverMicrobatches) {
@@ -101,8 +104,8 @@ TEST(MainGrad, NoTokensGiveZeros) {
     ParameterSet set(at::kFloat, at::kCPU);
     const ColumnParallelLinear layer = make_layer(set, tp);
     attach_main_grads(set);
-    layer.forward(at::empty({0, kIn}).requires_grad_()).backward(at::empty({0, kOut}));
-    expect_identical(layer.weight().main_grad, at::zeros({kOut, kIn}), "main_grad");
+    layer.forward(at::empty({0, kMainGradIn}).requires_grad_()).backward(at::empty({0, kMainGradOut}));
+    expect_identical(layer.weight().main_grad, at::zeros({kMainGradOut, kMainGradIn}), "main_grad");
   });
 }
 
@@ -130,8 +133,8 @@ TEST(MainGrad, AccumulationHookFiresOnceABackward) {
 // A weight that is embedding and head: the hook fires once, behind both uses.
 TEST(MainGrad, TiedWeightsAreCompleteBehindTheirLastUse) {
   constexpr int64_t vocab = 8, hidden = 4;
-  const at::Tensor full = whole_numbers({vocab, hidden}, 1), ids = random_ids(kTokens, vocab, 2);
-  const at::Tensor dy = whole_numbers({kTokens, vocab}, 3);
+  const at::Tensor full = whole_numbers({vocab, hidden}, 1), ids = random_ids(kMainGradTokens, vocab, 2);
+  const at::Tensor dy = whole_numbers({kMainGradTokens, vocab}, 3);
   const at::Tensor weight = leaf(full);
   weight.index_select(0, ids).mm(weight.t()).backward(dy);
   run_all_layouts([&](const TensorParallel& tp) {
@@ -165,9 +168,9 @@ TEST(MainGrad, AccumulationHookFiresOnceBehindRecompute) {
     attach_main_grads(set);
     int fired = 0;
     const AccumulationHook hook(layer.weight().value, [&] { ++fired; });
-    const at::Tensor x = leaf(between_blocks(whole_numbers({kTokens, kIn}, 10), tp));
+    const at::Tensor x = leaf(between_blocks(whole_numbers({kMainGradTokens, kMainGradIn}, 10), tp));
     const at::Tensor y = recompute([&](const TensorList& in) { return layer.forward(in[0]); }, {x}, nullptr);
-    y.backward(own_columns(whole_numbers({kTokens, kOut}, 20), tp).contiguous());
+    y.backward(own_columns(whole_numbers({kMainGradTokens, kMainGradOut}, 20), tp).contiguous());
     EXPECT_EQ(fired, 1);
     expect_identical(layer.weight().main_grad, weight_grad(0, tp), "main_grad");
   });

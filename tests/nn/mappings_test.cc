@@ -6,7 +6,7 @@
 namespace megalith::nn {
 namespace {
 
-constexpr int64_t kTokens = 8, kColumns = 12;
+constexpr int64_t kMappingsTokens = 8, kMappingsColumns = 12;
 
 // Rank r's tensor, different on every rank.
 at::Tensor of_rank(int rank, at::IntArrayRef shape) { return whole_numbers(shape, 100 + static_cast<uint64_t>(rank)); }
@@ -24,7 +24,7 @@ class Mappings : public ::testing::TestWithParam<int> {
 
 TEST_P(Mappings, GatherTokensWhoseGradientsAreParts) {
   run([](const TensorParallel& tp) {
-    const at::Tensor whole = whole_numbers({kTokens, kColumns}, 1);
+    const at::Tensor whole = whole_numbers({kMappingsTokens, kMappingsColumns}, 1);
     const at::Tensor x = leaf(between_blocks(whole, tp));
     const at::Tensor y = gather_tokens(x, tp.group);
     expect_identical(y, whole, "all tokens");
@@ -35,7 +35,8 @@ TEST_P(Mappings, GatherTokensWhoseGradientsAreParts) {
 
 TEST_P(Mappings, GatherTokensWhoseGradientsAreTheSame) {
   run([](const TensorParallel& tp) {
-    const at::Tensor whole = whole_numbers({kTokens, kColumns}, 1), dy = whole_numbers({kTokens, kColumns}, 2);
+    const at::Tensor whole = whole_numbers({kMappingsTokens, kMappingsColumns}, 1),
+                     dy = whole_numbers({kMappingsTokens, kMappingsColumns}, 2);
     const at::Tensor x = leaf(between_blocks(whole, tp));
     const at::Tensor y = gather_tokens(x, tp.group, GatheredGrad::kSame);
     expect_identical(y, whole, "all tokens");
@@ -46,7 +47,8 @@ TEST_P(Mappings, GatherTokensWhoseGradientsAreTheSame) {
 
 TEST_P(Mappings, ScatterTokens) {
   run([](const TensorParallel& tp) {
-    const at::Tensor x = leaf(whole_numbers({kTokens, kColumns}, 1)), dy = whole_numbers({kTokens, kColumns}, 2);
+    const at::Tensor x = leaf(whole_numbers({kMappingsTokens, kMappingsColumns}, 1)),
+                     dy = whole_numbers({kMappingsTokens, kMappingsColumns}, 2);
     const at::Tensor y = scatter_tokens(x, tp.group);
     expect_identical(y, between_blocks(x, tp), "own rows");
     y.backward(between_blocks(dy, tp));
@@ -56,9 +58,11 @@ TEST_P(Mappings, ScatterTokens) {
 
 TEST_P(Mappings, ReduceScatterTokens) {
   run([](const TensorParallel& tp) {
-    const at::Tensor x = leaf(of_rank(tp.rank(), {kTokens, kColumns})), dy = whole_numbers({kTokens, kColumns}, 2);
+    const at::Tensor x = leaf(of_rank(tp.rank(), {kMappingsTokens, kMappingsColumns})),
+                     dy = whole_numbers({kMappingsTokens, kMappingsColumns}, 2);
     const at::Tensor y = reduce_scatter_tokens(x, tp.group);
-    expect_identical(y, between_blocks(sum_over_ranks(tp.size(), {kTokens, kColumns}), tp), "sum of the own rows");
+    expect_identical(y, between_blocks(sum_over_ranks(tp.size(), {kMappingsTokens, kMappingsColumns}), tp),
+                     "sum of the own rows");
     y.backward(between_blocks(dy, tp));
     expect_identical(x.grad(), dy, "all rows");
   });
@@ -66,7 +70,8 @@ TEST_P(Mappings, ReduceScatterTokens) {
 
 TEST_P(Mappings, CopyToRanks) {
   run([](const TensorParallel& tp) {
-    const at::Tensor x = leaf(whole_numbers({kTokens, kColumns}, 1)), dy = of_rank(tp.rank(), {kTokens, kColumns});
+    const at::Tensor x = leaf(whole_numbers({kMappingsTokens, kMappingsColumns}, 1)),
+                     dy = of_rank(tp.rank(), {kMappingsTokens, kMappingsColumns});
     const at::Tensor y = copy_to_ranks(x, tp.group);
     expect_identical(y, x, "the same");
     const at::Tensor given = dy.clone();
@@ -78,7 +83,8 @@ TEST_P(Mappings, CopyToRanks) {
 
 TEST_P(Mappings, ReduceFromRanks) {
   run([](const TensorParallel& tp) {
-    const at::Tensor value = of_rank(tp.rank(), {kTokens, kColumns}), dy = whole_numbers({kTokens, kColumns}, 2);
+    const at::Tensor value = of_rank(tp.rank(), {kMappingsTokens, kMappingsColumns}),
+                     dy = whole_numbers({kMappingsTokens, kMappingsColumns}, 2);
     const at::Tensor x = leaf(value);
     const at::Tensor y = reduce_from_ranks(x, tp.group);
     expect_identical(y, sum_over_ranks(tp.size(), value.sizes()), "the sum");
@@ -90,7 +96,8 @@ TEST_P(Mappings, ReduceFromRanks) {
 
 TEST_P(Mappings, GatherColumns) {
   run([](const TensorParallel& tp) {
-    const at::Tensor whole = whole_numbers({kTokens, kColumns}, 1), dy = whole_numbers({kTokens, kColumns}, 2);
+    const at::Tensor whole = whole_numbers({kMappingsTokens, kMappingsColumns}, 1),
+                     dy = whole_numbers({kMappingsTokens, kMappingsColumns}, 2);
     const at::Tensor x = leaf(own_columns(whole, tp));
     const at::Tensor y = gather_columns(x, tp.group);
     expect_identical(y, whole, "all columns");
@@ -101,7 +108,7 @@ TEST_P(Mappings, GatherColumns) {
 
 TEST_P(Mappings, NothingIsRecordedWithoutGradients) {
   run([](const TensorParallel& tp) {
-    const at::Tensor x = whole_numbers({kTokens, kColumns}, 1);
+    const at::Tensor x = whole_numbers({kMappingsTokens, kMappingsColumns}, 1);
     for (const at::Tensor& y :
          {gather_tokens(x, tp.group), scatter_tokens(x, tp.group), reduce_scatter_tokens(x, tp.group),
           copy_to_ranks(x, tp.group), reduce_from_ranks(x, tp.group), gather_columns(x, tp.group)})

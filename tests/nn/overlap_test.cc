@@ -12,8 +12,8 @@ namespace megalith::nn {
 namespace {
 
 // Sizes that tell the tensors of backward apart.
-constexpr int64_t kTokens = 12, kIn = 10, kOut = 14;
-constexpr int64_t kWeightBytes = kOut / 2 * kIn * 4, kInputBytes = kTokens * kIn * 4;
+constexpr int64_t kOverlapTokens = 12, kOverlapIn = 10, kOverlapOut = 14;
+constexpr int64_t kWeightBytes = kOverlapOut / 2 * kOverlapIn * 4, kInputBytes = kOverlapTokens * kOverlapIn * 4;
 
 // Something that happens once, on one rank, and that another waits for.
 class Event {
@@ -40,9 +40,10 @@ void run_backward(bool sequence_parallel, const std::function<void(int, int64_t,
                   const std::function<void(int)>& before, const std::function<void(int)>& after) {
   run_tp({2, sequence_parallel}, [&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
-    const ColumnParallelLinear layer(ParameterScope(set), "up", kIn, {{"up", kOut}}, false, Init::zeros(), tp);
-    load(set, {{"up.weight", random_tensor({kOut, kIn}, 1)}});
-    const at::Tensor x = leaf(between_blocks(random_tensor({kTokens, kIn}, 2), tp));
+    const ColumnParallelLinear layer(ParameterScope(set), "up", kOverlapIn, {{"up", kOverlapOut}}, false, Init::zeros(),
+                                     tp);
+    load(set, {{"up.weight", random_tensor({kOverlapOut, kOverlapIn}, 1)}});
+    const at::Tensor x = leaf(between_blocks(random_tensor({kOverlapTokens, kOverlapIn}, 2), tp));
     const at::Tensor y = layer.forward(x), dy = at::ones_like(y);
     before(tp.rank());
     std::map<int64_t, int> seen;

@@ -1,6 +1,7 @@
 #include "megalith/nn/parameter.h"
 
 #include "megalith/nn/tensor_parallel/linear.h"
+#include "megalith/nn/tensor_parallel/replicated_linear.h"
 #include "tests/nn/nn_support.h"
 
 namespace megalith::nn {
@@ -36,6 +37,22 @@ TEST(Parameter, DescribesTensorsOfItsShapeAsItself) {
   expect_identical(parts[1].local, at::tensor({4, 5}, at::kLong).view({1, 2}), "row of k");
   EXPECT_EQ(parts[1].local.data_ptr(), moment[2].data_ptr());
   expect_contains(message_of<InternalError>([&] { parameter.sharded(at::zeros({2, 3})); }), "qkv");
+}
+
+// Every rank computes the gradient of a replicated weight for itself. Kernels that each rank chose by time would let
+// the copies drift apart, unless the gradients are summed over the ranks (sequence parallelism).
+TEST(Parameter, ReplicatedWeightsAreMultipliedByTheSameKernelsOnEveryRank) {
+  for (const int tp : {1, 2})
+    for (const bool sequence_parallel : {false, true})
+      testing::run_ranks(tp, [&](const testing::Rank& r) {
+        ParameterSet set(at::kFloat, at::kCPU);
+        const TensorParallel parallel{r.world.world(), sequence_parallel};
+        const ReplicatedLinear whole(ParameterScope(set), "down", 4, {{"down", 6}}, /*bias=*/false, {}, parallel);
+        const ColumnParallelLinear column(ParameterScope(set), "up", 4, {{"up", 6}}, /*bias=*/false, {}, parallel);
+        const bool fixed = tp == 2 && !sequence_parallel;
+        EXPECT_EQ(set.find("down.weight")->kernels(), fixed ? ops::KernelChoice::kFixed : ops::KernelChoice::kByTime);
+        EXPECT_EQ(set.find("up.weight")->kernels(), ops::KernelChoice::kByTime);
+      });
 }
 
 TEST(ParameterSet, OnMetaAllocatesNothing) {

@@ -11,17 +11,18 @@
 namespace megalith::nn {
 namespace {
 
-constexpr int64_t kTokens = 8, kHidden = 6, kWidth = 12;
+constexpr int64_t kRecomputeTokens = 8, kRecomputeHidden = 6, kRecomputeWidth = 12;
 
 using Fn = std::function<at::Tensor(const TensorList&)>;
 
 // An MLP between two dropouts, one of the default stream and one of the forked one.
 class Block {
  public:
-  explicit Block(const TensorParallel& tp) : mlp_(ParameterScope(set_), {.hidden = kHidden, .width = kWidth}, tp) {
-    load(set_, {{"gate.weight", random_tensor({kWidth, kHidden}, 1, 0.4)},
-                {"up.weight", random_tensor({kWidth, kHidden}, 2, 0.4)},
-                {"down.weight", random_tensor({kHidden, kWidth}, 3, 0.4)}});
+  explicit Block(const TensorParallel& tp)
+      : mlp_(ParameterScope(set_), {.hidden = kRecomputeHidden, .width = kRecomputeWidth}, tp) {
+    load(set_, {{"gate.weight", random_tensor({kRecomputeWidth, kRecomputeHidden}, 1, 0.4)},
+                {"up.weight", random_tensor({kRecomputeWidth, kRecomputeHidden}, 2, 0.4)},
+                {"down.weight", random_tensor({kRecomputeHidden, kRecomputeWidth}, 3, 0.4)}});
     seed_streams(rng_, 7, tp);
   }
 
@@ -85,8 +86,8 @@ void expect_same(const Outcome& actual, const Outcome& expected) {
 TEST(Recompute, GivesTheSameBits) {
   run_all_layouts([](const TensorParallel& tp) {
     Block block(tp);
-    const TensorList inputs{between_blocks(random_tensor({kTokens, kHidden}, 4), tp),
-                            between_blocks(random_tensor({kTokens, kHidden}, 5), tp)};
+    const TensorList inputs{between_blocks(random_tensor({kRecomputeTokens, kRecomputeHidden}, 4), tp),
+                            between_blocks(random_tensor({kRecomputeTokens, kRecomputeHidden}, 5), tp)};
     const Fn fn = block.fn();
     const Outcome kept = run(block, tp, fn, inputs);
     EXPECT_GT(kept.y.eq(0).sum().item<int64_t>(), 0);  // dropout was there
@@ -112,7 +113,8 @@ TEST(Recompute, WithInputsSplitOverRanksGivesTheSameBits) {
         return recompute(fn, in, &block.rng(), {.split_over = &tp.group});
       };
       for (const int64_t tokens : {8, 7}) {  // 7: cannot be split, is kept whole
-        const TensorList inputs{random_tensor({tokens, kHidden}, 4), random_tensor({tokens, kHidden}, 5)};
+        const TensorList inputs{random_tensor({tokens, kRecomputeHidden}, 4),
+                                random_tensor({tokens, kRecomputeHidden}, 5)};
         expect_same(run(block, tp, split, inputs), run(block, tp, fn, inputs));
       }
     });
@@ -123,7 +125,7 @@ TEST(Recompute, NeedsTheStreamsOfTheForwardPass) {
   run_tp({1, false}, [](const TensorParallel& tp) {
     Block block(tp);
     const Fn fn = block.fn();
-    const TensorList inputs{random_tensor({kTokens, kHidden}, 4)};
+    const TensorList inputs{random_tensor({kRecomputeTokens, kRecomputeHidden}, 4)};
     const Outcome kept = run(block, tp, fn, inputs);
     const auto without = [&](const TensorList& in) { return recompute(fn, in, nullptr); };
     EXPECT_FALSE(at::equal(run(block, tp, without, inputs).grads[0], kept.grads[0]));
@@ -135,7 +137,7 @@ TEST(Recompute, TrainsParametersBehindInputsWithoutGradients) {
   run_all_layouts([](const TensorParallel& tp) {
     Block block(tp);
     const Fn fn = block.fn();
-    const at::Tensor x = between_blocks(random_tensor({kTokens, kHidden}, 4), tp).clone();
+    const at::Tensor x = between_blocks(random_tensor({kRecomputeTokens, kRecomputeHidden}, 4), tp).clone();
     std::vector<at::Tensor> grads[2];
     for (const bool again : {false, true}) {
       seed_streams(block.rng(), 7, tp);
@@ -213,7 +215,7 @@ TEST(Recompute, OfCoreAttentionGivesTheSameBits) {
   for (const double dropout : {0.0, 0.2})
     run_all_layouts([&](const TensorParallel& tp) {
       const AttentionShape shape{
-          .hidden = kHidden, .heads = 4, .kv_heads = 2, .head_dim = 8, .window = 5, .dropout = dropout};
+          .hidden = kRecomputeHidden, .heads = 4, .kv_heads = 2, .head_dim = 8, .window = 5, .dropout = dropout};
       const LayerInput input{.layout = ops::SequenceLayout::packed({5, 3}), .angles = {}};
       at::Tensor y[2];
       std::vector<at::Tensor> grads[2];
@@ -222,11 +224,11 @@ TEST(Recompute, OfCoreAttentionGivesTheSameBits) {
         parallel::RngTracker rng;
         seed_streams(rng, 3, tp);
         const SelfAttention attention(ParameterScope(set), shape, 0, tp, rng, again);
-        load(set, {{"q.weight", random_tensor({32, kHidden}, 1)},
-                   {"k.weight", random_tensor({16, kHidden}, 2)},
-                   {"v.weight", random_tensor({16, kHidden}, 3)},
-                   {"o.weight", random_tensor({kHidden, 32}, 4)}});
-        const at::Tensor x = leaf(between_blocks(random_tensor({kTokens, kHidden}, 5), tp));
+        load(set, {{"q.weight", random_tensor({32, kRecomputeHidden}, 1)},
+                   {"k.weight", random_tensor({16, kRecomputeHidden}, 2)},
+                   {"v.weight", random_tensor({16, kRecomputeHidden}, 3)},
+                   {"o.weight", random_tensor({kRecomputeHidden, 32}, 4)}});
+        const at::Tensor x = leaf(between_blocks(random_tensor({kRecomputeTokens, kRecomputeHidden}, 5), tp));
         y[again] = attention.forward(x, {}, input);
         y[again].backward(at::ones_like(y[again]));
         grads[again].push_back(x.grad());
@@ -256,8 +258,8 @@ TEST(DiscardUntilBackward, GivesTheSameBits) {
     at::Tensor results[2];
     std::vector<at::Tensor> grads[2];
     for (const bool discard : {false, true}) {
-      NormAndLinear part(kHidden, tp);
-      const at::Tensor x = leaf(between_blocks(random_tensor({kTokens, kHidden}, 3), tp));
+      NormAndLinear part(kRecomputeHidden, tp);
+      const at::Tensor x = leaf(between_blocks(random_tensor({kRecomputeTokens, kRecomputeHidden}, 3), tp));
       const at::Tensor y = part.norm.forward(x);
       results[discard] = part.linear.forward(y);
       int made = 0;

@@ -10,10 +10,10 @@
 namespace megalith::nn {
 namespace {
 
-constexpr int64_t kHidden = 20;
-constexpr double kTheta = 100;  // small: positions matter within a few tokens
+constexpr int64_t kAttentionHidden = 20;
+constexpr double kAttentionTheta = 100;  // small: positions matter within a few tokens
 
-struct Case {
+struct AttentionCase {
   std::string name;
   int64_t heads = 4, kv_heads = 4, head_dim = 8;
   bool qkv_bias = false, out_bias = false, qk_norm = false, rope = true, residual = false, gate = false;
@@ -22,7 +22,7 @@ struct Case {
   std::vector<int64_t> lengths{8, 8};  // 16 tokens
 
   AttentionShape shape() const {
-    AttentionShape s{.hidden = kHidden, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim};
+    AttentionShape s{.hidden = kAttentionHidden, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim};
     s.qkv_bias = qkv_bias;
     s.out_bias = out_bias;
     s.output_gate = gate;
@@ -40,10 +40,10 @@ struct Case {
       w[part + ".weight"] = random_tensor({rows, in}, ++seed, 1.5 / std::sqrt(static_cast<double>(in)));
       if (bias) w[part + ".bias"] = random_tensor({rows}, ++seed, 0.5);
     };
-    add("q", (gate ? 2 : 1) * heads * head_dim, kHidden, qkv_bias);
-    add("k", kv_heads * head_dim, kHidden, qkv_bias);
-    add("v", kv_heads * head_dim, kHidden, qkv_bias);
-    add("o", kHidden, heads * head_dim, out_bias);
+    add("q", (gate ? 2 : 1) * heads * head_dim, kAttentionHidden, qkv_bias);
+    add("k", kv_heads * head_dim, kAttentionHidden, qkv_bias);
+    add("v", kv_heads * head_dim, kAttentionHidden, qkv_bias);
+    add("o", kAttentionHidden, heads * head_dim, out_bias);
     if (qk_norm)
       for (const char* norm : {"q_norm", "k_norm"})
         w[std::string(norm) + ".weight"] = 1 + random_tensor({head_dim}, ++seed, 0.3);
@@ -51,9 +51,9 @@ struct Case {
   }
 };
 
-LayerInput layer_input(const Case& c) {
+LayerInput layer_input(const AttentionCase& c) {
   LayerInput input{.layout = ops::SequenceLayout::packed(c.lengths), .angles = {}};
-  const ops::RopeSettings settings{.rotary_dim = c.head_dim, .theta = kTheta};
+  const ops::RopeSettings settings{.rotary_dim = c.head_dim, .theta = kAttentionTheta};
   if (c.rope) input.angles = ops::rope_angles(settings, input.layout, at::kCPU);
   return input;
 }
@@ -68,14 +68,14 @@ at::Tensor head_norm(const at::Tensor& x, const at::Tensor& weight) {
 // x [s, n, d] of one sequence.
 at::Tensor rotate(const at::Tensor& x) {
   const int64_t half = x.size(2) / 2;
-  const at::Tensor frequency = at::pow(kTheta, at::arange(half, at::kDouble) / -static_cast<double>(half));
+  const at::Tensor frequency = at::pow(kAttentionTheta, at::arange(half, at::kDouble) / -static_cast<double>(half));
   const at::Tensor angle = (at::arange(x.size(0), at::kDouble).unsqueeze(1) * frequency).unsqueeze(1);  // [s, 1, d/2]
   const at::Tensor a = x.narrow(2, 0, half), b = x.narrow(2, half, half);
   return at::cat({a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()}, 2);
 }
 
 // One sequence: q [s, n, d], k, v [s, g, d] -> [s, n d]
-at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Case& c) {
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionCase& c) {
   const int64_t s = q.size(0);
   std::vector<at::Tensor> heads;
   for (int64_t n = 0; n < c.heads; ++n) {
@@ -91,7 +91,7 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   return at::cat(heads, 1);
 }
 
-at::Tensor full_attention(const at::Tensor& x, const FullTensors& w, const Case& c) {
+at::Tensor full_attention(const at::Tensor& x, const FullTensors& w, const AttentionCase& c) {
   const auto project = [&](const char* part, int64_t heads) {
     at::Tensor y = x.mm(w.at(std::string(part) + ".weight").t());
     if (c.qkv_bias) y = y + w.at(std::string(part) + ".bias");
@@ -124,12 +124,12 @@ at::Tensor full_attention(const at::Tensor& x, const FullTensors& w, const Case&
 // ---- Tests
 // -----------------------------------------------------------------------------------------------------------------
 
-class SelfAttentionTest : public ::testing::TestWithParam<Case> {
+class SelfAttentionTest : public ::testing::TestWithParam<AttentionCase> {
  protected:
   static void run(bool main_grads) {
-    const Case& c = GetParam();
+    const AttentionCase& c = GetParam();
     expect_layer(
-        {c.tokens(), kHidden, c.residual, main_grads, c.weights()},
+        {c.tokens(), kAttentionHidden, c.residual, main_grads, c.weights()},
         [&](const at::Tensor& x, const FullTensors& w) { return full_attention(x, w, c); },
         [&](ParameterSet& set, const TensorParallel& tp) -> RankLayer {
           const auto rng = std::make_shared<parallel::RngTracker>();
@@ -145,8 +145,8 @@ class SelfAttentionTest : public ::testing::TestWithParam<Case> {
 TEST_P(SelfAttentionTest, EqualsTheFullLayer) { run(/*main_grads=*/false); }
 TEST_P(SelfAttentionTest, WritesIntoMainGrad) { run(/*main_grads=*/true); }
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> list{
+const std::vector<AttentionCase>& attention_cases() {
+  static const std::vector<AttentionCase> list{
       {.name = "MultiHead"},
       {.name = "WithoutRope", .rope = false},
       {.name = "GroupedQuery", .heads = 8, .kv_heads = 4},
@@ -174,7 +174,7 @@ const std::vector<Case>& cases() {
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, SelfAttentionTest, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Shapes, SelfAttentionTest, ::testing::ValuesIn(attention_cases()),
                          [](const auto& test) { return test.param.name; });
 
 // One token after the other through a cache gives what all tokens at once give.
@@ -183,13 +183,14 @@ TEST(SelfAttention, ThroughACacheEqualsAllAtOnce) {
     for (const int64_t window : {0, 3})
       for (const int tp_size : {1, 2, 4})
         run_tp({tp_size, false}, [&](const TensorParallel& tp) {
-          const Case c{.kv_heads = kv_heads, .qkv_bias = true, .qk_norm = true, .window = window, .lengths = {12}};
+          const AttentionCase c{
+              .kv_heads = kv_heads, .qkv_bias = true, .qk_norm = true, .window = window, .lengths = {12}};
           ParameterSet set(at::kFloat, at::kCPU);
           parallel::RngTracker rng;
           const SelfAttention attention(ParameterScope(set), c.shape(), 1, tp, rng, false);
           load(set, c.weights());
           const at::NoGradGuard no_grad;
-          const at::Tensor x = random_tensor({12, kHidden}, 1);
+          const at::Tensor x = random_tensor({12, kAttentionHidden}, 1);
           const at::Tensor all = attention.forward(x, {}, layer_input(c));
           KvCache cache(2);
           for (int64_t first = 0, count = 5; first < 12; first += count, count = 1) {
@@ -199,7 +200,8 @@ TEST(SelfAttention, ThroughACacheEqualsAllAtOnce) {
                              .angles = {},
                              .cache = &cache,
                              .training = false};
-            input.angles = ops::rope_angles({.rotary_dim = c.head_dim, .theta = kTheta}, input.layout, at::kCPU);
+            input.angles =
+                ops::rope_angles({.rotary_dim = c.head_dim, .theta = kAttentionTheta}, input.layout, at::kCPU);
             const at::Tensor y = attention.forward(x.narrow(0, first, count), {}, input);
             expect_close(y, all.narrow(0, first, count), "tokens from " + std::to_string(first));
             cache.advance(count);
@@ -207,7 +209,7 @@ TEST(SelfAttention, ThroughACacheEqualsAllAtOnce) {
         });
 }
 
-std::string refusal(const Case& c, int tp_size) {
+std::string refusal(const AttentionCase& c, int tp_size) {
   std::string message;
   run_tp({tp_size, false}, [&](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);

@@ -19,15 +19,15 @@ using testing::ThreadCount;
 
 constexpr int64_t kCount = 70'003;  // several threads, and no multiple of a vector
 
-struct Case {
+struct AdamCase {
   at::ScalarType grad, param;
   bool decoupled;
 };
 
-class AdamUpdate : public ::testing::TestWithParam<Case> {};
+class AdamUpdate : public ::testing::TestWithParam<AdamCase> {};
 
 TEST_P(AdamUpdate, FollowsItsDefinition) {
-  const Case& c = GetParam();
+  const AdamCase& c = GetParam();
   const ThreadCount threads(2);
   const AdamSettings settings{.beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-6, .decoupled_decay = c.decoupled};
   Tensor main = random_tensor({kCount}).to(at::kFloat), m = at::zeros({kCount}), v = at::zeros({kCount});
@@ -52,11 +52,11 @@ TEST_P(AdamUpdate, FollowsItsDefinition) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AdamUpdate,
-                         ::testing::Values(Case{at::kFloat, at::kFloat, true}, Case{at::kFloat, at::kFloat, false},
-                                           Case{at::kFloat, at::kBFloat16, true}, Case{at::kFloat, at::kHalf, true},
-                                           Case{at::kBFloat16, at::kBFloat16, true},
-                                           Case{at::kHalf, at::kHalf, false}));
+INSTANTIATE_TEST_SUITE_P(
+    All, AdamUpdate,
+    ::testing::Values(AdamCase{at::kFloat, at::kFloat, true}, AdamCase{at::kFloat, at::kFloat, false},
+                      AdamCase{at::kFloat, at::kBFloat16, true}, AdamCase{at::kFloat, at::kHalf, true},
+                      AdamCase{at::kBFloat16, at::kBFloat16, true}, AdamCase{at::kHalf, at::kHalf, false}));
 
 TEST(SgdUpdate, FollowsItsDefinition) {
   Tensor main = random_tensor({kCount}).to(at::kFloat), momentum = at::zeros({kCount}), param = main.to(at::kBFloat16);

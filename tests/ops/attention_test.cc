@@ -27,7 +27,7 @@ using testing::ThreadCount;
 
 using Lengths = std::vector<int64_t>;
 
-struct Case {
+struct AttentionCase {
   std::string name;
   Lengths queries, keys;  // keys empty: as queries
   int64_t n = 4, g = 4, d = 16, e = 16;
@@ -65,7 +65,7 @@ Tensor mask_of(int64_t queries, int64_t keys, bool causal, int64_t window) {
 }
 
 // The definition, through ATen's softmax and its gradients. q, k, v of one sequence.
-Tensor define_one(const Tensor& q, const Tensor& k, const Tensor& v, const Case& c) {
+Tensor define_one(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCase& c) {
   const int64_t repeats = c.n / c.g;
   const Tensor keys = k.repeat_interleave(repeats, 1), values = v.repeat_interleave(repeats, 1);
   const double scale = c.scale > 0 ? c.scale : 1 / std::sqrt(static_cast<double>(c.d));
@@ -74,7 +74,7 @@ Tensor define_one(const Tensor& q, const Tensor& k, const Tensor& v, const Case&
   return at::einsum("hij,jhe->ihe", {p, values});
 }
 
-TensorList define(const TensorList& x, const Case& c) {
+TensorList define(const TensorList& x, const AttentionCase& c) {
   const TensorList q = x[0].split_with_sizes(c.queries), k = x[1].split_with_sizes(c.key_lengths());
   const TensorList v = x[2].split_with_sizes(c.key_lengths());
   TensorList out;
@@ -82,7 +82,7 @@ TensorList define(const TensorList& x, const Case& c) {
   return {at::cat(out)};
 }
 
-std::vector<Case> cases() {
+std::vector<AttentionCase> cases() {
   return {
       {.name = "dense", .queries = {70, 70}},
       {.name = "one sequence, one head", .queries = {130}, .n = 1, .g = 1},
@@ -128,7 +128,7 @@ std::vector<Case> cases() {
 class AttentionKernels : public ::testing::TestWithParam<AttentionKernel> {};
 
 TEST_P(AttentionKernels, EqualTheDefinition) {
-  for (const Case& c : cases()) {
+  for (const AttentionCase& c : cases()) {
     SCOPED_TRACE(c.name);
     expect_matches(
         c.with(GetParam()), [&](const TensorList& x) { return define(x, c); }, c.inputs(), at::kFloat, 1e-5);
@@ -137,7 +137,7 @@ TEST_P(AttentionKernels, EqualTheDefinition) {
 
 // A window of 1: a token sees itself alone. The output is its value, whatever q and k are, and their gradients are 0.
 TEST_P(AttentionKernels, WindowOfOne) {
-  const Case c{.queries = {17, 130}, .n = 4, .g = 2, .window = 1};
+  const AttentionCase c{.queries = {17, 130}, .n = 4, .g = 2, .window = 1};
   const Evaluation got = evaluate(c.with(GetParam()), c.inputs(), at::kFloat);
   const Evaluation expected = evaluate([&](const TensorList& x) { return define(x, c); }, c.inputs(), at::kDouble);
   expect_close(got.outputs[0], expected.outputs[0], 1e-6);
@@ -148,7 +148,7 @@ TEST_P(AttentionKernels, WindowOfOne) {
 
 // Inputs, outputs and gradients are stored with 8 (bf16) and 11 (fp16) bits; everything between is fp32.
 TEST_P(AttentionKernels, EqualTheDefinitionIn16Bits) {
-  for (const Case& c : cases()) {
+  for (const AttentionCase& c : cases()) {
     SCOPED_TRACE(c.name);
     const auto definition = [&](const TensorList& x) { return define(x, c); };
     expect_matches(c.with(GetParam()), definition, c.inputs(), at::kBFloat16, 1.2e-2);
@@ -160,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, AttentionKernels, ::testing::Values(AttentionKerne
                          [](const auto& kernel) { return kernel.param == AttentionKernel::kMath ? "Math" : "Flash"; });
 
 TEST(Attention, MathIsExactInFp64) {
-  for (const Case& c : cases()) {
+  for (const AttentionCase& c : cases()) {
     SCOPED_TRACE(c.name);
     expect_matches(
         c.with(AttentionKernel::kMath), [&](const TensorList& x) { return define(x, c); }, c.inputs(), at::kDouble,
@@ -172,9 +172,10 @@ TEST(Attention, MathIsExactInFp64) {
 TEST(Attention, AnyNumberOfThreadsGivesTheSame) {
   for (const int threads : {1, 2, 3, 8}) {
     const ThreadCount count(threads);
-    for (const Case& c : {Case{.name = "one head", .queries = {300}, .n = 1, .g = 1},
-                          Case{.name = "shared head", .queries = {100, 3}, .n = 4, .g = 1, .window = 30},
-                          Case{.name = "many", .queries = {10, 20, 30, 40, 50}, .n = 8, .g = 4}}) {
+    for (const AttentionCase& c :
+         {AttentionCase{.name = "one head", .queries = {300}, .n = 1, .g = 1},
+          AttentionCase{.name = "shared head", .queries = {100, 3}, .n = 4, .g = 1, .window = 30},
+          AttentionCase{.name = "many", .queries = {10, 20, 30, 40, 50}, .n = 8, .g = 4}}) {
       SCOPED_TRACE(c.name + ", threads " + std::to_string(threads));
       const auto ours = c.with(AttentionKernel::kFlash);
       const auto definition = [&](const TensorList& x) { return define(x, c); };
@@ -189,7 +190,7 @@ TEST(Attention, AnyNumberOfThreadsGivesTheSame) {
 
 // What the fused projection gives: q, k and v as slices of one row.
 TEST(Attention, TakesStridedHeads) {
-  const Case c{.queries = {30, 41}, .n = 4, .g = 2, .d = 16, .e = 16};
+  const AttentionCase c{.queries = {30, 41}, .n = 4, .g = 2, .d = 16, .e = 16};
   const auto slices = [](const TensorList& x) -> TensorList {
     return {x[0].narrow(1, 0, 4), x[0].narrow(1, 4, 2), x[0].narrow(1, 6, 2)};
   };
@@ -205,7 +206,7 @@ TEST(Attention, TakesStridedHeads) {
 
 // Scores of 1e4 and more: exp of anything but the difference to the maximum would overflow.
 TEST(Attention, LargeScoresDoNotOverflow) {
-  const Case c{.queries = {300}, .n = 2, .g = 2, .scale = 100};
+  const AttentionCase c{.queries = {300}, .n = 2, .g = 2, .scale = 100};
   const TensorList x = c.inputs();
   const auto out = c.with(AttentionKernel::kFlash)({x[0].to(at::kFloat), x[1].to(at::kFloat), x[2].to(at::kFloat)});
   expect_close(out[0], define({x[0].to(at::kFloat).to(at::kDouble), x[1].to(at::kFloat).to(at::kDouble), x[2]}, c)[0],
@@ -307,7 +308,7 @@ TEST(Attention, DropoutKeepsTheExpectedShare) {
 }
 
 TEST(Attention, DropoutFollowsItsGenerator) {
-  const Case c{.queries = {20, 30}, .n = 4, .g = 2};
+  const AttentionCase c{.queries = {20, 30}, .n = 4, .g = 2};
   const auto run = [&](const at::Generator& generator) {
     return evaluate(
         [&](const TensorList& x) -> TensorList {
@@ -326,7 +327,7 @@ TEST(Attention, DropoutFollowsItsGenerator) {
 
 // The derivative in a random direction, by differences with the mask held fixed.
 TEST(Attention, DropoutGradientIsThatOfItsMask) {
-  const Case c{.queries = {9, 14}, .n = 4, .g = 2, .d = 6, .e = 5, .window = 6};
+  const AttentionCase c{.queries = {9, 14}, .n = 4, .g = 2, .d = 6, .e = 5, .window = 6};
   const auto layout = SequenceLayout::packed(c.queries);
   const Tensor weight = random_tensor({23, 4, 5}, 9);
   const auto loss = [&](const TensorList& x) {

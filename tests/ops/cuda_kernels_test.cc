@@ -187,6 +187,25 @@ TEST_P(CudaKernel, LargeProducts) {
   at::globalContext().setDeterministicAlgorithms(false, false);
 }
 
+// Whatever a trial has chosen: the kernels of replicated weights are those of every other process.
+TEST_P(CudaKernel, FixedKernelsOfProductsDoNotDependOnTrials) {
+  const int64_t t = 4096, in = 1024, out = 2048;
+  const Tensor x = random({t, in}).to(at::kCUDA), weight = random({out, in}).to(at::kCUDA),
+               dy = random({t, out}).to(at::kCUDA);
+  const auto results = [&](KernelChoice choice) {
+    const Tensor grad = at::zeros({out, in}, x.options().dtype(at::kFloat));
+    add_product(grad, dy.t(), x, 0, 1, choice);
+    add_product(grad, dy.t(), x, 1, 1, choice);
+    return Tensors{product(x, weight.t(), {}, choice), product(dy, weight, {}, choice), grad};
+  };
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  const Tensors expected = results(KernelChoice::kByTime);  // without a trial
+  at::globalContext().setDeterministicAlgorithms(false, false);
+  results(KernelChoice::kByTime);
+  const Tensors fixed = results(KernelChoice::kFixed);
+  for (size_t i = 0; i < fixed.size(); ++i) EXPECT_TRUE(at::equal(fixed[i], expected[i])) << "result " << i;
+}
+
 TEST_P(CudaKernel, Heads) {
   struct Case {
     int64_t head_dim, rotary_dim;

@@ -23,7 +23,7 @@ using testing::TensorList;
 using testing::ThreadCount;
 using testing::tolerance_of;
 
-struct Case {
+struct NormCase {
   std::string name;
   NormKind kind;
   bool bias;
@@ -31,27 +31,27 @@ struct Case {
 };
 
 // Inputs: x, weight[, bias][, delta]
-NormWeights weights_of(const Case& c, const TensorList& in) {
+NormWeights weights_of(const NormCase& c, const TensorList& in) {
   return {c.kind, in[1], c.bias ? in[2] : Tensor(), 1e-5, c.zero_centered};
 }
 
-Tensor definition(const Case& c, const Tensor& x, const TensorList& in) {
+Tensor definition(const NormCase& c, const Tensor& x, const TensorList& in) {
   Tensor centered = c.kind == NormKind::kLayer ? x - x.mean(-1, true) : x;
   Tensor y = centered / (centered.square().mean(-1, true) + 1e-5).sqrt() * (c.zero_centered ? in[1] + 1 : in[1]);
   return c.bias ? y + in[2] : y;
 }
 
-TensorList inputs_of(const Case& c, int64_t t, int64_t h) {
+TensorList inputs_of(const NormCase& c, int64_t t, int64_t h) {
   TensorList in{random_tensor({t, h}, 1) * 2 + 0.5, random_tensor({h}, 2)};
   if (c.bias) in.push_back(random_tensor({h}, 3));
   return in;
 }
 
-class Norm : public ::testing::TestWithParam<Case> {};
+class Norm : public ::testing::TestWithParam<NormCase> {};
 
 // Blocks of 64 rows and their rest; widths below, at and above those of a vector.
 TEST_P(Norm, MatchesItsDefinition) {
-  const Case& c = GetParam();
+  const NormCase& c = GetParam();
   const auto ours = [&](const TensorList& in) { return TensorList{norm(in[0], weights_of(c, in))}; };
   const auto def = [&](const TensorList& in) { return TensorList{definition(c, in[0], in)}; };
   for (const auto dtype : all_dtypes())
@@ -63,7 +63,7 @@ TEST_P(Norm, MatchesItsDefinition) {
 
 // What runs on devices without a kernel.
 TEST_P(Norm, CompositeMatchesItsDefinition) {
-  const Case& c = GetParam();
+  const NormCase& c = GetParam();
   const auto composite = [&](const TensorList& in) { return TensorList{norm_composite(in[0], weights_of(c, in))}; };
   const auto def = [&](const TensorList& in) { return TensorList{definition(c, in[0], in)}; };
   for (const auto dtype : {at::kFloat, at::kBFloat16})
@@ -71,7 +71,7 @@ TEST_P(Norm, CompositeMatchesItsDefinition) {
 }
 
 TEST_P(Norm, ForkAddsBothGradients) {
-  const Case& c = GetParam();
+  const NormCase& c = GetParam();
   const auto ours = [&](const TensorList& in) {
     auto [x, y] = norm_fork(in[0], weights_of(c, in));
     return TensorList{x, y};
@@ -83,7 +83,7 @@ TEST_P(Norm, ForkAddsBothGradients) {
 }
 
 TEST_P(Norm, AddNormMatchesItsDefinition) {
-  const Case& c = GetParam();
+  const NormCase& c = GetParam();
   const auto ours = [&](const TensorList& in) {
     auto [r, y] = add_norm(in[0], in.back(), weights_of(c, in));
     return TensorList{r, y};
@@ -105,14 +105,14 @@ TEST_P(Norm, AddNormMatchesItsDefinition) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Norm,
-                         ::testing::Values(Case{"Rms", NormKind::kRms, false, false},
-                                           Case{"RmsZeroCentered", NormKind::kRms, false, true},
-                                           Case{"Layer", NormKind::kLayer, true, false},
-                                           Case{"LayerNoBias", NormKind::kLayer, false, false},
-                                           Case{"LayerZeroCentered", NormKind::kLayer, true, true}),
+                         ::testing::Values(NormCase{"Rms", NormKind::kRms, false, false},
+                                           NormCase{"RmsZeroCentered", NormKind::kRms, false, true},
+                                           NormCase{"Layer", NormKind::kLayer, true, false},
+                                           NormCase{"LayerNoBias", NormKind::kLayer, false, false},
+                                           NormCase{"LayerZeroCentered", NormKind::kLayer, true, true}),
                          [](const auto& each) { return each.param.name; });
 
-const Case kRms{"Rms", NormKind::kRms, false, false};
+const NormCase kRms{"Rms", NormKind::kRms, false, false};
 
 TEST(NormEdges, OneColumn) {
   // LayerNorm of a single value is the bias; RMSNorm its sign.

@@ -19,7 +19,7 @@ namespace megalith::testing {
 
 namespace {
 
-constexpr int kSteps = 3, kSamples = 8;
+constexpr int kSteps = 3, kParitySamples = 8;
 constexpr double kSmallestMargin = 3e-5;  // far above what fp32 makes of it
 
 // Keeps the losses of the tokens of this rank.
@@ -66,8 +66,8 @@ class ParityRank {
   train::StepReport step(const std::vector<data::Sequence>& samples, int number,
                          const std::function<void()>& with_gradients) {
     data::StepBatch batch;
-    batch.samples = kSamples;
-    const int size = kSamples / point_.dp / point_.microbatches();
+    batch.samples = kParitySamples;
+    const int size = kParitySamples / point_.dp / point_.microbatches();
     for (int m = 0; m < point_.microbatches(); ++m) {
       std::vector<data::Sample> each;
       for (int i = 0; i < size; ++i) each.push_back({samples[first_sample(number, m) + static_cast<size_t>(i)], {}});
@@ -82,7 +82,7 @@ class ParityRank {
   std::vector<std::pair<size_t, at::Tensor>> token_losses(const std::vector<data::Sequence>& samples) const {
     std::vector<std::pair<size_t, at::Tensor>> all;
     const comm::Group cp = context_.cp();
-    const int size = kSamples / point_.dp / point_.microbatches();
+    const int size = kParitySamples / point_.dp / point_.microbatches();
     for (size_t m = 0; m < objective_.slices.size(); ++m) {
       const auto& [losses, slice] = objective_.slices[m];
       const at::Tensor whole = nn::gather_slices(losses, slice, cp);
@@ -99,8 +99,8 @@ class ParityRank {
 
  private:
   size_t first_sample(int step, int microbatch) const {
-    const int each = kSamples / point_.dp;
-    return static_cast<size_t>(step * kSamples + context_.place().dp_rank * each +
+    const int each = kParitySamples / point_.dp;
+    return static_cast<size_t>(step * kParitySamples + context_.place().dp_rank * each +
                                microbatch * each / point_.microbatches());
   }
 
@@ -155,7 +155,7 @@ std::string describe(const std::vector<std::string>& bad) {
 double ParityErrors::worst() const { return std::max({loss, token_losses, grad_norm, gradients, parameters}); }
 
 ParityModel::ParityModel(const std::string& family)
-    : config_(parity_config(family)), samples_(random_sequences(kSteps * kSamples, config_.vocab_size, 5)) {
+    : config_(parity_config(family)), samples_(random_sequences(kSteps * kParitySamples, config_.vocab_size, 5)) {
   // Rounding must not change which experts are chosen.
   for (uint64_t seed = 1; compute_expected(seed) < kSmallestMargin; ++seed)
     check(seed < 50, "no model of {} routes all tokens clearly", family);
@@ -178,8 +178,8 @@ double ParityModel::compute_expected(uint64_t seed) {
     model.zero_grad();
     at::Tensor sum = at::zeros({}, at::kDouble);
     int64_t tokens = 0;
-    for (int i = 0; i < kSamples; ++i) {
-      const data::Sequence& s = samples_[static_cast<size_t>(step * kSamples + i)];
+    for (int i = 0; i < kParitySamples; ++i) {
+      const data::Sequence& s = samples_[static_cast<size_t>(step * kParitySamples + i)];
       const at::Tensor ids = at::tensor(std::vector<int64_t>(s.ids.begin(), s.ids.end())).unsqueeze(0);
       const at::Tensor labels = at::tensor(std::vector<int64_t>(s.labels.begin(), s.labels.end())).unsqueeze(0);
       const ReferenceOutput out = model.forward(ids);
@@ -205,7 +205,7 @@ double ParityModel::compute_expected(uint64_t seed) {
 
 ParityNumbers ParityModel::run(const ParityPoint& point) const {
   const model::ModelConfig config = model::read_model_config(folder_.path());
-  ParityNumbers result{{}, {}, std::vector<at::Tensor>(kSamples), whole_tensors(config), whole_tensors(config)};
+  ParityNumbers result{{}, {}, std::vector<at::Tensor>(kParitySamples), whole_tensors(config), whole_tensors(config)};
   std::mutex mutex;
   run_trainer_ranks(folder_.path(), point.trainer_case(), [&](const TrainerRank& r) {
     ParityRank rank(r, point);

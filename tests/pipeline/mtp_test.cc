@@ -18,7 +18,7 @@ namespace {
 using layout::ScheduleKind;
 using Layers = model::RecomputePlan::Layers;
 
-constexpr double kFactor = 0.1;  // the weight of the prediction layers' mean loss
+constexpr double kMtpLossWeight = 0.1;  // the weight of the prediction layers' mean loss
 
 // A checkpoint and its step: mean over the tokens of the main loss, plus the prediction layers'.
 class MtpModel {
@@ -37,7 +37,8 @@ class MtpModel {
         const auto losses = reference_.losses(ids_of(microbatches, i, 48).narrow(0, first, length));
         main = main + losses.main;
         all = all + losses.main;
-        for (const at::Tensor& each : losses.mtp) all = all + each * (kFactor / static_cast<double>(config_.mtp));
+        for (const at::Tensor& each : losses.mtp)
+          all = all + each * (kMtpLossWeight / static_cast<double>(config_.mtp));
         tokens += length - 1;
         first += length;
       }

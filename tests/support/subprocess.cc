@@ -103,7 +103,16 @@ Subprocess::~Subprocess() {
   if (pid_ > 0) finish(std::chrono::milliseconds(0));
 }
 
-void Subprocess::signal(int number) const { kill(pid_, number); }
+void Subprocess::signal(int number) const {
+  if (pid_ > 0) kill(pid_, number);
+}
+
+bool Subprocess::running() {
+  pump(std::chrono::milliseconds(0));
+  siginfo_t ended{};
+  return pid_ > 0 && waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         ended.si_pid == 0;
+}
 
 bool Subprocess::pump(std::chrono::milliseconds time) {
   pollfd fds[2] = {{out_fd_, POLLIN, 0}, {err_fd_, POLLIN, 0}};
@@ -159,6 +168,14 @@ ProcessResult Subprocess::finish(std::chrono::milliseconds limit) {
 ProcessResult run_process(const std::vector<std::string>& command, const std::map<std::string, std::string>& env,
                           std::chrono::milliseconds limit) {
   return Subprocess(command, env).finish(limit);
+}
+
+std::vector<pid_t> children_of(pid_t pid) {
+  const std::string self = std::to_string(pid);
+  std::ifstream children("/proc/" + self + "/task/" + self + "/children");
+  std::vector<pid_t> found;
+  for (pid_t child = 0; children >> child;) found.push_back(child);
+  return found;
 }
 
 }  // namespace megalith::testing

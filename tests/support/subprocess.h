@@ -29,6 +29,10 @@ class Subprocess {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
+  // Reads what has been printed so far; false once the child has ended. finish() tells how.
+  bool running();
+  // What running(), wait_for_text() and finish() have read so far.
+  const ProcessResult& so_far() const { return result_; }
   // Reads both streams until one holds `text`; false when the child ends or `limit` passes first.
   bool wait_for_text(const std::string& text, std::chrono::milliseconds limit);
   // Reads to the end. After `limit` everything is killed and `timed_out` is set.
@@ -46,5 +50,8 @@ class Subprocess {
 
 ProcessResult run_process(const std::vector<std::string>& command, const std::map<std::string, std::string>& env = {},
                           std::chrono::milliseconds limit = std::chrono::seconds(60));
+
+// The processes that a process has started and that still exist, oldest first.
+std::vector<pid_t> children_of(pid_t pid);
 
 }  // namespace megalith::testing

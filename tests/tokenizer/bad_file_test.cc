@@ -29,7 +29,7 @@ void expect_error(const Open& open, const std::string& part) {
   }
 }
 
-void expect_refused(const json& document, const std::string& part) {
+void expect_file_refused(const json& document, const std::string& part) {
   expect_error([&] { Tokenizer::from_json(document.dump(), "some.json"); }, part);
 }
 
@@ -49,78 +49,86 @@ TEST(BadTokenizerJson, TheSmallOneIsGood) {
 TEST(BadTokenizerJson, NotJson) {
   for (const char* text : {"", "{", "nonsense", "{\"model\": }", "\xFF", "{\"a\": \"\xC3\"}"})
     expect_error([&] { Tokenizer::from_json(text, "some.json"); }, "some.json is not valid JSON");
-  expect_refused(json::array(), "some.json");
-  expect_refused(json(3), "some.json");
-  expect_refused(json::object(), "some.json has no \"model\"");
-  expect_refused(with("/version", "2.0"), "some.json: version is \"2.0\"");
+  expect_file_refused(json::array(), "some.json");
+  expect_file_refused(json(3), "some.json");
+  expect_file_refused(json::object(), "some.json has no \"model\"");
+  expect_file_refused(with("/version", "2.0"), "some.json: version is \"2.0\"");
 }
 
 TEST(BadTokenizerJson, WrongTypesAreNamedWithTheirField) {
-  expect_refused(with("/model", 5), "some.json: model is number 5; an object is expected");
-  expect_refused(with("/model/vocab", 5), "some.json: model.vocab");
-  expect_refused(with("/model/merges", "a b"), "some.json: model.merges");
-  expect_refused(with("/model/byte_fallback", "yes"),
-                 "model.byte_fallback is string \"yes\"; true or false is expected");
-  expect_refused(with("/model/unk_token", 1), "model.unk_token is number 1; a string is expected");
-  expect_refused(with("/model/dropout", 0.1), "model.dropout is not 0");
-  expect_refused(with("/added_tokens", 1), "added_tokens is number 1; an array is expected");
-  expect_refused(with("/added_tokens", {{{"content", "x"}}}), "added_tokens[0] has no \"id\"");
-  expect_refused(with("/added_tokens", {{{"content", "x"}, {"id", -1}}}), "added_tokens[0].id");
-  expect_refused(with("/added_tokens", {{{"content", ""}, {"id", 3}}}), "added_tokens[0]: an added token is empty");
-  expect_refused(with("/pre_tokenizer", "Whitespace"), "pre_tokenizer is string \"Whitespace\"; an object is expected");
+  expect_file_refused(with("/model", 5), "some.json: model is number 5; an object is expected");
+  expect_file_refused(with("/model/vocab", 5), "some.json: model.vocab");
+  expect_file_refused(with("/model/merges", "a b"), "some.json: model.merges");
+  expect_file_refused(with("/model/byte_fallback", "yes"),
+                      "model.byte_fallback is string \"yes\"; true or false is expected");
+  expect_file_refused(with("/model/unk_token", 1), "model.unk_token is number 1; a string is expected");
+  expect_file_refused(with("/model/dropout", 0.1), "model.dropout is not 0");
+  expect_file_refused(with("/added_tokens", 1), "added_tokens is number 1; an array is expected");
+  expect_file_refused(with("/added_tokens", {{{"content", "x"}}}), "added_tokens[0] has no \"id\"");
+  expect_file_refused(with("/added_tokens", {{{"content", "x"}, {"id", -1}}}), "added_tokens[0].id");
+  expect_file_refused(with("/added_tokens", {{{"content", ""}, {"id", 3}}}),
+                      "added_tokens[0]: an added token is empty");
+  expect_file_refused(with("/pre_tokenizer", "Whitespace"),
+                      "pre_tokenizer is string \"Whitespace\"; an object is expected");
 }
 
 TEST(BadTokenizerJson, UnknownTypesAreNamedWithTheKnownOnes) {
-  expect_refused(with("/model/type", "Magic"),
-                 "model.type is \"Magic\", a model that is not supported; supported: BPE");
-  expect_refused(with("/normalizer", {{"type", "Magic"}}),
-                 "normalizer.type is \"Magic\", a normalizer that is not supported");
-  expect_refused(
+  expect_file_refused(with("/model/type", "Magic"),
+                      "model.type is \"Magic\", a model that is not supported; supported: BPE");
+  expect_file_refused(with("/normalizer", {{"type", "Magic"}}),
+                      "normalizer.type is \"Magic\", a normalizer that is not supported");
+  expect_file_refused(
       with("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Magic"}}}}}),
       "pre_tokenizer.pretokenizers[0].type is \"Magic\", a pre-tokenizer that is not supported; supported: ByteLevel");
-  expect_refused(with("/post_processor", {{"type", "Magic"}}), "a post-processor that is not supported");
-  expect_refused(with("/decoder", {{"type", "Magic"}}), "a decoder that is not supported");
-  expect_refused(with("/pre_tokenizer", json::object()), "pre_tokenizer has no \"type\"");
-  expect_refused(with("/pre_tokenizer", {{"type", "Split"}, {"behavior", "Sideways"}, {"pattern", {{"String", "a"}}}}),
-                 "pre_tokenizer.behavior is \"Sideways\"; allowed: Removed, Isolated, MergedWithPrevious");
-  expect_refused(with("/pre_tokenizer", {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Glob", "a"}}}}),
-                 "pre_tokenizer.pattern has neither \"String\" nor \"Regex\"");
-  expect_refused(with("/pre_tokenizer", {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", "("}}}}),
-                 "some.json: pre_tokenizer.pattern.Regex");
-  expect_refused(with("/pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "ab"}}), "a string of one character");
-  expect_refused(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "*"}}), "is not base64");
-  expect_refused(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "//////8="}}), "is cut off");
+  expect_file_refused(with("/post_processor", {{"type", "Magic"}}), "a post-processor that is not supported");
+  expect_file_refused(with("/decoder", {{"type", "Magic"}}), "a decoder that is not supported");
+  expect_file_refused(with("/pre_tokenizer", json::object()), "pre_tokenizer has no \"type\"");
+  expect_file_refused(
+      with("/pre_tokenizer", {{"type", "Split"}, {"behavior", "Sideways"}, {"pattern", {{"String", "a"}}}}),
+      "pre_tokenizer.behavior is \"Sideways\"; allowed: Removed, Isolated, MergedWithPrevious");
+  expect_file_refused(
+      with("/pre_tokenizer", {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Glob", "a"}}}}),
+      "pre_tokenizer.pattern has neither \"String\" nor \"Regex\"");
+  expect_file_refused(
+      with("/pre_tokenizer", {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", "("}}}}),
+      "some.json: pre_tokenizer.pattern.Regex");
+  expect_file_refused(with("/pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "ab"}}),
+                      "a string of one character");
+  expect_file_refused(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "*"}}), "is not base64");
+  expect_file_refused(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "//////8="}}),
+                      "is cut off");
 }
 
 TEST(BadTokenizerJson, SequencesInSequencesEnd) {
   json deep = {{"type", "Whitespace"}};
   for (int i = 0; i < 100; ++i) deep = {{"type", "Sequence"}, {"pretokenizers", {deep}}};
-  expect_refused(with("/pre_tokenizer", deep), "levels deep");
+  expect_file_refused(with("/pre_tokenizer", deep), "levels deep");
 }
 
 TEST(BadTokenizerJson, IdsAndMerges) {
-  expect_refused(with("/model/vocab", {{"a", 0}, {"b", 0}, {"ab", 2}}), "model.vocab gives id 0 to both");
-  expect_refused(with("/model/vocab", {{"a", 0}, {"b", -1}}), "model.vocab has -1 for \"b\"");
-  expect_refused(with("/model/vocab", {{"a", 0}, {"b", 1.5}}), "model.vocab has 1.5 for \"b\"");
-  expect_refused(with("/model/vocab", {{"a", 0}, {"b", int64_t{1} << 40}}),
-                 "model.vocab has id 1099511627776 for \"b\"");
-  expect_refused(with("/model/vocab", {{"a", 0}, {"b", {1}}}), "model.vocab has an array for \"b\"");
-  expect_refused(with("/model/merges", {"a b", "a x"}), "merge 1 (\"a\" and \"x\") names \"x\"");
-  expect_refused(with("/model/merges", {"a b c"}), "model.merges[0] is \"a b c\"");
-  expect_refused(with("/model/merges", json::parse(R"([["a"]])")), "model.merges[0] has 1 tokens");
-  expect_refused(with("/model/merges", json::parse(R"([["a", 1]])")), "model.merges[0] has 1");
+  expect_file_refused(with("/model/vocab", {{"a", 0}, {"b", 0}, {"ab", 2}}), "model.vocab gives id 0 to both");
+  expect_file_refused(with("/model/vocab", {{"a", 0}, {"b", -1}}), "model.vocab has -1 for \"b\"");
+  expect_file_refused(with("/model/vocab", {{"a", 0}, {"b", 1.5}}), "model.vocab has 1.5 for \"b\"");
+  expect_file_refused(with("/model/vocab", {{"a", 0}, {"b", int64_t{1} << 40}}),
+                      "model.vocab has id 1099511627776 for \"b\"");
+  expect_file_refused(with("/model/vocab", {{"a", 0}, {"b", {1}}}), "model.vocab has an array for \"b\"");
+  expect_file_refused(with("/model/merges", {"a b", "a x"}), "merge 1 (\"a\" and \"x\") names \"x\"");
+  expect_file_refused(with("/model/merges", {"a b c"}), "model.merges[0] is \"a b c\"");
+  expect_file_refused(with("/model/merges", json::parse(R"([["a"]])")), "model.merges[0] has 1 tokens");
+  expect_file_refused(with("/model/merges", json::parse(R"([["a", 1]])")), "model.merges[0] has 1");
   expect_error(
       [] {
         Tokenizer::from_json(R"({"model": {"type": "BPE", "merges": [], "vocab": {"a": 0, "a": 1}}})", "some.json");
       },
       "model.vocab has \"a\" twice, with the ids 0 and 1");
-  expect_refused(with("/added_tokens", {{{"content", "x"}, {"id", 1}}}), "\"x\" has id 1, which is the id of \"b\"");
-  expect_refused(with("/added_tokens", {{{"content", "x"}, {"id", 3}}, {{"content", "y"}, {"id", 3}}}),
-                 "the added tokens \"x\" and \"y\" both have id 3");
+  expect_file_refused(with("/added_tokens", {{{"content", "x"}, {"id", 1}}}),
+                      "\"x\" has id 1, which is the id of \"b\"");
+  expect_file_refused(with("/added_tokens", {{{"content", "x"}, {"id", 3}}, {{"content", "y"}, {"id", 3}}}),
+                      "the added tokens \"x\" and \"y\" both have id 3");
   json same = with("/added_tokens", {{{"content", "X"}, {"id", 3}, {"normalized", true}},
                                      {{"content", "x"}, {"id", 4}, {"normalized", true}}});
   same["normalizer"] = {{"type", "Lowercase"}};
-  expect_refused(same, "the added tokens 3 and 4 are both \"x\"");
+  expect_file_refused(same, "the added tokens 3 and 4 are both \"x\"");
 }
 
 TEST(BadTokenizerJson, Unigram) {
@@ -128,12 +136,12 @@ TEST(BadTokenizerJson, Unigram) {
   const auto unigram = [](const json& vocab, const json& unk) {
     return with("/model", {{"type", "Unigram"}, {"vocab", vocab}, {"unk_id", unk}});
   };
-  expect_refused(unigram(json::parse(R"([["a", -1.0], ["a", -2.0]])"), nullptr),
-                 "model.vocab[1] is \"a\", which token 0 is already");
-  expect_refused(unigram(one, 1), "model.unk_id is number 1");
-  expect_refused(unigram(json::parse(R"([["a"]])"), nullptr), "model.vocab[0] has 1 elements");
-  expect_refused(unigram(json::parse(R"([["a", "b"]])"), nullptr),
-                 "model.vocab[0][1] is string \"b\"; a number is expected");
+  expect_file_refused(unigram(json::parse(R"([["a", -1.0], ["a", -2.0]])"), nullptr),
+                      "model.vocab[1] is \"a\", which token 0 is already");
+  expect_file_refused(unigram(one, 1), "model.unk_id is number 1");
+  expect_file_refused(unigram(json::parse(R"([["a"]])"), nullptr), "model.vocab[0] has 1 elements");
+  expect_file_refused(unigram(json::parse(R"([["a", "b"]])"), nullptr),
+                      "model.vocab[0][1] is string \"b\"; a number is expected");
   const Tokenizer tokenizer = Tokenizer::from_json(unigram(one, nullptr).dump(), "some.json");
   expect_error([&] { tokenizer.encode("ab"); }, "some.json: model: the text has \"b\"");
 }
@@ -145,10 +153,10 @@ TEST(BadTokenizerJson, PostProcessors) {
         {{"type", "TemplateProcessing"}, {"single", single}, {"pair", json::array()}, {"special_tokens", tokens}});
   };
   const json a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, s = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
-  expect_refused(with_template({s, a}, json::object()), "is \"<s>\", which special_tokens does not have");
-  expect_refused(with_template(json::array({s}), {{"<s>", {{"ids", {0}}}}}), "post_processor.single has no");
-  expect_refused(with_template({a, a}, json::object()), "is a second sequence");
-  expect_refused(with_template({s, a}, {{"<s>", {{"ids", {9}}}}}), "adds token 9, but the vocabulary ends at 2");
+  expect_file_refused(with_template({s, a}, json::object()), "is \"<s>\", which special_tokens does not have");
+  expect_file_refused(with_template(json::array({s}), {{"<s>", {{"ids", {0}}}}}), "post_processor.single has no");
+  expect_file_refused(with_template({a, a}, json::object()), "is a second sequence");
+  expect_file_refused(with_template({s, a}, {{"<s>", {{"ids", {9}}}}}), "adds token 9, but the vocabulary ends at 2");
 }
 
 TEST(BadTokenizerFolder, MissingFilesAreNamed) {

@@ -19,7 +19,7 @@ using nlohmann::json;
 using testing::expect_error;
 using testing::TemporaryFolder;
 
-json expected() {
+json expected_training() {
   std::ifstream file("tests/data/tokenizer/trained_bpe.json");  // tests run in the root of the tree
   check(file.good(), "tests/data/tokenizer/trained_bpe.json cannot be read");
   return json::parse(file);
@@ -44,7 +44,7 @@ void write_files(const TrainedBpe& model, const TemporaryFolder& folder) {
 
 TEST(BpeTrainer, MergesAreThoseOfHuggingFacesTrainer) {
   const auto texts = corpus();
-  for (const json& c : expected().at("cases")) {
+  for (const json& c : expected_training().at("cases")) {
     SCOPED_TRACE(c.at("style").get<std::string>() + " " + c.at("vocab_size").dump());
     const auto kind = c.at("style") == "gpt2" ? PreTokenization::kGpt2 : PreTokenization::kQwen2;
     WordCounter words(kind, 2);

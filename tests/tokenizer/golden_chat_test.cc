@@ -11,7 +11,7 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-Json golden(const std::string& name) { return Json::parse(testing::golden_text("hf/chat/" + name + ".json")); }
+Json golden_chat(const std::string& name) { return Json::parse(testing::golden_text("hf/chat/" + name + ".json")); }
 
 Conversation conversation_of(const Json& c) { return {c.at("messages"), c.value("tools", Json()), Json()}; }
 
@@ -58,12 +58,12 @@ void compare_prompt(const Json& input, const Json& prompt, const ChatTemplate& c
   EXPECT_EQ(chat.render(conversation, options), prompt.at("text_no_thinking").get<std::string>());
 }
 
-void compare_with_golden(const std::string& name) {
+void compare_chat_with_golden(const std::string& name) {
   const auto folder = testing::tokenizer_folder(name);
   const auto tokenizer = Tokenizer::from_folder(folder);
   const auto chat = ChatTemplate::from_folder(folder);
-  const Json inputs = golden("messages");
-  for (const Json& expected : golden(name)) {
+  const Json inputs = golden_chat("messages");
+  for (const Json& expected : golden_chat(name)) {
     const std::string case_name = expected.at("name");
     SCOPED_TRACE(name + ", " + case_name);
     const auto input = std::ranges::find_if(inputs, [&](const Json& c) { return c.at("name") == case_name; });
@@ -74,9 +74,9 @@ void compare_with_golden(const std::string& name) {
   }
 }
 
-TEST(GoldenChat, qwen2_5_json_chat) { compare_with_golden("qwen2_5"); }
-TEST(GoldenChat, qwen3_json_chat) { compare_with_golden("qwen3"); }
-TEST(GoldenChat, deepseek_v3_json_chat) { compare_with_golden("deepseek_v3"); }
+TEST(GoldenChat, qwen2_5_json_chat) { compare_chat_with_golden("qwen2_5"); }
+TEST(GoldenChat, qwen3_json_chat) { compare_chat_with_golden("qwen3"); }
+TEST(GoldenChat, deepseek_v3_json_chat) { compare_chat_with_golden("deepseek_v3"); }
 
 // Golden files of other tokenizers, when the golden folder has any and the tokenizer is at hand.
 TEST(GoldenChat, chat_folder_and_messages_json_have_no_other_cases) {
@@ -86,7 +86,7 @@ TEST(GoldenChat, chat_folder_and_messages_json_have_no_other_cases) {
     if (entry.path().extension() != ".json" || name == "messages") continue;
     if (name == "qwen2_5" || name == "qwen3" || name == "deepseek_v3") continue;
     if (std::filesystem::exists(testing::tokenizer_folder(name))) {
-      compare_with_golden(name);
+      compare_chat_with_golden(name);
     } else {
       missing += " " + name;
     }

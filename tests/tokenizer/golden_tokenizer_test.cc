@@ -25,7 +25,7 @@ void expect_decoded(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
   EXPECT_EQ(streamed(tokenizer, ids, {.skip_special_tokens = true}), without_special);
 }
 
-void compare_with_golden(const std::string& name) {
+void compare_tokens_with_golden(const std::string& name) {
   const Tokenizer tokenizer = Tokenizer::from_folder(testing::tokenizer_folder(name));
   const auto strings = testing::golden_json("hf/tokenizer/strings.json").at("strings").get<std::vector<std::string>>();
   const json golden = testing::golden_json("hf/tokenizer/" + name + ".json");
@@ -45,10 +45,10 @@ void compare_with_golden(const std::string& name) {
   EXPECT_EQ(tokenizer.encode_batch(strings, {}, 3), golden.at("ids").get<std::vector<std::vector<int32_t>>>());
 }
 
-TEST(GoldenTokenizer, gpt2_json_strings) { compare_with_golden("gpt2"); }
-TEST(GoldenTokenizer, qwen2_5_json_strings) { compare_with_golden("qwen2_5"); }
-TEST(GoldenTokenizer, qwen3_json_strings) { compare_with_golden("qwen3"); }
-TEST(GoldenTokenizer, deepseek_v3_json_strings) { compare_with_golden("deepseek_v3"); }
+TEST(GoldenTokenizer, gpt2_json_strings) { compare_tokens_with_golden("gpt2"); }
+TEST(GoldenTokenizer, qwen2_5_json_strings) { compare_tokens_with_golden("qwen2_5"); }
+TEST(GoldenTokenizer, qwen3_json_strings) { compare_tokens_with_golden("qwen3"); }
+TEST(GoldenTokenizer, deepseek_v3_json_strings) { compare_tokens_with_golden("deepseek_v3"); }
 
 // Golden files of other tokenizers, when the golden folder has any and the tokenizer is at hand.
 TEST(GoldenTokenizer, tokenizer_folder_has_no_other_files) {
@@ -58,7 +58,7 @@ TEST(GoldenTokenizer, tokenizer_folder_has_no_other_files) {
     if (entry.path().extension() != ".json" || name == "strings") continue;
     if (name == "gpt2" || name == "qwen2_5" || name == "qwen3" || name == "deepseek_v3") continue;
     if (std::filesystem::exists(testing::tokenizer_folder(name))) {
-      compare_with_golden(name);
+      compare_tokens_with_golden(name);
     } else {
       missing += " " + name;
     }

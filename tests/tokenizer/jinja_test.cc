@@ -21,7 +21,7 @@ std::string file_text(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-const Json& expected() {
+const Json& expected_renderings() {
   static const Json data = Json::parse(file_text(data_folder() / "templates.json"));
   return data;
 }
@@ -55,14 +55,14 @@ std::string error_of(const std::string& source, const Json& variables = Json::ob
 }
 
 TEST(Jinja, EngineDoesWhatJinja2Does) {
-  ASSERT_GT(expected().at("engine").size(), 200U);
-  for (const Json& c : expected().at("engine")) {
+  ASSERT_GT(expected_renderings().at("engine").size(), 200U);
+  for (const Json& c : expected_renderings().at("engine")) {
     const std::string source = c.at("template");
     SCOPED_TRACE(source);
     if (c.contains("error")) {
-      EXPECT_THROW(render(source, expected().at("context")), DataError);
+      EXPECT_THROW(render(source, expected_renderings().at("context")), DataError);
     } else {
-      EXPECT_NO_THROW(EXPECT_EQ(render(source, expected().at("context")), c.at("text").get<std::string>()));
+      EXPECT_NO_THROW(EXPECT_EQ(render(source, expected_renderings().at("context")), c.at("text").get<std::string>()));
     }
   }
 }
@@ -71,14 +71,15 @@ TEST(Jinja, EngineDoesWhatJinja2Does) {
 size_t byte_offset(const std::string& text, size_t character) { return character_offsets(text).at(character); }
 
 TEST(Jinja, TemplatesOfRealModelsRenderAsInTransformers) {
-  for (const Json& c : expected().at("chats")) {
+  for (const Json& c : expected_renderings().at("chats")) {
     const std::string name = c.at("template"), chat_name = c.at("chat");
     SCOPED_TRACE(name + ", " + chat_name);
     Json chat;
-    for (const Json& candidate : expected().at("conversations"))
+    for (const Json& candidate : expected_renderings().at("conversations"))
       if (candidate.at("name") == chat_name) chat = candidate;
     const std::string source = file_text(data_folder() / "chat_templates" / (name + ".jinja"));
-    const ChatTemplate engine(source, name, expected().at("special_tokens").get<std::map<std::string, std::string>>());
+    const ChatTemplate engine(source, name,
+                              expected_renderings().at("special_tokens").get<std::map<std::string, std::string>>());
     ChatOptions options{.kwargs = chat.value("kwargs", Json::object()), .now = clock_of_data()};
     options.add_generation_prompt = options.kwargs.value("add_generation_prompt", false);
     options.kwargs.erase("add_generation_prompt");
@@ -103,9 +104,9 @@ TEST(Jinja, GenerationBlocksAreWhereTransformersSeesThem) {
   const jinja::Template engine(source, "qwen3_style");
   EXPECT_TRUE(engine.marks_generation());
   size_t compared = 0;
-  for (const Json& c : expected().at("chats")) {
+  for (const Json& c : expected_renderings().at("chats")) {
     if (c.at("template") != "qwen3_style" || c.contains("error")) continue;
-    for (const Json& chat : expected().at("conversations")) {
+    for (const Json& chat : expected_renderings().at("conversations")) {
       if (chat.at("name") != c.at("chat")) continue;
       SCOPED_TRACE(chat.at("name").get<std::string>());
       Json variables = chat.value("kwargs", Json::object());

@@ -41,7 +41,7 @@ TEST(Regex, AMatcherServesOneTextAfterAnother) {
   EXPECT_FALSE(matcher.next().has_value());
 }
 
-void expect_refused(const std::string& pattern, const std::string& part) {
+void expect_pattern_refused(const std::string& pattern, const std::string& part) {
   try {
     const Regex regex(pattern, "some.json: pre_tokenizer.pattern.Regex");
     ADD_FAILURE() << pattern << " was accepted";
@@ -52,25 +52,25 @@ void expect_refused(const std::string& pattern, const std::string& part) {
 }
 
 TEST(Regex, WhatDoesNotCompileIsNamedWithItsPlace) {
-  expect_refused("a(b", "a group is not closed");
-  expect_refused("ab)", "was not opened");
-  expect_refused("[ab", "a class is not closed");
-  expect_refused("*a", "nothing to repeat");
-  expect_refused("a|*", "nothing to repeat");
-  expect_refused("[b-a]", "ends before it begins");
-  expect_refused("[a-\\d]", "a range ends with a set");
-  expect_refused("\\", "ends with a backslash");
-  expect_refused("\\p{L", "property is not closed");
-  expect_refused("\\p{NoSuchScript}", "does not compile");
-  expect_refused("\\x{110000}", "no character");
-  expect_refused("\\xFF", "no UTF-8");
-  expect_refused("(?~abc)", "not supported");
-  expect_refused("(?x: a)", "not supported");
-  expect_refused("\\X", "not supported");
-  expect_refused("(?<name", "not closed");
-  expect_refused(std::string(300, '('), "not closed");
-  expect_refused("[" + std::string(300, '['), "nested too deeply");
-  expect_refused(std::string(400, '(') + std::string(400, ')'), "does not compile");
+  expect_pattern_refused("a(b", "a group is not closed");
+  expect_pattern_refused("ab)", "was not opened");
+  expect_pattern_refused("[ab", "a class is not closed");
+  expect_pattern_refused("*a", "nothing to repeat");
+  expect_pattern_refused("a|*", "nothing to repeat");
+  expect_pattern_refused("[b-a]", "ends before it begins");
+  expect_pattern_refused("[a-\\d]", "a range ends with a set");
+  expect_pattern_refused("\\", "ends with a backslash");
+  expect_pattern_refused("\\p{L", "property is not closed");
+  expect_pattern_refused("\\p{NoSuchScript}", "does not compile");
+  expect_pattern_refused("\\x{110000}", "no character");
+  expect_pattern_refused("\\xFF", "no UTF-8");
+  expect_pattern_refused("(?~abc)", "not supported");
+  expect_pattern_refused("(?x: a)", "not supported");
+  expect_pattern_refused("\\X", "not supported");
+  expect_pattern_refused("(?<name", "not closed");
+  expect_pattern_refused(std::string(300, '('), "not closed");
+  expect_pattern_refused("[" + std::string(300, '['), "nested too deeply");
+  expect_pattern_refused(std::string(400, '(') + std::string(400, ')'), "does not compile");
 }
 
 TEST(Regex, AnExpressionThatWouldRunForeverIsStopped) {

@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 using Ids = std::vector<int32_t>;
 
-json golden() {
+json golden_pieces() {
   std::ifstream file("tests/data/tokenizer/sentencepiece.json");
   return json::parse(file);
 }
@@ -38,7 +38,7 @@ class ModelFolder {
 #ifdef MEGALITH_SENTENCEPIECE
 
 TEST(SentencePiece, IdsAndTextsAreThoseOfThePackage) {
-  const json data = golden();
+  const json data = golden_pieces();
   const auto strings = data.at("strings").get<std::vector<std::string>>();
   for (const auto& [name, expected] : data.at("models").items()) {
     const Tokenizer tokenizer = ModelFolder(name).open();

@@ -21,7 +21,7 @@ TrainerCase sgd_case(const std::string& name) {
 }
 
 // All have 8 samples a step.
-std::vector<TrainerCase> layouts() {
+std::vector<TrainerCase> context_layouts() {
   std::vector<TrainerCase> all;
   const auto add = [&](const std::string& name, int cp, int tp, int pp, int dp, int accumulation,
                        const std::function<void(TrainerCase&)>& change = {}) {
@@ -65,7 +65,7 @@ std::vector<TrainerCase> layouts() {
   return all;
 }
 
-void expect_same(const RunLog& run, const RunLog& expected, const std::string& name) {
+void expect_same_context_run(const RunLog& run, const RunLog& expected, const std::string& name) {
   SCOPED_TRACE(name);
   for (const auto& [key, tolerance] : {std::pair("loss", kClose), std::pair("grad_norm", 5e-5)}) {
     const std::vector<double> actual = run.numbers(key), right = expected.numbers(key);
@@ -86,8 +86,8 @@ TEST_P(ContextParallelTraining, IsThatOfOneRank) {
   const auto train = random_sequences(20, vocab), eval = random_sequences(5, vocab, 3);
   const RunLog alone = run_training(folder, sgd_case("one rank"), train, eval);
   ASSERT_EQ(alone.numbers("loss").size(), kSteps);
-  for (const TrainerCase& layout : layouts()) {
-    expect_same(run_training(folder, layout, train, eval), alone, layout.name);
+  for (const TrainerCase& layout : context_layouts()) {
+    expect_same_context_run(run_training(folder, layout, train, eval), alone, layout.name);
     if (::testing::Test::HasFailure()) return;
   }
 }
@@ -107,7 +107,8 @@ TEST(ContextParallelLoss, PerMicrobatchIsThatOfOneRank) {
   spread.name = "cp 2 dp 2";
   spread.cp = spread.dp = 2;
   spread.args.batch.gradient_accumulation_steps = 2;
-  expect_same(run_training(folder, spread, samples, samples), run_training(folder, alone, samples, samples), "cp dp");
+  expect_same_context_run(run_training(folder, spread, samples, samples), run_training(folder, alone, samples, samples),
+                          "cp dp");
 }
 
 TEST(ContextParallelLoss, Bf16ComesClose) {

@@ -29,7 +29,7 @@ config::TrainingArguments lora_arguments(const fs::path& out, int64_t max_steps,
   return args;
 }
 
-double loss_at(const train::TrainerState& state, double step) {
+double logged_loss_at(const train::TrainerState& state, double step) {
   for (const train::MetricList& line : state.log_history)
     if (line.find("step") == step && line.find("loss")) return *line.find("loss");
   ADD_FAILURE() << "no loss of step " << step;
@@ -53,7 +53,7 @@ TEST(LoraRun, GoesOnBitForBit) {
       return run_resumable(how, {.model = "qwen3", .checkpoint = std::move(checkpoint)});
     };
     const auto expected = run(whole, std::nullopt), actual = run(rest, whole / "checkpoint-2");
-    EXPECT_EQ(loss_at(actual, 4), loss_at(expected, 4));
+    EXPECT_EQ(logged_loss_at(actual, 4), logged_loss_at(expected, 4));
     expect_same_tensors(rest / "checkpoint-4", whole / "checkpoint-4", /*with_rng=*/true);
     EXPECT_EQ(checkpoint::read_manifest(whole / "checkpoint-4").holds,
               (std::vector<std::string>{"adapter_model", "optimizer", "rng"}));
@@ -75,7 +75,7 @@ TEST(LoraRun, GoesOnInAnotherLayout) {
     how.args.batch.micro_batch_size = 8 / dp / pp;
     how.args.optimizer.use_distributed_optimizer = dp > 1;
     const auto actual = run_resumable(how, {.model = "qwen3", .checkpoint = first / "checkpoint-2"});
-    expect_close(loss_at(actual, 3), loss_at(expected, 3), how.name);
+    expect_close(logged_loss_at(actual, 3), logged_loss_at(expected, 3), how.name);
   }
 }
 
@@ -87,7 +87,7 @@ TEST(LoraRun, ZeroBubbleGivesTheSameLosses) {
     how.args.batch.gradient_accumulation_steps = 4;
     how.args.batch.micro_batch_size = 2;
     if (zero_bubble) how.args.pipeline.schedule = layout::ScheduleKind::kZeroBubble;
-    return loss_at(run_resumable(how, {.model = "llama"}), 3);
+    return logged_loss_at(run_resumable(how, {.model = "llama"}), 3);
   };
   expect_close(losses(true), losses(false), "the last loss", 1e-6);
 }

@@ -48,7 +48,7 @@ void recomputed(TrainerCase& c) {
 void zero_bubble(TrainerCase& c) { c.args.pipeline.schedule = layout::ScheduleKind::kZeroBubble; }
 void packed(TrainerCase& c) { c.collator.padding = data::Padding::kNone; }
 
-std::vector<TrainerCase> layouts() {
+std::vector<TrainerCase> moe_layouts() {
   return {layout({.dp = 2, .ep = 2}),
           layout({.dp = 2, .ep = 2}, gathered),
           layout({.dp = 4, .ep = 2}, overlapped),
@@ -63,8 +63,8 @@ std::vector<TrainerCase> layouts() {
           layout({.tp = 2, .pp = 2, .dp = 2, .ep = 2, .vpp = 2}, overlapped)};
 }
 
-void expect_same(const RunLog& run, const RunLog& expected, const std::vector<std::string>& keys,
-                 const std::string& name) {
+void expect_same_moe_run(const RunLog& run, const RunLog& expected, const std::vector<std::string>& keys,
+                         const std::string& name) {
   SCOPED_TRACE(name);
   for (const std::string& key : keys) {
     const std::vector<double> actual = run.numbers(key), right = expected.numbers(key);
@@ -83,8 +83,8 @@ TEST_P(MoeTraining, IsTheSameInEveryLayout) {
   const RunLog alone = run_training(folder, layout({}), train, eval);
   ASSERT_EQ(alone.numbers("loss").size(), 4);
   EXPECT_EQ(alone.numbers("expert_load_max").size(), 4);
-  for (const TrainerCase& each : layouts())
-    expect_same(run_training(folder, each, train, eval), alone, {"loss", "grad_norm"}, each.name);
+  for (const TrainerCase& each : moe_layouts())
+    expect_same_moe_run(run_training(folder, each, train, eval), alone, {"loss", "grad_norm"}, each.name);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, MoeTraining, ::testing::Values("mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe"),
@@ -110,7 +110,7 @@ TEST(MoeLosses, AreTheSameInEveryLayoutOfAMicrobatch) {
         "loss",   "grad_norm",      "load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss",
         "z_loss", "expert_load_max"};
     for (const Sizes& sizes : {Sizes{.tp = 2}, Sizes{.tp = 2, .ep = 2, .etp = 1}, Sizes{.pp = 2}})
-      expect_same(run_training(folder, layout(sizes, with_losses), train, eval), alone, keys, "losses");
+      expect_same_moe_run(run_training(folder, layout(sizes, with_losses), train, eval), alone, keys, "losses");
     const RunLog without = run_training(folder, layout({}), train, eval);
     EXPECT_NE(without.numbers("grad_norm")[0], alone.numbers("grad_norm")[0]);
   }

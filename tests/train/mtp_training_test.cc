@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "megalith/train/objective.h"
 #include "tests/pipeline/latent_reference.h"
 #include "tests/support/close.h"
 #include "tests/support/temp_folder.h"
@@ -53,6 +54,25 @@ TEST(MultiTokenPrediction, IsReportedAndTrained) {
       EXPECT_LT(run.numbers("mtp_1_loss").at(1), run.numbers("mtp_1_loss").at(0));
     }
   }
+}
+
+TEST(MultiTokenPrediction, CountsTheTargetsOfEachDepthWithinSequences) {
+  data::MicroBatch batch;
+  batch.labels = at::tensor({1, -100, 3, 4, 5, 6, -100}, at::kLong);
+  batch.layout = ops::SequenceLayout::from_cumulative({0, 4, 6, 7});
+  model::ModelConfig config;
+  config.mtp_layers = 3;
+  const std::vector<at::Tensor> token_losses(3, at::zeros({7}));
+  const auto losses = train::mtp_losses(config, token_losses, batch);
+  ASSERT_EQ(losses.size(), 3U);
+  at::Tensor shifted = batch.labels;
+  for (const train::AttachedLoss& loss : losses) {
+    shifted = model::shift_labels(shifted, batch.layout);
+    EXPECT_EQ(loss.count, shifted.ge(0).sum().item<int64_t>()) << loss.name;
+  }
+  EXPECT_EQ(losses[0].count, 3);
+  EXPECT_EQ(losses[1].count, 2);
+  EXPECT_EQ(losses[2].count, 1);
 }
 
 }  // namespace

@@ -199,7 +199,7 @@ TEST(GoldenPreferenceTraining, hf_preference_gradients) {
 const std::vector<std::string> kKeys{"loss",         "rewards/chosen", "rewards/rejected", "rewards/margins",
                                      "logps/chosen", "logps/rejected", "sft_loss"};
 
-void expect_same(const RunLog& run, const RunLog& expected, double tolerance) {
+void expect_close_runs(const RunLog& run, const RunLog& expected, double tolerance) {
   ASSERT_EQ(run.lines.size(), expected.lines.size());
   for (const std::string& key : kKeys) {
     const auto actual = run.numbers(key), right = expected.numbers(key);
@@ -237,7 +237,7 @@ TEST(PreferenceLayouts, GiveTheNumbersOfOneRank) {
           c.args.ddp.bucket_size = 5000;
         })}) {
     SCOPED_TRACE(how.name);
-    expect_same(run_preferences(how, run), alone, 5e-5);
+    expect_close_runs(run_preferences(how, run), alone, 5e-5);
   }
 }
 
@@ -256,7 +256,7 @@ TEST(PreferenceLayouts, ExpertsGiveTheNumbersOfOneRank) {
   const RunLog alone = run_preferences(preference_case("one rank", 8, 4), run);
   for (const TrainerCase& how : {layout("ep 2 over dp", 1, 2), layout("ep 2 over tp", 2, 1)}) {
     SCOPED_TRACE(how.name);
-    expect_same(run_preferences(how, run), alone, 1e-4);
+    expect_close_runs(run_preferences(how, run), alone, 1e-4);
   }
 }
 

@@ -279,7 +279,7 @@ TEST(Pretrain, SavesAModelFolder) {
   EXPECT_EQ(model::read_model_config(folder.path() / "out" / "checkpoint-3").num_layers, 4);
 }
 
-std::string refusal_of(const Words& words, const PretrainFunctions& functions = {}) {
+std::string pretrain_refusal(const Words& words, const PretrainFunctions& functions = {}) {
   std::string message;
   run_ranks(1, [&](const Rank& r) {
     try {
@@ -321,9 +321,10 @@ TEST(Pretrain, ContinuesARun) {
   const auto tuned = run(kLlama + load + Words{"--finetune"}, 1), fresh = run(kLlama, 1);
   EXPECT_EQ(tuned.output.state.global_step, 3);
   EXPECT_NE(tuned.numbers("loss"), fresh.numbers("loss"));
-  expect_contains(refusal_of(kLlama + load + Words{"--num-layers=2"}), "num_layers is 4 there and 2 in this run");
-  expect_contains(refusal_of(kLlama + load + Words{"--ckpt-step=5"}), "checkpoint-5 is no folder");
-  expect_contains(refusal_of(kLlama + load + Words{"--finetune", "--override-ckpt-iteration=3"}), "exclude each other");
+  expect_contains(pretrain_refusal(kLlama + load + Words{"--num-layers=2"}), "num_layers is 4 there and 2 in this run");
+  expect_contains(pretrain_refusal(kLlama + load + Words{"--ckpt-step=5"}), "checkpoint-5 is no folder");
+  expect_contains(pretrain_refusal(kLlama + load + Words{"--finetune", "--override-ckpt-iteration=3"}),
+                  "exclude each other");
 }
 
 TEST(Pretrain, BadRunsAreNamed) {
@@ -331,31 +332,31 @@ TEST(Pretrain, BadRunsAreNamed) {
   std::erase(no_length, "--train-iters=3");
   std::erase(no_tokenizer, "--vocab-size=63");
   std::erase(no_tokenizer, "--tokenizer-type=NullTokenizer");
-  expect_contains(refusal_of(no_length), "train_iters or train_samples");
-  expect_contains(refusal_of(no_tokenizer), "tokenizer_type");
-  expect_contains(refusal_of(kLlama + Words{"--reset-attention-mask"}), "reset_position_ids");
-  expect_contains(refusal_of(kLlama + Words{"--load=nowhere", "--exit-on-missing-checkpoint"}),
+  expect_contains(pretrain_refusal(no_length), "train_iters or train_samples");
+  expect_contains(pretrain_refusal(no_tokenizer), "tokenizer_type");
+  expect_contains(pretrain_refusal(kLlama + Words{"--reset-attention-mask"}), "reset_position_ids");
+  expect_contains(pretrain_refusal(kLlama + Words{"--load=nowhere", "--exit-on-missing-checkpoint"}),
                   "exit_on_missing_checkpoint");
   const TempFolder folder;
   std::filesystem::create_directory(folder.path() / "checkpoint-10");
-  expect_contains(refusal_of(kLlama + Words{"--load=" + folder.path().string()}), "checkpoint-10");
+  expect_contains(pretrain_refusal(kLlama + Words{"--load=" + folder.path().string()}), "checkpoint-10");
 
   PretrainFunctions functions;
   functions.datasets = [](RunContext&, const data::PerSplit<int64_t>&) { return train::ProvidedDatasets{}; };
-  expect_contains(refusal_of(kLlama, functions), "data_path");
+  expect_contains(pretrain_refusal(kLlama, functions), "data_path");
   functions = {};
   functions.model = [](RunContext&, const train::ChunkRequest&) { return nullptr; };
-  expect_contains(refusal_of(kLlama, functions), "model provider");
+  expect_contains(pretrain_refusal(kLlama, functions), "model provider");
   functions = {};
   functions.forward_step = [](const train::ForwardStepInput& step) -> train::ForwardStepResult {
     return {step.chunk.forward(step.input),
             [](const at::Tensor& x) -> train::LossResult { return {.loss = x.mean()}; }};
   };
-  expect_contains(refusal_of(kLlama, functions), "num_tokens");
+  expect_contains(pretrain_refusal(kLlama, functions), "num_tokens");
   functions.forward_step = [](const train::ForwardStepInput& step) -> train::ForwardStepResult {
     return {step.chunk.forward(step.input), {}};
   };
-  expect_contains(refusal_of(kLlama, functions), "loss function");
+  expect_contains(pretrain_refusal(kLlama, functions), "loss function");
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Outcome {
+struct ScoringOutcome {
   RunLog log;
   int loads = 0;  // of the reference, on rank 0
 };
@@ -24,8 +24,8 @@ struct Outcome {
 class ReferenceScores : public ::testing::Test {
  protected:
   // Trains on pairs whose scores are precomputed; evaluates on others.
-  Outcome run(const TrainerCase& how, const std::shared_ptr<const data::Dataset>& pairs) {
-    Outcome outcome;
+  ScoringOutcome run(const TrainerCase& how, const std::shared_ptr<const data::Dataset>& pairs) {
+    ScoringOutcome outcome;
     run_trainer_ranks(golden_.policy, how, [&](const TrainerRank& r) {
       const auto size = pairs->size();
       train::RunData data;
@@ -88,11 +88,11 @@ TEST_F(ReferenceScores, AreThoseOfEveryStep) {
     const auto output = trainer.train();
     live = {heard.lines, trainer.evaluate(), output};
   });
-  const Outcome first = run(how, pairs);
+  const ScoringOutcome first = run(how, pairs);
   EXPECT_EQ(first.loads, 1);
   expect_same(first.log, live, 2e-5);
   EXPECT_EQ(files().size(), 2U);  // of the training and of the evaluation data
-  const Outcome second = run(how, pairs);
+  const ScoringOutcome second = run(how, pairs);
   EXPECT_EQ(second.loads, 0);
   expect_same(second.log, first.log, 0);
 
@@ -101,7 +101,7 @@ TEST_F(ReferenceScores, AreThoseOfEveryStep) {
   spread.tp = spread.pp = 2;
   EXPECT_EQ(run(spread, pairs).loads, 0);
   cache_.clear();
-  const Outcome computed = run(spread, pairs);
+  const ScoringOutcome computed = run(spread, pairs);
   EXPECT_EQ(computed.loads, 1);
   expect_same(computed.log, live, 2e-4);
 }
@@ -119,7 +119,7 @@ TEST_F(ReferenceScores, OtherDataAndNumberFormatsAreOthers) {
 TEST_F(ReferenceScores, BrokenOnesAreComputedAgain) {
   const TrainerCase how = preference_case("one rank", 4);
   const auto pairs = random_pairs(8, 512);
-  const Outcome first = run(how, pairs);
+  const ScoringOutcome first = run(how, pairs);
   const auto kept = files();
   ASSERT_EQ(kept.size(), 2U);
   const auto size = fs::file_size(kept[0]);
@@ -135,7 +135,7 @@ TEST_F(ReferenceScores, BrokenOnesAreComputedAgain) {
   for (const auto& break_it : damage) {
     break_it();
     ::testing::internal::CaptureStderr();
-    const Outcome again = run(how, pairs);
+    const ScoringOutcome again = run(how, pairs);
     const std::string said = ::testing::internal::GetCapturedStderr();
     EXPECT_NE(said.find(kept[0].string()), std::string::npos) << said;
     EXPECT_NE(said.find("are computed again"), std::string::npos) << said;

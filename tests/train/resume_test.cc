@@ -74,6 +74,7 @@ TEST_P(ResumeBitForBit, ContinuesAsIfNothingHadHappened) {
     how.args.precision.initial_loss_scale = 0x1p17;
     how.args.precision.hysteresis = 1;
     how.args.checkpoint.async_save = precision == "bf16";
+    how.args.checkpoint.files = precision == "fp16" ? "per_writer" : "shared";
   };
   set(whole);
   const train::TrainerState expected = run_resumable(how, {});

@@ -7,7 +7,7 @@ cmake=$2
 shift 2
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-for preset in debug asan tsan; do
+for preset in debug edit asan tsan; do
   "$cmake" --preset "$preset" -B "$folder/$preset" "$@" >"$folder/log" 2>&1 ||
     { echo "presets_test: preset $preset:" >&2; cat "$folder/log" >&2; exit 1; }
 done

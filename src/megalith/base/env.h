@@ -7,9 +7,11 @@
 //   MEGALITH_COMM_DEBUG    1: compare operation, shape and dtype on all ranks of a group before every collective
 //   MEGALITH_GOLDEN_DIR    tests only: reference data to use in place of tests/data/golden
 //   MEGALITH_UPDATE_DOCS   tests only: rewrite the pages that are made from code instead of comparing them
-//   MEGALITH_SOCKET_IFNAME network interface for Gloo (also GLOO_SOCKET_IFNAME)
+//   MEGALITH_SOCKET_IFNAME network interface for Gloo (else GLOO_SOCKET_IFNAME) and NCCL (else NCCL_SOCKET_IFNAME)
+//   MEGALITH_NUMA_BIND     0: ranks are not bound to the cores beside their GPU (parallel/cpu_share.h)
 //   MEGALITH_LAUNCHER      set by `--nproc` for its ranks: the launcher serves the store and reports the first failure
 //
+// NCCL_HOSTID may hold %r: `--nproc` then gives each rank a host id of its own (comm/launcher.h).
 // FT_SIM_FAULT_DESC breaks a run on purpose (train/simulated_fault.h); SLURM_JOBID names it in the tracker of rejected
 // results; MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ are glibc's, and stay in force (allocator.h).
 //

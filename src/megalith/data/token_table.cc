@@ -18,10 +18,10 @@ namespace fs = std::filesystem;
 static_assert(std::endian::native == std::endian::little, "token folders hold little-endian numbers");
 
 // On disk: may not change. A change of the format takes the next number.
-constexpr int64_t kVersion = 1;
+constexpr int64_t kTokenTableVersion = 1;
 constexpr const char* kFormat = "megalith tokens";
 
-struct Columns {
+struct TokenColumns {
   std::span<const int32_t> ids, labels;
   std::span<const int64_t> row_ends;
   std::span<const int32_t> pieces;
@@ -31,7 +31,7 @@ struct Columns {
 // `owner` keeps what the spans point at.
 class TokenDataset : public Dataset {
  public:
-  TokenDataset(Columns columns, const TokenTableInfo& info, std::shared_ptr<const void> owner)
+  TokenDataset(TokenColumns columns, const TokenTableInfo& info, std::shared_ptr<const void> owner)
       : columns_(columns), pairs_(info.pairs), pieces_attend_(info.pieces_attend), owner_(std::move(owner)) {}
 
   int64_t size() const override { return std::ssize(columns_.row_ends) / (pairs_ ? 2 : 1); }
@@ -60,7 +60,7 @@ class TokenDataset : public Dataset {
     return result;
   }
 
-  Columns columns_;
+  TokenColumns columns_;
   bool pairs_, pieces_attend_;
   std::shared_ptr<const void> owner_;
 };
@@ -99,7 +99,7 @@ struct MappedTable {
         row_ends(folder / "row_ends.bin"),
         pieces(folder / "pieces.bin"),
         piece_ends(folder / "piece_ends.bin") {}
-  Columns columns() const {
+  TokenColumns columns() const {
     return {ids.values(), labels.values(), row_ends.values(), pieces.values(), piece_ends.values()};
   }
   MappedColumn<int32_t> ids, labels;
@@ -109,7 +109,7 @@ struct MappedTable {
 };
 
 // Requires that both `ends` fit: whether the pieces of each row lie in it.
-bool pieces_fit(const Columns& columns) {
+bool pieces_fit(const TokenColumns& columns) {
   int64_t row_begin = 0, piece = 0;
   for (size_t row = 0; row < columns.row_ends.size(); ++row) {
     int64_t room = columns.row_ends[row] - row_begin;
@@ -124,7 +124,7 @@ bool pieces_fit(const Columns& columns) {
 }
 
 // A damaged file must not lead outside of the arrays.
-void check_columns(const Columns& columns, int64_t rows, bool pairs, const fs::path& folder) {
+void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const fs::path& folder) {
   const auto ends_fit = [](std::span<const int64_t> ends, size_t total) {
     int64_t last = 0;
     for (const int64_t end : ends) {
@@ -169,7 +169,7 @@ void TokenTable::append(const TokenTable& other) {
 std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info) {
   const auto owner = std::make_shared<const TokenTable>(std::move(table));
   return std::make_shared<TokenDataset>(
-      Columns{owner->ids, owner->labels, owner->row_ends, owner->pieces, owner->piece_ends}, info, owner);
+      TokenColumns{owner->ids, owner->labels, owner->row_ends, owner->pieces, owner->piece_ends}, info, owner);
 }
 
 TokenFolderWriter::TokenFolderWriter(const fs::path& folder) : folder_(folder) {
@@ -203,9 +203,9 @@ void TokenFolderWriter::append(const TokenTable& rows) {
 
 void TokenFolderWriter::finish(const TokenTableInfo& info) {
   for (const Column* column : {&ids_, &labels_, &row_ends_, &pieces_, &piece_ends_}) column->file.sync();
-  const hf::Json document = {{"format", kFormat},     {"version", kVersion},  {"rows", rows_},
-                             {"tokens", tokens_},     {"pairs", info.pairs},  {"pieces_attend", info.pieces_attend},
-                             {"max_id", info.max_id}, {"report", info.report}};
+  const hf::Json document = {
+      {"format", kFormat},   {"version", kTokenTableVersion},       {"rows", rows_},         {"tokens", tokens_},
+      {"pairs", info.pairs}, {"pieces_attend", info.pieces_attend}, {"max_id", info.max_id}, {"report", info.report}};
   hf::write_text_file(folder_ / "info.json", document.dump(2) + "\n");
 }
 
@@ -224,8 +224,8 @@ OpenedTokens open_token_folder(const fs::path& folder) {
   const hf::JsonFile file = hf::read_json_file(folder / "info.json");
   const hf::JsonFields fields = file.fields();
   if (fields.required<std::string>("format") != kFormat) fields.refuse("format", fmt::format("be \"{}\"", kFormat));
-  if (fields.required<int64_t>("version") != kVersion)
-    fields.refuse("version", fmt::format("be {}: another version of Megalith wrote it", kVersion));
+  if (fields.required<int64_t>("version") != kTokenTableVersion)
+    fields.refuse("version", fmt::format("be {}: another version of Megalith wrote it", kTokenTableVersion));
   TokenTableInfo info{.pairs = fields.required<bool>("pairs"),
                       .pieces_attend = fields.required<bool>("pieces_attend"),
                       .max_id = fields.required<int64_t>("max_id"),

@@ -33,9 +33,9 @@ struct Candidate {
 };
 
 // The corpus as symbols, word by word, and where each pair stands.
-class Merger {
+class WordMerger {
  public:
-  Merger(const std::vector<std::pair<std::string, uint64_t>>& words, const std::array<int32_t, kBytes>& byte_ids) {
+  WordMerger(const std::vector<std::pair<std::string, uint64_t>>& words, const std::array<int32_t, kBytes>& byte_ids) {
     size_t symbols = 0;
     for (const auto& [word, count] : words) symbols += word.size();
     symbols_.reserve(symbols);
@@ -168,7 +168,7 @@ TrainedBpe train_bpe(const WordCounter& words, const BpeTrainerOptions& options)
   std::unordered_map<std::string, int32_t> ids;
   for (size_t id = 0; id < model.tokens.size(); ++id) ids.emplace(model.tokens[id], static_cast<int32_t>(id));
 
-  Merger merger(words.words(), byte_ids);
+  WordMerger merger(words.words(), byte_ids);
   while (std::ssize(model.tokens) < options.vocab_size) {
     const auto pair = merger.next(options.min_frequency);
     if (!pair) break;

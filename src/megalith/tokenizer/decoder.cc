@@ -12,7 +12,7 @@ namespace megalith::tokenizer {
 namespace {
 
 using Tokens = std::vector<std::string>;
-using Step = std::unique_ptr<Decoder>;
+using DecoderPtr = std::unique_ptr<Decoder>;
 
 std::string join(const Tokens& tokens) {
   std::string text;
@@ -29,9 +29,9 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
-class SequenceStep final : public Decoder {
+class SequenceDecoder final : public Decoder {
  public:
-  explicit SequenceStep(std::vector<Step> steps) : steps_(std::move(steps)) {}
+  explicit SequenceDecoder(std::vector<DecoderPtr> steps) : steps_(std::move(steps)) {}
   void apply(Tokens& tokens) const override {
     for (const auto& step : steps_) step->apply(tokens);
   }
@@ -39,11 +39,11 @@ class SequenceStep final : public Decoder {
   std::string bytes_of(std::string_view token) const override { return steps_[0]->bytes_of(token); }
 
  private:
-  std::vector<Step> steps_;
+  std::vector<DecoderPtr> steps_;
 };
 
 // Decoders that work on bytes, token by token.
-class BytewiseStep : public Decoder {
+class BytewiseDecoder : public Decoder {
  public:
   void apply(Tokens& tokens) const override {
     std::string bytes;
@@ -53,7 +53,7 @@ class BytewiseStep : public Decoder {
   bool is_bytewise() const override { return true; }
 };
 
-class ByteLevelStep final : public BytewiseStep {
+class ByteLevelDecoder final : public BytewiseDecoder {
  public:
   // A token with a character that stands for no byte is text.
   std::string bytes_of(std::string_view token) const override {
@@ -70,7 +70,7 @@ std::optional<char> byte_of(std::string_view token) {
   return static_cast<char>(value);
 }
 
-class ByteTokenStep final : public BytewiseStep {
+class ByteTokenDecoder final : public BytewiseDecoder {
  public:
   std::string bytes_of(std::string_view token) const override {
     const auto byte = byte_of(token);
@@ -79,7 +79,7 @@ class ByteTokenStep final : public BytewiseStep {
 };
 
 // A run of byte tokens that is no UTF-8 becomes one U+FFFD a byte.
-class ByteFallbackStep final : public Decoder {
+class ByteFallbackDecoder final : public Decoder {
  public:
   void apply(Tokens& tokens) const override {
     Tokens result;
@@ -106,15 +106,15 @@ class ByteFallbackStep final : public Decoder {
   }
 };
 
-class FuseStep final : public Decoder {
+class FuseDecoder final : public Decoder {
  public:
   void apply(Tokens& tokens) const override { tokens.assign(1, join(tokens)); }
 };
 
 // Up to `start` times `content` at the start of each token goes, and up to `stop` times at its end.
-class StripStep final : public Decoder {
+class StripDecoder final : public Decoder {
  public:
-  StripStep(char32_t content, size_t start, size_t stop) : start_(start), stop_(stop) {
+  StripDecoder(char32_t content, size_t start, size_t stop) : start_(start), stop_(stop) {
     append_utf8(content_, content);
   }
   void apply(Tokens& tokens) const override {
@@ -131,9 +131,9 @@ class StripStep final : public Decoder {
   size_t start_, stop_;
 };
 
-class ReplaceStep final : public Decoder {
+class ReplaceDecoder final : public Decoder {
  public:
-  ReplaceStep(Pattern pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  ReplaceDecoder(Pattern pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void apply(Tokens& tokens) const override {
     for (std::string& token : tokens) token = replace_matches(token, pattern_, content_);
   }
@@ -143,9 +143,9 @@ class ReplaceStep final : public Decoder {
   std::string content_;
 };
 
-class MetaspaceStep final : public Decoder {
+class MetaspaceDecoder final : public Decoder {
  public:
-  MetaspaceStep(char32_t replacement, bool drop_first) : drop_first_(drop_first) {
+  MetaspaceDecoder(char32_t replacement, bool drop_first) : drop_first_(drop_first) {
     append_utf8(replacement_, replacement);
   }
   void apply(Tokens& tokens) const override {
@@ -165,9 +165,9 @@ void clean_up(std::string& text) {
   for (const auto& [from, to] : kRules) replace_all(text, from, to);
 }
 
-class WordPieceStep final : public Decoder {
+class WordPieceDecoder final : public Decoder {
  public:
-  WordPieceStep(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
+  WordPieceDecoder(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
   void apply(Tokens& tokens) const override {
     for (size_t i = 0; i < tokens.size(); ++i) {
       if (i > 0) tokens[i] = tokens[i].starts_with(prefix_) ? tokens[i].substr(prefix_.size()) : " " + tokens[i];
@@ -180,9 +180,9 @@ class WordPieceStep final : public Decoder {
   bool cleanup_;
 };
 
-class BpeStep final : public Decoder {
+class BpeDecoder final : public Decoder {
  public:
-  explicit BpeStep(std::string suffix) : suffix_(std::move(suffix)) {}
+  explicit BpeDecoder(std::string suffix) : suffix_(std::move(suffix)) {}
   void apply(Tokens& tokens) const override {
     for (size_t i = 0; i < tokens.size(); ++i) replace_all(tokens[i], suffix_, i + 1 == tokens.size() ? "" : " ");
   }
@@ -191,9 +191,9 @@ class BpeStep final : public Decoder {
   std::string suffix_;  // of the last token of a word
 };
 
-class CtcStep final : public Decoder {
+class CtcDecoder final : public Decoder {
  public:
-  CtcStep(std::string pad, std::string delimiter, bool cleanup)
+  CtcDecoder(std::string pad, std::string delimiter, bool cleanup)
       : pad_(std::move(pad)), delimiter_(std::move(delimiter)), cleanup_(cleanup) {}
   void apply(Tokens& tokens) const override {
     const auto repeats = std::ranges::unique(tokens);
@@ -215,60 +215,60 @@ class CtcStep final : public Decoder {
 // --------------------------------------------------------------------------------------------------------------
 // reading
 
-Step read_sequence(const JsonNode& node) {
-  std::vector<Step> steps;
+DecoderPtr read_sequence_decoder(const JsonNode& node) {
+  std::vector<DecoderPtr> steps;
   const JsonNode list = node.at("decoders");
   for (size_t i = 0; i < list.array_size(); ++i) steps.push_back(read_decoder(list.at(i)));
-  return std::make_unique<SequenceStep>(std::move(steps));
+  return std::make_unique<SequenceDecoder>(std::move(steps));
 }
 
-Step read_strip(const JsonNode& node) {
+DecoderPtr read_strip_decoder(const JsonNode& node) {
   const auto count = [&](const char* name) { return static_cast<size_t>(node.at(name).integer(0, INT32_MAX)); };
-  return std::make_unique<StripStep>(node.at("content").character(), count("start"), count("stop"));
+  return std::make_unique<StripDecoder>(node.at("content").character(), count("start"), count("stop"));
 }
 
-Step read_replace(const JsonNode& node) {
-  return std::make_unique<ReplaceStep>(read_pattern(node.at("pattern")), node.at("content").string());
+DecoderPtr read_replace_decoder(const JsonNode& node) {
+  return std::make_unique<ReplaceDecoder>(read_pattern(node.at("pattern")), node.at("content").string());
 }
 
-Step read_metaspace(const JsonNode& node) {
+DecoderPtr read_metaspace_decoder(const JsonNode& node) {
   const bool never =
       node.string_or("prepend_scheme", "always") == "never" || !node.boolean_or("add_prefix_space", true);
-  return std::make_unique<MetaspaceStep>(node.at("replacement").character(), !never);
+  return std::make_unique<MetaspaceDecoder>(node.at("replacement").character(), !never);
 }
 
-Step read_word_piece(const JsonNode& node) {
-  return std::make_unique<WordPieceStep>(node.string_or("prefix", "##"), node.boolean_or("cleanup", true));
+DecoderPtr read_word_piece_decoder(const JsonNode& node) {
+  return std::make_unique<WordPieceDecoder>(node.string_or("prefix", "##"), node.boolean_or("cleanup", true));
 }
 
-Step read_ctc(const JsonNode& node) {
-  return std::make_unique<CtcStep>(node.string_or("pad_token", "<pad>"), node.string_or("word_delimiter_token", "|"),
-                                   node.boolean_or("cleanup", true));
+DecoderPtr read_ctc_decoder(const JsonNode& node) {
+  return std::make_unique<CtcDecoder>(node.string_or("pad_token", "<pad>"), node.string_or("word_delimiter_token", "|"),
+                                      node.boolean_or("cleanup", true));
 }
 
 template <typename T>
-Step read_plain(const JsonNode&) {
+DecoderPtr read_plain_decoder(const JsonNode&) {
   return std::make_unique<T>();
 }
 
 }  // namespace
 
-std::unique_ptr<Decoder> make_byte_decoder() { return std::make_unique<ByteTokenStep>(); }
+std::unique_ptr<Decoder> make_byte_decoder() { return std::make_unique<ByteTokenDecoder>(); }
 
 std::unique_ptr<Decoder> read_decoder(const JsonNode& node) {
-  return read_component<Step>(
+  return read_component<DecoderPtr>(
       node, "decoder",
-      {{"ByteLevel", read_plain<ByteLevelStep>},
-       {"Sequence", read_sequence},
-       {"ByteFallback", read_plain<ByteFallbackStep>},
-       {"Fuse", read_plain<FuseStep>},
-       {"Strip", read_strip},
-       {"Replace", read_replace},
-       {"Metaspace", read_metaspace},
-       {"WordPiece", read_word_piece},
+      {{"ByteLevel", read_plain_decoder<ByteLevelDecoder>},
+       {"Sequence", read_sequence_decoder},
+       {"ByteFallback", read_plain_decoder<ByteFallbackDecoder>},
+       {"Fuse", read_plain_decoder<FuseDecoder>},
+       {"Strip", read_strip_decoder},
+       {"Replace", read_replace_decoder},
+       {"Metaspace", read_metaspace_decoder},
+       {"WordPiece", read_word_piece_decoder},
        {"BPEDecoder",
-        [](const JsonNode& n) -> Step { return std::make_unique<BpeStep>(n.string_or("suffix", "</w>")); }},
-       {"CTC", read_ctc}});
+        [](const JsonNode& n) -> DecoderPtr { return std::make_unique<BpeDecoder>(n.string_or("suffix", "</w>")); }},
+       {"CTC", read_ctc_decoder}});
 }
 
 }  // namespace megalith::tokenizer

@@ -13,22 +13,22 @@ namespace megalith::tokenizer {
 
 namespace {
 
-using Step = std::unique_ptr<Normalizer>;
+using NormalizerPtr = std::unique_ptr<Normalizer>;
 
-class SequenceStep final : public Normalizer {
+class SequenceNormalizer final : public Normalizer {
  public:
-  explicit SequenceStep(std::vector<Step> steps) : steps_(std::move(steps)) {}
+  explicit SequenceNormalizer(std::vector<NormalizerPtr> steps) : steps_(std::move(steps)) {}
   void apply(std::string& text) const override {
     for (const auto& step : steps_) step->apply(text);
   }
 
  private:
-  std::vector<Step> steps_;
+  std::vector<NormalizerPtr> steps_;
 };
 
-class FormStep final : public Normalizer {
+class FormNormalizer final : public Normalizer {
  public:
-  explicit FormStep(NormalForm form) : form_(form) {}
+  explicit FormNormalizer(NormalForm form) : form_(form) {}
   void apply(std::string& text) const override {
     if (has_non_ascii(text)) text = normalize(form_, text);
   }
@@ -42,9 +42,9 @@ class FormStep final : public Normalizer {
   NormalForm form_;
 };
 
-class PrependStep final : public Normalizer {
+class PrependNormalizer final : public Normalizer {
  public:
-  explicit PrependStep(std::string prefix) : prefix_(std::move(prefix)) {}
+  explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
   void apply(std::string& text) const override {
     if (!text.empty()) text.insert(0, prefix_);
   }
@@ -53,9 +53,10 @@ class PrependStep final : public Normalizer {
   std::string prefix_;
 };
 
-class ReplaceStep final : public Normalizer {
+class ReplaceNormalizer final : public Normalizer {
  public:
-  ReplaceStep(Pattern pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  ReplaceNormalizer(Pattern pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void apply(std::string& text) const override { text = replace_matches(text, pattern_, content_); }
 
  private:
@@ -63,9 +64,9 @@ class ReplaceStep final : public Normalizer {
   std::string content_;
 };
 
-class StripStep final : public Normalizer {
+class StripNormalizer final : public Normalizer {
  public:
-  StripStep(bool left, bool right) : left_(left), right_(right) {}
+  StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
   void apply(std::string& text) const override {
     size_t begin = 0, end = text.size();
     while (left_ && begin < end && is_whitespace(code_point_at(text, begin))) begin += utf8_length(text[begin]);
@@ -100,9 +101,9 @@ void remove_if(std::string& text, bool (*unwanted)(char32_t)) {
   });
 }
 
-class FunctionStep final : public Normalizer {
+class FunctionNormalizer final : public Normalizer {
  public:
-  explicit FunctionStep(void (*function)(std::string&)) : function_(function) {}
+  explicit FunctionNormalizer(void (*function)(std::string&)) : function_(function) {}
   void apply(std::string& text) const override { function_(text); }
 
  private:
@@ -126,9 +127,9 @@ void byte_level(std::string& text) {
   text.swap(result);
 }
 
-class BertStep final : public Normalizer {
+class BertNormalizer final : public Normalizer {
  public:
-  BertStep(bool clean, bool chinese, bool accents, bool lowercase)
+  BertNormalizer(bool clean, bool chinese, bool accents, bool lowercase)
       : clean_(clean), chinese_(chinese), accents_(accents), lowercase_(lowercase) {}
 
   void apply(std::string& text) const override {
@@ -164,59 +165,62 @@ class BertStep final : public Normalizer {
 // reading
 
 template <NormalForm kForm>
-Step read_form(const JsonNode&) {
-  return std::make_unique<FormStep>(kForm);
+NormalizerPtr read_form_normalizer(const JsonNode&) {
+  return std::make_unique<FormNormalizer>(kForm);
 }
 
 template <void (*kFunction)(std::string&)>
-Step read_function(const JsonNode&) {
-  return std::make_unique<FunctionStep>(kFunction);
+NormalizerPtr read_function_normalizer(const JsonNode&) {
+  return std::make_unique<FunctionNormalizer>(kFunction);
 }
 
 void strip_accents(std::string& text) { remove_if(text, is_mark); }
 
-Step read_sequence(const JsonNode& node) {
-  std::vector<Step> steps;
+NormalizerPtr read_sequence_normalizer(const JsonNode& node) {
+  std::vector<NormalizerPtr> steps;
   const JsonNode list = node.at("normalizers");
   for (size_t i = 0; i < list.array_size(); ++i) steps.push_back(read_normalizer(list.at(i)));
-  return std::make_unique<SequenceStep>(std::move(steps));
+  return std::make_unique<SequenceNormalizer>(std::move(steps));
 }
 
-Step read_replace(const JsonNode& node) {
-  return std::make_unique<ReplaceStep>(read_pattern(node.at("pattern")), node.at("content").string());
+NormalizerPtr read_replace_normalizer(const JsonNode& node) {
+  return std::make_unique<ReplaceNormalizer>(read_pattern(node.at("pattern")), node.at("content").string());
 }
 
-Step read_prepend(const JsonNode& node) { return std::make_unique<PrependStep>(node.at("prepend").string()); }
-
-Step read_strip(const JsonNode& node) {
-  return std::make_unique<StripStep>(node.at("strip_left").boolean(), node.at("strip_right").boolean());
+NormalizerPtr read_prepend_normalizer(const JsonNode& node) {
+  return std::make_unique<PrependNormalizer>(node.at("prepend").string());
 }
 
-Step read_bert(const JsonNode& node) {
+NormalizerPtr read_strip_normalizer(const JsonNode& node) {
+  return std::make_unique<StripNormalizer>(node.at("strip_left").boolean(), node.at("strip_right").boolean());
+}
+
+NormalizerPtr read_bert_normalizer(const JsonNode& node) {
   const bool lowercase = node.boolean_or("lowercase", true);
-  return std::make_unique<BertStep>(node.boolean_or("clean_text", true), node.boolean_or("handle_chinese_chars", true),
-                                    node.boolean_or("strip_accents", lowercase), lowercase);
+  return std::make_unique<BertNormalizer>(node.boolean_or("clean_text", true),
+                                          node.boolean_or("handle_chinese_chars", true),
+                                          node.boolean_or("strip_accents", lowercase), lowercase);
 }
 
 }  // namespace
 
 std::unique_ptr<Normalizer> read_normalizer(const JsonNode& node) {
-  return read_component<Step>(node, "normalizer",
-                              {{"NFC", read_form<NormalForm::kNfc>},
-                               {"NFD", read_form<NormalForm::kNfd>},
-                               {"NFKC", read_form<NormalForm::kNfkc>},
-                               {"NFKD", read_form<NormalForm::kNfkd>},
-                               {"Sequence", read_sequence},
-                               {"Prepend", read_prepend},
-                               {"Replace", read_replace},
-                               {"Lowercase", read_function<lower>},
-                               {"Strip", read_strip},
-                               {"StripAccents", read_function<strip_accents>},
-                               {"Nmt", read_function<nmt>},
-                               {"Precompiled", read_precompiled},
-                               {"BertNormalizer", read_bert},
-                               {"Bert", read_bert},
-                               {"ByteLevel", read_function<byte_level>}});
+  return read_component<NormalizerPtr>(node, "normalizer",
+                                       {{"NFC", read_form_normalizer<NormalForm::kNfc>},
+                                        {"NFD", read_form_normalizer<NormalForm::kNfd>},
+                                        {"NFKC", read_form_normalizer<NormalForm::kNfkc>},
+                                        {"NFKD", read_form_normalizer<NormalForm::kNfkd>},
+                                        {"Sequence", read_sequence_normalizer},
+                                        {"Prepend", read_prepend_normalizer},
+                                        {"Replace", read_replace_normalizer},
+                                        {"Lowercase", read_function_normalizer<lower>},
+                                        {"Strip", read_strip_normalizer},
+                                        {"StripAccents", read_function_normalizer<strip_accents>},
+                                        {"Nmt", read_function_normalizer<nmt>},
+                                        {"Precompiled", read_precompiled},
+                                        {"BertNormalizer", read_bert_normalizer},
+                                        {"Bert", read_bert_normalizer},
+                                        {"ByteLevel", read_function_normalizer<byte_level>}});
 }
 
 }  // namespace megalith::tokenizer

@@ -13,13 +13,13 @@ namespace {
 
 using Entry = std::pair<std::string_view, std::string_view>;
 
-constexpr std::string_view kSpace =
+constexpr std::string_view kSpaceItems =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view kNotSpace =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e})"
     R"(\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
 // Alphabetic without marks: letters, letter numbers, letters in circles and squares.
-constexpr std::string_view kWord =
+constexpr std::string_view kWordItems =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169})"
     R"(\x{1f170}-\x{1f189})";
 constexpr std::string_view kHex = "0-9A-Fa-f";
@@ -74,9 +74,9 @@ constexpr std::array kNamed{Entry{"letter", "L"},
                             Entry{"lower", "Lowercase"}};
 
 // Sets that PCRE2 has no name for.
-constexpr std::array kWritten{Entry{"space", kSpace},
-                              Entry{"whitespace", kSpace},
-                              Entry{"word", kWord},
+constexpr std::array kWritten{Entry{"space", kSpaceItems},
+                              Entry{"whitespace", kSpaceItems},
+                              Entry{"word", kWordItems},
                               Entry{"xdigit", kHex},
                               Entry{"alnum", R"(\p{Alphabetic}\p{Nd})"},
                               Entry{"blank", R"(\x{9}\p{Zs})"},
@@ -179,7 +179,7 @@ std::string bracket(const std::string& items, bool negated) {
 std::optional<CharacterItems> class_of_escape(char letter, Coverage coverage) {
   switch (letter) {
     case 's':
-      return CharacterItems{std::string(kSpace)};
+      return CharacterItems{std::string(kSpaceItems)};
     case 'S':
       return CharacterItems{std::string(kNotSpace)};
     case 'd':
@@ -187,9 +187,9 @@ std::optional<CharacterItems> class_of_escape(char letter, Coverage coverage) {
     case 'D':
       return CharacterItems{covered(R"(\p{Nd})", coverage), true};
     case 'w':
-      return CharacterItems{covered(std::string(kWord), coverage)};
+      return CharacterItems{covered(std::string(kWordItems), coverage)};
     case 'W':
-      return CharacterItems{covered(std::string(kWord), coverage), true};
+      return CharacterItems{covered(std::string(kWordItems), coverage), true};
     case 'h':
       return CharacterItems{std::string(kHex)};
     case 'H':

@@ -10,8 +10,8 @@ namespace megalith::tokenizer {
 
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_ascii_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 class Translator {
  public:
@@ -121,11 +121,11 @@ class Translator {
     if (!next_is("{")) return 0;
     size_t i = at_ + 1;
     const size_t low = i;
-    while (i < in_.size() && is_digit(in_[i])) ++i;
+    while (i < in_.size() && is_ascii_digit(in_[i])) ++i;
     bool number = i > low;
     if (i < in_.size() && in_[i] == ',') {
       const size_t high = ++i;
-      while (i < in_.size() && is_digit(in_[i])) ++i;
+      while (i < in_.size() && is_ascii_digit(in_[i])) ++i;
       number = number || i > high;
     }
     return number && i < in_.size() && in_[i] == '}' ? i + 1 - at_ : 0;
@@ -229,7 +229,7 @@ class Translator {
     } else if (std::string_view("AzZGKRN").find(c) != std::string_view::npos || (c >= '1' && c <= '9')) {
       out_ += {'\\', c};
       at_ += 2;
-      while (is_digit(c) && at_ < in_.size() && is_digit(in_[at_])) out_ += in_[at_++];
+      while (is_ascii_digit(c) && at_ < in_.size() && is_ascii_digit(in_[at_])) out_ += in_[at_++];
     } else if (c == 'k' || c == 'g') {
       const size_t end = in_.find('>', at_);
       if (at_ + 2 == in_.size() || in_[at_ + 2] != '<' || end == kNone)
@@ -257,7 +257,7 @@ class Translator {
   }
 
   void write_code(char32_t code) {
-    if (code < 0x80 && (is_letter(static_cast<char>(code)) || is_digit(static_cast<char>(code)))) {
+    if (code < 0x80 && (is_ascii_letter(static_cast<char>(code)) || is_ascii_digit(static_cast<char>(code)))) {
       out_ += static_cast<char>(code);
     } else {
       out_ += hex_item(code);

@@ -19,7 +19,7 @@ std::vector<int32_t> read_special(const JsonNode& piece, const JsonNode& tokens)
   return ids;
 }
 
-PostProcessor read_template(const JsonNode& node) {
+PostProcessor read_template_processor(const JsonNode& node) {
   PostProcessor result;
   const JsonNode pieces = node.at("single");
   bool seen = false;
@@ -40,17 +40,17 @@ PostProcessor read_template(const JsonNode& node) {
 }
 
 // cls and sep are pairs [token, id].
-PostProcessor read_bert(const JsonNode& node) {
+PostProcessor read_bert_processor(const JsonNode& node) {
   const auto id = [&](const char* name) { return static_cast<int32_t>(node.at(name).at(1).integer(0, INT32_MAX)); };
   return {{id("cls")}, {id("sep")}};
 }
 
 // ByteLevel only trims offsets, which are not kept here.
-PostProcessor read_byte_level(const JsonNode&) { return {}; }
+PostProcessor read_byte_level_processor(const JsonNode&) { return {}; }
 
 PostProcessor read_any(const JsonNode& node);
 
-PostProcessor read_sequence(const JsonNode& node) {
+PostProcessor read_sequence_processor(const JsonNode& node) {
   PostProcessor result;
   const JsonNode list = node.at("processors");
   for (size_t i = 0; i < list.array_size(); ++i) {
@@ -63,11 +63,11 @@ PostProcessor read_sequence(const JsonNode& node) {
 
 PostProcessor read_any(const JsonNode& node) {
   return read_component<PostProcessor>(node, "post-processor",
-                                       {{"TemplateProcessing", read_template},
-                                        {"ByteLevel", read_byte_level},
-                                        {"Sequence", read_sequence},
-                                        {"BertProcessing", read_bert},
-                                        {"RobertaProcessing", read_bert}});
+                                       {{"TemplateProcessing", read_template_processor},
+                                        {"ByteLevel", read_byte_level_processor},
+                                        {"Sequence", read_sequence_processor},
+                                        {"BertProcessing", read_bert_processor},
+                                        {"RobertaProcessing", read_bert_processor}});
 }
 
 }  // namespace

@@ -14,9 +14,9 @@ namespace megalith::tokenizer {
 
 namespace {
 
-class SplitStep final : public PreTokenizer {
+class SplitPreTokenizer final : public PreTokenizer {
  public:
-  SplitStep(Pattern pattern, SplitBehavior behavior, bool invert = false)
+  SplitPreTokenizer(Pattern pattern, SplitBehavior behavior, bool invert = false)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
   void apply(Pieces& pieces) const override { split_pieces(pieces, pattern_, behavior_, invert_); }
 
@@ -26,9 +26,9 @@ class SplitStep final : public PreTokenizer {
   bool invert_;
 };
 
-class SequenceStep final : public PreTokenizer {
+class SequencePreTokenizer final : public PreTokenizer {
  public:
-  explicit SequenceStep(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
+  explicit SequencePreTokenizer(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
   void apply(Pieces& pieces) const override {
     for (const auto& step : steps_) step->apply(pieces);
   }
@@ -53,9 +53,9 @@ void rewrite_pieces(Pieces& pieces, const Rewrite& rewrite) {
   pieces.rewrite(text, spans);
 }
 
-class ByteLevelStep final : public PreTokenizer {
+class ByteLevelPreTokenizer final : public PreTokenizer {
  public:
-  ByteLevelStep(bool add_prefix_space, std::optional<Pattern> words)
+  ByteLevelPreTokenizer(bool add_prefix_space, std::optional<Pattern> words)
       : add_prefix_space_(add_prefix_space), words_(std::move(words)) {}
 
   void apply(Pieces& pieces) const override {
@@ -83,11 +83,11 @@ class ByteLevelStep final : public PreTokenizer {
   bool leave_bytes_ = false;
 };
 
-class MetaspaceStep final : public PreTokenizer {
+class MetaspacePreTokenizer final : public PreTokenizer {
  public:
   enum class Prepend { kAlways, kFirst, kNever };
 
-  MetaspaceStep(char32_t replacement, Prepend prepend, bool split) : prepend_(prepend), split_(split) {
+  MetaspacePreTokenizer(char32_t replacement, Prepend prepend, bool split) : prepend_(prepend), split_(split) {
     append_utf8(replacement_, replacement);
     pattern_ = Pattern::literal(replacement_);
   }
@@ -114,9 +114,9 @@ class MetaspaceStep final : public PreTokenizer {
   std::optional<Pattern> pattern_;
 };
 
-class FixedLengthStep final : public PreTokenizer {
+class FixedLengthPreTokenizer final : public PreTokenizer {
  public:
-  explicit FixedLengthStep(size_t length) : length_(length) {}
+  explicit FixedLengthPreTokenizer(size_t length) : length_(length) {}
   void apply(Pieces& pieces) const override {
     std::vector<Span> spans;
     for (const Span& span : pieces.spans()) {
@@ -137,7 +137,7 @@ class FixedLengthStep final : public PreTokenizer {
 };
 
 // \w+|[^\w\s]+: runs of word characters and runs of others, without what lies between.
-class WhitespaceStep final : public PreTokenizer {
+class WhitespacePreTokenizer final : public PreTokenizer {
  public:
   void apply(Pieces& pieces) const override {
     std::vector<Span> spans;
@@ -164,7 +164,7 @@ class WhitespaceStep final : public PreTokenizer {
 // --------------------------------------------------------------------------------------------------------------
 // reading
 
-using StepPointer = std::unique_ptr<PreTokenizer>;
+using PreTokenizerPtr = std::unique_ptr<PreTokenizer>;
 
 SplitBehavior read_behavior(const JsonNode& node) {
   return read_choice<SplitBehavior>(node, {{"Removed", SplitBehavior::kRemoved},
@@ -174,87 +174,88 @@ SplitBehavior read_behavior(const JsonNode& node) {
                                            {"Contiguous", SplitBehavior::kContiguous}});
 }
 
-StepPointer read_byte_level(const JsonNode& node) {
+PreTokenizerPtr read_byte_level_pre_tokenizer(const JsonNode& node) {
   constexpr std::string_view kWords = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
   std::optional<Pattern> words;
   if (node.boolean_or("use_regex", true)) words = Pattern::regex(Regex(kWords, node.where()));
-  return std::make_unique<ByteLevelStep>(node.boolean_or("add_prefix_space", true), std::move(words));
+  return std::make_unique<ByteLevelPreTokenizer>(node.boolean_or("add_prefix_space", true), std::move(words));
 }
 
-StepPointer read_metaspace(const JsonNode& node) {
-  using Prepend = MetaspaceStep::Prepend;
+PreTokenizerPtr read_metaspace_pre_tokenizer(const JsonNode& node) {
+  using Prepend = MetaspacePreTokenizer::Prepend;
   Prepend prepend = Prepend::kAlways;
   if (const auto scheme = node.find("prepend_scheme"))
     prepend = read_choice<Prepend>(
         *scheme, {{"always", Prepend::kAlways}, {"first", Prepend::kFirst}, {"never", Prepend::kNever}});
   // Files from before prepend_scheme.
   if (!node.boolean_or("add_prefix_space", true)) prepend = Prepend::kNever;
-  return std::make_unique<MetaspaceStep>(node.at("replacement").character(), prepend, node.boolean_or("split", true));
+  return std::make_unique<MetaspacePreTokenizer>(node.at("replacement").character(), prepend,
+                                                 node.boolean_or("split", true));
 }
 
-StepPointer read_split(const JsonNode& node) {
-  return std::make_unique<SplitStep>(read_pattern(node.at("pattern")), read_behavior(node.at("behavior")),
-                                     node.boolean_or("invert", false));
+PreTokenizerPtr read_split_pre_tokenizer(const JsonNode& node) {
+  return std::make_unique<SplitPreTokenizer>(read_pattern(node.at("pattern")), read_behavior(node.at("behavior")),
+                                             node.boolean_or("invert", false));
 }
 
-StepPointer read_digits(const JsonNode& node) {
+PreTokenizerPtr read_digits_pre_tokenizer(const JsonNode& node) {
   const bool single = node.boolean_or("individual_digits", false);
-  return std::make_unique<SplitStep>(Pattern::characters(is_numeric),
-                                     single ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
+  return std::make_unique<SplitPreTokenizer>(Pattern::characters(is_numeric),
+                                             single ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
 }
 
-StepPointer read_punctuation(const JsonNode& node) {
+PreTokenizerPtr read_punctuation_pre_tokenizer(const JsonNode& node) {
   const auto behavior = node.find("behavior");
-  return std::make_unique<SplitStep>(Pattern::characters(is_punctuation),
-                                     behavior ? read_behavior(*behavior) : SplitBehavior::kIsolated);
+  return std::make_unique<SplitPreTokenizer>(Pattern::characters(is_punctuation),
+                                             behavior ? read_behavior(*behavior) : SplitBehavior::kIsolated);
 }
 
-StepPointer white_space_split() {
-  return std::make_unique<SplitStep>(Pattern::characters(is_whitespace), SplitBehavior::kRemoved);
+PreTokenizerPtr white_space_split() {
+  return std::make_unique<SplitPreTokenizer>(Pattern::characters(is_whitespace), SplitBehavior::kRemoved);
 }
 
-StepPointer read_bert(const JsonNode&) {
-  std::vector<StepPointer> steps;
+PreTokenizerPtr read_bert_pre_tokenizer(const JsonNode&) {
+  std::vector<PreTokenizerPtr> steps;
   steps.push_back(white_space_split());
-  steps.push_back(std::make_unique<SplitStep>(Pattern::characters(is_punctuation), SplitBehavior::kIsolated));
-  return std::make_unique<SequenceStep>(std::move(steps));
+  steps.push_back(std::make_unique<SplitPreTokenizer>(Pattern::characters(is_punctuation), SplitBehavior::kIsolated));
+  return std::make_unique<SequencePreTokenizer>(std::move(steps));
 }
 
-StepPointer read_delimiter(const JsonNode& node) {
+PreTokenizerPtr read_delimiter_pre_tokenizer(const JsonNode& node) {
   std::string delimiter;
   append_utf8(delimiter, node.at("delimiter").character());
-  return std::make_unique<SplitStep>(Pattern::literal(delimiter), SplitBehavior::kRemoved);
+  return std::make_unique<SplitPreTokenizer>(Pattern::literal(delimiter), SplitBehavior::kRemoved);
 }
 
-StepPointer read_fixed_length(const JsonNode& node) {
+PreTokenizerPtr read_fixed_length_pre_tokenizer(const JsonNode& node) {
   const auto length = node.find("length");
-  return std::make_unique<FixedLengthStep>(length ? static_cast<size_t>(length->integer(1, 1 << 30)) : 5);
+  return std::make_unique<FixedLengthPreTokenizer>(length ? static_cast<size_t>(length->integer(1, 1 << 30)) : 5);
 }
 
-StepPointer read_sequence(const JsonNode& node) {
-  std::vector<StepPointer> steps;
+PreTokenizerPtr read_sequence_pre_tokenizer(const JsonNode& node) {
+  std::vector<PreTokenizerPtr> steps;
   const JsonNode list = node.at("pretokenizers");
   for (size_t i = 0; i < list.array_size(); ++i) steps.push_back(read_pre_tokenizer(list.at(i)));
-  return std::make_unique<SequenceStep>(std::move(steps));
+  return std::make_unique<SequencePreTokenizer>(std::move(steps));
 }
 
 }  // namespace
 
 std::unique_ptr<PreTokenizer> read_pre_tokenizer(const JsonNode& node) {
-  return read_component<StepPointer>(
+  return read_component<PreTokenizerPtr>(
       node, "pre-tokenizer",
-      {{"ByteLevel", read_byte_level},
-       {"Split", read_split},
-       {"Sequence", read_sequence},
-       {"Metaspace", read_metaspace},
-       {"Digits", read_digits},
-       {"Punctuation", read_punctuation},
-       {"Whitespace", [](const JsonNode&) -> StepPointer { return std::make_unique<WhitespaceStep>(); }},
+      {{"ByteLevel", read_byte_level_pre_tokenizer},
+       {"Split", read_split_pre_tokenizer},
+       {"Sequence", read_sequence_pre_tokenizer},
+       {"Metaspace", read_metaspace_pre_tokenizer},
+       {"Digits", read_digits_pre_tokenizer},
+       {"Punctuation", read_punctuation_pre_tokenizer},
+       {"Whitespace", [](const JsonNode&) -> PreTokenizerPtr { return std::make_unique<WhitespacePreTokenizer>(); }},
        {"WhitespaceSplit", [](const JsonNode&) { return white_space_split(); }},
-       {"BertPreTokenizer", read_bert},
-       {"CharDelimiterSplit", read_delimiter},
-       {"Delimiter", read_delimiter},
-       {"FixedLength", read_fixed_length}});
+       {"BertPreTokenizer", read_bert_pre_tokenizer},
+       {"CharDelimiterSplit", read_delimiter_pre_tokenizer},
+       {"Delimiter", read_delimiter_pre_tokenizer},
+       {"FixedLength", read_fixed_length_pre_tokenizer}});
 }
 
 }  // namespace megalith::tokenizer

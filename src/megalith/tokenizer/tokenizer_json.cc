@@ -20,7 +20,7 @@ Vocabulary take_vocabulary(const JsonNode& model, TokenizerDocument& document) {
   return std::move(*document.vocabulary);
 }
 
-ModelPointer read_bpe(const JsonNode& node, TokenizerDocument& document) {
+ModelPointer read_bpe_model(const JsonNode& node, TokenizerDocument& document) {
   if (const auto dropout = node.find("dropout"); dropout && dropout->number() != 0)
     dropout->fail("is not 0; random merges are not supported. Set it to null.");
   BpeOptions options;
@@ -34,7 +34,7 @@ ModelPointer read_bpe(const JsonNode& node, TokenizerDocument& document) {
   return std::make_unique<Bpe>(take_vocabulary(node, document), *document.merges, std::move(options), node.where());
 }
 
-ModelPointer read_unigram(const JsonNode& node, TokenizerDocument&) {
+ModelPointer read_unigram_model(const JsonNode& node, TokenizerDocument&) {
   Vocabulary vocabulary;
   std::vector<double> scores;
   const JsonNode list = node.at("vocab");
@@ -55,12 +55,12 @@ ModelPointer read_unigram(const JsonNode& node, TokenizerDocument&) {
                                    node.boolean_or("byte_fallback", false), node.where());
 }
 
-ModelPointer read_word_level(const JsonNode& node, TokenizerDocument& document) {
+ModelPointer read_word_level_model(const JsonNode& node, TokenizerDocument& document) {
   return std::make_unique<WordLevel>(take_vocabulary(node, document), node.string_or("unk_token", "<unk>"),
                                      node.where());
 }
 
-ModelPointer read_word_piece(const JsonNode& node, TokenizerDocument& document) {
+ModelPointer read_word_piece_model(const JsonNode& node, TokenizerDocument& document) {
   const auto longest = node.find("max_input_chars_per_word");
   return std::make_unique<WordPiece>(take_vocabulary(node, document), node.string_or("unk_token", "[UNK]"),
                                      node.string_or("continuing_subword_prefix", "##"),
@@ -70,14 +70,17 @@ ModelPointer read_word_piece(const JsonNode& node, TokenizerDocument& document) 
 ModelPointer read_model(const JsonNode& node, TokenizerDocument& document) {
   // Old files have no type.
   if (!node.find("type")) {
-    if (document.merges) return read_bpe(node, document);
-    if (!document.vocabulary) return read_unigram(node, document);
-    return node.find("max_input_chars_per_word") ? read_word_piece(node, document) : read_word_level(node, document);
+    if (document.merges) return read_bpe_model(node, document);
+    if (!document.vocabulary) return read_unigram_model(node, document);
+    return node.find("max_input_chars_per_word") ? read_word_piece_model(node, document)
+                                                 : read_word_level_model(node, document);
   }
-  return read_component<ModelPointer, TokenizerDocument&>(
-      node, "model",
-      {{"BPE", read_bpe}, {"Unigram", read_unigram}, {"WordLevel", read_word_level}, {"WordPiece", read_word_piece}},
-      document);
+  return read_component<ModelPointer, TokenizerDocument&>(node, "model",
+                                                          {{"BPE", read_bpe_model},
+                                                           {"Unigram", read_unigram_model},
+                                                           {"WordLevel", read_word_level_model},
+                                                           {"WordPiece", read_word_piece_model}},
+                                                          document);
 }
 
 void read_added_tokens(const JsonNode& list, Tokenizer::Parts& parts) {

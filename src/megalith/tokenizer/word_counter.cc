@@ -41,13 +41,14 @@ nlohmann::ordered_json normalizer_json(PreTokenization kind) {
 }
 
 nlohmann::ordered_json pre_tokenizer_json(PreTokenization kind) {
-  using Json = nlohmann::ordered_json;
-  const Json split{{"type", "Split"},
-                   {"pattern", {{"Regex", kind == PreTokenization::kGpt2 ? kGpt2Pattern : kQwen2Pattern}}},
-                   {"behavior", "Isolated"},
-                   {"invert", false}};
-  const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
-  return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}};
+  using nlohmann::ordered_json;
+  const ordered_json split{{"type", "Split"},
+                           {"pattern", {{"Regex", kind == PreTokenization::kGpt2 ? kGpt2Pattern : kQwen2Pattern}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
+  const ordered_json bytes{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", ordered_json::array({split, bytes})}};
 }
 
 // Immutable once made.

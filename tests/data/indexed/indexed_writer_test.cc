@@ -17,7 +17,7 @@ TEST(IndexedWriter, AnyDocumentsComeBack) {
     Documents documents(random() % 20);
     for (auto& document : documents) {
       document.resize(random() % 3);
-      for (Sequence& sequence : document)
+      for (TokenIds& sequence : document)
         for (auto left = random() % 100; left > 0; --left) sequence.push_back(static_cast<int32_t>(random() % 128));
     }
     const std::string prefix = temp / fmt::format("folder/{}", round);
@@ -27,14 +27,14 @@ TEST(IndexedWriter, AnyDocumentsComeBack) {
     ASSERT_EQ(dataset.document_count(), static_cast<int64_t>(documents.size()));
     int64_t number = 0;
     for (const auto& document : documents)
-      for (const Sequence& sequence : document)
+      for (const TokenIds& sequence : document)
         EXPECT_EQ(read_sequence(dataset, number++), std::vector<int64_t>(sequence.begin(), sequence.end()));
   }
 }
 
 TEST(IndexedWriter, SequencesLongerThanItsBuffer) {
   const TempFolder temp;
-  const Sequence sequence(700'000, 7);
+  const TokenIds sequence(700'000, 7);
   write_pair(temp / "long", TokenType::kInt32, {{{1}, sequence, {2}}});
   const IndexedDataset dataset(temp / "long");
   dataset.check();

@@ -7,7 +7,7 @@
 namespace megalith::data {
 namespace {
 
-std::vector<std::string> names_in(const std::filesystem::path& folder) {
+std::vector<std::string> staged_names(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
   std::ranges::sort(names);
@@ -21,9 +21,9 @@ TEST(StagedFiles, AppearTogether) {
   StagedFiles files;
   files.create(temp / "a").write_at(0, "1", 1);
   files.create(temp / "b").write_at(0, "2", 1);
-  EXPECT_EQ(names_in(temp.path()), (Names{"a.tmp", "b.tmp"}));
+  EXPECT_EQ(staged_names(temp.path()), (Names{"a.tmp", "b.tmp"}));
   files.commit();
-  EXPECT_EQ(names_in(temp.path()), (Names{"a", "b"}));
+  EXPECT_EQ(staged_names(temp.path()), (Names{"a", "b"}));
   EXPECT_EQ(file_bytes(temp / "b"), "2");
 }
 
@@ -41,13 +41,13 @@ TEST(StagedFiles, ReplaceWhatIsThere) {
 TEST(StagedFiles, AreGoneWithoutCommit) {
   const TempFolder temp;
   { StagedFiles().create(temp / "a"); }
-  EXPECT_EQ(names_in(temp.path()), Names{});
+  EXPECT_EQ(staged_names(temp.path()), Names{});
   StagedFiles files;
   files.create(temp / "a");
   files.discard();
-  EXPECT_EQ(names_in(temp.path()), Names{});
+  EXPECT_EQ(staged_names(temp.path()), Names{});
   files.commit();
-  EXPECT_EQ(names_in(temp.path()), Names{});
+  EXPECT_EQ(staged_names(temp.path()), Names{});
   EXPECT_THROW(files.create(temp / "b"), DataError);
 }
 

@@ -21,8 +21,8 @@ ConvertedRecord convert(const std::string& entry, const std::string& record,
 }
 
 ConvertedRecord convert_inferred(const std::string& record, SampleKind kind = SampleKind::kConversation) {
-  const hf::Json json = hf::parse_json(record, "record");
-  return convert_record(json, infer_format(json, "d.jsonl:7"), kind, "d.jsonl:7");
+  const hf::Json parsed = hf::parse_json(record, "record");
+  return convert_record(parsed, infer_format(parsed, "d.jsonl:7"), kind, "d.jsonl:7");
 }
 
 const std::vector<Message> kHi = {{Role::kUser, "hi"}};

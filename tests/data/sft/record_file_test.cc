@@ -22,7 +22,7 @@ std::string all_records(const std::string& name, const std::string& content) {
   return list.dump();
 }
 
-std::string error_of(const std::string& name, const std::string& content) {
+std::string record_error(const std::string& name, const std::string& content) {
   try {
     all_records(name, content);
   } catch (const DataError& error) {
@@ -57,23 +57,24 @@ TEST(RecordFile, records_may_be_longer_than_a_piece) {
 }
 
 TEST(RecordFile, errors_name_file_and_line) {
-  expect_contains(error_of("d.jsonl", "{\"a\":1}\n{\"a\":}\n"), "d.jsonl:2: not valid JSON");
-  expect_contains(error_of("d.jsonl", "{\"a\":1}\n\n\n[1]\n"), "d.jsonl:4: a record is [1] (a list)");
-  expect_contains(error_of("d.jsonl", "{\"a\":1}\n{\"a\":\"\xff\"}\n"), "d.jsonl:2: byte 6 (0xff) is not valid UTF-8");
-  expect_contains(error_of("d.txt", "fine\nbad \xff\n"), "d.txt:2: byte 4 of the line is not valid UTF-8");
-  expect_contains(error_of("d.json", "[{\"a\":1},\n{\"a\":1"), "d.json:2: the file ends inside a record");
-  expect_contains(error_of("d.json", "[{\"a\":1},\n{\"a\":\"1"), "d.json:2: the file ends inside a text");
-  expect_contains(error_of("d.json", "[{\"a\":1}\n"), "d.json:2: the list is not closed");
-  expect_contains(error_of("d.json", "[{\"a\":1}\n{\"a\":2}]"), "d.json:2: a comma is missing");
-  expect_contains(error_of("d.json", "[{\"a\":1}]\n]"), "d.json:2: something follows the end of the list");
-  expect_contains(error_of("d.json", "[{\"a\":1},]"), "d.json:1: a record is missing between commas");
+  expect_contains(record_error("d.jsonl", "{\"a\":1}\n{\"a\":}\n"), "d.jsonl:2: not valid JSON");
+  expect_contains(record_error("d.jsonl", "{\"a\":1}\n\n\n[1]\n"), "d.jsonl:4: a record is [1] (a list)");
+  expect_contains(record_error("d.jsonl", "{\"a\":1}\n{\"a\":\"\xff\"}\n"),
+                  "d.jsonl:2: byte 6 (0xff) is not valid UTF-8");
+  expect_contains(record_error("d.txt", "fine\nbad \xff\n"), "d.txt:2: byte 4 of the line is not valid UTF-8");
+  expect_contains(record_error("d.json", "[{\"a\":1},\n{\"a\":1"), "d.json:2: the file ends inside a record");
+  expect_contains(record_error("d.json", "[{\"a\":1},\n{\"a\":\"1"), "d.json:2: the file ends inside a text");
+  expect_contains(record_error("d.json", "[{\"a\":1}\n"), "d.json:2: the list is not closed");
+  expect_contains(record_error("d.json", "[{\"a\":1}\n{\"a\":2}]"), "d.json:2: a comma is missing");
+  expect_contains(record_error("d.json", "[{\"a\":1}]\n]"), "d.json:2: something follows the end of the list");
+  expect_contains(record_error("d.json", "[{\"a\":1},]"), "d.json:1: a record is missing between commas");
 }
 
 TEST(RecordFile, other_types_are_refused_with_the_command_that_converts_them) {
-  expect_contains(error_of("d.parquet", "x"), "pandas.read_parquet(");
-  expect_contains(error_of("d.csv", "x"), "pandas.read_csv(");
-  expect_contains(error_of("d.arrow", "x"), "Dataset.from_file(");
-  expect_contains(error_of("d.xml", "x"), "give .json, .jsonl or .txt");
+  expect_contains(record_error("d.parquet", "x"), "pandas.read_parquet(");
+  expect_contains(record_error("d.csv", "x"), "pandas.read_csv(");
+  expect_contains(record_error("d.arrow", "x"), "Dataset.from_file(");
+  expect_contains(record_error("d.xml", "x"), "give .json, .jsonl or .txt");
 }
 
 }  // namespace

@@ -31,28 +31,28 @@ RenderedConversation render(const hf::Json& messages, const hf::Json& tools) {
   return result;
 }
 
-Conversation two_turns() {
+Conversation two_turns_and_an_alternative() {
   return {.prompt = {{Role::kUser, "Q1"}, {Role::kAssistant, "A1"}, {Role::kUser, "Q2"}},
           .responses = {{Role::kAssistant, "A2"}, {Role::kAssistant, "B2"}},
           .system = "S"};
 }
 
-std::string text_of(const std::vector<int32_t>& ids) { return tokenizer::Tokenizer::bytes().decode(ids); }
+std::string decoded(const std::vector<int32_t>& ids) { return tokenizer::Tokenizer::bytes().decode(ids); }
 
 TEST(RenderedTurnEncoder, cuts_by_what_the_assistant_writes) {
   const RenderedTurnEncoder encoder(render, {}, "test");
-  const auto turns = encoder.turns(two_turns(), false);
+  const auto turns = encoder.turns(two_turns_and_an_alternative(), false);
   ASSERT_EQ(turns.size(), 2U);
-  EXPECT_EQ(text_of(turns[0].source) + "|" + text_of(turns[0].target), "s:S. u:Q1. a:|A1.");
-  EXPECT_EQ(text_of(turns[1].source) + "|" + text_of(turns[1].target), " u:Q2. a:|A2.");
-  const EncodedTurn rejected = encoder.answer(two_turns(), 1);
-  EXPECT_EQ(text_of(rejected.source) + "|" + text_of(rejected.target), "s:S. u:Q1. a:A1. u:Q2. a:|B2.");
-  const Sequence row = encode_conversation(two_turns(), encoder, {});
-  EXPECT_EQ(text_of(row.ids), "s:S. u:Q1. a:A1. u:Q2. a:A2.");
+  EXPECT_EQ(decoded(turns[0].source) + "|" + decoded(turns[0].target), "s:S. u:Q1. a:|A1.");
+  EXPECT_EQ(decoded(turns[1].source) + "|" + decoded(turns[1].target), " u:Q2. a:|A2.");
+  const EncodedTurn rejected = encoder.answer(two_turns_and_an_alternative(), 1);
+  EXPECT_EQ(decoded(rejected.source) + "|" + decoded(rejected.target), "s:S. u:Q1. a:A1. u:Q2. a:|B2.");
+  const Sequence row = encode_conversation(two_turns_and_an_alternative(), encoder, {});
+  EXPECT_EQ(decoded(row.ids), "s:S. u:Q1. a:A1. u:Q2. a:A2.");
 }
 
 TEST(RenderedTurnEncoder, functions_become_tool_calls) {
-  Conversation conversation = two_turns();
+  Conversation conversation = two_turns_and_an_alternative();
   conversation.prompt[1] = {Role::kFunction, R"({"name": "f", "arguments": {}})"};
   conversation.prompt[2].role = Role::kObservation;
   EXPECT_EQ(openai_messages(conversation, 0).dump(),
@@ -65,7 +65,7 @@ TEST(RenderedTurnEncoder, functions_become_tool_calls) {
 
 TEST(RenderedTurnEncoder, a_template_that_writes_no_answer_is_refused) {
   const auto nothing = [](const hf::Json&, const hf::Json&) { return RenderedConversation{{1, 2}, {0, 0}}; };
-  EXPECT_THROW(RenderedTurnEncoder(nothing, {}, "test").turns(two_turns(), false), DataError);
+  EXPECT_THROW(RenderedTurnEncoder(nothing, {}, "test").turns(two_turns_and_an_alternative(), false), DataError);
 }
 
 }  // namespace

@@ -38,11 +38,11 @@ DataRequest request_for(const TemporaryFolder& folder, const std::vector<std::st
   return request;
 }
 
-std::string text_of(const Sample& sample) { return tokenizer::Tokenizer::bytes().decode(sample.row.ids); }
+std::string sample_text(const Sample& sample) { return tokenizer::Tokenizer::bytes().decode(sample.row.ids); }
 
 std::vector<std::string> texts(const Dataset& dataset) {
   std::vector<std::string> result;
-  for (int64_t i = 0; i < dataset.size(); ++i) result.push_back(text_of(dataset.sample(i)));
+  for (int64_t i = 0; i < dataset.size(); ++i) result.push_back(sample_text(dataset.sample(i)));
   return result;
 }
 
@@ -52,7 +52,7 @@ std::vector<Sample> samples_of(const Dataset& dataset) {
   return result;
 }
 
-std::string error_of(const DataRequest& request) {
+std::string tokenizing_error(const DataRequest& request) {
   try {
     load_tokenized_data(request);
   } catch (const Error& error) {
@@ -123,10 +123,10 @@ TEST(TokenizedData, tokenized_path_is_saved_then_loaded) {
   fs::remove(folder.path() / "a.jsonl");
   EXPECT_EQ(samples_of(*load_tokenized_data(request).train), saved);
   request.vocab_size = 100;
-  expect_contains(error_of(request), "token id 257, which is outside of the model's vocabulary of 100");
+  expect_contains(tokenizing_error(request), "token id 257, which is outside of the model's vocabulary of 100");
   request.vocab_size.reset();
   request.stage = config::Stage::kDpo;
-  expect_contains(error_of(request), "holds no preference pairs");
+  expect_contains(tokenizing_error(request), "holds no preference pairs");
   // So is what was held out.
   folder.write("b.jsonl", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 900]}\n");
   request = request_for(folder, {"b.jsonl"});
@@ -134,12 +134,12 @@ TEST(TokenizedData, tokenized_path_is_saved_then_loaded) {
   request.data.val_size = 1;
   const TokenizedData parts = load_tokenized_data(request);
   request.vocab_size = 500;
-  expect_contains(error_of(request),
+  expect_contains(tokenizing_error(request),
                   parts.validation->sample(0).row.ids[1] == 900 ? "split/validation" : "split/train");
   // A folder of the Python package `datasets` is named as such.
   folder.write("dataset_dict.json", "{}");
   request.data.tokenized_path = folder.path().string();
-  expect_contains(error_of(request), "Arrow");
+  expect_contains(tokenizing_error(request), "Arrow");
 }
 
 TEST(TokenizedData, samples_of_each_dataset_are_selected_then_mixed) {
@@ -176,7 +176,7 @@ TEST(TokenizedData, validation_is_held_out) {
   }
   DataRequest request = request_for(folder, {"a.jsonl"});
   request.data.val_size = 40;
-  expect_contains(error_of(request), "val_size 40 holds out 40 of 40");
+  expect_contains(tokenizing_error(request), "val_size 40 holds out 40 of 40");
 }
 
 TEST(TokenizedData, rows_have_cutoff_len_tokens_after_the_shift) {
@@ -225,16 +225,16 @@ TEST(TokenizedData, pairs_share_their_prompt) {
       {"p.jsonl", "{\"prompt\": \"Q\", \"chosen\": \"good\", \"rejected\": \"bad\"}\n{\"prompt\": \"no answer\"}\n"}});
   DataRequest request = request_for(folder, {"p.jsonl"});
   request.stage = config::Stage::kDpo;
-  expect_contains(error_of(request), "p.jsonl:2: column \"chosen\" is missing");
+  expect_contains(tokenizing_error(request), "p.jsonl:2: column \"chosen\" is missing");
   folder.write("p.jsonl", "{\"prompt\": \"Q\", \"chosen\": \"good\", \"rejected\": \"bad\"}\n");
   request.cache_folder = folder.path() / "cache";
   const Sample sample = load_tokenized_data(request).train->sample(0);
-  EXPECT_EQ(text_of(sample), "SUSER: Q ASSISTANT:good<|eos|>");
+  EXPECT_EQ(sample_text(sample), "SUSER: Q ASSISTANT:good<|eos|>");
   ASSERT_TRUE(sample.rejected);
   EXPECT_EQ(tokenizer::Tokenizer::bytes().decode(sample.rejected->ids), "SUSER: Q ASSISTANT:bad<|eos|>");
   EXPECT_EQ(std::ranges::count(sample.rejected->labels, kIgnoredLabel), std::ssize(std::string("SUSER: Q ASSISTANT:")));
   request.stage = config::Stage::kSft;
-  expect_contains(error_of(request), "which only stage dpo trains on");
+  expect_contains(tokenizing_error(request), "which only stage dpo trains on");
 }
 
 TEST(TokenizedData, answers_that_are_empty_or_do_not_fit_are_named) {
@@ -244,11 +244,11 @@ TEST(TokenizedData, answers_that_are_empty_or_do_not_fit_are_named) {
 )"}});
   DataRequest request = request_for(folder, {"p.jsonl"});
   request.stage = config::Stage::kDpo;
-  expect_contains(error_of(request), "p.jsonl:2: the rejected answer is empty; give a text");
+  expect_contains(tokenizing_error(request), "p.jsonl:2: the rejected answer is empty; give a text");
   const auto ids = [&](const std::string& text) {
     folder.write("ids.jsonl", text);
     request.data.dataset = {"ids.jsonl"};
-    return error_of(request);
+    return tokenizing_error(request);
   };
   const std::string good = R"("rejected_input_ids": [1, 2, 3], "rejected_labels": [-100, -100, 3]})";
   expect_contains(ids(R"({"chosen_input_ids": [1, 2], "chosen_labels": [-100, -100], )" + good),
@@ -274,15 +274,15 @@ TEST(TokenizedData, ids_need_no_tokenizer_and_are_checked) {
   ASSERT_EQ(data.train->size(), 2);
   EXPECT_EQ(data.train->sample(0).row.labels, (std::vector<int32_t>{-100, 2, 3}));
   request.vocab_size = 50;
-  const std::string error = error_of(request);
+  const std::string error = tokenizing_error(request);
   expect_contains(error, "ids.jsonl:2: token id 99 at position 1");
   expect_contains(error, "vocabulary of 50");
   request.data.dataset = {"minus.jsonl"};
-  expect_contains(error_of(request), "minus.jsonl:1: token id -5");
+  expect_contains(tokenizing_error(request), "minus.jsonl:1: token id -5");
   request.data.dataset = {"empty.jsonl"};
-  expect_contains(error_of(request), "has no records");
+  expect_contains(tokenizing_error(request), "has no records");
   request.data.dataset = {};
-  expect_contains(error_of(request), "dataset is not set");
+  expect_contains(tokenizing_error(request), "dataset is not set");
 }
 
 TEST(TokenizedData, evaluation_data_is_read_whole) {
@@ -305,9 +305,9 @@ TEST(TokenizedData, a_tokenizer_of_another_model_is_told) {
   const TemporaryFolder folder(TemporaryFolder::Files{{"a.jsonl", alpaca(5)}});
   DataRequest request = request_for(folder, {"a.jsonl"});
   request.vocab_size = 259;
-  EXPECT_EQ(error_of(request), "no error");
+  EXPECT_EQ(tokenizing_error(request), "no error");
   request.vocab_size = 258;
-  const std::string error = error_of(request);
+  const std::string error = tokenizing_error(request);
   expect_contains(error, "pads with the token 258 (\"<|pad|>\")");
   expect_contains(error, "vocabulary of 258");
   expect_contains(error, "another model");
@@ -318,7 +318,7 @@ TEST(TokenizedData, data_that_trains_nothing_is_refused) {
       TemporaryFolder::Files{{"ids.jsonl", "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n"}});
   DataRequest request;
   request.data.dataset = {(folder.path() / "ids.jsonl").string()};
-  expect_contains(error_of(request), "all labels are -100");
+  expect_contains(tokenizing_error(request), "all labels are -100");
 }
 
 TEST(TokenizedData, bad_input_is_named) {
@@ -333,32 +333,32 @@ TEST(TokenizedData, bad_input_is_named) {
        "\"tools\": \"[{\"}\n"}});
   DataRequest request = request_for(folder, {"broken.jsonl"});
   request.data.preprocessing_num_workers = 3;
-  expect_contains(error_of(request), "broken.jsonl:6: not valid JSON");
+  expect_contains(tokenizing_error(request), "broken.jsonl:6: not valid JSON");
   request.data.dataset = {"roles.jsonl"};
-  const std::string error = error_of(request);
+  const std::string error = tokenizing_error(request);
   expect_contains(error, "the data gives no samples");
   expect_contains(error, "roles.jsonl:1: turn 1 should be");
   request.data.dataset = {"tools.jsonl"};
-  expect_contains(error_of(request), "tools.jsonl:1: tools: not valid JSON");
+  expect_contains(tokenizing_error(request), "tools.jsonl:1: tools: not valid JSON");
   request.data.dataset = {"latin.jsonl"};
-  expect_contains(error_of(request), "latin.jsonl:2: ");
-  expect_contains(error_of(request), "UTF-8");
+  expect_contains(tokenizing_error(request), "latin.jsonl:2: ");
+  expect_contains(tokenizing_error(request), "UTF-8");
   request.data.dataset = {"latin.txt"};
   request.stage = config::Stage::kPretrain;
-  expect_contains(error_of(request), "latin.txt:2: byte 2 of the line is not valid UTF-8");
+  expect_contains(tokenizing_error(request), "latin.txt:2: byte 2 of the line is not valid UTF-8");
   request.stage = config::Stage::kSft;
   request.data.dataset = {"a.jsonl"};
   request.data.template_name = "vicunna";
-  expect_contains(error_of(request), "did you mean vicuna");
+  expect_contains(tokenizing_error(request), "did you mean vicuna");
   request.data.template_name.reset();
-  expect_contains(error_of(request), "the tokenizer has no chat template of its own. Set template");
+  expect_contains(tokenizing_error(request), "the tokenizer has no chat template of its own. Set template");
   request.tokenizer.reset();
-  expect_contains(error_of(request), "there is no tokenizer");
+  expect_contains(tokenizing_error(request), "there is no tokenizer");
   request = request_for(folder, {"a.jsonl"});
   request.stage = config::Stage::kDpo;
-  expect_contains(error_of(request), "\"ranking\": true");
+  expect_contains(tokenizing_error(request), "\"ranking\": true");
   request.data.packing = true;
-  expect_contains(error_of(request), "packing is not for preference pairs");
+  expect_contains(tokenizing_error(request), "packing is not for preference pairs");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 6);
 }
 
@@ -390,8 +390,8 @@ TEST(TokenizedData, without_a_name_the_tokenizers_own_template_is_used) {
 
   // A record that the template refuses is named; documents have no turns, so that no template is looked at.
   model.write("chat_template.jinja", "{% if messages | length == 3 %}{{ raise_exception('three') }}{% endif %}" + chat);
-  expect_contains(error_of(request), "a.jsonl:1: ");
-  expect_contains(error_of(request), "three");
+  expect_contains(tokenizing_error(request), "a.jsonl:1: ");
+  expect_contains(tokenizing_error(request), "three");
   model.write("chat_template.jinja", "{% broken");
   request.stage = config::Stage::kPretrain;
   request.data.dataset = {"text.txt"};
@@ -423,7 +423,7 @@ TEST(TokenizedData, another_encoder_may_take_the_place_of_a_template) {
 std::vector<std::string> streamed(const OpenStream& open, int64_t epoch) {
   std::vector<std::string> result;
   const auto stream = open(epoch);
-  while (const auto sample = stream->next()) result.push_back(text_of(*sample));
+  while (const auto sample = stream->next()) result.push_back(sample_text(*sample));
   return result;
 }
 
@@ -458,7 +458,7 @@ TEST(StreamedData, skipping_is_the_same_as_taking) {
       if (i % 3 == 0) {
         ASSERT_TRUE(stream->skip());
       } else {
-        ASSERT_EQ(text_of(*stream->next()), all[i]);
+        ASSERT_EQ(sample_text(*stream->next()), all[i]);
       }
     }
     EXPECT_FALSE(stream->skip());

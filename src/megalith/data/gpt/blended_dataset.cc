@@ -11,9 +11,9 @@ namespace megalith::data {
 namespace {
 
 // Collects the choices and counts what each dataset has given.
-class Blend {
+class BlendOrder {
  public:
-  Blend(std::span<const double> weights, int64_t size) : weights_(weights), taken_(weights.size()) {
+  BlendOrder(std::span<const double> weights, int64_t size) : weights_(weights), taken_(weights.size()) {
     datasets_.reserve(static_cast<size_t>(size));
     samples_.reserve(static_cast<size_t>(size));
   }
@@ -63,7 +63,7 @@ std::vector<size_t> all_of(size_t count) {
 
 BlendIndices blend_by_weight(std::span<const double> weights, int64_t size) {
   const std::vector<size_t> open = all_of(weights.size());
-  Blend blend(weights, size);
+  BlendOrder blend(weights, size);
   for (int64_t i = 0; i < size; ++i) blend.take(blend.most_behind(open));
   return std::move(blend).finish();
 }
@@ -74,7 +74,7 @@ BlendIndices blend_exhaustively(std::span<const int64_t> sizes) {
   std::vector<double> weights;
   for (const int64_t size : sizes) weights.push_back(static_cast<double>(size) / static_cast<double>(total));
   std::erase_if(open, [&](size_t d) { return sizes[d] == 0; });
-  Blend blend(weights, total);
+  BlendOrder blend(weights, total);
   while (!open.empty()) {
     const size_t dataset = blend.most_behind(open);
     if (blend.take(dataset) == sizes[dataset]) std::erase(open, dataset);

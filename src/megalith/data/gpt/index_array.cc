@@ -14,7 +14,7 @@ namespace megalith::data {
 
 namespace {
 
-constexpr std::string_view kMagic{"\x93NUMPY", 6};
+constexpr std::string_view kNumpyMagic{"\x93NUMPY", 6};
 
 template <typename T>
 constexpr IndexType type_of() {
@@ -47,10 +47,10 @@ std::string npy_header(IndexType type, const std::vector<int64_t>& shape) {
   std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", name_of(type).descr,
                                  fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
   text.append(21 - std::to_string(shape[0]).size(), ' ');
-  const size_t before = kMagic.size() + 2 + 2;
+  const size_t before = kNumpyMagic.size() + 2 + 2;
   text.append(64 - (before + text.size() + 1) % 64, ' ');
   text += '\n';
-  std::string header{kMagic};
+  std::string header{kNumpyMagic};
   header += {'\x01', '\x00', static_cast<char>(text.size() & 0xff), static_cast<char>(text.size() >> 8)};
   return header + text;
 }
@@ -77,7 +77,7 @@ std::vector<int64_t> parse_shape(const std::string& text, const std::string& nam
 }
 
 NpyHeader parse_npy(const hf::MappedFile& file, const std::string& name) {
-  check<DataError>(file.size() >= 12 && file.text(0, 6) == kMagic,
+  check<DataError>(file.size() >= 12 && file.text(0, 6) == kNumpyMagic,
                    "{}: byte 0: this is no .npy file, or it is cut short", name);
   const int version = static_cast<int>(file.data()[6]);
   check<DataError>(version == 1 || version == 2, "{}: byte 6: .npy format {} is unknown", name, version);

@@ -24,7 +24,7 @@ using DatasetPtr = std::shared_ptr<const PretrainDataset>;
 constexpr double kSurplus = 0.005;
 
 // Python's json.dumps(value, indent=4), which the reference's MD5 is of.
-std::string python_json(const Json& value) { return value.dump(4, ' ', true); }
+std::string identity_text(const Json& value) { return value.dump(4, ' ', true); }
 
 // One dataset of a blend, or a whole split.
 struct Member {
@@ -107,7 +107,7 @@ class Builder {
     BlendIndices indices;
     if (request_.data.data_cache_path) {
       const IndexCacheKey key{*request_.data.data_cache_path, "BlendedDataset", kSplitNames[split],
-                              python_json(identity)};
+                              identity_text(identity)};
       const auto build_arrays = [&]() -> IndexArrays {
         const BlendIndices built = build_indices();
         return {built.datasets, built.samples};
@@ -183,7 +183,7 @@ class Builder {
     const std::filesystem::path folder =
         request_.data.data_cache_path ? std::filesystem::path(*request_.data.data_cache_path)
                                       : std::filesystem::path(path.get<std::string>()) / "cache" / "GPTDataset_indices";
-    return IndexCacheKey{folder, class_of(path), kSplitNames[split], python_json(identity)};
+    return IndexCacheKey{folder, class_of(path), kSplitNames[split], identity_text(identity)};
   }
 
   const PretrainDataRequest& request_;

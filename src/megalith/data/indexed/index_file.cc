@@ -12,8 +12,8 @@ static_assert(std::endian::native == std::endian::little, "arrays are views of l
 
 namespace {
 
-constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
-constexpr uint64_t kVersion = 1;
+constexpr std::string_view kIndexFileMagic{"MMIDIDX\0\0", 9};
+constexpr uint64_t kIndexFileVersion = 1;
 
 template <typename T>
 T value_at(std::span<const std::byte> file, size_t at) {
@@ -44,17 +44,17 @@ ArrayBytes checked_counts(std::span<const std::byte> file, const std::string& na
 }  // namespace
 
 IndexView parse_index(std::span<const std::byte> file, const std::string& name) {
-  const size_t shown = std::min(file.size(), kMagic.size());
+  const size_t shown = std::min(file.size(), kIndexFileMagic.size());
   const std::string_view start(reinterpret_cast<const char*>(file.data()), shown);
-  check<DataError>(start == kMagic.substr(0, shown) && shown > 0,
+  check<DataError>(start == kIndexFileMagic.substr(0, shown) && shown > 0,
                    "{}: byte 0: bad header: an .idx file begins with MMIDIDX and two zero bytes; this file is {}", name,
                    file.empty() ? "empty" : "something else");
   check<DataError>(file.size() >= kIndexHeaderBytes,
                    "{}: byte {}: the file ends inside of its header, which has {} bytes; it is cut short", name,
                    file.size(), kIndexHeaderBytes);
   const auto version = value_at<uint64_t>(file, 9);
-  check<DataError>(version == kVersion, "{}: byte 9: bad version {}; only version {} is known", name, version,
-                   kVersion);
+  check<DataError>(version == kIndexFileVersion, "{}: byte 9: bad version {}; only version {} is known", name, version,
+                   kIndexFileVersion);
   const auto code = value_at<uint8_t>(file, 17);
   const std::optional<TokenType> type = token_type_of_code(code);
   check<DataError>(type.has_value(),
@@ -132,8 +132,8 @@ std::vector<std::byte> index_bytes(TokenType type, std::span<const int32_t> leng
     to += bytes;
   };
   const uint64_t counts[] = {lengths.size(), documents.size()};
-  put(kMagic.data(), kMagic.size());
-  put(&kVersion, sizeof kVersion);
+  put(kIndexFileMagic.data(), kIndexFileMagic.size());
+  put(&kIndexFileVersion, sizeof kIndexFileVersion);
   put(&type, 1);
   put(counts, sizeof counts);
   put(lengths.data(), lengths.size_bytes());

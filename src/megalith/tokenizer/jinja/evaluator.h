@@ -127,6 +127,10 @@ bool changes_object(const Value& object, std::string_view name);
 
 // Filters and tests by name; null: there is none.
 using Filter = Value (*)(Evaluator& evaluator, const Value& input, const Arguments& arguments);
+struct NamedFilter {
+  std::string_view name;
+  Filter call;
+};
 Filter find_filter(std::string_view name);
 Filter find_text_filter(std::string_view name);   // those that take a text
 Filter find_value_filter(std::string_view name);  // those that take one value of any kind

@@ -12,7 +12,7 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-using Kind = Sequence::Kind;
+using SequenceKind = Sequence::Kind;
 
 // "a.b.0": attributes and elements of elements, as make_attrgetter of jinja2. An integer is an element.
 Value attribute_path(Evaluator& e, Value value, const Value& path, const Value& otherwise = Value()) {
@@ -63,11 +63,11 @@ Value join_filter(Evaluator& e, const Value& input, const Arguments& arguments) 
 Value list_filter(Evaluator& e, const Value& input, const Arguments&) { return e.runtime().list(e.iterate(input)); }
 
 Value items_filter(Evaluator& e, const Value& input, const Arguments&) {
-  if (input.is_undefined()) return e.runtime().sequence(Kind::kGenerator, {});
+  if (input.is_undefined()) return e.runtime().sequence(SequenceKind::kGenerator, {});
   if (!input.is(Value::Kind::kDict)) e.runtime().fail("items: can only get item pairs from a mapping");
   std::vector<Value> items;
   for (const auto& [key, value] : input.as_dict().entries()) items.push_back(Value::tuple({key, value}));
-  return e.runtime().sequence(Kind::kGenerator, std::move(items));
+  return e.runtime().sequence(SequenceKind::kGenerator, std::move(items));
 }
 
 Value first_filter(Evaluator& e, const Value& input, const Arguments&) {
@@ -85,7 +85,7 @@ Value last_filter(Evaluator& e, const Value& input, const Arguments&) {
 Value reverse_filter(Evaluator& e, const Value& input, const Arguments&) {
   std::vector<Value> items = e.iterate(input);
   std::ranges::reverse(items);
-  if (!input.is_string()) return e.runtime().sequence(Kind::kGenerator, std::move(items));
+  if (!input.is_string()) return e.runtime().sequence(SequenceKind::kGenerator, std::move(items));
   std::string text;
   for (const Value& item : items) text += item.as_text();
   return e.runtime().text(std::move(text));
@@ -133,7 +133,7 @@ Value unique_filter(Evaluator& e, const Value& input, const Arguments& arguments
     seen.set(key, Value());
     items.push_back(item);
   }
-  return e.runtime().sequence(Kind::kGenerator, std::move(items));
+  return e.runtime().sequence(SequenceKind::kGenerator, std::move(items));
 }
 
 template <bool largest>
@@ -172,7 +172,7 @@ Value batch_filter(Evaluator& e, const Value& input, const Arguments& arguments)
     if (bound.given(1)) row.resize(static_cast<size_t>(size), bound.at(1));
     rows.push_back(e.runtime().list(std::move(row)));
   }
-  return e.runtime().sequence(Kind::kGenerator, std::move(rows));
+  return e.runtime().sequence(SequenceKind::kGenerator, std::move(rows));
 }
 
 // What map, select and reject go over: nothing at all for a value that is false, whatever it is.
@@ -192,7 +192,7 @@ Value map_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
     for (const Value& item : iterate_if_true(e, input))
       items.push_back(e.call_filter(arguments.positional[0].as_text(), item, rest));
   }
-  return e.runtime().sequence(Kind::kGenerator, std::move(items));
+  return e.runtime().sequence(SequenceKind::kGenerator, std::move(items));
 }
 
 // select, reject, selectattr, rejectattr: [attribute,] [test, arguments…].
@@ -210,37 +210,33 @@ Value select_filter(Evaluator& e, const Value& input, const Arguments& arguments
     const bool holds = has_test ? e.call_test(arguments.positional[skip].as_text(), value, rest) : value.truth();
     if (holds == wanted) items.push_back(item);
   }
-  return e.runtime().sequence(Kind::kGenerator, std::move(items));
+  return e.runtime().sequence(SequenceKind::kGenerator, std::move(items));
 }
 
-struct NamedFilter {
-  std::string_view name;
-  Filter call;
-};
-constexpr NamedFilter kFilters[] = {{"join", join_filter},
-                                    {"list", list_filter},
-                                    {"items", items_filter},
-                                    {"first", first_filter},
-                                    {"last", last_filter},
-                                    {"reverse", reverse_filter},
-                                    {"sort", sort_filter},
-                                    {"dictsort", dictsort_filter},
-                                    {"unique", unique_filter},
-                                    {"min", extreme_filter<false>},
-                                    {"max", extreme_filter<true>},
-                                    {"sum", sum_filter},
-                                    {"batch", batch_filter},
-                                    {"map", map_filter},
-                                    {"select", select_filter<true, false>},
-                                    {"reject", select_filter<false, false>},
-                                    {"selectattr", select_filter<true, true>},
-                                    {"rejectattr", select_filter<false, true>}};
+constexpr NamedFilter kListFilters[] = {{"join", join_filter},
+                                        {"list", list_filter},
+                                        {"items", items_filter},
+                                        {"first", first_filter},
+                                        {"last", last_filter},
+                                        {"reverse", reverse_filter},
+                                        {"sort", sort_filter},
+                                        {"dictsort", dictsort_filter},
+                                        {"unique", unique_filter},
+                                        {"min", extreme_filter<false>},
+                                        {"max", extreme_filter<true>},
+                                        {"sum", sum_filter},
+                                        {"batch", batch_filter},
+                                        {"map", map_filter},
+                                        {"select", select_filter<true, false>},
+                                        {"reject", select_filter<false, false>},
+                                        {"selectattr", select_filter<true, true>},
+                                        {"rejectattr", select_filter<false, true>}};
 
 }  // namespace
 
 Filter find_filter(std::string_view name) {
-  const auto found = std::ranges::find(kFilters, name, &NamedFilter::name);
-  if (found != std::end(kFilters)) return found->call;
+  const auto found = std::ranges::find(kListFilters, name, &NamedFilter::name);
+  if (found != std::end(kListFilters)) return found->call;
   const Filter filter = find_text_filter(name);
   return filter != nullptr ? filter : find_value_filter(name);
 }

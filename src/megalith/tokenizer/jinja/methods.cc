@@ -14,7 +14,6 @@ namespace megalith::tokenizer::jinja {
 namespace {
 
 using Kind = Value::Kind;
-constexpr size_t kNone = std::string::npos;
 
 struct NamedMethod {
   std::string_view name;
@@ -49,7 +48,7 @@ Window window(const std::string& text, const Bound& bound, size_t i) {
 // ------------------------------------------------------------------------------------------------------------- strings
 
 template <std::string (*convert)(std::string_view)>
-Value converted(Evaluator& e, const Value& self, const Arguments& arguments) {
+Value converted_text(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound none(e.runtime(), "the method", arguments, {});
   return e.runtime().text(convert(self.as_text()));
 }
@@ -92,7 +91,8 @@ Value find_method_of_text(Evaluator& e, const Value& self, const Arguments& argu
   const Bound bound(e.runtime(), "find", arguments, {"sub", "start", "end"}, 1);
   const Window part = window(self.as_text(), bound, 1);
   const size_t at = from_right ? part.text.rfind(bound.text(0)) : part.text.find(bound.text(0));
-  if (at != kNone) return Value::integer(part.first + static_cast<int64_t>(code_points(part.text.substr(0, at))));
+  if (at != std::string::npos)
+    return Value::integer(part.first + static_cast<int64_t>(code_points(part.text.substr(0, at))));
   if (must_be) e.runtime().fail("index(): substring not found");
   return Value::integer(-1);
 }
@@ -136,8 +136,9 @@ Value partition(Evaluator& e, const Value& self, const Arguments& arguments) {
   if (separator.empty()) e.runtime().fail("partition(): empty separator");
   const size_t at = from_right ? text.rfind(separator) : text.find(separator);
   const auto parts =
-      at == kNone ? from_right ? std::array<std::string, 3>{"", "", text} : std::array<std::string, 3>{text, "", ""}
-                  : std::array<std::string, 3>{text.substr(0, at), separator, text.substr(at + separator.size())};
+      at == std::string::npos
+          ? from_right ? std::array<std::string, 3>{"", "", text} : std::array<std::string, 3>{text, "", ""}
+          : std::array<std::string, 3>{text.substr(0, at), separator, text.substr(at + separator.size())};
   return Value::tuple({e.runtime().text(parts[0]), e.runtime().text(parts[1]), e.runtime().text(parts[2])});
 }
 
@@ -180,11 +181,11 @@ Value is_lower_method(Evaluator&, const Value& self, const Arguments&) {
 }
 
 constexpr NamedMethod kTextMethods[] = {
-    {"upper", converted<python_upper>},
-    {"lower", converted<python_lower>},
-    {"title", converted<python_title>},
-    {"capitalize", converted<python_capitalize>},
-    {"swapcase", converted<python_swapcase>},
+    {"upper", converted_text<python_upper>},
+    {"lower", converted_text<python_lower>},
+    {"title", converted_text<python_title>},
+    {"capitalize", converted_text<python_capitalize>},
+    {"swapcase", converted_text<python_swapcase>},
     {"strip", stripped<Side::kBoth>},
     {"lstrip", stripped<Side::kLeft>},
     {"rstrip", stripped<Side::kRight>},

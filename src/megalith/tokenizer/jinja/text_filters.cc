@@ -14,7 +14,7 @@ namespace megalith::tokenizer::jinja {
 namespace {
 
 template <std::string (*convert)(std::string_view)>
-Value converted(Evaluator& e, const Value& input, const Arguments&) {
+Value convert_filter(Evaluator& e, const Value& input, const Arguments&) {
   return e.runtime().text(convert(to_text(e, input)));
 }
 
@@ -160,33 +160,29 @@ Value format_filter(Evaluator& e, const Value& input, const Arguments& arguments
                   named.entries().empty() ? Value::tuple(arguments.positional) : Value::dict(std::move(named))));
 }
 
-struct NamedFilter {
-  std::string_view name;
-  Filter call;
-};
-constexpr NamedFilter kFilters[] = {{"upper", converted<python_upper>},
-                                    {"lower", converted<python_lower>},
-                                    {"capitalize", converted<python_capitalize>},
-                                    {"title", converted<title_of>},
-                                    {"escape", converted<escaped>},
-                                    {"e", converted<escaped>},
-                                    {"forceescape", converted<escaped>},
-                                    {"urlencode", urlencode_filter},
-                                    {"safe", converted<unchanged>},
-                                    {"string", converted<unchanged>},
-                                    {"trim", trim_filter},
-                                    {"replace", replace_filter},
-                                    {"indent", indent_filter},
-                                    {"center", center_filter},
-                                    {"truncate", truncate_filter},
-                                    {"wordcount", wordcount_filter},
-                                    {"format", format_filter}};
+constexpr NamedFilter kTextFilters[] = {{"upper", convert_filter<python_upper>},
+                                        {"lower", convert_filter<python_lower>},
+                                        {"capitalize", convert_filter<python_capitalize>},
+                                        {"title", convert_filter<title_of>},
+                                        {"escape", convert_filter<escaped>},
+                                        {"e", convert_filter<escaped>},
+                                        {"forceescape", convert_filter<escaped>},
+                                        {"urlencode", urlencode_filter},
+                                        {"safe", convert_filter<unchanged>},
+                                        {"string", convert_filter<unchanged>},
+                                        {"trim", trim_filter},
+                                        {"replace", replace_filter},
+                                        {"indent", indent_filter},
+                                        {"center", center_filter},
+                                        {"truncate", truncate_filter},
+                                        {"wordcount", wordcount_filter},
+                                        {"format", format_filter}};
 
 }  // namespace
 
 Filter find_text_filter(std::string_view name) {
-  const auto found = std::ranges::find(kFilters, name, &NamedFilter::name);
-  return found == std::end(kFilters) ? nullptr : found->call;
+  const auto found = std::ranges::find(kTextFilters, name, &NamedFilter::name);
+  return found == std::end(kTextFilters) ? nullptr : found->call;
 }
 
 }  // namespace megalith::tokenizer::jinja

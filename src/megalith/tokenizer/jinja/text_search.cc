@@ -9,13 +9,11 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-constexpr size_t kNone = std::string_view::npos;
-
 // Where the first stretch of whitespace starts.
 size_t find_space(std::string_view text) {
   for (size_t at = 0; at < text.size(); at += utf8_length(text[at]))
     if (is_python_space(code_point_at(text, at))) return at;
-  return kNone;
+  return std::string_view::npos;
 }
 // Where the last word starts.
 size_t last_word(std::string_view text) {
@@ -44,7 +42,7 @@ std::vector<std::string> split_words(std::string_view text, int64_t limit, bool 
     } else {
       const size_t at = find_space(text);
       parts.emplace_back(text.substr(0, at));
-      text = at == kNone ? std::string_view() : text.substr(at);
+      text = at == std::string_view::npos ? std::string_view() : text.substr(at);
     }
     text = strip(text, std::nullopt, near);
   }
@@ -60,7 +58,7 @@ std::vector<std::string> split_text(std::string_view text, std::optional<std::st
   std::vector<std::string> parts;
   while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
     const size_t at = from_right ? text.rfind(*separator) : text.find(*separator);
-    if (at == kNone) break;
+    if (at == std::string_view::npos) break;
     parts.emplace_back(from_right ? text.substr(at + separator->size()) : text.substr(0, at));
     text = from_right ? text.substr(0, at) : text.substr(at + separator->size());
   }
@@ -74,7 +72,7 @@ std::string replaced(std::string_view text, std::string_view old, std::string_vi
   size_t at = 0;
   for (int64_t count = 0; limit < 0 || count < limit; ++count) {
     const size_t found = text.find(old, at);
-    if (found == kNone) break;
+    if (found == std::string_view::npos) break;
     out += text.substr(at, found - at);
     out += with;
     at = found + old.size();
@@ -90,7 +88,7 @@ std::string replaced(std::string_view text, std::string_view old, std::string_vi
 size_t occurrences(std::string_view text, std::string_view part) {
   if (part.empty()) return code_points(text) + 1;
   size_t count = 0;
-  for (size_t at = text.find(part); at != kNone; at = text.find(part, at + part.size())) ++count;
+  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++count;
   return count;
 }
 

@@ -120,20 +120,16 @@ Value json_filter(Evaluator& e, const Value& input, const Arguments& arguments) 
   return e.runtime().text(to_json(e, input, style));
 }
 
-struct NamedFilter {
-  std::string_view name;
-  Filter call;
-};
-constexpr NamedFilter kFilters[] = {{"default", default_filter}, {"d", default_filter},    {"int", int_filter},
-                                    {"float", float_filter},     {"abs", abs_filter},      {"round", round_filter},
-                                    {"length", length_filter},   {"count", length_filter}, {"attr", attr_filter},
-                                    {"tojson", json_filter}};
+constexpr NamedFilter kValueFilters[] = {{"default", default_filter}, {"d", default_filter},    {"int", int_filter},
+                                         {"float", float_filter},     {"abs", abs_filter},      {"round", round_filter},
+                                         {"length", length_filter},   {"count", length_filter}, {"attr", attr_filter},
+                                         {"tojson", json_filter}};
 
 }  // namespace
 
 Filter find_value_filter(std::string_view name) {
-  const auto found = std::ranges::find(kFilters, name, &NamedFilter::name);
-  return found == std::end(kFilters) ? nullptr : found->call;
+  const auto found = std::ranges::find(kValueFilters, name, &NamedFilter::name);
+  return found == std::end(kValueFilters) ? nullptr : found->call;
 }
 
 }  // namespace megalith::tokenizer::jinja
