@@ -1,6 +1,9 @@
 #include "megalith/comm/diagnosis.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 namespace megalith::comm {
 namespace {
@@ -77,9 +80,16 @@ class StreamOp : public PendingOp {
   bool done() override { return done_; }
   void abort(const std::string&) override {}
   bool runs_behind() const override { return true; }
+  std::shared_ptr<Completion> arrival() override { return arrival_; }
+  void reach() { arrival_->passed = true; }
   void finish() { done_ = true; }
 
  private:
+  struct Arrival : Completion {
+    bool done() override { return passed; }
+    bool passed = false;
+  };
+  std::shared_ptr<Arrival> arrival_ = std::make_shared<Arrival>();
   bool done_ = false;
 };
 
@@ -87,12 +97,65 @@ TEST(OpRecorder, KeepsAnEyeOnWhatRunsBehind) {
   const GroupInfo group{"dp:0,1", "dp", {0, 1}, 0};
   OpRecorder recorder;
   const auto pending = std::make_shared<StreamOp>();
-  recorder.end_when_done(recorder.begin(group, {.kind = OpKind::kAllReduce, .sequence = 1}), pending);
+  recorder.end_when_done(recorder.begin(group, Op{.kind = OpKind::kAllReduce, .sequence = 1}), pending);
   EXPECT_EQ(recorder.in_flight().size(), 1u);
   EXPECT_NE(recorder.status(0).last.find("in all_reduce #1, sum of dp"), std::string::npos);
   pending->finish();
   EXPECT_EQ(recorder.in_flight().size(), 0u);
   EXPECT_NE(recorder.status(0).last.find("finished all_reduce #1 of dp"), std::string::npos);
+}
+
+// The host may be hundreds of operations ahead of the device.
+TEST(OpRecorder, HoldsNoTensorsAndEndsWhatTheDeviceHasPassed) {
+  const GroupInfo group{"tp:0,1", "tp", {0, 1}, 0};
+  OpRecorder recorder;
+  std::vector<std::shared_ptr<StreamOp>> ops;
+  at::Tensor tensor = at::ones({2});
+  for (uint64_t i = 1; i <= 300; ++i) {
+    ops.push_back(std::make_shared<StreamOp>());
+    recorder.end_when_done(recorder.begin(group, Op{.kind = OpKind::kAllReduce, .output = tensor, .sequence = i}),
+                           ops.back());
+  }
+  EXPECT_EQ(tensor.use_count(), 1u);
+  EXPECT_EQ(recorder.in_flight().size(), 300u);
+  for (size_t i = 0; i < 299; ++i) ops[i]->finish();
+  EXPECT_EQ(recorder.in_flight().size(), 1u);
+  EXPECT_EQ(ops[298].use_count(), 1);
+  ops[299]->finish();
+  EXPECT_EQ(recorder.in_flight().size(), 0u);
+}
+
+// A kernel that hangs before an operation: this rank has not arrived, although its host went on long ago.
+TEST(OpRecorder, ARankWhoseDeviceComputesHasNotArrived) {
+  const GroupInfo group{"tp:0,1", "tp", {0, 1}, 0};
+  OpRecorder recorder;
+  std::vector<std::shared_ptr<StreamOp>> ops;
+  for (uint64_t i = 1; i <= 3; ++i) {
+    const auto record = recorder.begin(group, Op{.kind = OpKind::kAllReduce, .label = "x", .sequence = i});
+    ops.push_back(std::make_shared<StreamOp>());
+    recorder.started(record, ops.back());
+    recorder.end_when_done(record, ops.back());
+  }
+  ops[0]->reach();
+  ops[0]->finish();
+  EXPECT_EQ(recorder.status(0).begun.at("tp:0,1"), 1u);
+  EXPECT_NE(recorder.status(0).last.find("computing on the device, before all_reduce 'x' #2"), std::string::npos);
+  ops[1]->reach();
+  EXPECT_EQ(recorder.status(0).begun.at("tp:0,1"), 2u);
+  EXPECT_NE(recorder.status(0).last.find("in all_reduce 'x' #2"), std::string::npos);
+}
+
+TEST(OpRecorder, OperationsWaitedForOutOfOrderAllEnd) {
+  const GroupInfo group{"dp:0,1", "dp", {0, 1}, 0};
+  OpRecorder recorder;
+  const auto first = recorder.begin(group, Op{.kind = OpKind::kAllReduce, .sequence = 1});
+  const auto second = recorder.begin(group, Op{.kind = OpKind::kAllReduce, .sequence = 2});
+  const auto a = std::make_shared<StreamOp>(), b = std::make_shared<StreamOp>();
+  recorder.end_when_done(second, b);
+  recorder.end_when_done(first, a);
+  b->finish();
+  a->finish();
+  EXPECT_EQ(recorder.in_flight().size(), 0u);
 }
 
 }  // namespace

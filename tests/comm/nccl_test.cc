@@ -15,13 +15,15 @@ class Nccl : public ::testing::Test {
   void SetUp() override {
     if (!nccl_available()) GTEST_SKIP() << "built without CUDA";
     if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) GTEST_SKIP() << "no GPU";
-    backend_ = make_nccl_backend({c10::make_intrusive<c10d::HashStore>(), 0, 1, std::chrono::seconds(60)}, "test");
+    backend_ = make_nccl_backend({c10::make_intrusive<c10d::HashStore>(), 0, 1, std::chrono::seconds(60), kDevice},
+                                 "test", {.high_priority_stream = true, .max_ctas = 4});
   }
   void run(const Op& op) { EXPECT_TRUE(backend_->start(op)->wait_for(std::chrono::seconds(60))); }
   static at::Tensor data(at::ScalarType type) {
-    return at::arange(8, at::TensorOptions(at::kFloat).device(at::kCUDA)).to(type);
+    return at::arange(8, at::TensorOptions(at::kFloat).device(kDevice)).to(type);
   }
 
+  inline static const at::Device kDevice{at::kCUDA, 0};
   std::unique_ptr<Backend> backend_;
 };
 
@@ -40,6 +42,27 @@ TEST_F(Nccl, CollectivesOfOneRankLeaveTheData) {
     EXPECT_TRUE(at::equal(in_place, input));
   }
   run({.kind = OpKind::kBarrier});
+}
+
+// What the recorder keeps of an operation: done when the device has passed it, and none of its memory.
+TEST_F(Nccl, ACompletionHoldsNoTensors) {
+  at::Tensor tensor = data(at::kFloat);
+  std::shared_ptr<Completion> completion;
+  {
+    const auto pending = backend_->start({.kind = OpKind::kAllReduce, .output = tensor});
+    ASSERT_TRUE(pending->wait_for(std::chrono::seconds(60)));
+    ASSERT_TRUE(pending->runs_behind());
+    completion = pending->completion();
+  }
+  (void)tensor.sum().item();  // the device has passed it
+  EXPECT_TRUE(completion->done());
+}
+
+TEST_F(Nccl, ABarrierIsOverWhenItReturns) {
+  const auto pending = backend_->start({.kind = OpKind::kBarrier});
+  EXPECT_TRUE(pending->wait_for(std::chrono::seconds(60)));
+  EXPECT_TRUE(pending->done());
+  EXPECT_FALSE(pending->runs_behind());
 }
 
 TEST_F(Nccl, DtypesItDoesNotKnowTravelAsBytes) {

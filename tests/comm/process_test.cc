@@ -11,6 +11,7 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/support/cuttable_proxy.h"
 #include "tests/support/expect.h"
 #include "tests/support/free_port.h"
 #include "tests/support/subprocess.h"
@@ -54,6 +55,12 @@ TEST(Processes, FourRanksRunTheCollectives) {
 TEST(Processes, FourRanksInDebugMode) {
   const auto result = run_process(command({"--nproc", "4", "collectives"}), {{"MEGALITH_COMM_DEBUG", "1"}});
   EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST(Processes, WhatOneRankHasClaimedNoOtherGets) {
+  const auto result = run_process(command({"--nproc", "4", "claims"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_contains(result.out, "held by rank ");
 }
 
 TEST(Processes, AWorldCanBeLeftAndJoinedAgain) {
@@ -100,6 +107,53 @@ TEST(Processes, TwoMachines) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.left_behind, 0);
   }
+}
+
+TEST(Processes, TwoMachinesOverIpv6) {
+  const int fd = socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 own{};
+  own.sin6_family = AF_INET6;
+  own.sin6_addr = in6addr_loopback;
+  const bool has_ipv6 = fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&own), sizeof own) == 0;
+  close(fd);
+  if (!has_ipv6) GTEST_SKIP() << "no IPv6";
+  const std::string port = std::to_string(free_port());
+  const auto machine = [&](const char* node_rank) {
+    return command({"--nproc", "1", "--nnodes", "2", "--node_rank", node_rank, "--master_addr", "::1", "--master_port",
+                    port, "collectives"});
+  };
+  Subprocess second(machine("1")), first(machine("0"));
+  for (auto* run : {&first, &second}) {
+    const auto result = run->finish(seconds(30));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+}
+
+// The management network of machine 1 fails for some seconds: launcher, ranks and their watchdogs get over it.
+TEST(Processes, AnOutageOfTheStoresNetworkEndsNothing) {
+  const int port = free_port();
+  CuttableProxy network(port);
+  const auto machine = [&](const char* node_rank, int at) {
+    return command({"--nproc", "2", "--nnodes", "2", "--node_rank", node_rank, "--master_addr", "127.0.0.1",
+                    "--master_port", std::to_string(at), "pauses"});
+  };
+  Subprocess first(machine("0", port)), second(machine("1", network.port()));
+  ASSERT_TRUE(second.wait_for_text("[rank 3] ready", seconds(20)));
+  network.set_outage(true);
+  std::this_thread::sleep_for(seconds(4));
+  network.set_outage(false);
+  for (auto* run : {&first, &second}) {
+    const auto result = run->finish(seconds(40));
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_EQ(result.left_behind, 0);
+  }
+}
+
+TEST(Processes, RanksMayOpenAsManyFilesAsTheSystemAllows) {
+  const auto result = run_process({"/bin/sh", "-c", "ulimit -Sn 256 && exec " RANK_PROGRAM " --nproc 2 file_limit"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out.find("may open 256 files"), std::string::npos) << result.out;
+  expect_contains(result.out, "may open ");
 }
 
 TEST(Processes, OutputGoesToFilesWhenAsked) {
@@ -254,6 +308,7 @@ TEST(ProcessFault, AMasterAddressWhereNobodyListens) {
 TEST(ProcessFault, AMasterAddressThatDoesNotResolve) {
   Env env = rank_env(1, 2, free_port());
   env["MASTER_ADDR"] = "no-such-host.invalid";
+  env["CONNECT_TIMEOUT_MS"] = "1500";
   const auto result = run_process(command({"collectives"}), env, seconds(60));
   expect_failed_cleanly(result, 1, 45);
   expect_contains(result.err, "\"no-such-host.invalid\" (MASTER_ADDR) cannot be resolved");

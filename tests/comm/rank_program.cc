@@ -2,6 +2,7 @@
 // variables of a launcher. Each scenario is something that ranks do, or fail to do.
 #include <ATen/Context.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -115,6 +116,29 @@ const std::map<std::string, Scenario>& scenarios() {
          fmt::print("ready\n");
          std::fflush(stdout);
          std::this_thread::sleep_for(std::chrono::seconds(3600));
+       }},
+      {"pauses",
+       [](World& world) {
+         world.world().barrier("warm-up");
+         fmt::print("ready\n");
+         std::fflush(stdout);
+         std::this_thread::sleep_for(std::chrono::seconds(8));
+       }},
+      {"file_limit",
+       [](World&) {
+         rlimit limit{};
+         getrlimit(RLIMIT_NOFILE, &limit);
+         fmt::print("may open {} files of {}\n", limit.rlim_cur, limit.rlim_max);
+       }},
+      {"claims",
+       [](World& world) {  // all ask for one thing, and for one of their own
+         const std::string mine = fmt::format("rank {}", world.rank());
+         check(world.claim(mine, mine) == mine, "{} did not get what nobody else asked for", mine);
+         const std::string holder = world.claim("the only one", mine);
+         check(world.claim("the only one", "somebody else") == holder, "the holder has changed");
+         for (const std::string& told : world.world().all_gather_bytes(holder, "holders"))
+           check(told == holder, "one rank was told {}, another {}", told, holder);
+         fmt::print("held by {}\n", holder);
        }},
       {"says_a_lot",
        [](World& world) {

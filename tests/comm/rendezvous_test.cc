@@ -10,6 +10,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/comm/launcher.h"
+#include "megalith/comm/process_settings.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::comm {
@@ -70,6 +71,75 @@ TEST(Rendezvous, Slurm) {
   EXPECT_EQ(place.master_port, 29500 + 3456);
 }
 
+// A task of a Slurm step, with these variables on top.
+std::map<std::string, std::string> slurm_task(const std::map<std::string, std::string>& more) {
+  std::map<std::string, std::string> variables{{"SLURM_PROCID", "17"},
+                                               {"SLURM_NTASKS", "20"},
+                                               {"SLURM_LOCALID", "1"},
+                                               {"SLURM_STEP_ID", "0"},
+                                               {"SLURM_JOB_NODELIST", "n[1-3]"}};
+  for (const auto& [name, value] : more) variables[name] = value;
+  return variables;
+}
+
+TEST(Rendezvous, SlurmTaskLists) {
+  using Counts = std::vector<int>;
+  EXPECT_EQ(slurm_task_counts("8"), Counts({8}));
+  EXPECT_EQ(slurm_task_counts("8(x2)"), Counts({8, 8}));
+  EXPECT_EQ(slurm_task_counts("8(x2),4"), Counts({8, 8, 4}));
+  EXPECT_EQ(slurm_task_counts("1,2(x3),16(x1)"), Counts({1, 2, 2, 2, 16}));
+  EXPECT_EQ(slurm_task_counts(" 4(x2) "), Counts({4, 4}));
+  EXPECT_EQ(slurm_task_counts("8(x512)")->size(), 512u);
+  for (const char* bad : {"", "x", "8(", "8(2)", "8(x0)", "8(x2", "8(x2),", ",8", "8;4", "-8", "8(x-2)", "8 4",
+                          "8(x999999),8(x999999)", "99999999999"})
+    EXPECT_EQ(slurm_task_counts(bad), std::nullopt) << bad;
+}
+
+TEST(Rendezvous, SlurmTellsTheTasksOfThisNode) {
+  EXPECT_EQ(read(slurm_task({})).local_world_size, 20) << "nothing is said: one node";
+  const Rendezvous last = read(slurm_task({{"SLURM_STEP_TASKS_PER_NODE", "8(x2),4"}, {"SLURM_NODEID", "2"}}));
+  EXPECT_EQ(last.local_world_size, 4);
+  EXPECT_FALSE(last.one_machine());
+  EXPECT_EQ(read(slurm_task({{"SLURM_STEP_TASKS_PER_NODE", "8(x2),4"}, {"SLURM_NODEID", "0"}})).local_world_size, 8);
+  EXPECT_EQ(read(slurm_task({{"SLURM_TASKS_PER_NODE", "10(x2)"}, {"SLURM_NODEID", "1"}})).local_world_size, 10);
+  EXPECT_TRUE(read(slurm_task({{"SLURM_STEP_TASKS_PER_NODE", "20"}})).one_machine());
+}
+
+TEST(Rendezvous, TheSlurmStepWinsOverTheJob) {
+  EXPECT_EQ(read(slurm_task({{"SLURM_STEP_TASKS_PER_NODE", "10(x2)"},
+                             {"SLURM_NTASKS_PER_NODE", "8"},
+                             {"SLURM_TASKS_PER_NODE", "8(x4)"},
+                             {"SLURM_NODEID", "1"}}))
+                .local_world_size,
+            10);
+  // What does not add up to the step's tasks is the allocation's.
+  EXPECT_EQ(read(slurm_task({{"SLURM_TASKS_PER_NODE", "8(x4)"}, {"SLURM_NTASKS_PER_NODE", "5"}})).local_world_size, 5);
+  EXPECT_EQ(read(slurm_task({{"SLURM_TASKS_PER_NODE", "8(x4)"}})).local_world_size, 20);
+}
+
+TEST(Rendezvous, SlurmTaskListsThatAreWrongAreNamed) {
+  const auto expect_named = [](const std::map<std::string, std::string>& more, const std::string& words) {
+    try {
+      read(slurm_task(more));
+      FAIL() << words << ": did not throw";
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  expect_named({{"SLURM_STEP_TASKS_PER_NODE", "8(x"}}, "SLURM_STEP_TASKS_PER_NODE is \"8(x\"");
+  expect_named({{"SLURM_TASKS_PER_NODE", "eight"}}, "SLURM_TASKS_PER_NODE is \"eight\"");
+  expect_named({{"SLURM_STEP_TASKS_PER_NODE", "8(x2),4"}}, "SLURM_NODEID is not set");
+  expect_named({{"SLURM_STEP_TASKS_PER_NODE", "8(x2),4"}, {"SLURM_NODEID", "3"}}, "SLURM_NODEID is 3");
+}
+
+TEST(Rendezvous, SeveralMachinesGetMoreTimeToCome) {
+  Rendezvous place;
+  place.world_size = place.local_world_size = 8;
+  EXPECT_EQ(default_connect_timeout(place), std::chrono::seconds(60));
+  place.world_size = 16;
+  EXPECT_EQ(default_connect_timeout(place), std::chrono::seconds(600));
+}
+
 TEST(Rendezvous, AShellInsideASlurmAllocationIsOneProcess) {
   EXPECT_TRUE(read({{"SLURM_NTASKS", "16"}, {"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NODELIST", "a"}}).alone());
 }
@@ -110,6 +180,8 @@ TEST(Rendezvous, RouteToLoopback) {
   ASSERT_TRUE(route.has_value());
   EXPECT_EQ(route->address, "127.0.0.1");
   EXPECT_EQ(route->interface, "lo");
+  EXPECT_TRUE(route->stays_here);
+  EXPECT_FALSE(route_to("no-such-host.invalid", 1));
 }
 
 TEST(Backend, ThePlatformDecides) {
@@ -145,6 +217,13 @@ TEST(LaunchOptions, EveryProblemIsReported) {
     for (const char* name : {"--nproc", "--node_rank", "--master_port", "--master_addr"})
       EXPECT_NE(text.find(name), std::string::npos) << name << " is not in " << text;
   }
+}
+
+TEST(LaunchOptions, RanksMayHaveHostIdsOfTheirOwn) {
+  EXPECT_EQ(nccl_host_of_rank("test-%r", 3), "test-3");
+  EXPECT_EQ(nccl_host_of_rank("%r.node", 0), "0.node");
+  EXPECT_EQ(nccl_host_of_rank("node7", 3), std::nullopt);
+  EXPECT_EQ(nccl_host_of_rank(std::nullopt, 3), std::nullopt);
 }
 
 // As Gloo writes: without a flag that says so, to a rank that is gone.

@@ -25,8 +25,10 @@ std::string folders_in(const fs::path& run) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(run)) {
     std::string name = entry.path().filename().string();
-    if (checkpoint::has_manifest(entry.path()))
-      name += fmt::format(" ({})", fmt::join(checkpoint::read_manifest(entry.path()).holds, " "));
+    if (checkpoint::has_manifest(entry.path())) {
+      const checkpoint::Manifest manifest = checkpoint::read_manifest(entry.path());
+      name += fmt::format(" ({}, {})", fmt::join(manifest.holds, " "), manifest.version == 1 ? "shared" : "pieces");
+    }
     names.push_back(std::move(name));
   }
   std::ranges::sort(names);
@@ -188,6 +190,7 @@ Effects checkpoint_effects() {
       {"save_total_limit", small, {}, {"--save_total_limit=2"}, saves},
       {"save_only_model", small, {}, {"--save_only_model"}, saves},
       {"async_save", small, {}, {"--async_save"}, saves},
+      {"checkpoint_files", small, {}, {"--checkpoint_files=per_writer"}, saves},
       {"ignore_data_skip", small, {}, {"--ignore_data_skip"}, position},
       {"resume_from_checkpoint", {}, {}, {"--resume_from_checkpoint=nowhere"}, resumed},
       {"save_retain_interval", tiny, {}, {"--save_retain_interval=2"}, leaves, kPretrain},

@@ -24,7 +24,7 @@ std::string records(const std::string& mark, int count) {
   return text;
 }
 
-const TemporaryFolder& files() {
+const TemporaryFolder& data_files() {
   static const TemporaryFolder folder({
       {"a.jsonl", records("a", 8)},
       {"b.jsonl", records("b", 6)},
@@ -50,14 +50,14 @@ data::DataRequest request_of(const TrainingArguments& effective) {
   return request;
 }
 
-std::string text_of(const data::Sample& sample) {
+std::string data_text(const data::Sample& sample) {
   return fmt::format("{} | {} | {} {}\n", tokenizer::Tokenizer::bytes().decode(sample.row.ids), sample.row.labels,
                      sample.row.pieces, sample.row.pieces_attend);
 }
 
-std::string text_of(const std::shared_ptr<const data::Dataset>& dataset) {
+std::string data_text(const std::shared_ptr<const data::Dataset>& dataset) {
   std::string text;
-  for (int64_t i = 0; dataset && i < dataset->size(); ++i) text += text_of(dataset->sample(i));
+  for (int64_t i = 0; dataset && i < dataset->size(); ++i) text += data_text(dataset->sample(i));
   return text;
 }
 
@@ -65,21 +65,21 @@ std::string rows(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
   const data::TokenizedData data = data::load_tokenized_data(request_of(effective));
   const auto& kept = effective.data.tokenized_path;
-  return fmt::format("{}validation:\n{}kept: {}", text_of(data.train), text_of(data.validation),
+  return fmt::format("{}validation:\n{}kept: {}", data_text(data.train), data_text(data.validation),
                      kept && std::filesystem::exists(*kept));
 }
 
-std::string evaluation(const TrainingArguments& args) {
+std::string evaluation_steps(const TrainingArguments& args) {
   std::string text;
   for (const auto& [name, request] : data::evaluation_requests(request_of(config::derive(args).args)))
-    text += fmt::format("set {}:\n{}", name, text_of(data::load_tokenized_data(request).train));
+    text += fmt::format("set {}:\n{}", name, data_text(data::load_tokenized_data(request).train));
   return text;
 }
 
 std::string stream(const TrainingArguments& args) {
   const auto samples = data::open_streamed_data(request_of(config::derive(args).args)).train(0);
   std::string text = "stream:\n";
-  while (const auto sample = samples->next()) text += text_of(*sample);
+  while (const auto sample = samples->next()) text += data_text(*sample);
   return text;
 }
 
@@ -112,13 +112,13 @@ std::string order(const TrainingArguments& args) {
 }
 
 Words on(const std::string& names, const Words& more = {}) {
-  Words words{"--dataset=" + names, "--dataset_dir=" + files().path().string(), "--template=vicuna"};
+  Words words{"--dataset=" + names, "--dataset_dir=" + data_files().path().string(), "--template=vicuna"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
 
 Effects row_effects() {
-  const std::string folder = files().path().string();
+  const std::string folder = data_files().path().string();
   const Words thoughts{"--dataset=thoughts.jsonl", "--dataset_dir=" + folder, "--template=deepseekr1"};
   return {
       {"dataset", {"--dataset_dir=" + folder, "--template=vicuna"}, {"--dataset=a.jsonl"}, {"--dataset=named"}, rows},
@@ -168,12 +168,12 @@ Effects data_effects() {
   Effects effects = row_effects();
   const Effects others{
       {"stage", {}, {}, {"--stage=pt"}, plan},
-      {"eval_dataset", on("a.jsonl"), {}, {"--eval_dataset=b.jsonl"}, evaluation},
+      {"eval_dataset", on("a.jsonl"), {}, {"--eval_dataset=b.jsonl"}, evaluation_steps},
       {"eval_on_each_dataset",
        on("a.jsonl", {"--eval_dataset=a.jsonl,b.jsonl"}),
        {},
        {"--eval_on_each_dataset"},
-       evaluation},
+       evaluation_steps},
       {"streaming", on("a.jsonl"), {}, {"--streaming"}, rows_or_stream},
       {"buffer_size", on("a.jsonl", {"--streaming"}), {}, {"--buffer_size=1"}, stream},
       {"preprocessing_num_workers", {}, {"--preprocessing_num_workers=3"}, {"--preprocessing_num_workers=5"}, threads},

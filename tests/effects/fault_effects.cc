@@ -43,7 +43,7 @@ class WatchedObjective : public train::Objective {
 
 constexpr int kNever = 1 << 20;
 
-std::string run(const TrainingArguments& args, int dp, int steps, int spiky, int late) {
+std::string run_with_faults(const TrainingArguments& args, int dp, int steps, int spiky, int late) {
   TrainerCase how{.dp = dp};
   how.args = args;
   how.args.run.max_steps = steps;
@@ -67,9 +67,9 @@ std::string run(const TrainingArguments& args, int dp, int steps, int spiky, int
   return fmt::format("{} runs, {}", runs.load(), end);
 }
 
-std::string short_run(const TrainingArguments& args) { return run(args, 1, 4, kNever, kNever); }
-std::string spiky_run(const TrainingArguments& args) { return run(args, 1, 110, 105, kNever); }
-std::string late_run(const TrainingArguments& args) { return run(args, 2, 3, kNever, 3); }
+std::string short_run(const TrainingArguments& args) { return run_with_faults(args, 1, 4, kNever, kNever); }
+std::string spiky_run(const TrainingArguments& args) { return run_with_faults(args, 1, 110, 105, kNever); }
+std::string late_run(const TrainingArguments& args) { return run_with_faults(args, 2, 3, kNever, 3); }
 
 // The second replica changes a weight after its first step.
 class BreakingCallback : public train::TrainerCallback {

@@ -3,9 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdlib>
+#include <map>
+
+#include "megalith/base/error.h"
 #include "megalith/config/derive.h"
 #include "megalith/parallel/initialize.h"
 #include "tests/effects/effect.h"
+#include "tests/support/free_port.h"
 
 namespace megalith::testing {
 namespace {
@@ -68,6 +73,26 @@ std::string schedule(const TrainingArguments& args) {
 }
 
 std::string timeout(const TrainingArguments& args) { return fmt::format("{}", config::comm_timeout_s(args)); }
+// How long a rank looks for a store that nobody serves, as it says.
+std::string connect_time(const TrainingArguments& args) {
+  const std::map<const char*, std::string> second_of_two{{"RANK", "1"},
+                                                         {"WORLD_SIZE", "2"},
+                                                         {"LOCAL_RANK", "1"},
+                                                         {"LOCAL_WORLD_SIZE", "2"},
+                                                         {"MASTER_ADDR", "127.0.0.1"},
+                                                         {"MASTER_PORT", std::to_string(free_port())}};
+  for (const auto& [name, value] : second_of_two) setenv(name, value.c_str(), 1);
+  std::string message = "connected";
+  try {
+    parallel::Runtime().initialize(args);
+  } catch (const CommError& error) {
+    message = error.what();
+  }
+  for (const auto& [name, value] : second_of_two) unsetenv(name);
+  const size_t at = message.find("within");
+  return at == std::string::npos ? message : message.substr(at, message.find(',', at) - at);
+}
+
 std::string backend(const TrainingArguments& args) {
   return config::comm_backend(args, /*has_cuda=*/true) == config::CommBackend::kNccl ? "nccl" : "gloo";
 }
@@ -165,6 +190,11 @@ Effects layout_effects() {
        schedule},
       {"ddp_timeout", {}, {}, {"--ddp_timeout=60"}, timeout},
       {"distributed_timeout_minutes", {}, {}, {"--distributed_timeout_minutes=5"}, timeout},
+      {"store_connect_timeout",
+       {"--use_cpu"},
+       {"--store_connect_timeout=1"},
+       {"--store_connect_timeout=2"},
+       connect_time},
       {"ddp_backend", {}, {}, {"--ddp_backend=gloo"}, backend},
       {"use_cpu", {}, {}, {"--use_cpu"}, backend},
   };

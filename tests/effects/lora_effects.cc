@@ -72,7 +72,7 @@ std::string written(const TrainingArguments& args) {
   return fmt::format("{}", fmt::join(names, " "));
 }
 
-Words small(const Words& more = {}) {
+Words small_lora(const Words& more = {}) {
   Words words{"--finetuning_type=lora", "--max_steps=3",      "--per_device_train_batch_size=2", "--logging_steps=1",
               "--learning_rate=1e-2",   "--save_strategy=no", "--lr_scheduler_type=constant"};
   words.insert(words.end(), more.begin(), more.end());
@@ -83,24 +83,24 @@ Words small(const Words& more = {}) {
 
 Effects lora_effects() {
   const Words r8{"--adapter_name_or_path=lora/llama_r8"};
-  const Words both = small({"--adapter_name_or_path=lora/llama_rslora,lora/llama_r8"});
+  const Words both = small_lora({"--adapter_name_or_path=lora/llama_rslora,lora/llama_r8"});
   return {
-      {"lora_rank", small(), {}, {"--lora_rank=2"}, adapter},
-      {"lora_alpha", small(), {}, {"--lora_alpha=5"}, adapter},
-      {"lora_dropout", small(), {}, {"--lora_dropout=0.5"}, losses},
-      {"lora_target", small(), {}, {"--lora_target=q_proj,v_proj"}, adapter},
-      {"additional_target", small(), {}, {"--additional_target=embed_tokens"}, losses},
-      {"use_rslora", small(), {}, {"--use_rslora"}, adapter},
+      {"lora_rank", small_lora(), {}, {"--lora_rank=2"}, adapter},
+      {"lora_alpha", small_lora(), {}, {"--lora_alpha=5"}, adapter},
+      {"lora_dropout", small_lora(), {}, {"--lora_dropout=0.5"}, losses},
+      {"lora_target", small_lora(), {}, {"--lora_target=q_proj,v_proj"}, adapter},
+      {"additional_target", small_lora(), {}, {"--additional_target=embed_tokens"}, losses},
+      {"use_rslora", small_lora(), {}, {"--use_rslora"}, adapter},
       {"create_new_adapter", both, {}, {"--create_new_adapter"}, adapter},
-      {"adapter_name_or_path", small(), {}, r8, adapter},
-      {"adapter_folder", small({"--adapter_name_or_path=llama_r8"}), {}, {"--adapter_folder=lora"}, adapter},
-      {"loraplus_lr_ratio", small(), {}, {"--loraplus_lr_ratio=16"}, losses},
+      {"adapter_name_or_path", small_lora(), {}, r8, adapter},
+      {"adapter_folder", small_lora({"--adapter_name_or_path=llama_r8"}), {}, {"--adapter_folder=lora"}, adapter},
+      {"loraplus_lr_ratio", small_lora(), {}, {"--loraplus_lr_ratio=16"}, losses},
       {"loraplus_lr_embedding",
-       small({"--loraplus_lr_ratio=16", "--lora_target=embed_tokens"}),
+       small_lora({"--loraplus_lr_ratio=16", "--lora_target=embed_tokens"}),
        {},
        {"--loraplus_lr_embedding=0.1"},
        losses},
-      {"save_merged_model", small(), {}, {"--save_merged_model"}, written},
+      {"save_merged_model", small_lora(), {}, {"--save_merged_model"}, written},
   };
 }
 

@@ -20,7 +20,7 @@ constexpr const char* kPairs = R"({"chosen_input_ids": [5, 6, 7, 8], "rejected_i
 {"chosen_input_ids": [15, 16, 17], "rejected_input_ids": [15, 16, 19, 20, 21]}
 )";
 
-std::string text_of(const train::MetricList& line) {
+std::string preference_text(const train::MetricList& line) {
   std::string text;
   for (const auto& [name, value] : line)
     if (name.find("per_sec") == std::string::npos && name.find("runtime") == std::string::npos)
@@ -29,7 +29,7 @@ std::string text_of(const train::MetricList& line) {
 }
 
 // Lines of the run, and how many files it kept.
-std::string run(const config::TrainingArguments& given) {
+std::string run_preference(const config::TrainingArguments& given) {
   const TempFolder folder;
   std::ofstream(folder / "pairs.jsonl") << kPairs;
   config::TrainingArguments args = config::derive(given).args;
@@ -50,7 +50,7 @@ std::string run(const config::TrainingArguments& given) {
   setup.objective = cli::preference_objective(inputs, args, models);
   train::Trainer(models, args, std::move(setup)).train();
   std::string text;
-  for (const train::MetricList& line : heard.lines) text += text_of(line);
+  for (const train::MetricList& line : heard.lines) text += preference_text(line);
   const bool kept = fs::exists(inputs.reference_cache);
   return text + fmt::format("{} kept", kept ? std::distance(fs::directory_iterator(inputs.reference_cache), {}) : 0);
 }
@@ -67,14 +67,18 @@ Effects preference_effects() {
   Words simpo = small;
   simpo.emplace_back("--pref_loss=simpo");
   return {
-      {"pref_loss", small, {}, {"--pref_loss=ipo"}, run},
-      {"pref_beta", small, {}, {"--pref_beta=0.5"}, run},
-      {"pref_ftx", small, {}, {"--pref_ftx=1"}, run},
-      {"dpo_label_smoothing", small, {}, {"--dpo_label_smoothing=0.2"}, run},
-      {"simpo_gamma", simpo, {}, {"--simpo_gamma=1"}, run},
-      {"ref_model", small, {}, {"--ref_model=" + golden_folder("preference/ref").string()}, run},
-      {"ref_model_adapters", other, {}, {"--ref_model_adapters=" + golden_folder("lora/llama_r8").string()}, run},
-      {"precompute_ref_log_probs", small, {}, {"--precompute_ref_log_probs"}, run},
+      {"pref_loss", small, {}, {"--pref_loss=ipo"}, run_preference},
+      {"pref_beta", small, {}, {"--pref_beta=0.5"}, run_preference},
+      {"pref_ftx", small, {}, {"--pref_ftx=1"}, run_preference},
+      {"dpo_label_smoothing", small, {}, {"--dpo_label_smoothing=0.2"}, run_preference},
+      {"simpo_gamma", simpo, {}, {"--simpo_gamma=1"}, run_preference},
+      {"ref_model", small, {}, {"--ref_model=" + golden_folder("preference/ref").string()}, run_preference},
+      {"ref_model_adapters",
+       other,
+       {},
+       {"--ref_model_adapters=" + golden_folder("lora/llama_r8").string()},
+       run_preference},
+      {"precompute_ref_log_probs", small, {}, {"--precompute_ref_log_probs"}, run_preference},
   };
 }
 

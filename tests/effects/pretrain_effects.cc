@@ -15,7 +15,7 @@ using config::Dialect;
 using config::TrainingArguments;
 
 // A run on made-up data.
-std::string run(const TrainingArguments& args) {
+std::string run_pretraining(const TrainingArguments& args) {
   std::string text;
   run_ranks(1, [&](const Rank& rank) {
     train::InitializeOptions options;
@@ -28,7 +28,7 @@ std::string run(const TrainingArguments& args) {
   return text;
 }
 
-std::string evaluation(const TrainingArguments& args) {
+std::string pretrain_evaluation(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
   const layout::MicrobatchCalculator batches(config::batch_plan(effective, 1));
   return fmt::format("{} samples", train::samples_of_evaluation(effective, batches));
@@ -57,9 +57,9 @@ Effects pretrain_effects() {
                    "--micro_batch_size=2"};
   const Words batch{"--micro_batch_size=1", "--global_batch_size=4"};
   return {
-      {"exit_duration_in_mins", tiny, {}, {"--exit_duration_in_mins=0"}, run, Dialect::kPretrain},
-      {"eval_iters", batch, {}, {"--eval_iters=7"}, evaluation, Dialect::kPretrain},
-      {"eval_global_batch_size", batch, {}, {"--eval_global_batch_size=8"}, evaluation, Dialect::kPretrain},
+      {"exit_duration_in_mins", tiny, {}, {"--exit_duration_in_mins=0"}, run_pretraining, Dialect::kPretrain},
+      {"eval_iters", batch, {}, {"--eval_iters=7"}, pretrain_evaluation, Dialect::kPretrain},
+      {"eval_global_batch_size", batch, {}, {"--eval_global_batch_size=8"}, pretrain_evaluation, Dialect::kPretrain},
       {"load", {"--exit_on_missing_checkpoint"}, {}, {"--load=" + empty_folder()}, loading, Dialect::kPretrain},
       {"exit_on_missing_checkpoint",
        {"--load=" + empty_folder()},

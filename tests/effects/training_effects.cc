@@ -40,7 +40,7 @@ std::string text_of(const train::MetricList& line) {
 }
 
 // Events, lines and the evaluation at the end, on rank 0 of a run of `dp` ranks.
-std::string run(const TrainingArguments& args, int dp) {
+std::string run_training(const TrainingArguments& args, int dp) {
   const TempFolder folder;
   TrainerCase how;
   how.args = args;
@@ -70,8 +70,8 @@ std::string run(const TrainingArguments& args, int dp) {
   return text;
 }
 
-std::string one_rank(const TrainingArguments& args) { return run(args, 1); }
-std::string two_ranks(const TrainingArguments& args) { return run(args, 2); }
+std::string one_rank(const TrainingArguments& args) { return run_training(args, 1); }
+std::string two_ranks(const TrainingArguments& args) { return run_training(args, 2); }
 
 Words small(const Words& more = {}) {
   Words words{"--finetuning_type=full", "--max_steps=3",      "--per_device_train_batch_size=2", "--logging_steps=1",

@@ -113,9 +113,12 @@ class StartTalk {
   void wait_a_little() {
     check<CommError>(std::chrono::steady_clock::now() < deadline_,
                      "rank {}: not all {} ranks came to the start of the run within {:g} s; see the output of the"
-                     " other ranks and of torchrun",
+                     " other ranks and of torchrun; machines that start more slowly need a larger"
+                     " --store_connect_timeout",
                      rank_, world_size_, std::chrono::duration<double>(timeout_).count());
-    std::this_thread::sleep_for(milliseconds(5) + milliseconds(world_size_ / 50));
+    // Soon at first; seldom when machines take minutes to come.
+    std::this_thread::sleep_for(pause_ + milliseconds(world_size_ / 50));
+    pause_ = std::min(2 * pause_, milliseconds(100));
   }
 
   const c10::intrusive_ptr<c10d::Store> store_;
@@ -123,6 +126,7 @@ class StartTalk {
   const std::string own_;
   const milliseconds timeout_;
   const std::chrono::steady_clock::time_point deadline_;
+  milliseconds pause_{5};
 };
 
 }  // namespace

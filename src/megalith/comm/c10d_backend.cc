@@ -1,10 +1,15 @@
 #include "megalith/comm/c10d_backend.h"
 
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <atomic>
+#include <thread>
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
@@ -54,12 +59,38 @@ at::Tensor movable(const at::Tensor& tensor) {
   return tensor.view({rows, rows == 0 ? 1 : tensor.numel() / rows}).view(at::kByte);
 }
 
+// Everything that the current stream of a device has been given so far.
+class StreamPosition : public Completion {
+ public:
+  explicit StreamPosition(at::Device device) : event_(device.type()) {
+    event_.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
+  // A device that has failed has not come here; the thread that uses it tells of the failure.
+  bool done() override {
+    try {
+      return event_.query();
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+ private:
+  c10::Event event_;
+};
+
 // An operation of c10d. Gloo's collectives can be waited for in slices; its transfers cannot (a wait that times out
 // breaks the connection), but they can be aborted.
 class C10dPending : public PendingOp {
  public:
-  C10dPending(c10::intrusive_ptr<c10d::Work> work, bool waits_on_host, bool is_transfer)
-      : work_(std::move(work)), waits_on_host_(waits_on_host), is_transfer_(is_transfer) {}
+  // `arrival`: of the device at the operation; null where it waits on the host.
+  C10dPending(c10::intrusive_ptr<c10d::Work> work, at::Device device, bool waits_on_host, OpKind kind,
+              std::shared_ptr<Completion> arrival)
+      : work_(std::move(work)),
+        arrival_(std::move(arrival)),
+        device_(device),
+        waits_on_host_(waits_on_host),
+        is_transfer_(is_point_to_point(kind)),
+        is_barrier_(kind == OpKind::kBarrier) {}
 
   // Keeps a tensor alive, and copies it to `target` (if defined) when the operation is done.
   void stage(at::Tensor staged, at::Tensor target) {
@@ -70,6 +101,7 @@ class C10dPending : public PendingOp {
   bool wait_for(milliseconds limit) override {
     try {
       if (!waits_on_host_) {
+        if (is_barrier_ && !poll_until_done(limit)) return false;
         work_->wait();
       } else if (is_transfer_ ? !wait_transfer(limit) : !wait_in_slices(limit)) {
         return false;
@@ -84,7 +116,9 @@ class C10dPending : public PendingOp {
   }
 
   bool done() override { return work_->isCompleted(); }
-  bool runs_behind() const override { return !waits_on_host_; }
+  bool runs_behind() const override { return !waits_on_host_ && !is_barrier_; }
+  std::shared_ptr<Completion> arrival() override { return arrival_; }
+  std::shared_ptr<Completion> completion() override { return std::make_shared<StreamPosition>(device_); }
 
   void abort(const std::string& reason) override {
     {
@@ -112,6 +146,18 @@ class C10dPending : public PendingOp {
     }
   }
 
+  // For a barrier on a device, which may take long (another rank writes a checkpoint): the host sleeps meanwhile.
+  bool poll_until_done(milliseconds limit) {
+    constexpr std::chrono::microseconds kLongestPause{5000};
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    for (std::chrono::microseconds pause{20}; !work_->isCompleted(); pause = std::min(2 * pause, kLongestPause)) {
+      throw_if_aborted();
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(pause);
+    }
+    return true;
+  }
+
   bool wait_transfer(milliseconds limit) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     try {
@@ -132,41 +178,94 @@ class C10dPending : public PendingOp {
   }
 
   const c10::intrusive_ptr<c10d::Work> work_;
+  const std::shared_ptr<Completion> arrival_;
+  const at::Device device_;
   const bool waits_on_host_;
   const bool is_transfer_;
+  const bool is_barrier_;
   at::Tensor staged_, target_;
   std::atomic<bool> aborted_ = false;
   std::mutex mutex_;
   std::string abort_reason_;  // guarded by mutex_
 };
 
+// Between startCoalescing and endCoalescing NCCL's group is open for the whole process: it is closed whatever happens.
+class CoalescedTransfers {
+ public:
+  explicit CoalescedTransfers(c10d::Backend& backend) : backend_(backend) { backend_.startCoalescing(); }
+  ~CoalescedTransfers() {
+    if (closed_) return;
+    try {
+      (void)backend_.endCoalescing();
+    } catch (const std::exception&) {
+      // The failure that is on its way tells more.
+    }
+  }
+  CoalescedTransfers(const CoalescedTransfers&) = delete;
+  CoalescedTransfers& operator=(const CoalescedTransfers&) = delete;
+
+  c10::intrusive_ptr<c10d::Work> launch() {
+    closed_ = true;
+    return backend_.endCoalescing();
+  }
+
+ private:
+  c10d::Backend& backend_;
+  bool closed_ = false;
+};
+
 class C10dBackend : public Backend {
  public:
-  C10dBackend(c10::intrusive_ptr<c10d::Backend> inner, bool waits_on_host)
-      : inner_(std::move(inner)), waits_on_host_(waits_on_host) {}
+  C10dBackend(c10::intrusive_ptr<c10d::Backend> inner, bool waits_on_host, at::Device device)
+      : inner_(std::move(inner)), waits_on_host_(waits_on_host), device_(device) {}
 
   std::shared_ptr<PendingOp> start(const Op& op) override {
     if (is_point_to_point(op.kind)) return start_batch({op})[0];
     if (op.kind == OpKind::kReduceScatter && waits_on_host_) return start_host_reduce_scatter(op);
-    return std::make_shared<C10dPending>(start_collective(op), waits_on_host_, false);
+    if (op.kind == OpKind::kBarrier && !waits_on_host_) return start_device_barrier(op);
+    const auto arrival = position();
+    return pending(start_collective(op), op.kind, arrival);
   }
 
   std::vector<std::shared_ptr<PendingOp>> start_batch(const std::vector<Op>& ops) override {
-    std::vector<std::shared_ptr<PendingOp>> pending;
+    std::vector<std::shared_ptr<PendingOp>> handles;
     if (inner_->supportsCoalescing()) {
       // NCCL: one launch for all, which is what keeps crossing sends from deadlocking.
-      inner_->startCoalescing();
+      const auto arrival = position();
+      CoalescedTransfers transfers(*inner_);
       for (const Op& op : ops) start_transfer(op, movable(op.output));
-      const auto work = inner_->endCoalescing();
-      for (size_t i = 0; i < ops.size(); ++i)
-        pending.push_back(std::make_shared<C10dPending>(work, waits_on_host_, true));
-      return pending;
+      const auto work = transfers.launch();
+      for (const Op& op : ops) handles.push_back(pending(work, op.kind, arrival));
+      return handles;
     }
-    for (const Op& op : ops) pending.push_back(start_host_transfer(op));
-    return pending;
+    for (const Op& op : ops) handles.push_back(start_host_transfer(op));
+    return handles;
   }
 
+  void shutdown() override { inner_->shutdown(); }
+
  private:
+  std::shared_ptr<C10dPending> pending(c10::intrusive_ptr<c10d::Work> work, OpKind kind,
+                                       std::shared_ptr<Completion> arrival = nullptr) const {
+    return std::make_shared<C10dPending>(std::move(work), device_, waits_on_host_, kind, std::move(arrival));
+  }
+
+  // What the device has been given so far; null where the host waits for operations.
+  std::shared_ptr<Completion> position() const {
+    return waits_on_host_ ? nullptr : std::make_shared<StreamPosition>(device_);
+  }
+
+  // c10d's own barrier guesses a device of the machine. One element on the device that the group's operations use.
+  std::shared_ptr<PendingOp> start_device_barrier(const Op& op) {
+    Op reduce = op;
+    reduce.kind = OpKind::kAllReduce;
+    reduce.output = at::zeros({1}, at::TensorOptions(at::kInt).device(device_));
+    const auto arrival = position();
+    auto handle = pending(start_collective(reduce), OpKind::kBarrier, arrival);
+    handle->stage(reduce.output, {});
+    return handle;
+  }
+
   c10::intrusive_ptr<c10d::Work> start_collective(const Op& op) {
     at::Tensor output = op.output;
     at::Tensor input = op.input;
@@ -218,10 +317,10 @@ class C10dBackend : public Backend {
     Op reduce = op;
     reduce.kind = OpKind::kAllReduce;
     reduce.output = all;
-    auto pending = std::make_shared<C10dPending>(start_collective(reduce), waits_on_host_, false);
+    auto handle = pending(start_collective(reduce), op.kind);
     const int64_t block = op.output.numel();
-    pending->stage(all.view(-1).narrow(0, inner_->getRank() * block, block), op.output);
-    return pending;
+    handle->stage(all.view(-1).narrow(0, inner_->getRank() * block, block), op.output);
+    return handle;
   }
 
   // Gloo moves host memory only between two ranks: CUDA tensors pass through a host copy.
@@ -230,19 +329,20 @@ class C10dBackend : public Backend {
     const bool staged = !tensor.is_cpu();
     at::Tensor host = tensor;
     if (staged) host = op.kind == OpKind::kSend ? tensor.cpu() : at::empty_like(tensor, at::kCPU);
-    auto pending = std::make_shared<C10dPending>(start_transfer(op, host), waits_on_host_, true);
-    pending->stage(host, staged && op.kind == OpKind::kRecv ? tensor : at::Tensor());
-    return pending;
+    auto handle = pending(start_transfer(op, host), op.kind);
+    handle->stage(host, staged && op.kind == OpKind::kRecv ? tensor : at::Tensor());
+    return handle;
   }
 
   const c10::intrusive_ptr<c10d::Backend> inner_;
   const bool waits_on_host_;
+  const at::Device device_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, bool waits_on_host) {
-  return std::make_unique<C10dBackend>(std::move(inner), waits_on_host);
+std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, bool waits_on_host, at::Device device) {
+  return std::make_unique<C10dBackend>(std::move(inner), waits_on_host, device);
 }
 
 std::unique_ptr<Backend> make_gloo_backend(const C10dGroup& group, const std::string& interface,
@@ -260,7 +360,7 @@ std::unique_ptr<Backend> make_gloo_backend(const C10dGroup& group, const std::st
         " interfaces (see `ip link`).",
         interface.empty() ? "address" : "interface", interface.empty() ? host : interface, first_line(error.what())));
   }
-  return wrap_c10d(c10::make_intrusive<Gloo>(group.store, group.rank, group.size, options), true);
+  return wrap_c10d(c10::make_intrusive<Gloo>(group.store, group.rank, group.size, options), true, group.device);
 }
 
 }  // namespace megalith::comm

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "megalith/comm/backend.h"
+#include "megalith/comm/nccl_settings.h"
 
 namespace c10d {
 class Backend;
@@ -22,16 +23,20 @@ struct C10dGroup {
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout{};
+  at::Device device = at::kCPU;  // of the run's tensors
 };
 
 // Connects all members over TCP; blocks until they are there. `interface` empty: `host` says which address to bind.
 std::unique_ptr<Backend> make_gloo_backend(const C10dGroup& group, const std::string& interface,
                                            const std::string& host);
-// NCCL makes its communicators at the first operation. Throws InternalError in a build without CUDA.
-std::unique_ptr<Backend> make_nccl_backend(const C10dGroup& group, const std::string& name);
+// NCCL makes its communicator at the first operation, which blocks the host until all members are there. Throws
+// InternalError in a build without CUDA.
+std::unique_ptr<Backend> make_nccl_backend(const C10dGroup& group, const std::string& name,
+                                           const NcclGroupSettings& settings);
 
-// A c10d backend as ours. `waits_on_host`: wait() of its operations blocks the host (Gloo) rather than the stream
-// (NCCL).
-std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, bool waits_on_host);
+// A c10d backend as ours, for tensors on `device`. `waits_on_host`: wait() of its operations blocks the host (Gloo)
+// rather than the stream (NCCL).
+std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, bool waits_on_host,
+                                   at::Device device = at::kCPU);
 
 }  // namespace megalith::comm

@@ -14,7 +14,7 @@ namespace megalith::comm {
 struct TimeoutFacts {
   int world_rank = 0;  // who is telling
   GroupInfo group;
-  Op op;
+  OpInfo op;
   std::chrono::milliseconds limit{};
   std::map<int, RankStatus> status;  // by world rank; a rank that never posted is absent
   // World ranks that the backend itself knows to be missing; empty: told from `status`.

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <cstring>
+#include <map>
 #include <numeric>
 
 #include "megalith/base/error.h"
@@ -21,6 +22,11 @@ void check_tensor(const GroupState& group, const Op& op, const at::Tensor& tenso
         role);
   check(tensor.is_contiguous(), "{} '{}' of group {}: the {} tensor is not contiguous", to_string(op.kind), op.label,
         group.name, role);
+  // Gloo would take a CPU tensor in a CUDA run, NCCL would not: no backend gets one, so that every test tells.
+  check(
+      tensor.device() == group.owner->device,
+      "{} '{}' of group {}: the {} tensor is on {}, but this run's tensors are on {}. Move it to the group's device().",
+      to_string(op.kind), op.label, group.name, role, tensor.device().str(), group.owner->device.str());
 }
 
 void check_peer(const GroupState& group, const Op& op) {
@@ -95,7 +101,7 @@ at::Tensor bytes_tensor(const std::string& bytes, int64_t size) {
   return tensor;
 }
 
-[[noreturn]] void throw_timeout(const GroupState& group, const Op& op, const std::vector<int>& missing = {}) {
+[[noreturn]] void throw_timeout(const GroupState& group, const OpInfo& op, const std::vector<int>& missing = {}) {
   RankState& owner = *group.owner;
   const std::string message = owner.timeout_message(group, op, missing);
   if (owner.board) owner.board->report_failure({owner.rank, message});
@@ -103,16 +109,39 @@ at::Tensor bytes_tensor(const std::string& bytes, int64_t size) {
   throw CommError(message);
 }
 
+// When each other member of the group last posted its status; empty where the store does not answer.
+std::map<int, double> posts_of_others(const GroupState& group) {
+  std::map<int, double> posts;
+  if (!group.owner->board) return posts;
+  try {
+    for (const auto& [rank, status] : group.owner->board->read(group.ranks))
+      if (rank != group.owner->rank) posts[rank] = status.posted_at;
+  } catch (const std::exception&) {
+    posts.clear();
+  }
+  return posts;
+}
+
+// Names the ranks that have posted nothing between two looks: live ones post several times a second.
+std::string silent_since(const std::map<int, double>& before, const std::map<int, double>& after) {
+  std::string text;
+  for (const auto& [rank, posted] : after)
+    if (const auto earlier = before.find(rank); earlier != before.end() && earlier->second == posted)
+      text += fmt::format("\n  rank {} is silent: dead or frozen. Look at it first.", rank);
+  return text;
+}
+
 // A failure inside the transport is most often the echo of another rank's end; that one's words are the ones to show.
-[[noreturn]] void throw_failed(GroupState& group, const Op& op, const std::string& reason) {
+[[noreturn]] void throw_failed(GroupState& group, const OpInfo& op, const std::string& reason) {
   constexpr std::chrono::milliseconds kPatience{1500};  // the launcher of a rank that died says so within moments
   const RankState& owner = *group.owner;
+  const auto before = posts_of_others(group);
   if (const auto first = owner.board ? owner.board->failure(kPatience) : std::nullopt;
       first && first->rank != owner.rank)
     throw PeerFailure(fmt::format("rank {}: ended in {} of group {} because another rank failed: {}", owner.rank,
                                   op.describe(), group.name, first->reason));
-  throw CommError(fmt::format("rank {}: {} of group {} (ranks {}) failed: {}", owner.rank, op.describe(), group.name,
-                              list_in_words(group.ranks), reason));
+  throw CommError(fmt::format("rank {}: {} of group {} (ranks {}) failed: {}{}", owner.rank, op.describe(), group.name,
+                              list_in_words(group.ranks), reason, silent_since(before, posts_of_others(group))));
 }
 
 }  // namespace
@@ -126,7 +155,8 @@ void RankState::end_run(const std::string& reason) {
     if (const auto pending = running.pending.lock()) pending->abort(reason);
 }
 
-std::string RankState::timeout_message(const GroupInfo& group, const Op& op, const std::vector<int>& missing) const {
+std::string RankState::timeout_message(const GroupInfo& group, const OpInfo& op,
+                                       const std::vector<int>& missing) const {
   TimeoutFacts facts;
   facts.world_rank = rank;
   facts.group = group;
@@ -136,6 +166,23 @@ std::string RankState::timeout_message(const GroupInfo& group, const Op& op, con
   if (board) facts.status = board->read(group.ranks);
   facts.now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   return describe_timeout(facts);
+}
+
+std::optional<std::string> RankState::overdue_message(std::chrono::milliseconds limit) {
+  const auto now = OpRecorder::Clock::now();
+  const std::vector<OpRecorder::InFlight> running = recorder.in_flight();
+  const auto overdue = std::ranges::find_if(running, [&](const OpRecorder::InFlight& each) {
+    if (now - each.begun < limit) return false;
+    const auto pending = each.pending.lock();
+    return each.completion || !pending || !pending->done();  // else: done, and not asked for yet
+  });
+  if (overdue == running.end()) return std::nullopt;
+  if (!overdue->reached())
+    return fmt::format(
+        "rank {}: its device has not come to {} of group {} within {:g} s of its start: a kernel that was launched"
+        " before it hangs. If the work between two operations may take longer, raise --ddp_timeout.",
+        rank, overdue->op.describe(), overdue->group->name, std::chrono::duration<double>(limit).count());
+  return timeout_message(*overdue->group, overdue->op);
 }
 
 void RankState::throw_if_over() {
@@ -182,9 +229,9 @@ void Work::wait() {
     }
     owner.waited_ns += std::chrono::nanoseconds(OpRecorder::Clock::now() - begun).count();
     if (!finished) throw_timeout(*group_, part.op, part.pending->missing());
-    // On CUDA the stream waits, not the host: the operation may go on, and the watchdog keeps an eye on it.
+    // On CUDA the stream waits, not the host: the operation may still run, and the watchdog keeps an eye on it.
     if (part.pending->runs_behind()) {
-      owner.recorder.end_when_done(part.record, part.pending);
+      owner.recorder.end_when_done(part.record, part.pending->completion());
     } else {
       owner.recorder.end(part.record);
     }
@@ -200,57 +247,103 @@ int Group::rank() const { return state_->rank; }
 int Group::size() const { return static_cast<int>(state_->ranks.size()); }
 const std::vector<int>& Group::ranks() const { return state_->ranks; }
 
+at::Device Group::device() const { return state_->owner->device; }
+
+// The records of operations that are about to be started. One that fails to start leaves no record behind.
+class Group::Starting {
+ public:
+  explicit Starting(GroupState& group) : group_(group) {}
+  ~Starting() {
+    for (const uint64_t record : records_) group_.owner->recorder.end(record);
+  }
+  Starting(const Starting&) = delete;
+  Starting& operator=(const Starting&) = delete;
+
+  void add(Op& op) {
+    op.sequence = group_.next_sequence(op);
+    records_.push_back(group_.owner->recorder.begin(group_, op));
+    const OpComparer& compare = group_.owner->compare;
+    if (compare && !compare(group_, op)) throw_timeout(group_, op);
+  }
+
+  // Connects the group if this is its first operation, and starts `ops`, which have been added.
+  std::vector<std::shared_ptr<PendingOp>> start(const std::vector<Op>& ops, bool as_batch) {
+    try {
+      if (!group_.backend) group_.backend = group_.owner->connect(group_);
+      if (as_batch) return group_.backend->start_batch(ops);
+      return {group_.backend->start(ops.front())};
+    } catch (const std::exception& error) {
+      throw_failed(group_, ops.front(), first_line(error.what()));
+    }
+  }
+
+  // They have started: the recorder goes on with them.
+  std::vector<uint64_t> hand_over(const std::vector<std::shared_ptr<PendingOp>>& pending) {
+    RankState& owner = *group_.owner;
+    std::vector<uint64_t> records = std::exchange(records_, {});
+    for (size_t i = 0; i < records.size(); ++i) {
+      owner.recorder.started(records[i], pending[i]);
+      owner.abort_if_over(*pending[i]);
+    }
+    return records;
+  }
+
+ private:
+  GroupState& group_;
+  std::vector<uint64_t> records_;
+};
+
 Work Group::start(Op op) const {
   check(state_ != nullptr, "{} '{}' on an empty Group; make it with World::group", to_string(op.kind), op.label);
-  GroupState& group = *state_;
-  check_op(group, op);
+  check_op(*state_, op);
   if (size() == 1) {
     run_alone(op);
     return {};
   }
-  RankState& owner = *group.owner;
-  owner.throw_if_over();
-  op.sequence = group.next_sequence(op);
-  Work work;
-  work.group_ = state_;
-  const uint64_t record = owner.recorder.begin(group, op);
-  if (owner.compare && !owner.compare(group, op)) throw_timeout(group, op);
-  if (!group.backend) group.backend = owner.connect(group);
-  auto pending = group.backend->start(op);
-  owner.recorder.started(record, pending);
-  owner.abort_if_over(*pending);
-  work.parts_.push_back({std::move(pending), record, std::move(op)});
-  return work;
+  return start_all({std::move(op)}, /*as_batch=*/false);
 }
 
 Work Group::start_transfers(const std::vector<Transfer>& transfers, const char* label) const {
-  GroupState& group = *state_;
-  RankState& owner = *group.owner;
-  owner.throw_if_over();
   std::vector<Op> ops;
-  std::vector<uint64_t> records;
   for (const Transfer& transfer : transfers) {
     Op op{.kind = transfer.kind, .label = label, .peer = transfer.peer, .output = transfer.tensor};
-    check(is_point_to_point(op.kind), "batch '{}' of group {}: {} is neither send nor recv", label, group.name,
+    check(is_point_to_point(op.kind), "batch '{}' of group {}: {} is neither send nor recv", label, name(),
           to_string(op.kind));
-    check_op(group, op);
-    check(op.peer != rank(), "batch '{}' of group {}: {} to itself", label, group.name, to_string(op.kind));
-    op.sequence = group.next_sequence(op);
-    records.push_back(owner.recorder.begin(group, op));
-    if (owner.compare && !owner.compare(group, op)) throw_timeout(group, op);
+    check_op(*state_, op);
+    check(op.peer != rank(), "batch '{}' of group {}: {} to itself", label, name(), to_string(op.kind));
     ops.push_back(std::move(op));
   }
+  if (ops.empty()) return {};
+  return start_all(std::move(ops), /*as_batch=*/true);
+}
+
+Work Group::start_all(std::vector<Op> ops, bool as_batch) const {
+  GroupState& group = *state_;
+  group.owner->throw_if_over();
+  Starting starting(group);
+  for (Op& op : ops) starting.add(op);
+  auto pending = starting.start(ops, as_batch);
+  const std::vector<uint64_t> records = starting.hand_over(pending);
   Work work;
   work.group_ = state_;
-  if (ops.empty()) return work;
-  if (!group.backend) group.backend = owner.connect(group);
-  auto pending = group.backend->start_batch(ops);
-  for (size_t i = 0; i < ops.size(); ++i) {
-    owner.recorder.started(records[i], pending[i]);
-    owner.abort_if_over(*pending[i]);
-    work.parts_.push_back({std::move(pending[i]), records[i], std::move(ops[i])});
-  }
+  for (size_t i = 0; i < ops.size(); ++i) work.parts_.push_back({std::move(pending[i]), records[i], ops[i]});
   return work;
+}
+
+void Group::open_transfers(const std::vector<int>& send_to, const std::vector<int>& receive_from) const {
+  if (size() == 1) return;
+  std::vector<Transfer> missing;
+  const auto open = [&](OpKind kind, const std::vector<int>& peers) {
+    for (const int peer : peers)
+      if (state_->opened.insert({kind, peer}).second)
+        missing.push_back({kind, at::zeros({1}, at::TensorOptions(at::kByte).device(device())), peer});
+  };
+  open(OpKind::kSend, send_to);
+  open(OpKind::kRecv, receive_from);
+  if (missing.empty()) return;
+  batch(missing, "connecting");
+  // On CUDA only the stream has waited.
+  for (const Transfer& each : missing) (void)each.tensor.item();
 }
 
 // The operations: each names its arguments, start() does the rest; the blocking form waits for the asynchronous one.
@@ -323,7 +416,7 @@ void Group::barrier(const char* label) const { start({.kind = OpKind::kBarrier, 
 
 std::vector<std::string> Group::all_gather_bytes(const std::string& bytes, const char* label) const {
   // Lengths first, then every member's bytes padded to the longest.
-  const auto on_device = at::TensorOptions().device(state_->owner->device);
+  const auto on_device = at::TensorOptions().device(device());
   const at::Tensor lengths = at::empty({size()}, on_device.dtype(at::kLong));
   all_gather(lengths, at::full({1}, static_cast<int64_t>(bytes.size()), on_device.dtype(at::kLong)), label);
   const at::Tensor host_lengths = lengths.cpu();
@@ -332,7 +425,7 @@ std::vector<std::string> Group::all_gather_bytes(const std::string& bytes, const
 
   const at::Tensor padded = bytes_tensor(bytes, longest);
   at::Tensor all = at::empty({size() * longest}, on_device.dtype(at::kByte));
-  if (longest > 0) all_gather(all, padded.to(state_->owner->device), label);
+  if (longest > 0) all_gather(all, padded.to(device()), label);
   all = all.cpu();
 
   std::vector<std::string> parts;
@@ -341,13 +434,37 @@ std::vector<std::string> Group::all_gather_bytes(const std::string& bytes, const
   return parts;
 }
 
+std::vector<std::string> Group::gather_bytes(const std::string& bytes, int root, const char* label) const {
+  const auto on_device = at::TensorOptions().device(device());
+  const at::Tensor lengths = at::empty({size()}, on_device.dtype(at::kLong));
+  all_gather(lengths, at::full({1}, static_cast<int64_t>(bytes.size()), on_device.dtype(at::kLong)), label);
+  const at::Tensor host_lengths = lengths.cpu();
+  const auto* length = host_lengths.const_data_ptr<int64_t>();
+  // Everybody sends to the root alone: an all-to-all in which only the root's blocks have rows.
+  std::vector<int64_t> send(static_cast<size_t>(size()), 0), receive(static_cast<size_t>(size()), 0);
+  send.at(static_cast<size_t>(root)) = static_cast<int64_t>(bytes.size());
+  if (rank() == root) receive.assign(length, length + size());
+  const at::Tensor own = bytes_tensor(bytes, static_cast<int64_t>(bytes.size())).to(device());
+  const int64_t total = std::accumulate(receive.begin(), receive.end(), int64_t{0});
+  at::Tensor all = at::empty({total}, on_device.dtype(at::kByte));
+  all_to_all(all, own, receive, send, label);
+  std::vector<std::string> parts;
+  if (rank() != root) return parts;
+  all = all.cpu();
+  const auto* data = reinterpret_cast<const char*>(all.const_data_ptr());
+  for (const int64_t count : receive) {
+    parts.emplace_back(data, static_cast<size_t>(count));
+    data += count;
+  }
+  return parts;
+}
+
 std::string Group::broadcast_bytes(const std::string& bytes, int root, const char* label) const {
-  const at::Device device = state_->owner->device;
-  at::Tensor length = at::full({1}, static_cast<int64_t>(bytes.size()), at::TensorOptions(at::kLong).device(device));
+  at::Tensor length = at::full({1}, static_cast<int64_t>(bytes.size()), at::TensorOptions(at::kLong).device(device()));
   broadcast(length, root, label);
   const auto size_in_bytes = length.item<int64_t>();
   if (size_in_bytes == 0) return "";
-  at::Tensor data = bytes_tensor(rank() == root ? bytes : "", size_in_bytes).to(device);
+  at::Tensor data = bytes_tensor(rank() == root ? bytes : "", size_in_bytes).to(device());
   broadcast(data, root, label);
   data = data.cpu();
   return {reinterpret_cast<const char*>(data.const_data_ptr()), static_cast<size_t>(size_in_bytes)};

@@ -43,7 +43,7 @@ class [[nodiscard]] Work {
   struct Part {
     std::shared_ptr<PendingOp> pending;
     uint64_t record = 0;  // the recorder's number
-    Op op;
+    OpInfo op;
   };
   std::shared_ptr<GroupState> group_;
   std::vector<Part> parts_;
@@ -59,10 +59,10 @@ struct Transfer {
 // A set of ranks and this rank's place in it. A small handle: copies share the connection. Made by World::group;
 // connects at the first operation, so that groups nobody uses cost nothing.
 //
-// Rules: all members call the same collectives in the same order; tensors are contiguous and of equal dtype and shape
-// on all members where the comment does not say otherwise; one thread a rank. Ranks in arguments are group ranks. A
-// group of one rank returns at once. Labels are string literals that say what the caller is doing; they appear in error
-// messages.
+// Rules: all members call the same collectives in the same order; tensors are on device(), contiguous, and of equal
+// dtype and shape on all members where the comment does not say otherwise; one thread per rank. Ranks in arguments are
+// group ranks. A group of one rank returns at once. Labels are string literals that say what the caller is doing; they
+// appear in error messages.
 class Group {
  public:
   Group() = default;  // not usable; assign one from World::group
@@ -71,6 +71,7 @@ class Group {
   int rank() const;                 // this rank's place in the group
   int size() const;
   const std::vector<int>& ranks() const;  // world ranks, by group rank
+  at::Device device() const;              // where the tensors of every operation must be: the run's device
 
   // Reduces in place over all members; every member ends with the same bits. kAvg divides the sum by size() (floating
   // point only).
@@ -109,11 +110,21 @@ class Group {
   void batch(const std::vector<Transfer>& transfers, const char* label = "") const;
   Work batch_async(const std::vector<Transfer>& transfers, const char* label = "") const;
 
+  // Connects this rank to the peers that it will send to and receive from; each of them names this rank likewise, and
+  // all call it before the group's first transfer. Waits on the host. What is already connected costs nothing.
+  //
+  // Why: NCCL connects two ranks inside of their first transfer, direction by direction, and blocks the host meanwhile.
+  // A batch with a second, not yet connected direction would therefore hold back its first one, for which the peer may
+  // be waiting before it comes to the second: a deadlock. See docs/architecture.md.
+  void open_transfers(const std::vector<int>& send_to, const std::vector<int>& receive_from) const;
+
   // Returns when all members have called it (on the host, CUDA or not).
   void barrier(const char* label = "") const;
 
   // Bytes of any length, which may differ by rank: every member gets all of them, in group-rank order.
   std::vector<std::string> all_gather_bytes(const std::string& bytes, const char* label = "") const;
+  // The same for the root alone; other members get an empty list.
+  std::vector<std::string> gather_bytes(const std::string& bytes, int root, const char* label = "") const;
   // The root's bytes on all members; the argument of the others is ignored.
   std::string broadcast_bytes(const std::string& bytes, int root, const char* label = "") const;
 
@@ -121,8 +132,11 @@ class Group {
   friend class World;
   explicit Group(std::shared_ptr<GroupState> state) : state_(std::move(state)) {}
 
+  class Starting;
+
   Work start(Op op) const;
   Work start_transfers(const std::vector<Transfer>& transfers, const char* label) const;
+  Work start_all(std::vector<Op> ops, bool as_batch) const;
 
   std::shared_ptr<GroupState> state_;
 };

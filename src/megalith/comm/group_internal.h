@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,8 +28,8 @@ struct RankState {
   int rank = 0;
   int size = 1;
   std::atomic<std::chrono::milliseconds> timeout{};  // set_timeout changes it while the watchdog looks
-  at::Device device = at::kCPU;                      // where the tensors of byte operations live
-  std::function<std::unique_ptr<Backend>(const GroupState&)> connect;
+  at::Device device = at::kCPU;                      // where the tensors of all operations live
+  std::function<std::shared_ptr<Backend>(const GroupState&)> connect;
   OpComparer compare;  // debug mode only; may be empty
   std::shared_ptr<StatusBoard> board;
   OpRecorder recorder;
@@ -38,7 +40,9 @@ struct RankState {
   void throw_if_over();
   // The message for an operation past its limit, with what the board knows. `missing`: group ranks that the backend
   // knows to be absent; empty: the board tells.
-  std::string timeout_message(const GroupInfo& group, const Op& op, const std::vector<int>& missing = {}) const;
+  std::string timeout_message(const GroupInfo& group, const OpInfo& op, const std::vector<int>& missing = {}) const;
+  // For the watchdog: the message for an operation that has been running for longer than `limit`, if there is one.
+  std::optional<std::string> overdue_message(std::chrono::milliseconds limit);
   // For an operation that has just been started: end_run may have come before it was known to the recorder.
   void abort_if_over(PendingOp& pending);
 
@@ -51,7 +55,9 @@ struct RankState {
 struct GroupState : GroupInfo {
   std::shared_ptr<RankState> owner;
 
-  std::unique_ptr<Backend> backend;  // made at the first operation
+  std::string lane;                  // groups of the same ranks in one lane share a backend; empty: one of its own
+  std::shared_ptr<Backend> backend;  // made at the first operation
+  std::set<std::pair<OpKind, int>> opened;  // directions and peers that open_transfers has connected
   uint64_t collectives = 0;
   std::map<std::pair<OpKind, int>, uint64_t> transfers;  // by direction and peer
 

@@ -20,6 +20,7 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "megalith/comm/process_settings.h"
 #include "megalith/comm/rendezvous.h"
 #include "megalith/comm/store_link.h"
 #include "megalith/comm/store_listener_internal.h"
@@ -32,6 +33,9 @@ using std::chrono::milliseconds;
 
 // How often signs of life are looked at.
 constexpr milliseconds kLook{200};
+
+// Between two attempts to reach a store that has not answered.
+constexpr milliseconds kRetry{2000};
 
 // After a failure the other ranks have this long to end by themselves, with their own clean-up.
 constexpr milliseconds kSettle{4000};
@@ -62,9 +66,9 @@ sigset_t watched_signals() {
   return set;
 }
 
-void say(const std::string& text) { fmt::print(stderr, "megalith: {}\n", text); }
-
 }  // namespace
+
+void print_launcher_message(const std::string& text) { fmt::print(stderr, "megalith: {}\n", text); }
 
 LaunchAttempt::LaunchAttempt(const LaunchOptions& options, const RankMain& rank_main, HeartbeatPage& page,
                              RankLaunch launch, int shift)
@@ -76,6 +80,7 @@ LaunchAttempt::LaunchAttempt(const LaunchOptions& options, const RankMain& rank_
       launcher_pid_(getpid()) {}
 
 AttemptEnd LaunchAttempt::run() {
+  raise_file_limit();  // the store's connections are served here; ranks inherit it
   if (options_.node_rank == 0) {
     listen_fd_ = listen_for_store(options_, port_);
   } else {
@@ -175,6 +180,8 @@ void LaunchAttempt::become_rank(int local_rank, int out, int err) {
   set("MASTER_ADDR", options_.nnodes == 1 || options_.master_addr.empty() ? "127.0.0.1" : options_.master_addr);
   set("MASTER_PORT", std::to_string(port_));
   set("MEGALITH_LAUNCHER", "1");
+  const int rank = options_.node_rank * options_.nproc + local_rank;
+  if (const auto host = nccl_host_of_rank(env_string("NCCL_HOSTID"), rank)) set("NCCL_HOSTID", *host);
   unsetenv("TORCHELASTIC_USE_AGENT_STORE");
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   if (!env_string("OMP_NUM_THREADS")) at::set_num_threads(std::max(1, cores / options_.nproc));
@@ -205,7 +212,7 @@ void LaunchAttempt::serve_or_join_store() {
     place.rank = options_.node_rank * options_.nproc;
     place.master_addr = options_.master_addr;
     place.master_port = port_;
-    store_ = connect_store(place, std::chrono::seconds(60));
+    store_ = connect_store(place, options_.connect_timeout);
   }
 }
 
@@ -284,6 +291,14 @@ RankSight LaunchAttempt::sight_of(const Child& child) const {
   return sight;
 }
 
+std::string LaunchAttempt::waits_for(int rank) {
+  try {
+    return store_ ? waits_in(*store_, rank) : "";
+  } catch (const std::exception&) {
+    return "nobody knows what: the store is out of reach";  // whether it is gone, look_for_failure decides
+  }
+}
+
 // A rank that gives no sign of life for too long is ended by force: it would not listen.
 void LaunchAttempt::look_for_hangs() {
   if (first_ || ended_by_signal_ != 0 || !options_.limits || Clock::now() < next_look_) return;
@@ -292,22 +307,22 @@ void LaunchAttempt::look_for_hangs() {
   for (const Child& child : children_)
     if (child.running) all.push_back(sight_of(child));
   std::vector<OverdueRank> overdue;
-  for (const RankSight& late : overdue_ranks(all, *options_.limits))
-    overdue.push_back({late, store_ ? waits_in(*store_, late.rank) : ""});
+  for (const RankSight& late : overdue_ranks(all, *options_.limits)) overdue.push_back({late, waits_for(late.rank)});
   const auto culprit = find_culprit(overdue, *options_.limits);
   if (!culprit) return;
   const Failure failure{culprit->rank, culprit->reason};
   first_hangs_ = true;
   begin_end(failure);
-  report_failure_in(*store_, failure);
+  tell_all(failure);
   kill(-child_of(culprit->rank)->pid, SIGKILL);
 }
 
 void LaunchAttempt::say_when_it_runs_again() {
   if (said_it_runs_ || launch_.restarts == 0 || page_.slot(0).steps_done == 0) return;
   said_it_runs_ = true;
-  say(fmt::format("running again: step {} is done, {:.1f} s after the failure was seen",
-                  page_.slot(0).first_step.load(), static_cast<double>(monotonic_ns() - launch_.failed_ns) / 1e9));
+  print_launcher_message(fmt::format("running again: step {} is done, {:.1f} s after the failure was seen",
+                                     page_.slot(0).first_step.load(),
+                                     static_cast<double>(monotonic_ns() - launch_.failed_ns) / 1e9));
 }
 
 void LaunchAttempt::on_child_end(Child& child, int status) {
@@ -321,14 +336,18 @@ void LaunchAttempt::on_child_end(Child& child, int status) {
     // It did not live to tell: we do.
     const std::string machine = options_.nnodes > 1 ? fmt::format(" on machine {}", options_.node_rank) : "";
     const Failure failure{child.rank, fmt::format("rank {}{} {}", child.rank, machine, describe_exit(status))};
-    try {
-      report_failure_in(*store_, failure);
-    } catch (const std::exception&) {
-      // The store is gone with machine 0; everybody ends anyway.
-    }
+    tell_all(failure);
     begin_end(failure);
   }
   if (first_->rank == child.rank) first_status_ = status;
+}
+
+void LaunchAttempt::tell_all(const Failure& failure) {
+  try {
+    report_failure_in(*store_, failure);
+  } catch (const std::exception&) {
+    // The store is gone with machine 0, or out of reach: the others notice by themselves.
+  }
 }
 
 LaunchAttempt::Child* LaunchAttempt::child_of(int rank) {
@@ -349,11 +368,14 @@ void LaunchAttempt::begin_end(const Failure& failure) {
 
 // A rank that can tell its failure does so in the store, before it ends.
 void LaunchAttempt::look_for_failure() {
-  if (first_ || ended_by_signal_ != 0 || !store_) return;
+  if (first_ || ended_by_signal_ != 0 || !store_ || Clock::now() < next_question_) return;
   try {
     if (const auto failure = failure_in(*store_)) begin_end(*failure);
-  } catch (const std::exception&) {
-    begin_end({-1, fmt::format("machine 0 ({}:{}) does not answer any more", options_.master_addr, port_)});
+    patience_.answered();
+  } catch (const std::exception& error) {
+    next_question_ = Clock::now() + kRetry;  // each attempt may take seconds; the ranks' output waits meanwhile
+    if (patience_.is_gone_after(error))
+      begin_end({-1, fmt::format("machine 0 ({}:{}) does not answer any more", options_.master_addr, port_)});
   }
 }
 
@@ -386,11 +408,11 @@ void LaunchAttempt::wait_for_other_machines() {
 
 void LaunchAttempt::report() const {
   if (ended_by_signal_ != 0 && all_ended_well_) return;
-  if (ended_by_signal_ != 0) return say(fmt::format("ended by {}", signal_name(ended_by_signal_)));
+  if (ended_by_signal_ != 0) return print_launcher_message(fmt::format("ended by {}", signal_name(ended_by_signal_)));
   if (!first_) return;
   if (!first_status_) {
     const bool ours = std::ranges::find(children_, first_->rank, &Child::rank) != children_.end();
-    return say(fmt::format("{}{}", ours ? "" : "another machine failed first: ", first_->reason));
+    return print_launcher_message(fmt::format("{}{}", ours ? "" : "another machine failed first: ", first_->reason));
   }
   std::string text =
       first_hangs_ ? first_->reason : fmt::format("rank {} {}", first_->rank, describe_exit(*first_status_));
@@ -402,7 +424,7 @@ void LaunchAttempt::report() const {
     for (const ChildOutput& output : other.output) muted += output.muted_lines();
   if (muted > 0) text += fmt::format(" ({} lines of theirs left out; --log_dir keeps all)", muted);
   if (!options_.log_dir.empty()) text += fmt::format("; see {}/rank-{}.log", options_.log_dir, first_->rank);
-  say(text);
+  print_launcher_message(text);
 }
 
 }  // namespace megalith::comm

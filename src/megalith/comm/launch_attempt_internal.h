@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "megalith/comm/child_output.h"
+#include "megalith/comm/lasting_store.h"
 #include "megalith/comm/launcher.h"
 #include "megalith/comm/status_board.h"
 
@@ -60,6 +61,8 @@ class LaunchAttempt {
   void look_for_hangs();
   RankSight sight_of(const Child& child) const;
   void say_when_it_runs_again();
+  std::string waits_for(int rank);
+  void tell_all(const Failure& failure);
   void begin_end(const Failure& failure);
   Child* child_of(int rank);
   void wait_for_other_machines();
@@ -79,7 +82,8 @@ class LaunchAttempt {
   sigset_t old_mask_{};
   std::vector<Child> children_;
   c10::intrusive_ptr<c10d::Store> store_;
-  Clock::time_point next_look_{};
+  StorePatience patience_;
+  Clock::time_point next_look_{}, next_question_{};
   bool said_it_runs_ = false;
 
   // The end of the run, once it is known.
@@ -93,5 +97,8 @@ class LaunchAttempt {
   bool all_ended_well_ = true;  // of the children that have ended
   std::optional<Clock::time_point> terminate_at_, kill_at_;
 };
+
+// Prints one line on stderr in the launcher's name.
+void print_launcher_message(const std::string& text);
 
 }  // namespace megalith::comm

@@ -9,8 +9,6 @@ namespace megalith::comm {
 
 namespace {
 
-void say(const std::string& text) { fmt::print(stderr, "megalith: {}\n", text); }
-
 // A whole job: attempts, until one ends well or for good.
 class Job {
  public:
@@ -26,14 +24,15 @@ class Job {
       const AttemptEnd end = LaunchAttempt(options_, rank_main_, page_, launch_, shift_).run();
       launch_.earlier.push_back(end.done);
       if (!starts_again(end)) {
-        if (launch_.restarts > 0) say(restarts_in_words(launch_, launch_.earlier));
+        if (launch_.restarts > 0) print_launcher_message(restarts_in_words(launch_, launch_.earlier));
         return end.exit_code;
       }
       if (end.exit_code == options_.elsewhere_code) ++shift_;
       ++launch_.restarts;
       launch_.failed_ns = end.failed_ns;
-      say(fmt::format("restart {} of {}: {} (seen {:.1f} s after its last sign of life)", launch_.restarts,
-                      options_.max_restarts, end.failure->reason, end.done.detect_seconds));
+      print_launcher_message(fmt::format("restart {} of {}: {} (seen {:.1f} s after its last sign of life)",
+                                         launch_.restarts, options_.max_restarts, end.failure->reason,
+                                         end.done.detect_seconds));
     }
   }
 
@@ -41,11 +40,11 @@ class Job {
   bool starts_again(const AttemptEnd& end) const {
     if (!end.failure || end.on_request || options_.max_restarts == 0) return false;
     if (options_.is_final(end.exit_code)) {
-      say(fmt::format("not started again: exit code {} would only come again", end.exit_code));
+      print_launcher_message(fmt::format("not started again: exit code {} would only come again", end.exit_code));
       return false;
     }
     if (launch_.restarts < options_.max_restarts) return true;
-    say(fmt::format("not started again: --max_restarts {} is used up", options_.max_restarts));
+    print_launcher_message(fmt::format("not started again: --max_restarts {} is used up", options_.max_restarts));
     return false;
   }
 
@@ -77,6 +76,13 @@ void LaunchOptions::validate() const {
                     " (see docs/faults.md)",
                     max_restarts, nnodes));
   if (!problems.empty()) throw ConfigError(problems);
+}
+
+std::optional<std::string> nccl_host_of_rank(const std::optional<std::string>& launcher_host, int rank) {
+  constexpr std::string_view kRank = "%r";
+  const size_t place = launcher_host ? launcher_host->find(kRank) : std::string::npos;
+  if (place == std::string::npos) return std::nullopt;
+  return std::string(*launcher_host).replace(place, kRank.size(), std::to_string(rank));
 }
 
 int launch_ranks(const LaunchOptions& options, const RankMain& rank_main) {

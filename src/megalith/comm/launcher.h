@@ -22,6 +22,8 @@ struct LaunchOptions {
   std::string log_dir;
   // Rank 0 also has stderr as it is (a live line can be drawn there); without log_dir.
   bool rank0_talks = false;
+  // How long a machine other than 0 tries to reach machine 0 (store_connect_timeout).
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds(600);
   // Time from the request to end (SIGTERM) to the end by force (SIGKILL).
   std::chrono::milliseconds grace = std::chrono::seconds(10);
   // After a first SIGINT or SIGTERM, too. False: ranks end in their own time (they finish a step and save).
@@ -38,6 +40,10 @@ struct LaunchOptions {
   // Throws ConfigError with every problem.
   void validate() const;
 };
+
+// The NCCL_HOSTID of one rank where the launcher's own has %r in it, which stands for the rank; nothing otherwise. NCCL
+// takes such ranks for machines of their own and lets them share a GPU: for tests on one GPU.
+std::optional<std::string> nccl_host_of_rank(const std::optional<std::string>& launcher_host, int rank);
 
 // What a rank runs; returns its exit code.
 using RankMain = std::function<int(const RankLaunch&)>;

@@ -6,14 +6,32 @@
 
 namespace megalith::comm {
 
+namespace {
+
+using NcclOptions = c10d::ProcessGroupNCCL::Options;
+
+void apply_settings(const NcclGroupSettings& settings, NcclOptions& options) {
+  if (settings.cga_cluster_size) options.config.cgaClusterSize = *settings.cga_cluster_size;
+  if (settings.min_ctas) options.config.minCTAs = *settings.min_ctas;
+  if (settings.max_ctas) options.config.maxCTAs = *settings.max_ctas;
+  if (settings.sharp) options.config.collnetEnable = 1;
+  // c10d copies the pointer, and the communicator is made at the first operation: the name has to stay.
+  if (!settings.net_name.empty()) options.config.netName = strdup(settings.net_name.c_str());
+}
+
+}  // namespace
+
 bool nccl_available() { return true; }
 
-std::unique_ptr<Backend> make_nccl_backend(const C10dGroup& group, const std::string& name) {
-  const auto options = c10d::ProcessGroupNCCL::Options::create();
+std::unique_ptr<Backend> make_nccl_backend(const C10dGroup& group, const std::string& name,
+                                           const NcclGroupSettings& settings) {
+  const auto options = NcclOptions::create(settings.high_priority_stream);
   // NCCL's own watchdog ends the process without a word about the other ranks: ours comes first.
   options->timeout = group.timeout + std::chrono::seconds(30);
   options->group_name = name;
-  return wrap_c10d(c10::make_intrusive<c10d::ProcessGroupNCCL>(group.store, group.rank, group.size, options), false);
+  apply_settings(settings, *options);
+  return wrap_c10d(c10::make_intrusive<c10d::ProcessGroupNCCL>(group.store, group.rank, group.size, options),
+                   /*waits_on_host=*/false, group.device);
 }
 
 }  // namespace megalith::comm

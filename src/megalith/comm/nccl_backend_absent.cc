@@ -7,7 +7,7 @@ namespace megalith::comm {
 
 bool nccl_available() { return false; }
 
-std::unique_ptr<Backend> make_nccl_backend(const C10dGroup&, const std::string& name) {
+std::unique_ptr<Backend> make_nccl_backend(const C10dGroup&, const std::string& name, const NcclGroupSettings&) {
   throw InternalError("group " + name + " asks for NCCL in a build without CUDA");
 }
 

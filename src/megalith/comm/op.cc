@@ -10,10 +10,8 @@ namespace megalith::comm {
 
 namespace {
 
-std::string tensor_text(const at::Tensor& tensor) {
-  const auto sizes = tensor.sizes();
-  return fmt::format("{} [{}]", to_lower(c10::toString(tensor.scalar_type())),
-                     fmt::join(sizes.begin(), sizes.end(), ", "));
+std::string tensor_text(const OpInfo& op) {
+  return fmt::format("{} [{}]", to_lower(c10::toString(op.dtype)), fmt::join(op.sizes.begin(), op.sizes.end(), ", "));
 }
 
 // The tensor whose shape all members must agree on.
@@ -59,23 +57,33 @@ const char* to_string(OpKind kind) {
   return "?";
 }
 
-std::string Op::describe() const {
+OpInfo::OpInfo(const Op& op) : kind(op.kind), label(op.label), reduce(op.reduce), peer(op.peer), sequence(op.sequence) {
+  const at::Tensor& tensor = common_tensor(op);
+  if (!tensor.defined()) return;
+  dtype = tensor.scalar_type();
+  sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+}
+
+std::string OpInfo::describe() const {
   std::string text = to_string(kind);
   if (*label != '\0') text += fmt::format(" '{}'", label);
   text += fmt::format(" #{}", sequence);
-  if (output.defined()) text += ", " + tensor_text(common_tensor(*this));
+  if (dtype != at::ScalarType::Undefined) text += ", " + tensor_text(*this);
   if (kind == OpKind::kAllReduce || kind == OpKind::kReduceScatter) text += fmt::format(", {}", to_string(reduce));
   if (kind == OpKind::kBroadcast) text += fmt::format(", from group rank {}", peer);
   return text;
 }
 
-std::string Op::signature() const {
+std::string OpInfo::signature() const {
   std::string text = to_string(kind);
-  if (kind == OpKind::kAllToAll) return text + " " + to_lower(c10::toString(output.scalar_type()));
-  if (output.defined()) text += " " + tensor_text(common_tensor(*this));
+  if (kind == OpKind::kAllToAll) return text + " " + to_lower(c10::toString(dtype));
+  if (dtype != at::ScalarType::Undefined) text += " " + tensor_text(*this);
   if (kind == OpKind::kAllReduce || kind == OpKind::kReduceScatter) text += fmt::format(" {}", to_string(reduce));
   if (kind == OpKind::kBroadcast) text += fmt::format(" from group rank {}", peer);
   return text;
 }
+
+std::string Op::describe() const { return OpInfo(*this).describe(); }
+std::string Op::signature() const { return OpInfo(*this).signature(); }
 
 }  // namespace megalith::comm

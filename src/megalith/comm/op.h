@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <chrono>
 #include <cstdint>
@@ -35,6 +36,24 @@ struct Op {
   // Place among the collectives of its group, from 1, the same on all members; for send and recv the place among those
   // between the two ranks in that direction. Set by Group.
   uint64_t sequence = 0;
+
+  std::string describe() const;   // see OpInfo
+  std::string signature() const;  // see OpInfo
+};
+
+// What messages say about an operation. Holds no tensors, so that a record of an operation keeps no memory alive.
+struct OpInfo {
+  OpInfo() = default;
+  OpInfo(const Op& op);  // NOLINT(google-explicit-constructor): an Op is told about wherever its info is asked for
+
+  OpKind kind = OpKind::kBarrier;
+  const char* label = "";
+  ReduceOp reduce = ReduceOp::kSum;
+  int peer = -1;
+  uint64_t sequence = 0;
+  // Of the tensor whose shape all members must agree on; undefined for operations without one.
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  c10::SmallVector<int64_t, 4> sizes;
 
   // "all_reduce 'grad_norm' #12, float32 [4, 8], sum"
   std::string describe() const;

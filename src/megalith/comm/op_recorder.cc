@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "megalith/base/error.h"
 
@@ -26,7 +27,7 @@ RankStatus RankStatus::from_json(const std::string& text) {
   return {json.at("rank"), json.at("posted_at"), json.at("last"), json.at("begun")};
 }
 
-uint64_t OpRecorder::begin(const GroupInfo& group, const Op& op) {
+uint64_t OpRecorder::begin(const GroupInfo& group, const OpInfo& op) {
   std::lock_guard lock(mutex_);
   const uint64_t record = next_record_++;
   running_.emplace(record, InFlight{&group, op, Clock::now(), {}});
@@ -36,7 +37,10 @@ uint64_t OpRecorder::begin(const GroupInfo& group, const Op& op) {
 
 void OpRecorder::started(uint64_t record, const std::shared_ptr<PendingOp>& pending) {
   std::lock_guard lock(mutex_);
-  if (const auto it = running_.find(record); it != running_.end()) it->second.pending = pending;
+  const auto it = running_.find(record);
+  if (it == running_.end()) return;
+  it->second.pending = pending;
+  it->second.arrival = pending->arrival();
 }
 
 void OpRecorder::end(uint64_t record) {
@@ -44,12 +48,14 @@ void OpRecorder::end(uint64_t record) {
   if (const auto it = running_.find(record); it != running_.end()) finish(it);
 }
 
-void OpRecorder::end_when_done(uint64_t record, std::shared_ptr<PendingOp> pending) {
+void OpRecorder::end_when_done(uint64_t record, std::shared_ptr<Completion> completion) {
   std::lock_guard lock(mutex_);
   const auto it = running_.find(record);
   if (it == running_.end()) return;
-  it->second.kept = std::move(pending);
-  if (running_.size() > kKept) forget_done();
+  it->second.completion = std::move(completion);
+  std::deque<uint64_t>& on_device = on_device_[it->second.group];
+  on_device.push_back(record);
+  finish_done(on_device);
 }
 
 void OpRecorder::set_trace(TraceRecorder* trace) {
@@ -77,11 +83,19 @@ void OpRecorder::finish(std::map<uint64_t, InFlight>::iterator running) {
   running_.erase(running);
 }
 
-void OpRecorder::forget_done() {
-  for (auto it = running_.begin(); it != running_.end();) {
-    const auto current = it++;
-    if (current->second.kept && current->second.kept->done()) finish(current);
+void OpRecorder::finish_done(std::deque<uint64_t>& on_device) {
+  while (!on_device.empty()) {
+    const auto oldest = running_.find(on_device.front());
+    if (oldest != running_.end()) {
+      if (!oldest->second.completion->done()) return;
+      finish(oldest);
+    }
+    on_device.pop_front();
   }
+}
+
+void OpRecorder::finish_all_done() {
+  for (auto& [group, on_device] : on_device_) finish_done(on_device);
 }
 
 std::chrono::milliseconds OpRecorder::age(uint64_t record) const {
@@ -93,16 +107,23 @@ std::chrono::milliseconds OpRecorder::age(uint64_t record) const {
 
 RankStatus OpRecorder::status(int rank) {
   std::lock_guard lock(mutex_);
-  forget_done();
+  finish_all_done();
   RankStatus status;
   status.rank = rank;
   status.posted_at = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   status.begun = begun_;
   const auto now = Clock::now();
+  // A rank whose device still computes has not arrived, however far ahead its host is.
+  std::set<const GroupInfo*> behind;
+  for (const auto& [record, running] : running_)
+    if (!is_point_to_point(running.op.kind) && !behind.contains(running.group) && !running.reached()) {
+      status.begun[running.group->id] = running.op.sequence - 1;
+      behind.insert(running.group);
+    }
   if (!running_.empty()) {
     const InFlight& oldest = running_.begin()->second;
-    status.last =
-        fmt::format("in {} of {} for {:.1f} s", oldest.op.describe(), oldest.group->name, seconds(now - oldest.begun));
+    status.last = fmt::format("{} {} of {} for {:.1f} s", oldest.reached() ? "in" : "computing on the device, before",
+                              oldest.op.describe(), oldest.group->name, seconds(now - oldest.begun));
   } else if (!finished_.empty()) {
     const Finished& last = finished_.back();
     status.last = fmt::format("finished {}{} #{} of {} {:.1f} s ago", to_string(last.kind),
@@ -116,7 +137,7 @@ RankStatus OpRecorder::status(int rank) {
 
 std::vector<OpRecorder::InFlight> OpRecorder::in_flight() {
   std::lock_guard lock(mutex_);
-  forget_done();
+  finish_all_done();
   std::vector<InFlight> list;
   for (const auto& [record, running] : running_) list.push_back(running);
   return list;

@@ -36,33 +36,40 @@ struct RankStatus {
   static RankStatus from_json(const std::string& text);
 };
 
-// Thread-safe. One a rank. begin/end cost a lock and a few stores: no formatting.
+// Thread-safe, one per rank. begin and end cost a lock and a few stores: no formatting.
+//
+// On CUDA the host waits for nothing: an operation that nobody asks about any more may still run on the device. Two
+// events per operation, and no tensors, tell where the device is: before the operation, in it, or past it. Operations
+// of a group run in order, so a look at the device starts with the oldest and stops at the first that is not done.
 class OpRecorder {
  public:
   using Clock = std::chrono::steady_clock;
 
   struct InFlight {
     const GroupInfo* group;  // lives as long as the World
-    Op op;
+    OpInfo op;
     Clock::time_point begun;
     std::weak_ptr<PendingOp> pending;
-    std::shared_ptr<PendingOp> kept;  // set by end_when_done
+    std::shared_ptr<Completion> arrival;     // the device has come to it; null where the host does the work
+    std::shared_ptr<Completion> completion;  // the device has passed it; null while the host has not waited for it
+
+    bool reached() const { return !arrival || arrival->done(); }
   };
 
   // `group` outlives the recorder: World keeps every group it has made.
-  uint64_t begin(const GroupInfo& group, const Op& op);
+  uint64_t begin(const GroupInfo& group, const OpInfo& op);
   // Attaches what abort() needs; called once the backend has started the operation.
   void started(uint64_t record, const std::shared_ptr<PendingOp>& pending);
   void end(uint64_t record);
-  // Nobody waits for it any more (on the host), but it may still be under way: it counts as running until it is done.
-  void end_when_done(uint64_t record, std::shared_ptr<PendingOp> pending);
+  // The host no longer waits for it, but it may still be in flight: it counts as running until `completion` is done.
+  void end_when_done(uint64_t record, std::shared_ptr<Completion> completion);
 
   // See World::set_trace.
   void set_trace(TraceRecorder* trace);
 
   std::chrono::milliseconds age(uint64_t record) const;
   RankStatus status(int rank);
-  std::vector<InFlight> in_flight();
+  std::vector<InFlight> in_flight();  // oldest first
   // "12.3 s ago  all_reduce 'loss' #12 of tp: 0.2 ms", newest last; at most the last 64 operations.
   std::vector<std::string> recent() const;
 
@@ -78,13 +85,15 @@ class OpRecorder {
   // All require mutex_.
   void add_to_trace(const InFlight& what) const;
   void finish(std::map<uint64_t, InFlight>::iterator running);
-  void forget_done();
+  void finish_done(std::deque<uint64_t>& on_device);
+  void finish_all_done();
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   uint64_t next_record_ = 1;
   TraceRecorder* trace_ = nullptr;
-  std::map<uint64_t, InFlight> running_;
+  std::map<uint64_t, InFlight> running_;                        // by record, oldest first
+  std::map<const GroupInfo*, std::deque<uint64_t>> on_device_;  // records with a completion, oldest first
   std::deque<Finished> finished_;
   std::map<std::string, uint64_t> begun_;
 };

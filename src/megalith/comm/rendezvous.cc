@@ -1,32 +1,18 @@
 #include "megalith/comm/rendezvous.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <c10/util/Flags.h>
 #include <fmt/format.h>
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <cerrno>
-#include <csignal>
-#include <cstdlib>
-#include <cstring>
-#include <mutex>
-#include <thread>
+#include <numeric>
+#include <regex>
 #include <vector>
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-
-C10_DECLARE_int(caffe2_log_level);
+#include "megalith/comm/lasting_store.h"
+#include "megalith/comm/process_settings.h"
 
 namespace megalith::comm {
 
@@ -107,13 +93,37 @@ Rendezvous from_torchrun(Variables& variables) {
   return place;
 }
 
+// Tasks of this node. What srun says of the step is exact; what the job asked for (--ntasks-per-node) holds unless the
+// step differs; with plain --ntasks only the lists say it. One that does not add up to the tasks of the step is the
+// allocation's.
+int slurm_local_size(Variables& variables, int world_size) {
+  const auto from_list = [&](const char* name) -> std::optional<int> {
+    if (!variables.has(name)) return std::nullopt;
+    const auto counts = slurm_task_counts(variables.text(name));
+    if (!counts) {
+      variables.refuse(
+          fmt::format("{} is \"{}\"; it must list the tasks of each node, as in 8(x2),4", name, variables.text(name)));
+      return 1;
+    }
+    if (std::accumulate(counts->begin(), counts->end(), int64_t{0}) != world_size) return std::nullopt;
+    const int node = counts->size() == 1 ? 0 : variables.number("SLURM_NODEID");
+    if (static_cast<size_t>(node) < counts->size()) return (*counts)[static_cast<size_t>(node)];
+    variables.refuse(
+        fmt::format("SLURM_NODEID is {} but {}=\"{}\" has {} nodes", node, name, variables.text(name), counts->size()));
+    return 1;
+  };
+  if (const auto size = from_list("SLURM_STEP_TASKS_PER_NODE")) return *size;
+  if (variables.has("SLURM_NTASKS_PER_NODE")) return variables.number("SLURM_NTASKS_PER_NODE");
+  return from_list("SLURM_TASKS_PER_NODE").value_or(world_size);
+}
+
 Rendezvous from_slurm(Variables& variables) {
   Rendezvous place;
   place.source = "Slurm";
   place.rank = variables.number("SLURM_PROCID");
   place.world_size = variables.number("SLURM_NTASKS");
   place.local_rank = variables.number("SLURM_LOCALID");
-  place.local_world_size = variables.number("SLURM_NTASKS_PER_NODE", place.world_size);
+  place.local_world_size = slurm_local_size(variables, place.world_size);
   if (variables.has("MASTER_ADDR")) {
     place.master_addr = variables.text("MASTER_ADDR");
   } else {
@@ -144,59 +154,6 @@ Rendezvous from_open_mpi(Variables& variables) {
   return place;
 }
 
-// Name of the interface that has this numeric address; empty when none has.
-std::string interface_of(const std::string& address, int family, socklen_t length) {
-  std::string name;
-  ifaddrs* interfaces = nullptr;
-  if (getifaddrs(&interfaces) != 0) return name;
-  for (const ifaddrs* i = interfaces; i != nullptr && name.empty(); i = i->ifa_next) {
-    char text[INET6_ADDRSTRLEN] = "";
-    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family) continue;
-    getnameinfo(i->ifa_addr, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-    if (address == text) name = i->ifa_name;
-  }
-  freeifaddrs(interfaces);
-  return name;
-}
-
-// One attempt to open a TCP connection; 0 or the errno.
-int try_connect(const addrinfo& target, std::chrono::milliseconds limit) {
-  const int fd = socket(target.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return errno;
-  int error = connect(fd, target.ai_addr, target.ai_addrlen) == 0 ? 0 : errno;
-  if (error == EINPROGRESS) {
-    pollfd ready{fd, POLLOUT, 0};
-    socklen_t length = sizeof error;
-    if (poll(&ready, 1, static_cast<int>(limit.count())) <= 0)
-      error = ETIMEDOUT;
-    else
-      getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
-  }
-  close(fd);
-  return error;
-}
-
-// Waits until somebody listens there; empty, or why not. TCPStore would also retry, but only once a second, and without
-// saying what the network answered.
-std::string wait_for_listener(const std::string& host, int port, std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return "the name does not resolve";
-  int error = 0;
-  auto pause = std::chrono::milliseconds(5);
-  while (true) {
-    for (const addrinfo* target = found; target != nullptr; target = target->ai_next)
-      if (error = try_connect(*target, std::chrono::milliseconds(2000)); error == 0) break;
-    if (error == 0 || std::chrono::steady_clock::now() + pause >= deadline) break;
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, std::chrono::milliseconds(250));
-  }
-  freeaddrinfo(found);
-  return error == 0 ? "" : std::strerror(error);
-}
-
 [[noreturn]] void throw_no_store(const Rendezvous& place, std::chrono::milliseconds timeout,
                                  const std::string& reason) {
   const double seconds = std::chrono::duration<double>(timeout).count();
@@ -214,31 +171,15 @@ std::string wait_for_listener(const std::string& host, int port, std::chrono::mi
                     " may be using the port, or MASTER_ADDR is not this machine: set MASTER_PORT to a free port"
                     " and MASTER_ADDR to this machine on all ranks.",
                     place.rank, place.master_port, route, reason));
-  throw CommError(
-      fmt::format("rank {}: no answer from the store at {} within {:g} s, going out from {}: {}. Check that rank 0 (or "
-                  "the launcher) runs"
-                  " there, that MASTER_ADDR and MASTER_PORT are equal on all ranks, and that no firewall is between.",
-                  place.rank, where, seconds, route, reason));
+  throw CommError(fmt::format(
+      "rank {}: no answer from the store at {} within {:g} s, going out from {}: {}. Check that rank 0 (or "
+      "the launcher) runs"
+      " there, that MASTER_ADDR and MASTER_PORT are equal on all ranks, and that no firewall is between. Machines"
+      " that start more slowly need a larger --store_connect_timeout.",
+      place.rank, where, seconds, route, reason));
 }
 
 }  // namespace
-
-void prepare_c10d() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    // Its flight recorder is one for the process and not safe when two groups start operations at once, as they do here
-    // while they connect. Ours does its work. Whoever sets the variable keeps it.
-    setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
-    // Gloo writes to its peers by writev() and expects EPIPE from one that has died: in Python, where it grew up,
-    // SIGPIPE is ignored. At its default it would end a rank that did nothing wrong, without a word.
-    struct sigaction now {};
-    if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
-    // It tells of every closed connection with a stack trace on stderr. Our own messages say it in a line.
-    constexpr int kFatal = 3;
-    if (env_string("TORCH_CPP_LOG_LEVEL") || env_string("MEGALITH_LOG_LEVEL") == "debug") return;
-    FLAGS_caffe2_log_level = kFatal;
-  });
-}
 
 std::string first_slurm_host(const std::string& node_list) {
   const size_t end = node_list.find_first_of(",[");
@@ -250,6 +191,20 @@ std::string first_slurm_host(const std::string& node_list) {
   const size_t close = node_list.find(']', stop);
   check<ConfigError>(close != std::string::npos, "the Slurm node list \"{}\" has an unclosed bracket", node_list);
   return host + node_list.substr(close + 1, node_list.find(',', close) - close - 1);
+}
+
+std::optional<std::vector<int>> slurm_task_counts(const std::string& text) {
+  static const std::regex entry(R"((\d{1,6})(?:\(x(\d{1,6})\))?)");
+  constexpr size_t kMostNodes = 1 << 20;
+  std::vector<int> counts;
+  for (const std::string& word : split(trim(text), ',')) {
+    std::smatch parts;
+    if (!std::regex_match(word, parts, entry)) return std::nullopt;
+    const size_t nodes = parts[2].matched ? std::stoul(parts[2]) : 1;
+    if (nodes == 0 || nodes > kMostNodes - counts.size()) return std::nullopt;
+    counts.insert(counts.end(), nodes, std::stoi(parts[1]));
+  }
+  return counts.empty() ? std::nullopt : std::optional(counts);
 }
 
 Rendezvous rendezvous_from_env(const EnvReader& read) {
@@ -266,25 +221,8 @@ Rendezvous rendezvous_from_env(const EnvReader& read) {
 
 Rendezvous rendezvous_from_env() { return rendezvous_from_env(env_string); }
 
-std::optional<Route> route_to(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0 || found == nullptr) return {};
-  Route route;
-  const int fd = socket(found->ai_family, SOCK_DGRAM, 0);
-  sockaddr_storage own{};
-  socklen_t length = sizeof own;
-  // A datagram socket "connects" without sending anything: it only looks up the route.
-  if (fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0) {
-    char address[INET6_ADDRSTRLEN] = "";
-    getnameinfo(reinterpret_cast<sockaddr*>(&own), length, address, sizeof address, nullptr, 0, NI_NUMERICHOST);
-    route = {address, interface_of(address, own.ss_family, length)};
-  }
-  if (fd >= 0) close(fd);
-  freeaddrinfo(found);
-  return route;
+std::chrono::milliseconds default_connect_timeout(const Rendezvous& place) {
+  return place.one_machine() ? std::chrono::seconds(60) : std::chrono::seconds(600);
 }
 
 c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& place, std::chrono::milliseconds timeout) {
@@ -299,7 +237,8 @@ c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& place, std::chro
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
-    return c10::make_intrusive<c10d::TCPStore>(place.master_addr, options);
+    return c10::make_intrusive<LastingStore>(place.master_addr, place.master_port,
+                                             c10::make_intrusive<c10d::TCPStore>(place.master_addr, options));
   } catch (const std::exception& error) {
     throw_no_store(place, timeout, first_line(error.what()));
   }

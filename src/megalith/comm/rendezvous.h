@@ -7,6 +7,9 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "megalith/comm/network.h"
 
 namespace c10d {
 class Store;
@@ -27,6 +30,7 @@ struct Rendezvous {
   int restarts = 0;          // starts of the job before this one, as torchrun's agent counts them
 
   bool alone() const { return world_size == 1; }
+  bool one_machine() const { return local_world_size == world_size; }
   // torchrun's agents start ranks again, but each counts for itself: the ranks have to agree (agreed_start.h).
   bool counts_alone() const { return source == kTorchrun && !alone(); }
 
@@ -44,21 +48,15 @@ Rendezvous rendezvous_from_env();
 
 // First host of a Slurm node list: "gpu[03-06,9],login" -> "gpu03".
 std::string first_slurm_host(const std::string& node_list);
+// Tasks on each node, in the order of the nodes: "8(x2),4" -> {8, 8, 4}. std::nullopt for other texts.
+std::optional<std::vector<int>> slurm_task_counts(const std::string& text);
 
-// Where this machine's packets to a host leave: {"10.0.0.7", "eth0"}; nothing when the host name does not resolve.
-// Sends nothing.
-struct Route {
-  std::string address;
-  std::string interface;
-};
-std::optional<Route> route_to(const std::string& host, int port);
+// How long ranks try to reach the store where nobody says: a minute on one machine, ten on several, where containers
+// and file systems start at different times.
+std::chrono::milliseconds default_connect_timeout(const Rendezvous& place);
 
-// Settings of c10d itself, once a process, before anything of it is used. connect_store does it. SIGPIPE is ignored
-// from then on, unless the program has a handler of its own.
-void prepare_c10d();
-
-// Connects to (or serves) the store. Throws CommError naming host, port, the address it resolves to and the interface
-// used, and what to check, within `timeout`.
+// Connects to (or serves) the store; see LastingStore. Throws CommError naming host, port, the address it resolves to
+// and the interface used, and what to check, within `timeout`.
 c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& place, std::chrono::milliseconds timeout);
 
 }  // namespace megalith::comm

@@ -58,7 +58,11 @@ void StartRecord::note(const Attempt& done) {
                             {"last_step", done.last_step},
                             {"step_seconds", done.step_seconds},
                             {"time_ms", now}};
-  record_of(start_)->set(kDone, line.dump());
+  try {
+    record_of(start_)->set(kDone, line.dump());
+  } catch (const std::exception&) {
+    // Out of reach: the next note says more. The watchdog decides whether the store is gone.
+  }
 }
 
 void StartRecord::note_failure() noexcept {

@@ -7,6 +7,9 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/comm/current_device.h"
+#include "megalith/comm/flight_record.h"
+#include "megalith/comm/polling_store.h"
 
 namespace megalith::comm {
 
@@ -15,7 +18,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kGrace{3000};  // for a rank's own thread to notice that the run is over
-constexpr int kLostBeats = 4;         // failed beats in a row that mean: the store is gone
 
 // Often enough to tell a stuck rank from a slow one, seldom enough for one store to serve thousands of ranks.
 milliseconds beat(int world_size) { return milliseconds(500) + milliseconds(world_size / 5); }
@@ -50,8 +52,9 @@ std::string waits_in(c10d::Store& store, int rank) {
   return last.starts_with("in ") ? last.substr(3) : "";
 }
 
-StoreLink::StoreLink(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size)
-    : world_size_(world_size), shared_(store) {
+StoreLink::StoreLink(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, milliseconds group_timeout,
+                     milliseconds patience)
+    : rank_(rank), world_size_(world_size), group_timeout_(group_timeout), patience_(patience), shared_(store) {
   // Ranks connect equally often, so that each can count for itself which generation this is.
   const int64_t generation = store->add(connected_key(rank), 1);
   prefix_ = generation_prefix(generation);
@@ -92,13 +95,29 @@ std::optional<Failure> StoreLink::failure(milliseconds patience) {
       if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;
       std::this_thread::sleep_for(milliseconds(20));
     }
-  } catch (const std::exception&) {
+  } catch (const StoreEnded&) {
     return Failure{-1, kStoreGone};
+  } catch (const std::exception&) {
+    return std::nullopt;  // out of reach for the moment: nobody knows of a failure
   }
 }
 
+c10::intrusive_ptr<c10d::Store> StoreLink::groups_connection() {
+  std::lock_guard lock(groups_mutex_);
+  if (!groups_) {
+    groups_ = connect_anew().generation;
+    groups_->setTimeout(group_timeout_);
+  }
+  return groups_;
+}
+
 c10::intrusive_ptr<c10d::Store> StoreLink::store_for(const std::string& group_id) {
-  return c10::make_intrusive<c10d::PrefixStore>("group/" + group_id, connect_anew().generation);
+  return c10::make_intrusive<c10d::PrefixStore>("group/" + group_id, groups_connection());
+}
+
+c10::intrusive_ptr<c10d::Store> StoreLink::polling_store_for(const std::string& group_id) {
+  return c10::make_intrusive<c10d::PrefixStore>("group/" + group_id,
+                                                c10::make_intrusive<PollingStore>(groups_connection()));
 }
 
 bool StoreLink::compare(const GroupState& group, const Op& op) {
@@ -140,7 +159,14 @@ bool StoreLink::compare(const GroupState& group, const Op& op) {
 void StoreLink::watch(std::shared_ptr<RankState> state, std::function<void(const std::string&)> on_stuck) {
   state_ = std::move(state);
   on_stuck_ = std::move(on_stuck);
-  watchdog_ = std::thread([this] { run_watchdog(); });
+  watchdog_ = std::thread([this] {
+    try {
+      make_device_current(state_->device);  // asking for an event would otherwise make a context on GPU 0
+    } catch (const std::exception&) {
+      // A GPU that has failed is reported by the thread that uses it; this one goes on watching.
+    }
+    run_watchdog();
+  });
 }
 
 void StoreLink::stop() {
@@ -157,22 +183,36 @@ bool StoreLink::pause(milliseconds time) {
   return !stopping_.wait_for(lock, time, [&] { return stop_; });
 }
 
+void StoreLink::expect_stop(milliseconds limit, const std::string& what) {
+  std::lock_guard lock(mutex_);
+  stop_expected_ = std::chrono::steady_clock::now() + limit;
+  stop_expected_for_ = what;
+}
+
+std::optional<std::string> StoreLink::overdue_stop() {
+  std::lock_guard lock(mutex_);
+  if (!stop_expected_ || std::chrono::steady_clock::now() < *stop_expected_) return std::nullopt;
+  return fmt::format("rank {}: {} is stuck", rank_, stop_expected_for_);
+}
+
 void StoreLink::run_watchdog() {
   std::optional<std::string> over;
-  int lost = 0;
+  StorePatience patience(patience_);
   Connections own;
   do {
     try {
       if (!own.shared) own = connect_anew();
       over = look_around(own);
-      lost = 0;
-    } catch (const std::exception&) {
-      if (++lost >= kLostBeats) over = kStoreGone;
+      patience.answered();
+    } catch (const std::exception& error) {
+      if (patience.is_gone_after(error)) over = kStoreGone;
     }
+    if (!over) over = overdue_stop();
     if (over) break;
   } while (pause(beat(world_size_)));
   if (!over) return;
   state_->end_run(*over);
+  if (state_->device.is_cuda()) write_flight_record(rank_);
   if (pause(kGrace) && on_stuck_) on_stuck_(*over);
 }
 
@@ -184,32 +224,60 @@ std::optional<std::string> StoreLink::look_around(const Connections& own) {
 
 std::optional<std::string> StoreLink::overdue_operation() {
   // The rank's own thread reports at the limit. It cannot when it waits for the GPU, or never asks for the result.
-  const auto limit = state_->timeout.load() + milliseconds(2000);
-  for (const auto& running : state_->recorder.in_flight()) {
-    if (std::chrono::steady_clock::now() - running.begun < limit) continue;
-    if (const auto pending = running.pending.lock(); pending && pending->done()) continue;  // not asked for yet
-    const std::string message = state_->timeout_message(*running.group, running.op);
-    report_failure({state_->rank, message});
-    return message;
-  }
-  return std::nullopt;
+  const auto message = state_->overdue_message(state_->timeout.load() + milliseconds(2000));
+  if (message) report_failure({state_->rank, *message});
+  return message;
 }
 
-bool StoreLink::meet_at_end(milliseconds limit, bool serves_store) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  const auto counted_to = [&](const char* key, int64_t goal) {
-    while (store_->add(key, 0) < goal) {
-      if (std::chrono::steady_clock::now() >= deadline || failure_in(*shared_)) return false;
-      std::this_thread::sleep_for(milliseconds(2));
+std::vector<std::string> StoreLink::keys_of_others(const char* name) const {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world_size_; ++rank)
+    if (rank != rank_) keys.push_back(fmt::format("{}/{}", name, rank));
+  return keys;
+}
+
+bool StoreLink::wait_for_keys(const std::vector<std::string>& keys, std::chrono::steady_clock::time_point deadline) {
+  constexpr milliseconds kSlice{1000};
+  StorePatience patience(patience_);
+  while (true) {
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left <= milliseconds(0)) return false;
+    try {
+      if (failure_in(*shared_)) return false;
+      store_->wait(keys, std::min(left, kSlice));
+      return true;
+    } catch (const c10::DistStoreError&) {
+      patience.answered();  // not yet
+    } catch (const std::exception& error) {
+      if (patience.is_gone_after(error) || !pause(beat(world_size_))) return false;
     }
-    return true;
-  };
+  }
+}
+
+// Each rank leaves a key of its own, which rank 0 waits for in one request; all others wait for the one key that it
+// then leaves. So a run of thousands of ranks ends with a few requests per rank, and a request that has to be made
+// again over a new connection counts once.
+bool StoreLink::meet_at_end(milliseconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  constexpr const char* kAllHere = "closing/all";
   try {
-    store_->add("closing", 1);
-    if (!counted_to("closing", world_size_)) return false;
-    // The rank that serves the store goes last: the others have to see that all have arrived.
-    if (serves_store) return counted_to("gone", world_size_ - 1);
-    store_->add("gone", 1);
+    if (rank_ != 0) {
+      store_->set(fmt::format("closing/{}", rank_), std::string("1"));
+      return wait_for_keys({kAllHere}, deadline);
+    }
+    if (!wait_for_keys(keys_of_others("closing"), deadline)) return false;
+    store_->set(kAllHere, std::string("1"));
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+bool StoreLink::leave(milliseconds limit, bool serves_store) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  try {
+    if (serves_store) return wait_for_keys(keys_of_others("gone"), deadline);
+    store_->set(fmt::format("gone/{}", rank_), std::string("1"));
     return true;
   } catch (const std::exception&) {
     return false;

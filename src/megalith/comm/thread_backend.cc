@@ -14,14 +14,14 @@
 
 namespace megalith::comm {
 
-namespace {
-
 // State shared by the members of one operation. All fields are guarded by the Meeting's mutex.
-struct Shared {
+struct MeetingOp {
   std::vector<std::optional<Op>> ops;  // by group rank; a transfer has two places: sender, receiver
   bool finished = false;
   std::string error;  // why it failed; empty when it did not
 };
+
+namespace {
 
 // The sum (max, …) of block `block` of every member's tensor, in rank order, into every `outputs`.
 at::Tensor reduce_blocks(const std::vector<at::Tensor>& blocks, ReduceOp op) {
@@ -135,8 +135,8 @@ class Meeting {
   explicit Meeting(int size) : size_(static_cast<size_t>(size)) {}
 
   // Adds `op` as participant `place` of the operation `key`; the last of `parties` runs it.
-  std::shared_ptr<Shared> join(const std::string& key, size_t place, size_t parties, const Op& op);
-  bool wait_for(Shared& shared, std::chrono::milliseconds limit, const std::string& abort_reason);
+  std::shared_ptr<MeetingOp> join(const std::string& key, size_t place, size_t parties, const Op& op);
+  bool wait_for(MeetingOp& shared, std::chrono::milliseconds limit, const std::string& abort_reason);
   void notify() { changed_.notify_all(); }
 
   size_t size() const { return size_; }
@@ -146,14 +146,14 @@ class Meeting {
   const size_t size_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::shared_ptr<Shared>> open_;  // guarded by mutex_: operations not everyone has joined
+  std::map<std::string, std::shared_ptr<MeetingOp>> open_;  // guarded by mutex_: operations not everyone has joined
 };
 
 namespace {
 
 class ThreadPending : public PendingOp {
  public:
-  ThreadPending(std::shared_ptr<Meeting> meeting, std::shared_ptr<Shared> shared)
+  ThreadPending(std::shared_ptr<Meeting> meeting, std::shared_ptr<MeetingOp> shared)
       : meeting_(std::move(meeting)), shared_(std::move(shared)) {}
 
   bool wait_for(std::chrono::milliseconds limit) override { return meeting_->wait_for(*shared_, limit, abort_reason_); }
@@ -180,7 +180,7 @@ class ThreadPending : public PendingOp {
 
  private:
   const std::shared_ptr<Meeting> meeting_;
-  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<MeetingOp> shared_;
   int peer_of_ = -1;
   std::string abort_reason_;  // guarded by meeting_->mutex()
 };
@@ -217,14 +217,14 @@ class ThreadBackend : public Backend {
 
 }  // namespace
 
-std::shared_ptr<Shared> Meeting::join(const std::string& key, size_t place, size_t parties, const Op& op) {
+std::shared_ptr<MeetingOp> Meeting::join(const std::string& key, size_t place, size_t parties, const Op& op) {
   std::unique_lock lock(mutex_);
-  std::shared_ptr<Shared>& slot = open_[key];
+  std::shared_ptr<MeetingOp>& slot = open_[key];
   if (!slot) {
-    slot = std::make_shared<Shared>();
+    slot = std::make_shared<MeetingOp>();
     slot->ops.resize(parties);
   }
-  const std::shared_ptr<Shared> shared = slot;
+  const std::shared_ptr<MeetingOp> shared = slot;
   shared->ops[place] = op;
   if (!std::ranges::all_of(shared->ops, [](const auto& joined) { return joined.has_value(); })) return shared;
 
@@ -245,7 +245,7 @@ std::shared_ptr<Shared> Meeting::join(const std::string& key, size_t place, size
   return shared;
 }
 
-bool Meeting::wait_for(Shared& shared, std::chrono::milliseconds limit, const std::string& abort_reason) {
+bool Meeting::wait_for(MeetingOp& shared, std::chrono::milliseconds limit, const std::string& abort_reason) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, limit, [&] { return shared.finished || !abort_reason.empty(); });
   if (!shared.finished) {

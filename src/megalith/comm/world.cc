@@ -5,14 +5,18 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/agreed_start.h"
 #include "megalith/comm/c10d_backend.h"
+#include "megalith/comm/current_device.h"
 #include "megalith/comm/group_internal.h"
 #include "megalith/comm/lazy_backend.h"
 #include "megalith/comm/pairwise_backend.h"
+#include "megalith/comm/process_settings.h"
 #include "megalith/comm/start_record.h"
 #include "megalith/comm/store_link.h"
 #include "megalith/comm/thread_backend.h"
@@ -72,6 +76,7 @@ std::shared_ptr<RankState> make_state(int rank, int size, const WorldOptions& op
   state->rank = rank;
   state->size = size;
   state->timeout = options.timeout;
+  state->device = options.device;
   return state;
 }
 
@@ -99,6 +104,19 @@ std::shared_ptr<GroupState> make_group(const std::string& id, const std::string&
   state->rank = static_cast<int>(own - ranks.begin());
   state->owner = owner;
   return state;
+}
+
+// Groups of one lane and the same ranks get one backend: made by the first that needs it, under that group's name.
+std::function<std::shared_ptr<Backend>(const GroupState&)> share_by_lane(
+    std::function<std::shared_ptr<Backend>(const GroupState&)> connect) {
+  auto lanes = std::make_shared<std::map<std::string, std::weak_ptr<Backend>>>();
+  return [connect = std::move(connect), lanes](const GroupState& group) {
+    if (group.lane.empty()) return connect(group);
+    std::weak_ptr<Backend>& known = (*lanes)[group.lane];
+    std::shared_ptr<Backend> backend = known.lock();
+    if (!backend) known = backend = connect(group);
+    return backend;
+  };
 }
 
 }  // namespace
@@ -137,9 +155,11 @@ World::World(Rendezvous place, std::string backend, std::shared_ptr<RankState> s
     : place_(std::move(place)), backend_(std::move(backend)), state_(std::move(state)) {}
 
 World::~World() {
-  if (link_) link_->stop();
+  if (link_) link_->expect_stop(kCloseLimit, "closing the connections of the groups");
   // The board and the state know each other; let go of both. Groups that outlive the World fail instead of hanging.
   state_->end_run("the World of this rank is gone");
+  close_groups(/*in_order=*/false);
+  if (link_) link_->stop();
   state_->connect = nullptr;
   state_->compare = nullptr;
   state_->board = nullptr;
@@ -150,27 +170,38 @@ std::unique_ptr<World> World::connect(Rendezvous place, const WorldOptions& opti
   if (place.alone()) return std::unique_ptr<World>(new World(place, "none", state));
 
   const std::string backend = resolve_backend(options.backend, options.device.is_cuda(), nccl_available());
-  state->device = backend == "nccl" ? options.device : at::Device(at::kCPU);
-  auto store = connect_store(place, options.connect_timeout);
+  prepare_c10d(backend);
+  if (backend == "nccl") pass_interface_to_nccl();
+  if (options.device.is_cuda()) use_expandable_segments();
+  const auto connect_timeout = options.connect_timeout.value_or(default_connect_timeout(place));
+  auto store = connect_store(place, connect_timeout);
   std::shared_ptr<StartRecord> record;
   if (place.counts_alone()) {
-    AgreedStart start = agree_on_start(store, place.rank, place.world_size, place.restarts, options.connect_timeout);
+    AgreedStart start = agree_on_start(store, place.rank, place.world_size, place.restarts, connect_timeout);
     record = std::make_shared<StartRecord>(store, start.earlier);
     store = std::move(start.store);
     place.restarts = start.restarts;
   }
-  auto link = std::make_shared<StoreLink>(store, place.rank, place.world_size);
+  auto link = std::make_shared<StoreLink>(store, place.rank, place.world_size, options.timeout);
   state->board = link;
   if (options.debug)
     state->compare = [board = link.get()](const GroupState& group, const Op& op) { return board->compare(group, op); };
   state->connect = [link = link.get(), backend, interface = options.interface, host = gloo_host(place),
-                    timeout = options.timeout](const GroupState& group) -> std::unique_ptr<Backend> {
+                    timeout = options.timeout, device = options.device,
+                    nccl = options.nccl](const GroupState& group) -> std::shared_ptr<Backend> {
     const int rank = group.rank;
     const int size = static_cast<int>(group.ranks.size());
-    if (backend == "nccl") return make_nccl_backend({link->store_for(group.id), rank, size, timeout}, group.name);
+    if (backend == "nccl") {
+      const auto tuned = nccl.find(group.name);
+      return make_nccl_backend({link->store_for(group.id), rank, size, timeout, device}, group.name,
+                               tuned == nccl.end() ? NcclGroupSettings{} : tuned->second);
+    }
     const auto connect_members = [=](const std::string& id, int member, int members) {
-      const C10dGroup parts{link->store_for(id), member, members, timeout};
-      return make_lazy_backend([=] { return make_gloo_backend(parts, interface, host); });
+      const C10dGroup parts{link->polling_store_for(id), member, members, timeout, device};
+      return make_lazy_backend([=] {
+        make_device_current(device);  // operations that waited for the connection are started on its thread
+        return make_gloo_backend(parts, interface, host);
+      });
     };
     return make_pairwise_backend(
         rank, [=, id = group.id] { return connect_members(id, rank, size); },
@@ -179,6 +210,7 @@ std::unique_ptr<World> World::connect(Rendezvous place, const WorldOptions& opti
           return connect_members(fmt::format("{}/{}-{}", id, low, high), rank == low ? 0 : 1, 2);
         });
   };
+  state->connect = share_by_lane(std::move(state->connect));
   std::unique_ptr<World> world(new World(place, backend, state));
   world->link_ = link;
   world->record_ = record;
@@ -197,9 +229,9 @@ std::vector<std::unique_ptr<World>> World::in_process(int size, const WorldOptio
   for (int rank = 0; rank < size; ++rank) {
     const auto& state = states[static_cast<size_t>(rank)];
     state->board = board;
-    state->connect = [hub](const GroupState& group) {
+    state->connect = share_by_lane([hub](const GroupState& group) -> std::shared_ptr<Backend> {
       return hub->connect(group.id, group.rank, static_cast<int>(group.ranks.size()));
-    };
+    });
     Rendezvous place;
     place.rank = place.local_rank = rank;
     place.world_size = place.local_world_size = size;
@@ -212,18 +244,23 @@ std::vector<std::unique_ptr<World>> World::in_process(int size, const WorldOptio
 int World::rank() const { return state_->rank; }
 int World::size() const { return state_->size; }
 
-Group World::world() { return group("world", all_ranks(size())); }
+Group World::world() { return group("world", all_ranks(size()), kControlLane); }
 
-Group World::group(const std::string& name, const std::vector<int>& ranks) {
+Group World::group(const std::string& name, const std::vector<int>& ranks, const std::string& lane) {
   const std::string id = group_id(name, ranks);
   auto found = groups_.find(id);
-  if (found == groups_.end()) found = groups_.emplace(id, make_group(id, name, ranks, state_)).first;
+  if (found == groups_.end()) {
+    found = groups_.emplace(id, make_group(id, name, ranks, state_)).first;
+    if (!lane.empty()) found->second->lane = group_id("lane:" + lane, ranks);
+  }
   return Group(found->second);
 }
 
 int World::connected_groups() const {
-  return static_cast<int>(
-      std::ranges::count_if(groups_, [](const auto& entry) { return entry.second->backend != nullptr; }));
+  std::set<const Backend*> backends;
+  for (const auto& [id, group] : groups_)
+    if (group->backend) backends.insert(group->backend.get());
+  return static_cast<int>(backends.size());
 }
 
 void World::set_timeout(std::chrono::milliseconds timeout) {
@@ -235,13 +272,40 @@ void World::report_failure(const std::string& reason, std::optional<int> culprit
   if (state_->board) state_->board->report_failure({culprit.value_or(rank()), reason});
 }
 
+std::string World::claim(const std::string& what, const std::string& holder) {
+  if (!link_) return holder;
+  const std::vector<uint8_t> mine(holder.begin(), holder.end());
+  const std::vector<uint8_t> held = link_->store_for("claims")->compareSet(what, {}, mine);
+  return {held.begin(), held.end()};
+}
+
 void World::close() {
   if (size() > 1 && link_) {
-    const bool all_here = link_->meet_at_end(state_->timeout.load(), place_.hosts_store);
+    const bool all_here = link_->meet_at_end(state_->timeout.load());
+    link_->expect_stop(kCloseLimit, "closing the connections of the groups");
+    close_groups(/*in_order=*/all_here);
+    if (all_here) link_->leave(kCloseLimit, place_.hosts_store);
     link_->stop();
-    for (const auto& [id, group] : groups_) group->backend.reset();
     check<CommError>(all_here, "rank {}: the other ranks did not come to the end of the run; see their logs", rank());
   }
+}
+
+void World::close_groups(bool in_order) {
+  // NCCL's communicators are shut down by all members together: each rank takes them in the same order. Groups of one
+  // lane share theirs.
+  std::map<std::string, std::shared_ptr<Backend>> backends;
+  for (const auto& [id, group] : groups_)
+    if (group->backend) backends[group->lane.empty() ? id : group->lane] = group->backend;
+  for (const auto& [key, backend] : backends) {
+    if (!in_order) break;
+    try {
+      backend->shutdown();
+    } catch (const std::exception& error) {
+      // The run has done its work; what cannot be shut down is aborted when it goes.
+      log_warning("rank {}: shutting down {}: {}", rank(), key, first_line(error.what()));
+    }
+  }
+  for (const auto& [id, group] : groups_) group->backend.reset();
 }
 
 void World::set_trace(TraceRecorder* trace) { state_->recorder.set_trace(trace); }

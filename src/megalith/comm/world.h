@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "megalith/comm/group.h"
+#include "megalith/comm/nccl_settings.h"
 #include "megalith/comm/op_recorder.h"
 #include "megalith/comm/rendezvous.h"
 
@@ -31,11 +32,13 @@ struct WorldOptions {
   at::Device device = at::kCPU;
   // Limit of each operation (ddp_timeout).
   std::chrono::milliseconds timeout = std::chrono::seconds(1800);
-  // Limit for reaching the store at the start.
-  std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
+  // Limit for reaching the store at the start (store_connect_timeout); std::nullopt means default_connect_timeout.
+  std::optional<std::chrono::milliseconds> connect_timeout;
   // Compare operation, dtype and shape on all members before each collective (MEGALITH_COMM_DEBUG).
   bool debug = false;
-  // Network interface for Gloo; empty: the one that reaches the store.
+  // Tuning of NCCL's communicators by group name.
+  NcclSettings nccl;
+  // Network interface for Gloo; empty: the one that reaches the store. NCCL's: pass_interface_to_nccl.
   std::string interface;
   // Called on the watchdog's thread when another rank has failed, or an operation is stuck, while this rank's own
   // thread does not notice (it computes, or waits for the GPU). Expected to end the process. Processes only.
@@ -57,7 +60,8 @@ class World {
   // `size` ranks for `size` threads of this process; element r is for the thread of rank r.
   static std::vector<std::unique_ptr<World>> in_process(int size, const WorldOptions& options = {});
 
-  // Leaves without waiting for the others. After a run that went well call close() first.
+  // Leaves without waiting for the others. After a run that went well call close() first. The connections of groups
+  // that nobody holds any more are closed; on_stuck is called when that takes more than kCloseLimit.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -71,10 +75,15 @@ class World {
   // All ranks.
   Group world();
   // The group with these world ranks (ascending, this rank among them). No communication: it connects at its first
-  // operation. The same name and ranks give the same group; the same ranks under two names are two groups with their
-  // own connections.
-  Group group(const std::string& name, const std::vector<int>& ranks);
-  // How many groups have connected so far.
+  // operation. The same name and ranks give the same group. The same ranks under two names are two groups; they share
+  // their connections (on NCCL a communicator: hundreds of megabytes of device memory, and time to make it) when `lane`
+  // is the same, not empty text. Operations of one lane run one after the other: put groups into one lane that are not
+  // meant to work at the same time, and that all their members use in the same order.
+  Group group(const std::string& name, const std::vector<int>& ranks, const std::string& lane = "");
+  static constexpr std::chrono::seconds kCloseLimit{30};
+  // The lane of world(): what all ranks exchange between steps.
+  static constexpr const char* kControlLane = "control";
+  // How many sets of connections have been made so far.
   int connected_groups() const;
 
   // Another limit for the operations that are waited for from now on (at most the one that the world was made with:
@@ -84,7 +93,13 @@ class World {
   // Tells all other ranks that this one (or `culprit`, which all of them name) has failed, so that they end soon and
   // say why.
   void report_failure(const std::string& reason, std::optional<int> culprit = std::nullopt);
-  // Waits until all ranks have called it (at most the operations' time limit), then leaves. No operation may follow.
+  // Takes something for this rank alone, among all ranks of the run: the first that asks for `what` gets it. Returns
+  // the name of the rank that holds it: `holder` (not empty), or what the earlier one gave as its own. No rank waits
+  // for another. Ranks that are threads each get what they ask for.
+  std::string claim(const std::string& what, const std::string& holder);
+
+  // Waits until all ranks have called it (at most the operations' time limit), shuts the connections of all groups
+  // down, and leaves. No operation may follow. When shutting down takes more than kCloseLimit, on_stuck is called.
   void close();
 
   // Has the operations of all groups recorded as spans of the lane kCommunication, each from its start until this rank
@@ -103,6 +118,8 @@ class World {
 
  private:
   World(Rendezvous place, std::string backend, std::shared_ptr<RankState> state);
+  // Lets go of the groups' connections; `in_order`: all ranks do so now, and shut them down first.
+  void close_groups(bool in_order);
 
   Rendezvous place_;
   std::string backend_;

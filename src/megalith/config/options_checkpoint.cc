@@ -63,6 +63,11 @@ void add_files(OptionList& list) {
            "one writer for the whole run; async_save needs it")
       .pretrain_only()
       .implemented();
+  checkpoint
+      .add("checkpoint_files", &CheckpointConfig::files,
+           "optimizer state in files that all ranks write into, or one for each rank, for network file systems")
+      .choices({"shared", "per_writer"})
+      .implemented();
   checkpoint.add("dist_ckpt_strictness", &CheckpointConfig::strictness, "what missing or unexpected keys do")
       .choices({"assume_ok_unexpected", "log_unexpected", "log_all", "raise_unexpected", "raise_all",
                 "return_unexpected", "return_all", "ignore_all"})
@@ -75,7 +80,7 @@ void add_files(OptionList& list) {
       .no_effect("ranks always read what they need and no more");
   checkpoint.add("ckpt_d2h_non_blocking", &CheckpointConfig::d2h_non_blocking, "copy to the host asynchronously")
       .train_only()
-      .no_effect("with async_save the state is copied to pinned memory before training goes on");
+      .no_effect("with async_save the state is always copied to pinned memory while the next step computes");
   checkpoint
       .add("distrib_optim_fully_reshardable", &CheckpointConfig::fully_reshardable,
            "optimizer state independent of the data-parallel layout")

@@ -141,6 +141,12 @@ void add_communication(OptionList& list) {
            "time limit once the first iteration is through")
       .at_least(1)
       .implemented();
+  comm.add("store_connect_timeout", &CommConfig::store_connect_timeout_s,
+           "seconds that a rank tries to reach the store (MASTER_ADDR:MASTER_PORT) at the start; none: 60 on one "
+           "machine,"
+           " 600 on several")
+      .at_least(1)
+      .implemented();
   comm.add("use_cpu", &CommConfig::use_cpu, "train on the CPU although there is a GPU")
       .alias({"no_cuda"})
       .implemented();
@@ -157,11 +163,18 @@ void add_communication(OptionList& list) {
                       {"ddp_broadcast_buffers", opt_flag()},
                       {"ddp_static_graph", opt_flag()}});
   list.no_effect("local_rank", integer(-1), "the rank is read from the launcher's environment");
-  list.no_effect_all("one NCCL tuning knob; Megalith leaves NCCL to its environment variables",
-                     {{"nccl_communicator_config_path", opt_text()},
-                      {"use_sharp", flag()},
-                      {"use_nccl_ub", flag()},
-                      {"high_priority_stream_groups", words()}});
+  comm.add("nccl_communicator_config_path", &CommConfig::nccl_communicator_config_path,
+           "a YAML file that tunes NCCL's communicators by group: cga_cluster_size, min_ctas, max_ctas, net_name, "
+           "is_high_priority_stream")
+      .implemented();
+  comm.add("high_priority_stream_groups", &CommConfig::high_priority_stream_groups,
+           "groups whose NCCL kernels are scheduled before compute (none: tp, cp, ep and pp)")
+      .implemented();
+  comm.add("use_sharp", &CommConfig::use_sharp, "NCCL reduces gradients in the network's switches (SHARP)")
+      .implemented();
+  list.refused("use_nccl_ub", flag(),
+               "NCCL's user buffers have to be allocated by NCCL; Megalith's gradient buffers come from libtorch's "
+               "allocator");
   list.no_effect("scatter_gather_tensors_in_pipeline", flag(true),
                  "stages exchange the token shards that sequence parallelism leaves");
   list.no_effect("async_tensor_model_parallel_allreduce", flag(true),

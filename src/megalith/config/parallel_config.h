@@ -70,8 +70,12 @@ struct CommConfig {
   int ddp_timeout_s = 1800;                            // time limit of a collective
   std::optional<int> distributed_timeout_minutes;      // the same in Megatron's unit; wins when set
   std::optional<int> timeout_after_first_iteration_s;  // another limit once the first iteration is through
-  bool use_cpu = false;                                // train on the CPU although there is a GPU
-  bool use_gloo_process_groups = true;                 // host-side twins of the data-parallel groups
+  std::optional<int> store_connect_timeout_s;  // to reach the store at the start; empty: 60, several machines 600
+  bool use_cpu = false;                        // train on the CPU although there is a GPU
+  bool use_gloo_process_groups = true;         // host-side twins of the data-parallel groups
+  std::optional<std::string> nccl_communicator_config_path;             // a file that tunes NCCL by group
+  std::optional<std::vector<std::string>> high_priority_stream_groups;  // empty: tp, cp, ep, pp
+  bool use_sharp = false;                                               // gradients are reduced in the switches
   bool operator==(const CommConfig&) const = default;
 };
 

@@ -84,6 +84,7 @@ struct CheckpointConfig {
   std::string format = "legacy";                     // the reference's file kind; Megalith writes its own for all
   bool async_save = false;                           // write while training goes on
   bool use_persistent_worker = false;                // one writer for the whole run
+  std::string files = "shared";                      // whose files optimizer state is written into
   std::string strictness = "assume_ok_unexpected";   // what missing or unexpected keys do
   bool fully_parallel_save = true;                   // every rank writes its share
   bool fully_parallel_load = false;                  // every rank reads its share

@@ -1,0 +1,24 @@
+// Tuning of NCCL's communicators, group by group.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+namespace megalith::comm {
+
+// Fields that are not set keep NCCL's own choice, which NCCL's environment variables steer.
+struct NcclGroupSettings {
+  bool high_priority_stream = false;  // its kernels are scheduled before those of compute
+  std::optional<int> cga_cluster_size;
+  std::optional<int> min_ctas;
+  std::optional<int> max_ctas;
+  std::string net_name;  // network plugin; empty: NCCL chooses
+  bool sharp = false;    // reductions inside the switches (CollNet)
+  bool operator==(const NcclGroupSettings&) const = default;
+};
+
+// By group name ("tp", "dp_cp", …). A group without an entry gets the defaults.
+using NcclSettings = std::map<std::string, NcclGroupSettings>;
+
+}  // namespace megalith::comm

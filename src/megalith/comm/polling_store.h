@@ -1,0 +1,54 @@
+// PollingStore: waits for keys by asking again, so that no request holds a connection that others use, too.
+//
+// A wait of TCPStore keeps its connection until the key is there. Two groups that connect at once over one connection
+// could then block each other for ever: rank 0 waits for rank 1's key of group a, so its own key of group b stands in
+// the queue, for which rank 1 waits, with its own key of group a in its queue. Gloo's groups connect on threads of
+// their own; NCCL's connect one at a time and need none of this.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace megalith::comm {
+
+// Thread-safe where `shared` is. Waits ask every millisecond at first, then up to every 50.
+class PollingStore : public c10d::Store {
+ public:
+  explicit PollingStore(c10::intrusive_ptr<c10d::Store> shared)
+      : c10d::Store(shared->getTimeout()), shared_(std::move(shared)) {}
+
+  // The same connection: that is what it is for.
+  c10::intrusive_ptr<c10d::Store> clone() override { return c10::make_intrusive<PollingStore>(shared_); }
+
+  using c10d::Store::set;
+  void set(const std::string& key, const std::vector<uint8_t>& value) override { shared_->set(key, value); }
+  using c10d::Store::compareSet;
+  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                  const std::vector<uint8_t>& desired) override {
+    return shared_->compareSet(key, expected, desired);
+  }
+  std::vector<uint8_t> get(const std::string& key) override;
+  int64_t add(const std::string& key, int64_t value) override { return shared_->add(key, value); }
+  bool deleteKey(const std::string& key) override { return shared_->deleteKey(key); }
+  bool check(const std::vector<std::string>& keys) override { return shared_->check(keys); }
+  int64_t getNumKeys() override { return shared_->getNumKeys(); }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  void append(const std::string& key, const std::vector<uint8_t>& value) override { shared_->append(key, value); }
+  std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string>& keys) override;
+  void multiSet(const std::vector<std::string>& keys, const std::vector<std::vector<uint8_t>>& values) override {
+    shared_->multiSet(keys, values);
+  }
+  bool hasExtendedApi() const override { return shared_->hasExtendedApi(); }
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> shared_;
+};
+
+}  // namespace megalith::comm
