@@ -18,7 +18,7 @@ std::vector<bool> moe_layers(const json& args) {
   return layers;
 }
 
-ModelFlopsShape shape_of(const json& args) {
+ModelFlopsShape flops_shape(const json& args) {
   ModelFlopsShape shape;
   shape.hidden_size = args.at("hidden_size");
   shape.ffn_hidden_size = args.at("ffn_hidden_size");
@@ -47,7 +47,7 @@ TEST(GoldenFlops, EveryCaseOfFlopsFile) {
     const json& args = item.at("args");
     const double expected = item.at("flops").get<double>();
     const double flops =
-        model_flops(shape_of(args), item.at("batch_size").get<int64_t>(), args.at("seq_length").get<int64_t>());
+        model_flops(flops_shape(args), item.at("batch_size").get<int64_t>(), args.at("seq_length").get<int64_t>());
     EXPECT_NEAR(flops, expected, 1e-12 * expected);
   }
 }

@@ -14,7 +14,7 @@ using nlohmann::json;
 
 json schedules() { return testing::golden_json("parallel/pipeline_schedule.json"); }
 
-PipelineShape shape_of(const json& c) {
+PipelineShape pipeline_shape(const json& c) {
   const auto vpp = optional_member<int>(c, "vpp");
   PipelineShape shape{.kind = PipelineShape::kind_for(c.at("pp"), vpp),
                       .pp = c.at("pp"),
@@ -49,7 +49,7 @@ std::string without_messages(const std::string& ops) {
 TEST(GoldenPipelineSchedule, pipeline_schedule_json_cases) {
   for (const json& c : golden_list(schedules(), "cases")) {
     SCOPED_TRACE(golden_inputs(c));
-    const PipelineShape shape = shape_of(c);
+    const PipelineShape shape = pipeline_shape(c);
     if (c.contains("table")) {
       std::string table;
       for (const auto& [m, chunk] : interleaved_order(shape))
@@ -100,7 +100,7 @@ TEST(GoldenPipelineSchedule, pipeline_schedule_json_invalid) {
     // The others are about message options, which a schedule does not know.
     const auto code = c.at("code").get<std::string>();
     if (code != "group_size_range" && code != "last_group_too_small") continue;
-    EXPECT_THROW(pipeline_schedule(shape_of(c), 0), ConfigError);
+    EXPECT_THROW(pipeline_schedule(pipeline_shape(c), 0), ConfigError);
   }
 }
 

@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-GridShape shape(int world, int tp, int pp, int cp = 1, int ep = 1) {
+GridShape grid_of(int world, int tp, int pp, int cp = 1, int ep = 1) {
   GridShape s;
   s.world_size = world;
   s.tp = tp;
@@ -26,13 +26,13 @@ std::string only_message(const GridShape& s) {
 }
 
 TEST(GridShape, WorldNotDivisibleNamesTheNearestLayouts) {
-  EXPECT_EQ(only_message(shape(12, 4, 2)),
+  EXPECT_EQ(only_message(grid_of(12, 4, 2)),
             "tp*pp*cp = 4*2*1 = 8 does not divide world_size 12; dp would be 1.5. With 12 ranks: tp=4 pp=1, tp=2 pp=2, "
             "tp=2 pp=1, tp=1 pp=2, …; or start 8 or 16 ranks.");
 }
 
 TEST(GridShape, SuggestionsAlsoFitTheExperts) {
-  GridShape s = shape(12, 4, 2, 1, 2);  // experts: 4*2*2 = 16 does not divide 12 either
+  GridShape s = grid_of(12, 4, 2, 1, 2);  // experts: 4*2*2 = 16 does not divide 12 either
   const auto found = problems(s);
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(found[0].code, "world_not_divisible");
@@ -41,11 +41,11 @@ TEST(GridShape, SuggestionsAlsoFitTheExperts) {
 }
 
 TEST(GridShape, CpIsNamedWhenItWasGiven) {
-  EXPECT_THAT(only_message(shape(6, 2, 1, 2)), HasSubstr("tp=2 pp=1 cp=1, tp=1 pp=1 cp=2"));
+  EXPECT_THAT(only_message(grid_of(6, 2, 1, 2)), HasSubstr("tp=2 pp=1 cp=1, tp=1 pp=1 cp=2"));
 }
 
 TEST(GridShape, EverySuggestionWorks) {
-  GridShape s = shape(12, 4, 2);
+  GridShape s = grid_of(12, 4, 2);
   for (auto [tp, pp] : {std::pair(4, 1), {2, 2}, {2, 1}, {1, 2}}) {
     s.tp = tp;
     s.pp = pp;
@@ -54,7 +54,7 @@ TEST(GridShape, EverySuggestionWorks) {
 }
 
 TEST(GridShape, ExpertGridSaysWhereEtpComesFrom) {
-  const std::string message = only_message(shape(8, 2, 1, 1, 8));
+  const std::string message = only_message(grid_of(8, 2, 1, 1, 8));
   EXPECT_THAT(message, HasSubstr("etp*ep*pp = 2*8*1 = 16 does not divide world_size 8; edp would be 0.5"));
   EXPECT_THAT(message, HasSubstr("etp is tp unless it is given"));
   EXPECT_THAT(message, HasSubstr("ep=8 etp=1, ep=4 etp=2"));
@@ -62,7 +62,7 @@ TEST(GridShape, ExpertGridSaysWhereEtpComesFrom) {
 }
 
 TEST(GridShape, AllProblemsAreReportedAtOnce) {
-  GridShape s = shape(12, 4, 1, 2);
+  GridShape s = grid_of(12, 4, 1, 2);
   s.vpp = 2;
   s.order = "tp-dp-pp-xx";
   s.hierarchical_cp = {3};
@@ -71,7 +71,7 @@ TEST(GridShape, AllProblemsAreReportedAtOnce) {
 }
 
 TEST(GridShape, OrderMistakesAreNamed) {
-  GridShape s = shape(8, 2, 2, 1, 2);
+  GridShape s = grid_of(8, 2, 2, 1, 2);
   s.order = "tp-dp-pp";
   EXPECT_THAT(only_message(s), HasSubstr("leaves out ep (size 2, experts)"));
   s.order = "tp-cp-ep-dp-pp-xx";
@@ -83,13 +83,13 @@ TEST(GridShape, OrderMistakesAreNamed) {
 }
 
 TEST(GridShape, OrderIgnoresCase) {
-  GridShape s = shape(8, 2, 2);
+  GridShape s = grid_of(8, 2, 2);
   s.order = "TP-CP-EP-DP-PP";
   EXPECT_TRUE(is_possible(s));
 }
 
 TEST(GridShape, PipelineMustBeSlowestUnlessDataParallelSizesAgree) {
-  GridShape s = shape(16, 2, 2, 1, 4);
+  GridShape s = grid_of(16, 2, 2, 1, 4);
   s.etp = 1;
   s.order = "tp-cp-ep-pp-dp";
   const std::string message = only_message(s);
@@ -98,13 +98,13 @@ TEST(GridShape, PipelineMustBeSlowestUnlessDataParallelSizesAgree) {
 }
 
 TEST(GridShape, InstancesNameTheAllowedNumbers) {
-  GridShape s = shape(8, 1, 1, 1, 4);
+  GridShape s = grid_of(8, 1, 1, 1, 4);
   s.num_distributed_optimizer_instances = 4;
   EXPECT_EQ(only_message(s), "num_distributed_optimizer_instances=4 does not divide edp = 2. Use one of 1 and 2.");
 }
 
 TEST(GridShape, HierarchicalCpSuggestsASplit) {
-  GridShape s = shape(8, 1, 1, 4);
+  GridShape s = grid_of(8, 1, 1, 4);
   s.hierarchical_cp = {2, 3};
   EXPECT_EQ(only_message(s),
             "hierarchical_cp sizes 2*3 multiply to 6, not to cp=4. Use 2 2, or leave hierarchical_cp out.");
@@ -113,15 +113,15 @@ TEST(GridShape, HierarchicalCpSuggestsASplit) {
 }
 
 TEST(GridShape, VirtualStagesNeedAPipeline) {
-  GridShape s = shape(8, 1, 1);
+  GridShape s = grid_of(8, 1, 1);
   s.vpp = 2;
   EXPECT_THAT(only_message(s), HasSubstr("Leave vpp out, or use a pipeline, e.g. pp=2 vpp=2 with 8 ranks"));
 }
 
 TEST(GridShape, SizesOutOfRangeAreNamed) {
-  GridShape s = shape(0, -1, 1);
+  GridShape s = grid_of(0, -1, 1);
   EXPECT_THAT(only_message(s), HasSubstr("world_size=0 and tp=-1"));
-  EXPECT_THAT(problem_codes(shape(8, 2'000'000'000, 2'000'000'000, 2'000'000'000)), ElementsAre("size_out_of_range"));
+  EXPECT_THAT(problem_codes(grid_of(8, 2'000'000'000, 2'000'000'000, 2'000'000'000)), ElementsAre("size_out_of_range"));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 std::vector<std::string> parsed(std::string_view text) { return PipelineLayout::parse(text).stages(); }
 
-std::string error_of(std::string_view text) {
+std::string layout_error(std::string_view text) {
   try {
     PipelineLayout::parse(text);
   } catch (const ConfigError& e) {
@@ -38,18 +38,18 @@ TEST(PipelineLayout, CommasAreCosmetic) {
 }
 
 TEST(PipelineLayout, OtherCharactersAreNamed) {
-  EXPECT_THAT(error_of("Etx|L"), HasSubstr("contains 'x'"));
-  EXPECT_THAT(error_of("E t|L"), HasSubstr("contains a blank"));
-  EXPECT_THAT(error_of("E(t|L"), HasSubstr("contains '('"));
-  EXPECT_THAT(error_of("E((t)*2)*2L"), HasSubstr("not nested"));
-  EXPECT_THAT(error_of("E()*2L"), HasSubstr("contains '('"));
-  EXPECT_THAT(error_of("Et*2*3L"), HasSubstr("contains '*'"));
-  EXPECT_THAT(error_of("Et*L"), HasSubstr("contains '*'"));
+  EXPECT_THAT(layout_error("Etx|L"), HasSubstr("contains 'x'"));
+  EXPECT_THAT(layout_error("E t|L"), HasSubstr("contains a blank"));
+  EXPECT_THAT(layout_error("E(t|L"), HasSubstr("contains '('"));
+  EXPECT_THAT(layout_error("E((t)*2)*2L"), HasSubstr("not nested"));
+  EXPECT_THAT(layout_error("E()*2L"), HasSubstr("contains '('"));
+  EXPECT_THAT(layout_error("Et*2*3L"), HasSubstr("contains '*'"));
+  EXPECT_THAT(layout_error("Et*L"), HasSubstr("contains '*'"));
 }
 
 TEST(PipelineLayout, AbsurdRepetitionsDoNotEatMemory) {
-  EXPECT_THAT(error_of("Et*99999999999999999999L"), HasSubstr("no model has so many layers"));
-  EXPECT_THAT(error_of("E(t*9999999|)*9999999L"), HasSubstr("more than"));
+  EXPECT_THAT(layout_error("Et*99999999999999999999L"), HasSubstr("no model has so many layers"));
+  EXPECT_THAT(layout_error("E(t*9999999|)*9999999L"), HasSubstr("more than"));
 }
 
 TEST(PipelineLayout, ListsOfNames) {

@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <deque>
-#include <map>
 #include <set>
 #include <string>
 #include <tuple>
@@ -87,68 +88,151 @@ TEST(PipelineTransfers, EveryActionHasItsInputAndEveryOutputIsSentOnce) {
   }
 }
 
-// Ranks that post a boundary's messages together and wait for all of them; a send ends only when it is received.
-class Rendezvous {
+// What a simulated transport does beyond moving messages.
+struct Transport {
+  bool lanes = false;             // forward and backward messages on connections of their own
+  bool connects_in_post = false;  // a pair connects in a direction at its first message, and the post waits for that
+  bool loads_kernels = true;      // every action waits for all that the rank has posted, as loading a module does
+};
+
+// Ranks that post a boundary's messages together, one batch per lane, and then compute. As on NCCL a batch moves
+// nothing until all of its directions are connected, which needs the other side's post; a send ends only when it is
+// received; batches of a lane run one after the other.
+class Simulation {
  public:
-  explicit Rendezvous(const std::vector<PipelineExchanges>& plan) : plan_(plan), at_(plan.size(), 0) {
-    for (size_t rank = 0; rank < plan.size(); ++rank) post(rank);
+  Simulation(const std::vector<PipelineExchanges>& plan, Transport transport) : plan_(plan), transport_(transport) {
+    for (size_t rank = 0; rank < plan.size(); ++rank) ranks_.push_back({});
   }
 
   // False: some rank waits forever. Messages that meet in another order than they were sent fail the test.
   bool run() {
     for (bool moved = true; moved;) {
       moved = false;
+      match();
       for (size_t rank = 0; rank < plan_.size(); ++rank)
-        while (at_[rank] < plan_[rank].size() && complete(rank)) {
-          moved = true;
-          if (++at_[rank] < plan_[rank].size()) post(rank);
-        }
+        while (advance(rank)) moved = true;
     }
     for (size_t rank = 0; rank < plan_.size(); ++rank)
-      if (at_[rank] < plan_[rank].size()) return false;
+      if (ranks_[rank].boundary < plan_[rank].size() || !idle(rank)) return false;
     return true;
   }
 
  private:
-  using Channel = std::pair<int, int>;  // from, to
-  void post(size_t rank) {
-    for (const auto& t : plan_[rank][at_[rank]]) {
-      const int self = static_cast<int>(rank);
-      if (t.send)
-        sends_[{self, t.peer}].push_back(t);
-      else
-        receives_[{t.peer, self}].push_back(t);
+  struct Batch {
+    std::vector<PipelineTransfer> open;  // not yet met
+    bool connected = false;
+  };
+  struct Rank {
+    size_t boundary = 0;  // the next to post
+    std::array<std::deque<Batch>, 2> lanes;
+  };
+  using Pair = std::tuple<size_t, int, int>;  // lane, from, to
+
+  size_t lane_of(const PipelineTransfer& t) const { return transport_.lanes && !t.forward ? 1 : 0; }
+  static Pair pair_of(size_t lane, int rank, const PipelineTransfer& t) {
+    return t.send ? Pair{lane, rank, t.peer} : Pair{lane, t.peer, rank};
+  }
+
+  bool idle(size_t rank) const {
+    return std::ranges::all_of(ranks_[rank].lanes, [](const auto& lane) { return lane.empty(); });
+  }
+
+  // One move of a rank's host: to connect what it has posted, or to compute and post the next boundary.
+  bool advance(size_t rank) {
+    Rank& self = ranks_[rank];
+    for (size_t lane = 0; lane < 2; ++lane)
+      for (Batch& batch : self.lanes[lane])
+        if (!batch.connected) {
+          batch.connected = true;
+          for (const PipelineTransfer& t : batch.open) {
+            const Pair pair = pair_of(lane, static_cast<int>(rank), t);
+            asked_.insert({pair, rank});
+            // Both sides have to ask. (Each sees the other's question at its next move.)
+            if (transport_.connects_in_post && !asked_.contains({pair, static_cast<size_t>(t.peer)}))
+              batch.connected = false;
+          }
+          return batch.connected;  // otherwise the host stands still
+        }
+    if (self.boundary >= plan_[rank].size()) return false;
+    if (transport_.loads_kernels && !idle(rank)) return false;
+    std::array<Batch, 2> batches;
+    for (const PipelineTransfer& t : plan_[rank][self.boundary]) batches[lane_of(t)].open.push_back(t);
+    for (size_t lane = 0; lane < 2; ++lane)
+      if (!batches[lane].open.empty()) self.lanes[lane].push_back(std::move(batches[lane]));
+    ++self.boundary;
+    return true;
+  }
+
+  // Moves the messages of the front batches, which are the ones that run.
+  void match() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t lane = 0; lane < 2; ++lane)
+        for (size_t from = 0; from < ranks_.size(); ++from)
+          for (size_t to = 0; to < ranks_.size(); ++to) moved |= match(lane, from, to);
     }
   }
-  // All messages that this rank has posted have met.
-  bool complete(size_t rank) {
-    for (auto& [channel, sends] : sends_) {
-      auto& receives = receives_[channel];
-      while (!sends.empty() && !receives.empty()) {
-        EXPECT_EQ(sends.front().forward, receives.front().forward);
-        EXPECT_EQ(sends.front().microbatch, receives.front().microbatch);
-        sends.pop_front();
-        receives.pop_front();
-      }
-    }
-    const int self = static_cast<int>(rank);
-    for (const auto& [channel, sends] : sends_)
-      if (channel.first == self && !sends.empty()) return false;
-    for (const auto& [channel, receives] : receives_)
-      if (channel.second == self && !receives.empty()) return false;
+
+  bool match(size_t lane, size_t from, size_t to) {
+    std::deque<Batch>&sends = ranks_[from].lanes[lane], &receives = ranks_[to].lanes[lane];
+    if (from == to || sends.empty() || receives.empty() || !sends.front().connected || !receives.front().connected)
+      return false;
+    const auto first = [](Batch& batch, bool send, size_t peer) {
+      return std::ranges::find_if(batch.open,
+                                  [&](const auto& t) { return t.send == send && static_cast<size_t>(t.peer) == peer; });
+    };
+    const auto sent = first(sends.front(), true, to), received = first(receives.front(), false, from);
+    if (sent == sends.front().open.end() || received == receives.front().open.end()) return false;
+    EXPECT_EQ(sent->forward, received->forward);
+    EXPECT_EQ(sent->microbatch, received->microbatch);
+    sends.front().open.erase(sent);
+    receives.front().open.erase(received);
+    if (sends.front().open.empty()) sends.pop_front();
+    if (receives.front().open.empty()) receives.pop_front();
     return true;
   }
 
   const std::vector<PipelineExchanges>& plan_;
-  std::vector<size_t> at_;
-  std::map<Channel, std::deque<PipelineTransfer>> sends_, receives_;
+  const Transport transport_;
+  std::vector<Rank> ranks_;
+  std::set<std::pair<Pair, size_t>> asked_;
 };
 
 TEST(PipelineTransfers, NobodyWaitsForever) {
   for (const PipelineShape& shape : shapes()) {
+    if (shape.pp == 1) continue;  // nobody to wait for
     const auto plan = pipeline_transfers(shape);
-    EXPECT_TRUE(Rendezvous(plan).run()) << text(shape);
+    for (const bool lanes : {false, true})
+      for (const bool loads : {false, true})
+        EXPECT_TRUE(Simulation(plan, {.lanes = lanes, .connects_in_post = false, .loads_kernels = loads}).run())
+            << text(shape) << (lanes ? " lanes" : "") << (loads ? " loading kernels" : "");
   }
+}
+
+// Why connections are opened before the first message: this is how NCCL hangs without it.
+TEST(PipelineTransfers, ConnectionsMadeInsideOfAPostAndLoadedKernelsDeadlock) {
+  const auto plan = pipeline_transfers({.kind = ScheduleKind::kOneFOneB, .pp = 2, .microbatches = 4});
+  EXPECT_FALSE(Simulation(plan, {.connects_in_post = true, .loads_kernels = true}).run());
+  EXPECT_TRUE(Simulation(plan, {.connects_in_post = true, .loads_kernels = false}).run());
+  EXPECT_TRUE(Simulation(plan, {.connects_in_post = false, .loads_kernels = true}).run());
+}
+
+TEST(PipelineTransfers, ConnectionsAreListedByBothSides) {
+  for (const PipelineShape& shape : shapes()) {
+    const auto plan = pipeline_transfers(shape);
+    for (const bool forward : {true, false}) {
+      std::set<std::pair<int, int>> sent, received;
+      for (int rank = 0; rank < shape.pp; ++rank) {
+        const PipelineConnections peers = pipeline_connections(plan[static_cast<size_t>(rank)], forward);
+        for (const int peer : peers.send_to) sent.insert({rank, peer});
+        for (const int peer : peers.receive_from) received.insert({peer, rank});
+      }
+      EXPECT_EQ(sent, received) << text(shape);
+    }
+  }
+  const auto ring = pipeline_transfers({.kind = ScheduleKind::kInterleaved, .pp = 3, .chunks = 2, .microbatches = 6});
+  EXPECT_EQ(pipeline_connections(ring[0], true), (PipelineConnections{{1}, {2}}));
+  EXPECT_EQ(pipeline_connections(ring[0], false), (PipelineConnections{{2}, {1}}));
 }
 
 TEST(PipelineTransfers, NeighboursExchangeInOneBatchInTheSteadyStateOfOneFOneB) {

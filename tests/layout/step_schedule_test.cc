@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string error_of(std::string_view text, std::optional<int64_t> seq_length = std::nullopt) {
+std::string step_schedule_error(std::string_view text, std::optional<int64_t> seq_length = std::nullopt) {
   try {
     StepSchedule::parse(text, seq_length);
   } catch (const ConfigError& e) {
@@ -44,21 +44,21 @@ TEST(StepSchedule, SuffixesAndFractions) {
 }
 
 TEST(StepSchedule, MistakesAreNamed) {
-  EXPECT_THAT(error_of(""), HasSubstr("is empty"));
-  EXPECT_THAT(error_of("0:8 100"), HasSubstr("the entry '100'"));
-  EXPECT_THAT(error_of("0:8 100:x"), HasSubstr("the entry '100:x'"));
-  EXPECT_THAT(error_of("0:0"), HasSubstr("the entry '0:0'"));
-  EXPECT_THAT(error_of("0:8 0.7:16"), HasSubstr("the entry '0.7:16'"));
-  EXPECT_THAT(error_of("0:8 nan:16"), HasSubstr("the entry 'nan:16'"));
-  EXPECT_THAT(error_of("0:8 -5:16"), HasSubstr("the entry '-5:16'"));
-  EXPECT_THAT(error_of("10:8"), HasSubstr("the first threshold must be 0"));
-  EXPECT_THAT(error_of("0:8 200:16 100:32"), HasSubstr("entry 3 is 100 samples"));
-  EXPECT_THAT(error_of("0:8 100:16 100:32"), HasSubstr("entry 3 is 100 samples"));
+  EXPECT_THAT(step_schedule_error(""), HasSubstr("is empty"));
+  EXPECT_THAT(step_schedule_error("0:8 100"), HasSubstr("the entry '100'"));
+  EXPECT_THAT(step_schedule_error("0:8 100:x"), HasSubstr("the entry '100:x'"));
+  EXPECT_THAT(step_schedule_error("0:0"), HasSubstr("the entry '0:0'"));
+  EXPECT_THAT(step_schedule_error("0:8 0.7:16"), HasSubstr("the entry '0.7:16'"));
+  EXPECT_THAT(step_schedule_error("0:8 nan:16"), HasSubstr("the entry 'nan:16'"));
+  EXPECT_THAT(step_schedule_error("0:8 -5:16"), HasSubstr("the entry '-5:16'"));
+  EXPECT_THAT(step_schedule_error("10:8"), HasSubstr("the first threshold must be 0"));
+  EXPECT_THAT(step_schedule_error("0:8 200:16 100:32"), HasSubstr("entry 3 is 100 samples"));
+  EXPECT_THAT(step_schedule_error("0:8 100:16 100:32"), HasSubstr("entry 3 is 100 samples"));
 }
 
 TEST(StepSchedule, ThresholdsMustDifferInSamples) {
-  EXPECT_THAT(error_of("0:8 100:16", 4096), HasSubstr("divided by seq_length 4096"));
-  EXPECT_THAT(error_of("0:8", 0), HasSubstr("seq_length is 0"));
+  EXPECT_THAT(step_schedule_error("0:8 100:16", 4096), HasSubstr("divided by seq_length 4096"));
+  EXPECT_THAT(step_schedule_error("0:8", 0), HasSubstr("seq_length is 0"));
 }
 
 }  // namespace

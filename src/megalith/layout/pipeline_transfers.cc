@@ -1,6 +1,7 @@
 #include "megalith/layout/pipeline_transfers.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "megalith/layout/pipeline_timeline.h"
@@ -67,5 +68,13 @@ class Planner {
 }  // namespace
 
 std::vector<PipelineExchanges> pipeline_transfers(const PipelineShape& shape) { return Planner(shape).run(); }
+
+PipelineConnections pipeline_connections(const PipelineExchanges& exchanges, bool forward) {
+  std::set<int> send_to, receive_from;
+  for (const auto& boundary : exchanges)
+    for (const PipelineTransfer& t : boundary)
+      if (t.forward == forward) (t.send ? send_to : receive_from).insert(t.peer);
+  return {{send_to.begin(), send_to.end()}, {receive_from.begin(), receive_from.end()}};
+}
 
 }  // namespace megalith::layout

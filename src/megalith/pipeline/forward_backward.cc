@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "megalith/base/error.h"
 #include "megalith/layout/pipeline_transfers.h"
@@ -28,15 +29,19 @@ struct MessageKey {
   auto operator<=>(const MessageKey&) const = default;
 };
 
-// What a rank sends and receives in a step, one batch for each boundary between its actions.
+// What a rank sends and receives in a step: one batch for each boundary between its actions and each direction. The
+// directions have connections of their own, so that a forward input never waits for a gradient.
 class Mail {
  public:
   Mail(const parallel::ParallelContext& context, const EngineSettings& settings, const StepPlan& plan)
-      : group_(context.pp()),
+      : forward_{context.pipeline_messages(true), {}},
+        backward_{context.pipeline_messages(false), {}},
         settings_(settings),
         rows_(plan.rows),
         options_(at::TensorOptions(settings.transport.value_or(settings.dtype)).device(context.device())),
-        exchanges_(std::move(layout::pipeline_transfers(plan.shape)[static_cast<size_t>(context.place().pp_rank)])) {}
+        exchanges_(std::move(layout::pipeline_transfers(plan.shape)[static_cast<size_t>(context.place().pp_rank)])) {
+    open_connections();
+  }
 
   // Hands over a tensor for the next exchange. `free`: its storage may go once it is sent.
   void put(const MessageKey& key, const at::Tensor& tensor, bool free) {
@@ -46,33 +51,15 @@ class Mail {
     leaving_[key] = {data, free && !copied ? tensor : at::Tensor()};
   }
 
-  // Posts what stands at this boundary; without overlap waits for it.
-  void exchange(size_t boundary) {
-    std::vector<comm::Transfer> transfers;
-    auto batch = std::make_shared<Batch>();
-    for (const PipelineTransfer& t : exchanges_[boundary]) {
-      const MessageKey key{t.forward, t.microbatch, t.chunk};
-      if (t.send) {
-        Leaving leaving = std::move(leaving_.at(key));
-        leaving_.erase(key);
-        transfers.push_back({comm::OpKind::kSend, leaving.data, t.peer});
-        if (leaving.to_free.defined()) batch->to_free.push_back(leaving.to_free);
-      } else {
-        const at::Tensor place = at::empty({rows_[static_cast<size_t>(t.microbatch)], settings_.hidden}, options_);
-        transfers.push_back({comm::OpKind::kRecv, place, t.peer});
-        arrivals_[key] = {place, batch};
-      }
-    }
-    if (transfers.empty()) return;
-    batch->work = group_.batch_async(transfers, "pipeline transfer");
-    under_way_.push_back(batch);
-    // With overlap the last batch stays under way while the rank computes; older ones end here, so that what they hold
-    // is bounded.
-    const size_t stays = settings_.overlap ? 1 : 0;
-    while (under_way_.size() > stays) {
-      under_way_.front()->finish();
-      under_way_.pop_front();
-    }
+  // Posts what stands at this boundary. Without overlap the direction of the action that follows (empty: none follows)
+  // is waited for; the other one does not hold it up.
+  void exchange(size_t boundary, std::optional<Kind> next) {
+    std::vector<PipelineTransfer> forward, backward;
+    for (const PipelineTransfer& t : exchanges_[boundary]) (t.forward ? forward : backward).push_back(t);
+    post(forward_, forward);
+    post(backward_, backward);
+    finish_older(forward_, !settings_.overlap && next == Kind::kForward);
+    finish_older(backward_, !settings_.overlap && next == Kind::kBackward);
   }
 
   at::Tensor take(const MessageKey& key) {
@@ -83,8 +70,10 @@ class Mail {
   }
 
   void finish() {
-    for (const auto& batch : under_way_) batch->finish();
-    under_way_.clear();
+    for (Direction* direction : {&forward_, &backward_}) {
+      for (const auto& batch : direction->in_flight) batch->finish();
+      direction->in_flight.clear();
+    }
   }
 
   // The storage goes, the tensor with its graph stays.
@@ -108,15 +97,56 @@ class Mail {
     at::Tensor tensor;
     std::shared_ptr<Batch> batch;
   };
+  struct Direction {
+    comm::Group group;
+    std::deque<std::shared_ptr<Batch>> in_flight;
+  };
 
-  const comm::Group group_;
+  // Before the first message of the step: see layout/pipeline_transfers.h. The ranks of a pipeline have the same plan,
+  // so each connection is opened by both of its sides in the same step.
+  void open_connections() const {
+    for (const bool forward : {true, false}) {
+      const layout::PipelineConnections peers = layout::pipeline_connections(exchanges_, forward);
+      (forward ? forward_ : backward_).group.open_transfers(peers.send_to, peers.receive_from);
+    }
+  }
+
+  // One batch may stay in flight while the rank computes; older ones end, so that what they hold is bounded.
+  static void finish_older(Direction& direction, bool all) {
+    while (direction.in_flight.size() > (all ? 0U : 1U)) {
+      direction.in_flight.front()->finish();
+      direction.in_flight.pop_front();
+    }
+  }
+
+  void post(Direction& direction, const std::vector<PipelineTransfer>& messages) {
+    if (messages.empty()) return;
+    std::vector<comm::Transfer> transfers;
+    auto batch = std::make_shared<Batch>();
+    for (const PipelineTransfer& t : messages) {
+      const MessageKey key{t.forward, t.microbatch, t.chunk};
+      if (t.send) {
+        Leaving leaving = std::move(leaving_.at(key));
+        leaving_.erase(key);
+        transfers.push_back({comm::OpKind::kSend, leaving.data, t.peer});
+        if (leaving.to_free.defined()) batch->to_free.push_back(leaving.to_free);
+      } else {
+        const at::Tensor place = at::empty({rows_[static_cast<size_t>(t.microbatch)], settings_.hidden}, options_);
+        transfers.push_back({comm::OpKind::kRecv, place, t.peer});
+        arrivals_[key] = {place, batch};
+      }
+    }
+    batch->work = direction.group.batch_async(transfers, "pipeline transfer");
+    direction.in_flight.push_back(batch);
+  }
+
+  Direction forward_, backward_;
   const EngineSettings& settings_;
   const std::vector<int64_t>& rows_;
   const at::TensorOptions options_;
   const layout::PipelineExchanges exchanges_;
   std::map<MessageKey, Leaving> leaving_;
   std::map<MessageKey, Arrival> arrivals_;
-  std::deque<std::shared_ptr<Batch>> under_way_;
 };
 
 // One step on one rank.
@@ -138,10 +168,10 @@ class Step {
         synchronise(action);
         continue;
       }
-      mail_.exchange(boundary++);
+      mail_.exchange(boundary++, action.kind);
       compute(action);
     }
-    mail_.exchange(boundary);
+    mail_.exchange(boundary, std::nullopt);
     mail_.finish();
   }
 
