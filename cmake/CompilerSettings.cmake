@@ -1,4 +1,4 @@
-# Language level, warnings, sanitizers and ccache: what holds for every target of this tree.
+# Language level, warnings, sanitizers, linker and ccache: what holds for every target of this tree.
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
   message(FATAL_ERROR "GCC ${CMAKE_CXX_COMPILER_VERSION} is too old: Megalith needs GCC 12 or newer, or Clang 16 or newer.")
@@ -11,6 +11,9 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 # Not CMAKE_POSITION_INDEPENDENT_CODE, which compiles executables with -fPIE: GCC then refuses the shared precompiled header.
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
+# Where the instruction set has fused multiply-add by default (arm64) GCC and Clang use it wherever a product meets a sum, so
+# that bits would depend on what was inlined where. Kernels that want it say so (src/megalith/ops).
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 
 add_library(megalith_compile_options INTERFACE)
@@ -55,6 +58,17 @@ if(MEGALITH_SANITIZE)
   add_library(megalith_sanitizer_defaults OBJECT ${CMAKE_CURRENT_LIST_DIR}/sanitizer_defaults.cc)
   link_libraries($<BUILD_INTERFACE:megalith_sanitizer_defaults>)
 endif()
+
+# A faster linker than the default one, where the compiler can use it.
+include(CheckLinkerFlag)
+foreach(linker IN ITEMS mold lld)
+  string(TOUPPER MEGALITH_LINKS_WITH_${linker} usable)
+  check_linker_flag(CXX -fuse-ld=${linker} ${usable})
+  if(${usable})
+    add_link_options(-fuse-ld=${linker})
+    break()
+  endif()
+endforeach()
 
 find_program(MEGALITH_CCACHE ccache)
 if(MEGALITH_CCACHE)

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kIgnore = -100;
 
-struct Case {
+struct LogitsCase {
   at::ScalarType dtype;
   int64_t rows, valid, columns, distance;
   bool misaligned = false;
@@ -20,7 +20,7 @@ struct Case {
 
 class Logits {
  public:
-  explicit Logits(const Case& c) : case_(c) {
+  explicit Logits(const LogitsCase& c) : case_(c) {
     Random random;
     // A row behind the last one would start beyond the end.
     const int64_t elements = c.rows == 0 ? 0 : (c.rows - 1) * c.distance + c.columns;
@@ -78,28 +78,28 @@ class Logits {
  private:
   Tensor copy() const { return block_of(logits_.sizes(), case_.dtype, case_.misaligned).copy_(logits_); }
 
-  const Case case_;
+  const LogitsCase case_;
   Tensor logits_, labels_, grads_;
 };
 
 const std::vector<LossWeights> kWeights{{}, {0.9, 1e-4, 1e-3}};
 
 // Vectors and single elements, padding, rows apart from each other, columns of other ranks, no rows.
-const std::vector<Case> kCases{{at::kFloat, 5, 3, 8, 8},
-                               {at::kFloat, 3, 1024, 1024, 1028},
-                               {at::kFloat, 3, 1001, 1004, 1004},
-                               {at::kFloat, 3, 1001, 1003, 1003},
-                               {at::kFloat, 1, 64, 64, 64, true},
-                               {at::kFloat, 0, 8, 8, 8},
-                               {at::kBFloat16, 3, 1001, 1008, 1008},
-                               {at::kBFloat16, 3, 77, 77, 77},
-                               {at::kHalf, 3, 512, 512, 512}};
+const std::vector<LogitsCase> kLogitsCases{{at::kFloat, 5, 3, 8, 8},
+                                           {at::kFloat, 3, 1024, 1024, 1028},
+                                           {at::kFloat, 3, 1001, 1004, 1004},
+                                           {at::kFloat, 3, 1001, 1003, 1003},
+                                           {at::kFloat, 1, 64, 64, 64, true},
+                                           {at::kFloat, 0, 8, 8, 8},
+                                           {at::kBFloat16, 3, 1001, 1008, 1008},
+                                           {at::kBFloat16, 3, 77, 77, 77},
+                                           {at::kHalf, 3, 512, 512, 512}};
 
 TEST(CudaCrossEntropy, InParts) {
-  auto cases = kCases;
+  auto cases = kLogitsCases;
   cases.push_back({at::kFloat, 6, 500, 512, 512, false, 500});
   cases.push_back({at::kBFloat16, 6, 500, 512, 512, false, 500});
-  for (const Case& c : cases) {
+  for (const LogitsCase& c : cases) {
     const Logits logits(c);
     for (const bool total : {false, true})
       expect_twin([&](void* stream) { return logits.statistics(total, true, stream); },
@@ -113,8 +113,8 @@ TEST(CudaCrossEntropy, InParts) {
   }
 }
 
-void expect_at_once(const std::vector<Case>& cases) {
-  for (const Case& c : cases) {
+void expect_at_once(const std::vector<LogitsCase>& cases) {
+  for (const LogitsCase& c : cases) {
     const Logits logits(c);
     for (const LossWeights& weights : kWeights)
       expect_twin([&](void* stream) { return logits.at_once(0.25, weights, stream); },
@@ -122,7 +122,7 @@ void expect_at_once(const std::vector<Case>& cases) {
   }
 }
 
-TEST(CudaCrossEntropy, AtOnce) { expect_at_once(kCases); }
+TEST(CudaCrossEntropy, AtOnce) { expect_at_once(kLogitsCases); }
 
 // Rows that are so long that a multiprocessor may have one only.
 TEST(CudaCrossEntropy, AtOnceOfTheLongestRows) { expect_at_once({{at::kBFloat16, 1, 2100001, 2100008, 2100008}}); }

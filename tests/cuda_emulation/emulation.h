@@ -16,10 +16,12 @@ namespace megalith::cuda_emulation {
 // Of blocks, of the warps of a block and of the lanes of a warp, between two places where they wait for each other.
 enum class Order { kFirstToLast, kLastToFirst, kShuffled };
 
-// What a cudaStream_t points to; nullptr: first to last.
+// What a cudaStream_t points to. As with CUDA, nullptr is the default stream of whatever device is current: first to
+// last.
 struct Stream {
   Order order = Order::kFirstToLast;
   uint64_t seed = 1;  // of kShuffled
+  int device = 0;
 };
 
 struct Index3 {

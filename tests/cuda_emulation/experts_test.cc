@@ -13,7 +13,7 @@ namespace {
 
 using Score = ExpertChoice::Score;
 
-struct Case {
+struct ExpertsCase {
   int64_t tokens, experts;
   ExpertChoice choice;
   bool with_bias = false;
@@ -21,10 +21,10 @@ struct Case {
 
 // Every number of logits a lane, every kind of score, in groups and not; one token, many, none. Softmax over at most 8
 // of 32, 64, 128 and 256 experts has kernels of its own.
-std::vector<Case> cases() {
-  std::vector<Case> result{{1, 8, {.topk = 8}},     {0, 8, {.topk = 2}},   {5, 1024, {.topk = 32}},
-                           {0, 64, {.topk = 2}},    {70, 64, {.topk = 8}}, {1, 32, {.topk = 32}},
-                           {20, 128, {.topk = 12}}, {3, 128, {.topk = 1}}};
+std::vector<ExpertsCase> cases() {
+  std::vector<ExpertsCase> result{{1, 8, {.topk = 8}},     {0, 8, {.topk = 2}},   {5, 1024, {.topk = 32}},
+                                  {0, 64, {.topk = 2}},    {70, 64, {.topk = 8}}, {1, 32, {.topk = 32}},
+                                  {20, 128, {.topk = 12}}, {3, 128, {.topk = 1}}};
   for (const int64_t experts : {8, 32, 64, 96, 128, 256, 512})
     for (const Score score : {Score::kSoftmaxOfChosen, Score::kSoftmax, Score::kSigmoid}) {
       const ExpertChoice plain{.topk = 6, .score = score, .normalize = experts != 64, .scaling = 1.5};
@@ -37,7 +37,7 @@ std::vector<Case> cases() {
     }
   return result;
 }
-std::string name_of(const Case& c) {
+std::string name_of(const ExpertsCase& c) {
   return fmt::format("{} of {} experts, score {}, {} groups", c.choice.topk, c.experts,
                      static_cast<int>(c.choice.score), c.choice.groups);
 }
@@ -45,7 +45,8 @@ std::string name_of(const Case& c) {
 struct Chosen {
   Tensor experts, weights, grad_logits;
 };
-Chosen reference(const Case& c, const Tensor& logits, const Tensor& bias, const Tensor& decided, const Tensor& grad) {
+Chosen reference(const ExpertsCase& c, const Tensor& logits, const Tensor& bias, const Tensor& decided,
+                 const Tensor& grad) {
   const Tensor leaf = logits.to(at::kDouble).requires_grad_();
   const TopExperts top = top_experts(leaf, c.choice, bias.defined() ? bias.to(at::kDouble) : bias, decided);
   if (c.tokens > 0) (top.weights * grad).sum().backward();
@@ -53,7 +54,7 @@ Chosen reference(const Case& c, const Tensor& logits, const Tensor& bias, const 
   return {top.experts, top.weights.detach().to(at::kFloat), slope.to(logits.scalar_type())};
 }
 
-void expect_choice(const Case& c, at::ScalarType dtype, bool decided) {
+void expect_choice(const ExpertsCase& c, at::ScalarType dtype, bool decided) {
   Random random;
   const Tensor logits = random({c.tokens, c.experts}, dtype), grad = random({c.tokens, c.choice.topk});
   const Tensor bias = c.with_bias ? random({c.experts}) * 0.1 : Tensor();
@@ -74,10 +75,10 @@ void expect_choice(const Case& c, at::ScalarType dtype, bool decided) {
 }
 
 TEST(CudaExperts, Choice) {
-  for (const Case& c : cases()) expect_choice(c, at::kFloat, false);  // logits of fewer bits tie
+  for (const ExpertsCase& c : cases()) expect_choice(c, at::kFloat, false);  // logits of fewer bits tie
 }
 TEST(CudaExperts, WeightsOfWhatWasDecided) {
-  for (const Case& c : cases())
+  for (const ExpertsCase& c : cases())
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) expect_choice(c, dtype, true);
 }
 

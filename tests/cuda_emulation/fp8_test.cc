@@ -30,13 +30,13 @@ TEST(CudaFp8, LargestMagnitude) {
       }
 }
 
-struct Case {
+struct Fp8Case {
   at::ScalarType dtype;
   int64_t r, c;
 };
 
 // Tensors: rows, columns, scale, inverse scale, seen.
-Tensors cast(const Case& size, Fp8Kind kind, const Tensor& x, const Tensor& largest, const Tensor& scale, bool rows,
+Tensors cast(const Fp8Case& size, Fp8Kind kind, const Tensor& x, const Tensor& largest, const Tensor& scale, bool rows,
              bool columns, void* stream) {
   const Tensor by_row = rows ? unwritten(size.r, size.c) : Tensor(),
                by_column = columns ? unwritten(size.c, size.r) : Tensor();
@@ -58,8 +58,8 @@ Tensors cast(const Case& size, Fp8Kind kind, const Tensor& x, const Tensor& larg
 }
 
 TEST(CudaFp8, OneScale) {
-  for (const Case& size : {Case{at::kFloat, 16, 16}, Case{at::kFloat, 144, 80}, Case{at::kBFloat16, 256, 96},
-                           Case{at::kHalf, 16, 128}, Case{at::kFloat, 0, 16}})
+  for (const Fp8Case& size : {Fp8Case{at::kFloat, 16, 16}, Fp8Case{at::kFloat, 144, 80},
+                              Fp8Case{at::kBFloat16, 256, 96}, Fp8Case{at::kHalf, 16, 128}, Fp8Case{at::kFloat, 0, 16}})
     for (const Fp8Kind kind : kKinds) {
       Random random;
       const Tensor x = random({size.r, size.c}, size.dtype);
@@ -92,7 +92,8 @@ TEST(CudaFp8, OneScale) {
 }
 
 TEST(CudaFp8, Blocks) {
-  for (const Case& size : {Case{at::kFloat, 128, 256}, Case{at::kBFloat16, 256, 128}, Case{at::kHalf, 128, 128}})
+  for (const Fp8Case& size :
+       {Fp8Case{at::kFloat, 128, 256}, Fp8Case{at::kBFloat16, 256, 128}, Fp8Case{at::kHalf, 128, 128}})
     for (const Fp8Kind kind : kKinds)
       for (const Fp8Blocks blocks : {Fp8Blocks::kStrips, Fp8Blocks::kSquares}) {
         Random random;
@@ -138,7 +139,7 @@ TEST(CudaFp8, Blocks) {
 
 TEST(CudaFp8, RefusesWhatIsNotAligned) {
   Random random;
-  const Case size{at::kFloat, 16, 16};
+  const Fp8Case size{at::kFloat, 16, 16};
   const Tensor x = random({16, 16}, at::kFloat, /*misaligned=*/true);
   EXPECT_THROW(cast(size, Fp8Kind::kE4m3, x, {}, at::ones({1}), true, true, nullptr), InternalError);
 }

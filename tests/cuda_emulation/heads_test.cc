@@ -4,7 +4,7 @@
 namespace megalith::ops {
 namespace {
 
-struct Case {
+struct HeadsCase {
   at::ScalarType dtype;
   int64_t head_dim, half;
   bool interleaved = false, misaligned = false;
@@ -12,37 +12,37 @@ struct Case {
 };
 // Whole heads in halves; parts of heads, pairs of neighbours, heads of odd widths and of the most channels; no
 // rotation.
-const std::vector<Case> kCases{{at::kFloat, 64, 32},
-                               {at::kFloat, 24, 12},
-                               {at::kFloat, 256, 128},
-                               {at::kFloat, 256, 32},
-                               {at::kFloat, 64, 16, true},
-                               {at::kFloat, 10, 2},
-                               {at::kFloat, 7, 0},
-                               {at::kFloat, 128, 0},
-                               {at::kFloat, 512, 256, true, false, 3},
-                               {at::kFloat, 64, 32, false, true},
-                               {at::kFloat, 64, 32, false, false, 1},
-                               {at::kFloat, 64, 32, false, false, 0},
-                               {at::kBFloat16, 128, 64},
-                               {at::kBFloat16, 256, 128},
-                               {at::kBFloat16, 96, 48},
-                               {at::kBFloat16, 64, 32, true},
-                               {at::kBFloat16, 512, 256, false, false, 3},
-                               {at::kHalf, 64, 32}};
+const std::vector<HeadsCase> kHeadsCases{{at::kFloat, 64, 32},
+                                         {at::kFloat, 24, 12},
+                                         {at::kFloat, 256, 128},
+                                         {at::kFloat, 256, 32},
+                                         {at::kFloat, 64, 16, true},
+                                         {at::kFloat, 10, 2},
+                                         {at::kFloat, 7, 0},
+                                         {at::kFloat, 128, 0},
+                                         {at::kFloat, 512, 256, true, false, 3},
+                                         {at::kFloat, 64, 32, false, true},
+                                         {at::kFloat, 64, 32, false, false, 1},
+                                         {at::kFloat, 64, 32, false, false, 0},
+                                         {at::kBFloat16, 128, 64},
+                                         {at::kBFloat16, 256, 128},
+                                         {at::kBFloat16, 96, 48},
+                                         {at::kBFloat16, 64, 32, true},
+                                         {at::kBFloat16, 512, 256, false, false, 3},
+                                         {at::kHalf, 64, 32}};
 
 // The weight of a norm: fp32, or as the heads and shifted.
 struct Weight {
   Tensor kept;
   bool raw;
-  Weight(const Case& c, bool as_heads, Random& random)
+  Weight(const HeadsCase& c, bool as_heads, Random& random)
       : kept(random({c.head_dim}, as_heads ? c.dtype : at::kFloat)), raw(as_heads) {}
   float shift() const { return raw ? 1 : 0; }
   // As the CPU wants it: fp32, shifted.
   Tensor given(bool cuda) const { return cuda ? kept : kept.to(at::kFloat) + shift(); }
 };
 
-std::string name_of(const Case& c) {
+std::string name_of(const HeadsCase& c) {
   return fmt::format("{} tokens, heads of {}, {} pairs, interleaved {}, misaligned {}", c.tokens, c.head_dim, c.half,
                      c.interleaved, c.misaligned);
 }
@@ -50,7 +50,7 @@ std::string name_of(const Case& c) {
 // Angles of every token.
 class Angles {
  public:
-  Angles(const Case& c, Random& random) : half_(c.half), interleaved_(c.interleaved) {
+  Angles(const HeadsCase& c, Random& random) : half_(c.half), interleaved_(c.interleaved) {
     const Tensor angles = random({c.tokens, c.half});
     cos_ = angles.cos();
     sin_ = angles.sin();
@@ -69,7 +69,7 @@ HeadsOut heads_out(const Tensor& t) { return {out(t), t.stride(0), t.stride(1)};
 // Query, key and value of a token stand side by side; each has a tensor of its own afterwards.
 TEST(CudaHeads, Forward) {
   constexpr int64_t kHeads[] = {3, 2, 2};
-  for (const Case& c : kCases)
+  for (const HeadsCase& c : kHeadsCases)
     for (const auto& [with_norms, raw] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
       Random random;
       const Angles angles(c, random);
@@ -99,7 +99,7 @@ TEST(CudaHeads, Forward) {
 }
 
 TEST(CudaHeads, Backward) {
-  for (const Case& c : kCases)
+  for (const HeadsCase& c : kHeadsCases)
     for (const bool raw : {false, true}) {
       constexpr int64_t kHeads = 3;
       Random random;
@@ -129,7 +129,7 @@ TEST(CudaHeads, Backward) {
 // Query, key and value at once: on the CPU the first two as above, and the third as it is.
 class SplitBackward {
  public:
-  SplitBackward(const Case& c, int64_t query, int64_t key_value)
+  SplitBackward(const HeadsCase& c, int64_t query, int64_t key_value)
       : case_(c), heads_{query, key_value, key_value}, angles_(c, random_) {
     qkv_ = random_({c.tokens, query + 2 * key_value, c.head_dim}, c.dtype);
     for (const int64_t heads : heads_) grads_.push_back(random_({c.tokens, heads, c.head_dim}, c.dtype));
@@ -185,7 +185,7 @@ class SplitBackward {
     return {args.grad, args.sums[0].to(case_.dtype), args.sums[1].to(case_.dtype)};
   }
 
-  const Case case_;
+  const HeadsCase case_;
   const std::array<int64_t, 3> heads_;
   Random random_;
   const Angles angles_;
@@ -203,7 +203,7 @@ TEST(CudaHeads, BackwardAtOnce) {
         ASSERT_TRUE(split.fits());
         split.expect_same();
       }
-  for (const Case& c : kCases) {
+  for (const HeadsCase& c : kHeadsCases) {
     const bool usual = c.head_dim == 64 || c.head_dim == 128 || c.head_dim == 256;
     if (!usual || c.half != c.head_dim / 2 || c.interleaved || c.tokens == 0) {
       EXPECT_FALSE(SplitBackward(c, 2, 1).fits()) << name_of(c);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cuda_emulation/devices.h"
 #include "tests/cuda_emulation/emulation.h"
 
 namespace megalith::ops {
@@ -72,17 +73,20 @@ inline void expect_close(const Tensor& actual, const Tensor& expected, const std
 
 using Run = std::function<Tensors(void* stream)>;  // makes its results anew
 
-// The results of a kernel, which are the same to the last bit in every order of its threads. `exactly` false: it adds
-// with atomics, and they are close.
+// The results of a kernel, which are the same to the last bit in every order of its threads and on both devices (one of
+// the orders runs on the second). `exactly` false: it adds with atomics, and they are close.
 inline Tensors in_every_order(const Run& run, const std::string& what, bool exactly = true) {
   using cuda_emulation::Order;
   Tensors first;
   for (const Order order : {Order::kFirstToLast, Order::kLastToFirst, Order::kShuffled}) {
-    cuda_emulation::Stream stream{order};
+    const int device = order == Order::kLastToFirst ? 1 : 0;
+    const cuda_emulation::CurrentDevice current(device);
+    cuda_emulation::Stream stream{.order = order, .device = device};
     const Tensors results = run(&stream);
     if (first.empty()) first = results;
     for (size_t i = 0; i < results.size(); ++i) {
-      const std::string which = fmt::format("{}, result {}, order {}", what, i, static_cast<int>(order));
+      const std::string which =
+          fmt::format("{}, result {}, order {}, device {}", what, i, static_cast<int>(order), device);
       if (!results[i].defined()) continue;
       if (exactly)
         EXPECT_TRUE(same_bits(results[i], first[i])) << which;

@@ -7,21 +7,22 @@
 namespace megalith::ops {
 namespace {
 
-struct Case {
+struct RowsCase {
   at::ScalarType dtype;
   int64_t t, k, h;
   bool misaligned = false;
 };
-const std::vector<Case> kCases{{at::kFloat, 19, 3, 64},      {at::kFloat, 5, 1, 7},     {at::kFloat, 3, 64, 8},
-                               {at::kFloat, 4, 5, 16, true}, {at::kFloat, 0, 2, 8},     {at::kFloat, 2, 2, 2048},
-                               {at::kBFloat16, 19, 3, 64},   {at::kBFloat16, 5, 6, 13}, {at::kHalf, 3, 2, 40}};
-std::string name_of(const Case& c) {
+const std::vector<RowsCase> kRowsCases{
+    {at::kFloat, 19, 3, 64},      {at::kFloat, 5, 1, 7},     {at::kFloat, 3, 64, 8},
+    {at::kFloat, 4, 5, 16, true}, {at::kFloat, 0, 2, 8},     {at::kFloat, 2, 2, 2048},
+    {at::kBFloat16, 19, 3, 64},   {at::kBFloat16, 5, 6, 13}, {at::kHalf, 3, 2, 40}};
+std::string name_of(const RowsCase& c) {
   return fmt::format("{} tokens, {} copies, rows of {}{}", c.t, c.k, c.h, c.misaligned ? ", misaligned" : "");
 }
 
 // Where each copy goes; some go nowhere, and the rest closes up.
 struct Map {
-  Map(const Case& c, Random& random)
+  Map(const RowsCase& c, Random& random)
       : row(random.permutation(c.t * c.k).view({c.t, c.k})), token(row.view(-1).argsort()) {
     token = token.div(c.k, "floor");
     dropped = at::where(row.remainder(5).eq(3), -1, row).contiguous();
@@ -30,7 +31,7 @@ struct Map {
 };
 
 TEST(CudaRows, CopyAndSpread) {
-  for (const Case& c : kCases) {
+  for (const RowsCase& c : kRowsCases) {
     Random random;
     const Map map(c, random);
     const Tensor x = random({c.t, c.h}, c.dtype, c.misaligned);
@@ -53,7 +54,7 @@ TEST(CudaRows, CopyAndSpread) {
 }
 
 TEST(CudaRows, Sums) {
-  for (const Case& c : kCases)
+  for (const RowsCase& c : kRowsCases)
     for (const bool with_all : {true, false}) {
       Random random;
       const Map map(c, random);
@@ -72,7 +73,7 @@ TEST(CudaRows, Sums) {
 }
 
 TEST(CudaRows, SumsBackward) {
-  for (const Case& c : kCases) {
+  for (const RowsCase& c : kRowsCases) {
     Random random;
     const Map map(c, random);
     const Tensor rows = random({c.t * c.k, c.h}, c.dtype, c.misaligned), w = random({c.t, c.k});
@@ -90,7 +91,7 @@ TEST(CudaRows, SumsBackward) {
 }
 
 TEST(CudaRows, BiasAndResidual) {
-  for (const Case& c : kCases)
+  for (const RowsCase& c : kRowsCases)
     for (const bool raw : {false, true}) {
       Random random;
       const Tensor y = random({c.t, c.h}, c.dtype, c.misaligned), residual = random({c.t, c.h}, c.dtype, c.misaligned);
@@ -106,7 +107,7 @@ TEST(CudaRows, BiasAndResidual) {
 }
 
 TEST(CudaRows, GradientsOfBiases) {
-  for (Case c : kCases)
+  for (RowsCase c : kRowsCases)
     for (const bool add : {false, true}) {
       Random random;
       c.t *= 40;  // more rows than parts
@@ -124,13 +125,13 @@ TEST(CudaRows, GradientsOfBiases) {
 
 // In vectors and not, by one block a token and by several.
 TEST(CudaRows, GradientsOfEmbeddings) {
-  auto cases = kCases;
+  auto cases = kRowsCases;
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
     for (const int64_t h : {1024, 1027, 2048, 2052, 5120}) {
       cases.push_back({dtype, 9, 1, h});
       cases.push_back({dtype, 3, 1, h, true});
     }
-  for (const Case& c : cases) {
+  for (const RowsCase& c : cases) {
     Random random;
     const Tensor dy = random({c.t, c.h}, c.dtype, c.misaligned), table = random({7, c.h}),
                  rows = random.integers(7, {c.t});

@@ -59,6 +59,14 @@ __global__ void indices_kernel(int* out) {
   at[2] = static_cast<int>(threadIdx.x);
 }
 
+struct FillArguments {
+  int64_t n;
+  float* to;
+};
+__global__ void fill_kernel(float value, FillArguments arguments) {
+  if (threadIdx.x < arguments.n) arguments.to[threadIdx.x] = value;
+}
+
 __global__ void empty_kernel() {}
 
 }  // namespace
@@ -84,6 +92,9 @@ void early_return_sample(int* out, void* stream) {
 }
 void indices_sample(int blocks, int* out, void* stream) {
   launch("indices", indices_kernel, {static_cast<unsigned>(blocks), kSampleThreads, stream}, out);
+}
+void fill_sample(float value, float* out, void* stream) {
+  launch("fill", fill_kernel, {1, kSampleThreads, stream}, value, FillArguments{kSampleThreads, out});
 }
 void greedy_sample(void* stream) { launch("greedy", empty_kernel, {1, 32, stream, 64 << 10}); }
 

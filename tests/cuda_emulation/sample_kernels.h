@@ -19,6 +19,8 @@ void divergent_sample(int other, int* out, void* stream);
 void early_return_sample(int* out, void* stream);
 // out [blocks, 3]: grid, block and thread as the last thread of each block sees them.
 void indices_sample(int blocks, int* out, void* stream);
+// out [96]: the value. The kernel gets `out` inside a structure.
+void fill_sample(float value, float* out, void* stream);
 // Dynamic shared memory of which nobody asked for so much.
 void greedy_sample(void* stream);
 

@@ -7,17 +7,17 @@
 namespace megalith::ops {
 namespace {
 
-struct Case {
+struct UpdateCase {
   at::ScalarType grad, param;  // param fp64: there is none beside main
   int64_t n;
   bool misaligned = false;
 };
-const std::vector<Case> kCases{{at::kFloat, at::kDouble, 1003},       {at::kFloat, at::kBFloat16, 64},
-                               {at::kBFloat16, at::kBFloat16, 1030},  {at::kHalf, at::kHalf, 12},
-                               {at::kFloat, at::kBFloat16, 40, true}, {at::kFloat, at::kDouble, 0}};
+const std::vector<UpdateCase> kUpdateCases{{at::kFloat, at::kDouble, 1003},       {at::kFloat, at::kBFloat16, 64},
+                                           {at::kBFloat16, at::kBFloat16, 1030},  {at::kHalf, at::kHalf, 12},
+                                           {at::kFloat, at::kBFloat16, 40, true}, {at::kFloat, at::kDouble, 0}};
 
 struct Arrays {
-  Arrays(const Case& c, Random& random)
+  Arrays(const UpdateCase& c, Random& random)
       : main(random({c.n}, at::kFloat, c.misaligned)),
         grad(random({c.n}, c.grad, c.misaligned)),
         first(random({c.n}, at::kFloat, c.misaligned)),
@@ -43,7 +43,7 @@ struct Arrays {
 constexpr UpdateScalars kScalars{.lr = 1e-2, .weight_decay = 0.1, .grad_scale = 0.5, .step = 3};
 
 TEST(CudaUpdates, Adam) {
-  for (const Case& c : kCases)
+  for (const UpdateCase& c : kUpdateCases)
     for (const bool decoupled : {true, false}) {
       Random random;
       const Arrays start(c, random);
@@ -59,7 +59,7 @@ TEST(CudaUpdates, Adam) {
 }
 
 TEST(CudaUpdates, Sgd) {
-  for (const Case& c : kCases) {
+  for (const UpdateCase& c : kUpdateCases) {
     Random random;
     const Arrays start(c, random);
     const auto run = [&](bool cuda, void* stream) {
@@ -74,7 +74,8 @@ TEST(CudaUpdates, Sgd) {
 
 // More runs than a launch takes, with padding between them that is zero and stays so.
 TEST(CudaUpdates, AdamOverRuns) {
-  for (const Case& c : {Case{at::kFloat, at::kDouble, 150 * 32}, Case{at::kBFloat16, at::kBFloat16, 150 * 32}}) {
+  for (const UpdateCase& c :
+       {UpdateCase{at::kFloat, at::kDouble, 150 * 32}, UpdateCase{at::kBFloat16, at::kBFloat16, 150 * 32}}) {
     Random random;
     const Arrays start(c, random);
     std::vector<UpdateRun> runs;
@@ -110,7 +111,7 @@ TEST(CudaUpdates, AdamOverRuns) {
 
 // The same factor from the device, or no update.
 TEST(CudaUpdates, AGateDecides) {
-  for (const Case& c : kCases)
+  for (const UpdateCase& c : kUpdateCases)
     for (const bool open : {true, false})
       for (const bool adam : {true, false}) {
         Random random;

@@ -98,7 +98,8 @@ at::Tensor low_rank_hidden_grad(const LowRank& update, const at::Tensor& dy) {
   for (size_t i = 0; i < update.parts.size(); ++i) {
     const LowRank::Part& part = update.parts[i];
     ops::add_product(dh.narrow(1, part.a, update.rank), dy.narrow(1, part.out, part.rows),
-                     b.narrow(0, part.b, part.rows), opens_module(update, i) ? 0 : 1, update.scale);
+                     b.narrow(0, part.b, part.rows), opens_module(update, i) ? 0 : 1, update.scale,
+                     update.b->kernels());
   }
   return dh;
 }
@@ -120,7 +121,7 @@ at::Tensor low_rank_b_grad(const LowRank& update, const at::Tensor& dy, const at
   const GradTarget grad(*update.b);
   for (const LowRank::Part& part : update.parts)
     ops::add_product(grad.into().narrow(0, part.b, part.rows), dy.narrow(1, part.out, part.rows).t(),
-                     h.narrow(1, part.a, update.rank), grad.beta(), update.scale);
+                     h.narrow(1, part.a, update.rank), grad.beta(), update.scale, update.b->kernels());
   return grad.done();
 }
 

@@ -10,7 +10,7 @@ namespace megalith::nn {
 
 at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x) {
   if (!main_grad.defined()) return dy.t().mm(x).to(value.scalar_type());
-  ops::add_product(main_grad, dy.t(), x, main_grad_is_stale ? 0 : 1);
+  ops::add_product(main_grad, dy.t(), x, main_grad_is_stale ? 0 : 1, /*alpha=*/1, kernels());
   main_grad_is_stale = false;
   return {};
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "megalith/ops/grad_target.h"
+#include "megalith/ops/product.h"
 #include "megalith/parallel/sharded_tensor.h"
 
 namespace megalith::nn {
@@ -74,6 +75,8 @@ struct Parameter {
   bool split_over_tp = false;           // tp ranks hold different rows or columns; otherwise all hold the same
   bool partial_grad_over_tp = false;  // replicated, but each tp rank's gradient covers only its tokens or heads: to be
                                       // summed over tp (of an expert: over etp) before it is used
+  bool equal_grad_over_tp = false;    // replicated over several tp ranks, each of which computes the whole gradient:
+                                      // nothing but equal arithmetic keeps the copies equal
   bool is_embedding_or_head = false;  // for the decoupled learning rate
   bool expert = false;                // reduced over the expert-data-parallel group in place of the data-parallel one
   bool tied_over_stages = false;      // a tied embedding of which the first and the last stage hold a copy each
@@ -84,6 +87,10 @@ struct Parameter {
   // dyᵀ·x [out, in] (dy [t, out], x [t, in]): added to main_grad when that is attached, and then undefined is returned;
   // otherwise the gradient in the dtype of value.
   at::Tensor add_weight_grad(const at::Tensor& dy, const at::Tensor& x);
+  // How kernels of the products with this weight, and of its gradient, are chosen.
+  ops::KernelChoice kernels() const {
+    return equal_grad_over_tp ? ops::KernelChoice::kFixed : ops::KernelChoice::kByTime;
+  }
   // main_grad as operations take it that write a small gradient themselves.
   ops::GradTarget target() { return {main_grad, &main_grad_is_stale}; }
   // Does `work` on main_grad now and gives what it returns, or leaves it in `queue` and gives undefined.

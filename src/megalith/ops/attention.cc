@@ -111,7 +111,7 @@ AttentionGrads backward(const AttentionCall& call, const at::Tensor& grad_out, c
 }
 
 // What backward needs beside the saved tensors.
-struct State {
+struct AttentionState {
   SequenceLayout queries, keys;
   AttentionOptions options;
   std::vector<at::Tensor> dropout_state;
@@ -124,14 +124,14 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
                             const at::Tensor& /*v*/, const AttentionCall* call) {
     KernelResult result = ops::forward(*call);
     ctx->save_for_backward({call->q, call->k, call->v, result.out, result.log_sum_exp});
-    keep(ctx, State{call->queries, call->keys, call->options, std::move(result.dropout_state)});
+    keep(ctx, AttentionState{call->queries, call->keys, call->options, std::move(result.dropout_state)});
     return result.out;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads_out) {
     if (!grads_out[0].defined()) return {{}, {}, {}, {}};
     const variable_list saved = ctx->get_saved_variables();
-    const State& state = kept<State>(ctx);
+    const AttentionState& state = kept<AttentionState>(ctx);
     const AttentionCall call{saved[0], saved[1], saved[2], state.queries, state.keys, state.options};
     AttentionGrads grads = ops::backward(call, grads_out[0], {saved[3], saved[4], state.dropout_state});
     return {grads.q, grads.k, grads.v, {}};

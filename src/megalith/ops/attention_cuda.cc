@@ -62,7 +62,7 @@ std::optional<int64_t> window_right(const AttentionOptions& options) {
   return 0;
 }
 
-KernelResult flash_forward(const AttentionCall& call) {
+KernelResult libtorch_flash_forward(const AttentionCall& call) {
   const int64_t d = call.q.size(2), e = call.v.size(2);
   const auto device = call.q.device();
   // Dropout draws from the device's default generator, which is the one of the caller: libtorch's kernels take no
@@ -76,7 +76,8 @@ KernelResult flash_forward(const AttentionCall& call) {
   return result;
 }
 
-AttentionGrads flash_backward(const AttentionCall& call, const at::Tensor& grad_out, const KernelResult& result) {
+AttentionGrads libtorch_flash_backward(const AttentionCall& call, const at::Tensor& grad_out,
+                                       const KernelResult& result) {
   const int64_t d = call.q.size(2), e = call.v.size(2);
   const auto device = call.q.device();
   at::Tensor rng_state, unused;
@@ -98,12 +99,12 @@ AttentionGrads flash_backward(const AttentionCall& call, const at::Tensor& grad_
 }  // namespace
 
 KernelResult attention_cuda_forward(const AttentionCall& call) {
-  return use_cudnn(call) ? cudnn_forward(call) : flash_forward(call);
+  return use_cudnn(call) ? cudnn_forward(call) : libtorch_flash_forward(call);
 }
 
 AttentionGrads attention_cuda_backward(const AttentionCall& call, const at::Tensor& grad_out,
                                        const KernelResult& result) {
-  return use_cudnn(call) ? cudnn_backward(call, grad_out, result) : flash_backward(call, grad_out, result);
+  return use_cudnn(call) ? cudnn_backward(call, grad_out, result) : libtorch_flash_backward(call, grad_out, result);
 }
 
 }  // namespace megalith::ops

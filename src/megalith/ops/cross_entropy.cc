@@ -195,7 +195,7 @@ at::Tensor dense_rows(const at::Tensor& logits) {
 }
 
 // The logits are kept outside of autograd's own saved variables, which refuse tensors that are written afterwards.
-struct State {
+struct CrossEntropyState {
   at::Tensor logits;  // without history; not defined once backward has consumed it
   int64_t version;    // of the logits when they were read
   at::Tensor labels, log_sum_exp;
@@ -208,13 +208,13 @@ class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFuncti
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& logits, const at::Tensor& labels,
                             const VocabRange& range, const comm::Group& tp, const CrossEntropyOptions& options) {
     CrossEntropyStats stats = ops::forward(logits, labels, range, tp, options);
-    keep(ctx, State{logits.detach(), logits._version(), labels, stats.log_sum_exp, range, options});
+    keep(ctx, CrossEntropyState{logits.detach(), logits._version(), labels, stats.log_sum_exp, range, options});
     return stats.loss;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     if (!grads[0].defined()) return {{}, {}, {}, {}, {}};
-    auto& state = kept<State>(ctx);
+    auto& state = kept<CrossEntropyState>(ctx);
     check(state.logits.defined(),
           "backward through cross_entropy a second time: the first one has written the gradient over the logits");
     check(state.logits._version() == state.version,

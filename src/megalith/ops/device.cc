@@ -2,11 +2,13 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "megalith/base/error.h"
+#include "megalith/comm/current_device.h"
 #include "megalith/ops/device_internal.h"
 
 namespace megalith::ops {
 
-void* stream_of(const at::Tensor& x) {
+void* stream_of(const at::Tensor& x, std::source_location place) {
+  comm::check_device_current(x.device(), place.function_name());
   const c10::impl::VirtualGuardImpl device(x.device().type());
   return reinterpret_cast<void*>(device.getStream(x.device()).native_handle());
 }

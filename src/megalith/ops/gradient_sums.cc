@@ -1,6 +1,7 @@
 #include "megalith/ops/gradient_sums.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 
 #include "megalith/base/error.h"
 #include "megalith/ops/device_internal.h"
@@ -31,7 +32,8 @@ void add_to_rows_(const at::Tensor& sums, const at::Tensor& rows, const at::Tens
             rows.size(0) == dy.size(0) && rows.scalar_type() == at::kLong,
         "add_to_rows_ on {} got rows {} of {}", shape_text(sums), shape_text(rows), shape_text(dy));
   if constexpr (kCudaKernels) {
-    if (on_cuda_kernel(dy) && sums.is_cuda() && sums.scalar_type() == at::kFloat) {
+    const bool any_order = !at::globalContext().deterministicAlgorithms();
+    if (any_order && on_cuda_kernel(dy) && sums.is_cuda() && sums.scalar_type() == at::kFloat) {
       const at::Tensor from = dy.contiguous(), where = rows.contiguous();
       return add_to_rows_cuda(from.scalar_type(), sums.mutable_data_ptr<float>(), where.const_data_ptr<int64_t>(),
                               from.const_data_ptr(), dy.size(0), dy.size(1), stream_of(dy));

@@ -14,7 +14,7 @@ namespace megalith::ops {
 at::Tensor bias_grad(const at::Tensor& dy, const GradTarget& target = {});
 
 // sums[rows[i]] += dy[i] for every token. sums [v, h], contiguous; rows int64 [t], all in [0, v); dy [t, h]. On CUDA
-// the order of the additions is not fixed.
+// the order of the additions is fixed only with at::globalContext().deterministicAlgorithms() (full_determinism).
 void add_to_rows_(const at::Tensor& sums, const at::Tensor& rows, const at::Tensor& dy);
 
 }  // namespace megalith::ops

@@ -13,17 +13,17 @@ namespace {
 constexpr bool kCublasLt = MEGALITH_CUBLASLT != 0;
 
 bool by_cublaslt(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added, double beta,
-                 double alpha) {
-  if constexpr (kCublasLt) return out.is_cuda() && product_by_cublaslt(out, a, b, added, beta, alpha);
+                 double alpha, KernelChoice choice) {
+  if constexpr (kCublasLt) return out.is_cuda() && product_by_cublaslt(out, a, b, added, beta, alpha, choice);
   return false;
 }
 
 }  // namespace
 
-at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& added) {
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& added, KernelChoice choice) {
   if (kCublasLt && a.is_cuda() && a.size(0) * a.size(1) * b.size(1) >= kLeastTried) {
     const at::Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
-    if (by_cublaslt(out, a, b, added, 0, 1)) return out;
+    if (by_cublaslt(out, a, b, added, 0, 1, choice)) return out;
   }
   if (!added.bias.defined() && !added.residual.defined()) return a.mm(b);
   if (!added.residual.defined()) return at::addmm(added.bias, a, b);
@@ -34,13 +34,14 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& adde
 }
 
 void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
-  if (by_cublaslt(out, a, b, {}, 0, 1)) return;
+  if (by_cublaslt(out, a, b, {}, 0, 1, KernelChoice::kByTime)) return;
   at::Tensor into = out;
   at::mm_out(into, a, b);
 }
 
-void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta, double alpha) {
-  if (by_cublaslt(into, left, right, {}, beta, alpha)) return;
+void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta, double alpha,
+                 KernelChoice choice) {
+  if (by_cublaslt(into, left, right, {}, beta, alpha, choice)) return;
   at::Tensor out = into;
   if (left.scalar_type() == into.scalar_type()) {
     at::addmm_out(out, out, left, right, beta, alpha);

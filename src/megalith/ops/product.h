@@ -16,14 +16,28 @@ struct Addends {
   at::Tensor residual{};  // [m, n]
 };
 
+// How cuBLASLt's kernel for a product is chosen.
+//
+// Kernels differ in the last bits, and each process measures for itself: two ranks may choose two kernels. That is of
+// no matter where ranks compute different things, or where their results are summed over the group that has to agree.
+// But tensor-parallel ranks that hold the same weight and each compute its whole gradient would drift apart, step by
+// step and without a sign of it. Their products take the library's first offer, which depends on shape, GPU and library
+// alone. (Agreeing on the measured choice would take a collective in the middle of the first forward and backward
+// passes, for the few products that are concerned.)
+enum class KernelChoice {
+  kByTime,  // the fastest in a trial
+  kFixed    // the same on every rank
+};
+
 // a · b + bias + residual, in the type of a.
-at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& added = {});
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& added = {},
+                   KernelChoice choice = KernelChoice::kByTime);
 // The same without addends into out [m, n], which may be a part of a larger tensor.
 void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b);
 
 // into = beta · into + alpha · (left · right). With beta 0 nothing of `into` is read. 16-bit factors may go into fp32:
 // on CUDA the product never exists in 16 bits, on the CPU it is rounded first.
-void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta,
-                 double alpha = 1);
+void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta, double alpha = 1,
+                 KernelChoice choice = KernelChoice::kByTime);
 
 }  // namespace megalith::ops

@@ -104,6 +104,13 @@ struct Call {
 // Everything that a choice depends on.
 using Key = std::array<int64_t, 18>;
 
+// Which kernel a call gets.
+enum class Kernels {
+  kFirst,   // the library's first offer, the same in every process
+  kChosen,  // the fastest, or the first offer before there was a trial
+  kTry      // the same after a trial, if there was none: the result may be written several times
+};
+
 // ---- Descriptors, which live as long as the process: there are as many as there are shapes ----
 
 class Plan {
@@ -111,8 +118,7 @@ class Plan {
   // Nothing when the library has no kernel.
   static std::unique_ptr<Plan> make(const Call& call, const Operand& left, const Operand& right);
 
-  // `trial`: the result may be written several times.
-  void run(const Call& call, bool trial, void* stream);
+  void run(const Call& call, Kernels kernels, void* stream);
 
  private:
   Plan() = default;
@@ -235,15 +241,15 @@ void Plan::choose(const Call& call, const at::Tensor& workspace, cudaStream_t st
   tried_ = true;
 }
 
-void Plan::run(const Call& call, bool trial, void* stream) {
+void Plan::run(const Call& call, Kernels kernels, void* stream) {
   auto* const on = static_cast<cudaStream_t>(stream);
   const at::Tensor workspace = at::empty({kWorkspace}, call.out.options().dtype(at::kByte));
   if (call.added.bias.defined()) check(set_bias(call), "cuBLASLt did not take a bias");
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  if (trial && !tried_ && kernels_.size() > 1 && cudaStreamIsCapturing(on, &capturing) == cudaSuccess &&
-      capturing == cudaStreamCaptureStatusNone)
+  if (kernels == Kernels::kTry && !tried_ && kernels_.size() > 1 &&
+      cudaStreamIsCapturing(on, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusNone)
     choose(call, workspace, on);
-  start(call, chosen_, workspace, on);
+  start(call, kernels == Kernels::kFirst ? 0 : chosen_, workspace, on);
 }
 
 bool is_16_bit(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
@@ -269,11 +275,13 @@ bool fits(const Call& call) {
 }  // namespace
 
 bool product_by_cublaslt(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added,
-                         double beta, double alpha) {
+                         double beta, double alpha, KernelChoice choice) {
   const Call call{out, a, b, added, beta, alpha};
   if (!fits(call) || !library().complete) return false;
   const auto left = operand_of(b), right = operand_of(a);
   if (!left || !right) return false;
+  // First of all: handles and events are made on the current device, which this checks.
+  void* const stream = stream_of(out);
   const Key key{out.get_device(),
                 static_cast<int64_t>(a.scalar_type()),
                 static_cast<int64_t>(out.scalar_type()),
@@ -299,7 +307,8 @@ bool product_by_cublaslt(const at::Tensor& out, const at::Tensor& a, const at::T
   if (is_new) place->second = Plan::make(call, *left, *right);
   if (!place->second) return false;
   const bool repeatable = beta == 0 || added.residual.defined();
-  place->second->run(call, repeatable && !at::globalContext().deterministicAlgorithms(), stream_of(out));
+  const bool by_time = choice == KernelChoice::kByTime && !at::globalContext().deterministicAlgorithms();
+  place->second->run(call, !by_time ? Kernels::kFirst : repeatable ? Kernels::kTry : Kernels::kChosen, stream);
   return true;
 }
 

@@ -14,6 +14,6 @@ inline constexpr int64_t kLeastTried = int64_t{1} << 33;  // m·n·k below which
 // out = beta · out + alpha · (a · b) + bias + residual; residual only with beta 0. False: it is none of cuBLASLt's, or
 // too small to be worth it, and nothing was done.
 bool product_by_cublaslt(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added,
-                         double beta, double alpha);
+                         double beta, double alpha, KernelChoice choice);
 
 }  // namespace megalith::ops

@@ -9,19 +9,16 @@
 #include "megalith/ops/to_device.h"
 
 namespace megalith::ops {
-namespace {
 
 // What a layout is; fixed once it is made.
-struct Shape {
+struct SequenceLayoutShape {
   std::vector<int64_t> cumulative{0};
   int64_t longest = 0;
   bool uniform = true;
   int64_t max_position = 0;
 };
 
-}  // namespace
-
-struct SequenceLayout::Data : Shape {
+struct SequenceLayout::Data : SequenceLayoutShape {
   // Made when first asked for: one on each device that asked. Ranks that are threads of one process ask at once.
   std::mutex mutex;
   std::vector<at::Tensor> positions, cumulative_tensors;
@@ -85,7 +82,7 @@ SequenceLayout SequenceLayout::with_positions(at::Tensor positions, int64_t max_
   check(positions.dim() == 1 && positions.size(0) == tokens() && positions.scalar_type() == at::kLong,
         "positions must be {} int64 values", tokens());
   auto copy = std::make_shared<Data>();
-  static_cast<Shape&>(*copy) = data();
+  static_cast<SequenceLayoutShape&>(*copy) = data();
   copy->max_position = max_position;
   copy->positions.push_back(std::move(positions));
   return SequenceLayout(std::move(copy));

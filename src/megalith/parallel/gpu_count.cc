@@ -9,6 +9,7 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "megalith/comm/launcher.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::parallel {
@@ -58,6 +59,7 @@ std::optional<int> most_gpus(const fs::path& devices, const std::optional<std::s
 
 void check_gpus_for(int ranks, const config::TrainingArguments& args) {
   if (args.comm.use_cpu || args.comm.backend == config::CommBackend::kGloo || !comm::nccl_available()) return;
+  if (comm::nccl_host_of_rank(env_string("NCCL_HOSTID"), 0)) return;  // ranks share GPUs on purpose
   const std::optional<int> most = most_gpus("/dev", env_string("CUDA_VISIBLE_DEVICES"));
   if (!most || ranks <= *most) return;
   const std::optional<int> gpus = ask_driver();

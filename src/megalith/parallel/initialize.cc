@@ -7,22 +7,20 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/config/derive.h"
+#include "megalith/parallel/cpu_share.h"
+#include "megalith/parallel/nccl_options.h"
+#include "megalith/parallel/rank_device.h"
 
 namespace megalith::parallel {
 
 namespace {
 
-// The device of a local rank: the GPU of that index where there are GPUs and they are wanted.
-at::Device choose_device(const config::TrainingArguments& args, int local_rank) {
-  if (args.comm.use_cpu || !comm::nccl_available() || !at::hasCUDA()) return at::kCPU;
-  const c10::DeviceIndex devices = at::detail::getCUDAHooks().deviceCount();
-  if (devices == 0) return at::kCPU;
-  check<ConfigError>(
-      local_rank < devices || args.comm.backend == config::CommBackend::kGloo,
-      "LOCAL_RANK is {} but this machine has {} GPU{}: start no more ranks than GPUs, or run several on one GPU"
-      " with --ddp_backend gloo",
-      local_rank, int{devices}, devices == 1 ? "" : "s");
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % devices)};
+// Cores and threads of a rank that is not alone on its machine. (Alone it keeps all of them.) Our own launcher has
+// divided the threads before it became a rank.
+void take_cpu_share(const comm::Rendezvous& place, at::Device device) {
+  if (place.local_world_size == 1) return;
+  if (!env_flag("MEGALITH_LAUNCHER")) divide_threads(place.local_world_size);
+  if (const auto gpu = gpu_identity(device)) bind_to_gpu_node(gpu->pci_bus_id);
 }
 
 std::string sizes_text(const layout::GridShape& shape) {
@@ -46,16 +44,23 @@ void Runtime::connect(const config::TrainingArguments& args, std::function<void(
   const comm::Rendezvous place = comm::rendezvous_from_env();
   // Impossible sizes are found here, on every rank, before any of them waits for another.
   [[maybe_unused]] const layout::RankGrid possible(config::grid_shape(args, place.world_size));
-  device_ = choose_device(args, place.local_rank);
+  device_ =
+      enter_device({visible_gpus(), place.local_rank, place.local_world_size, args.comm.use_cpu, args.comm.backend});
+  take_cpu_share(place, device_);
 
   comm::WorldOptions options;
   options.backend = config::comm_backend(args, device_.is_cuda()) == config::CommBackend::kNccl ? "nccl" : "gloo";
   options.device = device_;
   options.timeout = std::chrono::seconds(config::comm_timeout_s(args));
+  if (args.comm.store_connect_timeout_s)
+    options.connect_timeout = std::chrono::seconds(*args.comm.store_connect_timeout_s);
   options.debug = env_flag("MEGALITH_COMM_DEBUG");
   options.interface = env_string("MEGALITH_SOCKET_IFNAME").value_or(env_string("GLOO_SOCKET_IFNAME").value_or(""));
   options.on_stuck = std::move(on_stuck);
-  own_world_ = comm::World::connect(place, options);
+  options.nccl = nccl_settings(args.comm);
+  auto world = comm::World::connect(place, options);
+  claim_gpu(*world, device_);
+  own_world_ = std::move(world);
   world_ = own_world_.get();
 }
 

@@ -33,13 +33,13 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  // 1. Not connected yet: chooses the device (index LOCAL_RANK), finds the other ranks from the launcher's variables.
+  // 1. Not connected yet: chooses the device and makes it current (rank_device.h), takes a share of the CPU
+  //    (cpu_share.h), finds the other ranks from the launcher's variables.
   // 2. No groups yet: makes the rank grid from the arguments' sizes (each None counts as 1) and the world size. Groups
-  // that
-  //    exist stay, and other sizes than theirs bring a warning.
+  //    that exist stay, and other sizes than theirs bring a warning.
   // 3. Always: seeds every random stream anew.
-  // Throws ConfigError for impossible sizes or a seed that is not positive (before anything is connected), CommError
-  // when the other ranks cannot be reached.
+  // Throws ConfigError for impossible sizes or a seed that is not positive (before anything is connected) and for two
+  // ranks of an NCCL run on one GPU, CommError when the other ranks cannot be reached.
   ParallelContext& initialize(const config::TrainingArguments& args,
                               std::function<void(const std::string&)> on_stuck = nullptr,
                               const EmbeddingRanks& embedding_ranks = {});

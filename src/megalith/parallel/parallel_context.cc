@@ -13,13 +13,43 @@ ParallelContext::ParallelContext(comm::World& world, layout::RankGrid grid, at::
   check(grid_.world_size() == world.size(), "a grid of {} ranks for a world of {}", grid_.world_size(), world.size());
 }
 
+namespace {
+
+// Which groups share connections where their ranks are the same (World::group). Gradients travel beside compute: they
+// keep away from what ranks exchange between steps. Groups that work inside of layers have connections of their own.
+std::string lane_of(GroupKind kind) {
+  switch (kind) {
+    case GroupKind::kDpCp:
+    case GroupKind::kIntraDpCp:
+      return "gradients";
+    case GroupKind::kEdp:
+    case GroupKind::kIntraEdp:
+      return "gradients of experts";
+    case GroupKind::kDp:
+    case GroupKind::kTpPp:
+    case GroupKind::kTpEpPp:
+    case GroupKind::kTpDp:
+    case GroupKind::kTpDpCp:
+    case GroupKind::kIntraDistOpt:
+      return comm::World::kControlLane;
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
 comm::Group ParallelContext::group(GroupKind kind) const {
   const auto known = groups_.find(kind);
   if (known != groups_.end()) return known->second;
   std::vector<int> ranks = grid_.group_of(kind, rank());
   check(!ranks.empty(), "rank {} is in no {} group", rank(), layout::name(kind));
   std::ranges::sort(ranks);
-  return groups_.emplace(kind, world_.group(std::string(layout::name(kind)), ranks)).first->second;
+  return groups_.emplace(kind, world_.group(std::string(layout::name(kind)), ranks, lane_of(kind))).first->second;
+}
+
+comm::Group ParallelContext::pipeline_messages(bool forward) const {
+  return world_.group(forward ? "pp_forward" : "pp_backward", pp().ranks());
 }
 
 bool ParallelContext::in_group(GroupKind kind) const { return grid_.group_rank(kind, rank()).has_value(); }

@@ -34,6 +34,9 @@ class ParallelContext {
 
   comm::Group tp() const { return group(layout::GroupKind::kTp); }
   comm::Group pp() const { return group(layout::GroupKind::kPp); }
+  // The ranks of pp(), for the messages of one direction: hidden states, or their gradients. Each has a connection of
+  // its own, so that neither waits for the other.
+  comm::Group pipeline_messages(bool forward) const;
   comm::Group cp() const { return group(layout::GroupKind::kCp); }
   comm::Group ep() const { return group(layout::GroupKind::kEp); }
   comm::Group etp() const { return group(layout::GroupKind::kEtp); }

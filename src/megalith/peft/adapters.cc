@@ -162,6 +162,7 @@ void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
   // What is whole on every rank and sees only a part of the outputs, the inputs or the tokens.
   a.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_outputs(weight.use) && ranks > 1;
   b.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_inputs(weight.use) && ranks > 1;
+  a.equal_grad_over_tp = b.equal_grad_over_tp = whole && ranks > 1 && !tp_.splits_tokens();
   a.replica = a.split_over_tp ? 0 : rank;
   b.replica = b.split_over_tp ? 0 : rank;
   // Kaiming's uniform numbers for a slope of √5, as peft draws them: within ±1/√i.

@@ -10,11 +10,13 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "tests/cuda_emulation/device_math.h"
+#include "tests/cuda_emulation/devices.h"
 #include "tests/cuda_emulation/emulation.h"
 
 #define __CUDA_ARCH__ 900
@@ -125,11 +127,11 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
   return result;
 }
 
-// The runtime: one device with few multiprocessors, so that blocks have several rows each. ----------------------------
+// The runtime: devices with few multiprocessors, so that blocks have several rows each. -------------------------------
 
 using cudaStream_t = megalith::cuda_emulation::Stream*;
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorLaunchFailure = 719 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidDevice = 101, cudaErrorLaunchFailure = 719 };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension = 4 };
@@ -150,10 +152,11 @@ struct cudaLaunchConfig_t {
 };
 
 inline cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = megalith::cuda_emulation::current_device();
   return cudaSuccess;
 }
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (device < 0 || device >= megalith::cuda_emulation::kDevices) return cudaErrorInvalidDevice;
   *value = attribute == cudaDevAttrMultiProcessorCount ? 4 : 9;
   return cudaSuccess;
 }
@@ -169,8 +172,10 @@ const char* cudaGetErrorString(cudaError_t error);
 
 namespace megalith::cuda_emulation {
 
+// On the current device.
 void allow_shared_bytes(const void* kernel, size_t bytes);
-cudaError_t start(const void* name_of_kernel, const cudaLaunchConfig_t& config, const std::function<void()>& kernel);
+cudaError_t start(const void* name_of_kernel, const cudaLaunchConfig_t& config, const Arguments& arguments,
+                  const std::function<void()>& kernel);
 
 }  // namespace megalith::cuda_emulation
 
@@ -183,6 +188,9 @@ template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   const std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
-  return megalith::cuda_emulation::start(reinterpret_cast<const void*>(kernel), *config,
+  const auto bytes = [](const auto&... value) {
+    return megalith::cuda_emulation::Arguments{std::as_bytes(std::span(&value, 1))...};
+  };
+  return megalith::cuda_emulation::start(reinterpret_cast<const void*>(kernel), *config, std::apply(bytes, values),
                                          [&] { std::apply(kernel, values); });
 }

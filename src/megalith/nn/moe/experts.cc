@@ -24,7 +24,7 @@ struct GroupedState {
 };
 
 // [n · o, i] as [n, o, i]
-at::Tensor matrices(const at::Tensor& stacked, const ops::GroupCounts& counts) {
+at::Tensor group_matrices(const at::Tensor& stacked, const ops::GroupCounts& counts) {
   return stacked.view({counts.groups(), -1, stacked.size(1)});
 }
 
@@ -33,10 +33,10 @@ at::Tensor add_weight_grad(Parameter& weight, const at::Tensor& dy, const at::Te
                            const ops::GroupCounts& counts) {
   if (!weight.main_grad.defined()) {
     at::Tensor grad = at::empty_like(weight.value);
-    ops::grouped_weight_grad(matrices(grad, counts), dy, x, counts, 0);
+    ops::grouped_weight_grad(group_matrices(grad, counts), dy, x, counts, 0);
     return grad;
   }
-  ops::grouped_weight_grad(matrices(weight.main_grad, counts), dy, x, counts, weight.main_grad_is_stale ? 0 : 1);
+  ops::grouped_weight_grad(group_matrices(weight.main_grad, counts), dy, x, counts, weight.main_grad_is_stale ? 0 : 1);
   weight.main_grad_is_stale = false;
   return {};
 }
@@ -47,7 +47,7 @@ struct GroupedLinear : Function<GroupedLinear> {
   // `a` and `b`: of the update.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const MaybeTensor& /*a*/, const MaybeTensor& /*b*/, GroupedState state) {
-    at::Tensor y = ops::grouped_mm_transposed(x, matrices(weight, state.counts), state.counts);
+    at::Tensor y = ops::grouped_mm_transposed(x, group_matrices(weight, state.counts), state.counts);
     LowRankInput input;
     at::Tensor h;  // [r, m rank]
     if (state.update) {
@@ -71,7 +71,7 @@ struct GroupedLinear : Function<GroupedLinear> {
           [weight = state.weight, dy, x = saved[0], counts = state.counts, make_x = state.make_x] {
             return add_weight_grad(*weight, dy, make_x ? make_x() : x, counts);
           });
-    if (ctx->needs_input_grad(0)) dx = ops::grouped_mm(dy, matrices(saved[1], state.counts), state.counts);
+    if (ctx->needs_input_grad(0)) dx = ops::grouped_mm(dy, group_matrices(saved[1], state.counts), state.counts);
     const LowRankGrads update =
         state.update ? update_grads(state, dy, saved[2], {saved[0], saved[3]}, dx) : LowRankGrads{};
     return {dx, dw, update.a, update.b, {}};

@@ -27,7 +27,7 @@ struct LocalLinear : torch::autograd::Function<LocalLinear> {
   // x [t, i]; weight [o, i] -> [t, o]. `a` and `b`: of the update. `split`: the ranks have other tokens each.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const MaybeTensor& /*a*/, const MaybeTensor& /*b*/, const LocalState& state, bool split) {
-    at::Tensor y = ops::product(x, weight.t()), h;
+    at::Tensor y = ops::product(x, weight.t(), {}, state.weight->kernels()), h;
     LowRankInput input;
     if (state.update) {
       input = low_rank_input(*state.update, x, split);
@@ -48,7 +48,7 @@ struct LocalLinear : torch::autograd::Function<LocalLinear> {
     at::Tensor dx, dw, dh;
     if (ctx->needs_input_grad(1))
       dw = state.weight->now_or_later([state, dy, x] { return state.weight->add_weight_grad(dy, x); });
-    if (ctx->needs_input_grad(0)) dx = ops::product(dy, weight);
+    if (ctx->needs_input_grad(0)) dx = ops::product(dy, weight, {}, state.weight->kernels());
     LowRankGrads update;
     if (state.update) {
       dh = low_rank_hidden_grad(*state.update, dy);
@@ -67,6 +67,7 @@ ReplicatedLinear::ReplicatedLinear(const ParameterScope& scope, const std::strin
                    .init = init,
                    .use = WeightUse::kReplicated,
                    .partial_grad_over_tp = tp.splits_tokens(),
+                   .equal_grad_over_tp = tp.size() > 1 && !tp.splits_tokens(),
                    .replica = tp.rank()};
   Parameter offset{.name = name + ".bias", .partial_grad_over_tp = tp.splits_tokens(), .replica = tp.rank()};
   int64_t rows = 0;

@@ -1,0 +1,64 @@
+#include "megalith/parallel/nccl_options.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/expect.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::parallel {
+namespace {
+
+using testing::expect_error;
+
+TEST(NcclOptions, GroupsInsideOfLayersAndBetweenStagesHaveHighPriority) {
+  const comm::NcclSettings settings = nccl_settings({});
+  for (const char* name : {"tp", "cp", "ep", "pp_forward", "pp_backward"})
+    EXPECT_TRUE(settings.at(name).high_priority_stream) << name;
+  EXPECT_FALSE(settings.contains("dp_cp"));
+  EXPECT_FALSE(settings.at("tp").max_ctas.has_value());
+}
+
+TEST(NcclOptions, TheUsersListReplacesTheDefault) {
+  config::CommConfig options;
+  options.high_priority_stream_groups = {{"ep_dp", "pp"}};
+  const comm::NcclSettings settings = nccl_settings(options);
+  EXPECT_FALSE(settings.contains("tp"));
+  EXPECT_TRUE(settings.at("edp").high_priority_stream);
+  EXPECT_TRUE(settings.at("pp_backward").high_priority_stream);
+  options.high_priority_stream_groups = {{"tensor"}};
+  expect_error<ConfigError>([&] { nccl_settings(options); }, {"high_priority_stream_groups", "\"tensor\"", "tp"});
+}
+
+TEST(NcclOptions, AFileTunesGroups) {
+  const comm::NcclSettings settings =
+      parse_nccl_config("tp: {cga_cluster_size: 4, max_ctas: 32, min_ctas: 8}\ndp: {net_name: Socket}\n", "n.yaml");
+  EXPECT_EQ(settings.at("tp").max_ctas, 32);
+  EXPECT_EQ(settings.at("tp").min_ctas, 8);
+  EXPECT_EQ(settings.at("tp").cga_cluster_size, 4);
+  EXPECT_EQ(settings.at("dp").net_name, "Socket");
+}
+
+TEST(NcclOptions, AFileThatCannotBeUsedIsNamed) {
+  const auto parse = [](const char* text) { return [text] { parse_nccl_config(text, "n.yaml"); }; };
+  expect_error<ConfigError>(parse("[tp]"), {"n.yaml", "group names"});
+  expect_error<ConfigError>(parse("tp: 3"), {"n.yaml", "\"tp\""});
+  expect_error<ConfigError>(parse("tp: {max_ctas: many}"), {"n.yaml", "max_ctas", "\"tp\"", "whole number"});
+  expect_error<ConfigError>(parse("tp: {max_cta: 3}"), {"max_cta", "max_ctas"});
+  expect_error<ConfigError>(parse("tp: {min_ctas: 8, max_ctas: 4}"), {"min_ctas 8", "max_ctas 4"});
+  expect_error<ConfigError>(parse("tp: {max_ctas: 4"), {"n.yaml:"});
+  expect_error<ConfigError>(parse("tpp: {max_ctas: 4}"), {"\"tpp\"", "tp_pp"});
+  config::CommConfig options;
+  options.nccl_communicator_config_path = "/nowhere/n.yaml";
+  expect_error<ConfigError>([&] { nccl_settings(options); }, {"nccl_communicator_config_path", "/nowhere/n.yaml"});
+}
+
+TEST(NcclOptions, SharpIsForTheReductionOfGradients) {
+  config::CommConfig options;
+  options.use_sharp = true;
+  const comm::NcclSettings settings = nccl_settings(options);
+  EXPECT_TRUE(settings.at("intra_dp_cp").sharp);
+  EXPECT_FALSE(settings.at("tp").sharp);
+}
+
+}  // namespace
+}  // namespace megalith::parallel
