@@ -27,13 +27,16 @@ inline checkpoint::TensorFiles small_tensors(int tp, int tp_rank, double add = 0
 }
 
 inline checkpoint::SaveRequest small_request(const parallel::ParallelContext& context,
-                                             const std::filesystem::path& folder, int64_t step = 1, double add = 0) {
-  return {.folder = folder,
-          .step = step,
-          .layout = checkpoint::SavedLayout::of(context.grid().shape(), false),
-          .tensors = {small_tensors(context.grid().shape().tp, context.place().tp_rank, add),
-                      checkpoint::rng_files(context, fmt::format("state of rank {}", context.rank()))},
-          .other_files = [](const std::filesystem::path& to) { hf::write_text_file(to / "notes.txt", "hello\n"); }};
+                                             const std::filesystem::path& folder, int64_t step = 1, double add = 0,
+                                             bool per_writer = false) {
+  checkpoint::TensorFiles model = small_tensors(context.grid().shape().tp, context.place().tp_rank, add);
+  model.per_writer = per_writer;
+  return {
+      .folder = folder,
+      .step = step,
+      .layout = checkpoint::SavedLayout::of(context.grid().shape(), false),
+      .tensors = {std::move(model), checkpoint::rng_files(context, fmt::format("state of rank {}", context.rank()))},
+      .other_files = [](const std::filesystem::path& to) { hf::write_text_file(to / "notes.txt", "hello\n"); }};
 }
 
 // A checkpoint by two ranks that split the tensor.

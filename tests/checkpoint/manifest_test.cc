@@ -36,7 +36,7 @@ TEST(Manifest, RefusesWhatIsNoneOfOurs) {
   expect_error<DataError>(read("{"), {"the-file"});
   expect_error<DataError>(read("[]"), {"the-file", "not the manifest of a Megalith checkpoint"});
   expect_error<DataError>(read(R"({"format": "zarr", "version": 1})"), {"the-file", "megalith-checkpoint"});
-  expect_error<DataError>(read(replaced(text, "\"version\": 1", "\"version\": 2")), {"version 2", "up to 1", "newer"});
+  expect_error<DataError>(read(replaced(text, "\"version\": 1", "\"version\": 3")), {"version 3", "up to 2", "newer"});
   expect_error<DataError>(read(replaced(text, "\"step\": 7", "\"step\": 8")), {"was changed after it was written"});
   expect_error<DataError>(read(replaced(text, "fedcba98", "fedcba99")), {"was changed after it was written"});
 }

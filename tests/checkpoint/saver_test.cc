@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "megalith/checkpoint/copy.h"
+#include "megalith/checkpoint/pieces.h"
 #include "megalith/checkpoint/run_folder.h"
 #include "megalith/checkpoint/state_files.h"
 #include "megalith/checkpoint/verify.h"
+#include "megalith/hf/safetensors_file.h"
 #include "tests/checkpoint/checkpoint_support.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
@@ -27,11 +30,10 @@ void run_layout(int world, int tp, const std::function<void(const parallel::Para
   });
 }
 
-void expect_content(const fs::path& folder, int world, double add = 0) {
+// Whatever files the tensors lie in.
+void expect_tensors(const fs::path& folder, int world, double add = 0) {
   const Manifest manifest = read_manifest(folder);
   EXPECT_TRUE(problems_of_content(folder, manifest).empty());
-  EXPECT_EQ(names_in(folder),
-            (std::vector<std::string>{"manifest.json", "model.safetensors", "notes.txt", "rng.safetensors"}));
   EXPECT_EQ(manifest.holds, (std::vector<std::string>{"model", "rng"}));
   const StateFiles model(folder, manifest, "model"), rng(folder, manifest, "rng");
   const at::Tensor t = at::empty({3, 2});
@@ -41,6 +43,13 @@ void expect_content(const fs::path& folder, int world, double add = 0) {
   model.read({"norm", {5}, {0}, norm, 0});
   expect_identical(norm, at::ones({5}) + add, "norm");
   for (int r = 0; r < world; ++r) EXPECT_EQ(rng.bytes(fmt::format("rank-{}", r)), fmt::format("state of rank {}", r));
+}
+
+void expect_content(const fs::path& folder, int world, double add = 0) {
+  EXPECT_EQ(names_in(folder),
+            (std::vector<std::string>{"manifest.json", "model.safetensors", "notes.txt", "rng.safetensors"}));
+  EXPECT_EQ(read_manifest(folder).version, 1);
+  expect_tensors(folder, world, add);
 }
 
 TEST(Saver, EveryLayoutWritesTheSameFiles) {
@@ -106,10 +115,10 @@ TEST(Saver, GivenUpLeavesNothing) {
 TEST(Saver, AFailureIsAnErrorOnAllRanks) {
   const TempFolder run;
   testing::save_small(run / "checkpoint-1", 1);
-  for (const bool background : {false, true})
-    run_layout(2, 2, [&](const auto& context) {
+  for (const auto& [background, per_writer] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}})
+    run_layout(2, 2, [&, background = background, per_writer = per_writer](const auto& context) {
       Saver saver(context);
-      SaveRequest request = small_request(context, run / "checkpoint-2", 2);
+      SaveRequest request = small_request(context, run / "checkpoint-2", 2, 0, per_writer);
       if (context.rank() == 1) request.tensors[0].held[0].offset = {0, 5};  // does not fit
       expect_error<DataError>(
           [&] {
@@ -135,15 +144,89 @@ TEST(Saver, AFailureIsAnErrorOnAllRanks) {
 
 TEST(Saver, PartsThatNobodyOrTwoRanksWriteAreFound) {
   const TempFolder run;
-  run_layout(2, 2, [&](const auto& context) {
-    SaveRequest request = small_request(context, run / "checkpoint-1");
-    request.tensors[0].held[1].replica = context.rank() == 0 ? 1 : 2;
-    expect_error<InternalError>([&] { Saver(context).save(request); }, {"0 elements of norm", "it has 5"});
-    request = small_request(context, run / "checkpoint-1");
-    request.tensors[0].held[1].replica = 0;
-    expect_error<InternalError>([&] { Saver(context).save(request); }, {"10 elements of norm", "it has 5"});
-  });
+  for (const bool per_writer : {false, true})
+    run_layout(2, 2, [&](const auto& context) {
+      SaveRequest request = small_request(context, run / "checkpoint-1", 1, 0, per_writer);
+      request.tensors[0].held[1].replica = context.rank() == 0 ? 1 : 2;
+      expect_error<InternalError>([&] { Saver(context).save(request); }, {"0 elements of norm", "it has 5"});
+      request = small_request(context, run / "checkpoint-1", 1, 0, per_writer);
+      request.tensors[0].held[1].replica = 0;
+      expect_error<InternalError>([&] { Saver(context).save(request); }, {"10 elements of norm", "it has 5"});
+      request = small_request(context, run / "checkpoint-1", 1, 0, per_writer);
+      request.tensors[0].held[0].offset = {0, 0};  // on both ranks: the other half is missing
+      expect_error<InternalError>([&] { Saver(context).save(request); }, {"elements of t were written twice"});
+    });
   EXPECT_TRUE(names_in(run.path()).empty());
+}
+
+// Two ranks split the tensor's columns; each writes its half as one run, and one of them the norm.
+TEST(SaverPerWriter, RanksWriteFilesOfTheirOwn) {
+  const TempFolder run;
+  for (const bool background : {false, true}) {
+    const fs::path folder = run / folder_name(background ? 2 : 1);
+    run_layout(2, 2, [&](const auto& context) {
+      Saver saver(context);
+      SaveRequest request = small_request(context, folder, background ? 2 : 1, 0, /*per_writer=*/true);
+      if (!background) return static_cast<void>(saver.save(request));
+      const at::Tensor changed = request.tensors[0].held[0].data;
+      saver.start(request);
+      saver.finish_copy();
+      changed.fill_(-1);
+      saver.wait();
+    });
+    EXPECT_EQ(names_in(folder),
+              (std::vector<std::string>{"manifest.json", "model-rank-00000.safetensors", "model-rank-00001.safetensors",
+                                        "model.pieces.json", "notes.txt", "rng.safetensors"}));
+    EXPECT_EQ(read_manifest(folder).version, kVersionWithPieces);
+    const hf::SafetensorsFile file(folder / "model-rank-00001.safetensors");
+    ASSERT_NE(file.find("t@8x6+0x3"), nullptr);
+    EXPECT_EQ(file.find("t@8x6+0x3")->shape, (std::vector<int64_t>{8, 3}));
+    expect_tensors(folder, 2);
+  }
+}
+
+TEST(SaverPerWriter, EveryLayoutIsReadAlike) {
+  const TempFolder run;
+  for (const auto& [world, tp] : {std::pair{1, 1}, {3, 1}, {4, 2}, {6, 3}, {6, 6}}) {
+    SCOPED_TRACE(fmt::format("{} ranks, tp {}", world, tp));
+    const fs::path folder = run / folder_name(world * 10 + tp), joined = run / fmt::format("joined-{}-{}", world, tp);
+    run_layout(world, tp, [&](const auto& context) {
+      Saver(context).save(small_request(context, folder, 1, 0, /*per_writer=*/true));
+    });
+    expect_tensors(folder, world);
+    copy_checkpoint(folder, joined, {});
+    expect_content(joined, world);
+  }
+}
+
+TEST(SaverPerWriter, AFileThatIsMissingOrChangedIsFound) {
+  const TempFolder run;
+  const fs::path folder = run / "checkpoint-1";
+  run_layout(2, 2, [&](const auto& context) { Saver(context).save(small_request(context, folder, 1, 0, true)); });
+  Manifest manifest = read_manifest(folder);
+  std::erase_if(manifest.files, [](const FileRecord& file) { return file.name == "model-rank-00001.safetensors"; });
+  const StateFiles files(folder, manifest, "model", /*reader=*/1);
+  EXPECT_EQ(files.tensors().size(), 2U);
+  expect_error<DataError>(
+      [&] {
+        files.read({"t", {8, 6}, {0, 2}, at::empty({8, 2}), 0});
+      },
+      {"checkpoint-1", "holds only 8 of the 16 elements", "tensor t"});
+  const fs::path changed = folder / "model-rank-00001.safetensors";
+  testing::flip_byte(changed, static_cast<int64_t>(fs::file_size(changed)) - 4);
+  const auto problems = problems_of_content(folder, read_manifest(folder));
+  ASSERT_EQ(problems.size(), 1U);
+  testing::expect_contains(problems[0], "model-rank-00001.safetensors");
+}
+
+TEST(PieceName, AndBack) {
+  const PieceName name{"optimizer.exp_avg.a.weight", {4096, 14336}, {0, 1792}};
+  EXPECT_EQ(name.text(), "optimizer.exp_avg.a.weight@4096x14336+0x1792");
+  EXPECT_EQ(PieceName::parse(name.text()), name);
+  EXPECT_EQ(PieceName::parse("scalar@+"), (PieceName{"scalar", {}, {}}));
+  EXPECT_EQ(PieceName::parse("optimizer.exp_avg.a.weight"), std::nullopt);
+  for (const char* bad : {"a@", "a@3", "a@3+1x2", "a@x+", "a@-3+0", "a@3+b"})
+    expect_error<DataError>([&] { PieceName::parse(bad); }, {bad, "NAME@4096x14336+0x1792"});
 }
 
 TEST(StateFiles, SayWhatIsMissing) {

@@ -44,12 +44,39 @@ TEST(LiveFile, GathersTimesAndExpertsOfAllRanks) {
     run.end(callback);
   });
   const json live = json::parse(text_of_file(folder / "live.json"));
-  EXPECT_EQ(live.at("step"), 3) << "what was not written within two seconds is at the end";
+  EXPECT_EQ(live.at("step"), 3) << "what was not written within two seconds is written at the end";
   ASSERT_EQ(live.at("ranks").size(), 2U);
   EXPECT_NEAR(live.at("ranks").at(1).at("wait_seconds").get<double>(), 0.25, 1e-9) << "a step's mean";
   EXPECT_EQ(live.at("ranks").at(0).at("wait_seconds"), 0);
   EXPECT_EQ(live.at("ranks").at(1).at("peak_bytes"), 1001);
   EXPECT_EQ(live.at("experts"), json::parse(R"([{"layer":0,"load":[1.0,1.0]},{"layer":1,"load":[1.0,0.0]}])"));
+}
+
+// The ranks' own clocks may say what they like: what all of them are told counts. Rank 1 would wait for ever if it
+// decided otherwise than rank 0.
+TEST(LiveFile, RanksMeetOnlyWhenItIsWritten) {
+  const TempFolder folder;
+  testing::run_ranks(2, [&](const Rank& r) {
+    int64_t gathers = 0;
+    LiveFileCallback::Settings settings;
+    settings.folder = folder.path();
+    settings.peak_bytes = [&] { return ++gathers; };
+    LiveFileCallback callback(r.world.world(), settings);
+    SomeRun run;
+    run.state.is_world_process_zero = r.rank == 0;
+    const std::vector<std::pair<double, int64_t>> steps{{10.0, 1}, {10.5, 1}, {11.9, 1}, {12.1, 2}, {14.0, 2}, {20, 3}};
+    for (const auto& [clock, expected] : steps) {
+      ++run.state.global_step;
+      run.clock_seconds = clock;
+      run.tell(callback, &TrainerCallback::on_step_begin);
+      run.tell(callback, &TrainerCallback::on_step_end);
+      run.log(callback, {{"loss", 1}});
+      EXPECT_EQ(gathers, expected) << "at " << clock << " s";
+    }
+    run.end(callback);
+    EXPECT_EQ(gathers, 3) << "the last step has been told";
+  });
+  EXPECT_EQ(json::parse(text_of_file(folder / "live.json")).at("step"), 6);
 }
 
 TEST(LiveFile, ModelsWithoutExpertsHaveNone) {

@@ -14,11 +14,12 @@ struct SomeRun {
   config::TrainingArguments args{};
   train::TrainerState state{};
   train::TrainerControl control{};
+  double clock_seconds = 0;  // TrainerEvent's
 
   // Events of one callback; metrics are those of a line.
   using Handler = void (train::TrainerCallback::*)(train::TrainerEvent&);
   train::MetricList tell(train::TrainerCallback& callback, Handler handler, const train::MetricList& metrics = {}) {
-    train::TrainerEvent event{args, state, control, metrics};
+    train::TrainerEvent event{args, state, control, metrics, {}, clock_seconds};
     (callback.*handler)(event);
     return event.metrics;
   }

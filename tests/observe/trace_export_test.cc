@@ -97,11 +97,20 @@ TraceRecorder::Clock skewed(int64_t skew) {
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-TEST(ClockOffset, IsFoundByPings) {
+// The second rank's clock is 1000 ahead. It enters 30 after rank 0, and leaves 10 after it; then both are quicker.
+TEST(ClockOffset, LiesBetweenTheBoundsOfAllBarriers) {
+  const ClockMarks reference{{0, 50}, {100, 120}}, own{{1030, 1060}, {1110, 1124}};
+  // The first barrier: from 0 - 1060 to 50 - 1030; the second: from 100 - 1124 to 120 - 1110.
+  EXPECT_EQ(clock_offset_ns(reference, own), (-1024 + -990) / 2);
+  EXPECT_EQ(clock_offset_ns(own, own), 0);
+  testing::expect_error<InternalError>([&] { clock_offset_ns(reference, {own[0]}); }, {"2 and 1 marks"});
+}
+
+TEST(ClockOffset, IsFoundByBarriers) {
   testing::run_ranks(3, [](const Rank& r) {
     const TraceRecorder recorder(skewed(r.rank * 100 * kSecond));
-    const int64_t offset = clock_offset_ns(r.world.world(), recorder, at::kCPU);
-    // Half of a round trip between threads, on a busy machine.
+    const int64_t offset = clock_offset_ns(r.world.world(), recorder);
+    // A barrier of threads, on a busy machine.
     EXPECT_NEAR(static_cast<double>(offset), -100.0 * kSecond * r.rank, 0.05 * kSecond);
   });
 }

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include "megalith/base/trace.h"
 #include "megalith/nn/parameter.h"
 #include "megalith/optim/finalize.h"
 #include "tests/support/close.h"
@@ -172,6 +173,36 @@ TEST(Ddp, BucketsLeaveDuringBackwardFromTheSecondStepOn) {
     const DistributedDataParallel::NoSync scope(ddp);
     toy.loss(1).backward();
     EXPECT_EQ(ddp.buckets_started(), 0);
+  });
+}
+
+// The sum over optimizer instances of one bucket does not wait for that of the bucket before.
+TEST(Ddp, InstancesSumTheirBucketsWithoutWaitingForOneAnother) {
+  run_ranks(4, [](const Rank& r) {
+    const auto context = context_of(r, {.num_distributed_optimizer_instances = 2});
+    const Toy toy;
+    DistributedDataParallel ddp(
+        toy.list(), {.use_distributed_optimizer = true, .overlap_grad_reduce = true, .bucket_elements = 1}, context);
+    const ParamBuffer& buffer = *ddp.buffers()[0];
+    TraceRecorder recorder;
+    for (int step = 0; step < 3; ++step) {
+      ddp.zero_grad();
+      toy.loss(r.rank + 1).backward();
+      r.world.set_trace(&recorder);
+      recorder.start_timeline();
+      ddp.finish_grad_sync();
+      recorder.stop_timeline();
+      r.world.set_trace(nullptr);
+      EXPECT_EQ(ddp.buckets_reduced(), 3);
+      const double mean = buffer.shard_rank() == 0 ? 2.5 : 0;  // the other shard of such small buckets is padding
+      for (int bucket = 0; bucket < 3; ++bucket) EXPECT_EQ(first(buffer.own(buffer.grads(), bucket)), mean);
+      std::vector<TraceSpan> sums;
+      for (const TraceSpan& span : recorder.take_spans())
+        if (std::string_view(span.label.purpose) == "gradients over optimizer instances") sums.push_back(span);
+      ASSERT_EQ(sums.size(), 3U);
+      std::ranges::sort(sums, {}, &TraceSpan::begin_ns);
+      EXPECT_LE(sums[2].begin_ns, sums[0].end_ns) << "all are started before the first is waited for";
+    }
   });
 }
 

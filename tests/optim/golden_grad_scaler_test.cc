@@ -15,7 +15,7 @@ using nlohmann::json;
 
 json grad_scaler_file() { return testing::golden_json("parallel/grad_scaler.json"); }
 
-GradScalerParams params_of(const json& c) {
+GradScalerParams scaler_params(const json& c) {
   return {.initial_scale = c.at("initial_scale").get<double>(),
           .min_scale = c.at("min_scale").get<double>(),
           .growth_factor = c.at("growth_factor").get<double>(),
@@ -33,7 +33,7 @@ float f32(const json& value) {
 TEST(GoldenGradScaler, grad_scaler_json_cases) {
   for (const json& c : golden_list(grad_scaler_file(), "cases")) {
     SCOPED_TRACE(c.at("params").dump() + " " + c.at("found_inf").dump());
-    GradScaler scaler = GradScaler::dynamic(params_of(c.at("params")));
+    GradScaler scaler = GradScaler::dynamic(scaler_params(c.at("params")));
     const auto found_inf = c.at("found_inf").get<std::string>();
     ASSERT_EQ(found_inf.size(), c.at("trace").size());
     for (size_t i = 0; i < found_inf.size(); ++i) {
@@ -62,7 +62,7 @@ TEST(GoldenGradScaler, grad_scaler_json_constant) {
 TEST(GoldenGradScaler, grad_scaler_json_invalid) {
   for (const json& c : golden_list(grad_scaler_file(), "invalid")) {
     SCOPED_TRACE(c.dump());
-    EXPECT_THROW(GradScaler::dynamic(params_of(c.at("params"))), ConfigError);
+    EXPECT_THROW(GradScaler::dynamic(scaler_params(c.at("params"))), ConfigError);
   }
 }
 

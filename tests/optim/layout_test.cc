@@ -78,6 +78,13 @@ TEST(OptimizerInstances, AreCopiesOfTheSameState) {
   const TrainResult actual = train(folder, batch, how);
   for (size_t i = 0; i < actual.losses.size(); ++i) expect_close(actual.losses[i], expected.losses[i], "loss");
   for (const auto& [name, value] : expected.weights) expect_close(actual.weights.at(name), value, name, 1e-4);
+  how.ddp.bucket_elements = 5000;
+  how.ddp.overlap_grad_reduce = how.overlap_param_gather = true;
+  for (const bool gloo : {false, true}) {
+    how.gloo = gloo;
+    const TrainResult overlapped = train(folder, batch, how);
+    for (const auto& [name, value] : expected.weights) expect_close(overlapped.weights.at(name), value, name, 1e-4);
+  }
 }
 
 void expect_same_losses(TrainCase how, double tolerance) {

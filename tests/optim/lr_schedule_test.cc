@@ -19,7 +19,7 @@ using testing::expect_contains;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-ScheduleParams usual() {
+ScheduleParams usual_schedule() {
   ScheduleParams params;
   params.max_lr = 1e-3;
   params.min_lr = 1e-5;
@@ -34,7 +34,7 @@ ScheduleParams usual() {
 // The message of the ConfigError.
 template <typename Change>
 std::string refusal(Change change) {
-  ScheduleParams params = usual();
+  ScheduleParams params = usual_schedule();
   change(params);
   try {
     const LrSchedule schedule(params);
@@ -48,7 +48,7 @@ TEST(LrSchedule, stays_between_floor_and_peak_and_never_rises_after_the_warm_up)
   for (const auto& [style, name] : config::EnumNames<LrDecayStyle>::kNames) {
     for (const auto& [wsd_style, wsd_name] : config::EnumNames<WsdDecayStyle>::kNames) {
       SCOPED_TRACE(std::string(name) + " " + std::string(wsd_name));
-      ScheduleParams params = usual();
+      ScheduleParams params = usual_schedule();
       params.lr_decay_style = style;
       params.lr_wsd_decay_style = wsd_style;
       const LrSchedule schedule(params);
@@ -66,7 +66,7 @@ TEST(LrSchedule, stays_between_floor_and_peak_and_never_rises_after_the_warm_up)
 }
 
 TEST(LrSchedule, multipliers_of_a_group) {
-  const LrSchedule schedule(usual());
+  const LrSchedule schedule(usual_schedule());
   const RateGroup group{.lr_mult = 16, .wd_mult = 0};
   for (const int64_t n : {0, 5, 10, 50, 100, 101}) {
     EXPECT_DOUBLE_EQ(schedule.lr(n, group), 16 * schedule.lr(n)) << n;
@@ -75,7 +75,7 @@ TEST(LrSchedule, multipliers_of_a_group) {
 }
 
 TEST(LrSchedule, a_group_with_rates_of_its_own) {
-  const LrSchedule schedule(usual());
+  const LrSchedule schedule(usual_schedule());
   const RateGroup group{.max_lr = 5e-3, .min_lr = 1e-4};
   EXPECT_DOUBLE_EQ(schedule.lr(10, group), 5e-3);
   EXPECT_DOUBLE_EQ(schedule.lr(100, group), 1e-4);
@@ -84,7 +84,7 @@ TEST(LrSchedule, a_group_with_rates_of_its_own) {
 
 TEST(LrSchedule, weight_decay_meets_both_ends) {
   for (const WeightDecayStyle style : {WeightDecayStyle::kLinear, WeightDecayStyle::kCosine}) {
-    ScheduleParams params = usual();
+    ScheduleParams params = usual_schedule();
     params.wd_incr_style = style;
     params.start_wd = 0.01;
     const LrSchedule schedule(params);

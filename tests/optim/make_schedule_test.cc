@@ -27,7 +27,7 @@ RunSchedule schedule_of(const std::vector<std::string>& words, Dialect dialect =
   return make_schedule(args, layout::MicrobatchCalculator(config::batch_plan(args, 1)));
 }
 
-ScheduleParams params_of(const std::vector<std::string>& words, Dialect dialect = Dialect::kTrain) {
+ScheduleParams schedule_params(const std::vector<std::string>& words, Dialect dialect = Dialect::kTrain) {
   return schedule_of(words, dialect).schedule.params();
 }
 
@@ -83,7 +83,8 @@ TEST(MakeSchedule, the_caller_may_have_counted_epochs) {
 
 TEST(MakeSchedule, names_of_hugging_face_are_mapped_as_the_adapter_does) {
   const auto style = [](const std::string& name) {
-    return params_of({"--max_steps=9", "--lr_scheduler_type=" + name, "--lr_scheduler_kwargs={\"wsd_decay_steps\":3}"})
+    return schedule_params(
+               {"--max_steps=9", "--lr_scheduler_type=" + name, "--lr_scheduler_kwargs={\"wsd_decay_steps\":3}"})
         .lr_decay_style;
   };
   EXPECT_EQ(style("linear"), LrDecayStyle::kLinear);
@@ -108,7 +109,8 @@ TEST(MakeSchedule, schedulers_that_are_not_supported_say_what_to_use) {
 
 TEST(MakeSchedule, warm_up_in_every_way) {
   const auto warmup = [](const std::string& word, Dialect dialect = Dialect::kTrain) {
-    return params_of({"--max_steps=100", "--lr=1e-3", "--micro_batch_size=1", "--global_batch_size=4", word}, dialect)
+    return schedule_params({"--max_steps=100", "--lr=1e-3", "--micro_batch_size=1", "--global_batch_size=4", word},
+                           dialect)
         .lr_warmup_steps;
   };
   EXPECT_EQ(warmup("--warmup_steps=7"), 7);
@@ -118,14 +120,14 @@ TEST(MakeSchedule, warm_up_in_every_way) {
   EXPECT_EQ(warmup("--lr_warmup_iters=7", Dialect::kPretrain), 28);
   EXPECT_EQ(warmup("--warmup_steps=7", Dialect::kPretrain), 28);
   EXPECT_EQ(warmup("--lr_warmup_fraction=0.033", Dialect::kPretrain), 0.033 * 400);
-  EXPECT_EQ(params_of({"--train_samples=400", "--lr_warmup_samples=30"}).lr_warmup_steps, 30);
+  EXPECT_EQ(schedule_params({"--train_samples=400", "--lr_warmup_samples=30"}).lr_warmup_steps, 30);
 }
 
 TEST(MakeSchedule, kwargs_win_over_options) {
-  const ScheduleParams params =
-      params_of({"--max_steps=100", "--learning_rate=1e-3", "--min_lr=1e-6", "--lr_scheduler_type=warmup_stable_decay",
-                 R"(--lr_scheduler_kwargs={"max_lr":2e-3,"min_lr_rate":0.1,"init_lr":1e-5,"lr_decay_steps":80,)"
-                 R"("num_decay_steps":20,"lr_wsd_decay_style":"minus_sqrt"})"});
+  const ScheduleParams params = schedule_params(
+      {"--max_steps=100", "--learning_rate=1e-3", "--min_lr=1e-6", "--lr_scheduler_type=warmup_stable_decay",
+       R"(--lr_scheduler_kwargs={"max_lr":2e-3,"min_lr_rate":0.1,"init_lr":1e-5,"lr_decay_steps":80,)"
+       R"("num_decay_steps":20,"lr_wsd_decay_style":"minus_sqrt"})"});
   EXPECT_EQ(params.max_lr, 2e-3);
   EXPECT_EQ(params.min_lr, 2e-4);
   EXPECT_EQ(params.init_lr, 1e-5);

@@ -13,7 +13,7 @@ namespace {
 using testing::error_of;
 using testing::expect_contains;
 
-ScheduleParams usual() {
+ScheduleParams usual_params() {
   ScheduleParams params;
   params.max_lr = 1e-3;
   params.lr_warmup_steps = 2.5;
@@ -27,11 +27,11 @@ ScheduleParams usual() {
 
 TEST(ParamScheduler, a_resumed_run_goes_on_as_if_it_had_not_stopped) {
   const std::vector<RateGroup> groups{{}, {.max_lr = 5e-3, .wd_mult = 0}};
-  ParamScheduler straight(LrSchedule(usual()), groups);
+  ParamScheduler straight(LrSchedule(usual_params()), groups);
   for (int i = 0; i < 7; ++i) straight.step(1);
   const std::string saved = to_json_text(straight.state());
 
-  ParamScheduler resumed(LrSchedule(usual()), groups);
+  ParamScheduler resumed(LrSchedule(usual_params()), groups);
   resumed.load(parse_scheduler_state(saved, "checkpoint"));
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(resumed.num_steps(), straight.num_steps());
@@ -46,7 +46,7 @@ TEST(ParamScheduler, a_resumed_run_goes_on_as_if_it_had_not_stopped) {
 }
 
 TEST(ParamScheduler, a_value_that_differs_is_named_and_nothing_changes) {
-  ParamScheduler scheduler(LrSchedule(usual()), {{}});
+  ParamScheduler scheduler(LrSchedule(usual_params()), {{}});
   scheduler.step(3);
   const SchedulerState before = scheduler.state();
   const auto refused = [&](auto change) {
@@ -68,7 +68,7 @@ TEST(ParamScheduler, a_value_that_differs_is_named_and_nothing_changes) {
 }
 
 TEST(ParamScheduler, a_checkpoint_whose_values_make_no_schedule_is_refused) {
-  ParamScheduler scheduler(LrSchedule(usual()), {{}}, SchedulerLoad::kUseCheckpoint);
+  ParamScheduler scheduler(LrSchedule(usual_params()), {{}}, SchedulerLoad::kUseCheckpoint);
   SchedulerState state = scheduler.state();
   state.lr_warmup_steps = 50;
   expect_contains(error_of<DataError>([&] { scheduler.load(state); }), "lr_warmup_steps is 50");
@@ -80,7 +80,7 @@ TEST(ParamScheduler, a_checkpoint_whose_values_make_no_schedule_is_refused) {
 
 TEST(ParamScheduler, groups_that_do_not_fit_are_refused) {
   const auto refused = [](RateGroup group) {
-    return error_of<ConfigError>([&] { ParamScheduler(LrSchedule(usual()), {{}, group}); });
+    return error_of<ConfigError>([&] { ParamScheduler(LrSchedule(usual_params()), {{}, group}); });
   };
   expect_contains(refused({.max_lr = 1e-3, .min_lr = 1e-2}), "min_lr of parameter group 1 is 0.01");
   expect_contains(refused({.lr_mult = -1}), "lr_mult of parameter group 1 is -1");
@@ -95,7 +95,7 @@ TEST(ParamScheduler, both_ways_to_load_at_once_are_refused) {
 }
 
 TEST(SchedulerState, survives_json) {
-  SchedulerState state = ParamScheduler(LrSchedule(usual()), {}).state();
+  SchedulerState state = ParamScheduler(LrSchedule(usual_params()), {}).state();
   state.num_steps = 123456789012345;
   EXPECT_EQ(parse_scheduler_state(to_json_text(state), "checkpoint"), state);
   state.weight_decay.reset();

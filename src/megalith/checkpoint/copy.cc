@@ -1,6 +1,6 @@
 #include "megalith/checkpoint/copy.h"
 
-#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,10 +9,13 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/chunk_sums.h"
+#include "megalith/checkpoint/pieces.h"
+#include "megalith/checkpoint/state_files.h"
 #include "megalith/checkpoint/verify.h"
 #include "megalith/hf/file_io.h"
 #include "megalith/hf/mapped_file.h"
 #include "megalith/hf/safetensors_file.h"
+#include "megalith/hf/scalar_type.h"
 #include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_writer.h"
 
@@ -25,12 +28,29 @@ namespace fs = std::filesystem;
 // Tensors, and the index that says which of them is where.
 bool is_of_tensors(const Manifest& manifest, const std::string& name) {
   return std::ranges::any_of(manifest.holds, [&](const std::string& stem) {
-    return is_tensor_file(name, stem) || name == stem + ".safetensors.index.json";
+    return is_tensor_file(name, stem) || name == stem + ".safetensors.index.json" || name == piece_list_name(stem);
   });
 }
 
+void join_pieces(const std::vector<hf::WeightSpec>& tensors, const StateFiles& files, const fs::path& to,
+                 const hf::WeightWriterOptions& options) {
+  hf::WeightWriter writer(to, tensors, options);
+  writer.create_files();
+  for (const hf::WeightSpec& spec : tensors) {
+    const at::Tensor whole = at::empty(spec.shape, hf::scalar_type(spec.dtype));
+    files.read({spec.name, spec.shape, std::vector<int64_t>(spec.shape.size()), whole, 0});
+    writer.write(spec.name, whole);
+  }
+  writer.sync();
+  writer.write_index();
+}
+
+// Whole tensors, also of those that lie in pieces.
 void copy_tensors(const fs::path& source, const Manifest& manifest, const std::string& stem, const fs::path& to,
                   uint64_t max_shard_bytes) {
+  if (const auto pieces = read_piece_list(source, stem))
+    return join_pieces(*pieces, StateFiles(source, manifest, stem), to,
+                       {.max_shard_bytes = max_shard_bytes, .stem = stem});
   std::vector<std::unique_ptr<hf::SafetensorsFile>> files;
   std::vector<hf::WeightSpec> specs;
   for (const FileRecord& record : manifest.files) {
@@ -91,6 +111,7 @@ Manifest copy_checkpoint(const fs::path& source, const fs::path& target, const C
     check<DataError>(!error, "cannot copy {}: {}", (source / record.name).string(), error.message());
   }
   manifest.files = file_records(staged.path());
+  manifest.version = 1;
   write_manifest(staged.path(), manifest);
   staged.commit();
   return manifest;

@@ -119,7 +119,7 @@ std::string Manifest::to_json() const {
     list.push_back({{"name", file.name}, {"bytes", file.bytes}, {"crc32c", std::move(sums)}});
   }
   Json root{{"format", kFormat},
-            {"version", kFormatVersion},
+            {"version", version},
             {"step", step},
             {"layout", layout_json(layout)},
             {"holds", holds},
@@ -141,6 +141,7 @@ Manifest Manifest::from_json(std::string_view text, const std::string& file_name
                    version, kFormatVersion);
   check_unchanged(root, file_name);
   Manifest manifest;
+  manifest.version = version;
   manifest.step = fields.required<int64_t>("step");
   manifest.layout = read_layout(fields.object("layout"));
   manifest.holds = fields.required<std::vector<std::string>>("holds");

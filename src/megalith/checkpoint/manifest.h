@@ -20,7 +20,8 @@
 namespace megalith::checkpoint {
 
 inline constexpr const char* kManifestName = "manifest.json";
-inline constexpr int64_t kFormatVersion = 1;
+inline constexpr int64_t kFormatVersion = 2;      // the highest that is read
+inline constexpr int64_t kVersionWithPieces = 2;  // of folders in which tensors lie in pieces (pieces.h); others have 1
 inline constexpr uint64_t kChunkBytes = 16 << 20;  // a checksum each
 
 struct FileRecord {
@@ -41,6 +42,7 @@ struct SavedLayout {
 };
 
 struct Manifest {
+  int64_t version = 1;
   int64_t step = 0;
   SavedLayout layout;
   std::vector<std::string> holds;  // "model", and, as far as they were saved, "optimizer" and "rng"

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <span>
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/copy.h"
+#include "megalith/checkpoint/pieces.h"
 #include "megalith/checkpoint/run_folder.h"
 #include "megalith/checkpoint/save_job_internal.h"
 #include "megalith/checkpoint/share_work.h"
@@ -62,16 +65,35 @@ void join(const int64_t*& from, std::vector<uint32_t>& parts) {
   }
 }
 
-// memcpy goes around the cache for what is large, which ATen's copy does not.
-void copy_elements(const at::Tensor& to, const at::Tensor& from) {
-  if (from.device().is_cpu() && from.is_contiguous())
-    std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
-  else
-    to.copy_(from);
+// Σ over the elements of a rectangle of their numbers in the whole tensor, modulo 2^64.
+uint64_t sum_of_positions(const std::vector<int64_t>& shape, at::IntArrayRef offset, at::IntArrayRef sizes) {
+  uint64_t first = 0, elements = 1;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    first = first * static_cast<uint64_t>(shape[d]) + static_cast<uint64_t>(offset[d]);
+    elements *= static_cast<uint64_t>(sizes[d]);
+  }
+  uint64_t sum = elements * first, stride = 1;
+  for (size_t d = shape.size(); elements > 0 && d-- > 0; stride *= static_cast<uint64_t>(shape[d])) {
+    const auto size = static_cast<uint64_t>(sizes[d]);
+    sum += elements / size * (size * (size - 1) / 2) * stride;
+  }
+  return sum;
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+void add_records(const hf::WeightWriter& writer, const std::vector<ChunkSums>& sums, std::vector<FileRecord>& records) {
+  const std::vector<std::string> names = writer.file_names();
+  const std::vector<uint64_t> bytes = writer.file_bytes();
+  for (size_t i = 0; i < names.size(); ++i) records.push_back({names[i], bytes[i], sums[i].crc32c()});
+}
+
+std::string piece_of(const hf::WeightSpec& whole, const hf::HeldRectangle& held) {
+  const auto sizes = held.data.sizes();
+  bool inside = held.offset.size() == whole.shape.size() && sizes.size() == whole.shape.size();
+  for (size_t d = 0; inside && d < sizes.size(); ++d)
+    inside = held.offset[d] >= 0 && held.offset[d] + sizes[d] <= whole.shape[d];
+  check(inside, "a rectangle [{}] at [{}] does not lie inside of tensor {} of shape [{}]", fmt::join(sizes, ","),
+        fmt::join(held.offset, ","), whole.name, fmt::join(whole.shape, ","));
+  return PieceName{whole.name, whole.shape, held.offset}.text();
 }
 
 }  // namespace
@@ -80,10 +102,12 @@ Saver::Job::Job(const parallel::ParallelContext& context, SaveRequest request)
     : context_(context),
       everyone_(context.world().world()),
       request_(std::move(request)),
-      place_(request_.folder, "save", {.owner = false}) {
+      place_(request_.folder, "save", {.owner = false}),
+      copies_(context.device()) {
   plan_files();
   make_files();
   share();
+  keep_error([this] { plan_own_files(); });  // this rank's alone: the others hear of it when all have written
 }
 
 Saver::Job::~Job() {
@@ -93,16 +117,37 @@ Saver::Job::~Job() {
 void Saver::Job::plan_files() {
   for (const TensorFiles& tensors : request_.tensors) {
     Files& files = files_.emplace_back();
-    hf::WeightWriterOptions options{.max_shard_bytes = tensors.one_file ? UINT64_MAX : request_.max_shard_bytes,
-                                    .stem = tensors.stem};
-    const size_t number = files_.size() - 1;
-    options.on_write = [this, number](size_t file, uint64_t offset, const std::byte* data, uint64_t bytes) {
-      files_[number].sums[file].add(offset, data, bytes);
-    };
-    files.writer = std::make_unique<hf::WeightWriter>(place_.path(), tensors.tensors, std::move(options));
-    for (const uint64_t bytes : files.writer->file_bytes()) files.sums.emplace_back(bytes);
     files.elements.resize(tensors.tensors.size());
+    files.positions.resize(tensors.tensors.size());
     for (size_t i = 0; i < tensors.tensors.size(); ++i) files.numbers.emplace(tensors.tensors[i].name, i);
+    if (!tensors.per_writer)
+      make_writer(files_.size() - 1, tensors.tensors,
+                  {.max_shard_bytes = tensors.one_file ? UINT64_MAX : request_.max_shard_bytes, .stem = tensors.stem});
+  }
+}
+
+void Saver::Job::make_writer(size_t number, const std::vector<hf::WeightSpec>& tensors,
+                             hf::WeightWriterOptions options) {
+  options.on_write = [this, number](size_t file, uint64_t offset, const std::byte* data, uint64_t bytes) {
+    files_[number].sums[file].add(offset, data, bytes);
+  };
+  Files& files = files_[number];
+  files.writer = std::make_unique<hf::WeightWriter>(place_.path(), tensors, std::move(options));
+  for (const uint64_t bytes : files.writer->file_bytes()) files.sums.emplace_back(bytes);
+}
+
+// What a rank's own file holds follows from its share.
+void Saver::Job::plan_own_files() {
+  for (size_t f = 0; f < files_.size(); ++f) {
+    const TensorFiles& tensors = request_.tensors[f];
+    if (!tensors.per_writer || files_[f].mine.empty()) continue;
+    std::vector<hf::WeightSpec> pieces;
+    for (const size_t i : files_[f].mine) {
+      const hf::HeldRectangle& held = tensors.held[i];
+      const hf::WeightSpec& whole = tensors.tensors[files_[f].numbers.at(held.tensor)];
+      pieces.push_back({piece_of(whole, held), whole.dtype, held.data.sizes().vec()});
+    }
+    make_writer(f, pieces, {.max_shard_bytes = UINT64_MAX, .stem = piece_stem(tensors.stem, context_.rank())});
   }
 }
 
@@ -111,7 +156,8 @@ void Saver::Job::make_files() {
   if (context_.rank() == 0) {
     try {
       staged_.emplace(request_.folder, "save", hf::StagedFolderOptions{.owner = true, .overwrite = true});
-      for (const Files& files : files_) files.writer->create_files();
+      for (const Files& files : files_)
+        if (files.writer) files.writer->create_files();
     } catch (const std::exception& error) {
       problem = error.what();
       staged_.reset();
@@ -135,75 +181,38 @@ void Saver::Job::share() {
 }
 
 void Saver::Job::write() {
-  try {
-    write_share();
-  } catch (const std::exception& error) {
-    error_ = error.what();
-  }
+  keep_error([this] {
+    if (error_.empty()) write_share();
+  });
   written_ = true;
+}
+
+void Saver::Job::keep_error(const std::function<void()>& part) {
+  try {
+    part();
+  } catch (const std::exception& error) {
+    if (error_.empty()) error_ = error.what();
+  }
 }
 
 void Saver::Job::write_share() {
   if (context_.rank() == 0 && request_.other_files) request_.other_files(place_.path());
   for (size_t f = 0; f < files_.size(); ++f) {
     Files& files = files_[f];
+    if (!files.writer) continue;
+    const TensorFiles& tensors = request_.tensors[f];
+    if (tensors.per_writer) files.writer->create_files();
     for (const size_t i : files.mine) {
-      const hf::HeldRectangle& held = request_.tensors[f].held[i];
-      files.writer->write(held.tensor, held.offset, held.data);
-      files.elements[files.numbers.at(held.tensor)] += held.data.numel();
+      const hf::HeldRectangle& held = tensors.held[i];
+      const size_t number = files.numbers.at(held.tensor);
+      if (tensors.per_writer)
+        files.writer->write(piece_of(tensors.tensors[number], held), held.data);
+      else
+        files.writer->write(held.tensor, held.offset, held.data);
+      files.elements[number] += held.data.numel();
+      files.positions[number] += sum_of_positions(tensors.tensors[number].shape, held.offset, held.data.sizes());
     }
     files.writer->sync();
-  }
-}
-
-void Saver::Job::write_in_background(at::Tensor& buffer) {
-  thread_ = std::thread([this, &buffer] {
-    try {
-      copy_share(buffer);
-    } catch (const std::exception& error) {
-      error_ = error.what();
-    }
-    copied_ = true;
-    copied_.notify_all();
-    if (error_.empty())
-      write();
-    else
-      written_ = true;
-  });
-  stalled_seconds_ = seconds_since(start_);
-}
-
-void Saver::Job::finish_copy() {
-  if (copied_) return;
-  const auto entered = Clock::now();
-  copied_.wait(false);
-  stalled_seconds_ += seconds_since(entered);
-}
-
-// Everything that others go on changing is replaced by its copy, or let go.
-void Saver::Job::copy_share(at::Tensor& buffer) {
-  constexpr int64_t kAlignment = 64;
-  const at::NoGradGuard no_grad;
-  const auto padded = [](int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
-  int64_t total = 0;
-  for (size_t f = 0; f < files_.size(); ++f)
-    for (const size_t i : files_[f].mine)
-      total += padded(static_cast<int64_t>(request_.tensors[f].held[i].data.nbytes()));
-  if (!buffer.defined() || buffer.numel() < total)
-    buffer = at::empty({total}, at::TensorOptions().dtype(at::kByte).pinned_memory(context_.device().is_cuda()));
-  int64_t at = 0;
-  for (size_t f = 0; f < files_.size(); ++f) {
-    std::vector<hf::HeldRectangle>& held = request_.tensors[f].held;
-    std::vector<hf::HeldRectangle> copies;
-    for (const size_t i : files_[f].mine) {
-      const auto bytes = static_cast<int64_t>(held[i].data.nbytes());
-      const at::Tensor own = buffer.narrow(0, at, bytes).view(held[i].data.scalar_type()).view(held[i].data.sizes());
-      copy_elements(own, held[i].data);
-      copies.push_back({held[i].tensor, held[i].offset, own, 0});
-      at += padded(bytes);
-    }
-    held = std::move(copies);
-    for (size_t i = 0; i < held.size(); ++i) files_[f].mine[i] = i;
   }
 }
 
@@ -218,29 +227,46 @@ void Saver::Job::agree_on_errors(const std::string& mine) const {
   check<DataError>(problems.empty(), "{} could not be saved. {}", request_.folder.string(), fmt::join(problems, "; "));
 }
 
+// Sums of shared files; those of a rank's own are complete.
 void Saver::Job::join_sums() {
   int64_t numbers = 0;
-  for (const Files& files : files_) {
-    numbers += static_cast<int64_t>(files.elements.size());
-    for (const ChunkSums& sums : files.sums) numbers += static_cast<int64_t>(sums.parts().size()) * kLanes;
+  const auto shared_sums = [this](size_t f) {
+    return request_.tensors[f].per_writer ? std::span<ChunkSums>() : std::span(files_[f].sums);
+  };
+  for (size_t f = 0; f < files_.size(); ++f) {
+    numbers += static_cast<int64_t>(files_[f].elements.size() + files_[f].positions.size());
+    for (const ChunkSums& sums : shared_sums(f)) numbers += static_cast<int64_t>(sums.parts().size()) * kLanes;
   }
   at::Tensor all = at::zeros({numbers}, at::kLong);
   auto* to = all.mutable_data_ptr<int64_t>();
-  for (const Files& files : files_) {
-    to = std::ranges::copy(files.elements, to).out;
-    for (const ChunkSums& sums : files.sums) spread(sums.parts(), to);
+  for (size_t f = 0; f < files_.size(); ++f) {
+    to = std::ranges::copy(files_[f].elements, to).out;
+    to = std::ranges::copy(files_[f].positions, to).out;
+    for (const ChunkSums& sums : shared_sums(f)) spread(sums.parts(), to);
   }
   all = all.to(context_.device());
   everyone_.all_reduce(all, comm::ReduceOp::kSum, "checkpoint: checksums");
   all = all.cpu();
   const auto* from = all.const_data_ptr<int64_t>();
-  for (Files& files : files_) {
-    for (int64_t& elements : files.elements) elements = *from++;
-    for (ChunkSums& sums : files.sums) join(from, sums.parts());
+  for (size_t f = 0; f < files_.size(); ++f) {
+    for (int64_t& elements : files_[f].elements) elements = *from++;
+    for (uint64_t& positions : files_[f].positions) positions = static_cast<uint64_t>(*from++);
+    for (ChunkSums& sums : shared_sums(f)) join(from, sums.parts());
   }
 }
 
-// Every element of every tensor by exactly one rank.
+// What rank 0 has to know of this rank's own files, as the text of a manifest.
+std::string Saver::Job::own_records() const {
+  Manifest manifest;
+  for (size_t f = 0; f < files_.size(); ++f)
+    if (request_.tensors[f].per_writer && files_[f].writer)
+      add_records(*files_[f].writer, files_[f].sums, manifest.files);
+  return manifest.to_json();
+}
+
+// Every element of every tensor by exactly one rank: as many as there are, and in places that add up to those of all.
+// (In a shared file the checksums would show it, too; files of single ranks have nothing that a hole or a double would
+// contradict.)
 void Saver::Job::check_coverage() const {
   std::vector<std::string> wrong;
   for (size_t f = 0; f < files_.size(); ++f) {
@@ -251,6 +277,9 @@ void Saver::Job::check_coverage() const {
       if (files_[f].elements[i] != expected)
         wrong.push_back(
             fmt::format("{} elements of {} were written; it has {}", files_[f].elements[i], tensors[i].name, expected));
+      else if (files_[f].positions[i] !=
+               sum_of_positions(tensors[i].shape, std::vector<int64_t>(tensors[i].shape.size()), tensors[i].shape))
+        wrong.push_back(fmt::format("some elements of {} were written twice and others not at all", tensors[i].name));
     }
   }
   check(wrong.empty(), "the ranks together do not hold each tensor once: {}", list_in_words(wrong, 8));
@@ -258,12 +287,9 @@ void Saver::Job::check_coverage() const {
 
 // Rank 0, once the sums are those of all ranks.
 std::vector<FileRecord> Saver::Job::records() const {
-  std::vector<FileRecord> records;
-  for (const Files& files : files_) {
-    const std::vector<std::string> names = files.writer->file_names();
-    const std::vector<uint64_t> bytes = files.writer->file_bytes();
-    for (size_t i = 0; i < names.size(); ++i) records.push_back({names[i], bytes[i], files.sums[i].crc32c()});
-  }
+  std::vector<FileRecord> records = own_files_;
+  for (size_t f = 0; f < files_.size(); ++f)
+    if (!request_.tensors[f].per_writer) add_records(*files_[f].writer, files_[f].sums, records);
   for (const auto& entry : fs::directory_iterator(place_.path())) {
     const std::string name = entry.path().filename().string();
     if (std::ranges::find(records, name, &FileRecord::name) == records.end())
@@ -275,8 +301,17 @@ std::vector<FileRecord> Saver::Job::records() const {
 
 // Rank 0: from files to a checkpoint.
 void Saver::Job::complete() {
-  for (const Files& files : files_) files.writer->write_index();
+  bool in_pieces = false;
+  for (size_t f = 0; f < files_.size(); ++f) {
+    const TensorFiles& tensors = request_.tensors[f];
+    in_pieces = in_pieces || tensors.per_writer;
+    if (tensors.per_writer)
+      write_piece_list(place_.path(), tensors.stem, tensors.tensors);
+    else
+      files_[f].writer->write_index();
+  }
   Manifest manifest{.step = request_.step, .layout = request_.layout, .holds = {}, .files = records()};
+  if (in_pieces) manifest.version = kVersionWithPieces;
   for (const TensorFiles& tensors : request_.tensors) manifest.holds.push_back(tensors.stem);
   bytes_ = manifest.total_bytes();
   hf::write_text_file(place_.path() / kManifestName, manifest.to_json());
@@ -290,9 +325,15 @@ SaveReport Saver::Job::finish() {
   agree_on_errors(error_);
   join_sums();
   check_coverage();
+  std::vector<std::string> own_files;
+  if (std::ranges::any_of(request_.tensors, &TensorFiles::per_writer))
+    own_files = everyone_.gather_bytes(own_records(), /*root=*/0, "checkpoint: files of ranks");
   std::string problem;
   if (context_.rank() == 0) {
     try {
+      for (const std::string& text : own_files)
+        std::ranges::move(Manifest::from_json(text, "the list of a rank's own files").files,
+                          std::back_inserter(own_files_));
       complete();
     } catch (const std::exception& error) {
       problem = error.what();

@@ -6,15 +6,15 @@
 //   saver.start(request);                       // in the background: returns when the files are made
 //   while (training) {
 //     forward_backward();
-//     saver.finish_copy();                      // the state is copied to the host: it may change
+//     saver.finish_copy();                      // the state may change now: what follows comes after its copy
 //     update();
 //     if (saver.busy()) saver.poll();
 //   }
 //   if (saver.busy()) saver.wait();
 //
-// Every datum is written once, straight to its place in a shared file, by one of the ranks that hold it (share_work.h);
-// nothing is gathered. Checksums are taken of what lies in memory (chunk_sums.h) and joined in one all-reduce, which
-// also shows that every element of every tensor was written exactly once.
+// Every datum is written once, straight to its place in a shared file or into the rank's own, by one of the ranks that
+// hold it (share_work.h); nothing is gathered. Checksums are taken of what lies in memory (chunk_sums.h) and joined in
+// one all-reduce, which also shows that every element of every tensor was written exactly once.
 //
 // Order on disk: files in <folder>.tmp-save, synced; manifest.json; rename; the tracker (run_folder.h). A failure on
 // any rank is an error on all of them, with nothing left behind and nothing older touched.
@@ -40,6 +40,9 @@ struct TensorFiles {
   std::vector<hf::WeightSpec> tensors;  // the same on all ranks
   std::vector<hf::HeldRectangle> held;  // what this rank has; read until the save has ended or is copied
   bool one_file = false;                // however large it is
+  // Each rank writes what it holds into a file of its own, <stem>-rank-00007.safetensors, from front to back, instead
+  // of into the places of shared files. Only StateFiles reads that (pieces.h).
+  bool per_writer = false;
 };
 
 struct SaveRequest {
@@ -56,7 +59,7 @@ struct SaveReport {
   std::filesystem::path folder;
   int64_t step = 0;
   uint64_t bytes = 0;          // of all files
-  double stalled_seconds = 0;  // that this rank's caller has waited
+  double stalled_seconds = 0;  // that this rank's caller has waited, on the host
   double total_seconds = 0;    // from the call to the complete folder
 };
 
@@ -73,10 +76,12 @@ class Saver {
   SaveReport save(SaveRequest request);
 
   // Requires !busy(). The state is copied to the host by a thread, which then writes it: it must not change before
-  // finish_copy(). Throws as save() does for what goes wrong at once.
+  // finish_copy(). From a device it is copied by a stream of its own, as it is after what this thread's stream has been
+  // given so far. Throws as save() does for what goes wrong at once.
   void start(SaveRequest request);
   bool busy() const { return job_ != nullptr; }
-  // Returns when this rank's part is copied: from then on the state may change. At once when nothing goes on.
+  // From its return on the state may change. In host memory it is copied then; on a device the copy is queued, and this
+  // thread's stream waits for it, not the host. At once when nothing goes on.
   void finish_copy();
   // Requires busy(). When the writers of all ranks are through: ends the save. Nothing: they are not. Throws as save()
   // does; the save is then given up.

@@ -2,14 +2,17 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <optional>
 
 #include "megalith/base/error.h"
+#include "megalith/checkpoint/pieces.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/ops/cpu_parallel.h"
 
@@ -60,34 +63,59 @@ std::optional<int64_t> start_of_run(const std::vector<int64_t>& shape, const par
 
 }  // namespace
 
-StateFiles::StateFiles(const fs::path& folder, const Manifest& manifest, const std::string& stem) : folder_(folder) {
+StateFiles::StateFiles(const fs::path& folder, const Manifest& manifest, const std::string& stem, int reader)
+    : folder_(folder) {
   check<DataError>(manifest.has(stem), "{} does not hold \"{}\": it was saved without", folder.string(), stem);
-  for (const FileRecord& record : manifest.files) {
-    if (!is_tensor_file(record.name, stem)) continue;
-    const fs::path path = folder / record.name;
-    files_.emplace_back(new File{hf::SafetensorsFile(path), hf::FileHandle::open_for_reading(path), 0});
-    File& file = *files_.back();
-    uint64_t data_bytes = 0;
-    for (const hf::TensorInfo& info : file.tensors.tensors()) data_bytes += info.bytes();
-    file.data_offset = file.handle.size() - data_bytes;  // a header that was accepted covers the rest exactly
+  std::vector<fs::path> paths;
+  for (const FileRecord& record : manifest.files)
+    if (is_tensor_file(record.name, stem)) paths.push_back(folder / record.name);
+  const auto listed = read_piece_list(folder, stem);
+  if (!listed) {
+    for (const fs::path& path : paths) open(path);
+    return;
   }
+  in_pieces_ = true;
+  for (const hf::WeightSpec& spec : *listed) add_tensor(spec.name, spec.dtype, spec.shape);
+  const std::string own = piece_stem(stem, reader) + ".safetensors";
+  std::ranges::stable_partition(paths, [&](const fs::path& path) { return path.filename() == own; });
+  unopened_.assign(paths.begin(), paths.end());
 }
 
-const StateFiles::File& StateFiles::file_of(const std::string& name) const {
-  for (const auto& file : files_)
-    if (file->tensors.find(name) != nullptr) return *file;
-  throw DataError(fmt::format("{} holds no tensor {}", folder_.string(), name));
+StateFiles::Whole& StateFiles::add_tensor(const std::string& name, hf::Dtype dtype,
+                                          const std::vector<int64_t>& shape) const {
+  const auto [place, is_new] = places_.emplace(name, wholes_.size());
+  if (is_new) wholes_.push_back({name, dtype, shape, {}});
+  return wholes_[place->second];
+}
+
+void StateFiles::open(const fs::path& path) const {
+  const auto& file = files_.emplace_back(
+      new File{hf::SafetensorsFile(path), hf::FileHandle::open_for_reading(path), /*data_offset=*/0});
+  uint64_t data_bytes = 0;
+  for (const hf::TensorInfo& info : file->tensors.tensors()) {
+    data_bytes += info.bytes();
+    const auto piece = in_pieces_ ? PieceName::parse(info.name) : std::nullopt;
+    const PieceName place = piece ? *piece : PieceName{info.name, info.shape, std::vector<int64_t>(info.shape.size())};
+    Whole& whole = add_tensor(place.tensor, info.dtype, place.global_shape);
+    bool inside =
+        whole.shape == place.global_shape && whole.dtype == info.dtype && info.shape.size() == whole.shape.size();
+    for (size_t d = 0; inside && d < whole.shape.size(); ++d)
+      inside = place.offset[d] <= whole.shape[d] - info.shape[d];
+    check<DataError>(inside, "{}: {} [{}] is not a part of tensor {} [{}]", path.string(), info.name,
+                     fmt::join(info.shape, ","), whole.name, fmt::join(whole.shape, ","));
+    whole.pieces.push_back({file.get(), &info, place.offset});
+  }
+  file->data_offset = file->handle.size() - data_bytes;  // a header that was accepted covers the rest exactly
 }
 
 std::vector<optim::StateSource::Tensor> StateFiles::tensors() const {
   std::vector<Tensor> all;
-  for (const auto& file : files_)
-    for (const hf::TensorInfo& info : file->tensors.tensors()) all.push_back({info.name, info.shape});
+  for (const Whole& whole : wholes_) all.push_back({whole.name, whole.shape});
   return all;
 }
 
-bool StateFiles::read_directly(const File& file, const parallel::ShardedTensor& wanted) const {
-  const hf::TensorInfo& info = *file.tensors.find(wanted.name);
+bool StateFiles::read_directly(const File& file, const hf::TensorInfo& info,
+                               const parallel::ShardedTensor& wanted) const {
   const at::Tensor& to = wanted.local;
   const bool same = to.device().is_cpu() && to.is_contiguous() && to.scalar_type() == hf::scalar_type(info.dtype);
   const auto start = same ? start_of_run(info.shape, wanted) : std::nullopt;
@@ -97,25 +125,53 @@ bool StateFiles::read_directly(const File& file, const parallel::ShardedTensor& 
   return true;
 }
 
+// The elements that the piece and `wanted` have in common; returns how many.
+int64_t StateFiles::read_piece(const Piece& piece, const parallel::ShardedTensor& wanted) const {
+  parallel::ShardedTensor part{wanted.name, piece.info->shape, {}, wanted.local, 0};
+  for (size_t d = 0; d < piece.offset.size(); ++d) {
+    const auto dim = static_cast<int64_t>(d);
+    const int64_t begin = std::max(piece.offset[d], wanted.offset[d]);
+    const int64_t end = std::min(piece.offset[d] + piece.info->shape[d], wanted.offset[d] + wanted.local.size(dim));
+    if (begin >= end) return 0;
+    part.offset.push_back(begin - piece.offset[d]);
+    part.local = part.local.narrow(dim, begin - wanted.offset[d], end - begin);
+  }
+  if (!read_directly(*piece.file, *piece.info, part)) {
+    at::Tensor from = piece.file->tensors.tensor(piece.info->name);
+    for (int64_t d = 0; d < from.dim(); ++d)
+      from = from.narrow(d, part.offset[static_cast<size_t>(d)], part.local.size(d));
+    part.local.copy_(from);
+    piece.file->tensors.release(piece.info->name);
+  }
+  return part.local.numel();
+}
+
 void StateFiles::read(const parallel::ShardedTensor& wanted) const {
   const at::NoGradGuard no_grad;
-  const File& file = file_of(wanted.name);
-  const std::vector<int64_t>& shape = file.tensors.find(wanted.name)->shape;
+  const auto place = places_.find(wanted.name);
+  check<DataError>(place != places_.end(), "{} holds no tensor {}", folder_.string(), wanted.name);
+  const size_t number = place->second;
+  const std::vector<int64_t> shape = wholes_[number].shape;
   check(static_cast<int64_t>(shape.size()) == wanted.local.dim(), "tensor {} has {} dimensions there and {} here",
         wanted.name, shape.size(), wanted.local.dim());
   for (size_t d = 0; d < shape.size(); ++d)
     check(wanted.offset[d] >= 0 && wanted.offset[d] + wanted.local.size(static_cast<int64_t>(d)) <= shape[d],
           "a rectangle does not lie inside of tensor {} of {}", wanted.name, folder_.string());
-  if (wanted.local.numel() == 0 || read_directly(file, wanted)) return;
-  at::Tensor part = file.tensors.tensor(wanted.name);
-  for (int64_t d = 0; d < part.dim(); ++d)
-    part = part.narrow(d, wanted.offset[static_cast<size_t>(d)], wanted.local.size(d));
-  at::Tensor(wanted.local).copy_(part);
-  file.tensors.release(wanted.name);
+  int64_t found = 0;
+  for (size_t next = 0; found < wanted.local.numel(); ++next) {
+    for (; next >= wholes_[number].pieces.size() && !unopened_.empty(); unopened_.pop_front()) open(unopened_.front());
+    check<DataError>(next < wholes_[number].pieces.size(), "{} holds only {} of the {} elements of a part of tensor {}",
+                     folder_.string(), found, wanted.local.numel(), wanted.name);
+    found += read_piece(wholes_[number].pieces[next], wanted);
+  }
 }
 
 std::string StateFiles::bytes(const std::string& name) const {
-  const at::Tensor tensor = file_of(name).tensors.tensor(name);
+  const auto place = places_.find(name);
+  check<DataError>(place != places_.end(), "{} holds no tensor {}", folder_.string(), name);
+  const Whole& whole = wholes_[place->second];
+  const at::Tensor tensor = at::empty(whole.shape, hf::scalar_type(whole.dtype));
+  read({name, whole.shape, std::vector<int64_t>(whole.shape.size()), tensor, 0});
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 

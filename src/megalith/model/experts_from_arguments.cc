@@ -15,8 +15,6 @@ namespace {
 
 using config::TrainingArguments;
 
-bool on(const std::optional<bool>& flag) { return flag.value_or(false); }
-
 // Python's list arithmetic, as far as the option uses it: [1,0], (…), a+b, a*n.
 class LayerList {
  public:

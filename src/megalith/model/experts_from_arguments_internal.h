@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,9 @@
 #include "megalith/hf/json_text.h"
 
 namespace megalith::model {
+
+// An option that was not given is off.
+inline bool on(const std::optional<bool>& flag) { return flag.value_or(false); }
 
 // Which layers have experts: "2" every second one from the first on, or a list such as ([1]*3+[0]*2). Throws
 // ConfigError for another text, or a list of another length.

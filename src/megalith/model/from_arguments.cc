@@ -33,8 +33,6 @@ class Problems {
   std::vector<std::string> found_;
 };
 
-bool on(const std::optional<bool>& flag) { return flag.value_or(false); }
-
 bool gated(const LayerConfig& layer) { return on(layer.swiglu) || on(layer.quick_geglu); }
 
 void check_given(const TrainingArguments& args, Problems& problems) {

@@ -10,6 +10,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/text.h"
 #include "megalith/hf/file_io.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/staged_folder.h"
@@ -166,10 +167,13 @@ void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
   if (parameter.shared_copy) return;
   // Experts have other replicas than the rest of the model.
   const comm::Group replicas = parameter.expert ? context.edp() : context.dp(/*with_cp=*/true);
+  const int size = replicas.size();
   for (const auto& part : parameter.sharded()) {
     if (part.local.numel() == 0) continue;
     const auto place = mapping.place(part);
-    const int replica = part.replica * replicas.size() + replicas.rank();
+    // Number 0 is the one that writes an export: another one for each tensor, so that all ranks share the work.
+    const int writer = static_cast<int>(fnv1a64(place.file->name) % static_cast<uint64_t>(size));
+    const int replica = part.replica * size + (replicas.rank() - writer + size) % size;
     held.push_back({place.file->name, place.offset, place.data.detach(), replica});
     for (const std::string& copy : place.file->copies)
       held.push_back({copy, place.offset, place.data.detach(), replica});
@@ -195,8 +199,36 @@ void write_model_files(const ModelConfig& config, at::ScalarType dtype, const fs
   copy_assets(assets, folder, config);
 }
 
+namespace {
+
+// Every rank writes for `turn`, then all meet, until nobody has anything left: however long an export takes, no rank
+// waits in an operation for much longer than a turn, and so the time limit of operations does not end it.
+void write_in_turns(const comm::Group& everyone, hf::WeightWriter& writer, const std::vector<hf::HeldRectangle>& held,
+                    std::chrono::milliseconds turn) {
+  auto next = held.begin();
+  bool anything_left = true;
+  while (anything_left) {
+    const auto end_of_turn = std::chrono::steady_clock::now() + turn;
+    bool wrote = false;
+    do {
+      next = std::find_if(next, held.end(), [](const hf::HeldRectangle& each) { return each.replica == 0; });
+      if (next == held.end()) break;
+      writer.write(next->tensor, next->offset, next->data);
+      ++next;
+      wrote = true;
+    } while (std::chrono::steady_clock::now() < end_of_turn);
+    if (wrote) writer.sync();
+    const at::Tensor left = at::full({1}, held.end() - next, at::TensorOptions(at::kLong).device(everyone.device()));
+    everyone.all_reduce(left, comm::ReduceOp::kMax, "export: rectangles left to write");
+    anything_left = left.item<int64_t>() > 0;
+  }
+}
+
+}  // namespace
+
 void write_weights(const parallel::ParallelContext& context, hf::StagedFolder& staged, const ExportedWeights& weights,
-                   const hf::WeightWriterOptions& options, const std::function<void()>& other_files) {
+                   const hf::WeightWriterOptions& options, const std::function<void()>& other_files,
+                   std::chrono::milliseconds turn) {
   const comm::Group everyone = context.world().world();
   const bool first = context.rank() == 0;
   hf::WeightWriter writer(staged.path(), weights.tensors, options);
@@ -205,14 +237,7 @@ void write_weights(const parallel::ParallelContext& context, hf::StagedFolder& s
     other_files();
   }
   everyone.barrier("export: files made");
-  bool wrote = false;
-  for (const hf::HeldRectangle& held : weights.held) {
-    if (held.replica != 0) continue;
-    writer.write(held.tensor, held.offset, held.data);
-    wrote = true;
-  }
-  if (wrote) writer.sync();
-  everyone.barrier("export: weights written");
+  write_in_turns(everyone, writer, weights.held, turn);
   if (first) writer.write_index();
   staged.commit();
   everyone.barrier("export: done");

@@ -1,6 +1,7 @@
 // Hugging Face weights in and out, for every layout: each rank reads and writes only what it holds.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -54,9 +55,11 @@ ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dty
 void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
               const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held);
 // Writes `weights` into the staged folder, which the first rank of all owns, and commits it; that rank also calls
-// `other_files`. Collective.
+// `other_files`. Each rectangle is written by the rank whose `replica` is 0; ranks meet after every `turn` of writing.
+// Collective.
 void write_weights(const parallel::ParallelContext& context, hf::StagedFolder& staged, const ExportedWeights& weights,
-                   const hf::WeightWriterOptions& options, const std::function<void()>& other_files);
+                   const hf::WeightWriterOptions& options, const std::function<void()>& other_files,
+                   std::chrono::milliseconds turn = std::chrono::seconds(10));
 // Everything of such a folder that is not a weight; one rank.
 void write_model_files(const ModelConfig& config, at::ScalarType dtype, const std::filesystem::path& folder,
                        const std::filesystem::path& assets);

@@ -1,4 +1,4 @@
-// live.json: what the ranks did since the last line, and what the experts got; replaced as the run goes on.
+// live.json: what the ranks did since the last one, and what the experts got; replaced as the run goes on.
 //
 //   {"time":1763230000.1,"step":120,
 //    "ranks":[{"compute_seconds":0.41,"wait_seconds":0.02,"peak_bytes":1234},…],        by rank; means of a step
@@ -19,7 +19,7 @@
 namespace megalith::observe {
 
 // Rank 0 writes `<folder>/live.json` at lines of training, but not more often than every two seconds, and at the end.
-// Collective over `world` at each such line.
+// Collective over `world` when it is written, and only then: the ranks agree on that by TrainerEvent::clock_seconds.
 class LiveFileCallback : public train::TrainerCallback {
  public:
   struct Settings {
@@ -40,13 +40,12 @@ class LiveFileCallback : public train::TrainerCallback {
   void on_train_end(train::TrainerEvent& event) override;
 
  private:
-  void write();
+  void write(const train::TrainerEvent& event);
 
   comm::Group world_;
   Settings settings_;
   StepClock clock_;
-  std::string text_;        // rank 0: what there is to write; empty when it is written
-  int64_t written_ns_ = 0;  // when it last was
+  std::optional<double> written_at_;  // clock_seconds of the last file; the same on all ranks
 };
 
 }  // namespace megalith::observe

@@ -47,7 +47,6 @@ void add_timeline(Callbacks& callbacks, const config::TrainingArguments& args, c
   settings.steps = setup.steps ? *setup.steps : *profiled;
   settings.file = std::filesystem::path(*args.save.output_dir) / "trace.json";
   settings.label = setup.rank_label;
-  settings.device = setup.device;
   const std::vector<int>& ranks = args.logging.profile_ranks;
   settings.records = setup.steps || std::ranges::find(ranks, setup.world.rank()) != ranks.end();
   callbacks.push_back(std::make_unique<TraceCallback>(setup.world, *setup.trace, std::move(settings)));

@@ -10,8 +10,6 @@
 namespace megalith::observe {
 namespace {
 
-using Json = nlohmann::json;
-
 std::string dotted(const std::string& name) { return fmt::format("{:.<48}", name + " "); }
 
 // min over the ranks that have the phase.
@@ -75,7 +73,7 @@ void TraceCallback::write() {
   if (!open_) return;
   open_ = false;
   recorder_.stop_timeline();
-  write_trace(world_, recorder_, settings_.label, settings_.device, settings_.file);
+  write_trace(world_, recorder_, settings_.label, settings_.file);
 }
 
 std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& phases) {
@@ -89,13 +87,13 @@ std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& p
 }
 
 std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& recorder, int64_t steps) {
-  Json mine = Json::array();
+  nlohmann::json mine = nlohmann::json::array();
   const double to_ms = 1e3 / static_cast<double>(std::max<int64_t>(steps, 1));
   for (const TraceRecorder::Total& total : recorder.take_totals()) mine.push_back({total.name, total.seconds * to_ms});
   std::vector<PhaseTimes> phases;
-  const std::vector<std::string> all = group.all_gather_bytes(mine.dump(), "times of all ranks");
+  const std::vector<std::string> all = group.gather_bytes(mine.dump(), /*root=*/0, "times of all ranks");
   for (size_t rank = 0; rank < all.size(); ++rank)
-    for (const Json& item : Json::parse(all[rank]))
+    for (const nlohmann::json& item : nlohmann::json::parse(all[rank]))
       phase_of(phases, item.at(0), all.size()).milliseconds[rank] = item.at(1).get<double>();
   return phases;
 }
@@ -111,7 +109,7 @@ void TimerCallback::on_log(train::TrainerEvent& event) {
   last_step_ = event.state.global_step;
   const std::vector<PhaseTimes> phases = gather_times(world_, recorder_, steps);
   const std::string text = timer_text(event.args.logging.timing_log_option, phases);
-  if (event.state.is_world_process_zero && !text.empty()) say_(text);
+  if (world_.rank() == 0 && !text.empty()) say_(text);
 }
 
 }  // namespace megalith::observe

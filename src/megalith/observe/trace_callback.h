@@ -27,8 +27,7 @@ class TraceCallback : public train::TrainerCallback {
   struct Settings {
     TraceSteps steps;
     std::filesystem::path file;
-    std::string label;  // of this rank: "rank 3: tp 1, pp 1, dp 0"
-    at::Device device = at::kCPU;
+    std::string label;    // of this rank: "rank 3: tp 1, pp 1, dp 0"
     bool records = true;  // false: takes part, with no spans of its own (profile_ranks)
   };
   TraceCallback(comm::Group world, TraceRecorder& recorder, Settings settings)
@@ -57,8 +56,8 @@ struct PhaseTimes {
 // the heading is an empty text. Throws ConfigError for another option.
 std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& phases);
 
-// The totals of all members by phase, each divided by `steps`, in the order in which rank 0 (then rank 1, …) saw the
-// phases. Collective over the group.
+// On rank 0 the totals of all members by phase, each divided by `steps`, in the order in which rank 0 (then rank 1, …)
+// saw the phases; nothing on the others. Collective over the group.
 std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& recorder, int64_t steps);
 
 // Switches totals on (timing_log_level) and says at each logged training line what a step's phases took, on world

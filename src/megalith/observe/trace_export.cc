@@ -1,8 +1,7 @@
 #include "megalith/observe/trace_export.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -105,31 +104,6 @@ RankTrace take(TraceRecorder& recorder, std::string label, int64_t offset_ns) {
   return trace;
 }
 
-// Rank 0 answers each ping with its time.
-void answer_pings(const comm::Group& group, const TraceRecorder& recorder, const at::Tensor& time, int rounds) {
-  for (int rank = 1; rank < group.size(); ++rank)
-    for (int round = 0; round < rounds; ++round) {
-      group.recv(time, rank, "clock offset: ping");
-      time.fill_(recorder.now_ns());
-      group.send(time, rank, "clock offset: answer");
-    }
-}
-
-int64_t ping(const comm::Group& group, const TraceRecorder& recorder, const at::Tensor& time, int rounds) {
-  int64_t best_trip = std::numeric_limits<int64_t>::max(), offset = 0;
-  for (int round = 0; round < rounds; ++round) {
-    const int64_t before = recorder.now_ns();
-    group.send(time, 0, "clock offset: ping");
-    group.recv(time, 0, "clock offset: answer");
-    const int64_t answer = time.item<int64_t>();
-    const int64_t trip = recorder.now_ns() - before;
-    if (trip >= best_trip) continue;
-    best_trip = trip;
-    offset = answer - (before + trip / 2);
-  }
-  return offset;
-}
-
 }  // namespace
 
 std::string trace_json(const std::vector<RankTrace>& ranks) {
@@ -171,19 +145,43 @@ RankTrace trace_from_bytes(const std::string& bytes) try {
   throw CommError(fmt::format("a rank's timeline arrived damaged: {}", error.what()));
 }
 
-int64_t clock_offset_ns(const comm::Group& group, const TraceRecorder& recorder, at::Device device, int rounds) {
-  if (group.size() == 1) return 0;
-  const at::Tensor time = at::zeros({1}, at::TensorOptions().dtype(at::kLong).device(device));
-  if (group.rank() != 0) return ping(group, recorder, time, rounds);
-  answer_pings(group, recorder, time, rounds);
-  return 0;
+ClockMarks mark_clock(const comm::Group& group, const TraceRecorder& recorder, int rounds) {
+  ClockMarks marks;
+  for (int round = 0; round < rounds; ++round) {
+    const int64_t entered = recorder.now_ns();
+    group.barrier("clock offset");
+    marks.push_back({entered, recorder.now_ns()});
+  }
+  return marks;
 }
 
-void write_trace(const comm::Group& group, TraceRecorder& recorder, const std::string& label, at::Device device,
+int64_t clock_offset_ns(const ClockMarks& reference, const ClockMarks& own) {
+  check(reference.size() == own.size() && !own.empty(), "{} and {} marks of two clocks", reference.size(), own.size());
+  int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
+  for (size_t round = 0; round < own.size(); ++round) {
+    least = std::max(least, reference[round].entered_ns - own[round].left_ns);
+    most = std::min(most, reference[round].left_ns - own[round].entered_ns);
+  }
+  return least + (most - least) / 2;
+}
+
+int64_t clock_offset_ns(const comm::Group& group, const TraceRecorder& recorder, int rounds) {
+  if (group.size() == 1) return 0;
+  const ClockMarks own = mark_clock(group, recorder, rounds);
+  const std::string bytes(reinterpret_cast<const char*>(own.data()), own.size() * sizeof(ClockMark));
+  const std::string sent = group.broadcast_bytes(bytes, /*root=*/0, "clock offset: marks of rank 0");
+  check<CommError>(sent.size() == bytes.size(), "{} bytes of clock marks arrived from rank 0, and {} were expected",
+                   sent.size(), bytes.size());
+  ClockMarks reference(own.size());
+  std::memcpy(reference.data(), sent.data(), sent.size());
+  return clock_offset_ns(reference, own);
+}
+
+void write_trace(const comm::Group& group, TraceRecorder& recorder, const std::string& label,
                  const std::filesystem::path& file) {
-  const int64_t offset = clock_offset_ns(group, recorder, device);
+  const int64_t offset = clock_offset_ns(group, recorder);
   const std::string mine = to_bytes(take(recorder, label, offset));
-  const std::vector<std::string> all = group.all_gather_bytes(mine, "timelines of all ranks");
+  const std::vector<std::string> all = group.gather_bytes(mine, /*root=*/0, "timelines of all ranks");
   if (group.rank() != 0) return;
   std::vector<RankTrace> ranks;
   for (const std::string& bytes : all) ranks.push_back(trace_from_bytes(bytes));

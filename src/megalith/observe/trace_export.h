@@ -38,12 +38,23 @@ std::string trace_json(const std::vector<RankTrace>& ranks);
 std::string to_bytes(const RankTrace& trace);
 RankTrace trace_from_bytes(const std::string& bytes);
 
-// How far rank 0's clock is ahead of this rank's, estimated by `rounds` pings of which the fastest counts: the error is
-// at most half of its round trip. Collective over the group; `device` is where its transfers take tensors.
-int64_t clock_offset_ns(const comm::Group& group, const TraceRecorder& recorder, at::Device device, int rounds = 8);
+// What a rank's clock said when it entered a barrier, and when it had left it.
+struct ClockMark {
+  int64_t entered_ns = 0, left_ns = 0;
+};
+using ClockMarks = std::vector<ClockMark>;  // one per barrier
+ClockMarks mark_clock(const comm::Group& group, const TraceRecorder& recorder, int rounds);
+
+// How far the clock of `reference` is ahead of that of `own`. Nobody leaves a barrier before everybody has entered it,
+// so each barrier bounds the difference from both sides; the middle between the tightest bounds of all is taken. The
+// error is at most half of what two ranks together spend in the quickest barrier.
+int64_t clock_offset_ns(const ClockMarks& reference, const ClockMarks& own);
+// The same for rank 0 and this rank: `rounds` barriers on the host, however many ranks there are. Collective over the
+// group.
+int64_t clock_offset_ns(const comm::Group& group, const TraceRecorder& recorder, int rounds = 8);
 
 // Takes the recorder's spans of all members and has rank 0 write `file`. Collective over the group.
-void write_trace(const comm::Group& group, TraceRecorder& recorder, const std::string& label, at::Device device,
+void write_trace(const comm::Group& group, TraceRecorder& recorder, const std::string& label,
                  const std::filesystem::path& file);
 
 }  // namespace megalith::observe

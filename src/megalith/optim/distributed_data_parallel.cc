@@ -192,9 +192,14 @@ void DistributedDataParallel::start_grad_sync() {
 
 void DistributedDataParallel::finish_grad_sync() {
   start_grad_sync();
-  for (const auto& buffer : buffers_)
-    for (size_t bucket = 0; bucket < buffer->layout().buckets.size(); ++bucket)
-      buffer->finish_reduce(static_cast<int>(bucket));
+  const auto for_each_bucket = [this](void (ParamBuffer::*part)(int bucket)) {
+    for (const auto& buffer : buffers_)
+      for (size_t bucket = 0; bucket < buffer->layout().buckets.size(); ++bucket)
+        ((*buffer).*part)(static_cast<int>(bucket));
+  };
+  // The sums over optimizer instances of the first buckets run while later buckets are still being scattered.
+  for_each_bucket(&ParamBuffer::continue_reduce);
+  for_each_bucket(&ParamBuffer::finish_reduce);
   if (recorded_ || !settings_.overlap_grad_reduce) return;
   for (auto& [parameter, place] : places_) place.expected = std::max(1, place.reports);
   recorded_ = true;

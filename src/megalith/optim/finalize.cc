@@ -37,7 +37,7 @@ std::vector<at::Tensor> gradients_where(const std::vector<DistributedDataParalle
 }
 
 int64_t count_tokens(int64_t own, const parallel::ParallelContext& context) {
-  const at::Tensor count = at::full({1}, own, at::kLong);
+  const at::Tensor count = at::full({1}, own, at::TensorOptions(at::kLong).device(context.device()));
   const comm::Group pp = context.pp();
   pp.broadcast(count, pp.size() - 1, "tokens of the step");
   context.dp(/*with_cp=*/true).all_reduce(count, comm::ReduceOp::kSum, "tokens of the step");

@@ -18,12 +18,15 @@ struct Sums {
   int64_t zeros = 0;
 
   void all_reduce(const comm::Group& group) {
+    if (group.size() == 1) return;
     const ExactSum::Words words = squares.words();
-    const at::Tensor all = at::empty({static_cast<int64_t>(words.size()) + 1}, at::kLong);
-    auto* data = all.mutable_data_ptr<int64_t>();
-    std::ranges::copy(words, data);
-    data[words.size()] = zeros;
+    at::Tensor all = at::empty({static_cast<int64_t>(words.size()) + 1}, at::kLong);
+    std::ranges::copy(words, all.mutable_data_ptr<int64_t>());
+    all.mutable_data_ptr<int64_t>()[words.size()] = zeros;
+    all = all.to(group.device());
     group.all_reduce(all, comm::ReduceOp::kSum, "gradient norm");
+    all = all.cpu();
+    const auto* data = all.const_data_ptr<int64_t>();
     ExactSum::Words summed;
     std::copy_n(data, summed.size(), summed.begin());
     squares = {};

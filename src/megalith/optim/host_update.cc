@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <future>
 
+#include "megalith/comm/current_device.h"
+
 namespace megalith::optim {
 
 namespace {
@@ -31,6 +33,7 @@ std::vector<Piece> pieces_of(const std::vector<StateBlock>& blocks) {
 std::future<void> copy_in_background(at::Tensor to, at::Tensor from) {
   return std::async(std::launch::async, [to = std::move(to), from = std::move(from)] {
     const at::NoGradGuard no_grad;
+    comm::make_device_current(to.is_cpu() ? from.device() : to.device());
     to.copy_(from);
   });
 }

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cmath>
 
@@ -29,6 +31,7 @@ ParamBuffer::ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRul
       layout_(plan(parameters_, rules)),
       reducing_(layout_.buckets.size()),
       gathering_(layout_.buckets.size()),
+      over_instances_(layout_.buckets.size()),
       squares_(layout_.buckets.size()),
       flagged_(layout_.buckets.size()) {
   check(!parameters_.empty(), "a buffer of no parameters");
@@ -143,13 +146,35 @@ void ParamBuffer::start_reduce(int bucket) {
   } else {
     reducing_[bucket] =
         groups_.shards.reduce_scatter_async(own(grads_, bucket), grads, reduce_.op, "gradients of a bucket");
+    over_instances_[bucket].reset();
+    // On a device both halves are queued at once, the second behind the first. Only a stream that does nothing else
+    // waits in between: the one that computes goes on.
+    if (!grads.is_cuda() || !spans_instances()) return;
+    if (!between_halves_)
+      between_halves_ = c10::impl::VirtualGuardImpl(grads.device().type()).getStreamFromGlobalPool(grads.device());
+    const c10::StreamGuard on_its_stream(*between_halves_);
+    continue_reduce(bucket);
   }
 }
 
-void ParamBuffer::finish_reduce(int bucket) {
+void ParamBuffer::continue_reduce(int bucket) {
+  if (!spans_instances() || over_instances_[bucket]) return;
   reducing_[bucket].wait();
-  if (groups_.sharded && groups_.instances.size() > 1)
-    groups_.instances.all_reduce(own(grads_, bucket), reduce_.op, "gradients over optimizer instances");
+  over_instances_[bucket] =
+      groups_.instances.all_reduce_async(own(grads_, bucket), reduce_.op, "gradients over optimizer instances");
+}
+
+bool ParamBuffer::reduced(int bucket) const {
+  if (!spans_instances()) return reducing_[bucket].done();
+  return over_instances_[bucket] && over_instances_[bucket]->done();
+}
+
+void ParamBuffer::finish_reduce(int bucket) {
+  continue_reduce(bucket);
+  if (spans_instances())
+    over_instances_[bucket]->wait();
+  else
+    reducing_[bucket].wait();
 }
 
 void ParamBuffer::start_gather(int bucket) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <functional>
 #include <optional>
@@ -75,8 +76,12 @@ class ParamBuffer {
   // Starts the reduction of a bucket: every gradient is there, or none will come (it is then zero). Buckets are started
   // in the same order on all ranks.
   void start_reduce(int bucket);
+  // Where optimizer instances share the gradients, a reduction has a second half: the sum over the instances. Starts it
+  // when the first half is done, for which it waits; on CUDA start_reduce has queued it already. Nothing elsewhere, and
+  // in a second call. Buckets come in the same order on all ranks.
+  void continue_reduce(int bucket);
   // Whether a reduction that was started is over.
-  bool reduced(int bucket) const { return reducing_[bucket].done(); }
+  bool reduced(int bucket) const;
   // Waits for it. Afterwards own(grads(), bucket) holds the reduced gradients.
   void finish_reduce(int bucket);
 
@@ -98,6 +103,7 @@ class ParamBuffer {
   void finish_gather(int bucket);
 
  private:
+  bool spans_instances() const { return groups_.sharded && groups_.instances.size() > 1; }
   void zero_missing(int bucket);
   void look_at_squares() const;
   void look_at(int bucket, bool finite, bool reduced = false) const;
@@ -116,9 +122,11 @@ class ParamBuffer {
   at::Tensor params_, grads_;
   GradientWatch watch_;  // may be empty
   bool watch_reads_ = false;
-  std::vector<comm::Work> reducing_, gathering_;         // by bucket
-  std::vector<std::optional<Squares>> squares_;          // by bucket
-  std::vector<std::optional<ops::HostScalar>> flagged_;  // by bucket; 0: all were finite before the reduction
+  std::vector<comm::Work> reducing_, gathering_;           // by bucket
+  std::vector<std::optional<comm::Work>> over_instances_;  // by bucket; nothing before the first half is done
+  std::optional<c10::Stream> between_halves_;              // the stream on which the second half waits for the first
+  std::vector<std::optional<Squares>> squares_;            // by bucket
+  std::vector<std::optional<ops::HostScalar>> flagged_;    // by bucket; 0: all were finite before the reduction
 };
 
 }  // namespace megalith::optim

@@ -67,10 +67,10 @@ TEST(DownsampledSeries, WhatIsNotFiniteIsCountedAndNull) {
   EXPECT_EQ(json_of(series),
             nlohmann::json::parse(R"({"points":3,"not_finite":2,"x":[1,2,3],"mean":[null,null,1.5],"last":[3,1.5]})"));
   for (int i = 4; i <= 9; ++i) series.add(i, std::nan(""));
-  const auto json = json_of(series);
-  EXPECT_EQ(json.at("not_finite"), 8);
-  EXPECT_EQ(json.at("max").size(), json.at("x").size());
-  EXPECT_TRUE(json.at("last").at(1).is_null());
+  const auto shown = json_of(series);
+  EXPECT_EQ(shown.at("not_finite"), 8);
+  EXPECT_EQ(shown.at("max").size(), shown.at("x").size());
+  EXPECT_TRUE(shown.at("last").at(1).is_null());
 }
 
 }  // namespace

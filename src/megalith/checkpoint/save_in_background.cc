@@ -1,0 +1,85 @@
+// The part of a save that runs beside training: this rank's share is copied to the host, by a stream of its own from a
+// device, and written by a thread.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cstring>
+
+#include "megalith/checkpoint/save_job_internal.h"
+
+namespace megalith::checkpoint {
+
+namespace {
+
+// A copy from a device is only queued. memcpy goes around the cache for what is large, which ATen's copy does not.
+void copy_elements(const at::Tensor& to, const at::Tensor& from) {
+  if (from.device().is_cpu() && from.is_contiguous())
+    std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
+  else
+    to.copy_(from, /*non_blocking=*/true);
+}
+
+}  // namespace
+
+void Saver::Job::write_in_background(at::Tensor& buffer) {
+  copies_.begin();
+  thread_ = std::thread([this, &buffer] {
+    keep_error([&] {
+      copies_.enter();
+      copy_share(buffer);
+    });
+    keep_error([&] { copies_.leave(); });  // in any case: what was queued before an error reads the tensors, too
+    copies_queued_ = true;
+    copies_queued_.notify_all();
+    keep_error([&] { copies_.wait(); });
+    originals_.clear();
+    write();
+  });
+  stalled_seconds_ = seconds_since(start_);
+}
+
+// The host waits for the thread, which only queues copies from a device; the device's stream waits for the copies.
+void Saver::Job::finish_copy() {
+  if (held_back_) return;
+  const auto entered = Clock::now();
+  copies_queued_.wait(false);
+  copies_.hold_back();
+  held_back_ = true;
+  stalled_seconds_ += seconds_since(entered);
+}
+
+// Everything that others go on changing is replaced by its copy, or let go. Originals live until they are copied: their
+// memory may otherwise be given to somebody who writes on another stream.
+void Saver::Job::copy_share(at::Tensor& buffer) {
+  constexpr int64_t kAlignment = 64;
+  const at::NoGradGuard no_grad;
+  const auto padded = [](int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
+  int64_t total = 0;
+  for (size_t f = 0; f < files_.size(); ++f)
+    for (const size_t i : files_[f].mine)
+      total += padded(static_cast<int64_t>(request_.tensors[f].held[i].data.nbytes()));
+  if (!buffer.defined() || buffer.numel() < total)
+    buffer = at::empty({total}, at::TensorOptions().dtype(at::kByte).pinned_memory(context_.device().is_cuda()));
+  int64_t at = 0;
+  std::vector<std::pair<at::Tensor, at::Tensor>> on_host;  // copies and originals; after the device has been given its
+  for (size_t f = 0; f < files_.size(); ++f) {
+    std::vector<hf::HeldRectangle>& held = request_.tensors[f].held;
+    std::vector<hf::HeldRectangle> copies;
+    for (const size_t i : files_[f].mine) {
+      const at::Tensor& original = originals_.emplace_back(held[i].data);
+      const auto bytes = static_cast<int64_t>(original.nbytes());
+      const at::Tensor own = buffer.narrow(0, at, bytes).view(original.scalar_type()).view(original.sizes());
+      if (original.device().is_cpu())
+        on_host.emplace_back(own, original);
+      else
+        copy_elements(own, original);
+      copies.push_back({held[i].tensor, held[i].offset, own, 0});
+      at += padded(bytes);
+    }
+    held = std::move(copies);
+    for (size_t i = 0; i < held.size(); ++i) files_[f].mine[i] = i;
+  }
+  for (const auto& [own, original] : on_host) copy_elements(own, original);
+}
+
+}  // namespace megalith::checkpoint
