@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/cli/program_support.h"
 #include "tests/support/expect.h"
 #include "tests/support/free_port.h"
 #include "tests/support/golden.h"
@@ -23,11 +24,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using std::chrono::seconds;
 using Words = std::vector<std::string>;
-
-ProcessResult megalith(Words words) {
-  words.insert(words.begin(), MEGALITH_PROGRAM);
-  return run_process(words);
-}
 
 std::string text_in(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/cli/program_support.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
 #include "tests/support/subprocess.h"
@@ -14,17 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-ProcessResult megalith(std::vector<std::string> words, const std::map<std::string, std::string>& env = {}) {
-  words.insert(words.begin(), MEGALITH_PROGRAM);
-  return run_process(words, env);
-}
-
-void expect_refused(const ProcessResult& result, const std::string& part) {
-  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
-  EXPECT_EQ(result.out, "");
-  expect_contains(result.err, part);
-}
 
 std::string golden(const std::string& name) { return (golden_dir() / "hf" / name).string(); }
 double golden_loss(const std::string& name) {

@@ -11,7 +11,7 @@ using nlohmann::json;
 
 json microbatches_file() { return testing::golden_json("parallel/microbatches.json"); }
 
-std::vector<std::string> words_of(const json& cfg) {
+std::vector<std::string> batch_words(const json& cfg) {
   std::vector<std::string> words{"batch", "--json"};
   for (const char* key : {"global_batch_size", "micro_batch_size", "data_parallel_size"})
     if (!cfg.at(key).is_null()) words.push_back(std::string(key) + "=" + cfg.at(key).dump());
@@ -25,7 +25,7 @@ std::vector<std::string> words_of(const json& cfg) {
 TEST(GoldenPreviewBatch, microbatches_json_cases) {
   for (const json& c : golden_list(microbatches_file(), "cases")) {
     SCOPED_TRACE(golden_inputs(c));
-    std::vector<std::string> words = words_of(c.at("cfg"));
+    std::vector<std::string> words = batch_words(c.at("cfg"));
     std::string consumed;
     for (const json& update : c.value("updates", json::array()))
       consumed += (consumed.empty() ? "" : ",") + update.at(0).dump();
@@ -45,7 +45,7 @@ TEST(GoldenPreviewBatch, microbatches_json_walks) {
   for (const json& c : golden_list(microbatches_file(), "walks")) {
     SCOPED_TRACE(golden_inputs(c));
     const json& walk = c.at("walk");
-    std::vector<std::string> words = words_of(c.at("cfg"));
+    std::vector<std::string> words = batch_words(c.at("cfg"));
     words.push_back("--samples=" + std::to_string(walk.back().at(0).get<int64_t>() + 1));
     const Answer answer = preview(words);
     ASSERT_EQ(answer.exit_code, kDone) << answer.error;
@@ -56,7 +56,7 @@ TEST(GoldenPreviewBatch, microbatches_json_walks) {
 TEST(GoldenPreviewBatch, microbatches_json_invalid) {
   for (const json& c : golden_list(microbatches_file(), "invalid")) {
     SCOPED_TRACE(c.dump());
-    const Answer answer = preview(words_of(c.at("cfg")));
+    const Answer answer = preview(batch_words(c.at("cfg")));
     EXPECT_NE(answer.error, "") << answer.out;
   }
 }

@@ -19,7 +19,7 @@ using nlohmann::ordered_json;
 json groups_file() { return testing::golden_json("parallel/groups.json"); }
 
 // The words that ask for a golden configuration; what is absent there is left out here.
-std::vector<std::string> words_of(const json& c) {
+std::vector<std::string> group_words(const json& c) {
   std::vector<std::string> words{"groups", "--json", "--world-size", c.at("world").dump()};
   for (const char* size : {"tp", "pp", "cp", "ep", "etp", "vpp"})
     if (c.contains(size) && !c.at(size).is_null())
@@ -51,7 +51,7 @@ std::vector<std::string> keys(const ordered_json& object) {
 TEST(GoldenPreviewGroups, groups_json_cases) {
   for (const json& c : golden_list(groups_file(), "cases")) {
     SCOPED_TRACE(golden_inputs(c));
-    const Answer answer = preview(words_of(c));
+    const Answer answer = preview(group_words(c));
     ASSERT_EQ(answer.exit_code, kDone) << answer.error;
     const json shown = answer.json();
     EXPECT_EQ(shown.at("world_size"), c.at("world"));
@@ -80,7 +80,7 @@ TEST(GoldenPreviewGroups, groups_json_invalid) {
   for (const json& c : golden_list(groups_file(), "invalid")) {
     if (c.value("vpp", json()) == 1) continue;  // no virtual stages for every command (design.md §5)
     SCOPED_TRACE(golden_inputs(c));
-    const Answer answer = preview(words_of(c));
+    const Answer answer = preview(group_words(c));
     EXPECT_FALSE(answer.error.empty()) << answer.out;
     EXPECT_EQ(answer.out, "");
   }

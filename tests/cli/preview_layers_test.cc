@@ -17,7 +17,7 @@ std::string layout_text(const json& layout) {
   return layout::PipelineLayout::from_names(layout.get<std::vector<std::vector<std::string>>>()).text();
 }
 
-std::vector<std::string> words_of(const json& c) {
+std::vector<std::string> layer_words(const json& c) {
   const std::vector<std::pair<const char*, const char*>> options{{"num_layers", "num_layers"},
                                                                  {"pp", "pp"},
                                                                  {"vpp", "vpp"},
@@ -44,7 +44,7 @@ json without_single_chunk(json c) {
 TEST(GoldenPreviewLayers, layer_split_json_cases) {
   for (const json& c : golden_list(split_file(), "cases")) {
     SCOPED_TRACE(golden_inputs(c));
-    const Answer answer = preview(words_of(c));
+    const Answer answer = preview(layer_words(c));
     ASSERT_EQ(answer.exit_code, kDone) << answer.error;
     const json shown = answer.json();
     const json expected = without_single_chunk(c);
@@ -60,7 +60,7 @@ TEST(GoldenPreviewLayers, layer_split_json_cases) {
 TEST(GoldenPreviewLayers, layer_split_json_invalid) {
   for (const json& c : golden_list(split_file(), "invalid")) {
     SCOPED_TRACE(c.dump());
-    const Answer answer = preview(words_of(c));
+    const Answer answer = preview(layer_words(c));
     const bool only_upstream = contains(c.value("reason", ""), "upstream limitation");
     EXPECT_TRUE(!answer.error.empty() || only_upstream || contains(answer.err, "--pipeline_model_parallel_layout"))
         << answer.out << answer.err;

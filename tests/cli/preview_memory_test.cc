@@ -1,29 +1,27 @@
 #include "tests/cli/preview_support.h"
-#include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith::cli {
 namespace {
 
-std::string model(const std::string& name) { return " --model " + (testing::golden_dir() / "hf" / name).string(); }
-
 TEST(PreviewMemory, shows_every_stage_and_its_parts) {
-  const Answer answer = preview("memory --world-size 8 --tp 2 --pp 2 --cutoff_len 512 --gpu h200" + model("llama"));
+  const Answer answer =
+      preview("memory --world-size 8 --tp 2 --pp 2 --cutoff_len 512 --gpu h200" + golden_model("llama"));
   EXPECT_EQ(answer.exit_code, kDone) << answer.error;
   for (const char* part : {"parameters", "gradients", "optimizer", "activations", "in flight", "fullest", "it fits"})
     EXPECT_TRUE(contains(answer.out, part)) << part << "\n" << answer.out;
 }
 
 TEST(PreviewMemory, gives_numbers_as_json) {
-  const auto json = preview("memory --world-size 4 --pp 2 --bf16 --json" + model("qwen3")).json();
-  ASSERT_EQ(json.at("stages").size(), 2U);
-  const auto& stage = json.at("stages")[0];
+  const auto plan = preview("memory --world-size 4 --pp 2 --bf16 --json" + golden_model("qwen3")).json();
+  ASSERT_EQ(plan.at("stages").size(), 2U);
+  const auto& stage = plan.at("stages")[0];
   EXPECT_GT(stage.at("parameters"), 0);
   // bf16: 2 + 4 + 12 bytes, without a distributed optimizer.
   EXPECT_DOUBLE_EQ(stage.at("gradients").get<double>(), 2 * stage.at("parameters").get<double>());
   EXPECT_DOUBLE_EQ(stage.at("optimizer").get<double>(), 6 * stage.at("parameters").get<double>());
-  EXPECT_EQ(json.at("layout").at("dp"), 2);
-  EXPECT_FALSE(json.contains("fits"));
+  EXPECT_EQ(plan.at("layout").at("dp"), 2);
+  EXPECT_FALSE(plan.contains("fits"));
 }
 
 TEST(PreviewMemory, takes_a_shape_from_megatrons_options) {
@@ -36,11 +34,12 @@ TEST(PreviewMemory, takes_a_shape_from_megatrons_options) {
 
 TEST(PreviewMemory, says_what_is_wrong) {
   EXPECT_TRUE(contains(preview("memory --world-size 8").error, "--model DIR"));
-  EXPECT_TRUE(contains(preview("memory" + model("llama")).error, "world_size is not given"));
-  EXPECT_TRUE(contains(preview("memory --world-size 8 --gpu h300" + model("llama")).error, "h200"));
-  EXPECT_TRUE(contains(preview("memory --world-size 6 --tp 4" + model("llama")).error, "6"));
-  EXPECT_TRUE(contains(preview("memory --world-size 3 --tp 3" + model("llama")).error, "tensor_model_parallel_size 3"));
-  EXPECT_TRUE(contains(preview("memory --world-size 4 --ep 2" + model("llama")).error, "no experts"));
+  EXPECT_TRUE(contains(preview("memory" + golden_model("llama")).error, "world_size is not given"));
+  EXPECT_TRUE(contains(preview("memory --world-size 8 --gpu h300" + golden_model("llama")).error, "h200"));
+  EXPECT_TRUE(contains(preview("memory --world-size 6 --tp 4" + golden_model("llama")).error, "6"));
+  EXPECT_TRUE(
+      contains(preview("memory --world-size 3 --tp 3" + golden_model("llama")).error, "tensor_model_parallel_size 3"));
+  EXPECT_TRUE(contains(preview("memory --world-size 4 --ep 2" + golden_model("llama")).error, "no experts"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/cli/command.h"
+#include "tests/support/golden.h"
 
 namespace megalith::cli {
 
@@ -42,6 +43,11 @@ inline Answer preview(const std::string& line) {
   std::istringstream stream(line);
   for (std::string word; stream >> word;) words.push_back(word);
   return preview(words);
+}
+
+// The option that names one of the reference's models.
+inline std::string golden_model(const std::string& name = "llama") {
+  return " --model " + (testing::golden_dir() / "hf" / name).string();
 }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

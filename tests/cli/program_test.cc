@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/cli/program_support.h"
 #include "tests/support/expect.h"
 #include "tests/support/free_port.h"
 #include "tests/support/golden.h"
@@ -11,19 +12,6 @@
 
 namespace megalith::testing {
 namespace {
-
-ProcessResult megalith(std::vector<std::string> words, const std::map<std::string, std::string>& env = {}) {
-  words.insert(words.begin(), MEGALITH_PROGRAM);
-  return run_process(words, env);
-}
-
-// Bad input: exit code 2, nothing on stdout, one message that names what is wrong.
-void expect_refused(const ProcessResult& result, const std::string& part) {
-  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
-  EXPECT_EQ(result.out, "");
-  expect_contains(result.err, part);
-  EXPECT_EQ(result.err.find("terminate called"), std::string::npos);
-}
 
 TEST(Program, VersionAndHelp) {
   EXPECT_TRUE(megalith({"--version"}).out.starts_with("megalith "));
@@ -68,9 +56,9 @@ TEST(Program, DryRunPrintsEveryEffectiveOption) {
 TEST(Program, DoctorTellsWhatTheMachineHas) {
   const auto result = megalith({"doctor", "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  const auto json = nlohmann::json::parse(result.out);
+  const auto found = nlohmann::json::parse(result.out);
   for (const char* topic : {"megalith", "libtorch", "CPU", "memory", "disk", "CUDA", "backends", "network", "launcher"})
-    EXPECT_TRUE(json.contains(topic)) << topic;
+    EXPECT_TRUE(found.contains(topic)) << topic;
 }
 
 TEST(Program, DoctorMeasuresWhatPlanReads) {
@@ -81,23 +69,25 @@ TEST(Program, DoctorMeasuresWhatPlanReads) {
   const auto plan = megalith({"plan", "--gpus", "2", "--gpu", file, "--global_batch_size", "4", "--cutoff_len", "64",
                               "--model", (golden_dir() / "hf" / "llama").string(), "--json"});
   ASSERT_EQ(plan.exit_code, 0) << plan.err;
-  const auto json = nlohmann::json::parse(plan.out);
-  EXPECT_EQ(json.at("gpu"), "measured");
-  EXPECT_GT(json.at("best").at(0).at("time").at("step_s"), 0);
+  const auto layout_plan = nlohmann::json::parse(plan.out);
+  EXPECT_EQ(layout_plan.at("gpu"), "measured");
+  EXPECT_GT(layout_plan.at("best").at(0).at("time").at("step_s"), 0);
 }
 
 TEST(Program, DoctorChecksFourRanks) {
-  const auto result = megalith({"doctor", "--nproc", "4", "--use_cpu", "--tp", "2", "--pp", "2", "--json"});
+  const auto result =
+      megalith({"doctor", "--nproc", "4", "--use_cpu", "--tp", "2", "--pp", "2", "--size", "64KiB", "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.left_behind, 0);
-  const auto json = nlohmann::json::parse(result.out);
-  EXPECT_TRUE(json.at("ok").get<bool>());
-  EXPECT_EQ(json.at("groups").at("tp"), nlohmann::json::parse("[[0,1],[2,3]]"));
-  EXPECT_EQ(json.at("groups").at("pp"), nlohmann::json::parse("[[0,2],[1,3]]"));
+  const auto checked = nlohmann::json::parse(result.out);
+  EXPECT_TRUE(checked.at("ok").get<bool>());
+  EXPECT_EQ(checked.at("groups").at("tp"), nlohmann::json::parse("[[0,1],[2,3]]"));
+  EXPECT_EQ(checked.at("groups").at("pp"), nlohmann::json::parse("[[0,2],[1,3]]"));
 }
 
 TEST(Program, DoctorChecksEightRanksWithExperts) {
-  const auto result = megalith({"doctor", "--nproc", "8", "--use_cpu", "--tp", "2", "--ep", "2", "--cp", "2"});
+  const auto result =
+      megalith({"doctor", "--nproc", "8", "--use_cpu", "--tp", "2", "--ep", "2", "--cp", "2", "--size", "64KiB"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   expect_contains(result.out, "are right in every group");
 }

@@ -21,7 +21,7 @@ void print_usage(FILE* to) {
   fmt::print(to, "\nmegalith COMMAND --help   the options of a command\nmegalith --version\n");
 }
 
-[[noreturn]] void throw_unknown(const std::string& name) {
+[[noreturn]] void throw_unknown_command(const std::string& name) {
   std::vector<std::string> names;
   for (const Command& command : commands()) names.push_back(command.name);
   const auto near = nearest(name, names);
@@ -39,7 +39,7 @@ int dispatch(Words words) {
     return kDone;
   }
   const auto command = std::ranges::find(commands(), words[0], &Command::name);
-  if (command == commands().end()) throw_unknown(words[0]);
+  if (command == commands().end()) throw_unknown_command(words[0]);
   return command->run(words.subspan(1));
 }
 
@@ -60,7 +60,7 @@ const std::vector<Command>& commands() {
       {"plan", "the fastest layouts of a model on so many GPUs that fit, as options for train", run_plan},
       {"tokenize", "token ids from text or conversations, text from ids", run_tokenize},
       {"data", "make what training reads: tokenize a corpus, check its files, train a tokenizer", run_data},
-      {"doctor", "devices, backends, libraries; with --nproc N a check of all collectives", run_doctor},
+      {"doctor", "devices, backends, libraries; with --nproc N a check of a layout and its links", run_doctor},
   };
   return table;
 }

@@ -9,6 +9,7 @@
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/copy.h"
 #include "megalith/checkpoint/verify.h"
+#include "megalith/cli/byte_size.h"
 #include "megalith/cli/command.h"
 #include "megalith/config/parser.h"
 #include "megalith/hf/hub_cache.h"
@@ -19,7 +20,7 @@ namespace megalith::cli {
 
 namespace {
 
-constexpr const char* kUsage = R"(megalith convert --checkpoint_path MODEL --output_path FOLDER [options]
+constexpr const char* kConvertUsage = R"(megalith convert --checkpoint_path MODEL --output_path FOLDER [options]
 megalith convert --checkpoint_path CHECKPOINT --output_path FOLDER --reshard [--max_shard_size SIZE]
 megalith convert --checkpoint_path CHECKPOINT --verify
 
@@ -39,24 +40,6 @@ comes a plain Hugging Face folder; from a Hugging Face model a folder that is al
   --overwrite               replace FOLDER when it is there
   --json                    print a JSON object about what was written
 )";
-
-// "5GB" as transformers reads it: powers of ten; KiB, MiB, GiB are powers of two.
-uint64_t parse_size(const std::string& text) {
-  static const std::pair<const char*, double> kUnits[] = {
-      {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30}, {"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}, {"b", 1}};
-  std::string number = to_lower(text);
-  double unit = 1;
-  for (const auto& [name, bytes] : kUnits) {
-    if (!number.ends_with(name)) continue;
-    number.resize(number.size() - std::string_view(name).size());
-    unit = bytes;
-    break;
-  }
-  const auto value = parse_double(std::string(trim(number)));
-  check<ConfigError>(value && *value > 0 && *value * unit >= 1 && *value * unit < 1e18,
-                     "max_shard_size is \"{}\"; it must be a size such as 5GB, 500MB or a number of bytes", text);
-  return static_cast<uint64_t>(*value * unit);
-}
 
 // Options of the table that were given and that a copy has no use for.
 void warn_of_unused(const config::OptionReport& report) {
@@ -119,7 +102,7 @@ int run_convert(Words words) {
                                                {"help", "print the usage", &help}};
   const auto parsed = config::parse_arguments(config::Dialect::kTrain, words, own);
   if (help) {
-    fmt::print("{}", kUsage);
+    fmt::print("{}", kConvertUsage);
     return kDone;
   }
   check<ConfigError>(source && (target || verified), "convert needs --checkpoint_path MODEL and --output_path FOLDER");
@@ -131,7 +114,7 @@ int run_convert(Words words) {
                                 .seed = static_cast<uint64_t>(parsed.args.seeds.seed),
                                 .overwrite = overwrite};
   if (adapter) options.adapter = peft::find_adapter(*adapter);
-  if (shard_size) options.max_shard_bytes = parse_size(*shard_size);
+  if (shard_size) options.max_shard_bytes = parse_byte_size("max_shard_size", *shard_size);
   if (verified) return verify(*source, json);
   if (reshard) {
     check<ConfigError>(!options.dtype && !vocab && !adapter,

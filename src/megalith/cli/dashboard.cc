@@ -19,7 +19,7 @@ namespace megalith::cli {
 
 namespace {
 
-constexpr const char* kUsage = R"(megalith dashboard RUN_DIR… [--host ADDRESS] [--port N]
+constexpr const char* kDashboardUsage = R"(megalith dashboard RUN_DIR… [--host ADDRESS] [--port N]
 megalith dashboard RUN_DIR… --static FILE.html
 
 Shows runs while they go on and afterwards: loss, rates, memory, layout, timeline, experts, checkpoints, events. RUN_DIR is
@@ -99,7 +99,7 @@ void serve(observe::Dashboard& dashboard, const observe::ServerAddress& address)
 int run_dashboard(Words words) {
   const Wishes wishes = read(words);
   if (wishes.help) {
-    fmt::print("{}", kUsage);
+    fmt::print("{}", kDashboardUsage);
     return kDone;
   }
   observe::Dashboard dashboard(wishes.folders);

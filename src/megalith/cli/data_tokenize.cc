@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kUsage =
+constexpr const char* kDataTokenizeUsage =
     R"(megalith data tokenize FILE… --tokenizer DIR --output PREFIX: JSON lines into .bin/.idx files
 
 Every line of the files is a JSON object and becomes a document; FILE may be packed (gzip, Zstandard), and - is stdin. The
@@ -37,7 +37,7 @@ files PREFIX_KEY_document.bin and .idx are those of Megatron's preprocess_data.p
   --json                print one JSON object in place of a table
 )";
 
-struct TokenizeFlags {
+struct DataTokenizeFlags {
   std::optional<std::string> tokenizer, output, json_keys;
   std::optional<int64_t> workers;
   bool append_eod = false, add_special_tokens = false, skip_bad_lines = false, overwrite = false, json = false,
@@ -134,10 +134,10 @@ std::string as_text(const data::TokenizeCorpusResult& result) {
 }  // namespace
 
 int data_tokenize(Words words) {
-  TokenizeFlags flags;
+  DataTokenizeFlags flags;
   std::vector<std::string> inputs = read_data_words(words, flags.options());
   if (flags.help) {
-    write_stdout(kUsage);
+    write_stdout(kDataTokenizeUsage);
     return kDone;
   }
   const data::TokenizeCorpusOptions options = flags.corpus_options(std::move(inputs));

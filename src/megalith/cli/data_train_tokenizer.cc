@@ -23,7 +23,8 @@ namespace {
 using tokenizer::BpeTrainerOptions;
 using tokenizer::PreTokenization;
 
-constexpr const char* kUsage = R"(megalith data train-tokenizer FILE… --vocab_size N --output DIR [options]
+constexpr const char* kDataTrainTokenizerUsage =
+    R"(megalith data train-tokenizer FILE… --vocab_size N --output DIR [options]
 
 Trains a byte-level BPE tokenizer and writes the folder that Megalith and transformers read: tokenizer.json,
 tokenizer_config.json (with a ChatML chat template), special_tokens_map.json, generation_config.json. Merges are those of
@@ -103,7 +104,7 @@ int data_train_tokenizer(Words words) {
   TrainFlags flags;
   flags.parse(words);
   if (flags.help) {
-    write_stdout(kUsage);
+    write_stdout(kDataTrainTokenizerUsage);
     return kDone;
   }
   flags.check();

@@ -8,12 +8,15 @@
 #include <torch/headeronly/version.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
 #include "megalith/base/error.h"
+#include "megalith/cli/byte_size.h"
 #include "megalith/cli/command.h"
 #include "megalith/cli/launch_flags.h"
 #include "megalith/cli/measure.h"
@@ -106,7 +109,9 @@ int print_findings(bool json) {
     fmt::print("{:<10} {}\n", finding.topic, finding.value);
     if (!finding.advice.empty()) fmt::print("{:<10} → {}\n", "", finding.advice);
   }
-  fmt::print("\nmegalith doctor --nproc 4 checks that ranks on this machine can work together.\n");
+  fmt::print(
+      "\nmegalith doctor --nproc 4 --tp 2 … checks that ranks on this machine can work together in that layout, and how"
+      " fast.\n");
   return kDone;
 }
 
@@ -119,33 +124,68 @@ void write_measured(parallel::ParallelContext& context, const std::optional<std:
     fmt::print("{}", yaml);
 }
 
+// Whether the user chose output_dir: its default is a run's.
+std::optional<std::filesystem::path> chosen_folder(const config::ParseResult& parsed) {
+  const bool given =
+      std::ranges::any_of(parsed.report.uses, [](const config::OptionUse& use) { return use.name == "output_dir"; });
+  return given ? parsed.args.save.output_dir : std::nullopt;
+}
+
+std::optional<int64_t> message_bytes(const std::optional<std::string>& size) {
+  if (!size) return std::nullopt;
+  constexpr uint64_t kLargest = uint64_t{16} << 30;
+  const uint64_t bytes = parse_byte_size("size", *size);
+  check<ConfigError>(bytes <= kLargest, "size is \"{}\"; a message of the self-check has at most 16GiB", *size);
+  return static_cast<int64_t>(bytes);
+}
+
+// Settings that only one of the two things that ranks can do looks at.
+void check_doctor_settings(bool measure, const std::optional<std::string>& output,
+                           const std::optional<std::string>& size, bool json) {
+  check<ConfigError>(measure || !output, "--output is the cluster file of --measure; give both, or neither");
+  check<ConfigError>(!measure || !size, "--measure chooses its sizes itself; leave out --size");
+  check<ConfigError>(!measure || !json, "--measure writes YAML; leave out --json");
+}
+
 }  // namespace
 
 int run_doctor(Words words) {
   LaunchFlags launch;
   bool json = false, help = false, measure = false;
-  std::optional<std::string> output;
+  std::optional<std::string> output, size;
   auto own = launch.options();
+  own.push_back({"size", "of large messages: 64MiB, 1GB, … (64MiB on GPUs, 4MiB on the CPU)", &size});
   own.push_back({"measure", "time products, attention, memory and links, and write a cluster file for plan", &measure});
   own.push_back({"output", "with measure: the file (stdout)", &output});
   own.push_back({"json", "print one JSON object", &json});
   own.push_back({"help", "print this text", &help});
   const auto parsed = config::parse_arguments(config::Dialect::kTrain, words, own);
   if (help) {
-    fmt::print("megalith doctor [--nproc N] [--tp N --pp N …] [--json] [--measure [--output cluster.yaml]]\n\n{}",
-               config::help_text(config::Dialect::kTrain, "parallel", own));
+    fmt::print(
+        "megalith doctor [--json]\n"
+        "megalith doctor --nproc N [--tp N --pp N --cp N --ep N …] [--size SIZE] [--output_dir DIR] [--json]\n"
+        "megalith doctor --measure [--nproc N] [--output cluster.yaml]\n\n"
+        "What this machine has and lacks; with several ranks (--nproc, torchrun, srun, mpirun) whether they work "
+        "together"
+        " in that layout: every\noperation of every group, the gradient norm, a save and a load (in output_dir, or a"
+        " folder for temporary files), and how fast the links are.\n\n{}",
+        config::help_text(config::Dialect::kTrain, "parallel", own));
     return kDone;
   }
   parsed.report.check_not_refused();
+  check_doctor_settings(measure, output, size, json);
+  SelfCheckOptions check_options{.json = json, .bytes = message_bytes(size), .folder = chosen_folder(parsed)};
   if (!measure && !launch.nproc && comm::rendezvous_from_env().alone()) return print_findings(json);
   launch.check(parsed.args, /*needs_inputs=*/false);
   return launch.run([&] {
-    return run_as_rank(parsed.args, [&](parallel::ParallelContext& context) {
+    bool ok = true;
+    const int code = run_as_rank(parsed.args, [&](parallel::ParallelContext& context) {
       if (measure)
         write_measured(context, output);
       else
-        check_collectives(context, json);
+        ok = print_self_check(context, check_options);
     });
+    return code == kDone && !ok ? kFailed : code;
   });
 }
 

@@ -15,7 +15,7 @@ namespace megalith::cli {
 
 namespace {
 
-constexpr const char* kUsage = R"(megalith eval --model MODEL --eval_dataset NAMES [options]
+constexpr const char* kEvalUsage = R"(megalith eval --model MODEL --eval_dataset NAMES [options]
 
 Loss, perplexity and token accuracy of a model on data, every sample once; rewards and margins of preference pairs
 (--stage dpo --ref_model MODEL). Options are those of `megalith train`:
@@ -64,7 +64,7 @@ int run_eval(Words words) {
   own.push_back({"help", "print the usage", &help});
   const auto parsed = config::parse_arguments(config::Dialect::kTrain, words, own);
   if (help) {
-    fmt::print("{}", kUsage);
+    fmt::print("{}", kEvalUsage);
     return kDone;
   }
   parsed.report.check_runnable();

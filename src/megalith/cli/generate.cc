@@ -16,7 +16,7 @@ namespace megalith::cli {
 
 namespace {
 
-constexpr const char* kUsage = R"(megalith generate --model MODEL (--prompt TEXT | --input FILE) [options]
+constexpr const char* kGenerateUsage = R"(megalith generate --model MODEL (--prompt TEXT | --input FILE) [options]
 
 Continues a prompt and prints the text as it comes.
 
@@ -132,7 +132,7 @@ int run_generate(Words words) {
                                  {"top_k", "only the k likeliest", &top_k},
                                  {"top_p", "only the likeliest that together have p", &top_p},
                                  {"json", "a JSON object a prompt", &json}},
-                                kUsage);
+                                kGenerateUsage);
   if (!go) return kDone;
   model::SamplingOptions sampling{.temperature = temperature.value_or(0),
                                   .top_k = top_k.value_or(0),

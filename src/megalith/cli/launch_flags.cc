@@ -64,6 +64,7 @@ comm::LaunchOptions LaunchFlags::launch_options() const {
   launch.master_addr = master_addr.value_or(launch.master_addr);
   launch.master_port = to_int(master_port, 0);
   launch.log_dir = log_dir.value_or("");
+  if (connect_timeout_s_) launch.connect_timeout = std::chrono::seconds(*connect_timeout_s_);
   launch.kill_after_signal = !ends_in_order;
   launch.rank0_talks = ends_in_order;
   launch.max_restarts = to_int(max_restarts, 0);
@@ -95,8 +96,9 @@ void LaunchFlags::check_without_nproc() const {
                                " with torchrun, give it --max-restarts");
 }
 
-void LaunchFlags::check(const config::TrainingArguments& args, bool needs_inputs) const {
+void LaunchFlags::check(const config::TrainingArguments& args, bool needs_inputs) {
   check_without_nproc();
+  connect_timeout_s_ = args.comm.store_connect_timeout_s;
   config::validate(args, {.world_size = world_size(), .needs_inputs = needs_inputs});
   if (args.comm.backend == config::CommBackend::kNccl)
     comm::resolve_backend("nccl", !args.comm.use_cpu, comm::nccl_available());

@@ -38,8 +38,8 @@ struct LaunchFlags {
   // it is not started again. False where ranks have to agree on that (Rendezvous::counts_alone).
   bool begins_run() const;
   // Everything that settings alone can tell is checked once, before ranks exist: cross-checks, layout, backend. Throws
-  // ConfigError with every problem.
-  void check(const config::TrainingArguments& args, bool needs_inputs) const;
+  // ConfigError with every problem. Keeps what the launcher itself needs of them: store_connect_timeout.
+  void check(const config::TrainingArguments& args, bool needs_inputs);
   // Runs `rank_main` in the ranks that the flags ask for, or, without --nproc, in this process.
   int run(const std::function<int()>& rank_main) const;
   int run(const comm::RankMain& rank_main) const;
@@ -48,7 +48,7 @@ struct LaunchFlags {
   void check_without_nproc() const;
   comm::LaunchOptions launch_options() const;
 
-  std::optional<int> warmup_steps_;
+  std::optional<int> warmup_steps_, connect_timeout_s_;
 };
 
 }  // namespace megalith::cli

@@ -22,19 +22,23 @@ void finish(at::Device device) {
   if (device.is_cuda()) at::accelerator::synchronizeDevice(device.index());
 }
 
-// The median of a few runs, after one that does not count. `runs`: exactly so many, for what ranks do together.
+// The median of a few runs, after one that does not count. `runs`: exactly so many, for what ranks do together. Work
+// that takes longer than a second is not repeated: bf16 products on a CPU without instructions for them.
 double seconds_of(at::Device device, const std::function<void()>& work, size_t runs = 0) {
-  work();
-  finish(device);
+  const auto once = [&] {
+    const auto begin = Clock::now();
+    work();
+    finish(device);
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  const double first = once();
+  if (runs == 0 && first > 1) return first;
   std::vector<double> times;
   const auto goes_on = [&](double spent) {
     return runs > 0 ? times.size() < runs : times.size() < 3 || (spent < 0.2 && times.size() < 50);
   };
   for (double spent = 0; goes_on(spent);) {
-    const auto begin = Clock::now();
-    work();
-    finish(device);
-    times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    times.push_back(once());
     spent += times.back();
   }
   std::ranges::sort(times);

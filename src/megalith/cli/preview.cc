@@ -47,7 +47,7 @@ std::string list_of_topics() {
   return text + "\nmegalith preview TOPIC --help   the options of a topic\n";
 }
 
-[[noreturn]] void throw_unknown(const std::string& name) {
+[[noreturn]] void throw_unknown_topic(const std::string& name) {
   const std::vector<std::string> names = available_names();
   const std::vector<std::string> near = nearest(name, names, 1);
   throw ConfigError(fmt::format("\"{}\" is not a topic of megalith preview{}. Topics: {}.", name,
@@ -88,7 +88,7 @@ int run_preview(Words words) {
     return kDone;
   }
   const auto topic = std::ranges::find(topics(), name, &Topic::name);
-  if (topic == topics().end()) throw_unknown(name);
+  if (topic == topics().end()) throw_unknown_topic(name);
   return topic->run(words.subspan(1));
 }
 

@@ -25,7 +25,7 @@ using nlohmann::ordered_json;
 constexpr int64_t kMaxWalkRows = 100'000;
 constexpr int64_t kMaxSamples = 1'000'000'000'000'000;
 
-constexpr PreviewUsage kUsage{
+constexpr PreviewUsage kPreviewBatchUsage{
     "megalith preview batch --world-size N [--tp N …] --micro_batch_size N --global_batch_size N [--json]\n\n"
     "The global batch and the micro-batches of a step, and where they change with rampup_batch_size or "
     "step_batch_size_schedule\n(whose thresholds are tokens when --seq_length is given, else samples).",
@@ -133,7 +133,7 @@ std::vector<Phase> moments(const MicrobatchCalculator& calculator, const std::op
   return rows;
 }
 
-struct Preview {
+struct BatchPreview {
   const BatchPlan& plan;
   const MicrobatchCalculator& calculator;
   const Course& course;
@@ -141,7 +141,7 @@ struct Preview {
   std::optional<int64_t> samples;  // the length of the run, when it is known
 };
 
-std::string json_text(const Preview& preview) {
+std::string batch_json(const BatchPreview& preview) {
   ordered_json json{{"cfg", plan_json(preview.plan, preview.calculator)}};
   const BatchSizes initial = preview.calculator.unchecked_at(0);
   json["initial"] = {initial.num_microbatches, initial.global_batch_size, initial.running_global_batch_size};
@@ -173,7 +173,7 @@ std::string phase_line(const Phase& phase, const BatchPlan& plan) {
   return line + "\n";
 }
 
-std::string table_text(const Preview& preview) {
+std::string batch_table(const BatchPreview& preview) {
   const BatchPlan& plan = preview.plan;
   std::string text =
       fmt::format("micro_batch_size {} * dp {} = {} samples a micro-batch of all ranks\n\n", plan.micro_batch_size,
@@ -202,7 +202,7 @@ int preview_batch(Words words) {
   std::optional<int64_t> world_size, dp, samples;
   std::optional<std::string> consumed;
   const auto input =
-      read_preview(kUsage, words,
+      read_preview(kPreviewBatchUsage, words,
                    {{"world_size", "number of ranks; dp follows from it and tp, pp, cp", &world_size},
                     {"dp", "data-parallel size, in place of world_size", &dp},
                     {"data_parallel_size", "the same as dp", &dp},
@@ -222,8 +222,8 @@ int preview_batch(Words words) {
   const MicrobatchCalculator calculator(plan);
   Course course = course_of(calculator, samples);
   const std::vector<Phase> asked = moments(calculator, consumed, course.problem);
-  const Preview preview{plan, calculator, course, asked, samples};
-  write_stdout(input->json ? json_text(preview) : table_text(preview));
+  const BatchPreview preview{plan, calculator, course, asked, samples};
+  write_stdout(input->json ? batch_json(preview) : batch_table(preview));
   // Shown with what leads to it, and still no plan to train with.
   if (!course.problem.empty()) throw ConfigError(course.problem);
   return kDone;

@@ -17,7 +17,7 @@ namespace {
 using layout::GroupKind;
 using layout::RankGrid;
 
-constexpr PreviewUsage kUsage{
+constexpr PreviewUsage kPreviewGroupsUsage{
     "megalith preview groups --world-size N [--tp N] [--pp N] [--cp N] [--ep N] [--etp N] [--json]\n\n"
     "The process groups of a layout: how many of each kind, which ranks, what for; DP and EDP.",
     "Parallel layout"};
@@ -107,7 +107,7 @@ void append_json(std::string& text, const std::vector<std::vector<int>>& groups)
     text.back() = ']';
 }
 
-std::string json_text(const RankGrid& grid, const std::optional<int>& rank) {
+std::string groups_json(const RankGrid& grid, const std::optional<int>& rank) {
   const layout::GridShape& shape = grid.shape();
   std::string text = fmt::format(
       R"({{"world_size":{},"tp":{},"pp":{},"cp":{},"ep":{},"etp":{},"dp":{},"edp":{},"order":"{}",)", shape.world_size,
@@ -210,7 +210,7 @@ int preview_groups(Words words) {
   std::optional<int64_t> world_size, given_rank;
   std::optional<std::string> order;
   const auto input =
-      read_preview(kUsage, words,
+      read_preview(kPreviewGroupsUsage, words,
                    {{"world_size", "number of ranks", &world_size},
                     {"order", "axes from fastest to slowest varying with the rank (default tp-cp-ep-dp-pp)", &order},
                     {"rank", "show the groups of this rank only", &given_rank}});
@@ -218,7 +218,7 @@ int preview_groups(Words words) {
   const RankGrid grid(requested_shape(input->args, checked_world_size(world_size), order));
   const std::optional<int> rank = checked_rank(given_rank, grid.world_size());
   if (input->json) {
-    write_stdout(json_text(grid, rank));
+    write_stdout(groups_json(grid, rank));
     return kDone;
   }
   std::string text = sizes_text(grid) + (rank ? rank_table(grid, *rank) : all_groups_table(grid));

@@ -19,7 +19,7 @@ using layout::SplitRequest;
 using layout::Stage;
 using nlohmann::ordered_json;
 
-constexpr PreviewUsage kUsage{
+constexpr PreviewUsage kPreviewLayersUsage{
     "megalith preview layers --num_layers N --pp N [--vpp N | --pipeline_model_parallel_layout 'Et*3|t*4,L' | …] "
     "[--json]\n\n"
     "The layers of every pipeline stage, in the order in which data passes them. Also --num_layers and "
@@ -68,7 +68,7 @@ ordered_json stage_json(const Stage& stage, bool has_layout) {
   return json;
 }
 
-std::string json_text(const config::TrainingArguments& args, const SplitRequest& request, const LayerSplit& split) {
+std::string layers_json(const config::TrainingArguments& args, const SplitRequest& request, const LayerSplit& split) {
   ordered_json json = inputs_json(args, request);
   json["resolved_vpp"] = nullptr;
   if (split.vpp()) json["resolved_vpp"] = *split.vpp();
@@ -87,7 +87,7 @@ std::string other_parts(const Stage& stage) {
   return parts.empty() ? "" : fmt::format("  {}", fmt::join(parts, ", "));
 }
 
-std::string table_text(const LayerSplit& split) {
+std::string layers_table(const LayerSplit& split) {
   const bool is_virtual = split.chunks() > 1;
   std::string text = fmt::format("{} layers over {} pipeline ranks", split.num_layers(), split.pp());
   if (is_virtual) text += fmt::format(" of {} chunks each", split.chunks());
@@ -108,12 +108,12 @@ std::string table_text(const LayerSplit& split) {
 }  // namespace
 
 int preview_layers(Words words) {
-  const auto input = read_preview(kUsage, words, {});
+  const auto input = read_preview(kPreviewLayersUsage, words, {});
   if (!input) return kDone;
   const SplitRequest request = request_of(input->args);
   const LayerSplit split(request);
   if (is_balanced(request)) note_balanced(split);
-  write_stdout(input->json ? json_text(input->args, request, split) : table_text(split));
+  write_stdout(input->json ? layers_json(input->args, request, split) : layers_table(split));
   return kDone;
 }
 

@@ -25,9 +25,9 @@ using optim::ScheduleUnit;
 
 // Beyond this, --json shows every n-th step.
 constexpr int64_t kMaxRows = 100'000;
-constexpr int64_t kMaxSamples = 1'000'000'000'000'000;
+constexpr int64_t kMaxRunSamples = 1'000'000'000'000'000;
 
-constexpr PreviewUsage kUsage{
+constexpr PreviewUsage kPreviewLrUsage{
     "megalith preview lr [run.yaml] --max_steps N [--learning_rate X --lr_scheduler_type NAME --warmup_steps N …] "
     "[--json]\n"
     "megalith preview lr --train_iters N --lr X [--lr_decay_style NAME --lr_warmup_iters N --global_batch_size N …]\n\n"
@@ -45,9 +45,9 @@ class Progress {
       check<ConfigError>(samples > 0, "after {} samples the batch leaves no micro-batch for every data-parallel rank",
                          consumed);
       stretches_.push_back({step, consumed, samples});
-      check<ConfigError>(run.train_iters - step <= (kMaxSamples - consumed) / samples,
+      check<ConfigError>(run.train_iters - step <= (kMaxRunSamples - consumed) / samples,
                          "{} steps of {} samples are more than a run can have, {} samples", run.train_iters, samples,
-                         kMaxSamples);
+                         kMaxRunSamples);
       const std::optional<int64_t> change = calculator.next_change(consumed);
       if (!change) return;
       const int64_t steps = std::min((*change - consumed + samples - 1) / samples, run.train_iters - step);
@@ -90,7 +90,7 @@ class Progress {
   std::vector<Stretch> stretches_;
 };
 
-struct Preview {
+struct LrPreview {
   const RunSchedule& run;
   const Progress& progress;
   std::vector<RateGroup> groups;  // the usual one, then embedding and head when they have rates of their own
@@ -138,7 +138,7 @@ ordered_json params_json(const ScheduleParams& params) {
 }
 
 // The fields of golden lr_schedule.json, which calls the parameters `params` in one list and `resolved` in another.
-std::string json_text(const Preview& preview) {
+std::string lr_json(const LrPreview& preview) {
   const RunSchedule& run = preview.run;
   const int64_t every = std::max<int64_t>(1, (run.train_iters + kMaxRows - 1) / kMaxRows);
   ordered_json json{{"train_iters", run.train_iters},
@@ -179,7 +179,7 @@ struct Moment {
 };
 
 // Where the shape changes, in order.
-std::vector<Moment> turns(const Preview& preview) {
+std::vector<Moment> turns(const LrPreview& preview) {
   const ScheduleParams& params = preview.run.schedule.params();
   std::vector<Moment> out;
   const auto add = [&](double progress, const char* what) {
@@ -196,7 +196,7 @@ std::vector<Moment> turns(const Preview& preview) {
   return out;
 }
 
-std::vector<Moment> moments(const Preview& preview) {
+std::vector<Moment> moments(const LrPreview& preview) {
   const int64_t last = preview.run.train_iters;
   std::vector<Moment> all = turns(preview);
   all.insert(all.begin(), {0, "the first step's rate"});
@@ -213,7 +213,7 @@ std::vector<Moment> moments(const Preview& preview) {
   return rows;
 }
 
-std::string table_text(const Preview& preview) {
+std::string lr_table(const LrPreview& preview) {
   const bool decoupled = preview.groups.size() > 1;
   std::string text = fmt::format("{:>12}  {:>14}  {:>13}  ", "steps done", "samples", "learning rate");
   if (decoupled) text += fmt::format("{:>13}  ", "embed., head");
@@ -228,7 +228,7 @@ std::string table_text(const Preview& preview) {
   return text;
 }
 
-std::string curve_text(const Preview& preview, int width) {
+std::string lr_curves(const LrPreview& preview, int width) {
   const ScheduleParams& params = preview.run.schedule.params();
   const auto last = static_cast<double>(preview.run.train_iters);
   const auto step_at = [last](double x) { return static_cast<int64_t>(std::llround(x * last)); };
@@ -250,7 +250,7 @@ std::string curve_text(const Preview& preview, int width) {
 
 int preview_lr(Words words) {
   std::optional<int64_t> world_size, dp;
-  const auto input = read_preview(kUsage, words,
+  const auto input = read_preview(kPreviewLrUsage, words,
                                   {{"world_size", "number of ranks; dp follows from it and tp, pp, cp", &world_size},
                                    {"dp", "data-parallel size (none: 1); only the samples of a step depend on it", &dp},
                                    {"data_parallel_size", "the same as dp", &dp}});
@@ -260,9 +260,9 @@ int preview_lr(Words words) {
   const MicrobatchCalculator calculator(config::batch_plan(input->args, data_parallel));
   const RunSchedule run = optim::make_schedule(input->args, calculator);
   const Progress progress(calculator, run);
-  Preview preview{run, progress, {RateGroup{}}};
+  LrPreview preview{run, progress, {RateGroup{}}};
   if (const auto group = optim::decoupled_group(input->args.optimizer, run.schedule)) preview.groups.push_back(*group);
-  write_stdout(input->json ? json_text(preview) : curve_text(preview, terminal_width()) + table_text(preview));
+  write_stdout(input->json ? lr_json(preview) : lr_curves(preview, terminal_width()) + lr_table(preview));
   return kDone;
 }
 

@@ -11,7 +11,7 @@ namespace megalith::cli {
 
 namespace {
 
-constexpr PreviewUsage kUsage{
+constexpr PreviewUsage kPreviewMemoryUsage{
     "megalith preview memory --model DIR --world-size N [--tp N …] [--gpu h100-80g | cluster.yaml] [--json]\n\n"
     "Bytes of a rank of every pipeline stage at the fullest moment of a step: parameters, gradients, optimizer,"
     " activations\nin flight by the schedule, communication and workspace; and whether they fit.",
@@ -23,7 +23,7 @@ int preview_memory(Words words) {
   std::optional<int64_t> world_size;
   std::optional<std::string> model_folder, gpu;
   const auto input =
-      read_preview(kUsage, words,
+      read_preview(kPreviewMemoryUsage, words,
                    {{"world_size", "ranks of the run", &world_size},
                     {"model", "folder with config.json, or a hub name that has been downloaded", &model_folder},
                     {"gpu", "a preset (a100-80g, h100-80g, h200, b200, cpu) or a cluster file", &gpu}});

@@ -25,7 +25,7 @@ using nlohmann::ordered_json;
 
 constexpr int kMaxActions = 2'000'000;
 
-constexpr PreviewUsage kUsage{
+constexpr PreviewUsage kPreviewPipelineUsage{
     "megalith preview pipeline --pp N --microbatches N [--vpp N] [--schedule NAME] [--forward_only] [--json]\n\n"
     "What every pipeline rank computes and when, the part of the time it waits (bubble), and how many micro-batches "
     "it\n"
@@ -136,7 +136,7 @@ int preview_pipeline(Words words) {
   std::optional<double> backward;
   bool forward_only = false;
   const auto input =
-      read_preview(kUsage, words,
+      read_preview(kPreviewPipelineUsage, words,
                    {{"microbatches", "micro-batches of a step", &microbatches},
                     {"schedule", "none, 1f1b, interleaved or zero_bubble; not given: what pp and vpp mean", &schedule},
                     {"backward_cost", "backward in forwards, half of it weight gradients (default 2)", &backward},

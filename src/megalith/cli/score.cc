@@ -14,7 +14,7 @@ namespace megalith::cli {
 
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kScoreUsage =
     R"(megalith score --model MODEL --input batch.safetensors --output out.safetensors [options]
 
 Reads input_ids [b, s] and, where they are there, attention_mask and labels [b, s] (unshifted, -100 ignored; without them
@@ -60,7 +60,7 @@ int run_score(Words words) {
                                  {"output", "safetensors file to write", &output},
                                  {"logits", "write the logits, too", &logits},
                                  {"json", "print a JSON object", &json}},
-                                kUsage);
+                                kScoreUsage);
   if (!go) return kDone;
   check<ConfigError>(input && output, "score needs --input FILE and --output FILE");
   const model::ScoreBatch batch = read_batch(*input);

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr const char* kUsage =
+constexpr const char* kTokenizeUsage =
     R"(megalith tokenize --tokenizer DIR < lines: text to token ids, one line at a time
 
 Each line of stdin is a JSON string ("Hello"), each line of stdout a JSON array of its ids ([9707]). DIR is a model folder
@@ -179,7 +179,7 @@ int run_tokenize(Words words) {
   const auto options = flags.options();
   config::parse_arguments(config::Dialect::kTrain, words, options).report.check_not_refused();
   if (flags.help) {
-    write_stdout(kUsage);
+    write_stdout(kTokenizeUsage);
     return kDone;
   }
   flags.check();

@@ -43,6 +43,9 @@ struct TrainerEvent {
   TrainerControl& control;
   MetricList metrics{};            // on_log: the line; on_evaluate, on_predict: the results
   std::filesystem::path folder{};  // on_save: the checkpoint that was written
+  // The time at the end of the last step: the same number on all ranks, by which they can agree on what happens every
+  // so many seconds. Only differences mean something; 0 before the first step.
+  double clock_seconds = 0;
 };
 
 class TrainerCallback {

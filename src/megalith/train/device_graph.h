@@ -27,6 +27,7 @@ std::unique_ptr<DeviceGraph> make_device_graph(const DeviceGraph* other);
 using MakeDeviceGraph = std::function<std::unique_ptr<DeviceGraph>(const DeviceGraph* other)>;
 
 // While it lives, this thread's work goes to a stream of its own: the default stream of a device cannot be recorded.
+// `device` is the current one of the thread, as DeviceGraph records that one's stream; InternalError otherwise.
 // Everything that was started before is over when it begins, and everything that it was given is over when it ends.
 // Whoever lets another thread, which uses the default stream, read results in between waits for the device first.
 class OwnStream {

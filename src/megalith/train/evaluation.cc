@@ -14,15 +14,15 @@ namespace {
 
 using data::MicroBatch;
 
-constexpr const char* kLoss = "loss";
-constexpr const char* kSamples = "samples";
+constexpr const char* kEvalLoss = "loss";
+constexpr const char* kEvalSamples = "samples";
 
 MetricList as_metrics(const std::vector<MetricTotal>& totals, const std::string& prefix, bool perplexity) {
   MetricList metrics;
   for (const MetricTotal& total : totals) {
-    if (total.name == kSamples || total.weight == 0) continue;
+    if (total.name == kEvalSamples || total.weight == 0) continue;
     metrics.set(prefix + "_" + total.name, total.mean());
-    if (total.name == kLoss && perplexity) metrics.set(prefix + "_perplexity", std::exp(total.mean()));
+    if (total.name == kEvalLoss && perplexity) metrics.set(prefix + "_perplexity", std::exp(total.mean()));
   }
   return metrics;
 }
@@ -34,7 +34,7 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
   check<ConfigError>(settings.micro_batch_size > 0, "per_device_eval_batch_size is {}; it must be positive",
                      settings.micro_batch_size);
   const SampleDealer dealer(data, settings.micro_batch_size, runner.context());
-  std::vector<std::string> names{kLoss, kSamples};
+  std::vector<std::string> names{kEvalLoss, kEvalSamples};
   for (std::string& key : runner.objective().metrics_keys(Phase::kEvaluation)) names.push_back(std::move(key));
   MetricSums sums(std::move(names));
   const double counts = runner.counts_for_replica() ? 1 : 0;
@@ -47,9 +47,9 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
     first += std::ssize(group);
     if (settings.group_end) settings.group_end();
     if (!runner.speaks_for_replica()) continue;
-    for (const MicroBatch& batch : group) sums.add(kSamples, counts * static_cast<double>(batch.samples), counts);
+    for (const MicroBatch& batch : group) sums.add(kEvalSamples, counts * static_cast<double>(batch.samples), counts);
     for (const MicrobatchLoss& loss : losses) {
-      sums.add(kLoss, loss.sum, counts * static_cast<double>(loss.count));
+      sums.add(kEvalLoss, loss.sum, counts * static_cast<double>(loss.count));
       for (const MicrobatchMetric& metric : loss.metrics) sums.add(metric.name, metric.sum, counts * metric.weight);
     }
   }

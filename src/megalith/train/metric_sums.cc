@@ -36,12 +36,13 @@ std::vector<MetricTotal> MetricSums::reduce(const parallel::ParallelContext& con
     totals[static_cast<int64_t>(i)][0] = columns_[i].sum;
     totals[static_cast<int64_t>(i)][1] = columns_[i].weight;
   }
-  const bool alone = context.world().world().size() == 1;  // then nothing has to go to the device
-  if (!alone) totals = totals.to(context.device());
+  const comm::Group everyone = context.world().world();
+  const bool alone = everyone.size() == 1;  // then nothing has to go to the device
+  if (!alone) totals = totals.to(everyone.device());
   for (size_t i = 0; i < columns_.size(); ++i)
     if (!columns_[i].pending.empty())
       totals[static_cast<int64_t>(i)][0] += at::stack(columns_[i].pending).to(totals.device(), at::kDouble).sum();
-  context.world().world().all_reduce(totals, comm::ReduceOp::kSum, label);
+  if (!alone) everyone.all_reduce(totals, comm::ReduceOp::kSum, label);
   totals = totals.cpu();
   std::vector<MetricTotal> result;
   const double* value = totals.const_data_ptr<double>();

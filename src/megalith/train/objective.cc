@@ -53,18 +53,33 @@ std::vector<std::string> attached_loss_names(const model::ModelConfig& config) {
   return names;
 }
 
+namespace {
+
+// Tokens whose target stands `depth` places further on in the same sequence: labels from place `depth` of each
+// sequence. [t] int64, as the collator gives them: in host memory, so that counting waits for no device.
+int64_t targets_at_depth(const at::Tensor& labels, const ops::SequenceLayout& layout, int64_t depth) {
+  check(labels.device().is_cpu(), "targets of multi-token prediction are counted on the host, and these are on {}",
+        labels.device().str());
+  const at::Tensor contiguous = labels.contiguous();
+  const int64_t* values = contiguous.const_data_ptr<int64_t>();
+  const std::vector<int64_t>& ends = layout.cumulative();
+  int64_t count = 0;
+  for (size_t sequence = 0; sequence + 1 < ends.size(); ++sequence)
+    for (int64_t token = ends[sequence] + depth; token < ends[sequence + 1]; ++token) count += values[token] >= 0;
+  return count;
+}
+
+}  // namespace
+
 std::vector<AttachedLoss> mtp_losses(const model::ModelConfig& config, const std::vector<at::Tensor>& token_losses,
                                      const data::MicroBatch& batch) {
   std::vector<AttachedLoss> losses;
   const auto names = attached_loss_names(config);
-  at::Tensor targets = batch.labels;
-  for (size_t depth = 0; depth < token_losses.size(); ++depth) {
-    targets = model::shift_labels(targets, batch.layout);
+  for (size_t depth = 0; depth < token_losses.size(); ++depth)
     losses.push_back({.name = names[depth],
                       .sum = token_losses[depth].sum(),
-                      .count = targets.ge(0).sum().item<int64_t>(),
+                      .count = targets_at_depth(batch.labels, batch.layout, static_cast<int64_t>(depth) + 1),
                       .factor = config.mtp_loss_factor / static_cast<double>(token_losses.size())});
-  }
   return losses;
 }
 

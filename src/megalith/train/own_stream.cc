@@ -1,6 +1,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "megalith/comm/current_device.h"
 #include "megalith/train/device_graph.h"
 
 namespace megalith::train {
@@ -8,6 +9,7 @@ namespace megalith::train {
 namespace {
 
 c10::Stream enter_own_stream(c10::Device device) {
+  comm::check_device_current(device, "a recorded graph");
   at::accelerator::synchronizeDevice(device.index());
   const c10::impl::VirtualGuardImpl guard(device.type());
   return guard.exchangeStream(guard.getStreamFromGlobalPool(device, /*isHighPriority=*/false));

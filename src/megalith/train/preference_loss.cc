@@ -16,7 +16,7 @@ struct Pair {
   at::Tensor difference() const { return chosen - rejected; }
 };
 
-Pair split(const at::Tensor& scores) {
+Pair split_pairs(const at::Tensor& scores) {
   const int64_t pairs = scores.size(0) / 2;
   return {scores.narrow(0, 0, pairs), scores.narrow(0, pairs, pairs)};
 }
@@ -45,9 +45,9 @@ PreferenceTerms preference_terms(const AnswerScores& scores, const config::Prefe
   check(!compares || scores.reference.defined(), "pref_loss {} without reference log-probabilities",
         config::choice_name(how.loss));
   const at::Tensor averages = scores.policy / scores.tokens;
-  const Pair mean = split(averages);
+  const Pair mean = split_pairs(averages);
   const at::Tensor gains = compares ? scores.policy - scores.reference : averages;  // what rewards are made of
-  const Pair gain = split(gains);
+  const Pair gain = split_pairs(gains);
   PreferenceTerms terms;
   switch (how.loss) {
     case PrefLoss::kSigmoid:
@@ -58,7 +58,7 @@ PreferenceTerms preference_terms(const AnswerScores& scores, const config::Prefe
       terms.losses = at::relu(1 - gain.difference() * how.beta);
       break;
     case PrefLoss::kIpo:
-      terms.losses = at::square(split(gains / scores.tokens).difference() - 1 / (2 * how.beta));
+      terms.losses = at::square(split_pairs(gains / scores.tokens).difference() - 1 / (2 * how.beta));
       break;
     case PrefLoss::kOrpo:
       terms.odds = -at::log_sigmoid(mean.difference() - (log_of_rest(mean.chosen) - log_of_rest(mean.rejected)));

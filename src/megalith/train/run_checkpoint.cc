@@ -29,8 +29,10 @@ constexpr uint64_t kMaxTextBytes = 1'000'000'000;
 constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json";
 constexpr const char* kFp8 = "fp8";  // stem of its files
 
-checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, const optim::Optimizer& optimizer) {
-  checkpoint::TensorFiles files{.stem = "optimizer", .tensors = {}, .held = {}};
+checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, const optim::Optimizer& optimizer,
+                                        const config::CheckpointConfig& how) {
+  checkpoint::TensorFiles files{
+      .stem = "optimizer", .tensors = {}, .held = {}, .per_writer = how.files == "per_writer"};
   std::set<std::string> planned;
   for (const auto& [tensor, dtype] : model::trained_tensors(models))
     for (const std::string& prefix : optimizer.state_prefixes(dtype)) {
@@ -104,7 +106,8 @@ void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manif
       " it; take it as a model (model_name_or_path), or give no_load_optim or finetune",
       folder.string());
   const std::string origin = (folder / kProgress).string();
-  model.optimizer().load_state(checkpoint::StateFiles(folder, manifest, "optimizer"), progress.optimizer);
+  const int rank = model.models().context().rank();
+  model.optimizer().load_state(checkpoint::StateFiles(folder, manifest, "optimizer", rank), progress.optimizer);
   model.scheduler().load(optim::parse_scheduler_state(progress.scheduler, origin));
   model.scaler().load(optim::parse_grad_scaler_state(progress.scaler, origin));
 }
@@ -137,7 +140,7 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
                                   .layout = layout_of(args, context),
                                   .tensors = {weight_files(models, dtype)}};
   if (!args.save.only_model && !args.checkpoint.no_save_optim)
-    request.tensors.push_back(optimizer_files(models, model.optimizer()));
+    request.tensors.push_back(optimizer_files(models, model.optimizer(), args.checkpoint));
   if (auto fp8 = fp8_files(models); !args.save.only_model && !args.checkpoint.no_save_optim && !fp8.tensors.empty())
     request.tensors.push_back(std::move(fp8));
   if (!args.save.only_model && !args.checkpoint.no_save_rng)

@@ -19,6 +19,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
+#include "megalith/train/device_stall.h"
 
 namespace megalith::train {
 
@@ -35,6 +36,7 @@ constexpr auto kKinds =
                                                            {"out_of_memory", FaultKind::kOutOfMemory},
                                                            {"data_stuck", FaultKind::kDataStuck},
                                                            {"collective_stuck", FaultKind::kCollectiveStuck},
+                                                           {"kernel_stuck", FaultKind::kKernelStuck},
                                                            {"save_stuck", FaultKind::kSaveStuck},
                                                            {"nan_loss", FaultKind::kNanLoss},
                                                            {"gradient_bit", FaultKind::kGradientBit},
@@ -69,6 +71,7 @@ class FaultyObjective : public Objective {
       TORCH_CHECK_WITH(OutOfMemoryError, !armed_->take(), "simulated: an allocation of the device failed");
     if (kind_ == FaultKind::kCollectiveStuck && armed_->take())
       context_.world().world().barrier("simulated: nobody else comes");
+    if (kind_ == FaultKind::kKernelStuck && armed_->take()) stall_device(context_.device());
     if (kind_ == FaultKind::kSlow && armed_->up) std::this_thread::sleep_for(milliseconds(200));
   }
   model::ModelInput inputs(const data::MicroBatch& batch, const model::GptModel& chunk, at::Tensor hidden,

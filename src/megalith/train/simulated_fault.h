@@ -3,8 +3,9 @@
 //   FT_SIM_FAULT_DESC="kind;rank;delay"
 //
 //   kind   rank_killed (SIGKILL), rank_hung (SIGSTOP), random (one of the two); and, of a rank that still works:
-//          exception, out_of_memory (as the device's allocator says it), data_stuck, collective_stuck, save_stuck,
-//          nan_loss, gradient_bit (an exponent bit of the gradient is flipped), slow (each step takes 200 ms longer)
+//          exception, out_of_memory (as the device's allocator says it), data_stuck, collective_stuck, kernel_stuck
+//          (the device has a kernel that does not end), save_stuck, nan_loss, gradient_bit (an exponent bit of the
+//          gradient is flipped), slow (each step takes 200 ms longer)
 //   rank   which one; empty: rank 0 draws it
 //   delay  seconds after training has begun, and up to a fifth more; in the first start of a job only.
 //          Or @file: once that file is there, which is then removed; in any start
@@ -27,6 +28,7 @@ enum class FaultKind {
   kOutOfMemory,
   kDataStuck,
   kCollectiveStuck,
+  kKernelStuck,
   kSaveStuck,
   kNanLoss,
   kGradientBit,

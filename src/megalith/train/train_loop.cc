@@ -1,6 +1,4 @@
 // Trainer::train: a run as a list of epochs, steps, lines, evaluations and save points.
-#include <ATen/DeviceAccelerator.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -218,6 +216,7 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
   state_.num_input_tokens_seen += without_padding ? report.real_tokens : report.tokens;
   state_.total_flos += flops_per_token_ * static_cast<double>(report.tokens);
   interrupted_ = report.stop;
+  clock_seconds_ = report.clock_seconds;
 }
 
 void Trainer::before_update() {
@@ -267,8 +266,6 @@ void Trainer::save_point() {
     end_save(/*wait=*/true);
   }
   model_->finish_param_gather();
-  // The thread that copies uses the default stream.
-  if (runner_.uses_graphs()) at::accelerator::synchronizeDevice(context_.device().index());
   callbacks_.keep_records(state_);
   saving_ = folder;
   if (state_.best_global_step == state_.global_step) state_.best_model_checkpoint = folder.string();

@@ -5,6 +5,7 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "megalith/comm/heartbeat.h"
 #include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/train/device_waits.h"
 #include "megalith/train/routing_step.h"
@@ -13,10 +14,11 @@ namespace megalith::train {
 
 namespace {
 
-constexpr const char* kLoss = "loss";
+constexpr const char* kLossSum = "loss";
 constexpr const char* kTokens = "tokens of the step";  // sum: without padding, weight: with
 constexpr const char* kTrained = "tokens with a label";
 constexpr const char* kStop = "wish to stop";
+constexpr const char* kClock = "clocks of all ranks";
 
 // The first steps try kernels and fill caches. From then on MEGALITH_FORBID_DEVICE_WAITS=1 ends a run that waits for
 // the device before it has started the update.
@@ -34,13 +36,14 @@ std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses,
 
 MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBatch& batch,
                    const MicrobatchRunner& runner, const model::VirtualModels& models, const StopFlag* stop) {
-  std::vector<std::string> names{kLoss, kTokens, kTrained, kStop};
+  std::vector<std::string> names{kLossSum, kTokens, kTrained, kStop, kClock};
   for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
   for (std::string& name : runner.attached_losses()) names.push_back(std::move(name));
   for (std::string& key : routing_metrics(models.config())) names.push_back(std::move(key));
   MetricSums sums(std::move(names));
   end_routing_step(models, sums);
   if (stop && stop->requested()) sums.add(kStop, 1, 1);
+  sums.add(kClock, static_cast<double>(comm::monotonic_ns()) / 1e9, 1);
   if (!runner.speaks_for_replica()) return sums;
   const double counts = runner.counts_for_replica() ? 1 : 0;
   const auto add = [&](const std::string& name, const at::Tensor& sum, int64_t count) {
@@ -51,9 +54,9 @@ MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBa
   };
   for (const MicrobatchLoss& loss : losses) {
     if (runner.per_token_loss())
-      sums.add(kLoss, loss.value(), counts * static_cast<double>(loss.count));
+      sums.add(kLossSum, loss.value(), counts * static_cast<double>(loss.count));
     else
-      sums.add(kLoss, loss.value() / static_cast<double>(std::max<int64_t>(loss.count, 1)), counts);
+      sums.add(kLossSum, loss.value() / static_cast<double>(std::max<int64_t>(loss.count, 1)), counts);
     for (const AttachedLoss& each : loss.attached) add(each.name, each.sum, each.count);
     for (const MicrobatchMetric& metric : loss.metrics) sums.add(metric.name, metric.sum, counts * metric.weight);
   }
@@ -113,7 +116,8 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
   report.tokens = static_cast<int64_t>(totals[1].weight);
   report.trained_tokens = static_cast<int64_t>(totals[2].sum);
   report.stop = totals[3].sum > 0;
-  report.metrics.assign(std::make_move_iterator(totals.begin() + 4), std::make_move_iterator(totals.end()));
+  report.clock_seconds = totals[4].mean();
+  report.metrics.assign(std::make_move_iterator(totals.begin() + 5), std::make_move_iterator(totals.end()));
   if (!std::isfinite(report.loss.sum)) runner.warn_of_non_finite(losses, number);
   return report;
 }

@@ -32,6 +32,7 @@ struct StepReport {
   int64_t real_tokens = 0;     // without
   int64_t trained_tokens = 0;  // with a label
   bool stop = false;           // some rank wishes to end
+  double clock_seconds = 0;    // the mean of all ranks' clocks at the end of the step; its origin means nothing
 
   bool skipped() const { return !update.step.updated; }
 };

@@ -35,7 +35,7 @@ Trainer::Trainer(model::VirtualModels& models, const config::TrainingArguments& 
 }
 
 void Trainer::emit(CallbackList::Handler handler, MetricList metrics, std::filesystem::path folder) {
-  TrainerEvent event{args_, state_, control_, std::move(metrics), std::move(folder)};
+  TrainerEvent event{args_, state_, control_, std::move(metrics), std::move(folder), clock_seconds_};
   callbacks_.call(handler, event);
 }
 

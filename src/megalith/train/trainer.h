@@ -146,6 +146,7 @@ class Trainer {
   int64_t skipped_samples_ = 0;     // of iterations_to_skip
   bool epoch_end_pending_ = false;  // the epoch's last step is done, and its end not told
   bool interrupted_ = false;
+  double clock_seconds_ = 0;      // see TrainerEvent
   bool must_save_ = false;        // the run ends to go on from what is saved
   std::filesystem::path saving_;  // the last save point that was begun
   bool limited_ = false;          // distributed_timeout_seconds_after_init holds

@@ -1,0 +1,186 @@
+#include "megalith/train/layout_check.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+#include "megalith/base/error.h"
+#include "megalith/parallel/group_check.h"
+#include "megalith/parallel/layout_groups.h"
+#include "megalith/train/norm_check.h"
+#include "megalith/train/save_check.h"
+
+namespace megalith::train {
+
+using parallel::GroupUse;
+using parallel::ParallelContext;
+
+namespace {
+
+using LayoutJson = nlohmann::json;
+
+constexpr int kCheckRounds = 2;  // the second finds what the first left in buffers
+constexpr int64_t kCudaBytes = int64_t{64} << 20, kCpuBytes = int64_t{4} << 20;
+
+std::string machine_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
+}
+
+class LayoutChecker {
+ public:
+  LayoutChecker(const ParallelContext& context, const LayoutCheckOptions& options)
+      : context_(context), options_(options), world_(context.world().world()) {}
+
+  LayoutReport run() {
+    const auto begin = std::chrono::steady_clock::now();
+    const std::vector<GroupUse> uses = parallel::groups_of_run(context_.grid());
+    report_.hosts = named("names of machines", [&] { return world_.all_gather_bytes(machine_name(), "self-check"); });
+    check_groups(uses);
+    if (report_.ok()) {
+      check_norm();
+      check_files();
+      time_groups(uses);
+      time_pairs();
+    }
+    report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return std::move(report_);
+  }
+
+ private:
+  // Runs one check: says so, and puts its name in front of what it throws.
+  template <typename Work>
+  std::invoke_result_t<Work> named(const std::string& name, const Work& work) {
+    if (context_.rank() == 0) options_.progress(name);
+    try {
+      return work();
+    } catch (const comm::PeerFailure&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw CommError(fmt::format("doctor, {}: {}", name, error.what()));
+    }
+  }
+
+  // Every rank learns of the problems of all.
+  void agree(CheckOutcome outcome, const std::vector<std::string>& mine) {
+    for (const std::string& theirs : world_.all_gather_bytes(LayoutJson(mine).dump(), "self-check"))
+      for (const auto& problem : LayoutJson::parse(theirs).get<std::vector<std::string>>())
+        if (std::ranges::find(outcome.problems, problem) == outcome.problems.end()) outcome.problems.push_back(problem);
+    report_.outcomes.push_back(std::move(outcome));
+  }
+
+  // Problems are exchanged after all groups: the world among them is what carries them.
+  void check_groups(const std::vector<GroupUse>& uses) {
+    std::vector<std::pair<CheckOutcome, std::vector<std::string>>> found;
+    for (const GroupUse& use : uses) {
+      auto& [outcome, mine] =
+          found.emplace_back(CheckOutcome{.name = "group " + use.name()}, std::vector<std::string>());
+      named(outcome.name, [&] {
+        const auto group = use.group(context_);
+        for (int round = 0; group && round < kCheckRounds; ++round) {
+          const parallel::GroupCheck result = parallel::check_group(*group, context_.device(), round);
+          outcome.operations += result.operations;
+          for (const parallel::WrongAnswer& wrong : result.wrong) mine.push_back(wrong.in_words());
+        }
+      });
+    }
+    named("answers of all groups", [&] {
+      for (auto& [outcome, mine] : found) agree(std::move(outcome), mine);
+    });
+  }
+
+  void check_norm() {
+    named("gradient norm", [&] { agree({.name = "gradient norm", .operations = 2}, check_gradient_norm(context_)); });
+  }
+
+  void check_files() {
+    named("save and load", [&] {
+      const SaveCheck result = check_save_and_load(context_, options_.folder, report_.hosts);
+      report_.saved_in = result.folder.string();
+      report_.saved_bytes = result.bytes;
+      report_.save_seconds = result.save_seconds;
+      report_.load_seconds = result.load_seconds;
+      agree({.name = "save and load", .operations = 2}, result.problems);
+    });
+  }
+
+  int64_t large_bytes() const { return options_.bytes.value_or(context_.device().is_cuda() ? kCudaBytes : kCpuBytes); }
+
+  // Groups of one kind work at the same time, as in a run.
+  void time_groups(const std::vector<GroupUse>& uses) {
+    std::vector<LinkRow> mine;
+    for (const GroupUse& use : uses)
+      named("speed of group " + use.name(), [&] {
+        const auto group = use.group(context_);
+        for (const parallel::TimedOp op : use.operations) {
+          if (!group) continue;
+          const auto time = parallel::time_operation(*group, op, use.large ? large_bytes() : 0, context_.device());
+          if (group->rank() == 0) mine.push_back({use.name(), use.purpose, group->ranks(), op, time});
+        }
+        world_.barrier("self-check timing");  // no kind disturbs the next
+      });
+    named("speed of all groups", [&] { gather_links(uses, mine); });
+  }
+
+  static LayoutJson as_json(const LinkRow& row) {
+    return {row.group,          row.purpose,    row.ranks,       static_cast<int>(row.operation),
+            row.time.latency_s, row.time.bytes, row.time.seconds};
+  }
+  static LinkRow from_json(const LayoutJson& row) {
+    return {.group = row[0],
+            .purpose = row[1],
+            .ranks = row[2].get<std::vector<int>>(),
+            .operation = static_cast<parallel::TimedOp>(row[3].get<int>()),
+            .time = {.latency_s = row[4], .bytes = row[5], .seconds = row[6]}};
+  }
+
+  // In the order of the kinds, operation by operation.
+  void gather_links(const std::vector<GroupUse>& uses, const std::vector<LinkRow>& mine) {
+    LayoutJson rows = LayoutJson::array();
+    for (const LinkRow& row : mine) rows.push_back(as_json(row));
+    std::vector<LinkRow> all;
+    for (const std::string& theirs : world_.all_gather_bytes(rows.dump(), "self-check"))
+      for (const LayoutJson& row : LayoutJson::parse(theirs)) all.push_back(from_json(row));
+    for (const GroupUse& use : uses)
+      for (const parallel::TimedOp op : use.operations)
+        for (const LinkRow& row : all)
+          if (row.group == use.name() && row.operation == op) report_.links.push_back(row);
+  }
+
+  void time_pairs() {
+    if (world_.size() == 1) return;
+    named("speed of pairs of ranks", [&] {
+      report_.pairs =
+          parallel::time_pairs(world_, parallel::pair_rounds(report_.hosts), large_bytes(), context_.device());
+      report_.pair_summaries = parallel::summarize_pairs(report_.pairs, report_.hosts);
+    });
+  }
+
+  const ParallelContext& context_;
+  const LayoutCheckOptions& options_;
+  const comm::Group world_;
+  LayoutReport report_;
+};
+
+}  // namespace
+
+bool LayoutReport::ok() const {
+  return std::ranges::all_of(outcomes, [](const CheckOutcome& outcome) { return outcome.problems.empty(); });
+}
+
+std::vector<std::string> LayoutReport::problems() const {
+  std::vector<std::string> all;
+  for (const CheckOutcome& outcome : outcomes) all.insert(all.end(), outcome.problems.begin(), outcome.problems.end());
+  return all;
+}
+
+LayoutReport check_layout(const ParallelContext& context, const LayoutCheckOptions& options) {
+  return LayoutChecker(context, options).run();
+}
+
+}  // namespace megalith::train
