@@ -2,15 +2,13 @@
 // the CPU.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "tests/cuda/device_run.h"
 #include "tests/support/subprocess.h"
 #include "tests/support/temp_folder.h"
 
@@ -35,12 +33,6 @@ struct DeviceCase {
   int ranks() const { return tp * pp * cp * dp; }
   bool adapter() const;
   friend void PrintTo(const DeviceCase& how, std::ostream* out) { *out << how.name; }  // for GoogleTest
-};
-
-// Of the steps of a run, and what it has exported.
-struct DeviceRun {
-  std::vector<double> losses, grad_norms;
-  std::map<std::string, at::Tensor> tensors;
 };
 
 // A family's small model and its data, in a folder of their own.

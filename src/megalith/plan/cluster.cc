@@ -16,7 +16,6 @@ namespace megalith::plan {
 
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr uint64_t kMaxFileBytes = 1 << 20;
 
 // Square products of 512 … 8192 at the parts of the full speed that GPUs of the last years reach.

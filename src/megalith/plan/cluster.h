@@ -10,6 +10,8 @@
 
 namespace megalith::plan {
 
+inline constexpr double kGiB = 1024.0 * 1024 * 1024;
+
 struct LinkSpeed {
   double bytes_per_second = 0;  // of one GPU, one direction
   double latency_s = 0;         // of a message

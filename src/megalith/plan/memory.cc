@@ -100,6 +100,9 @@ double reduction_copy(const RunShape& run, const StateBytes& state, double tied)
   return 0;
 }
 
+// cuBLAS keeps 32 MiB for each of the two threads that multiply: that of forward and that of backward.
+constexpr double kLibraryWorkspaces = 2.0 * (32 << 20);
+
 double batch_bytes(const RunShape& run) {
   if (run.machinery.cuda) return 0;
   const auto tokens = static_cast<double>(run.sequences() * run.sequence_length * run.microbatches);
@@ -144,6 +147,7 @@ std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
     memory.at_peak = StepWalk(run, sizes, std::move(chunks), rank).run(actions.ranks[index], actions.exchanges[index]);
     const double copy = reduction_copy(run, memory.state, tied_bytes(run, split, rank));
     if (copy > total(memory.at_peak)) memory.at_peak = {0, copy, 0};
+    if (run.machinery.cuda) memory.at_peak[static_cast<size_t>(Use::kWorkspace)] += kLibraryWorkspaces;
     memory.making = 2 * memory.state.parameters - memory.state.frozen + memory.state.gradients;
     if (run.args.checkpoint.async_save)
       memory.save_host = memory.state.parameters / (run.dp() * run.grid.cp) + memory.state.optimizer;

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double kMiB = 1024.0 * 1024, kGiB = 1024 * kMiB;
+constexpr double kMiB = 1024.0 * 1024;
 
 std::string size_text(double bytes) {
   return bytes >= kGiB ? fmt::format("{:.2f} GiB", bytes / kGiB) : fmt::format("{:.1f} MiB", bytes / kMiB);

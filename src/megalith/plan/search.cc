@@ -16,8 +16,6 @@ namespace megalith::plan {
 
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
-
 const char* recompute_name(const config::RecomputeConfig& recompute) {
   using config::RecomputeGranularity;
   if (recompute.granularity == RecomputeGranularity::kFull) return "full";

@@ -1,0 +1,81 @@
+#include "tests/cuda/device_run.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "megalith/hf/safetensors_file.h"
+
+namespace megalith::testing {
+
+namespace {
+
+using nlohmann::json;
+
+std::vector<double> metric_values(const std::filesystem::path& metrics, const std::string& name) {
+  std::vector<double> found;
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line);)
+    if (const json parsed = json::parse(line); parsed.contains("loss") && parsed.contains(name))
+      found.push_back(parsed.at(name).get<double>());
+  return found;
+}
+
+double difference(double actual, double expected) { return std::abs(actual - expected) / std::abs(expected); }
+
+double largest_difference(const std::vector<double>& actual, const std::vector<double>& expected) {
+  double worst = actual.size() == expected.size() ? 0 : INFINITY;
+  for (size_t i = 0; i < std::min(actual.size(), expected.size()); ++i)
+    worst = std::max(worst, std::isfinite(actual[i]) ? difference(actual[i], expected[i]) : INFINITY);
+  return worst;
+}
+
+// max|a-b| / max|b|
+double difference(const at::Tensor& actual, const at::Tensor& expected) {
+  if (actual.sizes() != expected.sizes()) return INFINITY;
+  const double error = (actual.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>();
+  const double size = expected.abs().max().item<double>();
+  return std::isfinite(error) ? (size > 0 ? error / size : error) : INFINITY;
+}
+
+// The last `count` of them; all of them where there are fewer.
+std::vector<double> tail(const std::vector<double>& values, size_t count) {
+  return {values.end() - static_cast<std::ptrdiff_t>(std::min(count, values.size())), values.end()};
+}
+
+}  // namespace
+
+DeviceRun read_run(const std::filesystem::path& output) {
+  DeviceRun run{
+      metric_values(output / "metrics.jsonl", "loss"), metric_values(output / "metrics.jsonl", "grad_norm"), {}};
+  for (const char* name : {"model.safetensors", "adapter_model.safetensors"})
+    if (std::filesystem::exists(output / name)) run.tensors = read_tensors(output / name);
+  return run;
+}
+
+std::map<std::string, at::Tensor> read_tensors(const std::filesystem::path& path) {
+  std::map<std::string, at::Tensor> tensors;
+  const hf::SafetensorsFile file(path);
+  for (const hf::TensorInfo& tensor : file.tensors()) tensors[tensor.name] = file.tensor(tensor.name).clone();
+  return tensors;
+}
+
+RunDifference difference_of(const DeviceRun& actual, const DeviceRun& expected, size_t last_steps) {
+  RunDifference found;
+  const auto compared = [&](const std::vector<double>& values) { return tail(values, last_steps); };
+  found.loss = largest_difference(actual.losses, compared(expected.losses));
+  found.norm = largest_difference(actual.grad_norms, compared(expected.grad_norms));
+  for (const auto& [name, tensor] : expected.tensors) {
+    const auto mine = actual.tensors.find(name);
+    const double error = mine == actual.tensors.end() ? INFINITY : difference(mine->second, tensor);
+    if (error >= found.tensors) found.where = name;
+    found.tensors = std::max(found.tensors, error);
+  }
+  if (actual.tensors.size() != expected.tensors.size()) found.tensors = INFINITY;
+  return found;
+}
+
+}  // namespace megalith::testing
