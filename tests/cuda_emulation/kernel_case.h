@@ -98,12 +98,13 @@ inline Tensors in_every_order(const Run& run, const std::string& what, bool exac
 }
 
 // The same, and what the CPU's twin gives.
-inline void expect_twin(const Run& cuda, const std::function<Tensors()>& cpu, const std::string& what) {
+inline void expect_twin(const Run& cuda, const std::function<Tensors()>& cpu, const std::string& what,
+                        double tolerance = 1e-5) {
   const Tensors actual = in_every_order(cuda, what), expected = cpu();
   ASSERT_EQ(actual.size(), expected.size()) << what;
   for (size_t i = 0; i < actual.size(); ++i) {
     ASSERT_EQ(actual[i].defined(), expected[i].defined()) << what;
-    if (actual[i].defined()) expect_close(actual[i], expected[i], fmt::format("{}, result {}", what, i));
+    if (actual[i].defined()) expect_close(actual[i], expected[i], fmt::format("{}, result {}", what, i), tolerance);
   }
 }
 
