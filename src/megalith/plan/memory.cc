@@ -22,13 +22,13 @@ class StepWalk {
         message_(sizes.stream()),
         rank_(pp_rank),
         pp_(run.grid.pp),
-        stays_(run.args.pipeline.overlap_p2p_comm ? 1 : 0) {}
+        overlap_(run.args.pipeline.overlap_p2p_comm) {}
 
   Bytes run(const layout::RankSchedule& schedule, const layout::PipelineExchanges& exchanges) {
     size_t boundary = 0;
     for (const PipelineAction& action : schedule.actions) {
       if (!action.is_compute()) continue;
-      exchange(exchanges[boundary++]);
+      exchange(exchanges[boundary++], action.kind);
       compute(action);
     }
     return walk_.peak();
@@ -38,18 +38,26 @@ class StepWalk {
   bool first(int chunk) const { return rank_ == 0 && chunk == 0; }
   bool last(int chunk) const { return rank_ == pp_ - 1 && chunk + 1 == static_cast<int>(chunks_.size()); }
 
-  // Messages that leave are freed when the batch that they are in is through; one batch stays under way.
-  void exchange(const std::vector<layout::PipelineTransfer>& transfers) {
-    if (transfers.empty()) return;
-    double leaving = 0;
-    for (const layout::PipelineTransfer& transfer : transfers) {
-      if (transfer.send)
-        leaving += message_;
-      else
-        walk_.take(message_, Use::kCommunication);
+  // Messages that leave are freed when their batch has ended. A direction keeps one batch in flight, unless the action
+  // that follows waits for it.
+  void exchange(const std::vector<layout::PipelineTransfer>& transfers, Kind next) {
+    for (const bool forward : {true, false}) {
+      std::deque<double>& in_flight = forward ? forward_ : backward_;
+      double leaving = 0;
+      bool any = false;
+      for (const layout::PipelineTransfer& transfer : transfers) {
+        if (transfer.forward != forward) continue;
+        any = true;
+        if (transfer.send)
+          leaving += message_;
+        else
+          walk_.take(message_, Use::kCommunication);
+      }
+      if (any) in_flight.push_back(leaving);
+      const bool waits = !overlap_ && next == (forward ? Kind::kForward : Kind::kBackward);
+      for (; in_flight.size() > (waits ? 0U : 1U); in_flight.pop_front())
+        walk_.give(in_flight.front(), Use::kCommunication);
     }
-    under_way_.push_back(leaving);
-    for (; under_way_.size() > stays_; under_way_.pop_front()) walk_.give(under_way_.front(), Use::kCommunication);
   }
 
   void compute(const PipelineAction& action) {
@@ -71,9 +79,9 @@ class StepWalk {
   std::vector<ChunkFootprints> chunks_;
   double message_;
   int rank_, pp_;
-  size_t stays_;
+  bool overlap_;
   MemoryWalk walk_;
-  std::deque<double> under_way_;
+  std::deque<double> forward_, backward_;  // bytes that leave, by batch
 };
 
 // Gradients of tied embeddings: they are summed up over the first and the last stage in a copy.
