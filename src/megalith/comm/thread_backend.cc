@@ -153,8 +153,8 @@ namespace {
 
 class ThreadPending : public PendingOp {
  public:
-  ThreadPending(std::shared_ptr<Meeting> meeting, std::shared_ptr<MeetingOp> shared)
-      : meeting_(std::move(meeting)), shared_(std::move(shared)) {}
+  ThreadPending(std::shared_ptr<Meeting> meeting, std::shared_ptr<MeetingOp> shared, const Op& op)
+      : meeting_(std::move(meeting)), shared_(std::move(shared)), output_(op.output), input_(op.input) {}
 
   bool wait_for(std::chrono::milliseconds limit) override { return meeting_->wait_for(*shared_, limit, abort_reason_); }
   bool done() override {
@@ -181,6 +181,7 @@ class ThreadPending : public PendingOp {
  private:
   const std::shared_ptr<Meeting> meeting_;
   const std::shared_ptr<MeetingOp> shared_;
+  const at::Tensor output_, input_;  // freed on the thread of their rank, where memory is counted
   int peer_of_ = -1;
   std::string abort_reason_;  // guarded by meeting_->mutex()
 };
@@ -194,12 +195,12 @@ class ThreadBackend : public Backend {
     if (!is_point_to_point(op.kind)) {
       const auto place = static_cast<size_t>(rank_);
       auto shared = meeting_->join(fmt::format("#{}", op.sequence), place, meeting_->size(), op);
-      return std::make_shared<ThreadPending>(meeting_, std::move(shared));
+      return std::make_shared<ThreadPending>(meeting_, std::move(shared), op);
     }
     const bool sends = op.kind == OpKind::kSend;
     const size_t place = sends ? 0 : 1;
     const std::string key = fmt::format("{}>{}#{}", sends ? rank_ : op.peer, sends ? op.peer : rank_, op.sequence);
-    auto pending = std::make_shared<ThreadPending>(meeting_, meeting_->join(key, place, 2, op));
+    auto pending = std::make_shared<ThreadPending>(meeting_, meeting_->join(key, place, 2, op), op);
     pending->set_peer(op.peer);
     return pending;
   }
