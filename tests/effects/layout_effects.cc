@@ -4,13 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <map>
 
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
 #include "megalith/parallel/initialize.h"
+#include "megalith/parallel/nccl_options.h"
 #include "tests/effects/effect.h"
 #include "tests/support/free_port.h"
+#include "tests/support/temp_folder.h"
 
 namespace megalith::testing {
 namespace {
@@ -70,6 +73,20 @@ std::string schedule(const TrainingArguments& args) {
     for (const auto& action : layout::pipeline_schedule(config::pipeline_shape(effective, 8), rank).actions)
       text += action.text() + " ";
   return text;
+}
+
+std::string nccl(const TrainingArguments& args) {
+  std::string text;
+  for (const auto& [group, each] : parallel::nccl_settings(args.comm))
+    text += fmt::format("{}: {} {} {}\n", group, each.high_priority_stream, each.sharp, each.max_ctas.value_or(0));
+  return text;
+}
+
+// A file that lives as long as the program.
+std::string nccl_file() {
+  static const TempFolder folder;
+  std::ofstream(folder / "nccl.yaml") << "tp: {max_ctas: 8}\n";
+  return (folder / "nccl.yaml").string();
 }
 
 std::string timeout(const TrainingArguments& args) { return fmt::format("{}", config::comm_timeout_s(args)); }
@@ -195,6 +212,9 @@ Effects layout_effects() {
        {"--store_connect_timeout=1"},
        {"--store_connect_timeout=2"},
        connect_time},
+      {"nccl_communicator_config_path", {}, {}, {"--nccl_communicator_config_path=" + nccl_file()}, nccl},
+      {"high_priority_stream_groups", {}, {}, {"--high_priority_stream_groups=dp_cp"}, nccl},
+      {"use_sharp", {}, {}, {"--use_sharp"}, nccl},
       {"ddp_backend", {}, {}, {"--ddp_backend=gloo"}, backend},
       {"use_cpu", {}, {}, {"--use_cpu"}, backend},
   };
