@@ -52,11 +52,15 @@ TEST(Diagnosis, WhenAllArrivedTheNetworkIsToBlame) {
 }
 
 TEST(Diagnosis, StatusSurvivesTheStore) {
-  const RankStatus before = facts().status[2];
+  RankStatus before = facts().status[2];
+  before.operations["tp:0,1,2,3"] = {11, {4000000000, 7}};
   const RankStatus after = RankStatus::from_json(before.to_json());
   EXPECT_EQ(after.rank, before.rank);
   EXPECT_EQ(after.last, before.last);
   EXPECT_EQ(after.begun, before.begun);
+  ASSERT_TRUE(after.operations.contains("tp:0,1,2,3"));
+  EXPECT_EQ(after.operations.at("tp:0,1,2,3").last, 11u);
+  EXPECT_EQ(after.operations.at("tp:0,1,2,3").digests, (std::vector<uint32_t>{4000000000, 7}));
 }
 
 TEST(OpRecorder, TellsWhatIsAndWhatWas) {
@@ -143,6 +147,23 @@ TEST(OpRecorder, ARankWhoseDeviceComputesHasNotArrived) {
   ops[1]->reach();
   EXPECT_EQ(recorder.status(0).begun.at("tp:0,1"), 2u);
   EXPECT_NE(recorder.status(0).last.find("in all_reduce 'x' #2"), std::string::npos);
+}
+
+// The queue of a stuck device is full: the host cannot hand over the next operation, and it is in another group.
+TEST(OpRecorder, AnOperationThatTheHostCannotHandOverHasNotArrived) {
+  const GroupInfo tp{"tp:0,1", "tp", {0, 1}, 0}, dp{"dp:0,2", "dp", {0, 2}, 0};
+  OpRecorder recorder;
+  recorder.begin(dp, Op{.kind = OpKind::kAllReduce, .label = "grads", .sequence = 7});
+  EXPECT_EQ(recorder.status(0).begun.at("dp:0,2"), 7u);  // it waits for the others to connect, say
+
+  OpRecorder stuck;
+  const auto computing = std::make_shared<StreamOp>();
+  const auto record = stuck.begin(tp, Op{.kind = OpKind::kAllReduce, .label = "x", .sequence = 1});
+  stuck.started(record, computing);
+  stuck.end_when_done(record, computing);
+  stuck.begin(dp, Op{.kind = OpKind::kAllReduce, .label = "grads", .sequence = 7});
+  EXPECT_EQ(stuck.status(0).begun.at("dp:0,2"), 6u);
+  EXPECT_EQ(stuck.status(0).begun.at("tp:0,1"), 0u);
 }
 
 TEST(OpRecorder, OperationsWaitedForOutOfOrderAllEnd) {

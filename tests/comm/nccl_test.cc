@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "megalith/comm/c10d_backend.h"
+#include "megalith/comm/stream_marks.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::comm {
@@ -56,6 +57,23 @@ TEST_F(Nccl, ACompletionHoldsNoTensors) {
   }
   (void)tensor.sum().item();  // the device has passed it
   EXPECT_TRUE(completion->done());
+}
+
+// A mark is done when the device has come past it, and not before. Words of marks that nobody asks about any more are
+// used again, and a late write to one of them does not reach another mark.
+TEST_F(Nccl, MarksTellWhereTheDeviceIs) {
+  const auto marks = make_stream_marks(kDevice);
+  const at::Tensor matrix = at::ones({8192, 8192}, at::TensorOptions(at::kFloat).device(kDevice));
+  (void)matrix.mm(matrix).sum().item();  // loads the kernels
+  for (int round = 0; round < 3; ++round) {
+    at::Tensor product = matrix;
+    for (int i = 0; i < 20; ++i) product = matrix.mm(matrix);
+    for (int i = 0; i < 100; ++i) (void)marks->mark();
+    const auto mark = marks->mark();
+    EXPECT_FALSE(mark->done());
+    (void)product.sum().item();
+    EXPECT_TRUE(mark->done());
+  }
 }
 
 TEST_F(Nccl, ABarrierIsOverWhenItReturns) {

@@ -155,6 +155,20 @@ TEST(FaultsOnTheGpu, ARankThatRunsOutOfMemoryIsNamed) {
   expect_ended("out_of_memory_of_the_allocator", Transport::kNccl, follow(job, 2, "the device is out of memory"));
 }
 
+// NCCL takes one rank per GPU, and says so by hanging or in words of its own.
+TEST(FaultsOnTheGpu, TwoRanksOnOneGpuAreRefusedByName) {
+  if (chosen_transport() != Transport::kNccl) GTEST_SKIP() << "needs a GPU";
+  const TempFolder folder;
+  RankJob job(endless_words(Transport::kNccl, folder / "out"), 2, Transport::kNccl, StartedBy::kVariables,
+              {{0, {{"NCCL_HOSTID", "one-machine"}}}, {1, {{"NCCL_HOSTID", "one-machine"}}}});
+  const JobEnd end = job.finish(seconds(60));
+  EXPECT_TRUE(end.in_time);
+  const std::string said = end.errors();
+  for (const char* part : {"rank 0 (LOCAL_RANK 0", "rank 1 (LOCAL_RANK 0", "use the same GPU", "--ddp_backend gloo"})
+    expect_contains(said, part);
+  EXPECT_TRUE(end.ranks[0].exit_code == 2 || end.ranks[1].exit_code == 2) << end.story();
+}
+
 // ---- Single collectives ---------------------------------------------------------------------------------------------
 
 struct CollectiveFault {
@@ -172,6 +186,8 @@ std::vector<CollectiveFault> collective_faults() {
       {"kernel_stuck", {operation, "rank 1"}},
       {"wrong_size", {"of group world"}},
       {"wrong_size", {operation, "float [16777216]", "float [16781312]"}, true},
+      {"wrong_sum", {"rank 1 of group world has not started the same operations", operation}},
+      {"wrong_sum_once", {"rank 1 of group world has not started the same operations"}},
   };
 }
 
@@ -291,7 +307,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks2, Restarts, ::testing::ValuesIn(training_faults()
 // On any machine: what the tests above are made of.
 TEST(FaultsOverGloo, EndAllRanksOnTheCpu) {
   expect_training_ends(training_faults().at(0), Transport::kGlooOnCpu);
-  expect_collective_ends(collective_faults().at(3), Transport::kGlooOnCpu);
+  for (const size_t each : {3, 4, 5}) expect_collective_ends(collective_faults().at(each), Transport::kGlooOnCpu);
 }
 
 }  // namespace

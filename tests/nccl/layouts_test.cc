@@ -37,6 +37,7 @@ std::vector<RankCase> data_parallel_cases() {
       {.name = "dp2_recompute", .dp = 2, .layout = {"--recompute_granularity=full"}},
       {.name = "dp2_window", .family = "mistral", .dp = 2},
       {.name = "dp4_zero1_overlap", .dp = 4, .layout = kShards},
+      {.name = "dp4_zero1_instances2", .dp = 4, .layout = kShards + Words{"--num_distributed_optimizer_instances=2"}},
       {.name = "dp4_zero1_adam", .dp = 4, .precision = Precision::kAdam, .layout = kShards},
   };
 }

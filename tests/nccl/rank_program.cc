@@ -5,12 +5,15 @@
 //   peer_gone      rank 1 starts the collective and is killed in the middle of it
 //   kernel_stuck   rank 1's device is busy with a kernel that does not end (on the CPU: rank 1 never comes)
 //   wrong_size     rank 1 gives another number of elements than the others
+//   wrong_sum      rank 1 asks for the maximum where the others ask for the sum, which no transport notices
+//   wrong_sum_once the same, and then all go on for minutes
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
+#include <thread>
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
@@ -31,6 +34,16 @@ void add_up(const Group& group, int64_t elements, at::Device device) {
   check(last == group.size(), "the sum is {}, not {}", last, group.size());
 }
 
+// What is added up wrongly: a small tensor, so that the transport has no reason to complain.
+void add_up_differently(const Group& group, bool culprit, bool go_on, at::Device device) {
+  const at::Tensor values = at::ones({16}, at::TensorOptions(at::kFloat).device(device));
+  group.all_reduce(values, culprit ? ReduceOp::kMax : ReduceOp::kSum, "test sum");
+  for (int i = 0; go_on && i < 60000; ++i) {
+    add_up(group, 16, device);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
 void act(World& world, const std::string& scenario, at::Device device) {
   const Group group = world.world();
   const bool culprit = world.rank() == kCulprit;
@@ -42,6 +55,8 @@ void act(World& world, const std::string& scenario, at::Device device) {
     ::raise(SIGKILL);
     work.wait();
   }
+  if (scenario.starts_with("wrong_sum"))
+    return add_up_differently(group, culprit, scenario == "wrong_sum_once", device);
   if (scenario == "kernel_stuck" && culprit) train::stall_device(device);
   add_up(group, scenario == "wrong_size" && culprit ? kElements + 4096 : kElements, device);
   group.barrier("after the sum");

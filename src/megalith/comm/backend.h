@@ -14,7 +14,7 @@ namespace megalith::comm {
 class Completion {
  public:
   virtual ~Completion() = default;
-  virtual bool done() = 0;  // without waiting
+  virtual bool done() = 0;  // does not wait for it to happen
 };
 
 // One operation in flight. The tensors of its Op stay alive until it has ended, even when the handle is dropped.

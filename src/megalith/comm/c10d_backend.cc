@@ -2,8 +2,6 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -59,36 +57,17 @@ at::Tensor movable(const at::Tensor& tensor) {
   return tensor.view({rows, rows == 0 ? 1 : tensor.numel() / rows}).view(at::kByte);
 }
 
-// Everything that the current stream of a device has been given so far.
-class StreamPosition : public Completion {
- public:
-  explicit StreamPosition(at::Device device) : event_(device.type()) {
-    event_.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-  }
-  // A device that has failed has not come here; the thread that uses it tells of the failure.
-  bool done() override {
-    try {
-      return event_.query();
-    } catch (const std::exception&) {
-      return false;
-    }
-  }
-
- private:
-  c10::Event event_;
-};
-
 // An operation of c10d. Gloo's collectives can be waited for in slices; its transfers cannot (a wait that times out
 // breaks the connection), but they can be aborted.
 class C10dPending : public PendingOp {
  public:
-  // `arrival`: of the device at the operation; null where it waits on the host.
-  C10dPending(c10::intrusive_ptr<c10d::Work> work, at::Device device, bool waits_on_host, OpKind kind,
+  // `marks`: of the stream that waits; null where the host does. `arrival`: of the device at the operation.
+  C10dPending(c10::intrusive_ptr<c10d::Work> work, std::shared_ptr<StreamMarks> marks, OpKind kind,
               std::shared_ptr<Completion> arrival)
       : work_(std::move(work)),
+        marks_(std::move(marks)),
         arrival_(std::move(arrival)),
-        device_(device),
-        waits_on_host_(waits_on_host),
+        waits_on_host_(marks_ == nullptr),
         is_transfer_(is_point_to_point(kind)),
         is_barrier_(kind == OpKind::kBarrier) {}
 
@@ -118,7 +97,7 @@ class C10dPending : public PendingOp {
   bool done() override { return work_->isCompleted(); }
   bool runs_behind() const override { return !waits_on_host_ && !is_barrier_; }
   std::shared_ptr<Completion> arrival() override { return arrival_; }
-  std::shared_ptr<Completion> completion() override { return std::make_shared<StreamPosition>(device_); }
+  std::shared_ptr<Completion> completion() override { return marks_->mark(); }
 
   void abort(const std::string& reason) override {
     {
@@ -178,8 +157,8 @@ class C10dPending : public PendingOp {
   }
 
   const c10::intrusive_ptr<c10d::Work> work_;
+  const std::shared_ptr<StreamMarks> marks_;
   const std::shared_ptr<Completion> arrival_;
-  const at::Device device_;
   const bool waits_on_host_;
   const bool is_transfer_;
   const bool is_barrier_;
@@ -216,8 +195,8 @@ class CoalescedTransfers {
 
 class C10dBackend : public Backend {
  public:
-  C10dBackend(c10::intrusive_ptr<c10d::Backend> inner, bool waits_on_host, at::Device device)
-      : inner_(std::move(inner)), waits_on_host_(waits_on_host), device_(device) {}
+  C10dBackend(c10::intrusive_ptr<c10d::Backend> inner, at::Device device, std::shared_ptr<StreamMarks> marks)
+      : inner_(std::move(inner)), marks_(std::move(marks)), waits_on_host_(marks_ == nullptr), device_(device) {}
 
   std::shared_ptr<PendingOp> start(const Op& op) override {
     if (is_point_to_point(op.kind)) return start_batch({op})[0];
@@ -247,13 +226,11 @@ class C10dBackend : public Backend {
  private:
   std::shared_ptr<C10dPending> pending(c10::intrusive_ptr<c10d::Work> work, OpKind kind,
                                        std::shared_ptr<Completion> arrival = nullptr) const {
-    return std::make_shared<C10dPending>(std::move(work), device_, waits_on_host_, kind, std::move(arrival));
+    return std::make_shared<C10dPending>(std::move(work), marks_, kind, std::move(arrival));
   }
 
   // What the device has been given so far; null where the host waits for operations.
-  std::shared_ptr<Completion> position() const {
-    return waits_on_host_ ? nullptr : std::make_shared<StreamPosition>(device_);
-  }
+  std::shared_ptr<Completion> position() const { return marks_ ? marks_->mark() : nullptr; }
 
   // c10d's own barrier guesses a device of the machine. One element on the device that the group's operations use.
   std::shared_ptr<PendingOp> start_device_barrier(const Op& op) {
@@ -335,14 +312,16 @@ class C10dBackend : public Backend {
   }
 
   const c10::intrusive_ptr<c10d::Backend> inner_;
+  const std::shared_ptr<StreamMarks> marks_;  // null where the host waits
   const bool waits_on_host_;
   const at::Device device_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, bool waits_on_host, at::Device device) {
-  return std::make_unique<C10dBackend>(std::move(inner), waits_on_host, device);
+std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, at::Device device,
+                                   std::shared_ptr<StreamMarks> marks) {
+  return std::make_unique<C10dBackend>(std::move(inner), device, std::move(marks));
 }
 
 std::unique_ptr<Backend> make_gloo_backend(const C10dGroup& group, const std::string& interface,
@@ -360,7 +339,7 @@ std::unique_ptr<Backend> make_gloo_backend(const C10dGroup& group, const std::st
         " interfaces (see `ip link`).",
         interface.empty() ? "address" : "interface", interface.empty() ? host : interface, first_line(error.what())));
   }
-  return wrap_c10d(c10::make_intrusive<Gloo>(group.store, group.rank, group.size, options), true, group.device);
+  return wrap_c10d(c10::make_intrusive<Gloo>(group.store, group.rank, group.size, options), group.device);
 }
 
 }  // namespace megalith::comm

@@ -11,6 +11,7 @@
 
 #include "megalith/comm/backend.h"
 #include "megalith/comm/nccl_settings.h"
+#include "megalith/comm/stream_marks.h"
 
 namespace c10d {
 class Backend;
@@ -34,9 +35,9 @@ std::unique_ptr<Backend> make_gloo_backend(const C10dGroup& group, const std::st
 std::unique_ptr<Backend> make_nccl_backend(const C10dGroup& group, const std::string& name,
                                            const NcclGroupSettings& settings);
 
-// A c10d backend as ours, for tensors on `device`. `waits_on_host`: wait() of its operations blocks the host (Gloo)
-// rather than the stream (NCCL).
-std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, bool waits_on_host,
-                                   at::Device device = at::kCPU);
+// A c10d backend as ours, for tensors on `device`. `marks` for one whose wait() blocks the stream (NCCL); null where it
+// blocks the host (Gloo).
+std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, at::Device device,
+                                   std::shared_ptr<StreamMarks> marks = nullptr);
 
 }  // namespace megalith::comm

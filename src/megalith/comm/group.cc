@@ -10,82 +10,12 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/comm/diagnosis.h"
 #include "megalith/comm/group_internal.h"
+#include "megalith/comm/op_checks.h"
 
 namespace megalith::comm {
 
 namespace {
-
-void check_tensor(const GroupState& group, const Op& op, const at::Tensor& tensor, const char* role) {
-  check(tensor.defined(), "{} '{}' of group {}: the {} tensor is undefined", to_string(op.kind), op.label, group.name,
-        role);
-  check(tensor.is_contiguous(), "{} '{}' of group {}: the {} tensor is not contiguous", to_string(op.kind), op.label,
-        group.name, role);
-  // Gloo would take a CPU tensor in a CUDA run, NCCL would not: no backend gets one, so that every test tells.
-  check(
-      tensor.device() == group.owner->device,
-      "{} '{}' of group {}: the {} tensor is on {}, but this run's tensors are on {}. Move it to the group's device().",
-      to_string(op.kind), op.label, group.name, role, tensor.device().str(), group.owner->device.str());
-}
-
-void check_peer(const GroupState& group, const Op& op) {
-  check(op.peer >= 0 && op.peer < static_cast<int>(group.ranks.size()),
-        "{} '{}' of group {}: group rank {} does not exist, the group has {} ranks", to_string(op.kind), op.label,
-        group.name, op.peer, group.ranks.size());
-}
-
-// `whole` holds one block of the shape of `part` for each member.
-void check_blocks(const GroupState& group, const Op& op, const at::Tensor& whole, const at::Tensor& part) {
-  const auto members = static_cast<int64_t>(group.ranks.size());
-  check(whole.numel() == part.numel() * members && whole.scalar_type() == part.scalar_type(),
-        "{} '{}' of group {}: {} elements do not make {} blocks of {}, or the dtypes differ", to_string(op.kind),
-        op.label, group.name, whole.numel(), members, part.numel());
-}
-
-void check_splits(const GroupState& group, const Op& op, const std::vector<int64_t>& splits, const at::Tensor& tensor,
-                  const char* role) {
-  const auto members = static_cast<int64_t>(group.ranks.size());
-  const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
-  if (splits.empty()) {
-    check(rows % members == 0, "{} '{}' of group {}: {} {} rows cannot be cut into {} equal parts; pass splits",
-          to_string(op.kind), op.label, group.name, rows, role, members);
-    return;
-  }
-  const int64_t sum = std::accumulate(splits.begin(), splits.end(), int64_t{0});
-  check(static_cast<int64_t>(splits.size()) == members && sum == rows,
-        "{} '{}' of group {}: {} {} splits with sum {} for {} rows and {} ranks", to_string(op.kind), op.label,
-        group.name, splits.size(), role, sum, rows, members);
-}
-
-void check_op(const GroupState& group, const Op& op) {
-  if (op.kind == OpKind::kBarrier) return;
-  check_tensor(group, op, op.output, "output");
-  if (op.input.defined()) check_tensor(group, op, op.input, "input");
-  switch (op.kind) {
-    case OpKind::kAllGather:
-      check_blocks(group, op, op.output, op.input);
-      break;
-    case OpKind::kReduceScatter:
-      check_blocks(group, op, op.input, op.output);
-      break;
-    case OpKind::kAllToAll:
-      check_splits(group, op, op.input_splits, op.input, "input");
-      check_splits(group, op, op.output_splits, op.output, "output");
-      break;
-    case OpKind::kBroadcast:
-    case OpKind::kSend:
-    case OpKind::kRecv:
-      check_peer(group, op);
-      break;
-    default:
-      break;
-  }
-  const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
-  check(!reduces || op.reduce != ReduceOp::kAvg || op.output.is_floating_point(),
-        "{} '{}' of group {}: avg needs a floating-point tensor, this one is {}", to_string(op.kind), op.label,
-        group.name, c10::toString(op.output.scalar_type()));
-}
 
 // What a group of one rank has to do: move its own data to where the result belongs.
 void run_alone(const Op& op) {
@@ -101,103 +31,7 @@ at::Tensor bytes_tensor(const std::string& bytes, int64_t size) {
   return tensor;
 }
 
-[[noreturn]] void throw_timeout(const GroupState& group, const OpInfo& op, const std::vector<int>& missing = {}) {
-  RankState& owner = *group.owner;
-  const std::string message = owner.timeout_message(group, op, missing);
-  if (owner.board) owner.board->report_failure({owner.rank, message});
-  owner.end_run(message);
-  throw CommError(message);
-}
-
-// When each other member of the group last posted its status; empty where the store does not answer.
-std::map<int, double> posts_of_others(const GroupState& group) {
-  std::map<int, double> posts;
-  if (!group.owner->board) return posts;
-  try {
-    for (const auto& [rank, status] : group.owner->board->read(group.ranks))
-      if (rank != group.owner->rank) posts[rank] = status.posted_at;
-  } catch (const std::exception&) {
-    posts.clear();
-  }
-  return posts;
-}
-
-// Names the ranks that have posted nothing between two looks: live ones post several times a second.
-std::string silent_since(const std::map<int, double>& before, const std::map<int, double>& after) {
-  std::string text;
-  for (const auto& [rank, posted] : after)
-    if (const auto earlier = before.find(rank); earlier != before.end() && earlier->second == posted)
-      text += fmt::format("\n  rank {} is silent: dead or frozen. Look at it first.", rank);
-  return text;
-}
-
-// A failure inside the transport is most often the echo of another rank's end; that one's words are the ones to show.
-[[noreturn]] void throw_failed(GroupState& group, const OpInfo& op, const std::string& reason) {
-  constexpr std::chrono::milliseconds kPatience{1500};  // the launcher of a rank that died says so within moments
-  const RankState& owner = *group.owner;
-  const auto before = posts_of_others(group);
-  if (const auto first = owner.board ? owner.board->failure(kPatience) : std::nullopt;
-      first && first->rank != owner.rank)
-    throw PeerFailure(fmt::format("rank {}: ended in {} of group {} because another rank failed: {}", owner.rank,
-                                  op.describe(), group.name, first->reason));
-  throw CommError(fmt::format("rank {}: {} of group {} (ranks {}) failed: {}{}", owner.rank, op.describe(), group.name,
-                              list_in_words(group.ranks), reason, silent_since(before, posts_of_others(group))));
-}
-
 }  // namespace
-
-void RankState::end_run(const std::string& reason) {
-  {
-    std::lock_guard lock(mutex_);
-    if (over_.empty()) over_ = reason;
-  }
-  for (const auto& running : recorder.in_flight())
-    if (const auto pending = running.pending.lock()) pending->abort(reason);
-}
-
-std::string RankState::timeout_message(const GroupInfo& group, const OpInfo& op,
-                                       const std::vector<int>& missing) const {
-  TimeoutFacts facts;
-  facts.world_rank = rank;
-  facts.group = group;
-  facts.op = op;
-  facts.limit = timeout.load();
-  for (int member : missing) facts.missing.push_back(group.ranks.at(static_cast<size_t>(member)));
-  if (board) facts.status = board->read(group.ranks);
-  facts.now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  return describe_timeout(facts);
-}
-
-std::optional<std::string> RankState::overdue_message(std::chrono::milliseconds limit) {
-  const auto now = OpRecorder::Clock::now();
-  const std::vector<OpRecorder::InFlight> running = recorder.in_flight();
-  const auto overdue = std::ranges::find_if(running, [&](const OpRecorder::InFlight& each) {
-    if (now - each.begun < limit) return false;
-    const auto pending = each.pending.lock();
-    return each.completion || !pending || !pending->done();  // else: done, and not asked for yet
-  });
-  if (overdue == running.end()) return std::nullopt;
-  if (!overdue->reached())
-    return fmt::format(
-        "rank {}: its device has not come to {} of group {} within {:g} s of its start: a kernel that was launched"
-        " before it hangs. If the work between two operations may take longer, raise --ddp_timeout.",
-        rank, overdue->op.describe(), overdue->group->name, std::chrono::duration<double>(limit).count());
-  return timeout_message(*overdue->group, overdue->op);
-}
-
-void RankState::throw_if_over() {
-  std::lock_guard lock(mutex_);
-  if (!over_.empty()) throw PeerFailure(fmt::format("rank {}: the run is over: {}", rank, over_));
-}
-
-void RankState::abort_if_over(PendingOp& pending) {
-  std::string reason;
-  {
-    std::lock_guard lock(mutex_);
-    reason = over_;
-  }
-  if (!reason.empty()) pending.abort(reason);
-}
 
 uint64_t GroupState::next_sequence(const Op& op) {
   return is_point_to_point(op.kind) ? ++transfers[{op.kind, op.peer}] : ++collectives;

@@ -64,4 +64,11 @@ struct GroupState : GroupInfo {
   uint64_t next_sequence(const Op& op);
 };
 
+// The operation has not ended within its limit: tells all ranks, ends the run, and throws CommError. `missing`: see
+// RankState::timeout_message.
+[[noreturn]] void throw_timeout(const GroupState& group, const OpInfo& op, const std::vector<int>& missing = {});
+// The operation has failed inside the transport. Most often that is the echo of another rank's end, and then that one's
+// words are shown (PeerFailure), else `reason` (CommError).
+[[noreturn]] void throw_failed(const GroupState& group, const OpInfo& op, const std::string& reason);
+
 }  // namespace megalith::comm

@@ -31,7 +31,7 @@ std::unique_ptr<Backend> make_nccl_backend(const C10dGroup& group, const std::st
   options->group_name = name;
   apply_settings(settings, *options);
   return wrap_c10d(c10::make_intrusive<c10d::ProcessGroupNCCL>(group.store, group.rank, group.size, options),
-                   /*waits_on_host=*/false, group.device);
+                   group.device, make_stream_marks(group.device));
 }
 
 }  // namespace megalith::comm

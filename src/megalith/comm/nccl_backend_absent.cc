@@ -11,4 +11,8 @@ std::unique_ptr<Backend> make_nccl_backend(const C10dGroup&, const std::string& 
   throw InternalError("group " + name + " asks for NCCL in a build without CUDA");
 }
 
+std::shared_ptr<StreamMarks> make_stream_marks(at::Device device) {
+  throw InternalError("marks of " + device.str() + " are asked for in a build without CUDA");
+}
+
 }  // namespace megalith::comm

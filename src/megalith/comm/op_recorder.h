@@ -7,12 +7,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "megalith/base/trace.h"
 #include "megalith/comm/backend.h"
 #include "megalith/comm/op.h"
+#include "megalith/comm/op_history.h"
 
 namespace megalith::comm {
 
@@ -31,6 +33,8 @@ struct RankStatus {
   std::string last;      // "in all_reduce 'loss' #12 of tp for 3.1 s", "finished barrier #2 of world 0.4 s ago"
   // Group id -> sequence number of the last collective begun there: tells who has arrived.
   std::map<std::string, uint64_t> begun;
+  // Group id -> its newest collectives, begun or not yet reached by the device.
+  std::map<std::string, OpExcerpt> operations{};
 
   std::string to_json() const;
   static RankStatus from_json(const std::string& text);
@@ -39,8 +43,9 @@ struct RankStatus {
 // Thread-safe, one per rank. begin and end cost a lock and a few stores: no formatting.
 //
 // On CUDA the host waits for nothing: an operation that nobody asks about any more may still run on the device. Two
-// events per operation, and no tensors, tell where the device is: before the operation, in it, or past it. Operations
-// of a group run in order, so a look at the device starts with the oldest and stops at the first that is not done.
+// marks per operation, and no tensors, tell where the device is: before the operation, in it, or past it (see
+// StreamMarks). Operations of a group run in order, so a look at the device starts with the oldest and stops at the
+// first that is not done.
 class OpRecorder {
  public:
   using Clock = std::chrono::steady_clock;
@@ -49,6 +54,7 @@ class OpRecorder {
     const GroupInfo* group;  // lives as long as the World
     OpInfo op;
     Clock::time_point begun;
+    bool started = false;  // the backend has it
     std::weak_ptr<PendingOp> pending;
     std::shared_ptr<Completion> arrival;     // the device has come to it; null where the host does the work
     std::shared_ptr<Completion> completion;  // the device has passed it; null while the host has not waited for it
@@ -70,6 +76,11 @@ class OpRecorder {
   std::chrono::milliseconds age(uint64_t record) const;
   RankStatus status(int rank);
   std::vector<InFlight> in_flight();  // oldest first
+  // The groups that have had a collective.
+  std::vector<const GroupInfo*> groups() const;
+  // All that is kept of the collectives of a group; of one of them, nothing when it is not kept any more.
+  OpExcerpt operations(const GroupInfo& group) const;
+  std::optional<OpInfo> operation(const GroupInfo& group, uint64_t sequence) const;
   // "12.3 s ago  all_reduce 'loss' #12 of tp: 0.2 ms", newest last; at most the last 64 operations.
   std::vector<std::string> recent() const;
 
@@ -82,20 +93,27 @@ class OpRecorder {
     Clock::time_point begun, ended;
   };
 
+  struct GroupRecord {
+    uint64_t begun = 0;  // sequence number of the newest collective
+    OpHistory history;
+    std::deque<uint64_t> on_device;  // records with a completion, oldest first
+  };
+
   // All require mutex_.
   void add_to_trace(const InFlight& what) const;
   void finish(std::map<uint64_t, InFlight>::iterator running);
   void finish_done(std::deque<uint64_t>& on_device);
   void finish_all_done();
+  void note_who_is_behind(RankStatus& status) const;
+  std::string last_words() const;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   uint64_t next_record_ = 1;
   TraceRecorder* trace_ = nullptr;
-  std::map<uint64_t, InFlight> running_;                        // by record, oldest first
-  std::map<const GroupInfo*, std::deque<uint64_t>> on_device_;  // records with a completion, oldest first
+  std::map<uint64_t, InFlight> running_;  // by record, oldest first
+  std::map<const GroupInfo*, GroupRecord> groups_;
   std::deque<Finished> finished_;
-  std::map<std::string, uint64_t> begun_;
 };
 
 }  // namespace megalith::comm

@@ -9,6 +9,7 @@
 #include "megalith/base/text.h"
 #include "megalith/comm/current_device.h"
 #include "megalith/comm/flight_record.h"
+#include "megalith/comm/op_history.h"
 #include "megalith/comm/polling_store.h"
 
 namespace megalith::comm {
@@ -217,9 +218,38 @@ void StoreLink::run_watchdog() {
 }
 
 std::optional<std::string> StoreLink::look_around(const Connections& own) {
-  own.generation->set(status_key(state_->rank), state_->recorder.status(state_->rank).to_json());
+  own.generation->set(status_key(rank_), own_status().to_json());
   if (auto found = failure_in(*own.shared)) return found->reason;
+  if (auto split = split_operations(own)) return split;
   return overdue_operation();
+}
+
+// Compares with one other member of one group at a time: over the looks all pairs of neighbours in all groups get their
+// turn, and a difference between any two members is one between two neighbours.
+std::optional<std::string> StoreLink::split_operations(const Connections& own) {
+  constexpr size_t kLooks = 4;  // from one comparison to the next
+  if (++looks_ % kLooks != 0) return std::nullopt;
+  const auto groups = state_->recorder.groups();
+  if (groups.empty()) return std::nullopt;
+  const GroupInfo& group = *groups[looks_ / kLooks % groups.size()];
+  std::map<int, OpExcerpt> members;
+  const auto add = [&](int rank) {
+    if (!own.generation->check({status_key(rank)})) return;
+    RankStatus status = RankStatus::from_json(own.generation->get_to_str(status_key(rank)));
+    if (const auto known = status.operations.find(group.id); known != status.operations.end())
+      members[rank] = std::move(known->second);
+  };
+  add(group.ranks[static_cast<size_t>(group.rank + 1) % group.ranks.size()]);
+  members[rank_] = state_->recorder.operations(group);
+  if (!find_split(members, /*all_have_ended=*/false)) return std::nullopt;
+  for (const int rank : group.ranks)
+    if (!members.contains(rank)) add(rank);  // so that the fewer can be told from the many
+  const auto split = find_split(members, /*all_have_ended=*/false);
+  if (!split) return std::nullopt;
+  const auto op = state_->recorder.operation(group, split->sequence);
+  const std::string message = describe_split(*split, group.name, rank_, op ? &*op : nullptr);
+  report_failure({split->fewer.front(), message});
+  return message;
 }
 
 std::optional<std::string> StoreLink::overdue_operation() {
@@ -262,16 +292,41 @@ bool StoreLink::meet_at_end(milliseconds limit) {
   constexpr const char* kAllHere = "closing/all";
   try {
     if (rank_ != 0) {
-      store_->set(fmt::format("closing/{}", rank_), std::string("1"));
+      store_->set(fmt::format("closing/{}", rank_), own_status().to_json());
       return wait_for_keys({kAllHere}, deadline);
     }
     if (!wait_for_keys(keys_of_others("closing"), deadline)) return false;
+    compare_at_end();
     store_->set(kAllHere, std::string("1"));
     return true;
+  } catch (const CommError&) {
+    throw;
   } catch (const std::exception&) {
     return false;
   }
 }
+
+// Short runs end before the watchdogs have compared anything.
+void StoreLink::compare_at_end() {
+  std::map<std::string, std::map<int, OpExcerpt>> groups;
+  const auto add = [&](const RankStatus& status) {
+    for (const auto& [id, excerpt] : status.operations) groups[id][status.rank] = excerpt;
+  };
+  add(own_status());
+  for (const std::string& key : keys_of_others("closing")) add(RankStatus::from_json(store_->get_to_str(key)));
+  for (const auto& [id, members] : groups) {
+    const auto split = find_split(members, /*all_have_ended=*/true);
+    if (!split) continue;
+    std::optional<OpInfo> op;
+    for (const GroupInfo* group : state_->recorder.groups())
+      if (group->id == id) op = state_->recorder.operation(*group, split->sequence);
+    const std::string message = describe_split(*split, id.substr(0, id.find(':')), rank_, op ? &*op : nullptr);
+    report_failure({split->fewer.front(), message});
+    throw CommError(message);
+  }
+}
+
+RankStatus StoreLink::own_status() const { return state_ ? state_->recorder.status(rank_) : RankStatus{.rank = rank_}; }
 
 bool StoreLink::leave(milliseconds limit, bool serves_store) {
   const auto deadline = std::chrono::steady_clock::now() + limit;

@@ -60,7 +60,8 @@ class StoreLink : public StatusBoard {
   void expect_stop(std::chrono::milliseconds limit, const std::string& what);
   void stop();
 
-  // Waits until all ranks have come here. False when they have not within `limit`, or one has failed.
+  // Waits until all ranks have come here, and has rank 0 compare what they have done. False when they have not come
+  // within `limit`, one has failed, or they have not all started the same operations (rank 0 throws CommError then).
   bool meet_at_end(std::chrono::milliseconds limit);
   // The last request of this rank. The rank that serves the store returns when all others have called it.
   bool leave(std::chrono::milliseconds limit, bool serves_store);
@@ -78,6 +79,9 @@ class StoreLink : public StatusBoard {
   // Why the run is over, if it is.
   std::optional<std::string> look_around(const Connections& own);
   std::optional<std::string> overdue_operation();
+  std::optional<std::string> split_operations(const Connections& own);
+  void compare_at_end();
+  RankStatus own_status() const;
   bool pause(std::chrono::milliseconds time);  // false: stop() was called
   std::optional<std::string> overdue_stop();
 
@@ -88,6 +92,7 @@ class StoreLink : public StatusBoard {
   c10::intrusive_ptr<c10d::Store> store_;  // this generation's keys: a process may connect to one store several times
 
   std::shared_ptr<RankState> state_;
+  size_t looks_ = 0;  // of the watchdog
   std::function<void(const std::string&)> on_stuck_;
   std::thread watchdog_;
   std::mutex mutex_;

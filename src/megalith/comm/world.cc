@@ -282,10 +282,14 @@ std::string World::claim(const std::string& what, const std::string& holder) {
 void World::close() {
   if (size() > 1 && link_) {
     const bool all_here = link_->meet_at_end(state_->timeout.load());
+    const auto failure = all_here ? std::nullopt : link_->failure(std::chrono::milliseconds(0));
     link_->expect_stop(kCloseLimit, "closing the connections of the groups");
     close_groups(/*in_order=*/all_here);
     if (all_here) link_->leave(kCloseLimit, place_.hosts_store);
     link_->stop();
+    if (failure && failure->rank != rank())
+      throw PeerFailure(fmt::format("rank {}: another rank failed before the end: {}", rank(), failure->reason));
+    check<CommError>(!failure, "{}", failure ? failure->reason : "");
     check<CommError>(all_here, "rank {}: the other ranks did not come to the end of the run; see their logs", rank());
   }
 }

@@ -1,0 +1,83 @@
+#include "megalith/comm/op_checks.h"
+
+#include <numeric>
+
+#include "megalith/base/error.h"
+
+namespace megalith::comm {
+
+namespace {
+
+void check_tensor(const GroupState& group, const Op& op, const at::Tensor& tensor, const char* role) {
+  check(tensor.defined(), "{} '{}' of group {}: the {} tensor is undefined", to_string(op.kind), op.label, group.name,
+        role);
+  check(tensor.is_contiguous(), "{} '{}' of group {}: the {} tensor is not contiguous", to_string(op.kind), op.label,
+        group.name, role);
+  // Gloo would take a CPU tensor in a CUDA run, NCCL would not: no backend gets one, so that every test tells.
+  check(
+      tensor.device() == group.owner->device,
+      "{} '{}' of group {}: the {} tensor is on {}, but this run's tensors are on {}. Move it to the group's device().",
+      to_string(op.kind), op.label, group.name, role, tensor.device().str(), group.owner->device.str());
+}
+
+void check_peer(const GroupState& group, const Op& op) {
+  check(op.peer >= 0 && op.peer < static_cast<int>(group.ranks.size()),
+        "{} '{}' of group {}: group rank {} does not exist, the group has {} ranks", to_string(op.kind), op.label,
+        group.name, op.peer, group.ranks.size());
+}
+
+// `whole` holds one block of the shape of `part` for each member.
+void check_blocks(const GroupState& group, const Op& op, const at::Tensor& whole, const at::Tensor& part) {
+  const auto members = static_cast<int64_t>(group.ranks.size());
+  check(whole.numel() == part.numel() * members && whole.scalar_type() == part.scalar_type(),
+        "{} '{}' of group {}: {} elements do not make {} blocks of {}, or the dtypes differ", to_string(op.kind),
+        op.label, group.name, whole.numel(), members, part.numel());
+}
+
+void check_splits(const GroupState& group, const Op& op, const std::vector<int64_t>& splits, const at::Tensor& tensor,
+                  const char* role) {
+  const auto members = static_cast<int64_t>(group.ranks.size());
+  const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
+  if (splits.empty()) {
+    check(rows % members == 0, "{} '{}' of group {}: {} {} rows cannot be cut into {} equal parts; pass splits",
+          to_string(op.kind), op.label, group.name, rows, role, members);
+    return;
+  }
+  const int64_t sum = std::accumulate(splits.begin(), splits.end(), int64_t{0});
+  check(static_cast<int64_t>(splits.size()) == members && sum == rows,
+        "{} '{}' of group {}: {} {} splits with sum {} for {} rows and {} ranks", to_string(op.kind), op.label,
+        group.name, splits.size(), role, sum, rows, members);
+}
+
+}  // namespace
+
+void check_op(const GroupState& group, const Op& op) {
+  if (op.kind == OpKind::kBarrier) return;
+  check_tensor(group, op, op.output, "output");
+  if (op.input.defined()) check_tensor(group, op, op.input, "input");
+  switch (op.kind) {
+    case OpKind::kAllGather:
+      check_blocks(group, op, op.output, op.input);
+      break;
+    case OpKind::kReduceScatter:
+      check_blocks(group, op, op.input, op.output);
+      break;
+    case OpKind::kAllToAll:
+      check_splits(group, op, op.input_splits, op.input, "input");
+      check_splits(group, op, op.output_splits, op.output, "output");
+      break;
+    case OpKind::kBroadcast:
+    case OpKind::kSend:
+    case OpKind::kRecv:
+      check_peer(group, op);
+      break;
+    default:
+      break;
+  }
+  const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
+  check(!reduces || op.reduce != ReduceOp::kAvg || op.output.is_floating_point(),
+        "{} '{}' of group {}: avg needs a floating-point tensor, this one is {}", to_string(op.kind), op.label,
+        group.name, c10::toString(op.output.scalar_type()));
+}
+
+}  // namespace megalith::comm
