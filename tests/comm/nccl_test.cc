@@ -4,6 +4,8 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <thread>
+
 #include "megalith/comm/c10d_backend.h"
 #include "megalith/comm/stream_marks.h"
 #include "megalith/comm/world.h"
@@ -74,6 +76,12 @@ TEST_F(Nccl, MarksTellWhereTheDeviceIs) {
     (void)product.sum().item();
     EXPECT_TRUE(mark->done());
   }
+}
+
+// Backward runs on a thread of autograd's, which may not have used the device before.
+TEST_F(Nccl, AThreadMayMarkBeforeItDoesAnythingElse) {
+  const auto marks = make_stream_marks(kDevice);
+  std::thread([&] { EXPECT_NO_THROW(marks->mark()); }).join();
 }
 
 TEST_F(Nccl, ABarrierIsOverWhenItReturns) {

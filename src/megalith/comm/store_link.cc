@@ -266,14 +266,15 @@ std::vector<std::string> StoreLink::keys_of_others(const char* name) const {
   return keys;
 }
 
-bool StoreLink::wait_for_keys(const std::vector<std::string>& keys, std::chrono::steady_clock::time_point deadline) {
+bool StoreLink::wait_for_keys(const std::vector<std::string>& keys, std::chrono::steady_clock::time_point deadline,
+                              bool despite_failure) {
   constexpr milliseconds kSlice{1000};
   StorePatience patience(patience_);
   while (true) {
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left <= milliseconds(0)) return false;
     try {
-      if (failure_in(*shared_)) return false;
+      if (!despite_failure && failure_in(*shared_)) return false;
       store_->wait(keys, std::min(left, kSlice));
       return true;
     } catch (const c10::DistStoreError&) {
@@ -296,18 +297,16 @@ bool StoreLink::meet_at_end(milliseconds limit) {
       return wait_for_keys({kAllHere}, deadline);
     }
     if (!wait_for_keys(keys_of_others("closing"), deadline)) return false;
-    compare_at_end();
+    if (!compare_at_end()) return false;
     store_->set(kAllHere, std::string("1"));
     return true;
-  } catch (const CommError&) {
-    throw;
   } catch (const std::exception&) {
     return false;
   }
 }
 
 // Short runs end before the watchdogs have compared anything.
-void StoreLink::compare_at_end() {
+bool StoreLink::compare_at_end() {
   std::map<std::string, std::map<int, OpExcerpt>> groups;
   const auto add = [&](const RankStatus& status) {
     for (const auto& [id, excerpt] : status.operations) groups[id][status.rank] = excerpt;
@@ -322,20 +321,19 @@ void StoreLink::compare_at_end() {
       if (group->id == id) op = state_->recorder.operation(*group, split->sequence);
     const std::string message = describe_split(*split, id.substr(0, id.find(':')), rank_, op ? &*op : nullptr);
     report_failure({split->fewer.front(), message});
-    throw CommError(message);
+    return false;
   }
+  return true;
 }
 
 RankStatus StoreLink::own_status() const { return state_ ? state_->recorder.status(rank_) : RankStatus{.rank = rank_}; }
 
-bool StoreLink::leave(milliseconds limit, bool serves_store) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
+void StoreLink::leave(milliseconds limit, bool serves_store) {
   try {
-    if (serves_store) return wait_for_keys(keys_of_others("gone"), deadline);
-    store_->set(fmt::format("gone/{}", rank_), std::string("1"));
-    return true;
+    if (!serves_store) return store_->set(fmt::format("gone/{}", rank_), std::string("1"));
+    wait_for_keys(keys_of_others("gone"), std::chrono::steady_clock::now() + limit, /*despite_failure=*/true);
   } catch (const std::exception&) {
-    return false;
+    // Nobody is left to be told.
   }
 }
 

@@ -61,10 +61,11 @@ class StoreLink : public StatusBoard {
   void stop();
 
   // Waits until all ranks have come here, and has rank 0 compare what they have done. False when they have not come
-  // within `limit`, one has failed, or they have not all started the same operations (rank 0 throws CommError then).
+  // within `limit`, one has failed, or they have not all started the same operations, which is then reported.
   bool meet_at_end(std::chrono::milliseconds limit);
-  // The last request of this rank. The rank that serves the store returns when all others have called it.
-  bool leave(std::chrono::milliseconds limit, bool serves_store);
+  // The last request of this rank. The rank that serves the store returns when all others have called it, or `limit` is
+  // over.
+  void leave(std::chrono::milliseconds limit, bool serves_store);
 
  private:
   struct Connections {
@@ -72,15 +73,16 @@ class StoreLink : public StatusBoard {
   };
   Connections connect_anew() const;
   c10::intrusive_ptr<c10d::Store> groups_connection();
-  // Waits for keys of this generation, in slices, so that a failure elsewhere ends it.
-  bool wait_for_keys(const std::vector<std::string>& keys, std::chrono::steady_clock::time_point deadline);
+  // Waits for keys of this generation, in slices, so that a failure elsewhere ends it; `despite_failure`: does not.
+  bool wait_for_keys(const std::vector<std::string>& keys, std::chrono::steady_clock::time_point deadline,
+                     bool despite_failure = false);
   std::vector<std::string> keys_of_others(const char* name) const;
   void run_watchdog();
   // Why the run is over, if it is.
   std::optional<std::string> look_around(const Connections& own);
   std::optional<std::string> overdue_operation();
   std::optional<std::string> split_operations(const Connections& own);
-  void compare_at_end();
+  bool compare_at_end();
   RankStatus own_status() const;
   bool pause(std::chrono::milliseconds time);  // false: stop() was called
   std::optional<std::string> overdue_stop();

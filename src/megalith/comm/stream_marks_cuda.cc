@@ -51,6 +51,8 @@ class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<
       word = take();
     }
     auto mark = std::make_shared<Mark>(shared_from_this(), word);
+    // Unlike the runtime, the driver does not give a new thread (such as autograd's) the device's context by itself.
+    C10_CUDA_CHECK(cudaSetDevice(device_.index()));
     const auto stream = c10::cuda::getCurrentCUDAStream(device_.index());
     const CUresult result = write_value_(stream.stream(), reinterpret_cast<CUdeviceptr>(word.at), word.value,
                                          CU_STREAM_WRITE_VALUE_DEFAULT);

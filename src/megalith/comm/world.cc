@@ -56,6 +56,8 @@ class ThreadBoard : public StatusBoard {
   std::optional<Failure> failure_;  // guarded by mutex_
 };
 
+constexpr std::chrono::seconds kFailureNotice{3};
+
 // The address that Gloo binds: loopback when all ranks are here, else the one that reaches the store. Empty: let Gloo
 // choose.
 std::string gloo_host(const Rendezvous& place) {
@@ -285,7 +287,8 @@ void World::close() {
     const auto failure = all_here ? std::nullopt : link_->failure(std::chrono::milliseconds(0));
     link_->expect_stop(kCloseLimit, "closing the connections of the groups");
     close_groups(/*in_order=*/all_here);
-    if (all_here) link_->leave(kCloseLimit, place_.hosts_store);
+    // After a failure the others need the store to hear of it.
+    link_->leave(all_here ? kCloseLimit : kFailureNotice, place_.hosts_store);
     link_->stop();
     if (failure && failure->rank != rank())
       throw PeerFailure(fmt::format("rank {}: another rank failed before the end: {}", rank(), failure->reason));
