@@ -22,6 +22,9 @@ skip_reason() {
     reading && NF { print; exit }' "$log"
 }
 
+# There are as many tests at once as cores: OpenMP threads that spin while they wait take a core from another test.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+
 # The patterns (extended regular expressions for the whole name) come before the first blank; the rest says why.
 skip_allowed() {
   local pattern reason

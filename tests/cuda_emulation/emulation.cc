@@ -103,6 +103,8 @@ class Cluster {
   bool release_warp(std::span<Thread> lanes);
   bool release_block(std::span<Thread> threads);
   bool release_cluster();
+  // Whether every lane of its mask is in the same call, or has ended where that is allowed; fails otherwise.
+  bool partners_came(const Thread& waiting, std::span<const Thread> lanes);
   void fail(const Thread& thread, std::string_view why);
   void fail_stuck();
 
@@ -201,30 +203,36 @@ bool Cluster::run_warp(std::span<Thread> lanes) {
   return ran;
 }
 
+bool Cluster::partners_came(const Thread& waiting, std::span<const Thread> lanes) {
+  for (unsigned i = 0; i < kWarp; ++i) {
+    if ((waiting.mask >> i & 1U) == 0) continue;
+    const bool ended = i >= lanes.size() || lanes[i].state == State::kEnded;
+    if (ended && waiting.call == WarpCall::kSync) continue;
+    const bool there = !ended && lanes[i].state == State::kInWarpCall && lanes[i].call == waiting.call &&
+                       lanes[i].mask == waiting.mask;
+    if (there) continue;
+    fail(waiting, fmt::format("waits in a {} for lane {} of its warp, which {}",
+                              waiting.call == WarpCall::kSync ? "__syncwarp" : "shuffle", i,
+                              ended                                  ? "has ended"
+                              : lanes[i].state == State::kInWarpCall ? "is in another call"
+                                                                     : "waits at another barrier"));
+    return false;
+  }
+  return true;
+}
+
 bool Cluster::release_warp(std::span<Thread> lanes) {
-  bool released = false;
+  const Thread* checked = nullptr;  // its partners are those of every lane in the same call with the same mask
   for (Thread& waiting : lanes) {
     if (waiting.state != State::kInWarpCall) continue;
-    for (unsigned i = 0; i < kWarp; ++i) {
-      if ((waiting.mask >> i & 1U) == 0) continue;
-      const bool ended = i >= lanes.size() || lanes[i].state == State::kEnded;
-      if (ended && waiting.call == WarpCall::kSync) continue;
-      const bool there = !ended && lanes[i].state == State::kInWarpCall && lanes[i].call == waiting.call &&
-                         lanes[i].mask == waiting.mask;
-      if (there) continue;
-      fail(waiting, fmt::format("waits in a {} for lane {} of its warp, which {}",
-                                waiting.call == WarpCall::kSync ? "__syncwarp" : "shuffle", i,
-                                ended                                  ? "has ended"
-                                : lanes[i].state == State::kInWarpCall ? "is in another call"
-                                                                       : "waits at another barrier"));
-      return false;
-    }
+    const bool same_partners = checked != nullptr && checked->call == waiting.call && checked->mask == waiting.mask;
+    if (!same_partners && !partners_came(waiting, lanes)) return false;
+    checked = &waiting;
     waiting.got = waiting.call == WarpCall::kSync ? 0 : lanes[waiting.source].given;
-    released = true;
   }
   for (Thread& lane : lanes)
     if (lane.state == State::kInWarpCall) lane.state = State::kReady;
-  return released;
+  return checked != nullptr;
 }
 
 bool Cluster::release_block(std::span<Thread> threads) {

@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <span>
 
-#if !defined(__x86_64__)
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#define MEGALITH_FIBER_CONTEXT 1  // the C library switches, slowly
 #include <ucontext.h>
 #endif
 
@@ -23,10 +24,10 @@ class Fiber {
   static void finish_switch();
 
   void (*entry_)() = nullptr;
-#if defined(__x86_64__)
-  void* stack_pointer_ = nullptr;  // where its registers are kept
-#else
+#if defined(MEGALITH_FIBER_CONTEXT)
   ucontext_t context_;
+#else
+  void* stack_pointer_ = nullptr;  // where its registers are kept
 #endif
   // For the address sanitizer, which has to know on which stack it is.
   const void* bottom_ = nullptr;

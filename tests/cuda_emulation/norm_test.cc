@@ -97,28 +97,41 @@ class Norm {
   Tensor weight_, bias_, grad_y_, residual_, sums_;
 };
 
-void expect_same(const std::vector<Rows>& sizes) {
+// Numbers of kOptions. At the edges of a shape's widths two are enough, which between them have every argument; the
+// shape's other widths have the rest.
+const std::vector<size_t> kAll{0, 1, 2, 3, 4, 5}, kRoundedResidual{1}, kCenteredBias{3}, kBoth{1, 3};
+
+void expect_same(const std::vector<Rows>& sizes, const std::vector<size_t>& numbers = kAll) {
   for (const Rows& size : sizes)
-    for (size_t i = 0; i < kOptions.size(); ++i) {
-      if (size.width > 4096 && i != 1 && i != 3) continue;  // they take long, and single elements are too many
+    for (const size_t i : numbers)
       Norm(size, kOptions[i]).expect_same(fmt::format("{} rows x {}, options {}", size.rows, size.width, i));
-    }
 }
 
+// One to four vectors a thread, the last three filled to the last thread.
 TEST(CudaNorm, WarpsWithRows) {
   expect_same({{at::kFloat, 19, 100}, {at::kFloat, 3, 256}, {at::kFloat, 9, 384}, {at::kFloat, 1, 512}});
   expect_same({{at::kBFloat16, 19, 200}, {at::kBFloat16, 3, 512}, {at::kBFloat16, 9, 768}, {at::kHalf, 9, 1024}});
 }
 TEST(CudaNorm, BlocksWithRows) {
-  expect_same({{at::kFloat, 19, 1000}, {at::kFloat, 9, 2048}, {at::kFloat, 9, 4096}});
-  expect_same({{at::kBFloat16, 19, 2000}, {at::kBFloat16, 9, 8192}, {at::kHalf, 9, 4096}});
+  expect_same({{at::kFloat, 19, 1000}, {at::kBFloat16, 19, 2000}});
+  // As many threads as a shape has at most: forward with two vectors each, backward with one.
+  expect_same({{at::kFloat, 9, 2048}, {at::kHalf, 9, 4096}}, kBoth);
+  // Forward four vectors each, backward two with as many threads as there are (all options: ManyRows).
+  expect_same({{at::kFloat, 9, 4096}, {at::kBFloat16, 9, 8192}}, kBoth);
 }
-// More than a block copies ahead.
+// More than a block copies ahead: a ring of three rows, for warps and for blocks, and of two.
 TEST(CudaNorm, ManyRows) { expect_same({{at::kBFloat16, 150, 72}, {at::kBFloat16, 45, 1040}, {at::kFloat, 30, 2056}}); }
+// Single elements, one to four a thread.
 TEST(CudaNorm, OddWidths) {
   expect_same({{at::kFloat, 19, 5}, {at::kFloat, 9, 301}, {at::kBFloat16, 9, 601}, {at::kBFloat16, 9, 1101}});
+  expect_same({{at::kHalf, 9, 601}}, kBoth);
 }
-TEST(CudaNorm, WidestRows) { expect_same({{at::kFloat, 2, 32768}, {at::kBFloat16, 9, 16384}, {at::kFloat, 1, 8191}}); }
+// No ring. The widest rows of four and of eight vectors a thread, and the narrowest; eight elements a thread.
+TEST(CudaNorm, WidestRows) {
+  expect_same({{at::kFloat, 2, 32768}, {at::kBFloat16, 9, 16384}}, kRoundedResidual);
+  expect_same({{at::kFloat, 2, 8196}, {at::kBFloat16, 9, 8200}}, kCenteredBias);
+  expect_same({{at::kFloat, 1, 8191}}, kBoth);
+}
 TEST(CudaNorm, NoRows) { expect_same({{at::kFloat, 0, 64}}); }
 
 }  // namespace

@@ -24,11 +24,11 @@ namespace {
 using nlohmann::json;
 
 json decoder(const std::string& family) {
-  return {{"model_type", family},     {"hidden_size", 256},
+  return {{"model_type", family},     {"hidden_size", 128},
           {"num_hidden_layers", 4},   {"num_attention_heads", 8},
-          {"num_key_value_heads", 4}, {"head_dim", 32},
-          {"intermediate_size", 704}, {"max_position_embeddings", 2048},
-          {"vocab_size", 1000},       {"rms_norm_eps", 1e-6},
+          {"num_key_value_heads", 4}, {"head_dim", 16},
+          {"intermediate_size", 352}, {"max_position_embeddings", 2048},
+          {"vocab_size", 500},        {"rms_norm_eps", 1e-6},
           {"hidden_act", "silu"},     {"tie_word_embeddings", false},
           {"rope_theta", 10000.0},    {"initializer_range", 0.02},
           {"torch_dtype", "float32"}};
@@ -37,11 +37,11 @@ json decoder(const std::string& family) {
 json family_json(const std::string& family) {
   if (family == "gpt2")
     return {{"model_type", "gpt2"},
-            {"n_embd", 256},
+            {"n_embd", 128},
             {"n_layer", 4},
             {"n_head", 8},
             {"n_positions", 1024},
-            {"vocab_size", 1000},
+            {"vocab_size", 500},
             {"embd_pdrop", 0.0},
             {"resid_pdrop", 0.0},
             {"attn_pdrop", 0.0},
@@ -52,13 +52,13 @@ json family_json(const std::string& family) {
   if (family == "mixtral") {
     config["num_local_experts"] = 4;
     config["num_experts_per_tok"] = 2;
-    config["intermediate_size"] = 384;
+    config["intermediate_size"] = 192;
     config.erase("head_dim");
   }
   if (family == "qwen3_moe") {
     config["num_experts"] = 8;
     config["num_experts_per_tok"] = 2;
-    config["moe_intermediate_size"] = 192;
+    config["moe_intermediate_size"] = 96;
     config["decoder_sparse_step"] = 1;
     config["mlp_only_layers"] = json::array();
     config["norm_topk_prob"] = true;
@@ -164,7 +164,7 @@ MemoryCase random_memory_case(uint64_t seed) {
   const bool experts = family == "mixtral" || family == "qwen3_moe";
   const int layers = pick<int>(random, {4, 8});
   json changes{{family == "gpt2" ? "n_layer" : "num_hidden_layers", layers},
-               {"vocab_size", pick<int>(random, {1000, 2048, 4000})},
+               {"vocab_size", pick<int>(random, {500, 1024, 2000})},
                {"tie_word_embeddings", pick<bool>(random, {true, false})}};
   if (family == "gpt2") changes.erase("tie_word_embeddings");
   const int tp = pick<int>(random, {1, 1, 2, 4}), pp = pick<int>(random, {1, 1, 2, 4});
@@ -172,7 +172,7 @@ MemoryCase random_memory_case(uint64_t seed) {
   const int dp = tp * pp * cp <= 4 ? pick<int>(random, {1, 2}) : 1;
   const int ep = experts && dp * cp * tp % 2 == 0 ? 2 : 1;
   const int vpp = pp == 2 && layers == 8 ? pick<int>(random, {1, 2}) : 1;
-  const int64_t length = pick<int64_t>(random, {128, 256, 512}), micro = length == 512 ? 1 : pick<int>(random, {1, 2});
+  const int64_t length = pick<int64_t>(random, {64, 128, 256}), micro = length == 256 ? 1 : pick<int>(random, {1, 2});
   const int microbatches = pp * pick<int>(random, {1, 2});
   const auto recompute = pick<std::string>(random, {"none", "none", "selective", "full", "mlp"});
   std::vector<std::string> words{fmt::format("--tp={}", tp),

@@ -97,11 +97,11 @@ struct Way {
 void expect_ways(const std::vector<std::string>& common, const std::vector<Way>& ways) {
   for (const Way& way : ways) {
     const nlohmann::json small{{std::string(way.family) == "gpt2" ? "n_layer" : "num_hidden_layers", 8},
-                               {"vocab_size", 1000}};
+                               {"vocab_size", 500}};
     std::vector<std::string> words = way.words;
     words.insert(words.end(), common.begin(), common.end());
     const std::string name = fmt::format("{} {}", way.family, fmt::join(way.words, " "));
-    expect_as_planned(name, memory_case(name, testing::plan_model(way.family, small), words, way.world, 256));
+    expect_as_planned(name, memory_case(name, testing::plan_model(way.family, small), words, way.world, 128));
   }
 }
 
