@@ -3,11 +3,13 @@
 #   CXX=…                  another compiler than the GCC that is found
 #   TORCH_DIR=…            another libtorch (a `torch` folder); see scripts/setup.sh for more
 #   FUZZ_SECONDS=…         for fuzz: how long each fuzzer runs (default 60)
-#   PRESET=…               for build, demo and bench: another preset of CMakePresets.json
+#   PRESET=…               for build, demo, bench and package: a preset of CMakePresets.json. Without it build, demo and bench choose
+#                          cuda where an NVIDIA GPU, nvcc and a CUDA libtorch are found, and release elsewhere
+#   MEGALITH_CPU_ONLY=1    as on a machine without a GPU: no CUDA libraries are fetched, and the preset is release
 
 SHELL := /bin/bash
-PRESET ?= release
-BIN = build/$(PRESET)/bin/megalith
+PRESET ?=
+CHOOSE = preset=$$(scripts/choose_preset.sh $(PRESET))
 # make's own default (`c++`, `g++`) is no choice of the user's.
 ifneq ($(origin CXX),default)
 export CXX
@@ -23,10 +25,10 @@ SANITIZED := -LE '^(long|package|tree)$$'
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
 .PHONY: help setup setup-all build demo test test-all test-release-all test-asan test-tsan test-clang lint \
-        check-headers fuzz format docs bench package clean distclean
+        check-headers check-arm64 fuzz format docs bench package clean distclean
 
 help:          ## this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## */  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
 
 setup:         ## system packages, libtorch, tools; does nothing when they are there
 	@scripts/setup.sh
@@ -34,12 +36,11 @@ setup:         ## system packages, libtorch, tools; does nothing when they are t
 setup-all:
 	@scripts/setup.sh --all
 
-build: setup   ## the release preset; the binary is build/release/bin/megalith
-	@scripts/build.sh $(PRESET)
+build: setup   ## build/release/bin/megalith with tests and benchmarks; on a machine with an NVIDIA GPU build/cuda/bin/megalith
+	@$(CHOOSE) && scripts/build.sh $$preset
 
 demo: setup    ## the main job: a small model learns from Shakespeare's plays on four processes; see build/demo
-	@scripts/build.sh $(PRESET) megalith
-	@scripts/demo.sh $(BIN) build/demo
+	@$(CHOOSE) && scripts/build.sh $$preset megalith && scripts/demo.sh build/$$preset/bin/megalith build/demo
 
 test: setup    ## GCC release and every test but the long ones
 	@scripts/build.sh release
@@ -71,6 +72,9 @@ check-headers: setup-all ## every header of src compiles on its own
 	@scripts/build.sh edit --configure-only
 	@scripts/check_headers.sh build/edit
 
+check-arm64:   ## the ordinary suite on an arm64 machine; elsewhere cross-compiled, and its main parts run in qemu-user
+	@scripts/check_arch.sh aarch64
+
 fuzz: setup-all ## libFuzzer on what reads other people's files, FUZZ_SECONDS each
 	@scripts/build.sh fuzz fuzzers
 	@scripts/fuzz.sh build/fuzz
@@ -79,17 +83,18 @@ format: setup  ## clang-format over src, tests, bench and fuzz, in place
 	@scripts/format.sh --fix
 
 docs: setup    ## the pages that are made from code: docs/options.md
-	@scripts/build.sh $(PRESET) config_test
-	@MEGALITH_UPDATE_DOCS=1 ctest --test-dir build/$(PRESET) -R '^config\.' --output-on-failure >build/docs.log || \
+	@scripts/build.sh $(or $(PRESET),release) config_test
+	@MEGALITH_UPDATE_DOCS=1 ctest --test-dir build/$(or $(PRESET),release) -R '^config\.' --output-on-failure >build/docs.log || \
 	  { cat build/docs.log; exit 1; }
 
 bench: setup   ## every benchmark, one JSON line a case
-	@scripts/build.sh $(PRESET)
-	@for bench in build/$(PRESET)/bin/*_bench; do [ ! -x "$$bench" ] || "$$bench" || exit 1; done
+	@$(CHOOSE) && scripts/build.sh $$preset && \
+	  for bench in build/$$preset/bin/*_bench; do [ ! -x "$$bench" ] || "$$bench" || exit 1; done
 
+# A package runs on other machines too, so it is for the CPU unless PRESET=cuda asks otherwise, and then for more than this GPU.
 package: setup ## dist/megalith-VERSION-linux-ARCH.tar.gz: the binary and every library it needs
-	@scripts/build.sh $(PRESET) megalith
-	@scripts/package.sh build/$(PRESET) dist
+	@MEGALITH_CUDA_ARCHITECTURES="$${MEGALITH_CUDA_ARCHITECTURES:-80;90;100}" scripts/build.sh $(or $(PRESET),release) megalith
+	@scripts/package.sh build/$(or $(PRESET),release) dist
 
 clean:         ## remove build/ and dist/
 	rm -rf build dist

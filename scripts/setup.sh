@@ -2,6 +2,11 @@
 # Everything a build needs: system packages, libtorch, and the pinned formatter. Called by make; safe to call again, and
 # then it does nothing. `setup.sh --all` adds what `make test-all` needs: Clang and the pinned clang-tidy.
 #
+# For scripts that compile for another machine (scripts/check_arch.sh):
+#   setup.sh --torch-for aarch64|x86_64  only fetches libtorch for the CPU of such a machine, and prints its folder
+#   setup.sh --libraries                 only prints the Debian packages of the libraries that a build needs
+#   setup.sh --packages PACKAGE…         only installs those of these Debian packages that are missing
+#
 #   TORCH_DIR            the `torch` folder (with include/ and lib/) to use instead of looking for one
 #   MEGALITH_CPU_ONLY=1  never fetch the CUDA libraries, even on a machine with a GPU
 #   MEGALITH_DEPS_DIR    where fetched things go (default: .deps in the tree)
@@ -22,12 +27,30 @@ cmake_oldest=3.25
 cmake_version=3.31.6
 want_all=no
 [ "${1:-}" = --all ] && want_all=yes
+machine=$(uname -m)  # that wheels are fetched for
+[ "${1:-}" = --torch-for ] && machine=$2
+source "$root/scripts/gpu.sh"
+source "$root/scripts/progress.sh"
+
+# The Debian packages of the libraries that a build needs, and a header of each.
+libraries=(libfmt-dev:fmt/core.h libspdlog-dev:spdlog/spdlog.h libyaml-cpp-dev:yaml-cpp/yaml.h nlohmann-json3-dev:nlohmann/json.hpp
+           libpcre2-dev:pcre2.h libutf8proc-dev:utf8proc.h libsentencepiece-dev:sentencepiece_processor.h zlib1g-dev:zlib.h
+           libzstd-dev:zstd.h libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h)
+if [ "${1:-}" = --libraries ]; then printf '%s\n' "${libraries[@]%%:*}"; exit; fi
 
 say() { echo "setup: $*" >&2; }
 fail() { say "$*"; exit 2; }
 have() { command -v "$1" >/dev/null 2>&1; }
 # version_at_least A B: A >= B
 version_at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
+# timed WORDS COMMAND…: says the words, runs the command, and says how long it took.
+timed() {
+  local words=$1 start=$SECONDS
+  shift
+  say "$words"
+  "$@" || return
+  say "… took $(elapsed $((SECONDS - start)))"
+}
 
 mkdir -p "$deps/tools/bin"
 deps=$(cd "$deps" && pwd)
@@ -78,17 +101,8 @@ missing_packages() {
   [ $want_all = no ] || clang_runtime_found || echo libclang-rt-16-dev
   have cmake || echo cmake
   have ninja || echo ninja-build
-  header_found fmt/core.h || echo libfmt-dev
-  header_found spdlog/spdlog.h || echo libspdlog-dev
-  header_found yaml-cpp/yaml.h || echo libyaml-cpp-dev
-  header_found nlohmann/json.hpp || echo nlohmann-json3-dev
-  header_found pcre2.h || echo libpcre2-dev
-  header_found utf8proc.h || echo libutf8proc-dev
-  header_found sentencepiece_processor.h || echo libsentencepiece-dev
-  header_found zlib.h || echo zlib1g-dev
-  header_found zstd.h || echo libzstd-dev
-  header_found gtest/gtest.h || echo libgtest-dev
-  header_found gmock/gmock.h || echo libgmock-dev
+  local library
+  for library in "${libraries[@]}"; do header_found "${library#*:}" || echo "${library%%:*}"; done
   if [ "$fetch" = yes ]; then
     pip_found || echo python3-pip
     have unzip || echo unzip
@@ -143,7 +157,7 @@ install_packages() {
     fi
   fi
   local quiet=(-qq -o DPkg::Lock::Timeout=300)
-  say "installing system packages: ${packages[*]}"
+  say "installing system packages, which takes a minute or two: ${packages[*]}"
   "${as_root[@]}" apt-get "${quiet[@]}" update </dev/null >"$work/apt.log" 2>&1 || say "apt-get update failed; trying with the lists at hand"
   for package in "${packages[@]}"; do chosen+=("$(choose_package "$package")"); done
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${quiet[@]}" install -y --no-install-recommends \
@@ -168,19 +182,46 @@ install_optional() {
 
 # ------------------------------------------------------------------------------------------------------------- wheels
 
-# pip_download FOLDER REQUIREMENT…: without dependencies, for the running Python or else for any other.
-pip_download() {
-  local folder=$1 python_version
-  shift
+# for_any_python PIP_COMMAND…: runs pip for the running Python, or else for any other that has the wheel.
+for_any_python() {
+  local python_version platforms version
+  # pip wants every kind of wheel that may be taken by its name: those for glibc 2.28 and older.
+  platforms=("--platform=manylinux2014_$machine")
+  for version in {28..17}; do platforms+=("--platform=manylinux_2_${version}_$machine"); done
+  mkdir -p "$work/pip"
   for python_version in "" 3.12 3.13 3.11 3.10 3.14; do
     local other=()
+    if [ -z "$python_version" ] && [ "$machine" != "$(uname -m)" ]; then continue; fi
     [ -z "$python_version" ] || other=(--implementation cp --python-version "$python_version" --abi "cp${python_version/./}"
-                                       --platform "manylinux_2_28_$(uname -m)")
-    "$python" -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: "${other[@]}" -d "$folder" "$@" \
+                                       "${platforms[@]}")
+    # What is on its way lies in TMPDIR: beside its place at the end, and where fetching_large can see it grow.
+    TMPDIR=$work/pip "$python" -m pip "$1" -q --disable-pip-version-check --only-binary=:all: "${other[@]}" "${@:2}" \
       </dev/null >>"$work/pip.log" 2>&1 && return 0
   done
   cat "$work/pip.log" >&2
   return 1
+}
+# pip_download FOLDER REQUIREMENT…: without dependencies.
+pip_download() { for_any_python download --no-deps -d "$@"; }
+
+# fetching_large MEGABYTES COMMAND…: runs the command and says now and then how much of about so much has arrived.
+fetching_large() {
+  local megabytes=$1 code=0 teller
+  shift
+  (
+    exec 9>&-  # the lock is not this process's
+    SECONDS=0
+    while true; do
+      read -r -t 10 _ <> <(:) || true  # unlike sleep it leaves no process behind when this one is ended
+      say "fetched $(find "$work" -name '*.whl' -printf '%s\n' 2>/dev/null | awk '{ n += $1 } END { printf "%d", n / 1e6 }')" \
+        "of about $megabytes MB after $(elapsed $SECONDS)"
+    done
+  ) &
+  teller=$!
+  "$@" || code=$?
+  kill $teller 2>/dev/null || true
+  wait $teller 2>/dev/null || true
+  return $code
 }
 
 # fetch_tool NAME VERSION: the program of a PyPI wheel as tools/bin/NAME.
@@ -211,7 +252,8 @@ torch_problem() {
   lacking=$(lacking_libraries "$1")
   [ -z "$lacking" ] || echo "libraries that it needs are not found:" $lacking
 }
-lacking_libraries() { ldd "$1/lib/libtorch_cpu.so" 2>&1 | sed -n 's/^[[:space:]]*\(.*\) => not found.*/\1/p'; }
+# Another machine's libtorch cannot be asked here.
+lacking_libraries() { [ "$machine" != "$(uname -m)" ] || ldd "$1/lib/libtorch_cpu.so" 2>&1 | sed -n 's/^[[:space:]]*\(.*\) => not found.*/\1/p'; }
 
 # The folder of the `torch` package of the Python at hand (not imported: that takes seconds).
 installed_torch() {
@@ -222,18 +264,17 @@ spec = importlib.util.find_spec("torch")
 print(spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else "")') 2>/dev/null || true
 }
 
-machine_kind() {
-  if [ "${MEGALITH_CPU_ONLY:-0}" != 1 ] && [ -e /dev/nvidia0 ]; then echo cuda; else echo cpu; fi
-}
+machine_kind() { if [ "$(gpu_count)" -gt 0 ]; then echo cuda; else echo cpu; fi; }
 
 # The torch wheel without its dependencies and without what only Python or CUDA needs, plus the two small CUDA libraries
 # that libtorch_cpu is linked with (12 MB instead of 4.5 GB). A CPU build of torch needs neither. Files get today's date
 # (-DD): one from the future would be newer than every object file and be compiled again and again.
 unpack_cpu_torch() {
   local home=$1
-  say "fetching torch $torch_version (about 500 MB; the CUDA libraries are left out on this machine)"
   mkdir -p "$work/torch-wheel"
-  pip_download "$work/torch-wheel" "torch==$torch_version" || fail "could not fetch torch $torch_version; see pip's message above"
+  timed "fetching torch $torch_version (about 500 MB; the CUDA libraries are left out on this machine)" \
+    fetching_large 500 pip_download "$work/torch-wheel" "torch==$torch_version" ||
+    fail "could not fetch torch $torch_version; see pip's message above"
   unzip -q -DD "$work"/torch-wheel/torch-*.whl 'torch/include/*' 'torch/lib/*.so*' 'torch*.libs/*' 'torch-*.dist-info/*' -d "$home" \
     -x 'torch/lib/*cuda*' 'torch/lib/*nvrtc*' 'torch/lib/*nvshmem*' 'torch/lib/*python*' 'torch/lib/libshm*' \
        'torch/lib/libtorch.so' 'torch/lib/libtorch_global_deps.so' 2>"$work/unzip.log" || [ $? -eq 11 ] ||
@@ -254,9 +295,9 @@ unpack_cpu_torch() {
 }
 
 install_cuda_torch() {
-  say "fetching torch $torch_version with its CUDA libraries (about 4.5 GB; MEGALITH_CPU_ONLY=1 leaves them out)"
-  "$python" -m pip install -q --disable-pip-version-check --no-compile --only-binary=:all: --target "$1" \
-    "torch==$torch_version" </dev/null >&2 || fail "could not fetch torch $torch_version; see pip's message above"
+  timed "fetching torch $torch_version with its CUDA libraries (about 4.5 GB; MEGALITH_CPU_ONLY=1 leaves them out)" \
+    fetching_large 4500 for_any_python install --no-compile --target "$1" "torch==$torch_version" ||
+    fail "could not fetch torch $torch_version; see pip's message above"
 }
 
 # Sets $torch_home to the folder to link as .deps/torch, or to the empty string when it has to be fetched first.
@@ -272,6 +313,9 @@ choose_torch() {
   candidate=$(installed_torch)
   if [ -n "$candidate" ]; then
     problem=$(torch_problem "$candidate")
+    if [ -z "$problem" ] && [ "$(machine_kind)" = cuda ] && [ ! -e "$candidate/lib/libtorch_cuda.so" ]; then
+      problem="it has no CUDA part, and this machine has a GPU (MEGALITH_CPU_ONLY=1 takes it)"
+    fi
     if [ -z "$problem" ]; then torch_home=$candidate; return; fi
     say "the installed torch in $candidate is not used: $problem"
   fi
@@ -279,10 +323,11 @@ choose_torch() {
   if [ -d "$fetched_torch/torch" ]; then torch_home=$fetched_torch/torch; fi
 }
 
+# fetch_torch cpu|cuda: into $fetched_torch, which sets $torch_home.
 fetch_torch() {
   local problem unpacked=$work/torch-home
   mkdir -p "$unpacked"
-  if [ "$(machine_kind)" = cuda ]; then install_cuda_torch "$unpacked"; else unpack_cpu_torch "$unpacked"; fi
+  if [ "$1" = cuda ]; then install_cuda_torch "$unpacked"; else unpack_cpu_torch "$unpacked"; fi
   chmod -R u+rwX,go+rX "$unpacked"
   problem=$(torch_problem "$unpacked/torch")
   [ -z "$problem" ] || fail "the torch $torch_version that pip fetched cannot be used: $problem"
@@ -299,7 +344,26 @@ link_torch() {
 
 # ------------------------------------------------------------------------------------------------------- what is to do
 
+if [ "${1:-}" = --packages ]; then
+  missing=()
+  for package in "${@:2}"; do
+    [ "$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null)" = "install ok installed" ] || missing+=("$package")
+  done
+  mkdir -p "$work"
+  [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+  exit
+fi
 fetched_torch=$deps/torch-$torch_version
+if [ "${1:-}" = --torch-for ]; then
+  fetched_torch+=-$machine
+  mkdir -p "$work"
+  if [ ! -d "$fetched_torch/torch" ]; then
+    { pip_found && have unzip; } || fail "no Python with pip, or no unzip, was found; install python3-pip and unzip"
+    fetch_torch cpu
+  fi
+  echo "$fetched_torch/torch"
+  exit
+fi
 [ "$(machine_kind)" = cpu ] || fetched_torch+=-cuda
 
 # The stamp stands for libtorch and the tools; the system packages are looked at every time, which takes no time.
@@ -331,7 +395,7 @@ if [ $fetch = yes ]; then pip_found || fail "no Python with pip was found; insta
 cmake_found || fetch_tool cmake $cmake_version
 for tool in "${tools[@]}"; do fetch_tool ${tool% *} "${tool#* }"; done
 if [ $torch_done = no ]; then
-  [ -n "$torch_home" ] || fetch_torch
+  [ -n "$torch_home" ] || fetch_torch "$(machine_kind)"
   link_torch
   echo "$key" >"$stamp"
 fi

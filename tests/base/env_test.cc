@@ -15,6 +15,15 @@ TEST(Env, EmptyCountsAsUnset) {
   EXPECT_EQ(env_int("MEGALITH_TEST_VARIABLE"), std::nullopt);
 }
 
+TEST(Env, ExactlyTellsEmptyFromUnset) {
+  setenv("MEGALITH_TEST_VARIABLE", "", 1);
+  EXPECT_EQ(env_exact("MEGALITH_TEST_VARIABLE"), "");
+  setenv("MEGALITH_TEST_VARIABLE", "0,1", 1);
+  EXPECT_EQ(env_exact("MEGALITH_TEST_VARIABLE"), "0,1");
+  unsetenv("MEGALITH_TEST_VARIABLE");
+  EXPECT_EQ(env_exact("MEGALITH_TEST_VARIABLE"), std::nullopt);
+}
+
 TEST(Env, AWrongNumberNamesTheVariable) {
   setenv("MEGALITH_TEST_VARIABLE", "four", 1);
   try {

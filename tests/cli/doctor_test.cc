@@ -1,6 +1,7 @@
 // `megalith doctor` with several ranks, as processes over Gloo.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/expect.h"
@@ -124,6 +125,28 @@ TEST(Doctor, ARankThatEndsIsNamedInTheObject) {
   const auto report = json::parse(zero.out);
   EXPECT_FALSE(report.at("ok").get<bool>());
   EXPECT_NE(report.at("failed").get<std::string>().find("speed of"), std::string::npos) << report;
+}
+
+// A machine with two GPUs, made of files. A build with CUDA has its own ways to look for them.
+TEST(Doctor, ABuildForTheCpuNamesTheGpusThatItLeavesUnused) {
+  const TempFolder devices;
+  for (const char* name : {"nvidia0", "nvidia1", "nvidiactl"}) std::ofstream(devices / name) << "";
+  const std::map<std::string, std::string> machine{{"MEGALITH_DEVICE_DIR", devices.path().string()},
+                                                   {"CUDA_VISIBLE_DEVICES", ""}};
+  const auto cuda = json::parse(doctor({"--json"}, machine).out).at("CUDA");
+  if (!cuda.at("value").get<std::string>().starts_with("this build is for the CPU")) return;
+  expect_contains(cuda.at("value").get<std::string>(), "2 NVIDIA GPUs");
+  expect_contains(cuda.at("advice").get<std::string>(), "make build");
+
+  const auto run = doctor({"--nproc", "2", "--size", "4KiB"}, machine);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const std::string warning = "leaves 2 NVIDIA GPUs of this machine unused";
+  const size_t place = run.err.find(warning);
+  ASSERT_NE(place, std::string::npos) << run.err;
+  EXPECT_EQ(run.err.find(warning, place + 1), std::string::npos) << "only rank 0 warns: " << run.err;
+  const auto on_cpu = doctor({"--nproc", "2", "--size", "4KiB", "--use_cpu", "true"}, machine);
+  EXPECT_EQ(on_cpu.exit_code, 0) << on_cpu.err;
+  EXPECT_EQ(on_cpu.err.find("NVIDIA"), std::string::npos) << on_cpu.err;
 }
 
 TEST(Doctor, OptionsThatDoNotGoTogetherAreRefused) {

@@ -7,10 +7,16 @@
 
 namespace megalith {
 
-std::optional<std::string> env_string(const char* name) {
+std::optional<std::string> env_exact(const char* name) {
   const char* value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
+  if (value == nullptr) return std::nullopt;
   return std::string(value);
+}
+
+std::optional<std::string> env_string(const char* name) {
+  auto value = env_exact(name);
+  if (value && value->empty()) return std::nullopt;
+  return value;
 }
 
 std::optional<int64_t> env_int(const char* name) {

@@ -9,6 +9,7 @@
 //   MEGALITH_UPDATE_DOCS   tests only: rewrite the pages that are made from code instead of comparing them
 //   MEGALITH_SOCKET_IFNAME network interface for Gloo (else GLOO_SOCKET_IFNAME) and NCCL (else NCCL_SOCKET_IFNAME)
 //   MEGALITH_NUMA_BIND     0: ranks are not bound to the cores beside their GPU (parallel/cpu_share.h)
+//   MEGALITH_DEVICE_DIR    tests only: where the device files of GPUs are looked for in place of /dev
 //   MEGALITH_LAUNCHER      set by `--nproc` for its ranks: the launcher serves the store and reports the first failure
 //
 // NCCL_HOSTID may hold %r: `--nproc` then gives each rank a host id of its own (comm/launcher.h).
@@ -29,6 +30,8 @@ namespace megalith {
 
 // The value, or nothing when the variable is unset or empty.
 std::optional<std::string> env_string(const char* name);
+// The value, also an empty one, or std::nullopt when the variable is unset: CUDA_VISIBLE_DEVICES= hides every GPU.
+std::optional<std::string> env_exact(const char* name);
 // The value as a whole number; throws ConfigError naming the variable when it is set to something else.
 std::optional<int64_t> env_int(const char* name);
 // True for 1, true, yes, on (any case); false for 0, false, no, off and unset; ConfigError otherwise.

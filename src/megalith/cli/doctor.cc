@@ -15,6 +15,7 @@
 #include <set>
 #include <thread>
 
+#include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/cli/byte_size.h"
 #include "megalith/cli/command.h"
@@ -26,6 +27,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
 #include "megalith/hf/file_io.h"
+#include "megalith/parallel/gpu_count.h"
 
 namespace megalith::cli {
 
@@ -62,9 +64,14 @@ double free_disk_gib(const char* path) {
 }
 
 Finding cuda_finding() {
-  if (!comm::nccl_available())
+  if (!comm::nccl_available()) {
+    const auto gpus = parallel::usable_gpus(parallel::gpu_device_folder(), env_exact("CUDA_VISIBLE_DEVICES"));
+    if (gpus)
+      return {"CUDA", fmt::format("this build is for the CPU; the machine has {}, which it cannot use", *gpus),
+              "run `make build` again: it builds for GPUs, or says what is missing (nvcc, a CUDA libtorch)"};
     return {"CUDA", "this build is for the CPU",
-            "for GPUs build with `make build PRESET=cuda` on a machine with the CUDA toolkit"};
+            "for GPUs run `make build` on a machine with an NVIDIA GPU and the CUDA toolkit"};
+  }
   const auto devices = at::hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
   if (devices == 0) return {"CUDA", "no GPU is visible", "check nvidia-smi, the driver and CUDA_VISIBLE_DEVICES"};
   return {"CUDA", fmt::format("{} GPU{}", devices, devices == 1 ? "" : "s"), ""};

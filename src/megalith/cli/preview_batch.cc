@@ -78,10 +78,10 @@ Course course_of(const MicrobatchCalculator& calculator, std::optional<int64_t> 
           consumed, phase.sizes->global_batch_size, calculator.micro_batch_size() * calculator.data_parallel_size());
       break;
     }
-    std::optional<int64_t> change = calculator.next_change(consumed);
-    if (change > kMaxSamples) change.reset();  // no run gets there
-    if (!change && !samples) break;
-    const int64_t end = std::min(change.value_or(kMaxSamples), samples.value_or(kMaxSamples));
+    // kMaxSamples stands for no change, and for one that no run gets to.
+    const int64_t change = std::min(calculator.next_change(consumed).value_or(kMaxSamples), kMaxSamples);
+    if (change == kMaxSamples && !samples) break;
+    const int64_t end = std::min(change, samples.value_or(kMaxSamples));
     phase.steps = (end - consumed + running - 1) / running;
     consumed += *phase.steps * running;
   }

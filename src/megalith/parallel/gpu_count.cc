@@ -9,6 +9,7 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/comm/launcher.h"
 #include "megalith/comm/world.h"
 
@@ -57,10 +58,31 @@ std::optional<int> most_gpus(const fs::path& devices, const std::optional<std::s
   return std::min(files, static_cast<int>(std::count(visible->begin(), visible->end(), ',')) + 1);
 }
 
+fs::path gpu_device_folder() { return env_string("MEGALITH_DEVICE_DIR").value_or("/dev"); }
+
+std::optional<std::string> usable_gpus(const fs::path& devices, const std::optional<std::string>& visible) {
+  // What CUDA makes of these: the first number that is not a GPU's ends the list.
+  if (visible && (visible->empty() || visible->starts_with('-') || *visible == "NoDevFiles")) return std::nullopt;
+  const std::optional<int> gpus = most_gpus(devices, visible);
+  if (!gpus) return std::nullopt;
+  return fmt::format("{} NVIDIA GPU{}", *gpus, *gpus == 1 ? "" : "s");
+}
+
+void warn_of_unused_gpus(const config::CommConfig& comm) {
+  if (comm.use_cpu || comm::nccl_available()) return;
+  const auto gpus = usable_gpus(gpu_device_folder(), env_exact("CUDA_VISIBLE_DEVICES"));
+  if (!gpus) return;
+  log_warning(
+      "this build of megalith is for the CPU and leaves {} of this machine unused. `make build` builds for GPUs where"
+      " nvcc and a CUDA libtorch are found, and says what is missing otherwise; --use_cpu true runs on the CPU without"
+      " this line.",
+      *gpus);
+}
+
 void check_gpus_for(int ranks, const config::TrainingArguments& args) {
   if (args.comm.use_cpu || args.comm.backend == config::CommBackend::kGloo || !comm::nccl_available()) return;
   if (comm::nccl_host_of_rank(env_string("NCCL_HOSTID"), 0)) return;  // ranks share GPUs on purpose
-  const std::optional<int> most = most_gpus("/dev", env_string("CUDA_VISIBLE_DEVICES"));
+  const std::optional<int> most = most_gpus(gpu_device_folder(), env_string("CUDA_VISIBLE_DEVICES"));
   if (!most || ranks <= *most) return;
   const std::optional<int> gpus = ask_driver();
   if (!gpus || *gpus == 0) return;  // ranks without a GPU run on the CPU

@@ -8,6 +8,7 @@
 #include "megalith/base/log.h"
 #include "megalith/config/derive.h"
 #include "megalith/parallel/cpu_share.h"
+#include "megalith/parallel/gpu_count.h"
 #include "megalith/parallel/nccl_options.h"
 #include "megalith/parallel/rank_device.h"
 
@@ -46,6 +47,7 @@ void Runtime::connect(const config::TrainingArguments& args, std::function<void(
   [[maybe_unused]] const layout::RankGrid possible(config::grid_shape(args, place.world_size));
   device_ =
       enter_device({visible_gpus(), place.local_rank, place.local_world_size, args.comm.use_cpu, args.comm.backend});
+  if (place.rank == 0 && place.restarts == 0) warn_of_unused_gpus(args.comm);
   take_cpu_share(place, device_);
 
   comm::WorldOptions options;
