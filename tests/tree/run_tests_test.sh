@@ -33,15 +33,28 @@ echo 'net\..* needs a second machine' >"$folder/allowed"
 
 project a.passes true net.skips "$gtest_skip"
 run 0
-expect 'net\.skips: no second machine \[allowed\]'
+expect 'net\.A\.B: no second machine \[allowed\]'
 expect '100% tests passed, 0 tests failed out of 2'
 expect_summary_last
 
 project a.passes true other.skips "$gtest_skip" script.skips 'echo "SKIP: no tool"; exit 77'
 run 1
-expect 'other\.skips: no second machine \[NOT ALLOWED\]'
+expect 'other\.A\.B: no second machine \[NOT ALLOWED\]'
 expect 'script\.skips: no tool \[NOT ALLOWED\]'
 expect '2 skipped tests are not listed'
+expect_summary_last
+
+# A skip that nobody explains is told, too.
+project a.passes true quiet.skips 'exit 77'
+run 1
+expect 'quiet\.skips: no reason given \[NOT ALLOWED\]'
+
+# One test of a suite that passes.
+project net.A "${gtest_skip% exit 77} true" other.A "${gtest_skip% exit 77} true"
+run 1
+expect 'net\.A\.B: no second machine \[allowed\]'
+expect 'other\.A\.B: no second machine \[NOT ALLOWED\]'
+expect '100% tests passed, 0 tests failed out of 2'
 expect_summary_last
 
 project a.passes true b.fails 'echo why it failed; false'

@@ -11,7 +11,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/group_internal.h"
-#include "megalith/comm/op_checks.h"
+#include "megalith/comm/op_checks_internal.h"
 
 namespace megalith::comm {
 

@@ -24,7 +24,7 @@
 #include "megalith/base/error.h"
 #include "megalith/comm/process_settings.h"
 #include "megalith/comm/rendezvous.h"
-#include "megalith/comm/store_link.h"
+#include "megalith/comm/store_link_internal.h"
 #include "megalith/comm/store_listener_internal.h"
 
 namespace megalith::comm {

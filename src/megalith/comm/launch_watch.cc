@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 
 #include "megalith/comm/launch_attempt_internal.h"
-#include "megalith/comm/store_link.h"
+#include "megalith/comm/store_link_internal.h"
 
 namespace megalith::comm {
 

@@ -1,4 +1,4 @@
-#include "megalith/comm/op_checks.h"
+#include "megalith/comm/op_checks_internal.h"
 
 #include <numeric>
 

@@ -1,4 +1,4 @@
-#include "megalith/comm/store_link.h"
+#include "megalith/comm/store_link_internal.h"
 
 #include <fmt/format.h>
 

@@ -18,7 +18,7 @@
 #include "megalith/comm/pairwise_backend.h"
 #include "megalith/comm/process_settings.h"
 #include "megalith/comm/start_record.h"
-#include "megalith/comm/store_link.h"
+#include "megalith/comm/store_link_internal.h"
 #include "megalith/comm/thread_backend.h"
 
 namespace megalith::comm {

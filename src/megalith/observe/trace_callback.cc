@@ -12,15 +12,19 @@ namespace {
 
 std::string dotted(const std::string& name) { return fmt::format("{:.<48}", name + " "); }
 
-// min over the ranks that have the phase.
-std::pair<double, double> min_max(const PhaseTimes& phase) {
+struct Extremes {
   double low = 0, high = 0;
+};
+
+// Over the ranks that have the phase.
+Extremes min_max(const PhaseTimes& phase) {
+  Extremes found;
   for (const double ms : phase.milliseconds) {
     if (ms <= 0) continue;
-    low = low == 0 ? ms : std::min(low, ms);
-    high = std::max(high, ms);
+    found.low = found.low == 0 ? ms : std::min(found.low, ms);
+    found.high = std::max(found.high, ms);
   }
-  return {low, high};
+  return found;
 }
 
 std::string phase_line(std::string_view option, const PhaseTimes& phase) {
