@@ -26,6 +26,6 @@ foreach(line IN LISTS listing)
   string(APPEND text
     "add_test([==[${NAME}.${suite}]==] [==[${BINARY}]==] [==[--gtest_filter=${suite}.*-${LEFT_OUT}]==])\n"
     "set_tests_properties([==[${NAME}.${suite}]==] PROPERTIES WORKING_DIRECTORY [==[${FOLDER}]==] TIMEOUT ${TIMEOUT}"
-    " SKIP_RETURN_CODE 77 LABELS [==[${labels}]==])\n")
+    " SKIP_RETURN_CODE 77 FAIL_REGULAR_EXPRESSION [==[Running 0 tests]==] LABELS [==[${labels}]==])\n")
 endforeach()
 file(WRITE ${OUTPUT} "${text}")

@@ -59,7 +59,7 @@ generate() { "$megalith" generate "$@" --prompt "KING. " --max_new_tokens 60 --t
 say "before: a sample of the untrained model"
 generate --model "$folder/model" --train_from_scratch
 steps=$(sed -n 's/^max_steps: *//p' examples/01-pretrain/train.yaml)
-say "training: $steps steps on 4 processes, tp 2 x pp 2, about 3 minutes on 2 cores; each line ends with the time left (ETA)"
+say "training: $steps steps on 4 processes, tp 2 x pp 2, about 4 minutes on 2 cores; each line ends with the time left (ETA)"
 "$megalith" train examples/01-pretrain/train.yaml --nproc 4 "${backend[@]}" --model_name_or_path "$folder/model" \
   --dataset "$folder/corpus.jsonl" --output_dir "$folder/out" --overwrite_output_dir
 say "after: the exported model on one process"

@@ -5,7 +5,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <cstring>
-#include <map>
 #include <numeric>
 
 #include "megalith/base/error.h"

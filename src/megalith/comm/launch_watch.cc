@@ -1,13 +1,12 @@
 // What a launcher makes of ranks that end, hang or report a failure: who was first, what the others are told, when they
 // are ended by force, and what the user reads.
 #include <fmt/format.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <thread>
-
-#include <sys/wait.h>
 
 #include "megalith/comm/launch_attempt_internal.h"
 #include "megalith/comm/store_link_internal.h"

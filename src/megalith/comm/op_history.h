@@ -32,8 +32,8 @@ class OpHistory {
 
   // The next collective of the group.
   void add(const OpInfo& op);
-  OpExcerpt excerpt(size_t operations) const;   // the newest so many, as far as they are kept
-  const OpInfo* find(uint64_t sequence) const;  // null: not known any more, or not yet
+  OpExcerpt excerpt(size_t operations) const;   // the newest ones, at most this many
+  const OpInfo* find(uint64_t sequence) const;  // null if it is no longer kept, or not started yet
 
  private:
   struct Entry {

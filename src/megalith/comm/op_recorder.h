@@ -33,7 +33,8 @@ struct RankStatus {
   std::string last;      // "in all_reduce 'loss' #12 of tp for 3.1 s", "finished barrier #2 of world 0.4 s ago"
   // Group id -> sequence number of the last collective begun there: tells who has arrived.
   std::map<std::string, uint64_t> begun;
-  // Group id -> its newest collectives, begun or not yet reached by the device.
+  // Group id -> the newest collectives that this rank's host has started there, whether the device has come to them or
+  // not.
   std::map<std::string, OpExcerpt> operations{};
 
   std::string to_json() const;
