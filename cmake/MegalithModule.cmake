@@ -100,11 +100,11 @@ set(MEGALITH_TEST_ON_CPU ENVIRONMENT CUDA_VISIBLE_DEVICES=)
 #                   [ON_CPU] [BY_SUITE] [NEED_TOKENIZERS patterns…] [NEED_CUDA patterns…])
 #
 # One test binary per module, tests/<module>/*_test.cc. CTest sees every test as <module>.<Suite>.<Test>; tests of a suite
-# whose name starts with `Golden` get the label `golden`. A build without tokenizers leaves out the tests that match
-# NEED_TOKENIZERS, a build without CUDA those that match NEED_CUDA.
+# whose name starts with `Golden` (after its instance: `hf/GoldenTrainer`) get the label `golden`. A build without tokenizers
+# leaves out the tests that match NEED_TOKENIZERS, a build without CUDA those that match NEED_CUDA.
 #
 # BY_SUITE: CTest sees <module>.<Suite>, and the tests of a suite run in one process. For tests that take milliseconds, since
-# a process that loads libtorch takes 0.4 seconds to start.
+# a process that loads libtorch takes 0.4 seconds to start. Golden tests keep a process and a name each.
 function(megalith_add_test name)
   cmake_parse_arguments(ARG "TORCH;ON_CPU;BY_SUITE" "TIMEOUT" "SOURCES;MODULES;LIBRARIES;LABELS;NEED_TOKENIZERS;NEED_CUDA" ${ARGN})
   set(target ${name}_test)
@@ -134,16 +134,17 @@ function(megalith_add_test name)
     list(APPEND left_out ${ARG_NEED_CUDA})
   endif()
   list(JOIN left_out ":" left_out)
+  set(golden "Golden*:*/Golden*")
   if(ARG_BY_SUITE)
     if(ARG_ON_CPU)
       message(FATAL_ERROR "${target}: BY_SUITE and ON_CPU do not go together")
     endif()
-    megalith_discover_suites(${name} "${left_out}" "${ARG_LABELS}" ${ARG_TIMEOUT})
-    return()
+    megalith_discover_suites(${name} "${golden}:${left_out}" "${ARG_LABELS}" ${ARG_TIMEOUT})
+  else()
+    gtest_discover_tests(${target} ${common} TEST_FILTER "-${golden}:${left_out}" TEST_LIST ${target}_plain
+      PROPERTIES ${properties})
   endif()
-  gtest_discover_tests(${target} ${common} TEST_FILTER "-Golden*:${left_out}" TEST_LIST ${target}_plain
-    PROPERTIES ${properties})
-  gtest_discover_tests(${target} ${common} TEST_FILTER "Golden*-${left_out}" TEST_LIST ${target}_golden
+  gtest_discover_tests(${target} ${common} TEST_FILTER "${golden}-${left_out}" TEST_LIST ${target}_golden
     PROPERTIES ${properties})
   # gtest_discover_tests cannot pass on a list of labels: CTest sets them when it has read the tests.
   set(labels_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_labels.cmake)
