@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "megalith/comm/launcher.h"
+#include "megalith/comm/launch/launcher.h"
 #include "megalith/parallel/initialize.h"
 
 namespace {

@@ -17,7 +17,7 @@
 #include "bench/peer_process.h"
 #include "megalith/base/allocator.h"
 #include "megalith/base/error.h"
-#include "megalith/comm/launcher.h"
+#include "megalith/comm/launch/launcher.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/optim/finalize.h"
@@ -40,7 +40,7 @@ class Training {
  public:
   Training(parallel::ParallelContext& context, bool overlap)
       : context_(context),
-        config_(model::read_model_config(hf::parse_json_file(kConfig.dump(), "config.json"))),
+        config_(model::read_model_config(io::parse_json_file(kConfig.dump(), "config.json"))),
         models_(config_, {}, {model::ChunkPlace::whole(config_)}, context) {
     models_.initialize_parameters(1);
     ddp_ = std::make_unique<optim::DistributedDataParallel>(models_.parameters(),

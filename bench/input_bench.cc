@@ -15,11 +15,11 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/data/batch_loader.h"
-#include "megalith/data/prefetch.h"
 #include "megalith/data/random.h"
 #include "megalith/data/sft/packing.h"
 #include "megalith/data/sft/tokenized_data.h"
 #include "megalith/data/token_table.h"
+#include "megalith/io/prefetch.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith {
@@ -91,7 +91,7 @@ void run_loaders(const Settings& settings, bool packed) {
   report(
       name, [&] { return direct->next(); }, settings.steps);
   const auto behind = loader();
-  data::Prefetcher<data::StepBatch> ahead([&] { return behind->next(); }, 4);
+  io::Prefetcher<data::StepBatch> ahead([&] { return behind->next(); }, 4);
   report(
       name + ", prefetched", [&] { return ahead.next(); }, settings.steps);
 }

@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <memory>
 
-#include "megalith/ops/activation.h"
-#include "megalith/ops/dropout.h"
-#include "megalith/ops/norm.h"
-#include "megalith/ops/permute.h"
-#include "megalith/ops/rope.h"
-#include "megalith/ops/top_experts.h"
+#include "megalith/ops/moe/permute.h"
+#include "megalith/ops/moe/top_experts.h"
+#include "megalith/ops/norm_rope/activation.h"
+#include "megalith/ops/norm_rope/dropout.h"
+#include "megalith/ops/norm_rope/norm.h"
+#include "megalith/ops/norm_rope/rope.h"
 
 namespace megalith::bench {
 

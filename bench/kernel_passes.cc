@@ -8,13 +8,13 @@
 #include "bench/kernel_cases.h"
 #include "megalith/comm/world.h"
 #include "megalith/nn/tensor_parallel/linear_cross_entropy.h"
-#include "megalith/ops/adam.h"
-#include "megalith/ops/cross_entropy.h"
-#include "megalith/ops/flat.h"
-#include "megalith/ops/fp8.h"
-#include "megalith/ops/fp8_blocks.h"
-#include "megalith/ops/gradient_sums.h"
-#include "megalith/ops/grouped_gemm.h"
+#include "megalith/ops/gemm/fp8.h"
+#include "megalith/ops/gemm/fp8_blocks.h"
+#include "megalith/ops/gemm/grouped_gemm.h"
+#include "megalith/ops/loss/cross_entropy.h"
+#include "megalith/ops/update/adam.h"
+#include "megalith/ops/update/flat.h"
+#include "megalith/ops/update/gradient_sums.h"
 
 namespace megalith::bench {
 

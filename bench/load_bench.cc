@@ -13,7 +13,7 @@
 #include "megalith/base/allocator.h"
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/hf/json_reader.h"
+#include "megalith/io/json_reader.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
 #include "tests/support/temp_folder.h"
@@ -82,7 +82,7 @@ void write_checkpoint(const fs::path& folder) {
   if (child == 0) {
     const auto worlds = comm::World::in_process(1);
     parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
-    const auto config = model::read_model_config(hf::parse_json_file(kConfig.dump(), "config.json"));
+    const auto config = model::read_model_config(io::parse_json_file(kConfig.dump(), "config.json"));
     const model::VirtualModels models(config, {}, {model::ChunkPlace::whole(config)}, context);
     models.initialize_parameters(3);
     model::save_pretrained(models, folder, {.max_shard_bytes = 300'000'000});

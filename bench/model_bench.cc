@@ -17,7 +17,7 @@
 #include "bench/peer_process.h"
 #include "megalith/base/allocator.h"
 #include "megalith/base/error.h"
-#include "megalith/hf/json_reader.h"
+#include "megalith/io/json_reader.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
 #include "tests/support/memory_meter.h"
@@ -140,7 +140,7 @@ std::vector<double> time_steps(OwnModel& own, int steps) {
 void write_checkpoint(const fs::path& folder, const Shape& shape) {
   const auto worlds = comm::World::in_process(1);
   parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
-  const auto config = model::read_model_config(hf::parse_json_file(config_of(shape).dump(), "config.json"));
+  const auto config = model::read_model_config(io::parse_json_file(config_of(shape).dump(), "config.json"));
   const model::VirtualModels models(config, {}, {model::ChunkPlace::whole(config)}, context);
   models.initialize_parameters(3);
   model::save_pretrained(models, folder, {});

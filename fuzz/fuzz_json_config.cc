@@ -2,7 +2,7 @@
 
 #include "fuzz/entries.h"
 #include "megalith/base/error.h"
-#include "megalith/hf/json_reader.h"
+#include "megalith/io/json_reader.h"
 
 namespace megalith::fuzz {
 namespace {
@@ -18,7 +18,7 @@ void expect_value_or_data_error(const Read& read) {
 
 // One getter for each key, right or wrong: an exception costs more than everything else here, and the fuzzer finds its
 // way to every pair.
-void read_fields(const hf::JsonFields& fields) {
+void read_fields(const io::JsonFields& fields) {
   size_t number = 0;
   for (const auto& [key, unused] : fields.whole().items()) {
     expect_value_or_data_error([&] {
@@ -50,10 +50,10 @@ void read_fields(const hf::JsonFields& fields) {
 
 void json_config(std::string_view input) {
   expect_value_or_data_error([&] {
-    const hf::JsonFile file = hf::parse_json_file(input, "config.json");
+    const io::JsonFile file = io::parse_json_file(input, "config.json");
     // What was understood can be written, and is understood the same way again.
     const std::string written = file.root().dump();
-    check(hf::parse_json(written, "config.json") == file.root(), "another value after writing and reading");
+    check(io::parse_json(written, "config.json") == file.root(), "another value after writing and reading");
     expect_value_or_data_error([&] { read_fields(file.fields()); });
   });
 }

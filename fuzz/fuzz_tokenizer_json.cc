@@ -1,7 +1,7 @@
 #include "fuzz/entries.h"
 #include "megalith/base/error.h"
+#include "megalith/tokenizer/text/utf8.h"
 #include "megalith/tokenizer/tokenizer.h"
-#include "megalith/tokenizer/utf8.h"
 
 namespace megalith::fuzz {
 

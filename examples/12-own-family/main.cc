@@ -22,7 +22,7 @@ namespace {
 
 using namespace megalith;
 
-model::ModelConfig read_nano(const hf::JsonFields& json) {
+model::ModelConfig read_nano(const io::JsonFields& json) {
   model::ModelConfig c;
   c.hidden_size = json.positive<int64_t>("dim");
   c.num_layers = json.positive<int64_t>("layers");

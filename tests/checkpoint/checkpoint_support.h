@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "megalith/checkpoint/saver.h"
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 #include "tests/support/run_ranks.h"
 
 namespace megalith::testing {
@@ -36,7 +36,7 @@ inline checkpoint::SaveRequest small_request(const parallel::ParallelContext& co
       .step = step,
       .layout = checkpoint::SavedLayout::of(context.grid().shape(), false),
       .tensors = {std::move(model), checkpoint::rng_files(context, fmt::format("state of rank {}", context.rank()))},
-      .other_files = [](const std::filesystem::path& to) { hf::write_text_file(to / "notes.txt", "hello\n"); }};
+      .other_files = [](const std::filesystem::path& to) { io::write_text_file(to / "notes.txt", "hello\n"); }};
 }
 
 // A checkpoint by two ranks that split the tensor.

@@ -45,12 +45,12 @@ TEST(CopyCheckpoint, RefusesWhatIsBroken) {
 
 TEST(AddManifest, MakesAModelACheckpoint) {
   const TempFolder folder;
-  hf::write_text_file(folder / "config.json", "{}");
+  io::write_text_file(folder / "config.json", "{}");
   add_manifest(folder.path());
   const Manifest manifest = read_manifest(folder.path());
   EXPECT_EQ(manifest.holds, std::vector<std::string>{"model"});
   EXPECT_TRUE(problems_of_content(folder.path(), manifest).empty());
-  hf::write_text_file(folder / "config.json", "[]");
+  io::write_text_file(folder / "config.json", "[]");
   EXPECT_EQ(problems_of_content(folder.path(), manifest).size(), 1);
 }
 

@@ -1,4 +1,4 @@
-#include "megalith/cli/curve.h"
+#include "megalith/cli/preview/curve.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // `megalith plan` in this process.
-#include "megalith/cli/plan_commands.h"
+#include "megalith/cli/command.h"
 #include "megalith/config/parser.h"
 #include "tests/cli/preview_support.h"
 #include "tests/support/temp_folder.h"

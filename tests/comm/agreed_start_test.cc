@@ -1,4 +1,4 @@
-#include "megalith/comm/agreed_start.h"
+#include "megalith/comm/store/agreed_start.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "megalith/base/error.h"
-#include "megalith/comm/start_record.h"
+#include "megalith/comm/store/start_record.h"
 
 namespace megalith::comm {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <thread>
 
-#include "megalith/comm/c10d_backend.h"
-#include "megalith/comm/stream_marks.h"
+#include "megalith/comm/backend/c10d_backend.h"
+#include "megalith/comm/op/stream_marks.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::comm {

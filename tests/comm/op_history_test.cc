@@ -1,4 +1,4 @@
-#include "megalith/comm/op_history.h"
+#include "megalith/comm/op/op_history.h"
 
 #include <gtest/gtest.h>
 

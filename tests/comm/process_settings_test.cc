@@ -1,4 +1,4 @@
-#include "megalith/comm/process_settings.h"
+#include "megalith/comm/store/process_settings.h"
 
 #include <c10/core/AllocatorConfig.h>
 #include <c10/util/Flags.h>

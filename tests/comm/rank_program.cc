@@ -12,7 +12,7 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
-#include "megalith/comm/launcher.h"
+#include "megalith/comm/launch/launcher.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::comm {

@@ -1,10 +1,10 @@
 // Who hangs, what a restart has cost: decisions without processes.
-#include "megalith/comm/rank_watch.h"
+#include "megalith/comm/launch/rank_watch.h"
 
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
-#include "megalith/comm/restarts.h"
+#include "megalith/comm/store/restarts.h"
 #include "tests/support/expect.h"
 
 namespace megalith::comm {

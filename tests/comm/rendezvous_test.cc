@@ -1,4 +1,4 @@
-#include "megalith/comm/rendezvous.h"
+#include "megalith/comm/store/rendezvous.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -9,8 +9,8 @@
 #include <map>
 
 #include "megalith/base/error.h"
-#include "megalith/comm/launcher.h"
-#include "megalith/comm/process_settings.h"
+#include "megalith/comm/launch/launcher.h"
+#include "megalith/comm/store/process_settings.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::comm {

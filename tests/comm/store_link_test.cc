@@ -12,9 +12,9 @@
 #include <future>
 #include <thread>
 
-#include "megalith/comm/lasting_store.h"
-#include "megalith/comm/polling_store.h"
-#include "megalith/comm/process_settings.h"
+#include "megalith/comm/store/lasting_store.h"
+#include "megalith/comm/store/polling_store.h"
+#include "megalith/comm/store/process_settings.h"
 #include "tests/support/cuttable_proxy.h"
 
 namespace megalith::comm {

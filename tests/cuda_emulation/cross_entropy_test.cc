@@ -1,4 +1,4 @@
-#include "megalith/ops/cross_entropy_internal.h"
+#include "megalith/ops/loss/cross_entropy_internal.h"
 
 #include <limits>
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "megalith/base/error.h"
-#include "megalith/comm/current_device.h"
-#include "megalith/ops/device_internal.h"
-#include "megalith/ops/flat_internal.h"
+#include "megalith/comm/op/current_device.h"
+#include "megalith/ops/kernel/device_internal.h"
+#include "megalith/ops/update/flat_internal.h"
 #include "megalith/parallel/rank_device.h"
 #include "tests/cuda_emulation/emulation.h"
 #include "tests/cuda_emulation/sample_kernels.h"

@@ -2,10 +2,10 @@
 #include <limits>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/grouped_gemm_internal.h"
-#include "megalith/ops/sort_choices.h"
-#include "megalith/ops/sort_choices_internal.h"
-#include "megalith/ops/top_experts_internal.h"
+#include "megalith/ops/gemm/grouped_gemm_internal.h"
+#include "megalith/ops/moe/sort_choices.h"
+#include "megalith/ops/moe/sort_choices_internal.h"
+#include "megalith/ops/moe/top_experts_internal.h"
 #include "tests/cuda_emulation/kernel_case.h"
 
 namespace megalith::ops {

@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/fp8_blocks.h"
-#include "megalith/ops/fp8_internal.h"
+#include "megalith/ops/gemm/fp8_blocks.h"
+#include "megalith/ops/gemm/fp8_internal.h"
 #include "tests/cuda_emulation/kernel_case.h"
 
 namespace megalith::ops {

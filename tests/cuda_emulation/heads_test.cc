@@ -1,4 +1,4 @@
-#include "megalith/ops/rope_internal.h"
+#include "megalith/ops/norm_rope/rope_internal.h"
 #include "tests/cuda_emulation/kernel_case.h"
 
 namespace megalith::ops {

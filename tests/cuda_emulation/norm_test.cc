@@ -1,4 +1,4 @@
-#include "megalith/ops/norm_internal.h"
+#include "megalith/ops/norm_rope/norm_internal.h"
 
 #include "tests/cuda_emulation/kernel_case.h"
 

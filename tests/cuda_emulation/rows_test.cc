@@ -1,7 +1,7 @@
 // Rows of experts, the residual, and sums of gradients.
-#include "megalith/ops/gradient_sums_internal.h"
-#include "megalith/ops/permute_internal.h"
-#include "megalith/ops/residual_internal.h"
+#include "megalith/ops/gemm/residual_internal.h"
+#include "megalith/ops/moe/permute_internal.h"
+#include "megalith/ops/update/gradient_sums_internal.h"
 #include "tests/cuda_emulation/kernel_case.h"
 
 namespace megalith::ops {

@@ -1,6 +1,6 @@
 #include "tests/cuda_emulation/sample_kernels.h"
 
-#include "megalith/ops/cuda_math.cuh"
+#include "megalith/ops/kernel/cuda_math.cuh"
 
 namespace megalith::ops {
 

@@ -8,14 +8,14 @@
 
 #include "megalith/base/error.h"
 #include "megalith/data/indexed/indexed_writer.h"
-#include "tests/hf/file_support.h"
+#include "tests/io/file_support.h"
 #include "tests/support/expect.h"
 
 namespace megalith::data {
 
-using hf::file_bytes;
-using hf::message_of;
-using hf::put_file;
+using io::file_bytes;
+using io::message_of;
+using io::put_file;
 using testing::expect_contains;
 using testing::TempFolder;
 

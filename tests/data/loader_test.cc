@@ -6,8 +6,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/data/batch_loader.h"
-#include "megalith/data/prefetch.h"
 #include "megalith/data/token_table.h"
+#include "megalith/io/prefetch.h"
 
 namespace megalith::data {
 namespace {
@@ -112,7 +112,7 @@ TEST(StreamLoader, a_stream_without_enough_samples_is_refused) {
 
 TEST(Prefetcher, keeps_the_order_and_ends) {
   int at = 0;
-  Prefetcher<int> ahead([&]() -> std::optional<int> { return at < 100 ? std::optional(at++) : std::nullopt; }, 3);
+  io::Prefetcher<int> ahead([&]() -> std::optional<int> { return at < 100 ? std::optional(at++) : std::nullopt; }, 3);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(ahead.next(), i);
   EXPECT_EQ(ahead.next(), std::nullopt);
   EXPECT_EQ(ahead.next(), std::nullopt);
@@ -120,7 +120,7 @@ TEST(Prefetcher, keeps_the_order_and_ends) {
 
 TEST(Prefetcher, holds_no_more_than_its_capacity) {
   std::atomic<int> made{0};
-  Prefetcher<int> ahead([&]() -> std::optional<int> { return made++; }, 2);
+  io::Prefetcher<int> ahead([&]() -> std::optional<int> { return made++; }, 2);
   for (int i = 0; i < 50; ++i) {
     ASSERT_EQ(ahead.next(), i);
     // Given out, held, and one that is being made.
@@ -130,7 +130,7 @@ TEST(Prefetcher, holds_no_more_than_its_capacity) {
 
 TEST(Prefetcher, errors_come_after_the_items_before_them) {
   int at = 0;
-  Prefetcher<int> ahead(
+  io::Prefetcher<int> ahead(
       [&]() -> std::optional<int> {
         if (at == 2) throw DataError("line 3 is broken");
         return at++;
@@ -144,7 +144,7 @@ TEST(Prefetcher, errors_come_after_the_items_before_them) {
 
 TEST(Prefetcher, ends_while_its_thread_waits_for_room) {
   for (int round = 0; round < 20; ++round) {
-    Prefetcher<int> ahead([]() -> std::optional<int> { return 1; }, 1);
+    io::Prefetcher<int> ahead([]() -> std::optional<int> { return 1; }, 1);
     if (round % 2 == 0) ahead.next();
   }
 }

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "megalith/config/derive.h"
-#include "megalith/train/flow_callback.h"
+#include "megalith/train/report/flow_callback.h"
 #include "megalith/train/run_length.h"
 #include "tests/effects/effect.h"
 

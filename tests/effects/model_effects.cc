@@ -6,7 +6,7 @@
 #include "megalith/config/validate.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/parallel/parallel_context.h"
-#include "megalith/train/microbatch_runner.h"
+#include "megalith/train/step/microbatch_runner.h"
 #include "tests/effects/effect.h"
 #include "tests/model/model_support.h"
 

@@ -3,9 +3,9 @@
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
-#include "megalith/hf/json_reader.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/hf/weight_writer.h"
+#include "megalith/io/json_reader.h"
 #include "tests/hf/file_support.h"
 #include "tests/support/golden.h"
 
@@ -29,7 +29,7 @@ TEST(GoldenHf, hf_model_files_hold_the_tensors_that_golden_json_lists) {
   for (const fs::path& folder : golden_models()) {
     SCOPED_TRACE(folder.string());
     const WeightFiles files(folder);
-    const JsonFile golden = read_json_file(folder / "golden.json");
+    const io::JsonFile golden = io::read_json_file(folder / "golden.json");
     for (const auto& [name, entry] : golden.fields().object("params").whole().items()) {
       const TensorInfo* info = files.find(name);
       ASSERT_NE(info, nullptr) << name;
@@ -57,7 +57,7 @@ TEST(GoldenHf, hf_model_files_come_back_byte_by_byte) {
 
 TEST(GoldenHf, hf_configs_are_strict_json) {
   for (const fs::path& folder : golden_models())
-    EXPECT_FALSE(read_json_file(folder / "config.json").fields().required<std::string>("model_type").empty());
+    EXPECT_FALSE(io::read_json_file(folder / "config.json").fields().required<std::string>("model_type").empty());
 }
 
 }  // namespace

@@ -8,9 +8,9 @@
 #include <random>
 
 #include "megalith/comm/group.h"
-#include "megalith/hf/json_reader.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/weight_files.h"
+#include "megalith/io/json_reader.h"
 #include "tests/hf/file_support.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
@@ -80,7 +80,7 @@ TEST(WeightWriter, ShardsAndIndex) {
   const TempFolder folder;
   const at::Tensor small = at::randn({10}), large = at::randn({100});
   write_all(folder.path(), {{"c", small}, {"b", small}, {"large", large}, {"a", small}}, {.max_shard_bytes = 80});
-  const JsonFile index = read_json_file(folder / "model.safetensors.index.json");
+  const io::JsonFile index = io::read_json_file(folder / "model.safetensors.index.json");
   EXPECT_EQ(
       index.root().dump(),
       R"({"metadata":{"total_size":520},"weight_map":{"a":"model-00003-of-00003.safetensors",)"

@@ -14,7 +14,7 @@
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/model/convert.h"
 #include "megalith/model/families/family.h"
-#include "megalith/nn/init.h"
+#include "megalith/nn/parameter/init.h"
 #include "megalith/peft/names.h"
 #include "tests/model/layout_case.h"
 #include "tests/model/model_support.h"

@@ -19,7 +19,7 @@ using nlohmann::json;
 json llama() { return golden_json("hf/llama/config.json"); }
 
 model::ModelConfig read(const json& config) {
-  return model::read_model_config(hf::parse_json_file(config.dump(), "config.json"));
+  return model::read_model_config(io::parse_json_file(config.dump(), "config.json"));
 }
 
 std::string error_of(const json& config) {

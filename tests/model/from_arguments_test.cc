@@ -75,7 +75,7 @@ TEST(FromArguments, LlamaIsLikeItsGoldenConfig) {
       config_of(kLlama + Words{"--num-attention-heads=8", "--group-query-attention", "--num-query-groups=4",
                                "--untie-embeddings-and-output-weights", "--use-rope-scaling"},
                 512);
-  EXPECT_EQ(described(config), described(model::read_model_config(hf::parse_json_file(golden.dump(), "config.json"))));
+  EXPECT_EQ(described(config), described(model::read_model_config(io::parse_json_file(golden.dump(), "config.json"))));
 }
 
 TEST(FromArguments, QwenModelsAreLikeTheirGoldenConfigs) {
@@ -107,7 +107,7 @@ TEST(FromArguments, TheConfigurationIsWrittenAndReadBack) {
                                             "--rotary-scaling-factor=4", "--mscale=0.7"}}) {
     const auto config = config_of(words + Words{"--bf16"});
     const std::string written = model::config_json(config, at::kBFloat16);
-    EXPECT_EQ(described(model::read_model_config(hf::parse_json_file(written, "config.json"))), described(config));
+    EXPECT_EQ(described(model::read_model_config(io::parse_json_file(written, "config.json"))), described(config));
     const auto parsed = nlohmann::json::parse(written);
     EXPECT_EQ(parsed["torch_dtype"], "bfloat16");
     EXPECT_EQ(parsed["eos_token_id"], 2);

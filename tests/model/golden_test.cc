@@ -240,7 +240,7 @@ TEST_P(GoldenHf, bf16_stays_near) {
 TEST_P(GoldenHf, classic_config) {
   const auto classic = golden_.folder / "config_classic.json";
   if (!std::filesystem::exists(classic)) return;
-  const auto a = model::read_model_config(golden_.folder), b = model::read_model_config(hf::read_json_file(classic));
+  const auto a = model::read_model_config(golden_.folder), b = model::read_model_config(io::read_json_file(classic));
   ASSERT_EQ(a.rope.has_value(), b.rope.has_value());
   if (a.rope) {
     EXPECT_EQ(ops::rope_frequencies(*a.rope, 32), ops::rope_frequencies(*b.rope, 32));

@@ -112,7 +112,7 @@ TEST_P(Pretrained, ReplicasShareTheWork) {
         written[static_cast<size_t>(rank.rank)] += one;
       }
     }
-    hf::StagedFolder staged(target, "export", {.owner = rank.rank == 0});
+    io::StagedFolder staged(target, "export", {.owner = rank.rank == 0});
     model::write_weights(
         models.context(), staged, weights, {}, [] {}, std::chrono::milliseconds(0));
   });

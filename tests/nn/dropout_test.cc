@@ -1,5 +1,5 @@
 // Dropout under tensor parallelism: other masks where ranks hold different things, the same where they hold the same.
-#include "megalith/ops/dropout.h"
+#include "megalith/ops/norm_rope/dropout.h"
 #include "megalith/nn/attention/self_attention.h"
 #include "tests/nn/nn_support.h"
 

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "megalith/nn/attention/kv_cache.h"
-#include "megalith/nn/init.h"
+#include "megalith/nn/parameter/init.h"
 #include "tests/nn/nn_support.h"
 
 namespace megalith::nn {

@@ -1,5 +1,5 @@
 // Fresh weights: the same full tensor for every layout, and normal numbers at all.
-#include "megalith/nn/init.h"
+#include "megalith/nn/parameter/init.h"
 
 #include <ATen/Parallel.h>
 

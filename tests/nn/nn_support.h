@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "megalith/layout/rng_seeds.h"
-#include "megalith/nn/parameter.h"
+#include "megalith/nn/parameter/parameter.h"
 #include "megalith/nn/tensor_parallel/tensor_parallel.h"
 #include "megalith/parallel/rng_tracker.h"
 #include "tests/support/close.h"

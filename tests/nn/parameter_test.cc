@@ -1,4 +1,4 @@
-#include "megalith/nn/parameter.h"
+#include "megalith/nn/parameter/parameter.h"
 
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "megalith/nn/tensor_parallel/replicated_linear.h"

@@ -4,7 +4,7 @@
 #include "megalith/nn/attention/self_attention.h"
 #include "megalith/nn/mlp.h"
 #include "megalith/nn/norm.h"
-#include "megalith/ops/dropout.h"
+#include "megalith/ops/norm_rope/dropout.h"
 #include "tests/nn/nn_support.h"
 #include "tests/support/memory_meter.h"
 

@@ -62,7 +62,7 @@ TEST(EventFile, PurgeTellsFromWhichStep) {
 
 TEST(EventFile, NamesTheFolderItCannotMake) {
   const TempFolder folder;
-  hf::write_text_file(folder / "file", "");
+  io::write_text_file(folder / "file", "");
   testing::expect_error<DataError>([&] { EventFile(folder / "file"); },
                                    {"make the folder", (folder / "file").string()});
 }

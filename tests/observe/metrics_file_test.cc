@@ -47,7 +47,7 @@ TEST(MetricsFile, AResumedRunDropsWhatItDoesAgain) {
     MetricsFile file(path, 0);
     for (const int64_t step : {1, 2, 2, 3, 4}) file.append(step, {}, {{"loss", static_cast<double>(step)}});
   }
-  hf::write_text_file(folder / "cut.jsonl",
+  io::write_text_file(folder / "cut.jsonl",
                       text_of_file(path) + R"({"step":2,"lo)");  // a crash in the middle of a line
   for (const char* name : {"metrics.jsonl", "cut.jsonl"}) {
     MetricsFile file(folder / name, 2);
@@ -69,9 +69,9 @@ TEST(MetricsFile, AResumedRunDropsWhatItDoesAgain) {
 TEST(MetricsFile, RefusesToCutWhatIsNotItsOwn) {
   const TempFolder folder;
   const auto path = folder / "metrics.jsonl";
-  hf::write_text_file(path, "{\"step\":1}\n{\"name\":\"x\"}\n");
+  io::write_text_file(path, "{\"step\":1}\n{\"name\":\"x\"}\n");
   expect_error<DataError>([&] { MetricsFile(path, 1); }, {"metrics.jsonl, line 2", "step", "output_dir"});
-  hf::write_text_file(path, "hello\n");
+  io::write_text_file(path, "hello\n");
   expect_error<DataError>([&] { MetricsFile(path, 1); }, {"metrics.jsonl, line 1"});
   EXPECT_EQ(text_of_file(path), "hello\n");
 }

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "megalith/hf/file_io.h"
-#include "megalith/train/callback.h"
+#include "megalith/io/file_io.h"
+#include "megalith/train/report/callback.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith::observe {
@@ -31,6 +31,6 @@ struct SomeRun {
   }
 };
 
-inline std::string text_of_file(const std::filesystem::path& path) { return hf::read_text_file(path, 1 << 26); }
+inline std::string text_of_file(const std::filesystem::path& path) { return io::read_text_file(path, 1 << 26); }
 
 }  // namespace megalith::observe

@@ -1,4 +1,4 @@
-#include "megalith/ops/activation.h"
+#include "megalith/ops/norm_rope/activation.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <string>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/composite_internal.h"
+#include "megalith/ops/norm_rope/composite_internal.h"
 #include "tests/ops/compare.h"
 #include "tests/support/expect.h"
 #include "tests/support/memory_meter.h"

@@ -1,11 +1,11 @@
 // Optimizer updates and passes over flat buffers against their definitions in fp64.
-#include "megalith/ops/adam.h"
+#include "megalith/ops/update/adam.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/flat.h"
+#include "megalith/ops/update/flat.h"
 #include "tests/ops/compare.h"
 #include "tests/support/expect.h"
 

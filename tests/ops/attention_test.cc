@@ -1,4 +1,4 @@
-#include "megalith/ops/attention.h"
+#include "megalith/ops/attention/attention.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,4 +1,4 @@
-#include "megalith/ops/cpu_math.h"
+#include "megalith/ops/kernel/cpu_math.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "megalith/ops/cpu_parallel.h"
+#include "megalith/ops/kernel/cpu_parallel.h"
 #include "tests/ops/compare.h"
 
 namespace megalith::ops {

@@ -1,4 +1,4 @@
-#include "megalith/ops/cross_entropy.h"
+#include "megalith/ops/loss/cross_entropy.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

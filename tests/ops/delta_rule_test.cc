@@ -1,5 +1,5 @@
 // The gated delta rule by chunks against its definition, token by token, and the causal convolution against a loop.
-#include "megalith/ops/delta_rule.h"
+#include "megalith/ops/attention/delta_rule.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "megalith/ops/dropout.h"
+#include "megalith/ops/norm_rope/dropout.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -8,8 +8,8 @@
 #include <string>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/composite_internal.h"
-#include "megalith/ops/dropout_internal.h"
+#include "megalith/ops/norm_rope/composite_internal.h"
+#include "megalith/ops/norm_rope/dropout_internal.h"
 #include "tests/ops/compare.h"
 #include "tests/support/expect.h"
 

@@ -1,6 +1,6 @@
-#include "megalith/ops/fp8.h"
+#include "megalith/ops/gemm/fp8.h"
 
-#include "megalith/ops/fp8_blocks.h"
+#include "megalith/ops/gemm/fp8_blocks.h"
 #include "tests/ops/compare.h"
 #include "tests/support/expect.h"
 

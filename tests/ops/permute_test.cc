@@ -1,12 +1,12 @@
 // Copies and weighted sums of rows against ATen's own operations.
-#include "megalith/ops/permute.h"
+#include "megalith/ops/moe/permute.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/grouped_gemm.h"
-#include "megalith/ops/sort_choices.h"
+#include "megalith/ops/gemm/grouped_gemm.h"
+#include "megalith/ops/moe/sort_choices.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 

@@ -1,5 +1,5 @@
 // Products of matrices against their definition in fp64. Those of cuBLASLt: cuda_kernels_test.cc.
-#include "megalith/ops/product.h"
+#include "megalith/ops/gemm/product.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

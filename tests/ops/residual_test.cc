@@ -1,4 +1,4 @@
-#include "megalith/ops/residual.h"
+#include "megalith/ops/gemm/residual.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "megalith/ops/rope.h"
+#include "megalith/ops/norm_rope/rope.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/composite_internal.h"
+#include "megalith/ops/norm_rope/composite_internal.h"
 #include "tests/ops/compare.h"
 #include "tests/support/expect.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/trace.h"
-#include "megalith/nn/parameter.h"
+#include "megalith/nn/parameter/parameter.h"
 #include "megalith/optim/finalize.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"

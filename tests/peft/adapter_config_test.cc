@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
@@ -24,7 +24,7 @@ const json kPlain{{"peft_type", "LORA"},
 
 AdapterConfig read(const json& content) {
   const TempFolder folder;
-  hf::write_text_file(folder / peft::kConfigName, content.dump());
+  io::write_text_file(folder / peft::kConfigName, content.dump());
   return peft::read_adapter_config(folder.path());
 }
 

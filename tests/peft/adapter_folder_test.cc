@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
@@ -13,9 +13,9 @@ namespace {
 namespace fs = std::filesystem;
 
 void make_adapter(const fs::path& folder, bool weights = true) {
-  hf::make_folders(folder);
-  hf::write_text_file(folder / "adapter_config.json", "{}");
-  if (weights) hf::write_text_file(folder / "adapter_model.safetensors", "");
+  io::make_folders(folder);
+  io::write_text_file(folder / "adapter_config.json", "{}");
+  if (weights) io::write_text_file(folder / "adapter_model.safetensors", "");
 }
 
 std::string refusal(const fs::path& folder) {
@@ -51,7 +51,7 @@ TEST(AdapterFolder, WhatIsMissingIsNamed) {
   expect_contains(refusal(temp.path()), "has no adapter_config.json");
   make_adapter(temp / "half", /*weights=*/false);
   expect_contains(refusal(temp / "half"), "has no adapter_model.safetensors");
-  hf::write_text_file(temp / "half" / "adapter_model.bin", "");
+  io::write_text_file(temp / "half" / "adapter_model.bin", "");
   expect_contains(refusal(temp / "half"), "pickle");
 }
 

@@ -8,7 +8,7 @@
 #include "megalith/layout/rng_seeds.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
-#include "megalith/nn/weight_grad_queue.h"
+#include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/optim/finalize.h"
 #include "tests/support/close.h"
 #include "tests/support/reference_model.h"

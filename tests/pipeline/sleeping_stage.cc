@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "megalith/ops/autograd_state.h"
+#include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::testing {
 

@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "megalith/nn/weight_grad_queue.h"
+#include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/pipeline/forward_backward.h"
 #include "tests/support/run_ranks.h"
 

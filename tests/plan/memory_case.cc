@@ -12,7 +12,7 @@
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/optim/make_schedule.h"
-#include "megalith/train/preference_objective.h"
+#include "megalith/train/preference/preference_objective.h"
 #include "megalith/train/train_step.h"
 #include "tests/support/memory_meter.h"
 #include "tests/support/run_ranks.h"
@@ -140,7 +140,7 @@ T pick(data::RandomStream& random, const std::vector<T>& from) {
 model::ModelConfig plan_model(const std::string& family, const json& changes) {
   json config = family_json(family);
   if (!changes.is_null()) config.update(changes);
-  return model::read_model_config(hf::parse_json_file(config.dump(), family + " of a test"));
+  return model::read_model_config(io::parse_json_file(config.dump(), family + " of a test"));
 }
 
 plan::RunShape MemoryCase::shape() const {

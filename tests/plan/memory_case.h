@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "megalith/config/training_arguments.h"
-#include "megalith/model/model_config.h"
+#include "megalith/model/families/model_config.h"
 #include "megalith/plan/run_shape.h"
 
 namespace megalith::testing {

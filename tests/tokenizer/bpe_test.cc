@@ -1,4 +1,4 @@
-#include "megalith/tokenizer/bpe_internal.h"
+#include "megalith/tokenizer/models/bpe_internal.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <random>
 
 #include "megalith/base/error.h"
-#include "megalith/tokenizer/word_models_internal.h"
+#include "megalith/tokenizer/models/word_models_internal.h"
 #include "tests/support/expect.h"
 
 namespace megalith::tokenizer {

@@ -1,5 +1,5 @@
 // Training against Hugging Face's trainer (tests/data/tokenizer/make_bpe.py), and what is written.
-#include "megalith/tokenizer/bpe_trainer.h"
+#include "megalith/tokenizer/training/bpe_trainer.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/tokenizer/chat_template.h"
+#include "megalith/tokenizer/chat/chat_template.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
 #include "tests/support/tokenizers.h"

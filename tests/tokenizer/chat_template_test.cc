@@ -1,5 +1,5 @@
 // Where templates come from, what they are given, and which tokens are trained.
-#include "megalith/tokenizer/chat_template.h"
+#include "megalith/tokenizer/chat/chat_template.h"
 
 #include <gtest/gtest.h>
 

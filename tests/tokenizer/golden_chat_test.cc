@@ -1,8 +1,8 @@
 // Conversations against Hugging Face's library (golden/hf/chat): texts, ids, training masks, turns.
 #include <gtest/gtest.h>
 
-#include "megalith/tokenizer/chat_template.h"
-#include "megalith/tokenizer/python_text.h"
+#include "megalith/tokenizer/chat/chat_template.h"
+#include "megalith/tokenizer/text/python_text.h"
 #include "tests/support/golden.h"
 #include "tests/support/tokenizers.h"
 

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/tokenizer/chat_template.h"
-#include "megalith/tokenizer/python_text.h"
+#include "megalith/tokenizer/chat/chat_template.h"
+#include "megalith/tokenizer/text/python_text.h"
 #include "tests/support/expect.h"
 
 namespace megalith::tokenizer {

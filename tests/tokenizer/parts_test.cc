@@ -5,9 +5,9 @@
 #include <fstream>
 
 #include "megalith/base/error.h"
-#include "megalith/tokenizer/decoder_internal.h"
-#include "megalith/tokenizer/normalizer_internal.h"
-#include "megalith/tokenizer/pre_tokenizer_internal.h"
+#include "megalith/tokenizer/steps/decoder_internal.h"
+#include "megalith/tokenizer/steps/normalizer_internal.h"
+#include "megalith/tokenizer/steps/pre_tokenizer_internal.h"
 #include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::tokenizer {

@@ -1,11 +1,11 @@
 // Oniguruma's expressions on PCRE2. parts_test.cc compares what they match with Oniguruma itself.
-#include "megalith/tokenizer/regex_internal.h"
+#include "megalith/tokenizer/regex/regex_internal.h"
 
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
-#include "megalith/tokenizer/newer_characters_internal.h"
-#include "megalith/tokenizer/utf8.h"
+#include "megalith/tokenizer/text/newer_characters_internal.h"
+#include "megalith/tokenizer/text/utf8.h"
 #include "tests/support/expect.h"
 
 namespace megalith::tokenizer {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "megalith/base/error.h"
-#include "megalith/tokenizer/utf8.h"
+#include "megalith/tokenizer/text/utf8.h"
 #include "tests/support/golden.h"
 #include "tests/support/tokenizers.h"
 

@@ -1,8 +1,8 @@
-#include "megalith/tokenizer/utf8.h"
+#include "megalith/tokenizer/text/utf8.h"
 
 #include <gtest/gtest.h>
 
-#include "megalith/tokenizer/byte_alphabet_internal.h"
+#include "megalith/tokenizer/text/byte_alphabet_internal.h"
 
 namespace megalith::tokenizer {
 namespace {

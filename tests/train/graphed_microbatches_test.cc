@@ -1,6 +1,6 @@
 // Recorded micro-batches, with a stand-in for the device's graphs: what is recorded when, and that nothing of it counts
 // twice. tests/cuda has the real ones.
-#include "megalith/train/graphed_microbatches.h"
+#include "megalith/train/step/graphed_microbatches.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

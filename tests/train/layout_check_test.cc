@@ -4,8 +4,8 @@
 
 #include <fstream>
 
-#include "megalith/train/norm_check.h"
-#include "megalith/train/save_check.h"
+#include "megalith/train/faults/norm_check.h"
+#include "megalith/train/saving/save_check.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"

@@ -8,7 +8,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/model/adapter.h"
-#include "megalith/train/save_model.h"
+#include "megalith/train/saving/save_model.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden_adapter.h"

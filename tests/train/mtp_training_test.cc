@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "megalith/train/objective.h"
+#include "megalith/train/objectives/objective.h"
 #include "tests/pipeline/latent_reference.h"
 #include "tests/support/close.h"
 #include "tests/support/temp_folder.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/train/preference_objective.h"
+#include "megalith/train/preference/preference_objective.h"
 #include "tests/train/trainer_case.h"
 
 namespace megalith::testing {

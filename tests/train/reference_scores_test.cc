@@ -1,5 +1,5 @@
 // precompute_ref_log_probs: the reference runs once, what it said is kept, and training is the same.
-#include "megalith/train/reference_scores.h"
+#include "megalith/train/preference/reference_scores.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "megalith/train/replica_check.h"
+#include "megalith/train/faults/replica_check.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

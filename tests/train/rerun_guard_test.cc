@@ -1,5 +1,5 @@
 // Rejected results in real steps: what is run again, how the run ends, what is saved.
-#include "megalith/train/rerun_guard.h"
+#include "megalith/train/faults/rerun_guard.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "megalith/train/shared_folder.h"
+#include "megalith/train/saving/shared_folder.h"
 #include "megalith/train/simulated_fault.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"

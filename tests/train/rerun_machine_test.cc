@@ -1,5 +1,5 @@
 // Every way through the states, without a model: one machine, or several with a shared answer.
-#include "megalith/train/rerun_machine.h"
+#include "megalith/train/faults/rerun_machine.h"
 
 #include <gtest/gtest.h>
 

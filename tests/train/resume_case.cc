@@ -6,7 +6,7 @@
 
 #include "megalith/checkpoint/manifest.h"
 #include "megalith/config/derive.h"
-#include "megalith/hf/mapped_file.h"
+#include "megalith/io/mapped_file.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 
@@ -97,7 +97,7 @@ void expect_same_tensors(const fs::path& actual, const fs::path& expected, bool 
   };
   ASSERT_EQ(tensors(actual), tensors(expected));
   for (const std::string& name : tensors(actual)) {
-    const hf::MappedFile a(actual / name), b(expected / name);
+    const io::MappedFile a(actual / name), b(expected / name);
     EXPECT_TRUE(std::ranges::equal(a.bytes(), b.bytes())) << name << " differs";
   }
 }

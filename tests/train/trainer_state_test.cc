@@ -1,4 +1,4 @@
-#include "megalith/train/trainer_state.h"
+#include "megalith/train/report/trainer_state.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "megalith/hf/file_io.h"
-#include "megalith/hf/json_text.h"
-#include "megalith/train/callback.h"
+#include "megalith/io/file_io.h"
+#include "megalith/io/json_text.h"
+#include "megalith/train/report/callback.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
@@ -136,7 +136,7 @@ TEST(TrainerState, RefusesWhatIsNoState) {
   const auto file = folder / "trainer_state.json";
   const auto load = [&](const char* text) {
     return [&, text] {
-      hf::write_text_file(file, text);
+      io::write_text_file(file, text);
       TrainerState::load(file);
     };
   };

@@ -11,13 +11,14 @@ failures=0
 
 good_tree() {
   rm -rf "$tree"
-  mkdir -p "$tree"/{src/megalith/base,src/megalith/comm,tests/comm,bench,docs}
+  mkdir -p "$tree"/{src/megalith/base,src/megalith/comm/wing,tests/comm,bench,docs}
   cp "$here/../../.clang-format" "$tree/"
   printf 'add_subdirectory(base)\nadd_subdirectory(comm)\n' >"$tree/src/megalith/CMakeLists.txt"
   printf '#pragma once\n\nint one();\n' >"$tree/src/megalith/base/one.h"
   printf '#include "megalith/base/one.h"\n\nint one() { return 1; }\n' >"$tree/src/megalith/base/one.cc"
   printf '#pragma once\n' >"$tree/src/megalith/comm/two_internal.h"
   printf '#include "megalith/base/one.h"\n#include "megalith/comm/two_internal.h"\n' >"$tree/src/megalith/comm/two.cc"
+  printf '#include "megalith/comm/two_internal.h"\n' >"$tree/src/megalith/comm/wing/three.cc"
   printf '#include "megalith/comm/two_internal.h"\n' >"$tree/tests/comm/two_test.cc"
   printf '# A tree\n\n## Read me\n\n[one](src/megalith/base/one.h), [docs](docs/a.md#the-second-part), `[no](link)`\n' >"$tree/README.md"
   printf '# First\n\n## The second part\n\n[up](../README.md) [web](https://example.org/x) [here](#first)\n' >"$tree/docs/a.md"
@@ -59,7 +60,8 @@ case $1 in
     bad src/megalith/base/up.cc '#include "megalith/nowhere/two.h"\n'
     bad src/megalith/nowhere/one.h '#pragma once\n' src/megalith/nowhere
     bad src/megalith/CMakeLists.txt 'add_subdirectory(comm)\nadd_subdirectory(base)\n'
-    bad src/megalith/comm/moe/deep.cc '#include "megalith/comm/two_internal.h"\n'
+    bad src/megalith/comm/moe/deep.cc '#include "megalith/base/one_internal.h"\n'
+    bad src/megalith/comm/two.cc '#include "megalith/comm/wing/three.h"\n' 'megalith/comm megalith/comm/wing'
     bad tests/base/peek_test.cc '#include "megalith/comm/two_internal.h"\n'
     bad src/megalith/comm/kernel.cu '#include <ATen/ATen.h>\n'
     bad src/megalith/comm/slow.h '#pragma once\n#include <torch/torch.h>\n'
@@ -68,6 +70,9 @@ case $1 in
     bad src/megalith/base/long.cc "$(lines 801 'int x;')"
     bad src/megalith/base/long.cc "namespace a {\\n\\nint f(int a,\\n      int b) {\\n$(lines 119 '  a += b;')}\\n\\n}  // namespace a\\n"
     bad src/megalith/base/long.h "#pragma once\\nclass A {\\n public:\\n  int f() {\\n$(lines 121 '    f();')  }\\n};\\n"
+    good_tree
+    touch "$tree"/src/megalith/comm/wing/{1..40}.h
+    if "$check" "$tree" >/dev/null; then echo "not noticed: 41 files in a folder"; failures=$((failures + 1)); fi
     # Long, but no function: a table, a class of short functions, many short functions.
     good_tree
     printf "int t[] = {\\n$(lines 200 '    1,')};\\nclass A {\\n$(lines 50 '  int f() {\n    return 1;\n  }')};\\n$(lines 50 'int f() {\n  return 1;\n}')" \

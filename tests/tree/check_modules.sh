@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Who may include whom. A module includes only itself and modules before it in the list; an *_internal.h stays in its folder
-# (its module's tests may look); a .cu file has no ATen or torch header (50 s to compile); a header has no <torch/torch.h>
+# Who may include whom. A module includes only itself and modules before it in the list, and its folders do not include each
+# other in a circle; an *_internal.h stays in its module (whose tests may look); a .cu file has no ATen or torch header (50 s to compile); a header has no <torch/torch.h>
 # (20 s in every file that includes it) and starts with #pragma once.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # docs/architecture.md explains each.
-modules=(base layout config comm parallel ops nn hf peft model pipeline optim checkpoint tokenizer data train observe plan cli)
+modules=(base io layout config comm parallel ops nn hf peft model pipeline optim checkpoint tokenizer data train observe plan cli)
 
 rank() {
   local i
@@ -51,10 +51,9 @@ mapfile -t sources < <(tree_files src tests bench | grep -E '\.(h|cc|cu|cuh)$')
       if (in_src && !(to[2] in rank)) print where to[2] " is no module"
       else if (in_src && rank[to[2]] > rank[mine]) print where mine " includes " target ", a module above it"
       if (target ~ /_internal\.h$/) {
-        folder = target; sub(/\/[^\/]*$/, "", folder)
-        own = FILENAME; sub(/\/[^\/]*$/, "", own); sub(/^src\//, "", own); sub(/^tests\//, "megalith/", own)
-        if (own == "megalith/cuda_emulation") own = "megalith/ops"  # tests of its kernels
-        if (folder != own) print where target " is for its own folder only"
+        own = mine
+        if (own == "cuda_emulation") own = "ops"  # tests of its kernels
+        if (to[2] != own) print where target " is for its own module only"
       }
     }
     if (FILENAME ~ /\.cuh?$/ && target ~ /^(ATen|torch)\//) print where "no ATen or torch header in CUDA sources: " target
@@ -62,4 +61,17 @@ mapfile -t sources < <(tree_files src tests bench | grep -E '\.(h|cc|cu|cuh)$')
   }
   END { if (header != "" && !once) print header ":1: a header starts with #pragma once" }
 ' "${sources[@]}")
+
+# Folders of a module that include each other, directly or not: tsort names them.
+folders=$(mktemp)
+trap 'rm -f "$folders"' EXIT
+[ ${#sources[@]} -eq 0 ] || awk '
+  FILENAME ~ /^src\/megalith\// && /^#include "megalith\// {
+    own = FILENAME; sub(/^src\//, "", own); sub(/\/[^\/]*$/, "", own)
+    other = $2; gsub(/"/, "", other); sub(/\/[^\/]*$/, "", other)
+    split(own, a, "/"); split(other, b, "/")
+    if (a[2] == b[2] && own != other) print own, other
+  }' "${sources[@]}" | sort -u >"$folders"
+circle=$({ tsort <"$folders" 2>&1 >/dev/null || true; } | sed -n 's/^tsort: \(megalith.*\)/\1/p' | sort -u | tr '\n' ' ')
+[ -z "$circle" ] || problem "src/${circle%% *}" "these folders include each other in a circle: $circle"
 finish

@@ -12,13 +12,14 @@
 //   MEGALITH_DEVICE_DIR    tests only: where the device files of GPUs are looked for in place of /dev
 //   MEGALITH_LAUNCHER      set by `--nproc` for its ranks: the launcher serves the store and reports the first failure
 //
-// NCCL_HOSTID may hold %r: `--nproc` then gives each rank a host id of its own (comm/launcher.h).
+// NCCL_HOSTID may hold %r: `--nproc` then gives each rank a host id of its own (comm/launch/launcher.h).
 // FT_SIM_FAULT_DESC breaks a run on purpose (train/simulated_fault.h); SLURM_JOBID names it in the tracker of rejected
 // results; MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ are glibc's, and stay in force (allocator.h).
 //
-// Variables of launchers (RANK, WORLD_SIZE, TORCHELASTIC_*, SLURM_*, OMPI_*) are read in comm/rendezvous.cc through
-// these functions, and those that say where downloaded models lie (HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME,
-// XDG_CACHE_HOME, MODELSCOPE_CACHE) in hf/hub_cache.cc. cli/training_inputs.cc keeps tokens in XDG_CACHE_HOME, or in
+// Variables of launchers (RANK, WORLD_SIZE, TORCHELASTIC_*, SLURM_*, OMPI_*) are read in comm/store/rendezvous.cc
+// through these functions, and those that say where downloaded models lie (HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE,
+// HF_HOME, XDG_CACHE_HOME, MODELSCOPE_CACHE) in hf/hub_cache.cc. cli/training_inputs.cc keeps tokens in XDG_CACHE_HOME,
+// or in
 // ~/.cache.
 #pragma once
 

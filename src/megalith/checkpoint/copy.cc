@@ -12,12 +12,12 @@
 #include "megalith/checkpoint/pieces.h"
 #include "megalith/checkpoint/state_files.h"
 #include "megalith/checkpoint/verify.h"
-#include "megalith/hf/file_io.h"
-#include "megalith/hf/mapped_file.h"
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/hf/scalar_type.h"
-#include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_writer.h"
+#include "megalith/io/file_io.h"
+#include "megalith/io/mapped_file.h"
+#include "megalith/io/staged_folder.h"
 
 namespace megalith::checkpoint {
 
@@ -70,13 +70,13 @@ void copy_tensors(const fs::path& source, const Manifest& manifest, const std::s
 }
 
 void write_manifest(const fs::path& folder, const Manifest& manifest) {
-  hf::write_text_file(folder / kManifestName, manifest.to_json());
+  io::write_text_file(folder / kManifestName, manifest.to_json());
 }
 
 }  // namespace
 
 FileRecord record_of(const fs::path& file) {
-  const hf::MappedFile mapped(file);
+  const io::MappedFile mapped(file);
   ChunkSums sums(mapped.size());
   sums.add(0, mapped.data(), mapped.size());
   return {file.filename().string(), mapped.size(), sums.crc32c()};
@@ -102,7 +102,7 @@ Manifest copy_checkpoint(const fs::path& source, const fs::path& target, const C
   std::error_code error;
   check<ConfigError>(!fs::equivalent(source, target, error), "the output is the input, {}; choose another folder",
                      source.string());
-  hf::StagedFolder staged(target, "convert", {.overwrite = options.overwrite});
+  io::StagedFolder staged(target, "convert", {.overwrite = options.overwrite});
   for (const std::string& stem : manifest.holds)
     copy_tensors(source, manifest, stem, staged.path(), options.max_shard_bytes);
   for (const FileRecord& record : manifest.files) {

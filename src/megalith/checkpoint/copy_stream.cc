@@ -2,7 +2,7 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "megalith/comm/current_device.h"
+#include "megalith/comm/op/current_device.h"
 
 namespace megalith::checkpoint {
 

@@ -8,15 +8,15 @@
 #include "megalith/base/crc32c.h"
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/hf/file_io.h"
-#include "megalith/hf/json_reader.h"
+#include "megalith/io/file_io.h"
+#include "megalith/io/json_reader.h"
 
 namespace megalith::checkpoint {
 
 namespace {
 
 namespace fs = std::filesystem;
-using hf::Json;
+using io::Json;
 
 constexpr const char* kFormat = "megalith-checkpoint";
 constexpr uint64_t kMaxManifestBytes = 1'000'000'000;
@@ -26,7 +26,7 @@ std::string hex(uint32_t value) { return fmt::format("{:08x}", value); }
 uint32_t from_hex(const std::string& text, const std::string& file_name) {
   const bool good = text.size() == 8 &&
                     std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-  check<DataError>(good, "{}: {} is no checksum of 8 hexadecimal digits", file_name, hf::in_quotes(text));
+  check<DataError>(good, "{}: {} is no checksum of 8 hexadecimal digits", file_name, io::in_quotes(text));
   return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
 }
 
@@ -41,7 +41,7 @@ Json layout_json(const SavedLayout& layout) {
               {"distributed_optimizer", layout.distributed_optimizer}};
 }
 
-SavedLayout read_layout(const hf::JsonFields& fields) {
+SavedLayout read_layout(const io::JsonFields& fields) {
   SavedLayout layout;
   layout.world_size = fields.positive<int64_t>("world_size");
   layout.tp = fields.positive<int64_t>("tp");
@@ -55,12 +55,12 @@ SavedLayout read_layout(const hf::JsonFields& fields) {
 }
 
 FileRecord read_record(const Json& entry, const std::string& file_name) {
-  const hf::JsonFile file(entry, file_name);
-  const hf::JsonFields fields = file.fields();
+  const io::JsonFile file(entry, file_name);
+  const io::JsonFields fields = file.fields();
   FileRecord record;
   record.name = fields.required<std::string>("name");
   check<DataError>(!record.name.empty() && record.name.find('/') == std::string::npos && record.name[0] != '.',
-                   "{}: {} is no name of a file in its folder", file_name, hf::in_quotes(record.name));
+                   "{}: {} is no name of a file in its folder", file_name, io::in_quotes(record.name));
   const auto bytes = fields.required<int64_t>("bytes");
   check<DataError>(bytes >= 0, "{}: {} has {} bytes", file_name, record.name, bytes);
   record.bytes = static_cast<uint64_t>(bytes);
@@ -130,11 +130,11 @@ std::string Manifest::to_json() const {
 }
 
 Manifest Manifest::from_json(std::string_view text, const std::string& file_name) {
-  Json root = hf::parse_json(text, file_name);
+  Json root = io::parse_json(text, file_name);
   check<DataError>(root.is_object() && root.contains("format") && root["format"] == kFormat,
                    "{} is not the manifest of a Megalith checkpoint: its \"format\" is not \"{}\"", file_name, kFormat);
-  const hf::JsonFile file(root, file_name);
-  const hf::JsonFields fields = file.fields();
+  const io::JsonFile file(root, file_name);
+  const io::JsonFields fields = file.fields();
   const auto version = fields.positive<int64_t>("version");
   check<DataError>(version <= kFormatVersion,
                    "{} is of format version {}; this Megalith reads versions up to {}. Use a newer Megalith", file_name,
@@ -169,7 +169,7 @@ Manifest read_manifest(const fs::path& folder) {
                    " can be used as a model (model_name_or_path), but no run can be continued from it",
                    folder.string(), kManifestName);
   const fs::path path = folder / kManifestName;
-  return Manifest::from_json(hf::read_text_file(path, kMaxManifestBytes), path.string());
+  return Manifest::from_json(io::read_text_file(path, kMaxManifestBytes), path.string());
 }
 
 }  // namespace megalith::checkpoint

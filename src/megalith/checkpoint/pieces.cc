@@ -7,8 +7,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/hf/file_io.h"
-#include "megalith/hf/json_reader.h"
+#include "megalith/io/file_io.h"
+#include "megalith/io/json_reader.h"
 
 namespace megalith::checkpoint {
 
@@ -30,9 +30,9 @@ std::optional<std::vector<int64_t>> parse_extents(std::string_view text) {
   return extents;
 }
 
-hf::WeightSpec read_listed_tensor(const hf::Json& entry, const std::string& file_name) {
-  const hf::JsonFile file(entry, file_name);
-  const hf::JsonFields fields = file.fields();
+hf::WeightSpec read_listed_tensor(const io::Json& entry, const std::string& file_name) {
+  const io::JsonFile file(entry, file_name);
+  const io::JsonFields fields = file.fields();
   hf::WeightSpec spec{.name = fields.required<std::string>("name"), .dtype = hf::Dtype::kF32, .shape = {}};
   const auto dtype = hf::dtype_from_name(fields.required<std::string>("dtype"));
   check<DataError>(dtype.has_value(), "{}: {} has an unknown \"dtype\"", file_name, spec.name);
@@ -65,20 +65,20 @@ std::string piece_stem(std::string_view stem, int rank) { return fmt::format("{}
 std::string piece_list_name(std::string_view stem) { return fmt::format("{}.pieces.json", stem); }
 
 void write_piece_list(const fs::path& folder, std::string_view stem, const std::vector<hf::WeightSpec>& tensors) {
-  hf::Json list = hf::Json::array();
+  io::Json list = io::Json::array();
   for (const hf::WeightSpec& tensor : tensors)
     list.push_back({{"name", tensor.name}, {"dtype", hf::name(tensor.dtype)}, {"shape", tensor.shape}});
-  hf::write_text_file(folder / piece_list_name(stem), hf::Json{{"tensors", std::move(list)}}.dump(1) + "\n");
+  io::write_text_file(folder / piece_list_name(stem), io::Json{{"tensors", std::move(list)}}.dump(1) + "\n");
 }
 
 std::optional<std::vector<hf::WeightSpec>> read_piece_list(const fs::path& folder, std::string_view stem) {
   const fs::path path = folder / piece_list_name(stem);
   if (!fs::is_regular_file(path)) return std::nullopt;
-  const hf::Json root = hf::parse_json(hf::read_text_file(path, kMaxPieceListBytes), path.string());
+  const io::Json root = io::parse_json(io::read_text_file(path, kMaxPieceListBytes), path.string());
   check<DataError>(root.is_object() && root.contains("tensors") && root["tensors"].is_array(),
                    "{}: \"tensors\" is not a list", path.string());
   std::vector<hf::WeightSpec> tensors;
-  for (const hf::Json& entry : root["tensors"]) tensors.push_back(read_listed_tensor(entry, path.string()));
+  for (const io::Json& entry : root["tensors"]) tensors.push_back(read_listed_tensor(entry, path.string()));
   return tensors;
 }
 

@@ -7,8 +7,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/manifest.h"
-#include "megalith/hf/file_io.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/file_io.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::checkpoint {
 
@@ -56,16 +56,16 @@ std::vector<StepFolder> list_checkpoints(const fs::path& run) {
 
 void write_tracker(const fs::path& checkpoint) {
   const fs::path run = checkpoint.parent_path();
-  hf::replace_text_file(run / kTrackerName, checkpoint.filename().string() + "\n");
-  hf::sync_folder(run);
+  io::replace_text_file(run / kTrackerName, checkpoint.filename().string() + "\n");
+  io::sync_folder(run);
 }
 
 std::optional<fs::path> read_tracker(const fs::path& run) {
   const fs::path file = run / kTrackerName;
   if (!fs::exists(file)) return std::nullopt;
-  const std::string name(trim(hf::read_text_file(file, 4096)));
+  const std::string name(trim(io::read_text_file(file, 4096)));
   check<DataError>(step_of(name).has_value(), "{} holds {}; expected the name of a checkpoint, such as checkpoint-10",
-                   file.string(), hf::in_quotes(name));
+                   file.string(), io::in_quotes(name));
   check<DataError>(fs::is_directory(run / name), "{} names {}, which is not there", file.string(), name);
   return run / name;
 }

@@ -14,7 +14,7 @@
 #include "megalith/checkpoint/run_folder.h"
 #include "megalith/checkpoint/save_job_internal.h"
 #include "megalith/checkpoint/share_work.h"
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 
 namespace megalith::checkpoint {
 
@@ -155,7 +155,7 @@ void Saver::Job::make_files() {
   std::string problem;
   if (context_.rank() == 0) {
     try {
-      staged_.emplace(request_.folder, "save", hf::StagedFolderOptions{.owner = true, .overwrite = true});
+      staged_.emplace(request_.folder, "save", io::StagedFolderOptions{.owner = true, .overwrite = true});
       for (const Files& files : files_)
         if (files.writer) files.writer->create_files();
     } catch (const std::exception& error) {
@@ -314,7 +314,7 @@ void Saver::Job::complete() {
   if (in_pieces) manifest.version = kVersionWithPieces;
   for (const TensorFiles& tensors : request_.tensors) manifest.holds.push_back(tensors.stem);
   bytes_ = manifest.total_bytes();
-  hf::write_text_file(place_.path() / kManifestName, manifest.to_json());
+  io::write_text_file(place_.path() / kManifestName, manifest.to_json());
   staged_->commit();
   write_tracker(request_.folder);
 }

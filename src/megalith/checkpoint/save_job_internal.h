@@ -9,7 +9,7 @@
 #include "megalith/checkpoint/chunk_sums.h"
 #include "megalith/checkpoint/copy_stream.h"
 #include "megalith/checkpoint/saver.h"
-#include "megalith/hf/staged_folder.h"
+#include "megalith/io/staged_folder.h"
 
 namespace megalith::checkpoint {
 
@@ -65,8 +65,8 @@ class Saver::Job {
   const parallel::ParallelContext& context_;
   const comm::Group everyone_;
   SaveRequest request_;
-  const hf::StagedFolder place_;            // says where everybody writes
-  std::optional<hf::StagedFolder> staged_;  // rank 0: the folder itself
+  const io::StagedFolder place_;            // says where everybody writes
+  std::optional<io::StagedFolder> staged_;  // rank 0: the folder itself
   std::vector<Files> files_;
   const Clock::time_point start_ = Clock::now();
   double stalled_seconds_ = 0;

@@ -14,7 +14,7 @@
 #include "megalith/base/error.h"
 #include "megalith/checkpoint/pieces.h"
 #include "megalith/hf/scalar_type.h"
-#include "megalith/ops/cpu_parallel.h"
+#include "megalith/ops/kernel/cpu_parallel.h"
 
 namespace megalith::checkpoint {
 
@@ -38,7 +38,7 @@ int read_piece(int descriptor, char* to, uint64_t offset, int64_t bytes) {
 }
 
 // By all threads of this rank.
-void read_range(const hf::FileHandle& file, char* to, uint64_t offset, int64_t bytes) {
+void read_range(const io::FileHandle& file, char* to, uint64_t offset, int64_t bytes) {
   std::atomic<int> failure = 0;
   ops::parallel_for((bytes + kPieceBytes - 1) / kPieceBytes, 1, [&](int64_t first, int64_t last) {
     const int64_t begin = first * kPieceBytes, end = std::min(bytes, last * kPieceBytes);
@@ -90,7 +90,7 @@ StateFiles::Whole& StateFiles::add_tensor(const std::string& name, hf::Dtype dty
 
 void StateFiles::open(const fs::path& path) const {
   const auto& file = files_.emplace_back(
-      new File{hf::SafetensorsFile(path), hf::FileHandle::open_for_reading(path), /*data_offset=*/0});
+      new File{hf::SafetensorsFile(path), io::FileHandle::open_for_reading(path), /*data_offset=*/0});
   uint64_t data_bytes = 0;
   for (const hf::TensorInfo& info : file->tensors.tensors()) {
     data_bytes += info.bytes();

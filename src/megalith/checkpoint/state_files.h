@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "megalith/checkpoint/manifest.h"
-#include "megalith/hf/file_io.h"
 #include "megalith/hf/safetensors_file.h"
+#include "megalith/io/file_io.h"
 #include "megalith/optim/optimizer.h"
 
 namespace megalith::checkpoint {
@@ -36,7 +36,7 @@ class StateFiles : public optim::StateSource {
  private:
   struct File {
     hf::SafetensorsFile tensors;
-    hf::FileHandle handle;
+    io::FileHandle handle;
     uint64_t data_offset;  // of the tensors' bytes
   };
   // A rectangle of a tensor; a whole tensor is one.

@@ -9,8 +9,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/run_folder.h"
-#include "megalith/hf/json_text.h"
-#include "megalith/hf/mapped_file.h"
+#include "megalith/io/json_text.h"
+#include "megalith/io/mapped_file.h"
 
 namespace megalith::checkpoint {
 
@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string to_text(const std::vector<std::string>& lines) { return hf::Json(lines).dump(); }
+std::string to_text(const std::vector<std::string>& lines) { return io::Json(lines).dump(); }
 std::vector<std::string> from_text(const std::string& text) {
-  return hf::Json::parse(text).get<std::vector<std::string>>();
+  return io::Json::parse(text).get<std::vector<std::string>>();
 }
 
 std::optional<std::string> size_problem(const fs::path& folder, const FileRecord& file) {
@@ -37,7 +37,7 @@ std::optional<std::string> size_problem(const fs::path& folder, const FileRecord
 void check_chunks(const fs::path& path, const FileRecord& file, uint64_t first, uint64_t shares,
                   std::vector<std::string>& problems) {
   if (first >= file.crc32c.size()) return;
-  const hf::MappedFile mapped(path);
+  const io::MappedFile mapped(path);
   for (uint64_t chunk = first; chunk < file.crc32c.size(); chunk += shares) {
     const uint64_t begin = chunk * kChunkBytes, end = std::min(file.bytes, begin + kChunkBytes);
     const uint32_t found = crc32c(mapped.text(begin, end - begin));

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/cli/plan_commands.h"
-#include "megalith/train/rerun_guard.h"
+#include "megalith/train/faults/rerun_guard.h"
 
 namespace megalith::cli {
 
@@ -70,6 +70,11 @@ int exit_code_of(const std::exception& error) {
   const bool bad_input =
       dynamic_cast<const ConfigError*>(&error) != nullptr || dynamic_cast<const DataError*>(&error) != nullptr;
   return bad_input ? kBadInput : kFailed;
+}
+
+void write_stdout(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  check<DataError>(written, "stdout cannot be written: {} bytes of output are lost", text.size());
 }
 
 int run(Words words) {

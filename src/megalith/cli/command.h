@@ -4,6 +4,7 @@
 #include <exception>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace megalith::cli {
@@ -29,7 +30,8 @@ const std::vector<Command>& commands();
 
 int run_train(Words words);  // also pretrain: the same with Megatron-LM's names and defaults
 int run_pretrain(Words words);
-int run_preview(Words words);  // groups | layers | batch | lr
+int run_preview(Words words);  // groups | layers | batch | lr | pipeline | memory
+int run_plan(Words words);
 int run_convert(Words words);
 int run_eval(Words words);
 int run_score(Words words);
@@ -38,6 +40,9 @@ int run_dashboard(Words words);
 int run_tokenize(Words words);
 int run_data(Words words);  // tokenize | inspect | verify | merge | train-tokenizer
 int run_doctor(Words words);
+
+// Writes the data of a command to stdout, all at once.
+void write_stdout(std::string_view text);
 
 // Runs `megalith words…`: finds the command, turns errors into a message on stderr and an exit code.
 int run(Words words);

@@ -12,7 +12,7 @@
 #include "megalith/base/text.h"
 #include "megalith/cli/command.h"
 #include "megalith/cli/ending_signals.h"
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 #include "megalith/observe/dashboard/server.h"
 
 namespace megalith::cli {
@@ -107,7 +107,7 @@ int run_dashboard(Words words) {
     serve(dashboard, wishes.address);
     return kDone;
   }
-  hf::replace_text_file(*wishes.report, dashboard.report());
+  io::replace_text_file(*wishes.report, dashboard.report());
   fmt::print(stderr, "wrote {}\n", *wishes.report);
   return kDone;
 }

@@ -9,7 +9,7 @@
 #include "megalith/base/error.h"
 #include "megalith/cli/model_command.h"
 #include "megalith/model/generate.h"
-#include "megalith/tokenizer/chat_template.h"
+#include "megalith/tokenizer/chat/chat_template.h"
 #include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::cli {

@@ -2,11 +2,11 @@
 
 #include "megalith/base/error.h"
 #include "megalith/cli/command.h"
-#include "megalith/comm/rendezvous.h"
+#include "megalith/comm/store/rendezvous.h"
 #include "megalith/comm/world.h"
 #include "megalith/config/validate.h"
 #include "megalith/parallel/gpu_count.h"
-#include "megalith/train/rerun_machine.h"
+#include "megalith/train/faults/rerun_machine.h"
 
 namespace megalith::cli {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/comm/launcher.h"
+#include "megalith/comm/launch/launcher.h"
 #include "megalith/config/parser.h"
 
 namespace megalith::cli {

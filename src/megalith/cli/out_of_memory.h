@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "megalith/config/training_arguments.h"
-#include "megalith/model/model_config.h"
+#include "megalith/model/families/model_config.h"
 #include "megalith/parallel/parallel_context.h"
 
 namespace megalith::cli {

@@ -8,7 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/comm/rendezvous.h"
+#include "megalith/comm/store/rendezvous.h"
 #include "megalith/hf/hub_cache.h"
 #include "megalith/layout/grid_shape.h"
 #include "megalith/model/auto_model.h"

@@ -8,7 +8,7 @@
 
 #include "megalith/config/parser.h"
 #include "megalith/config/training_arguments.h"
-#include "megalith/model/model_config.h"
+#include "megalith/model/families/model_config.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/plan/cluster.h"
 #include "megalith/plan/memory.h"

@@ -8,7 +8,7 @@
 #include "megalith/base/log.h"
 #include "megalith/cli/command.h"
 #include "megalith/parallel/initialize.h"
-#include "megalith/train/rerun_guard.h"
+#include "megalith/train/faults/rerun_guard.h"
 
 namespace megalith::cli {
 

@@ -3,7 +3,7 @@
 #include <csignal>
 
 #include "megalith/base/log.h"
-#include "megalith/comm/rendezvous.h"
+#include "megalith/comm/store/rendezvous.h"
 
 namespace megalith::cli {
 

@@ -9,9 +9,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/cli/command.h"
-#include "megalith/cli/preview_internal.h"
 #include "megalith/config/parser.h"
-#include "megalith/tokenizer/chat_template.h"
+#include "megalith/tokenizer/chat/chat_template.h"
 #include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::cli {

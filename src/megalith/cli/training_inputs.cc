@@ -12,8 +12,8 @@
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/peft/adapter_folder.h"
-#include "megalith/train/preference_objective.h"
-#include "megalith/train/reference_scores.h"
+#include "megalith/train/preference/preference_objective.h"
+#include "megalith/train/preference/reference_scores.h"
 
 namespace megalith::cli {
 

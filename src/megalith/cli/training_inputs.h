@@ -8,7 +8,7 @@
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/model/virtual_models.h"
-#include "megalith/train/objective.h"
+#include "megalith/train/objectives/objective.h"
 #include "megalith/train/run_data.h"
 
 namespace megalith::cli {

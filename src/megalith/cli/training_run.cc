@@ -12,7 +12,7 @@
 #include "megalith/base/log.h"
 #include "megalith/cli/device_memory.h"
 #include "megalith/cli/plan_inputs.h"
-#include "megalith/comm/start_record.h"
+#include "megalith/comm/store/start_record.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
 #include "megalith/model/adapter.h"
@@ -24,7 +24,7 @@
 #include "megalith/plan/report.h"
 #include "megalith/train/checkpoint_arguments.h"
 #include "megalith/train/run_length.h"
-#include "megalith/train/shared_folder.h"
+#include "megalith/train/saving/shared_folder.h"
 
 namespace megalith::cli {
 

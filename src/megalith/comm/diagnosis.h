@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/comm/op_recorder.h"
+#include "megalith/comm/op/op_recorder.h"
 
 namespace megalith::comm {
 

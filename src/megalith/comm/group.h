@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "megalith/base/error.h"
-#include "megalith/comm/op.h"
+#include "megalith/comm/op/op.h"
 
 namespace megalith::comm {
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "megalith/comm/backend.h"
-#include "megalith/comm/op_recorder.h"
-#include "megalith/comm/status_board.h"
+#include "megalith/comm/op/backend.h"
+#include "megalith/comm/op/op_recorder.h"
+#include "megalith/comm/op/status_board.h"
 
 namespace megalith::comm {
 

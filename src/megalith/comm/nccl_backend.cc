@@ -1,7 +1,7 @@
 // NCCL through c10d; compiled only with MEGALITH_CUDA.
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "megalith/comm/c10d_backend.h"
+#include "megalith/comm/backend/c10d_backend.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::comm {

@@ -1,6 +1,6 @@
 // In place of nccl_backend.cc in a build without CUDA.
 #include "megalith/base/error.h"
-#include "megalith/comm/c10d_backend.h"
+#include "megalith/comm/backend/c10d_backend.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::comm {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "megalith/comm/group_internal.h"
-#include "megalith/comm/op.h"
+#include "megalith/comm/op/op.h"
 
 namespace megalith::comm {
 

@@ -7,10 +7,10 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/comm/current_device.h"
-#include "megalith/comm/flight_record.h"
-#include "megalith/comm/op_history.h"
-#include "megalith/comm/polling_store.h"
+#include "megalith/comm/op/current_device.h"
+#include "megalith/comm/op/flight_record.h"
+#include "megalith/comm/op/op_history.h"
+#include "megalith/comm/store/polling_store.h"
 
 namespace megalith::comm {
 

@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "megalith/comm/group_internal.h"
-#include "megalith/comm/lasting_store.h"
-#include "megalith/comm/status_board.h"
+#include "megalith/comm/op/status_board.h"
+#include "megalith/comm/store/lasting_store.h"
 
 namespace megalith::comm {
 

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "megalith/comm/backend/nccl_settings.h"
 #include "megalith/comm/group.h"
-#include "megalith/comm/nccl_settings.h"
-#include "megalith/comm/op_recorder.h"
-#include "megalith/comm/rendezvous.h"
+#include "megalith/comm/op/op_recorder.h"
+#include "megalith/comm/store/rendezvous.h"
 
 namespace megalith {
 class TraceRecorder;

@@ -124,7 +124,7 @@ struct LoraConfig {
 constexpr bool needs_reference(PrefLoss loss) { return loss != PrefLoss::kOrpo && loss != PrefLoss::kSimpo; }
 
 struct PreferenceConfig {
-  PrefLoss loss = PrefLoss::kSigmoid;           // formulas: train/preference_loss.h
+  PrefLoss loss = PrefLoss::kSigmoid;           // formulas: train/preference/preference_loss.h
   double beta = 0.1;                            // strength of the preference term
   double ftx = 0.0;                             // weight of the chosen answers' sft loss
   double label_smoothing = 0.0;                 // 0..0.5, sigmoid and robust only

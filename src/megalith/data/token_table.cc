@@ -9,7 +9,7 @@
 #include <system_error>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/json_reader.h"
+#include "megalith/io/json_reader.h"
 
 namespace megalith::data {
 namespace {
@@ -70,7 +70,7 @@ template <typename T>
 class MappedColumn {
  public:
   explicit MappedColumn(const fs::path& path) {
-    const hf::FileHandle file = hf::FileHandle::open_for_reading(path);
+    const io::FileHandle file = io::FileHandle::open_for_reading(path);
     bytes_ = file.size();
     check<DataError>(bytes_ % sizeof(T) == 0, "{} has {} bytes, which is no whole number of values; it is damaged",
                      path.string(), bytes_);
@@ -173,11 +173,11 @@ std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info)
 }
 
 TokenFolderWriter::TokenFolderWriter(const fs::path& folder) : folder_(folder) {
-  ids_.file = hf::FileHandle::create(folder / "ids.bin");
-  labels_.file = hf::FileHandle::create(folder / "labels.bin");
-  row_ends_.file = hf::FileHandle::create(folder / "row_ends.bin");
-  pieces_.file = hf::FileHandle::create(folder / "pieces.bin");
-  piece_ends_.file = hf::FileHandle::create(folder / "piece_ends.bin");
+  ids_.file = io::FileHandle::create(folder / "ids.bin");
+  labels_.file = io::FileHandle::create(folder / "labels.bin");
+  row_ends_.file = io::FileHandle::create(folder / "row_ends.bin");
+  pieces_.file = io::FileHandle::create(folder / "pieces.bin");
+  piece_ends_.file = io::FileHandle::create(folder / "piece_ends.bin");
 }
 
 template <typename T>
@@ -203,10 +203,10 @@ void TokenFolderWriter::append(const TokenTable& rows) {
 
 void TokenFolderWriter::finish(const TokenTableInfo& info) {
   for (const Column* column : {&ids_, &labels_, &row_ends_, &pieces_, &piece_ends_}) column->file.sync();
-  const hf::Json document = {
+  const io::Json document = {
       {"format", kFormat},   {"version", kTokenTableVersion},       {"rows", rows_},         {"tokens", tokens_},
       {"pairs", info.pairs}, {"pieces_attend", info.pieces_attend}, {"max_id", info.max_id}, {"report", info.report}};
-  hf::write_text_file(folder_ / "info.json", document.dump(2) + "\n");
+  io::write_text_file(folder_ / "info.json", document.dump(2) + "\n");
 }
 
 bool is_token_folder(const fs::path& folder) {
@@ -221,8 +221,8 @@ OpenedTokens open_token_folder(const fs::path& folder) {
       folder.string());
   check<DataError>(is_token_folder(folder), "{} has no tokens in it: info.json and ids.bin are missing",
                    folder.string());
-  const hf::JsonFile file = hf::read_json_file(folder / "info.json");
-  const hf::JsonFields fields = file.fields();
+  const io::JsonFile file = io::read_json_file(folder / "info.json");
+  const io::JsonFields fields = file.fields();
   if (fields.required<std::string>("format") != kFormat) fields.refuse("format", fmt::format("be \"{}\"", kFormat));
   if (fields.required<int64_t>("version") != kTokenTableVersion)
     fields.refuse("version", fmt::format("be {}: another version of Megalith wrote it", kTokenTableVersion));

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "megalith/data/dataset.h"
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 
 namespace megalith::data {
 
@@ -50,7 +50,7 @@ class TokenFolderWriter {
 
  private:
   struct Column {
-    hf::FileHandle file;
+    io::FileHandle file;
     uint64_t bytes = 0;
   };
   template <typename T>

@@ -7,7 +7,7 @@
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 
 namespace megalith::hf {
 
@@ -103,7 +103,7 @@ using Misses = std::vector<std::string>;
 // The snapshot of a revision: refs/<revision> holds a commit, or the revision is one.
 std::optional<fs::path> hf_snapshot(const fs::path& repository, const std::string& revision) {
   const fs::path reference = repository / "refs" / revision;
-  const std::string commit = is_file(reference) ? std::string(trim(read_text_file(reference, 4096))) : revision;
+  const std::string commit = is_file(reference) ? std::string(trim(io::read_text_file(reference, 4096))) : revision;
   const fs::path snapshot = repository / "snapshots" / commit;
   if (!is_revision(commit) || !is_folder(snapshot)) return std::nullopt;
   return snapshot;

@@ -10,9 +10,9 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/hf/json_text.h"
-#include "megalith/hf/mapped_file.h"
 #include "megalith/hf/scalar_type.h"
+#include "megalith/io/json_text.h"
+#include "megalith/io/mapped_file.h"
 
 namespace megalith::hf {
 
@@ -47,7 +47,7 @@ uint64_t header_length(std::string_view file, const std::string& name) {
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
-    : path_(path), mapping_(std::make_shared<MappedFile>(path)) {
+    : path_(path), mapping_(std::make_shared<io::MappedFile>(path)) {
   const uint64_t length = header_length(mapping_->text(0, mapping_->size()), path.string());
   data_offset_ = 8 + length;
   header_ = parse_safetensors_header(mapping_->text(8, length), mapping_->size() - data_offset_, path.string());
@@ -62,7 +62,7 @@ const TensorInfo* SafetensorsFile::find(std::string_view name) const {
 
 const TensorInfo& SafetensorsFile::get(std::string_view name) const {
   const TensorInfo* info = find(name);
-  if (info == nullptr) throw DataError(fmt::format("{} holds no tensor {}", path_.string(), in_quotes(name)));
+  if (info == nullptr) throw DataError(fmt::format("{} holds no tensor {}", path_.string(), io::in_quotes(name)));
   return *info;
 }
 

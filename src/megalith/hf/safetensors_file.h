@@ -13,9 +13,11 @@
 
 #include "megalith/hf/safetensors_header.h"
 
-namespace megalith::hf {
-
+namespace megalith::io {
 class MappedFile;
+}
+
+namespace megalith::hf {
 
 // Maps the file into memory, read only: nothing is read before it is looked at, and what was looked at can be dropped
 // again. Constant after construction; all functions may be called from several threads.
@@ -46,7 +48,7 @@ class SafetensorsFile {
   const std::byte* bytes_of(const TensorInfo& info) const;
 
   std::filesystem::path path_;
-  std::shared_ptr<const MappedFile> mapping_;  // shared with the views
+  std::shared_ptr<const io::MappedFile> mapping_;  // shared with the views
   SafetensorsHeader header_;
   uint64_t data_offset_ = 0;                                // of the data in the file
   std::unordered_map<std::string_view, size_t> positions_;  // in header_.tensors, whose names are the keys

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::hf {
 namespace {
@@ -18,7 +18,7 @@ constexpr size_t kShownProblems = 20;
 constexpr const char* kMetadataKey = "__metadata__";
 
 // A non-negative whole number that fits into 63 bits.
-std::optional<int64_t> count(const Json& value) {
+std::optional<int64_t> count(const io::Json& value) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > INT64_MAX) return std::nullopt;
   return value.get<int64_t>();
 }
@@ -30,21 +30,21 @@ class Reader {
  public:
   Reader(uint64_t data_bytes, uint64_t header_bytes) : data_bytes_(data_bytes), header_bytes_(header_bytes) {}
 
-  SafetensorsHeader read(const Json& root);
+  SafetensorsHeader read(const io::Json& root);
   const std::vector<std::string>& problems() const { return problems_; }
 
  private:
   template <typename... Args>
   void problem(const std::string& tensor, fmt::format_string<Args...> format, Args&&... args) {
     problems_.push_back(
-        fmt::format("tensor {}: {}", in_quotes(tensor), fmt::format(format, std::forward<Args>(args)...)));
+        fmt::format("tensor {}: {}", io::in_quotes(tensor), fmt::format(format, std::forward<Args>(args)...)));
   }
 
-  void read_metadata(const Json& value, SafetensorsHeader& header);
-  void read_tensor(const std::string& name, const Json& value, SafetensorsHeader& header);
-  bool read_dtype(const Json& value, TensorInfo& tensor);
-  bool read_shape(const Json& value, TensorInfo& tensor);
-  bool read_offsets(const Json& value, TensorInfo& tensor);
+  void read_metadata(const io::Json& value, SafetensorsHeader& header);
+  void read_tensor(const std::string& name, const io::Json& value, SafetensorsHeader& header);
+  bool read_dtype(const io::Json& value, TensorInfo& tensor);
+  bool read_shape(const io::Json& value, TensorInfo& tensor);
+  bool read_offsets(const io::Json& value, TensorInfo& tensor);
   void check_size(const TensorInfo& tensor);
   void check_cover(const std::vector<TensorInfo>& tensors);
 
@@ -52,7 +52,7 @@ class Reader {
   std::vector<std::string> problems_;
 };
 
-SafetensorsHeader Reader::read(const Json& root) {
+SafetensorsHeader Reader::read(const io::Json& root) {
   SafetensorsHeader header;
   header.tensors.reserve(root.size());
   for (const auto& [name, value] : root.items()) {
@@ -67,9 +67,10 @@ SafetensorsHeader Reader::read(const Json& root) {
   return header;
 }
 
-void Reader::read_metadata(const Json& value, SafetensorsHeader& header) {
+void Reader::read_metadata(const io::Json& value, SafetensorsHeader& header) {
   if (!value.is_object()) {
-    problems_.push_back(fmt::format("{} is {}; it must be an object of strings", kMetadataKey, json_in_words(value)));
+    problems_.push_back(
+        fmt::format("{} is {}; it must be an object of strings", kMetadataKey, io::json_in_words(value)));
     return;
   }
   for (const auto& [key, text] : value.items()) {
@@ -77,19 +78,19 @@ void Reader::read_metadata(const Json& value, SafetensorsHeader& header) {
       header.metadata.emplace(key, text.get_ref<const std::string&>());
     else
       problems_.push_back(
-          fmt::format("{}: {} is {}; it must be a string", kMetadataKey, in_quotes(key), json_in_words(text)));
+          fmt::format("{}: {} is {}; it must be a string", kMetadataKey, io::in_quotes(key), io::json_in_words(text)));
   }
 }
 
-void Reader::read_tensor(const std::string& name, const Json& value, SafetensorsHeader& header) {
+void Reader::read_tensor(const std::string& name, const io::Json& value, SafetensorsHeader& header) {
   if (!value.is_object()) {
-    problem(name, "its entry is {}; it must be an object with dtype, shape and data_offsets", json_in_words(value));
+    problem(name, "its entry is {}; it must be an object with dtype, shape and data_offsets", io::json_in_words(value));
     return;
   }
   TensorInfo tensor;
   tensor.name = name;
   bool complete = true;
-  const auto field = [&](const char* key, bool (Reader::*read_field)(const Json&, TensorInfo&)) {
+  const auto field = [&](const char* key, bool (Reader::*read_field)(const io::Json&, TensorInfo&)) {
     const auto found = value.find(key);
     if (found == value.end()) {
       problem(name, "{} is missing", key);
@@ -106,24 +107,24 @@ void Reader::read_tensor(const std::string& name, const Json& value, Safetensors
   header.tensors.push_back(std::move(tensor));
 }
 
-bool Reader::read_dtype(const Json& value, TensorInfo& tensor) {
+bool Reader::read_dtype(const io::Json& value, TensorInfo& tensor) {
   const auto dtype = value.is_string() ? dtype_from_name(value.get_ref<const std::string&>()) : std::nullopt;
   if (dtype)
     tensor.dtype = *dtype;
   else
-    problem(tensor.name, "dtype is {}; these are supported: {}", json_in_words(value), dtype_names());
+    problem(tensor.name, "dtype is {}; these are supported: {}", io::json_in_words(value), dtype_names());
   return dtype.has_value();
 }
 
-bool Reader::read_shape(const Json& value, TensorInfo& tensor) {
+bool Reader::read_shape(const io::Json& value, TensorInfo& tensor) {
   if (!value.is_array() || value.size() > kMaxDims) {
-    problem(tensor.name, "shape is {}; it must be a list of at most {} sizes", json_in_words(value), kMaxDims);
+    problem(tensor.name, "shape is {}; it must be a list of at most {} sizes", io::json_in_words(value), kMaxDims);
     return false;
   }
-  for (const Json& item : value) {
+  for (const io::Json& item : value) {
     const auto size = count(item);
     if (!size) {
-      problem(tensor.name, "shape is {}; its sizes must be integers from 0 to 2^63-1", json_in_words(value));
+      problem(tensor.name, "shape is {}; its sizes must be integers from 0 to 2^63-1", io::json_in_words(value));
       return false;
     }
     tensor.shape.push_back(*size);
@@ -131,11 +132,12 @@ bool Reader::read_shape(const Json& value, TensorInfo& tensor) {
   return true;
 }
 
-bool Reader::read_offsets(const Json& value, TensorInfo& tensor) {
+bool Reader::read_offsets(const io::Json& value, TensorInfo& tensor) {
   const auto begin = value.is_array() && value.size() == 2 ? count(value[0]) : std::nullopt;
   const auto end = begin ? count(value[1]) : std::nullopt;
   if (!end || *begin > *end) {
-    problem(tensor.name, "data_offsets is {}; it must be [begin, end] with 0 <= begin <= end", json_in_words(value));
+    problem(tensor.name, "data_offsets is {}; it must be [begin, end] with 0 <= begin <= end",
+            io::json_in_words(value));
     return false;
   }
   tensor.begin = static_cast<uint64_t>(*begin);
@@ -160,7 +162,7 @@ void Reader::check_cover(const std::vector<TensorInfo>& tensors) {
   for (const TensorInfo& tensor : tensors) {
     if (tensor.begin < covered)
       problem(tensor.name, "data_offsets {} overlap those of {}, {}", range(tensor.begin, tensor.end),
-              in_quotes(last->name), range(last->begin, last->end));
+              io::in_quotes(last->name), range(last->begin, last->end));
     else if (tensor.begin > covered)
       problem(tensor.name, "data_offsets {} leave bytes {} before it to no tensor", range(tensor.begin, tensor.end),
               range(covered, tensor.begin));
@@ -204,7 +206,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view header_json, uint64_
       header_json.starts_with('{'),
       "{}: the header does not begin with '{{': this is no safetensors file, or it is damaged; download it again",
       file_name);
-  const Json root = parse_json(header_json, file_name + ": header");
+  const io::Json root = io::parse_json(header_json, file_name + ": header");
   Reader reader(data_bytes, header_json.size());
   SafetensorsHeader header = reader.read(root);
 

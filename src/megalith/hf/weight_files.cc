@@ -7,7 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/hf/json_reader.h"
+#include "megalith/io/json_reader.h"
 
 namespace megalith::hf {
 
@@ -124,13 +124,13 @@ WeightFiles::WeightFiles(const fs::path& folder, const std::string& file) : fold
 WeightFiles::~WeightFiles() = default;
 
 void WeightFiles::read_index(const fs::path& index) {
-  const JsonFile file = read_json_file(index);
-  const JsonFields map = file.fields().object("weight_map");
+  const io::JsonFile file = io::read_json_file(index);
+  const io::JsonFields map = file.fields().object("weight_map");
   std::map<std::string, std::vector<std::string>> names_of;  // by shard
   for (const auto& [name, shard] : map.whole().items()) {
     if (!shard.is_string() || !stays_inside(shard.get_ref<const std::string&>()))
       throw DataError(fmt::format("{}: weight_map: {} is {}; it must be the name of a file in the same folder",
-                                  index.string(), in_quotes(name), json_in_words(shard)));
+                                  index.string(), io::in_quotes(name), io::json_in_words(shard)));
     names_of[shard.get_ref<const std::string&>()].push_back(name);
   }
   check<DataError>(!names_of.empty(), "{}: weight_map is empty", index.string());
@@ -160,7 +160,8 @@ void WeightFiles::finish() {
     for (const std::string& name : slots_[i]->names) {
       const auto [first, fresh] = seen.emplace(name, i);
       if (!fresh)
-        twice.push_back(fmt::format("{} in {} and {}", in_quotes(name), slots_[first->second]->path.filename().string(),
+        twice.push_back(fmt::format("{} in {} and {}", io::in_quotes(name),
+                                    slots_[first->second]->path.filename().string(),
                                     slots_[i]->path.filename().string()));
     }
   }
@@ -174,7 +175,8 @@ void WeightFiles::finish() {
 
 WeightFiles::Slot& WeightFiles::slot(std::string_view name) const {
   const auto found = slot_of_.find(name);
-  if (found == slot_of_.end()) throw DataError(fmt::format("{} holds no tensor {}", folder_.string(), in_quotes(name)));
+  if (found == slot_of_.end())
+    throw DataError(fmt::format("{} holds no tensor {}", folder_.string(), io::in_quotes(name)));
   return *slots_[found->second];
 }
 
@@ -184,7 +186,7 @@ const SafetensorsFile& WeightFiles::opened(Slot& slot) const {
     auto file = std::make_unique<SafetensorsFile>(slot.path);
     std::vector<std::string> lacking;
     for (const std::string& name : slot.names)
-      if (file->find(name) == nullptr) lacking.push_back(in_quotes(name));
+      if (file->find(name) == nullptr) lacking.push_back(io::in_quotes(name));
     check<DataError>(lacking.empty(), "{} lacks {} tensors that {} promises: {}. Download the model again",
                      slot.path.string(), lacking.size(), kIndexFile, list_in_words(lacking));
     slot.file = std::move(file);

@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/json_text.h"
 #include "megalith/hf/scalar_type.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::hf {
 namespace {
@@ -21,20 +21,21 @@ namespace {
 constexpr uint64_t kHotBytes = 1 << 20;
 
 // The disk begins at once, so that sync() has less to wait for. A hint: what cannot be done now is done then.
-void begin_writing_out(const FileHandle& file, uint64_t offset, uint64_t bytes) {
+void begin_writing_out(const io::FileHandle& file, uint64_t offset, uint64_t bytes) {
   ::sync_file_range(file.descriptor(), static_cast<off64_t>(offset), static_cast<off64_t>(bytes),
                     SYNC_FILE_RANGE_WRITE);
 }
 
 // What the file begins with.
 std::string header_bytes(const std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata) {
-  Json::object_t root;
+  io::Json::object_t root;
   // Appended to the vector below the map, whose own insertion looks through all keys.
   root.reserve(tensors.size() + 1);
-  if (!metadata.empty()) root.emplace_back("__metadata__", Json(metadata));
+  if (!metadata.empty()) root.emplace_back("__metadata__", io::Json(metadata));
   for (const TensorInfo& t : tensors)
-    root.emplace_back(t.name, Json{{"dtype", name(t.dtype)}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}});
-  std::string text = Json(std::move(root)).dump();
+    root.emplace_back(t.name,
+                      io::Json{{"dtype", name(t.dtype)}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}});
+  std::string text = io::Json(std::move(root)).dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();
   std::string bytes(sizeof length, '\0');
@@ -148,7 +149,7 @@ void WeightWriter::lay_out(Shard& shard, size_t number) const {
 void WeightWriter::create_files() const {
   for (size_t i = 0; i < shards_.size(); ++i) {
     const Shard& shard = shards_[i];
-    const FileHandle file = FileHandle::create(folder_ / shard.file_name);
+    const io::FileHandle file = io::FileHandle::create(folder_ / shard.file_name);
     file.allocate(shard.header.size() + shard.data_bytes);
     if (options_.on_write)
       options_.on_write(i, 0, reinterpret_cast<const std::byte*>(shard.header.data()), shard.header.size());
@@ -179,7 +180,7 @@ void WeightWriter::write_part(const TensorInfo& info, size_t shard, std::vector<
   const uint64_t bytes = static_cast<uint64_t>(part.numel()) * item_bytes(info.dtype);
   if (ready || bytes <= kPieceBytes) {
     const at::Tensor host = ready ? part : staged(part, info);
-    const FileHandle& file = file_of(shard);
+    const io::FileHandle& file = file_of(shard);
     const auto write = [&](uint64_t at, const std::byte* data, uint64_t size) {
       for (uint64_t done = 0; done < size; done += kHotBytes) {
         const uint64_t piece = std::min(kHotBytes, size - done);
@@ -218,9 +219,9 @@ at::Tensor WeightWriter::staged(const at::Tensor& part, const TensorInfo& info) 
   return host.copy_(part);
 }
 
-const FileHandle& WeightWriter::file_of(size_t shard) {
-  FileHandle& file = files_[shard];
-  if (!file.is_open()) file = FileHandle::open_for_writing(folder_ / shards_[shard].file_name);
+const io::FileHandle& WeightWriter::file_of(size_t shard) {
+  io::FileHandle& file = files_[shard];
+  if (!file.is_open()) file = io::FileHandle::open_for_writing(folder_ / shards_[shard].file_name);
   return file;
 }
 
@@ -233,10 +234,10 @@ void WeightWriter::write_index() const {
   if (shards_.size() == 1) return;
   std::map<std::string, std::string> weight_map;
   for (const auto& [name, place] : places_) weight_map.emplace(name, shards_[place.shard].file_name);
-  Json index;
+  io::Json index;
   index["metadata"]["total_size"] = total_bytes_;
   index["weight_map"] = weight_map;
-  write_text_file(folder_ / (options_.stem + ".safetensors.index.json"), index.dump(2) + "\n");
+  io::write_text_file(folder_ / (options_.stem + ".safetensors.index.json"), index.dump(2) + "\n");
 }
 
 std::vector<std::string> WeightWriter::file_names() const {

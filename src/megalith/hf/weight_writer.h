@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "megalith/hf/dtype.h"
-#include "megalith/hf/file_io.h"
 #include "megalith/hf/safetensors_header.h"
+#include "megalith/io/file_io.h"
 
 namespace megalith::hf {
 
@@ -97,7 +97,7 @@ class WeightWriter {
   void lay_out(Shard& shard, size_t number) const;
   void write_part(const TensorInfo& info, size_t shard, std::vector<int64_t>& offset, const at::Tensor& part);
   at::Tensor staged(const at::Tensor& part, const TensorInfo& info);
-  const FileHandle& file_of(size_t shard);
+  const io::FileHandle& file_of(size_t shard);
 
   std::filesystem::path folder_;
   WeightWriterOptions options_;
@@ -105,8 +105,8 @@ class WeightWriter {
   std::unordered_map<std::string, Place> places_;
   uint64_t total_bytes_ = 0;
 
-  std::map<size_t, FileHandle> files_;  // by shard; opened by the first write to it
-  at::Tensor buffer_;                   // kPieceBytes on the host, once something had to be converted
+  std::map<size_t, io::FileHandle> files_;  // by shard; opened by the first write to it
+  at::Tensor buffer_;                       // kPieceBytes on the host, once something had to be converted
 };
 
 }  // namespace megalith::hf

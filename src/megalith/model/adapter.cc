@@ -6,13 +6,13 @@
 #include <map>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/file_io.h"
 #include "megalith/hf/scalar_type.h"
-#include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_files.h"
+#include "megalith/io/file_io.h"
+#include "megalith/io/staged_folder.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
-#include "megalith/nn/init.h"
+#include "megalith/nn/parameter/init.h"
 #include "megalith/peft/adapter_folder.h"
 #include "megalith/peft/names.h"
 
@@ -206,14 +206,14 @@ ExportedWeights exported_adapter(const VirtualModels& models) {
 }
 
 void write_adapter_files(const VirtualModels& models, const fs::path& folder, const fs::path& assets) {
-  hf::write_text_file(folder / peft::kConfigName, peft::to_json(adapter_of(models)));
+  io::write_text_file(folder / peft::kConfigName, peft::to_json(adapter_of(models)));
   copy_assets(assets, folder, models.config());
 }
 
 void save_adapter(const VirtualModels& models, const fs::path& folder, const fs::path& assets, bool overwrite) {
   const at::NoGradGuard no_grad;
   const bool first = models.context().rank() == 0;
-  hf::StagedFolder staged(folder, "adapter", {.owner = first, .overwrite = overwrite});
+  io::StagedFolder staged(folder, "adapter", {.owner = first, .overwrite = overwrite});
   write_weights(models.context(), staged, exported_adapter(models),
                 {.max_shard_bytes = UINT64_MAX, .stem = peft::kWeightsStem},
                 [&] { write_adapter_files(models, staged.path(), assets); });

@@ -1,7 +1,7 @@
 // From a ModelConfig to the shapes of its layers.
 #pragma once
 
-#include "megalith/model/model_config.h"
+#include "megalith/model/families/model_config.h"
 #include "megalith/model/model_options.h"
 #include "megalith/nn/attention/gated_delta_net.h"
 #include "megalith/nn/attention/latent_attention.h"

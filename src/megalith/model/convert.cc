@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/file_io.h"
 #include "megalith/hf/scalar_type.h"
-#include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_writer.h"
+#include "megalith/io/file_io.h"
+#include "megalith/io/staged_folder.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
@@ -100,7 +100,7 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   for (const Conversion& each : planned) specs.push_back(each.spec);
   const auto vocabulary = vocabulary_tensors(config);
 
-  hf::StagedFolder staged(target, "convert", {.overwrite = options.overwrite});
+  io::StagedFolder staged(target, "convert", {.overwrite = options.overwrite});
   hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = options.max_shard_bytes});
   writer.create_files();
   for (const auto& [spec, name, file] : planned) {
@@ -116,7 +116,7 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   }
   writer.sync();
   writer.write_index();
-  hf::write_text_file(staged.path() / "config.json", config_json(config, options.dtype.value_or(config.dtype)));
+  io::write_text_file(staged.path() / "config.json", config_json(config, options.dtype.value_or(config.dtype)));
   copy_assets(source, staged.path(), config);
   staged.commit();
   return {static_cast<int64_t>(specs.size()), writer.total_bytes(), static_cast<int64_t>(writer.file_names().size())};

@@ -151,7 +151,7 @@ std::vector<std::string> expert_problems(const TrainingArguments& args) {
   return found;
 }
 
-void add_experts(hf::Json& json, const TrainingArguments& args) {
+void add_experts(io::Json& json, const TrainingArguments& args) {
   const std::string family = family_of(args);
   const std::vector<bool> layers = expert_layers(args);
   json["model_type"] = family;
@@ -178,7 +178,7 @@ void add_experts(hf::Json& json, const TrainingArguments& args) {
   }
   json["num_experts"] = *args.moe.num_experts;
   json["decoder_sparse_step"] = 1;
-  json["mlp_only_layers"] = hf::Json::array();
+  json["mlp_only_layers"] = io::Json::array();
   for (size_t layer = 0; layer < layers.size(); ++layer)
     if (!layers[layer]) json["mlp_only_layers"].push_back(layer);
   if (family == "qwen2_moe") json["shared_expert_intermediate_size"] = *args.moe.shared_expert_intermediate_size;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "megalith/config/training_arguments.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::model {
 
@@ -21,6 +21,6 @@ std::vector<bool> parse_layer_freq(const std::string& text, int64_t layers);
 // What no family holds together, each with what would go with the others; needs num_experts.
 std::vector<std::string> expert_problems(const config::TrainingArguments& args);
 // config.json of a dense model turned into that of the family with experts.
-void add_experts(hf::Json& json, const config::TrainingArguments& args);
+void add_experts(io::Json& json, const config::TrainingArguments& args);
 
 }  // namespace megalith::model

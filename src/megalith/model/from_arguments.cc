@@ -130,14 +130,14 @@ void check_latent(const TrainingArguments& args, Problems& problems) {
                    kWhy);
 }
 
-hf::Json vocabulary_json(const ModelVocabulary& vocabulary) {
-  const auto id = [](const std::optional<int64_t>& value) { return value ? hf::Json(*value) : hf::Json(nullptr); };
+io::Json vocabulary_json(const ModelVocabulary& vocabulary) {
+  const auto id = [](const std::optional<int64_t>& value) { return value ? io::Json(*value) : io::Json(nullptr); };
   return {{"bos_token_id", id(vocabulary.bos_id)},
           {"eos_token_id", id(vocabulary.eos_id)},
           {"pad_token_id", id(vocabulary.pad_id)}};
 }
 
-hf::Json gpt2_json(const TrainingArguments& args) {
+io::Json gpt2_json(const TrainingArguments& args) {
   const char* activation = on(args.layer.squared_relu)   ? "relu2"
                            : args.fusion.bias_activation ? "gelu_new"  // the reference's fused kernel: tanh
                                                          : "gelu";
@@ -156,7 +156,7 @@ hf::Json gpt2_json(const TrainingArguments& args) {
 }
 
 // The reference's constants for use_rope_scaling.
-hf::Json llama3_scaling(const PositionConfig& position) {
+io::Json llama3_scaling(const PositionConfig& position) {
   return {{"rope_type", "llama3"},
           {"factor", position.rope_scaling_factor.value_or(8)},
           {"low_freq_factor", 1.0},
@@ -164,10 +164,10 @@ hf::Json llama3_scaling(const PositionConfig& position) {
           {"original_max_position_embeddings", 8192}};
 }
 
-hf::Json yarn_scaling(const PositionConfig& position) {
+io::Json yarn_scaling(const PositionConfig& position) {
   const double factor = position.rotary_scaling_factor.value_or(1), mscale = position.mscale.value_or(1),
                all_dim = position.mscale_all_dim.value_or(0);
-  hf::Json scaling{{"rope_type", "yarn"},
+  io::Json scaling{{"rope_type", "yarn"},
                    {"factor", factor},
                    {"original_max_position_embeddings", position.original_max_position_embeddings.value_or(4096)},
                    {"beta_fast", position.beta_fast.value_or(32)},
@@ -178,16 +178,16 @@ hf::Json yarn_scaling(const PositionConfig& position) {
   return scaling;
 }
 
-hf::Json latent_json(const TrainingArguments& args) {
+io::Json latent_json(const TrainingArguments& args) {
   const PositionConfig& position = args.position;
   const config::MlaConfig& mla = args.mla;
-  hf::Json json{{"model_type", "deepseek_v3"},
+  io::Json json{{"model_type", "deepseek_v3"},
                 {"hidden_size", *args.shape.hidden_size},
                 {"num_hidden_layers", *args.shape.num_layers},
                 {"first_k_dense_replace", *args.shape.num_layers},
                 {"num_attention_heads", *args.shape.num_attention_heads},
                 {"num_key_value_heads", *args.shape.num_attention_heads},
-                {"q_lora_rank", mla.q_lora_rank ? hf::Json(*mla.q_lora_rank) : hf::Json(nullptr)},
+                {"q_lora_rank", mla.q_lora_rank ? io::Json(*mla.q_lora_rank) : io::Json(nullptr)},
                 {"kv_lora_rank", mla.kv_lora_rank.value_or(32)},
                 {"qk_nope_head_dim", mla.qk_head_dim.value_or(128)},
                 {"qk_rope_head_dim", mla.qk_pos_emb_head_dim.value_or(64)},
@@ -213,10 +213,10 @@ const char* decoder_family(const LayerConfig& layer) {
   return on(layer.add_qkv_bias) && !on(layer.add_bias_linear) ? "qwen2" : "llama";
 }
 
-hf::Json decoder_json(const TrainingArguments& args) {
+io::Json decoder_json(const TrainingArguments& args) {
   const PositionConfig& position = args.position;
   const std::string family = decoder_family(args.layer);
-  hf::Json json{{"model_type", family},
+  io::Json json{{"model_type", family},
                 {"hidden_size", *args.shape.hidden_size},
                 {"num_hidden_layers", *args.shape.num_layers},
                 {"num_attention_heads", *args.shape.num_attention_heads},
@@ -261,7 +261,7 @@ ModelConfig config_from_arguments(const TrainingArguments& args, const ModelVoca
   if (args.moe.num_experts && !layer_norm) problems.add(expert_problems(args));
   problems.throw_if_any();
 
-  hf::Json json = latent ? latent_json(args) : layer_norm ? gpt2_json(args) : decoder_json(args);
+  io::Json json = latent ? latent_json(args) : layer_norm ? gpt2_json(args) : decoder_json(args);
   if (args.moe.num_experts) add_experts(json, args);
   json["architectures"] = {family(json["model_type"].get<std::string>()).architecture};
   json["vocab_size"] = args.shape.padded_vocab_size.value_or(static_cast<int>(vocabulary.size));
@@ -269,7 +269,7 @@ ModelConfig config_from_arguments(const TrainingArguments& args, const ModelVoca
   json["initializer_range"] = args.layer.init_method_std.value_or(0.02);
   json["torch_dtype"] = dtype_name(args.precision);
   json.update(vocabulary_json(vocabulary));
-  return with_arguments(read_model_config(hf::JsonFile(std::move(json), "the options of the model")), args);
+  return with_arguments(read_model_config(io::JsonFile(std::move(json), "the options of the model")), args);
 }
 
 }  // namespace megalith::model

@@ -18,7 +18,7 @@
 #include <optional>
 
 #include "megalith/config/training_arguments.h"
-#include "megalith/model/model_config.h"
+#include "megalith/model/families/model_config.h"
 
 namespace megalith::model {
 

@@ -10,12 +10,12 @@
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/model/families/family.h"
 #include "megalith/nn/attention/kv_cache.h"
-#include "megalith/nn/init.h"
-#include "megalith/nn/low_rank.h"
+#include "megalith/nn/parameter/init.h"
+#include "megalith/nn/parameter/low_rank.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "megalith/nn/tensor_parallel/linear_cross_entropy.h"
-#include "megalith/ops/dropout.h"
+#include "megalith/ops/norm_rope/dropout.h"
 
 namespace megalith::model {
 

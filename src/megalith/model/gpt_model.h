@@ -12,13 +12,13 @@
 #include <span>
 #include <vector>
 
-#include "megalith/model/model_config.h"
+#include "megalith/model/families/model_config.h"
 #include "megalith/model/model_options.h"
 #include "megalith/model/mtp_layer.h"
 #include "megalith/model/transformer_block.h"
-#include "megalith/nn/parameter.h"
+#include "megalith/nn/parameter/parameter.h"
 #include "megalith/nn/tensor_parallel/embedding.h"
-#include "megalith/ops/rope.h"
+#include "megalith/ops/norm_rope/rope.h"
 #include "megalith/ops/sequence_layout.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/peft/adapters.h"

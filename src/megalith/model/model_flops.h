@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "megalith/layout/model_flops.h"
-#include "megalith/model/model_config.h"
+#include "megalith/model/families/model_config.h"
 
 namespace megalith::model {
 

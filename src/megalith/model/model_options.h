@@ -11,8 +11,8 @@
 #include "megalith/config/training_arguments.h"
 #include "megalith/nn/context_parallel/context_parallel.h"
 #include "megalith/nn/moe/moe_shape.h"
-#include "megalith/ops/cross_entropy.h"
-#include "megalith/ops/fp8.h"
+#include "megalith/ops/gemm/fp8.h"
+#include "megalith/ops/loss/cross_entropy.h"
 #include "megalith/peft/adapter_config.h"
 
 namespace megalith::model {

@@ -11,13 +11,13 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
-#include "megalith/hf/file_io.h"
 #include "megalith/hf/scalar_type.h"
-#include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/hf/weight_writer.h"
+#include "megalith/io/file_io.h"
+#include "megalith/io/staged_folder.h"
 #include "megalith/model/families/family.h"
-#include "megalith/nn/init.h"
+#include "megalith/nn/parameter/init.h"
 
 namespace megalith::model {
 
@@ -118,7 +118,7 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
 
 std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
   check<ConfigError>(config.source != nullptr, "a model without a Hugging Face configuration cannot be exported");
-  hf::Json json = *config.source;
+  io::Json json = *config.source;
   const std::string type = torch_name(dtype);
   if (json.contains("dtype")) {
     json["dtype"] = type;
@@ -154,12 +154,12 @@ void copy_assets(const fs::path& from, const fs::path& to, const ModelConfig& co
         check<DataError>(!error, "cannot copy {} to {}: {}", (from / name).string(), to.string(), error.message());
       }
   if (fs::exists(to / "generation_config.json")) return;
-  hf::Json generation{{"_from_model_config", true}};
+  io::Json generation{{"_from_model_config", true}};
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
     if (config.source->contains(key) && !config.source->at(key).is_null()) generation[key] = config.source->at(key);
   if (config.source->contains("transformers_version"))
     generation["transformers_version"] = config.source->at("transformers_version");
-  hf::write_text_file(to / "generation_config.json", generation.dump(2) + "\n");
+  io::write_text_file(to / "generation_config.json", generation.dump(2) + "\n");
 }
 
 void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
@@ -195,7 +195,7 @@ ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dty
 
 void write_model_files(const ModelConfig& config, at::ScalarType dtype, const fs::path& folder,
                        const fs::path& assets) {
-  hf::write_text_file(folder / "config.json", config_json(config, dtype));
+  io::write_text_file(folder / "config.json", config_json(config, dtype));
   copy_assets(assets, folder, config);
 }
 
@@ -226,7 +226,7 @@ void write_in_turns(const comm::Group& everyone, hf::WeightWriter& writer, const
 
 }  // namespace
 
-void write_weights(const parallel::ParallelContext& context, hf::StagedFolder& staged, const ExportedWeights& weights,
+void write_weights(const parallel::ParallelContext& context, io::StagedFolder& staged, const ExportedWeights& weights,
                    const hf::WeightWriterOptions& options, const std::function<void()>& other_files,
                    std::chrono::milliseconds turn) {
   const comm::Group everyone = context.world().world();
@@ -246,7 +246,7 @@ void write_weights(const parallel::ParallelContext& context, hf::StagedFolder& s
 void save_pretrained(const VirtualModels& models, const fs::path& folder, const ExportOptions& options) {
   const at::NoGradGuard no_grad;
   const at::ScalarType dtype = options.dtype.value_or(models.config().dtype);
-  hf::StagedFolder staged(folder, "export", {.owner = models.context().rank() == 0, .overwrite = options.overwrite});
+  io::StagedFolder staged(folder, "export", {.owner = models.context().rank() == 0, .overwrite = options.overwrite});
   write_weights(models.context(), staged, exported_weights(models, dtype), {.max_shard_bytes = options.max_shard_bytes},
                 [&] { write_model_files(models.config(), dtype, staged.path(), options.assets); });
 }

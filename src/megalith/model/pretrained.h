@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_writer.h"
+#include "megalith/io/staged_folder.h"
 #include "megalith/model/virtual_models.h"
 
 namespace megalith::model {
@@ -57,7 +57,7 @@ void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
 // Writes `weights` into the staged folder, which the first rank of all owns, and commits it; that rank also calls
 // `other_files`. Each rectangle is written by the rank whose `replica` is 0; ranks meet after every `turn` of writing.
 // Collective.
-void write_weights(const parallel::ParallelContext& context, hf::StagedFolder& staged, const ExportedWeights& weights,
+void write_weights(const parallel::ParallelContext& context, io::StagedFolder& staged, const ExportedWeights& weights,
                    const hf::WeightWriterOptions& options, const std::function<void()>& other_files,
                    std::chrono::milliseconds turn = std::chrono::seconds(10));
 // Everything of such a folder that is not a weight; one rank.

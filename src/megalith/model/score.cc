@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/staged_folder.h"
 #include "megalith/hf/weight_writer.h"
+#include "megalith/io/staged_folder.h"
 #include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 
@@ -133,7 +133,7 @@ ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& given, c
   std::vector<hf::WeightSpec> specs{{"token_losses", hf::Dtype::kF32, {b, s}}, {"loss", hf::Dtype::kF32, {}}};
   if (options.logits) specs.push_back({"logits", hf::Dtype::kF32, {b, s, model.vocab().size}});
   const fs::path staging = output.string() + ".tmp";
-  hf::StagedFolder staged(staging, "score", {.owner = first_rank, .overwrite = true});
+  io::StagedFolder staged(staging, "score", {.owner = first_rank, .overwrite = true});
   hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = UINT64_MAX});
   if (first_rank) writer.create_files();
   everyone.barrier("score: file made");

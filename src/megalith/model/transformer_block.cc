@@ -5,7 +5,7 @@
 
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/nn/recompute.h"
-#include "megalith/ops/dropout.h"
+#include "megalith/ops/norm_rope/dropout.h"
 
 namespace megalith::model {
 

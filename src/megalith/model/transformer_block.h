@@ -13,7 +13,7 @@
 #include <optional>
 #include <variant>
 
-#include "megalith/model/model_config.h"
+#include "megalith/model/families/model_config.h"
 #include "megalith/model/model_options.h"
 #include "megalith/nn/attention/gated_delta_net.h"
 #include "megalith/nn/attention/latent_attention.h"

@@ -1,7 +1,7 @@
 // What every layer of a forward pass gets beside the hidden states.
 #pragma once
 
-#include "megalith/ops/rope.h"
+#include "megalith/ops/norm_rope/rope.h"
 #include "megalith/ops/sequence_layout.h"
 
 namespace megalith::nn {

@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "megalith/nn/tensor_parallel/linear.h"
-#include "megalith/ops/activation.h"
+#include "megalith/ops/norm_rope/activation.h"
 
 namespace megalith::nn {
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "megalith/nn/parameter.h"
-#include "megalith/ops/norm.h"
+#include "megalith/nn/parameter/parameter.h"
+#include "megalith/ops/norm_rope/norm.h"
 
 namespace megalith::nn {
 

@@ -11,7 +11,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
-#include "megalith/ops/autograd_state.h"
+#include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "megalith/comm/group.h"
-#include "megalith/train/callback.h"
+#include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
 

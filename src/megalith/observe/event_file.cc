@@ -96,8 +96,8 @@ std::filesystem::path free_name(const std::filesystem::path& folder, const Event
 }  // namespace
 
 EventFile::EventFile(const std::filesystem::path& folder, const EventFileOptions& options) {
-  hf::make_folders(folder);
-  file_ = hf::FileHandle::create(free_name(folder, options));
+  io::make_folders(folder);
+  file_ = io::FileHandle::create(free_name(folder, options));
   add_record(event(options.wall_time, 0).add_bytes(kFileVersion, "brain.Event:2").text());
   if (options.purge_step >= 0)
     add_record(event(options.wall_time, options.purge_step)

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 
 namespace megalith::observe {
 
@@ -32,7 +32,7 @@ class EventFile {
  private:
   void add_record(const std::string& event);
 
-  hf::FileHandle file_;
+  io::FileHandle file_;
   uint64_t bytes_ = 0;  // written so far
 };
 

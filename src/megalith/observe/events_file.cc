@@ -25,10 +25,10 @@ Json layout_of(const config::TrainingArguments& args, int world_size) {
 }
 
 // Opens a file to go on with; one that a crash cut in the middle of a line gets the end of that line.
-hf::FileHandle reopen(const std::filesystem::path& path) {
+io::FileHandle reopen(const std::filesystem::path& path) {
   constexpr uint64_t kMostBytes = uint64_t{1} << 32;
-  const bool cut = std::filesystem::exists(path) && !hf::read_text_file(path, kMostBytes).ends_with('\n');
-  hf::FileHandle file = hf::FileHandle::open_or_create(path);
+  const bool cut = std::filesystem::exists(path) && !io::read_text_file(path, kMostBytes).ends_with('\n');
+  io::FileHandle file = io::FileHandle::open_or_create(path);
   if (cut && file.size() > 0) file.write_at(file.size(), "\n", 1);
   return file;
 }
@@ -50,11 +50,11 @@ void EventsFileCallback::append(const train::TrainerEvent& event, const char* wh
 
 void EventsFileCallback::on_train_begin(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
-  hf::make_folders(folder_);
+  io::make_folders(folder_);
   const std::filesystem::path path = folder_ / "events.jsonl";
   const int restarts = launch_ ? launch_->restarts : 0;
   const bool fresh = event.state.global_step == 0 && restarts == 0;
-  file_ = fresh ? hf::FileHandle::create(path) : reopen(path);
+  file_ = fresh ? io::FileHandle::create(path) : reopen(path);
   bytes_ = file_.size();
   if (restarts > 0) {
     Json details = Json::object();

@@ -18,9 +18,9 @@
 #include <optional>
 #include <string>
 
-#include "megalith/comm/restarts.h"
-#include "megalith/hf/file_io.h"
-#include "megalith/train/callback.h"
+#include "megalith/comm/store/restarts.h"
+#include "megalith/io/file_io.h"
+#include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
 
@@ -41,7 +41,7 @@ class EventsFileCallback : public train::TrainerCallback {
   const std::filesystem::path folder_;
   const int world_size_;
   const std::optional<comm::RankLaunch> launch_;
-  hf::FileHandle file_;  // open on world process zero, between the begin and the end
+  io::FileHandle file_;  // open on world process zero, between the begin and the end
   uint64_t bytes_ = 0;
 };
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 #include "megalith/observe/units.h"
 
 namespace megalith::observe {
@@ -45,8 +45,8 @@ void LiveFileCallback::write(const train::TrainerEvent& event) {
   }
   std::ranges::sort(experts, {}, [](const Json& layer) { return layer.at("layer").get<int64_t>(); });
   if (!experts.empty()) live["experts"] = experts;
-  hf::make_folders(settings_.folder);
-  hf::replace_text_file(settings_.folder / "live.json", live.dump() + "\n");
+  io::make_folders(settings_.folder);
+  io::replace_text_file(settings_.folder / "live.json", live.dump() + "\n");
 }
 
 }  // namespace megalith::observe

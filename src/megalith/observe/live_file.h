@@ -13,8 +13,8 @@
 
 #include "megalith/comm/group.h"
 #include "megalith/observe/step_clock.h"
-#include "megalith/train/callback.h"
-#include "megalith/train/expert_loads.h"
+#include "megalith/train/report/callback.h"
+#include "megalith/train/step/expert_loads.h"
 
 namespace megalith::observe {
 

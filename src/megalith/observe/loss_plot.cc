@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 
 namespace megalith::observe {
 namespace {
@@ -176,9 +176,9 @@ std::vector<Curve> loss_curves(std::span<const train::MetricList> history) {
 
 void LossPlotCallback::on_train_end(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
-  hf::make_folders(folder_);
+  io::make_folders(folder_);
   const PlotText text{event.args.logging.run_name.value_or("Loss"), "step", "loss"};
-  hf::replace_text_file(folder_ / "loss.svg", plot_svg(loss_curves(event.state.log_history), text));
+  io::replace_text_file(folder_ / "loss.svg", plot_svg(loss_curves(event.state.log_history), text));
 }
 
 }  // namespace megalith::observe

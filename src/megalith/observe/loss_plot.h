@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "megalith/train/callback.h"
+#include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
 

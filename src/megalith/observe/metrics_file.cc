@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::observe {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kMostBytes = uint64_t{1} << 32;
 
 int64_t step_of(std::string_view line, const std::string& place) {
-  const hf::Json object = hf::parse_json(line, place);
+  const io::Json object = io::parse_json(line, place);
   const bool has_step = object.is_object() && object.contains("step") && object["step"].is_number();
   check<DataError>(has_step,
                    "{}: this line has no \"step\", so the file is not one that Megalith wrote. Move it away, or choose "
@@ -22,7 +22,7 @@ int64_t step_of(std::string_view line, const std::string& place) {
 
 // What of the old content a run that goes on after `resumed_step` keeps.
 std::string kept_lines(const std::filesystem::path& path, int64_t resumed_step) {
-  const std::string text = hf::read_text_file(path, kMostBytes);
+  const std::string text = io::read_text_file(path, kMostBytes);
   std::string kept;
   size_t number = 1;
   for (size_t begin = 0; begin < text.size(); ++number) {
@@ -40,10 +40,10 @@ std::string kept_lines(const std::filesystem::path& path, int64_t resumed_step) 
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resumed_step) {
   if (std::filesystem::exists(path)) {
     const std::string kept = resumed_step > 0 ? kept_lines(path, resumed_step) : "";
-    if (kept.size() != std::filesystem::file_size(path)) hf::replace_text_file(path, kept);
+    if (kept.size() != std::filesystem::file_size(path)) io::replace_text_file(path, kept);
     bytes_ = kept.size();
   }
-  file_ = hf::FileHandle::open_or_create(path);
+  file_ = io::FileHandle::open_or_create(path);
 }
 
 void MetricsFile::append(int64_t step, std::optional<double> epoch, const train::MetricList& metrics) {
@@ -58,7 +58,7 @@ void MetricsFile::append(int64_t step, std::optional<double> epoch, const train:
 
 void MetricsFileCallback::on_train_begin(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
-  hf::make_folders(folder_);
+  io::make_folders(folder_);
   file_.emplace(folder_ / "metrics.jsonl", event.state.global_step);
 }
 

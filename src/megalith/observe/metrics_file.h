@@ -9,8 +9,8 @@
 
 #include <filesystem>
 
-#include "megalith/hf/file_io.h"
-#include "megalith/train/callback.h"
+#include "megalith/io/file_io.h"
+#include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
 
@@ -24,7 +24,7 @@ class MetricsFile {
   void append(int64_t step, std::optional<double> epoch, const train::MetricList& metrics);
 
  private:
-  hf::FileHandle file_;
+  io::FileHandle file_;
   uint64_t bytes_ = 0;  // written so far
 };
 

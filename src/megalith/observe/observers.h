@@ -8,11 +8,11 @@
 
 #include "megalith/base/trace.h"
 #include "megalith/comm/group.h"
-#include "megalith/comm/restarts.h"
+#include "megalith/comm/store/restarts.h"
 #include "megalith/observe/progress.h"
 #include "megalith/observe/trace_callback.h"
-#include "megalith/train/callback.h"
-#include "megalith/train/expert_loads.h"
+#include "megalith/train/report/callback.h"
+#include "megalith/train/step/expert_loads.h"
 
 namespace megalith::observe {
 

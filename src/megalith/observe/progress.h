@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "megalith/train/callback.h"
+#include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
 

@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "megalith/comm/restarts.h"
-#include "megalith/train/callback.h"
+#include "megalith/comm/store/restarts.h"
+#include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
 

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "megalith/train/callback.h"
+#include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
 

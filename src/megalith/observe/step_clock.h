@@ -5,7 +5,7 @@
 #include <functional>
 #include <utility>
 
-#include "megalith/comm/heartbeat.h"
+#include "megalith/comm/store/heartbeat.h"
 
 namespace megalith::observe {
 

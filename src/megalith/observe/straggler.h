@@ -7,7 +7,7 @@
 
 #include "megalith/comm/group.h"
 #include "megalith/observe/step_clock.h"
-#include "megalith/train/callback.h"
+#include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
 

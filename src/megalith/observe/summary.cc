@@ -6,7 +6,7 @@
 
 #include "megalith/observe/tensorboard.h"
 #include "megalith/observe/units.h"
-#include "megalith/train/flow_callback.h"
+#include "megalith/train/report/flow_callback.h"
 
 namespace megalith::observe {
 namespace {

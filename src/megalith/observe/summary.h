@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "megalith/config/training_arguments.h"
-#include "megalith/train/trainer_state.h"
+#include "megalith/train/report/trainer_state.h"
 
 namespace megalith::observe {
 

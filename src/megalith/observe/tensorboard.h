@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "megalith/observe/event_file.h"
-#include "megalith/train/callback.h"
+#include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
 

@@ -5,7 +5,7 @@
 
 #include "megalith/base/trace.h"
 #include "megalith/comm/group.h"
-#include "megalith/train/callback.h"
+#include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
 

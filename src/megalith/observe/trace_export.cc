@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 
 namespace megalith::observe {
 namespace {
@@ -185,8 +185,8 @@ void write_trace(const comm::Group& group, TraceRecorder& recorder, const std::s
   if (group.rank() != 0) return;
   std::vector<RankTrace> ranks;
   for (const std::string& bytes : all) ranks.push_back(trace_from_bytes(bytes));
-  hf::make_folders(std::filesystem::absolute(file).parent_path());
-  hf::replace_text_file(file, trace_json(ranks));
+  io::make_folders(std::filesystem::absolute(file).parent_path());
+  io::replace_text_file(file, trace_json(ranks));
 }
 
 }  // namespace megalith::observe

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "megalith/base/error.h"
-#include "megalith/nn/weight_grad_queue.h"
+#include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/optim/buffer_rules.h"
 
 namespace megalith::optim {

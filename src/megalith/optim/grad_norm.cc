@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "megalith/ops/flat.h"
+#include "megalith/ops/update/flat.h"
 
 namespace megalith::optim {
 

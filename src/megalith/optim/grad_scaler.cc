@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::optim {
 namespace {
 
-using hf::Json;
+using io::Json;
 
 constexpr int64_t kMostSteps = int64_t{1} << 53;  // counters stay far from overflow
 
@@ -49,7 +49,7 @@ int64_t whole_number(const Json& object, const char* key, const std::string& ori
   const auto found = object.find(key);
   check<DataError>(found != object.end() && found->is_number_integer() && *found >= -kMostSteps && *found <= kMostSteps,
                    "{}: \"{}\" of the loss scaler's state is {}; expected a whole number", origin, key,
-                   found != object.end() ? hf::json_in_words(*found) : "missing");
+                   found != object.end() ? io::json_in_words(*found) : "missing");
   return found->get<int64_t>();
 }
 
@@ -64,13 +64,13 @@ std::string to_json_text(const GradScalerState& state) {
 }
 
 GradScalerState parse_grad_scaler_state(std::string_view json_text, const std::string& origin) {
-  const Json object = hf::parse_json(json_text, origin);
+  const Json object = io::parse_json(json_text, origin);
   check<DataError>(object.is_object(), "{}: the loss scaler's state is {}; expected an object", origin,
-                   hf::json_in_words(object));
+                   io::json_in_words(object));
   const Json scale = object.value("scale", Json());
   check<DataError>(scale == "inf" || (scale.is_number() && is_positive_float(scale.get<double>())),
                    "{}: \"scale\" of the loss scaler's state is {}; expected a positive number", origin,
-                   hf::json_in_words(scale));
+                   io::json_in_words(scale));
   return {scale == "inf" ? std::numeric_limits<float>::infinity() : scale.get<float>(),
           whole_number(object, "growth_tracker", origin), whole_number(object, "hysteresis_tracker", origin)};
 }

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <future>
 
-#include "megalith/comm/current_device.h"
+#include "megalith/comm/op/current_device.h"
 
 namespace megalith::optim {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "megalith/config/optimizer_config.h"
-#include "megalith/ops/adam.h"
+#include "megalith/ops/update/adam.h"
 #include "megalith/optim/param_groups.h"
 
 namespace megalith::optim {

@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/flat.h"
+#include "megalith/ops/update/flat.h"
 
 namespace megalith::optim {
 

@@ -12,8 +12,8 @@
 
 #include "megalith/base/exact_sum.h"
 #include "megalith/comm/group.h"
-#include "megalith/nn/parameter.h"
-#include "megalith/ops/host_scalar.h"
+#include "megalith/nn/parameter/parameter.h"
+#include "megalith/ops/kernel/host_scalar.h"
 #include "megalith/optim/buffer_layout.h"
 
 namespace megalith::optim {

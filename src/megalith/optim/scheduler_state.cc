@@ -4,13 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 #include "megalith/optim/param_scheduler.h"
 
 namespace megalith::optim {
 namespace {
 
-using hf::Json;
+using io::Json;
 
 constexpr double kLargestLength = 9e15;  // whole numbers are exact in a double up to here
 
@@ -18,9 +18,9 @@ constexpr double kLargestLength = 9e15;  // whole numbers are exact in a double 
 class StateReader {
  public:
   StateReader(std::string_view text, const std::string& origin)
-      : origin_(origin), object_(hf::parse_json(text, origin)) {
+      : origin_(origin), object_(io::parse_json(text, origin)) {
     check<DataError>(object_.is_object(), "{}: the scheduler state is {}; expected an object", origin_,
-                     hf::json_in_words(object_));
+                     io::json_in_words(object_));
   }
 
   bool has(const char* key) const { return object_.contains(key); }
@@ -31,7 +31,7 @@ class StateReader {
     const Json& value = object_.at(key);
     check<DataError>(value.is_number() && std::isfinite(value.get<double>()),
                      "{}: \"{}\" of the scheduler state is {}; expected a finite number", origin_, key,
-                     hf::json_in_words(value));
+                     io::json_in_words(value));
     return value.get<double>();
   }
 
@@ -53,7 +53,7 @@ class StateReader {
     for (const auto& [item, name] : config::EnumNames<E>::kNames)
       names += (names.empty() ? "" : ", ") + std::string(name);
     throw DataError(fmt::format("{}: \"{}\" of the scheduler state is {}; expected one of {}", origin_, key,
-                                hf::json_in_words(value), names));
+                                io::json_in_words(value), names));
   }
 
  private:

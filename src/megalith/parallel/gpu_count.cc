@@ -10,7 +10,7 @@
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/comm/launcher.h"
+#include "megalith/comm/launch/launcher.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::parallel {

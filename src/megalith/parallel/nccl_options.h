@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "megalith/comm/nccl_settings.h"
+#include "megalith/comm/backend/nccl_settings.h"
 #include "megalith/config/parallel_config.h"
 
 namespace megalith::parallel {

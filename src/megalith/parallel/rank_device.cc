@@ -8,7 +8,7 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
-#include "megalith/comm/current_device.h"
+#include "megalith/comm/op/current_device.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::parallel {

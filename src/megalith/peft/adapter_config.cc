@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/json_reader.h"
+#include "megalith/io/json_reader.h"
 
 namespace megalith::peft {
 
@@ -28,14 +28,14 @@ constexpr const char* kMustBeEmpty[] = {"use_dora",
                                         "alora_invocation_tokens",
                                         "use_bdlora"};
 
-bool is_empty(const hf::Json& value) {
+bool is_empty(const io::Json& value) {
   if (value.is_boolean()) return !value.get<bool>();
   return value.is_null() || ((value.is_object() || value.is_array()) && value.empty());
 }
 
 // A list of names, or one text.
-std::vector<std::string> names(const hf::JsonFields& fields, const char* key) {
-  const hf::Json* value = fields.value(key);
+std::vector<std::string> names(const io::JsonFields& fields, const char* key) {
+  const io::Json* value = fields.value(key);
   if (value == nullptr) return {};
   if (!value->is_string()) return fields.required<std::vector<std::string>>(key);
   const auto text = value->get<std::string>();
@@ -44,12 +44,12 @@ std::vector<std::string> names(const hf::JsonFields& fields, const char* key) {
   return {text};
 }
 
-void check_supported(const hf::JsonFields& fields) {
+void check_supported(const io::JsonFields& fields) {
   const auto kind = fields.required<std::string>("peft_type");
   check<ConfigError>(kind == "LORA", "{}: an adapter of the type {}; only LORA is supported", fields.file_name(), kind);
   std::vector<std::string> problems;
   for (const char* key : kMustBeEmpty)
-    if (const hf::Json* value = fields.value(key); value != nullptr && !is_empty(*value))
+    if (const io::Json* value = fields.value(key); value != nullptr && !is_empty(*value))
       problems.push_back(fmt::format("\"{}\" is {}", key, value->dump()));
   if (const auto bias = fields.optional<std::string>("bias"); bias && *bias != "none")
     problems.push_back(fmt::format("\"bias\" is \"{}\"", *bias));
@@ -57,8 +57,8 @@ void check_supported(const hf::JsonFields& fields) {
                      fields.file_name(), fmt::join(problems, ", "));
 }
 
-hf::Json fresh_json() {
-  return {{"alpha_pattern", hf::Json::object()},
+io::Json fresh_json() {
+  return {{"alpha_pattern", io::Json::object()},
           {"auto_mapping", nullptr},
           {"base_model_name_or_path", nullptr},
           {"bias", "none"},
@@ -73,9 +73,9 @@ hf::Json fresh_json() {
           {"modules_to_save", nullptr},
           {"peft_type", "LORA"},
           {"r", 0},
-          {"rank_pattern", hf::Json::object()},
+          {"rank_pattern", io::Json::object()},
           {"revision", nullptr},
-          {"target_modules", hf::Json::array()},
+          {"target_modules", io::Json::array()},
           {"task_type", "CAUSAL_LM"},
           {"use_dora", false},
           {"use_rslora", false}};
@@ -89,8 +89,8 @@ double AdapterConfig::scale() const {
 }
 
 AdapterConfig read_adapter_config(const fs::path& folder) {
-  const hf::JsonFile file = hf::read_json_file(folder / kConfigName);
-  const hf::JsonFields fields = file.fields();
+  const io::JsonFile file = io::read_json_file(folder / kConfigName);
+  const io::JsonFields fields = file.fields();
   check_supported(fields);
   AdapterConfig config;
   config.rank = fields.positive<int64_t>("r");
@@ -103,12 +103,12 @@ AdapterConfig read_adapter_config(const fs::path& folder) {
   if (config.target_modules.empty() && config.modules_to_save.empty())
     fields.refuse("target_modules", "name at least one module");
   config.base_model = fields.optional<std::string>("base_model_name_or_path").value_or("");
-  config.source = std::make_shared<const hf::Json>(file.root());
+  config.source = std::make_shared<const io::Json>(file.root());
   return config;
 }
 
 std::string to_json(const AdapterConfig& config) {
-  hf::Json json = config.source ? *config.source : fresh_json();
+  io::Json json = config.source ? *config.source : fresh_json();
   if (!config.base_model.empty()) json["base_model_name_or_path"] = config.base_model;
   json["r"] = config.rank;
   if (config.alpha == std::floor(config.alpha))
@@ -118,7 +118,7 @@ std::string to_json(const AdapterConfig& config) {
   json["lora_dropout"] = config.dropout;
   json["use_rslora"] = config.use_rslora;
   json["target_modules"] = config.target_modules;
-  json["modules_to_save"] = config.modules_to_save.empty() ? hf::Json(nullptr) : hf::Json(config.modules_to_save);
+  json["modules_to_save"] = config.modules_to_save.empty() ? io::Json(nullptr) : io::Json(config.modules_to_save);
   json["inference_mode"] = true;
   return json.dump(2) + "\n";
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::peft {
 
@@ -22,7 +22,7 @@ struct AdapterConfig {
   std::vector<std::string> target_modules;   // names of modules, or ends of them: "q_proj"; "all-linear" for all
   std::vector<std::string> modules_to_save;  // trained and written as a whole: "embed_tokens"
   std::string base_model;                    // base_model_name_or_path
-  std::shared_ptr<const hf::Json> source;    // what it was read from; nullptr: nothing
+  std::shared_ptr<const io::Json> source;    // what it was read from; nullptr: nothing
 
   // s of W + s·B·A: alpha/r, or alpha/√r.
   double scale() const;

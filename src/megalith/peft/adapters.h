@@ -1,4 +1,5 @@
-// Adapters: the updates of low rank (nn/low_rank.h) of a model chunk, and which of its parameters are trained.
+// Adapters: the updates of low rank (nn/parameter/low_rank.h) of a model chunk, and which of its parameters are
+// trained.
 //
 //   Adapters adapters(config, names, tp, context);
 //   adapters.add(ParameterScope(set), parameters_of_a_part);    // as the model makes its parts
@@ -11,8 +12,8 @@
 #include <vector>
 
 #include "megalith/hf/name_map.h"
-#include "megalith/nn/low_rank.h"
-#include "megalith/nn/parameter.h"
+#include "megalith/nn/parameter/low_rank.h"
+#include "megalith/nn/parameter/parameter.h"
 #include "megalith/nn/tensor_parallel/tensor_parallel.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/peft/adapter_config.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "megalith/hf/name_map.h"
-#include "megalith/nn/parameter.h"
+#include "megalith/nn/parameter/parameter.h"
 #include "megalith/peft/adapter_config.h"
 
 namespace megalith::peft {

@@ -12,7 +12,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/layout/pipeline_transfers.h"
-#include "megalith/nn/weight_grad_queue.h"
+#include "megalith/nn/parameter/weight_grad_queue.h"
 
 namespace megalith::pipeline {
 

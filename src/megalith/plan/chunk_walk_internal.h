@@ -1,5 +1,5 @@
 // What a chunk of the model holds in one micro-batch: embedding, layers with their recomputation, head and loss
-// (model/gpt_model.cc, ops/cross_entropy.cc, nn/tensor_parallel/linear_cross_entropy.cc).
+// (model/gpt_model.cc, ops/loss/cross_entropy.cc, nn/tensor_parallel/linear_cross_entropy.cc).
 #pragma once
 
 #include "megalith/layout/layer_split.h"

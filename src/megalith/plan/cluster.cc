@@ -10,7 +10,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 
 namespace megalith::plan {
 
@@ -239,7 +239,7 @@ Cluster find_cluster(const std::string& preset_or_file) {
                      " `megalith doctor --measure` writes",
                      preset_or_file, near.empty() ? "" : fmt::format(" (did you mean {}?)", near[0]),
                      list_in_words(cluster_presets()));
-  return parse_cluster(hf::read_text_file(preset_or_file, kMaxFileBytes), preset_or_file);
+  return parse_cluster(io::read_text_file(preset_or_file, kMaxFileBytes), preset_or_file);
 }
 
 Cluster parse_cluster(const std::string& yaml, const std::string& name) {

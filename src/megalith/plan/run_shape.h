@@ -9,7 +9,7 @@
 #include "megalith/config/training_arguments.h"
 #include "megalith/layout/grid_shape.h"
 #include "megalith/layout/layer_split.h"
-#include "megalith/model/model_config.h"
+#include "megalith/model/families/model_config.h"
 #include "megalith/model/model_options.h"
 
 namespace megalith::plan {

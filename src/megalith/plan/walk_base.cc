@@ -8,8 +8,8 @@ using Collectives = Machinery::Collectives;
 
 namespace {
 
-// Bytes of the CPU kernel's scratch of one thread (ops/attention_flash_cpu.cc): keys and values of a sequence in fp32,
-// and in backward their gradients.
+// Bytes of the CPU kernel's scratch of one thread (ops/attention/attention_flash_cpu.cc): keys and values of a sequence
+// in fp32, and in backward their gradients.
 double scratch_bytes(const RunShape& run, double key_dim, double value_dim, bool backward) {
   if (run.machinery.cuda) return 0;
   const double keys = static_cast<double>(run.sequence_length) / run.grid.cp;

@@ -5,8 +5,8 @@
 #include <unordered_set>
 
 #include "megalith/base/error.h"
+#include "megalith/tokenizer/models/vocabulary_internal.h"
 #include "megalith/tokenizer/tokenizer_parts_internal.h"
-#include "megalith/tokenizer/vocabulary_internal.h"
 
 namespace megalith::tokenizer {
 

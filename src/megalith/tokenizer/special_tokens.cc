@@ -3,8 +3,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/tokenizer/models/vocabulary_internal.h"
 #include "megalith/tokenizer/tokenizer_parts_internal.h"
-#include "megalith/tokenizer/vocabulary_internal.h"
 
 namespace megalith::tokenizer {
 

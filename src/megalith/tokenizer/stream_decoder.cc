@@ -1,5 +1,5 @@
+#include "megalith/tokenizer/text/utf8.h"
 #include "megalith/tokenizer/tokenizer_impl_internal.h"
-#include "megalith/tokenizer/utf8.h"
 
 namespace megalith::tokenizer {
 

@@ -1,9 +1,9 @@
 // Where in a text its tokens stand.
 #include <algorithm>
 
+#include "megalith/tokenizer/text/unicode_internal.h"
+#include "megalith/tokenizer/text/utf8.h"
 #include "megalith/tokenizer/tokenizer_impl_internal.h"
-#include "megalith/tokenizer/unicode_internal.h"
-#include "megalith/tokenizer/utf8.h"
 
 namespace megalith::tokenizer {
 

@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "megalith/base/error.h"
+#include "megalith/tokenizer/models/word_models_internal.h"
+#include "megalith/tokenizer/text/utf8.h"
 #include "megalith/tokenizer/tokenizer_impl_internal.h"
-#include "megalith/tokenizer/utf8.h"
-#include "megalith/tokenizer/word_models_internal.h"
 
 namespace megalith::tokenizer {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "megalith/tokenizer/vocabulary_json_internal.h"
+#include "megalith/tokenizer/models/vocabulary_json_internal.h"
 
 namespace megalith::tokenizer {
 

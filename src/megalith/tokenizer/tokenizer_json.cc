@@ -1,13 +1,13 @@
 // Reading a tokenizer.json.
 #include "megalith/base/error.h"
-#include "megalith/tokenizer/bpe_internal.h"
-#include "megalith/tokenizer/component_internal.h"
-#include "megalith/tokenizer/regex_internal.h"
+#include "megalith/tokenizer/models/bpe_internal.h"
+#include "megalith/tokenizer/models/unigram_internal.h"
+#include "megalith/tokenizer/models/word_models_internal.h"
+#include "megalith/tokenizer/regex/regex_internal.h"
+#include "megalith/tokenizer/steps/component_internal.h"
+#include "megalith/tokenizer/text/unicode_internal.h"
 #include "megalith/tokenizer/tokenizer_document_internal.h"
 #include "megalith/tokenizer/tokenizer_parts_internal.h"
-#include "megalith/tokenizer/unicode_internal.h"
-#include "megalith/tokenizer/unigram_internal.h"
-#include "megalith/tokenizer/word_models_internal.h"
 
 namespace megalith::tokenizer {
 

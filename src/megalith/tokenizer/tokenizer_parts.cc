@@ -2,8 +2,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/tokenizer/models/vocabulary_internal.h"
 #include "megalith/tokenizer/tokenizer_parts_internal.h"
-#include "megalith/tokenizer/vocabulary_internal.h"
 
 namespace megalith::tokenizer {
 

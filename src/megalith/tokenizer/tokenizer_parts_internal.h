@@ -5,12 +5,12 @@
 #include <memory>
 #include <unordered_map>
 
-#include "megalith/tokenizer/added_tokens_internal.h"
-#include "megalith/tokenizer/decoder_internal.h"
-#include "megalith/tokenizer/model_internal.h"
-#include "megalith/tokenizer/normalizer_internal.h"
-#include "megalith/tokenizer/post_processor_internal.h"
-#include "megalith/tokenizer/pre_tokenizer_internal.h"
+#include "megalith/tokenizer/models/model_internal.h"
+#include "megalith/tokenizer/steps/added_tokens_internal.h"
+#include "megalith/tokenizer/steps/decoder_internal.h"
+#include "megalith/tokenizer/steps/normalizer_internal.h"
+#include "megalith/tokenizer/steps/post_processor_internal.h"
+#include "megalith/tokenizer/steps/pre_tokenizer_internal.h"
 #include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::tokenizer {

@@ -1,10 +1,10 @@
 // Reading vocab.json and merges.txt, the files of a byte-level model before there was a tokenizer.json.
 #include "megalith/base/error.h"
-#include "megalith/tokenizer/bpe_internal.h"
-#include "megalith/tokenizer/regex_internal.h"
+#include "megalith/tokenizer/models/bpe_internal.h"
+#include "megalith/tokenizer/models/vocabulary_json_internal.h"
+#include "megalith/tokenizer/regex/regex_internal.h"
+#include "megalith/tokenizer/text/unicode_internal.h"
 #include "megalith/tokenizer/tokenizer_parts_internal.h"
-#include "megalith/tokenizer/unicode_internal.h"
-#include "megalith/tokenizer/vocabulary_json_internal.h"
 
 namespace megalith::tokenizer {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
-#include "megalith/train/metric_sums.h"
+#include "megalith/train/report/metric_sums.h"
 #include "megalith/train/sample_dealer.h"
 
 namespace megalith::train {

@@ -5,8 +5,8 @@
 #include <functional>
 #include <string>
 
-#include "megalith/train/metric_list.h"
-#include "megalith/train/microbatch_runner.h"
+#include "megalith/train/report/metric_list.h"
+#include "megalith/train/step/microbatch_runner.h"
 #include "megalith/train/training_data.h"
 
 namespace megalith::train {

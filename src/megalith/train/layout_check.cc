@@ -12,8 +12,8 @@
 #include "megalith/base/error.h"
 #include "megalith/parallel/group_check.h"
 #include "megalith/parallel/layout_groups.h"
-#include "megalith/train/norm_check.h"
-#include "megalith/train/save_check.h"
+#include "megalith/train/faults/norm_check.h"
+#include "megalith/train/saving/save_check.h"
 
 namespace megalith::train {
 

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/train/forward_step.h"
+#include "megalith/train/objectives/forward_step.h"
 #include "megalith/train/pretrain_data.h"
 #include "megalith/train/run_context.h"
 #include "megalith/train/trainer.h"

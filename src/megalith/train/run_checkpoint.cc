@@ -11,8 +11,8 @@
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/state_files.h"
 #include "megalith/config/documents.h"
-#include "megalith/hf/file_io.h"
 #include "megalith/hf/scalar_type.h"
+#include "megalith/io/file_io.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/fp8_state.h"
@@ -81,7 +81,7 @@ std::map<std::string, std::string> lines_of(const std::string& yaml) {
 void say_what_changed(const fs::path& folder, const config::TrainingArguments& args) {
   if (!fs::exists(folder / kArgumentsFile)) return;
   const auto changes =
-      changed_options(hf::read_text_file(folder / kArgumentsFile, kMaxTextBytes), config::to_yaml(args));
+      changed_options(io::read_text_file(folder / kArgumentsFile, kMaxTextBytes), config::to_yaml(args));
   log_info(
       "resuming from {}: {}", folder.string(),
       changes.empty() ? "all options are as they were" : fmt::format("changed since: {}", fmt::join(changes, "; ")));
@@ -154,8 +154,8 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
       model::write_adapter_files(models, folder, assets);
     else
       model::write_model_files(models.config(), dtype, folder, assets);
-    hf::write_text_file(folder / kArgumentsFile, yaml);
-    hf::write_text_file(folder / kProgress, progress);
+    io::write_text_file(folder / kArgumentsFile, yaml);
+    io::write_text_file(folder / kProgress, progress);
     state.save(folder / kState);
   };
   return request;
@@ -169,7 +169,7 @@ ResumePoint read_resume_point(const fs::path& folder, const config::TrainingArgu
                               parallel::ParallelContext& context) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
   const RunProgress progress =
-      RunProgress::from_json(hf::read_text_file(folder / kProgress, kMaxTextBytes), (folder / kProgress).string());
+      RunProgress::from_json(io::read_text_file(folder / kProgress, kMaxTextBytes), (folder / kProgress).string());
   if (context.rank() == 0) say_what_changed(folder, args);
   ResumePoint point{.state = TrainerState::load(folder / kState), .data = progress.data, .restore = {}};
   const ResumeParts parts = ResumeParts::from(args.checkpoint);

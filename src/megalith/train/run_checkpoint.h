@@ -9,9 +9,9 @@
 
 #include "megalith/checkpoint/saver.h"
 #include "megalith/config/training_arguments.h"
-#include "megalith/train/optimized_model.h"
+#include "megalith/train/report/trainer_state.h"
 #include "megalith/train/run_progress.h"
-#include "megalith/train/trainer_state.h"
+#include "megalith/train/step/optimized_model.h"
 
 namespace megalith::train {
 

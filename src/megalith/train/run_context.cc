@@ -6,7 +6,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/comm/rendezvous.h"
+#include "megalith/comm/store/rendezvous.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
 #include "megalith/layout/vocab_split.h"

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "megalith/base/trace.h"
-#include "megalith/comm/heartbeat.h"
+#include "megalith/comm/store/heartbeat.h"
 #include "megalith/config/parser.h"
 #include "megalith/layout/microbatches.h"
 #include "megalith/parallel/initialize.h"

@@ -4,22 +4,22 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/json_reader.h"
+#include "megalith/io/json_reader.h"
 
 namespace megalith::train {
 
 namespace {
 
-using hf::Json;
+using io::Json;
 
 Json to_json(const MetricTotal& total) { return {{"name", total.name}, {"sum", total.sum}, {"weight", total.weight}}; }
 
 // A number that is none is null in JSON.
-double number(const hf::JsonFields& fields, const char* key) {
+double number(const io::JsonFields& fields, const char* key) {
   return fields.optional<double>(key).value_or(std::numeric_limits<double>::quiet_NaN());
 }
 
-MetricTotal total_of(const hf::JsonFields& fields) {
+MetricTotal total_of(const io::JsonFields& fields) {
   return {
       .name = fields.required<std::string>("name"), .sum = number(fields, "sum"), .weight = number(fields, "weight")};
 }
@@ -36,13 +36,13 @@ Json to_json(const TrainingLog::Totals& log) {
           {"all_steps", to_json(log.all_steps)}};
 }
 
-TrainingLog::Totals log_of(const hf::JsonFields& fields) {
+TrainingLog::Totals log_of(const io::JsonFields& fields) {
   TrainingLog::Totals log;
   log.steps = fields.required<int64_t>("steps");
   log.loss = total_of(fields.object("loss"));
   if (const Json* metrics = fields.value("metrics"))
     for (const Json& metric : *metrics)
-      log.metrics.push_back(total_of(hf::JsonFile(metric, fields.file_name()).fields()));
+      log.metrics.push_back(total_of(io::JsonFile(metric, fields.file_name()).fields()));
   log.seconds = number(fields, "seconds");
   log.real_tokens = fields.required<int64_t>("real_tokens");
   log.trained_tokens = fields.required<int64_t>("trained_tokens");
@@ -62,7 +62,7 @@ Json to_json(const data::SamplerOptions& sampler) {
   return {{"size", sampler.size}, {"shuffle", sampler.shuffle}, {"seed", sampler.seed}, {"end", end}};
 }
 
-data::SamplerOptions sampler_of(const hf::JsonFields& fields) {
+data::SamplerOptions sampler_of(const io::JsonFields& fields) {
   data::SamplerOptions sampler{.size = fields.required<int64_t>("size"),
                                .shuffle = fields.required<bool>("shuffle"),
                                .seed = static_cast<uint64_t>(fields.required<int64_t>("seed"))};
@@ -72,7 +72,7 @@ data::SamplerOptions sampler_of(const hf::JsonFields& fields) {
   return sampler;
 }
 
-int64_t count(const hf::JsonFields& fields, const char* key) {
+int64_t count(const io::JsonFields& fields, const char* key) {
   const auto value = fields.required<int64_t>(key);
   if (value < 0) fields.refuse(key, "be 0 or more");
   return value;
@@ -97,13 +97,13 @@ std::string RunProgress::to_json() const {
 }
 
 RunProgress RunProgress::from_json(std::string_view text, const std::string& file_name) {
-  const hf::JsonFile file = hf::parse_json_file(text, file_name);
-  const hf::JsonFields fields = file.fields();
+  const io::JsonFile file = io::parse_json_file(text, file_name);
+  const io::JsonFields fields = file.fields();
   RunProgress progress;
   progress.optimizer = fields.object("optimizer").whole().dump();
   progress.scheduler = fields.object("scheduler").whole().dump();
   progress.scaler = fields.object("scaler").whole().dump();
-  const hf::JsonFields data = fields.object("data");
+  const io::JsonFields data = fields.object("data");
   progress.data = {{.epoch = count(data, "epoch"), .consumed = count(data, "consumed")},
                    count(data, "consumed_samples")};
   if (const auto sampler = data.optional_object("sampler")) progress.sampler = sampler_of(*sampler);

@@ -8,9 +8,9 @@
 #include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
-#include "megalith/train/flow_callback.h"
-#include "megalith/train/replica_check.h"
-#include "megalith/train/save_model.h"
+#include "megalith/train/faults/replica_check.h"
+#include "megalith/train/report/flow_callback.h"
+#include "megalith/train/saving/save_model.h"
 #include "megalith/train/trainer.h"
 
 namespace megalith::train {

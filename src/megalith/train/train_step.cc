@@ -5,10 +5,10 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
-#include "megalith/comm/heartbeat.h"
+#include "megalith/comm/store/heartbeat.h"
 #include "megalith/nn/tensor_parallel/fp8_history.h"
-#include "megalith/train/device_waits.h"
-#include "megalith/train/routing_step.h"
+#include "megalith/train/device/device_waits.h"
+#include "megalith/train/step/routing_step.h"
 
 namespace megalith::train {
 

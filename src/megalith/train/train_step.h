@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "megalith/data/batch_loader.h"
-#include "megalith/train/metric_sums.h"
-#include "megalith/train/microbatch_runner.h"
-#include "megalith/train/optimized_model.h"
-#include "megalith/train/rerun_guard.h"
+#include "megalith/train/faults/rerun_guard.h"
+#include "megalith/train/report/metric_sums.h"
+#include "megalith/train/step/microbatch_runner.h"
+#include "megalith/train/step/optimized_model.h"
 #include "megalith/train/stop_flag.h"
 
 namespace megalith::train {

@@ -2,8 +2,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
-#include "megalith/train/flow_callback.h"
-#include "megalith/train/save_model.h"
+#include "megalith/train/report/flow_callback.h"
+#include "megalith/train/saving/save_model.h"
 
 namespace megalith::train {
 

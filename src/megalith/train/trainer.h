@@ -22,15 +22,15 @@
 #include <vector>
 
 #include "megalith/base/trace.h"
-#include "megalith/comm/heartbeat.h"
+#include "megalith/comm/store/heartbeat.h"
 #include "megalith/config/training_arguments.h"
 #include "megalith/layout/microbatches.h"
 #include "megalith/model/virtual_models.h"
-#include "megalith/train/callback.h"
 #include "megalith/train/evaluation.h"
-#include "megalith/train/optimized_model.h"
+#include "megalith/train/report/callback.h"
 #include "megalith/train/run_checkpoint.h"
 #include "megalith/train/run_length.h"
+#include "megalith/train/step/optimized_model.h"
 #include "megalith/train/stop_flag.h"
 #include "megalith/train/train_step.h"
 #include "megalith/train/training_data.h"

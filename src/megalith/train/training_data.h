@@ -8,7 +8,7 @@
 #include <string>
 
 #include "megalith/data/batch_loader.h"
-#include "megalith/data/prefetch.h"
+#include "megalith/io/prefetch.h"
 
 namespace megalith::train {
 
@@ -53,7 +53,7 @@ class EpochReader {
   int64_t epoch_ = 0;  // the current one; streams only
   bool epoch_over_ = true;
   std::optional<data::StepBatch> held_back_;  // the first step of the next epoch
-  data::Prefetcher<data::StepBatch> steps_;   // last: its thread uses the loader
+  io::Prefetcher<data::StepBatch> steps_;     // last: its thread uses the loader
 };
 
 }  // namespace megalith::train

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "megalith/train/metric_list.h"
+#include "megalith/train/report/metric_list.h"
 #include "megalith/train/train_step.h"
 
 namespace megalith::train {

@@ -9,7 +9,7 @@
 #include <csignal>
 #include <thread>
 
-#include "megalith/data/file_lock.h"
+#include "megalith/io/file_lock.h"
 #include "tests/data/data_support.h"
 
 namespace megalith::data {
@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 
 class IndexCache : public ::testing::Test {
  protected:
-  IndexArrays load(const std::function<void()>& while_building, const LockWait& wait = {}) {
+  IndexArrays load(const std::function<void()>& while_building, const io::LockWait& wait = {}) {
     const auto build = [&]() -> IndexArrays {
       ++builds_;
       while_building();
@@ -35,7 +35,7 @@ class IndexCache : public ::testing::Test {
     if (::pipe(ready) != 0) std::abort();
     const pid_t pid = ::fork();
     if (pid == 0) {
-      const auto lock = FileLock::try_lock(key_.path("lock"));
+      const auto lock = io::FileLock::try_lock(key_.path("lock"));
       const char byte = lock ? 'y' : 'n';
       if (::write(ready[1], &byte, 1) == 1) ::pause();
       ::_exit(1);

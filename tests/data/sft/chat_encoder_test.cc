@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/data/sft/encode.h"
-#include "megalith/hf/json_text.h"
-#include "megalith/tokenizer/chat_template.h"
+#include "megalith/io/json_text.h"
+#include "megalith/tokenizer/chat/chat_template.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
 #include "tests/support/tokenizers.h"
@@ -15,7 +15,7 @@
 namespace megalith::data {
 namespace {
 
-using hf::Json;
+using io::Json;
 using testing::expect_contains;
 using testing::TemporaryFolder;
 using tokenizer::ChatTemplate;

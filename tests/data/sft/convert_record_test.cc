@@ -15,13 +15,13 @@ using testing::expect_contains;
 
 ConvertedRecord convert(const std::string& entry, const std::string& record,
                         SampleKind kind = SampleKind::kConversation) {
-  DatasetDescription dataset = read_dataset_entry(hf::parse_json(entry, "entry"), "entry");
+  DatasetDescription dataset = read_dataset_entry(io::parse_json(entry, "entry"), "entry");
   dataset.name = "mine";
-  return convert_record(hf::parse_json(record, "record"), dataset, kind, "d.jsonl:7");
+  return convert_record(io::parse_json(record, "record"), dataset, kind, "d.jsonl:7");
 }
 
 ConvertedRecord convert_inferred(const std::string& record, SampleKind kind = SampleKind::kConversation) {
-  const hf::Json parsed = hf::parse_json(record, "record");
+  const io::Json parsed = io::parse_json(record, "record");
   return convert_record(parsed, infer_format(parsed, "d.jsonl:7"), kind, "d.jsonl:7");
 }
 
@@ -135,7 +135,7 @@ TEST(ConvertRecord, pairs_in_all_their_forms) {
 
 TEST(ConvertRecord, pretokenized_rows_are_checked) {
   const auto sample = [](const std::string& record, SampleKind kind = SampleKind::kConversation) {
-    return pretokenized_sample(hf::parse_json(record, "r"), kind, "d.jsonl:7");
+    return pretokenized_sample(io::parse_json(record, "r"), kind, "d.jsonl:7");
   };
   EXPECT_EQ(sample(R"({"input_ids": [1, 2], "labels": [-100, 2]})").row.labels, (std::vector<int32_t>{-100, 2}));
   EXPECT_EQ(sample(R"({"input_ids": [1, 2]})").row.labels, (std::vector<int32_t>{1, 2}));

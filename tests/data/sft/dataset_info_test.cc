@@ -16,7 +16,7 @@ using testing::expect_contains;
 using testing::TemporaryFolder;
 
 DatasetDescription entry(const std::string& text) {
-  return read_dataset_entry(hf::parse_json(text, "t"), "info \"x\"");
+  return read_dataset_entry(io::parse_json(text, "t"), "info \"x\"");
 }
 
 TEST(DatasetInfo, listed_columns_and_tags_unset_all_others) {
@@ -80,7 +80,7 @@ TEST(DatasetInfo, folders_of_two_types_are_refused) {
 }
 
 TEST(DatasetInfo, formats_are_told_by_the_first_record) {
-  const auto infer = [](const std::string& record) { return infer_format(hf::parse_json(record, "r"), "f.jsonl:1"); };
+  const auto infer = [](const std::string& record) { return infer_format(io::parse_json(record, "r"), "f.jsonl:1"); };
   EXPECT_EQ(infer(R"({"input_ids": []})").formatting, Formatting::kPretokenized);
   EXPECT_TRUE(infer(R"({"chosen_input_ids": []})").ranking);
   EXPECT_EQ(infer(R"({"prompt": "", "chosen": "", "rejected": ""})").formatting, Formatting::kPairs);

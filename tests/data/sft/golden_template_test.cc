@@ -36,7 +36,7 @@ struct Case {
         options(c.at("options")),
         tokenizer(tokenizer_named(c.at("tokenizer"))),
         chat(c.at("template").get<std::string>(), tokenizer, template_options(c.at("options"))),
-        dataset(read_dataset_entry(hf::parse_json(c.at("dataset_info").dump(), "case"), "case")) {
+        dataset(read_dataset_entry(io::parse_json(c.at("dataset_info").dump(), "case"), "case")) {
     settings.cutoff = options.value("cutoff_len", 2048);
     settings.mask_history = options.value("mask_history", false);
     settings.train_on_prompt = options.value("train_on_prompt", false);
@@ -56,7 +56,7 @@ struct Case {
   std::vector<Conversation> conversations(SampleKind kind) const {
     std::vector<Conversation> result;
     for (const json& record : all.at("records")) {
-      auto converted = convert_record(hf::parse_json(record.dump(), "record"), dataset, kind, "record");
+      auto converted = convert_record(io::parse_json(record.dump(), "record"), dataset, kind, "record");
       if (converted.conversation) result.push_back(*converted.conversation);
     }
     return result;

@@ -17,7 +17,7 @@ using testing::TemporaryFolder;
 std::string all_records(const std::string& name, const std::string& content) {
   const TemporaryFolder folder(TemporaryFolder::Files{{name, content}});
   const RecordFile file(folder.path() / name);
-  hf::Json list = hf::Json::array();
+  io::Json list = io::Json::array();
   for (int64_t i = 0; i < file.size(); ++i) list.push_back(file.record(i));
   return list.dump();
 }
@@ -47,12 +47,12 @@ TEST(RecordFile, keeps_every_line_of_a_text) {
 
 // Longer than the pieces that a file is read in, so that records cross from one into the next.
 TEST(RecordFile, records_may_be_longer_than_a_piece) {
-  hf::Json list = hf::Json::array();
+  io::Json list = io::Json::array();
   for (int i = 0; i < 40; ++i)
     list.push_back({{"n", i}, {"text", std::string(static_cast<size_t>(100'003 * (i % 3)), 'x')}});
   EXPECT_EQ(all_records("d.json", list.dump(1)), list.dump());
   std::string lines;
-  for (const hf::Json& record : list) lines += record.dump() + "\n";
+  for (const io::Json& record : list) lines += record.dump() + "\n";
   EXPECT_EQ(all_records("d.jsonl", lines), list.dump());
 }
 

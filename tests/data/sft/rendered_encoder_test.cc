@@ -12,7 +12,7 @@ namespace {
 
 // "u:" and the content for others, "a:" and the content for the assistant, whose content and "." it writes; a blank
 // between messages.
-RenderedConversation render(const hf::Json& messages, const hf::Json& tools) {
+RenderedConversation render(const io::Json& messages, const io::Json& tools) {
   const auto tokenizer = tokenizer::Tokenizer::bytes();
   RenderedConversation result;
   const auto add = [&](const std::string& text, uint8_t mask) {
@@ -22,7 +22,7 @@ RenderedConversation render(const hf::Json& messages, const hf::Json& tools) {
     }
   };
   if (!tools.is_null()) add("tools ", 0);
-  for (const hf::Json& message : messages) {
+  for (const io::Json& message : messages) {
     const bool assistant = message.at("role") == "assistant";
     add(message.at("role").get<std::string>().substr(0, 1) + ":", 0);
     add(message.at("content").get<std::string>() + ".", assistant ? 1 : 0);
@@ -64,7 +64,7 @@ TEST(RenderedTurnEncoder, functions_become_tool_calls) {
 }
 
 TEST(RenderedTurnEncoder, a_template_that_writes_no_answer_is_refused) {
-  const auto nothing = [](const hf::Json&, const hf::Json&) { return RenderedConversation{{1, 2}, {0, 0}}; };
+  const auto nothing = [](const io::Json&, const io::Json&) { return RenderedConversation{{1, 2}, {0, 0}}; };
   EXPECT_THROW(RenderedTurnEncoder(nothing, {}, "test").turns(two_turns_and_an_alternative(), false), DataError);
 }
 

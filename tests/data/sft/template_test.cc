@@ -124,7 +124,7 @@ TEST(ToolFormat, thoughts_and_finished_calls_stay) {
 }
 
 TEST(PythonJson, numbers_and_texts_as_python_writes_them) {
-  const auto text = [](const char* source) { return python_json(hf::parse_json(source, "t")); };
+  const auto text = [](const char* source) { return python_json(io::parse_json(source, "t")); };
   EXPECT_EQ(text(R"({"a":[1,2.0,1e16,1e-5,0.1],"b":"é\n\"","c":null,"d":{},"e":[]})"),
             R"({"a": [1, 2.0, 1e+16, 1e-05, 0.1], "b": "é\n\"", "c": null, "d": {}, "e": []})");
 }

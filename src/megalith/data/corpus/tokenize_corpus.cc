@@ -10,7 +10,7 @@
 #include "megalith/data/corpus/line_blocks.h"
 #include "megalith/data/corpus/ordered_pipeline.h"
 #include "megalith/data/indexed/indexed_writer.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::data {
 
@@ -61,9 +61,9 @@ class BlockEncoder {
   // The texts of each key. Everything that can be wrong with a line is found here, before any of it is added.
   std::vector<Texts> read_texts(std::string_view line, const std::string& place) const {
     check<DataError>(!trim(line).empty(), "{}: the line is empty; every line must be a JSON object", place);
-    hf::Json document = hf::parse_json(line, place);
+    io::Json document = io::parse_json(line, place);
     check<DataError>(document.is_object(), "{}: {} is given; every line must be a JSON object", place,
-                     hf::json_in_words(document));
+                     io::json_in_words(document));
     std::vector<Texts> texts;
     for (const std::string& key : options_.json_keys) {
       const auto field = document.find(key);
@@ -74,15 +74,15 @@ class BlockEncoder {
     return texts;
   }
 
-  static Texts texts_of(hf::Json& field, const std::string& place) {
-    const auto take = [&](hf::Json& value) {
+  static Texts texts_of(io::Json& field, const std::string& place) {
+    const auto take = [&](io::Json& value) {
       check<DataError>(value.is_string(), "{} is {}; it must be a string or a list of strings", place,
-                       hf::json_in_words(value));
+                       io::json_in_words(value));
       return std::move(value.get_ref<std::string&>());
     };
     if (!field.is_array()) return {take(field)};
     Texts texts;
-    for (hf::Json& value : field) texts.push_back(take(value));
+    for (io::Json& value : field) texts.push_back(take(value));
     return texts;
   }
 

@@ -8,8 +8,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/data/gpt/numpy_random.h"
-#include "megalith/hf/file_io.h"
-#include "megalith/hf/json_reader.h"
+#include "megalith/io/file_io.h"
+#include "megalith/io/json_reader.h"
 
 namespace megalith::data {
 
@@ -25,13 +25,13 @@ std::vector<std::string> words_of(const std::string& text) {
 }
 
 // A split's words in the JSON file: a list of strings and numbers, or one string.
-std::vector<std::string> words_of_field(const hf::JsonFields& fields, const char* key) {
-  const hf::Json* value = fields.value(key);
+std::vector<std::string> words_of_field(const io::JsonFields& fields, const char* key) {
+  const io::Json* value = fields.value(key);
   if (value == nullptr) return {};
   if (value->is_string()) return words_of(value->get<std::string>());
   if (!value->is_array()) fields.refuse(key, "be a list of weights and prefixes, or one string with them");
   std::vector<std::string> words;
-  for (const hf::Json& word : *value) {
+  for (const io::Json& word : *value) {
     if (!word.is_string() && !word.is_number()) fields.refuse(key, "hold strings and numbers only");
     words.push_back(word.is_string() ? word.get<std::string>() : word.dump());
   }
@@ -114,11 +114,11 @@ DataSources read_data_sources(const config::IndexedDataConfig& config) {
                       blend_or_nothing(config.valid_data_path, "valid_data_path"),
                       blend_or_nothing(config.test_data_path, "test_data_path")};
   if (config.data_args_path)
-    sources.all = parse_blend(words_of(hf::read_text_file(*config.data_args_path, kLongestArgsFile)),
+    sources.all = parse_blend(words_of(io::read_text_file(*config.data_args_path, kLongestArgsFile)),
                               fmt::format("data_args_path {}", *config.data_args_path));
   if (config.per_split_data_args_path) {
-    const hf::JsonFile file = hf::read_json_file(*config.per_split_data_args_path);
-    const hf::JsonFields fields = file.fields();
+    const io::JsonFile file = io::read_json_file(*config.per_split_data_args_path);
+    const io::JsonFields fields = file.fields();
     for (size_t i = 0; i < kSplits; ++i)
       sources.by_split[i] = blend_or_nothing(words_of_field(fields, kSplitNames[i]),
                                              fmt::format("{}: \"{}\"", file.name(), kSplitNames[i]));

@@ -14,7 +14,7 @@ GptIndices from_arrays(IndexArrays arrays) {
 }
 
 GptIndices make_indices(const SequenceSource& source, const GptIndexRequest& request,
-                        const std::optional<IndexCacheKey>& cache, const LockWait& wait) {
+                        const std::optional<IndexCacheKey>& cache, const io::LockWait& wait) {
   if (!cache) return build_gpt_indices(source, request);
   const auto build = [&]() -> IndexArrays {
     GptIndices built = build_gpt_indices(source, request);
@@ -39,7 +39,8 @@ std::vector<int32_t> part_bounds(const std::vector<int64_t>& tokens, int64_t eod
 }  // namespace
 
 GptDataset::GptDataset(std::shared_ptr<const SequenceSource> source, const GptIndexRequest& request,
-                       const GptSampleOptions& options, const std::optional<IndexCacheKey>& cache, const LockWait& wait)
+                       const GptSampleOptions& options, const std::optional<IndexCacheKey>& cache,
+                       const io::LockWait& wait)
     : source_(std::move(source)),
       options_(options),
       seq_length_(request.seq_length),

@@ -24,7 +24,7 @@ class GptDataset final : public PretrainDataset {
   // Builds the indices, or takes them from the cache when there is a key. Throws DataError as those functions do.
   GptDataset(std::shared_ptr<const SequenceSource> source, const GptIndexRequest& request,
              const GptSampleOptions& options, const std::optional<IndexCacheKey>& cache = std::nullopt,
-             const LockWait& wait = {});
+             const io::LockWait& wait = {});
 
   int64_t size() const override { return indices_.shuffle.rows(); }
   PretrainSample sample(int64_t index) const override;

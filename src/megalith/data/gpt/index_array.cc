@@ -8,7 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/hf/mapped_file.h"
+#include "megalith/io/mapped_file.h"
 
 namespace megalith::data {
 
@@ -76,7 +76,7 @@ std::vector<int64_t> parse_shape(const std::string& text, const std::string& nam
   return shape;
 }
 
-NpyHeader parse_npy(const hf::MappedFile& file, const std::string& name) {
+NpyHeader parse_npy(const io::MappedFile& file, const std::string& name) {
   check<DataError>(file.size() >= 12 && file.text(0, 6) == kNumpyMagic,
                    "{}: byte 0: this is no .npy file, or it is cut short", name);
   const int version = static_cast<int>(file.data()[6]);
@@ -116,7 +116,7 @@ template IndexArray::IndexArray(std::vector<int64_t>, std::vector<int64_t>);
 template IndexArray::IndexArray(std::vector<uint32_t>, std::vector<int64_t>);
 
 IndexArray IndexArray::open_npy(const std::filesystem::path& path) {
-  auto file = std::make_shared<const hf::MappedFile>(path);
+  auto file = std::make_shared<const io::MappedFile>(path);
   const NpyHeader header = parse_npy(*file, path.string());
   // No overflow: sizes are below 2^48, and the second is compared before it is multiplied.
   const auto room = (file->size() - header.data_offset) / header.type->bytes;
@@ -134,7 +134,7 @@ IndexArray IndexArray::open_npy(const std::filesystem::path& path) {
   return array;
 }
 
-void IndexArray::write_npy(const hf::FileHandle& file) const {
+void IndexArray::write_npy(const io::FileHandle& file) const {
   const std::string header = npy_header(type_, shape_);
   file.write_at(0, header.data(), header.size());
   file.write_at(header.size(), data_, count_of(shape_) * name_of(type_).bytes);

@@ -26,7 +26,7 @@ class IndexArray {
   // the byte for anything else, also when it is cut short.
   static IndexArray open_npy(const std::filesystem::path& path);
   // Byte for byte what numpy.save writes.
-  void write_npy(const hf::FileHandle& file) const;
+  void write_npy(const io::FileHandle& file) const;
 
   IndexType type() const { return type_; }
   const std::vector<int64_t>& shape() const { return shape_; }

@@ -27,7 +27,7 @@ bool is_complete(const IndexCacheKey& key, const std::vector<std::string>& names
 IndexArrays load(const IndexCacheKey& key, const std::vector<std::string>& names,
                  const std::function<void(const IndexArrays&)>& accept) {
   const fs::path description = key.path("description.txt");
-  check<DataError>(hf::read_text_file(description, kLongestDescription) == key.description,
+  check<DataError>(io::read_text_file(description, kLongestDescription) == key.description,
                    "{}: the description of another dataset", description.string());
   IndexArrays arrays;
   for (const std::string& name : names) arrays.push_back(IndexArray::open_npy(key.path(array_file(name))));
@@ -61,12 +61,12 @@ fs::path IndexCacheKey::path(const std::string& affix) const {
 
 IndexArrays load_or_build(const IndexCacheKey& key, const std::vector<std::string>& names,
                           const std::function<IndexArrays()>& build,
-                          const std::function<void(const IndexArrays&)>& accept, const LockWait& wait) {
+                          const std::function<void(const IndexArrays&)>& accept, const io::LockWait& wait) {
   const fs::path lock_path = key.path("lock");
-  LockPatience patience(lock_path, "build the indices of the dataset", wait);
+  io::LockPatience patience(lock_path, "build the indices of the dataset", wait);
   if (auto arrays = try_load(key, names, accept)) return *std::move(arrays);
   for (;;) {
-    if (const auto lock = FileLock::try_lock(lock_path)) {
+    if (const auto lock = io::FileLock::try_lock(lock_path)) {
       // Another process may have built them since they were looked for.
       if (auto arrays = try_load(key, names, accept)) return *std::move(arrays);
       const IndexArrays built = build();

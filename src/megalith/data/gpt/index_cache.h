@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "megalith/data/file_lock.h"
 #include "megalith/data/gpt/index_array.h"
+#include "megalith/io/file_lock.h"
 
 namespace megalith::data {
 
@@ -35,6 +35,6 @@ using IndexArrays = std::vector<IndexArray>;
 // with a warning. Throws DataError when the folder cannot be written or the wait is too long.
 IndexArrays load_or_build(const IndexCacheKey& key, const std::vector<std::string>& names,
                           const std::function<IndexArrays()>& build,
-                          const std::function<void(const IndexArrays&)>& accept, const LockWait& wait = {});
+                          const std::function<void(const IndexArrays&)>& accept, const io::LockWait& wait = {});
 
 }  // namespace megalith::data

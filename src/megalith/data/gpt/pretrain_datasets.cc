@@ -11,13 +11,13 @@
 #include "megalith/data/gpt/mock_sequences.h"
 #include "megalith/data/gpt/numpy_random.h"
 #include "megalith/data/indexed/indexed_dataset.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::data {
 
 namespace {
 
-using hf::Json;
+using io::Json;
 using DatasetPtr = std::shared_ptr<const PretrainDataset>;
 
 // Samples that a blend builds more than it takes, so that rounding does not leave it short.
@@ -175,7 +175,7 @@ class Builder {
             {"sequence_length", request_.seq_length},
             {"split", split_text != nullptr ? Json(split_text) : Json()},
             {"split_matrix", matrix},
-            {"tokenizer", hf::parse_json(request_.tokens.identity, "the tokenizer's identity")}};
+            {"tokenizer", io::parse_json(request_.tokens.identity, "the tokenizer's identity")}};
   }
 
   std::optional<IndexCacheKey> cache_key(const Json& path, size_t split, const Json& identity) const {

@@ -38,7 +38,7 @@ struct PretrainDataRequest {
   PerSplit<std::optional<int64_t>> samples;  // at least so many; empty: one epoch
   PretrainTokens tokens;
   bool keep_last_partial_validation_sample = false;
-  LockWait wait;
+  io::LockWait wait;
 };
 
 // Constant; any number of threads may read. Null for a split without data: of weight 0, or without a path, or without

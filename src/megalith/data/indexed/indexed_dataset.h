@@ -6,7 +6,7 @@
 
 #include "megalith/data/indexed/index_file.h"
 #include "megalith/data/indexed/sequence_source.h"
-#include "megalith/hf/mapped_file.h"
+#include "megalith/io/mapped_file.h"
 
 namespace megalith::data {
 
@@ -49,7 +49,7 @@ class IndexedDataset final : public SequenceSource {
   std::string prefix_;
   std::string idx_name_, bin_name_;  // for messages, and made only once: lengths are asked for by the million
   std::optional<int64_t> vocab_size_;
-  hf::MappedFile idx_, bin_;
+  io::MappedFile idx_, bin_;
   IndexView index_;
 };
 

@@ -44,8 +44,8 @@ class IndexedWriter {
 
   std::string prefix_;
   TokenType type_;
-  const hf::FileHandle& bin_;
-  const hf::FileHandle& idx_;
+  const io::FileHandle& bin_;
+  const io::FileHandle& idx_;
   std::vector<std::byte> buffer_;
   uint64_t written_ = 0;  // bytes of the .bin file
   std::vector<int32_t> lengths_;

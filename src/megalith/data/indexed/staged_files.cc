@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 StagedFiles::~StagedFiles() { discard(); }
 
-const hf::FileHandle& StagedFiles::create(const fs::path& target) {
+const io::FileHandle& StagedFiles::create(const fs::path& target) {
   auto file = std::make_unique<File>();
   file->target = target;
   file->staged = target.string() + ".tmp";
@@ -21,7 +21,7 @@ const hf::FileHandle& StagedFiles::create(const fs::path& target) {
   if (target.has_parent_path()) fs::create_directories(target.parent_path(), error);
   check<DataError>(!error, "the folder {} cannot be made: {}", target.parent_path().string(), error.message());
   // Not emptied before it is known to be nobody else's. The lock ends with the process, however it ends.
-  file->handle = hf::FileHandle::open_or_create(file->staged);
+  file->handle = io::FileHandle::open_or_create(file->staged);
   check<ConfigError>(::flock(file->handle.descriptor(), LOCK_EX | LOCK_NB) == 0 && file->handle.is_named(),
                      "{} is being written by another process; wait for it or choose another output", target.string());
   file->handle.allocate(0);
@@ -43,7 +43,7 @@ void StagedFiles::commit() {
                      error.message());
   }
   ended_ = true;
-  for (const auto& file : files_) hf::sync_folder(file->target.has_parent_path() ? file->target.parent_path() : ".");
+  for (const auto& file : files_) io::sync_folder(file->target.has_parent_path() ? file->target.parent_path() : ".");
   files_.clear();
 }
 

@@ -1,8 +1,8 @@
 // StagedFiles: files that get their names together, when all of them are complete.
 //
 //   StagedFiles files;
-//   const hf::FileHandle& bin = files.create(prefix + ".bin");
-//   const hf::FileHandle& idx = files.create(prefix + ".idx");
+//   const io::FileHandle& bin = files.create(prefix + ".bin");
+//   const io::FileHandle& idx = files.create(prefix + ".idx");
 //   … write …
 //   files.commit();
 //
@@ -15,7 +15,7 @@
 #include <mutex>
 #include <vector>
 
-#include "megalith/hf/file_io.h"
+#include "megalith/io/file_io.h"
 
 namespace megalith::data {
 
@@ -30,7 +30,7 @@ class StagedFiles {
 
   // Opens <target>.tmp for writing and makes the target's folder. Throws ConfigError when another process is writing
   // that file now, DataError when it cannot be created. The reference holds until commit or discard.
-  const hf::FileHandle& create(const std::filesystem::path& target);
+  const io::FileHandle& create(const std::filesystem::path& target);
 
   // Brings the content to the disk, then gives each file its name in the order of their creation. Files of those names
   // are removed before, the last one first, so that an old file never stands beside a new one.
@@ -41,7 +41,7 @@ class StagedFiles {
  private:
   struct File {
     std::filesystem::path target, staged;
-    hf::FileHandle handle;
+    io::FileHandle handle;
   };
   void remove_staged();  // requires the mutex
 

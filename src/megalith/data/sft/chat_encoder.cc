@@ -7,12 +7,12 @@
 #include "megalith/data/sft/rendered_encoder.h"
 #include "megalith/data/sft/template.h"
 #include "megalith/data/sft/tool_format.h"
-#include "megalith/tokenizer/chat_template.h"
+#include "megalith/tokenizer/chat/chat_template.h"
 
 namespace megalith::data {
 namespace {
 
-using hf::Json;
+using io::Json;
 using tokenizer::ChatOptions;
 using tokenizer::ChatTemplate;
 

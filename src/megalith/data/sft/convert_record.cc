@@ -13,7 +13,7 @@
 namespace megalith::data {
 namespace {
 
-using hf::Json;
+using io::Json;
 
 // Why a record is left out; not a mistake of the file as a whole.
 struct LeftOut {
@@ -61,7 +61,7 @@ class Converter {
   }
 
   std::string text_of(const Json& value, const std::string& what) const {
-    check<DataError>(value.is_string(), "{}: {} is {}; it must be a text", place_, what, hf::json_in_words(value));
+    check<DataError>(value.is_string(), "{}: {} is {}; it must be a text", place_, what, io::json_in_words(value));
     return value.get<std::string>();
   }
 
@@ -108,10 +108,10 @@ class Converter {
   void add_history(const Json& history, Conversation& result) const {
     const std::string what = "column \"" + columns_.history + "\"";
     check<DataError>(history.is_array(), "{}: {} is {}; it must be a list of pairs", place_, what,
-                     hf::json_in_words(history));
+                     io::json_in_words(history));
     for (const Json& pair : history) {
       check<DataError>(pair.is_array() && pair.size() == 2, "{}: {} has {}; it must be a pair of texts", place_, what,
-                       hf::json_in_words(pair));
+                       io::json_in_words(pair));
       result.prompt.push_back({Role::kUser, text_of(pair[0], what)});
       result.prompt.push_back({Role::kAssistant, text_of(pair[1], what)});
     }
@@ -121,7 +121,7 @@ class Converter {
     check<DataError>(turn.is_object() && turn.contains(tag),
                      "{}: a turn is {}; it needs \"{}\" and \"{}\" (\"tags\" in "
                      "dataset_info.json name them)",
-                     place_, hf::json_in_words(turn), tags_.role, tags_.content);
+                     place_, io::json_in_words(turn), tags_.role, tags_.content);
     const Json& value = turn.at(tag);
     return value.is_null() ? std::string() : text_of(value, "\"" + tag + "\" of a turn");
   }
@@ -133,7 +133,7 @@ class Converter {
     if (is_tag(role, tags_.assistant)) return Role::kAssistant;
     if (is_tag(role, tags_.observation)) return Role::kObservation;
     if (is_tag(role, tags_.function)) return Role::kFunction;
-    throw LeftOut{fmt::format("the role {} is not one of the dataset's", hf::in_quotes(role))};
+    throw LeftOut{fmt::format("the role {} is not one of the dataset's", io::in_quotes(role))};
   }
 
   Message message_of(const Json& turn) const {
@@ -144,7 +144,7 @@ class Converter {
     Json functions = Json::array();
     for (const Json& call : *calls) {
       check<DataError>(call.is_object() && call.contains("function"), "{}: a tool call is {}; it needs \"function\"",
-                       place_, hf::json_in_words(call));
+                       place_, io::json_in_words(call));
       functions.push_back(call.at("function"));
     }
     return {Role::kFunction, python_json(functions)};
@@ -155,7 +155,7 @@ class Converter {
 
   // Turns of a list; a leading system turn is put into `system`. OpenAI's several tool results in a row become one.
   std::vector<Message> messages_of(const Json& list, std::string* system) const {
-    check<DataError>(list.is_array(), "{}: {} must be a list of turns", place_, hf::json_in_words(list));
+    check<DataError>(list.is_array(), "{}: {} must be a list of turns", place_, io::json_in_words(list));
     std::vector<Message> result;
     for (size_t i = 0; i < list.size(); ++i) {
       if (i == 0 && system != nullptr && is_tag(tag_of(list[i], tags_.role), tags_.system)) {
@@ -274,7 +274,7 @@ std::vector<int32_t> ids_of(const Json& record, const std::string& column, const
     const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= static_cast<uint64_t>(kMax)
                                                  : value.is_number_integer() && value.get<int64_t>() >= -kMax;
     check<DataError>(fits, "{}: column \"{}\" has {} at position {}; token ids are whole numbers", place, column,
-                     hf::json_in_words(value), ids.size());
+                     io::json_in_words(value), ids.size());
     ids.push_back(value.get<int32_t>());
   }
   return ids;

@@ -20,11 +20,11 @@ struct ConvertedRecord {
 
 // Leaves out, as the reference does: turns that do not alternate, a number of turns that does not fit, a record without
 // the answers that `kind` needs. Throws DataError, naming `place`, when a column is missing or not of its type.
-ConvertedRecord convert_record(const hf::Json& record, const DatasetDescription& dataset, SampleKind kind,
+ConvertedRecord convert_record(const io::Json& record, const DatasetDescription& dataset, SampleKind kind,
                                const std::string& place);
 
 // A record with ids: input_ids and, beside them, labels (absent: all are trained); for pairs chosen_* and rejected_*.
 // Throws DataError, naming `place` and column, for lists that are not of whole numbers or not of the same length.
-Sample pretokenized_sample(const hf::Json& record, SampleKind kind, const std::string& place);
+Sample pretokenized_sample(const io::Json& record, SampleKind kind, const std::string& place);
 
 }  // namespace megalith::data

@@ -6,23 +6,23 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/data/sft/record_file.h"
-#include "megalith/hf/json_reader.h"
+#include "megalith/io/json_reader.h"
 
 namespace megalith::data {
 namespace {
 
 namespace fs = std::filesystem;
-using hf::Json;
+using io::Json;
 
 // Takes the strings of an object into the members that the table names; what is not there becomes unset.
 template <typename T>
-T read_names(const hf::JsonFields& fields, std::initializer_list<std::pair<const char*, std::string T::*>> table) {
+T read_names(const io::JsonFields& fields, std::initializer_list<std::pair<const char*, std::string T::*>> table) {
   T result;
   for (const auto& [key, member] : table) result.*member = fields.optional<std::string>(key).value_or("");
   return result;
 }
 
-Columns read_columns(const hf::JsonFields& fields) {
+Columns read_columns(const io::JsonFields& fields) {
   for (const char* media : {"images", "videos", "audios", "kto_tag"})
     if (fields.has(media)) fields.refuse(media, "be left out: such columns are not supported");
   return read_names<Columns>(fields, {{"prompt", &Columns::prompt},
@@ -36,7 +36,7 @@ Columns read_columns(const hf::JsonFields& fields) {
                                       {"rejected", &Columns::rejected}});
 }
 
-Tags read_tags(const hf::JsonFields& fields) {
+Tags read_tags(const io::JsonFields& fields) {
   return read_names<Tags>(fields, {{"role_tag", &Tags::role},
                                    {"content_tag", &Tags::content},
                                    {"user_tag", &Tags::user},
@@ -46,7 +46,7 @@ Tags read_tags(const hf::JsonFields& fields) {
                                    {"system_tag", &Tags::system}});
 }
 
-Formatting read_formatting(const hf::JsonFields& fields) {
+Formatting read_formatting(const io::JsonFields& fields) {
   const std::string name = fields.optional<std::string>("formatting").value_or("alpaca");
   if (name == "alpaca") return Formatting::kAlpaca;
   if (name == "sharegpt") return Formatting::kSharegpt;
@@ -77,7 +77,7 @@ std::vector<fs::path> files_of(const fs::path& path, const std::string& name) {
   return files;
 }
 
-void refuse_remote(const std::string& name, const hf::JsonFields& entry, const fs::path& dataset_dir) {
+void refuse_remote(const std::string& name, const io::JsonFields& entry, const fs::path& dataset_dir) {
   const std::string info = (dataset_dir / "dataset_info.json").string(), target = (dataset_dir / name).string();
   const auto refuse = [&](const char* hub, const std::string& command) {
     throw ConfigError(
@@ -99,10 +99,10 @@ void refuse_remote(const std::string& name, const hf::JsonFields& entry, const f
 
 DatasetDescription from_entry(const std::string& name, const Json& entry, const fs::path& dataset_dir) {
   const std::string place = fmt::format("{}: \"{}\"", (dataset_dir / "dataset_info.json").string(), name);
-  check<DataError>(entry.is_object(), "{} is {}; it must be an object", place, hf::json_in_words(entry));
+  check<DataError>(entry.is_object(), "{} is {}; it must be an object", place, io::json_in_words(entry));
   DatasetDescription result = read_dataset_entry(entry, place);
-  const hf::JsonFile file(entry, place);
-  const hf::JsonFields fields = file.fields();
+  const io::JsonFile file(entry, place);
+  const io::JsonFields fields = file.fields();
   if (!fields.has("file_name")) refuse_remote(name, fields, dataset_dir);
   result.name = name;
   result.files = files_of(dataset_dir / fields.required<std::string>("file_name"), name);
@@ -138,8 +138,8 @@ Tags openai_tags() {
 }
 
 DatasetDescription read_dataset_entry(const Json& entry, const std::string& place) {
-  const hf::JsonFile file(entry, place);
-  const hf::JsonFields fields = file.fields();
+  const io::JsonFile file(entry, place);
+  const io::JsonFields fields = file.fields();
   DatasetDescription result;
   result.formatting = read_formatting(fields);
   result.ranking = fields.optional<bool>("ranking").value_or(false);
@@ -206,7 +206,7 @@ std::vector<DatasetDescription> find_datasets(const std::vector<std::string>& na
   const fs::path info_path = dataset_dir / "dataset_info.json";
   Json info = Json::object();
   if (fs::exists(info_path)) {
-    info = hf::read_json_file(info_path).root();
+    info = io::read_json_file(info_path).root();
     check<DataError>(info.is_object(), "{}: it must be an object of named datasets", info_path.string());
   }
   std::vector<DatasetDescription> result;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::data {
 
@@ -59,7 +59,7 @@ struct DatasetDescription {
 
 // The entry of a dataset_info.json, without its files. If `columns` or `tags` is there, all that it does not list are
 // unset, defaults included. `place` names file and entry in messages. Throws DataError.
-DatasetDescription read_dataset_entry(const hf::Json& entry, const std::string& place);
+DatasetDescription read_dataset_entry(const io::Json& entry, const std::string& place);
 
 // Each name is an entry of dataset_dir/dataset_info.json or else a path: as given, or in dataset_dir. A path's format
 // is told by the columns of its first record. Throws ConfigError for a name that is neither, with the nearest ones, and
@@ -68,6 +68,6 @@ std::vector<DatasetDescription> find_datasets(const std::vector<std::string>& na
                                               const std::filesystem::path& dataset_dir);
 
 // The format of a file that has no entry. Throws DataError that names the columns that are there.
-DatasetDescription infer_format(const hf::Json& first_record, const std::string& place);
+DatasetDescription infer_format(const io::Json& first_record, const std::string& place);
 
 }  // namespace megalith::data

@@ -2,18 +2,18 @@
 
 #include <nlohmann/json.hpp>
 
-#include "megalith/tokenizer/python_text.h"
+#include "megalith/tokenizer/text/python_text.h"
 
 namespace megalith::data {
 namespace {
 
-void append(const hf::Json& value, std::string& text) {
+void append(const io::Json& value, std::string& text) {
   if (value.is_object()) {
     text += '{';
     bool first = true;
     for (const auto& [key, member] : value.items()) {
       if (!std::exchange(first, false)) text += ", ";
-      text += hf::Json(key).dump() + ": ";
+      text += io::Json(key).dump() + ": ";
       append(member, text);
     }
     text += '}';
@@ -33,7 +33,7 @@ void append(const hf::Json& value, std::string& text) {
 
 }  // namespace
 
-std::string python_json(const hf::Json& value) {
+std::string python_json(const io::Json& value) {
   std::string text;
   append(value, text);
   return text;

@@ -4,10 +4,10 @@
 
 #include <string>
 
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::data {
 
-std::string python_json(const hf::Json& value);
+std::string python_json(const io::Json& value);
 
 }  // namespace megalith::data

@@ -118,7 +118,7 @@ void RecordEncoder::check_vocabulary() const {
   check<ConfigError>(tokens_.pad < size,
                      "the tokenizer pads with the token {} ({}), which is outside of the model's vocabulary of {}. The "
                      "tokenizer belongs to another model, or the model's vocabulary must be resized",
-                     tokens_.pad, hf::in_quotes(tokenizer_->token_of(tokens_.pad).value_or("")), size);
+                     tokens_.pad, io::in_quotes(tokenizer_->token_of(tokens_.pad).value_or("")), size);
   if (tokenizer_->id_end() > size)
     log_warning(
         "the tokenizer has token ids up to {}, and the model a vocabulary of {}: they may not belong together. "
@@ -179,7 +179,7 @@ Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) c
   return {whole_document(text, *tokenizer_, tokens_), std::nullopt};
 }
 
-EncodedRecord RecordEncoder::encode(const hf::Json& record, const DatasetDescription& dataset,
+EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescription& dataset,
                                     const std::string& place) const {
   EncodedRecord result;
   if (dataset.formatting == Formatting::kPretokenized) {
@@ -210,7 +210,7 @@ EncodedRecord RecordEncoder::encode(const hf::Json& record, const DatasetDescrip
   return result;
 }
 
-bool RecordEncoder::is_complete(const hf::Json& record, const DatasetDescription& dataset,
+bool RecordEncoder::is_complete(const io::Json& record, const DatasetDescription& dataset,
                                 const std::string& place) const {
   if (dataset.formatting == Formatting::kPretokenized)
     return has_tokens(pretokenized_sample(record, options_.plan.kind, place));

@@ -71,9 +71,9 @@ class RecordEncoder {
   void check_dataset(const DatasetDescription& dataset) const;
   // Throws DataError, naming `place`, for records that no option makes valid, for ids beyond the vocabulary, and for a
   // preference pair with an answer that is empty or that the cutoff leaves nothing of.
-  EncodedRecord encode(const hf::Json& record, const DatasetDescription& dataset, const std::string& place) const;
+  EncodedRecord encode(const io::Json& record, const DatasetDescription& dataset, const std::string& place) const;
   // Whether the record would give a sample, without making it.
-  bool is_complete(const hf::Json& record, const DatasetDescription& dataset, const std::string& place) const;
+  bool is_complete(const io::Json& record, const DatasetDescription& dataset, const std::string& place) const;
   // The rows of a batch of records: packed, or as they are. Adds to the report.
   std::vector<Sample> rows(std::vector<EncodedRecord> batch, BuildReport& report) const;
 

@@ -9,7 +9,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/tokenizer/utf8.h"
+#include "megalith/tokenizer/text/utf8.h"
 
 namespace megalith::data {
 namespace {
@@ -21,7 +21,7 @@ bool is_blank(int byte) { return byte == ' ' || byte == '\t' || byte == '\r' || 
 
 std::string too_long() { return fmt::format("a record of more than {} MB", kMaxRecordBytes >> 20); }
 
-size_t read_at(const hf::FileHandle& file, uint64_t offset, char* to, size_t bytes) {
+size_t read_at(const io::FileHandle& file, uint64_t offset, char* to, size_t bytes) {
   size_t done = 0;
   while (done < bytes) {
     const ssize_t got = ::pread(file.descriptor(), to + done, bytes - done, static_cast<off_t>(offset + done));
@@ -58,7 +58,7 @@ RecordFormat record_format(const std::filesystem::path& path) {
 }
 
 RecordScanner::RecordScanner(const std::filesystem::path& path)
-    : file_(hf::FileHandle::open_for_reading(path)), format_(record_format(path)) {
+    : file_(io::FileHandle::open_for_reading(path)), format_(record_format(path)) {
   file_.size();  // refuses what is not a regular file
 }
 
@@ -174,28 +174,28 @@ void RecordScanner::take_string(std::string& text) {
   take(text);
 }
 
-hf::Json parse_record(const std::string& text, RecordFormat format, const std::filesystem::path& path, int64_t line) {
+io::Json parse_record(const std::string& text, RecordFormat format, const std::filesystem::path& path, int64_t line) {
   const std::string place = fmt::format("{}:{}", path.string(), line);
   if (format == RecordFormat::kText) {
     const auto invalid = tokenizer::first_invalid_utf8(text);
     check<DataError>(!invalid, "{}: byte {} of the line is not valid UTF-8 text", place, invalid.value_or(0));
     return {{"text", text}};
   }
-  hf::Json record = hf::parse_json(text, place);
+  io::Json record = io::parse_json(text, place);
   check<DataError>(record.is_object(), "{}: a record is {}; it must be an object with named columns", place,
-                   hf::json_in_words(record));
+                   io::json_in_words(record));
   return record;
 }
 
 RecordFile::RecordFile(const std::filesystem::path& path)
-    : file_(hf::FileHandle::open_for_reading(path)), format_(record_format(path)) {
+    : file_(io::FileHandle::open_for_reading(path)), format_(record_format(path)) {
   RecordScanner scanner(path);
   std::string text;
   RecordPlace place;
   while (scanner.next(text, place)) places_.push_back(place);
 }
 
-hf::Json RecordFile::record(int64_t index) const {
+io::Json RecordFile::record(int64_t index) const {
   const RecordPlace& place = places_.at(static_cast<size_t>(index));
   std::string text(place.bytes, '\0');
   check<DataError>(read_at(file_, place.offset, text.data(), text.size()) == text.size(),

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "megalith/hf/file_io.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/file_io.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::data {
 
@@ -55,7 +55,7 @@ class RecordScanner {
   void take(std::string& text);  // one byte
   [[noreturn]] void fail(const std::string& problem) const;
 
-  hf::FileHandle file_;
+  io::FileHandle file_;
   RecordFormat format_;
   std::string buffer_;
   size_t at_ = 0;              // in the buffer
@@ -66,7 +66,7 @@ class RecordScanner {
 
 // The value that a record's text stands for; `place` in messages is "file:line". Throws DataError for what is no JSON
 // object, and for text that is not UTF-8.
-hf::Json parse_record(const std::string& text, RecordFormat format, const std::filesystem::path& path, int64_t line);
+io::Json parse_record(const std::string& text, RecordFormat format, const std::filesystem::path& path, int64_t line);
 
 // All records of a file by number. Immutable; any number of threads.
 class RecordFile {
@@ -77,12 +77,12 @@ class RecordFile {
   int64_t size() const { return std::ssize(places_); }
   const std::filesystem::path& path() const { return file_.path(); }
   // Requires 0 <= index < size(). Throws as parse_record.
-  hf::Json record(int64_t index) const;
+  io::Json record(int64_t index) const;
   // "data/train.jsonl:17", for messages.
   std::string place(int64_t index) const;
 
  private:
-  hf::FileHandle file_;
+  io::FileHandle file_;
   RecordFormat format_;
   std::vector<RecordPlace> places_;
 };

@@ -29,7 +29,7 @@ const RecordFile& RecordSet::locate(const RecordRef& ref, int64_t& index) const 
   throw InternalError(fmt::format("record {} of dataset {} does not exist", ref.record, ref.dataset));
 }
 
-hf::Json RecordSet::record(const RecordRef& ref) const {
+io::Json RecordSet::record(const RecordRef& ref) const {
   int64_t index = 0;
   const RecordFile& file = locate(ref, index);
   return file.record(index);

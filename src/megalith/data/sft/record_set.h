@@ -32,7 +32,7 @@ class RecordSet {
 
   const std::vector<DatasetDescription>& datasets() const { return datasets_; }
   int64_t size(size_t dataset) const { return sizes_.at(dataset); }
-  hf::Json record(const RecordRef& ref) const;
+  io::Json record(const RecordRef& ref) const;
   std::string place(const RecordRef& ref) const;
 
   // num_samples of each dataset, max_samples of that, then mixed. The order depends on the options alone.

@@ -8,7 +8,7 @@
 namespace megalith::data {
 namespace {
 
-using hf::Json;
+using io::Json;
 
 void append_results(const std::string& joined, Json& messages) {
   for (size_t from = 0; from != std::string::npos;) {

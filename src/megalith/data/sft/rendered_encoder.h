@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "megalith/data/sft/turn_encoder.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::data {
 
@@ -19,7 +19,7 @@ struct RenderedConversation {
 
 // `messages` are OpenAI's: role (system, user, assistant, tool), content, tool_calls. `tools` is null or a list that is
 // not empty, each {"type": "function", "function": …}. May be called from several threads.
-using RenderConversation = std::function<RenderedConversation(const hf::Json& messages, const hf::Json& tools)>;
+using RenderConversation = std::function<RenderedConversation(const io::Json& messages, const io::Json& tools)>;
 
 class RenderedTurnEncoder : public TurnEncoder {
  public:
@@ -42,6 +42,6 @@ class RenderedTurnEncoder : public TurnEncoder {
 
 // The messages of a conversation with response number `response` at the end, as OpenAI writes them: results that
 // kResultSeparator joins are messages of their own again. Throws DataError for a function message that is no JSON.
-hf::Json openai_messages(const Conversation& conversation, size_t response);
+io::Json openai_messages(const Conversation& conversation, size_t response);
 
 }  // namespace megalith::data

@@ -27,7 +27,7 @@ std::string place_of(const Plan& plan, const StreamedRecord& record) {
   return fmt::format("{}:{}", plan.datasets[record.dataset].files[record.file].string(), record.line);
 }
 
-hf::Json parsed(const Plan& plan, const StreamedRecord& record) {
+io::Json parsed(const Plan& plan, const StreamedRecord& record) {
   return parse_record(record.text, record.format, plan.datasets[record.dataset].files[record.file], record.line);
 }
 

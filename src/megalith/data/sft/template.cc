@@ -5,7 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/data/sft/tool_format.h"
-#include "megalith/hf/json_reader.h"
+#include "megalith/io/json_reader.h"
 
 namespace megalith::data {
 namespace {
@@ -55,7 +55,7 @@ bool adds_bos_token(const std::filesystem::path& tokenizer_folder) {
   if (tokenizer_folder.empty()) return false;
   const std::filesystem::path path = tokenizer_folder / "tokenizer_config.json";
   if (!std::filesystem::exists(path)) return false;
-  return hf::read_json_file(path).fields().optional<bool>("add_bos_token").value_or(false);
+  return io::read_json_file(path).fields().optional<bool>("add_bos_token").value_or(false);
 }
 
 Template::Template(std::string_view name, tokenizer::Tokenizer tokenizer, TemplateOptions options)

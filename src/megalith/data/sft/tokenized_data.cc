@@ -6,16 +6,16 @@
 #include <thread>
 
 #include "megalith/base/error.h"
-#include "megalith/data/build_once.h"
-#include "megalith/data/content_hash.h"
-#include "megalith/data/parallel_for.h"
 #include "megalith/data/sft/chat_encoder.h"
 #include "megalith/data/sft/problem_log_internal.h"
 #include "megalith/data/sft/record_set.h"
 #include "megalith/data/sft/template.h"
 #include "megalith/data/token_table.h"
-#include "megalith/hf/staged_folder.h"
-#include "megalith/tokenizer/chat_template.h"
+#include "megalith/io/build_once.h"
+#include "megalith/io/content_hash.h"
+#include "megalith/io/parallel_for.h"
+#include "megalith/io/staged_folder.h"
+#include "megalith/tokenizer/chat/chat_template.h"
 
 namespace megalith::data {
 namespace {
@@ -55,7 +55,7 @@ class Build {
  private:
   std::vector<EncodedRecord> encode(std::span<const RecordRef> refs) {
     std::vector<EncodedRecord> result(refs.size());
-    parallel_for(std::ssize(refs), tokenizing_threads(request_.data), [&](int64_t i) {
+    io::parallel_for(std::ssize(refs), tokenizing_threads(request_.data), [&](int64_t i) {
       const RecordRef& ref = refs[static_cast<size_t>(i)];
       const DatasetDescription& dataset = records_.datasets()[static_cast<size_t>(ref.dataset)];
       result[static_cast<size_t>(i)] = encoder_.encode(records_.record(ref), dataset, records_.place(ref));
@@ -94,7 +94,7 @@ TokenizedData in_memory(const DataRequest& request, const RecordEncoder& encoder
 
 void write_folder(const fs::path& target, const DataRequest& request, const RecordEncoder& encoder,
                   const RecordSet& records) {
-  hf::StagedFolder staged(target, "tokens");
+  io::StagedFolder staged(target, "tokens");
   const RecordSplit split = selected(request, records);
   const auto make = [&](const std::vector<RecordRef>& refs, const char* name) {
     if (refs.empty()) return;
@@ -128,7 +128,7 @@ TokenizedData open_folder(const fs::path& folder, const DataRequest& request) {
 }
 
 // Its files, or its sizes when it comes from none.
-void add_tokenizer(const DataRequest& request, ContentHash& key) {
+void add_tokenizer(const DataRequest& request, io::ContentHash& key) {
   key.add(request.tokenizer->vocab_size()).add(request.tokenizer->id_end());
   if (request.tokenizer_folder.empty()) return;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
@@ -142,7 +142,7 @@ void add_tokenizer(const DataRequest& request, ContentHash& key) {
 
 std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
   const config::DataConfig& data = request.data;
-  ContentHash key;
+  io::ContentHash key;
   key.add(kEncodingVersion).add(encoder.description()).add(static_cast<int64_t>(request.seed));
   key.add(fmt::format("{} {} {} {}", data.val_size, data.max_samples.value_or(-1), data.preprocessing_batch_size,
                       static_cast<int>(data.mix_strategy)));
@@ -225,7 +225,7 @@ TokenizedData load_tokenized_data(const DataRequest& request) {
   if (!tokenized_path && request.cache_folder.empty()) return in_memory(request, *encoder, records);
   const fs::path target =
       tokenized_path ? fs::path(*tokenized_path) : request.cache_folder / cache_key(request, *encoder, records);
-  build_once(target, [&] { write_folder(target, request, *encoder, records); }, {.limit = request.wait_limit});
+  io::build_once(target, [&] { write_folder(target, request, *encoder, records); }, {.limit = request.wait_limit});
   return open_folder(target, request);
 }
 

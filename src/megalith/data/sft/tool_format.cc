@@ -9,7 +9,7 @@
 namespace megalith::data {
 namespace {
 
-using hf::Json;
+using io::Json;
 
 constexpr std::string_view kQwenToolsBefore =
     "\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
@@ -30,9 +30,9 @@ void check_format(std::string_view template_name, ToolFormat format) {
 
 Json parsed(const std::string& text, const char* what) {
   try {
-    return hf::parse_json(text, what);
+    return io::parse_json(text, what);
   } catch (const DataError& error) {
-    throw DataError(fmt::format("{} (the text is {})", error.what(), hf::in_quotes(text)));
+    throw DataError(fmt::format("{} (the text is {})", error.what(), io::in_quotes(text)));
   }
 }
 
@@ -54,7 +54,7 @@ Json calls_of(const std::string& text) {
   Json calls = Json::array();
   for (const Json& call : value.is_array() ? value : Json::array({value})) {
     check<DataError>(call.is_object() && call.contains("name") && call.contains("arguments"),
-                     "function message: {} must be an object with \"name\" and \"arguments\"", hf::json_in_words(call));
+                     "function message: {} must be an object with \"name\" and \"arguments\"", io::json_in_words(call));
     calls.push_back({{"name", call.at("name")}, {"arguments", call.at("arguments")}});
   }
   return calls;
@@ -72,10 +72,10 @@ Json parse_tools(const std::string& tools) {
   if (tools.empty()) return Json::array();
   const Json list = parsed(tools, "tools");
   if (list.is_structured() && list.empty()) return Json::array();
-  check<DataError>(list.is_array(), "tools: {} must be a list of tools", hf::json_in_words(list));
+  check<DataError>(list.is_array(), "tools: {} must be a list of tools", io::json_in_words(list));
   Json result = Json::array();
   for (const Json& tool : list) {
-    check<DataError>(tool.is_object(), "tools: {} must be an object that describes a tool", hf::json_in_words(tool));
+    check<DataError>(tool.is_object(), "tools: {} must be an object that describes a tool", io::json_in_words(tool));
     const bool wrapped = tool.contains("type") && tool.at("type") == "function";
     result.push_back(wrapped ? tool : Json{{"type", "function"}, {"function", tool}});
   }

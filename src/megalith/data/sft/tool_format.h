@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "megalith/data/sft/template_spec.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::data {
 
@@ -15,12 +15,12 @@ constexpr std::string_view kResultSeparator = "\n</tool_response>\n<tool_respons
 
 // `tools` (JSON text: a list of tools) as OpenAI writes it: each is {"type": "function", "function": …}. An empty list
 // for no tools. Throws DataError for text that is no such JSON.
-hf::Json parse_tools(const std::string& tools);
+io::Json parse_tools(const std::string& tools);
 
 // What a function message says.
 struct FunctionCalls {
   std::string around;  // text beside the calls: a thought
-  hf::Json calls;      // a list of objects with name and arguments
+  io::Json calls;      // a list of objects with name and arguments
 };
 // `content` is JSON, an object with name and arguments or a list of such, behind a thought or alone. Content that holds
 // finished calls of qwen's format already gives the first of them. Throws DataError for content that is none of it.

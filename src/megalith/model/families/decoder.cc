@@ -10,7 +10,7 @@ namespace megalith::model {
 
 namespace {
 
-ops::RopeScaling rope_scaling(const hf::JsonFields& rope, std::string_view type) {
+ops::RopeScaling rope_scaling(const io::JsonFields& rope, std::string_view type) {
   static const std::map<std::string_view, ops::RopeScaling> kinds{{"default", ops::RopeScaling::kNone},
                                                                   {"linear", ops::RopeScaling::kLinear},
                                                                   {"dynamic", ops::RopeScaling::kDynamic},
@@ -23,7 +23,7 @@ ops::RopeScaling rope_scaling(const hf::JsonFields& rope, std::string_view type)
 }
 
 // The keys that both spellings share, in `rope`.
-void read_rope_scaling(const hf::JsonFields& rope, int64_t max_positions, ops::RopeSettings& settings) {
+void read_rope_scaling(const io::JsonFields& rope, int64_t max_positions, ops::RopeSettings& settings) {
   const auto type = rope.optional<std::string>("rope_type");
   settings.scaling = rope_scaling(rope, type ? *type : rope.optional<std::string>("type").value_or("default"));
   if (settings.scaling == ops::RopeScaling::kNone) return;
@@ -48,7 +48,7 @@ void read_rope_scaling(const hf::JsonFields& rope, int64_t max_positions, ops::R
   settings.attention_factor = rope.optional_positive<double>("attention_factor");
 }
 
-void refuse_quantized(const hf::JsonFields& config) {
+void refuse_quantized(const io::JsonFields& config) {
   check<ConfigError>(!config.has("quantization_config"),
                      "{}: the weights are quantised (\"quantization_config\"); only F32, F16 and BF16 weights can be"
                      " trained. Use the model's original weights",
@@ -57,7 +57,7 @@ void refuse_quantized(const hf::JsonFields& config) {
 
 }  // namespace
 
-at::ScalarType read_dtype(const hf::JsonFields& config) {
+at::ScalarType read_dtype(const io::JsonFields& config) {
   static const std::map<std::string, at::ScalarType, std::less<>> types{
       {"float32", at::kFloat}, {"bfloat16", at::kBFloat16}, {"float16", at::kHalf}, {"float64", at::kDouble}};
   const char* key = config.has("dtype") ? "dtype" : "torch_dtype";
@@ -68,7 +68,7 @@ at::ScalarType read_dtype(const hf::JsonFields& config) {
   return type->second;
 }
 
-ops::Activation read_activation(const hf::JsonFields& config, std::string_view key) {
+ops::Activation read_activation(const io::JsonFields& config, std::string_view key) {
   static const std::map<std::string, ops::Activation, std::less<>> kinds{
       {"silu", ops::Activation::kSilu},
       {"swish", ops::Activation::kSilu},
@@ -84,7 +84,7 @@ ops::Activation read_activation(const hf::JsonFields& config, std::string_view k
   return kind->second;
 }
 
-ops::RopeSettings read_rope(const hf::JsonFields& config, int64_t head_dim, int64_t max_positions) {
+ops::RopeSettings read_rope(const io::JsonFields& config, int64_t head_dim, int64_t max_positions) {
   ops::RopeSettings settings;
   double partial = config.optional_positive<double>("partial_rotary_factor").value_or(1);
   if (const auto rope = config.optional_object("rope_parameters")) {
@@ -100,7 +100,7 @@ ops::RopeSettings read_rope(const hf::JsonFields& config, int64_t head_dim, int6
   return settings;
 }
 
-std::vector<int64_t> read_windows(const hf::JsonFields& config, int64_t layers) {
+std::vector<int64_t> read_windows(const io::JsonFields& config, int64_t layers) {
   const int64_t window = config.optional<int64_t>("sliding_window").value_or(0);  // qwen2_moe writes 0 for none
   if (window < 0) config.refuse("sliding_window", "be positive, or 0 or null for none");
   std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
@@ -124,7 +124,7 @@ std::vector<int64_t> read_windows(const hf::JsonFields& config, int64_t layers) 
   return windows;
 }
 
-ModelConfig read_decoder(const hf::JsonFields& config) {
+ModelConfig read_decoder(const io::JsonFields& config) {
   refuse_quantized(config);
   ModelConfig c;
   c.hidden_size = config.positive<int64_t>("hidden_size");

@@ -6,13 +6,13 @@
 namespace megalith::model {
 
 // Sizes, norm, activation, rotary embedding, dropout, types: the keys that all of them spell alike.
-ModelConfig read_decoder(const hf::JsonFields& config);
+ModelConfig read_decoder(const io::JsonFields& config);
 // `layer_types`, or the older use_sliding_window with max_window_layers (qwen).
-std::vector<int64_t> read_windows(const hf::JsonFields& config, int64_t layers);
+std::vector<int64_t> read_windows(const io::JsonFields& config, int64_t layers);
 // rope_parameters (transformers 5), or rope_theta with rope_scaling. head_dim times the partial rotary factor rotates.
-ops::RopeSettings read_rope(const hf::JsonFields& config, int64_t head_dim, int64_t max_positions);
-ops::Activation read_activation(const hf::JsonFields& config, std::string_view key);
-at::ScalarType read_dtype(const hf::JsonFields& config);
+ops::RopeSettings read_rope(const io::JsonFields& config, int64_t head_dim, int64_t max_positions);
+ops::Activation read_activation(const io::JsonFields& config, std::string_view key);
+at::ScalarType read_dtype(const io::JsonFields& config);
 
 // model.embed_tokens, model.layers.N.self_attn.q_proj, …
 hf::NameMap decoder_names();

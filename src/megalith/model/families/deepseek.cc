@@ -18,7 +18,7 @@ double softmax_scale(const ModelConfig& config) {
 }
 
 // Experts in all layers but the first few.
-void read_deepseek_experts(const hf::JsonFields& config, ModelConfig& c) {
+void read_deepseek_experts(const io::JsonFields& config, ModelConfig& c) {
   const auto dense = config.optional<int64_t>("first_k_dense_replace").value_or(3);
   if (dense >= c.num_layers) return;
   if (config.optional<int64_t>("moe_layer_freq").value_or(1) != 1)
@@ -30,7 +30,7 @@ void read_deepseek_experts(const hf::JsonFields& config, ModelConfig& c) {
   for (int64_t layer = 0; layer < c.num_layers; ++layer) c.moe_layers.push_back(layer >= dense);
 }
 
-ModelConfig read_deepseek_v3(const hf::JsonFields& config) {
+ModelConfig read_deepseek_v3(const io::JsonFields& config) {
   ModelConfig c = read_decoder(config);
   c.latent = LatentSizes{.q_rank = config.optional_positive<int64_t>("q_lora_rank").value_or(0),
                          .kv_rank = config.positive<int64_t>("kv_lora_rank"),

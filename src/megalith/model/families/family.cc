@@ -38,8 +38,8 @@ const Family& family_of(const ModelConfig& config) {
   return config.own_family ? *config.own_family : family(config.family);
 }
 
-ModelConfig read_model_config(const hf::JsonFile& file, const std::shared_ptr<const Family>& own) {
-  const hf::JsonFields fields = file.fields();
+ModelConfig read_model_config(const io::JsonFile& file, const std::shared_ptr<const Family>& own) {
+  const io::JsonFields fields = file.fields();
   check<DataError>(fields.has("model_type"),
                    "{} has no \"model_type\", so it is no model configuration; supported are {}", file.name(),
                    supported());
@@ -48,14 +48,14 @@ ModelConfig read_model_config(const hf::JsonFile& file, const std::shared_ptr<co
   ModelConfig config = (is_own ? *own : family(type)).read(fields);
   config.family = type;
   if (is_own) config.own_family = own;
-  config.source = std::make_shared<const hf::Json>(fields.whole());
+  config.source = std::make_shared<const io::Json>(fields.whole());
   const auto found = problems(config);
   check<DataError>(found.empty(), "{}: {}", file.name(), fmt::join(found, "; "));
   return config;
 }
 
 ModelConfig read_model_config(const std::filesystem::path& folder, const std::shared_ptr<const Family>& own) {
-  return read_model_config(hf::read_json_file(folder / "config.json"), own);
+  return read_model_config(io::read_json_file(folder / "config.json"), own);
 }
 
 hf::NameMap name_map(const ModelConfig& config) {

@@ -8,16 +8,16 @@
 #include <string_view>
 #include <vector>
 
-#include "megalith/hf/json_reader.h"
 #include "megalith/hf/name_map.h"
-#include "megalith/model/model_config.h"
+#include "megalith/io/json_reader.h"
+#include "megalith/model/families/model_config.h"
 
 namespace megalith::model {
 
 struct Family {
   std::string model_type;    // "llama", as config.json says
   std::string architecture;  // "LlamaForCausalLM"
-  ModelConfig (*read)(const hf::JsonFields& config);
+  ModelConfig (*read)(const io::JsonFields& config);
   hf::NameMap names;
   // How its files name multi-token-prediction layers; nullptr: the family has none.
   void (*add_mtp_names)(const ModelConfig& config, hf::NameMap& names) = nullptr;
@@ -34,7 +34,7 @@ const Family& family_of(const ModelConfig& config);
 // its model_type; it goes with the model, into checkpoints and exports. Throws DataError (wrong fields, all of them
 // named) or ConfigError (a family or a feature that is not supported).
 ModelConfig read_model_config(const std::filesystem::path& folder, const std::shared_ptr<const Family>& own = {});
-ModelConfig read_model_config(const hf::JsonFile& config, const std::shared_ptr<const Family>& own = {});
+ModelConfig read_model_config(const io::JsonFile& config, const std::shared_ptr<const Family>& own = {});
 
 // The tensor names of a model: its family's, without the head where that is tied.
 hf::NameMap name_map(const ModelConfig& config);

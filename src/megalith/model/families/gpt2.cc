@@ -4,7 +4,7 @@ namespace megalith::model {
 
 namespace {
 
-ModelConfig read_gpt2(const hf::JsonFields& config) {
+ModelConfig read_gpt2(const io::JsonFields& config) {
   ModelConfig c;
   c.hidden_size = config.positive<int64_t>("n_embd");
   c.num_layers = config.positive<int64_t>("n_layer");

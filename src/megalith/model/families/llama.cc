@@ -3,7 +3,7 @@
 namespace megalith::model {
 
 Family llama_family() {
-  const auto read = [](const hf::JsonFields& config) {
+  const auto read = [](const io::JsonFields& config) {
     ModelConfig c = read_decoder(config);
     c.qkv_bias = c.out_bias = config.optional<bool>("attention_bias").value_or(false);
     c.mlp_bias = config.optional<bool>("mlp_bias").value_or(false);

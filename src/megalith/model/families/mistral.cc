@@ -4,7 +4,7 @@ namespace megalith::model {
 
 // Llama with a sliding window in every layer.
 Family mistral_family() {
-  const auto read = [](const hf::JsonFields& config) {
+  const auto read = [](const io::JsonFields& config) {
     ModelConfig c = read_decoder(config);
     if (const auto window = config.optional_positive<int64_t>("sliding_window"))
       c.windows.assign(static_cast<size_t>(c.num_layers), *window);

@@ -26,7 +26,7 @@ hf::NameMap moe_names(const ExpertNames& theirs) {
   return map;
 }
 
-nn::MoeShape read_experts(const hf::JsonFields& config, const char* number_key) {
+nn::MoeShape read_experts(const io::JsonFields& config, const char* number_key) {
   nn::MoeShape moe;
   const char* key = config.has(number_key) ? number_key : "num_local_experts";
   moe.router.experts = config.positive<int64_t>(key);
@@ -38,7 +38,7 @@ nn::MoeShape read_experts(const hf::JsonFields& config, const char* number_key) 
   return moe;
 }
 
-void read_sigmoid_router(const hf::JsonFields& config, nn::RouterShape& router) {
+void read_sigmoid_router(const io::JsonFields& config, nn::RouterShape& router) {
   router.score = nn::ScoreFunction::kSigmoid;
   router.expert_bias = true;
   router.bias_update_rate = 0;  // what a checkpoint brings stays, unless a run asks for more
@@ -52,7 +52,7 @@ void read_sigmoid_router(const hf::JsonFields& config, nn::RouterShape& router) 
 namespace {
 
 // Layers of qwen's mixtures: every n-th, but for those named.
-std::vector<bool> sparse_layers(const hf::JsonFields& config, int64_t layers) {
+std::vector<bool> sparse_layers(const io::JsonFields& config, int64_t layers) {
   const auto step = config.optional_positive<int64_t>("decoder_sparse_step").value_or(1);
   const auto dense = config.optional<std::vector<int64_t>>("mlp_only_layers").value_or(std::vector<int64_t>{});
   std::vector<bool> sparse;
@@ -63,7 +63,7 @@ std::vector<bool> sparse_layers(const hf::JsonFields& config, int64_t layers) {
 
 }  // namespace
 
-void read_qwen_experts(const hf::JsonFields& config, ModelConfig& c) {
+void read_qwen_experts(const io::JsonFields& config, ModelConfig& c) {
   c.moe = read_experts(config, "num_experts");
   c.moe->width = config.positive<int64_t>("moe_intermediate_size");
   // Weights of the chosen experts, divided by their sum, are a softmax over the chosen alone.
@@ -73,7 +73,7 @@ void read_qwen_experts(const hf::JsonFields& config, ModelConfig& c) {
 
 // Mistral with experts in every layer.
 Family mixtral_family() {
-  const auto read = [](const hf::JsonFields& config) {
+  const auto read = [](const io::JsonFields& config) {
     ModelConfig c = read_decoder(config);
     if (const auto window = config.optional_positive<int64_t>("sliding_window"))
       c.windows.assign(static_cast<size_t>(c.num_layers), *window);
@@ -89,7 +89,7 @@ Family mixtral_family() {
 
 // Qwen2 with experts and a gated shared one.
 Family qwen2_moe_family() {
-  const auto read = [](const hf::JsonFields& config) {
+  const auto read = [](const io::JsonFields& config) {
     ModelConfig c = read_decoder(config);
     c.qkv_bias = config.optional<bool>("qkv_bias").value_or(true);
     c.windows = read_windows(config, c.num_layers);
@@ -103,7 +103,7 @@ Family qwen2_moe_family() {
 
 // Qwen3 with experts.
 Family qwen3_moe_family() {
-  const auto read = [](const hf::JsonFields& config) {
+  const auto read = [](const io::JsonFields& config) {
     ModelConfig c = read_decoder(config);
     c.qk_norm = true;
     c.qkv_bias = c.out_bias = config.optional<bool>("attention_bias").value_or(false);
@@ -116,7 +116,7 @@ Family qwen3_moe_family() {
 
 // DeepSeek's router and shared experts on grouped-query attention; the first layers are dense.
 Family glm4_moe_family() {
-  const auto read = [](const hf::JsonFields& config) {
+  const auto read = [](const io::JsonFields& config) {
     ModelConfig c = read_decoder(config);
     c.qk_norm = config.optional<bool>("use_qk_norm").value_or(false);
     c.qkv_bias = config.optional<bool>("attention_bias").value_or(false);

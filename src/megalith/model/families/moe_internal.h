@@ -19,10 +19,10 @@ hf::NameMap moe_names(const ExpertNames& theirs);
 
 // Number of experts (`number_key`, or num_local_experts as transformers 5 writes), experts a token, and the balancing
 // loss where the configuration asks for it (output_router_logits).
-nn::MoeShape read_experts(const hf::JsonFields& config, const char* number_key);
+nn::MoeShape read_experts(const io::JsonFields& config, const char* number_key);
 // What qwen's have in common: experts in every n-th layer.
-void read_qwen_experts(const hf::JsonFields& config, ModelConfig& c);
+void read_qwen_experts(const io::JsonFields& config, ModelConfig& c);
 // DeepSeek's router: sigmoid scores, a bias on the choice, groups, a scaling factor.
-void read_sigmoid_router(const hf::JsonFields& config, nn::RouterShape& router);
+void read_sigmoid_router(const io::JsonFields& config, nn::RouterShape& router);
 
 }  // namespace megalith::model

@@ -4,7 +4,7 @@ namespace megalith::model {
 
 // Llama with biases on query, key and value, and a window in some layers.
 Family qwen2_family() {
-  const auto read = [](const hf::JsonFields& config) {
+  const auto read = [](const io::JsonFields& config) {
     ModelConfig c = read_decoder(config);
     c.qkv_bias = true;
     c.windows = read_windows(config, c.num_layers);
@@ -15,7 +15,7 @@ Family qwen2_family() {
 
 // Norms on each query and key head in place of the biases; the head size is a field of its own.
 Family qwen3_family() {
-  const auto read = [](const hf::JsonFields& config) {
+  const auto read = [](const io::JsonFields& config) {
     ModelConfig c = read_decoder(config);
     if (!config.has("head_dim")) c.head_dim = 128;  // the family's default, whatever the hidden size
     c.rope = read_rope(config, c.head_dim, c.max_positions);

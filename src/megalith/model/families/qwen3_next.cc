@@ -9,7 +9,7 @@ namespace megalith::model {
 namespace {
 
 // layer_types, or attention in every n-th layer.
-std::vector<bool> read_delta_net_layers(const hf::JsonFields& config, int64_t layers) {
+std::vector<bool> read_delta_net_layers(const io::JsonFields& config, int64_t layers) {
   std::vector<bool> linear;
   if (!config.has("layer_types")) {
     const auto interval = config.optional_positive<int64_t>("full_attention_interval").value_or(4);
@@ -27,7 +27,7 @@ std::vector<bool> read_delta_net_layers(const hf::JsonFields& config, int64_t la
   return linear;
 }
 
-ModelConfig read_qwen3_next(const hf::JsonFields& config) {
+ModelConfig read_qwen3_next(const io::JsonFields& config) {
   ModelConfig c = read_decoder(config);
   if (!config.has("head_dim")) c.head_dim = 256;  // the family's default
   c.rope = read_rope(config, c.head_dim, c.max_positions);

@@ -4,7 +4,7 @@ namespace megalith::model {
 
 // Llama with biases that are switched separately for the inputs and the output of attention.
 Family seed_oss_family() {
-  const auto read = [](const hf::JsonFields& config) {
+  const auto read = [](const io::JsonFields& config) {
     ModelConfig c = read_decoder(config);
     c.qkv_bias = config.optional<bool>("attention_bias").value_or(true);
     c.out_bias = config.optional<bool>("attention_out_bias").value_or(false);

@@ -6,7 +6,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/attention/kv_cache.h"
-#include "megalith/ops/delta_rule.h"
+#include "megalith/ops/attention/delta_rule.h"
 
 namespace megalith::nn {
 

@@ -8,7 +8,7 @@
 #include "megalith/nn/context_parallel/context_attention.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
-#include "megalith/ops/attention.h"
+#include "megalith/ops/attention/attention.h"
 
 namespace megalith::nn {
 

@@ -9,7 +9,7 @@
 #include "megalith/nn/attention/shared_kv.h"
 #include "megalith/nn/context_parallel/context_attention.h"
 #include "megalith/nn/recompute.h"
-#include "megalith/ops/attention.h"
+#include "megalith/ops/attention/attention.h"
 
 namespace megalith::nn {
 

@@ -5,7 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "megalith/comm/group.h"
-#include "megalith/ops/rope.h"
+#include "megalith/ops/norm_rope/rope.h"
 
 namespace megalith::nn {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "megalith/layout/zigzag.h"
-#include "megalith/ops/attention.h"
+#include "megalith/ops/attention/attention.h"
 
 namespace megalith::nn {
 

@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "megalith/nn/context_parallel/context_parallel.h"
-#include "megalith/ops/attention.h"
+#include "megalith/ops/attention/attention.h"
 
 namespace megalith::nn {
 

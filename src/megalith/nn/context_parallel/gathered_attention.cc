@@ -5,7 +5,7 @@
 #include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/context_parallel/travelling_attention_internal.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
-#include "megalith/ops/autograd_state.h"
+#include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
 

@@ -3,7 +3,7 @@
 
 #include "megalith/nn/context_parallel/attention_parts_internal.h"
 #include "megalith/nn/context_parallel/travelling_attention_internal.h"
-#include "megalith/ops/autograd_state.h"
+#include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
 

@@ -3,7 +3,7 @@
 
 #include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/context_parallel/trade_heads_internal.h"
-#include "megalith/ops/autograd_state.h"
+#include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "megalith/nn/moe/dispatcher.h"
-#include "megalith/ops/autograd_state.h"
+#include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
 

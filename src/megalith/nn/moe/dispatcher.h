@@ -18,7 +18,7 @@
 
 #include "megalith/comm/group.h"
 #include "megalith/nn/moe/routing.h"
-#include "megalith/ops/grouped_gemm.h"
+#include "megalith/ops/gemm/grouped_gemm.h"
 #include "megalith/parallel/parallel_context.h"
 
 namespace megalith::nn {

@@ -9,7 +9,7 @@
 
 #include "megalith/nn/moe/dispatcher.h"
 #include "megalith/nn/moe/moe_shape.h"
-#include "megalith/ops/grouped_gemm.h"
+#include "megalith/ops/gemm/grouped_gemm.h"
 
 namespace megalith::nn {
 

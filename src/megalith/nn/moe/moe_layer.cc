@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "megalith/base/error.h"
-#include "megalith/nn/low_rank.h"
+#include "megalith/nn/parameter/low_rank.h"
 #include "megalith/nn/recompute.h"
 
 namespace megalith::nn {

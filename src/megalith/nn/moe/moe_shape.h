@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "megalith/nn/parameter.h"
-#include "megalith/ops/activation.h"
+#include "megalith/nn/parameter/parameter.h"
+#include "megalith/ops/norm_rope/activation.h"
 
 namespace megalith::nn {
 

@@ -4,9 +4,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "megalith/base/error.h"
-#include "megalith/nn/low_rank.h"
 #include "megalith/nn/moe/balance.h"
-#include "megalith/ops/to_device.h"
+#include "megalith/nn/parameter/low_rank.h"
+#include "megalith/ops/kernel/to_device.h"
 
 namespace megalith::nn {
 

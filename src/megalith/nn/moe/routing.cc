@@ -8,8 +8,8 @@
 #include <numeric>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/to_device.h"
-#include "megalith/ops/top_experts.h"
+#include "megalith/ops/kernel/to_device.h"
+#include "megalith/ops/moe/top_experts.h"
 
 namespace megalith::nn {
 

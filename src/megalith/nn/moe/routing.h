@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "megalith/nn/moe/moe_shape.h"
-#include "megalith/ops/permute.h"
-#include "megalith/ops/sort_choices.h"
+#include "megalith/ops/moe/permute.h"
+#include "megalith/ops/moe/sort_choices.h"
 
 namespace megalith::nn {
 

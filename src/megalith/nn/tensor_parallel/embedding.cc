@@ -6,10 +6,10 @@
 
 #include "megalith/base/error.h"
 #include "megalith/layout/vocab_split.h"
-#include "megalith/nn/low_rank.h"
+#include "megalith/nn/parameter/low_rank.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
-#include "megalith/ops/autograd_state.h"
-#include "megalith/ops/gradient_sums.h"
+#include "megalith/ops/kernel/autograd_state.h"
+#include "megalith/ops/update/gradient_sums.h"
 
 namespace megalith::nn {
 

@@ -3,9 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "megalith/nn/parameter.h"
+#include "megalith/nn/parameter/parameter.h"
 #include "megalith/nn/tensor_parallel/tensor_parallel.h"
-#include "megalith/ops/cross_entropy.h"
+#include "megalith/ops/loss/cross_entropy.h"
 
 namespace megalith::nn {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "megalith/nn/parameter.h"
+#include "megalith/nn/parameter/parameter.h"
 
 namespace megalith::nn {
 

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "megalith/comm/group.h"
-#include "megalith/ops/fp8.h"
+#include "megalith/ops/gemm/fp8.h"
 
 namespace megalith::nn {
 

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "megalith/nn/tensor_parallel/fp8_history.h"
-#include "megalith/ops/fp8_blocks.h"
+#include "megalith/ops/gemm/fp8_blocks.h"
 
 namespace megalith::nn {
 

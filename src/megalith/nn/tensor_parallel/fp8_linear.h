@@ -5,8 +5,8 @@
 
 #include <optional>
 
-#include "megalith/nn/parameter.h"
-#include "megalith/ops/fp8.h"
+#include "megalith/nn/parameter/parameter.h"
+#include "megalith/ops/gemm/fp8.h"
 
 namespace megalith::nn {
 

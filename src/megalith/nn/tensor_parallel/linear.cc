@@ -6,15 +6,15 @@
 #include <optional>
 
 #include "megalith/base/error.h"
-#include "megalith/nn/low_rank.h"
+#include "megalith/nn/parameter/low_rank.h"
+#include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/nn/tensor_parallel/fp8_linear.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
-#include "megalith/nn/weight_grad_queue.h"
-#include "megalith/ops/autograd_state.h"
-#include "megalith/ops/gradient_sums.h"
-#include "megalith/ops/product.h"
-#include "megalith/ops/residual.h"
+#include "megalith/ops/gemm/product.h"
+#include "megalith/ops/gemm/residual.h"
+#include "megalith/ops/kernel/autograd_state.h"
+#include "megalith/ops/update/gradient_sums.h"
 
 namespace megalith::nn {
 

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/nn/parameter.h"
+#include "megalith/nn/parameter/parameter.h"
 #include "megalith/nn/tensor_parallel/tensor_parallel.h"
 
 namespace megalith::nn {

@@ -7,8 +7,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
-#include "megalith/ops/autograd_state.h"
-#include "megalith/ops/product.h"
+#include "megalith/ops/gemm/product.h"
+#include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
 

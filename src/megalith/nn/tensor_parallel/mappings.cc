@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/autograd_state.h"
+#include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
 

@@ -4,10 +4,10 @@
 
 #include <optional>
 
-#include "megalith/nn/low_rank.h"
-#include "megalith/nn/weight_grad_queue.h"
-#include "megalith/ops/autograd_state.h"
-#include "megalith/ops/product.h"
+#include "megalith/nn/parameter/low_rank.h"
+#include "megalith/nn/parameter/weight_grad_queue.h"
+#include "megalith/ops/gemm/product.h"
+#include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
 

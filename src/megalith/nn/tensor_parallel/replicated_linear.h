@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/nn/parameter.h"
+#include "megalith/nn/parameter/parameter.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "megalith/nn/tensor_parallel/tensor_parallel.h"
 

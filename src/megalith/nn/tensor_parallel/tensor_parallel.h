@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "megalith/comm/group.h"
-#include "megalith/ops/fp8.h"
+#include "megalith/ops/gemm/fp8.h"
 
 namespace megalith::nn {
 

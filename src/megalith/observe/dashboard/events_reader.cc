@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 #include "megalith/layout/rank_grid.h"
 
 namespace megalith::observe {
@@ -24,7 +24,7 @@ void EventsReader::clear() {
 }
 
 void EventsReader::add(std::string_view line) try {
-  const Json event = hf::parse_json(line, "a line");
+  const Json event = io::parse_json(line, "a line");
   const bool complete = event.is_object() && event.contains("event") && event["event"].is_string() &&
                         event.contains("time") && event["time"].is_number() && event.contains("step") &&
                         event["step"].is_number();

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::observe {
 
@@ -105,7 +105,7 @@ bool MetricsLine::parse_flat(std::string_view line) {
 }
 
 bool MetricsLine::parse_any(std::string_view line) try {
-  const hf::Json object = hf::parse_json(line, "a line");
+  const io::Json object = io::parse_json(line, "a line");
   if (!object.is_object()) return false;
   names_.clear();
   names_.reserve(object.size());  // views of them are kept

@@ -6,7 +6,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/checkpoint/run_folder.h"
-#include "megalith/hf/json_text.h"
+#include "megalith/io/json_text.h"
 
 namespace megalith::observe {
 
@@ -95,7 +95,7 @@ void RunView::refresh_live() {
   guarded([this] {
     if (!refresh(live_)) return false;
     live_json_ = "null";
-    if (!live_.text.empty()) live_json_ = hf::parse_json(live_.text, "live.json").dump();
+    if (!live_.text.empty()) live_json_ = io::parse_json(live_.text, "live.json").dump();
     return true;
   });
 }

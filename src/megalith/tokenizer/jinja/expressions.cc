@@ -6,8 +6,8 @@
 #include "megalith/base/text.h"
 #include "megalith/tokenizer/jinja/evaluator.h"
 #include "megalith/tokenizer/jinja/objects.h"
-#include "megalith/tokenizer/python_text.h"
-#include "megalith/tokenizer/utf8.h"
+#include "megalith/tokenizer/text/python_text.h"
+#include "megalith/tokenizer/text/utf8.h"
 
 namespace megalith::tokenizer::jinja {
 

@@ -7,8 +7,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/tokenizer/jinja/string_literal.h"
-#include "megalith/tokenizer/python_text.h"
-#include "megalith/tokenizer/utf8.h"
+#include "megalith/tokenizer/text/python_text.h"
+#include "megalith/tokenizer/text/utf8.h"
 
 namespace megalith::tokenizer::jinja {
 

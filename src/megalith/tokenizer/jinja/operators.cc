@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "megalith/tokenizer/jinja/evaluator.h"
-#include "megalith/tokenizer/python_text.h"
+#include "megalith/tokenizer/text/python_text.h"
 
 namespace megalith::tokenizer::jinja {
 

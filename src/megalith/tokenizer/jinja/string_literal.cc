@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "megalith/tokenizer/utf8.h"
+#include "megalith/tokenizer/text/utf8.h"
 
 namespace megalith::tokenizer::jinja {
 

@@ -7,7 +7,7 @@
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/jinja/evaluator.h"
 #include "megalith/tokenizer/jinja/parser.h"
-#include "megalith/tokenizer/utf8.h"
+#include "megalith/tokenizer/text/utf8.h"
 
 namespace megalith::tokenizer::jinja {
 

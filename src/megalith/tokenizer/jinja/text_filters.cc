@@ -6,8 +6,8 @@
 
 #include "megalith/tokenizer/jinja/evaluator.h"
 #include "megalith/tokenizer/jinja/text_search.h"
-#include "megalith/tokenizer/python_text.h"
-#include "megalith/tokenizer/utf8.h"
+#include "megalith/tokenizer/text/python_text.h"
+#include "megalith/tokenizer/text/utf8.h"
 
 namespace megalith::tokenizer::jinja {
 

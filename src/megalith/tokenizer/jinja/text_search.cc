@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "megalith/tokenizer/python_text.h"
-#include "megalith/tokenizer/utf8.h"
+#include "megalith/tokenizer/text/python_text.h"
+#include "megalith/tokenizer/text/utf8.h"
 
 namespace megalith::tokenizer::jinja {
 

@@ -7,7 +7,7 @@
 #include "megalith/base/text.h"
 #include "megalith/tokenizer/jinja/evaluator.h"
 #include "megalith/tokenizer/jinja/string_literal.h"
-#include "megalith/tokenizer/python_text.h"
+#include "megalith/tokenizer/text/python_text.h"
 
 namespace megalith::tokenizer::jinja {
 

@@ -1,0 +1,199 @@
+// `megalith doctor`: what this machine has and lacks; with --nproc N, whether N ranks can work together.
+#include <ATen/Context.h>
+#include <ATen/Version.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/statvfs.h>
+#include <torch/headeronly/version.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "megalith/base/env.h"
+#include "megalith/base/error.h"
+#include "megalith/cli/byte_size.h"
+#include "megalith/cli/command.h"
+#include "megalith/cli/doctor/measure.h"
+#include "megalith/cli/doctor/self_check.h"
+#include "megalith/cli/launch_flags.h"
+#include "megalith/cli/rank_main.h"
+#include "megalith/comm/world.h"
+#include "megalith/config/derive.h"
+#include "megalith/config/documents.h"
+#include "megalith/io/file_io.h"
+#include "megalith/parallel/gpu_count.h"
+
+namespace megalith::cli {
+
+namespace {
+
+struct Finding {
+  std::string topic, value;
+  std::string advice;  // what to do when something is missing; empty when all is well
+};
+
+// Kilobytes of a line of /proc/meminfo, as GiB.
+double memory_gib(const std::string& name) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string key, line; file >> key && std::getline(file, line);)
+    if (key == name + ":") return std::stod(line) / (1 << 20);
+  return 0;
+}
+
+std::string interfaces() {
+  std::set<std::string> names;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return "unknown";
+  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next)
+    if ((i->ifa_flags & IFF_UP) != 0) names.insert(i->ifa_name);
+  freeifaddrs(list);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+double free_disk_gib(const char* path) {
+  struct statvfs status {};
+  return statvfs(path, &status) == 0
+             ? static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize) / (1 << 30)
+             : 0;
+}
+
+Finding cuda_finding() {
+  if (!comm::nccl_available()) {
+    const auto gpus = parallel::usable_gpus(parallel::gpu_device_folder(), env_exact("CUDA_VISIBLE_DEVICES"));
+    if (gpus)
+      return {"CUDA", fmt::format("this build is for the CPU; the machine has {}, which it cannot use", *gpus),
+              "run `make build` again: it builds for GPUs, or says what is missing (nvcc, a CUDA libtorch)"};
+    return {"CUDA", "this build is for the CPU",
+            "for GPUs run `make build` on a machine with an NVIDIA GPU and the CUDA toolkit"};
+  }
+  const auto devices = at::hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
+  if (devices == 0) return {"CUDA", "no GPU is visible", "check nvidia-smi, the driver and CUDA_VISIBLE_DEVICES"};
+  return {"CUDA", fmt::format("{} GPU{}", devices, devices == 1 ? "" : "s"), ""};
+}
+
+std::vector<Finding> examine() {
+  const double free_gib = memory_gib("MemAvailable");
+  std::vector<Finding> findings;
+  findings.push_back({"megalith", MEGALITH_VERSION, ""});
+  findings.push_back({"libtorch", TORCH_VERSION, ""});
+  findings.push_back(
+      {"CPU", fmt::format("{} cores, {}", std::thread::hardware_concurrency(), at::get_cpu_capability()), ""});
+  findings.push_back({"memory", fmt::format("{:.1f} GiB, {:.1f} free", memory_gib("MemTotal"), free_gib),
+                      free_gib < 1 ? "less than 1 GiB is free: training will not fit" : ""});
+  const double disk_gib = free_disk_gib(".");
+  findings.push_back({"disk", fmt::format("{:.1f} GiB free in this folder", disk_gib),
+                      disk_gib < 1 ? "less than 1 GiB is free: choose another output_dir" : ""});
+  findings.push_back(cuda_finding());
+  findings.push_back({"backends", comm::nccl_available() ? "gloo, nccl" : "gloo", ""});
+  findings.push_back({"network", interfaces(), ""});
+  const comm::Rendezvous place = comm::rendezvous_from_env();
+  findings.push_back({"launcher",
+                      place.alone() ? place.source
+                                    : fmt::format("{}: rank {} of {}, store at {}:{}", place.source, place.rank,
+                                                  place.world_size, place.master_addr, place.master_port),
+                      ""});
+  return findings;
+}
+
+int print_findings(bool json) {
+  const auto findings = examine();
+  if (json) {
+    nlohmann::ordered_json object;
+    for (const Finding& finding : findings) {
+      object[finding.topic] = {{"value", finding.value}};
+      if (!finding.advice.empty()) object[finding.topic]["advice"] = finding.advice;
+    }
+    fmt::print("{}\n", object.dump());
+    return kDone;
+  }
+  for (const Finding& finding : findings) {
+    fmt::print("{:<10} {}\n", finding.topic, finding.value);
+    if (!finding.advice.empty()) fmt::print("{:<10} → {}\n", "", finding.advice);
+  }
+  fmt::print(
+      "\nmegalith doctor --nproc 4 --tp 2 … checks that ranks on this machine can work together in that layout, and how"
+      " fast.\n");
+  return kDone;
+}
+
+void write_measured(parallel::ParallelContext& context, const std::optional<std::string>& output) {
+  const std::string yaml = plan::to_yaml(measure_machine(context));
+  if (context.rank() != 0) return;
+  if (output)
+    io::replace_text_file(*output, yaml);
+  else
+    fmt::print("{}", yaml);
+}
+
+// Whether the user chose output_dir: its default is a run's.
+std::optional<std::filesystem::path> chosen_folder(const config::ParseResult& parsed) {
+  const bool given =
+      std::ranges::any_of(parsed.report.uses, [](const config::OptionUse& use) { return use.name == "output_dir"; });
+  return given ? parsed.args.save.output_dir : std::nullopt;
+}
+
+std::optional<int64_t> message_bytes(const std::optional<std::string>& size) {
+  if (!size) return std::nullopt;
+  constexpr uint64_t kLargest = uint64_t{16} << 30;
+  const uint64_t bytes = parse_byte_size("size", *size);
+  check<ConfigError>(bytes <= kLargest, "size is \"{}\"; a message of the self-check has at most 16GiB", *size);
+  return static_cast<int64_t>(bytes);
+}
+
+// Settings that only one of the two things that ranks can do looks at.
+void check_doctor_settings(bool measure, const std::optional<std::string>& output,
+                           const std::optional<std::string>& size, bool json) {
+  check<ConfigError>(measure || !output, "--output is the cluster file of --measure; give both, or neither");
+  check<ConfigError>(!measure || !size, "--measure chooses its sizes itself; leave out --size");
+  check<ConfigError>(!measure || !json, "--measure writes YAML; leave out --json");
+}
+
+}  // namespace
+
+int run_doctor(Words words) {
+  LaunchFlags launch;
+  bool json = false, help = false, measure = false;
+  std::optional<std::string> output, size;
+  auto own = launch.options();
+  own.push_back({"size", "of large messages: 64MiB, 1GB, … (64MiB on GPUs, 4MiB on the CPU)", &size});
+  own.push_back({"measure", "time products, attention, memory and links, and write a cluster file for plan", &measure});
+  own.push_back({"output", "with measure: the file (stdout)", &output});
+  own.push_back({"json", "print one JSON object", &json});
+  own.push_back({"help", "print this text", &help});
+  const auto parsed = config::parse_arguments(config::Dialect::kTrain, words, own);
+  if (help) {
+    fmt::print(
+        "megalith doctor [--json]\n"
+        "megalith doctor --nproc N [--tp N --pp N --cp N --ep N …] [--size SIZE] [--output_dir DIR] [--json]\n"
+        "megalith doctor --measure [--nproc N] [--output cluster.yaml]\n\n"
+        "What this machine has and lacks; with several ranks (--nproc, torchrun, srun, mpirun) whether they work "
+        "together"
+        " in that layout: every\noperation of every group, the gradient norm, a save and a load (in output_dir, or a"
+        " folder for temporary files), and how fast the links are.\n\n{}",
+        config::help_text(config::Dialect::kTrain, "parallel", own));
+    return kDone;
+  }
+  parsed.report.check_not_refused();
+  check_doctor_settings(measure, output, size, json);
+  SelfCheckOptions check_options{.json = json, .bytes = message_bytes(size), .folder = chosen_folder(parsed)};
+  if (!measure && !launch.nproc && comm::rendezvous_from_env().alone()) return print_findings(json);
+  launch.check(parsed.args, /*needs_inputs=*/false);
+  return launch.run([&] {
+    bool ok = true;
+    const int code = run_as_rank(parsed.args, [&](parallel::ParallelContext& context) {
+      if (measure)
+        write_measured(context, output);
+      else
+        ok = print_self_check(context, check_options);
+    });
+    return code == kDone && !ok ? kFailed : code;
+  });
+}
+
+}  // namespace megalith::cli

@@ -1,0 +1,96 @@
+#include "megalith/cli/preview/curve.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+namespace megalith::cli {
+namespace {
+
+constexpr int kLabelWidth = 10;
+constexpr int kEighths = 8;  // a character shows so many levels
+constexpr std::array<std::string_view, kEighths + 1> kBlocks{" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+
+std::string without_trailing_blanks(std::string line) {
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line;
+}
+
+// Eighths of a character from the bottom, 1 for `low` to 8 * height for `high`; a flat curve fills the frame.
+std::vector<int> levels(std::span<const double> values, double low, double high, int height) {
+  std::vector<int> out;
+  for (const double value : values) {
+    const double part = high > low ? (value - low) / (high - low) : 1.0;
+    out.push_back(1 + static_cast<int>(std::lround(part * (height * kEighths - 1))));
+  }
+  return out;
+}
+
+// The letters under the axis; a mark whose place is taken stands in the next free one.
+std::string mark_line(std::span<const CurveMark> marks, int columns) {
+  std::string line(static_cast<size_t>(columns), ' ');
+  char letter = 'a';
+  for (const CurveMark& mark : marks) {
+    auto column = static_cast<size_t>(std::lround(std::clamp(mark.at, 0.0, 1.0) * (columns - 1)));
+    if (line[column] != ' ') {
+      const size_t next = line.find(' ', column);
+      column = next != std::string::npos ? next : line.rfind(' ', column);
+    }
+    if (column < line.size()) line[column] = letter;
+    ++letter;
+  }
+  return line;
+}
+
+}  // namespace
+
+std::string draw_curve(const std::function<double(double)>& value, std::span<const CurveMark> marks,
+                       const CurveFrame& frame) {
+  const int columns = std::max(frame.width - kLabelWidth - 1, 10);
+  std::vector<double> values;
+  for (int i = 0; i < columns; ++i) values.push_back(value(static_cast<double>(i) / (columns - 1)));
+  // A peak between two columns still counts.
+  for (const CurveMark& mark : marks) {
+    const auto column = static_cast<size_t>(std::lround(std::clamp(mark.at, 0.0, 1.0) * (columns - 1)));
+    values[column] = std::max(values[column], value(mark.at));
+  }
+  const double high = *std::ranges::max_element(values);
+  const double low = *std::ranges::min_element(values);
+  const std::vector<int> level = levels(values, low, high, frame.height);
+
+  std::string text;
+  for (int row = frame.height - 1; row >= 0; --row) {
+    std::string label;
+    if (row == frame.height - 1) label = fmt::format("{:.4g}", high);
+    if (row == 0 && high > low) label = fmt::format("{:.4g}", low);
+    std::string line = fmt::format("{:>{}}│", label, kLabelWidth);
+    for (const int eighths : level)
+      line += kBlocks[static_cast<size_t>(std::clamp(eighths - row * kEighths, 0, kEighths))];
+    text += without_trailing_blanks(line) + "\n";
+  }
+  text += std::string(kLabelWidth, ' ') + "└";
+  for (int i = 0; i < columns; ++i) text += "─";
+  text += "\n";
+  if (!marks.empty())
+    text += without_trailing_blanks(std::string(kLabelWidth + 1, ' ') + mark_line(marks, columns)) + "\n";
+  char letter = 'a';
+  for (const CurveMark& mark : marks)
+    text += fmt::format("{}{}: {}\n", std::string(kLabelWidth + 1, ' '), letter++, mark.text);
+  return text;
+}
+
+int terminal_width() {
+  constexpr int kUsual = 80;
+  constexpr int kNarrow = 40;
+  winsize size{};
+  if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUsual;
+  return std::max<int>(size.ws_col, kNarrow);
+}
+
+}  // namespace megalith::cli

@@ -1,0 +1,230 @@
+// `megalith preview groups`: every process group of a layout, and how the data-parallel sizes come about.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "megalith/base/error.h"
+#include "megalith/cli/preview/preview_internal.h"
+#include "megalith/config/derive.h"
+#include "megalith/layout/rank_grid.h"
+
+namespace megalith::cli {
+
+namespace {
+
+using layout::GroupKind;
+using layout::RankGrid;
+
+constexpr PreviewUsage kPreviewGroupsUsage{
+    "megalith preview groups --world-size N [--tp N] [--pp N] [--cp N] [--ep N] [--etp N] [--json]\n\n"
+    "The process groups of a layout: how many of each kind, which ranks, what for; DP and EDP.",
+    "Parallel layout"};
+
+// spec/initialize.md §4, shortened.
+const char* purpose(GroupKind kind) {
+  switch (kind) {
+    case GroupKind::kDpCp:
+      return "dense gradients, optimizer shards, mean loss";
+    case GroupKind::kIntraDpCp:
+      return "dp_cp within one optimizer instance";
+    case GroupKind::kDp:
+      return "who reads which samples";
+    case GroupKind::kCp:
+      return "attention over one sequence, its loss and token count";
+    case GroupKind::kTpPp:
+      return "one copy of the dense model: gradient norm";
+    case GroupKind::kTp:
+      return "layer collectives, vocabulary loss, batch broadcast";
+    case GroupKind::kPp:
+      return "activations and gradients between stages";
+    case GroupKind::kEmbedding:
+      return "tied word embeddings: gradient sum";
+    case GroupKind::kPositionEmbedding:
+      return "position embeddings: gradient sum";
+    case GroupKind::kTpDpCp:
+      return "all ranks of one stage";
+    case GroupKind::kTpDp:
+      return "tp_dp_cp at one place of the sequence";
+    case GroupKind::kTpCp:
+      return "all tokens of one sample: router statistics";
+    case GroupKind::kEp:
+      return "tokens to their experts: all-to-all";
+    case GroupKind::kEtp:
+      return "collectives inside an expert";
+    case GroupKind::kTpEp:
+      return "all experts of a layer: all-gather of tokens";
+    case GroupKind::kTpEpPp:
+      return "one copy of the experts: gradient norm";
+    case GroupKind::kEdp:
+      return "expert gradients, optimizer shards";
+    case GroupKind::kIntraEdp:
+      return "edp within one optimizer instance";
+    case GroupKind::kInterEdp:
+      return "the same optimizer shard in every instance";
+    case GroupKind::kIntraDistOpt:
+      return "all ranks of one optimizer instance";
+    default:
+      return "one level of hierarchical cp";
+  }
+}
+
+layout::GridShape requested_shape(const config::TrainingArguments& args, int world_size,
+                                  const std::optional<std::string>& order) {
+  layout::GridShape shape = config::grid_shape(args, world_size);
+  check<ConfigError>(!order || !args.parallel.use_tp_pp_dp_mapping,
+                     "order {} and use_tp_pp_dp_mapping both say how ranks are numbered; keep one of them",
+                     order.value_or(""));
+  if (order) shape.order = *order;
+  return shape;
+}
+
+// The groups that are shown: all, or those that one rank is in (none where it is outside, as in `embedding`).
+std::vector<std::vector<int>> chosen_groups(const RankGrid& grid, GroupKind kind, const std::optional<int>& rank) {
+  if (!rank) return grid.groups(kind);
+  std::vector<int> group = grid.group_of(kind, *rank);
+  if (group.empty()) return {};
+  return {std::move(group)};
+}
+
+// Written by hand: a million numbers need no tree of objects.
+void append_json(std::string& text, const std::vector<std::vector<int>>& groups) {
+  text += '[';
+  for (const std::vector<int>& group : groups) {
+    text += '[';
+    for (const int member : group) {
+      const fmt::format_int digits(member);
+      text.append(digits.data(), digits.size());
+      text += ',';
+    }
+    text.back() = ']';  // no group is empty
+    text += ',';
+  }
+  if (groups.empty())
+    text += ']';
+  else
+    text.back() = ']';
+}
+
+std::string groups_json(const RankGrid& grid, const std::optional<int>& rank) {
+  const layout::GridShape& shape = grid.shape();
+  std::string text = fmt::format(
+      R"({{"world_size":{},"tp":{},"pp":{},"cp":{},"ep":{},"etp":{},"dp":{},"edp":{},"order":"{}",)", shape.world_size,
+      shape.tp, shape.pp, shape.cp, shape.ep, grid.etp(), grid.dp(), grid.edp(), shape.order);
+  if (shape.vpp) text += fmt::format(R"("vpp":{},)", *shape.vpp);
+  if (shape.num_distributed_optimizer_instances > 1)
+    text += fmt::format(R"("instances":{},)", shape.num_distributed_optimizer_instances);
+  if (!shape.hierarchical_cp.empty()) text += fmt::format(R"("hcp":[{}],)", fmt::join(shape.hierarchical_cp, ","));
+  if (rank) text += fmt::format(R"("rank":{},)", *rank);
+  text += "\n\"groups\":{";
+  for (const GroupKind kind : grid.kinds()) {
+    text += fmt::format("\n\"{}\":", layout::name(kind));
+    append_json(text, chosen_groups(grid, kind, rank));
+    text += ',';
+  }
+  text.back() = '}';
+  return text + "}\n";
+}
+
+std::string sizes_text(const RankGrid& grid) {
+  const layout::GridShape& s = grid.shape();
+  const int n = s.world_size, etp = grid.etp();
+  std::string text = fmt::format("{} ranks, order {} (fastest first)\n", n, s.order);
+  text += fmt::format("  dense:  N = TP*CP*PP*DP   = {}*{}*{}*{} = {}, so DP  = {}/({}*{}*{}) = {}\n", s.tp, s.cp, s.pp,
+                      grid.dp(), n, n, s.tp, s.cp, s.pp, grid.dp());
+  text += fmt::format("  expert: N = ETP*EP*PP*EDP = {}*{}*{}*{} = {}, so EDP = {}/({}*{}*{}) = {}\n", etp, s.ep, s.pp,
+                      grid.edp(), n, n, etp, s.ep, s.pp, grid.edp());
+  if (s.vpp) text += fmt::format("  vpp {}: no groups of its own\n", *s.vpp);
+  if (s.num_distributed_optimizer_instances > 1)
+    text += fmt::format("  {} optimizer instances: intra_* groups lie within one, inter_edp joins them\n",
+                        s.num_distributed_optimizer_instances);
+  return text;
+}
+
+// spec/initialize.md §3: the formula that is widely printed, and why it does not hold.
+std::string why_not_one_product(const RankGrid& grid) {
+  const layout::GridShape& s = grid.shape();
+  const int stage_ranks = s.world_size / s.pp;
+  const double divided = static_cast<double>(grid.dp()) / s.ep;
+  const bool is_edp = s.cp == 1 && grid.etp() == s.tp;
+  std::string text = fmt::format(
+      "\nWhy not N = TP*PP*CP*EP*DP? The experts have no ranks of their own. They are carved out of the ranks of the "
+      "dense grid:\n  ETP*EP*EDP = TP*CP*DP in each pipeline stage, here {}*{}*{} = {}*{}*{} = {} ranks.\n",
+      grid.etp(), s.ep, grid.edp(), s.tp, s.cp, grid.dp(), stage_ranks);
+  text +=
+      fmt::format("Dividing by EP as well gives {}/({}*{}*{}*{}) = {:g}, which is not DP = {}{}.\n", s.world_size, s.tp,
+                  s.pp, s.cp, s.ep, divided, grid.dp(), is_edp ? " (it is EDP, only because CP = 1 and ETP = TP)" : "");
+  text += fmt::format("Samples are divided over DP = {}; gradients and optimizer state of the experts over EDP = {}.\n",
+                      grid.dp(), grid.edp());
+  return text;
+}
+
+// The first groups, as many as fit a line.
+std::string some_groups(const RankGrid& grid, GroupKind kind) {
+  constexpr size_t kLineLength = 40;
+  const int count = grid.group_count(kind);
+  std::string text;
+  for (int index = 0; index < count; ++index) {
+    if (text.size() > kLineLength) return text + " …";
+    std::vector<int> group = grid.group(kind, index);
+    std::ranges::sort(group);
+    text += fmt::format("{}[{}]", index == 0 ? "" : " ", in_ranges(group));
+  }
+  return text;
+}
+
+std::string all_groups_table(const RankGrid& grid) {
+  std::string text = fmt::format("\n{:<18} {:>6} {:>6}  {:<54} {}\n", "kind", "groups", "size", "used for", "ranks");
+  for (const GroupKind kind : grid.kinds())
+    text += fmt::format("{:<18} {:>6} {:>6}  {:<54} {}\n", layout::name(kind), grid.group_count(kind),
+                        grid.group(kind, 0).size(), purpose(kind), some_groups(grid, kind));
+  return text;
+}
+
+std::string rank_table(const RankGrid& grid, int rank) {
+  constexpr size_t kRuns = 8;
+  std::string text =
+      fmt::format("\nrank {}\n{:<18} {:>6} {:>6}  {:<54} {}\n", rank, "kind", "place", "size", "used for", "ranks");
+  for (const GroupKind kind : grid.kinds()) {
+    std::vector<int> group = grid.group_of(kind, rank);
+    std::ranges::sort(group);
+    const auto place = grid.group_rank(kind, rank);
+    text += fmt::format("{:<18} {:>6} {:>6}  {:<54} {}\n", layout::name(kind), place ? fmt::format("{}", *place) : "-",
+                        group.size(), purpose(kind),
+                        place ? fmt::format("[{}]", in_ranges(group, kRuns)) : "(not a member)");
+  }
+  return text;
+}
+
+std::optional<int> checked_rank(const std::optional<int64_t>& rank, int world_size) {
+  if (!rank) return std::nullopt;
+  check<ConfigError>(*rank >= 0 && *rank < world_size, "rank is {}; with world_size {} it must be from 0 to {}", *rank,
+                     world_size, world_size - 1);
+  return static_cast<int>(*rank);
+}
+
+}  // namespace
+
+int preview_groups(Words words) {
+  std::optional<int64_t> world_size, given_rank;
+  std::optional<std::string> order;
+  const auto input =
+      read_preview(kPreviewGroupsUsage, words,
+                   {{"world_size", "number of ranks", &world_size},
+                    {"order", "axes from fastest to slowest varying with the rank (default tp-cp-ep-dp-pp)", &order},
+                    {"rank", "show the groups of this rank only", &given_rank}});
+  if (!input) return kDone;
+  const RankGrid grid(requested_shape(input->args, checked_world_size(world_size), order));
+  const std::optional<int> rank = checked_rank(given_rank, grid.world_size());
+  if (input->json) {
+    write_stdout(groups_json(grid, rank));
+    return kDone;
+  }
+  std::string text = sizes_text(grid) + (rank ? rank_table(grid, *rank) : all_groups_table(grid));
+  if (grid.shape().ep > 1) text += why_not_one_product(grid);
+  write_stdout(text);
+  return kDone;
+}
+
+}  // namespace megalith::cli

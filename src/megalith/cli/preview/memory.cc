@@ -1,0 +1,43 @@
+// `megalith preview memory`: what a rank of every stage needs, part by part.
+#include <nlohmann/json.hpp>
+
+#include "megalith/cli/plan_inputs.h"
+#include "megalith/cli/preview/preview_internal.h"
+#include "megalith/config/derive.h"
+#include "megalith/plan/report.h"
+
+namespace megalith::cli {
+
+namespace {
+
+constexpr PreviewUsage kPreviewMemoryUsage{
+    "megalith preview memory --model DIR --world-size N [--tp N …] [--gpu h100-80g | cluster.yaml] [--json]\n\n"
+    "Bytes of a rank of every pipeline stage at the fullest moment of a step: parameters, gradients, optimizer,"
+    " activations\nin flight by the schedule, communication and workspace; and whether they fit.",
+    "Parallel layout", true};
+
+}  // namespace
+
+int preview_memory(Words words) {
+  std::optional<int64_t> world_size;
+  std::optional<std::string> model_folder, gpu;
+  const auto input =
+      read_preview(kPreviewMemoryUsage, words,
+                   {{"world_size", "ranks of the run", &world_size},
+                    {"model", "folder with config.json, or a hub name that has been downloaded", &model_folder},
+                    {"gpu", "a preset (a100-80g, h100-80g, h200, b200, cpu) or a cluster file", &gpu}});
+  if (!input) return kDone;
+  const config::EffectiveArguments effective = config::derive(planned_arguments(input->args, input->report));
+  const model::ModelConfig model = planned_model(model_folder, effective.args);
+  const auto cluster = gpu ? std::optional(plan::find_cluster(*gpu)) : std::nullopt;
+  const plan::RunShape run =
+      plan::run_shape(model, effective.args, checked_world_size(world_size), planned_length(effective.args),
+                      cluster ? cluster->machinery() : plan::Machinery{});
+  const auto stages = plan::plan_memory(run);
+  const plan::Cluster* where = cluster ? &*cluster : nullptr;
+  write_stdout(input->json ? plan::memory_json(run, stages, where).dump() + "\n"
+                           : plan::memory_text(run, stages, where));
+  return kDone;
+}
+
+}  // namespace megalith::cli

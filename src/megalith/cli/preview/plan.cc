@@ -1,0 +1,104 @@
+// `megalith plan`: the fastest layouts that fit, and what runs of many sizes come to.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/cli/plan_inputs.h"
+#include "megalith/cli/preview/preview_internal.h"
+#include "megalith/config/derive.h"
+#include "megalith/config/documents.h"
+#include "megalith/io/file_io.h"
+#include "megalith/plan/report.h"
+#include "megalith/plan/scaling.h"
+
+namespace megalith::cli {
+
+namespace {
+
+struct PlanFlags {
+  std::optional<int64_t> gpus, gpus_per_node, best;
+  std::optional<std::string> model, gpu, output;
+  std::optional<double> mtbf_hours, days, restart_s;
+  bool simulate = false, json = false, help = false;
+
+  std::vector<config::CommandOption> options() {
+    return {
+        {"gpus", "how many there are", &gpus},
+        {"gpu", "a preset (a100-80g, h100-80g, h200, b200, cpu; h100-80g) or a cluster file", &gpu},
+        {"gpus_per_node", "in a machine (8)", &gpus_per_node},
+        {"model", "folder with config.json, or a hub name that has been downloaded", &model},
+        {"best", "how many layouts to show (5)", &best},
+        {"output", "write the options of the best one to this YAML file", &output},
+        {"simulate", "runs of 16 to 98304 GPUs with failures: goodput and the interval between checkpoints", &simulate},
+        {"mtbf_hours", "with simulate: mean time between failures of one GPU (50000)", &mtbf_hours},
+        {"restart_s", "with simulate: from a failure to ranks that run again (300)", &restart_s},
+        {"days", "with simulate: length of a run (30)", &days},
+        {"json", "print one JSON object in place of text", &json},
+        {"help", "print this", &help}};
+  }
+};
+
+// The batch that was asked for; otherwise about four million tokens, a power of two of sequences, at least one a GPU.
+int64_t global_batch(const config::TrainingArguments& args, int64_t length, int64_t gpus) {
+  if (args.batch.global_batch_size) return *args.batch.global_batch_size;
+  int64_t sequences = 1;
+  while (sequences * length < int64_t{4} << 20 || sequences < gpus) sequences *= 2;
+  log_info("global_batch_size is not given: {} sequences", sequences);
+  return sequences;
+}
+
+plan::SearchRequest request_of(const PlanFlags& flags, const config::ParseResult& parsed,
+                               const model::ModelConfig& model) {
+  plan::SearchRequest request;
+  request.model = &model;
+  request.args = planned_arguments(parsed.args, parsed.report);
+  if (!request.args.precision.fp16 && !was_given(parsed.report, "bf16")) request.args.precision.bf16 = true;
+  if (was_given(parsed.report, "per_device_train_batch_size")) request.micro_batch = parsed.args.batch.micro_batch_size;
+  request.sequence_length = planned_length(parsed.args);
+  request.gpus = static_cast<int>(flags.gpus.value_or(16));
+  request.global_batch = global_batch(parsed.args, request.sequence_length, request.gpus);
+  request.cluster = planned_cluster(flags.gpu, flags.gpus_per_node);
+  request.best = static_cast<size_t>(std::clamp<int64_t>(flags.best.value_or(5), 1, 100));
+  return request;
+}
+
+int simulate(const PlanFlags& flags, const plan::SearchRequest& request) {
+  plan::ScalingRequest scaling{.search = request};
+  scaling.faults.gpu_mtbf_hours = flags.mtbf_hours.value_or(scaling.faults.gpu_mtbf_hours);
+  scaling.faults.restart_s = flags.restart_s.value_or(scaling.faults.restart_s);
+  scaling.days = flags.days.value_or(scaling.days);
+  if (flags.gpus) scaling.sizes = {static_cast<int>(*flags.gpus)};
+  const auto rows = plan::scaling_study(scaling);
+  write_stdout(flags.json ? plan::scaling_json(rows).dump() + "\n" : plan::scaling_text(scaling, rows));
+  return kDone;
+}
+
+}  // namespace
+
+int run_plan(Words words) {
+  PlanFlags flags;
+  const auto own = flags.options();
+  const auto parsed = config::parse_arguments(config::Dialect::kTrain, words, own);
+  if (flags.help) {
+    fmt::print("megalith plan --gpus N --model DIR [--gpu KIND] [options that shall stay as they are]…\n\n{}",
+               config::help_text(config::Dialect::kTrain, "Parallel layout", own));
+    return kDone;
+  }
+  parsed.report.check_not_refused();
+  check<ConfigError>(flags.gpus || flags.simulate, "gpus is missing; add --gpus N, the number of GPUs");
+  check<ConfigError>(flags.gpus.value_or(1) >= 1 && flags.gpus.value_or(1) <= layout::kMaxGridSize,
+                     "gpus is {}; it must be a whole number from 1 to {}", flags.gpus.value_or(0),
+                     layout::kMaxGridSize);
+  const model::ModelConfig model = planned_model(flags.model, config::derive(parsed.args).args);
+  const plan::SearchRequest request = request_of(flags, parsed, model);
+  if (flags.simulate) return simulate(flags, request);
+  const plan::SearchResult result = plan::search_layouts(request);
+  write_stdout(flags.json ? plan::search_json(request, result).dump() + "\n" : plan::search_text(request, result));
+  if (flags.output && !result.best.empty()) io::replace_text_file(*flags.output, plan::train_yaml(result.best.front()));
+  return result.best.empty() ? kBadInput : kDone;
+}
+
+}  // namespace megalith::cli

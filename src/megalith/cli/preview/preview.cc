@@ -1,0 +1,164 @@
+// `megalith preview TOPIC`: what a layout comes to, by arithmetic alone.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/base/text.h"
+#include "megalith/cli/preview/preview_internal.h"
+#include "megalith/config/derive.h"
+#include "megalith/config/documents.h"
+#include "megalith/layout/grid_shape.h"
+
+namespace megalith::cli {
+
+namespace {
+
+struct Topic {
+  std::string name;
+  const char* summary;
+  int (*run)(Words words);
+};
+
+const std::vector<Topic>& topics() {
+  static const std::vector<Topic> table{
+      {"groups", "process groups of every kind, data-parallel sizes", preview_groups},
+      {"layers", "which layers stand on which pipeline stage", preview_layers},
+      {"batch", "global batch and micro-batches as training goes on", preview_batch},
+      {"lr", "learning rate and weight decay over the steps", preview_lr},
+      {"pipeline", "order of work on every pipeline rank", preview_pipeline},
+      {"memory", "memory that a rank needs, part by part", preview_memory},
+  };
+  return table;
+}
+
+std::vector<std::string> available_names() {
+  std::vector<std::string> names;
+  for (const Topic& topic : topics()) names.push_back(topic.name);
+  return names;
+}
+
+std::string list_of_topics() {
+  std::string text = "megalith preview TOPIC [run.yaml] [options] [--json]: needs no GPU, no weights, no ranks\n\n";
+  for (const Topic& topic : topics()) text += fmt::format("  {:<10} {}\n", topic.name, topic.summary);
+  return text + "\nmegalith preview TOPIC --help   the options of a topic\n";
+}
+
+[[noreturn]] void throw_unknown_topic(const std::string& name) {
+  const std::vector<std::string> names = available_names();
+  const std::vector<std::string> near = nearest(name, names, 1);
+  throw ConfigError(fmt::format("\"{}\" is not a topic of megalith preview{}. Topics: {}.", name,
+                                near.empty() ? "" : fmt::format("; did you mean {}?", near[0]), list_in_words(names)));
+}
+
+bool is_megatron_only(const config::OptionUse& use, const std::string& topic) {
+  if (use.given.ends_with("train_iters") || use.given.ends_with("train-iters") || use.name == "train_samples")
+    return true;
+  const auto match = config::OptionTable::instance().find(use.name);
+  return match && match->option->topic == topic && !match->option->in_train;
+}
+
+// The dialect that was asked for, or the one that the names of the options belong to.
+config::Dialect dialect_of(const std::optional<std::string>& asked, const config::OptionReport& report,
+                           const std::string& topic) {
+  if (asked) {
+    check<ConfigError>(*asked == "train" || *asked == "pretrain",
+                       "dialect is \"{}\"; it is train (ROLL's and Hugging Face's names and defaults) or pretrain "
+                       "(Megatron-LM's)",
+                       *asked);
+    return *asked == "train" ? config::Dialect::kTrain : config::Dialect::kPretrain;
+  }
+  const auto theirs = [&topic](const config::OptionUse& use) { return is_megatron_only(use, topic); };
+  return std::ranges::any_of(report.uses, theirs) ? config::Dialect::kPretrain : config::Dialect::kTrain;
+}
+
+}  // namespace
+
+int run_preview(Words words) {
+  check<ConfigError>(!words.empty(),
+                     "megalith preview needs a topic: {}. For example: megalith preview groups "
+                     "--world-size 16 --tp 4 --pp 2",
+                     list_in_words(available_names()));
+  const std::string& name = words[0];
+  if (name == "--help" || name == "-h" || name == "help") {
+    write_stdout(list_of_topics());
+    return kDone;
+  }
+  const auto topic = std::ranges::find(topics(), name, &Topic::name);
+  if (topic == topics().end()) throw_unknown_topic(name);
+  return topic->run(words.subspan(1));
+}
+
+std::optional<PreviewInput> read_preview(const PreviewUsage& usage, Words words,
+                                         std::vector<config::CommandOption> own_options) {
+  PreviewInput input;
+  bool help = false;
+  std::optional<std::string> dialect;
+  if (usage.takes_dialect)
+    own_options.push_back(
+        {"dialect", "train or pretrain: whose defaults and units hold; by the options' names", &dialect});
+  own_options.push_back({"json", "print one JSON object in place of a table", &input.json});
+  own_options.push_back({"help", "print this", &help});
+  config::ParseResult parsed = config::parse_arguments(config::Dialect::kTrain, words, own_options);
+  if (help) {
+    std::string text = fmt::format("{}\n\n", usage.text);
+    for (const config::CommandOption& option : own_options)
+      text += fmt::format("  --{}\n      {}\n", option.name, option.help);
+    text += "\n" + config::help_text(config::Dialect::kTrain, usage.option_topic);
+    if (usage.takes_dialect)
+      text += "Megatron's names:\n\n" + config::help_text(config::Dialect::kPretrain, usage.option_topic);
+    write_stdout(text);
+    return std::nullopt;
+  }
+  if (usage.takes_dialect && dialect_of(dialect, parsed.report, usage.option_topic) == config::Dialect::kPretrain)
+    parsed = config::parse_arguments(config::Dialect::kPretrain, words, own_options);
+  parsed.report.check_not_refused();
+  for (const std::string& note : parsed.notes) log_info("{}", note);
+  input.args = std::move(parsed.args);
+  input.report = std::move(parsed.report);
+  return input;
+}
+
+int checked_world_size(const std::optional<int64_t>& world_size) {
+  check<ConfigError>(world_size.has_value(), "world_size is not given; add --world_size N, the number of ranks");
+  check<ConfigError>(*world_size >= 1 && *world_size <= layout::kMaxGridSize,
+                     "world_size is {}; it must be a whole number from 1 to {}", *world_size, layout::kMaxGridSize);
+  return static_cast<int>(*world_size);
+}
+
+int data_parallel_size(const config::TrainingArguments& args, const std::optional<int64_t>& world_size,
+                       const std::optional<int64_t>& dp) {
+  if (dp)
+    check<ConfigError>(*dp >= 1 && *dp <= layout::kMaxGridSize, "dp is {}; it must be a whole number from 1 to {}", *dp,
+                       layout::kMaxGridSize);
+  if (!world_size) return static_cast<int>(dp.value_or(1));
+  const layout::RankGrid grid(config::grid_shape(args, checked_world_size(world_size)));
+  check<ConfigError>(!dp || *dp == grid.dp(), "dp {} does not fit: world_size {} gives dp {}; leave --dp out",
+                     dp.value_or(0), grid.world_size(), grid.dp());
+  return grid.dp();
+}
+
+std::string in_ranges(std::span<const int> numbers, size_t limit) {
+  std::vector<std::string> runs;
+  for (size_t begin = 0, end = 0; begin < numbers.size(); begin = end) {
+    end = begin + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    runs.push_back(end == begin + 1 ? fmt::format("{}", numbers[begin])
+                                    : fmt::format("{}-{}", numbers[begin], numbers[end - 1]));
+  }
+  std::string text;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const bool last = i + 1 == runs.size();
+    if (i + 1 >= limit && !last) {  // the last run stands for the rest
+      text += "…,";
+      i = runs.size() - 2;
+      continue;
+    }
+    text += runs[i];
+    if (!last) text += ",";
+  }
+  return text;
+}
+
+}  // namespace megalith::cli

@@ -1,0 +1,43 @@
+// Gloo and NCCL, both through c10d.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "megalith/comm/backend/nccl_settings.h"
+#include "megalith/comm/op/backend.h"
+#include "megalith/comm/op/stream_marks.h"
+
+namespace c10d {
+class Backend;
+}
+
+namespace megalith::comm {
+
+struct C10dGroup {
+  c10::intrusive_ptr<c10d::Store> store;  // private to the group
+  int rank = 0;
+  int size = 1;
+  std::chrono::milliseconds timeout{};
+  at::Device device = at::kCPU;  // of the run's tensors
+};
+
+// Connects all members over TCP; blocks until they are there. `interface` empty: `host` says which address to bind.
+std::unique_ptr<Backend> make_gloo_backend(const C10dGroup& group, const std::string& interface,
+                                           const std::string& host);
+// NCCL makes its communicator at the first operation, which blocks the host until all members are there. Throws
+// InternalError in a build without CUDA.
+std::unique_ptr<Backend> make_nccl_backend(const C10dGroup& group, const std::string& name,
+                                           const NcclGroupSettings& settings);
+
+// A c10d backend as ours, for tensors on `device`. `marks` for one whose wait() blocks the stream (NCCL); null where it
+// blocks the host (Gloo).
+std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, at::Device device,
+                                   std::shared_ptr<StreamMarks> marks = nullptr);
+
+}  // namespace megalith::comm

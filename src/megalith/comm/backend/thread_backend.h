@@ -1,0 +1,34 @@
+// Ranks as threads of one process: the in-process backend that most tests run on.
+//
+// Every collective is one meeting: the k-th collective of each member joins meeting k of the group, the last to arrive
+// does the whole work in rank order and wakes the others. So results do not depend on timing, and a small all-reduce
+// costs one wake-up. A send ends when its receive has taken the data, as on NCCL: code that would deadlock there does
+// so here, too.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "megalith/comm/op/backend.h"
+
+namespace megalith::comm {
+
+class Meeting;
+
+// What the threads of one in-process world share: for each group the place where its members meet. Thread-safe.
+class ThreadHub {
+ public:
+  ThreadHub();
+  ~ThreadHub();
+  // This member's end of group `id`. All members pass the same id and size.
+  std::unique_ptr<Backend> connect(const std::string& id, int rank, int size);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<Meeting>> meetings_;  // guarded by mutex_; by group id
+};
+
+}  // namespace megalith::comm

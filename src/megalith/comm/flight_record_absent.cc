@@ -1,8 +1,0 @@
-// In place of flight_record_nccl.cc in a build without CUDA.
-#include "megalith/comm/flight_record.h"
-
-namespace megalith::comm {
-
-void write_flight_record(int) noexcept {}
-
-}  // namespace megalith::comm

@@ -1,0 +1,259 @@
+// Starts the ranks of this machine and passes on what they say and what they are told; launch_watch.cc decides when one
+// of them has failed.
+#include "megalith/comm/launch/launch_attempt_internal.h"
+
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "megalith/base/env.h"
+#include "megalith/base/error.h"
+#include "megalith/comm/launch/store_listener_internal.h"
+#include "megalith/comm/store/process_settings.h"
+#include "megalith/comm/store/rendezvous.h"
+#include "megalith/comm/store_link_internal.h"
+
+namespace megalith::comm {
+
+namespace {
+
+constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+int exit_code(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 1; }
+
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  for (int signal : kForwarded) sigaddset(&set, signal);
+  return set;
+}
+
+}  // namespace
+
+void print_launcher_message(const std::string& text) { fmt::print(stderr, "megalith: {}\n", text); }
+
+LaunchAttempt::LaunchAttempt(const LaunchOptions& options, const RankMain& rank_main, HeartbeatPage& page,
+                             RankLaunch launch, int shift)
+    : options_(options),
+      rank_main_(rank_main),
+      page_(page),
+      launch_(std::move(launch)),
+      shift_(shift),
+      launcher_pid_(getpid()) {}
+
+AttemptEnd LaunchAttempt::run() {
+  raise_file_limit();  // the store's connections are served here; ranks inherit it
+  if (options_.node_rank == 0) {
+    listen_fd_ = listen_for_store(options_, port_);
+  } else {
+    port_ = options_.master_port;
+  }
+  if (!options_.log_dir.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options_.log_dir, error);
+    check<ConfigError>(!error, "--log_dir {} cannot be made: {}", options_.log_dir, error.message());
+  }
+
+  // Signals are read from a descriptor, so that nothing happens in a handler. Children take the old mask back.
+  const sigset_t watched = watched_signals();
+  pthread_sigmask(SIG_BLOCK, &watched, &old_mask_);
+  signal_fd_ = signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC);
+  std::fflush(nullptr);
+  children_.reserve(static_cast<size_t>(options_.nproc));
+  try {
+    for (int local_rank = 0; local_rank < options_.nproc; ++local_rank) start(local_rank);
+    serve_or_join_store();  // makes threads: only now
+  } catch (...) {
+    for (const Child& child : children_) kill(child.pid, SIGKILL);
+    for (const Child& child : children_) waitpid(child.pid, nullptr, 0);
+    pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+    throw;
+  }
+  loop();
+  wait_for_other_machines();
+  report();
+  close(signal_fd_);
+  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+  store_.reset();  // its threads
+  return end();
+}
+
+AttemptEnd LaunchAttempt::end() const {
+  AttemptEnd end{.on_request = ended_by_signal_ != 0 || asked_to_stop_, .failure = first_, .failed_ns = failed_ns_};
+  const HeartbeatSlot& slot = page_.slot(0);
+  if (slot.steps_done > 0) end.done = {slot.first_step, slot.step, static_cast<double>(slot.step_ns) / 1e9, 0};
+  end.done.detect_seconds = detect_seconds_;
+  if (ended_by_signal_ != 0)
+    end.exit_code = all_ended_well_ ? 0 : 128 + ended_by_signal_;
+  else if (first_)
+    end.exit_code = first_status_ ? exit_code(*first_status_) : 1;
+  return end;
+}
+
+void LaunchAttempt::start(int local_rank) {
+  const int rank = options_.node_rank * options_.nproc + local_rank;
+  int out[2] = {-1, -1}, err[2] = {-1, -1};
+  const bool to_file = !options_.log_dir.empty();
+  if (to_file) {
+    const std::string path = fmt::format("{}/rank-{}.log", options_.log_dir, rank);
+    out[1] = err[1] = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    check<ConfigError>(out[1] >= 0, "cannot write {}: {}", path, std::strerror(errno));
+  } else {
+    check<CommError>(pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, "cannot make pipes: {}",
+                     std::strerror(errno));
+  }
+  const bool talks = rank == 0 && options_.rank0_talks && !to_file;
+  const pid_t pid = fork();
+  check<CommError>(pid >= 0, "cannot start rank {}: {}", rank, std::strerror(errno));
+  if (pid == 0) become_rank(local_rank, out[1], talks ? STDERR_FILENO : err[1]);
+
+  Child child;
+  child.pid = pid;
+  child.rank = rank;
+  child.local = local_rank;
+  close(out[1]);
+  if (!to_file) {
+    close(err[1]);
+    const std::string prefix = options_.nproc * options_.nnodes == 1 ? "" : fmt::format("[rank {}] ", rank);
+    for (int fd : {out[0], err[0]}) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    // What rank 0 writes to stdout is the command's data, as it is.
+    child.output.emplace_back(out[0], STDOUT_FILENO, rank == 0 ? "" : prefix);
+    child.output.emplace_back(err[0], STDERR_FILENO, prefix);
+  }
+  children_.push_back(std::move(child));
+}
+
+void LaunchAttempt::become_rank(int local_rank, int out, int err) {
+  // Goes with the launcher, however that ends. (Should it have ended already, the parent is another process by now.)
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != launcher_pid_) _exit(1);
+  setpgid(0, 0);  // a Ctrl-C reaches the launcher alone, which passes it on once
+  dup2(out, STDOUT_FILENO);
+  dup2(err, STDERR_FILENO);
+  close(signal_fd_);
+  if (listen_fd_ >= 0) close(listen_fd_);
+  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+
+  const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), 1); };
+  set("RANK", std::to_string(options_.node_rank * options_.nproc + local_rank));
+  set("WORLD_SIZE", std::to_string(options_.nnodes * options_.nproc));
+  set("LOCAL_RANK", std::to_string((local_rank + shift_) % options_.nproc));
+  set("LOCAL_WORLD_SIZE", std::to_string(options_.nproc));
+  set("MASTER_ADDR", options_.nnodes == 1 || options_.master_addr.empty() ? "127.0.0.1" : options_.master_addr);
+  set("MASTER_PORT", std::to_string(port_));
+  set("MEGALITH_LAUNCHER", "1");
+  const int rank = options_.node_rank * options_.nproc + local_rank;
+  if (const auto host = nccl_host_of_rank(env_string("NCCL_HOSTID"), rank)) set("NCCL_HOSTID", *host);
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (!env_string("OMP_NUM_THREADS")) at::set_num_threads(std::max(1, cores / options_.nproc));
+
+  int code = 1;
+  try {
+    RankLaunch launch = launch_;
+    launch.heartbeat = Heartbeat(page_.slot(local_rank));
+    code = rank_main_(launch);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+  }
+  std::fflush(nullptr);
+  _exit(code);
+}
+
+void LaunchAttempt::serve_or_join_store() {
+  prepare_c10d();
+  if (options_.node_rank == 0) {
+    c10d::TCPStoreOptions store;
+    store.port = static_cast<uint16_t>(port_);
+    store.isServer = true;
+    store.waitWorkers = false;
+    store.masterListenFd = listen_fd_;
+    store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store);
+  } else {
+    Rendezvous place;
+    place.rank = options_.node_rank * options_.nproc;
+    place.master_addr = options_.master_addr;
+    place.master_port = port_;
+    store_ = connect_store(place, options_.connect_timeout);
+  }
+}
+
+bool LaunchAttempt::any_running() const {
+  return std::ranges::any_of(children_, [](const Child& child) { return child.running; });
+}
+
+void LaunchAttempt::loop() {
+  const auto open_output = [&] {
+    return std::ranges::any_of(children_, [](const Child& child) {
+      return std::ranges::any_of(child.output, [](const ChildOutput& output) { return !output.at_end(); });
+    });
+  };
+  // Output of a dead rank is read to its end, unless a grandchild holds the pipe open.
+  std::optional<Clock::time_point> drain_until;
+  while (any_running() || (open_output() && Clock::now() < *drain_until)) {
+    std::vector<pollfd> fds{{signal_fd_, POLLIN, 0}};
+    for (Child& child : children_)
+      for (ChildOutput& output : child.output)
+        if (!output.at_end()) fds.push_back({output.source(), POLLIN, 0});
+    poll(fds.data(), fds.size(), 100);
+
+    signalfd_siginfo info;
+    while (read(signal_fd_, &info, sizeof info) == sizeof info) handle_signal(static_cast<int>(info.ssi_signo));
+    look_for_failure();  // before the output: what comes after the first failure is its echo
+    look_for_hangs();
+    say_when_it_runs_again();
+    for (Child& child : children_)
+      for (ChildOutput& output : child.output) output.pump();
+    reap();
+    enforce_deadlines();
+    if (!any_running() && !drain_until) drain_until = Clock::now() + std::chrono::milliseconds(500);
+  }
+}
+
+void LaunchAttempt::handle_signal(int signal) {
+  if (signal == SIGCHLD) return;
+  if (signal == SIGUSR1) asked_to_stop_ = true;
+  if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGHUP) return signal_children(signal);
+  if (ended_by_signal_ != 0) return signal_children(SIGKILL);
+  ended_by_signal_ = signal;
+  signal_children(signal);
+  if (options_.kill_after_signal) kill_at_ = Clock::now() + options_.grace;
+}
+
+void LaunchAttempt::signal_children(int signal, const Child* except) {
+  for (const Child& child : children_) {
+    // A child becomes the leader of its group a moment after the fork: until then it is reached alone.
+    if (child.running && &child != except && kill(-child.pid, signal) != 0) kill(child.pid, signal);
+  }
+}
+
+void LaunchAttempt::reap() {
+  int status = 0;
+  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0;)
+    for (Child& child : children_) {
+      if (child.pid != pid) continue;
+      if (WIFSTOPPED(status))
+        child.stopped_at = Clock::now();
+      else if (WIFCONTINUED(status))
+        child.stopped_at.reset();
+      else
+        on_child_end(child, status);
+    }
+}
+
+}  // namespace megalith::comm

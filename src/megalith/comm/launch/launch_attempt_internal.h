@@ -1,0 +1,104 @@
+// LaunchAttempt: one start of the ranks of this machine, from the first fork to the last end.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <signal.h>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megalith/comm/launch/child_output.h"
+#include "megalith/comm/launch/launcher.h"
+#include "megalith/comm/op/status_board.h"
+#include "megalith/comm/store/lasting_store.h"
+
+namespace megalith::comm {
+
+// How an attempt ended.
+struct AttemptEnd {
+  int exit_code = 0;                 // see launch_ranks
+  bool on_request = false;           // a signal asked for the end: no reason to start again
+  std::optional<Failure> failure{};  // the first one
+  Attempt done{};
+  int64_t failed_ns = 0;  // when the failure was seen
+};
+
+// Made and run once, while the process has no threads; it has none when run() has returned.
+class LaunchAttempt {
+ public:
+  // `page` has a slot for each rank. `launch`: what ranks are told, but for their heartbeat. `shift`: rank r gets the
+  // device of local rank r + shift.
+  LaunchAttempt(const LaunchOptions& options, const RankMain& rank_main, HeartbeatPage& page, RankLaunch launch,
+                int shift);
+  AttemptEnd run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Child {
+    pid_t pid = -1;
+    int rank = 0;
+    int local = 0;
+    bool running = true;
+    std::optional<Clock::time_point> stopped_at;  // by SIGSTOP
+    std::vector<ChildOutput> output;              // stdout, stderr; empty when they go to a file or straight through
+  };
+
+  void start(int local_rank);
+  [[noreturn]] void become_rank(int local_rank, int out, int err);
+  void serve_or_join_store();
+  void loop();
+  void handle_signal(int signal);
+  void reap();
+  void on_child_end(Child& child, int status);
+  void signal_children(int signal, const Child* except = nullptr);
+  void enforce_deadlines();
+  void look_for_failure();
+  void look_for_hangs();
+  RankSight sight_of(const Child& child) const;
+  void say_when_it_runs_again();
+  std::string waits_for(int rank);
+  void tell_all(const Failure& failure);
+  void begin_end(const Failure& failure);
+  Child* child_of(int rank);
+  void wait_for_other_machines();
+  void report() const;
+  bool any_running() const;
+  AttemptEnd end() const;
+
+  const LaunchOptions& options_;
+  const RankMain& rank_main_;
+  HeartbeatPage& page_;
+  const RankLaunch launch_;
+  const int shift_;
+  const pid_t launcher_pid_;
+  int port_ = 0;
+  int listen_fd_ = -1;
+  int signal_fd_ = -1;
+  sigset_t old_mask_{};
+  std::vector<Child> children_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  StorePatience patience_;
+  Clock::time_point next_look_{}, next_question_{};
+  bool said_it_runs_ = false;
+
+  // The end of the run, once it is known.
+  std::optional<Failure> first_;     // the first failure, here or on another machine
+  bool first_hangs_ = false;         // it was found hanging, and killed
+  std::optional<int> first_status_;  // how that rank ended, if it is one of ours
+  int64_t failed_ns_ = 0;
+  double detect_seconds_ = 0;
+  int ended_by_signal_ = 0;
+  bool asked_to_stop_ = false;  // SIGUSR1: ranks end in order
+  bool all_ended_well_ = true;  // of the children that have ended
+  std::optional<Clock::time_point> terminate_at_, kill_at_;
+};
+
+// Prints one line on stderr in the launcher's name.
+void print_launcher_message(const std::string& text);
+
+}  // namespace megalith::comm

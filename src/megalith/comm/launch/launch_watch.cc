@@ -1,0 +1,193 @@
+// What a launcher makes of ranks that end, hang or report a failure: who was first, what the others are told, when they
+// are ended by force, and what the user reads.
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "megalith/comm/launch/launch_attempt_internal.h"
+#include "megalith/comm/store_link_internal.h"
+
+namespace megalith::comm {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// How often signs of life are looked at.
+constexpr milliseconds kLook{200};
+
+// Between two attempts to reach a store that has not answered.
+constexpr milliseconds kRetry{2000};
+
+// After a failure the other ranks have this long to end by themselves, with their own clean-up.
+constexpr milliseconds kSettle{4000};
+
+std::string signal_name(int signal) {
+  const char* abbreviation = sigabbrev_np(signal);
+  return fmt::format("signal {} (SIG{})", signal, abbreviation == nullptr ? "?" : abbreviation);
+}
+
+std::string describe_exit(int status) {
+  if (WIFSIGNALED(status)) {
+    std::string text = fmt::format("was killed by {}", signal_name(WTERMSIG(status)));
+    if (WTERMSIG(status) == SIGKILL) text += "; if nobody did that, the machine may have run out of memory (see dmesg)";
+    return text;
+  }
+  return fmt::format("ended with exit code {}", WEXITSTATUS(status));
+}
+
+}  // namespace
+
+RankSight LaunchAttempt::sight_of(const Child& child) const {
+  const HeartbeatSlot& slot = page_.slot(child.local);
+  RankSight sight{.rank = child.rank,
+                  .section = static_cast<Section>(slot.section.load()),
+                  .step = slot.step,
+                  .steps_done = slot.steps_done,
+                  .silent = std::chrono::nanoseconds(monotonic_ns() - slot.since_ns),
+                  .stopped = std::nullopt};
+  if (child.stopped_at) sight.stopped = Clock::now() - *child.stopped_at;
+  return sight;
+}
+
+std::string LaunchAttempt::waits_for(int rank) {
+  try {
+    return store_ ? waits_in(*store_, rank) : "";
+  } catch (const std::exception&) {
+    return "nobody knows what: the store is out of reach";  // whether it is gone, look_for_failure decides
+  }
+}
+
+// A rank that gives no sign of life for too long is ended by force: it would not listen.
+void LaunchAttempt::look_for_hangs() {
+  if (first_ || ended_by_signal_ != 0 || !options_.limits || Clock::now() < next_look_) return;
+  next_look_ = Clock::now() + kLook;
+  std::vector<RankSight> all;
+  for (const Child& child : children_)
+    if (child.running) all.push_back(sight_of(child));
+  std::vector<OverdueRank> overdue;
+  for (const RankSight& late : overdue_ranks(all, *options_.limits)) overdue.push_back({late, waits_for(late.rank)});
+  const auto culprit = find_culprit(overdue, *options_.limits);
+  if (!culprit) return;
+  const Failure failure{culprit->rank, culprit->reason};
+  first_hangs_ = true;
+  begin_end(failure);
+  tell_all(failure);
+  kill(-child_of(culprit->rank)->pid, SIGKILL);
+}
+
+void LaunchAttempt::say_when_it_runs_again() {
+  if (said_it_runs_ || launch_.restarts == 0 || page_.slot(0).steps_done == 0) return;
+  said_it_runs_ = true;
+  print_launcher_message(fmt::format("running again: step {} is done, {:.1f} s after the failure was seen",
+                                     page_.slot(0).first_step.load(),
+                                     static_cast<double>(monotonic_ns() - launch_.failed_ns) / 1e9));
+}
+
+void LaunchAttempt::on_child_end(Child& child, int status) {
+  child.running = false;
+  kill(-child.pid, SIGKILL);  // what the rank itself may have started
+  look_for_failure();
+  for (ChildOutput& output : child.output) output.pump();
+  if (status != 0) all_ended_well_ = false;
+  if (status == 0 || ended_by_signal_ != 0) return;
+  if (!first_) {
+    // It did not live to tell: we do.
+    const std::string machine = options_.nnodes > 1 ? fmt::format(" on machine {}", options_.node_rank) : "";
+    const Failure failure{child.rank, fmt::format("rank {}{} {}", child.rank, machine, describe_exit(status))};
+    tell_all(failure);
+    begin_end(failure);
+  }
+  if (first_->rank == child.rank) first_status_ = status;
+}
+
+void LaunchAttempt::tell_all(const Failure& failure) {
+  try {
+    report_failure_in(*store_, failure);
+  } catch (const std::exception&) {
+    // The store is gone with machine 0, or out of reach: the others notice by themselves.
+  }
+}
+
+LaunchAttempt::Child* LaunchAttempt::child_of(int rank) {
+  const auto found = std::ranges::find(children_, rank, &Child::rank);
+  return found == children_.end() ? nullptr : &*found;
+}
+
+void LaunchAttempt::begin_end(const Failure& failure) {
+  first_ = failure;
+  failed_ns_ = monotonic_ns();
+  const Child* culprit = child_of(failure.rank);
+  for (Child& child : children_)
+    for (ChildOutput& output : child.output)
+      if (&child != culprit) output.mute();
+  if (culprit != nullptr) detect_seconds_ = sight_of(*culprit).silent.count();
+  terminate_at_ = Clock::now() + kSettle;
+}
+
+// A rank that can tell its failure does so in the store, before it ends.
+void LaunchAttempt::look_for_failure() {
+  if (first_ || ended_by_signal_ != 0 || !store_ || Clock::now() < next_question_) return;
+  try {
+    if (const auto failure = failure_in(*store_)) begin_end(*failure);
+    patience_.answered();
+  } catch (const std::exception& error) {
+    next_question_ = Clock::now() + kRetry;  // each attempt may take seconds; the ranks' output waits meanwhile
+    if (patience_.is_gone_after(error))
+      begin_end({-1, fmt::format("machine 0 ({}:{}) does not answer any more", options_.master_addr, port_)});
+  }
+}
+
+void LaunchAttempt::enforce_deadlines() {
+  if (terminate_at_ && Clock::now() >= *terminate_at_) {
+    terminate_at_.reset();
+    // The one that failed first is ending by itself and may still have something to say.
+    signal_children(SIGTERM, first_ ? child_of(first_->rank) : nullptr);
+    kill_at_ = Clock::now() + options_.grace;
+  }
+  if (kill_at_ && Clock::now() >= *kill_at_) {
+    kill_at_.reset();
+    signal_children(SIGKILL);
+  }
+}
+
+void LaunchAttempt::wait_for_other_machines() {
+  // The store must live until every machine has read its last word.
+  if (options_.nnodes == 1) return;
+  try {
+    store_->add("megalith/launchers_done", 1);
+    const auto deadline = Clock::now() + options_.grace;
+    while (options_.node_rank == 0 && store_->add("megalith/launchers_done", 0) < options_.nnodes &&
+           Clock::now() < deadline)
+      std::this_thread::sleep_for(milliseconds(20));
+  } catch (const std::exception&) {
+    // Machine 0 has gone already: nothing to wait for.
+  }
+}
+
+void LaunchAttempt::report() const {
+  if (ended_by_signal_ != 0 && all_ended_well_) return;
+  if (ended_by_signal_ != 0) return print_launcher_message(fmt::format("ended by {}", signal_name(ended_by_signal_)));
+  if (!first_) return;
+  if (!first_status_) {
+    const bool ours = std::ranges::find(children_, first_->rank, &Child::rank) != children_.end();
+    return print_launcher_message(fmt::format("{}{}", ours ? "" : "another machine failed first: ", first_->reason));
+  }
+  std::string text =
+      first_hangs_ ? first_->reason : fmt::format("rank {} {}", first_->rank, describe_exit(*first_status_));
+  if (options_.limits && !first_hangs_)
+    text += fmt::format(", {}", place_of(sight_of(*std::ranges::find(children_, first_->rank, &Child::rank))));
+  if (children_.size() > 1) text += "; it was the first to fail, the others were ended";
+  size_t muted = 0;
+  for (const Child& other : children_)
+    for (const ChildOutput& output : other.output) muted += output.muted_lines();
+  if (muted > 0) text += fmt::format(" ({} lines of theirs left out; --log_dir keeps all)", muted);
+  if (!options_.log_dir.empty()) text += fmt::format("; see {}/rank-{}.log", options_.log_dir, first_->rank);
+  print_launcher_message(text);
+}
+
+}  // namespace megalith::comm

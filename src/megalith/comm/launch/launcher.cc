@@ -1,0 +1,97 @@
+#include "megalith/comm/launch/launcher.h"
+
+#include <fmt/format.h>
+
+#include "megalith/base/error.h"
+#include "megalith/comm/launch/launch_attempt_internal.h"
+
+namespace megalith::comm {
+
+namespace {
+
+// A whole job: attempts, until one ends well or for good.
+class Job {
+ public:
+  Job(const LaunchOptions& options, const RankMain& rank_main)
+      : options_(options), rank_main_(rank_main), page_(options.nproc) {
+    launch_.started_ns = monotonic_ns();
+    launch_.launcher_tells = true;
+  }
+
+  int run() {
+    while (true) {
+      page_.restart();
+      const AttemptEnd end = LaunchAttempt(options_, rank_main_, page_, launch_, shift_).run();
+      launch_.earlier.push_back(end.done);
+      if (!starts_again(end)) {
+        if (launch_.restarts > 0) print_launcher_message(restarts_in_words(launch_, launch_.earlier));
+        return end.exit_code;
+      }
+      if (end.exit_code == options_.elsewhere_code) ++shift_;
+      ++launch_.restarts;
+      launch_.failed_ns = end.failed_ns;
+      print_launcher_message(fmt::format("restart {} of {}: {} (seen {:.1f} s after its last sign of life)",
+                                         launch_.restarts, options_.max_restarts, end.failure->reason,
+                                         end.done.detect_seconds));
+    }
+  }
+
+ private:
+  bool starts_again(const AttemptEnd& end) const {
+    if (!end.failure || end.on_request || options_.max_restarts == 0) return false;
+    if (options_.is_final(end.exit_code)) {
+      print_launcher_message(fmt::format("not started again: exit code {} would only come again", end.exit_code));
+      return false;
+    }
+    if (launch_.restarts < options_.max_restarts) return true;
+    print_launcher_message(fmt::format("not started again: --max_restarts {} is used up", options_.max_restarts));
+    return false;
+  }
+
+  const LaunchOptions& options_;
+  const RankMain& rank_main_;
+  HeartbeatPage page_;
+  RankLaunch launch_;
+  int shift_ = 0;
+};
+
+}  // namespace
+
+void LaunchOptions::validate() const {
+  std::string problems;
+  const auto refuse = [&](std::string text) { problems += (problems.empty() ? "" : "\n") + std::move(text); };
+  if (nproc < 1) refuse(fmt::format("--nproc is {}; it must be at least 1", nproc));
+  if (nnodes < 1) refuse(fmt::format("--nnodes is {}; it must be at least 1", nnodes));
+  if (node_rank < 0 || node_rank >= std::max(nnodes, 1))
+    refuse(fmt::format("--node_rank is {}; with --nnodes {} it goes from 0 to {}", node_rank, nnodes, nnodes - 1));
+  if (master_port < 0 || master_port > 65535)
+    refuse(fmt::format("--master_port is {}; ports go up to 65535", master_port));
+  if (nnodes > 1 && master_port == 0) refuse("--nnodes above 1 needs --master_port: a port that is free on machine 0");
+  if (nnodes > 1 && master_addr.empty() && node_rank > 0)
+    refuse("--nnodes above 1 needs --master_addr: the name or address of machine 0");
+  if (max_restarts < 0) refuse(fmt::format("--max_restarts is {}; it must be at least 0", max_restarts));
+  if (max_restarts > 0 && nnodes > 1)
+    refuse(
+        fmt::format("--max_restarts {} with --nnodes {}: several machines are started again by torchrun --max-restarts"
+                    " (see docs/faults.md)",
+                    max_restarts, nnodes));
+  if (!problems.empty()) throw ConfigError(problems);
+}
+
+std::optional<std::string> nccl_host_of_rank(const std::optional<std::string>& launcher_host, int rank) {
+  constexpr std::string_view kRank = "%r";
+  const size_t place = launcher_host ? launcher_host->find(kRank) : std::string::npos;
+  if (place == std::string::npos) return std::nullopt;
+  return std::string(*launcher_host).replace(place, kRank.size(), std::to_string(rank));
+}
+
+int launch_ranks(const LaunchOptions& options, const RankMain& rank_main) {
+  options.validate();
+  return Job(options, rank_main).run();
+}
+
+int launch_ranks(const LaunchOptions& options, const std::function<int()>& rank_main) {
+  return launch_ranks(options, RankMain([&](const RankLaunch&) { return rank_main(); }));
+}
+
+}  // namespace megalith::comm

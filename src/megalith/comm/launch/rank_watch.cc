@@ -1,0 +1,80 @@
+#include "megalith/comm/launch/rank_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+
+namespace megalith::comm {
+
+using Seconds = SectionLimits::Seconds;
+
+void SectionLimits::set(const std::string& words) {
+  for (const std::string& word : split(words, ',')) {
+    const size_t colon = word.find(':');
+    const std::string name = word.substr(0, colon), number = colon == std::string::npos ? "" : word.substr(colon + 1);
+    char* end = nullptr;
+    const double value = std::strtod(number.c_str(), &end);
+    Seconds* const limit = name == "setup"           ? &setup
+                           : name == "step"          ? &step
+                           : name == "checkpointing" ? &checkpointing
+                                                     : nullptr;
+    check<ConfigError>(limit != nullptr && !number.empty() && *end == '\0' && value > 0,
+                       "rank_section_timeouts: \"{}\" is no section with its seconds; write setup:600,step:180,"
+                       "checkpointing:420 (any of the three)",
+                       word);
+    *limit = Seconds(value);
+  }
+}
+
+Seconds SectionLimits::of(Section section, int64_t steps_done) const {
+  switch (section) {
+    case Section::kSetup:
+      return setup;
+    case Section::kCheckpointing:
+      return checkpointing;
+    case Section::kOutside:
+      return outside;
+    default:
+      return steps_done < warmup_steps ? std::max(setup, step) : step;
+  }
+}
+
+std::string place_of(const RankSight& sight) {
+  if (sight.section == Section::kSetup) return "in the set-up";
+  if (sight.section == Section::kData) return fmt::format("loading data after step {}", sight.step);
+  return fmt::format("in {} after step {}", to_string(sight.section), sight.step);
+}
+
+std::vector<RankSight> overdue_ranks(const std::vector<RankSight>& all, const SectionLimits& limits) {
+  std::vector<RankSight> late;
+  for (const RankSight& each : all)
+    if (each.silent > limits.of(each.section, each.steps_done) || (each.stopped && *each.stopped > limits.stopped))
+      late.push_back(each);
+  return late;
+}
+
+std::optional<HungRank> find_culprit(const std::vector<OverdueRank>& overdue, const SectionLimits& limits) {
+  const auto limit = [&](const OverdueRank& each) { return limits.of(each.sight.section, each.sight.steps_done); };
+  const auto found = [&](const OverdueRank& each, const std::string& why) {
+    return HungRank{each.sight.rank,
+                    fmt::format("rank {} hangs: {}, no sign of life for {:.1f} s (limit {:g} s){}", each.sight.rank,
+                                place_of(each.sight), each.sight.silent.count(), limit(each).count(), why)};
+  };
+  for (const OverdueRank& each : overdue)
+    if (each.sight.stopped)
+      return HungRank{each.sight.rank, fmt::format("rank {} was stopped (SIGSTOP) {:.1f} s ago, {}", each.sight.rank,
+                                                   each.sight.stopped->count(), place_of(each.sight))};
+  for (const OverdueRank& each : overdue)
+    if (each.waits_for.empty()) return found(each, "; it waits for no other rank");
+  const auto oldest = std::ranges::max_element(overdue, {}, [](const OverdueRank& each) { return each.sight.silent; });
+  if (oldest == overdue.end() || oldest->sight.silent < 1.25 * limit(*oldest)) return std::nullopt;
+  std::string waiting;
+  for (const OverdueRank& each : overdue) waiting += fmt::format("\n  rank {}: {}", each.sight.rank, each.waits_for);
+  return found(*oldest, "; ranks wait for one another:" + waiting);
+}
+
+}  // namespace megalith::comm

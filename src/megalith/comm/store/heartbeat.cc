@@ -1,0 +1,79 @@
+#include "megalith/comm/store/heartbeat.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <new>
+
+#include "megalith/base/error.h"
+
+namespace megalith::comm {
+
+namespace {
+
+size_t page_bytes(int ranks) { return static_cast<size_t>(ranks) * sizeof(HeartbeatSlot); }
+
+}  // namespace
+
+std::string_view to_string(Section section) {
+  switch (section) {
+    case Section::kSetup:
+      return "the set-up";
+    case Section::kData:
+      return "loading data";
+    case Section::kStep:
+      return "a step";
+    case Section::kEvaluation:
+      return "an evaluation";
+    case Section::kCheckpointing:
+      return "a save";
+    case Section::kOutside:
+      break;
+  }
+  return "no section";
+}
+
+int64_t monotonic_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+HeartbeatPage::HeartbeatPage(int ranks) : ranks_(ranks) {
+  void* memory = ::mmap(nullptr, page_bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  check<CommError>(memory != MAP_FAILED, "cannot share memory with the ranks: {}", std::strerror(errno));
+  slots_ = static_cast<HeartbeatSlot*>(memory);
+  restart();
+}
+
+HeartbeatPage::~HeartbeatPage() { ::munmap(slots_, page_bytes(ranks_)); }
+
+HeartbeatSlot& HeartbeatPage::slot(int local_rank) {
+  check(local_rank >= 0 && local_rank < ranks_, "slot {} of {}", local_rank, ranks_);
+  return slots_[local_rank];
+}
+
+void HeartbeatPage::restart() {
+  for (int i = 0; i < ranks_; ++i) {
+    auto* slot = new (slots_ + i) HeartbeatSlot;
+    slot->since_ns = monotonic_ns();
+  }
+}
+
+void Heartbeat::enter(Section section, int64_t step) const {
+  if (slot_ == nullptr) return;
+  slot_->section = static_cast<int>(section);
+  slot_->step = step;
+  slot_->since_ns = monotonic_ns();
+}
+
+void Heartbeat::step_done(int64_t step, double seconds) const {
+  if (slot_ == nullptr) return;
+  if (slot_->steps_done == 0) slot_->first_step = step;
+  slot_->step_ns += static_cast<int64_t>(seconds * 1e9);
+  enter(Section::kOutside, step);
+  ++slot_->steps_done;
+}
+
+}  // namespace megalith::comm

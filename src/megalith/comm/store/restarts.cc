@@ -1,0 +1,40 @@
+#include "megalith/comm/store/restarts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megalith/comm/store/rendezvous.h"
+
+namespace megalith::comm {
+
+RankLaunch launch_from_env() {
+  RankLaunch launch;
+  const Rendezvous place = rendezvous_from_env();
+  if (!place.counts_alone()) launch.restarts = place.restarts;  // otherwise the ranks have to agree first
+  launch.started_ns = monotonic_ns();
+  return launch;
+}
+
+std::string restarts_in_words(const RankLaunch& launch, const std::vector<Attempt>& attempts) {
+  const double seconds = static_cast<double>(monotonic_ns() - launch.started_ns) / 1e9;
+  const double useful = useful_seconds(attempts);
+  return fmt::format("{} restart{} in {:.1f} s, of which {:.1f} s were steps that count: goodput {:.1f} %",
+                     launch.restarts, launch.restarts == 1 ? "" : "s", seconds, useful, 100 * useful / seconds);
+}
+
+double useful_seconds(const std::vector<Attempt>& attempts) {
+  double useful = 0;
+  for (size_t i = 0; i < attempts.size(); ++i) {
+    const Attempt& mine = attempts[i];
+    if (mine.first_step == 0) continue;
+    int64_t last = mine.last_step;
+    for (size_t later = i + 1; later < attempts.size(); ++later)
+      if (attempts[later].first_step > 0) last = std::min(last, attempts[later].first_step - 1);
+    const auto kept = static_cast<double>(std::max<int64_t>(0, last - mine.first_step + 1));
+    useful += mine.step_seconds * kept / static_cast<double>(mine.last_step - mine.first_step + 1);
+  }
+  return useful;
+}
+
+}  // namespace megalith::comm

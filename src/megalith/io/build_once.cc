@@ -1,0 +1,26 @@
+#include "megalith/io/build_once.h"
+
+#include "megalith/base/error.h"
+
+namespace megalith::io {
+
+namespace fs = std::filesystem;
+
+bool build_once(const fs::path& target, const std::function<void()>& build, const LockWait& wait) {
+  const fs::path lock_path = target.string() + ".lock";
+  LockPatience patience(lock_path, "make " + target.filename().string(), wait);
+  while (!fs::exists(target)) {
+    const auto lock = FileLock::try_lock(lock_path);
+    if (!lock) {
+      patience.pause();
+      continue;
+    }
+    if (fs::exists(target)) break;  // made since it was looked for
+    build();
+    check(fs::exists(target), "{} was built and is not there", target.string());
+    return true;
+  }
+  return false;
+}
+
+}  // namespace megalith::io

@@ -1,0 +1,139 @@
+#include "megalith/io/file_io.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "megalith/base/error.h"
+
+namespace megalith::io {
+namespace {
+
+[[noreturn]] void fail(const char* what, const std::filesystem::path& path, int error) {
+  const char* advice = error == ENOSPC || error == EDQUOT ? "; free some space or choose another folder" : "";
+  throw DataError(
+      fmt::format("cannot {} {}: {}{}", what, path.string(), std::generic_category().message(error), advice));
+}
+
+}  // namespace
+
+FileHandle::FileHandle(const std::filesystem::path& path, int flags, const char* purpose)
+    : path_(path), descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
+  if (descriptor_ < 0) fail(purpose, path, errno);
+}
+
+FileHandle::~FileHandle() {
+  if (is_open()) ::close(descriptor_);
+}
+
+FileHandle::FileHandle(FileHandle&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+FileHandle FileHandle::open_for_reading(const std::filesystem::path& path) { return {path, O_RDONLY, "read"}; }
+
+FileHandle FileHandle::create(const std::filesystem::path& path) {
+  return {path, O_WRONLY | O_CREAT | O_TRUNC, "create"};
+}
+
+FileHandle FileHandle::open_for_writing(const std::filesystem::path& path) { return {path, O_WRONLY, "write"}; }
+
+FileHandle FileHandle::open_or_create(const std::filesystem::path& path) {
+  return {path, O_WRONLY | O_CREAT, "create"};
+}
+
+bool FileHandle::is_named() const {
+  struct stat opened {
+  }, named{};
+  return ::fstat(descriptor_, &opened) == 0 && ::stat(path_.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
+         opened.st_dev == named.st_dev;
+}
+
+uint64_t FileHandle::size() const {
+  struct stat info {};
+  if (::fstat(descriptor_, &info) != 0) fail("look at", path_, errno);
+  check<DataError>(S_ISREG(info.st_mode), "{} is not a regular file", path_.string());
+  return static_cast<uint64_t>(info.st_size);
+}
+
+void FileHandle::write_at(uint64_t offset, const void* data, size_t bytes) const {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::pwrite(descriptor_, from, bytes, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail("write", path_, written == 0 ? EIO : errno);
+    from += written;
+    offset += static_cast<uint64_t>(written);
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+void FileHandle::allocate(uint64_t bytes) const {
+  const auto length = static_cast<off_t>(bytes);
+  if (::ftruncate(descriptor_, length) != 0) fail("write", path_, errno);
+  // Not every file system can set room aside; there a full disk shows when it is written.
+  int result = 0;
+  do {
+    result = bytes == 0 ? 0 : ::fallocate(descriptor_, 0, 0, length);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) fail("write", path_, errno);
+}
+
+void FileHandle::sync() const {
+  if (::fsync(descriptor_) != 0) fail("write", path_, errno);
+}
+
+std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes) {
+  const FileHandle file = FileHandle::open_for_reading(path);
+  const uint64_t bytes = file.size();
+  check<DataError>(bytes <= max_bytes, "{} has {} bytes; at most {} are read. It cannot be the right file",
+                   path.string(), bytes, max_bytes);
+  std::string text(bytes, '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t got = ::read(file.descriptor(), text.data() + done, text.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("read", path, errno);
+    if (got == 0) break;  // it has become shorter
+    done += static_cast<size_t>(got);
+  }
+  text.resize(done);
+  return text;
+}
+
+void write_text_file(const std::filesystem::path& path, std::string_view text) {
+  const FileHandle file = FileHandle::create(path);
+  file.write_at(0, text.data(), text.size());
+  file.sync();
+}
+
+void replace_text_file(const std::filesystem::path& path, std::string_view text) {
+  std::filesystem::path temporary = path;
+  temporary += ".tmp";
+  try {
+    write_text_file(temporary, text);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail("replace", path, errno);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+void make_folders(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail("make the folder", folder, error.value());
+}
+
+void sync_folder(const std::filesystem::path& folder) { FileHandle::open_for_reading(folder).sync(); }
+
+}  // namespace megalith::io

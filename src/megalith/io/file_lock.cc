@@ -1,0 +1,78 @@
+#include "megalith/io/file_lock.h"
+
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <system_error>
+#include <thread>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+
+namespace megalith::io {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string own_name() {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
+  return fmt::format("process {} on {}", ::getpid(), host.data());
+}
+
+FileHandle open_lock_file(const fs::path& path) {
+  std::error_code error;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
+  check<DataError>(!error, "the folder {} cannot be made: {}", path.parent_path().string(), error.message());
+  return FileHandle::open_or_create(path);
+}
+
+}  // namespace
+
+std::optional<FileLock> FileLock::try_lock(const fs::path& path) {
+  for (;;) {
+    FileHandle file = open_lock_file(path);
+    if (::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0) {
+      check<DataError>(errno == EWOULDBLOCK, "{} cannot be locked: {}", path.string(),
+                       std::generic_category().message(errno));
+      return std::nullopt;
+    }
+    if (!file.is_named()) continue;  // its last holder removed it meanwhile
+    const std::string name = own_name();
+    file.allocate(0);
+    file.write_at(0, name.data(), name.size());
+    return FileLock(std::move(file));
+  }
+}
+
+std::string FileLock::holder(const fs::path& path) {
+  try {
+    return read_text_file(path, 1000);
+  } catch (const DataError&) {
+    return "nobody any more";  // it was removed meanwhile
+  }
+}
+
+FileLock::~FileLock() {
+  if (file_.is_open()) ::unlink(file_.path().c_str());
+}
+
+void LockPatience::pause() {
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_);
+  check<DataError>(
+      waited < wait_.limit,
+      "{}: waited {} s for {} to {}. If it still does, start again when it is done; if it is stuck, end it",
+      lock_.string(), waited.count() / 1000, FileLock::holder(lock_), what_);
+  if (waited >= next_notice_) {
+    log_info("waiting for {} to {} ({} s; {})", FileLock::holder(lock_), what_, waited.count() / 1000, lock_.string());
+    next_notice_ = waited + wait_.notice;
+  }
+  std::this_thread::sleep_for(sleep_);
+  sleep_ = std::min(2 * sleep_, std::chrono::milliseconds(500));
+}
+
+}  // namespace megalith::io

@@ -1,0 +1,39 @@
+#include "megalith/io/parallel_for.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace megalith::io {
+
+void parallel_for(int64_t count, int threads, const std::function<void(int64_t)>& body) {
+  std::atomic<int64_t> next{0};
+  std::mutex mutex;
+  int64_t failed = count;  // the smallest that threw; guarded by mutex, like its error
+  std::exception_ptr error;
+  const auto work = [&] {
+    for (int64_t i = next++; i < count; i = next++) {
+      try {
+        body(i);
+      } catch (...) {
+        // All smaller ones have been taken already and will be finished; larger ones need not begin.
+        const std::lock_guard lock(mutex);
+        if (i < failed) {
+          failed = i;
+          error = std::current_exception();
+        }
+        next = count;
+      }
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (int64_t t = 1; t < std::min<int64_t>(threads, count); ++t) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace megalith::io

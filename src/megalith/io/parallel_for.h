@@ -1,0 +1,13 @@
+// Independent pieces of work on several threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace megalith::io {
+
+// Calls body(i) for 0 <= i < count on up to `threads` threads and returns when all are through. Of several exceptions
+// that of the smallest i is thrown, so that the outcome does not depend on the number of threads.
+void parallel_for(int64_t count, int threads, const std::function<void(int64_t)>& body);
+
+}  // namespace megalith::io

@@ -1,0 +1,117 @@
+#include "megalith/io/staged_folder.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/io/file_io.h"
+#include "megalith/io/staged_folder_internal.h"
+
+namespace megalith::io {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+void rename_folder(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  check<DataError>(!error, "cannot rename {} to {}: {}", from.string(), to.string(), error.message());
+}
+
+// Swaps two names in one step; false where the file system cannot.
+bool exchange(const fs::path& a, const fs::path& b) {
+  return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+}
+
+void remove_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::remove_all(folder, error);
+  check<DataError>(!error, "cannot remove {}: {}", folder.string(), error.message());
+}
+
+// Every file and folder below `folder`, and itself.
+void sync_tree(const fs::path& folder) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_symlink()) continue;
+    if (entry.is_directory())
+      sync_folder(entry.path());
+    else
+      FileHandle::open_for_reading(entry.path()).sync();
+  }
+  sync_folder(folder);
+}
+
+}  // namespace
+
+StagedFolder::StagedFolder(const fs::path& target, const std::string& tag, StagedFolderOptions options)
+    : options_(options) {
+  check(!tag.empty() && tag.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
+                            std::string::npos,
+        "\"{}\" cannot be part of a folder's name", tag);
+  check<ConfigError>(!target.empty(), "the output folder has no name");
+  // Links are followed, so that what they lead to is replaced and not the link; "a/b/" is "a/b".
+  target_ = (fs::weakly_canonical(fs::absolute(target)) / "").parent_path();
+  staging_ = target_.string() + ".tmp-" + tag;
+  old_ = target_.string() + ".old-" + tag;
+  if (!options_.owner) return;
+  check_target();
+  remove_folder(staging_);
+  make_folders(staging_);
+}
+
+StagedFolder::~StagedFolder() {
+  std::error_code ignored;
+  if (options_.owner && !committed_) fs::remove_all(staging_, ignored);
+}
+
+void StagedFolder::check_target() const {
+  if (!fs::exists(target_)) return;
+  check<ConfigError>(fs::is_directory(target_), "the output folder {} is a file; choose another", target_.string());
+  if (options_.overwrite || fs::is_empty(target_)) return;
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(target_)) names.push_back(entry.path().filename().string());
+  throw ConfigError(
+      fmt::format("the output folder {} is there and holds {}; choose another, or ask for it to be overwritten",
+                  target_.string(), list_in_words(names, 8)));
+}
+
+void StagedFolder::commit() {
+  if (!options_.owner) return;
+  check(!committed_, "{} is committed twice", staging_.string());
+  check_target();  // again: something may have been put there meanwhile
+  sync_tree(staging_);
+  // rename(2) takes the place of an empty folder by itself.
+  if (fs::exists(target_) && !fs::is_empty(target_))
+    replace_target();
+  else
+    rename_folder(staging_, target_);
+  committed_ = true;
+  sync_folder(target_.parent_path());
+}
+
+void StagedFolder::replace_target() const {
+  if (exchange(staging_, target_))
+    remove_folder(staging_);
+  else
+    replace_by_renames(staging_, target_, old_);
+}
+
+void replace_by_renames(const fs::path& staged, const fs::path& target, const fs::path& old) {
+  remove_folder(old);
+  rename_folder(target, old);
+  try {
+    rename_folder(staged, target);
+  } catch (const DataError&) {
+    rename_folder(old, target);
+    throw;
+  }
+  remove_folder(old);
+}
+
+}  // namespace megalith::io

@@ -1,0 +1,101 @@
+// ModelConfig: what a model is made of, resolved: every family's config.json comes to these fields.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megalith/io/json_text.h"
+#include "megalith/nn/moe/moe_shape.h"
+#include "megalith/ops/norm_rope/activation.h"
+#include "megalith/ops/norm_rope/norm.h"
+#include "megalith/ops/norm_rope/rope.h"
+
+namespace megalith::model {
+
+struct Family;  // families/family.h
+
+// Multi-head latent attention (nn/attention/latent_attention.h).
+struct LatentSizes {
+  int64_t q_rank = 0;  // 0: queries are not compressed
+  int64_t kv_rank = 0;
+  int64_t nope_dim = 0;    // channels of a query/key head without position
+  int64_t rotary_dim = 0;  // and those with
+  int64_t value_dim = 0;
+};
+
+// Layers without attention (nn/attention/gated_delta_net.h).
+struct DeltaNetSizes {
+  int64_t key_heads = 0;
+  int64_t value_heads = 0;
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+  int64_t conv_kernel = 0;
+};
+
+struct ModelConfig {
+  std::string family;                        // model_type: "llama"
+  std::shared_ptr<const Family> own_family;  // a program's own; empty: the one of that name in families()
+
+  int64_t hidden_size = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t mlp_width = 0;
+  int64_t vocab_size = 0;
+  int64_t max_positions = 0;
+
+  ops::NormKind norm = ops::NormKind::kRms;
+  double norm_epsilon = 1e-6;
+  bool zero_centered_norms = false;  // weights are stored as w - 1
+  bool qk_norm = false;              // on each query and key head
+
+  bool qkv_bias = false;
+  bool out_bias = false;                // of the attention's output projection
+  std::vector<int64_t> windows;         // per layer, tokens a query sees; 0: all. Empty: all layers see all
+  double attention_scale = 0;           // 0: 1/sqrt(head_dim)
+  bool scale_by_inverse_layer = false;  // layer i divides its scores by i + 1, too
+  bool attention_output_gate = false;   // rows of q are query | gate, head by head
+  std::optional<LatentSizes> latent;    // in place of the heads above; head_dim is nope_dim + rotary_dim
+  std::optional<DeltaNetSizes> delta_net;
+  std::vector<bool> delta_net_layers;  // which layers are delta nets; empty: none
+  ops::Activation activation = ops::Activation::kSilu;
+  bool gated_mlp = true;
+  bool mlp_bias = false;
+  // Layers with experts in place of the MLP. Of the shape the router, the widths and the gate are set here; the rest
+  // are the model's.
+  std::optional<nn::MoeShape> moe;
+  std::vector<bool> moe_layers;  // per layer, whether it has experts; empty without `moe`
+
+  bool learned_positions = false;
+  std::optional<ops::RopeSettings> rope;
+  bool tied_embeddings = false;  // the head is the embedding
+
+  int64_t mtp_layers = 0;        // layers that predict a token further ahead each, in training
+  double mtp_loss_factor = 0.1;  // weight of their mean loss
+
+  double embedding_dropout = 0;
+  double hidden_dropout = 0;  // at the end of each residual branch
+  double attention_dropout = 0;
+  double init_std = 0.02;
+
+  at::ScalarType dtype = at::kFloat;  // of the checkpoint
+  // config.json as it was read, to be written back with what changed; keys that are not ours survive.
+  std::shared_ptr<const io::Json> source;
+
+  bool is_moe(int64_t layer) const { return moe && moe_layers.at(static_cast<size_t>(layer)); }
+  int64_t window(int64_t layer) const { return windows.empty() ? 0 : windows.at(static_cast<size_t>(layer)); }
+  bool is_delta_net(int64_t layer) const {
+    return !delta_net_layers.empty() && delta_net_layers.at(static_cast<size_t>(layer));
+  }
+};
+
+// Every field that does not fit another, each with what is allowed; empty when all is well.
+std::vector<std::string> problems(const ModelConfig& config);
+
+}  // namespace megalith::model

@@ -1,0 +1,177 @@
+#include "megalith/ops/attention/attention.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/attention/attention_internal.h"
+#include "megalith/ops/kernel/autograd_state.h"
+
+namespace megalith::ops {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+const char* name_of(AttentionKernel kernel) {
+  switch (kernel) {
+    case AttentionKernel::kAuto:
+      return "auto";
+    case AttentionKernel::kMath:
+      return "math";
+    case AttentionKernel::kFlash:
+      return "flash";
+    case AttentionKernel::kCudnn:
+      return "cudnn";
+  }
+  return "?";
+}
+
+bool is_half(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
+
+// Why the kernel cannot do what is asked; empty: it can.
+std::string obstacle(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& v, const AttentionOptions& o) {
+  const int64_t d = q.size(2), e = v.size(2);
+  if (kernel == AttentionKernel::kMath) return "";
+  if (q.is_cpu()) {
+    if (kernel == AttentionKernel::kCudnn) return "it needs CUDA tensors";
+    if (o.dropout > 0) return "on CPU it has no dropout";
+    if (!is_half(q) && q.scalar_type() != at::kFloat) return "it takes fp32, bf16 and fp16";
+    return "";
+  }
+  if (!is_half(q)) return "on CUDA it takes bf16 and fp16";
+  if (d % 8 != 0 || e % 8 != 0 || d > 256 || e > d)
+    return fmt::format(
+        "it takes head sizes that are multiples of 8 up to 256, values no larger than keys; here {} and {}", d, e);
+  if (kernel == AttentionKernel::kFlash) return "";
+  if (o.dropout > 0 || o.window > 0) return "it has no dropout and no window";
+  if (d > 128) return fmt::format("it takes head sizes up to 128; here {}", d);
+  return "";
+}
+
+void check_options(const AttentionOptions& o) {
+  check<ConfigError>(o.scale >= 0 && std::isfinite(o.scale),
+                     "attention scale is {}; use 0 (1/sqrt(d)) or a positive one", o.scale);
+  check<ConfigError>(o.window >= 0, "attention window is {}; use 0 (none) or a positive number of tokens", o.window);
+  check<ConfigError>(o.window == 0 || o.causal, "an attention window ({}) needs causal attention", o.window);
+  check<ConfigError>(o.dropout >= 0 && o.dropout < 1, "attention_dropout is {}; it must be in [0, 1)", o.dropout);
+  check(o.dropout == 0 || o.generator.defined(), "attention with dropout needs a generator");
+}
+
+void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,
+                  const SequenceLayout& keys, bool causal) {
+  check(q.dim() == 3 && k.dim() == 3 && v.dim() == 3, "attention takes [tokens, heads, size] tensors; got {}, {}, {}",
+        q.dim(), k.dim(), v.dim());
+  check(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type() && q.device() == k.device() &&
+            q.device() == v.device(),
+        "attention takes q, k, v of one dtype on one device");
+  check(q.size(0) == queries.tokens() && k.size(0) == keys.tokens() && v.size(0) == keys.tokens(),
+        "attention got {} queries, {} keys and {} values for layouts of {} queries and {} keys", q.size(0), k.size(0),
+        v.size(0), queries.tokens(), keys.tokens());
+  check(k.size(1) == v.size(1) && k.size(1) > 0 && q.size(1) % k.size(1) == 0,
+        "attention got {} query, {} key and {} value heads; keys and values must have as many, a divisor of the first",
+        q.size(1), k.size(1), v.size(1));
+  check(q.size(2) == k.size(2), "query heads have {} channels, key heads {}", q.size(2), k.size(2));
+  check(queries.sequences() == keys.sequences(), "attention got {} query sequences and {} key sequences",
+        queries.sequences(), keys.sequences());
+  if (!causal) return;
+  const auto &a = queries.cumulative(), &b = keys.cumulative();
+  for (size_t s = 0; s + 1 < a.size(); ++s)
+    check(a[s + 1] - a[s] <= b[s + 1] - b[s],
+          "sequence {} has {} queries and {} keys; causal attention needs a key a query", s, a[s + 1] - a[s],
+          b[s + 1] - b[s]);
+}
+
+at::Tensor with_contiguous_channels(const at::Tensor& x) { return x.stride(2) == 1 ? x : x.contiguous(); }
+
+AttentionCall make_call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,
+                        const SequenceLayout& keys, AttentionOptions options) {
+  check_options(options);
+  check_shapes(q, k, v, queries, keys, options.causal);
+  if (options.kernel == AttentionKernel::kAuto) options.kernel = choose_attention_kernel(q, v, options);
+  const std::string why = obstacle(options.kernel, q, v, options);
+  check<ConfigError>(why.empty(), "attention kernel {} cannot be used: {}. Use auto.", name_of(options.kernel), why);
+  if (options.scale == 0) options.scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
+  return {with_contiguous_channels(q), with_contiguous_channels(k), with_contiguous_channels(v), queries, keys,
+          std::move(options)};
+}
+
+KernelResult forward(const AttentionCall& call) {
+  if (call.options.kernel == AttentionKernel::kMath) return attention_math_forward(call);
+  return call.q.is_cpu() ? attention_flash_forward(call) : attention_cuda_forward(call);
+}
+
+AttentionGrads backward(const AttentionCall& call, const at::Tensor& grad_out, const KernelResult& result) {
+  if (call.options.kernel == AttentionKernel::kMath) return attention_math_backward(call, grad_out, result);
+  return call.q.is_cpu() ? attention_flash_backward(call, grad_out, result)
+                         : attention_cuda_backward(call, grad_out, result);
+}
+
+// What backward needs beside the saved tensors.
+struct AttentionState {
+  SequenceLayout queries, keys;
+  AttentionOptions options;
+  std::vector<at::Tensor> dropout_state;
+};
+
+// Saves q, k, v, out and the log-sum-exp.
+class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*q*/, const at::Tensor& /*k*/,
+                            const at::Tensor& /*v*/, const AttentionCall* call) {
+    KernelResult result = ops::forward(*call);
+    ctx->save_for_backward({call->q, call->k, call->v, result.out, result.log_sum_exp});
+    keep(ctx, AttentionState{call->queries, call->keys, call->options, std::move(result.dropout_state)});
+    return result.out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads_out) {
+    if (!grads_out[0].defined()) return {{}, {}, {}, {}};
+    const variable_list saved = ctx->get_saved_variables();
+    const AttentionState& state = kept<AttentionState>(ctx);
+    const AttentionCall call{saved[0], saved[1], saved[2], state.queries, state.keys, state.options};
+    AttentionGrads grads = ops::backward(call, grads_out[0], {saved[3], saved[4], state.dropout_state});
+    return {grads.q, grads.k, grads.v, {}};
+  }
+};
+
+}  // namespace
+
+AttentionKernel choose_attention_kernel(const at::Tensor& q, const at::Tensor& v, const AttentionOptions& options) {
+  for (const auto kernel : {AttentionKernel::kCudnn, AttentionKernel::kFlash})
+    if (obstacle(kernel, q, v, options).empty()) return kernel;
+  return AttentionKernel::kMath;
+}
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,
+                     const SequenceLayout& keys, const AttentionOptions& options) {
+  const AttentionCall call = make_call(q, k, v, queries, keys, options);
+  if (at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad()))
+    return AttentionFunction::apply(call.q, call.k, call.v, &call);
+  return forward(call).out;
+}
+
+AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const SequenceLayout& queries, const SequenceLayout& keys,
+                                  const AttentionOptions& options) {
+  check(options.dropout == 0, "attention_forward has no dropout: its backward could not find the mask again");
+  const at::NoGradGuard no_grad;
+  KernelResult result = forward(make_call(q, k, v, queries, keys, options));
+  return {std::move(result.out), std::move(result.log_sum_exp)};
+}
+
+AttentionGrads attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
+                                  const at::Tensor& v, const AttentionResult& result, const SequenceLayout& queries,
+                                  const SequenceLayout& keys, const AttentionOptions& options) {
+  check(options.dropout == 0, "attention_backward has no dropout: it does not know the mask");
+  check(grad_out.sizes() == result.out.sizes() && grad_out.size(0) == q.size(0) && grad_out.size(1) == q.size(1) &&
+            grad_out.size(2) == v.size(2),
+        "attention_backward: grad_out and out must be [{}, {}, {}]", q.size(0), q.size(1), v.size(2));
+  const at::NoGradGuard no_grad;
+  return backward(make_call(q, k, v, queries, keys, options), grad_out, {result.out, result.log_sum_exp, {}});
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,43 @@
+// What attention.cc and the kernels behind it share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "megalith/ops/attention/attention.h"
+
+namespace megalith::ops {
+
+// A checked call: shapes fit, channels are contiguous, `options.kernel` and `options.scale` are decided.
+struct AttentionCall {
+  at::Tensor q, k, v;
+  SequenceLayout queries, keys;
+  AttentionOptions options;
+
+  int64_t group() const { return q.size(1) / k.size(1); }  // query heads a key/value head
+};
+
+struct KernelResult {
+  at::Tensor out;          // [t, n, e]
+  at::Tensor log_sum_exp;  // [n, t], fp32 (fp64 for fp64)
+  // With dropout: what backward needs to find the same mask.
+  std::vector<at::Tensor> dropout_state;
+};
+
+// Plain ATen on any device, any dtype, all options.
+KernelResult attention_math_forward(const AttentionCall& call);
+AttentionGrads attention_math_backward(const AttentionCall& call, const at::Tensor& grad_out,
+                                       const KernelResult& result);
+
+// CPU; fp32, bf16, fp16; no dropout.
+KernelResult attention_flash_forward(const AttentionCall& call);
+AttentionGrads attention_flash_backward(const AttentionCall& call, const at::Tensor& grad_out,
+                                        const KernelResult& result);
+
+// CUDA, options.kernel kFlash or kCudnn; bf16, fp16.
+KernelResult attention_cuda_forward(const AttentionCall& call);
+AttentionGrads attention_cuda_backward(const AttentionCall& call, const at::Tensor& grad_out,
+                                       const KernelResult& result);
+
+}  // namespace megalith::ops

@@ -1,0 +1,121 @@
+#include "megalith/ops/gemm/fp8.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/gemm/fp8_blocks.h"
+#include "megalith/ops/gemm/fp8_internal.h"
+#include "megalith/ops/kernel/device_internal.h"
+#include "megalith/ops/kernel/tensor_internal.h"
+
+namespace megalith::ops {
+
+at::ScalarType dtype_of(Fp8Kind kind) {
+  return kind == Fp8Kind::kE4m3 ? at::ScalarType::Float8_e4m3fn : at::ScalarType::Float8_e5m2;
+}
+double reach_of(Fp8Kind kind) { return kind == Fp8Kind::kE4m3 ? kFp8Reach<Fp8Kind::kE4m3> : kFp8Reach<Fp8Kind::kE5m2>; }
+
+namespace {
+
+// What the CUDA kernels do, in ATen's operations.
+Fp8Matrix cast_composite(const at::Tensor& x, const Fp8Cast& cast) {
+  const double reach = reach_of(cast.kind);
+  const at::Tensor wide = x.to(at::kFloat);
+  at::Tensor scale = cast.scale;
+  if (!scale.defined() || cast.seen.defined()) {
+    const at::Tensor largest = wide.abs().max().view({1});
+    if (!scale.defined())
+      scale = at::where(largest.gt(0).logical_and_(largest.isfinite()), largest.reciprocal() * reach, 1);
+    if (cast.seen.defined()) cast.seen.copy_(at::fmax(cast.seen, largest));
+  }
+  const at::Tensor bytes = (wide * scale).clamp_(-reach, reach).to(dtype_of(cast.kind));
+  const at::Tensor inverse = scale.reciprocal();
+  return {.rows = cast.rows ? bytes : at::Tensor(),
+          .columns = cast.columns ? bytes.t().contiguous() : at::Tensor(),
+          .inverse_scale = inverse,
+          .columns_inverse_scale = inverse,
+          .scale = scale};
+}
+
+Fp8Matrix cast_on_cuda(const at::Tensor& x, const Fp8Cast& cast) {
+  const at::Tensor in = x.contiguous();
+  const auto bytes = in.options().dtype(dtype_of(cast.kind)), floats = in.options().dtype(at::kFloat);
+  const int64_t r = in.size(0), c = in.size(1);
+  Fp8Matrix result;
+  if (cast.rows) result.rows = at::empty({r, c}, bytes);
+  if (cast.columns) result.columns = at::empty({c, r}, bytes);
+  const at::Tensor largest = cast.scale.defined() ? at::Tensor() : at::zeros({1}, floats);
+  result.scale = cast.scale.defined() ? cast.scale : at::empty({1}, floats);
+  result.inverse_scale = result.columns_inverse_scale = at::empty({1}, floats);
+  if constexpr (kCudaKernels) {
+    if (largest.defined())
+      largest_magnitude_cuda(in.scalar_type(), in.const_data_ptr(), in.numel(), largest.mutable_data_ptr<float>(),
+                             stream_of(in));
+    const auto writable = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
+    cast_fp8_cuda({.dtype = in.scalar_type(),
+                   .x = in.const_data_ptr(),
+                   .r = r,
+                   .c = c,
+                   .kind = cast.kind,
+                   .largest = largest.defined() ? largest.const_data_ptr<float>() : nullptr,
+                   .scale = result.scale.mutable_data_ptr<float>(),
+                   .inverse_scale = result.inverse_scale.mutable_data_ptr<float>(),
+                   .seen = static_cast<float*>(writable(cast.seen)),
+                   .rows = writable(result.rows),
+                   .columns = writable(result.columns)},
+                  stream_of(in));
+  }
+  return result;
+}
+
+// Values of [r, c] with one scale, one for 1 x 128 or one for 128 x 128 of them.
+at::Tensor widened(const at::Tensor& x, const at::Tensor& inverse_scale) {
+  if (inverse_scale.numel() == 1) return x.to(at::kFloat) * inverse_scale;
+  const at::Tensor wide = inverse_scale.repeat_interleave(kFp8Block, 1);
+  return x.to(at::kFloat) * (wide.size(0) == x.size(0) ? wide : wide.repeat_interleave(kFp8Block, 0));
+}
+
+void check_factors(const at::Tensor& a, const at::Tensor& b) {
+  check(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(1), "a product in fp8 of {} with the transpose of {}",
+        shape_text(a), shape_text(b));
+}
+
+// As _scaled_mm takes the scales of b, which it sees transposed.
+at::Tensor turned(const at::Tensor& inverse_scale) {
+  return inverse_scale.dim() == 2 ? inverse_scale.t() : inverse_scale;
+}
+
+}  // namespace
+
+bool fits_fp8(int64_t rows, int64_t columns) { return rows > 0 && columns > 0 && rows % 16 == 0 && columns % 16 == 0; }
+
+Fp8Matrix to_fp8(const at::Tensor& x, const Fp8Cast& cast) {
+  check(x.dim() == 2 && fits_fp8(x.size(0), x.size(1)), "to_fp8 takes a matrix of multiples of 16; it got {}",
+        shape_text(x));
+  const at::NoGradGuard no_grad;
+  return on_cuda_kernel(x) ? cast_on_cuda(x, cast) : cast_composite(x, cast);
+}
+
+at::Tensor fp8_mm(const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
+                  const at::Tensor& b_inverse_scale, at::ScalarType dtype, bool fast) {
+  check_factors(a, b);
+  if (a.is_cuda())
+    return at::_scaled_mm(a, b.t(), a_inverse_scale, turned(b_inverse_scale), /*bias=*/{}, /*scale_result=*/{}, dtype,
+                          fast && a_inverse_scale.numel() == 1);
+  return widened(a, a_inverse_scale).mm(widened(b, b_inverse_scale).t()).to(dtype);
+}
+
+void fp8_mm_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
+                const at::Tensor& b_inverse_scale) {
+  check_factors(a, b);
+  if (!a.is_cuda()) {
+    out.copy_(fp8_mm(a, a_inverse_scale, b, b_inverse_scale, out.scalar_type(), /*fast=*/false));
+    return;
+  }
+  at::Tensor into = out;
+  at::_scaled_mm_out(into, a, b.t(), a_inverse_scale, turned(b_inverse_scale), /*bias=*/{}, /*scale_result=*/{},
+                     out.scalar_type(), /*use_fast_accum=*/false);
+}
+
+}  // namespace megalith::ops

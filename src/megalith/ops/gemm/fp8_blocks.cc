@@ -1,0 +1,101 @@
+#include "megalith/ops/gemm/fp8_blocks.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/gemm/fp8_internal.h"
+#include "megalith/ops/kernel/device_internal.h"
+#include "megalith/ops/kernel/tensor_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+// The largest power of two that does not bring `largest` beyond the reach; 1 for blocks of zeros and of infinities.
+at::Tensor power_of_two(const at::Tensor& largest, double reach) {
+  const at::Tensor wanted = largest.reciprocal() * reach;
+  const at::Tensor exponent = std::get<1>(at::frexp(wanted)) - 1;
+  const at::Tensor fine = largest.gt(0).logical_and_(largest.isfinite()).logical_and_(wanted.isfinite());
+  return at::where(fine, at::ldexp(at::ones_like(wanted), exponent), 1);
+}
+
+struct Cast {
+  at::Tensor bytes, inverse_scale;
+};
+
+// wide [r, c] in strips of 128 columns.
+Cast in_strips(const at::Tensor& wide, Fp8Kind kind) {
+  const double reach = reach_of(kind);
+  const at::Tensor parts = wide.view({wide.size(0), -1, kFp8Block});
+  const at::Tensor scale = power_of_two(parts.abs().amax(-1), reach);  // [r, c/128]
+  const at::Tensor bytes = (parts * scale.unsqueeze(2)).clamp_(-reach, reach).view(wide.sizes()).to(dtype_of(kind));
+  return {bytes, scale.reciprocal().t().contiguous().t()};
+}
+
+Fp8Matrix cast_composite(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bool rows, bool columns) {
+  const at::Tensor wide = x.to(at::kFloat).contiguous();
+  Fp8Matrix result;
+  if (blocks == Fp8Blocks::kStrips) {
+    if (rows) {
+      const Cast cast = in_strips(wide, kind);
+      result.rows = cast.bytes;
+      result.inverse_scale = cast.inverse_scale;
+    }
+    if (columns) {
+      const Cast turned = in_strips(wide.t().contiguous(), kind);
+      result.columns = turned.bytes;
+      result.columns_inverse_scale = turned.inverse_scale;
+    }
+    return result;
+  }
+  const double reach = reach_of(kind);
+  const at::Tensor parts = wide.view({x.size(0) / kFp8Block, kFp8Block, x.size(1) / kFp8Block, kFp8Block});
+  const at::Tensor scale = power_of_two(parts.abs().amax({1, 3}), reach);  // [r/128, c/128]
+  const at::Tensor bytes =
+      (parts * scale.unsqueeze(1).unsqueeze(3)).clamp_(-reach, reach).view(x.sizes()).to(dtype_of(kind));
+  result.inverse_scale = scale.reciprocal();
+  result.columns_inverse_scale = result.inverse_scale.t().contiguous();
+  if (rows) result.rows = bytes;
+  if (columns) result.columns = bytes.t().contiguous();
+  return result;
+}
+
+}  // namespace
+
+bool fits_fp8_blocks(int64_t tokens, int64_t in, int64_t out) {
+  const int64_t four = 4 * kFp8Block;
+  return tokens > 0 && tokens % kFp8Block == 0 && in > 0 && in % four == 0 && out > 0 && out % four == 0;
+}
+
+Fp8Matrix to_fp8_blocks(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bool rows, bool columns) {
+  check(x.dim() == 2 && x.numel() > 0 && x.size(0) % kFp8Block == 0 && x.size(1) % kFp8Block == 0,
+        "to_fp8_blocks takes a matrix of multiples of 128; it got {}", shape_text(x));
+  const at::NoGradGuard no_grad;
+  if (!on_cuda_kernel(x)) return cast_composite(x, kind, blocks, rows, columns);
+  const at::Tensor in = x.contiguous();
+  const int64_t r = in.size(0), c = in.size(1);
+  const bool strips = blocks == Fp8Blocks::kStrips;
+  const auto bytes = in.options().dtype(dtype_of(kind)), floats = in.options().dtype(at::kFloat);
+  Fp8Matrix result;
+  Fp8BlockArrays to{
+      .dtype = in.scalar_type(), .x = in.const_data_ptr(), .r = r, .c = c, .kind = kind, .strips = strips};
+  if (rows) {
+    result.rows = at::empty({r, c}, bytes);
+    result.inverse_scale =
+        strips ? at::empty({c / kFp8Block, r}, floats).t() : at::empty({r / kFp8Block, c / kFp8Block}, floats);
+    to.rows = result.rows.mutable_data_ptr();
+    to.inverse_scale = result.inverse_scale.mutable_data_ptr<float>();
+  }
+  if (columns) {
+    result.columns = at::empty({c, r}, bytes);
+    result.columns_inverse_scale =
+        strips ? at::empty({r / kFp8Block, c}, floats).t() : at::empty({c / kFp8Block, r / kFp8Block}, floats);
+    to.columns = result.columns.mutable_data_ptr();
+    to.columns_inverse_scale = result.columns_inverse_scale.mutable_data_ptr<float>();
+  }
+  if constexpr (kCudaKernels) cast_fp8_blocks_cuda(to, stream_of(in));
+  return result;
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,142 @@
+// A block casts a square of 128 x 128; a thread 8 rows and 8 columns of it, which it keeps in registers.
+#include "megalith/ops/gemm/fp8_cuda.cuh"
+
+namespace megalith::ops {
+
+namespace {
+
+constexpr int kThreads = 256, kSide = 128, kEach = 8;
+constexpr int kAcross = kSide / kEach;  // threads side by side, and one above the other
+constexpr int kWarps = kThreads / 32;
+constexpr unsigned kAll = 0xffffffffU;
+
+// The largest power of two that does not bring `largest` beyond the reach; 1 for blocks of zeros and of infinities.
+template <Fp8Kind kind>
+__device__ inline float scale_for(float largest) {
+  const float wanted = kFp8Reach<kind> / largest;
+  if (!(largest > 0) || !isfinite(largest) || !isfinite(wanted)) return 1;
+  return __uint_as_float(__float_as_uint(wanted) & 0x7f800000U);
+}
+
+// Scales of a thread's rows and columns.
+struct Scales {
+  float row[kEach], column[kEach];
+};
+
+struct Scratch {
+  float by_warp[kWarps][kSide];  // the largest magnitudes of columns that a warp has seen
+  float column[kSide];           // scales
+};
+
+// The scales of strips: a row's and a column's 128 numbers each.
+template <Fp8Kind kind>
+__device__ inline Scales scales_of_strips(const float (&value)[kEach][kEach], Scratch& scratch) {
+  const int across = static_cast<int>(threadIdx.x) % kAcross, warp = static_cast<int>(threadIdx.x) / 32;
+  float row[kEach] = {}, column[kEach] = {};
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      row[i] = fmaxf(row[i], fabsf(value[i][j]));
+      column[j] = fmaxf(column[j], fabsf(value[i][j]));
+    }
+  Scales scales;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+    for (int lane = kAcross / 2; lane > 0; lane /= 2) row[i] = fmaxf(row[i], __shfl_xor_sync(kAll, row[i], lane));
+    scales.row[i] = scale_for<kind>(row[i]);
+    column[i] = fmaxf(column[i], __shfl_xor_sync(kAll, column[i], kAcross));
+  }
+  if (threadIdx.x % 32 < kAcross)
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) scratch.by_warp[warp][across * kEach + j] = column[j];
+  __syncthreads();
+  if (threadIdx.x < kSide) {
+    float most = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) most = fmaxf(most, scratch.by_warp[w][threadIdx.x]);
+    scratch.column[threadIdx.x] = scale_for<kind>(most);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) scales.column[j] = scratch.column[across * kEach + j];
+  return scales;
+}
+
+// One scale for the whole square.
+template <Fp8Kind kind>
+__device__ inline Scales scale_of_square(const float (&value)[kEach][kEach], Scratch& scratch) {
+  float most = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) most = fmaxf(most, fabsf(value[i][j]));
+  most = warp_max(most);
+  if (threadIdx.x % 32 == 0) scratch.column[threadIdx.x / 32] = most;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) most = fmaxf(most, scratch.column[w]);
+  const float scale = scale_for<kind>(most);
+  Scales scales;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) scales.row[i] = scales.column[i] = scale;
+  return scales;
+}
+
+template <typename T, Fp8Kind kind>
+__global__ void __launch_bounds__(kThreads) cast_kernel(Fp8BlockArrays to) {
+  __shared__ Scratch scratch;
+  __shared__ uint2 turned[kSide][kAcross + 1];
+  const int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
+  const int64_t row = int64_t{blockIdx.y} * kSide + down * kEach, column = int64_t{blockIdx.x} * kSide + across * kEach;
+  const T* x = static_cast<const T*>(to.x);
+  float value[kEach][kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) load_all(x + (row + i) * to.c + column, value[i]);
+  const Scales scale = to.strips ? scales_of_strips<kind>(value, scratch) : scale_of_square<kind>(value, scratch);
+  if (to.rows != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const float s = scale.row[i];
+      const auto& v = value[i];
+      const uint2 bytes{cast_four<kind>(v[0] * s, v[1] * s, v[2] * s, v[3] * s),
+                        cast_four<kind>(v[4] * s, v[5] * s, v[6] * s, v[7] * s)};
+      *reinterpret_cast<uint2*>(static_cast<uint8_t*>(to.rows) + (row + i) * to.c + column) = bytes;
+      if (to.strips && across == 0) to.inverse_scale[blockIdx.x * to.r + row + i] = 1 / s;
+    }
+    if (!to.strips && threadIdx.x == 0) to.inverse_scale[blockIdx.y * gridDim.x + blockIdx.x] = 1 / scale.row[0];
+  }
+  if (to.columns == nullptr) return;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const float s = scale.column[j];
+    turned[across * kEach + j][down] = {
+        cast_four<kind>(value[0][j] * s, value[1][j] * s, value[2][j] * s, value[3][j] * s),
+        cast_four<kind>(value[4][j] * s, value[5][j] * s, value[6][j] * s, value[7][j] * s)};
+    if (to.strips && down == 0) to.columns_inverse_scale[blockIdx.y * to.c + column + j] = 1 / s;
+  }
+  if (!to.strips && threadIdx.x == 0)
+    to.columns_inverse_scale[blockIdx.x * gridDim.y + blockIdx.y] = 1 / scale.column[0];
+  __syncthreads();
+  // 16 threads have the 128 bytes of a column.
+  for (int piece = static_cast<int>(threadIdx.x); piece < kSide * kAcross; piece += kThreads) {
+    const int which = piece / kAcross, part = piece % kAcross;
+    uint8_t* out = static_cast<uint8_t*>(to.columns) + (int64_t{blockIdx.x} * kSide + which) * to.r;
+    *reinterpret_cast<uint2*>(out + int64_t{blockIdx.y} * kSide + part * kEach) = turned[which][part];
+  }
+}
+
+}  // namespace
+
+void cast_fp8_blocks_cuda(const Fp8BlockArrays& arrays, void* stream) {
+  if (arrays.r * arrays.c == 0) return;
+  if (!aligned(arrays.x)) fail_kernel("cast_fp8_blocks", "the matrix does not start at a multiple of 16 bytes");
+  const dim3 blocks(static_cast<unsigned>(arrays.c / kSide), static_cast<unsigned>(arrays.r / kSide));
+  for_dtype(arrays.dtype, [&]<typename T>(T) {
+    const auto kernel = arrays.kind == Fp8Kind::kE4m3 ? cast_kernel<T, Fp8Kind::kE4m3> : cast_kernel<T, Fp8Kind::kE5m2>;
+    launch("cast_fp8_blocks", kernel, {blocks, kThreads, stream}, arrays);
+  });
+}
+
+}  // namespace megalith::ops

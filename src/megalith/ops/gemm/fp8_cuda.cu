@@ -1,0 +1,133 @@
+#include "megalith/ops/gemm/fp8_cuda.cuh"
+
+namespace megalith::ops {
+
+namespace {
+
+constexpr int kThreads = 256;
+// A block casts a tile of 128 rows and 64 columns; a thread 4 rows and 8 columns of it.
+constexpr int kTileRows = 128, kTileColumns = 64;
+constexpr int kRowsEach = 4, kColumnsEach = 8;
+
+// Magnitudes are ordered as the integers that their bits are. Looks first: most have nothing to write.
+__device__ inline void raise_to(float* largest, float x) {
+  if (x > __ldcg(largest)) atomicMax(reinterpret_cast<int*>(largest), __float_as_int(x));
+}
+
+template <typename T, int v>
+__global__ void largest_kernel(const T* x, int64_t vectors, float* largest) {
+  float most = 0;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors; i += int64_t{gridDim.x} * kThreads) {
+    float value[v];
+    load<v>(x + i * v, value);
+#pragma unroll
+    for (int j = 0; j < v; ++j) most = fmaxf(most, fabsf(value[j]));
+  }
+  most = warp_max(most);
+  if (threadIdx.x % 32 == 0) raise_to(largest, most);
+}
+
+// The 4 x 4 bytes of four words, transposed: byte i of word j becomes byte j of word i.
+__device__ inline void transpose_bytes(const unsigned (&in)[4], unsigned (&out)[4]) {
+  const unsigned a = __byte_perm(in[0], in[1], 0x5140), b = __byte_perm(in[2], in[3], 0x5140);
+  const unsigned c = __byte_perm(in[0], in[1], 0x7362), d = __byte_perm(in[2], in[3], 0x7362);
+  out[0] = __byte_perm(a, b, 0x5410);
+  out[1] = __byte_perm(a, b, 0x7632);
+  out[2] = __byte_perm(c, d, 0x5410);
+  out[3] = __byte_perm(c, d, 0x7632);
+}
+
+template <typename T, Fp8Kind kind>
+__global__ void __launch_bounds__(kThreads) cast_kernel(Fp8Arrays to) {
+  __shared__ unsigned tile[kTileColumns][kTileRows / 4 + 1];
+  const T* x = static_cast<const T*>(to.x);
+  auto *rows = static_cast<uint8_t*>(to.rows), *columns = static_cast<uint8_t*>(to.columns);
+  const int64_t r = to.r, c = to.c;
+  float scale = 1;
+  if (to.largest == nullptr)
+    scale = *to.scale;
+  else if (const float most = *to.largest; most > 0 && isfinite(most))
+    scale = kFp8Reach<kind> / most;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
+    *to.inverse_scale = 1 / scale;
+    if (to.largest != nullptr) *to.scale = scale;
+    if (to.largest != nullptr && to.seen != nullptr) raise_to(to.seen, *to.largest);
+  }
+  const bool looks = to.largest == nullptr && to.seen != nullptr;
+  float seen = 0;
+
+  const int group = static_cast<int>(threadIdx.x) % 8, four = static_cast<int>(threadIdx.x) / 8;
+  const int64_t row = int64_t{blockIdx.y} * kTileRows + four * kRowsEach;
+  const int64_t column = int64_t{blockIdx.x} * kTileColumns + group * kColumnsEach;
+  unsigned words[2][kRowsEach] = {};  // the first and the last four columns of each row
+  if (row < r && column < c) {
+    float value[kRowsEach][kColumnsEach];
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) load_all(x + (row + i) * c + column, value[i]);
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumnsEach; ++j) {
+        if (looks) seen = fmaxf(seen, fabsf(value[i][j]));
+        value[i][j] *= scale;
+      }
+      const auto& v = value[i];
+      words[0][i] = cast_four<kind>(v[0], v[1], v[2], v[3]);
+      words[1][i] = cast_four<kind>(v[4], v[5], v[6], v[7]);
+      if (rows != nullptr) *reinterpret_cast<uint2*>(rows + (row + i) * c + column) = {words[0][i], words[1][i]};
+    }
+  }
+  if (looks) {
+    seen = warp_max(seen);
+    if (threadIdx.x % 32 == 0) raise_to(to.seen, seen);
+  }
+  if (columns == nullptr) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    unsigned turned[4];
+    transpose_bytes(words[half], turned);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) tile[group * kColumnsEach + half * 4 + k][four] = turned[k];
+  }
+  __syncthreads();
+  // 16 rows of a column a thread, twice.
+  for (int piece = static_cast<int>(threadIdx.x); piece < kTileColumns * kTileRows / 16; piece += kThreads) {
+    const int part = piece % (kTileRows / 16), which = piece / (kTileRows / 16);
+    const int64_t to_row = int64_t{blockIdx.y} * kTileRows + part * 16;
+    const int64_t to_column = int64_t{blockIdx.x} * kTileColumns + which;
+    if (to_row >= r || to_column >= c) continue;
+    const unsigned* from = tile[which] + part * 4;
+    *reinterpret_cast<uint4*>(columns + to_column * r + to_row) = {from[0], from[1], from[2], from[3]};
+  }
+}
+
+}  // namespace
+
+void largest_magnitude_cuda(c10::ScalarType dtype, const void* x, int64_t n, float* largest, void* stream) {
+  if (n == 0) return;
+  for_dtype(dtype, [&]<typename T>(T) {
+    const auto run = [&]<int v>() {
+      const int64_t vectors = n / v, wanted = (vectors + kThreads - 1) / kThreads;
+      const int64_t blocks = std::min(wanted, resident_blocks(largest_kernel<T, v>, kThreads));
+      launch("largest_magnitude", largest_kernel<T, v>, {static_cast<unsigned>(blocks), kThreads, stream},
+             static_cast<const T*>(x), vectors, largest);
+    };
+    if (aligned(x) && n % kVector<T> == 0)
+      run.template operator()<kVector<T>>();
+    else
+      run.template operator()<1>();
+  });
+}
+
+void cast_fp8_cuda(const Fp8Arrays& arrays, void* stream) {
+  if (arrays.r * arrays.c == 0) return;
+  if (!aligned(arrays.x)) fail_kernel("cast_fp8", "the matrix does not start at a multiple of 16 bytes");
+  const dim3 blocks(static_cast<unsigned>((arrays.c + kTileColumns - 1) / kTileColumns),
+                    static_cast<unsigned>((arrays.r + kTileRows - 1) / kTileRows));
+  for_dtype(arrays.dtype, [&]<typename T>(T) {
+    const auto kernel = arrays.kind == Fp8Kind::kE4m3 ? cast_kernel<T, Fp8Kind::kE4m3> : cast_kernel<T, Fp8Kind::kE5m2>;
+    launch("cast_fp8", kernel, {blocks, kThreads, stream}, arrays);
+  });
+}
+
+}  // namespace megalith::ops

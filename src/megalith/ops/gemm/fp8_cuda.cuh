@@ -1,0 +1,19 @@
+// What the casts to fp8 share.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "megalith/ops/gemm/fp8_internal.h"
+#include "megalith/ops/kernel/cuda_math.cuh"
+
+namespace megalith::ops {
+
+// Four numbers as the bytes of a word; what is beyond the reach becomes the reach.
+template <Fp8Kind kind>
+__device__ inline unsigned cast_four(float a, float b, float c, float d) {
+  constexpr auto to = kind == Fp8Kind::kE4m3 ? __NV_E4M3 : __NV_E5M2;
+  return __nv_cvt_float2_to_fp8x2(float2{a, b}, __NV_SATFINITE, to) |
+         static_cast<unsigned>(__nv_cvt_float2_to_fp8x2(float2{c, d}, __NV_SATFINITE, to)) << 16;
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,139 @@
+#include <algorithm>
+
+#include "megalith/ops/gemm/small_gemm.h"
+#include "megalith/ops/kernel/cpu_math.h"
+
+namespace megalith::ops {
+
+namespace {
+
+// What an instruction set can hold in registers: kRows x kVectors accumulators of kWidth floats, beside one row of b.
+template <int Width>
+struct Vector;
+template <>
+struct Vector<4> {
+  using type = float __attribute__((vector_size(16), aligned(4), may_alias));
+};
+template <>
+struct Vector<8> {
+  using type = float __attribute__((vector_size(32), aligned(4), may_alias));
+};
+template <>
+struct Vector<16> {
+  using type = float __attribute__((vector_size(64), aligned(4), may_alias));
+};
+
+template <int Width, int Rows, int Vectors>
+struct Tile {
+  using Vec = typename Vector<Width>::type;
+  static constexpr int kWidth = Width, kRows = Rows, kVectors = Vectors;
+};
+#if defined(__x86_64__)
+using TileBase = Tile<4, 4, 2>;
+using TileAvx2 = Tile<8, 6, 2>;
+using TileAvx512 = Tile<16, 6, 4>;
+#else
+using TileBase = Tile<4, 6, 4>;
+#endif
+
+// One tile: M rows, N vectors wide, k deep.
+template <typename T, int M, int N>
+MEGALITH_ALWAYS_INLINE void run_tile(const SmallGemm& g, const float* a, const float* b, float* c, int64_t k,
+                                     bool accumulate) {
+  using Vec = typename T::Vec;
+  const int64_t a_row = g.a_row, a_column = g.a_column, b_row = g.b_row, c_row = g.c_row;
+  Vec sum[M][N];
+#pragma GCC unroll 8
+  for (int i = 0; i < M; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j)
+      sum[i][j] = accumulate ? *reinterpret_cast<const Vec*>(c + i * c_row + j * T::kWidth) : Vec{};
+  for (int64_t p = 0; p < k; ++p) {
+    Vec row[N];
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) row[j] = *reinterpret_cast<const Vec*>(b + j * T::kWidth);
+#pragma GCC unroll 8
+    for (int i = 0; i < M; ++i) {
+      const float x = a[i * a_row];
+#pragma GCC unroll 8
+      for (int j = 0; j < N; ++j) sum[i][j] += x * row[j];
+    }
+    a += a_column;
+    b += b_row;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < M; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) *reinterpret_cast<Vec*>(c + i * c_row + j * T::kWidth) = sum[i][j];
+}
+
+// M rows of a against columns [begin, end) of b.
+template <typename T, int M>
+MEGALITH_ALWAYS_INLINE void run_rows(const SmallGemm& g, const float* a, const float* b, float* c, int64_t k,
+                                     int64_t begin, int64_t end) {
+  constexpr int64_t kStep = T::kWidth * T::kVectors;
+  int64_t j = begin;
+  for (; j + kStep <= end; j += kStep) run_tile<T, M, T::kVectors>(g, a, b + j, c + j, k, g.accumulate);
+  if constexpr (kStep > kGemmColumns) {
+    if (const int64_t rest = (end - j) / T::kWidth; rest >= 2) {
+      run_tile<T, M, 2>(g, a, b + j, c + j, k, g.accumulate);
+      j += 2 * T::kWidth;
+    }
+    if (j < end) run_tile<T, M, 1>(g, a, b + j, c + j, k, g.accumulate);
+  }
+}
+
+template <typename T>
+struct Gemm {
+  MEGALITH_ALWAYS_INLINE static void run(const SmallGemm* gemm) {
+    const SmallGemm& g = *gemm;
+    for (int64_t i = 0; i < g.m; i += T::kRows) {
+      const int64_t rows = std::min<int64_t>(T::kRows, g.m - i);
+      const int64_t j0 = std::clamp<int64_t>(i + g.columns.lo, 0, g.n) / kGemmColumns * kGemmColumns;
+      const int64_t j1 = gemm_padded(std::clamp<int64_t>(i + rows - 1 + g.columns.hi, j0, g.n));
+      const int64_t k0 = std::clamp<int64_t>(i + g.depth.lo, 0, g.k);
+      const int64_t k1 = std::clamp<int64_t>(i + rows - 1 + g.depth.hi, k0, g.k);
+      const float* a = g.a + i * g.a_row + k0 * g.a_column;
+      const float* b = g.b + k0 * g.b_row;
+      float* c = g.c + i * g.c_row;
+      switch (rows) {
+        case 1:
+          run_rows<T, 1>(g, a, b, c, k1 - k0, j0, j1);
+          break;
+        case 2:
+          run_rows<T, 2>(g, a, b, c, k1 - k0, j0, j1);
+          break;
+        case 3:
+          run_rows<T, 3>(g, a, b, c, k1 - k0, j0, j1);
+          break;
+        case 4:
+          run_rows<T, 4>(g, a, b, c, k1 - k0, j0, j1);
+          break;
+        case 5:
+          run_rows<T, 5>(g, a, b, c, k1 - k0, j0, j1);
+          break;
+        default:
+          run_rows<T, T::kRows>(g, a, b, c, k1 - k0, j0, j1);
+          break;
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void small_gemm(const SmallGemm& gemm) {
+#if defined(__x86_64__)
+  switch (cpu_level()) {
+    case CpuLevel::kAvx512:
+      return run_kernel_avx512<Gemm<TileAvx512>>(&gemm);
+    case CpuLevel::kAvx2:
+      return run_kernel_avx2<Gemm<TileAvx2>>(&gemm);
+    case CpuLevel::kBase:
+      break;
+  }
+#endif
+  Gemm<TileBase>::run(&gemm);
+}
+
+}  // namespace megalith::ops

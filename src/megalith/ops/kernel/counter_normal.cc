@@ -1,0 +1,111 @@
+#include "megalith/ops/kernel/counter_normal.h"
+
+#include <ATen/ATen.h>
+
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/kernel/counter_normal_internal.h"
+#include "megalith/ops/kernel/cpu_parallel.h"
+#include "megalith/ops/kernel/device_internal.h"
+#include "megalith/ops/kernel/tensor_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+// Elements 2·pair and 2·pair+1 of the stream `key`: they share a block.
+std::array<double, 2> normal_pair(uint64_t key, uint64_t pair) {
+  const PhiloxBlock bits = philox(pair, key);
+  constexpr double kUnit = 1.0 / 4294967296.0;
+  const double u = (bits.word[0] + 1.0) * kUnit;  // (0, 1]
+  const double angle = 2 * std::numbers::pi * bits.word[1] * kUnit;
+  const double radius = std::sqrt(-2 * std::log(u));
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+// The same of uniform numbers in [0, 1), of 24 bits: every one is a float.
+std::array<double, 2> uniform_pair(uint64_t key, uint64_t pair) {
+  const PhiloxBlock bits = philox(pair, key);
+  constexpr double kUnit = 1.0 / 16777216.0;
+  return {(bits.word[2] >> 8U) * kUnit, (bits.word[3] >> 8U) * kUnit};
+}
+using Pair = std::array<double, 2> (*)(uint64_t key, uint64_t pair);
+
+float placed(const CounterRows& what, double number) {
+  return static_cast<float>(what.mean + what.std * static_cast<float>(number));
+}
+
+// Elements first … first+count-1.
+void fill_row(float* out, const CounterRows& what, Pair draw, uint64_t first, int64_t count) {
+  const uint64_t end = first + static_cast<uint64_t>(count);
+  for (uint64_t index = first; index < end;) {
+    const auto pair = draw(what.key, index / 2);
+    for (uint64_t half = index % 2; half < 2 && index < end; ++half, ++index) *out++ = placed(what, pair[half]);
+  }
+}
+
+CounterRows counter_rows(const at::Tensor& out, uint64_t key, const CountedRectangle& where, double mean, double std) {
+  return {.key = key,
+          .first = static_cast<uint64_t>(where.first_row * where.columns + where.first_column),
+          .rows = out.size(0),
+          .width = out.size(1),
+          .stride = where.columns,
+          .mean = mean,
+          .std = std};
+}
+
+at::Tensor draw_on_host(const CounterRows& what, Pair draw) {
+  at::Tensor numbers = at::empty({what.rows, what.width}, at::kFloat);
+  auto* data = numbers.mutable_data_ptr<float>();
+  parallel_for(what.rows, 1 + 4096 / what.width, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      fill_row(data + r * what.width, what, draw, what.first + static_cast<uint64_t>(r * what.stride), what.width);
+  });
+  return numbers;
+}
+
+// Undefined: too much of it is in doubt (never seen), and the host has to draw all.
+at::Tensor draw_on_cuda(const CounterRows& what, at::Device device) {
+  constexpr int64_t kMost = 4096;
+  const at::TensorOptions there(device);
+  at::Tensor numbers = at::empty({what.rows, what.width}, there.dtype(at::kFloat));
+  const at::Tensor doubtful = at::empty({kMost}, there.dtype(at::kLong)), count = at::zeros({1}, there.dtype(at::kInt));
+  counter_normal_cuda(what, numbers.mutable_data_ptr<float>(), doubtful.mutable_data_ptr<int64_t>(), kMost,
+                      count.mutable_data_ptr<int>(), stream_of(numbers));
+  const int64_t found = count.item<int>();
+  if (found > kMost) return {};
+  if (found == 0) return numbers;
+  const at::Tensor places = doubtful.narrow(0, 0, found).cpu();
+  at::Tensor exact = at::empty({found}, at::kFloat);
+  for (int64_t i = 0; i < found; ++i) {
+    const int64_t place = places.const_data_ptr<int64_t>()[i];
+    const auto index = what.first + static_cast<uint64_t>(place / what.width * what.stride + place % what.width);
+    exact.mutable_data_ptr<float>()[i] = placed(what, normal_pair(what.key, index / 2)[index % 2]);
+  }
+  numbers.view(-1).index_copy_(0, places.to(device), exact.to(device));
+  return numbers;
+}
+
+}  // namespace
+
+void fill_counter_normal(const at::Tensor& out, uint64_t key, const CountedRectangle& where, double mean, double std) {
+  check(out.dim() == 2, "fill_counter_normal takes a matrix; it got {}", shape_text(out));
+  if (out.numel() == 0 || out.is_meta()) return;
+  const CounterRows what = counter_rows(out, key, where, mean, std);
+  at::Tensor numbers;
+  if constexpr (kCudaKernels) {
+    if (out.is_cuda()) numbers = draw_on_cuda(what, out.device());
+  }
+  out.copy_(numbers.defined() ? numbers : draw_on_host(what, normal_pair));
+}
+
+void fill_counter_uniform(const at::Tensor& out, uint64_t key, const CountedRectangle& where, double bound) {
+  check(out.dim() == 2, "fill_counter_uniform takes a matrix; it got {}", shape_text(out));
+  if (out.numel() == 0 || out.is_meta()) return;
+  out.copy_(draw_on_host(counter_rows(out, key, where, -bound, 2 * bound), uniform_pair));
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,61 @@
+#include "megalith/ops/kernel/cuda_math.cuh"
+
+namespace megalith::ops {
+
+namespace {
+
+constexpr int kColumns = 8, kRows = 32;  // of a block: 32 bytes of a row, as memory is read
+
+__device__ inline void put(const SumsOut& out, int64_t i, float sum) {
+  if (out.dtype == c10::ScalarType::BFloat16)
+    static_cast<__nv_bfloat16*>(out.sums)[i] = from_float<__nv_bfloat16>(sum);
+  else if (out.dtype == c10::ScalarType::Half)
+    static_cast<__half*>(out.sums)[i] = from_float<__half>(sum);
+  else
+    static_cast<float*>(out.sums)[i] = out.add ? static_cast<float*>(out.sums)[i] + sum : sum;
+}
+
+// A warp ends up with a column.
+__global__ void __launch_bounds__(kColumns* kRows)
+    column_sums_kernel(const float* partials, int n, SumsOut first, SumsOut second) {
+  constexpr int kAtOnce = 8;  // on their way from memory
+  __shared__ float shared[kColumns][kRows + 1];
+  const int x = static_cast<int>(threadIdx.x) % kColumns, y = static_cast<int>(threadIdx.x) / kColumns;
+  const int64_t width = first.width + second.width;
+  if (const int64_t column = int64_t{blockIdx.x} * kColumns + x; column < width) {
+    const float* from = partials + column;
+    float sum = 0;
+    int row = y;
+    for (; row + (kAtOnce - 1) * kRows < n; row += kAtOnce * kRows) {
+      float part[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) part[k] = from[(row + k * kRows) * width];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) sum += part[k];
+    }
+    for (; row < n; row += kRows) sum += from[row * width];
+    shared[x][y] = sum;
+  }
+  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x) % 32, mine = static_cast<int>(threadIdx.x) / 32;
+  const int64_t column = int64_t{blockIdx.x} * kColumns + mine;
+  if (column >= width) return;
+  const float sum = warp_sum(shared[mine][lane]);
+  if (lane != 0) return;
+  if (column < first.width)
+    put(first, column, sum);
+  else
+    put(second, column - first.width, sum);
+}
+
+}  // namespace
+
+void column_sums_cuda(const float* partials, int64_t n, const SumsOut& first, const SumsOut& second, void* stream) {
+  const int64_t width = first.width + second.width;
+  if (width == 0) return;
+  const auto blocks = static_cast<unsigned>((width + kColumns - 1) / kColumns);
+  launch("column_sums", column_sums_kernel, {blocks, kColumns * kRows, stream}, partials, static_cast<int>(n), first,
+         second);
+}
+
+}  // namespace megalith::ops

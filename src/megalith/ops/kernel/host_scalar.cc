@@ -1,0 +1,26 @@
+#include "megalith/ops/kernel/host_scalar.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace megalith::ops {
+
+HostScalar::HostScalar(const at::Tensor& scalar) {
+  const at::Tensor wide = scalar.detach().to(at::kDouble);
+  if (wide.is_cpu()) {
+    host_ = wide;
+    return;
+  }
+  host_ = at::empty({}, at::TensorOptions(at::kDouble).pinned_memory(true));
+  host_.copy_(wide, /*non_blocking=*/true);
+  const c10::impl::VirtualGuardImpl device(wide.device().type());
+  copied_ = std::make_shared<c10::Event>(wide.device().type());
+  copied_->record(device.getStream(wide.device()));
+}
+
+double HostScalar::value() const {
+  if (copied_) copied_->synchronize();
+  return host_.item<double>();
+}
+
+}  // namespace megalith::ops

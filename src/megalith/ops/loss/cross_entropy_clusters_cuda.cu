@@ -1,0 +1,271 @@
+// A cluster of blocks a row, for devices that have them (sm_90 on) and rows that fit their shared memory. Legend: t
+// rows, v valid columns on this rank.
+#include <cooperative_groups.h>
+
+#include <utility>
+
+#include "megalith/ops/loss/cross_entropy_cuda.cuh"
+
+namespace megalith::ops {
+
+namespace {
+
+// 2^x, to two units in the last place; 0 where it would be denormal. (exp2f and __expf take care of those, which costs
+// three more instructions.)
+[[maybe_unused]] __device__ inline float power_of_two(float x) {
+#ifdef __CUDACC__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else  // tests/cuda_emulation
+  return emulated_power_of_two(x);
+#endif
+}
+
+template <typename T>
+using Vector = Raw<T, kVector<T>>;
+// A vector where a row has none: exp(-inf) adds nothing to a sum.
+template <typename T>
+__device__ inline Vector<T> no_vector() {
+  constexpr uint32_t kTwo = std::is_same_v<T, __half> ? 0xfc00fc00U : 0xff80ff80U;
+  constexpr uint32_t kWord = std::is_same_v<T, float> ? 0xff800000U : kTwo;
+  return {{kWord, kWord, kWord, kWord}};
+}
+
+// The larger ones of the elements of two words.
+template <typename T>
+__device__ inline uint32_t larger(uint32_t a, uint32_t b) {
+  if constexpr (std::is_same_v<T, float>) {
+    return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
+  } else {
+    std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162> x, y;
+    memcpy(&x, &a, sizeof(a));
+    memcpy(&y, &b, sizeof(b));
+    x = __hmax2(x, y);
+    memcpy(&a, &x, sizeof(a));
+    return a;
+  }
+}
+
+// Σ exp of logits as Σ 2^exponent, of one reach that no exponent is above. An element costs a multiply-add, a power and
+// an addition; reaches are integers, so that sums are brought to another one exactly; and a logit's gradient is a term
+// of the sum over the sum, without a logarithm. For logits up to 1e7: beyond, log2(e) times a logit is not exact to 1.
+template <typename T>
+struct Powers {
+  static constexpr float kLog2e = 1.44269502F, kRest = 1.92596299e-8F;  // together log2(e)
+  static constexpr double kLn2 = 0.69314718055994530942;
+
+  float reach = -0x1p31F, sum = 0;
+  float total = 0;  // Σ logit, where wanted
+
+  // exp(x) = 2^(exponent + reach). The rest of log2(e) is for logits that have as many bits as it.
+  static __device__ float exponent(float x, float reach) {
+    const float most = fmaf(x, kLog2e, -reach);
+    return std::is_same_v<T, float> ? fmaf(x, kRest, most) : most;
+  }
+  template <int m>
+  __device__ void take(const Vector<T> (&vector)[m]) {
+    constexpr int n = kVector<T>, kEach = 4 / static_cast<int>(sizeof(T));
+    uint32_t top = vector[0].word[0];
+#pragma unroll
+    for (int i = 1; i < 4 * m; ++i) top = larger<T>(top, vector[i / 4].word[i % 4]);
+    float largest[kEach];
+    split(top, static_cast<const T*>(nullptr), largest);
+    reach_for(ceilf(fmaxf(largest[0], largest[kEach - 1]) * kLog2e));
+    float sums[2] = {};
+#pragma unroll
+    for (int u = 0; u < m; ++u) {
+      float value[n];
+      unpack<T, n>(vector[u], value);
+#pragma unroll
+      for (int j = 0; j < n; ++j) sums[j % 2] += power_of_two(exponent(value[j], reach));
+    }
+    sum += sums[0] + sums[1];
+  }
+  __device__ void reach_for(float least) {
+    if (!(least > reach)) return;
+    sum *= power_of_two(reach - least);
+    reach = least;
+  }
+  // Of the warp, on every lane.
+  __device__ Powers of_warp(bool with_total) const {
+    const auto top = static_cast<float>(__reduce_max_sync(0xffffffffU, __float2int_rz(reach)));
+    return {top, warp_sum(sum * power_of_two(reach - top)), with_total ? warp_sum(total) : 0};
+  }
+};
+
+// Σ of a vector's elements.
+template <typename T>
+__device__ inline float sum_of(const Vector<T>& vector) {
+  float value[kVector<T>], sum = 0;
+  unpack<T, kVector<T>>(vector, value);
+#pragma unroll
+  for (const float x : value) sum += x;
+  return sum;
+}
+
+// What the threads of a cluster of so many blocks have seen together, on every thread: an entry a warp in the shared
+// memory of every block, and one barrier.
+template <typename T, typename Cluster>
+__device__ inline Powers<T> of_cluster(const Powers<T>& mine, const Cluster& cluster, int blocks, bool with_total) {
+  __shared__ float4 entries[64];  // 4 blocks of 16 warps, or 8 of 8
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int block = static_cast<int>(cluster.block_rank()), warps = static_cast<int>(blockDim.x) / 32;
+  const Powers<T> part = mine.of_warp(with_total);
+  if (lane < blocks)
+    *cluster.map_shared_rank(&entries[block * warps + warp], lane) = {part.reach, part.sum, part.total, 0};
+  cluster.sync();
+  Powers<T> all;
+#pragma unroll 1  // one or two of them
+  for (int i = lane; i < blocks * warps; i += 32) {
+    const float4 other = entries[i];
+    all.reach_for(other.x);
+    all.sum += other.y * power_of_two(other.x - all.reach);
+    all.total += other.z;
+  }
+  return all.of_warp(with_total);
+}
+
+// As Slope of cross_entropy_cuda.cu, from powers.
+template <typename T>
+struct PowerSlope {
+  float reach, scale, shift;
+  __device__ PowerSlope(const Powers<T>& row, float grad, const LossWeights& weights)
+      : reach(row.reach), scale(grad / row.sum), shift(-static_cast<float>(weights.off_target) * grad) {
+    const auto z = static_cast<float>(weights.z);
+    if (z != 0) scale *= 1 + 2 * z * (row.reach * static_cast<float>(Powers<T>::kLn2) + logf(row.sum));
+  }
+  __device__ void operator()(float (&value)[kVector<T>]) const {
+#pragma unroll
+    for (float& x : value) x = fmaf(power_of_two(Powers<T>::exponent(x, reach)), scale, shift);
+  }
+};
+
+// Losses and gradients at once by a cluster of blocks, which keep the row in their shared memory between the two looks.
+// Blocks of other rows on the same multiprocessor look the first time while these write. A thread looks twice at the
+// same vectors: no barrier but the cluster's.
+constexpr int kMostClusterThreads = 512, kClusterBlocks = 4;  // of a block; on a multiprocessor, as far as registers go
+template <typename T>
+__global__ void __launch_bounds__(kMostClusterThreads, kClusterBlocks)
+    cluster_kernel(LogitRows rows, T* logits, float grad, LossWeights weights, float* loss, int blocks) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int n = kVector<T>;
+  auto* const kept = dynamic_shared<Vector<T>>();  // this block's part of the row
+  const auto cluster = cooperative_groups::this_cluster();
+  const int block = static_cast<int>(cluster.block_rank()), thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int64_t row = blockIdx.x / static_cast<unsigned>(blocks);
+  const int64_t label = rows.labels[row], column = label - rows.first_id;
+  T* x = logits + row * rows.distance;
+  const int vectors = static_cast<int>(rows.valid / n), each = (vectors + blocks - 1) / blocks;
+  const int first = min(block * each, vectors), count = min(each, vectors - first);
+  auto* const mine = reinterpret_cast<Vector<T>*>(x) + first;  // (the compiler splits stores through a T* into words)
+  if (block == blocks - 1)
+    for (int i = vectors * n + thread; i < static_cast<int>(rows.columns); i += threads) x[i] = from_float<T>(0);
+  if (label == rows.ignore_index) {
+    const float zeros[n] = {};
+    for (int i = thread; i < count; i += threads) mine[i] = pack<T, n>(zeros);
+    if (block == 0 && thread == 0) loss[row] = 0;
+    return;
+  }
+  if (column < 0 || column >= rows.valid) refuse_label(rows, row, label);
+  auto started = cluster.barrier_arrive();
+  Powers<T> seen;
+  constexpr int kAtOnce = 4;  // loads under way
+  for (int i = thread; i < count; i += kAtOnce * threads) {
+    Vector<T> vector[kAtOnce];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int at = i + u * threads;
+      vector[u] = at < count ? mine[at] : no_vector<T>();
+    }
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u)
+      if (i + u * threads < count) kept[i + u * threads] = vector[u];
+    seen.take(vector);
+  }
+  const bool with_total = weights.off_target != 0;
+  if (with_total)
+    for (int i = thread; i < count; i += threads) seen.total += sum_of<T>(kept[i]);
+  cluster.barrier_wait(std::move(started));  // all blocks are there to be written to
+  const Powers<T> all = of_cluster(seen, cluster, blocks, with_total);
+  const PowerSlope<T> slope(all, grad, weights);
+#pragma unroll 4
+  for (int i = thread; i < count; i += threads) {
+    float value[n];
+    unpack<T, n>(kept[i], value);
+    slope(value);
+    mine[i] = pack<T, n>(value);
+  }
+  // The thread that has the label's vector writes it again, and the loss.
+  const int64_t here = column - int64_t{first} * n;
+  const int at = static_cast<int>(here / n), place = static_cast<int>(here % n);
+  if (here < 0 || at >= count || at % threads != thread) return;
+  float value[n], target = 0;
+  unpack<T, n>(kept[at], value);
+#pragma unroll
+  for (int j = 0; j < n; ++j) target = j == place ? value[j] : target;
+  slope(value);
+#pragma unroll
+  for (int j = 0; j < n; ++j) value[j] -= j == place ? static_cast<float>(weights.on_target) * grad : 0;
+  mine[at] = pack<T, n>(value);
+  loss[row] = loss_of(all.reach * Powers<T>::kLn2, all.sum, all.total, target, weights).loss;
+#endif
+}
+
+// How rows are given to clusters; no blocks: they are not for them.
+struct ClusterSize {
+  int blocks = 0, threads = 0;  // of a cluster; of a block
+  int64_t bytes = 0;            // of a row that a block keeps
+};
+template <typename T>
+ClusterSize cluster_size(const LogitRows& rows) {
+  constexpr int64_t kLeast = 16 << 10, kMost = 768 << 10;  // bytes of a row
+  constexpr int64_t kWanted = 64 << 10;                    // of a block: three are on a multiprocessor
+  int device = 0, major = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  const int64_t vectors = rows.valid / kVector<T>;
+  if (major < 9 || rows.valid % kVector<T> != 0 || vectors * 16 < kLeast || vectors * 16 > kMost) return {};
+  const auto bytes = [&](int blocks) { return (vectors + blocks - 1) / blocks * 16; };
+  if (bytes(2) <= kWanted) return {2, 512, bytes(2)};
+  if (bytes(4) <= kWanted) return {4, 512, bytes(4)};
+  return {8, 256, bytes(8)};
+}
+
+template <typename T>
+void launch_clusters(const LogitRows& rows, T* logits, float grad, const LossWeights& weights, float* loss,
+                     const ClusterSize& size, void* stream) {
+  const auto kernel = cluster_kernel<T>;
+  allow_shared(kernel, static_cast<size_t>(size.bytes));
+  const auto blocks = static_cast<unsigned>(size.blocks);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {blocks, 1, 1};
+  const cudaLaunchConfig_t config{dim3(static_cast<unsigned>(rows.rows) * blocks),
+                                  dim3(static_cast<unsigned>(size.threads)),
+                                  static_cast<size_t>(size.bytes),
+                                  static_cast<cudaStream_t>(stream),
+                                  &attribute,
+                                  1};
+  cudaLaunchKernelEx(&config, kernel, rows, logits, grad, weights, loss, size.blocks);
+  check_launch("losses_and_grads of clusters");
+}
+
+}  // namespace
+
+bool losses_and_grads_clusters_cuda(const LogitRows& rows, void* logits, double grad, const LossWeights& weights,
+                                    void* loss, void* stream) {
+  bool done = false;
+  for_dtype(rows.dtype, [&]<typename T>(T) {
+    if (!aligned(logits) || rows.distance % kVector<T> != 0) return;
+    const ClusterSize size = cluster_size<T>(rows);
+    if (size.blocks == 0) return;
+    launch_clusters(rows, static_cast<T*>(logits), static_cast<float>(grad), weights, static_cast<float*>(loss), size,
+                    stream);
+    done = true;
+  });
+  return done;
+}
+
+}  // namespace megalith::ops

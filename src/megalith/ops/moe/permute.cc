@@ -1,0 +1,158 @@
+#include "megalith/ops/moe/permute.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/kernel/autograd_state.h"
+#include "megalith/ops/kernel/device_internal.h"
+#include "megalith/ops/kernel/tensor_internal.h"
+#include "megalith/ops/moe/permute_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+using MaybeTensor = std::optional<Tensor>;
+
+PermuteSizes sizes_of(const Tensor& rows_or_tokens, const RowMap& map) {
+  return {rows_or_tokens.scalar_type(), map.tokens(), map.row.size(1), map.rows(), rows_or_tokens.size(1)};
+}
+
+Tensor plain_copy(const Tensor& x, const RowMap& map) {
+  const Tensor in = x.contiguous();
+  Tensor y = at::empty({map.rows(), x.size(1)}, x.options());
+  const auto* token = map.token.const_data_ptr<int64_t>();
+  if constexpr (kCudaKernels) {
+    if (x.is_cuda()) {
+      if (map.every_row_used)
+        spread_rows_cuda(sizes_of(x, map), in.const_data_ptr(), map.row.const_data_ptr<int64_t>(), y.mutable_data_ptr(),
+                         stream_of(x));
+      else
+        copy_rows_cuda(sizes_of(x, map), in.const_data_ptr(), token, y.mutable_data_ptr(), stream_of(x));
+      return y;
+    }
+  }
+  copy_rows_cpu(sizes_of(x, map), in.const_data_ptr(), token, y.mutable_data_ptr());
+  return y;
+}
+
+// weights and residual may be undefined.
+Tensor plain_sum(const Tensor& rows, const Tensor& weights, const RowMap& map, const Tensor& residual) {
+  const Tensor in = rows.contiguous();
+  const Tensor w = weights.defined() ? weights.contiguous() : Tensor();
+  const Tensor start = residual.defined() ? residual.contiguous() : Tensor();
+  Tensor y = at::empty({map.tokens(), rows.size(1)}, rows.options());
+  const void *factors = w.defined() ? w.const_data_ptr() : nullptr,
+             *begin = start.defined() ? start.const_data_ptr() : nullptr;
+  const auto* row = map.row.const_data_ptr<int64_t>();
+  if constexpr (kCudaKernels) {
+    if (rows.is_cuda()) {
+      sum_rows_cuda(sizes_of(rows, map), in.const_data_ptr(), factors, row, begin, y.mutable_data_ptr(),
+                    stream_of(rows));
+      return y;
+    }
+  }
+  sum_rows_cpu(sizes_of(rows, map), in.const_data_ptr(), factors, row, begin, y.mutable_data_ptr());
+  return y;
+}
+
+void plain_sum_backward(const Tensor& rows, const Tensor& w, const RowMap& map, const Tensor& dy, const Tensor& drows,
+                        const Tensor& dw) {
+  const auto* row = map.row.const_data_ptr<int64_t>();
+  if constexpr (kCudaKernels) {
+    if (rows.is_cuda())
+      return sum_rows_backward_cuda(sizes_of(rows, map), rows.const_data_ptr(), w.const_data_ptr(), row,
+                                    dy.const_data_ptr(), drows.mutable_data_ptr(), dw.mutable_data_ptr(),
+                                    stream_of(rows));
+  }
+  sum_rows_backward_cpu(sizes_of(rows, map), rows.const_data_ptr(), w.const_data_ptr(), row, dy.const_data_ptr(),
+                        drows.mutable_data_ptr(), dw.mutable_data_ptr());
+}
+
+struct CopyRows : Function<CopyRows> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const RowMap& map) {
+    keep(ctx, map);
+    return plain_copy(x, map);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    return {plain_sum(grads[0], {}, kept<RowMap>(ctx), {}), {}};
+  }
+};
+
+struct SumRows : Function<SumRows> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& rows, const MaybeTensor& weights, const RowMap& map,
+                        const MaybeTensor& residual) {
+    keep(ctx, map);
+    ctx->saved_data["residual"] = residual.has_value();
+    const Tensor w = weights.value_or(Tensor());
+    ctx->save_for_backward({w.defined() ? rows : Tensor(), w});  // plain sums need neither
+    return plain_sum(rows, w, map, residual.value_or(Tensor()));
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto& map = kept<RowMap>(ctx);
+    const auto saved = ctx->get_saved_variables();
+    const Tensor dy = grads[0].contiguous();
+    const Tensor dresidual = ctx->saved_data["residual"].toBool() ? grads[0] : Tensor();
+    Tensor drows, dw;
+    if (!saved[1].defined()) {
+      drows = plain_copy(dy, map);
+      if (!map.every_row_used) drows.mul_(used_rows(map).to(drows.scalar_type()).unsqueeze(1));
+      return {drows, dw, {}, dresidual};
+    }
+    const Tensor rows = saved[0].contiguous(), w = saved[1].contiguous();
+    drows = map.every_row_used ? at::empty_like(rows) : at::zeros_like(rows);
+    dw = at::empty_like(w);
+    plain_sum_backward(rows, w, map, dy, drows, dw);
+    return {drows, dw, {}, dresidual};
+  }
+  // 1 where a row is no filler.
+  static Tensor used_rows(const RowMap& map) {
+    const Tensor all = at::zeros({map.rows() + 1}, map.token.options());
+    return all.index_fill_(0, map.row.flatten().add(1), 1).narrow(0, 1, map.rows());
+  }
+};
+
+void check_map(const char* name, const RowMap& map, const Tensor& x, int64_t expected_rows) {
+  check(x.dim() == 2 && x.size(0) == expected_rows && map.token.scalar_type() == at::kLong && map.row.dim() == 2 &&
+            map.row.scalar_type() == at::kLong && map.token.is_contiguous() && map.row.is_contiguous() &&
+            map.token.device() == x.device() && map.row.device() == x.device(),
+        "{} of {} on {} with a map of {} tokens and {} rows on {}", name, shape_text(x), x.device().str(),
+        shape_text(map.row), shape_text(map.token), map.token.device().str());
+}
+
+}  // namespace
+
+RowMap permutation_map(const Tensor& order) {
+  const Tensor token = order.contiguous();
+  Tensor row = at::empty_like(token);
+  const auto* from = token.const_data_ptr<int64_t>();
+  auto* to = row.mutable_data_ptr<int64_t>();
+  for (int64_t n = 0; n < token.size(0); ++n) to[from[n]] = n;
+  return {token, row.unsqueeze(1)};
+}
+
+Tensor copy_rows(const Tensor& x, const RowMap& map) {
+  check_map("copy_rows", map, x, map.tokens());
+  if (!has_kernel(x)) return x.index_select(0, map.token);
+  return CopyRows::apply(x, map);
+}
+
+Tensor sum_rows(const Tensor& rows, const Tensor& weights, const RowMap& map, const Tensor& residual) {
+  check_map("sum_rows", map, rows, map.rows());
+  check(!weights.defined() || (weights.sizes() == map.row.sizes() && weights.scalar_type() == acc_dtype(rows)),
+        "sum_rows got weights of {} for a map of {}; they are fp32, one for each copy", shape_text(weights),
+        shape_text(map.row));
+  if (has_kernel(rows)) return SumRows::apply(rows, if_defined(weights), map, if_defined(residual));
+  const Tensor there = map.row.ge(0).to(acc_dtype(rows));
+  const Tensor copies =
+      rows.index_select(0, map.row.clamp_min(0).flatten()).view({map.tokens(), map.row.size(1), rows.size(1)});
+  const Tensor sum = (copies * (weights.defined() ? weights * there : there).unsqueeze(2)).sum(1);
+  return (residual.defined() ? sum + residual : sum).to(rows.scalar_type());
+}
+
+}  // namespace megalith::ops

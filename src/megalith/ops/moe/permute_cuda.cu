@@ -1,0 +1,157 @@
+// Legend: t tokens, k copies of a token, r rows, h hidden. A block has one token or row; a thread v columns at a time.
+#include "megalith/ops/kernel/cuda_math.cuh"
+#include "megalith/ops/moe/permute_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMostCopies = 64;  // whose dot products a block keeps
+
+template <typename T, int v>
+__global__ void copy_kernel(const T* x, const int64_t* token, T* y, int64_t h) {
+  const T* from = x + token[blockIdx.x] * h;
+  T* to = y + int64_t{blockIdx.x} * h;
+  for (int64_t column = int64_t{threadIdx.x} * v; column < h; column += int64_t{blockDim.x} * v)
+    *reinterpret_cast<Pack<T, v>*>(to + column) = *reinterpret_cast<const Pack<T, v>*>(from + column);
+}
+
+// A token is read once and written to all of its rows.
+template <typename T, int v>
+__global__ void spread_kernel(const T* x, const int64_t* row, T* y, int64_t k, int64_t h) {
+  const int64_t token = blockIdx.x;
+  for (int64_t column = int64_t{threadIdx.x} * v; column < h; column += int64_t{blockDim.x} * v) {
+    const auto part = *reinterpret_cast<const Pack<T, v>*>(x + token * h + column);
+    for (int64_t j = 0; j < k; ++j) {
+      const int64_t target = row[token * k + j];
+      if (target >= 0) *reinterpret_cast<Pack<T, v>*>(y + target * h + column) = part;
+    }
+  }
+}
+
+template <typename T, int v>
+__global__ void sum_kernel(const T* rows, const float* w, const int64_t* row, const T* residual, T* y, int64_t k,
+                           int64_t h) {
+  const int64_t token = blockIdx.x;
+  for (int64_t column = int64_t{threadIdx.x} * v; column < h; column += int64_t{blockDim.x} * v) {
+    float sum[v] = {};
+    if (residual != nullptr) load<v>(residual + token * h + column, sum);
+#pragma unroll 4
+    for (int64_t j = 0; j < k; ++j) {
+      const int64_t source = row[token * k + j];
+      if (source < 0) continue;
+      const float factor = w == nullptr ? 1 : w[token * k + j];
+      float value[v];
+      load<v>(rows + source * h + column, value);
+#pragma unroll
+      for (int c = 0; c < v; ++c) sum[c] += factor * value[c];
+    }
+    store<v>(sum, y + token * h + column);
+  }
+}
+
+constexpr int kTogether = 4;  // copies whose rows are read at once
+
+template <typename T, int v>
+__global__ void sum_backward_kernel(const T* rows, const float* w, const int64_t* row, const T* dy, T* drows, float* dw,
+                                    int64_t k, int64_t h) {
+  __shared__ float dots[kMostCopies][kThreads / 32];
+  const int64_t token = blockIdx.x;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  for (int64_t first = 0; first < k; first += kTogether) {
+    int64_t target[kTogether];
+    float factor[kTogether], dot[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const bool there = first + j < k;
+      target[j] = there ? row[token * k + first + j] : -1;
+      factor[j] = there ? w[token * k + first + j] : 0;
+      dot[j] = 0;
+    }
+    for (int64_t column = int64_t{threadIdx.x} * v; column < h; column += int64_t{blockDim.x} * v) {
+      float grad[v], value[kTogether][v];
+      load<v>(dy + token * h + column, grad);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j)
+        if (target[j] >= 0) load<v>(rows + target[j] * h + column, value[j]);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        if (target[j] < 0) continue;
+#pragma unroll
+        for (int c = 0; c < v; ++c) {
+          dot[j] += grad[c] * value[j][c];
+          value[j][c] = grad[c] * factor[j];
+        }
+        store<v>(value[j], drows + target[j] * h + column);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const float sum = warp_sum(dot[j]);
+      if (lane == 0 && first + j < k) dots[first + j][warp] = sum;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x >= k) return;
+  float total = 0;
+  for (int i = 0; i < static_cast<int>(blockDim.x) / 32; ++i) total += dots[threadIdx.x][i];
+  dw[token * k + threadIdx.x] = total;
+}
+
+// run.template operator()<T, v>(threads)
+template <typename Run>
+void for_rows(const PermuteSizes& sizes, bool in_vectors, const Run& run) {
+  for_dtype(sizes.dtype, [&]<typename T>(T) {
+    const auto with_vector = [&]<int v>() {
+      const int64_t wanted = (sizes.h / v + 31) / 32 * 32;
+      run.template operator()<T, v>(static_cast<unsigned>(std::clamp<int64_t>(wanted, 64, kThreads)));
+    };
+    if (in_vectors && sizes.h % kVector<T> == 0)
+      with_vector.template operator()<kVector<T>>();
+    else
+      with_vector.template operator()<1>();
+  });
+}
+
+}  // namespace
+
+void copy_rows_cuda(const PermuteSizes& sizes, const void* x, const int64_t* token, void* y, void* stream) {
+  if (sizes.r * sizes.h == 0) return;
+  for_rows(sizes, aligned(x) && aligned(y), [&]<typename T, int v>(unsigned threads) {
+    launch("copy_rows", copy_kernel<T, v>, {static_cast<unsigned>(sizes.r), threads, stream}, static_cast<const T*>(x),
+           token, static_cast<T*>(y), sizes.h);
+  });
+}
+
+void spread_rows_cuda(const PermuteSizes& sizes, const void* x, const int64_t* row, void* y, void* stream) {
+  if (sizes.t * sizes.h == 0) return;
+  for_rows(sizes, aligned(x) && aligned(y), [&]<typename T, int v>(unsigned threads) {
+    launch("spread_rows", spread_kernel<T, v>, {static_cast<unsigned>(sizes.t), threads, stream},
+           static_cast<const T*>(x), row, static_cast<T*>(y), sizes.k, sizes.h);
+  });
+}
+
+void sum_rows_cuda(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row, const void* residual,
+                   void* y, void* stream) {
+  if (sizes.t * sizes.h == 0) return;
+  const bool fits = aligned(rows) && aligned(residual) && aligned(y);
+  for_rows(sizes, fits, [&]<typename T, int v>(unsigned threads) {
+    launch("sum_rows", sum_kernel<T, v>, {static_cast<unsigned>(sizes.t), threads, stream}, static_cast<const T*>(rows),
+           static_cast<const float*>(w), row, static_cast<const T*>(residual), static_cast<T*>(y), sizes.k, sizes.h);
+  });
+}
+
+void sum_rows_backward_cuda(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row,
+                            const void* dy, void* drows, void* dw, void* stream) {
+  if (sizes.t * sizes.k == 0) return;
+  if (sizes.k > kMostCopies) fail_kernel("sum_rows_backward", "a token has more than 64 copies");
+  const bool fits = aligned(rows) && aligned(dy) && aligned(drows);
+  for_rows(sizes, fits, [&]<typename T, int v>(unsigned threads) {
+    launch("sum_rows_backward", sum_backward_kernel<T, v>, {static_cast<unsigned>(sizes.t), threads, stream},
+           static_cast<const T*>(rows), static_cast<const float*>(w), row, static_cast<const T*>(dy),
+           static_cast<T*>(drows), static_cast<float*>(dw), sizes.k, sizes.h);
+  });
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,448 @@
+// A warp a token: lane l has the logits of experts l, l + 32, … in registers. For the plain choice, softmax over the
+// largest logits, there are kernels of their own. Legend: E experts, k experts a token.
+#include <cmath>
+
+#include "megalith/ops/kernel/cuda_math.cuh"
+#include "megalith/ops/moe/top_experts_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+using Score = ExpertChoice::Score;
+
+constexpr int kThreads = 128;
+constexpr int kPlainThreads = 256;  // of the kernels for the plain choice
+constexpr unsigned kAll = 0xffffffffU;
+constexpr float kTiny = 1e-20F;  // keeps a sum of scores from being 0
+
+struct Best {
+  float value;
+  int place;
+};
+// The larger one; of equal ones the first.
+__device__ inline Best better(Best a, Best b) {
+  return b.value > a.value || (b.value == a.value && b.place < a.place) ? b : a;
+}
+// Unsigned numbers in the order of floats that are no NaN; both zeros are the same.
+__device__ inline unsigned ordered(float x) {
+  const unsigned bits = __float_as_uint(x + 0.0F);
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+__device__ inline float from_ordered(unsigned key) {
+  return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key);
+}
+__device__ inline Best warp_best(Best x) {
+  const unsigned mine = ordered(x.value), top = __reduce_max_sync(kAll, mine);
+  const auto place = __reduce_min_sync(kAll, mine == top ? static_cast<unsigned>(x.place) : ~0U);
+  return {from_ordered(top), static_cast<int>(place)};
+}
+
+// The best of the experts in [begin, end), on every lane; behind the last one when all are -inf or NaN.
+template <int n>
+__device__ inline Best best_of(const float (&rank)[n], int lane, int begin, int end) {
+  Best mine{-INFINITY, 1 << 30};
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    const int expert = i * 32 + lane;
+    if (expert >= begin && expert < end) mine = better(mine, {rank[i], expert});
+  }
+  return warp_best(mine);
+}
+template <int n>
+__device__ inline void strike(float (&rank)[n], int lane, int expert) {
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+    if (i * 32 + lane == expert) rank[i] = -INFINITY;
+}
+
+// -inf for experts outside of the token's best groups.
+template <int n>
+__device__ inline void limit_to_groups(float (&rank)[n], int lane, int experts, const ExpertChoice& choice) {
+  const int groups = static_cast<int>(choice.groups), width = experts / groups;
+  float score = -INFINITY;  // of group number `lane`
+  for (int g = 0; g < groups; ++g) {
+    float left[n];
+#pragma unroll
+    for (int i = 0; i < n; ++i) left[i] = rank[i];
+    float sum = 0;
+    for (int64_t j = 0; j < choice.group_best; ++j) {
+      const Best best = best_of(left, lane, g * width, (g + 1) * width);
+      sum += best.value;
+      strike(left, lane, best.place);
+    }
+    if (lane == g) score = sum;
+  }
+  unsigned chosen = 0;
+  for (int64_t j = 0; j < choice.group_topk; ++j) {
+    const Best best = warp_best({lane < groups ? score : -INFINITY, lane});
+    chosen |= 1U << best.place;
+    if (lane == best.place) score = -INFINITY;
+  }
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    const int expert = i * 32 + lane;
+    if (expert < experts && (chosen >> (expert / width) & 1U) == 0) rank[i] = -INFINITY;
+  }
+}
+
+// A token's logits, and what softmax over all of them needs.
+template <int n>
+struct Token {
+  float logit[n];
+  float max = 0, sum = 1;
+
+  template <typename T>
+  __device__ Token(const T* from, int lane, int experts, bool softmax) {
+#pragma unroll
+    for (int i = 0; i < n; ++i) logit[i] = i * 32 + lane < experts ? to_float(from[i * 32 + lane]) : -INFINITY;
+    if (!softmax) return;
+    float top = -INFINITY, total = 0;
+#pragma unroll
+    for (int i = 0; i < n; ++i) top = fmaxf(top, logit[i]);
+    max = warp_max(top);
+#pragma unroll
+    for (int i = 0; i < n; ++i) total += expf(logit[i] - max);
+    sum = warp_sum(total);
+  }
+  // The score of a logit before anything that looks at the other chosen ones.
+  __device__ float score(float x, Score kind) const {
+    if (kind == Score::kSigmoid) return 1 / (1 + expf(-x));
+    return kind == Score::kSoftmax ? expf(x - max) / sum : x;
+  }
+};
+
+// By the warp.
+template <typename T, int n>
+__device__ inline void choose(const ExpertRows& rows, int64_t token, const float* bias, bool decided, int64_t* chosen,
+                              float* weights) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const ExpertChoice& choice = rows.choice;
+  const int experts = static_cast<int>(rows.experts), k = static_cast<int>(choice.topk);
+  const T* logits = static_cast<const T*>(rows.logits) + token * rows.experts;
+  const Token<n> all(logits, lane, experts, choice.score == Score::kSoftmax);
+  int mine = -1, order = lane;  // lane j < k has the j-th choice, and its place among them by number
+  if (decided) {
+    if (lane < k) mine = static_cast<int>(chosen[token * k + lane]);
+  } else {
+    float rank[n];
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      const int expert = i * 32 + lane;
+      rank[i] = expert < experts ? all.score(all.logit[i], choice.score) : -INFINITY;
+      if (bias != nullptr && expert < experts) rank[i] += bias[expert];
+    }
+    if (choice.group_topk < choice.groups) limit_to_groups(rank, lane, experts, choice);
+    for (int j = 0; j < k; ++j) {
+      const Best best = best_of(rank, lane, 0, experts);
+      strike(rank, lane, best.place);
+      if (lane == j) mine = min(best.place, experts - 1);
+    }
+    order = 0;
+    for (int j = 0; j < k; ++j) {
+      const int other = __shfl_sync(kAll, mine, j);
+      order += other < mine || (other == mine && j < lane) ? 1 : 0;
+    }
+    if (lane < k) chosen[token * k + order] = mine;
+  }
+  float weight = lane < k ? all.score(to_float(logits[mine]), choice.score) : 0;
+  if (choice.score == Score::kSoftmaxOfChosen) {
+    const float top = warp_max(lane < k ? weight : -INFINITY);
+    weight = lane < k ? expf(weight - top) : 0;
+    weight /= warp_sum(weight);
+  } else if (choice.score == Score::kSigmoid && choice.normalize) {
+    weight /= warp_sum(weight) + kTiny;
+  }
+  if (lane < k) weights[token * k + order] = weight * static_cast<float>(choice.scaling);
+}
+
+template <typename T, int n>
+__global__ void forward_kernel(ExpertRows rows, const float* bias, bool decided, int64_t* chosen, float* weights) {
+  const int64_t token = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
+  if (token < rows.tokens) choose<T, n>(rows, token, bias, decided, chosen, weights);
+}
+
+// The larger one first.
+__device__ inline void put_in_order(float& first, float& second) {
+  const float larger = fmaxf(first, second);
+  second = fminf(first, second);
+  first = larger;
+}
+// The largest first, of a sequence that rises and then falls, or the reverse.
+template <int n>
+__device__ inline void sort_bitonic(float* x) {
+  if constexpr (n > 1) {
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) put_in_order(x[i], x[i + n / 2]);
+    sort_bitonic<n / 2>(x);
+    sort_bitonic<n / 2>(x + n / 2);
+  }
+}
+// The largest first, of any numbers.
+template <int n>
+__device__ inline void sort(float* x) {
+  if constexpr (n > 1) {
+    sort<n / 2>(x);
+    sort<n / 2>(x + n / 2);
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) put_in_order(x[i], x[n - 1 - i]);
+    sort_bitonic<n / 2>(x);
+    sort_bitonic<n / 2>(x + n / 2);
+  }
+}
+
+constexpr int kGroup = 8;  // lanes a token, and experts a token at most, of the kernels for the plain choice
+
+// Over a group's lanes.
+__device__ inline float group_sum(float x) {
+#pragma unroll
+  for (int other = kGroup / 2; other > 0; other /= 2) x += __shfl_xor_sync(kAll, x, other);
+  return x;
+}
+__device__ inline float group_max(float x) {
+#pragma unroll
+  for (int other = kGroup / 2; other > 0; other /= 2) x = fmaxf(x, __shfl_xor_sync(kAll, x, other));
+  return x;
+}
+// Over the group's lanes before this one.
+__device__ inline unsigned group_sum_before(unsigned x, int lane) {
+  unsigned before = 0;
+#pragma unroll
+  for (int other = 1; other < kGroup; other *= 2) {
+    const unsigned theirs = __shfl_xor_sync(kAll, x, other);
+    if ((lane & other) != 0) before += theirs;
+    x += theirs;
+  }
+  return before;
+}
+
+// The largest numbers of those seen, the largest first.
+struct Largest {
+  float x[kGroup];
+
+  // With others, the largest first.
+  __device__ void merge(const float (&others)[kGroup]) {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) x[i] = fmaxf(x[i], others[kGroup - 1 - i]);
+    sort_bitonic<kGroup>(x);
+  }
+  // Of a lane's own.
+  template <int n>
+  __device__ explicit Largest(const float (&from)[n]) {
+#pragma unroll
+    for (int start = 0; start < n; start += kGroup) {
+      float part[kGroup];
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) part[i] = start + i < n ? from[start + i] : -INFINITY;
+      sort<kGroup>(part);
+      if (start > 0) {
+        merge(part);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) x[i] = part[i];
+      }
+    }
+  }
+  // Of all lanes of the group.
+  __device__ void merge_lanes() {
+#pragma unroll
+    for (int other = 1; other < kGroup; other *= 2) {
+      float theirs[kGroup];
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) theirs[i] = __shfl_xor_sync(kAll, x[i], other);
+      merge(theirs);
+    }
+  }
+};
+
+// The plain choice of at most 8 from E == 32 · n experts: 8 lanes a token, each with 4 · n experts in a row. What is
+// chosen lies above the k-th largest logit or, the lower experts first, at it. As choices are written in the order of
+// experts, a choice's place is the number of those before it.
+template <typename T, int n>
+__global__ void __launch_bounds__(kPlainThreads)
+    plain_forward_kernel(ExpertRows rows, int64_t* chosen, float* weights) {
+  constexpr int kGroups = kPlainThreads / kGroup, kEach = 4 * n;  // groups a block; experts a lane
+  struct Choice {
+    int expert;
+    float logit;
+  };
+  __shared__ Choice shared[kGroups][kGroup];
+  const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup, j = thread % kGroup;
+  const int64_t token = int64_t{blockIdx.x} * kGroups + group;
+  const int64_t first = token - group % (32 / kGroup);  // of the warp
+  if (first >= rows.tokens) return;
+  const int k = static_cast<int>(rows.choice.topk);
+  float logit[kEach];
+  load_all(static_cast<const T*>(rows.logits) + min(token, rows.tokens - 1) * rows.experts + j * kEach, logit);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) logit[i] = fmaxf(logit[i], -INFINITY);  // for NaN
+  Largest best(logit);
+  best.merge_lanes();
+  float limit = best.x[0];
+  int room = k;  // for logits at the limit
+#pragma unroll
+  for (int i = 1; i < kGroup; ++i)
+    if (i < k) limit = best.x[i];
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i)
+    if (best.x[i] > limit) --room;
+
+  unsigned above = 0, equal = 0;  // a bit for each of the lane's experts
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    above |= logit[i] > limit ? 1U << i : 0;
+    equal |= logit[i] == limit ? 1U << i : 0;
+  }
+  const unsigned before = group_sum_before(static_cast<unsigned>(__popc(above) | __popc(equal) << 16), j);
+  const int equal_before = min(static_cast<int>(before >> 16), room);
+  for (int left = __popc(equal) + equal_before - room; left > 0; --left)
+    equal ^= 1U << (31 - __clz(static_cast<int>(equal)));
+  int place = static_cast<int>(before & 0xffffU) + equal_before;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    if (((above | equal) >> i & 1U) != 0) shared[group][place++] = {j * kEach + i, logit[i]};
+  __syncwarp();
+  const Choice mine = shared[group][min(j, k - 1)];
+  const float raised = j < k ? expf(mine.logit - best.x[0]) : 0;
+  const float weight = raised * (static_cast<float>(rows.choice.scaling) / group_sum(raised));
+  const bool has = j < k && token < rows.tokens;
+  const bool enough = limit > -INFINITY;
+  if (has && enough) {
+    chosen[token * k + j] = mine.expert;
+    weights[token * k + j] = weight;
+  }
+  const unsigned rest = __ballot_sync(kAll, has && !enough);  // tokens with too few numbers above -inf
+  for (int u = 0; rest != 0 && u < 32 / kGroup; ++u)
+    if ((rest >> (u * kGroup) & 1U) != 0) choose<T, n>(rows, first + u, nullptr, false, chosen, weights);
+}
+
+template <typename T, int n>
+__global__ void backward_kernel(ExpertRows rows, const int64_t* chosen, const float* grad_weights, T* grad_logits) {
+  const int64_t token = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (token >= rows.tokens) return;
+  const ExpertChoice& choice = rows.choice;
+  const int experts = static_cast<int>(rows.experts), k = static_cast<int>(choice.topk);
+  const T* logits = static_cast<const T*>(rows.logits) + token * rows.experts;
+  T* grads = grad_logits + token * rows.experts;
+  const Token<n> all(logits, lane, experts, choice.score == Score::kSoftmax);
+  const int mine = lane < k ? static_cast<int>(chosen[token * k + lane]) : 0;
+  const float slope = lane < k ? grad_weights[token * k + lane] * static_cast<float>(choice.scaling) : 0;
+  const float score = lane < k ? all.score(to_float(logits[mine]), choice.score) : 0;
+  float grad = 0, others = 0;  // of this lane's choice; of every other expert, over its score
+  if (choice.score == Score::kSoftmaxOfChosen) {
+    const float top = warp_max(lane < k ? score : -INFINITY);
+    const float raised = lane < k ? expf(score - top) : 0;
+    const float weight = raised / warp_sum(raised);
+    grad = weight * (slope - warp_sum(weight * slope));
+  } else if (choice.score == Score::kSoftmax) {
+    others = -warp_sum(score * slope);
+    grad = score * (slope + others);
+  } else {
+    const float total = choice.normalize ? warp_sum(score) + kTiny : 1;
+    const float along = choice.normalize ? warp_sum(score * slope) / total : 0;
+    grad = (slope - along) / total * score * (1 - score);
+  }
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+    if (i * 32 + lane < experts)
+      grads[i * 32 + lane] =
+          from_float<T>(choice.score == Score::kSoftmax ? others * all.score(all.logit[i], choice.score) : 0);
+  __syncwarp();
+  if (lane < k) grads[mine] = from_float<T>(grad);
+}
+
+// The same for the plain choice of at most 8 from E == 32 · n experts: 8 lanes a token, lane j its j-th choice. Their
+// logits are picked, and the gradient is put together, in shared memory, so that rows are read and written 16 bytes a
+// lane.
+template <typename T, int n>
+__global__ void __launch_bounds__(kPlainThreads)
+    plain_backward_kernel(ExpertRows rows, const int64_t* chosen, const float* grad_weights, T* grad_logits) {
+  constexpr int kGroups = kPlainThreads / kGroup;
+  constexpr int kVectors = 32 * n / kVector<T>, kEach = (kVectors + kGroup - 1) / kGroup;  // of a row; of a lane
+  __shared__ uint4 shared[kGroups][kVectors];
+  const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup, j = thread % kGroup;
+  const int64_t token = int64_t{blockIdx.x} * kGroups + group, here = min(token, rows.tokens - 1);
+  if (token - group % 4 >= rows.tokens) return;  // the whole warp
+  const int k = static_cast<int>(rows.choice.topk);
+  const bool has = j < k;
+  const int mine = has ? static_cast<int>(chosen[here * k + j]) : 0;
+  const float slope = has ? grad_weights[here * k + j] * static_cast<float>(rows.choice.scaling) : 0;
+  uint4* const row = shared[group];
+  auto* const cell = reinterpret_cast<T*>(row) + mine;
+  const auto* const logits = static_cast<const uint4*>(rows.logits) + here * kVectors;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    if (const int at = i * kGroup + j; at < kVectors) row[at] = logits[at];
+  __syncwarp();
+  const float logit = has ? to_float(*cell) : -INFINITY;
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    if (const int at = i * kGroup + j; at < kVectors) row[at] = uint4{0, 0, 0, 0};
+  const float top = group_max(logit), raised = has ? expf(logit - top) : 0;
+  const float weight = raised / group_sum(raised);
+  const float grad = weight * (slope - group_sum(weight * slope));
+  __syncwarp();
+  if (has) *cell = from_float<T>(grad);
+  __syncwarp();
+  if (token >= rows.tokens) return;
+  auto* const grads = reinterpret_cast<uint4*>(grad_logits) + token * kVectors;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    if (const int at = i * kGroup + j; at < kVectors) grads[at] = row[at];
+}
+
+// Softmax over at most 8 largest logits, from whole vectors of 32 · n experts.
+bool is_plain(const ExpertRows& rows, int n) {
+  return rows.choice.score == Score::kSoftmaxOfChosen && rows.choice.topk <= kGroup &&
+         rows.experts == int64_t{32} * n && aligned(rows.logits);
+}
+Launch plain_launch(int64_t tokens, void* stream) {
+  constexpr int64_t kTokens = kPlainThreads / kGroup;
+  return {static_cast<unsigned>((tokens + kTokens - 1) / kTokens), kPlainThreads, stream};
+}
+
+// run.template operator()<T, n>(blocks)
+template <typename Run>
+void for_experts(const ExpertRows& rows, const Run& run) {
+  const auto blocks = static_cast<unsigned>((rows.tokens + kThreads / 32 - 1) / (kThreads / 32));
+  for_dtype(rows.dtype, [&]<typename T>(T) {
+    if (rows.experts <= 32) return run.template operator()<T, 1>(blocks);
+    if (rows.experts <= 64) return run.template operator()<T, 2>(blocks);
+    if (rows.experts <= 128) return run.template operator()<T, 4>(blocks);
+    if (rows.experts <= 256) return run.template operator()<T, 8>(blocks);
+    run.template operator()<T, 32>(blocks);
+  });
+}
+
+}  // namespace
+
+void top_experts_cuda(const ExpertRows& rows, const float* bias, bool decided, int64_t* chosen, float* weights,
+                      void* stream) {
+  if (rows.tokens == 0) return;
+  for_experts(rows, [&]<typename T, int n>(unsigned blocks) {
+    if constexpr (n <= 8) {
+      if (is_plain(rows, n) && bias == nullptr && !decided && rows.choice.group_topk >= rows.choice.groups)
+        return launch("top_experts, plain", plain_forward_kernel<T, n>, plain_launch(rows.tokens, stream), rows, chosen,
+                      weights);
+    }
+    launch("top_experts", forward_kernel<T, n>, {blocks, kThreads, stream}, rows, bias, decided, chosen, weights);
+  });
+}
+
+void top_experts_backward_cuda(const ExpertRows& rows, const int64_t* chosen, const float* grad_weights,
+                               void* grad_logits, void* stream) {
+  if (rows.tokens == 0) return;
+  for_experts(rows, [&]<typename T, int n>(unsigned blocks) {
+    if constexpr (n <= 8) {
+      if (is_plain(rows, n) && aligned(grad_logits))
+        return launch("top_experts_backward, plain", plain_backward_kernel<T, n>, plain_launch(rows.tokens, stream),
+                      rows, chosen, grad_weights, static_cast<T*>(grad_logits));
+    }
+    launch("top_experts_backward", backward_kernel<T, n>, {blocks, kThreads, stream}, rows, chosen, grad_weights,
+           static_cast<T*>(grad_logits));
+  });
+}
+
+}  // namespace megalith::ops

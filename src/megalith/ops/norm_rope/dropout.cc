@@ -1,0 +1,129 @@
+#include "megalith/ops/norm_rope/dropout.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <mutex>
+#include <optional>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/kernel/device_internal.h"
+#include "megalith/ops/kernel/tensor_internal.h"
+#include "megalith/ops/norm_rope/composite_internal.h"
+#include "megalith/ops/norm_rope/dropout_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+void check_arguments(const Tensor& x, double p, const at::Generator& generator) {
+  check<ConfigError>(p >= 0 && p < 1, "the probability of dropout is {}; it must be at least 0 and less than 1", p);
+  check(x.is_floating_point(), "dropout takes floating-point numbers; it got {}", c10::toString(x.scalar_type()));
+  if (p == 0) return;
+  check(generator.defined() && generator.device().type() == x.device().type(),
+        "dropout on {} needs a generator of that device", x.device().str());
+}
+
+// All that is drawn: the mask follows from it. Of a CUDA generator, which draws on the device alone, a mixture of its
+// seed and its offset (splitmix64); the offset moves on by the 4 that it counts in.
+uint64_t draw_seed(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  if (generator.device().is_cpu()) return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+  const uint64_t offset = generator.get_offset();
+  generator.set_offset(offset + 4);
+  uint64_t z = generator.current_seed() + 0x9E3779B97F4A7C15 * (offset / 4 + 1);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
+  return z ^ (z >> 31);
+}
+
+// On CUDA `mask` stays undefined: the seed tells it.
+struct Result {
+  Tensor y;
+  Tensor mask;  // uint8, as x; only for a backward
+};
+
+Result run_forward(const Tensor& x, const Tensor& residual, double p, uint64_t seed, bool with_mask) {
+  const Tensor in = x.contiguous();
+  const Tensor added = residual.defined() ? residual.contiguous() : Tensor();
+  Result result{.y = at::empty_like(in)};
+  DropoutForward args{.dtype = in.scalar_type(), .elements = in.numel(), .p = p, .seed = seed};
+  args.x = in.const_data_ptr();
+  if (added.defined()) args.residual = added.const_data_ptr();
+  args.y = result.y.mutable_data_ptr();
+  if constexpr (kCudaKernels) {
+    if (in.is_cuda()) {
+      dropout_forward_cuda(args, stream_of(in));
+      return result;
+    }
+  }
+  if (with_mask) {
+    result.mask = at::empty(in.sizes(), in.options().dtype(at::kByte));
+    args.mask = result.mask.mutable_data_ptr<uint8_t>();
+  }
+  dropout_forward_cpu(args);
+  return result;
+}
+
+class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const std::optional<Tensor>& residual, double p,
+                        const at::Generator& generator) {
+    const uint64_t seed = draw_seed(generator);
+    const Result result = run_forward(x, residual.value_or(Tensor()), p, seed, /*with_mask=*/true);
+    ctx->save_for_backward({result.mask});
+    ctx->saved_data["p"] = p;
+    ctx->saved_data["seed"] = static_cast<int64_t>(seed);
+    ctx->saved_data["residual"] = residual.has_value();
+    return result.y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const Tensor residual = ctx->saved_data["residual"].toBool() ? grads[0] : Tensor();
+    if (!ctx->needs_input_grad(0)) return {{}, residual, {}, {}};
+    const Tensor mask = ctx->get_saved_variables()[0];
+    const Tensor grad_y = grads[0].contiguous();
+    const double p = ctx->saved_data["p"].toDouble();
+    if (!mask.defined()) {
+      const auto seed = static_cast<uint64_t>(ctx->saved_data["seed"].toInt());
+      return {run_forward(grad_y, {}, p, seed, /*with_mask=*/false).y, residual, {}, {}};
+    }
+    Tensor grad_x = at::empty_like(grad_y);
+    dropout_backward_cpu(grad_y.scalar_type(), grad_y.numel(), p, grad_y.const_data_ptr(),
+                         mask.const_data_ptr<uint8_t>(), grad_x.mutable_data_ptr());
+    return {grad_x, residual, {}, {}};
+  }
+};
+
+}  // namespace
+
+Tensor dropout_composite(const Tensor& x, double p, const at::Generator& generator) {
+  const Tensor kept = at::empty(x.sizes(), x.options().dtype(at::kBool)).bernoulli_(1 - p, generator);
+  return at::where(kept, x * (1 / (1 - p)), at::zeros({}, x.options()));
+}
+
+Tensor dropout(const Tensor& x, double p, const at::Generator& generator) {
+  check_arguments(x, p, generator);
+  if (p == 0) return x;
+  if (!has_kernel(x)) return dropout_composite(x, p, generator);
+  if (!needs_gradient({x})) return run_forward(x, {}, p, draw_seed(generator), /*with_mask=*/false).y;
+  return DropoutFunction::apply(x, std::nullopt, p, generator);
+}
+
+Tensor dropout_add(const Tensor& x, const Tensor& residual, double p, const at::Generator& generator) {
+  check_arguments(x, p, generator);
+  check(x.sizes() == residual.sizes(), "dropout_add adds tensors of one shape; it got {} and {}", shape_text(x),
+        shape_text(residual));
+  if (p == 0) return residual + x;
+  // A residual stream that is kept in a wider dtype than the branches takes two passes.
+  if (!has_kernel(x) || x.scalar_type() != residual.scalar_type()) return residual + dropout(x, p, generator);
+  if (!needs_gradient({x, residual})) return run_forward(x, residual, p, draw_seed(generator), /*with_mask=*/false).y;
+  return DropoutFunction::apply(x, if_defined(residual), p, generator);
+}
+
+}  // namespace megalith::ops

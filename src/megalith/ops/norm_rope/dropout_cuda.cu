@@ -1,0 +1,104 @@
+// A thread has v neighbouring counters of a block of 64 elements, and the four elements of each: v at a time they stand
+// side by side in memory.
+#include "megalith/ops/kernel/counter_normal_internal.h"
+#include "megalith/ops/kernel/cuda_math.cuh"
+#include "megalith/ops/norm_rope/dropout_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kCounters = 16, kWords = 4;  // of a block, as on the CPU
+
+// Elements l … l + n of `raw` become those of `value`; n elements are one word or more.
+template <typename T, int v, int n>
+__device__ inline void put(Raw<T, v>& raw, int l, const float (&value)[v]) {
+  if constexpr (kInWords<T, v> && kInWords<T, n>) {
+    constexpr int kEach = 4 / static_cast<int>(sizeof(T));
+#pragma unroll
+    for (int i = 0; i < n / kEach; ++i)
+      raw.word[l / kEach + i] = join(value + l + i * kEach, static_cast<const T*>(nullptr));
+  } else {
+    raw = pack<T, v>(value);
+  }
+}
+
+template <typename T, int v, bool residual>
+__global__ void __launch_bounds__(kThreads, 3) dropout_kernel(DropoutForward args, uint32_t threshold, float scale) {
+  constexpr int kPieces = kCounters / v;
+  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t block = thread / kPieces;
+  const int lane = static_cast<int>(thread % kPieces) * v;
+  const int64_t first = block * kCounters * kWords + lane;
+  if (first >= args.elements) return;
+  const auto *x = static_cast<const T*>(args.x), *added = static_cast<const T*>(args.residual);
+  T* y = static_cast<T*>(args.y);
+  Raw<T, v> in[kWords], base[kWords];
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    const int64_t at = first + w * kCounters;
+    if (at + v > args.elements) continue;
+    in[w] = load_raw<v>(x + at);
+    if (residual) base[w] = load_raw<v>(added + at);
+  }
+  const auto result = [&](bool stays, float value, float start) {
+    const float kept = stays ? value * scale : 0;
+    return residual ? rounded_to<T>(kept) + start : kept;
+  };
+  constexpr int kEach = v % 2 == 0 ? 2 : 1;  // counters at once: a word of bf16
+#pragma unroll
+  for (int l = 0; l < v; l += kEach) {
+    PhiloxBlock drawn[kEach];
+#pragma unroll
+    for (int c = 0; c < kEach; ++c)
+      drawn[c] = philox(static_cast<uint64_t>(block * kCounters + lane + l + c), args.seed);
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const int64_t at = first + w * kCounters;
+      if (at + v <= args.elements) {
+        float value[v], start[v] = {};
+        unpack<T, v>(in[w], value);
+        if (residual) unpack<T, v>(base[w], start);
+#pragma unroll
+        for (int c = 0; c < kEach; ++c)
+          value[l + c] = result(drawn[c].word[w] >= threshold, value[l + c], start[l + c]);
+        put<T, v, kEach>(in[w], l, value);
+      } else {
+        for (int c = 0; c < kEach; ++c)
+          if (at + l + c < args.elements) {
+            const float start = residual ? to_float(added[at + l + c]) : 0;
+            y[at + l + c] = from_float<T>(result(drawn[c].word[w] >= threshold, to_float(x[at + l + c]), start));
+          }
+      }
+    }
+  }
+#pragma unroll
+  for (int w = 0; w < kWords; ++w)
+    if (const int64_t at = first + w * kCounters; at + v <= args.elements)
+      *reinterpret_cast<Raw<T, v>*>(y + at) = in[w];
+}
+
+}  // namespace
+
+void dropout_forward_cuda(const DropoutForward& args, void* stream) {
+  if (args.elements == 0) return;
+  const auto threshold = static_cast<uint32_t>(args.p * 4294967296.0);
+  const auto scale = static_cast<float>(1 / (1 - args.p));
+  for_dtype(args.dtype, [&]<typename T>(T) {
+    const auto run = [&]<int v>() {
+      constexpr int64_t kEach = int64_t{v} * kWords;
+      const int64_t blocks = (args.elements + kCounters * kWords - 1) / (kCounters * kWords);
+      const int64_t threads = blocks * (kCounters * kWords / kEach);
+      const auto grid = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+      const auto kernel = args.residual != nullptr ? dropout_kernel<T, v, true> : dropout_kernel<T, v, false>;
+      launch("dropout", kernel, {grid, kThreads, stream}, args, threshold, scale);
+    };
+    if (aligned(args.x) && aligned(args.residual) && aligned(args.y))
+      run.template operator()<kVector<T>>();
+    else
+      run.template operator()<1>();
+  });
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <vector>
+
+#include "megalith/ops/kernel/cpu_math.h"
+#include "megalith/ops/kernel/cpu_parallel.h"
+#include "megalith/ops/norm_rope/norm_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+// Elements that a thread should have at least: less is not worth waking it.
+constexpr int64_t kGrainElements = 32768;
+
+int64_t row_grain(int64_t width) { return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width)); }
+
+template <typename T>
+struct ForwardPointers {
+  const T* x;
+  const T* delta;
+  T* sum;
+  const acc_t<T>* weight;
+  const acc_t<T>* bias;
+  T* y;
+  acc_t<T>* mean;
+  acc_t<T>* rstd;
+};
+
+template <typename T, bool kCentered, bool kRounded>
+struct ForwardRows {
+  using Acc = acc_t<T>;
+
+  MEGALITH_ALWAYS_INLINE static void add(const T* MEGALITH_RESTRICT x, const T* MEGALITH_RESTRICT delta,
+                                         T* MEGALITH_RESTRICT sum, int64_t h) {
+#pragma omp simd
+    for (int64_t i = 0; i < h; ++i) sum[i] = from_acc<T>(to_acc(x[i]) + to_acc(delta[i]));
+  }
+
+  MEGALITH_ALWAYS_INLINE static Acc mean_of(const T* x, int64_t h) {
+    Acc sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < h; ++i) sum += to_acc(x[i]);
+    return sum / static_cast<Acc>(h);
+  }
+
+  MEGALITH_ALWAYS_INLINE static Acc square_of(const T* x, Acc mean, int64_t h) {
+    Acc sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < h; ++i) {
+      const Acc v = to_acc(x[i]) - mean;
+      sum += v * v;
+    }
+    return sum / static_cast<Acc>(h);
+  }
+
+  MEGALITH_ALWAYS_INLINE static void scale(const T* MEGALITH_RESTRICT x, Acc mean, Acc rstd,
+                                           const Acc* MEGALITH_RESTRICT weight, const Acc* MEGALITH_RESTRICT bias,
+                                           T* MEGALITH_RESTRICT y, int64_t h) {
+    if (bias != nullptr) {
+#pragma omp simd
+      for (int64_t i = 0; i < h; ++i) y[i] = from_acc<T>((to_acc(x[i]) - mean) * rstd * weight[i] + bias[i]);
+      return;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < h; ++i) {
+      const Acc normal = (to_acc(x[i]) - mean) * rstd;
+      y[i] = from_acc<T>((kRounded ? to_acc(from_acc<T>(normal)) : normal) * weight[i]);
+    }
+  }
+
+  MEGALITH_ALWAYS_INLINE static void run(ForwardPointers<T> p, Acc epsilon, int64_t begin, int64_t end, int64_t h) {
+    for (int64_t row = begin; row < end; ++row) {
+      const T* x = p.x + row * h;
+      if (p.delta != nullptr) {
+        add(x, p.delta + row * h, p.sum + row * h, h);
+        x = p.sum + row * h;
+      }
+      const Acc mean = kCentered ? mean_of(x, h) : Acc(0);
+      const Acc rstd = Acc(1) / std::sqrt(square_of(x, mean, h) + epsilon);
+      scale(x, mean, rstd, p.weight, p.bias, p.y + row * h, h);
+      if (kCentered && p.mean != nullptr) p.mean[row] = mean;
+      if (p.rstd != nullptr) p.rstd[row] = rstd;
+    }
+  }
+};
+
+template <typename T, bool kCentered, bool kRounded>
+void forward(const NormRows& shape, const NormForward& args) {
+  using Acc = acc_t<T>;
+  const ForwardPointers<T> p{static_cast<const T*>(args.x),      static_cast<const T*>(args.delta),
+                             static_cast<T*>(args.sum),          static_cast<const Acc*>(args.weight),
+                             static_cast<const Acc*>(args.bias), static_cast<T*>(args.y),
+                             static_cast<Acc*>(args.mean),       static_cast<Acc*>(args.rstd)};
+  parallel_for(shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
+    run_kernel<ForwardRows<T, kCentered, kRounded>>(p, static_cast<Acc>(args.epsilon), begin, end, shape.width);
+  });
+}
+
+template <typename T>
+struct BackwardPointers {
+  const T* x;
+  const T* grad_y;
+  const T* grad_residual;
+  const acc_t<T>* weight;
+  const acc_t<T>* mean;
+  const acc_t<T>* rstd;
+  T* grad_x;
+};
+
+// With g = grad_y · w and averages over the row:
+//   grad_x = rstd (g - x̂ avg(g x̂) [- avg(g)])     the last for LayerNorm only
+//   grad_weight += grad_y x̂,  grad_bias += grad_y
+template <typename T, bool kCentered>
+struct BackwardRows {
+  using Acc = acc_t<T>;
+  // Rows that are summed before they join the total: keeps the rounding error of long sums small.
+  static constexpr int64_t kBlockRows = 64;
+
+  template <bool kResidual>
+  MEGALITH_ALWAYS_INLINE static void row(const T* MEGALITH_RESTRICT x, const T* MEGALITH_RESTRICT grad_y,
+                                         const T* MEGALITH_RESTRICT grad_residual, const Acc* MEGALITH_RESTRICT weight,
+                                         Acc mean, Acc rstd, T* MEGALITH_RESTRICT grad_x,
+                                         Acc* MEGALITH_RESTRICT grad_weight, Acc* MEGALITH_RESTRICT grad_bias,
+                                         int64_t h) {
+    Acc along = 0;  // Σ g x̂
+    Acc total = 0;  // Σ g
+#pragma omp simd reduction(+ : along, total)
+    for (int64_t i = 0; i < h; ++i) {
+      const Acc g = to_acc(grad_y[i]) * weight[i];
+      along += g * ((to_acc(x[i]) - mean) * rstd);
+      if constexpr (kCentered) total += g;
+    }
+    const Acc scale = rstd / static_cast<Acc>(h);
+    along *= scale;
+    total *= scale;
+#pragma omp simd
+    for (int64_t i = 0; i < h; ++i) {
+      const Acc dy = to_acc(grad_y[i]);
+      const Acc normal = (to_acc(x[i]) - mean) * rstd;
+      Acc dx = dy * weight[i] * rstd - normal * along;
+      if constexpr (kCentered) dx -= total;
+      if constexpr (kResidual) dx += to_acc(grad_residual[i]);
+      grad_x[i] = from_acc<T>(dx);
+      grad_weight[i] += dy * normal;
+      if constexpr (kCentered) grad_bias[i] += dy;
+    }
+  }
+
+  MEGALITH_ALWAYS_INLINE static void flush(Acc* MEGALITH_RESTRICT block, Acc* MEGALITH_RESTRICT total, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      total[i] += block[i];
+      block[i] = 0;
+    }
+  }
+
+  // `sums`: [4, h] zeros; on return [0] holds the weight's gradient and [1] the bias'.
+  MEGALITH_ALWAYS_INLINE static void run(BackwardPointers<T> p, Acc* sums, int64_t begin, int64_t end, int64_t h) {
+    Acc* const block = sums + 2 * h;
+    for (int64_t first = begin; first < end; first += kBlockRows) {
+      const int64_t last = first + kBlockRows < end ? first + kBlockRows : end;
+      for (int64_t r = first; r < last; ++r) {
+        const Acc mean = kCentered ? p.mean[r] : Acc(0);
+        const int64_t at = r * h;
+        if (p.grad_residual == nullptr)
+          row<false>(p.x + at, p.grad_y + at, nullptr, p.weight, mean, p.rstd[r], p.grad_x + at, block, block + h, h);
+        else
+          row<true>(p.x + at, p.grad_y + at, p.grad_residual + at, p.weight, mean, p.rstd[r], p.grad_x + at, block,
+                    block + h, h);
+      }
+      flush(block, sums, 2 * h);
+    }
+  }
+};
+
+template <typename T, bool kCentered>
+void backward(const NormRows& shape, const NormBackward& args) {
+  using Acc = acc_t<T>;
+  const int64_t h = shape.width;
+  const BackwardPointers<T> p{static_cast<const T*>(args.x),
+                              static_cast<const T*>(args.grad_y),
+                              static_cast<const T*>(args.grad_residual),
+                              static_cast<const Acc*>(args.weight),
+                              static_cast<const Acc*>(args.mean),
+                              static_cast<const Acc*>(args.rstd),
+                              static_cast<T*>(args.grad_x)};
+  const int64_t parts = parallel_parts(shape.rows, row_grain(h));
+  std::vector<Acc> sums(parts * 4 * h);  // [parts, 4, h]
+  parallel_for_parts(shape.rows, parts, [&](int64_t part, int64_t begin, int64_t end) {
+    run_kernel<BackwardRows<T, kCentered>>(p, sums.data() + part * 4 * h, begin, end, h);
+  });
+  const auto reduce = [&](void* out, int64_t which) {
+    auto* total = static_cast<Acc*>(out);
+    std::fill_n(total, h, Acc(0));
+    for (int64_t part = 0; part < parts; ++part)
+      for (int64_t i = 0; i < h; ++i) total[i] += sums[(part * 4 + which) * h + i];
+  };
+  if (args.grad_weight != nullptr) reduce(args.grad_weight, 0);
+  if (args.grad_bias != nullptr) reduce(args.grad_bias, 1);
+}
+
+}  // namespace
+
+void norm_forward_cpu(const NormRows& shape, const NormForward& args) {
+  visit_floating(shape.dtype, [&]<typename T>() {
+    if (shape.centered) return forward<T, true, false>(shape, args);
+    if (shape.rounded) return forward<T, false, true>(shape, args);
+    return forward<T, false, false>(shape, args);
+  });
+}
+
+void norm_backward_cpu(const NormRows& shape, const NormBackward& args) {
+  visit_floating(shape.dtype, [&]<typename T>() {
+    if (shape.centered) return backward<T, true>(shape, args);
+    return backward<T, false>(shape, args);
+  });
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,402 @@
+// Legend: t rows, h row length. The threads of a block, or for narrow rows a warp each, work on a row. Forward, a block
+// has its rows and ends: nothing is kept but the rows, so that many blocks hide each other's sums. Backward, blocks
+// stay and go from row to row: a thread always has the same columns, and keeps their weights and the sums of their
+// gradients in registers.
+#include "megalith/ops/kernel/cuda_math.cuh"
+#include "megalith/ops/norm_rope/norm_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+// A block has blockDim.x threads a row and blockDim.y rows at once; with more than one, a row's threads are a warp.
+// A thread's columns: `n` vectors of v elements, `blockDim.x` vectors apart.
+template <int v, int n>
+struct Columns {
+  int width;
+  __device__ int first(int i) const { return (static_cast<int>(threadIdx.x) + i * static_cast<int>(blockDim.x)) * v; }
+  __device__ bool here(int i) const { return first(i) < width; }
+};
+
+__device__ inline int64_t first_row() { return int64_t{blockIdx.x} * blockDim.y + threadIdx.y; }
+__device__ inline int64_t row_step() { return int64_t{gridDim.x} * blockDim.y; }
+
+// A thread's part of a row, as it lies in memory; zeros where it has no columns.
+template <typename T, int v, int n>
+struct RowPart {
+  Raw<T, v> vectors[n];
+  __device__ void read(const T* row, const Columns<v, n>& columns) {
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      vectors[i] = {};
+      if (columns.here(i)) vectors[i] = load_raw<v>(row + columns.first(i));
+    }
+  }
+};
+
+// The sums of a row's threads, on each of them. `scratch`: shared, not in use by other threads of the block any more.
+// One barrier: callers that come again give another one.
+template <int most_warps, int count>
+__device__ inline void row_sums(float (&x)[count], float (&scratch)[count][most_warps]) {
+#pragma unroll
+  for (int c = 0; c < count; ++c) x[c] = warp_sum(x[c]);
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  if (warps == 1) return;
+  if (threadIdx.x % 32 == 0)
+#pragma unroll
+    for (int c = 0; c < count; ++c) scratch[c][threadIdx.x / 32] = x[c];
+  __syncthreads();
+#pragma unroll
+  for (int c = 0; c < count; ++c) {
+    x[c] = 0;
+#pragma unroll
+    for (int w = 0; w < most_warps; ++w) x[c] += w < warps ? scratch[c][w] : 0;
+  }
+}
+
+// How a row is dealt to threads, known to the compiler: `threads` at most, n vectors of v elements each.
+template <int v_, int n_, int threads_>
+struct Dealt {
+  static constexpr int v = v_, n = n_, threads = threads_;
+};
+
+// Blocks of a multiprocessor that must fit, which limits a thread's registers: as many as spill nothing.
+template <typename D, bool centered>
+inline constexpr int kForwardBlocks = (D::n > 2   ? 1024
+                                       : centered ? 1280
+                                                  : 1536) /
+                                      D::threads;
+
+template <typename T, typename D, bool centered, bool rounded>
+__global__ void __launch_bounds__(D::threads, kForwardBlocks<D, centered>)
+    forward_kernel(NormForward args, NormRows shape) {
+  constexpr int v = D::v, n = D::n;
+  __shared__ float scratch[2][1][D::threads / 32];
+  const int width = static_cast<int>(shape.width);
+  const Columns<v, n> columns{width};
+  const int64_t row = first_row(), start = row * width;
+  if (row >= shape.rows) return;  // a warp together, and only where it is alone with its row
+  RowPart<T, v, n> part;
+  part.read(static_cast<const T*>(args.x) + start, columns);
+  if (args.delta != nullptr) {
+    RowPart<T, v, n> delta;
+    delta.read(static_cast<const T*>(args.delta) + start, columns);
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      if (!columns.here(i)) continue;
+      float x[v], added[v];
+      unpack<T, v>(part.vectors[i], x);
+      unpack<T, v>(delta.vectors[i], added);
+      for (int j = 0; j < v; ++j) x[j] += added[j];
+      part.vectors[i] = pack<T, v>(x);
+      *reinterpret_cast<Raw<T, v>*>(static_cast<T*>(args.sum) + start + columns.first(i)) = part.vectors[i];
+    }
+  }
+  float sum[1] = {}, mean = 0;
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    float x[v];
+    unpack<T, v>(part.vectors[i], x);
+    for (int j = 0; j < v; ++j) sum[0] += centered ? x[j] : x[j] * x[j];
+    if (n > 3) forget(part.vectors[i]);
+  }
+  row_sums(sum, scratch[0]);
+  const float inverse = 1.0F / static_cast<float>(width);
+  if constexpr (centered) {
+    mean = sum[0] * inverse;
+    sum[0] = 0;
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      if (!columns.here(i)) continue;
+      float x[v];
+      unpack<T, v>(part.vectors[i], x);
+      for (int j = 0; j < v; ++j) sum[0] += (x[j] - mean) * (x[j] - mean);
+      if (n > 3) forget(part.vectors[i]);
+    }
+    row_sums(sum, scratch[1]);
+  }
+  // Not rsqrtf: its error would show where x̂ is rounded.
+  const float rstd = 1.0F / sqrtf(sum[0] * inverse + static_cast<float>(args.epsilon));
+  if (threadIdx.x == 0 && args.rstd != nullptr) {
+    static_cast<float*>(args.rstd)[row] = rstd;
+    if (centered) static_cast<float*>(args.mean)[row] = mean;
+  }
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    if (!columns.here(i)) continue;
+    const int column = columns.first(i);
+    float x[v], w[v], b[v] = {};
+    load_small<T>(args.weight, shape.raw_weights, column, w);
+    if (centered && args.bias != nullptr) load_small<T>(args.bias, shape.raw_weights, column, b);
+    unpack<T, v>(part.vectors[i], x);
+    for (int j = 0; j < v; ++j) x[j] = (x[j] - mean) * rstd;
+    if (rounded) unpack<T, v>(pack<T, v>(x), x);
+    for (int j = 0; j < v; ++j) x[j] = x[j] * (w[j] + shape.weight_shift) + b[j];
+    store<v>(x, static_cast<T*>(args.y) + start + column);
+  }
+}
+
+// Backward, rows come through a ring in shared memory, so many rows ahead; 0: they are read when they are needed, as
+// single elements (no copies of 2 bytes) and rows that are too wide for it are.
+template <typename D>
+inline constexpr int kStages = D::v == 1 || D::threads * D::n > 1024 ? 0
+                               : D::threads* D::n > 512              ? 2
+                                                                     : 3;
+
+// The rows of x, of the gradient of y and, if there is one, of the residual's gradient. A thread reads only what it has
+// copied itself: no barrier.
+template <typename T, typename D>
+struct Rows {
+  static constexpr int v = D::v, n = D::n, stages = kStages<D>;
+  const T* from[3];
+  int count;  // of `from`
+  int64_t rows;
+  Columns<v, n> columns;
+
+  __device__ const T* at(int which, int64_t row, int i) const {
+    return from[which] + row * columns.width + columns.first(i);
+  }
+  __device__ Raw<T, v>* slot(int which, int stage, int i) const {  // [stages, count, n, threads]
+    const int threads = static_cast<int>(blockDim.x * blockDim.y);
+    const int me = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+    return dynamic_shared<Raw<T, v>>() + ((stage * count + which) * n + i) * threads + me;
+  }
+  __device__ void ask(int64_t row, int stage) const {
+    if constexpr (stages > 0) {
+#pragma unroll
+      for (int which = 0; which < 3; ++which)
+#pragma unroll
+        for (int i = 0; i < n; ++i)
+          if (row < rows && which < count && columns.here(i)) copy_async(slot(which, stage, i), at(which, row, i));
+      commit_copies();
+    }
+  }
+  __device__ void wait() const {
+    if constexpr (stages > 0) wait_copies<stages - 1>();
+  }
+  __device__ Raw<T, v> read(int which, int64_t row, int stage, int i) const {
+    if constexpr (stages > 0) return *slot(which, stage, i);
+    return load_raw<v>(at(which, row, i));
+  }
+};
+
+// partials[0 .. width) = the sums of the rows that a block has at once, added in their order. `shared`: [rows, width],
+// where there are several.
+template <int v, int n>
+__device__ inline void put_sums(const float (&sums)[n][v], const Columns<v, n>& columns, float* shared,
+                                float* partials) {
+  const int rows = static_cast<int>(blockDim.y), row = static_cast<int>(threadIdx.y), width = columns.width;
+  float* to = rows == 1 ? partials : shared + row * width;
+  __syncthreads();  // `shared` had something else
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+    if (columns.here(i)) store_all(sums[i], to + columns.first(i));
+  if (rows == 1) return;
+  __syncthreads();
+  for (int c = row * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x); c < width;
+       c += rows * static_cast<int>(blockDim.x)) {
+    float sum = 0;
+    for (int r = 0; r < rows; ++r) sum += shared[r * width + c];
+    partials[c] = sum;
+  }
+}
+
+// As kForwardBlocks.
+template <typename D, bool centered>
+inline constexpr int kBackwardBlocks = D::threads == 128                             ? (D::n < 4 ? 3 : 2)
+                                       : D::threads == 512 && D::n == 1 && !centered ? 2
+                                                                                     : 1;
+
+// partials [blocks, h], or [blocks, 2h] with the bias' behind the weight's.
+template <typename T, typename D, bool centered>
+__global__ void __launch_bounds__(D::threads, kBackwardBlocks<D, centered>)
+    backward_kernel(NormBackward args, NormRows shape, float* partials, bool with_bias) {
+  constexpr int v = D::v, n = D::n, stages = kStages<D>;
+  constexpr int kSums = centered ? 2 : 1;
+  __shared__ float scratch[2][kSums][D::threads / 32];
+  const int width = static_cast<int>(shape.width);
+  const Columns<v, n> columns{width};
+  const bool residual = args.grad_residual != nullptr;
+  const Rows<T, D> rows{
+      {static_cast<const T*>(args.x), static_cast<const T*>(args.grad_y), static_cast<const T*>(args.grad_residual)},
+      residual ? 3 : 2,
+      shape.rows,
+      columns};
+#pragma unroll
+  for (int s = 0; s < stages; ++s) rows.ask(first_row() + s * row_step(), s);
+  float w[n][v] = {}, dw[n][v] = {}, db[n][v] = {};
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    if (!columns.here(i)) continue;
+    load_small<T>(args.weight, shape.raw_weights, columns.first(i), w[i]);
+    for (int j = 0; j < v; ++j) w[i][j] += shape.weight_shift;
+  }
+  float next_rstd = 0, next_mean = 0;
+  const auto fetch_statistics = [&](int64_t row) {
+    if (row >= shape.rows) return;
+    next_rstd = static_cast<const float*>(args.rstd)[row];
+    if (centered) next_mean = static_cast<const float*>(args.mean)[row];
+  };
+  fetch_statistics(first_row());
+  const float inverse = 1.0F / static_cast<float>(width);
+  int stage = 0, turn = 0;
+  for (int64_t row = first_row(); row < shape.rows; row += row_step()) {
+    const float rstd = next_rstd, shift = -next_mean * next_rstd;
+    fetch_statistics(row + row_step());
+    rows.wait();
+    RowPart<T, v, n> x, dy;
+    float sums[kSums] = {};  // of slope · x̂, of slope
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      if (!columns.here(i)) continue;
+      x.vectors[i] = rows.read(0, row, stage, i);
+      dy.vectors[i] = rows.read(1, row, stage, i);
+      float normal[v], slope[v];  // x̂, and the gradient with respect to it
+      unpack<T, v>(x.vectors[i], normal);
+      unpack<T, v>(dy.vectors[i], slope);
+      for (int j = 0; j < v; ++j) {
+        normal[j] = normal[j] * rstd + shift;
+        dw[i][j] += slope[j] * normal[j];
+        if (centered) db[i][j] += slope[j];
+        slope[j] *= w[i][j];
+        sums[0] += slope[j] * normal[j];
+        if (centered) sums[kSums - 1] += slope[j];
+      }
+      forget(x.vectors[i]);
+      forget(dy.vectors[i]);
+    }
+    // The residual's gradient is still to be read from the stage.
+    if (!residual) rows.ask(row + stages * row_step(), stage);
+    row_sums(sums, scratch[turn ^= 1]);
+    const float along = -sums[0] * inverse * rstd, sum = centered ? -sums[kSums - 1] * inverse * rstd : 0;
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      if (!columns.here(i)) continue;
+      float normal[v], grad[v];
+      unpack<T, v>(x.vectors[i], normal);
+      unpack<T, v>(dy.vectors[i], grad);
+      for (int j = 0; j < v; ++j) {
+        normal[j] = normal[j] * rstd + shift;
+        grad[j] = grad[j] * w[i][j] * rstd + (normal[j] * along + sum);
+      }
+      if (residual) {
+        float more[v];
+        unpack<T, v>(rows.read(2, row, stage, i), more);
+        for (int j = 0; j < v; ++j) grad[j] += more[j];
+      }
+      store<v>(grad, static_cast<T*>(args.grad_x) + row * width + columns.first(i));
+    }
+    if (residual) rows.ask(row + stages * row_step(), stage);
+    stage = stage + 1 < stages ? stage + 1 : 0;
+  }
+  if constexpr (stages > 0) wait_copies<0>();
+  float* out = partials + int64_t{blockIdx.x} * (with_bias ? 2 * width : width);
+  auto* const shared = dynamic_shared<float>();
+  put_sums(dw, columns, shared, out);
+  if (centered && with_bias) put_sums(db, columns, shared, out + width);
+}
+
+// How a width is dealt to threads.
+struct Shape {
+  int vectors = 1;  // a thread
+  int threads = 32;
+  int rows = 1;  // of a block, at once
+  dim3 block() const { return {static_cast<unsigned>(threads), static_cast<unsigned>(rows)}; }
+};
+
+constexpr int kWarpsOfRows = 4;  // of a block, where a row is a warp's
+constexpr int kMostVectors = 8, kMostThreads = 1024;
+
+// run(shape, dealt). A thread of a block has at least `fewest` vectors; blocks of that have up to `threads` threads.
+template <int v, int fewest, int threads, typename Run>
+void for_shape(int width, const Run& run) {
+  const int count = (width + v - 1) / v;
+  const auto block_of = [&]<int n, int most>() {
+    const int needed = ((count + n - 1) / n + 31) / 32 * 32;
+    if (needed > most) return false;
+    run(Shape{n, needed, 1}, Dealt<v, n, most>{});
+    return true;
+  };
+  if constexpr (v > 1) {
+    const auto warp_of = [&]<int n>() { run(Shape{n, 32, kWarpsOfRows}, Dealt<v, n, 32 * kWarpsOfRows>{}); };
+    if (count <= 32) return warp_of.template operator()<1>();
+    if (count <= 64) return warp_of.template operator()<2>();
+    if (count <= 96) return warp_of.template operator()<3>();
+    if (count <= 128) return warp_of.template operator()<4>();
+  }
+  if constexpr (fewest == 1)
+    if (block_of.template operator()<1, threads>()) return;
+  if (block_of.template operator()<2, threads>() || block_of.template operator()<4, 512>()) return;
+  if (!block_of.template operator()<kMostVectors, kMostThreads>()) fail_kernel("norm", "the rows are too wide");
+}
+
+// run.template operator()<v>()
+template <typename T, typename Run>
+void for_vector(int64_t width, std::initializer_list<const void*> pointers, const Run& run) {
+  if (width % kVector<T> == 0 && std::ranges::all_of(pointers, aligned)) return run.template operator()<kVector<T>>();
+  run.template operator()<1>();
+}
+
+constexpr int kMostBlocksEach = 32;  // of a multiprocessor: more of them only make more partial sums
+
+template <typename Kernel>
+unsigned backward_blocks(Kernel kernel, int64_t rows, const Shape& shape, size_t shared) {
+  const int64_t most = int64_t{multiprocessors()} * kMostBlocksEach;
+  const int64_t resident = resident_blocks(kernel, shape.threads * shape.rows, shared);
+  return static_cast<unsigned>(std::min({(rows + shape.rows - 1) / shape.rows, resident, most}));
+}
+
+}  // namespace
+
+void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* stream) {
+  if (shape.rows == 0 || shape.width == 0) return;
+  const int width = static_cast<int>(shape.width);
+  for_dtype(shape.dtype, [&]<typename T>(T) {
+    for_vector<T>(width, {args.x, args.delta, args.sum, args.y, args.weight, args.bias}, [&]<int v>() {
+      for_shape<v, 2, 256>(width, [&]<typename D>(const Shape& threads, D) {
+        const auto blocks = static_cast<unsigned>((shape.rows + threads.rows - 1) / threads.rows);
+        const auto run = [&](auto kernel) {
+          launch("norm_forward", kernel, {blocks, threads.block(), stream}, args, shape);
+        };
+        if (shape.centered) return run(forward_kernel<T, D, true, false>);
+        if (shape.rounded) return run(forward_kernel<T, D, false, true>);
+        run(forward_kernel<T, D, false, false>);
+      });
+    });
+  });
+}
+
+int64_t norm_backward_workspace_cuda(const NormRows& shape) {
+  return 2 * std::min(shape.rows, int64_t{multiprocessors()} * kMostBlocksEach) * shape.width;
+}
+
+void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* workspace, void* stream) {
+  if (shape.width == 0) return;
+  const int width = static_cast<int>(shape.width);
+  unsigned blocks = 0;
+  const auto run_shape = [&]<typename T, typename D>(const Shape& threads) {
+    // The ring of the rows, and at the end the sums of those that a block has at once.
+    const int copies = kStages<D> * (args.grad_residual == nullptr ? 2 : 3) * D::n;
+    const size_t shared = size_t{16} * static_cast<size_t>(copies * threads.threads * threads.rows);
+    const auto run = [&](auto kernel) {
+      allow_shared(kernel, shared);
+      blocks = backward_blocks(kernel, shape.rows, threads, shared);
+      if (blocks == 0) return;
+      launch("norm_backward", kernel, {blocks, threads.block(), stream, shared}, args, shape, workspace,
+             args.grad_bias != nullptr);
+    };
+    if (shape.centered) return run(backward_kernel<T, D, true>);
+    run(backward_kernel<T, D, false>);
+  };
+  for_dtype(shape.dtype, [&]<typename T>(T) {
+    for_vector<T>(width, {args.x, args.grad_y, args.grad_residual, args.grad_x, args.weight}, [&]<int v>() {
+      for_shape<v, 1, 512>(width,
+                           [&]<typename D>(const Shape& threads, D) { run_shape.template operator()<T, D>(threads); });
+    });
+  });
+  column_sums_cuda(workspace, blocks, {args.grad_weight, args.grad_weight_dtype, shape.width, args.add_weight},
+                   {args.grad_bias, args.grad_bias_dtype, args.grad_bias == nullptr ? 0 : shape.width, args.add_bias},
+                   stream);
+}
+
+}  // namespace megalith::ops

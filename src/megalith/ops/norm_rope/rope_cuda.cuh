@@ -1,0 +1,131 @@
+// What the kernels of rope_cuda.cu and head_norms_cuda.cu share. Legend: t tokens, d head size.
+#pragma once
+
+#include "megalith/ops/kernel/cuda_math.cuh"
+#include "megalith/ops/norm_rope/rope_internal.h"
+
+namespace megalith::ops {
+
+// The groups of heads that a kernel maps at once.
+struct Groups {
+  HeadGroup group[3];
+  int count = 0;
+  int heads = 0;  // of all groups
+};
+
+// The group of head number `head` of a token, and its number there.
+__device__ inline const HeadGroup& find_group(const Groups& groups, int& head) {
+  int g = 0;
+  while (head >= groups.group[g].heads) head -= static_cast<int>(groups.group[g++].heads);
+  return groups.group[g];
+}
+
+template <typename T>
+__device__ inline const T* head_of(const HeadsIn& in, int64_t token, int head) {
+  return static_cast<const T*>(in.data) + token * in.token_stride + head * in.head_stride;
+}
+template <typename T>
+__device__ inline T* head_of(const HeadsOut& out, int64_t token, int head) {
+  return static_cast<T*>(out.data) + token * out.token_stride + head * out.head_stride;
+}
+
+// Over the `lanes` (a power of two) neighbours that share a head.
+__device__ inline float lanes_sum(float x, int lanes) {
+#pragma unroll
+  for (int lane = lanes / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffU, x, lane);
+  return x;
+}
+
+template <int v>
+struct Angles {
+  float cosine[v], sine[v];
+};
+
+// Of `channel` and those behind it.
+template <int v>
+__device__ inline Angles<v> angles_of(const Rotation& rotation, int64_t token, int channel) {
+  const int64_t at = token * rotation.half + channel;
+  Angles<v> angles;
+  load_all(rotation.cos + at, angles.cosine);
+  load_all(rotation.sin + at, angles.sine);
+  if (rotation.inverse)
+#pragma unroll
+    for (int j = 0; j < v; ++j) angles.sine[j] = -angles.sine[j];
+  return angles;
+}
+
+template <int v>
+__device__ inline void rotate(const Angles<v>& angles, float (&low)[v], float (&high)[v]) {
+#pragma unroll
+  for (int j = 0; j < v; ++j) {
+    const float a = low[j], b = high[j];
+    low[j] = a * angles.cosine[j] - b * angles.sine[j];
+    high[j] = b * angles.cosine[j] + a * angles.sine[j];
+  }
+}
+
+// A thread's vectors of a head's halves, as they lie in memory.
+template <typename T, int v>
+struct HeadPart {
+  Raw<T, v> low, high;
+  __device__ void read(const T* head, int channel, int d) {
+    low = load_raw<v>(head + channel);
+    high = load_raw<v>(head + d / 2 + channel);
+  }
+};
+
+// Elements of the weight of a group's norm in a head's halves.
+template <typename T, int v, typename Group>
+__device__ inline void load_weight(const Group& group, int channel, int d, float (&w)[2][v]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    load_small<T>(group.norm_weight, group.raw_weight, half * d / 2 + channel, w[half]);
+#pragma unroll
+    for (int j = 0; j < v; ++j) w[half][j] += group.weight_shift;
+  }
+}
+
+__device__ inline float rstd_of(float square, int d, double epsilon) {
+  return rsqrtf(square / static_cast<float>(d) + static_cast<float>(epsilon));
+}
+
+// x̂ times the weight. All lanes of a warp come here, whatever their heads need.
+template <typename T, int v>
+__device__ inline void normalize(const HeadGroup& group, int channel, int d, int lanes, bool here, float (&low)[v],
+                                 float (&high)[v]) {
+  float square = 0;
+#pragma unroll
+  for (int j = 0; j < v; ++j) square += low[j] * low[j] + high[j] * high[j];
+  square = lanes_sum(square, lanes);
+  if (!here || group.norm_weight == nullptr) return;
+  const float rstd = rstd_of(square, d, group.epsilon);
+  float w[2][v];
+  load_weight<T>(group, channel, d, w);
+#pragma unroll
+  for (int j = 0; j < v; ++j) {
+    low[j] *= rstd * w[0][j];
+    high[j] *= rstd * w[1][j];
+  }
+}
+
+inline constexpr int kHeadsAtOnce = 2;  // of a thread
+
+// Whether the sizes are for the "fast" way: whole heads in halves, 16 bytes at a time, counted in 32 bits.
+template <typename T>
+bool fast_sizes(const Rotation& rotation, int64_t items, int64_t d) {
+  if (d % (2 * kVector<T>) != 0 || d / 2 / kVector<T> > 32 || items > (int64_t{1} << 31) / 32) return false;
+  if (rotation.half == 0) return true;
+  return rotation.half == d / 2 && !rotation.interleaved && aligned(rotation.cos) && aligned(rotation.sin);
+}
+template <typename T, typename Heads>
+bool fast_heads(const Heads& heads) {
+  return aligned(heads.data) && heads.token_stride % kVector<T> == 0 && heads.head_stride % kVector<T> == 0;
+}
+
+// Head sizes for which kernels with norms are compiled: those of head_norms_cuda.cu.
+inline bool usual_size(int64_t d) { return d == 64 || d == 128 || d == 256; }
+
+// map_heads_cuda for heads of these sizes that go the "fast" way, some of them with norms.
+void map_norms_cuda(const HeadsShape& shape, const Rotation& rotation, const Groups& groups, void* stream);
+
+}  // namespace megalith::ops

@@ -1,0 +1,149 @@
+#include "megalith/ops/update/adam.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/kernel/device_internal.h"
+#include "megalith/ops/update/flat_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+void check_one(const char* name, const at::Tensor& t, const at::Tensor& main) {
+  check(t.defined() && t.is_contiguous() && t.numel() == main.numel() && t.device() == main.device(),
+        "an optimizer update of {} elements got a {} that does not fit", main.numel(), name);
+}
+
+UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
+  check(t.main.defined() && t.main.scalar_type() == at::kFloat, "an optimizer updates fp32 parameters");
+  check_one("parameter", t.main, t.main);
+  check_one("gradient", t.grad, t.main);
+  check_one("first moment", t.exp_avg, t.main);
+  if (second_moment) check_one("second moment", t.exp_avg_sq, t.main);
+  if (t.param.defined()) check_one("model parameter", t.param, t.main);
+  UpdateArrays a;
+  a.n = t.main.numel();
+  if (!has_kernel(t.main)) return a;
+  a.main = t.main.mutable_data_ptr<float>();
+  a.grad = t.grad.const_data_ptr();
+  a.grad_dtype = t.grad.scalar_type();
+  a.first = t.exp_avg.mutable_data_ptr<float>();
+  if (second_moment) a.second = t.exp_avg_sq.mutable_data_ptr<float>();
+  if (t.param.defined()) a.param = t.param.mutable_data_ptr();
+  if (t.param.defined()) a.param_dtype = t.param.scalar_type();
+  if (t.gate.defined() && t.gate.is_cuda()) a.gate = t.gate.const_data_ptr<float>();
+  return a;
+}
+
+// What the host can see of a gate on the CPU: false, or the scalars with its factor.
+bool passes(const at::Tensor& gate, UpdateScalars& scalars) {
+  if (!gate.defined()) return true;
+  const at::Tensor host = gate.cpu();
+  scalars.grad_scale = host.const_data_ptr<float>()[0];
+  return host.const_data_ptr<float>()[1] != 0;
+}
+
+// For devices without a kernel.
+void adam_composite(const UpdateTensors& t, const AdamSettings& s, const UpdateScalars& u) {
+  at::Tensor g = t.grad.to(at::kFloat) * u.grad_scale;
+  if (!s.decoupled_decay) g = g + t.main * u.weight_decay;
+  t.exp_avg.mul_(s.beta1).add_(g, 1 - s.beta1);
+  t.exp_avg_sq.mul_(s.beta2).addcmul_(g, g, 1 - s.beta2);
+  const double first = 1 - std::pow(s.beta1, static_cast<double>(u.step));
+  const double second = 1 - std::pow(s.beta2, static_cast<double>(u.step));
+  if (s.decoupled_decay) t.main.mul_(1 - u.lr * u.weight_decay);
+  t.main.addcdiv_(t.exp_avg, t.exp_avg_sq.sqrt().div_(std::sqrt(second)).add_(s.epsilon), -u.lr / first);
+  if (t.param.defined()) t.param.copy_(t.main);
+}
+
+void sgd_composite(const UpdateTensors& t, const SgdSettings& s, const UpdateScalars& u) {
+  t.exp_avg.mul_(s.momentum).add_(t.grad.to(at::kFloat) * u.grad_scale + t.main * u.weight_decay);
+  t.main.sub_(t.exp_avg, u.lr);
+  if (t.param.defined()) t.param.copy_(t.main);
+}
+
+}  // namespace
+
+double clip_factor(double norm, const ClipSettings& settings) {
+  const double factor = settings.clip / (norm * settings.unscale + 1e-6);
+  return settings.clip > 0 && factor < 1 ? factor * settings.unscale : settings.unscale;
+}
+
+at::Tensor clip_gate(std::span<const at::Tensor> squares, const ClipSettings& settings) {
+  check(!squares.empty(), "clip_gate of no sums");
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& each : squares) {
+    check(each.scalar_type() == at::kDouble && each.numel() == 1, "clip_gate takes one fp64 number for each sum");
+    flat.push_back(each.view({1}));
+  }
+  const at::Tensor all = flat.size() == 1 ? flat[0] : at::cat(flat);
+  const at::Tensor gate = at::empty({2}, all.options().dtype(at::kFloat));
+  if constexpr (kCudaKernels) {
+    if (all.is_cuda()) {
+      clip_gate_cuda(all.const_data_ptr<double>(), all.numel(), settings, gate.mutable_data_ptr<float>(),
+                     stream_of(gate));
+      return gate;
+    }
+  }
+  const double sum = all.sum().item<double>();
+  const bool finite = std::isfinite(sum);
+  gate[0] = finite ? clip_factor(std::sqrt(sum), settings) : 0;
+  gate[1] = finite ? 1 : 0;
+  return gate;
+}
+
+AdamFactors adam_factors(const AdamSettings& s, const UpdateScalars& u) {
+  const double first = 1 - std::pow(s.beta1, static_cast<double>(u.step));
+  const double second = 1 - std::pow(s.beta2, static_cast<double>(u.step));
+  const auto f = [](double x) { return static_cast<float>(x); };
+  return {f(s.beta1),
+          f(1 - s.beta1),
+          f(s.beta2),
+          f(1 - s.beta2),
+          f(s.epsilon),
+          f(u.grad_scale),
+          f(s.decoupled_decay ? 1 - u.lr * u.weight_decay : 1),
+          f(s.decoupled_decay ? 0 : u.weight_decay),
+          f(u.lr / first),
+          f(1 / std::sqrt(second))};
+}
+
+void adam_update(const UpdateTensors& tensors, const AdamSettings& settings, UpdateScalars scalars) {
+  const UpdateArrays arrays = arrays_of(tensors, true);
+  if constexpr (kCudaKernels) {
+    if (on_cuda_kernel(tensors.main)) return adam_cuda(arrays, settings, scalars, stream_of(tensors.main));
+  }
+  if (!passes(tensors.gate, scalars)) return;
+  if (!has_kernel(tensors.main)) return adam_composite(tensors, settings, scalars);
+  adam_cpu(arrays, settings, scalars);
+}
+
+void adam_update_runs(const UpdateTensors& tensors, const AdamSettings& settings, std::span<const UpdateRun> runs) {
+  if constexpr (kCudaKernels) {
+    if (on_cuda_kernel(tensors.main) && adam_runs_fit_cuda(arrays_of(tensors, true)))
+      return adam_runs_cuda(arrays_of(tensors, true), settings, runs, stream_of(tensors.main));
+  }
+  for (const UpdateRun& run : runs) {
+    const auto cut = [&run](const at::Tensor& t) {
+      return t.defined() ? t.narrow(0, run.begin, run.end - run.begin) : at::Tensor();
+    };
+    adam_update({cut(tensors.main), cut(tensors.grad), cut(tensors.exp_avg), cut(tensors.exp_avg_sq),
+                 cut(tensors.param), tensors.gate},
+                settings, run.scalars);
+  }
+}
+
+void sgd_update(const UpdateTensors& tensors, const SgdSettings& settings, UpdateScalars scalars) {
+  const UpdateArrays arrays = arrays_of(tensors, false);
+  if constexpr (kCudaKernels) {
+    if (on_cuda_kernel(tensors.main)) return sgd_cuda(arrays, settings, scalars, stream_of(tensors.main));
+  }
+  if (!passes(tensors.gate, scalars)) return;
+  if (!has_kernel(tensors.main)) return sgd_composite(tensors, settings, scalars);
+  sgd_cpu(arrays, settings, scalars);
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,263 @@
+#include <cmath>
+
+#include "megalith/ops/kernel/cuda_math.cuh"
+#include "megalith/ops/update/flat_internal.h"
+
+namespace megalith::ops {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMostBlocks = 2048;
+
+__device__ double block_sum(double x) {
+  __shared__ double shared[kThreads];
+  shared[threadIdx.x] = x;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < half) shared[threadIdx.x] += shared[threadIdx.x + half];
+  }
+  __syncthreads();
+  return shared[0];
+}
+
+// partials [gridDim.x]; squares of a vector are added in fp32, the rest in fp64.
+template <typename T, int v>
+__global__ void squares_kernel(const T* flat, int64_t vectors, double* partials) {
+  double sum = 0;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors; i += int64_t{gridDim.x} * kThreads) {
+    float x[v];
+    load<v>(flat + i * v, x);
+#pragma unroll
+    for (int j = 0; j < v; ++j) sum += static_cast<double>(x[j]) * static_cast<double>(x[j]);
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ void finish_kernel(const double* partials, int n, double* sum) {
+  double total = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) total += partials[i];
+  total = block_sum(total);
+  if (threadIdx.x == 0) *sum = total;
+}
+
+__global__ void clip_gate_kernel(const double* squares, int64_t n, ClipSettings settings, float* gate) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += squares[i];
+  // As clip_factor rounds: no product and sum in one.
+  const double clip = settings.clip / __dadd_rn(__dmul_rn(sqrt(sum), settings.unscale), 1e-6);
+  const double factor = settings.clip > 0 && clip < 1 ? clip * settings.unscale : settings.unscale;
+  const bool finite = isfinite(sum);
+  gate[0] = finite ? static_cast<float>(factor) : 0;
+  gate[1] = finite ? 1 : 0;
+}
+
+// The grad_scale of an update, read where it lies; false: there is none.
+__device__ inline bool passes(const float* gate, float& grad_scale) {
+  if (gate == nullptr) return true;
+  grad_scale = gate[0];
+  return gate[1] != 0;
+}
+
+template <typename T, int v>
+__global__ void scale_kernel(T* flat, int64_t vectors, float factor, int* broken) {
+  bool bad = false;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors; i += int64_t{gridDim.x} * kThreads) {
+    float x[v];
+    load<v>(flat + i * v, x);
+#pragma unroll
+    for (int j = 0; j < v; ++j) {
+      bad = bad || !isfinite(x[j]);
+      x[j] *= factor;
+    }
+    if (factor != 1) store<v>(x, flat + i * v);
+  }
+  if (bad) *broken = 1;
+}
+
+// v elements, from element `at` on.
+template <int v, typename G, typename P>
+__device__ inline void adam_step(float* main, const G* grad, float* m, float* s, P* param, int64_t at,
+                                 const AdamFactors& f, float keep, float added_decay, float step_size) {
+  float value[v], g[v], first[v], second[v];
+  load<v>(main + at, value);
+  load<v>(grad + at, g);
+  load<v>(m + at, first);
+  load<v>(s + at, second);
+#pragma unroll
+  for (int j = 0; j < v; ++j) {
+    g[j] = g[j] * f.grad_scale + added_decay * value[j];
+    first[j] = f.beta1 * first[j] + f.one_minus_beta1 * g[j];
+    second[j] = f.beta2 * second[j] + f.one_minus_beta2 * g[j] * g[j];
+    value[j] = value[j] * keep - step_size * first[j] / (sqrtf(second[j]) * f.root_corrected + f.epsilon);
+  }
+  store<v>(value, main + at);
+  store<v>(first, m + at);
+  store<v>(second, s + at);
+  if (param != nullptr) store<v>(value, param + at);
+}
+
+template <typename G, typename P, int v>
+__global__ void adam_kernel(float* main, const G* grad, float* m, float* s, P* param, int64_t vectors, AdamFactors f,
+                            const float* gate) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < vectors && passes(gate, f.grad_scale))
+    adam_step<v>(main, grad, m, s, param, i * v, f, f.keep, f.added_decay, f.step_size);
+}
+
+// What differs between runs; padding belongs to the run behind it.
+struct RunTable {
+  static constexpr int kMost = 128;
+  int count = 0;
+  int64_t end[kMost];
+  float keep[kMost], added_decay[kMost], step_size[kMost];
+};
+
+template <typename G, typename P, int v>
+__global__ void adam_runs_kernel(float* main, const G* grad, float* m, float* s, P* param, int64_t begin, int64_t end,
+                                 AdamFactors f, const float* gate, const __grid_constant__ RunTable table) {
+  const int64_t at = begin + (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;
+  if (at >= end || !passes(gate, f.grad_scale)) return;
+  int low = 0, high = table.count - 1;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (at < table.end[middle])
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  adam_step<v>(main, grad, m, s, param, at, f, table.keep[low], table.added_decay[low], table.step_size[low]);
+}
+
+template <typename G, typename P, int v>
+__global__ void sgd_kernel(float* main, const G* grad, float* momentum, P* param, int64_t vectors, float grad_scale,
+                           float mu, float decay, float lr, const float* gate) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= vectors || !passes(gate, grad_scale)) return;
+  float value[v], g[v], b[v];
+  load<v>(main + i * v, value);
+  load<v>(grad + i * v, g);
+  load<v>(momentum + i * v, b);
+#pragma unroll
+  for (int j = 0; j < v; ++j) {
+    b[j] = mu * b[j] + (g[j] * grad_scale + decay * value[j]);
+    value[j] -= lr * b[j];
+  }
+  store<v>(value, main + i * v);
+  store<v>(b, momentum + i * v);
+  if (param != nullptr) store<v>(value, param + i * v);
+}
+
+// run.template operator()<G, P, v>(first, count): the arrays in vectors of 4, and what is left.
+template <typename Run>
+void for_arrays(const UpdateArrays& a, const Run& run) {
+  constexpr int kFour = 4;  // fp32 in 16 bytes
+  const bool fits = aligned(a.main) && aligned(a.grad) && aligned(a.first) && aligned(a.second) && aligned(a.param);
+  const int64_t vectors = fits ? a.n / kFour : 0, rest = a.n - vectors * kFour;
+  for_dtype(a.grad_dtype, [&]<typename G>(G) {
+    for_dtype(a.param_dtype, [&]<typename P>(P) {
+      if (vectors > 0) run.template operator()<G, P, kFour>(0, vectors);
+      if (rest > 0) run.template operator()<G, P, 1>(a.n - rest, rest);
+    });
+  });
+}
+
+unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
+
+template <typename T>
+T* behind(void* array, int64_t elements) {
+  return array == nullptr ? nullptr : static_cast<T*>(array) + elements;
+}
+
+}  // namespace
+
+int64_t add_squares_workspace_cuda() { return kMostBlocks; }
+
+void add_squares_cuda(c10::ScalarType dtype, const void* flat, int64_t n, double* sum, double* workspace,
+                      void* stream) {
+  int blocks = 0;
+  for_dtype(dtype, [&]<typename T>(T) {
+    const auto run = [&]<int v>() {
+      const int64_t vectors = n / v;
+      blocks = static_cast<int>(std::min<int64_t>(kMostBlocks, (vectors + kThreads - 1) / kThreads));
+      if (blocks > 0)
+        launch("add_squares", squares_kernel<T, v>, {static_cast<unsigned>(blocks), kThreads, stream},
+               static_cast<const T*>(flat), vectors, workspace);
+    };
+    if (aligned(flat) && n % kVector<T> == 0)
+      run.template operator()<kVector<T>>();
+    else
+      run.template operator()<1>();
+  });
+  launch("add_squares", finish_kernel, {1, kThreads, stream}, workspace, blocks, sum);
+}
+
+void scale_and_check_cuda(c10::ScalarType dtype, void* flat, int64_t n, double factor, int* broken, void* stream) {
+  if (n == 0) return;
+  for_dtype(dtype, [&]<typename T>(T) {
+    const auto run = [&]<int v>() {
+      const int64_t vectors = n / v, wanted = (vectors + kThreads - 1) / kThreads;
+      const int64_t blocks = std::min(wanted, resident_blocks(scale_kernel<T, v>, kThreads));
+      launch("scale_and_check", scale_kernel<T, v>, {static_cast<unsigned>(blocks), kThreads, stream},
+             static_cast<T*>(flat), vectors, static_cast<float>(factor), broken);
+    };
+    if (aligned(flat) && n % kVector<T> == 0)
+      run.template operator()<kVector<T>>();
+    else
+      run.template operator()<1>();
+  });
+}
+
+void clip_gate_cuda(const double* squares, int64_t n, const ClipSettings& settings, float* gate, void* stream) {
+  launch("clip_gate", clip_gate_kernel, {1, 1, stream}, squares, n, settings, gate);
+}
+
+void adam_cuda(const UpdateArrays& a, const AdamSettings& settings, const UpdateScalars& scalars, void* stream) {
+  const AdamFactors factors = adam_factors(settings, scalars);
+  for_arrays(a, [&]<typename G, typename P, int v>(int64_t first, int64_t count) {
+    launch("adam", adam_kernel<G, P, v>, {blocks_for(count), kThreads, stream}, a.main + first,
+           static_cast<const G*>(a.grad) + first, a.first + first, a.second + first, behind<P>(a.param, first), count,
+           factors, a.gate);
+  });
+}
+
+bool adam_runs_fit_cuda(const UpdateArrays& a) {
+  return a.n % 4 == 0 && aligned(a.main) && aligned(a.grad) && aligned(a.first) && aligned(a.second) &&
+         aligned(a.param);
+}
+
+void adam_runs_cuda(const UpdateArrays& a, const AdamSettings& settings, std::span<const UpdateRun> runs,
+                    void* stream) {
+  for (size_t first = 0; first < runs.size(); first += RunTable::kMost) {
+    const size_t count = std::min<size_t>(RunTable::kMost, runs.size() - first);
+    RunTable table;
+    table.count = static_cast<int>(count);
+    for (size_t i = 0; i < count; ++i) {
+      const AdamFactors factors = adam_factors(settings, runs[first + i].scalars);
+      table.end[i] = runs[first + i].end;
+      table.keep[i] = factors.keep;
+      table.added_decay[i] = factors.added_decay;
+      table.step_size[i] = factors.step_size;
+    }
+    const int64_t begin = runs[first].begin, end = (runs[first + count - 1].end + 3) / 4 * 4;
+    for_dtype(a.grad_dtype, [&]<typename G>(G) {
+      for_dtype(a.param_dtype, [&]<typename P>(P) {
+        launch("adam_runs", adam_runs_kernel<G, P, 4>, {blocks_for((end - begin) / 4), kThreads, stream}, a.main,
+               static_cast<const G*>(a.grad), a.first, a.second, static_cast<P*>(a.param), begin, end,
+               adam_factors(settings, runs[first].scalars), a.gate, table);
+      });
+    });
+  }
+}
+
+void sgd_cuda(const UpdateArrays& a, const SgdSettings& settings, const UpdateScalars& u, void* stream) {
+  const auto f = [](double x) { return static_cast<float>(x); };
+  for_arrays(a, [&]<typename G, typename P, int v>(int64_t first, int64_t count) {
+    launch("sgd", sgd_kernel<G, P, v>, {blocks_for(count), kThreads, stream}, a.main + first,
+           static_cast<const G*>(a.grad) + first, a.first + first, behind<P>(a.param, first), count, f(u.grad_scale),
+           f(settings.momentum), f(u.weight_decay), f(u.lr), a.gate);
+  });
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,62 @@
+// Byte-pair encoding, as tokenizers' BPE model: a piece starts as characters, and the pair of neighbours with the
+// lowest rank is merged, leftmost first, until no pair is left that has one.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "megalith/tokenizer/models/merge_table_internal.h"
+#include "megalith/tokenizer/models/model_internal.h"
+#include "megalith/tokenizer/models/vocabulary_internal.h"
+#include "megalith/tokenizer/text/pool_internal.h"
+
+namespace megalith::tokenizer {
+
+struct BpeOptions {
+  std::string unk_token;                  // for characters that the vocabulary lacks; empty: they are left out
+  std::string continuing_subword_prefix;  // of every character but a piece's first
+  std::string end_of_word_suffix;         // of a piece's last character
+  bool fuse_unk = false;                  // neighbouring unknown characters are one unknown token
+  bool byte_fallback = false;  // an unknown character becomes its bytes, <0xE4><0xB8><0x80>, if the vocabulary has them
+  bool ignore_merges = false;  // a piece that is a token as a whole is not merged
+};
+
+class Bpe final : public Model {
+ public:
+  // Pairs in the order of their rank. `where` names the file and field for error messages. Throws DataError for a merge
+  // or an unk_token that names a token which is not in the vocabulary.
+  Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::string>>& merges, BpeOptions options,
+      const std::string& where);
+  ~Bpe() override;
+
+  void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const override;
+  std::optional<int32_t> id_of(std::string_view token) const override { return vocabulary_.find(token); }
+  std::optional<std::string_view> token_of(int32_t id) const override { return vocabulary_.token(id); }
+  size_t size() const override { return vocabulary_.size(); }
+  int32_t id_end() const override { return vocabulary_.id_end(); }
+
+  // From now on pieces are plain bytes. Requires can_take_bytes.
+  void take_bytes() { bytes_ = true; }
+  // Whether every byte's character is a token and nothing else is done to characters.
+  bool can_take_bytes() const;
+  bool takes_bytes() const override { return bytes_; }
+
+ private:
+  struct Scratch;
+
+  void tokenize_piece(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const;
+  std::optional<int32_t> whole_token(std::string_view piece, Scratch& scratch) const;
+  void start_symbols(std::string_view piece, Scratch& scratch) const;
+
+  Vocabulary vocabulary_;
+  MergeTable merges_;
+  BpeOptions options_;
+  std::optional<int32_t> unk_id_;
+  std::array<int32_t, 256> byte_ids_{};      // of the bytes' characters; -1: not in the vocabulary
+  std::array<int32_t, 256> fallback_ids_{};  // of <0x00> to <0xFF>; -1: not in the vocabulary
+  bool bytes_ = false;
+  mutable Pool<Scratch> scratch_;
+};
+
+}  // namespace megalith::tokenizer

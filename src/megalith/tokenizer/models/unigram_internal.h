@@ -1,0 +1,39 @@
+// Unigram, as tokenizers' and SentencePiece's: the tokens whose scores have the largest sum.
+#pragma once
+
+#include <array>
+
+#include "megalith/tokenizer/models/model_internal.h"
+#include "megalith/tokenizer/models/vocabulary_internal.h"
+#include "megalith/tokenizer/text/prefix_tree_internal.h"
+
+namespace megalith::tokenizer {
+
+class Unigram final : public Model {
+ public:
+  // Scores by id. Throws DataError, naming `where`, for a text that cannot be tokenized for lack of an unknown token.
+  Unigram(Vocabulary vocabulary, std::vector<double> scores, std::optional<int32_t> unk_id, bool byte_fallback,
+          std::string where);
+
+  void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const override;
+  std::optional<int32_t> id_of(std::string_view token) const override { return vocabulary_.find(token); }
+  std::optional<std::string_view> token_of(int32_t id) const override { return vocabulary_.token(id); }
+  size_t size() const override { return vocabulary_.size(); }
+  int32_t id_end() const override { return vocabulary_.id_end(); }
+
+ private:
+  struct Step;
+
+  void tokenize_piece(std::string_view piece, std::vector<Step>& best, std::vector<int32_t>& ids) const;
+  void append_unknown(std::string_view text, std::vector<int32_t>& ids) const;
+
+  Vocabulary vocabulary_;
+  std::vector<double> scores_;
+  double unk_score_;
+  std::optional<int32_t> unk_id_;
+  std::array<int32_t, 256> fallback_ids_{};  // of <0x00> to <0xFF>; -1 where they are not used
+  PrefixTree tree_;
+  std::string where_;
+};
+
+}  // namespace megalith::tokenizer

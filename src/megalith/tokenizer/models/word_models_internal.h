@@ -1,0 +1,59 @@
+// The simple models: whole words, words in pieces (BERT), and bytes.
+#pragma once
+
+#include "megalith/tokenizer/models/model_internal.h"
+#include "megalith/tokenizer/models/vocabulary_internal.h"
+
+namespace megalith::tokenizer {
+
+// Shared by the models below: everything about a vocabulary.
+class VocabularyModel : public Model {
+ public:
+  explicit VocabularyModel(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+  std::optional<int32_t> id_of(std::string_view token) const override { return vocabulary_.find(token); }
+  std::optional<std::string_view> token_of(int32_t id) const override { return vocabulary_.token(id); }
+  size_t size() const override { return vocabulary_.size(); }
+  int32_t id_end() const override { return vocabulary_.id_end(); }
+
+ protected:
+  Vocabulary vocabulary_;
+};
+
+// A piece is a token or unknown.
+class WordLevel final : public VocabularyModel {
+ public:
+  // Throws DataError, naming `where`, for an unknown piece when the vocabulary lacks `unk_token`.
+  WordLevel(Vocabulary vocabulary, std::string unk_token, std::string where);
+  void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const override;
+
+ private:
+  std::string unk_token_;
+  std::optional<int32_t> unk_id_;
+  std::string where_;
+};
+
+// The longest token first, again and again; a piece with a rest that no token starts is unknown as a whole.
+class WordPiece final : public VocabularyModel {
+ public:
+  WordPiece(Vocabulary vocabulary, std::string unk_token, std::string prefix, size_t max_characters, std::string where);
+  void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const override;
+
+ private:
+  bool append_tokens(std::string_view piece, std::vector<int32_t>& ids) const;
+
+  std::string unk_token_;
+  std::optional<int32_t> unk_id_;
+  std::string prefix_;     // of tokens that continue a word
+  size_t max_characters_;  // longer pieces are unknown
+  std::string where_;
+};
+
+// Each byte is its own id. Tokens are called <0x00> to <0xFF>.
+class ByteModel final : public VocabularyModel {
+ public:
+  ByteModel();
+  void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const override;
+  bool takes_bytes() const override { return true; }
+};
+
+}  // namespace megalith::tokenizer

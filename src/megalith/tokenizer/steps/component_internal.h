@@ -1,0 +1,52 @@
+// How the parts of a tokenizer.json are read: each is an object whose "type" decides.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/tokenizer/regex/pattern_internal.h"
+#include "megalith/tokenizer/text/json_node_internal.h"
+
+namespace megalith::tokenizer {
+
+// The value that a string names. Throws DataError with the names that are allowed.
+template <typename T>
+T read_choice(const JsonNode& node, std::initializer_list<std::pair<std::string_view, T>> choices) {
+  const std::string name = node.string();
+  std::vector<std::string> names;
+  for (const auto& [known, value] : choices) {
+    if (known == name) return value;
+    names.emplace_back(known);
+  }
+  node.fail(fmt::format("is \"{}\"; allowed: {}", name, list_in_words(names, names.size())));
+}
+
+inline constexpr int kMaxDepth = 64;  // of sequences within sequences
+
+// Calls the reader of the object's "type", with `args` behind the object. `kind` names what is read, for the message
+// about a type that is not known.
+template <typename Result, typename... Args>
+Result read_component(const JsonNode& node, std::string_view kind,
+                      std::initializer_list<std::pair<std::string_view, Result (*)(const JsonNode&, Args...)>> readers,
+                      Args... args) {
+  if (node.depth() > kMaxDepth) node.fail(fmt::format("lies more than {} levels deep", kMaxDepth));
+  const JsonNode type = node.at("type");
+  const std::string name = type.string();
+  std::vector<std::string> names;
+  for (const auto& [known, read] : readers) {
+    if (known == name) return read(node, args...);
+    names.emplace_back(known);
+  }
+  type.fail(fmt::format("is \"{}\", a {} that is not supported; supported: {}", name, kind,
+                        list_in_words(names, names.size())));
+}
+
+// {"String": "…"} or {"Regex": "…"}.
+Pattern read_pattern(const JsonNode& node);
+
+}  // namespace megalith::tokenizer

@@ -1,0 +1,13 @@
+// SentencePiece's normalization rules as a tokenizer.json carries them ("Precompiled"): a table from texts to texts.
+#pragma once
+
+#include <memory>
+
+#include "megalith/tokenizer/steps/normalizer_internal.h"
+
+namespace megalith::tokenizer {
+
+// Throws DataError when the table (base64 of a double-array trie and its texts) is broken.
+std::unique_ptr<Normalizer> read_precompiled(const JsonNode& node);
+
+}  // namespace megalith::tokenizer

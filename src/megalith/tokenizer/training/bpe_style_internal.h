@@ -1,0 +1,14 @@
+// The parts of a tokenizer.json that cut texts into words, for training and for the file that is written.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/tokenizer/training/bpe_trainer.h"
+
+namespace megalith::tokenizer {
+
+// "normalizer" and "pre_tokenizer" of tokenizer.json.
+nlohmann::ordered_json normalizer_json(PreTokenization kind);
+nlohmann::ordered_json pre_tokenizer_json(PreTokenization kind);
+
+}  // namespace megalith::tokenizer

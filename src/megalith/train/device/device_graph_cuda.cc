@@ -1,0 +1,46 @@
+// Compiled only with MEGALITH_CUDA.
+#include <ATen/cuda/CUDAGraph.h>
+
+#include "megalith/train/device/device_graph.h"
+
+namespace megalith::train {
+
+namespace {
+
+class CudaDeviceGraph : public DeviceGraph {
+ public:
+  explicit CudaDeviceGraph(c10::MempoolId_t pool) : pool_(pool) {}
+
+  c10::MempoolId_t pool() const { return pool_; }
+
+  void record(const std::function<void()>& work) override {
+    // Thread-local: other threads of this process go on pinning memory meanwhile.
+    graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+    try {
+      work();
+    } catch (...) {
+      try {
+        graph_.capture_end();
+      } catch (const std::exception&) {
+        // What ended the recording is the cause; this is its echo.
+      }
+      throw;
+    }
+    graph_.capture_end();
+  }
+
+  void replay() override { graph_.replay(); }
+
+ private:
+  const c10::MempoolId_t pool_;
+  at::cuda::CUDAGraph graph_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceGraph> make_device_graph(const DeviceGraph* other) {
+  const auto* shared = dynamic_cast<const CudaDeviceGraph*>(other);
+  return std::make_unique<CudaDeviceGraph>(shared ? shared->pool() : at::cuda::graph_pool_handle());
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,196 @@
+#include "megalith/train/faults/rerun_guard.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/env.h"
+#include "megalith/base/log.h"
+
+namespace megalith::train {
+
+using config::RerunMode;
+
+namespace {
+
+constexpr double kGradientTolerance = 0.001;  // the reference's: reductions on a GPU differ from run to run
+constexpr const char* kNanLoss = "found NaN in local forward loss calculation";
+constexpr const char* kInfLoss = "found Inf in local forward loss calculation";
+constexpr int64_t kStatisticsEvery = 2;  // steps between two reports
+
+bool is_of_loss(const std::string& message) { return message == kNanLoss || message == kInfLoss; }
+
+ResultPlace place_of(const parallel::ParallelContext& context) {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) name[0] = '?';
+  return {.rank = context.rank(), .node = name.data(), .device = std::to_string(context.world().place().local_rank)};
+}
+
+RerunMachine::Injection injection_of(const std::string& name) {
+  if (name == "correct_result") return RerunMachine::Injection::kCorrectResult;
+  if (name == "persistent_error") return RerunMachine::Injection::kPersistentError;
+  return RerunMachine::Injection::kTransientError;
+}
+
+bool looks_at_something(const config::TrainingArguments& args) {
+  return args.ddp.check_for_nan_in_loss_and_grad || args.fault.check_for_spiky_loss || args.fault.check_for_large_grads;
+}
+
+std::optional<RejectionTracker> tracker_of(const std::filesystem::path& file, const ResultPlace& place) {
+  if (file.empty()) return std::nullopt;
+  return RejectionTracker(file, place, env_string("SLURM_JOBID").value_or("N/A"));
+}
+
+}  // namespace
+
+RerunGuard::RerunGuard(const config::TrainingArguments& args, const std::filesystem::path& tracker,
+                       parallel::ParallelContext& context)
+    : context_(context),
+      fault_(args.fault),
+      reruns_(args.fault.rerun_mode != RerunMode::kDisabled && looks_at_something(args)),
+      takes_non_finite_(reruns_ && args.ddp.check_for_nan_in_loss_and_grad),
+      collects_(reruns_ && args.fault.rerun_mode == RerunMode::kReportDeterminismStats),
+      place_(place_of(context)),
+      tracker_file_(tracker),
+      tracker_(tracker_of(tracker_file_, place_)),
+      machine_(
+          {.mode = reruns_ ? fault_.rerun_mode : RerunMode::kDisabled,
+           .injection_rate = fault_.error_injection_rate,
+           .injection = injection_of(fault_.error_injection_type),
+           .place = place_},
+          [this](const std::vector<bool>& mine) { return any_rank(mine); }, tracker_ ? &*tracker_ : nullptr) {}
+
+std::vector<int64_t> RerunGuard::iterations_to_skip() const {
+  return tracker_file_.empty() ? std::vector<int64_t>{} : train::iterations_to_skip(tracker_file_);
+}
+
+void RerunGuard::watch(OptimizedModel& model) {
+  if (!takes_non_finite_ && !fault_.check_for_large_grads) return;
+  for (size_t chunk = 0; chunk < model.chunks().size(); ++chunk)
+    model.chunks()[chunk]->watch_gradients(
+        [this, chunk](const std::string& bucket, const at::Tensor& grads, bool finite) {
+          return check_gradients(fmt::format("{} of chunk {}", bucket, chunk), grads, finite);
+        },
+        measures_gradients());
+}
+
+bool RerunGuard::check_gradients(const std::string& bucket, const at::Tensor& grads, bool finite) {
+  double norm = finite ? 0 : std::nan("");
+  if (measures_gradients()) norm = at::linalg_vector_norm(grads, 2, std::nullopt, false, at::kFloat).item<double>();
+  if (takes_non_finite_)
+    machine_.validate(
+        {.message = fmt::format("found NaN or Inf in the local gradients of {} before they are reduced", bucket),
+         .value = norm,
+         .rejected = !finite,
+         .tolerance = kGradientTolerance});
+  if (fault_.check_for_large_grads)
+    machine_.validate({.message = fmt::format("found unexpectedly large gradients in {}", bucket),
+                       .value = norm,
+                       .rejected = machine_.is_spike("grads of " + bucket, norm),
+                       .tolerance = kGradientTolerance,
+                       .fatal = false});
+  return takes_non_finite_;
+}
+
+bool RerunGuard::only_non_finite_gradients_matter() const {
+  if (!reruns_) return true;
+  return fault_.rerun_mode == RerunMode::kValidateResults && fault_.error_injection_rate == 0 &&
+         !fault_.check_for_large_grads && machine_.state() == RerunState::kInitialRun && !machine_.rejected();
+}
+
+std::function<void(const MicrobatchMean&)> RerunGuard::loss_check() {
+  if (!takes_non_finite_ && !fault_.check_for_spiky_loss) return {};
+  return [this](const MicrobatchMean& loss) { check_loss(loss); };
+}
+
+void RerunGuard::check_loss(const MicrobatchMean& loss) {
+  const auto validate = [&](const char* message, bool rejected, bool fatal) {
+    machine_.validate({.message = message,
+                       .value = loss.mean,
+                       .rejected = rejected,
+                       .fatal = fatal,
+                       .where = fmt::format("micro-batch {} of {}", loss.index + 1, loss.count)});
+  };
+  if (takes_non_finite_) {
+    validate(kNanLoss, std::isnan(loss.mean), /*fatal=*/true);
+    validate(kInfLoss, std::isinf(loss.mean), /*fatal=*/true);
+  }
+  if (fault_.check_for_spiky_loss) validate("Spiky loss", machine_.is_spike("loss", loss.mean), /*fatal=*/false);
+}
+
+std::vector<bool> RerunGuard::any_rank(const std::vector<bool>& mine) const {
+  if (context_.world().world().size() == 1) return mine;
+  at::Tensor flags = at::zeros({static_cast<int64_t>(mine.size())}, at::kFloat);
+  for (size_t i = 0; i < mine.size(); ++i) flags[static_cast<int64_t>(i)] = mine[i] ? 1 : 0;
+  flags = flags.to(context_.device());
+  context_.world().world().all_reduce(flags, comm::ReduceOp::kMax, "validation of the step");
+  const at::Tensor read = flags.to(at::kCPU);
+  std::vector<bool> any;
+  for (size_t i = 0; i < mine.size(); ++i) any.push_back(read[static_cast<int64_t>(i)].item<float>() > 0);
+  return any;
+}
+
+void RerunGuard::resume(const std::string& state, const std::string& origin) {
+  if (!state.empty()) machine_.resume(rejected_from_json(state, origin));
+}
+
+void RerunGuard::run(int64_t number, const std::function<void()>& pass) {
+  using Next = RerunMachine::Next;
+  const auto tracked = [&](const std::exception& error, const char* what) {
+    if (tracker_) tracker_->append(number, "rerun_disabled", std::nan(""), fmt::format("{}: {}", what, error.what()));
+  };
+  for (Next next = machine_.next(number); next != Next::kUpdate; next = machine_.next(number)) {
+    if (next == Next::kRun && reruns_) random_streams_ = context_.rng().save();
+    if (next != Next::kRun) context_.rng().restore(random_streams_);
+    if (next == Next::kLeave) leave();
+    try {
+      pass();
+    } catch (const NonFiniteLoss& error) {
+      tracked(error, "loss");
+      throw;
+    } catch (const optim::NonFiniteGradient& error) {
+      tracked(error, "gradient");
+      throw;
+    }
+  }
+  if (collects_ && number % kStatisticsEvery == 0) report_statistics(number);
+}
+
+void RerunGuard::leave() {
+  const RerunMachine::Demand& demand = machine_.demand();
+  std::vector<RejectedResult> mine;
+  if (machine_.rejected()) mine.push_back(*machine_.rejected());
+  const comm::Group world = context_.world().world();
+  std::vector<RejectedResult> all;
+  for (const std::string& text : world.all_gather_bytes(rejected_to_json(mine), "rejected results"))
+    for (RejectedResult& each : rejected_from_json(text, "another rank")) all.push_back(std::move(each));
+  const std::vector<std::string> texts = world.all_gather_bytes(demand.text, "rejected results");
+  // A bad loss on the last stage makes bad gradients on the others.
+  const RejectedResult* culprit = nullptr;
+  for (const RejectedResult& each : all)
+    if (!texts[static_cast<size_t>(each.rank)].empty() &&
+        (culprit == nullptr || (is_of_loss(each.message) && !is_of_loss(culprit->message))))
+      culprit = &each;
+  check(culprit != nullptr, "a step was rejected by no rank");
+  throw RerunExit({demand.exit_code, demand.save, culprit->rank, rejected_to_json(all)},
+                  fmt::format("{} (exit code {})", texts[static_cast<size_t>(culprit->rank)], demand.exit_code));
+}
+
+void RerunGuard::report_statistics(int64_t number) {
+  const nlohmann::json mine = machine_.take_differences();
+  std::map<std::string, std::vector<double>> all;
+  for (const std::string& text : context_.world().world().all_gather_bytes(mine.dump(), "determinism statistics")) {
+    const nlohmann::json theirs = nlohmann::json::parse(text);
+    for (const auto& [message, values] : theirs.items())
+      for (const auto& value : values) all[message].push_back(value.is_null() ? HUGE_VAL : value.get<double>());
+  }
+  if (context_.rank() != 0) return;
+  for (auto& [message, values] : all)
+    log_info("determinism up to step {}: {}: {}", number, message, describe_differences(std::move(values)));
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,88 @@
+// RerunGuard: the RerunMachine around forward and backward of a step. Keeps the random streams, looks at losses and
+// gradients, and ends the run as the machine demands.
+//
+// What is looked at (rerun_mode other than disabled; with check_for_nan_in_loss_and_grad unless it says otherwise):
+//   loss of each micro-batch, on the last stage    NaN, Inf: fatal; a spike (check_for_spiky_loss): not
+//   gradients of each bucket, before the reduction NaN, Inf: fatal; large (check_for_large_grads): not
+// In disabled mode the first NaN or Inf ends the run as NonFiniteLoss or NonFiniteGradient, and what is not fatal is
+// warned of.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megalith/config/training_arguments.h"
+#include "megalith/parallel/parallel_context.h"
+#include "megalith/train/faults/rerun_machine.h"
+#include "megalith/train/step/microbatch_runner.h"
+#include "megalith/train/step/optimized_model.h"
+
+namespace megalith::train {
+
+// The run ends with this exit code; the same on all ranks. The message tells what the rank `rank` has found.
+class RerunExit : public Error {
+ public:
+  struct Facts {
+    int exit_code = kExitResultRejected;
+    bool save = false;  // first a checkpoint of the state before the step, with `state` in it
+    int rank = 0;
+    std::string state;  // for RerunGuard::resume
+  };
+  RerunExit(Facts facts, const std::string& text) : Error(text), facts_(std::move(facts)) {}
+  const Facts& facts() const { return facts_; }
+
+ private:
+  Facts facts_;
+};
+
+// One thread a rank; the context outlives it. Throws ConfigError when the tracker's file cannot be written.
+class RerunGuard {
+ public:
+  // `tracker`: result_rejected_tracker_filename; empty: none.
+  RerunGuard(const config::TrainingArguments& args, const std::filesystem::path& tracker,
+             parallel::ParallelContext& context);
+  RerunGuard(const RerunGuard&) = delete;
+  RerunGuard& operator=(const RerunGuard&) = delete;
+
+  // Looks at the gradients of this model from now on. The guard outlives it.
+  void watch(OptimizedModel& model);
+  // The run goes on from a checkpoint with this RerunExit::Facts::state; empty: nothing was wrong.
+  void resume(const std::string& state, const std::string& origin);
+  // Steps that the tracker's file says to leave out.
+  std::vector<int64_t> iterations_to_skip() const;
+
+  // Runs `pass` (forward and backward of step `number`, gradients reduced) until its result stands. Collective. Throws
+  // RerunExit, with the random streams as they were before the step.
+  void run(int64_t number, const std::function<void()>& pass);
+
+  // NaN and Inf are this guard's business: nobody else throws.
+  bool takes_non_finite() const { return takes_non_finite_; }
+  // In the running pass, behind its losses: it can be rejected for gradients that are not finite, and for nothing else.
+  // An update that takes place only when they are may be started before they have been looked at.
+  bool only_non_finite_gradients_matter() const;
+  // For each micro-batch's loss, in order; empty: nobody looks.
+  std::function<void(const MicrobatchMean&)> loss_check();
+
+ private:
+  bool measures_gradients() const { return fault_.check_for_large_grads || collects_; }
+  bool check_gradients(const std::string& bucket, const at::Tensor& grads, bool finite);
+  void check_loss(const MicrobatchMean& loss);
+  std::vector<bool> any_rank(const std::vector<bool>& mine) const;
+  [[noreturn]] void leave();
+  void report_statistics(int64_t number);
+
+  parallel::ParallelContext& context_;
+  const config::FaultConfig fault_;
+  const bool reruns_, takes_non_finite_, collects_;
+  const ResultPlace place_;
+  const std::filesystem::path tracker_file_;
+  std::optional<RejectionTracker> tracker_;
+  RerunMachine machine_;
+  std::string random_streams_;  // before the step
+};
+
+}  // namespace megalith::train

@@ -1,0 +1,79 @@
+#include "megalith/train/preference/preference_loss.h"
+
+#include <ATen/ATen.h>
+
+#include "megalith/base/error.h"
+
+namespace megalith::train {
+
+namespace {
+
+using config::PrefLoss;
+
+// fp32 [p].
+struct Pair {
+  at::Tensor chosen, rejected;
+  at::Tensor difference() const { return chosen - rejected; }
+};
+
+Pair split_pairs(const at::Tensor& scores) {
+  const int64_t pairs = scores.size(0) / 2;
+  return {scores.narrow(0, 0, pairs), scores.narrow(0, pairs, pairs)};
+}
+
+// log(1 - exp a), a < 0, exact at both ends.
+at::Tensor log_of_rest(const at::Tensor& a) {
+  constexpr double kCertain = -1e-6;  // a mean probability of 1 has no odds
+  constexpr double kMinusLn2 = -0.6931471805599453;
+  const at::Tensor x = a.clamp_max(kCertain);
+  return at::where(x > kMinusLn2, at::log(-at::expm1(x)), at::log1p(-at::exp(x)));
+}
+
+at::Tensor sigmoid_loss(const at::Tensor& scaled, const config::PreferenceConfig& how) {
+  const double e = how.label_smoothing;
+  const at::Tensor right = -at::log_sigmoid(scaled);
+  if (e == 0) return right;
+  const at::Tensor wrong = -at::log_sigmoid(-scaled);
+  if (how.loss == PrefLoss::kRobust) return (right * (1 - e) - wrong * e) / (1 - 2 * e);
+  return right * (1 - e) + wrong * e;
+}
+
+}  // namespace
+
+PreferenceTerms preference_terms(const AnswerScores& scores, const config::PreferenceConfig& how) {
+  const bool compares = config::needs_reference(how.loss);
+  check(!compares || scores.reference.defined(), "pref_loss {} without reference log-probabilities",
+        config::choice_name(how.loss));
+  const at::Tensor averages = scores.policy / scores.tokens;
+  const Pair mean = split_pairs(averages);
+  const at::Tensor gains = compares ? scores.policy - scores.reference : averages;  // what rewards are made of
+  const Pair gain = split_pairs(gains);
+  PreferenceTerms terms;
+  switch (how.loss) {
+    case PrefLoss::kSigmoid:
+    case PrefLoss::kRobust:
+      terms.losses = sigmoid_loss(gain.difference() * how.beta, how);
+      break;
+    case PrefLoss::kHinge:
+      terms.losses = at::relu(1 - gain.difference() * how.beta);
+      break;
+    case PrefLoss::kIpo:
+      terms.losses = at::square(split_pairs(gains / scores.tokens).difference() - 1 / (2 * how.beta));
+      break;
+    case PrefLoss::kOrpo:
+      terms.odds = -at::log_sigmoid(mean.difference() - (log_of_rest(mean.chosen) - log_of_rest(mean.rejected)));
+      terms.losses = terms.odds * how.beta - mean.chosen;
+      terms.odds = terms.odds.detach();
+      break;
+    case PrefLoss::kSimpo:
+      terms.losses = -at::log_sigmoid(mean.difference() * how.beta - how.simpo_gamma);
+      break;
+  }
+  if (how.ftx > 0) terms.losses = terms.losses - mean.chosen * how.ftx;
+  terms.chosen = gain.chosen.detach() * how.beta;
+  terms.rejected = gain.rejected.detach() * how.beta;
+  terms.sft = -mean.chosen.detach();
+  return terms;
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,50 @@
+// PreferenceObjective: training on pairs of answers (the reference's DPO trainer). A Trainer with this objective and a
+// dataset of pairs is all of it:
+//
+//   setup.objective = std::make_unique<PreferenceObjective>(args.preference, context, std::move(reference));
+//   Trainer(models, args, std::move(setup)).train();
+//
+// Chosen and rejected answers go through the model together, in one forward pass. The loss of a micro-batch is the mean
+// over its pairs (preference_loss.h), so calculate_per_token_loss has no meaning. Log lines also have, as means over
+// the pairs: rewards/chosen, rewards/rejected, rewards/accuracies (chosen above rejected), rewards/margins,
+// logps/chosen, logps/rejected (of whole answers), sft_loss (per token of the chosen answers) and, with orpo,
+// odds_ratio_loss.
+#pragma once
+
+#include <memory>
+
+#include "megalith/config/run_config.h"
+#include "megalith/parallel/parallel_context.h"
+#include "megalith/train/objectives/objective.h"
+#include "megalith/train/preference/reference_model.h"
+
+namespace megalith::train {
+
+class PreferenceObjective : public Objective {
+ public:
+  // `reference`: nullptr where the loss needs none (config::needs_reference), or where the samples come with their
+  // reference scores. `context` outlives the objective.
+  PreferenceObjective(const config::PreferenceConfig& how, const parallel::ParallelContext& context,
+                      std::unique_ptr<ReferenceModel> reference);
+
+  std::vector<std::string> metrics_keys(Phase phase) const override;
+  bool wants_correct(Phase /*phase*/) const override { return false; }
+  bool has_perplexity() const override { return false; }
+  // The other tokens that a model with multi-token prediction looks ahead to are those of rejected answers, too.
+  bool trains_attached() const override { return false; }
+  // Runs the reference. Throws InternalError for micro-batches that are no pairs, and where scores are needed and
+  // neither they nor a reference are there.
+  void begin(std::span<const data::MicroBatch> batches, Phase phase) override;
+  MicrobatchLoss loss(const MicrobatchOutput& output, const data::MicroBatch& batch, int microbatch,
+                      Phase phase) const override;
+
+ private:
+  const config::PreferenceConfig how_;
+  const parallel::ParallelContext& context_;
+  const std::unique_ptr<ReferenceModel> reference_;
+  // Of the micro-batches of the step, on the last stage, fp32 [2p] each.
+  std::vector<at::Tensor> reference_scores_;  // undefined without a reference
+  std::vector<at::Tensor> tokens_;
+};
+
+}  // namespace megalith::train

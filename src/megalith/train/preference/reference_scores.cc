@@ -1,0 +1,214 @@
+#include "megalith/train/preference/reference_scores.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "megalith/base/crc32c.h"
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/hf/safetensors_file.h"
+#include "megalith/hf/weight_files.h"
+#include "megalith/hf/weight_writer.h"
+#include "megalith/io/content_hash.h"
+#include "megalith/io/file_lock.h"
+#include "megalith/io/staged_folder.h"
+#include "megalith/peft/adapter_config.h"
+#include "megalith/train/sample_dealer.h"
+
+namespace megalith::train {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// On disk: may not change. A change of the format or of what is computed takes the next number.
+constexpr const char* kFormat = "megalith reference scores 1";
+constexpr const char* kStem = "scores";
+constexpr const char* kChecksum = "crc32c";
+
+// Of the reference: its configuration, its weights and its adapters.
+std::string key_of_model(const ReferenceCache& cache) {
+  io::ContentHash key;
+  key.add_file(cache.model / "config.json");
+  for (const fs::path& adapter : cache.adapters)
+    key.add_file(adapter / peft::kConfigName).add_file(adapter / fmt::format("{}.safetensors", peft::kWeightsStem));
+  const hf::WeightFiles files(cache.model);
+  std::set<fs::path> paths;
+  for (const std::string& name : files.names()) paths.insert(files.file_of(name));
+  for (const fs::path& path : paths) key.add(path.filename().string()).add_file(path);
+  return key.text();
+}
+
+std::string key_of(const data::Dataset& pairs, const std::string& model, const config::PrecisionConfig& precision) {
+  io::ContentHash key;
+  key.add(kFormat).add(model).add(precision.bf16 ? "bf16" : precision.fp16 ? "fp16" : "fp32").add(pairs.size());
+  const auto add = [&key](std::span<const int32_t> values) {
+    key.add(std::string_view(reinterpret_cast<const char*>(values.data()), values.size_bytes()));
+  };
+  for (int64_t i = 0; i < pairs.size(); ++i) {
+    const data::Sample pair = pairs.sample(i);
+    check(pair.rejected.has_value(), "reference scores are for pairs, and the data has single rows");
+    for (const data::Sequence* row : {&pair.row, &*pair.rejected}) {
+      add(row->ids);
+      add(row->labels);
+    }
+  }
+  return key.text();
+}
+
+std::string checksum(const at::Tensor& scores) {
+  return fmt::format("{:08x}", crc32c({static_cast<const char*>(scores.const_data_ptr()), scores.nbytes()}));
+}
+
+// [pairs, 2]. Throws DataError for a file that is broken, or of something else.
+at::Tensor read_scores(const fs::path& folder, int64_t pairs) {
+  const hf::SafetensorsFile file(folder / fmt::format("{}.safetensors", kStem));
+  const at::Tensor scores = file.tensor(kStem).clone();
+  check<DataError>(
+      scores.scalar_type() == at::kFloat && scores.dim() == 2 && scores.size(0) == pairs && scores.size(1) == 2,
+      "{} does not hold the scores of {} pairs", file.path().string(), pairs);
+  const auto expected = file.metadata().find(kChecksum);
+  check<DataError>(expected != file.metadata().end() && expected->second == checksum(scores),
+                   "the checksum of {} is not that of its content", file.path().string());
+  return scores;
+}
+
+// Nothing when somebody else is writing the same.
+void write_scores(const fs::path& folder, const at::Tensor& scores) {
+  const auto lock = io::FileLock::try_lock(folder.string() + ".lock");
+  if (!lock) return;
+  io::StagedFolder staged(folder, kStem, {.overwrite = true});
+  hf::WeightWriter writer(staged.path(), {{kStem, hf::Dtype::kF32, scores.sizes().vec()}},
+                          {.stem = kStem, .metadata = {{"format", kFormat}, {kChecksum, checksum(scores)}}});
+  writer.create_files();
+  writer.write(kStem, scores);
+  writer.sync();
+  staged.commit();
+}
+
+int micro_batch_size(const config::BatchConfig& batch) {
+  return batch.eval_micro_batch_size.value_or(batch.micro_batch_size.value_or(1));
+}
+
+// Pairs to [pairs, 2] on all ranks. Collective over all ranks.
+at::Tensor run_reference(const EvalData& data, ReferenceModel& reference, const config::TrainingArguments& args,
+                         const parallel::ParallelContext& context) {
+  const SampleDealer dealer(data, micro_batch_size(args.batch), context);
+  const int64_t group = 4 * context.grid().shape().pp;
+  at::Tensor scores = at::zeros({dealer.samples(), 2}, at::kFloat);
+  for (int64_t first = 0; first < dealer.microbatches();) {
+    const auto wanted = static_cast<int>(std::min(group, dealer.microbatches() - first));
+    std::vector<data::MicroBatch> batches;
+    for (int i = 0; i < reference.group_size(wanted); ++i) batches.push_back(dealer.microbatch(first + i));
+    const std::vector<at::Tensor> found = reference.log_probabilities(batches);
+    for (size_t i = 0; reference.speaks_for_replica() && i < batches.size(); ++i) {
+      const int64_t pairs = batches[i].samples;
+      if (pairs == 0) continue;
+      scores.narrow(0, dealer.first_sample(first + static_cast<int64_t>(i)), pairs)
+          .copy_(found[i].view({2, pairs}).t());
+    }
+    first += std::ssize(batches);
+  }
+  scores = scores.to(context.device());
+  context.world().world().all_reduce(scores, comm::ReduceOp::kSum, "reference scores");
+  scores = scores.cpu();
+  check<DataError>(scores.isfinite().all().item<bool>(),
+                   "the reference model gives log-probabilities that are no numbers; look at its weights");
+  return scores;
+}
+
+std::vector<data::ReferenceScores> as_list(const at::Tensor& scores) {
+  const float* values = scores.const_data_ptr<float>();
+  std::vector<data::ReferenceScores> list(static_cast<size_t>(scores.size(0)));
+  for (size_t i = 0; i < list.size(); ++i) list[i] = {values[2 * i], values[2 * i + 1]};
+  return list;
+}
+
+// The datasets of a run, one after the other. Rank 0 alone looks at the cache.
+class Precomputation {
+ public:
+  Precomputation(const LoadReference& load, const ReferenceCache& cache, const config::TrainingArguments& args,
+                 const parallel::ParallelContext& context)
+      : load_(load), cache_(cache), args_(args), context_(context) {}
+
+  std::shared_ptr<const data::Dataset> scored(const EvalData& data) {
+    const auto start = std::chrono::steady_clock::now();
+    const int64_t pairs = data.dataset->size();
+    const bool keeps = !cache_.folder.empty() && context_.rank() == 0;
+    const fs::path place = keeps ? cache_.folder / key_of(*data.dataset, model_key(), args_.precision) : fs::path();
+    at::Tensor scores = from_cache(place, pairs);
+    if (!scores.defined()) {
+      if (!reference_) reference_ = load_();
+      scores = run_reference(data, *reference_, args_, context_);
+      if (keeps) keep(place, scores);
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      if (context_.rank() == 0) log_info("the reference model has scored {} pairs in {:.1f} s", pairs, seconds.count());
+    }
+    return data::with_reference_scores(data.dataset, as_list(scores));
+  }
+
+ private:
+  const std::string& model_key() {
+    if (model_key_.empty()) model_key_ = key_of_model(cache_);
+    return model_key_;
+  }
+
+  // Undefined, on all ranks, when there is nothing to use.
+  at::Tensor from_cache(const fs::path& place, int64_t pairs) const {
+    at::Tensor scores;
+    if (!place.empty() && fs::exists(place)) {
+      try {
+        scores = read_scores(place, pairs);
+        log_info("reference scores of {} pairs are taken from {}", pairs, place.string());
+      } catch (const DataError& error) {
+        log_warning("kept reference scores are broken and are computed again: {}", error.what());
+      }
+    }
+    const comm::Group world = context_.world().world();
+    const at::Tensor found = at::full({1}, scores.defined() ? 1 : 0, at::kLong).to(context_.device());
+    world.broadcast(found, 0, "whether reference scores are kept");
+    if (found.item<int64_t>() == 0) return {};
+    if (!scores.defined()) scores = at::empty({pairs, 2}, at::kFloat);
+    scores = scores.to(context_.device());
+    world.broadcast(scores, 0, "kept reference scores");
+    return scores.cpu();
+  }
+
+  static void keep(const fs::path& place, const at::Tensor& scores) {
+    try {
+      write_scores(place, scores);
+    } catch (const Error& error) {
+      log_warning("reference scores are not kept: {}", error.what());
+    }
+  }
+
+  const LoadReference& load_;
+  const ReferenceCache& cache_;
+  const config::TrainingArguments& args_;
+  const parallel::ParallelContext& context_;
+  std::string model_key_;
+  std::unique_ptr<ReferenceModel> reference_;
+};
+
+}  // namespace
+
+void precompute_reference_scores(RunData& data, const LoadReference& load, const ReferenceCache& cache,
+                                 const config::TrainingArguments& args, const parallel::ParallelContext& context) {
+  Precomputation work(load, cache, args, context);
+  if (data.train) {
+    check<ConfigError>(data.train->dataset != nullptr,
+                       "precompute_ref_log_probs and streaming exclude each other: a stream is not read ahead");
+    const data::Collator collator = *data.train->collator;
+    data.train = numbered_data(work.scored({.dataset = data.train->dataset, .collator = collator}),
+                               data.train->sampler->options(), collator);
+  }
+  for (EvalData& each : data.eval) each.dataset = work.scored({.dataset = each.dataset, .collator = each.collator});
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,36 @@
+// precompute_ref_log_probs: a reference model that runs once over the data, before training, and is gone when it
+// begins. What it gave is kept on disk.
+//
+//   <cache>/<key>/scores.safetensors   "scores", fp32 [pairs, 2]: log p of the chosen and the rejected answer
+//
+// The key is a hash of the reference's files, the number format and all tokens and labels of the data in their order:
+// so template, cutoff_len and selection are part of it, the layout of the ranks is not. A file is there complete or not
+// at all, and has a checksum.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "megalith/config/training_arguments.h"
+#include "megalith/parallel/parallel_context.h"
+#include "megalith/train/preference/reference_model.h"
+#include "megalith/train/run_data.h"
+
+namespace megalith::train {
+
+struct ReferenceCache {
+  std::filesystem::path folder;                   // empty: scores are not kept
+  std::filesystem::path model;                    // folder of the reference
+  std::vector<std::filesystem::path> adapters{};  // that are merged into it
+};
+using LoadReference = std::function<std::unique_ptr<ReferenceModel>()>;
+
+// Gives every pair of the training and the evaluation data its scores (Sample::reference): from the cache, or by the
+// model that `load` makes, which is made only when something is not in the cache, and freed before this returns. A
+// cache that is broken is named in a warning, and made again; so is one that cannot be written. Throws DataError for a
+// reference whose log-probabilities are no numbers. Collective over all ranks. `args` after derive().
+void precompute_reference_scores(RunData& data, const LoadReference& load, const ReferenceCache& cache,
+                                 const config::TrainingArguments& args, const parallel::ParallelContext& context);
+
+}  // namespace megalith::train

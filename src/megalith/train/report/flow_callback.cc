@@ -1,0 +1,107 @@
+#include "megalith/train/report/flow_callback.h"
+
+#include <cmath>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+
+namespace megalith::train {
+namespace {
+
+using config::Interval;
+
+int64_t resolved(double steps, int64_t max_steps) {
+  if (steps > 0 && steps < 1) return static_cast<int64_t>(std::ceil(static_cast<double>(max_steps) * steps));
+  return static_cast<int64_t>(steps);
+}
+
+bool is_multiple(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
+
+double value_of(const BestMetric& best, const MetricList& metrics) {
+  const auto value = metrics.find(best.name);
+  if (value) return *value;
+  std::vector<std::string> names;
+  for (const auto& [name, number] : metrics) names.push_back(name);
+  throw ConfigError(fmt::format("metric_for_best_model is {}, but an evaluation gives {}. Choose one of them",
+                                best.name, list_in_words(names)));
+}
+
+}  // namespace
+
+void resolve_intervals(const config::TrainingArguments& args, TrainerState& state) {
+  state.logging_steps = resolved(args.logging.steps, state.max_steps);
+  state.eval_steps = resolved(args.eval.steps.value_or(0), state.max_steps);
+  state.save_steps = resolved(args.save.steps.value_or(0), state.max_steps);
+}
+
+BestMetric best_metric_of(const config::EvalConfig& eval) {
+  std::string name = eval.metric_for_best_model.value_or("loss");
+  if (!name.starts_with("eval_")) name = "eval_" + name;
+  const bool greater = eval.greater_is_better.value_or(!name.ends_with("loss"));
+  return {std::move(name), greater};
+}
+
+bool note_evaluation(const config::TrainingArguments& args, const MetricList& metrics, TrainerState& state,
+                     TrainerControl& control) {
+  if (!args.eval.metric_for_best_model) return false;
+  const BestMetric best = best_metric_of(args.eval);
+  const double value = value_of(best, metrics);
+  // A NaN is better than nothing only, and everything is better than a NaN.
+  if (state.best_metric && !std::isnan(*state.best_metric) && !best.better(value, *state.best_metric)) return false;
+  state.best_metric = value;
+  state.best_global_step = state.global_step;
+  if (args.save.strategy == Interval::kBest && args.save.output_dir) control.should_save = true;
+  return true;
+}
+
+void FlowCallback::on_step_end(TrainerEvent& event) {
+  const config::LoggingConfig& logging = event.args.logging;
+  const config::EvalConfig& eval = event.args.eval;
+  const config::SaveConfig& save = event.args.save;
+  const TrainerState& state = event.state;
+  TrainerControl& control = event.control;
+  const int64_t step = state.global_step;
+  const bool logs_first = logging.first_step || event.args.dialect == config::Dialect::kPretrain;
+  const bool saves_by_steps = save.strategy == Interval::kSteps && save.output_dir;
+
+  if (step == 1 && logs_first) control.should_log = true;
+  if (logging.strategy == Interval::kSteps && is_multiple(step, state.logging_steps)) control.should_log = true;
+  if (eval.strategy == Interval::kSteps && is_multiple(step, state.eval_steps) &&
+      eval.delay <= static_cast<double>(step))
+    control.should_evaluate = true;
+  if (saves_by_steps && is_multiple(step, state.save_steps)) control.should_save = true;
+
+  if (step < state.max_steps && !is_multiple(step, event.args.run.exit_interval.value_or(0))) return;
+  control.should_training_stop = true;
+  if (saves_by_steps) control.should_save = true;
+}
+
+void FlowCallback::on_epoch_end(TrainerEvent& event) {
+  const config::TrainingArguments& args = event.args;
+  if (args.logging.strategy == Interval::kEpoch) event.control.should_log = true;
+  if (args.eval.strategy == Interval::kEpoch && args.eval.delay <= event.state.epoch.value_or(0))
+    event.control.should_evaluate = true;
+  if (args.save.strategy == Interval::kEpoch && args.save.output_dir) event.control.should_save = true;
+}
+
+void EarlyStoppingCallback::on_evaluate(TrainerEvent& event) {
+  const BestMetric best = best_metric_of(event.args.eval);
+  const double value = value_of(best, event.metrics);
+  const auto& before = event.state.best_metric;
+  const bool gain = !before || (best.better(value, *before) && std::abs(value - *before) > threshold_);
+  counter_ = gain ? 0 : counter_ + 1;
+  if (counter_ >= patience_) event.control.should_training_stop = true;
+}
+
+std::optional<CallbackRecord> EarlyStoppingCallback::record() const {
+  return CallbackRecord{
+      "EarlyStoppingCallback",
+      {{"early_stopping_patience", static_cast<double>(patience_)}, {"early_stopping_threshold", threshold_}},
+      {{"early_stopping_patience_counter", static_cast<double>(counter_)}}};
+}
+
+void EarlyStoppingCallback::restore(const CallbackRecord& saved) {
+  counter_ = static_cast<int>(saved.attributes.find("early_stopping_patience_counter").value_or(0));
+}
+
+}  // namespace megalith::train

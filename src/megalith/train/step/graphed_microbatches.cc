@@ -1,0 +1,151 @@
+#include "megalith/train/step/graphed_microbatches.h"
+
+#include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/base/text.h"
+#include "megalith/ops/kernel/to_device.h"
+
+namespace megalith::train {
+
+namespace {
+
+constexpr size_t kShapesRemembered = 64;
+
+}  // namespace
+
+bool graphs_wanted(const config::TrainingArguments& args) { return args.fusion.cuda_graph_impl == "local"; }
+
+std::string graph_obstacle(const config::TrainingArguments& args, const model::ModelConfig& config,
+                           const layout::GridShape& grid, bool on_cuda, bool plain_objective) {
+  if (!on_cuda) return "the run is on the CPU";
+  if (grid.world_size > 1) return fmt::format("{} ranks exchange tensors inside of a step", grid.world_size);
+  if (!plain_objective) return "the objective is not plain language modelling";
+  if (config.moe) return "the host reads how many tokens each expert gets";
+  if (config.mtp_layers > 0) return "multi-token prediction counts its targets on the host";
+  const bool adapter_dropout = args.run.finetuning_type == config::FinetuningType::kLora && args.lora.dropout > 0;
+  if (config.attention_dropout > 0 || config.hidden_dropout > 0 || config.embedding_dropout > 0 || adapter_dropout)
+    return "dropout draws its seeds on the host";
+  if (args.recompute.granularity) return "recompute_granularity runs parts of the model inside of backward";
+  if (args.precision.fp8) return "fp8 keeps scales between the steps";
+  return "";
+}
+
+struct GraphedMicrobatches::Graph {
+  std::vector<bool> before, after;  // which gradients are overwritten, and which still would be then
+  std::unique_ptr<DeviceGraph> device;
+  at::Tensor loss;  // written by each replay
+};
+
+struct GraphedMicrobatches::Shape {
+  std::vector<int64_t> cumulative;
+  double factor = 0;
+  int64_t met = 0;
+  // Set when the first graph is recorded.
+  data::MicroBatch batch;  // on the device; graphs read it
+  ops::RopeAngles angles;  // of its layout; graphs read them
+  std::vector<std::unique_ptr<Graph>> graphs;
+};
+
+GraphedMicrobatches::GraphedMicrobatches(model::GptModel& chunk, int warm_up_steps, MakeDeviceGraph make)
+    : chunk_(chunk), warm_up_steps_(warm_up_steps), make_(std::move(make)) {}
+GraphedMicrobatches::~GraphedMicrobatches() = default;
+
+int GraphedMicrobatches::recorded() const {
+  size_t count = 0;
+  for (const auto& shape : shapes_) count += shape->graphs.size();
+  return static_cast<int>(count);
+}
+
+std::vector<bool> GraphedMicrobatches::stale() const {
+  std::vector<bool> all;
+  for (const auto& parameter : chunk_.parameters().all()) all.push_back(parameter->main_grad_is_stale);
+  return all;
+}
+
+void GraphedMicrobatches::set_stale(const std::vector<bool>& stale) const {
+  const auto& all = chunk_.parameters().all();
+  for (size_t i = 0; i < all.size(); ++i) all[i]->main_grad_is_stale = stale[i];
+}
+
+std::optional<at::Tensor> GraphedMicrobatches::run(const data::MicroBatch& batch, double factor, const Work& work) {
+  if (broken_) return std::nullopt;
+  Shape& shape = shape_of(batch, factor);
+  const bool known = shape.met++ > 0;
+  if (steps_ <= warm_up_steps_ || !known || !start(shape, batch)) return std::nullopt;
+  const Graph* graph = graph_of(shape, work);
+  if (graph == nullptr) return std::nullopt;
+  graph->device->replay();
+  set_stale(graph->after);
+  return graph->loss.clone();
+}
+
+GraphedMicrobatches::Shape& GraphedMicrobatches::shape_of(const data::MicroBatch& batch, double factor) {
+  for (const auto& shape : shapes_)
+    if (shape->factor == factor && shape->cumulative == batch.layout.cumulative()) return *shape;
+  if (shapes_.size() >= kShapesRemembered)
+    std::erase_if(shapes_, [](const auto& shape) { return shape->graphs.empty(); });
+  shapes_.push_back(std::make_unique<Shape>());
+  shapes_.back()->cumulative = batch.layout.cumulative();
+  shapes_.back()->factor = factor;
+  return *shapes_.back();
+}
+
+// The micro-batch to where graphs read it. False: there is no room for another shape.
+bool GraphedMicrobatches::start(Shape& shape, const data::MicroBatch& batch) const {
+  const at::Device device = chunk_.options().device;
+  const at::Tensor ids = ops::to_device(batch.ids, device), labels = ops::to_device(batch.labels, device);
+  if (shape.batch.ids.defined()) {
+    shape.batch.ids.copy_(ids);
+    shape.batch.labels.copy_(labels);
+    return true;
+  }
+  const auto used = std::ranges::count_if(shapes_, [](const auto& each) { return !each->graphs.empty(); });
+  if (used >= kMostShapes) return false;
+  shape.batch = batch;
+  shape.batch.ids = ids.clone();
+  shape.batch.labels = labels.clone();
+  // What is made of a layout when it is first asked for: not by a graph.
+  shape.batch.layout.positions(device);
+  shape.batch.layout.cumulative_tensor(device);
+  shape.angles = chunk_.angles(shape.batch.layout);
+  return true;
+}
+
+// nullptr: it cannot be recorded.
+const GraphedMicrobatches::Graph* GraphedMicrobatches::graph_of(Shape& shape, const Work& work) {
+  const std::vector<bool> before = stale();
+  for (const auto& graph : shape.graphs)
+    if (graph->before == before) return graph.get();
+  const DeviceGraph* other = nullptr;
+  for (const auto& each : shapes_)
+    if (!each->graphs.empty()) other = each->graphs.front()->device.get();
+  chunk_.angles(shape.batch.layout);  // another shape may have run since
+  // Memory that the steps so far left behind would stay reserved beside the graphs' own.
+  const at::Device device = chunk_.options().device;
+  if (other == nullptr && device.is_cuda()) at::accelerator::emptyCache();
+  auto graph = std::make_unique<Graph>();
+  graph->before = before;
+  try {
+    graph->device = make_(other);
+    graph->device->record([to = graph.get(), batch = &shape.batch, work] { to->loss = work(*batch); });
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const std::exception& error) {
+    log_warning("cuda_graph_impl local: a micro-batch cannot be recorded ({}); the run goes on without graphs",
+                first_line(error.what()));
+    broken_ = true;
+    set_stale(before);
+    return nullptr;
+  }
+  graph->after = stale();
+  set_stale(before);  // nothing has run yet
+  shape.graphs.push_back(std::move(graph));
+  return shape.graphs.back().get();
+}
+
+}  // namespace megalith::train

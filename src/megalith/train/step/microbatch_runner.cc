@@ -1,0 +1,274 @@
+#include "megalith/train/step/microbatch_runner.h"
+
+#include <ATen/ATen.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "megalith/base/log.h"
+#include "megalith/config/derive.h"
+#include "megalith/nn/parameter/weight_grad_queue.h"
+#include "megalith/train/step/context_slices.h"
+
+namespace megalith::train {
+
+using pipeline::StageCall;
+
+namespace {
+
+// While one lives, backward leaves weight gradients for later where the schedule has a place for them (zero_bubble).
+class WeightGradQueues {
+ public:
+  WeightGradQueues(model::VirtualModels& models, layout::ScheduleKind schedule)
+      : models_(models), queues_(schedule == layout::ScheduleKind::kZeroBubble ? models.size() : 0) {
+    for (size_t chunk = 0; chunk < queues_.size(); ++chunk) attach(chunk, &queues_[chunk]);
+  }
+  ~WeightGradQueues() {
+    for (size_t chunk = 0; chunk < queues_.size(); ++chunk) attach(chunk, nullptr);
+  }
+  WeightGradQueues(const WeightGradQueues&) = delete;
+  WeightGradQueues& operator=(const WeightGradQueues&) = delete;
+
+  std::vector<nn::WeightGradQueue*> by_chunk() {
+    std::vector<nn::WeightGradQueue*> all;
+    for (nn::WeightGradQueue& queue : queues_) all.push_back(&queue);
+    return all;
+  }
+
+ private:
+  void attach(size_t chunk, nn::WeightGradQueue* queue) {
+    for (const auto& parameter : models_[chunk].parameters().all()) parameter->queue = queue;
+  }
+
+  model::VirtualModels& models_;
+  std::vector<nn::WeightGradQueue> queues_;
+};
+
+std::string describe(double value, size_t microbatch, size_t count, int64_t step, int rank) {
+  return fmt::format("the loss of micro-batch {} of {} in step {} on rank {} is {}", microbatch + 1, count, step, rank,
+                     value);
+}
+
+TraceLabel label_of(const layout::PipelineAction& action) {
+  using Kind = layout::PipelineAction::Kind;
+  const char* name = action.kind == Kind::kForward    ? "forward-compute"
+                     : action.kind == Kind::kBackward ? "backward-compute"
+                                                      : "weight-gradient-compute";
+  return {.name = name, .level = 2, .microbatch = action.microbatch, .chunk = action.chunk};
+}
+
+// A span for each action of the schedule.
+std::function<void(const layout::PipelineAction&, bool)> trace_actions(TraceRecorder& trace) {
+  return [&trace, begin = int64_t{0}](const layout::PipelineAction& action, bool begins) mutable {
+    if (begins)
+      begin = trace.now_ns();
+    else
+      trace.add({label_of(action), begin, trace.now_ns()});
+  };
+}
+
+bool checks_losses(const config::TrainingArguments& args, const BackwardPass& pass) {
+  return args.ddp.check_for_nan_in_loss_and_grad && !pass.takes_non_finite;
+}
+
+std::vector<double> read(const std::vector<MicrobatchLoss>& losses) {
+  std::vector<double> values;
+  for (const MicrobatchLoss& loss : losses) values.push_back(loss.value());
+  return values;
+}
+
+}  // namespace
+
+pipeline::EngineSettings engine_settings(const model::ModelConfig& model, at::ScalarType dtype,
+                                         const config::PipelineConfig& pipeline) {
+  return {.hidden = model.hidden_size, .dtype = dtype, .overlap = pipeline.overlap_p2p_comm};
+}
+
+MicrobatchRunner::MicrobatchRunner(model::VirtualModels& models, const config::TrainingArguments& args,
+                                   const parallel::ParallelContext& context, Objective& objective, TraceRecorder& trace)
+    : models_(models),
+      args_(args),
+      context_(context),
+      objective_(objective),
+      trace_(trace),
+      engine_(context, engine_settings(models.config(), models[0].options().dtype, args.pipeline)) {}
+
+bool MicrobatchRunner::speaks_for_replica() const { return context_.is_last_stage() && context_.place().tp_rank == 0; }
+bool MicrobatchRunner::counts_for_replica() const { return speaks_for_replica() && context_.place().cp_rank == 0; }
+
+std::vector<std::string> MicrobatchRunner::attached_losses() const {
+  if (!objective_.trains_attached()) return {};
+  return attached_loss_names(models_.config());
+}
+
+layout::PipelineShape MicrobatchRunner::shape(int microbatches, Phase phase) const {
+  return config::pipeline_shape(args_, microbatches, phase == Phase::kEvaluation);
+}
+
+pipeline::StepPlan MicrobatchRunner::plan(std::span<const data::MicroBatch> batches, Phase phase) const {
+  const layout::GridShape& grid = context_.grid().shape();
+  pipeline::StepPlan plan{shape(static_cast<int>(batches.size()), phase), {}};
+  for (const data::MicroBatch& batch : batches)
+    plan.rows.push_back(batch.tokens() / (models_[0].options().sequence_parallel ? grid.tp : 1));
+  return plan;
+}
+
+int MicrobatchRunner::evaluation_group(int count) const {
+  while (!layout::problems(shape(count, Phase::kEvaluation)).empty()) ++count;
+  return count;
+}
+
+double MicrobatchRunner::aux_loss_scale(float loss_scale, size_t microbatches) const {
+  const layout::GridShape& grid = context_.grid().shape();
+  const int sharers = grid.cp * (models_[0].options().sequence_parallel ? grid.tp : 1);  // each has its tokens' part
+  // Per token a rank multiplies by its own tokens, and gradients are divided by all; otherwise they are averaged over
+  // cp.
+  if (per_token_loss()) return static_cast<double>(loss_scale) * sharers;
+  return static_cast<double>(loss_scale) * grid.cp / static_cast<double>(microbatches);
+}
+
+double MicrobatchRunner::backward_factor(int64_t count, float loss_scale, size_t microbatches) const {
+  double factor = loss_scale;
+  if (!per_token_loss())  // times cp: gradients are averaged over context-parallel ranks, each of which has a part of L
+    factor *= static_cast<double>(context_.grid().shape().cp) /
+              (static_cast<double>(std::max<int64_t>(count, 1)) * static_cast<double>(microbatches));
+  return factor;
+}
+
+at::Tensor MicrobatchRunner::start_of_backward(const MicrobatchLoss& loss, float loss_scale,
+                                               size_t microbatches) const {
+  const double factor = backward_factor(loss.count, loss_scale, microbatches);
+  at::Tensor start = factor == 1 ? loss.sum : loss.sum * factor;
+  for (const AttachedLoss& each : loss.attached)
+    start = start + each.sum * (each.factor * backward_factor(each.count, loss_scale, microbatches));
+  return start;
+}
+
+at::Tensor MicrobatchRunner::forward(const StageCall& call, const data::MicroBatch& batch, Phase phase,
+                                     std::vector<MicrobatchLoss>& losses) const {
+  const model::GptModel& chunk = models_[static_cast<size_t>(call.chunk)];
+  if (!chunk.place().head) return objective_.run_stage(batch, chunk, call.input, call.microbatch, phase);
+  losses.push_back(objective_.run_head(batch, chunk, call.input, call.microbatch, phase));
+  return losses.back().sum;
+}
+
+std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroBatch> whole, const BackwardPass& pass) {
+  const auto span = trace_.span({.name = "forward-backward", .level = 1});
+  const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
+  objective_.begin(whole, Phase::kTraining);
+  objective_.set_loss_grad([this, scale = pass.loss_scale, count = batches.size()](int64_t tokens) {
+    return backward_factor(tokens, scale, count);
+  });
+  for (const auto& chunk : models_) chunk->set_aux_loss_scale(aux_loss_scale(pass.loss_scale, batches.size()));
+  const bool check_losses = checks_losses(args_, pass);
+  std::vector<MicrobatchLoss> losses;
+  try {
+    if (graphs_)
+      run_graphs(batches, pass, losses);
+    else
+      run_schedule(batches, pass, losses);
+  } catch (const optim::NonFiniteGradient&) {
+    if (check_losses) check_finite(losses, batches.size(), pass.step);  // the loss is the cause, then
+    throw;
+  }
+  if (check_losses) check_finite(losses, batches.size(), pass.step);
+  if (pass.loss_check) {
+    const std::vector<double> sums = read(losses);
+    for (size_t i = 0; i < sums.size(); ++i)
+      pass.loss_check({.mean = sums[i] / static_cast<double>(std::max<int64_t>(losses[i].count, 1)),
+                       .index = i,
+                       .count = sums.size()});
+  }
+  return losses;
+}
+
+void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, const BackwardPass& pass,
+                                    std::vector<MicrobatchLoss>& losses) const {
+  const bool one_stage = context_.grid().shape().pp == 1;
+  pipeline::StageWork work;
+  work.forward = [&](const StageCall& call) {
+    if (one_stage && call.microbatch > 0 && pass.substep_end) pass.substep_end();
+    const at::Tensor output = forward(call, batches[static_cast<size_t>(call.microbatch)], Phase::kTraining, losses);
+    if (!call.last_stage) return output;
+    // At once where reading costs nothing: before a gradient of it reaches another rank.
+    if (checks_losses(args_, pass) && output.is_cpu()) check_finite(losses, batches.size(), pass.step);
+    at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
+    losses.back().sum = output.detach();
+    losses.back().on_host.emplace(losses.back().sum);  // before backward is in the way
+    for (AttachedLoss& each : losses.back().attached) each.sum = each.sum.detach();
+    return start;
+  };
+  work.set_sync = [&](int chunk, bool on) { pass.chunks[static_cast<size_t>(chunk)]->set_sync(on); };
+  work.start_grad_reduce = [&](int chunk) { pass.chunks[static_cast<size_t>(chunk)]->start_grad_sync(); };
+  work.watch = trace_actions(trace_);
+  const pipeline::StepPlan step = plan(batches, Phase::kTraining);
+  WeightGradQueues queues(models_, step.shape.kind);
+  work.weight_gradients = queues.by_chunk();
+  engine_.run(step, work);
+}
+
+bool MicrobatchRunner::start_graphs() {
+  const std::string why = graph_obstacle(args_, models_.config(), context_.grid().shape(), context_.device().is_cuda(),
+                                         objective_.sums_token_losses());
+  if (why.empty())
+    graphs_ = std::make_unique<GraphedMicrobatches>(models_[0], args_.fusion.cuda_graph_warmup_steps);
+  else if (context_.rank() == 0)
+    log_warning("cuda_graph_impl local is not used: {}", why);
+  return uses_graphs();
+}
+
+void MicrobatchRunner::run_graphs(std::span<const data::MicroBatch> batches, const BackwardPass& pass,
+                                  std::vector<MicrobatchLoss>& losses) const {
+  graphs_->begin_step();
+  const auto work = [&](const data::MicroBatch& batch) {
+    const MicrobatchLoss loss = objective_.run_head(batch, models_[0], {}, /*microbatch=*/0, Phase::kTraining);
+    start_of_backward(loss, pass.loss_scale, batches.size()).backward();
+    return loss.sum.detach();
+  };
+  // Gradients are reduced when all are there: alone, that is to look at them.
+  const optim::DistributedDataParallel::NoSync accumulate(*pass.chunks[0]);
+  for (size_t i = 0; i < batches.size(); ++i) {
+    if (i > 0 && pass.substep_end) pass.substep_end();
+    const auto span =
+        trace_.span({.name = "forward-backward-graph", .level = 2, .microbatch = static_cast<int>(i), .chunk = 0});
+    const double factor = backward_factor(batches[i].loss_tokens, pass.loss_scale, batches.size());
+    const std::optional<at::Tensor> sum = graphs_->run(batches[i], factor, work);
+    losses.push_back({.sum = sum ? *sum : work(batches[i]), .count = batches[i].loss_tokens, .metrics = {}});
+    losses.back().on_host.emplace(losses.back().sum);
+  }
+}
+
+std::vector<MicrobatchLoss> MicrobatchRunner::evaluate(std::span<const data::MicroBatch> whole) {
+  const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
+  objective_.begin(whole, Phase::kEvaluation);
+  std::vector<MicrobatchLoss> losses;
+  pipeline::StageWork work;
+  work.forward = [&](const StageCall& call) {
+    return forward(call, batches[static_cast<size_t>(call.microbatch)], Phase::kEvaluation, losses);
+  };
+  work.watch = trace_actions(trace_);
+  engine_.run(plan(batches, Phase::kEvaluation), work);
+  return losses;
+}
+
+void MicrobatchRunner::check_finite(const std::vector<MicrobatchLoss>& losses, size_t microbatches,
+                                    int64_t step) const {
+  const std::vector<double> values = read(losses);
+  for (size_t i = 0; i < values.size(); ++i)
+    check<NonFiniteLoss>(std::isfinite(values[i]),
+                         "{}; look at the data of this step, and at the learning rate"
+                         " (check_for_nan_in_loss_and_grad: false leaves such steps out instead)",
+                         describe(values[i], i, microbatches, step, context_.rank()));
+}
+
+void MicrobatchRunner::warn_of_non_finite(const std::vector<MicrobatchLoss>& losses, int64_t step) const {
+  if (!speaks_for_replica()) return;
+  const std::vector<double> values = read(losses);
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i]))
+      log_warning("{}; the step is left out", describe(values[i], i, values.size(), step, context_.rank()));
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,117 @@
+// MicrobatchRunner: micro-batches through this rank's chunks, by the pipeline's schedule, and their losses.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/base/trace.h"
+#include "megalith/config/training_arguments.h"
+#include "megalith/model/virtual_models.h"
+#include "megalith/optim/distributed_data_parallel.h"
+#include "megalith/pipeline/forward_backward.h"
+#include "megalith/train/objectives/objective.h"
+#include "megalith/train/step/graphed_microbatches.h"
+
+namespace megalith::train {
+
+// A loss is NaN or infinite; the message names step, rank and micro-batch.
+class NonFiniteLoss : public Error {
+ public:
+  using Error::Error;
+};
+
+// The loss of one micro-batch of a step.
+struct MicrobatchMean {
+  double mean = 0;  // over its labels
+  size_t index = 0, count = 0;
+};
+
+// What backward needs besides the micro-batches.
+struct BackwardPass {
+  std::span<optim::DistributedDataParallel* const> chunks;
+  float loss_scale = 1;
+  int64_t step = 0;                     // its number, for messages
+  std::function<void()> substep_end{};  // behind each micro-batch but the last; never with several pipeline stages
+  std::function<void(const MicrobatchMean&)> loss_check{};  // for each micro-batch, on the last stage, at the end
+  bool takes_non_finite = false;  // loss_check answers for NaN and Inf: NonFiniteLoss is not thrown
+};
+
+// How the pipeline's engine carries the hidden states of a model.
+pipeline::EngineSettings engine_settings(const model::ModelConfig& model, at::ScalarType dtype,
+                                         const config::PipelineConfig& pipeline);
+
+// One thread a rank. Everything that it is made of outlives it.
+class MicrobatchRunner {
+ public:
+  // `args` after derive().
+  MicrobatchRunner(model::VirtualModels& models, const config::TrainingArguments& args,
+                   const parallel::ParallelContext& context, Objective& objective, TraceRecorder& trace);
+
+  // All functions are collective over the pipeline, tensor- and context-parallel ranks of a replica. They take whole
+  // micro-batches; the objective sees this rank's slices of them (context_slices). They return the loss of each
+  // micro-batch, without its graph, on the last stage, and nothing on others.
+
+  // Forward and backward. What backward starts from is, with L the sum and n the count of a micro-batch's loss,
+  // L times the loss scale per token (finalize_gradients divides by all tokens), otherwise L / n / micro-batches times
+  // the loss scale. L covers this rank's slice of the tokens, n all of them: the gradient is the true one for every cp.
+  // Attached losses go in alike, with their own counts, times their factors.
+  // Throws NonFiniteLoss before gradients spread, unless check_for_nan_in_loss_and_grad is off or the pass takes them.
+  std::vector<MicrobatchLoss> train(std::span<const data::MicroBatch> batches, const BackwardPass& pass);
+
+  // From now on train() records micro-batches and plays them back (graphed_microbatches.h); the current stream is an
+  // OwnStream until stop_graphs(). False, with a warning that says why: this run cannot.
+  bool start_graphs();
+  void stop_graphs() { graphs_.reset(); }
+  bool uses_graphs() const { return graphs_ != nullptr; }
+
+  // Forward only. Micro-batches without samples, which fill a group up, have a loss of count 0.
+  std::vector<MicrobatchLoss> evaluate(std::span<const data::MicroBatch> batches);
+
+  // The smallest number of micro-batches >= count that the schedule takes in a forward-only run.
+  int evaluation_group(int count) const;
+
+  // Warns of losses that are no numbers, where they do not end the run.
+  void warn_of_non_finite(const std::vector<MicrobatchLoss>& losses, int64_t step) const;
+
+  Objective& objective() const { return objective_; }
+  // Names of the losses that the model trains beside the objective's.
+  std::vector<std::string> attached_losses() const;
+  const parallel::ParallelContext& context() const { return context_; }
+  TraceRecorder& trace() const { return trace_; }
+  bool per_token_loss() const { return args_.ddp.calculate_per_token_loss; }
+  // One rank of each replica of the data speaks for all: values of the last stage that its ranks hold alike.
+  bool speaks_for_replica() const;  // of the tensor-parallel ranks
+  bool counts_for_replica() const;  // and of the context-parallel ranks
+
+ private:
+  pipeline::StepPlan plan(std::span<const data::MicroBatch> batches, Phase phase) const;
+  layout::PipelineShape shape(int microbatches, Phase phase) const;
+  // Hidden states for the next stage; on the last one the loss goes to `losses`, and what is returned is its sum.
+  at::Tensor forward(const pipeline::StageCall& call, const data::MicroBatch& batch, Phase phase,
+                     std::vector<MicrobatchLoss>& losses) const;
+  // Forward and backward of all micro-batches, by the schedule or, of one stage, by graphs.
+  void run_schedule(std::span<const data::MicroBatch> batches, const BackwardPass& pass,
+                    std::vector<MicrobatchLoss>& losses) const;
+  void run_graphs(std::span<const data::MicroBatch> batches, const BackwardPass& pass,
+                  std::vector<MicrobatchLoss>& losses) const;
+  // What the losses of routers are multiplied by, so that they weigh as much beside the model's as if all were added up
+  // before backward.
+  double aux_loss_scale(float loss_scale, size_t microbatches) const;
+  at::Tensor start_of_backward(const MicrobatchLoss& loss, float loss_scale, size_t microbatches) const;
+  double backward_factor(int64_t count, float loss_scale, size_t microbatches) const;
+  void check_finite(const std::vector<MicrobatchLoss>& losses, size_t microbatches, int64_t step) const;
+
+  model::VirtualModels& models_;
+  const config::TrainingArguments& args_;
+  const parallel::ParallelContext& context_;
+  Objective& objective_;
+  TraceRecorder& trace_;
+  pipeline::ForwardBackward engine_;
+  std::unique_ptr<GraphedMicrobatches> graphs_;  // nullptr: none are used
+};
+
+}  // namespace megalith::train

@@ -1,0 +1,57 @@
+#include "megalith/train/step/routing_step.h"
+
+#include <ATen/ATen.h>
+
+namespace megalith::train {
+
+namespace {
+
+constexpr const char* kMaxLoad = "expert_load_max";
+constexpr const char* kDropped = "expert_tokens_dropped";
+
+std::vector<const nn::Router*> routers_of(const model::VirtualModels& models) {
+  std::vector<const nn::Router*> routers;
+  for (const auto& chunk : models)
+    for (const auto& place : chunk->moe_layers()) routers.push_back(&place.moe->router());
+  return routers;
+}
+
+// Of all ranks: [layers, E].
+at::Tensor loads_of(const std::vector<const nn::Router*>& routers, const model::VirtualModels& models) {
+  const at::Device device = models.context().device();
+  std::vector<at::Tensor> loads;
+  for (const nn::Router* router : routers) {
+    const at::Tensor& load = router->statistics().load;
+    loads.push_back(load.defined() ? load : at::zeros({router->shape().experts}, at::dtype(at::kFloat).device(device)));
+  }
+  const at::Tensor all = at::stack(loads);
+  models.context().group(layout::GroupKind::kTpDpCp).all_reduce(all, comm::ReduceOp::kSum, "load of the experts");
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> routing_metrics(const model::ModelConfig& config) {
+  if (!config.moe) return {};
+  std::vector<std::string> names = nn::loss_names(config.moe->router);
+  names.emplace_back(kMaxLoad);
+  if (config.moe->router.capacity_factor) names.emplace_back(kDropped);
+  return names;
+}
+
+void end_routing_step(const model::VirtualModels& models, MetricSums& sums) {
+  const std::vector<const nn::Router*> routers = routers_of(models);
+  if (routers.empty()) return;  // the same on all ranks of a stage
+  const at::Tensor loads = loads_of(routers, models);
+  const at::Tensor busiest = loads.amax(1) / loads.mean(1).clamp_min(1e-9);
+  sums.add(kMaxLoad, busiest.sum(), static_cast<double>(routers.size()));
+  for (size_t i = 0; i < routers.size(); ++i) {
+    const nn::RouterStatistics& seen = routers[i]->statistics();
+    for (const auto& loss : seen.losses) sums.add(loss.name, loss.sum, static_cast<double>(seen.micro_batches));
+    if (routers[i]->shape().capacity_factor)
+      sums.add(kDropped, static_cast<double>(seen.dropped), static_cast<double>(seen.choices));
+    routers[i]->end_step(loads[static_cast<int64_t>(i)]);
+  }
+}
+
+}  // namespace megalith::train
