@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
-#include "megalith/train/pretrain.h"
+#include "megalith/run/pretrain.h"
 
 namespace {
 
@@ -33,14 +33,14 @@ class CountingData : public data::Dataset {
   const int64_t samples_, length_;
 };
 
-train::ProvidedDatasets provide_datasets(train::RunContext& run, const data::PerSplit<int64_t>& samples) {
+run::ProvidedDatasets provide_datasets(run::RunContext& run, const data::PerSplit<int64_t>& samples) {
   const int64_t length = run.args().shape.seq_length.value();
   const auto make = [length](int64_t count) { return std::make_shared<CountingData>(count, length); };
   return {make(samples[0]), make(samples[1]), make(samples[2])};
 }
 
 // Called once for each chunk of this rank.
-std::unique_ptr<model::GptModel> provide_model(train::RunContext& run, const train::ChunkRequest& request) {
+std::unique_ptr<model::GptModel> provide_model(run::RunContext& run, const run::ChunkRequest& request) {
   const auto config = model::config_from_arguments(run.args(), run.required_tokenizer().vocabulary());
   parallel::ParallelContext& context = run.context();
   return std::make_unique<model::GptModel>(config, model::ModelOptions::from(run.args(), context.device()),
@@ -60,9 +60,9 @@ train::ForwardStep focal_step(double gamma) {
   };
 }
 
-int run(std::span<const std::string> words) {
+int pretrain_with_own_loss(std::span<const std::string> words) {
   std::optional<double> gamma;
-  const auto run = train::initialize_megatron(
+  const auto run = run::initialize_megatron(
       words, {.extra_args = {{"focal_gamma", "how much easy tokens are left alone", &gamma}},
               .args_defaults = {{"num_layers", "2"},
                                 {"hidden_size", "32"},
@@ -82,7 +82,7 @@ int run(std::span<const std::string> words) {
                                 {"log_interval", "10"},
                                 {"lr", "0.01"}},
               .allow_no_cuda = true});
-  const train::PretrainOutput output = train::pretrain(*run, {.datasets = provide_datasets,
+  const run::PretrainOutput output = run::pretrain(*run, {.datasets = provide_datasets,
                                                               .model = provide_model,
                                                               .forward_step = focal_step(gamma.value_or(2)),
                                                               .report_keys = {"plain loss"},
@@ -100,7 +100,7 @@ int run(std::span<const std::string> words) {
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   try {
-    return run(words);
+    return pretrain_with_own_loss(words);
   } catch (const Error& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 2;

@@ -15,7 +15,7 @@
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/parallel/initialize.h"
-#include "megalith/train/run_data.h"
+#include "megalith/run/run_data.h"
 #include "megalith/train/trainer.h"
 
 namespace {
@@ -64,7 +64,7 @@ class PrintLoss : public train::TrainerCallback {
   }
 };
 
-void run(const std::vector<std::string>& words) {
+void train_own_family(const std::vector<std::string>& words) {
   const config::TrainingArguments given = config::parse_arguments(config::Dialect::kTrain, words).args;
   config::validate(given);
   const config::TrainingArguments args = config::derive(given).args;
@@ -77,7 +77,7 @@ void run(const std::vector<std::string>& words) {
   model::VirtualModels models = model::AutoModel::from_config(config, args, context);
 
   const auto data = [&] {
-    return train::open_run_data(args, {.tokenizer_folder = {}, .vocab_size = config.vocab_size, .cache_folder = {}});
+    return run::open_run_data(args, {.tokenizer_folder = {}, .vocab_size = config.vocab_size, .cache_folder = {}});
   };
   train::TrainerSetup setup{.train_data = std::move(data().train)};
   setup.callbacks.push_back(std::make_unique<PrintLoss>());
@@ -94,7 +94,7 @@ void run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  run({argv + 1, argv + argc});
+  train_own_family({argv + 1, argv + argc});
   parallel::shutdown_megatron();
   return 0;
 } catch (const std::exception& error) {

@@ -11,7 +11,7 @@
 #include "megalith/config/validate.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/parallel/initialize.h"
-#include "megalith/train/run_data.h"
+#include "megalith/run/run_data.h"
 #include "megalith/train/trainer.h"
 
 namespace {
@@ -26,7 +26,7 @@ class PrintLoss : public train::TrainerCallback {
   }
 };
 
-void run(const std::vector<std::string>& words) {
+void fine_tune(const std::vector<std::string>& words) {
   const config::TrainingArguments given = config::parse_arguments(config::Dialect::kTrain, words).args;
   config::validate(given);
   const config::TrainingArguments args = config::derive(given).args;
@@ -34,7 +34,7 @@ void run(const std::vector<std::string>& words) {
 
   const std::string folder = args.source.model_name_or_path.value();
   model::VirtualModels models = model::AutoModel::from_pretrained(folder, args, context);
-  train::RunData data = train::open_run_data(args, {.tokenizer_folder = {}, .vocab_size = models.config().vocab_size});
+  run::RunData data = run::open_run_data(args, {.tokenizer_folder = {}, .vocab_size = models.config().vocab_size});
 
   train::TrainerSetup setup{.train_data = std::move(data.train), .eval_data = std::move(data.eval)};
   setup.callbacks.push_back(std::make_unique<PrintLoss>());
@@ -47,7 +47,7 @@ void run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  run({argv + 1, argv + argc});
+  fine_tune({argv + 1, argv + argc});
   parallel::shutdown_megatron();
   return 0;
 } catch (const std::exception& error) {

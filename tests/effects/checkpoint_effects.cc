@@ -8,8 +8,8 @@
 #include "megalith/checkpoint/manifest.h"
 #include "megalith/checkpoint/verify.h"
 #include "megalith/config/derive.h"
-#include "megalith/train/checkpoint_arguments.h"
-#include "megalith/train/pretrain.h"
+#include "megalith/run/checkpoint_arguments.h"
+#include "megalith/run/pretrain.h"
 #include "tests/effects/effect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/train/resume_case.h"
@@ -86,9 +86,9 @@ std::string pretrained(const TrainingArguments& args, bool resumes) {
   const auto run = [](TrainingArguments mine) {
     std::string text;
     run_ranks(1, [&](const Rank& rank) {
-      const auto context = train::initialize_megatron(mine, {.allow_no_cuda = true, .world = &rank.world});
+      const auto context = run::initialize_megatron(mine, {.allow_no_cuda = true, .world = &rank.world});
       try {
-        const train::PretrainOutput output = train::pretrain(*context);
+        const run::PretrainOutput output = run::pretrain(*context);
         text = fmt::format("{} steps", output.state.global_step);
         for (const train::MetricList& line : output.state.log_history)
           text += fmt::format(" {:.9g}", line.find("loss").value_or(0));
@@ -134,12 +134,12 @@ std::string begins_with(const TrainingArguments& args) {
   first.save.output_dir = saved.path().string();
   if (fs::is_empty(saved.path()))
     run_ranks(1, [&](const Rank& rank) {
-      const auto context = train::initialize_megatron(first, {.allow_no_cuda = true, .world = &rank.world});
-      train::pretrain(*context);
+      const auto context = run::initialize_megatron(first, {.allow_no_cuda = true, .world = &rank.world});
+      run::pretrain(*context);
     });
   TrainingArguments mine = args;
   mine.save.load = saved.path().string();
-  return train::find_load(mine).folder.value_or("none").filename();
+  return run::find_load(mine).folder.value_or("none").filename();
 }
 
 // Layers of a run that goes on from a checkpoint of tiny ones, told to have another number of them.
@@ -148,7 +148,7 @@ std::string takes_model(const TrainingArguments& args) {
   config::ParseResult parsed{.args = args, .report = {}, .notes = {}};
   parsed.args.save.load = checkpoints_of_tiny().path().string();
   parsed.args.shape.num_layers = 4;
-  train::take_checkpoint_arguments(parsed);
+  run::take_checkpoint_arguments(parsed);
   return fmt::format("{} layers", *parsed.args.shape.num_layers);
 }
 

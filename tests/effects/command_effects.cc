@@ -5,9 +5,9 @@
 #include <fstream>
 
 #include "megalith/base/log.h"
-#include "megalith/cli/training_inputs.h"
-#include "megalith/cli/training_run.h"
 #include "megalith/comm/world.h"
+#include "megalith/run/inputs.h"
+#include "megalith/run/training_run.h"
 #include "tests/effects/effect.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
@@ -22,7 +22,7 @@ std::string output_folder(const config::TrainingArguments& args) {
   config::SaveConfig save = args.save;
   save.output_dir = folder.path().string();
   try {
-    cli::check_output_folder(save, /*begins_run=*/true);
+    run::check_output_folder(save, /*begins_run=*/true);
     return "taken";
   } catch (const std::exception&) {
     return "refused";
@@ -33,14 +33,14 @@ std::string output_folder(const config::TrainingArguments& args) {
 std::string weights(const config::TrainingArguments& args) {
   const auto worlds = comm::World::in_process(1);
   parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
-  const model::VirtualModels models = cli::load_model(golden_dir() / "hf" / "llama", args, context);
+  const model::VirtualModels models = run::load_model(golden_dir() / "hf" / "llama", args, context);
   double sum = 0;
   for (const nn::Parameter* parameter : models.parameters()) sum += parameter->value.abs().sum().item<double>();
   return fmt::format("{:.3f}", sum);
 }
 
 std::string loudness(const config::TrainingArguments& args) {
-  cli::apply_log_level(args.logging);
+  run::apply_log_level(args.logging);
   const bool debug = is_logged(LogLevel::kDebug), warning = is_logged(LogLevel::kWarning);
   set_log_level("info");
   return fmt::format("debug {} warning {}", debug, warning);

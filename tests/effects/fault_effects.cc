@@ -5,9 +5,9 @@
 #include <atomic>
 #include <thread>
 
-#include "megalith/cli/launch_flags.h"
 #include "megalith/observe/observers.h"
 #include "megalith/observe/straggler.h"
+#include "megalith/run/launch_flags.h"
 #include "tests/effects/effect.h"
 #include "tests/train/trainer_case.h"
 
@@ -103,7 +103,7 @@ std::string broken_run(const TrainingArguments& args) {
 }
 
 std::string limits(const TrainingArguments& args) {
-  cli::LaunchFlags launch;
+  run::LaunchFlags launch;
   launch.rank_section_timeouts = "setup:60,step:5";
   launch.look_after(args.fault);
   return fmt::format("{}", launch.limits()->of(comm::Section::kStep, 3).count());

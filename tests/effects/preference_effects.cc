@@ -3,9 +3,9 @@
 
 #include <fstream>
 
-#include "megalith/cli/training_inputs.h"
 #include "megalith/comm/world.h"
 #include "megalith/config/derive.h"
+#include "megalith/run/inputs.h"
 #include "tests/effects/effect.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
@@ -35,19 +35,19 @@ std::string run_preference(const config::TrainingArguments& given) {
   config::TrainingArguments args = config::derive(given).args;
   args.source.model_name_or_path = golden_folder("llama").string();
   args.data.dataset = {(folder / "pairs.jsonl").string()};
-  cli::TrainingInputs inputs = cli::check_inputs(args);
+  run::TrainingInputs inputs = run::check_inputs(args);
   inputs.tools.cache_folder.clear();
   inputs.reference_cache = folder / "reference";
   const auto worlds = comm::World::in_process(1);
   parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
-  train::RunData data = train::open_run_data(args, inputs.tools);
-  cli::precompute_reference(inputs, args, context, data);
+  run::RunData data = run::open_run_data(args, inputs.tools);
+  run::precompute_reference(inputs, args, context, data);
   Recorder::Heard heard;
   train::TrainerSetup setup;
   setup.train_data = std::move(data.train);
   setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-  model::VirtualModels models = cli::load_model(inputs.model_folder, args, context);
-  setup.objective = cli::preference_objective(inputs, args, models);
+  model::VirtualModels models = run::load_model(inputs.model_folder, args, context);
+  setup.objective = run::preference_objective(inputs, args, models);
   train::Trainer(models, args, std::move(setup)).train();
   std::string text;
   for (const train::MetricList& line : heard.lines) text += preference_text(line);

@@ -3,7 +3,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
-#include "megalith/train/pretrain.h"
+#include "megalith/run/pretrain.h"
 #include "tests/effects/effect.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"
@@ -18,11 +18,11 @@ using config::TrainingArguments;
 std::string run_pretraining(const TrainingArguments& args) {
   std::string text;
   run_ranks(1, [&](const Rank& rank) {
-    train::InitializeOptions options;
+    run::InitializeOptions options;
     options.allow_no_cuda = true;
     options.world = &rank.world;
-    const auto context = train::initialize_megatron(args, options);
-    const train::PretrainOutput output = train::pretrain(*context);
+    const auto context = run::initialize_megatron(args, options);
+    const run::PretrainOutput output = run::pretrain(*context);
     text = fmt::format("end {} after {} steps", static_cast<int>(output.end), output.training.global_step);
   });
   return text;
@@ -31,12 +31,12 @@ std::string run_pretraining(const TrainingArguments& args) {
 std::string pretrain_evaluation(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
   const layout::MicrobatchCalculator batches(config::batch_plan(effective, 1));
-  return fmt::format("{} samples", train::samples_of_evaluation(effective, batches));
+  return fmt::format("{} samples", run::samples_of_evaluation(effective, batches));
 }
 
 std::string loading(const TrainingArguments& args) {
   try {
-    train::find_load(args);
+    run::find_load(args);
     return "accepted";
   } catch (const ConfigError& error) {
     return error.what();

@@ -7,7 +7,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/model/from_arguments.h"
 #include "megalith/model/model_options.h"
-#include "megalith/train/run_tokenizer.h"
+#include "megalith/run/run_tokenizer.h"
 #include "tests/effects/effect.h"
 #include "tests/support/tokenizers.h"
 
@@ -28,7 +28,7 @@ std::string shape(const TrainingArguments& args) {
 
 std::string tokenizer(const TrainingArguments& args) {
   try {
-    const auto made = train::make_run_tokenizer(args);
+    const auto made = run::make_run_tokenizer(args);
     return made ? fmt::format("{} ids of {}", made->tokens.vocab_size, made->tokens.identity) : "none";
   } catch (const ConfigError& error) {
     return error.what();

@@ -28,18 +28,16 @@ class ReferenceScores : public ::testing::Test {
     ScoringOutcome outcome;
     run_trainer_ranks(golden_.policy, how, [&](const TrainerRank& r) {
       const auto size = pairs->size();
-      train::RunData data;
-      data.train = train::numbered_data(pairs, {.size = size, .shuffle = false}, r.collator);
-      data.eval.push_back({.dataset = eval_, .collator = r.collator});
+      train::TrainerSetup setup;
+      setup.train_data = train::numbered_data(pairs, {.size = size, .shuffle = false}, r.collator);
+      setup.eval_data.push_back({.dataset = eval_, .collator = r.collator});
       const auto load = [&] {
         if (r.rank.rank == 0) ++outcome.loads;
         return reference_on(r, golden_.reference);
       };
-      train::precompute_reference_scores(data, load, {cache_, golden_.reference}, r.args, r.models.context());
+      train::precompute_reference_scores(setup.train_data, setup.eval_data, load, {cache_, golden_.reference}, r.args,
+                                         r.models.context());
       Recorder::Heard heard;
-      train::TrainerSetup setup;
-      setup.train_data = std::move(data.train);
-      setup.eval_data = std::move(data.eval);
       setup.objective = std::make_unique<train::PreferenceObjective>(r.args.preference, r.models.context(), nullptr);
       setup.callbacks.push_back(std::make_unique<Recorder>(heard));
       train::Trainer trainer(r.models, r.args, std::move(setup));

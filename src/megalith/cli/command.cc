@@ -8,7 +8,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/train/faults/rerun_guard.h"
 
 namespace megalith::cli {
 
@@ -65,13 +64,6 @@ const std::vector<Command>& commands() {
   return table;
 }
 
-int exit_code_of(const std::exception& error) {
-  if (const auto* rejected = dynamic_cast<const train::RerunExit*>(&error)) return rejected->facts().exit_code;
-  const bool bad_input =
-      dynamic_cast<const ConfigError*>(&error) != nullptr || dynamic_cast<const DataError*>(&error) != nullptr;
-  return bad_input ? kBadInput : kFailed;
-}
-
 void write_stdout(std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   check<DataError>(written, "stdout cannot be written: {} bytes of output are lost", text.size());
@@ -82,7 +74,7 @@ int run(Words words) {
     return dispatch(words);
   } catch (const std::exception& error) {
     fmt::print(stderr, "megalith: {}\n", error.what());
-    return exit_code_of(error);
+    return run::exit_code_of(error);
   }
 }
 

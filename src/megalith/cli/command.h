@@ -1,23 +1,20 @@
 // The sub-commands of `megalith`: one function each, listed in one table. Nothing here but argument wiring.
 #pragma once
 
-#include <exception>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "megalith/run/exit_code.h"
+
 namespace megalith::cli {
 
 using Words = std::span<const std::string>;
 
-// What the shell gets. Errors are thrown, and main() turns them into these.
-inline constexpr int kDone = 0;
-inline constexpr int kFailed = 1;    // at run time: CommError, InternalError, anything else
-inline constexpr int kBadInput = 2;  // ConfigError, DataError: one message, before any work is spent
-
-// The code for an error that ended a command; 16 and 17 of train::RerunExit among them.
-int exit_code_of(const std::exception& error);
+using run::kBadInput;
+using run::kDone;
+using run::kFailed;
 
 struct Command {
   std::string name;

@@ -11,9 +11,9 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/cli/command.h"
-#include "megalith/cli/ending_signals.h"
 #include "megalith/io/file_io.h"
 #include "megalith/observe/dashboard/server.h"
+#include "megalith/run/ending_signals.h"
 
 namespace megalith::cli {
 
@@ -77,7 +77,7 @@ Wishes read(Words words) {
 
 // Until a signal asks for the end.
 void serve(observe::Dashboard& dashboard, const observe::ServerAddress& address) {
-  EndingSignals signals({SIGHUP});
+  run::EndingSignals signals({SIGHUP});
   observe::DashboardServer server(dashboard, address);
   std::atomic<bool> over = false;
   std::thread waiting([&] {

@@ -5,10 +5,10 @@
 
 #include "megalith/base/error.h"
 #include "megalith/cli/command.h"
-#include "megalith/cli/launch_flags.h"
-#include "megalith/cli/rank_main.h"
-#include "megalith/cli/training_inputs.h"
 #include "megalith/config/derive.h"
+#include "megalith/run/inputs.h"
+#include "megalith/run/launch_flags.h"
+#include "megalith/run/rank_main.h"
 #include "megalith/train/trainer.h"
 
 namespace megalith::cli {
@@ -55,7 +55,7 @@ void print_result(const train::MetricList& metrics, bool json) {
 }  // namespace
 
 int run_eval(Words words) {
-  LaunchFlags launch;
+  run::LaunchFlags launch;
   bool help = false, json = false;
   std::optional<std::string> model;
   auto own = launch.options();
@@ -70,14 +70,14 @@ int run_eval(Words words) {
   parsed.report.check_runnable();
   config::TrainingArguments args = effective(parsed.args, model);
   launch.check(args, /*needs_inputs=*/false);
-  const TrainingInputs inputs = check_inputs(args);
+  const run::TrainingInputs inputs = run::check_inputs(args);
   return launch.run([&] {
-    return run_as_rank(args, [&](parallel::ParallelContext& context) {
-      train::RunData data = train::open_run_data(args, inputs.tools);
-      precompute_reference(inputs, args, context, data);
-      model::VirtualModels models = load_model(inputs.model_folder, args, context);
+    return run::run_as_rank(args, [&](parallel::ParallelContext& context) {
+      run::RunData data = run::open_run_data(args, inputs.tools);
+      run::precompute_reference(inputs, args, context, data);
+      model::VirtualModels models = run::load_model(inputs.model_folder, args, context);
       train::TrainerSetup setup;
-      setup.objective = preference_objective(inputs, args, models);
+      setup.objective = run::preference_objective(inputs, args, models);
       setup.eval_data = std::move(data.eval);
       train::Trainer trainer(models, args, std::move(setup));
       const train::MetricList metrics = trainer.evaluate();

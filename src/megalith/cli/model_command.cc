@@ -4,10 +4,10 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/cli/rank_main.h"
-#include "megalith/cli/training_inputs.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
+#include "megalith/run/inputs.h"
+#include "megalith/run/rank_main.h"
 
 namespace megalith::cli {
 
@@ -32,7 +32,7 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
   check<ConfigError>(args_.parallel.pp.value_or(1) == 1,
                      "this command runs whole models; leave out pipeline_model_parallel_size, and split them by"
                      " tensor_model_parallel_size");
-  folder_ = find_model(*model_, args_);
+  folder_ = run::find_model(*model_, args_);
   const model::ModelConfig config =
       model::read_model_config(folder_);  // its problems are told once, before ranks exist
   if (args_.run.finetuning_type == config::FinetuningType::kLora)
@@ -42,8 +42,8 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
 
 int ModelCommand::run(const std::function<void(model::VirtualModels&)>& work) const {
   return launch_.run([&] {
-    return run_as_rank(args_, [&](parallel::ParallelContext& context) {
-      auto models = load_model(folder_, args_, context);
+    return run::run_as_rank(args_, [&](parallel::ParallelContext& context) {
+      auto models = run::load_model(folder_, args_, context);
       work(models);
     });
   });

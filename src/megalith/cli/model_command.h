@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "megalith/cli/command.h"
-#include "megalith/cli/launch_flags.h"
 #include "megalith/model/virtual_models.h"
+#include "megalith/run/launch_flags.h"
 
 namespace megalith::cli {
 
@@ -28,7 +28,7 @@ class ModelCommand {
   int run(const std::function<void(model::VirtualModels&)>& work) const;
 
  private:
-  LaunchFlags launch_;
+  run::LaunchFlags launch_;
   std::optional<std::string> model_;
   config::TrainingArguments args_;
   std::filesystem::path folder_;

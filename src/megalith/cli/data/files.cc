@@ -6,10 +6,10 @@
 
 #include "megalith/base/error.h"
 #include "megalith/cli/data/data_internal.h"
-#include "megalith/cli/interrupt_guard.h"
 #include "megalith/cli/preview/preview_internal.h"
 #include "megalith/data/indexed/indexed_writer.h"
 #include "megalith/data/indexed/summary.h"
+#include "megalith/run/interrupt_guard.h"
 #include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::cli {
@@ -161,7 +161,7 @@ int data_merge(Words words) {
                      "{} is there; choose another --output, or add --overwrite",
                      data::idx_path(*flags.output).string());
   data::StagedFiles files;
-  const InterruptGuard guard([&] { files.discard(); });
+  const run::InterruptGuard guard([&] { files.discard(); });
   data::merge_indexed(flags.prefixes, *flags.output, files);
   files.commit();
   const ordered_json facts = facts_of(IndexedDataset(*flags.output));

@@ -10,10 +10,10 @@
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
 #include "megalith/cli/data/data_internal.h"
-#include "megalith/cli/interrupt_guard.h"
 #include "megalith/cli/preview/preview_internal.h"
 #include "megalith/data/corpus/tokenize_corpus.h"
 #include "megalith/data/indexed/indexed_dataset.h"
+#include "megalith/run/interrupt_guard.h"
 
 namespace megalith::cli {
 
@@ -144,7 +144,7 @@ int data_tokenize(Words words) {
   if (!flags.overwrite) check_absent(options);
   const auto tokenizer = tokenizer::Tokenizer::from_folder(*flags.tokenizer);
   data::StagedFiles files;
-  const InterruptGuard guard([&] { files.discard(); });
+  const run::InterruptGuard guard([&] { files.discard(); });
   ProgressLine line;
   const auto result = data::tokenize_corpus(tokenizer, options, files, [&](const auto& p) { line.show(p); });
   files.commit();

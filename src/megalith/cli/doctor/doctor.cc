@@ -21,13 +21,13 @@
 #include "megalith/cli/command.h"
 #include "megalith/cli/doctor/measure.h"
 #include "megalith/cli/doctor/self_check.h"
-#include "megalith/cli/launch_flags.h"
-#include "megalith/cli/rank_main.h"
 #include "megalith/comm/world.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
 #include "megalith/io/file_io.h"
 #include "megalith/parallel/gpu_count.h"
+#include "megalith/run/launch_flags.h"
+#include "megalith/run/rank_main.h"
 
 namespace megalith::cli {
 
@@ -157,7 +157,7 @@ void check_doctor_settings(bool measure, const std::optional<std::string>& outpu
 }  // namespace
 
 int run_doctor(Words words) {
-  LaunchFlags launch;
+  run::LaunchFlags launch;
   bool json = false, help = false, measure = false;
   std::optional<std::string> output, size;
   auto own = launch.options();
@@ -186,7 +186,7 @@ int run_doctor(Words words) {
   launch.check(parsed.args, /*needs_inputs=*/false);
   return launch.run([&] {
     bool ok = true;
-    const int code = run_as_rank(parsed.args, [&](parallel::ParallelContext& context) {
+    const int code = run::run_as_rank(parsed.args, [&](parallel::ParallelContext& context) {
       if (measure)
         write_measured(context, output);
       else

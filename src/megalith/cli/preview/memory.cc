@@ -1,10 +1,10 @@
 // `megalith preview memory`: what a rank of every stage needs, part by part.
 #include <nlohmann/json.hpp>
 
-#include "megalith/cli/plan_inputs.h"
 #include "megalith/cli/preview/preview_internal.h"
 #include "megalith/config/derive.h"
 #include "megalith/plan/report.h"
+#include "megalith/run/plan_inputs.h"
 
 namespace megalith::cli {
 
@@ -27,11 +27,11 @@ int preview_memory(Words words) {
                     {"model", "folder with config.json, or a hub name that has been downloaded", &model_folder},
                     {"gpu", "a preset (a100-80g, h100-80g, h200, b200, cpu) or a cluster file", &gpu}});
   if (!input) return kDone;
-  const config::EffectiveArguments effective = config::derive(planned_arguments(input->args, input->report));
-  const model::ModelConfig model = planned_model(model_folder, effective.args);
+  const config::EffectiveArguments effective = config::derive(run::planned_arguments(input->args, input->report));
+  const model::ModelConfig model = run::planned_model(model_folder, effective.args);
   const auto cluster = gpu ? std::optional(plan::find_cluster(*gpu)) : std::nullopt;
   const plan::RunShape run =
-      plan::run_shape(model, effective.args, checked_world_size(world_size), planned_length(effective.args),
+      plan::run_shape(model, effective.args, checked_world_size(world_size), run::planned_length(effective.args),
                       cluster ? cluster->machinery() : plan::Machinery{});
   const auto stages = plan::plan_memory(run);
   const plan::Cluster* where = cluster ? &*cluster : nullptr;

@@ -6,13 +6,13 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/cli/plan_inputs.h"
 #include "megalith/cli/preview/preview_internal.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
 #include "megalith/io/file_io.h"
 #include "megalith/plan/report.h"
 #include "megalith/plan/scaling.h"
+#include "megalith/run/plan_inputs.h"
 
 namespace megalith::cli {
 
@@ -54,13 +54,14 @@ plan::SearchRequest request_of(const PlanFlags& flags, const config::ParseResult
                                const model::ModelConfig& model) {
   plan::SearchRequest request;
   request.model = &model;
-  request.args = planned_arguments(parsed.args, parsed.report);
-  if (!request.args.precision.fp16 && !was_given(parsed.report, "bf16")) request.args.precision.bf16 = true;
-  if (was_given(parsed.report, "per_device_train_batch_size")) request.micro_batch = parsed.args.batch.micro_batch_size;
-  request.sequence_length = planned_length(parsed.args);
+  request.args = run::planned_arguments(parsed.args, parsed.report);
+  if (!request.args.precision.fp16 && !run::was_given(parsed.report, "bf16")) request.args.precision.bf16 = true;
+  if (run::was_given(parsed.report, "per_device_train_batch_size"))
+    request.micro_batch = parsed.args.batch.micro_batch_size;
+  request.sequence_length = run::planned_length(parsed.args);
   request.gpus = static_cast<int>(flags.gpus.value_or(16));
   request.global_batch = global_batch(parsed.args, request.sequence_length, request.gpus);
-  request.cluster = planned_cluster(flags.gpu, flags.gpus_per_node);
+  request.cluster = run::planned_cluster(flags.gpu, flags.gpus_per_node);
   request.best = static_cast<size_t>(std::clamp<int64_t>(flags.best.value_or(5), 1, 100));
   return request;
 }
@@ -92,7 +93,7 @@ int run_plan(Words words) {
   check<ConfigError>(flags.gpus.value_or(1) >= 1 && flags.gpus.value_or(1) <= layout::kMaxGridSize,
                      "gpus is {}; it must be a whole number from 1 to {}", flags.gpus.value_or(0),
                      layout::kMaxGridSize);
-  const model::ModelConfig model = planned_model(flags.model, config::derive(parsed.args).args);
+  const model::ModelConfig model = run::planned_model(flags.model, config::derive(parsed.args).args);
   const plan::SearchRequest request = request_of(flags, parsed, model);
   if (flags.simulate) return simulate(flags, request);
   const plan::SearchResult result = plan::search_layouts(request);

@@ -198,17 +198,18 @@ class Precomputation {
 
 }  // namespace
 
-void precompute_reference_scores(RunData& data, const LoadReference& load, const ReferenceCache& cache,
+void precompute_reference_scores(std::optional<TrainingData>& train, std::vector<EvalData>& eval,
+                                 const LoadReference& load, const ReferenceCache& cache,
                                  const config::TrainingArguments& args, const parallel::ParallelContext& context) {
   Precomputation work(load, cache, args, context);
-  if (data.train) {
-    check<ConfigError>(data.train->dataset != nullptr,
+  if (train) {
+    check<ConfigError>(train->dataset != nullptr,
                        "precompute_ref_log_probs and streaming exclude each other: a stream is not read ahead");
-    const data::Collator collator = *data.train->collator;
-    data.train = numbered_data(work.scored({.dataset = data.train->dataset, .collator = collator}),
-                               data.train->sampler->options(), collator);
+    const data::Collator collator = *train->collator;
+    train = numbered_data(work.scored({.dataset = train->dataset, .collator = collator}), train->sampler->options(),
+                          collator);
   }
-  for (EvalData& each : data.eval) each.dataset = work.scored({.dataset = each.dataset, .collator = each.collator});
+  for (EvalData& each : eval) each.dataset = work.scored({.dataset = each.dataset, .collator = each.collator});
 }
 
 }  // namespace megalith::train

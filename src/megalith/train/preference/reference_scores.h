@@ -11,11 +11,13 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/train/preference/reference_model.h"
-#include "megalith/train/run_data.h"
+#include "megalith/train/training_data.h"
 
 namespace megalith::train {
 
@@ -26,11 +28,13 @@ struct ReferenceCache {
 };
 using LoadReference = std::function<std::unique_ptr<ReferenceModel>()>;
 
-// Gives every pair of the training and the evaluation data its scores (Sample::reference): from the cache, or by the
-// model that `load` makes, which is made only when something is not in the cache, and freed before this returns. A
-// cache that is broken is named in a warning, and made again; so is one that cannot be written. Throws DataError for a
-// reference whose log-probabilities are no numbers. Collective over all ranks. `args` after derive().
-void precompute_reference_scores(RunData& data, const LoadReference& load, const ReferenceCache& cache,
+// Gives every pair of the training data, if there are any, and of the evaluation data its scores (Sample::reference):
+// from the cache, or by the model that `load` makes, which is made only when something is not in the cache, and freed
+// before this returns. A cache that is broken is named in a warning, and made again; so is one that cannot be written.
+// Throws DataError for a reference whose log-probabilities are no numbers. Collective over all ranks. `args` after
+// derive().
+void precompute_reference_scores(std::optional<TrainingData>& train, std::vector<EvalData>& eval,
+                                 const LoadReference& load, const ReferenceCache& cache,
                                  const config::TrainingArguments& args, const parallel::ParallelContext& context);
 
 }  // namespace megalith::train

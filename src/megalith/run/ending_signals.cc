@@ -1,0 +1,51 @@
+#include "megalith/run/ending_signals.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "megalith/base/error.h"
+
+namespace megalith::run {
+
+EndingSignals::EndingSignals(std::initializer_list<int> also) {
+  sigemptyset(&set_);
+  for (const int number : {SIGINT, SIGTERM}) sigaddset(&set_, number);
+  for (const int number : also) sigaddset(&set_, number);
+  pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  signals_ = ::signalfd(-1, &set_, SFD_CLOEXEC);
+  cancel_ = ::eventfd(0, EFD_CLOEXEC);
+  check(signals_ >= 0 && cancel_ >= 0, "signals cannot be watched");
+}
+
+EndingSignals::~EndingSignals() {
+  ::close(signals_);
+  ::close(cancel_);
+  pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
+}
+
+std::optional<int> EndingSignals::wait() {
+  pollfd waiting[] = {{.fd = signals_, .events = POLLIN, .revents = 0},
+                      {.fd = cancel_, .events = POLLIN, .revents = 0}};
+  while (::poll(waiting, 2, -1) < 0) {
+  }
+  if (waiting[1].revents != 0) return std::nullopt;
+  signalfd_siginfo info{};
+  if (::read(signals_, &info, sizeof info) != sizeof info) return std::nullopt;
+  return static_cast<int>(info.ssi_signo);
+}
+
+void EndingSignals::cancel() { ::eventfd_write(cancel_, 1); }
+
+void EndingSignals::deliver(int signal) const {
+  std::signal(signal, SIG_DFL);
+  pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
+  std::raise(signal);
+  std::abort();  // never reached: the default of these signals is to end
+}
+
+}  // namespace megalith::run

@@ -1,0 +1,118 @@
+#include "megalith/run/launch_flags.h"
+
+#include "megalith/base/error.h"
+#include "megalith/comm/store/rendezvous.h"
+#include "megalith/comm/world.h"
+#include "megalith/config/validate.h"
+#include "megalith/parallel/gpu_count.h"
+#include "megalith/run/exit_code.h"
+#include "megalith/train/faults/rerun_machine.h"
+
+namespace megalith::run {
+
+namespace {
+
+int to_int(const std::optional<int64_t>& value, int otherwise) {
+  if (!value) return otherwise;
+  check<ConfigError>(*value >= INT32_MIN && *value <= INT32_MAX, "{} is too large a number for a launch option",
+                     *value);
+  return static_cast<int>(*value);
+}
+
+}  // namespace
+
+std::vector<config::CommandOption> LaunchFlags::options() {
+  return {{"nproc", "ranks to start on this machine; without it the variables of torchrun, Slurm or Open MPI are read",
+           &nproc},
+          {"nnodes", "machines, each started with the same command and its own --node_rank", &nnodes},
+          {"node_rank", "this machine, from 0", &node_rank},
+          {"master_addr", "name or address of machine 0", &master_addr},
+          {"master_port", "a free port of machine 0; on one machine any free one is found", &master_port},
+          {"log_dir", "write the output of each rank to rank-N.log in this folder", &log_dir}};
+}
+
+std::vector<config::CommandOption> LaunchFlags::run_options() {
+  auto all = options();
+  all.push_back({"max_restarts",
+                 "start the ranks again, from the newest checkpoint, so often when one dies, hangs or fails",
+                 &max_restarts});
+  all.push_back({"rank_section_timeouts",
+                 "seconds without a sign of life after which a rank hangs:"
+                 " setup:1800,step:1800,checkpointing:1800",
+                 &rank_section_timeouts});
+  all.push_back({"rank_out_of_section_timeout", "the same between those (1800)", &rank_out_of_section_timeout});
+  return all;
+}
+
+std::optional<comm::SectionLimits> LaunchFlags::limits() const {
+  if (!warmup_steps_) return std::nullopt;
+  comm::SectionLimits limits;
+  limits.warmup_steps = *warmup_steps_;
+  if (rank_section_timeouts) limits.set(*rank_section_timeouts);
+  megalith::check<ConfigError>(rank_out_of_section_timeout.value_or(1) > 0,
+                               "rank_out_of_section_timeout is {}; it must be a positive number of seconds",
+                               rank_out_of_section_timeout.value_or(1));
+  if (rank_out_of_section_timeout) limits.outside = comm::SectionLimits::Seconds(*rank_out_of_section_timeout);
+  return limits;
+}
+
+comm::LaunchOptions LaunchFlags::launch_options() const {
+  comm::LaunchOptions launch;
+  launch.nproc = to_int(nproc, 1);
+  launch.nnodes = to_int(nnodes, 1);
+  launch.node_rank = to_int(node_rank, 0);
+  launch.master_addr = master_addr.value_or(launch.master_addr);
+  launch.master_port = to_int(master_port, 0);
+  launch.log_dir = log_dir.value_or("");
+  if (connect_timeout_s_) launch.connect_timeout = std::chrono::seconds(*connect_timeout_s_);
+  launch.kill_after_signal = !ends_in_order;
+  launch.rank0_talks = ends_in_order;
+  launch.max_restarts = to_int(max_restarts, 0);
+  launch.is_final = [](int code) { return code == kBadInput || code == train::kExitResultRejected; };
+  launch.elsewhere_code = train::kExitResumeElsewhere;
+  launch.limits = limits();
+  launch.validate();
+  return launch;
+}
+
+int LaunchFlags::world_size() const {
+  if (!nproc) return comm::rendezvous_from_env().world_size;
+  const comm::LaunchOptions launch = launch_options();
+  return launch.nproc * launch.nnodes;
+}
+
+bool LaunchFlags::begins_run() const {
+  if (nproc) return node_rank.value_or(0) == 0;
+  const comm::Rendezvous place = comm::rendezvous_from_env();
+  return place.rank == 0 && place.restarts == 0 && !place.counts_alone();
+}
+
+void LaunchFlags::check_without_nproc() const {
+  if (nproc) return;
+  megalith::check<ConfigError>(!nnodes && !node_rank,
+                               "--nnodes and --node_rank need --nproc: the number of ranks on each machine");
+  megalith::check<ConfigError>(!max_restarts,
+                               "--max_restarts needs --nproc: this process cannot start itself again;"
+                               " with torchrun, give it --max-restarts");
+}
+
+void LaunchFlags::check(const config::TrainingArguments& args, bool needs_inputs) {
+  check_without_nproc();
+  connect_timeout_s_ = args.comm.store_connect_timeout_s;
+  config::validate(args, {.world_size = world_size(), .needs_inputs = needs_inputs});
+  if (args.comm.backend == config::CommBackend::kNccl)
+    comm::resolve_backend("nccl", !args.comm.use_cpu, comm::nccl_available());
+  if (nproc) parallel::check_gpus_for(launch_options().nproc, args);
+}
+
+int LaunchFlags::run(const std::function<int()>& rank_main) const {
+  return run(comm::RankMain([&](const comm::RankLaunch&) { return rank_main(); }));
+}
+
+int LaunchFlags::run(const comm::RankMain& rank_main) const {
+  if (nproc) return comm::launch_ranks(launch_options(), rank_main);
+  check_without_nproc();
+  return rank_main(comm::launch_from_env());
+}
+
+}  // namespace megalith::run

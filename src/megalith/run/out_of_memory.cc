@@ -1,0 +1,116 @@
+#include "megalith/run/out_of_memory.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <new>
+
+#include "megalith/base/error.h"
+#include "megalith/observe/units.h"
+#include "megalith/plan/report.h"
+#include "megalith/run/device_memory.h"
+#include "megalith/run/plan_inputs.h"
+
+namespace megalith::run {
+
+namespace {
+
+struct Saving {
+  double bytes = 0;
+  std::string advice;
+};
+
+double part(const MemoryFacts& facts, std::string_view name) {
+  for (const auto& [each, bytes] : facts.planned)
+    if (each == name) return bytes;
+  return 0;
+}
+
+// What is not in use yet, the greatest first. What a layer keeps is known only together: the rest of what is used.
+std::vector<Saving> savings(const config::TrainingArguments& args, const MemoryFacts& facts) {
+  const double planned = part(facts, "parameters") + part(facts, "gradients") + part(facts, "optimizer");
+  const double logits = static_cast<double>(facts.tokens) * static_cast<double>(facts.vocab) *
+                        (args.precision.bf16 || args.precision.fp16 ? 2 : 4);
+  const bool whole_logits = !args.fusion.cross_entropy_loss;
+  const double kept = std::max({0.0, part(facts, "activations"), facts.used - planned - (whole_logits ? logits : 0)});
+  std::vector<Saving> all;
+  if (args.recompute.granularity != config::RecomputeGranularity::kFull)
+    all.push_back({0.9 * kept, "recompute_granularity full (layers are computed twice)"});
+  if (const int each = args.batch.micro_batch_size.value_or(1); each > 1)
+    all.push_back({(kept + (whole_logits ? logits : 0)) / 2,
+                   fmt::format("per_device_train_batch_size {} with twice the gradient_accumulation_steps", each / 2)});
+  if (whole_logits) all.push_back({logits, "cross_entropy_loss_fusion (the loss some tokens at a time)"});
+  if (!args.optimizer.use_distributed_optimizer && facts.sharers > 1)
+    all.push_back({part(facts, "optimizer") * (1 - 1.0 / facts.sharers),
+                   fmt::format("use_distributed_optimizer over {} data-parallel ranks", facts.sharers)});
+  if (!args.optimizer.cpu_offload)
+    all.push_back({part(facts, "optimizer"), "optimizer_cpu_offload (its state on the host)"});
+  all.push_back({planned / 2, "tensor_model_parallel_size, doubled, on more GPUs"});
+  std::ranges::stable_sort(all, std::ranges::greater{}, &Saving::bytes);
+  return all;
+}
+
+}  // namespace
+
+MemoryFacts memory_facts(const model::ModelConfig& model, const config::TrainingArguments& args,
+                         const parallel::ParallelContext& context, int64_t length) {
+  const layout::GridShape& shape = context.grid().shape();
+  const c10::Device device = context.device();
+  MemoryFacts facts;
+  const auto memory = planned_memory(model, args, shape.world_size, length,
+                                     device.is_cuda() ? plan::Machinery{} : plan::Machinery::cpu());
+  const double bytes = args.precision.bf16 || args.precision.fp16 ? 2 : 4;
+  if (memory)
+    facts.planned = plan::parts_of(*memory);
+  else
+    facts.planned = {{"parameters", bytes * static_cast<double>(parameter_count(model)) / (shape.tp * shape.pp)}};
+  facts.used = static_cast<double>(peak_bytes(device));
+  facts.capacity = static_cast<double>(capacity_bytes(device));
+  facts.tokens = args.batch.micro_batch_size.value_or(1) * std::max<int64_t>(1, length) / shape.cp;
+  facts.vocab = model.vocab_size / shape.tp;
+  facts.sharers = shape.dp();
+  return facts;
+}
+
+std::string out_of_memory_text(const config::TrainingArguments& args, const MemoryFacts& facts) {
+  std::vector<std::string> planned, advice;
+  double sum = 0;
+  for (const auto& [name, bytes] : facts.planned) {
+    planned.push_back(fmt::format("{} {}", name, observe::bytes_text(bytes)));
+    sum += bytes;
+  }
+  const std::vector<Saving> all = savings(args, facts);
+  for (size_t i = 0; i < std::min<size_t>(3, all.size()); ++i)
+    advice.push_back(fmt::format("{}: about {}", all[i].advice, observe::bytes_text(all[i].bytes)));
+  return fmt::format(
+      "the device is out of memory: {} were in use{} when more was asked for; planned were {}: {}{}. What would save"
+      " most: {}",
+      observe::bytes_text(facts.used),
+      facts.capacity > 0 ? fmt::format(" of {}", observe::bytes_text(facts.capacity)) : "", observe::bytes_text(sum),
+      fmt::join(planned, ", "), part(facts, "activations") > 0 ? "" : ", and activations beside them",
+      fmt::join(advice, "; "));
+}
+
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) || dynamic_cast<const std::bad_alloc*>(&error)) return true;
+  if (!dynamic_cast<const c10::Error*>(&error)) return false;
+  constexpr auto kSigns = std::to_array<std::string_view>({"CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
+                                                           "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory"});
+  const std::string_view text = error.what();
+  return std::ranges::any_of(kSigns, [&](std::string_view sign) { return text.find(sign) != std::string_view::npos; });
+}
+
+void explain_out_of_memory(const config::TrainingArguments& args, const std::function<MemoryFacts()>& facts,
+                           const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    throw Error(out_of_memory_text(args, facts()));
+  }
+}
+
+}  // namespace megalith::run

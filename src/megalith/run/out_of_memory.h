@@ -1,0 +1,43 @@
+// What a run says when the memory of its device is used up.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megalith/config/training_arguments.h"
+#include "megalith/model/families/model_config.h"
+#include "megalith/parallel/parallel_context.h"
+
+namespace megalith::run {
+
+// Of one rank, in bytes.
+struct MemoryFacts {
+  std::vector<std::pair<std::string, double>> planned;  // "parameters", "gradients", "optimizer", "activations", …
+  double used = 0;                                      // at most, until the allocation failed
+  double capacity = 0;                                  // of the device; 0: unknown
+  int64_t tokens = 0;                                   // of a micro-batch on this rank
+  int64_t vocab = 0;                                    // columns of logits on this rank
+  int sharers = 1;                                      // data-parallel ranks
+};
+
+// By the planner; where it does not know the run (planned_memory), the parameters alone. `length`: tokens of a
+// sequence.
+MemoryFacts memory_facts(const model::ModelConfig& model, const config::TrainingArguments& args,
+                         const parallel::ParallelContext& context, int64_t length);
+
+// One message: what was planned, what was used, and the three options that would save most, by estimate, of those that
+// are not in use.
+std::string out_of_memory_text(const config::TrainingArguments& args, const MemoryFacts& facts);
+
+// Whether an allocation failed: one of libtorch's allocators, of the device's runtime or of its libraries.
+bool is_out_of_memory(const std::exception& error);
+
+// Does the work; when memory runs out, throws Error with that message in place of what the allocator says.
+void explain_out_of_memory(const config::TrainingArguments& args, const std::function<MemoryFacts()>& facts,
+                           const std::function<void()>& work);
+
+}  // namespace megalith::run

@@ -1,0 +1,120 @@
+#include "megalith/run/plan_inputs.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/comm/store/rendezvous.h"
+#include "megalith/hf/hub_cache.h"
+#include "megalith/layout/grid_shape.h"
+#include "megalith/model/auto_model.h"
+#include "megalith/model/families/family.h"
+#include "megalith/model/from_arguments.h"
+#include "megalith/observe/units.h"
+
+namespace megalith::run {
+
+namespace {
+
+// Bytes of a line of /proc/meminfo.
+double available_host_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string key, line; file >> key && std::getline(file, line);)
+    if (key == "MemAvailable:") return std::stod(line) * 1024;
+  return 0;
+}
+
+// What this rank may use: all of its GPU; of the host its share. 0: not known.
+double device_bytes(const parallel::ParallelContext& context) {
+  if (context.device().is_cuda()) {
+    const auto [free, all] = at::accelerator::getMemoryInfo(context.device().index());
+    return static_cast<double>(free);
+  }
+  return available_host_bytes() / comm::rendezvous_from_env().local_world_size;
+}
+
+}  // namespace
+
+bool was_given(const config::OptionReport& report, std::string_view name) {
+  return std::ranges::any_of(report.uses, [&](const config::OptionUse& use) { return use.name == name; });
+}
+
+config::TrainingArguments planned_arguments(config::TrainingArguments args, const config::OptionReport& report) {
+  if (!was_given(report, "finetuning_type")) args.run.finetuning_type = config::FinetuningType::kFull;
+  return args;
+}
+
+model::ModelConfig planned_model(const std::optional<std::string>& model, const config::TrainingArguments& args) {
+  const std::optional<std::string>& path = model ? model : args.source.model_name_or_path;
+  if (path)
+    return model::with_arguments(model::read_model_config(hf::find_model_folder(
+                                     *path, hf::HubEnvironment::from_process(), hf::ModelParts::kConfig)),
+                                 args);
+  check<ConfigError>(args.shape.hidden_size && args.shape.num_layers,
+                     "there is no model: give --model DIR (a folder with config.json), or Megatron's options for its"
+                     " shape (--num_layers, --hidden_size, --num_attention_heads, --vocab_size, …)");
+  check<ConfigError>(args.shape.vocab_size.has_value(), "vocab_size is missing: how many tokens the model knows");
+  return model::config_from_arguments(args, {.size = *args.shape.vocab_size});
+}
+
+int64_t parameter_count(const model::ModelConfig& model) {
+  int64_t elements = 0;
+  for (const hf::GlobalTensor& tensor : model::global_tensors(model)) {
+    int64_t product = 1;
+    for (const int64_t size : tensor.shape) product *= size;
+    elements += product;
+  }
+  return elements;
+}
+
+int64_t planned_length(const config::TrainingArguments& args) {
+  return args.shape.seq_length.value_or(args.data.cutoff_len);
+}
+
+plan::Cluster planned_cluster(const std::optional<std::string>& gpu, const std::optional<int64_t>& gpus_per_node) {
+  plan::Cluster cluster = plan::find_cluster(gpu.value_or("h100-80g"));
+  if (!gpus_per_node) return cluster;
+  check<ConfigError>(*gpus_per_node >= 1 && *gpus_per_node <= layout::kMaxGridSize,
+                     "gpus_per_node is {}; it must be a whole number from 1 to {}", *gpus_per_node,
+                     layout::kMaxGridSize);
+  cluster.gpus_per_node = static_cast<int>(*gpus_per_node);
+  return cluster;
+}
+
+std::optional<plan::RankMemory> planned_memory(const model::ModelConfig& model, const config::TrainingArguments& args,
+                                               int world_size, int64_t length, const plan::Machinery& machinery) {
+  // The rank and the targets of an adapter that is trained on are those of its files.
+  const bool continued = args.run.finetuning_type == config::FinetuningType::kLora &&
+                         !args.lora.adapter_name_or_path.empty() && !args.lora.create_new_adapter;
+  if (continued || length < 1) return std::nullopt;
+  try {
+    const plan::RunShape run = plan::run_shape(model, args, world_size, length, machinery);
+    return plan::fullest(plan::plan_memory(run));
+  } catch (const ConfigError&) {
+    return std::nullopt;
+  }
+}
+
+void check_memory(const model::ModelConfig& model, const config::TrainingArguments& args,
+                  const parallel::ParallelContext& context, int64_t length, bool force) {
+  const bool cuda = context.device().is_cuda();
+  const auto planned = planned_memory(model, args, context.grid().world_size(), length,
+                                      cuda ? plan::Machinery{} : plan::Machinery::cpu());
+  const double usable = device_bytes(context);
+  if (!planned || usable <= 0 || planned->peak() <= usable) return;
+  const std::string found =
+      fmt::format("the run needs {} on a rank of stage {} and {} {} free", observe::bytes_text(planned->peak()),
+                  planned->pp_rank, observe::bytes_text(usable), cuda ? "are" : "of host memory for each rank are");
+  if (!force)
+    throw ConfigError(
+        fmt::format("{}; `megalith preview memory` shows the parts, `megalith plan` finds layouts that"
+                    " fit, --force tries all the same",
+                    found));
+  if (context.rank() == 0) log_warning("{}; --force: it is tried all the same", found);
+}
+
+}  // namespace megalith::run

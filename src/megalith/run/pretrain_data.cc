@@ -1,0 +1,87 @@
+#include "megalith/run/pretrain_data.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+
+namespace megalith::run {
+
+namespace {
+
+int64_t iterations_of(const config::RunConfig& run, const layout::MicrobatchCalculator& batches) {
+  if (run.max_steps > 0) return run.max_steps;
+  return run.train_samples ? batches.steps_of(*run.train_samples) : 0;
+}
+
+// A PretrainDataset in the form that collators take.
+class GptSamples : public data::Dataset {
+ public:
+  explicit GptSamples(std::shared_ptr<const data::PretrainDataset> samples) : samples_(std::move(samples)) {}
+
+  int64_t size() const override { return samples_->size(); }
+
+  data::Sample sample(int64_t index) const override {
+    const data::PretrainSample in = samples_->sample(index);
+    data::Sequence row{.ids = {in.tokens.begin(), in.tokens.end()}, .labels = {}, .pieces = {}, .shifted = true};
+    row.labels.reserve(in.labels.size());
+    for (size_t i = 0; i < in.labels.size(); ++i)
+      row.labels.push_back(in.loss_mask[i] != 0 ? static_cast<int32_t>(in.labels[i]) : data::kIgnoredLabel);
+    const auto& ends = in.cumulative_lengths;
+    for (size_t i = 1; i < ends.size() && ends.size() > 2; ++i) row.pieces.push_back(ends[i] - ends[i - 1]);
+    return {.row = std::move(row), .rejected = std::nullopt};
+  }
+
+ private:
+  const std::shared_ptr<const data::PretrainDataset> samples_;
+};
+
+std::shared_ptr<const data::Dataset> as_dataset(std::shared_ptr<const data::PretrainDataset> samples) {
+  if (!samples || samples->size() == 0) return nullptr;
+  return std::make_shared<GptSamples>(std::move(samples));
+}
+
+}  // namespace
+
+int64_t samples_of_evaluation(const config::TrainingArguments& args, const layout::MicrobatchCalculator& batches) {
+  const int64_t batch = args.batch.eval_global_batch_size.value_or(static_cast<int>(batches.final_global_batch_size()));
+  return args.eval.eval_iters * batch;
+}
+
+data::PerSplit<int64_t> samples_needed(const config::TrainingArguments& args,
+                                       const layout::MicrobatchCalculator& batches) {
+  const int64_t iterations = iterations_of(args.run, batches);
+  const int64_t evaluation = samples_of_evaluation(args, batches);
+  const auto interval = static_cast<int64_t>(args.eval.steps.value_or(0));
+  const int64_t evaluations = interval > 0 ? iterations / interval + 1 : 1;
+  return {args.run.train_samples.value_or(iterations * batches.final_global_batch_size()), evaluations * evaluation,
+          evaluation};
+}
+
+ProvidedDatasets gpt_datasets(const RunContext& run, const data::PerSplit<int64_t>& samples) {
+  const config::TrainingArguments& args = run.args();
+  check<ConfigError>(args.indexed.reset_position_ids == args.indexed.reset_attention_mask,
+                     "reset_position_ids and reset_attention_mask go together: sequences that do not see one another"
+                     " count their positions from 0. Give both or none");
+  check<ConfigError>(args.shape.seq_length.has_value(), "seq_length is not given: the tokens of a sample");
+  data::PretrainDataRequest request{.data = args.indexed,
+                                    .seq_length = *args.shape.seq_length,
+                                    .seed = args.seeds.seed,
+                                    .samples = {samples[0], samples[1], samples[2]},
+                                    .tokens = run.required_tokenizer().tokens,
+                                    .wait = {}};
+  if (request.data.mock_data) request.data.split.reset();  // made-up data has a split of its own
+  const data::PretrainDatasets made = data::make_pretrain_datasets(request);
+  return {as_dataset(made.train), as_dataset(made.valid), as_dataset(made.test)};
+}
+
+data::Collator pretrain_collator(const config::TrainingArguments& args) {
+  return data::Collator({.padding = data::Padding::kFixed,
+                         .fixed_length = args.shape.seq_length.value_or(0),
+                         .cp = args.parallel.cp.value_or(1),
+                         .tp = args.parallel.tp.value_or(1)});
+}
+
+EvaluationWindow::EvaluationWindow(std::shared_ptr<const data::Dataset> all, int64_t samples)
+    : all_(std::move(all)), samples_(std::min(samples, all_->size())) {}
+
+}  // namespace megalith::run

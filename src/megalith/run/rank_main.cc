@@ -1,0 +1,54 @@
+#include "megalith/run/rank_main.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "megalith/base/env.h"
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/parallel/initialize.h"
+#include "megalith/run/exit_code.h"
+#include "megalith/train/faults/rerun_guard.h"
+
+namespace megalith::run {
+
+namespace {
+
+// The rank's own thread is stuck (on a GPU, in a long computation) while the run is over: nothing is left to do but to
+// go.
+void end_process(const std::string& reason) {
+  fmt::print(stderr, "megalith: the run is over: {}\n", reason);
+  std::fflush(nullptr);
+  _exit(kFailed);
+}
+
+}  // namespace
+
+int run_as_rank(const config::TrainingArguments& args, const std::function<void(parallel::ParallelContext&)>& work) {
+  parallel::Runtime runtime;
+  try {
+    work(runtime.initialize(args, end_process));
+    runtime.shutdown();
+    return kDone;
+  } catch (const comm::PeerFailure& error) {
+    log_to_file(error.what());
+    if (!env_flag("MEGALITH_LAUNCHER")) fmt::print(stderr, "megalith: {}\n", error.what());
+    return kFailed;
+  } catch (const train::RerunExit& exit) {
+    // All ranks know; the one that found it speaks.
+    const parallel::ParallelContext& context = runtime.context();
+    if (context.rank() == exit.facts().rank) fmt::print(stderr, "megalith: {}\n", exit.what());
+    context.world().report_failure(exit.what(), exit.facts().rank);
+    return exit_code_of(exit);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "megalith: {}\n", error.what());
+    log_to_file(error.what());
+    if (runtime.is_initialized()) {
+      const parallel::ParallelContext& context = runtime.context();
+      context.world().report_failure(fmt::format("rank {}: {}", context.rank(), error.what()));
+    }
+    return exit_code_of(error);
+  }
+}
+
+}  // namespace megalith::run

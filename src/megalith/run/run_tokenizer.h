@@ -1,0 +1,34 @@
+// The tokenizer of a pre-training run, from Megatron's options.
+//
+//   NullTokenizer           no text: ids below vocab_size, and one more that ends documents
+//   HuggingFaceTokenizer    tokenizer_model: a folder
+//   SentencePieceTokenizer, Llama2Tokenizer    tokenizer_model: a folder's tokenizer.model
+//   GPT2BPETokenizer        vocab_file and merge_file: vocab.json and merges.txt of one folder
+//
+// Without tokenizer_type: GPT2BPETokenizer when vocab_file is given, HuggingFaceTokenizer when tokenizer_model is, and
+// NullTokenizer when only vocab_size is.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "megalith/config/training_arguments.h"
+#include "megalith/data/gpt/pretrain_datasets.h"
+#include "megalith/model/from_arguments.h"
+#include "megalith/tokenizer/tokenizer.h"
+
+namespace megalith::run {
+
+struct RunTokenizer {
+  std::optional<tokenizer::Tokenizer> tokenizer;  // nothing: NullTokenizer
+  data::PretrainTokens tokens;                    // what datasets know of it
+  std::filesystem::path folder;                   // of its files; empty: none
+
+  model::ModelVocabulary vocabulary() const;
+};
+
+// Nothing when no option speaks of one. Throws ConfigError for a type that is not known or lacks an option, DataError
+// for its files.
+std::optional<RunTokenizer> make_run_tokenizer(const config::TrainingArguments& args);
+
+}  // namespace megalith::run
