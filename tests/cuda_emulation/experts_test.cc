@@ -3,8 +3,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/gemm/grouped_gemm_internal.h"
-#include "megalith/ops/moe/sort_choices.h"
-#include "megalith/ops/moe/sort_choices_internal.h"
+#include "megalith/ops/moe/permute.h"
+#include "megalith/ops/moe/permute_internal.h"
 #include "megalith/ops/moe/top_experts_internal.h"
 #include "tests/cuda_emulation/kernel_case.h"
 

@@ -8,7 +8,6 @@
 #include "megalith/checkpoint/manifest.h"
 #include "megalith/checkpoint/verify.h"
 #include "megalith/config/derive.h"
-#include "megalith/run/checkpoint_arguments.h"
 #include "megalith/run/pretrain.h"
 #include "tests/effects/effect.h"
 #include "tests/support/temp_folder.h"

@@ -18,7 +18,7 @@
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/comm/world.h"
-#include "megalith/train/device/device_stall.h"
+#include "megalith/train/device/device_waits.h"
 
 namespace megalith::comm {
 namespace {

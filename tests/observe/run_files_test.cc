@@ -1,4 +1,4 @@
-#include "megalith/observe/run_files.h"
+#include "megalith/observe/observers.h"
 
 #include <gtest/gtest.h>
 

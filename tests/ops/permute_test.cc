@@ -6,7 +6,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/gemm/grouped_gemm.h"
-#include "megalith/ops/moe/sort_choices.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 

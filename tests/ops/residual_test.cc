@@ -1,4 +1,4 @@
-#include "megalith/ops/gemm/residual.h"
+#include "megalith/ops/gemm/product.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

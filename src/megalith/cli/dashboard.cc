@@ -13,7 +13,7 @@
 #include "megalith/cli/command.h"
 #include "megalith/io/file_io.h"
 #include "megalith/observe/dashboard/server.h"
-#include "megalith/run/ending_signals.h"
+#include "megalith/run/signals.h"
 
 namespace megalith::cli {
 

@@ -12,7 +12,7 @@
 #include "megalith/run/plan_inputs.h"
 #include "megalith/run/pretrain.h"
 #include "megalith/run/rank_main.h"
-#include "megalith/run/stop_on_signal.h"
+#include "megalith/run/signals.h"
 #include "megalith/run/training_run.h"
 
 namespace megalith::cli {

@@ -7,7 +7,7 @@
 #include "megalith/base/log.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
-#include "megalith/run/checkpoint_arguments.h"
+#include "megalith/run/pretrain.h"
 
 namespace megalith::cli {
 

@@ -10,7 +10,7 @@
 #include "megalith/run/out_of_memory.h"
 #include "megalith/run/plan_inputs.h"
 #include "megalith/run/rank_main.h"
-#include "megalith/run/stop_on_signal.h"
+#include "megalith/run/signals.h"
 #include "megalith/run/training_run.h"
 #include "megalith/train/simulated_fault.h"
 

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "megalith/config/documents.h"
+#include "megalith/io/file_io.h"
 #include "megalith/observe/device_cost.h"
 #include "megalith/observe/events_file.h"
 #include "megalith/observe/live_file.h"
 #include "megalith/observe/loss_plot.h"
 #include "megalith/observe/metrics_file.h"
 #include "megalith/observe/restart_callback.h"
-#include "megalith/observe/run_files.h"
 #include "megalith/observe/straggler.h"
 #include "megalith/observe/tensorboard.h"
 
@@ -71,6 +72,16 @@ Callbacks make_observers(const config::TrainingArguments& args, const ObserverSe
   add_timing(callbacks, setup);
   add_timeline(callbacks, args, setup);
   return callbacks;
+}
+
+void RunFilesCallback::on_train_begin(train::TrainerEvent& event) {
+  if (!event.state.is_world_process_zero) return;
+  io::make_folders(folder_);
+  io::replace_text_file(folder_ / "args.yaml", config::to_yaml(event.args));
+}
+
+void RunFilesCallback::on_train_end(train::TrainerEvent& event) {
+  if (event.state.is_world_process_zero) event.state.save(folder_ / "trainer_state.json");
 }
 
 }  // namespace megalith::observe

@@ -1,6 +1,7 @@
 // All that shows a run, in the order in which it is called.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -37,5 +38,17 @@ struct ObserverSetup {
 // the world call it alike.
 std::vector<std::unique_ptr<train::TrainerCallback>> make_observers(const config::TrainingArguments& args,
                                                                     const ObserverSetup& setup);
+
+// Writes `args.yaml` (every effective option; `megalith train args.yaml` does the same run) when training starts, and
+// `trainer_state.json` when it ends; on world process zero.
+class RunFilesCallback : public train::TrainerCallback {
+ public:
+  explicit RunFilesCallback(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  void on_train_begin(train::TrainerEvent& event) override;
+  void on_train_end(train::TrainerEvent& event) override;
+
+ private:
+  std::filesystem::path folder_;
+};
 
 }  // namespace megalith::observe

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/kernel/to_device.h"
+#include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::ops {
 

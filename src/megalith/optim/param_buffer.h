@@ -13,7 +13,7 @@
 #include "megalith/base/exact_sum.h"
 #include "megalith/comm/group.h"
 #include "megalith/nn/parameter/parameter.h"
-#include "megalith/ops/kernel/host_scalar.h"
+#include "megalith/ops/kernel/host_values.h"
 #include "megalith/optim/buffer_layout.h"
 
 namespace megalith::optim {

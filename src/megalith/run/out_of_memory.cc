@@ -1,8 +1,10 @@
 #include "megalith/run/out_of_memory.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -11,7 +13,6 @@
 #include "megalith/base/error.h"
 #include "megalith/observe/units.h"
 #include "megalith/plan/report.h"
-#include "megalith/run/device_memory.h"
 #include "megalith/run/plan_inputs.h"
 
 namespace megalith::run {
@@ -111,6 +112,32 @@ void explain_out_of_memory(const config::TrainingArguments& args, const std::fun
     if (!is_out_of_memory(error)) throw;
     throw Error(out_of_memory_text(args, facts()));
   }
+}
+
+namespace {
+
+constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+c10::DeviceIndex index_of(c10::Device device) {
+  return static_cast<c10::DeviceIndex>(std::max<int>(device.index(), 0));
+}
+
+auto stats_of(c10::Device device) { return c10::getDeviceAllocator(device.type())->getDeviceStats(index_of(device)); }
+
+}  // namespace
+
+int64_t peak_bytes(c10::Device device) {
+  if (device.is_cuda()) return stats_of(device).allocated_bytes[kAll].peak;
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+int64_t reserved_bytes(c10::Device device) { return stats_of(device).reserved_bytes[kAll].current; }
+
+int64_t capacity_bytes(c10::Device device) {
+  if (!device.is_cuda()) return 0;
+  return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(index_of(device)).second);
 }
 
 }  // namespace megalith::run

@@ -1,5 +1,7 @@
-// What a run says when the memory of its device is used up.
+// The memory of a rank's device: how much is used, and what a run says when there is no more.
 #pragma once
+
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <exception>
@@ -39,5 +41,12 @@ bool is_out_of_memory(const std::exception& error);
 // Does the work; when memory runs out, throws Error with that message in place of what the allocator says.
 void explain_out_of_memory(const config::TrainingArguments& args, const std::function<MemoryFacts()>& facts,
                            const std::function<void()>& work);
+
+// The most that was in use so far: of the allocator on a device, otherwise of the process.
+int64_t peak_bytes(c10::Device device);
+// What the allocator of a device holds now, in use or not. Requires a device with one.
+int64_t reserved_bytes(c10::Device device);
+// All that the device has; 0 on the CPU.
+int64_t capacity_bytes(c10::Device device);
 
 }  // namespace megalith::run

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/config/parser.h"
 #include "megalith/run/pretrain_data.h"
 #include "megalith/run/run_context.h"
 #include "megalith/train/objectives/forward_step.h"
@@ -89,5 +90,11 @@ struct LoadRequest {
 // Looks for it; its content is not read. A folder without any is a fresh start, or, with exit_on_missing_checkpoint, a
 // ConfigError. Throws ConfigError or DataError for one that is not there or not complete.
 LoadRequest find_load(const config::TrainingArguments& args);
+
+// The options that describe the model and its tokenizer become those of the run that saved the checkpoint (load or
+// pretrained_checkpoint), but for those that were given; a note says which. Nothing without use_checkpoint_args, or
+// without either of the two, which validate() demands. Throws ConfigError where there is no checkpoint, or one of a run
+// that took its model from a folder, and DataError for one without args.yaml.
+void take_checkpoint_arguments(config::ParseResult& parsed);
 
 }  // namespace megalith::run

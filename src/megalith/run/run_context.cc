@@ -10,7 +10,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
 #include "megalith/layout/vocab_split.h"
-#include "megalith/run/checkpoint_arguments.h"
+#include "megalith/run/pretrain.h"
 
 namespace megalith::run {
 

@@ -20,9 +20,9 @@
 #include "megalith/observe/tensorboard.h"
 #include "megalith/optim/make_schedule.h"
 #include "megalith/plan/report.h"
-#include "megalith/run/checkpoint_arguments.h"
-#include "megalith/run/device_memory.h"
+#include "megalith/run/out_of_memory.h"
 #include "megalith/run/plan_inputs.h"
+#include "megalith/run/pretrain.h"
 #include "megalith/train/run_length.h"
 #include "megalith/train/saving/shared_folder.h"
 

@@ -19,7 +19,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
-#include "megalith/train/device/device_stall.h"
+#include "megalith/train/device/device_waits.h"
 
 namespace megalith::train {
 

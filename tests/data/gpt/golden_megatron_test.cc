@@ -4,7 +4,6 @@
 #include "megalith/data/gpt/blended_dataset.h"
 #include "megalith/data/gpt/gpt_dataset.h"
 #include "megalith/data/gpt/md5.h"
-#include "megalith/data/gpt/mock_sequences.h"
 #include "megalith/data/gpt/numpy_random.h"
 #include "megalith/data/gpt/pretrain_datasets.h"
 #include "tests/data/data_support.h"

@@ -9,7 +9,7 @@
 #include "megalith/cli/preview/preview_internal.h"
 #include "megalith/data/indexed/indexed_writer.h"
 #include "megalith/data/indexed/summary.h"
-#include "megalith/run/interrupt_guard.h"
+#include "megalith/run/signals.h"
 #include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::cli {

@@ -13,7 +13,7 @@
 #include "megalith/cli/preview/preview_internal.h"
 #include "megalith/data/corpus/tokenize_corpus.h"
 #include "megalith/data/indexed/indexed_dataset.h"
-#include "megalith/run/interrupt_guard.h"
+#include "megalith/run/signals.h"
 
 namespace megalith::cli {
 

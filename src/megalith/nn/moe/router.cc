@@ -6,7 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/nn/moe/balance.h"
 #include "megalith/nn/parameter/low_rank.h"
-#include "megalith/ops/kernel/to_device.h"
+#include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::nn {
 

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/kernel/to_device.h"
+#include "megalith/ops/kernel/host_values.h"
 #include "megalith/ops/moe/top_experts.h"
 
 namespace megalith::nn {

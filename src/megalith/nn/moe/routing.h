@@ -11,7 +11,6 @@
 
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/moe/permute.h"
-#include "megalith/ops/moe/sort_choices.h"
 
 namespace megalith::nn {
 

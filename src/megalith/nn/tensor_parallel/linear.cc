@@ -12,7 +12,6 @@
 #include "megalith/nn/tensor_parallel/fp8_linear.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/ops/gemm/product.h"
-#include "megalith/ops/gemm/residual.h"
 #include "megalith/ops/kernel/autograd_state.h"
 #include "megalith/ops/update/gradient_sums.h"
 

@@ -6,7 +6,6 @@
 #include "megalith/base/error.h"
 #include "megalith/ops/gemm/fp8_blocks.h"
 #include "megalith/ops/gemm/fp8_internal.h"
-#include "megalith/ops/kernel/device_internal.h"
 #include "megalith/ops/kernel/tensor_internal.h"
 
 namespace megalith::ops {

@@ -5,7 +5,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/gemm/fp8_internal.h"
-#include "megalith/ops/kernel/device_internal.h"
 #include "megalith/ops/kernel/tensor_internal.h"
 
 namespace megalith::ops {

@@ -12,9 +12,8 @@
 #include "megalith/base/error.h"
 #include "megalith/ops/gemm/grouped_gemm_internal.h"
 #include "megalith/ops/kernel/cpu_parallel.h"
-#include "megalith/ops/kernel/device_internal.h"
+#include "megalith/ops/kernel/host_values.h"
 #include "megalith/ops/kernel/tensor_internal.h"
-#include "megalith/ops/kernel/to_device.h"
 
 namespace megalith::ops {
 

@@ -40,4 +40,8 @@ void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b
 void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta, double alpha = 1,
                  KernelChoice choice = KernelChoice::kByTime);
 
+// y += bias + residual in one pass over y: y, residual [t, h], contiguous and of one dtype; bias [h] of any. Without
+// autograd: for use inside of functions with a backward of their own.
+void add_bias_residual_(const at::Tensor& y, const at::Tensor& bias, const at::Tensor& residual);
+
 }  // namespace megalith::ops

@@ -16,7 +16,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/gemm/product_internal.h"
-#include "megalith/ops/kernel/device_internal.h"
+#include "megalith/ops/kernel/tensor_internal.h"
 
 namespace megalith::ops {
 

@@ -1,7 +1,8 @@
-// The part of product.h that goes to cuBLASLt.
+// The parts of product.h: what goes to cuBLASLt, and the kernels that add a bias and a residual.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 
@@ -15,5 +16,13 @@ inline constexpr int64_t kLeastTried = int64_t{1} << 33;  // m·n·k below which
 // too small to be worth it, and nothing was done.
 bool product_by_cublaslt(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added,
                          double beta, double alpha, KernelChoice choice);
+
+// y, residual [t, h]; bias acc [h] (fp64 for fp64, else fp32).
+void add_bias_residual_cpu(c10::ScalarType dtype, void* y, const void* bias, const void* residual, int64_t t,
+                           int64_t h);
+
+// The twin on CUDA (fp32, bf16, fp16), on a cudaStream_t. `raw_bias`: the bias is given in dtype, not in acc.
+void add_bias_residual_cuda(c10::ScalarType dtype, void* y, const void* bias, bool raw_bias, const void* residual,
+                            int64_t t, int64_t h, void* stream);
 
 }  // namespace megalith::ops

@@ -9,7 +9,6 @@
 #include "megalith/base/error.h"
 #include "megalith/ops/kernel/counter_normal_internal.h"
 #include "megalith/ops/kernel/cpu_parallel.h"
-#include "megalith/ops/kernel/device_internal.h"
 #include "megalith/ops/kernel/tensor_internal.h"
 
 namespace megalith::ops {

@@ -5,7 +5,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/kernel/autograd_state.h"
-#include "megalith/ops/kernel/device_internal.h"
 #include "megalith/ops/kernel/tensor_internal.h"
 #include "megalith/ops/loss/cross_entropy_internal.h"
 

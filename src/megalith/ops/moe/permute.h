@@ -1,10 +1,13 @@
 // Rows in another order: the copies of tokens that a mixture of experts makes for its experts, and the weighted sums of
-// what comes back. One pass over the rows each, forward and backward.
+// what comes back. One pass over the rows each, forward and backward. Before that, the choices of tokens sorted by
+// expert.
 //
 // Legend: t tokens, k copies of a token, r rows, h hidden.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+
+#include <cstdint>
 
 namespace megalith::ops {
 
@@ -29,5 +32,12 @@ at::Tensor copy_rows(const at::Tensor& x, const RowMap& map);
 // undefined: 1. `residual` [t, h]; undefined: 0.
 at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& weights, const RowMap& map,
                     const at::Tensor& residual = {});
+
+struct SortedChoices {
+  RowMap map;        // a row for every choice: those of expert 0 first, in the order of the tokens
+  at::Tensor first;  // int64 [E + 1]: expert e has rows first[e] … first[e+1]-1; on the device of the choices
+};
+// experts int64 [t, k], all in [0, count). No wait for the device.
+SortedChoices sort_choices(const at::Tensor& experts, int64_t count);
 
 }  // namespace megalith::ops

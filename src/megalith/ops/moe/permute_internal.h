@@ -31,4 +31,12 @@ void sum_rows_cuda(const PermuteSizes& sizes, const void* rows, const void* w, c
 void sum_rows_backward_cuda(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row,
                             const void* dy, void* drows, void* dw, void* stream);
 
+// Experts whose counts a block keeps.
+inline constexpr int64_t kMostSortedExperts = 1024;
+// ints that sort_choices_cuda needs for n choices.
+int64_t sort_choices_workspace_cuda(int64_t n, int64_t experts);
+// chosen [n], k for each token -> token [n], row [n], first [experts + 1].
+void sort_choices_cuda(const int64_t* chosen, int64_t n, int64_t k, int64_t experts, int64_t* token, int64_t* row,
+                       int64_t* first, int* workspace, void* stream);
+
 }  // namespace megalith::ops

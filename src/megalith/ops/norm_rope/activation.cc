@@ -8,7 +8,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/kernel/autograd_state.h"
-#include "megalith/ops/kernel/device_internal.h"
 #include "megalith/ops/kernel/tensor_internal.h"
 #include "megalith/ops/norm_rope/activation_internal.h"
 #include "megalith/ops/norm_rope/composite_internal.h"

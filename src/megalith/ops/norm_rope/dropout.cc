@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/kernel/device_internal.h"
 #include "megalith/ops/kernel/tensor_internal.h"
 #include "megalith/ops/norm_rope/composite_internal.h"
 #include "megalith/ops/norm_rope/dropout_internal.h"

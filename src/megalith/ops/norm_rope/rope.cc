@@ -8,7 +8,7 @@
 #include <numbers>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/kernel/to_device.h"
+#include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::ops {
 

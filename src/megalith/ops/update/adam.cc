@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/kernel/device_internal.h"
+#include "megalith/ops/kernel/tensor_internal.h"
 #include "megalith/ops/update/flat_internal.h"
 
 namespace megalith::ops {

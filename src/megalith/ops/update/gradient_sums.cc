@@ -4,7 +4,6 @@
 #include <ATen/Context.h>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/kernel/device_internal.h"
 #include "megalith/ops/kernel/tensor_internal.h"
 #include "megalith/ops/update/gradient_sums_internal.h"
 

@@ -1,7 +1,6 @@
 #include "megalith/tokenizer/models/bpe_internal.h"
 
 #include "megalith/base/error.h"
-#include "megalith/tokenizer/models/word_cache_internal.h"
 #include "megalith/tokenizer/text/byte_alphabet_internal.h"
 #include "megalith/tokenizer/text/utf8.h"
 

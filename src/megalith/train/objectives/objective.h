@@ -15,7 +15,7 @@
 
 #include "megalith/data/collator.h"
 #include "megalith/model/gpt_model.h"
-#include "megalith/ops/kernel/host_scalar.h"
+#include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::train {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/kernel/to_device.h"
+#include "megalith/ops/kernel/host_values.h"
 #include "megalith/train/preference/preference_loss.h"
 #include "megalith/train/preference/sequence_scores.h"
 

@@ -8,7 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
-#include "megalith/ops/kernel/to_device.h"
+#include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::train {
 

@@ -1,7 +1,6 @@
 #include "megalith/train/step/microbatch_runner.h"
 
 #include <ATen/ATen.h>
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,14 +8,29 @@
 
 #include "megalith/base/log.h"
 #include "megalith/config/derive.h"
+#include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
-#include "megalith/train/step/context_slices.h"
 
 namespace megalith::train {
 
 using pipeline::StageCall;
 
 namespace {
+
+// Returns this context-parallel rank's slices of ids, labels and layout; counts (loss_tokens, samples, …) stay those of
+// the whole. With one context-parallel rank, the micro-batches themselves.
+std::vector<data::MicroBatch> context_slices(std::span<const data::MicroBatch> batches,
+                                             const parallel::ParallelContext& context) {
+  std::vector<data::MicroBatch> slices(batches.begin(), batches.end());
+  const int rank = context.place().cp_rank, size = context.grid().shape().cp;
+  if (size == 1) return slices;
+  for (data::MicroBatch& batch : slices) {
+    for (at::Tensor* tokens : {&batch.ids, &batch.labels})
+      if (tokens->defined()) *tokens = nn::slice_tokens(*tokens, batch.layout, rank, size);
+    batch.layout = nn::slice_layout(batch.layout, rank, size);
+  }
+  return slices;
+}
 
 // While one lives, backward leaves weight gradients for later where the schedule has a place for them (zero_bubble).
 class WeightGradQueues {

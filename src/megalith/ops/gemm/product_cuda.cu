@@ -1,4 +1,4 @@
-#include "megalith/ops/gemm/residual_internal.h"
+#include "megalith/ops/gemm/product_internal.h"
 #include "megalith/ops/kernel/cuda_math.cuh"
 
 namespace megalith::ops {

@@ -1,4 +1,4 @@
-#include "megalith/run/ending_signals.h"
+#include "megalith/run/signals.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -7,8 +7,11 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <utility>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/comm/store/rendezvous.h"
 
 namespace megalith::run {
 
@@ -46,6 +49,37 @@ void EndingSignals::deliver(int signal) const {
   pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
   std::raise(signal);
   std::abort();  // never reached: the default of these signals is to end
+}
+
+InterruptGuard::InterruptGuard(std::function<void()> clean_up) : clean_up_(std::move(clean_up)), signals_({SIGHUP}) {
+  thread_ = std::thread([this] {
+    const auto signal = signals_.wait();
+    if (!signal) return;
+    clean_up_();
+    signals_.deliver(*signal);
+  });
+}
+
+InterruptGuard::~InterruptGuard() {
+  signals_.cancel();
+  thread_.join();
+}
+
+StopOnSignal::StopOnSignal() : signals_({SIGUSR1}) {
+  thread_ = std::thread([this, speaks = comm::rendezvous_from_env().rank == 0] {
+    int asked = 0;
+    while (const auto signal = signals_.wait()) {
+      if (*signal != SIGUSR1 && ++asked == 2) signals_.deliver(*signal);
+      if (!flag_.requested() && speaks)
+        log_warning("finishing the step that runs, then saving; press Ctrl-C again to leave at once");
+      flag_.request();
+    }
+  });
+}
+
+StopOnSignal::~StopOnSignal() {
+  signals_.cancel();
+  thread_.join();
 }
 
 }  // namespace megalith::run

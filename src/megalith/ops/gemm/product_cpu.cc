@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "megalith/ops/gemm/residual_internal.h"
+#include "megalith/ops/gemm/product_internal.h"
 #include "megalith/ops/kernel/cpu_math.h"
 #include "megalith/ops/kernel/cpu_parallel.h"
 

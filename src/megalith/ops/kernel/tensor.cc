@@ -3,7 +3,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/comm/op/current_device.h"
-#include "megalith/ops/kernel/device_internal.h"
+#include "megalith/ops/kernel/tensor_internal.h"
 
 namespace megalith::ops {
 

@@ -1,4 +1,4 @@
-#include "megalith/ops/kernel/host_scalar.h"
+#include "megalith/ops/kernel/host_values.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
