@@ -119,7 +119,9 @@ class C10dPending : public PendingOp {
         work_->wait(std::clamp(left, milliseconds(1), kSlice));
         return true;
       } catch (const std::exception&) {
-        if (work_->isCompleted()) throw;  // it failed, rather than ran out of the slice
+        // The slice ran out, or the operation failed, or it ended between the two: a second wait throws what went
+        // wrong.
+        if (work_->isCompleted()) return work_->wait();
       }
       if (std::chrono::steady_clock::now() >= deadline) return false;
     }
