@@ -62,6 +62,7 @@ case $1 in
     bad src/megalith/CMakeLists.txt 'add_subdirectory(comm)\nadd_subdirectory(base)\n'
     bad src/megalith/comm/moe/deep.cc '#include "megalith/base/one_internal.h"\n'
     bad src/megalith/comm/two.cc '#include "megalith/comm/wing/three.h"\n' 'megalith/comm megalith/comm/wing'
+    bad fuzz/CMakeLists.txt 'megalith_add_fuzzer(one SOURCES base/one.cc base/gone.cc)\n' base/gone.cc
     bad tests/base/peek_test.cc '#include "megalith/comm/two_internal.h"\n'
     bad src/megalith/comm/kernel.cu '#include <ATen/ATen.h>\n'
     bad src/megalith/comm/slow.h '#pragma once\n#include <torch/torch.h>\n'

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Who may include whom. A module includes only itself and modules before it in the list, and its folders do not include each
-# other in a circle; an *_internal.h stays in its module (whose tests may look); a .cu file has no ATen or torch header (50 s to compile); a header has no <torch/torch.h>
-# (20 s in every file that includes it) and starts with #pragma once.
+# other in a circle; an *_internal.h stays in its module (whose tests may look); a .cu file has no ATen or torch header (50 s to
+# compile); a header has no <torch/torch.h> (20 s in every file that includes it) and starts with #pragma once. The fuzzers,
+# which are seldom built, name sources that exist.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # docs/architecture.md explains each.
@@ -61,6 +62,12 @@ mapfile -t sources < <(tree_files src tests bench | grep -E '\.(h|cc|cu|cuh)$')
   }
   END { if (header != "" && !once) print header ":1: a header starts with #pragma once" }
 ' "${sources[@]}")
+
+if [ -e fuzz/CMakeLists.txt ]; then
+  while read -r source; do
+    [ -e "src/megalith/$source" ] || problem fuzz/CMakeLists.txt "src/megalith/$source does not exist"
+  done < <(grep -oE '[a-z0-9_]+/[a-z0-9_/]+\.cc' fuzz/CMakeLists.txt)
+fi
 
 # Folders of a module that include each other, directly or not: tsort names them.
 folders=$(mktemp)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # No file outgrows its readers: a source of more than 800 lines or a function of more than 120 fails; sources of more than
-# 400 lines are named. A folder has at most 40 files, so that a glance takes it in. Functions are found by their layout, which clang-format fixes: a definition starts at column 0 (in a
-# class at column 2) and ends with a lone brace there.
+# 400 lines are named. A folder has at most 40 files, so that a glance takes it in. Functions are found by their layout, which
+# clang-format fixes: a definition starts at column 0 (in a class at column 2) and ends with a lone brace there.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 mapfile -t sources < <(tree_files src | grep -E '\.(h|cc|cu|cuh)$')

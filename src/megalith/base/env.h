@@ -18,9 +18,8 @@
 //
 // Variables of launchers (RANK, WORLD_SIZE, TORCHELASTIC_*, SLURM_*, OMPI_*) are read in comm/store/rendezvous.cc
 // through these functions, and those that say where downloaded models lie (HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE,
-// HF_HOME, XDG_CACHE_HOME, MODELSCOPE_CACHE) in hf/hub_cache.cc. run/inputs.cc keeps tokens in XDG_CACHE_HOME,
-// or in
-// ~/.cache.
+// HF_HOME, XDG_CACHE_HOME, MODELSCOPE_CACHE) in hf/hub_cache.cc. run/inputs.cc keeps tokens in XDG_CACHE_HOME, or
+// in ~/.cache.
 #pragma once
 
 #include <cstdint>
