@@ -15,6 +15,7 @@
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/parallel/initialize.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/run/run_data.h"
 #include "megalith/train/trainer.h"
 
@@ -81,12 +82,12 @@ void train_own_family(const std::vector<std::string>& words) {
   };
   train::TrainerSetup setup{.train_data = std::move(data().train)};
   setup.callbacks.push_back(std::make_unique<PrintLoss>());
-  train::Trainer trainer(models, args, std::move(setup));
+  train::Trainer trainer(models, run::trainer_settings(args, models.context().grid().shape()), std::move(setup));
   trainer.train();
   trainer.save_model(out);  // config.json and tensors under the family's names
 
   model::VirtualModels again = model::AutoModel::with_weights(config, out, args, context);
-  train::Trainer judge(again, args, {.eval_data = data().eval});
+  train::Trainer judge(again, run::trainer_settings(args, models.context().grid().shape()), {.eval_data = data().eval});
   const double loss = judge.evaluate().find("eval_loss").value();
   if (context.rank() == 0) fmt::print("read back from {}: loss {:.4f} on held-out samples\n", out, loss);
 }

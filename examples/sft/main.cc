@@ -11,6 +11,7 @@
 #include "megalith/config/validate.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/parallel/initialize.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/run/run_data.h"
 #include "megalith/train/trainer.h"
 
@@ -38,7 +39,7 @@ void fine_tune(const std::vector<std::string>& words) {
 
   train::TrainerSetup setup{.train_data = std::move(data.train), .eval_data = std::move(data.eval)};
   setup.callbacks.push_back(std::make_unique<PrintLoss>());
-  train::Trainer trainer(models, args, std::move(setup));
+  train::Trainer trainer(models, run::trainer_settings(args, models.context().grid().shape()), std::move(setup));
   const train::TrainOutput output = trainer.train();
   trainer.save_model(args.save.output_dir.value());
   if (context.rank() == 0) fmt::print("{} steps, mean loss {:.4f}\n", output.global_step, output.training_loss);

@@ -53,7 +53,7 @@ std::string run_with_faults(const TrainingArguments& args, int dp, int steps, in
   run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
     train::TrainerSetup setup = r.setup(dataset_of(random_sequences(16, 50, 1)));
     setup.objective = std::make_unique<WatchedObjective>(runs, r.rank.rank, spiky, late);
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     std::string mine = "finished";
     try {
       trainer.train();
@@ -92,7 +92,7 @@ std::string broken_run(const TrainingArguments& args) {
   run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
     train::TrainerSetup setup = r.setup(dataset_of(random_sequences(16, 50, 1)));
     if (r.rank.rank == 1) setup.callbacks.push_back(std::make_unique<BreakingCallback>(r.models));
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     try {
       trainer.train();
     } catch (const CommError& error) {
@@ -116,7 +116,7 @@ std::string observers(const TrainingArguments& args) {
   setup.waited_seconds = [] { return 0.0; };
   TrainingArguments unsaved = args;
   unsaved.save.output_dir.reset();
-  return fmt::format("{}", observe::make_observers(unsaved, setup).size());
+  return fmt::format("{}", observe::make_observers(run::report_settings(unsaved, {.world_size = 1}), setup).size());
 }
 
 std::string named_ranks(const TrainingArguments& args) {

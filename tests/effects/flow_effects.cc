@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "megalith/config/derive.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/report/flow_callback.h"
 #include "megalith/train/run_length.h"
 #include "tests/effects/effect.h"
@@ -12,6 +13,10 @@ namespace {
 using config::Dialect;
 using config::TrainingArguments;
 
+train::TrainerSettings settings_of(const TrainingArguments& args) {
+  return run::trainer_settings(config::derive(args).args, {.world_size = 1});
+}
+
 void append_flags(std::string& text, const train::TrainerControl& control, const std::string& when) {
   if (control.should_log) text += when + " log\n";
   if (control.should_evaluate) text += when + " evaluate\n";
@@ -20,13 +25,13 @@ void append_flags(std::string& text, const train::TrainerControl& control, const
 
 // A run of two epochs of ten steps.
 std::string flow(const TrainingArguments& args) {
-  const TrainingArguments effective = config::derive(args).args;
+  const train::TrainerSettings settings = settings_of(args);
   train::TrainerState state;
   train::TrainerControl control;
   train::FlowCallback callback;
   state.max_steps = 20;
-  train::resolve_intervals(effective, state);
-  train::TrainerEvent event{effective, state, control};
+  train::resolve_intervals(settings, state);
+  train::TrainerEvent event{settings, state, control};
   std::string text;
   while (state.global_step < 20 && !control.should_training_stop) {
     ++state.global_step;
@@ -44,13 +49,13 @@ std::string flow(const TrainingArguments& args) {
 
 // Two evaluations, the second with less loss and less accuracy.
 std::string best(const TrainingArguments& args) {
-  const TrainingArguments effective = config::derive(args).args;
+  const train::TrainerSettings settings = settings_of(args);
   train::TrainerState state;
   train::TrainerControl control;
   std::string text;
   for (const auto& [loss, accuracy] : {std::pair{2.0, 0.5}, {1.0, 0.4}}) {
     ++state.global_step;
-    note_evaluation(effective, {{"eval_loss", loss}, {"eval_accuracy", accuracy}}, state, control);
+    note_evaluation(settings, {{"eval_loss", loss}, {"eval_accuracy", accuracy}}, state, control);
     text += fmt::format("{} at {}, save {}\n", state.best_metric.value_or(-1), state.best_global_step.value_or(-1),
                         control.should_save);
   }
@@ -60,8 +65,9 @@ std::string best(const TrainingArguments& args) {
 std::string length(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
   const data::Sampler sampler(data::epoch_sampler(effective.sampler, 100, 1));
+  const train::TrainerSettings settings = settings_of(args);
   const train::RunLength run =
-      train::run_length(effective.run, layout::MicrobatchCalculator(config::batch_plan(effective, 1)), sampler);
+      train::run_length(settings.length, layout::MicrobatchCalculator(settings.batch), sampler);
   return fmt::format("{} steps, {} epochs", run.max_steps, run.num_train_epochs);
 }
 

@@ -63,7 +63,7 @@ std::string written(const TrainingArguments& args) {
   TrainerCase how;
   how.args = args;
   run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
-    train::Trainer trainer(r.models, r.args, {});
+    train::Trainer trainer(r.models, r.settings(), {});
     trainer.save_model(out.path());
   });
   std::vector<std::string> names;

@@ -6,6 +6,7 @@
 #include "megalith/comm/world.h"
 #include "megalith/config/derive.h"
 #include "megalith/run/inputs.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "tests/effects/effect.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
@@ -48,7 +49,7 @@ std::string run_preference(const config::TrainingArguments& given) {
   setup.callbacks.push_back(std::make_unique<Recorder>(heard));
   model::VirtualModels models = run::load_model(inputs.model_folder, args, context);
   setup.objective = run::preference_objective(inputs, args, models);
-  train::Trainer(models, args, std::move(setup)).train();
+  train::Trainer(models, run::trainer_settings(args, models.context().grid().shape()), std::move(setup)).train();
   std::string text;
   for (const train::MetricList& line : heard.lines) text += preference_text(line);
   const bool kept = fs::exists(inputs.reference_cache);

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "megalith/config/derive.h"
-#include "megalith/optim/make_schedule.h"
+#include "megalith/run/resolve/schedule.h"
 #include "tests/effects/effect.h"
 
 namespace megalith::testing {
@@ -14,14 +14,13 @@ using config::TrainingArguments;
 std::string rates(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
   const layout::MicrobatchCalculator batches(config::batch_plan(effective, 1));
-  const optim::RunSchedule run = optim::make_schedule(effective, batches);
-  const auto decoupled = optim::decoupled_group(effective.optimizer, run.schedule);
+  const optim::RunSchedule run = run::make_schedule(effective, batches);
   std::string text = fmt::format("{} steps\n", run.train_iters);
   const int64_t unit = run.increment(batches.final_global_batch_size());
   for (int64_t step = 0; step <= run.train_iters; ++step) {
     const int64_t at = step * unit;
     text += fmt::format("{} {} {}\n", run.schedule.lr(at), run.schedule.weight_decay(at),
-                        decoupled ? run.schedule.lr(at, *decoupled) : -1);
+                        run.groups.size() > 1 ? run.schedule.lr(at, run.groups[1]) : -1);
   }
   return text;
 }

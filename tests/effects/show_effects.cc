@@ -5,7 +5,7 @@
 
 #include "megalith/config/derive.h"
 #include "megalith/observe/observers.h"
-#include "megalith/observe/tensorboard.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "tests/effects/effect.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"
@@ -70,12 +70,14 @@ Shown show(TrainingArguments args) {
     setup.peak_bytes = [] { return 1 << 20; };
     setup.timing = true;
     train::CallbackList list;
-    for (auto& callback : observe::make_observers(args, setup)) list.add(std::move(callback));
+    for (auto& callback : observe::make_observers(run::report_settings(args, {.world_size = 1}), setup))
+      list.add(std::move(callback));
     train::TrainerState state;
     train::TrainerControl control;
     state.max_steps = 4;
     state.is_world_process_zero = true;
-    train::TrainerEvent event{args, state, control};
+    const train::TrainerSettings settings;
+    train::TrainerEvent event{settings, state, control};
     run_steps(list, trace, event);
   });
   shown.picture = content(folder / "loss.svg");
@@ -90,7 +92,7 @@ std::string picture(const TrainingArguments& args) { return show(args).picture; 
 std::string timeline(const TrainingArguments& args) { return words_of(show(args).timeline); }
 std::string tensorboard_size(const TrainingArguments& args) { return fmt::format("{}", show(args).tensorboard_bytes); }
 std::string tensorboard_folder(const TrainingArguments& args) {
-  return observe::tensorboard_folder(config::derive(args).args).value_or("none").string();
+  return run::report_settings(config::derive(args).args, {.world_size = 1}).tensorboard_dir.string();
 }
 
 }  // namespace

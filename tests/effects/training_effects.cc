@@ -54,7 +54,7 @@ std::string run_training(const TrainingArguments& args, int dp) {
     train::TrainerSetup setup = r.setup(train, eval);
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
     setup.callbacks.push_back(std::make_unique<GatherCounter>(r.rank.world, gathers));
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     std::string mine;
     try {
       trainer.train();

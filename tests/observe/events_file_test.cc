@@ -31,10 +31,8 @@ std::vector<std::string> kinds_of(const std::vector<json>& events) {
 TEST(EventsFile, TellsWhatHappenedBesideTheNumbers) {
   const TempFolder folder;
   SomeRun run;
-  run.args.parallel.tp = 2;
-  run.args.logging.run_name = "a \"run\"\xff";
   run.state.max_steps = 4;
-  EventsFileCallback callback(folder / "out", 4, std::nullopt);
+  EventsFileCallback callback(folder / "out", {"a \"run\"\xff", {.world_size = 4, .tp = 2}}, std::nullopt);
   run.begin(callback);
   run.state.global_step = 1;
   run.log(callback, {{"loss", 2.5}, {"skipped_iter", 0}, {"compute_seconds_max", 1.4}, {"compute_seconds_median", 1}});
@@ -45,7 +43,7 @@ TEST(EventsFile, TellsWhatHappenedBesideTheNumbers) {
                      {"compute_seconds_median", 1},
                      {"slowest_rank", 3}});
   run.log(callback, {{"eval_loss", 2.25}, {"eval_runtime", 0.1}});
-  train::TrainerEvent saved{run.args, run.state, run.control};
+  train::TrainerEvent saved{run.settings, run.state, run.control};
   saved.folder = folder / "out" / "checkpoint-2";
   callback.on_save(saved);
   run.end(callback);
@@ -71,7 +69,7 @@ TEST(EventsFile, ARestartedOrResumedRunGoesOnAndAFreshOneDoesNot) {
     comm::RankLaunch launch;
     launch.restarts = restarts;
     if (restarts > 0) launch.earlier.push_back({.detect_seconds = 1.5});
-    EventsFileCallback callback(folder.path(), 1, launch);
+    EventsFileCallback callback(folder.path(), {"", {.world_size = 1}}, launch);
     run.begin(callback);
   };
   start(0, 0);
@@ -92,7 +90,7 @@ TEST(EventsFile, OtherRanksWriteNothing) {
   const TempFolder folder;
   SomeRun run;
   run.state.is_world_process_zero = false;
-  EventsFileCallback callback(folder / "out", 2, std::nullopt);
+  EventsFileCallback callback(folder / "out", {"", {.world_size = 2}}, std::nullopt);
   run.begin(callback);
   run.log(callback, {{"skipped_iter", 1}});
   run.end(callback);

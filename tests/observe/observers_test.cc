@@ -18,7 +18,7 @@ using testing::TempFolder;
 using train::TrainerCallback;
 
 // A run of four steps, logged at each second one, on two ranks; returns what rank 0 said.
-std::string watch(const config::TrainingArguments& args, bool timing = false, std::optional<TraceSteps> steps = {}) {
+std::string watch(const ReportSettings& settings, bool timing = false, std::optional<TraceSteps> steps = {}) {
   std::string said;
   testing::run_ranks(2, [&](const Rank& r) {
     TraceRecorder trace;
@@ -34,13 +34,14 @@ std::string watch(const config::TrainingArguments& args, bool timing = false, st
     setup.timing = timing;
     setup.steps = steps;
     train::CallbackList list;
-    for (auto& callback : make_observers(args, setup)) list.add(std::move(callback));
+    for (auto& callback : make_observers(settings, setup)) list.add(std::move(callback));
 
     train::TrainerState state;
     train::TrainerControl control;
     state.max_steps = 4;
     state.is_world_process_zero = r.rank == 0;
-    train::TrainerEvent event{args, state, control};
+    const train::TrainerSettings trained;
+    train::TrainerEvent event{trained, state, control};
     list.call(&TrainerCallback::on_train_begin, event);
     while (state.global_step < state.max_steps) {
       list.call(&TrainerCallback::on_step_begin, event);
@@ -65,9 +66,9 @@ std::set<std::string> names_in(const std::filesystem::path& folder) {
 
 TEST(Observers, WriteWhatIsAskedFor) {
   const TempFolder folder;
-  config::TrainingArguments args;
-  args.save.output_dir = (folder / "plain").string();
-  const std::string plain = watch(args);
+  ReportSettings settings;
+  settings.output_dir = folder / "plain";
+  const std::string plain = watch(settings);
   EXPECT_EQ(names_in(folder / "plain"), (std::set<std::string>{"args.yaml", "events.jsonl", "live.json", "loss.svg",
                                                                "metrics.jsonl", "trainer_state.json"}));
   expect_contains(plain, "step 4/4 | loss 2.5000 | 2.0k tok/s | 1.0 TFLOP/s | 1.0 MB | ETA 0:00:00\n");
@@ -77,9 +78,9 @@ TEST(Observers, WriteWhatIsAskedFor) {
             R"({"step":4,"loss":2.5,"tokens_per_second":2000.0,"tflops_per_device":1.0,"memory":1048576})"
             "\n");
 
-  args.save.output_dir = (folder / "all").string();
-  args.logging.report_to = {"wandb"};
-  const std::string all = watch(args, true, TraceSteps{2, 3});
+  settings.output_dir = folder / "all";
+  settings.tensorboard_dir = folder / "all" / "tensorboard";
+  const std::string all = watch(settings, true, TraceSteps{2, 3});
   EXPECT_EQ(names_in(folder / "all"),
             (std::set<std::string>{"args.yaml", "events.jsonl", "live.json", "loss.svg", "metrics.jsonl", "tensorboard",
                                    "trace.json", "trainer_state.json"}));
@@ -92,12 +93,9 @@ TEST(Observers, WriteWhatIsAskedFor) {
 }
 
 TEST(Observers, WithoutAFolderThereIsOnlyTheProgress) {
-  config::TrainingArguments args;
-  args.save.output_dir.reset();
-  args.logging.profile = true;
-  args.logging.profile_step_start = 1;
-  args.logging.profile_step_end = 2;
-  expect_contains(watch(args), "step 4/4 | loss 2.5000");
+  ReportSettings settings;
+  settings.profile = {2, 2};
+  expect_contains(watch(settings), "step 4/4 | loss 2.5000");
 }
 
 }  // namespace

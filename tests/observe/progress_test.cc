@@ -123,8 +123,7 @@ TEST(Progress, OneLiveLineOnATerminal) {
 }
 
 TEST(Progress, PretrainSpeaksAsMegatron) {
-  Watched watched({.terminal = true});
-  watched.run.args.dialect = config::Dialect::kPretrain;
+  Watched watched({.style = ReportStyle::kMegatron, .terminal = true});
   watched.run.begin(watched.callback);
   watched.step();
   watched.step();

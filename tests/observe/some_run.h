@@ -1,4 +1,4 @@
-// A run without a trainer: arguments, state and flags, and callbacks that hear of what a test lets happen.
+// A run without a trainer: settings, state and flags, and callbacks that hear of what a test lets happen.
 #pragma once
 
 #include <string>
@@ -6,12 +6,13 @@
 
 #include "megalith/io/file_io.h"
 #include "megalith/train/report/callback.h"
+#include "megalith/train/trainer_settings.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith::observe {
 
 struct SomeRun {
-  config::TrainingArguments args{};
+  train::TrainerSettings settings{};
   train::TrainerState state{};
   train::TrainerControl control{};
   double clock_seconds = 0;  // TrainerEvent's
@@ -19,7 +20,7 @@ struct SomeRun {
   // Events of one callback; metrics are those of a line.
   using Handler = void (train::TrainerCallback::*)(train::TrainerEvent&);
   train::MetricList tell(train::TrainerCallback& callback, Handler handler, const train::MetricList& metrics = {}) {
-    train::TrainerEvent event{args, state, control, metrics, {}, clock_seconds};
+    train::TrainerEvent event{settings, state, control, metrics, {}, clock_seconds};
     (callback.*handler)(event);
     return event.metrics;
   }

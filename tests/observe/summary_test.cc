@@ -61,10 +61,8 @@ TEST(Summary, End) {
             "wandb       nothing was sent; to upload: wandb sync out/tensorboard\n");
 }
 
-TEST(Summary, EndFromStateAndOptions) {
-  config::TrainingArguments args;
-  args.save.output_dir = "out";
-  args.logging.report_to = {"wandb"};
+TEST(Summary, EndFromStateAndSettings) {
+  ReportSettings settings{.output_dir = "out", .tensorboard_dir = "out/tensorboard", .wandb = true};
   train::TrainerState state;
   state.global_step = state.max_steps = 30;
   state.best_metric = 2;
@@ -73,15 +71,15 @@ TEST(Summary, EndFromStateAndOptions) {
                        {{"eval_loss", 2}, {"step", 20}},
                        {{"loss", 3}, {"step", 30}},
                        {{"train_loss", 5}, {"step", 30}}};
-  EXPECT_EQ(text_of(end_summary(args, state, 10, 40)),
+  EXPECT_EQ(text_of(end_summary(settings, state, 10, 40)),
             "done        20 steps in 0:00:40 (0.50 steps/s)\n"
             "loss        4.0000 -> 3.0000; best eval_loss 2.0000\n"
             "metrics     out/metrics.jsonl\n"
             "plot        out/loss.svg\n"
             "tensorboard out/tensorboard\n"
             "wandb       nothing was sent; to upload: wandb sync out/tensorboard\n");
-  args.save.output_dir.reset();
-  EXPECT_EQ(text_of(end_summary(args, train::TrainerState{}, 0, 0)), "done        0 steps in 0:00:00\n");
+  settings = {};
+  EXPECT_EQ(text_of(end_summary(settings, train::TrainerState{}, 0, 0)), "done        0 steps in 0:00:00\n");
 }
 
 TEST(Summary, EndOfARunThatWasStopped) {

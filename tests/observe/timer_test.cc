@@ -36,12 +36,11 @@ TEST(Timers, OfAllRanksADividedByTheSteps) {
   testing::run_ranks(2, [](const testing::Rank& r) {
     TraceRecorder recorder;
     SomeRun run;
-    run.args.logging.timing_log_level = 1;
-    run.args.logging.timing_log_option = "all";
     run.state.is_world_process_zero = r.rank == 0;
     run.state.global_step = 10;
     std::string said;
-    TimerCallback callback(r.world.world(), recorder, [&](const std::string& text) { said += text; });
+    TimerCallback callback(r.world.world(), recorder, {.log_level = 1, .log_option = "all"},
+                           [&](const std::string& text) { said += text; });
     run.begin(callback);
     for (int step = 0; step < 2; ++step) {
       recorder.add({{.name = "step", .level = 0}, 0, (r.rank + 1) * 4'000'000});
@@ -66,13 +65,6 @@ TEST(TraceSteps, Parse) {
   EXPECT_EQ(TraceSteps::parse("3"), (TraceSteps{3, 3}));
   for (const char* bad : {"", "0-1", "5-4", "1-2-3", "a", "-3", "3-"})
     expect_error<ConfigError>([&] { TraceSteps::parse(bad); }, {"trace", "10-12", std::string("\"") + bad + "\""});
-}
-
-TEST(TraceSteps, OfMegatronsProfile) {
-  config::LoggingConfig logging;
-  EXPECT_EQ(TraceSteps::profiled(logging), std::nullopt);
-  logging.profile = true;  // steps 10 to 12: after ten steps, until twelve are done
-  EXPECT_EQ(TraceSteps::profiled(logging), (TraceSteps{11, 12}));
 }
 
 }  // namespace

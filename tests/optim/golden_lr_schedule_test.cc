@@ -3,8 +3,8 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/parser.h"
 #include "megalith/config/validate.h"
-#include "megalith/optim/make_schedule.h"
 #include "megalith/optim/param_scheduler.h"
+#include "megalith/run/resolve/schedule.h"
 #include "tests/optim/golden_schedule.h"
 
 namespace megalith::optim {
@@ -125,7 +125,7 @@ TEST(GoldenLrSchedule, lr_schedule_json_from_args) {
     config::validate(parsed.args, {.needs_inputs = false});
     const auto dp = c.at("args").value("data_parallel_size", 1);
     const layout::MicrobatchCalculator batches(config::batch_plan(parsed.args, dp));
-    const RunSchedule run = make_schedule(parsed.args, batches);
+    const RunSchedule run = run::make_schedule(parsed.args, batches);
     const ScheduleParams golden = golden_params(c.at("resolved"));
     EXPECT_EQ(run.schedule.params(), golden);
     EXPECT_EQ(run.unit, ScheduleUnit::kSamples);

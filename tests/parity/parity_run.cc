@@ -11,6 +11,7 @@
 
 #include "megalith/config/derive.h"
 #include "megalith/nn/context_parallel/slice.h"
+#include "megalith/run/resolve/schedule.h"
 #include "megalith/train/train_step.h"
 #include "tests/support/close.h"
 #include "tests/support/reference_model.h"
@@ -54,12 +55,12 @@ class ParityRank {
       : rank_(rank),
         point_(point),
         context_(rank.models.context()),
-        guard_(rank.args, {}, context_),
-        model_(rank.models, rank.args,
-               optim::make_schedule(rank.args, layout::MicrobatchCalculator(config::batch_plan(rank.args, point.dp)),
-                                    kSteps),
+        guard_(run::rerun_settings(rank.args), {}, context_),
+        model_(rank.models, run::update_settings(rank.args),
+               run::make_schedule(rank.args, layout::MicrobatchCalculator(config::batch_plan(rank.args, point.dp)),
+                                  kSteps),
                context_),
-        runner_(rank.models, rank.args, context_, objective_, trace_) {
+        runner_(rank.models, run::step_settings(rank.args), context_, objective_, trace_) {
     guard_.watch(model_);
   }
 

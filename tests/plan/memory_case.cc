@@ -11,7 +11,8 @@
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
-#include "megalith/optim/make_schedule.h"
+#include "megalith/run/resolve/schedule.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/preference/preference_objective.h"
 #include "megalith/train/train_step.h"
 #include "tests/support/memory_meter.h"
@@ -100,9 +101,9 @@ std::unique_ptr<train::Objective> objective_of(const MemoryCase& how, model::Vir
   if (how.args.run.stage != config::Stage::kDpo) return std::make_unique<train::Objective>();
   parallel::ParallelContext& context = models.context();
   auto reference = how.args.run.finetuning_type == config::FinetuningType::kLora
-                       ? train::ReferenceModel::below_adapter(models, how.args)
+                       ? train::ReferenceModel::below_adapter(models, run::step_settings(how.args))
                        : std::make_unique<train::ReferenceModel>(
-                             model::AutoModel::from_config(how.model, how.args, context), how.args);
+                             model::AutoModel::from_config(how.model, how.args, context), run::step_settings(how.args));
   return std::make_unique<train::PreferenceObjective>(how.args.preference, context, std::move(reference));
 }
 
@@ -113,13 +114,14 @@ MeasuredMemory measure_rank(const MemoryCase& how, const plan::RunShape& run, co
   model::VirtualModels models = fresh_model(how, context);
   meter.reset_peak();
   const layout::MicrobatchCalculator batches(config::batch_plan(how.args, run.dp()));
-  train::OptimizedModel optimized(models, how.args, optim::make_schedule(how.args, batches, 10), context);
+  train::OptimizedModel optimized(models, run::update_settings(how.args), run::make_schedule(how.args, batches, 10),
+                                  context);
   MeasuredMemory measured{.pp_rank = context.place().pp_rank};
   measured.making = static_cast<double>(meter.peak());
   const std::unique_ptr<train::Objective> objective = objective_of(how, models);
   TraceRecorder trace;
-  train::MicrobatchRunner runner(models, how.args, context, *objective, trace);
-  train::RerunGuard guard(how.args, {}, context);
+  train::MicrobatchRunner runner(models, run::step_settings(how.args), context, *objective, trace);
+  train::RerunGuard guard(run::rerun_settings(how.args), {}, context);
   guard.watch(optimized);
   const data::StepBatch batch = random_batch(run, static_cast<uint64_t>(7 + context.place().dp_rank));
   measured.always = static_cast<double>(meter.current());

@@ -1,6 +1,7 @@
 // Training and evaluation over context-parallel ranks are those of one rank.
 #include <gtest/gtest.h>
 
+#include "megalith/run/resolve/trainer_settings.h"
 #include "tests/support/close.h"
 #include "tests/train/trainer_case.h"
 
@@ -133,7 +134,8 @@ TEST(ContextParallelLoss, AttentionDropoutIsRefused) {
     config.attention_dropout = 0.1;
     model::VirtualModels models(config, r.models[0].options(), {model::ChunkPlace::whole(config)}, r.models.context());
     models.initialize_parameters(1);
-    train::Trainer trainer(models, r.args, r.setup(dataset_of(random_sequences(8, 512))));
+    train::Trainer trainer(models, run::trainer_settings(r.args, models.context().grid().shape()),
+                           r.setup(dataset_of(random_sequences(8, 512))));
     try {
       trainer.train();
       ADD_FAILURE() << "not refused";

@@ -76,7 +76,7 @@ TEST(Evaluation, CountsEverySampleOnce) {
         how.args.batch.gradient_accumulation_steps = accumulation;
         SCOPED_TRACE(how.name);
         run_trainer_ranks(folder, how, [&](const TrainerRank& r) {
-          train::Trainer trainer(r.models, r.args, {});
+          train::Trainer trainer(r.models, r.settings(), {});
           const train::EvalLoopOutput output =
               trainer.predict({.dataset = dataset_of(samples), .collator = r.collator}, "test");
           EXPECT_EQ(output.num_samples, 7);
@@ -98,7 +98,7 @@ TEST(Evaluation, SeveralSetsOfDataHaveTheirNames) {
     setup.eval_data.push_back(
         {.dataset = dataset_of(samples), .collator = r.collator, .name = "two", .max_samples = 2});
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     const train::MetricList metrics = trainer.evaluate();
     expect_close(*metrics.find("eval_all_loss"), plain_evaluation(folder, samples).loss, "all");
     expect_close(*metrics.find("eval_two_loss"), plain_evaluation(folder, {samples[0], samples[1]}).loss, "two");
@@ -111,7 +111,7 @@ TEST(Evaluation, SeveralSetsOfDataHaveTheirNames) {
 
 TEST(Evaluation, NeedsSomethingToEvaluate) {
   run_trainer_ranks(golden_folder("llama"), {}, [&](const TrainerRank& r) {
-    train::Trainer trainer(r.models, r.args, {});
+    train::Trainer trainer(r.models, r.settings(), {});
     expect_error<ConfigError>([&] { trainer.evaluate(); }, {"eval_dataset", "val_size"});
     expect_error<ConfigError>([&] { trainer.train(); }, {"no data to train on", "dataset"});
     std::vector<data::Sequence> silent = random_sequences(3, 512);

@@ -18,16 +18,16 @@ struct Flow {
   int64_t last = 0;
 };
 
-Flow flow_of(const config::TrainingArguments& args, int64_t max_steps) {
+Flow flow_of(const TrainerSettings& settings, int64_t max_steps) {
   TrainerState state;
   state.max_steps = max_steps;
-  resolve_intervals(args, state);
+  resolve_intervals(settings, state);
   TrainerControl control;
   CallbackList list;
   list.add(std::make_unique<FlowCallback>());
   Flow flow;
   for (int64_t step = 1; step <= 2 * max_steps && !control.should_training_stop; ++step) {
-    TrainerEvent event{args, state, control};
+    TrainerEvent event{settings, state, control};
     list.call(&TrainerCallback::on_step_begin, event);
     state.global_step = step;
     list.call(&TrainerCallback::on_step_end, event);
@@ -39,15 +39,21 @@ Flow flow_of(const config::TrainingArguments& args, int64_t max_steps) {
   return flow;
 }
 
+TrainerSettings saving() {
+  TrainerSettings settings;
+  settings.save.output_dir = "trainer_output";
+  return settings;
+}
+
 using Steps = std::vector<int64_t>;
 
 TEST(FlowCallback, Steps) {
-  config::TrainingArguments args;
-  args.logging.steps = 3;
-  args.eval.strategy = Interval::kSteps;
-  args.eval.steps = 4;
-  args.save.steps = 5;
-  const Flow flow = flow_of(args, 11);
+  TrainerSettings settings = saving();
+  settings.log.steps = 3;
+  settings.eval.strategy = Interval::kSteps;
+  settings.eval.steps = 4;
+  settings.save.steps = 5;
+  const Flow flow = flow_of(settings, 11);
   EXPECT_EQ(flow.logs, (Steps{3, 6, 9}));
   EXPECT_EQ(flow.evaluations, (Steps{4, 8}));
   EXPECT_EQ(flow.saves, (Steps{5, 10, 11}));
@@ -55,51 +61,51 @@ TEST(FlowCallback, Steps) {
 }
 
 TEST(FlowCallback, FractionsFirstStepAndDelay) {
-  config::TrainingArguments args;
-  args.logging.steps = 0.24;  // of 10: 2.4, so every 3
-  args.logging.first_step = true;
-  args.eval.strategy = Interval::kSteps;
-  args.eval.steps = 0.2;
-  args.eval.delay = 5;
-  args.save.steps = 0.5;
-  const Flow flow = flow_of(args, 10);
+  TrainerSettings settings = saving();
+  settings.log.steps = 0.24;  // of 10: 2.4, so every 3
+  settings.log.first_step = true;
+  settings.eval.strategy = Interval::kSteps;
+  settings.eval.steps = 0.2;
+  settings.eval.delay = 5;
+  settings.save.steps = 0.5;
+  const Flow flow = flow_of(settings, 10);
   EXPECT_EQ(flow.logs, (Steps{1, 3, 6, 9}));
   EXPECT_EQ(flow.evaluations, (Steps{6, 8, 10}));
   EXPECT_EQ(flow.saves, (Steps{5, 10}));
 }
 
 TEST(FlowCallback, NothingWhenNothingIsAskedFor) {
-  config::TrainingArguments args;
-  args.logging.strategy = args.eval.strategy = args.save.strategy = Interval::kNo;
-  const Flow flow = flow_of(args, 3);
+  TrainerSettings settings = saving();
+  settings.log.strategy = settings.eval.strategy = settings.save.strategy = Interval::kNo;
+  const Flow flow = flow_of(settings, 3);
   EXPECT_EQ(flow.logs, Steps{});
   EXPECT_EQ(flow.evaluations, Steps{});
   EXPECT_EQ(flow.saves, Steps{});
   EXPECT_EQ(flow.last, 3);
 }
 
-TEST(FlowCallback, Pretrain) {
-  config::TrainingArguments args;
-  args.dialect = config::Dialect::kPretrain;
-  args.logging.steps = 4;
-  args.save.steps = 4;
-  args.run.exit_interval = 7;
-  Flow flow = flow_of(args, 20);
+TEST(FlowCallback, ExitInterval) {
+  TrainerSettings settings = saving();
+  settings.log.first_step = true;
+  settings.log.steps = 4;
+  settings.save.steps = 4;
+  settings.length.exit_interval = 7;
+  Flow flow = flow_of(settings, 20);
   EXPECT_EQ(flow.logs, (Steps{1, 4}));
   EXPECT_EQ(flow.saves, (Steps{4, 7}));
   EXPECT_EQ(flow.last, 7);
-  args.save.output_dir.reset();
-  EXPECT_EQ(flow_of(args, 20).saves, Steps{});
+  settings.save.output_dir.clear();
+  EXPECT_EQ(flow_of(settings, 20).saves, Steps{});
 }
 
 TEST(FlowCallback, Epochs) {
-  config::TrainingArguments args;
-  args.logging.strategy = args.eval.strategy = args.save.strategy = Interval::kEpoch;
-  args.eval.delay = 2;
-  EXPECT_EQ(flow_of(args, 3).saves, Steps{});
+  TrainerSettings settings = saving();
+  settings.log.strategy = settings.eval.strategy = settings.save.strategy = Interval::kEpoch;
+  settings.eval.delay = 2;
+  EXPECT_EQ(flow_of(settings, 3).saves, Steps{});
   TrainerState state;
   TrainerControl control;
-  TrainerEvent event{args, state, control};
+  TrainerEvent event{settings, state, control};
   state.epoch = 1;
   FlowCallback().on_epoch_end(event);
   EXPECT_EQ(control, (TrainerControl{.should_save = true, .should_evaluate = false, .should_log = true}));
@@ -109,62 +115,52 @@ TEST(FlowCallback, Epochs) {
 }
 
 TEST(NoteEvaluation, KeepsTheBest) {
-  config::TrainingArguments args;
+  TrainerSettings settings = saving();
   TrainerState state;
   TrainerControl control;
-  EXPECT_FALSE(note_evaluation(args, {{"eval_loss", 1}}, state, control));
-  args.eval.metric_for_best_model = "loss";
-  args.save.strategy = Interval::kBest;
+  EXPECT_FALSE(note_evaluation(settings, {{"eval_loss", 1}}, state, control));
+  settings.eval.tracks_best = true;
+  settings.save.strategy = Interval::kBest;
   state.global_step = 10;
-  EXPECT_TRUE(note_evaluation(args, {{"eval_loss", 2}}, state, control));
+  EXPECT_TRUE(note_evaluation(settings, {{"eval_loss", 2}}, state, control));
   EXPECT_TRUE(control.should_save);
   control = {};
   state.global_step = 20;
-  EXPECT_FALSE(note_evaluation(args, {{"eval_loss", 2}}, state, control));
-  EXPECT_FALSE(note_evaluation(args, {{"eval_loss", std::nan("")}}, state, control));
+  EXPECT_FALSE(note_evaluation(settings, {{"eval_loss", 2}}, state, control));
+  EXPECT_FALSE(note_evaluation(settings, {{"eval_loss", std::nan("")}}, state, control));
   EXPECT_FALSE(control.should_save);
   EXPECT_EQ(state.best_global_step, 10);
   state.global_step = 30;
-  EXPECT_TRUE(note_evaluation(args, {{"eval_loss", 1.5}}, state, control));
+  EXPECT_TRUE(note_evaluation(settings, {{"eval_loss", 1.5}}, state, control));
   EXPECT_EQ(state.best_metric, 1.5);
   EXPECT_EQ(state.best_global_step, 30);
   state.best_metric = std::nan("");
-  EXPECT_TRUE(note_evaluation(args, {{"eval_loss", 1.75}}, state, control));
-}
-
-TEST(NoteEvaluation, GreaterIsBetterUnlessItIsALoss) {
-  config::EvalConfig eval;
-  EXPECT_EQ(best_metric_of(eval).name, "eval_loss");
-  EXPECT_FALSE(best_metric_of(eval).greater);
-  eval.metric_for_best_model = "eval_accuracy";
-  EXPECT_EQ(best_metric_of(eval).name, "eval_accuracy");
-  EXPECT_TRUE(best_metric_of(eval).greater);
-  eval.greater_is_better = false;
-  EXPECT_FALSE(best_metric_of(eval).greater);
+  EXPECT_TRUE(note_evaluation(settings, {{"eval_loss", 1.75}}, state, control));
 }
 
 TEST(NoteEvaluation, NamesTheMetricsThatThereAre) {
-  config::TrainingArguments args;
-  args.eval.metric_for_best_model = "bleu";
+  TrainerSettings settings = saving();
+  settings.eval.tracks_best = true;
+  settings.eval.best_metric = {"eval_bleu", true};
   TrainerState state;
   TrainerControl control;
   expect_error<ConfigError>(
       [&] {
-        note_evaluation(args, {{"eval_loss", 1}, {"eval_perplexity", 2}}, state, control);
+        note_evaluation(settings, {{"eval_loss", 1}, {"eval_perplexity", 2}}, state, control);
       },
       {"metric_for_best_model", "eval_bleu", "eval_loss and eval_perplexity"});
 }
 
 // Evaluates once a value; true where the run would stop.
 std::vector<bool> stops(EarlyStoppingCallback& callback, TrainerState& state, const std::vector<double>& losses) {
-  config::TrainingArguments args;
-  args.eval.metric_for_best_model = "loss";
+  TrainerSettings settings = saving();
+  settings.eval.tracks_best = true;
   std::vector<bool> result;
   for (const double loss : losses) {
     TrainerControl control;
-    TrainerEvent event{args, state, control, {{"eval_loss", loss}}};
+    TrainerEvent event{settings, state, control, {{"eval_loss", loss}}};
     callback.on_evaluate(event);
-    note_evaluation(args, event.metrics, state, control);
+    note_evaluation(settings, event.metrics, state, control);
     result.push_back(control.should_training_stop);
   }
   return result;

@@ -176,13 +176,13 @@ TEST(GraphedMicrobatches, ARecordingThatFailsLeavesNoTrace) {
 
 TEST(GraphedMicrobatches, ObstaclesAreNamed) {
   const layout::GridShape alone{.world_size = 1};
-  config::TrainingArguments args;
+  model::ModelOptions options;
   model::ModelConfig config;
-  const auto why = [&] { return graph_obstacle(args, config, alone, /*on_cuda=*/true, /*plain_objective=*/true); };
+  const auto why = [&] { return graph_obstacle(options, config, alone, /*on_cuda=*/true, /*plain_objective=*/true); };
   EXPECT_EQ(why(), "");
-  expect_contains(graph_obstacle(args, config, {.world_size = 2}, true, true), "2 ranks");
-  expect_contains(graph_obstacle(args, config, alone, false, true), "CPU");
-  expect_contains(graph_obstacle(args, config, alone, true, false), "objective");
+  expect_contains(graph_obstacle(options, config, {.world_size = 2}, true, true), "2 ranks");
+  expect_contains(graph_obstacle(options, config, alone, false, true), "CPU");
+  expect_contains(graph_obstacle(options, config, alone, true, false), "objective");
   for (double* dropout : {&config.attention_dropout, &config.hidden_dropout, &config.embedding_dropout}) {
     *dropout = 0.1;
     expect_contains(why(), "dropout");
@@ -191,10 +191,10 @@ TEST(GraphedMicrobatches, ObstaclesAreNamed) {
   config.moe.emplace();
   expect_contains(why(), "expert");
   config.moe.reset();
-  args.recompute.granularity = config::RecomputeGranularity::kFull;
+  options.recompute.layers = model::RecomputePlan::Layers::kUniform;
   expect_contains(why(), "recompute_granularity");
-  args.recompute.granularity.reset();
-  args.precision.fp8 = config::Fp8Format::kHybrid;
+  options.recompute = {};
+  options.fp8.emplace();
   expect_contains(why(), "fp8");
 }
 

@@ -8,6 +8,8 @@
 #include "megalith/config/derive.h"
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/model/adapter.h"
+#include "megalith/run/resolve/schedule.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/saving/save_model.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
@@ -138,8 +140,8 @@ TEST(LoraRun, AllocatorSeesIt) {
     run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
       const MemoryMeter meter;
       const train::OptimizedModel model(
-          r.models, r.args,
-          optim::make_schedule(r.args, layout::MicrobatchCalculator(config::batch_plan(r.args, 1)), 4),
+          r.models, run::update_settings(r.args),
+          run::make_schedule(r.args, layout::MicrobatchCalculator(config::batch_plan(r.args, 1)), 4),
           r.models.context());
       bytes = meter.current();
     });
@@ -194,7 +196,7 @@ TEST(LoraRun, TheBestAdapterComesBack) {
   fs::path chosen;
   run_resumable(how, {.model = "qwen3", .ended = [&](train::Trainer& trainer) {
                         chosen = trainer.state().best_model_checkpoint.value_or("none");
-                        train::save_model(trainer.models(), trainer.args(), out / "end", {});
+                        train::save_model(trainer.models(), trainer.settings().save, out / "end", {});
                       }});
   EXPECT_NE(chosen, out / "checkpoint-3");
   const hf::SafetensorsFile best(chosen / "adapter_model.safetensors"), end(out / "end" / "adapter_model.safetensors");
@@ -207,7 +209,7 @@ TEST(LoraRun, AModelWithoutAnAdapterIsRefused) {
     config::TrainingArguments args = r.args;
     args.run.finetuning_type = config::FinetuningType::kLora;
     const auto data = dataset_of(random_sequences(8, 50));
-    train::Trainer trainer(r.models, args, r.setup(data));
+    train::Trainer trainer(r.models, run::trainer_settings(args, r.models.context().grid().shape()), r.setup(data));
     try {
       trainer.train();
       ADD_FAILURE() << "nothing was thrown";

@@ -151,7 +151,7 @@ TEST(MoeBias, MovesAgainstTheLoadAndIsExported) {
     how.args.router.bias_update_rate = rate;
     how.args.run.max_steps = 1;
     run_trainer_ranks(folder, how, [&](const TrainerRank& r) {
-      train::Trainer trainer(r.models, r.args, r.setup(dataset_of(random_sequences(8, 256))));
+      train::Trainer trainer(r.models, r.settings(), r.setup(dataset_of(random_sequences(8, 256))));
       trainer.train();
       model::save_pretrained(r.models, out.path() / "model", {});
     });

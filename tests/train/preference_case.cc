@@ -67,7 +67,8 @@ TrainerCase preference_case(const std::string& name, int pairs, int microbatches
 
 std::unique_ptr<train::ReferenceModel> reference_on(const TrainerRank& rank, const std::filesystem::path& folder) {
   return std::make_unique<train::ReferenceModel>(
-      model::AutoModel::from_pretrained(folder.string(), rank.args, rank.models.context()), rank.args);
+      model::AutoModel::from_pretrained(folder.string(), rank.args, rank.models.context()),
+      run::step_settings(rank.args));
 }
 
 RunLog run_preferences(const TrainerCase& how, const PairRun& run) {
@@ -81,7 +82,7 @@ RunLog run_preferences(const TrainerCase& how, const PairRun& run) {
         preference, r.models.context(),
         config::needs_reference(preference.loss) ? reference_on(r, run.reference) : nullptr);
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     const train::TrainOutput output = trainer.train();
     RunLog mine{heard.lines, trainer.evaluate(), output};
     if (!run.save_to.empty()) trainer.save_model(run.save_to);

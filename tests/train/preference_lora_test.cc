@@ -3,6 +3,7 @@
 
 #include "megalith/config/derive.h"
 #include "megalith/model/adapter.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "tests/support/close.h"
 #include "tests/train/preference_case.h"
 
@@ -25,10 +26,10 @@ RunLog run_with_adapter(const GoldenPairs& golden, const TrainerCase& how) {
     const TrainerRank mine{rank, args, models, data::Collator(collator)};
     Recorder::Heard heard;
     train::TrainerSetup setup = mine.setup(golden.pairs, golden.pairs);
-    setup.objective = std::make_unique<train::PreferenceObjective>(args.preference, context,
-                                                                   train::ReferenceModel::below_adapter(models, args));
+    setup.objective = std::make_unique<train::PreferenceObjective>(
+        args.preference, context, train::ReferenceModel::below_adapter(models, run::step_settings(args)));
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-    train::Trainer trainer(models, args, std::move(setup));
+    train::Trainer trainer(models, run::trainer_settings(args, models.context().grid().shape()), std::move(setup));
     const train::TrainOutput output = trainer.train();
     RunLog log{heard.lines, trainer.evaluate(), output};
     if (rank.rank == 0) result = std::move(log);

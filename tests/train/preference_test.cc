@@ -270,7 +270,7 @@ TEST(PreferenceLayouts, EvaluationOfFivePairs) {
       train::TrainerSetup setup = r.setup(run.pairs, run.pairs);
       setup.objective = std::make_unique<train::PreferenceObjective>(r.args.preference, r.models.context(),
                                                                      reference_on(r, run.reference));
-      const auto mine = train::Trainer(r.models, r.args, std::move(setup)).evaluate();
+      const auto mine = train::Trainer(r.models, r.settings(), std::move(setup)).evaluate();
       if (r.rank.rank == 0) metrics = mine;
     });
     return metrics;
@@ -323,7 +323,7 @@ TEST(PreferenceObjective, SaysWhatItLacks) {
     run_trainer_ranks(golden.policy, preference_case("one rank", 4), [&](const TrainerRank& r) {
       train::TrainerSetup setup = r.setup(std::move(data));
       setup.objective = std::make_unique<train::PreferenceObjective>(r.args.preference, r.models.context(), nullptr);
-      train::Trainer trainer(r.models, r.args, std::move(setup));
+      train::Trainer trainer(r.models, r.settings(), std::move(setup));
       message = error_of<InternalError>([&] { trainer.train(); });
     });
     return message;

@@ -35,12 +35,12 @@ class ReferenceScores : public ::testing::Test {
         if (r.rank.rank == 0) ++outcome.loads;
         return reference_on(r, golden_.reference);
       };
-      train::precompute_reference_scores(setup.train_data, setup.eval_data, load, {cache_, golden_.reference}, r.args,
-                                         r.models.context());
+      train::precompute_reference_scores(setup.train_data, setup.eval_data, load, {cache_, golden_.reference},
+                                         r.settings().eval.micro_batch_size, r.models.context());
       Recorder::Heard heard;
       setup.objective = std::make_unique<train::PreferenceObjective>(r.args.preference, r.models.context(), nullptr);
       setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-      train::Trainer trainer(r.models, r.args, std::move(setup));
+      train::Trainer trainer(r.models, r.settings(), std::move(setup));
       const auto output = trainer.train();
       const auto evaluation = trainer.evaluate();
       if (r.rank.rank == 0) outcome.log = {heard.lines, evaluation, output};
@@ -82,7 +82,7 @@ TEST_F(ReferenceScores, AreThoseOfEveryStep) {
     setup.objective = std::make_unique<train::PreferenceObjective>(r.args.preference, r.models.context(),
                                                                    reference_on(r, golden_.reference));
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     const auto output = trainer.train();
     live = {heard.lines, trainer.evaluate(), output};
   });

@@ -78,7 +78,7 @@ Ended train_badly(const BadCase& bad, const std::filesystem::path& output, const
       state.rerun_state = rerun_state;
       setup.resume = train::ResumePoint{.state = state, .data = {}, .restore = [](train::OptimizedModel&) {}};
     }
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     try {
       trainer.train();
     } catch (const RerunExit& exit) {
@@ -169,7 +169,7 @@ TEST(RerunSteps, InjectedErrorsEndARunAsTheirKindSays) {
     how.args.fault.error_injection_rate = 1;
     how.args.fault.error_injection_type = kind;
     run_trainer_ranks(golden_folder("llama"), how, [&, expected = code](const TrainerRank& r) {
-      train::Trainer trainer(r.models, r.args, r.setup(dataset_of(random_sequences(20, 512))));
+      train::Trainer trainer(r.models, r.settings(), r.setup(dataset_of(random_sequences(20, 512))));
       try {
         trainer.train();
         ADD_FAILURE() << "no error";
@@ -189,7 +189,7 @@ TEST(RerunSteps, TheTrackerLeavesOutStepsThatFailedTwice) {
   run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
     train::TrainerSetup setup = r.setup(dataset_of(random_sequences(40, 512)));
     setup.rejection_tracker = folder / "tracker";
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     trainer.train();
     EXPECT_EQ(trainer.optimized_model()->optimizer().steps(), trainer.state().global_step - 1);
   });
@@ -253,7 +253,7 @@ TEST(SimulatedFault, ANanOfTheProgramIsToldFromAFlippedBit) {
       parallel::ParallelContext& context = r.models.context();
       const auto fault = train::simulate_fault(train::FaultDescription::parse(text), context, 0, setup);
       EXPECT_EQ(fault != nullptr, r.rank.rank == 1);
-      train::Trainer trainer(r.models, r.args, std::move(setup));
+      train::Trainer trainer(r.models, r.settings(), std::move(setup));
       try {
         trainer.train();
         ADD_FAILURE() << "no error";

@@ -69,7 +69,7 @@ void save_again(train::Trainer& trainer, const fs::path& folder) {
   checkpoint::Saver saver(trainer.models().context());
   saver.save(train::save_request(
       *trainer.optimized_model(),
-      {.folder = folder, .args = trainer.args(), .state = trainer.state(), .progress = {}, .assets = {}}));
+      {.folder = folder, .settings = trainer.settings().save, .state = trainer.state(), .progress = {}, .assets = {}}));
 }
 
 double loss_at(const train::TrainerState& state, double step) {

@@ -1,4 +1,5 @@
 #include "tests/train/resume_case.h"
+#include "megalith/run/resolve/trainer_settings.h"
 
 #include <gtest/gtest.h>
 
@@ -57,8 +58,10 @@ void train_on_rank(const Rank& rank, const TrainerCase& how, const ResumeRun& ru
   train::Trainer* made = nullptr;
   if (run.begun) setup.callbacks.push_back(std::make_unique<AtBegin>(made, run.begun));
   if (run.change) run.change(mine, setup);
-  if (run.checkpoint) setup.resume = train::read_resume_point(*run.checkpoint, args, context);
-  train::Trainer trainer(models, args, std::move(setup));
+  if (run.checkpoint)
+    setup.resume =
+        train::read_resume_point(*run.checkpoint, run::trainer_settings(args, context.grid().shape()), context);
+  train::Trainer trainer(models, run::trainer_settings(args, models.context().grid().shape()), std::move(setup));
   made = &trainer;
   trainer.train();
   if (run.ended) run.ended(trainer);

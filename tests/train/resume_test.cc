@@ -10,6 +10,7 @@
 #include "megalith/checkpoint/run_folder.h"
 #include "megalith/config/derive.h"
 #include "megalith/model/auto_model.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "tests/checkpoint/checkpoint_support.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
@@ -141,8 +142,9 @@ class ResumeChanged : public ::testing::Test {
     setup.train_data = train::numbered_data(dataset_of(samples),
                                             {.size = static_cast<int64_t>(samples.size()), .shuffle = true, .seed = 5},
                                             data::Collator(data::CollatorOptions{}));
-    setup.resume = train::read_resume_point(*run.checkpoint, args, context);
-    train::Trainer(models, args, std::move(setup)).train();
+    setup.resume =
+        train::read_resume_point(*run.checkpoint, run::trainer_settings(args, context.grid().shape()), context);
+    train::Trainer(models, run::trainer_settings(args, models.context().grid().shape()), std::move(setup)).train();
   }
 
   TempFolder out_;
@@ -227,8 +229,9 @@ TEST(SavePoints, OnlyTheModelIsNoRun) {
   setup.train_data =
       train::numbered_data(dataset_of(random_sequences(20, 200)), {.size = 20, .shuffle = true, .seed = 5},
                            data::Collator(data::CollatorOptions{}));
-  setup.resume = train::read_resume_point(out / "checkpoint-2", args, context);
-  train::Trainer trainer(models, args, std::move(setup));
+  setup.resume =
+      train::read_resume_point(out / "checkpoint-2", run::trainer_settings(args, context.grid().shape()), context);
+  train::Trainer trainer(models, run::trainer_settings(args, models.context().grid().shape()), std::move(setup));
   expect_error<DataError>([&] { trainer.train(); }, {"holds no optimizer state", "model_name_or_path"});
 }
 

@@ -17,9 +17,9 @@ layout::MicrobatchCalculator batches(int64_t micro, int64_t dp, int64_t global) 
 }
 
 RunLength length(double epochs, int64_t max_steps, int64_t size, EpochEnd end = EpochEnd::kDrop) {
-  config::RunConfig run;
+  train::LengthSettings run;
   run.num_train_epochs = epochs;
-  run.max_steps = max_steps;
+  run.max_steps = std::max<int64_t>(0, max_steps);
   return train::run_length(run, batches(2, 2, 8), data::Sampler({.size = size, .end = end}));
 }
 
@@ -41,7 +41,7 @@ TEST(RunLength, MaxStepsWin) {
 }
 
 TEST(RunLength, SamplesMakeSteps) {
-  config::RunConfig run;
+  train::LengthSettings run;
   run.train_samples = 50;
   EXPECT_EQ(train::run_length(run, batches(2, 2, 8), data::Sampler({.size = 20})).max_steps, 6);
 }
@@ -51,7 +51,7 @@ TEST(RunLength, GrowingBatchesCountSamples) {
                                            .data_parallel_size = 1,
                                            .global_batch_size = 4,
                                            .rampup_batch_size = std::vector<int64_t>{2, 2, 8}});
-  config::RunConfig run;
+  train::LengthSettings run;
   run.num_train_epochs = 1;
   EXPECT_EQ(train::run_length(run, ramp, data::Sampler({.size = 24})).max_steps, ramp.steps_of(24));
 }

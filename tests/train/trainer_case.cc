@@ -116,7 +116,7 @@ RunLog run_training(const std::filesystem::path& folder, const TrainerCase& how,
     Recorder::Heard heard;
     train::TrainerSetup setup = r.setup(dataset_of(train), dataset_of(eval));
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     const train::TrainOutput output = trainer.train();
     const size_t training_lines = heard.lines.size();
     const train::MetricList evaluation = trainer.evaluate();

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/trainer.h"
 #include "tests/model/model_support.h"
 
@@ -40,6 +41,7 @@ struct TrainerRank {
   model::VirtualModels& models;
   data::Collator collator;
 
+  train::TrainerSettings settings() const { return run::trainer_settings(args, models.context().grid().shape()); }
   // The usual set-up: train and evaluation data in the order in which they are.
   train::TrainerSetup setup(std::shared_ptr<const data::Dataset> train,
                             std::shared_ptr<const data::Dataset> eval = nullptr) const;

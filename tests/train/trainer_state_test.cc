@@ -9,6 +9,7 @@
 #include "megalith/io/file_io.h"
 #include "megalith/io/json_text.h"
 #include "megalith/train/report/callback.h"
+#include "megalith/train/trainer_settings.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
@@ -173,10 +174,10 @@ TEST(CallbackList, CallsInOrderAndClearsFlags) {
   CallbackList list;
   list.add(std::make_unique<Recorder>("a", heard));
   list.add(std::make_unique<Recorder>("b", heard));
-  const config::TrainingArguments args;
+  const TrainerSettings settings;
   TrainerState state;
   TrainerControl control{true, true, true, true, true};
-  TrainerEvent event{args, state, control};
+  TrainerEvent event{settings, state, control};
   list.call(&TrainerCallback::on_train_begin, event);
   EXPECT_EQ(control, (TrainerControl{false, true, true, true, true}));
   list.call(&TrainerCallback::on_epoch_begin, event);

@@ -37,7 +37,7 @@ TEST(TrainerEvents, ComeInOrder) {
     Recorder::Heard heard;
     train::TrainerSetup setup = r.setup(dataset_of(random_sequences(8, 512)), dataset_of(random_sequences(3, 512)));
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     trainer.train();
     const Events step{"step_begin", "substep_end", "pre_optimizer_step", "optimizer_step", "step_end", "log"};
     Events expected{"init_end", "train_begin", "epoch_begin"};
@@ -67,7 +67,7 @@ TEST(TrainerEvents, EpochsOfDifferentOrders) {
     setup.train_data =
         train::numbered_data(dataset_of(random_sequences(9, 512)), {.size = 9, .shuffle = true}, r.collator);
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     const train::TrainOutput output = trainer.train();
     EXPECT_EQ(output.global_step, 5);  // two steps of 4 an epoch
     EXPECT_EQ(std::ranges::count(heard.events, "epoch_begin"), 3);
@@ -110,7 +110,7 @@ TEST(TrainerData, StreamsTrainAsNumberedSamplesDo) {
     setup.train_data =
         train::streamed_data([&](int64_t) { return std::make_unique<EndlessStream>(samples); }, r.collator);
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     trainer.train();
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(heard.lines[i].find("loss"), expected[i]);
     EXPECT_EQ(std::ranges::count(heard.events, "epoch_end"), 2);  // two steps each
@@ -128,7 +128,7 @@ TEST(TrainerData, TheRunEndsWithTheData) {
     setup.train_data = train::numbered_data(dataset_of(random_sequences(9, 512)),
                                             {.size = 9, .shuffle = false, .end = data::EpochEnd::kStop}, r.collator);
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     EXPECT_EQ(trainer.train().global_step, 2);
     EXPECT_EQ(std::ranges::count(heard.events, "epoch_begin"), 1);
     EXPECT_EQ(heard.events.back(), "train_end");
@@ -142,7 +142,7 @@ TEST(TrainerData, BatchesGrow) {
   how.args.batch.global_batch_size = 4;
   how.args.batch.rampup_batch_size = {2, 2, 4};
   run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
-    train::Trainer trainer(r.models, r.args, r.setup(dataset_of(random_sequences(20, 512))));
+    train::Trainer trainer(r.models, r.settings(), r.setup(dataset_of(random_sequences(20, 512))));
     trainer.train();
     const layout::MicrobatchCalculator batches(config::batch_plan(r.args, 1));
     int64_t consumed = 0;
@@ -153,7 +153,7 @@ TEST(TrainerData, BatchesGrow) {
   how.args.batch.micro_batch_size = 4;
   how.args.batch.decrease_batch_size_if_needed = true;
   run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
-    train::Trainer trainer(r.models, r.args, r.setup(dataset_of(random_sequences(20, 512))));
+    train::Trainer trainer(r.models, r.settings(), r.setup(dataset_of(random_sequences(20, 512))));
     expect_error<ConfigError>([&] { trainer.train(); }, {"rampup_batch_size", "at least 4"});
   });
 }
@@ -168,7 +168,7 @@ TEST(TrainerData, SkippedIterationsOnlyConsumeData) {
     Recorder::Heard heard;
     train::TrainerSetup setup = r.setup(dataset_of(random_sequences(8, 512)));
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     trainer.train();
     EXPECT_EQ(trainer.data_position().consumed_samples, 6);
     EXPECT_EQ(trainer.optimized_model()->optimizer().steps(), 2);
@@ -207,7 +207,7 @@ TEST(TrainerStop, OneRanksWishEndsAll) {
       train::TrainerSetup setup = r.setup(dataset_of(random_sequences(8, 512)));
       setup.stop = &flag;
       if (r.rank.rank == 1) setup.callbacks.push_back(std::make_unique<StopAt>(flag, 3));
-      train::Trainer trainer(r.models, r.args, std::move(setup));
+      train::Trainer trainer(r.models, r.settings(), std::move(setup));
       const train::TrainOutput output = trainer.train();
       EXPECT_EQ(output.global_step, 3);
       EXPECT_TRUE(output.interrupted);
@@ -221,20 +221,20 @@ TEST(TrainerFaults, ImpossibleStepsAreRefusedBeforeMemoryIsTaken) {
   how.args.batch.micro_batch_size = 2;
   how.args.batch.gradient_accumulation_steps = 3;
   run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
-    train::Trainer trainer(r.models, r.args, r.setup(dataset_of(random_sequences(20, 512))));
+    train::Trainer trainer(r.models, r.settings(), r.setup(dataset_of(random_sequences(20, 512))));
     expect_error<ConfigError>([&] { trainer.train(); }, {"3 micro-batches", "use 4", "gradient_accumulation_steps"});
     EXPECT_EQ(trainer.optimized_model(), nullptr);
   });
   how = {};
   how.args.eval.strategy = config::Interval::kEpoch;
   run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
-    train::Trainer trainer(r.models, r.args, r.setup(dataset_of(random_sequences(20, 512))));
+    train::Trainer trainer(r.models, r.settings(), r.setup(dataset_of(random_sequences(20, 512))));
     expect_error<ConfigError>([&] { trainer.train(); }, {"eval_strategy", "eval_dataset", "val_size"});
   });
   how = {};
   how.args.batch.micro_batch_size = 64;
   run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
-    train::Trainer trainer(r.models, r.args, r.setup(dataset_of(random_sequences(20, 512))));
+    train::Trainer trainer(r.models, r.settings(), r.setup(dataset_of(random_sequences(20, 512))));
     expect_error<ConfigError>([&] { trainer.train(); }, {"a step takes 64 samples", "has 20"});
   });
 }
@@ -273,7 +273,7 @@ TEST(TrainerFaults, ALossThatIsNoNumberIsNamed) {
         const int bad_rank = 2 * pp - 1;  // of the last stage
         train::TrainerSetup setup = r.setup(dataset_of(random_sequences(20, 512)));
         setup.objective = std::make_unique<PoisonedObjective>(r.rank.rank == bad_rank, 2, 1);
-        train::Trainer trainer(r.models, r.args, std::move(setup));
+        train::Trainer trainer(r.models, r.settings(), std::move(setup));
         try {
           trainer.train();
           ADD_FAILURE() << "no error";
@@ -300,7 +300,7 @@ TEST(TrainerFaults, ALossThatIsNoNumberMayBeLeftOut) {
     train::TrainerSetup setup = r.setup(dataset_of(random_sequences(20, 512)));
     setup.objective = std::make_unique<PoisonedObjective>(r.rank.rank == 1, 2, 1);
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     trainer.train();
     EXPECT_EQ(heard.lines[0].find("skipped_iter"), 0);
     EXPECT_EQ(heard.lines[1].find("skipped_iter"), 1);
@@ -353,7 +353,7 @@ TEST(TrainerObjective, SeesWholePairsInEveryLayout) {
       train::TrainerSetup setup = r.setup(pairs, pairs);
       setup.objective = std::make_unique<PairObjective>();
       setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-      train::Trainer trainer(r.models, r.args, std::move(setup));
+      train::Trainer trainer(r.models, r.settings(), std::move(setup));
       trainer.train();
       const train::MetricList result = trainer.evaluate();
       if (r.rank.rank == 0) lines = heard.lines, evaluation = result;
@@ -377,7 +377,7 @@ TEST(TrainerObjective, SeesWholePairsInEveryLayout) {
 double loss_of_folder(const std::filesystem::path& folder, const std::vector<data::Sequence>& samples) {
   double loss = 0;
   run_trainer_ranks(folder, {}, [&](const TrainerRank& r) {
-    train::Trainer trainer(r.models, r.args, {});
+    train::Trainer trainer(r.models, r.settings(), {});
     loss = *trainer.predict({.dataset = dataset_of(samples), .collator = r.collator}).metrics.find("test_loss");
   });
   return loss;
@@ -395,7 +395,7 @@ TEST(TrainerSaves, FoldersThatCanBeLoaded) {
   how.args.save.steps = 3;
   double at_end = 0;
   run_trainer_ranks(golden_folder("qwen2"), how, [&](const TrainerRank& r) {
-    train::Trainer trainer(r.models, r.args, r.setup(dataset_of(samples), dataset_of(samples)));
+    train::Trainer trainer(r.models, r.settings(), r.setup(dataset_of(samples), dataset_of(samples)));
     trainer.train();
     const double loss = *trainer.evaluate().find("eval_loss");
     if (r.rank.rank == 0) at_end = loss;
@@ -436,7 +436,7 @@ TEST(TrainerSaves, TheBestModelComesBack) {
   how.args.run.max_steps = 3;
   how.args.run.early_stopping_steps = 5;
   run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
-    train::Trainer trainer(r.models, r.args, r.setup(dataset_of(samples), dataset_of(samples)));
+    train::Trainer trainer(r.models, r.settings(), r.setup(dataset_of(samples), dataset_of(samples)));
     trainer.train();
     ASSERT_TRUE(trainer.state().best_model_checkpoint);
     EXPECT_EQ(trainer.state().best_model_checkpoint,
@@ -486,7 +486,7 @@ TEST(TrainerResume, GoesOnBitForBit) {
     };
     std::vector<at::Tensor> initial;
     for (const nn::Parameter* p : r.models.parameters()) initial.push_back(p->value.detach().clone());
-    auto whole = std::make_unique<train::Trainer>(r.models, r.args, numbered());
+    auto whole = std::make_unique<train::Trainer>(r.models, r.settings(), numbered());
     whole->train();
     const train::TrainerState expected = whole->state();
     whole.reset();
@@ -500,7 +500,7 @@ TEST(TrainerResume, GoesOnBitForBit) {
     train::TrainerSetup half = numbered();
     half.stop = &flag;
     half.callbacks.push_back(std::make_unique<StopAt>(flag, 3));
-    auto first = std::make_unique<train::Trainer>(r.models, r.args, std::move(half));
+    auto first = std::make_unique<train::Trainer>(r.models, r.settings(), std::move(half));
     EXPECT_EQ(first->train().global_step, 3);
     train::OptimizedModel& stopped = *first->optimized_model();
     const KeptState kept(stopped.optimizer());
@@ -512,7 +512,7 @@ TEST(TrainerResume, GoesOnBitForBit) {
                                        model.scheduler().load(schedule);
                                      }};
     first.reset();
-    train::Trainer second(r.models, r.args, std::move(rest));
+    train::Trainer second(r.models, r.settings(), std::move(rest));
     EXPECT_EQ(second.train().global_step, 6);
     EXPECT_EQ(second.state().epoch, expected.epoch);
     for (const char* key : {"loss", "grad_norm", "learning_rate"})
@@ -533,7 +533,7 @@ TEST(TrainerTrace, ShowsThePhasesOfAStep) {
     trace.set_timing_level(2);
     train::TrainerSetup setup = r.setup(dataset_of(random_sequences(8, 512)));
     setup.trace = &trace;
-    train::Trainer trainer(r.models, r.args, std::move(setup));
+    train::Trainer trainer(r.models, r.settings(), std::move(setup));
     trainer.train();
     std::map<std::string, int64_t> counts;
     for (const auto& total : trace.take_totals()) counts[total.name] = total.count;

@@ -9,6 +9,7 @@
 #include "megalith/run/inputs.h"
 #include "megalith/run/launch_flags.h"
 #include "megalith/run/rank_main.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/trainer.h"
 
 namespace megalith::cli {
@@ -79,7 +80,7 @@ int run_eval(Words words) {
       train::TrainerSetup setup;
       setup.objective = run::preference_objective(inputs, args, models);
       setup.eval_data = std::move(data.eval);
-      train::Trainer trainer(models, args, std::move(setup));
+      train::Trainer trainer(models, run::trainer_settings(args, context.grid().shape()), std::move(setup));
       const train::MetricList metrics = trainer.evaluate();
       if (context.rank() == 0) print_result(metrics, json);
     });

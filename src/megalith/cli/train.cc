@@ -10,6 +10,7 @@
 #include "megalith/run/out_of_memory.h"
 #include "megalith/run/plan_inputs.h"
 #include "megalith/run/rank_main.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/run/signals.h"
 #include "megalith/run/training_run.h"
 #include "megalith/train/simulated_fault.h"
@@ -28,7 +29,9 @@ void train_on_rank(const run::TrainingInputs& inputs, const config::TrainingArgu
   run::RunParts parts;
   parts.setup.objective = run::preference_objective(inputs, args, models);
   parts.launch = launch;
-  if (checkpoint) parts.setup.resume = train::read_resume_point(*checkpoint, args, context);
+  if (checkpoint)
+    parts.setup.resume =
+        train::read_resume_point(*checkpoint, run::trainer_settings(args, context.grid().shape()), context);
   parts.setup.train_data = std::move(data.train);
   parts.setup.eval_data = std::move(data.eval);
   parts.setup.assets = inputs.model_folder;

@@ -28,6 +28,10 @@ struct RecomputePlan {
   bool norms = false;           // selective: outputs of norms
   bool mla_up_proj = false;     // selective: queries, keys and values of latent attention, made of the latents again
   bool moe = false;             // selective: whole layers of experts
+
+  bool any() const {
+    return layers != Layers::kNone || core_attention || mlp || mlp_activation || norms || mla_up_proj || moe;
+  }
 };
 
 struct ModelOptions {

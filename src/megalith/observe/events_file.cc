@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "megalith/config/derive.h"
 #include "megalith/observe/straggler.h"
 #include "megalith/observe/units.h"
 
@@ -12,8 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json layout_of(const config::TrainingArguments& args, int world_size) {
-  const layout::GridShape shape = config::grid_shape(args, world_size);
+Json layout_of(const layout::GridShape& shape) {
   return {{"world_size", shape.world_size},
           {"tp", shape.tp},
           {"pp", shape.pp},
@@ -35,9 +33,9 @@ io::FileHandle reopen(const std::filesystem::path& path) {
 
 }  // namespace
 
-EventsFileCallback::EventsFileCallback(std::filesystem::path folder, int world_size,
+EventsFileCallback::EventsFileCallback(std::filesystem::path folder, Settings settings,
                                        std::optional<comm::RankLaunch> launch)
-    : folder_(std::move(folder)), world_size_(world_size), launch_(std::move(launch)) {}
+    : folder_(std::move(folder)), settings_(std::move(settings)), launch_(std::move(launch)) {}
 
 void EventsFileCallback::append(const train::TrainerEvent& event, const char* what, const Json& details) {
   if (!file_.is_open()) return;
@@ -62,10 +60,10 @@ void EventsFileCallback::on_train_begin(train::TrainerEvent& event) {
     append(event, "restart", details);
   }
   append(event, "start",
-         {{"run_name", event.args.logging.run_name.value_or("")},
+         {{"run_name", settings_.run_name},
           {"max_steps", event.state.max_steps},
           {"restarts", restarts},
-          {"layout", layout_of(event.args, world_size_)}});
+          {"layout", layout_of(settings_.grid)}});
 }
 
 void EventsFileCallback::on_log(train::TrainerEvent& event) {

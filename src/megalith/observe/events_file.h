@@ -20,6 +20,7 @@
 
 #include "megalith/comm/store/restarts.h"
 #include "megalith/io/file_io.h"
+#include "megalith/layout/grid_shape.h"
 #include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
@@ -28,8 +29,12 @@ namespace megalith::observe {
 // was started again goes on with it, since what happened has happened.
 class EventsFileCallback : public train::TrainerCallback {
  public:
+  struct Settings {
+    std::string run_name;
+    layout::GridShape grid;
+  };
   // `launch`: how the ranks were started, when known.
-  EventsFileCallback(std::filesystem::path folder, int world_size, std::optional<comm::RankLaunch> launch);
+  EventsFileCallback(std::filesystem::path folder, Settings settings, std::optional<comm::RankLaunch> launch);
   void on_train_begin(train::TrainerEvent& event) override;
   void on_log(train::TrainerEvent& event) override;
   void on_save(train::TrainerEvent& event) override;
@@ -39,7 +44,7 @@ class EventsFileCallback : public train::TrainerCallback {
   void append(const train::TrainerEvent& event, const char* what, const nlohmann::ordered_json& details);
 
   const std::filesystem::path folder_;
-  const int world_size_;
+  const Settings settings_;
   const std::optional<comm::RankLaunch> launch_;
   io::FileHandle file_;  // open on world process zero, between the begin and the end
   uint64_t bytes_ = 0;

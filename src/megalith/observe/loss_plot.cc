@@ -177,7 +177,7 @@ std::vector<Curve> loss_curves(std::span<const train::MetricList> history) {
 void LossPlotCallback::on_train_end(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
   io::make_folders(folder_);
-  const PlotText text{event.args.logging.run_name.value_or("Loss"), "step", "loss"};
+  const PlotText text{run_name_.empty() ? "Loss" : run_name_, "step", "loss"};
   io::replace_text_file(folder_ / "loss.svg", plot_svg(loss_curves(event.state.log_history), text));
 }
 

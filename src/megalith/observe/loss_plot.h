@@ -31,14 +31,17 @@ std::vector<Curve> loss_curves(std::span<const train::MetricList> history);
 // high.
 std::vector<double> round_ticks(double low, double high, int most);
 
-// Writes `<folder>/loss.svg` when training ends, on world process zero; run_name is its title.
+// Writes `<folder>/loss.svg` when training ends, on world process zero, with the name of the run (empty: "Loss") as
+// title.
 class LossPlotCallback : public train::TrainerCallback {
  public:
-  explicit LossPlotCallback(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  explicit LossPlotCallback(std::filesystem::path folder, std::string run_name = "")
+      : folder_(std::move(folder)), run_name_(std::move(run_name)) {}
   void on_train_end(train::TrainerEvent& event) override;
 
  private:
   std::filesystem::path folder_;
+  std::string run_name_;
 };
 
 }  // namespace megalith::observe

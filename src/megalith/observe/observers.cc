@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "megalith/config/documents.h"
 #include "megalith/io/file_io.h"
 #include "megalith/observe/device_cost.h"
 #include "megalith/observe/events_file.h"
@@ -19,65 +18,75 @@ namespace {
 using Callbacks = std::vector<std::unique_ptr<train::TrainerCallback>>;
 
 // Those that complete the lines come first, then those that store them.
-void add_files(Callbacks& callbacks, const config::TrainingArguments& args, const ObserverSetup& setup) {
-  if (const auto& folder = args.save.output_dir) {
-    callbacks.push_back(std::make_unique<MetricsFileCallback>(*folder));
-    callbacks.push_back(std::make_unique<EventsFileCallback>(*folder, setup.world.size(), setup.launch));
-    LiveFileCallback::Settings live{*folder, setup.waited_seconds, setup.peak_bytes};
+void add_files(Callbacks& callbacks, const ReportSettings& settings, const ObserverSetup& setup) {
+  if (const std::filesystem::path& folder = settings.output_dir; !folder.empty()) {
+    callbacks.push_back(std::make_unique<MetricsFileCallback>(folder));
+    callbacks.push_back(std::make_unique<EventsFileCallback>(
+        folder, EventsFileCallback::Settings{settings.run_name, settings.grid}, setup.launch));
+    LiveFileCallback::Settings live{folder, setup.waited_seconds, setup.peak_bytes};
     if (setup.experts) {
       live.note_experts = [experts = setup.experts] { experts->note(); };
       live.take_experts = [experts = setup.experts] { return experts->take(); };
     }
     callbacks.push_back(std::make_unique<LiveFileCallback>(setup.world, std::move(live)));
-    callbacks.push_back(std::make_unique<RunFilesCallback>(*folder));
-    callbacks.push_back(std::make_unique<LossPlotCallback>(*folder));
+    callbacks.push_back(std::make_unique<RunFilesCallback>(folder, settings.arguments));
+    callbacks.push_back(std::make_unique<LossPlotCallback>(folder, settings.run_name));
   }
-  if (const auto folder = tensorboard_folder(args)) callbacks.push_back(std::make_unique<TensorboardCallback>(*folder));
+  if (!settings.tensorboard_dir.empty())
+    callbacks.push_back(std::make_unique<TensorboardCallback>(
+        settings.tensorboard_dir,
+        TensorboardCallback::Settings{settings.style, settings.tensorboard_log_interval, settings.arguments}));
 }
 
-void add_timing(Callbacks& callbacks, const ObserverSetup& setup) {
+void add_timing(Callbacks& callbacks, const ReportSettings& settings, const ObserverSetup& setup) {
   if (!setup.timing) return;
   const auto say = [write = setup.progress.write](const std::string& text) { write(text + "\n"); };
-  callbacks.push_back(std::make_unique<TimerCallback>(setup.world, *setup.trace, say));
+  callbacks.push_back(std::make_unique<TimerCallback>(
+      setup.world, *setup.trace, TimerCallback::Settings{settings.timing_log_level, settings.timing_log_option}, say));
 }
 
-void add_timeline(Callbacks& callbacks, const config::TrainingArguments& args, const ObserverSetup& setup) {
-  const auto profiled = TraceSteps::profiled(args.logging);
-  if (!args.save.output_dir || (!setup.steps && !profiled)) return;
-  TraceCallback::Settings settings;
-  settings.steps = setup.steps ? *setup.steps : *profiled;
-  settings.file = std::filesystem::path(*args.save.output_dir) / "trace.json";
-  settings.label = setup.rank_label;
-  const std::vector<int>& ranks = args.logging.profile_ranks;
-  settings.records = setup.steps || std::ranges::find(ranks, setup.world.rank()) != ranks.end();
-  callbacks.push_back(std::make_unique<TraceCallback>(setup.world, *setup.trace, std::move(settings)));
+void add_timeline(Callbacks& callbacks, const ReportSettings& settings, const ObserverSetup& setup) {
+  if (settings.output_dir.empty() || (!setup.steps && !settings.profile)) return;
+  TraceCallback::Settings timeline;
+  timeline.steps = setup.steps ? *setup.steps : *settings.profile;
+  timeline.file = settings.output_dir / "trace.json";
+  timeline.label = setup.rank_label;
+  const std::vector<int>& ranks = settings.profile_ranks;
+  timeline.records = setup.steps || std::ranges::find(ranks, setup.world.rank()) != ranks.end();
+  callbacks.push_back(std::make_unique<TraceCallback>(setup.world, *setup.trace, std::move(timeline)));
+}
+
+ProgressSettings progress_of(const ReportSettings& settings, ProgressSettings progress) {
+  progress.style = settings.style;
+  progress.throughput = settings.log_throughput;
+  progress.num_zeros = settings.log_num_zeros;
+  return progress;
 }
 
 }  // namespace
 
-Callbacks make_observers(const config::TrainingArguments& args, const ObserverSetup& setup) {
+Callbacks make_observers(const ReportSettings& settings, const ObserverSetup& setup) {
   Callbacks callbacks;
   if (setup.flops_per_token > 0)
     callbacks.push_back(std::make_unique<DeviceCostCallback>(
         setup.world,
         DeviceCostCallback::Settings{setup.flops_per_token, setup.peak_bytes, setup.reserved_bytes, setup.device}));
   if (setup.launch) callbacks.push_back(std::make_unique<RestartCallback>(*setup.launch));
-  if (args.fault.log_straggler && setup.waited_seconds)
+  if (settings.log_straggler && setup.waited_seconds)
     callbacks.push_back(std::make_unique<StragglerCallback>(
-        setup.world,
-        StragglerCallback::Settings{setup.waited_seconds, setup.device, args.fault.straggler_minmax_count}));
-  add_files(callbacks, args, setup);
-  callbacks.push_back(std::make_unique<ProgressCallback>(setup.progress));
+        setup.world, StragglerCallback::Settings{setup.waited_seconds, setup.device, settings.straggler_count}));
+  add_files(callbacks, settings, setup);
+  callbacks.push_back(std::make_unique<ProgressCallback>(progress_of(settings, setup.progress)));
   if (setup.trace == nullptr) return callbacks;
-  add_timing(callbacks, setup);
-  add_timeline(callbacks, args, setup);
+  add_timing(callbacks, settings, setup);
+  add_timeline(callbacks, settings, setup);
   return callbacks;
 }
 
 void RunFilesCallback::on_train_begin(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
   io::make_folders(folder_);
-  io::replace_text_file(folder_ / "args.yaml", config::to_yaml(event.args));
+  io::replace_text_file(folder_ / "args.yaml", arguments_);
 }
 
 void RunFilesCallback::on_train_end(train::TrainerEvent& event) {

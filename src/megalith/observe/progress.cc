@@ -20,8 +20,6 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-bool is_pretrain(const train::TrainerEvent& event) { return event.args.dialect == config::Dialect::kPretrain; }
-
 bool is_evaluation(const train::MetricList& metrics) { return metrics.find("eval_loss").has_value(); }
 // The other lines without a loss are the totals at the end; the end summary tells them.
 bool is_training(const train::MetricList& metrics) { return metrics.find("loss").has_value(); }
@@ -30,7 +28,8 @@ int64_t count(const train::MetricList& metrics, std::string_view name) {
   return static_cast<int64_t>(metrics.find(name).value_or(0));
 }
 
-MegatronNumbers megatron_numbers(const train::TrainerEvent& event, double milliseconds) {
+MegatronNumbers megatron_numbers(const train::TrainerEvent& event, const ProgressSettings& settings,
+                                 double milliseconds) {
   const train::MetricList& metrics = event.metrics;
   MegatronNumbers numbers;
   numbers.time = fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr)));
@@ -39,14 +38,14 @@ MegatronNumbers megatron_numbers(const train::TrainerEvent& event, double millis
   numbers.consumed_samples = count(metrics, "consumed_samples");
   numbers.skipped_samples = count(metrics, "skipped_samples");
   numbers.milliseconds = milliseconds;
-  if (event.args.logging.log_throughput) numbers.tflops_per_device = metrics.find("tflops_per_device");
+  if (settings.throughput) numbers.tflops_per_device = metrics.find("tflops_per_device");
   numbers.learning_rate = metrics.find("learning_rate").value_or(0);
   numbers.global_batch_size = count(metrics, "global_batch_size");
   for (const auto& [name, value] : metrics)
-    if (name.ends_with("loss")) numbers.losses.set(tensorboard_tag(config::Dialect::kPretrain, name), value);
+    if (name.ends_with("loss")) numbers.losses.set(tensorboard_tag(ReportStyle::kMegatron, name), value);
   numbers.loss_scale = metrics.find("loss_scale").value_or(1);
   numbers.grad_norm = metrics.find("grad_norm");
-  if (event.args.logging.log_num_zeros_in_grad) numbers.num_zeros = metrics.find("num_zeros_in_grad");
+  if (settings.num_zeros) numbers.num_zeros = metrics.find("num_zeros_in_grad");
   numbers.params_norm = metrics.find("params_norm");
   numbers.skipped_iterations = count(metrics, "skipped_iter");
   numbers.nan_iterations = count(metrics, "nan_iter");
@@ -73,10 +72,6 @@ std::optional<double> ProgressCallback::remaining_seconds(const train::TrainerSt
   return each * static_cast<double>(state.max_steps - state.global_step);
 }
 
-bool ProgressCallback::is_live(const train::TrainerEvent& event) const {
-  return settings_.terminal && !is_pretrain(event);
-}
-
 std::string ProgressCallback::current_line(const train::TrainerState& state) {
   numbers_.step = state.global_step;
   numbers_.max_steps = state.max_steps;
@@ -101,7 +96,7 @@ void ProgressCallback::say(std::string_view line) {
 void ProgressCallback::on_step_end(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
   const bool first = event.state.global_step == start_step_ + 1 && event.state.global_step < event.state.max_steps;
-  if (is_live(event) && (first || settings_.now() - last_draw_ >= kSecondsBetweenDraws)) draw_live(event);
+  if (is_live() && (first || settings_.now() - last_draw_ >= kSecondsBetweenDraws)) draw_live(event);
   if (!first) return;
   begin_ = settings_.now();
   begin_step_ = event.state.global_step;
@@ -112,11 +107,11 @@ void ProgressCallback::on_log(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
   if (is_evaluation(metrics)) {
     say_evaluation(event);
-    if (is_live(event)) draw_live(event);
+    if (is_live()) draw_live(event);
     return;
   }
   if (!is_training(metrics)) return;
-  if (is_pretrain(event)) {
+  if (settings_.style == ReportStyle::kMegatron) {
     say_megatron(event);
     return;
   }
@@ -126,14 +121,14 @@ void ProgressCallback::on_log(train::TrainerEvent& event) {
   numbers_.tokens_per_second = metrics.find("tokens_per_second");
   numbers_.tflops_per_device = metrics.find("tflops_per_device");
   numbers_.memory = metrics.find("memory");
-  if (is_live(event))
+  if (is_live())
     draw_live(event);
   else
     say(current_line(event.state));
 }
 
 void ProgressCallback::say_evaluation(const train::TrainerEvent& event) {
-  if (is_pretrain(event)) {
+  if (settings_.style == ReportStyle::kMegatron) {
     say(megatron_validation(event.state.global_step, *event.metrics.find("eval_loss")));
     return;
   }
@@ -150,14 +145,14 @@ void ProgressCallback::say_evaluation(const train::TrainerEvent& event) {
 void ProgressCallback::say_megatron(const train::TrainerEvent& event) {
   const double now = settings_.now();
   const int64_t steps = std::max<int64_t>(event.state.global_step - last_line_step_, 1);
-  say(megatron_line(megatron_numbers(event, 1e3 * (now - last_line_) / static_cast<double>(steps))));
+  say(megatron_line(megatron_numbers(event, settings_, 1e3 * (now - last_line_) / static_cast<double>(steps))));
   last_line_ = now;
   last_line_step_ = event.state.global_step;
 }
 
 void ProgressCallback::on_train_end(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
-  if (is_live(event)) draw_live(event);
+  if (is_live()) draw_live(event);
   if (line_is_open_) settings_.write("\n");
   line_is_open_ = false;
 }

@@ -1,5 +1,5 @@
-// What a run says while it goes on, on stderr: one live line on a terminal, one line a logged step elsewhere; in the
-// pretrain dialect Megatron's log line.
+// What a run says while it goes on, on stderr: one live line on a terminal, one line per logged step elsewhere; in
+// Megatron's style its log line.
 #pragma once
 
 #include <functional>
@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "megalith/observe/report_settings.h"
 #include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
@@ -43,6 +44,9 @@ std::string megatron_line(const MegatronNumbers& numbers);
 std::string megatron_validation(int64_t iteration, double loss);
 
 struct ProgressSettings {
+  ReportStyle style = ReportStyle::kHuggingFace;
+  bool throughput = false;                      // Megatron's line has TFLOP/s
+  bool num_zeros = false;                       // it has the zeros of the gradients
   std::function<void(std::string_view)> write;  // to stderr, flushed
   bool terminal = false;                        // what is written there can be overwritten
   int columns = 0;                              // of it; 0: unknown
@@ -50,7 +54,7 @@ struct ProgressSettings {
   std::function<double()> now;                  // seconds; empty: a steady clock
 };
 
-// On world process zero; silent on others. In the pretrain dialect lines are Megatron's and none is live. Needs of the
+// On world process zero; silent on others. In Megatron's style none is live. Needs of the
 // trainer's log lines: loss, learning_rate, grad_norm, tokens_per_second, and what DeviceCostCallback adds; for
 // Megatron's also consumed_samples, skipped_samples, global_batch_size, loss_scale, params_norm, where they apply.
 class ProgressCallback : public train::TrainerCallback {
@@ -63,7 +67,7 @@ class ProgressCallback : public train::TrainerCallback {
   void on_train_end(train::TrainerEvent& event) override;
 
  private:
-  bool is_live(const train::TrainerEvent& event) const;
+  bool is_live() const { return settings_.terminal && settings_.style != ReportStyle::kMegatron; }
   // As last logged, at the step and the time that it is now.
   std::string current_line(const train::TrainerState& state);
   void draw_live(const train::TrainerEvent& event);

@@ -6,7 +6,6 @@
 
 #include "megalith/observe/tensorboard.h"
 #include "megalith/observe/units.h"
-#include "megalith/train/report/flow_callback.h"
 
 namespace megalith::observe {
 namespace {
@@ -129,7 +128,7 @@ std::string text_of(const EndSummary& summary) {
   return lines.text();
 }
 
-EndSummary end_summary(const config::TrainingArguments& args, const train::TrainerState& state, int64_t start_step,
+EndSummary end_summary(const ReportSettings& settings, const train::TrainerState& state, int64_t start_step,
                        double seconds) {
   EndSummary summary;
   summary.steps = state.global_step - start_step;
@@ -143,13 +142,12 @@ EndSummary end_summary(const config::TrainingArguments& args, const train::Train
     summary.last_loss = loss;
   }
   summary.best_metric = state.best_metric;
-  summary.best_metric_name = train::best_metric_of(args.eval).name;
-  if (const auto& folder = args.save.output_dir)
-    summary.files = {{"metrics", *folder + "/metrics.jsonl"}, {"plot", *folder + "/loss.svg"}};
-  const auto tensorboard = tensorboard_folder(args);
-  if (tensorboard) summary.files.emplace_back("tensorboard", tensorboard->string());
-  const bool wandb = std::ranges::find(args.logging.report_to, "wandb") != args.logging.report_to.end();
-  if (tensorboard && wandb) summary.wandb_folder = tensorboard->string();
+  summary.best_metric_name = settings.best_metric;
+  const std::filesystem::path &folder = settings.output_dir, &tensorboard = settings.tensorboard_dir;
+  if (!folder.empty())
+    summary.files = {{"metrics", (folder / "metrics.jsonl").string()}, {"plot", (folder / "loss.svg").string()}};
+  if (!tensorboard.empty()) summary.files.emplace_back("tensorboard", tensorboard.string());
+  if (settings.wandb) summary.wandb_folder = tensorboard.string();
   return summary;
 }
 

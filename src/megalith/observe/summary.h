@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "megalith/config/training_arguments.h"
+#include "megalith/observe/report_settings.h"
 #include "megalith/train/report/trainer_state.h"
 
 namespace megalith::observe {
@@ -56,9 +56,9 @@ struct EndSummary {
 //   …
 std::string text_of(const EndSummary& summary);
 
-// What state and options tell of a run that went on from `start_step` and took so long: steps, first and last logged
+// What settings and state tell of a run that went on from `start_step` and took so long: steps, first and last logged
 // loss since, best metric, the files that make_observers has written. Tokens and memory are the caller's to add.
-EndSummary end_summary(const config::TrainingArguments& args, const train::TrainerState& state, int64_t start_step,
+EndSummary end_summary(const ReportSettings& settings, const train::TrainerState& state, int64_t start_step,
                        double seconds);
 
 }  // namespace megalith::observe

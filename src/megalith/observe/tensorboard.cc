@@ -5,13 +5,10 @@
 #include <algorithm>
 #include <array>
 
-#include "megalith/config/documents.h"
 #include "megalith/observe/units.h"
 
 namespace megalith::observe {
 namespace {
-
-using config::Dialect;
 
 // Megatron-LM's tags (spec/pretrain.md §7 and §8).
 constexpr auto kMegatronTags = std::to_array<std::pair<std::string_view, std::string_view>>({
@@ -45,21 +42,11 @@ std::string as_markdown(std::string_view yaml) {
 
 }  // namespace
 
-std::string tensorboard_tag(Dialect dialect, std::string_view metric) {
-  if (dialect == Dialect::kTrain) return hf_tag(metric);
+std::string tensorboard_tag(ReportStyle style, std::string_view metric) {
+  if (style == ReportStyle::kHuggingFace) return hf_tag(metric);
   for (const auto& [name, tag] : kMegatronTags)
     if (name == metric) return std::string(tag);
   return std::string(metric);
-}
-
-std::optional<std::filesystem::path> tensorboard_folder(const config::TrainingArguments& args) {
-  const bool wanted = std::ranges::any_of(args.logging.report_to, [](const std::string& service) {
-    return service == "tensorboard" || service == "wandb" || service == "all";
-  });
-  if (!wanted) return std::nullopt;
-  if (args.logging.logging_dir) return *args.logging.logging_dir;
-  if (!args.save.output_dir) return std::nullopt;
-  return std::filesystem::path(*args.save.output_dir) / "tensorboard";
 }
 
 std::string wandb_sync_command(const std::filesystem::path& folder) {
@@ -72,23 +59,22 @@ void TensorboardCallback::on_train_begin(train::TrainerEvent& event) {
   const double now = seconds_since_1970();
   file_.emplace(folder_,
                 EventFileOptions{.wall_time = now, .purge_step = state.global_step > 0 ? state.global_step + 1 : -1});
-  if (state.global_step == 0) file_->add_text("args", as_markdown(config::to_yaml(event.args)), 0, now);
+  if (state.global_step == 0) file_->add_text("args", as_markdown(settings_.arguments), 0, now);
 }
 
 void TensorboardCallback::on_log(train::TrainerEvent& event) {
   if (!file_) return;
-  const bool pretrain = event.args.dialect == Dialect::kPretrain;
+  const bool megatron = settings_.style == ReportStyle::kMegatron;
   const int64_t step = event.state.global_step;
-  const int interval = event.args.logging.tensorboard_log_interval;
   const bool evaluation = event.metrics.find("eval_loss").has_value();
-  if (pretrain && !evaluation && step % interval != 0) return;
+  if (megatron && !evaluation && step % settings_.log_interval != 0) return;
   const double now = seconds_since_1970();
   const auto samples = event.metrics.find("consumed_samples");
   for (const auto& [name, value] : event.metrics) {
     if (name == "step" || name == "consumed_samples") continue;
-    const std::string tag = tensorboard_tag(event.args.dialect, name);
+    const std::string tag = tensorboard_tag(settings_.style, name);
     file_->add_scalar(tag, value, step, now);
-    if (pretrain && samples && name.ends_with("loss"))
+    if (megatron && samples && name.ends_with("loss"))
       file_->add_scalar(tag + " vs samples", value, static_cast<int64_t>(*samples), now);
   }
 }

@@ -4,31 +4,36 @@
 #include <optional>
 
 #include "megalith/observe/event_file.h"
+#include "megalith/observe/report_settings.h"
 #include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
 
-// The tag of a metric: HF's with `train` ("train/loss", "eval/loss"), Megatron's with `pretrain` ("lm loss",
-// "learning-rate", "lm loss validation").
-std::string tensorboard_tag(config::Dialect dialect, std::string_view metric);
-
-// Where the files go: logging_dir, or `tensorboard` in output_dir; nothing when report_to does not ask for them.
-std::optional<std::filesystem::path> tensorboard_folder(const config::TrainingArguments& args);
+// The tag of a metric: Hugging Face's ("train/loss", "eval/loss") or Megatron's ("lm loss", "learning-rate", "lm loss
+// validation").
+std::string tensorboard_tag(ReportStyle style, std::string_view metric);
 
 // How Weights & Biases gets these files; nothing is sent by Megalith.
 std::string wandb_sync_command(const std::filesystem::path& folder);
 
-// Writes on world process zero: the arguments as text, then every logged number. With `pretrain` a loss also appears
-// over the consumed samples ("lm loss vs samples"), and only every tensorboard_log_interval-th step is taken. The files
+// Writes on world process zero: the arguments as text, then every logged number. In Megatron's style a loss also
+// appears over the consumed samples ("lm loss vs samples"), and only every log_interval-th step is taken. The files
 // of a resumed run tell TensorBoard to forget the steps that are done again.
 class TensorboardCallback : public train::TrainerCallback {
  public:
-  explicit TensorboardCallback(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  struct Settings {
+    ReportStyle style = ReportStyle::kHuggingFace;
+    int log_interval = 1;   // see above
+    std::string arguments;  // the text that is written
+  };
+  TensorboardCallback(std::filesystem::path folder, Settings settings)
+      : folder_(std::move(folder)), settings_(std::move(settings)) {}
   void on_train_begin(train::TrainerEvent& event) override;
   void on_log(train::TrainerEvent& event) override;
 
  private:
   std::filesystem::path folder_;
+  Settings settings_;
   std::optional<EventFile> file_;
 };
 

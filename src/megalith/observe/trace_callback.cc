@@ -55,11 +55,6 @@ TraceSteps TraceSteps::parse(std::string_view text) {
   return {*first, *last};
 }
 
-std::optional<TraceSteps> TraceSteps::profiled(const config::LoggingConfig& logging) {
-  if (!logging.profile) return std::nullopt;
-  return TraceSteps{logging.profile_step_start + 1, logging.profile_step_end};
-}
-
 void TraceCallback::on_step_begin(train::TrainerEvent& event) {
   const int64_t step = event.state.global_step + 1;
   if (open_ || step < settings_.steps.first || step > settings_.steps.last) return;
@@ -103,7 +98,7 @@ std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& re
 }
 
 void TimerCallback::on_train_begin(train::TrainerEvent& event) {
-  recorder_.set_timing_level(event.args.logging.timing_log_level);
+  recorder_.set_timing_level(settings_.log_level);
   last_step_ = event.state.global_step;
 }
 
@@ -112,7 +107,7 @@ void TimerCallback::on_log(train::TrainerEvent& event) {
   if (steps == 0) return;  // an evaluation's line
   last_step_ = event.state.global_step;
   const std::vector<PhaseTimes> phases = gather_times(world_, recorder_, steps);
-  const std::string text = timer_text(event.args.logging.timing_log_option, phases);
+  const std::string text = timer_text(settings_.log_option, phases);
   if (world_.rank() == 0 && !text.empty()) say_(text);
 }
 

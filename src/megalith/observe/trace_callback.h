@@ -5,20 +5,10 @@
 
 #include "megalith/base/trace.h"
 #include "megalith/comm/group.h"
+#include "megalith/observe/report_settings.h"
 #include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
-
-// Steps, counted from 1, both included.
-struct TraceSteps {
-  int64_t first = 1, last = 1;
-  // "10-12" or "10". Throws ConfigError.
-  static TraceSteps parse(std::string_view text);
-  // Megatron's profile_step_start (steps done before the first) and profile_step_end (done after the last); nothing
-  // without `profile`.
-  static std::optional<TraceSteps> profiled(const config::LoggingConfig& logging);
-  bool operator==(const TraceSteps&) const = default;
-};
 
 // Records the steps and has rank 0 write them to `file` as the last of them ends (or the run, if that is earlier). The
 // recorder outlives it.
@@ -60,13 +50,17 @@ std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& p
 // saw the phases; nothing on the others. Collective over the group.
 std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& recorder, int64_t steps);
 
-// Switches totals on (timing_log_level) and says at each logged training line what a step's phases took, on world
+// Switches totals on and says at each logged training line what a step's phases took, on world
 // process zero.
 class TimerCallback : public train::TrainerCallback {
  public:
   using Say = std::function<void(const std::string&)>;
-  TimerCallback(comm::Group world, TraceRecorder& recorder, Say say)
-      : world_(std::move(world)), recorder_(recorder), say_(std::move(say)) {}
+  struct Settings {
+    int log_level = 0;                  // 0 to 2: how many timers
+    std::string log_option = "minmax";  // see timer_text
+  };
+  TimerCallback(comm::Group world, TraceRecorder& recorder, Settings settings, Say say)
+      : world_(std::move(world)), recorder_(recorder), settings_(std::move(settings)), say_(std::move(say)) {}
 
   void on_train_begin(train::TrainerEvent& event) override;
   void on_log(train::TrainerEvent& event) override;
@@ -74,6 +68,7 @@ class TimerCallback : public train::TrainerCallback {
  private:
   comm::Group world_;
   TraceRecorder& recorder_;
+  Settings settings_;
   Say say_;
   int64_t last_step_ = 0;  // at which times were taken
 };

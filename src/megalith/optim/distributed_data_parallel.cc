@@ -54,9 +54,13 @@ DdpSettings ddp_settings(const config::DdpConfig& ddp, const config::PrecisionCo
   s.pad_buckets_for_bandwidth = ddp.pad_buckets_for_high_nccl_busbw;
   s.bucket_elements = ddp.bucket_size;
   s.num_buckets = ddp.num_buckets;
-  s.bucketing = ddp.overlap_grad_reduce && first_stage && chunk == 0;
   if (precision.grad_reduce_in_bf16) s.grad_dtype = at::kBFloat16;
-  return s;
+  return settings_of_chunk(s, first_stage, chunk);
+}
+
+DdpSettings settings_of_chunk(DdpSettings settings, bool first_stage, int chunk) {
+  settings.bucketing = settings.overlap_grad_reduce && first_stage && chunk == 0;
+  return settings;
 }
 
 BufferRules buffer_rules(const DdpSettings& settings, const BufferPlace& place) {

@@ -51,6 +51,8 @@ struct DdpSettings {
 // the reference only the first chunk of the first stage is cut into buckets.
 DdpSettings ddp_settings(const config::DdpConfig& ddp, const config::PrecisionConfig& precision,
                          bool use_distributed_optimizer, bool first_stage, int chunk);
+// The same for another chunk.
+DdpSettings settings_of_chunk(DdpSettings settings, bool first_stage, int chunk);
 
 // One thread a rank. The parameters and the context outlive it. Parameters that need no gradient when it is made are
 // not part of it.

@@ -14,7 +14,7 @@
 //
 // Weight decay goes from start to end over wd_incr_steps in a straight line or half a cosine, and stays there.
 //
-// Progress is counted in samples or in optimizer steps; whoever makes the schedule decides (make_schedule.h). A value
+// Progress is counted in samples or in optimizer steps; whoever makes the schedule decides (run_schedule.h). A value
 // of 0 belongs to the first step of training.
 #pragma once
 

@@ -12,6 +12,7 @@
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/peft/adapter_folder.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/preference/preference_objective.h"
 #include "megalith/train/preference/reference_scores.h"
 
@@ -55,10 +56,6 @@ void fit_to_experts(config::TrainingArguments& args, const model::ModelConfig& c
   log_warning("sequence_parallel is switched on: experts with tensor_model_parallel_size > 1 need it");
 }
 
-bool is_lora(const config::TrainingArguments& args) {
-  return args.run.finetuning_type == config::FinetuningType::kLora;
-}
-
 void check_kind(const fs::path& checkpoint, bool lora) {
   const bool adapter = peft::is_adapter_folder(checkpoint);
   check<ConfigError>(adapter == lora, "the checkpoint {} holds {}; continue it with finetuning_type {}",
@@ -71,7 +68,8 @@ bool has_fresh_reference(const config::TrainingArguments& args) {
 
 // What lies below the adapter that is trained, or what ref_model_adapters names.
 std::vector<fs::path> find_reference_adapters(const config::TrainingArguments& args) {
-  if (!args.preference.ref_model) return is_lora(args) ? model::adapter_source(args).merged : std::vector<fs::path>{};
+  if (!args.preference.ref_model)
+    return trains_adapter(args) ? model::adapter_source(args).merged : std::vector<fs::path>{};
   std::vector<fs::path> found;
   for (const std::string& name : args.preference.ref_model_adapters)
     found.push_back(peft::find_adapter(name, args.lora.adapter_folder.value_or("")));
@@ -87,7 +85,7 @@ std::unique_ptr<train::ReferenceModel> load_reference(const TrainingInputs& inpu
           ? model::AutoModel::from_config(model::with_arguments(model::read_model_config(folder), args), args, context)
           : model::AutoModel::from_pretrained(folder.string(), args, context);
   for (const fs::path& adapter : inputs.reference_adapters) model::merge_adapter(models, adapter);
-  return std::make_unique<train::ReferenceModel>(std::move(models), args);
+  return std::make_unique<train::ReferenceModel>(std::move(models), step_settings(args));
 }
 
 }  // namespace
@@ -99,7 +97,7 @@ TrainingInputs check_inputs(config::TrainingArguments& args) {
   inputs.model_folder = find_model(*args.source.model_name_or_path, args);
   const model::ModelConfig config = model::read_model_config(inputs.model_folder);
   fit_to_experts(args, config);
-  if (is_lora(args)) model::adapter_config(args.lora, config, model::adapter_source(args));
+  if (trains_adapter(args)) model::adapter_config(args.lora, config, model::adapter_source(args));
   if (has_tokenizer(inputs.model_folder)) inputs.tools.tokenizer_folder = inputs.model_folder;
   inputs.tools.vocab_size = config.vocab_size;
   inputs.tools.cache_folder = cache_for("tokens");
@@ -120,8 +118,8 @@ fs::path find_model(const std::string& path_or_name, const config::TrainingArgum
 
 model::VirtualModels load_model(const fs::path& folder, const config::TrainingArguments& args,
                                 parallel::ParallelContext& context, const std::optional<fs::path>& checkpoint) {
-  if (checkpoint) check_kind(*checkpoint, is_lora(args));
-  if (is_lora(args)) {
+  if (checkpoint) check_kind(*checkpoint, trains_adapter(args));
+  if (trains_adapter(args)) {
     model::AdapterSource source = model::adapter_source(args, checkpoint);
     source.keep_base = args.run.stage == config::Stage::kDpo && config::needs_reference(args.preference.loss);
     return model::with_adapter(folder, args, context, source);
@@ -135,10 +133,12 @@ model::VirtualModels load_model(const fs::path& folder, const config::TrainingAr
 void precompute_reference(const TrainingInputs& inputs, const config::TrainingArguments& args,
                           parallel::ParallelContext& context, RunData& data) {
   if (args.run.stage != config::Stage::kDpo || !args.preference.precompute_ref_log_probs) return;
-  train::ReferenceCache cache{inputs.reference_cache, inputs.reference_folder, inputs.reference_adapters};
+  train::ReferenceCache cache{inputs.reference_cache, inputs.reference_folder, inputs.reference_adapters,
+                              model::ModelOptions::from(args, context.device()).dtype};
   if (has_fresh_reference(args)) cache.folder.clear();  // its weights are in no file that could be named
   train::precompute_reference_scores(
-      data.train, data.eval, [&] { return load_reference(inputs, args, context); }, cache, args, context);
+      data.train, data.eval, [&] { return load_reference(inputs, args, context); }, cache,
+      trainer_settings(args, context.grid().shape()).eval.micro_batch_size, context);
 }
 
 std::unique_ptr<train::Objective> preference_objective(const TrainingInputs& inputs,
@@ -148,8 +148,9 @@ std::unique_ptr<train::Objective> preference_objective(const TrainingInputs& inp
   const config::PreferenceConfig& how = args.preference;
   std::unique_ptr<train::ReferenceModel> reference;
   if (config::needs_reference(how.loss) && !how.precompute_ref_log_probs)
-    reference = is_lora(args) && !how.ref_model ? train::ReferenceModel::below_adapter(policy, args)
-                                                : load_reference(inputs, args, policy.context());
+    reference = trains_adapter(args) && !how.ref_model
+                    ? train::ReferenceModel::below_adapter(policy, step_settings(args))
+                    : load_reference(inputs, args, policy.context());
   return std::make_unique<train::PreferenceObjective>(how, policy.context(), std::move(reference));
 }
 

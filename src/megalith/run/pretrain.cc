@@ -13,6 +13,7 @@
 #include "megalith/config/saved_model.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/from_arguments.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/run_checkpoint.h"
 
 namespace megalith::run {
@@ -28,7 +29,7 @@ class ExitWatch : public train::TrainerCallback {
   ExitWatch(RunContext& run, train::StopFlag& flag, Clock::time_point start) : run_(run), flag_(flag), start_(start) {}
 
   void on_optimizer_step(train::TrainerEvent& event) override {
-    const auto limit = event.args.run.exit_duration_mins;
+    const auto limit = run_.args().run.exit_duration_mins;
     const std::chrono::duration<double, std::ratio<60>> minutes = Clock::now() - start_;
     const bool too_long = limit && minutes.count() > static_cast<double>(*limit);
     if (too_long || run_.stop_requested() || is_terminated(event.state.global_step + 1)) flag_.request();
@@ -96,7 +97,7 @@ PretrainEnd end_of(const train::Trainer& trainer, const train::TrainOutput& outp
   if (output.interrupted) return PretrainEnd::kStopped;
   const train::TrainerState& state = trainer.state();
   const bool early = state.global_step < state.max_steps;
-  const int64_t interval = trainer.args().run.exit_interval.value_or(0);
+  const int64_t interval = trainer.settings().length.exit_interval;
   return early && interval > 0 && state.global_step % interval == 0 ? PretrainEnd::kExitInterval
                                                                     : PretrainEnd::kFinished;
 }
@@ -118,7 +119,8 @@ std::optional<train::ResumePoint> load_checkpoint(RunContext& run, const model::
   check<DataError>(problems.empty(), "{} is broken: {}", load.folder->string(), list_in_words(problems, 8));
   train::load_checkpoint_weights(models, *load.folder, static_cast<uint64_t>(args.seeds.seed));
   if (load.weights_only) return std::nullopt;
-  train::ResumePoint point = train::read_resume_point(*load.folder, args, run.context());
+  train::ResumePoint point =
+      train::read_resume_point(*load.folder, trainer_settings(args, run.context().grid().shape()), run.context());
   point.state.global_step = args.checkpoint.override_iteration.value_or(point.state.global_step);
   return point;
 }
@@ -244,9 +246,9 @@ PretrainOutput pretrain(RunContext& run, PretrainFunctions functions) {
   if (functions.callbacks)
     for (auto& callback : functions.callbacks(run, models)) prepared.setup.callbacks.push_back(std::move(callback));
   const bool validates = !prepared.setup.eval_data.empty();
-  config::TrainingArguments trained = args;
-  if (!validates) trained.eval.strategy = config::Interval::kNo;  // eval_interval is about data that is not there
-  train::Trainer trainer(models, trained, std::move(prepared.setup));
+  train::TrainerSettings settings = trainer_settings(args, run.context().grid().shape());
+  if (!validates) settings.eval.strategy = config::Interval::kNo;  // eval_interval is about data that is not there
+  train::Trainer trainer(models, std::move(settings), std::move(prepared.setup));
 
   PretrainOutput output{.end = PretrainEnd::kSkipped, .training = {}, .state = {}, .validation = {}, .test = {}};
   if (!args.run.skip_train) {

@@ -18,11 +18,12 @@
 #include "megalith/observe/observers.h"
 #include "megalith/observe/summary.h"
 #include "megalith/observe/tensorboard.h"
-#include "megalith/optim/make_schedule.h"
 #include "megalith/plan/report.h"
 #include "megalith/run/out_of_memory.h"
 #include "megalith/run/plan_inputs.h"
 #include "megalith/run/pretrain.h"
+#include "megalith/run/resolve/schedule.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/run_length.h"
 #include "megalith/train/saving/shared_folder.h"
 
@@ -162,39 +163,14 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   return setup;
 }
 
-std::optional<double> loss_of(const train::TrainerState& state, bool first) {
-  std::optional<double> found;
-  for (const train::MetricList& line : state.log_history) {
-    const auto loss = line.find("loss");
-    if (!loss) continue;
-    found = loss;
-    if (first) break;
-  }
-  return found;
-}
-
-observe::EndSummary end_summary(const config::TrainingArguments& args, const train::TrainerState& state,
+observe::EndSummary end_summary(const observe::ReportSettings& reports, const train::TrainerState& state,
                                 const train::TrainOutput& output, int64_t peak_bytes) {
-  observe::EndSummary summary;
-  summary.steps = output.global_step;
-  summary.last_step = output.global_step;
-  summary.max_steps = state.max_steps;
-  summary.seconds = output.metrics.find("train_runtime").value_or(0);
+  const double seconds = output.metrics.find("train_runtime").value_or(0);
+  observe::EndSummary summary = observe::end_summary(reports, state, /*start_step=*/0, seconds);
   summary.tokens = state.num_input_tokens_seen;
-  summary.first_loss = loss_of(state, true);
-  summary.last_loss = loss_of(state, false);
-  if (state.best_metric) {
-    summary.best_metric = *state.best_metric;
-    summary.best_metric_name = args.eval.metric_for_best_model.value_or("eval_loss");
-  }
   summary.peak_bytes = static_cast<double>(peak_bytes);
-  if (const auto& folder = args.save.output_dir)
-    summary.files = {{"model", *folder},
-                     {"metrics", (fs::path(*folder) / "metrics.jsonl").string()},
-                     {"plot", (fs::path(*folder) / "loss.svg").string()}};
-  const auto& reports = args.logging.report_to;
-  if (std::ranges::find(reports, "wandb") != reports.end())
-    summary.wandb_folder = observe::tensorboard_folder(args).value_or("").string();
+  std::erase_if(summary.files, [](const auto& file) { return file.first == "tensorboard"; });
+  if (!reports.output_dir.empty()) summary.files.insert(summary.files.begin(), {"model", reports.output_dir.string()});
   return summary;
 }
 
@@ -278,10 +254,10 @@ BegunRun begin_run(const config::TrainingArguments& args, comm::RankLaunch launc
 
 void check_schedule(const config::TrainingArguments& args, int world_size) {
   const layout::MicrobatchCalculator batches(config::batch_plan(args, config::grid_shape(args, world_size).dp()));
-  if (args.run.max_steps > 0) optim::make_schedule(args, batches, args.run.max_steps);
+  if (args.run.max_steps > 0) make_schedule(args, batches, args.run.max_steps);
   if (!config::trains(args.run)) return;
   const bool goes_on = args.save.resume_from_checkpoint || args.save.load;  // then the batch may have grown already
-  train::check_pipeline_schedule(args, batches, goes_on ? std::nullopt : std::optional<int64_t>(0));
+  train::check_pipeline_schedule(step_settings(args), batches, goes_on ? std::nullopt : std::optional<int64_t>(0));
 }
 
 std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::VirtualModels& models,
@@ -293,14 +269,15 @@ std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::Virt
   say(context, observe::text_of(summary));
   observe::ObserverSetup setup = observer_setup(models, flags, data, trace);
   setup.launch = launch;
-  return observe::make_observers(args, setup);
+  return observe::make_observers(report_settings(args, context.grid().shape()), setup);
 }
 
 void say_end(const parallel::ParallelContext& context, const config::TrainingArguments& args,
              const train::TrainerState& state, const train::TrainOutput& output) {
   const at::Tensor peak = at::tensor({peak_bytes(context.device())}, at::kLong).to(context.device());
   context.world().world().all_reduce(peak, comm::ReduceOp::kMax, "summary");
-  say(context, observe::text_of(end_summary(args, state, output, peak.item<int64_t>())));
+  const observe::ReportSettings reports = report_settings(args, context.grid().shape());
+  say(context, observe::text_of(end_summary(reports, state, output, peak.item<int64_t>())));
 }
 
 void run_training(model::VirtualModels& models, const config::TrainingArguments& args, const RunFlags& flags,
@@ -313,7 +290,7 @@ void run_training(model::VirtualModels& models, const config::TrainingArguments&
     parts.setup.callbacks.push_back(std::move(callback));
   parts.setup.trace = &trace;
   const bool evaluates = !parts.setup.eval_data.empty() && args.run.do_eval;
-  train::Trainer trainer(models, args, std::move(parts.setup));
+  train::Trainer trainer(models, trainer_settings(args, models.context().grid().shape()), std::move(parts.setup));
   if (config::trains(args.run)) {
     const train::TrainOutput output = trainer.train();
     if (args.save.output_dir) trainer.save_model(*args.save.output_dir);

@@ -10,7 +10,6 @@
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/state_files.h"
-#include "megalith/config/documents.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/io/file_io.h"
 #include "megalith/model/adapter.h"
@@ -30,9 +29,8 @@ constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json
 constexpr const char* kFp8 = "fp8";  // stem of its files
 
 checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, const optim::Optimizer& optimizer,
-                                        const config::CheckpointConfig& how) {
-  checkpoint::TensorFiles files{
-      .stem = "optimizer", .tensors = {}, .held = {}, .per_writer = how.files == "per_writer"};
+                                        bool file_per_writer) {
+  checkpoint::TensorFiles files{.stem = "optimizer", .tensors = {}, .held = {}, .per_writer = file_per_writer};
   std::set<std::string> planned;
   for (const auto& [tensor, dtype] : model::trained_tensors(models))
     for (const std::string& prefix : optimizer.state_prefixes(dtype)) {
@@ -64,8 +62,8 @@ checkpoint::TensorFiles weight_files(const model::VirtualModels& models, at::Sca
           .one_file = adapter};
 }
 
-checkpoint::SavedLayout layout_of(const config::TrainingArguments& args, const parallel::ParallelContext& context) {
-  return checkpoint::SavedLayout::of(context.grid().shape(), args.optimizer.use_distributed_optimizer);
+checkpoint::SavedLayout layout_of(const SaveSettings& settings, const parallel::ParallelContext& context) {
+  return checkpoint::SavedLayout::of(context.grid().shape(), settings.sharded_optimizer);
 }
 
 std::map<std::string, std::string> lines_of(const std::string& yaml) {
@@ -78,10 +76,9 @@ std::map<std::string, std::string> lines_of(const std::string& yaml) {
   return lines;
 }
 
-void say_what_changed(const fs::path& folder, const config::TrainingArguments& args) {
+void say_what_changed(const fs::path& folder, const std::string& arguments) {
   if (!fs::exists(folder / kArgumentsFile)) return;
-  const auto changes =
-      changed_options(io::read_text_file(folder / kArgumentsFile, kMaxTextBytes), config::to_yaml(args));
+  const auto changes = changed_options(io::read_text_file(folder / kArgumentsFile, kMaxTextBytes), arguments);
   log_info(
       "resuming from {}: {}", folder.string(),
       changes.empty() ? "all options are as they were" : fmt::format("changed since: {}", fmt::join(changes, "; ")));
@@ -133,23 +130,22 @@ void restore_fp8(const fs::path& folder, const checkpoint::Manifest& manifest, c
 checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
   const model::VirtualModels& models = model.models();
   const parallel::ParallelContext& context = models.context();
-  const config::TrainingArguments& args = point.args;
+  const SaveSettings& settings = point.settings;
   const at::ScalarType dtype = models[0].parameters().dtype();
   checkpoint::SaveRequest request{.folder = point.folder,
                                   .step = point.state.global_step,
-                                  .layout = layout_of(args, context),
+                                  .layout = layout_of(settings, context),
                                   .tensors = {weight_files(models, dtype)}};
-  if (!args.save.only_model && !args.checkpoint.no_save_optim)
-    request.tensors.push_back(optimizer_files(models, model.optimizer(), args.checkpoint));
-  if (auto fp8 = fp8_files(models); !args.save.only_model && !args.checkpoint.no_save_optim && !fp8.tensors.empty())
+  if (settings.optimizer)
+    request.tensors.push_back(optimizer_files(models, model.optimizer(), settings.file_per_writer));
+  if (auto fp8 = fp8_files(models); settings.optimizer && !fp8.tensors.empty())
     request.tensors.push_back(std::move(fp8));
-  if (!args.save.only_model && !args.checkpoint.no_save_rng)
-    request.tensors.push_back(checkpoint::rng_files(context, context.rng().save()));
+  if (settings.rng) request.tensors.push_back(checkpoint::rng_files(context, context.rng().save()));
   point.progress.optimizer = model.optimizer().progress_json();
   point.progress.scheduler = optim::to_json_text(model.scheduler().state());
   point.progress.scaler = optim::to_json_text(model.scaler().state());
   request.other_files = [&models, dtype, assets = point.assets, state = point.state,
-                         progress = point.progress.to_json(), yaml = config::to_yaml(args)](const fs::path& folder) {
+                         progress = point.progress.to_json(), yaml = settings.arguments](const fs::path& folder) {
     if (model::has_adapter(models))
       model::write_adapter_files(models, folder, assets);
     else
@@ -161,19 +157,15 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
   return request;
 }
 
-ResumeParts ResumeParts::from(const config::CheckpointConfig& config) {
-  return {.optimizer = !config.no_load_optim, .rng = !config.no_load_rng};
-}
-
-ResumePoint read_resume_point(const fs::path& folder, const config::TrainingArguments& args,
+ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& settings,
                               parallel::ParallelContext& context) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
   const RunProgress progress =
       RunProgress::from_json(io::read_text_file(folder / kProgress, kMaxTextBytes), (folder / kProgress).string());
-  if (context.rank() == 0) say_what_changed(folder, args);
+  if (context.rank() == 0) say_what_changed(folder, settings.save.arguments);
   ResumePoint point{.state = TrainerState::load(folder / kState), .data = progress.data, .restore = {}};
-  const ResumeParts parts = ResumeParts::from(args.checkpoint);
-  const bool same_layout = manifest.layout == layout_of(args, context);
+  const ResumeSettings parts = settings.resume;
+  const bool same_layout = manifest.layout == layout_of(settings.save, context);
   point.restore = [=, &context](OptimizedModel& model) {
     if (parts.optimizer)
       restore_optimizer(folder, manifest, progress, model);
@@ -186,7 +178,7 @@ ResumePoint read_resume_point(const fs::path& folder, const config::TrainingArgu
   point.log = progress.log;
   point.skipped_samples = progress.skipped_samples;
   point.epoch_end_pending = progress.epoch_end_pending;
-  if (args.sampler.ignore_data_skip) {
+  if (parts.restarts_epoch) {
     point.data.position.consumed = 0;
     point.sampler.reset();
   }
@@ -230,8 +222,7 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
   return changes;
 }
 
-void check_same_data(const ResumePoint& resume, const std::optional<data::Sampler>& now,
-                     const config::TrainingArguments& args) {
+void check_same_data(const ResumePoint& resume, const std::optional<data::Sampler>& now, bool may_change) {
   if (!resume.sampler || !now) return;
   const data::SamplerOptions &then = *resume.sampler, &mine = now->options();
   std::vector<std::string> changes;
@@ -245,8 +236,7 @@ void check_same_data(const ResumePoint& resume, const std::optional<data::Sample
   const std::string sentence = fmt::format(
       "the training data is not that of the checkpoint, whose position in it is {} samples into epoch {}: {}",
       resume.data.position.consumed, resume.data.position.epoch, fmt::join(changes, "; "));
-  check<ConfigError>(args.dialect == config::Dialect::kPretrain,
-                     "{}. Give the same data, or ignore_data_skip to begin the epoch anew", sentence);
+  check<ConfigError>(may_change, "{}. Give the same data, or ignore_data_skip to begin the epoch anew", sentence);
   if (resume.state.is_world_process_zero) log_warning("{}; some samples may come twice or not at all", sentence);
 }
 

@@ -8,22 +8,22 @@
 #include <vector>
 
 #include "megalith/checkpoint/saver.h"
-#include "megalith/config/training_arguments.h"
 #include "megalith/train/report/trainer_state.h"
 #include "megalith/train/run_progress.h"
 #include "megalith/train/step/optimized_model.h"
+#include "megalith/train/trainer_settings.h"
 
 namespace megalith::train {
 
 // What a run leaves to itself at a step.
 struct SavePoint {
   std::filesystem::path folder;  // output_dir/checkpoint-S
-  const config::TrainingArguments& args;
+  const SaveSettings& settings;
   const TrainerState& state;
   RunProgress progress;          // its optimizer, scheduler and scaler are filled in by save_request
   std::filesystem::path assets;  // folder with tokenizer files; empty: none
 };
-// Weights under Hugging Face's names in the type that they are trained in; unless the arguments leave them out, the
+// Weights under Hugging Face's names in the type that they are trained in; unless the settings leave them out, the
 // optimizer's state and the random states; all the rest as text. Views: see SaveRequest. All ranks call it; every
 // parameter is there (finish_param_gather).
 checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point);
@@ -43,15 +43,9 @@ struct ResumePoint {
   bool epoch_end_pending = false;
 };
 
-// What is taken of a checkpoint besides the weights.
-struct ResumeParts {
-  bool optimizer = true;  // with the schedule and the loss scale
-  bool rng = true;        // needs the layout that saved; with another one streams are seeded anew
-  static ResumeParts from(const config::CheckpointConfig& config);
-};
 // Reads the small files of `folder`; restore() reads the rest. Says which options have changed since. Throws DataError
 // for what is missing, saying which option does without. All ranks call it.
-ResumePoint read_resume_point(const std::filesystem::path& folder, const config::TrainingArguments& args,
+ResumePoint read_resume_point(const std::filesystem::path& folder, const TrainerSettings& settings,
                               parallel::ParallelContext& context);
 // The weights alone: of a model with an adapter, the adapter's. Throws ConfigError when the checkpoint's model has
 // another shape, naming each size.
@@ -61,9 +55,8 @@ void load_checkpoint_weights(const model::VirtualModels& models, const std::file
 // continues is left out.
 std::vector<std::string> changed_options(const std::string& before, const std::string& now);
 
-// The position means the same samples as when it was saved. Throws ConfigError saying what has changed. The pretrain
-// dialect, whose datasets grow with the length of the run, warns.
-void check_same_data(const ResumePoint& resume, const std::optional<data::Sampler>& now,
-                     const config::TrainingArguments& args);
+// Checks that the position means the same samples as when it was saved. Throws ConfigError saying what has changed, or,
+// where the data may change (Megatron's datasets grow with the length of the run), warns.
+void check_same_data(const ResumePoint& resume, const std::optional<data::Sampler>& now, bool may_change);
 
 }  // namespace megalith::train

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
-#include "megalith/config/derive.h"
 
 namespace megalith::train {
 
@@ -23,11 +22,13 @@ int64_t steps_of_epochs(double epochs, const layout::MicrobatchCalculator& batch
 
 }  // namespace
 
-RunLength run_length(const config::RunConfig& run, const layout::MicrobatchCalculator& batches,
+RunLength run_length(const LengthSettings& settings, const layout::MicrobatchCalculator& batches,
                      const std::optional<data::Sampler>& sampler) {
   RunLength length;
   const int64_t count = batches.final_global_batch_size();
-  length.max_steps = run.max_steps > 0 ? run.max_steps : run.train_samples ? batches.steps_of(*run.train_samples) : 0;
+  length.max_steps = settings.max_steps > 0       ? settings.max_steps
+                     : settings.train_samples > 0 ? batches.steps_of(settings.train_samples)
+                                                  : 0;
   if (!sampler) {
     check<ConfigError>(length.max_steps > 0, "the data has no length: set max_steps to the number of steps");
     length.num_train_epochs = 1;
@@ -43,14 +44,14 @@ RunLength run_length(const config::RunConfig& run, const layout::MicrobatchCalcu
   const bool drops = length.end == data::EpochEnd::kDrop || length.end == data::EpochEnd::kStop;
   length.samples_per_epoch = drops ? steps * count : size;
   if (length.max_steps == 0) {
-    length.max_steps = steps_of_epochs(run.num_train_epochs, batches, *sampler, steps);
-    length.num_train_epochs = round_up(run.num_train_epochs);
+    length.max_steps = steps_of_epochs(settings.num_train_epochs, batches, *sampler, steps);
+    length.num_train_epochs = round_up(settings.num_train_epochs);
   } else {
     length.num_train_epochs = (length.max_steps + steps - 1) / steps;
   }
   check<ConfigError>(length.max_steps > 0,
                      "num_train_epochs {} of {} steps come to no step; set num_train_epochs or max_steps to more",
-                     run.num_train_epochs, steps);
+                     settings.num_train_epochs, steps);
   return length;
 }
 
@@ -77,10 +78,18 @@ data::ShapeOfStep shape_of_step(const layout::MicrobatchCalculator& batches, int
   };
 }
 
-void check_pipeline_schedule(const config::TrainingArguments& args, const layout::MicrobatchCalculator& batches,
+layout::PipelineShape StepSettings::shape(int microbatches, bool forward_only) const {
+  layout::PipelineShape shape = pipeline;
+  shape.microbatches = microbatches;
+  shape.forward_only = forward_only;
+  if (forward_only) shape.sync = layout::PipelineSync::kLeaveOut;
+  return shape;
+}
+
+void check_pipeline_schedule(const StepSettings& step, const layout::MicrobatchCalculator& batches,
                              std::optional<int64_t> consumed) {
   const auto check_step = [&](int64_t microbatches) {
-    const auto found = layout::problems(config::pipeline_shape(args, static_cast<int>(microbatches)));
+    const auto found = layout::problems(step.shape(static_cast<int>(microbatches)));
     check<ConfigError>(found.empty(), "{} (micro-batches: gradient_accumulation_steps, or global_batch_size)",
                        fmt::join(found, "; "));
   };

@@ -4,11 +4,10 @@
 #include <cstdint>
 #include <optional>
 
-#include "megalith/config/run_config.h"
-#include "megalith/config/training_arguments.h"
 #include "megalith/data/batch_loader.h"
 #include "megalith/data/sampler.h"
 #include "megalith/layout/microbatches.h"
+#include "megalith/train/trainer_settings.h"
 
 namespace megalith::train {
 
@@ -28,7 +27,7 @@ struct RunLength {
 // samples make. Otherwise ceil(num_train_epochs · steps per epoch) steps; while the batch size grows, the steps that
 // the samples of these epochs make. Throws ConfigError when the length is not known (a stream without max_steps), is 0,
 // or a step takes more samples than there are.
-RunLength run_length(const config::RunConfig& run, const layout::MicrobatchCalculator& batches,
+RunLength run_length(const LengthSettings& length, const layout::MicrobatchCalculator& batches,
                      const std::optional<data::Sampler>& sampler);
 
 // The shape of the step at some number of consumed samples, for one data-parallel rank. The function throws ConfigError
@@ -37,7 +36,7 @@ data::ShapeOfStep shape_of_step(const layout::MicrobatchCalculator& batches, int
 
 // The pipeline can run the step after `consumed` samples (nothing: not known yet) and the last one. Throws ConfigError,
 // naming numbers of micro-batches that its schedule takes.
-void check_pipeline_schedule(const config::TrainingArguments& args, const layout::MicrobatchCalculator& batches,
+void check_pipeline_schedule(const StepSettings& step, const layout::MicrobatchCalculator& batches,
                              std::optional<int64_t> consumed);
 
 }  // namespace megalith::train

@@ -44,8 +44,8 @@ int64_t row_length(const data::MicroBatch& batch) {
 // Micro-batches are recorded while it lives, where the run asks for that and can.
 class RecordedRun {
  public:
-  RecordedRun(const config::TrainingArguments& args, MicrobatchRunner& runner) : runner_(runner) {
-    if (graphs_wanted(args) && runner.start_graphs()) stream_.emplace(runner.context().device());
+  RecordedRun(bool wanted, MicrobatchRunner& runner) : runner_(runner) {
+    if (wanted && runner.start_graphs()) stream_.emplace(runner.context().device());
   }
   ~RecordedRun() {
     stream_.reset();
@@ -62,12 +62,12 @@ class RecordedRun {
 }  // namespace
 
 TrainOutput Trainer::train() {
-  const RecordedRun recorded(args_, runner_);
+  const RecordedRun recorded(settings_.step.graphs, runner_);
   begin_training();
   EpochReader data = open_data();
   emit(&TrainerCallback::on_train_begin);
   const Stopwatch watch;
-  if (args_.eval.on_start && state_.global_step == 0) note_evaluation(args_, evaluate(), state_, control_);
+  if (settings_.eval.on_start && state_.global_step == 0) note_evaluation(settings_, evaluate(), state_, control_);
   const auto unfinished = [this] { return state_.global_step < state_.max_steps && !control_.should_training_stop; };
   if (epoch_end_pending_) end_epoch();
   while (unfinished() && data.begin_epoch()) run_epoch(data);
@@ -77,46 +77,46 @@ TrainOutput Trainer::train() {
 
 void Trainer::begin_training() {
   check<ConfigError>(setup_.train_data.has_value(), "there is no data to train on; set dataset (or data_path)");
-  check<ConfigError>(model::has_adapter(models_) == (args_.run.finetuning_type == config::FinetuningType::kLora),
+  check<ConfigError>(model::has_adapter(models_) == settings_.trains_adapter,
                      "finetuning_type is {}, and the model has {}; make it with model::with_adapter for lora, with"
                      " AutoModel for full",
-                     config::choice_name(args_.run.finetuning_type),
+                     settings_.trains_adapter ? "lora" : "full",
                      model::has_adapter(models_) ? "an adapter" : "no adapter");
-  length_ = run_length(args_.run, batches_, setup_.train_data->sampler);
+  length_ = run_length(settings_.length, batches_, setup_.train_data->sampler);
   check_before_work();
   model_.reset();  // of an earlier run: its memory
-  guard_ = std::make_unique<RerunGuard>(args_, setup_.rejection_tracker, context_);
-  skipped_steps_ = args_.run.iterations_to_skip;
+  guard_ = std::make_unique<RerunGuard>(settings_.rerun, setup_.rejection_tracker, context_);
+  skipped_steps_ = settings_.length.iterations_to_skip;
   for (const int64_t step : guard_->iterations_to_skip()) skipped_steps_.push_back(step);
-  model_ = std::make_unique<OptimizedModel>(models_, args_, optim::make_schedule(args_, batches_, length_.max_steps),
+  model_ = std::make_unique<OptimizedModel>(models_, settings_.update, settings_.schedule(batches_, length_.max_steps),
                                             context_);
   guard_->watch(*model_);
   start_state();
   state_.max_steps = length_.max_steps;
   state_.num_train_epochs = length_.num_train_epochs;
   state_.train_batch_size = batches_.micro_batch_size();
-  resolve_intervals(args_, state_);
+  resolve_intervals(settings_, state_);
   flops_per_token_ = flops_per_token(models_.config());
-  log_ = std::make_unique<TrainingLog>(
-      TrainingLog::Options{.per_token = args_.ddp.calculate_per_token_loss,
-                           .nan_inf_filter = args_.logging.nan_inf_filter,
-                           .effective_tokens = args_.logging.include_effective_tokens_per_second,
-                           .loss_scale = args_.precision.fp16 || args_.dialect == config::Dialect::kPretrain},
-      setup_.resume ? setup_.resume->log : TrainingLog::Totals{});
+  log_ = std::make_unique<TrainingLog>(TrainingLog::Options{.per_token = settings_.step.per_token_loss,
+                                                            .nan_inf_filter = settings_.log.nan_inf_filter,
+                                                            .effective_tokens = settings_.log.effective_tokens,
+                                                            .loss_scale = settings_.log.loss_scale},
+                                       setup_.resume ? setup_.resume->log : TrainingLog::Totals{});
   interrupted_ = false;
+  saver_.require(false);
   skipped_samples_ = setup_.resume ? setup_.resume->skipped_samples : 0;
   epoch_end_pending_ = setup_.resume && setup_.resume->epoch_end_pending;
-  if (saves() && context_.rank() == 0) checkpoint::remove_leftovers(*args_.save.output_dir);
+  if (settings_.save.saves_points() && context_.rank() == 0) checkpoint::remove_leftovers(settings_.save.output_dir);
 }
 
 // What would otherwise end the run at its first step or its first save point.
 void Trainer::check_before_work() const {
-  if (setup_.resume) check_same_data(*setup_.resume, setup_.train_data->sampler, args_);
-  check_pipeline_schedule(args_, batches_, setup_.resume ? setup_.resume->data.consumed_samples : 0);
-  const bool evaluates = args_.eval.strategy != config::Interval::kNo || args_.eval.on_start;
+  if (setup_.resume) check_same_data(*setup_.resume, setup_.train_data->sampler, settings_.resume.data_may_change);
+  check_pipeline_schedule(settings_.step, batches_, setup_.resume ? setup_.resume->data.consumed_samples : 0);
+  const bool evaluates = settings_.eval.strategy != config::Interval::kNo || settings_.eval.on_start;
   check<ConfigError>(!evaluates || !setup_.eval_data.empty(),
                      "eval_strategy asks for evaluations, and there is no data for them; set eval_dataset or val_size");
-  check<ConfigError>(!saves() || models_.config().source != nullptr,
+  check<ConfigError>(!settings_.save.saves_points() || models_.config().source != nullptr,
                      "the model has no Hugging Face configuration, so that its save points could not be written; set"
                      " save_strategy to no, or make the model from a config.json");
 }
@@ -157,19 +157,20 @@ void Trainer::run_epoch(EpochReader& data) {
     limit_collectives();
     compare_replicas();
     if (interrupted_) {
+      saver_.require(true);
       control_.should_training_stop = true;
-      control_.should_save = saves();
+      control_.should_save = settings_.save.saves_points();
     }
     log_evaluate_save();
-    if (saver_.busy()) end_save(/*wait=*/false);
+    saver_.poll();
     if (control_.should_epoch_stop || control_.should_training_stop) break;
   }
   end_epoch();
 }
 
 void Trainer::compare_replicas() {
-  const auto interval = args_.fault.check_weight_hash_interval;
-  if (!interval || state_.global_step % *interval != 0) return;
+  const int64_t interval = settings_.check_weight_hash_interval;
+  if (interval == 0 || state_.global_step % interval != 0) return;
   model_->finish_param_gather();
   check_replicas(models_, state_.global_step);
 }
@@ -212,7 +213,7 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
   StepTiming timing{.seconds = waited_seconds + watch.seconds()};
   for (const data::MicroBatch& each : batch.microbatches) timing.row_lengths += row_length(each);
   log_->add(report, timing);
-  const bool without_padding = args_.logging.include_num_input_tokens_seen == config::TokensSeen::kNonPadding;
+  const bool without_padding = settings_.log.tokens_seen == config::TokensSeen::kNonPadding;
   state_.num_input_tokens_seen += without_padding ? report.real_tokens : report.tokens;
   state_.total_flos += flops_per_token_ * static_cast<double>(report.tokens);
   interrupted_ = report.stop;
@@ -226,30 +227,30 @@ void Trainer::before_update() {
 
 // The step was not taken: parameters, random streams and data stand where it began, and so does what is saved.
 void Trainer::save_for_rerun(const RerunExit& exit) {
-  if (!exit.facts().save || !args_.save.output_dir) return;
+  if (!exit.facts().save || settings_.save.output_dir.empty()) return;
   state_.rerun_state = exit.facts().state;
-  must_save_ = true;
+  saver_.require(true);
   save_point();
-  if (saver_.busy()) end_save(/*wait=*/true);
+  saver_.finish();
 }
 
 // The first step of a run includes the connections of all groups; later ones have to be quicker.
 void Trainer::limit_collectives() {
-  if (!args_.comm.timeout_after_first_iteration_s || limited_) return;
-  context_.world().set_timeout(std::chrono::seconds(*args_.comm.timeout_after_first_iteration_s));
+  if (!settings_.collective_limit || limited_) return;
+  context_.world().set_timeout(*settings_.collective_limit);
   limited_ = true;
 }
 
 void Trainer::log_evaluate_save() {
   if (control_.should_log && log_->steps_since_line() > 0) log(training_line());
-  if (control_.should_evaluate) note_evaluation(args_, evaluate(), state_, control_);
-  if (control_.should_save && args_.save.output_dir) save_point();
+  if (control_.should_evaluate) note_evaluation(settings_, evaluate(), state_, control_);
+  if (control_.should_save && !settings_.save.output_dir.empty()) save_point();
 }
 
 MetricList Trainer::training_line() {
   MetricList line = log_->line();
-  if (args_.logging.log_params_norm) line.set("params_norm", model_->optimizer().parameter_norm());
-  if (args_.dialect != config::Dialect::kPretrain) return line;
+  if (settings_.log.params_norm) line.set("params_norm", model_->optimizer().parameter_norm());
+  if (!settings_.log.consumed_samples) return line;
   line.set("consumed_samples", static_cast<double>(position_.consumed_samples));
   if (skipped_samples_ > 0) line.set("skipped_samples", static_cast<double>(skipped_samples_));
   line.set("global_batch_size", static_cast<double>(last_samples_));
@@ -257,28 +258,11 @@ MetricList Trainer::training_line() {
 }
 
 void Trainer::save_point() {
-  const std::filesystem::path folder =
-      std::filesystem::path(*args_.save.output_dir) / checkpoint::folder_name(state_.global_step);
-  setup_.heartbeat.enter(comm::Section::kCheckpointing, state_.global_step);
-  const auto span = trace_.span({.name = "save-checkpoint", .lane = TraceLane::kHost, .level = 0});
-  if (saver_.busy()) {
-    if (context_.rank() == 0) log_warning("a save is still going on: step {} waits for it", state_.global_step);
-    end_save(/*wait=*/true);
-  }
+  saver_.wait_for_earlier();
   model_->finish_param_gather();
   callbacks_.keep_records(state_);
-  saving_ = folder;
-  if (state_.best_global_step == state_.global_step) state_.best_model_checkpoint = folder.string();
-  checkpoint::SaveRequest request = save_request(
-      *model_, {.folder = folder, .args = args_, .state = state_, .progress = progress(), .assets = setup_.assets});
   control_.should_save = false;
-  guard_save([&] {
-    if (args_.checkpoint.async_save)
-      saver_.start(std::move(request));
-    else
-      saved(saver_.save(std::move(request)));
-  });
-  setup_.heartbeat.enter(comm::Section::kOutside, state_.global_step);
+  saver_.save(*model_, progress());
 }
 
 RunProgress Trainer::progress() const {
@@ -291,55 +275,20 @@ RunProgress Trainer::progress() const {
   return progress;
 }
 
-// Of a save in the background: when it is complete, or, to wait for, in any case.
-void Trainer::end_save(bool wait) {
-  if (wait) setup_.heartbeat.enter(comm::Section::kCheckpointing, state_.global_step);
-  const auto span = trace_.span({.name = "save-checkpoint-finalize", .lane = TraceLane::kHost, .level = 0});
-  guard_save([&] {
-    if (wait)
-      saved(saver_.wait());
-    else if (const auto report = saver_.poll())
-      saved(*report);
-  });
-}
-
-// A save that fails costs a checkpoint, not the run: nothing older was touched, and all ranks know of it. Only where a
-// run ends for it (a signal, a rerun elsewhere) there is nothing to go on with.
-void Trainer::guard_save(const std::function<void()>& save) {
-  try {
-    save();
-  } catch (const DataError& error) {
-    if (interrupted_ || must_save_) throw;
-    if (context_.rank() == 0) log_text(LogLevel::kError, fmt::format("{}; training goes on without it", error.what()));
-    if (state_.best_model_checkpoint == saving_.string()) state_.best_model_checkpoint.reset();
-  }
-}
-
-void Trainer::saved(const checkpoint::SaveReport& report) {
-  if (context_.rank() == 0) {
-    log_info("saved {}: {:.1f} MB in {:.2f} s, of which training waited {:.2f} s", report.folder.string(),
-             static_cast<double>(report.bytes) / 1e6, report.total_seconds, report.stalled_seconds);
-    checkpoint::Retention keep{.total_limit = args_.save.total_limit, .retain_interval = args_.save.retain_interval};
-    if (state_.best_model_checkpoint) keep.best = *state_.best_model_checkpoint;
-    for (const std::string& problem : checkpoint::rotate(report.folder.parent_path(), keep)) log_warning("{}", problem);
-  }
-  emit(&TrainerCallback::on_save, {}, report.folder);
-}
-
 void Trainer::load_best_model() {
-  if (!args_.eval.load_best_model_at_end || !state_.best_model_checkpoint) return;
+  if (!settings_.eval.loads_best_at_end || !state_.best_model_checkpoint) return;
   const std::filesystem::path folder = *state_.best_model_checkpoint;
   if (model::has_adapter(models_))
     model::load_adapter(models_, folder);
   else
     model::load_weights(models_, folder, model::read_pretrained_config(folder, models_.config().own_family),
-                        static_cast<uint64_t>(args_.seeds.seed));
+                        settings_.seed);
   model_->reload_parameters();
 }
 
 TrainOutput Trainer::end_training(double seconds) {
   setup_.heartbeat.enter(comm::Section::kOutside, state_.global_step);
-  if (saver_.busy()) end_save(/*wait=*/true);
+  saver_.finish();
   model_->finish_param_gather();
   load_best_model();
   const auto steps = static_cast<double>(state_.global_step);

@@ -1,7 +1,6 @@
 #include "megalith/train/trainer.h"
 
 #include "megalith/base/error.h"
-#include "megalith/config/derive.h"
 #include "megalith/train/report/flow_callback.h"
 #include "megalith/train/saving/save_model.h"
 
@@ -16,18 +15,24 @@ TrainerSetup with_defaults(TrainerSetup setup) {
 
 }  // namespace
 
-Trainer::Trainer(model::VirtualModels& models, const config::TrainingArguments& args, TrainerSetup setup)
+Trainer::Trainer(model::VirtualModels& models, TrainerSettings settings, TrainerSetup setup)
     : models_(models),
       context_(models.context()),
-      args_(args),
+      settings_(std::move(settings)),
       setup_(with_defaults(std::move(setup))),
-      batches_(config::batch_plan(args, context_.grid().dp())),
+      batches_(settings_.batch),
       trace_(setup_.trace ? *setup_.trace : no_trace_),
-      runner_(models, args_, context_, *setup_.objective, trace_),
-      saver_(context_) {
+      runner_(models, settings_.step, context_, *setup_.objective, trace_),
+      saver_({.settings = settings_.save,
+              .state = state_,
+              .assets = setup_.assets,
+              .heartbeat = setup_.heartbeat,
+              .trace = trace_,
+              .saved = [this](const std::filesystem::path& folder) { emit(&TrainerCallback::on_save, {}, folder); }},
+             context_) {
   callbacks_.add(std::make_unique<FlowCallback>());
-  if (args_.run.early_stopping_steps)
-    callbacks_.add(std::make_unique<EarlyStoppingCallback>(*args_.run.early_stopping_steps));
+  if (settings_.length.early_stopping_steps > 0)
+    callbacks_.add(std::make_unique<EarlyStoppingCallback>(settings_.length.early_stopping_steps));
   for (auto& callback : setup_.callbacks) callbacks_.add(std::move(callback));
   state_.is_world_process_zero = context_.rank() == 0;
   state_.is_local_process_zero = context_.world().place().local_rank == 0;
@@ -35,13 +40,13 @@ Trainer::Trainer(model::VirtualModels& models, const config::TrainingArguments& 
 }
 
 void Trainer::emit(CallbackList::Handler handler, MetricList metrics, std::filesystem::path folder) {
-  TrainerEvent event{args_, state_, control_, std::move(metrics), std::move(folder), clock_seconds_};
+  TrainerEvent event{settings_, state_, control_, std::move(metrics), std::move(folder), clock_seconds_};
   callbacks_.call(handler, event);
 }
 
 void Trainer::log(MetricList line) {
   if (state_.epoch) line.set("epoch", *state_.epoch);
-  if (args_.logging.include_num_input_tokens_seen != config::TokensSeen::kNo)
+  if (settings_.log.tokens_seen != config::TokensSeen::kNo)
     line.set("num_input_tokens_seen", static_cast<double>(state_.num_input_tokens_seen));
   MetricList kept = line;
   kept.set("step", static_cast<double>(state_.global_step));
@@ -57,7 +62,7 @@ EvalLoopOutput Trainer::evaluate_on(const EvalData& data, const std::string& pre
   const int64_t step_samples = batches_.micro_batch_size() * batches_.data_parallel_size();
   return evaluation_loop(
       runner_, data,
-      {.micro_batch_size = args_.batch.eval_micro_batch_size.value_or(static_cast<int>(batches_.micro_batch_size())),
+      {.micro_batch_size = settings_.eval.micro_batch_size,
        .microbatches = static_cast<int>(std::max<int64_t>(1, batches_.final_global_batch_size() / step_samples)),
        .metric_key_prefix = prefix,
        .group_end = [this, beat] {
@@ -87,7 +92,7 @@ EvalLoopOutput Trainer::predict(const EvalData& data, const std::string& prefix)
 
 void Trainer::save_model(const std::filesystem::path& folder) {
   if (model_) model_->finish_param_gather();
-  train::save_model(models_, args_, folder, setup_.assets);
+  train::save_model(models_, settings_.save, folder, setup_.assets);
 }
 
 }  // namespace megalith::train

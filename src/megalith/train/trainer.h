@@ -1,17 +1,16 @@
 // Trainer: the training loop (the reference's McaTrainer).
 //
-//   Trainer trainer(models, args, {.train_data = numbered_data(dataset, order, collator), .eval_data = {{…}}});
+//   Trainer trainer(models, settings, {.train_data = numbered_data(dataset, order, collator), .eval_data = {{…}}});
 //   trainer.train();                        // epochs of steps, with log lines, evaluations and save points
-//   trainer.save_model(*args.save.output_dir);
+//   trainer.save_model("my-model");
 //
 // What happens in a step is in train_step.h, what is optimised in objective.h (the place to override inputs, loss and
-// metrics), when something happens in callback.h and flow_callback.h, what a line says in training_log.h (with the
-// pretrain dialect also consumed_samples, skipped_samples and global_batch_size).
+// metrics), when something happens in callback.h and flow_callback.h, what a line says in training_log.h.
 //
 // Save points. output_dir/checkpoint-S holds the model as a Hugging Face folder and all that a run needs to go on
 // (docs/checkpoint-format.md). read_resume_point (run_checkpoint.h) reads it; it comes back through
-// TrainerSetup::resume, before the first step. With async_save a save point is written while training goes on: on_save
-// is called when it is complete, at the end of a later step.
+// TrainerSetup::resume, before the first step. A save point can be written while training goes on
+// (SaveSettings::in_background): on_save is called when it is complete, at the end of a later step.
 #pragma once
 
 #include <filesystem>
@@ -23,16 +22,17 @@
 
 #include "megalith/base/trace.h"
 #include "megalith/comm/store/heartbeat.h"
-#include "megalith/config/training_arguments.h"
 #include "megalith/layout/microbatches.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/train/evaluation.h"
 #include "megalith/train/report/callback.h"
 #include "megalith/train/run_checkpoint.h"
 #include "megalith/train/run_length.h"
+#include "megalith/train/saving/run_saver.h"
 #include "megalith/train/step/optimized_model.h"
 #include "megalith/train/stop_flag.h"
 #include "megalith/train/train_step.h"
+#include "megalith/train/trainer_settings.h"
 #include "megalith/train/training_data.h"
 #include "megalith/train/training_log.h"
 
@@ -65,8 +65,8 @@ struct TrainerSetup {
 // the same models one at a time may have trained: its buffers are the model's.
 class Trainer {
  public:
-  // `args` after validate() and derive(). Throws ConfigError for batch sizes that do not multiply out.
-  Trainer(model::VirtualModels& models, const config::TrainingArguments& args, TrainerSetup setup);
+  // Throws ConfigError for batch sizes that do not multiply out.
+  Trainer(model::VirtualModels& models, TrainerSettings settings, TrainerSetup setup);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
@@ -85,7 +85,7 @@ class Trainer {
   // See save_model.h.
   void save_model(const std::filesystem::path& folder);
 
-  const config::TrainingArguments& args() const { return args_; }
+  const TrainerSettings& settings() const { return settings_; }
   const TrainerState& state() const { return state_; }
   model::VirtualModels& models() { return models_; }
   // Of the present or last train(); nullptr before.
@@ -108,7 +108,6 @@ class Trainer {
   void save_for_rerun(const RerunExit& exit);
   void limit_collectives();
   void compare_replicas();
-  void guard_save(const std::function<void()>& save);
   void log_evaluate_save();
   MetricList training_line();
   TrainOutput end_training(double seconds);
@@ -117,15 +116,12 @@ class Trainer {
   void log(MetricList line);
   void save_point();
   RunProgress progress() const;
-  void end_save(bool wait);
-  void saved(const checkpoint::SaveReport& report);
   void load_best_model();
   EvalLoopOutput evaluate_on(const EvalData& data, const std::string& prefix);
-  bool saves() const { return args_.save.output_dir && args_.save.strategy != config::Interval::kNo; }
 
   model::VirtualModels& models_;
   parallel::ParallelContext& context_;
-  const config::TrainingArguments args_;
+  const TrainerSettings settings_;
   TrainerSetup setup_;
   const layout::MicrobatchCalculator batches_;
   CallbackList callbacks_;
@@ -146,11 +142,9 @@ class Trainer {
   int64_t skipped_samples_ = 0;     // of iterations_to_skip
   bool epoch_end_pending_ = false;  // the epoch's last step is done, and its end not told
   bool interrupted_ = false;
-  double clock_seconds_ = 0;      // see TrainerEvent
-  bool must_save_ = false;        // the run ends to go on from what is saved
-  std::filesystem::path saving_;  // the last save point that was begun
-  bool limited_ = false;          // distributed_timeout_seconds_after_init holds
-  checkpoint::Saver saver_;       // last: gives up what it is doing before the model goes
+  double clock_seconds_ = 0;  // see TrainerEvent
+  bool limited_ = false;      // collective_limit holds
+  RunSaver saver_;            // last: gives up what it is doing before the model goes
 };
 
 }  // namespace megalith::train

@@ -10,7 +10,7 @@
 #include "megalith/cli/preview/preview_internal.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
-#include "megalith/optim/make_schedule.h"
+#include "megalith/run/resolve/schedule.h"
 
 namespace megalith::cli {
 
@@ -258,10 +258,9 @@ int preview_lr(Words words) {
   const int data_parallel = data_parallel_size(input->args, world_size, dp);
   validate_schedule(input->args, data_parallel);
   const MicrobatchCalculator calculator(config::batch_plan(input->args, data_parallel));
-  const RunSchedule run = optim::make_schedule(input->args, calculator);
+  const RunSchedule run = run::make_schedule(input->args, calculator);
   const Progress progress(calculator, run);
-  LrPreview preview{run, progress, {RateGroup{}}};
-  if (const auto group = optim::decoupled_group(input->args.optimizer, run.schedule)) preview.groups.push_back(*group);
+  const LrPreview preview{run, progress, run.groups};
   write_stdout(input->json ? lr_json(preview) : lr_curves(preview, terminal_width()) + lr_table(preview));
   return kDone;
 }

@@ -30,14 +30,8 @@ ResultPlace place_of(const parallel::ParallelContext& context) {
   return {.rank = context.rank(), .node = name.data(), .device = std::to_string(context.world().place().local_rank)};
 }
 
-RerunMachine::Injection injection_of(const std::string& name) {
-  if (name == "correct_result") return RerunMachine::Injection::kCorrectResult;
-  if (name == "persistent_error") return RerunMachine::Injection::kPersistentError;
-  return RerunMachine::Injection::kTransientError;
-}
-
-bool looks_at_something(const config::TrainingArguments& args) {
-  return args.ddp.check_for_nan_in_loss_and_grad || args.fault.check_for_spiky_loss || args.fault.check_for_large_grads;
+bool looks_at_something(const RerunSettings& settings) {
+  return settings.check_for_nan || settings.check_for_spiky_loss || settings.check_for_large_grads;
 }
 
 std::optional<RejectionTracker> tracker_of(const std::filesystem::path& file, const ResultPlace& place) {
@@ -47,20 +41,20 @@ std::optional<RejectionTracker> tracker_of(const std::filesystem::path& file, co
 
 }  // namespace
 
-RerunGuard::RerunGuard(const config::TrainingArguments& args, const std::filesystem::path& tracker,
+RerunGuard::RerunGuard(const RerunSettings& settings, const std::filesystem::path& tracker,
                        parallel::ParallelContext& context)
     : context_(context),
-      fault_(args.fault),
-      reruns_(args.fault.rerun_mode != RerunMode::kDisabled && looks_at_something(args)),
-      takes_non_finite_(reruns_ && args.ddp.check_for_nan_in_loss_and_grad),
-      collects_(reruns_ && args.fault.rerun_mode == RerunMode::kReportDeterminismStats),
+      settings_(settings),
+      reruns_(settings.mode != RerunMode::kDisabled && looks_at_something(settings)),
+      takes_non_finite_(reruns_ && settings.check_for_nan),
+      collects_(reruns_ && settings.mode == RerunMode::kReportDeterminismStats),
       place_(place_of(context)),
       tracker_file_(tracker),
       tracker_(tracker_of(tracker_file_, place_)),
       machine_(
-          {.mode = reruns_ ? fault_.rerun_mode : RerunMode::kDisabled,
-           .injection_rate = fault_.error_injection_rate,
-           .injection = injection_of(fault_.error_injection_type),
+          {.mode = reruns_ ? settings_.mode : RerunMode::kDisabled,
+           .injection_rate = settings_.injection_rate,
+           .injection = settings_.injection,
            .place = place_},
           [this](const std::vector<bool>& mine) { return any_rank(mine); }, tracker_ ? &*tracker_ : nullptr) {}
 
@@ -69,7 +63,7 @@ std::vector<int64_t> RerunGuard::iterations_to_skip() const {
 }
 
 void RerunGuard::watch(OptimizedModel& model) {
-  if (!takes_non_finite_ && !fault_.check_for_large_grads) return;
+  if (!takes_non_finite_ && !settings_.check_for_large_grads) return;
   for (size_t chunk = 0; chunk < model.chunks().size(); ++chunk)
     model.chunks()[chunk]->watch_gradients(
         [this, chunk](const std::string& bucket, const at::Tensor& grads, bool finite) {
@@ -87,7 +81,7 @@ bool RerunGuard::check_gradients(const std::string& bucket, const at::Tensor& gr
          .value = norm,
          .rejected = !finite,
          .tolerance = kGradientTolerance});
-  if (fault_.check_for_large_grads)
+  if (settings_.check_for_large_grads)
     machine_.validate({.message = fmt::format("found unexpectedly large gradients in {}", bucket),
                        .value = norm,
                        .rejected = machine_.is_spike("grads of " + bucket, norm),
@@ -98,12 +92,12 @@ bool RerunGuard::check_gradients(const std::string& bucket, const at::Tensor& gr
 
 bool RerunGuard::only_non_finite_gradients_matter() const {
   if (!reruns_) return true;
-  return fault_.rerun_mode == RerunMode::kValidateResults && fault_.error_injection_rate == 0 &&
-         !fault_.check_for_large_grads && machine_.state() == RerunState::kInitialRun && !machine_.rejected();
+  return settings_.mode == RerunMode::kValidateResults && settings_.injection_rate == 0 &&
+         !settings_.check_for_large_grads && machine_.state() == RerunState::kInitialRun && !machine_.rejected();
 }
 
 std::function<void(const MicrobatchMean&)> RerunGuard::loss_check() {
-  if (!takes_non_finite_ && !fault_.check_for_spiky_loss) return {};
+  if (!takes_non_finite_ && !settings_.check_for_spiky_loss) return {};
   return [this](const MicrobatchMean& loss) { check_loss(loss); };
 }
 
@@ -119,7 +113,7 @@ void RerunGuard::check_loss(const MicrobatchMean& loss) {
     validate(kNanLoss, std::isnan(loss.mean), /*fatal=*/true);
     validate(kInfLoss, std::isinf(loss.mean), /*fatal=*/true);
   }
-  if (fault_.check_for_spiky_loss) validate("Spiky loss", machine_.is_spike("loss", loss.mean), /*fatal=*/false);
+  if (settings_.check_for_spiky_loss) validate("Spiky loss", machine_.is_spike("loss", loss.mean), /*fatal=*/false);
 }
 
 std::vector<bool> RerunGuard::any_rank(const std::vector<bool>& mine) const {

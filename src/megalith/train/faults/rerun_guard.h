@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "megalith/config/training_arguments.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/train/faults/rerun_machine.h"
 #include "megalith/train/step/microbatch_runner.h"
@@ -43,8 +42,7 @@ class RerunExit : public Error {
 class RerunGuard {
  public:
   // `tracker`: result_rejected_tracker_filename; empty: none.
-  RerunGuard(const config::TrainingArguments& args, const std::filesystem::path& tracker,
-             parallel::ParallelContext& context);
+  RerunGuard(const RerunSettings& settings, const std::filesystem::path& tracker, parallel::ParallelContext& context);
   RerunGuard(const RerunGuard&) = delete;
   RerunGuard& operator=(const RerunGuard&) = delete;
 
@@ -68,7 +66,7 @@ class RerunGuard {
   std::function<void(const MicrobatchMean&)> loss_check();
 
  private:
-  bool measures_gradients() const { return fault_.check_for_large_grads || collects_; }
+  bool measures_gradients() const { return settings_.check_for_large_grads || collects_; }
   bool check_gradients(const std::string& bucket, const at::Tensor& grads, bool finite);
   void check_loss(const MicrobatchMean& loss);
   std::vector<bool> any_rank(const std::vector<bool>& mine) const;
@@ -76,7 +74,7 @@ class RerunGuard {
   void report_statistics(int64_t number);
 
   parallel::ParallelContext& context_;
-  const config::FaultConfig fault_;
+  const RerunSettings settings_;
   const bool reruns_, takes_non_finite_, collects_;
   const ResultPlace place_;
   const std::filesystem::path tracker_file_;

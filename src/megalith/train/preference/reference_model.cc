@@ -32,21 +32,20 @@ class ReferenceModel::Scorer : public Objective {
   mutable std::vector<at::Tensor> scores_;
 };
 
-ReferenceModel::ReferenceModel(model::VirtualModels models, const config::TrainingArguments& args)
-    : ReferenceModel(std::make_unique<model::VirtualModels>(std::move(models)), nullptr, args) {}
+ReferenceModel::ReferenceModel(model::VirtualModels models, const StepSettings& settings)
+    : ReferenceModel(std::make_unique<model::VirtualModels>(std::move(models)), nullptr, settings) {}
 
 std::unique_ptr<ReferenceModel> ReferenceModel::below_adapter(model::VirtualModels& policy,
-                                                              const config::TrainingArguments& args) {
-  return std::unique_ptr<ReferenceModel>(new ReferenceModel(nullptr, &policy, args));
+                                                              const StepSettings& settings) {
+  return std::unique_ptr<ReferenceModel>(new ReferenceModel(nullptr, &policy, settings));
 }
 
 ReferenceModel::ReferenceModel(std::unique_ptr<model::VirtualModels> own, model::VirtualModels* policy,
-                               const config::TrainingArguments& args)
+                               const StepSettings& settings)
     : own_(std::move(own)),
       models_(own_ ? *own_ : *policy),
-      args_(args),
       scorer_(std::make_unique<Scorer>(models_.context().cp())),
-      runner_(models_, args_, models_.context(), *scorer_, no_trace_) {}
+      runner_(models_, settings, models_.context(), *scorer_, no_trace_) {}
 
 ReferenceModel::~ReferenceModel() = default;
 

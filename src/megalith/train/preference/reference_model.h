@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "megalith/base/trace.h"
-#include "megalith/config/training_arguments.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/train/step/microbatch_runner.h"
 
@@ -16,11 +15,10 @@ namespace megalith::train {
 // One thread a rank; every rank has its part of the model, laid out as the policy is. The models' context outlives it.
 class ReferenceModel {
  public:
-  // A model of its own: a copy of the policy, or another with the same vocabulary. `args` after derive().
-  ReferenceModel(model::VirtualModels models, const config::TrainingArguments& args);
+  // A model of its own: a copy of the policy, or another with the same vocabulary.
+  ReferenceModel(model::VirtualModels models, const StepSettings& settings);
   // The policy itself, below its adapter (model::WithoutAdapter). `policy` outlives it.
-  static std::unique_ptr<ReferenceModel> below_adapter(model::VirtualModels& policy,
-                                                       const config::TrainingArguments& args);
+  static std::unique_ptr<ReferenceModel> below_adapter(model::VirtualModels& policy, const StepSettings& settings);
   ReferenceModel(const ReferenceModel&) = delete;
   ReferenceModel& operator=(const ReferenceModel&) = delete;
   ~ReferenceModel();
@@ -39,12 +37,10 @@ class ReferenceModel {
   class Scorer;
 
   // One of `own` and `policy`.
-  ReferenceModel(std::unique_ptr<model::VirtualModels> own, model::VirtualModels* policy,
-                 const config::TrainingArguments& args);
+  ReferenceModel(std::unique_ptr<model::VirtualModels> own, model::VirtualModels* policy, const StepSettings& settings);
 
   const std::unique_ptr<model::VirtualModels> own_;  // nullptr: the policy's
   model::VirtualModels& models_;
-  const config::TrainingArguments args_;
   TraceRecorder no_trace_;  // nobody looks: the policy's passes are what a timeline shows
   std::unique_ptr<Scorer> scorer_;
   MicrobatchRunner runner_;

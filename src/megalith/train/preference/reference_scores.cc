@@ -45,9 +45,14 @@ std::string key_of_model(const ReferenceCache& cache) {
   return key.text();
 }
 
-std::string key_of(const data::Dataset& pairs, const std::string& model, const config::PrecisionConfig& precision) {
+std::string key_of(const data::Dataset& pairs, const std::string& model, at::ScalarType dtype) {
   io::ContentHash key;
-  key.add(kFormat).add(model).add(precision.bf16 ? "bf16" : precision.fp16 ? "fp16" : "fp32").add(pairs.size());
+  key.add(kFormat)
+      .add(model)
+      .add(dtype == at::kBFloat16 ? "bf16"
+           : dtype == at::kHalf   ? "fp16"
+                                  : "fp32")
+      .add(pairs.size());
   const auto add = [&key](std::span<const int32_t> values) {
     key.add(std::string_view(reinterpret_cast<const char*>(values.data()), values.size_bytes()));
   };
@@ -92,14 +97,10 @@ void write_scores(const fs::path& folder, const at::Tensor& scores) {
   staged.commit();
 }
 
-int micro_batch_size(const config::BatchConfig& batch) {
-  return batch.eval_micro_batch_size.value_or(batch.micro_batch_size.value_or(1));
-}
-
 // Pairs to [pairs, 2] on all ranks. Collective over all ranks.
-at::Tensor run_reference(const EvalData& data, ReferenceModel& reference, const config::TrainingArguments& args,
+at::Tensor run_reference(const EvalData& data, ReferenceModel& reference, int64_t micro_batch_size,
                          const parallel::ParallelContext& context) {
-  const SampleDealer dealer(data, micro_batch_size(args.batch), context);
+  const SampleDealer dealer(data, micro_batch_size, context);
   const int64_t group = 4 * context.grid().shape().pp;
   at::Tensor scores = at::zeros({dealer.samples(), 2}, at::kFloat);
   for (int64_t first = 0; first < dealer.microbatches();) {
@@ -133,19 +134,19 @@ std::vector<data::ReferenceScores> as_list(const at::Tensor& scores) {
 // The datasets of a run, one after the other. Rank 0 alone looks at the cache.
 class Precomputation {
  public:
-  Precomputation(const LoadReference& load, const ReferenceCache& cache, const config::TrainingArguments& args,
+  Precomputation(const LoadReference& load, const ReferenceCache& cache, int64_t micro_batch_size,
                  const parallel::ParallelContext& context)
-      : load_(load), cache_(cache), args_(args), context_(context) {}
+      : load_(load), cache_(cache), micro_batch_size_(micro_batch_size), context_(context) {}
 
   std::shared_ptr<const data::Dataset> scored(const EvalData& data) {
     const auto start = std::chrono::steady_clock::now();
     const int64_t pairs = data.dataset->size();
     const bool keeps = !cache_.folder.empty() && context_.rank() == 0;
-    const fs::path place = keeps ? cache_.folder / key_of(*data.dataset, model_key(), args_.precision) : fs::path();
+    const fs::path place = keeps ? cache_.folder / key_of(*data.dataset, model_key(), cache_.dtype) : fs::path();
     at::Tensor scores = from_cache(place, pairs);
     if (!scores.defined()) {
       if (!reference_) reference_ = load_();
-      scores = run_reference(data, *reference_, args_, context_);
+      scores = run_reference(data, *reference_, micro_batch_size_, context_);
       if (keeps) keep(place, scores);
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       if (context_.rank() == 0) log_info("the reference model has scored {} pairs in {:.1f} s", pairs, seconds.count());
@@ -190,7 +191,7 @@ class Precomputation {
 
   const LoadReference& load_;
   const ReferenceCache& cache_;
-  const config::TrainingArguments& args_;
+  const int64_t micro_batch_size_;
   const parallel::ParallelContext& context_;
   std::string model_key_;
   std::unique_ptr<ReferenceModel> reference_;
@@ -199,9 +200,9 @@ class Precomputation {
 }  // namespace
 
 void precompute_reference_scores(std::optional<TrainingData>& train, std::vector<EvalData>& eval,
-                                 const LoadReference& load, const ReferenceCache& cache,
-                                 const config::TrainingArguments& args, const parallel::ParallelContext& context) {
-  Precomputation work(load, cache, args, context);
+                                 const LoadReference& load, const ReferenceCache& cache, int64_t micro_batch_size,
+                                 const parallel::ParallelContext& context) {
+  Precomputation work(load, cache, micro_batch_size, context);
   if (train) {
     check<ConfigError>(train->dataset != nullptr,
                        "precompute_ref_log_probs and streaming exclude each other: a stream is not read ahead");

@@ -14,7 +14,6 @@
 #include <optional>
 #include <vector>
 
-#include "megalith/config/training_arguments.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/train/preference/reference_model.h"
 #include "megalith/train/training_data.h"
@@ -25,16 +24,18 @@ struct ReferenceCache {
   std::filesystem::path folder;                   // empty: scores are not kept
   std::filesystem::path model;                    // folder of the reference
   std::vector<std::filesystem::path> adapters{};  // that are merged into it
+  at::ScalarType dtype = at::kFloat;              // in which it computes
 };
 using LoadReference = std::function<std::unique_ptr<ReferenceModel>()>;
 
 // Gives every pair of the training data, if there are any, and of the evaluation data its scores (Sample::reference):
 // from the cache, or by the model that `load` makes, which is made only when something is not in the cache, and freed
 // before this returns. A cache that is broken is named in a warning, and made again; so is one that cannot be written.
-// Throws DataError for a reference whose log-probabilities are no numbers. Collective over all ranks. `args` after
-// derive().
+// Throws DataError for a reference whose log-probabilities are no numbers. Collective over all ranks.
+//
+// `micro_batch_size`: pairs that a forward pass takes.
 void precompute_reference_scores(std::optional<TrainingData>& train, std::vector<EvalData>& eval,
-                                 const LoadReference& load, const ReferenceCache& cache,
-                                 const config::TrainingArguments& args, const parallel::ParallelContext& context);
+                                 const LoadReference& load, const ReferenceCache& cache, int64_t micro_batch_size,
+                                 const parallel::ParallelContext& context);
 
 }  // namespace megalith::train

@@ -15,11 +15,12 @@
 #include <optional>
 #include <vector>
 
-#include "megalith/config/training_arguments.h"
 #include "megalith/train/report/metric_list.h"
 #include "megalith/train/report/trainer_state.h"
 
 namespace megalith::train {
+
+struct TrainerSettings;
 
 // What the trainer does next. Callbacks set the flags; the trainer reads and clears them.
 struct TrainerControl {
@@ -38,7 +39,7 @@ struct TrainerControl {
 
 // What every event carries. References are valid during the call.
 struct TrainerEvent {
-  const config::TrainingArguments& args;
+  const TrainerSettings& settings;
   TrainerState& state;
   TrainerControl& control;
   MetricList metrics{};            // on_log: the line; on_evaluate, on_predict: the results

@@ -28,64 +28,56 @@ double value_of(const BestMetric& best, const MetricList& metrics) {
 
 }  // namespace
 
-void resolve_intervals(const config::TrainingArguments& args, TrainerState& state) {
-  state.logging_steps = resolved(args.logging.steps, state.max_steps);
-  state.eval_steps = resolved(args.eval.steps.value_or(0), state.max_steps);
-  state.save_steps = resolved(args.save.steps.value_or(0), state.max_steps);
+void resolve_intervals(const TrainerSettings& settings, TrainerState& state) {
+  state.logging_steps = resolved(settings.log.steps, state.max_steps);
+  state.eval_steps = resolved(settings.eval.steps, state.max_steps);
+  state.save_steps = resolved(settings.save.steps, state.max_steps);
 }
 
-BestMetric best_metric_of(const config::EvalConfig& eval) {
-  std::string name = eval.metric_for_best_model.value_or("loss");
-  if (!name.starts_with("eval_")) name = "eval_" + name;
-  const bool greater = eval.greater_is_better.value_or(!name.ends_with("loss"));
-  return {std::move(name), greater};
-}
-
-bool note_evaluation(const config::TrainingArguments& args, const MetricList& metrics, TrainerState& state,
+bool note_evaluation(const TrainerSettings& settings, const MetricList& metrics, TrainerState& state,
                      TrainerControl& control) {
-  if (!args.eval.metric_for_best_model) return false;
-  const BestMetric best = best_metric_of(args.eval);
+  if (!settings.eval.tracks_best) return false;
+  const BestMetric& best = settings.eval.best_metric;
   const double value = value_of(best, metrics);
   // A NaN is better than nothing only, and everything is better than a NaN.
   if (state.best_metric && !std::isnan(*state.best_metric) && !best.better(value, *state.best_metric)) return false;
   state.best_metric = value;
   state.best_global_step = state.global_step;
-  if (args.save.strategy == Interval::kBest && args.save.output_dir) control.should_save = true;
+  if (settings.save.strategy == Interval::kBest && !settings.save.output_dir.empty()) control.should_save = true;
   return true;
 }
 
 void FlowCallback::on_step_end(TrainerEvent& event) {
-  const config::LoggingConfig& logging = event.args.logging;
-  const config::EvalConfig& eval = event.args.eval;
-  const config::SaveConfig& save = event.args.save;
+  const LogSettings& log = event.settings.log;
+  const EvalPlan& eval = event.settings.eval;
+  const SaveSettings& save = event.settings.save;
   const TrainerState& state = event.state;
   TrainerControl& control = event.control;
   const int64_t step = state.global_step;
-  const bool logs_first = logging.first_step || event.args.dialect == config::Dialect::kPretrain;
-  const bool saves_by_steps = save.strategy == Interval::kSteps && save.output_dir;
+  const bool saves_by_steps = save.strategy == Interval::kSteps && !save.output_dir.empty();
 
-  if (step == 1 && logs_first) control.should_log = true;
-  if (logging.strategy == Interval::kSteps && is_multiple(step, state.logging_steps)) control.should_log = true;
+  if (step == 1 && log.first_step) control.should_log = true;
+  if (log.strategy == Interval::kSteps && is_multiple(step, state.logging_steps)) control.should_log = true;
   if (eval.strategy == Interval::kSteps && is_multiple(step, state.eval_steps) &&
       eval.delay <= static_cast<double>(step))
     control.should_evaluate = true;
   if (saves_by_steps && is_multiple(step, state.save_steps)) control.should_save = true;
 
-  if (step < state.max_steps && !is_multiple(step, event.args.run.exit_interval.value_or(0))) return;
+  if (step < state.max_steps && !is_multiple(step, event.settings.length.exit_interval)) return;
   control.should_training_stop = true;
   if (saves_by_steps) control.should_save = true;
 }
 
 void FlowCallback::on_epoch_end(TrainerEvent& event) {
-  const config::TrainingArguments& args = event.args;
-  if (args.logging.strategy == Interval::kEpoch) event.control.should_log = true;
-  if (args.eval.strategy == Interval::kEpoch && args.eval.delay <= event.state.epoch.value_or(0))
+  const TrainerSettings& settings = event.settings;
+  if (settings.log.strategy == Interval::kEpoch) event.control.should_log = true;
+  if (settings.eval.strategy == Interval::kEpoch && settings.eval.delay <= event.state.epoch.value_or(0))
     event.control.should_evaluate = true;
-  if (args.save.strategy == Interval::kEpoch && args.save.output_dir) event.control.should_save = true;
+  if (settings.save.strategy == Interval::kEpoch && !settings.save.output_dir.empty()) event.control.should_save = true;
 }
 
 void EarlyStoppingCallback::on_evaluate(TrainerEvent& event) {
-  const BestMetric best = best_metric_of(event.args.eval);
+  const BestMetric& best = event.settings.eval.best_metric;
   const double value = value_of(best, event.metrics);
   const auto& before = event.state.best_metric;
   const bool gain = !before || (best.better(value, *before) && std::abs(value - *before) > threshold_);

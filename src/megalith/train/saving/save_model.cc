@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "megalith/base/error.h"
-#include "megalith/config/documents.h"
 #include "megalith/io/file_io.h"
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/adapter.h"
@@ -32,10 +31,10 @@ void move_files(const fs::path& from, const fs::path& to, const fs::path& last) 
 
 }  // namespace
 
-void save_model(const model::VirtualModels& models, const config::TrainingArguments& args, const fs::path& folder,
+void save_model(const model::VirtualModels& models, const SaveSettings& settings, const fs::path& folder,
                 const fs::path& assets) {
   const bool first = models.context().rank() == 0;
-  const bool adapter = model::has_adapter(models) && !args.save.merged_model;
+  const bool adapter = model::has_adapter(models) && !settings.merged_model;
   io::StagedFolder staged(folder / "model", "save", {.owner = first, .overwrite = true});  // inside: one file system
   const comm::Group everyone = models.context().world().world();
   everyone.barrier("save: folder made");
@@ -46,7 +45,7 @@ void save_model(const model::VirtualModels& models, const config::TrainingArgume
     model::save_pretrained(models, staged.path(), {.assets = assets, .overwrite = true});
   }
   if (first) {
-    io::write_text_file(staged.path() / "args.yaml", config::to_yaml(args));
+    io::write_text_file(staged.path() / "args.yaml", settings.arguments);
     move_files(staged.path(), folder, adapter ? peft::kConfigName : "config.json");
   }
   everyone.barrier("save: done");

@@ -4,8 +4,8 @@
 
 #include <filesystem>
 
-#include "megalith/config/training_arguments.h"
 #include "megalith/model/virtual_models.h"
+#include "megalith/train/trainer_settings.h"
 
 namespace megalith::train {
 
@@ -14,7 +14,7 @@ namespace megalith::train {
 // of an older model goes first. Of a model with an adapter the adapter is written (adapter_config.json comes last);
 // with save_merged_model the model with the adapter merged, and the adapter in folder/adapter. All ranks call it; every
 // parameter is there (finish_param_gather).
-void save_model(const model::VirtualModels& models, const config::TrainingArguments& args,
-                const std::filesystem::path& folder, const std::filesystem::path& assets);
+void save_model(const model::VirtualModels& models, const SaveSettings& settings, const std::filesystem::path& folder,
+                const std::filesystem::path& assets);
 
 }  // namespace megalith::train

@@ -18,20 +18,18 @@ constexpr size_t kShapesRemembered = 64;
 
 }  // namespace
 
-bool graphs_wanted(const config::TrainingArguments& args) { return args.fusion.cuda_graph_impl == "local"; }
-
-std::string graph_obstacle(const config::TrainingArguments& args, const model::ModelConfig& config,
+std::string graph_obstacle(const model::ModelOptions& options, const model::ModelConfig& config,
                            const layout::GridShape& grid, bool on_cuda, bool plain_objective) {
   if (!on_cuda) return "the run is on the CPU";
   if (grid.world_size > 1) return fmt::format("{} ranks exchange tensors inside of a step", grid.world_size);
   if (!plain_objective) return "the objective is not plain language modelling";
   if (config.moe) return "the host reads how many tokens each expert gets";
   if (config.mtp_layers > 0) return "multi-token prediction counts its targets on the host";
-  const bool adapter_dropout = args.run.finetuning_type == config::FinetuningType::kLora && args.lora.dropout > 0;
+  const bool adapter_dropout = options.adapter && options.adapter->dropout > 0;
   if (config.attention_dropout > 0 || config.hidden_dropout > 0 || config.embedding_dropout > 0 || adapter_dropout)
     return "dropout draws its seeds on the host";
-  if (args.recompute.granularity) return "recompute_granularity runs parts of the model inside of backward";
-  if (args.precision.fp8) return "fp8 keeps scales between the steps";
+  if (options.recompute.any()) return "recompute_granularity runs parts of the model inside of backward";
+  if (options.fp8) return "fp8 keeps scales between the steps";
   return "";
 }
 

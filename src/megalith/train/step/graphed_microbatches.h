@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "megalith/config/training_arguments.h"
 #include "megalith/data/collator.h"
 #include "megalith/layout/grid_shape.h"
 #include "megalith/model/gpt_model.h"
@@ -21,9 +20,8 @@ namespace megalith::train {
 
 // Why a run cannot use graphs, in words that end a sentence; empty: it can. Whether they are asked for is not looked
 // at.
-std::string graph_obstacle(const config::TrainingArguments& args, const model::ModelConfig& config,
+std::string graph_obstacle(const model::ModelOptions& options, const model::ModelConfig& config,
                            const layout::GridShape& grid, bool on_cuda, bool plain_objective);
-bool graphs_wanted(const config::TrainingArguments& args);
 
 // A graph is for one shape (the lengths of the sequences) and one factor of the loss: both are written into its
 // kernels. Of each there is one for gradients that are overwritten (the first micro-batch of a step) and one for those

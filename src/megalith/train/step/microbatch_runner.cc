@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "megalith/base/log.h"
-#include "megalith/config/derive.h"
 #include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
 
@@ -83,8 +82,8 @@ std::function<void(const layout::PipelineAction&, bool)> trace_actions(TraceReco
   };
 }
 
-bool checks_losses(const config::TrainingArguments& args, const BackwardPass& pass) {
-  return args.ddp.check_for_nan_in_loss_and_grad && !pass.takes_non_finite;
+bool checks_losses(const StepSettings& settings, const BackwardPass& pass) {
+  return settings.check_for_nan && !pass.takes_non_finite;
 }
 
 std::vector<double> read(const std::vector<MicrobatchLoss>& losses) {
@@ -95,19 +94,18 @@ std::vector<double> read(const std::vector<MicrobatchLoss>& losses) {
 
 }  // namespace
 
-pipeline::EngineSettings engine_settings(const model::ModelConfig& model, at::ScalarType dtype,
-                                         const config::PipelineConfig& pipeline) {
-  return {.hidden = model.hidden_size, .dtype = dtype, .overlap = pipeline.overlap_p2p_comm};
+pipeline::EngineSettings engine_settings(const model::ModelConfig& model, at::ScalarType dtype, bool overlap) {
+  return {.hidden = model.hidden_size, .dtype = dtype, .overlap = overlap};
 }
 
-MicrobatchRunner::MicrobatchRunner(model::VirtualModels& models, const config::TrainingArguments& args,
+MicrobatchRunner::MicrobatchRunner(model::VirtualModels& models, const StepSettings& settings,
                                    const parallel::ParallelContext& context, Objective& objective, TraceRecorder& trace)
     : models_(models),
-      args_(args),
+      settings_(settings),
       context_(context),
       objective_(objective),
       trace_(trace),
-      engine_(context, engine_settings(models.config(), models[0].options().dtype, args.pipeline)) {}
+      engine_(context, engine_settings(models.config(), models[0].options().dtype, settings.overlap_p2p_comm)) {}
 
 bool MicrobatchRunner::speaks_for_replica() const { return context_.is_last_stage() && context_.place().tp_rank == 0; }
 bool MicrobatchRunner::counts_for_replica() const { return speaks_for_replica() && context_.place().cp_rank == 0; }
@@ -118,7 +116,7 @@ std::vector<std::string> MicrobatchRunner::attached_losses() const {
 }
 
 layout::PipelineShape MicrobatchRunner::shape(int microbatches, Phase phase) const {
-  return config::pipeline_shape(args_, microbatches, phase == Phase::kEvaluation);
+  return settings_.shape(microbatches, phase == Phase::kEvaluation);
 }
 
 pipeline::StepPlan MicrobatchRunner::plan(std::span<const data::MicroBatch> batches, Phase phase) const {
@@ -176,7 +174,7 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
     return backward_factor(tokens, scale, count);
   });
   for (const auto& chunk : models_) chunk->set_aux_loss_scale(aux_loss_scale(pass.loss_scale, batches.size()));
-  const bool check_losses = checks_losses(args_, pass);
+  const bool check_losses = checks_losses(settings_, pass);
   std::vector<MicrobatchLoss> losses;
   try {
     if (graphs_)
@@ -207,7 +205,7 @@ void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, c
     const at::Tensor output = forward(call, batches[static_cast<size_t>(call.microbatch)], Phase::kTraining, losses);
     if (!call.last_stage) return output;
     // At once where reading costs nothing: before a gradient of it reaches another rank.
-    if (checks_losses(args_, pass) && output.is_cpu()) check_finite(losses, batches.size(), pass.step);
+    if (checks_losses(settings_, pass) && output.is_cpu()) check_finite(losses, batches.size(), pass.step);
     at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
     losses.back().sum = output.detach();
     losses.back().on_host.emplace(losses.back().sum);  // before backward is in the way
@@ -224,10 +222,10 @@ void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, c
 }
 
 bool MicrobatchRunner::start_graphs() {
-  const std::string why = graph_obstacle(args_, models_.config(), context_.grid().shape(), context_.device().is_cuda(),
-                                         objective_.sums_token_losses());
+  const std::string why = graph_obstacle(models_[0].options(), models_.config(), context_.grid().shape(),
+                                         context_.device().is_cuda(), objective_.sums_token_losses());
   if (why.empty())
-    graphs_ = std::make_unique<GraphedMicrobatches>(models_[0], args_.fusion.cuda_graph_warmup_steps);
+    graphs_ = std::make_unique<GraphedMicrobatches>(models_[0], settings_.graph_warmup_steps);
   else if (context_.rank() == 0)
     log_warning("cuda_graph_impl local is not used: {}", why);
   return uses_graphs();

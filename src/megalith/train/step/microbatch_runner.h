@@ -9,12 +9,12 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/trace.h"
-#include "megalith/config/training_arguments.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/optim/distributed_data_parallel.h"
 #include "megalith/pipeline/forward_backward.h"
 #include "megalith/train/objectives/objective.h"
 #include "megalith/train/step/graphed_microbatches.h"
+#include "megalith/train/trainer_settings.h"
 
 namespace megalith::train {
 
@@ -41,15 +41,13 @@ struct BackwardPass {
 };
 
 // How the pipeline's engine carries the hidden states of a model.
-pipeline::EngineSettings engine_settings(const model::ModelConfig& model, at::ScalarType dtype,
-                                         const config::PipelineConfig& pipeline);
+pipeline::EngineSettings engine_settings(const model::ModelConfig& model, at::ScalarType dtype, bool overlap);
 
 // One thread a rank. Everything that it is made of outlives it.
 class MicrobatchRunner {
  public:
-  // `args` after derive().
-  MicrobatchRunner(model::VirtualModels& models, const config::TrainingArguments& args,
-                   const parallel::ParallelContext& context, Objective& objective, TraceRecorder& trace);
+  MicrobatchRunner(model::VirtualModels& models, const StepSettings& settings, const parallel::ParallelContext& context,
+                   Objective& objective, TraceRecorder& trace);
 
   // All functions are collective over the pipeline, tensor- and context-parallel ranks of a replica. They take whole
   // micro-batches; the objective sees this rank's slices of them (context_slices). They return the loss of each
@@ -59,7 +57,7 @@ class MicrobatchRunner {
   // L times the loss scale per token (finalize_gradients divides by all tokens), otherwise L / n / micro-batches times
   // the loss scale. L covers this rank's slice of the tokens, n all of them: the gradient is the true one for every cp.
   // Attached losses go in alike, with their own counts, times their factors.
-  // Throws NonFiniteLoss before gradients spread, unless check_for_nan_in_loss_and_grad is off or the pass takes them.
+  // Throws NonFiniteLoss before gradients spread, unless check_for_nan is off or the pass takes them.
   std::vector<MicrobatchLoss> train(std::span<const data::MicroBatch> batches, const BackwardPass& pass);
 
   // From now on train() records micro-batches and plays them back (graphed_microbatches.h); the current stream is an
@@ -82,7 +80,7 @@ class MicrobatchRunner {
   std::vector<std::string> attached_losses() const;
   const parallel::ParallelContext& context() const { return context_; }
   TraceRecorder& trace() const { return trace_; }
-  bool per_token_loss() const { return args_.ddp.calculate_per_token_loss; }
+  bool per_token_loss() const { return settings_.per_token_loss; }
   // One rank of each replica of the data speaks for all: values of the last stage that its ranks hold alike.
   bool speaks_for_replica() const;  // of the tensor-parallel ranks
   bool counts_for_replica() const;  // and of the context-parallel ranks
@@ -106,7 +104,7 @@ class MicrobatchRunner {
   void check_finite(const std::vector<MicrobatchLoss>& losses, size_t microbatches, int64_t step) const;
 
   model::VirtualModels& models_;
-  const config::TrainingArguments& args_;
+  const StepSettings settings_;
   const parallel::ParallelContext& context_;
   Objective& objective_;
   TraceRecorder& trace_;

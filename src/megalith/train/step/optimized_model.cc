@@ -13,43 +13,22 @@ std::vector<nn::Parameter*> parameters_of(model::GptModel& chunk) {
   return all;
 }
 
-optim::OptimizerSettings settings_of(const config::TrainingArguments& args) {
-  optim::OptimizerSettings settings = optim::optimizer_settings(args.optimizer);
-  settings.count_zeros = args.logging.log_num_zeros_in_grad;
-  // LoRA+ (Hayou et al., 2024): B learns faster; embeddings at a rate of their own.
-  const double rate = args.optimizer.learning_rate.value_or(0);
-  if (args.lora.loraplus_lr_ratio && rate > 0)
-    settings.groups.multipliers = {{"embedding.lora_b", args.lora.loraplus_lr_embedding / rate},
-                                   {".lora_b", *args.lora.loraplus_lr_ratio}};
-  return settings;
-}
-
-std::vector<optim::RateGroup> rate_groups(const config::TrainingArguments& args, const optim::LrSchedule& schedule) {
-  std::vector<optim::RateGroup> groups{{}};
-  if (const auto decoupled = optim::decoupled_group(args.optimizer, schedule)) groups.push_back(*decoupled);
-  return groups;
-}
-
 }  // namespace
 
-OptimizedModel::OptimizedModel(model::VirtualModels& models, const config::TrainingArguments& args,
+OptimizedModel::OptimizedModel(model::VirtualModels& models, const UpdateSettings& settings,
                                optim::RunSchedule schedule, const parallel::ParallelContext& context)
-    : models_(models),
-      context_(context),
-      schedule_(std::move(schedule)),
-      scaler_(optim::GradScaler::from(args.precision)) {
+    : models_(models), context_(context), schedule_(std::move(schedule)), scaler_(settings.scaler) {
   for (size_t chunk = 0; chunk < models.size(); ++chunk) {
-    const auto settings = optim::ddp_settings(args.ddp, args.precision, args.optimizer.use_distributed_optimizer,
-                                              context.is_first_stage(), static_cast<int>(chunk));
+    const auto gradients =
+        optim::settings_of_chunk(settings.gradients, context.is_first_stage(), static_cast<int>(chunk));
     own_chunks_.push_back(
-        std::make_unique<optim::DistributedDataParallel>(parameters_of(models[chunk]), settings, context));
+        std::make_unique<optim::DistributedDataParallel>(parameters_of(models[chunk]), gradients, context));
     chunks_.push_back(own_chunks_.back().get());
   }
-  optimizer_ = std::make_unique<optim::Optimizer>(chunks_, settings_of(args), context, args.ddp.overlap_param_gather);
-  scheduler_ = std::make_unique<optim::ParamScheduler>(schedule_.schedule, rate_groups(args, schedule_.schedule),
-                                                       schedule_.load);
+  optimizer_ = std::make_unique<optim::Optimizer>(chunks_, settings.optimizer, context, settings.overlap_param_gather);
+  scheduler_ = std::make_unique<optim::ParamScheduler>(schedule_.schedule, schedule_.groups, schedule_.load);
   apply_rates();
-  if (!args.ddp.overlap_param_gather) return;
+  if (!settings.overlap_param_gather) return;
   for (size_t chunk = 0; chunk < models.size(); ++chunk)
     models[chunk].set_before_part(
         [ddp = chunks_[chunk]](std::span<nn::Parameter* const> part) { ddp->wait_for_params(part); });

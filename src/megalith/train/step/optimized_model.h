@@ -7,11 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "megalith/config/training_arguments.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/optim/distributed_data_parallel.h"
-#include "megalith/optim/make_schedule.h"
 #include "megalith/optim/optimizer.h"
+#include "megalith/train/trainer_settings.h"
 
 namespace megalith::train {
 
@@ -25,8 +24,7 @@ struct UpdateResult {
 // is one of a model at a time.
 class OptimizedModel {
  public:
-  // `args` after derive().
-  OptimizedModel(model::VirtualModels& models, const config::TrainingArguments& args, optim::RunSchedule schedule,
+  OptimizedModel(model::VirtualModels& models, const UpdateSettings& settings, optim::RunSchedule schedule,
                  const parallel::ParallelContext& context);
   ~OptimizedModel();
   OptimizedModel(const OptimizedModel&) = delete;
@@ -69,7 +67,7 @@ class OptimizedModel {
   std::vector<std::unique_ptr<optim::DistributedDataParallel>> own_chunks_;
   std::vector<optim::DistributedDataParallel*> chunks_;  // the same
   std::unique_ptr<optim::Optimizer> optimizer_;
-  std::unique_ptr<optim::ParamScheduler> scheduler_;  // group 0: all; group 1, where there is one: decoupled_lr
+  std::unique_ptr<optim::ParamScheduler> scheduler_;  // of RunSchedule::groups
   optim::GradScaler scaler_;
 };
 

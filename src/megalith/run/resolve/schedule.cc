@@ -1,4 +1,4 @@
-#include "megalith/optim/make_schedule.h"
+#include "megalith/run/resolve/schedule.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,13 +9,19 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 
-namespace megalith::optim {
+namespace megalith::run {
 namespace {
 
 using config::HfScheduler;
 using config::LrDecayStyle;
 using config::ScheduleConfig;
 using config::TrainingArguments;
+using optim::LrSchedule;
+using optim::RateGroup;
+using optim::RunSchedule;
+using optim::ScheduleNames;
+using optim::ScheduleParams;
+using optim::ScheduleUnit;
 
 constexpr int64_t kLongest = 1'000'000'000'000'000;  // steps or samples: beyond it no run gets
 
@@ -52,9 +58,10 @@ ScheduleUnit unit_of(const TrainingArguments& args) {
 }
 
 // lr_scheduler_kwargs; validate() has seen to it that the keys are known and that numbers are numbers.
-class Kwargs {
+class ScheduleKwargs {
  public:
-  explicit Kwargs(const ScheduleConfig& schedule) : object_(nlohmann::json::parse(schedule.lr_scheduler_kwargs.text)) {}
+  explicit ScheduleKwargs(const ScheduleConfig& schedule)
+      : object_(nlohmann::json::parse(schedule.lr_scheduler_kwargs.text)) {}
 
   bool has(const char* key) const { return object_.contains(key); }
   static std::string name(const char* key) { return fmt::format("{} of lr_scheduler_kwargs", key); }
@@ -94,10 +101,21 @@ class Kwargs {
   nlohmann::json object_;
 };
 
+// The group of embedding and head: decoupled_lr and decoupled_min_lr. Empty when decoupled_lr is not set.
+std::optional<RateGroup> decoupled_group(const config::OptimizerConfig& optimizer, const LrSchedule& schedule) {
+  if (!optimizer.decoupled_lr) return std::nullopt;
+  const RateGroup group{.max_lr = optimizer.decoupled_lr, .min_lr = optimizer.decoupled_min_lr};
+  const std::vector<std::string> found =
+      problems(schedule.params(), group, "embedding and head (decoupled_lr, decoupled_min_lr)");
+  check<ConfigError>(found.empty(), "the schedule cannot be: {}", fmt::join(found, "\n"));
+  return group;
+}
+
 // Everything that make_schedule looks at.
-class Maker {
+class ScheduleMaker {
  public:
-  Maker(const TrainingArguments& args, const layout::MicrobatchCalculator& batches, std::optional<int64_t> total_steps)
+  ScheduleMaker(const TrainingArguments& args, const layout::MicrobatchCalculator& batches,
+                std::optional<int64_t> total_steps)
       : args_(args), options_(args.schedule), kwargs_(args.schedule), unit_(unit_of(args)) {
     names_.unit = unit_ == ScheduleUnit::kSamples ? "samples" : "steps";
     batch_ = unit_ == ScheduleUnit::kSamples ? batches.final_global_batch_size() : 1;
@@ -110,8 +128,11 @@ class Maker {
     set_decay_length();
     set_warmup();
     set_weight_decay();
-    return {LrSchedule(params_, names_), unit_, train_iters_,
-            scheduler_load(options_.override_opt_param_scheduler, options_.use_checkpoint_opt_param_scheduler)};
+    RunSchedule run{
+        LrSchedule(params_, names_), unit_, train_iters_,
+        optim::scheduler_load(options_.override_opt_param_scheduler, options_.use_checkpoint_opt_param_scheduler)};
+    if (const auto decoupled = decoupled_group(args_.optimizer, run.schedule)) run.groups.push_back(*decoupled);
+    return run;
   }
 
  private:
@@ -145,8 +166,8 @@ class Maker {
     names_.lr_decay_style = options_.lr_decay_style ? "lr_decay_style" : "lr_scheduler_type";
     params_.lr_decay_style = options_.lr_decay_style.value_or(style_of(options_.lr_scheduler_type));
     params_.lr_wsd_decay_style = kwargs_.wsd_style("lr_wsd_decay_style").value_or(options_.lr_wsd_decay_style);
-    names_.wsd_decay_steps =
-        options_.lr_decay_style ? "lr_wsd_decay_iters or lr_wsd_decay_samples" : Kwargs::name("wsd_decay_steps");
+    names_.wsd_decay_steps = options_.lr_decay_style ? "lr_wsd_decay_iters or lr_wsd_decay_samples"
+                                                     : ScheduleKwargs::name("wsd_decay_steps");
     if (const std::optional<Length> length = wsd_length()) {
       params_.wsd_decay_steps = length->value;
       names_.wsd_decay_steps = length->name;
@@ -156,7 +177,7 @@ class Maker {
   std::optional<Length> wsd_length() const {
     kwargs_.exclude("wsd_decay_steps", "num_decay_steps");
     for (const char* key : {"wsd_decay_steps", "num_decay_steps"})
-      if (const auto value = kwargs_.steps(key)) return steps(*value, Kwargs::name(key));
+      if (const auto value = kwargs_.steps(key)) return steps(*value, ScheduleKwargs::name(key));
     check<ConfigError>(!options_.lr_wsd_decay_iters || !options_.lr_wsd_decay_samples,
                        "lr_wsd_decay_iters and lr_wsd_decay_samples both set the last phase of WSD; keep one");
     if (options_.lr_wsd_decay_iters) return steps(*options_.lr_wsd_decay_iters, "lr_wsd_decay_iters");
@@ -166,7 +187,7 @@ class Maker {
 
   void set_rates() {
     const auto rate = [this](const char* key, double option, const char* option_name, std::string& name) {
-      name = kwargs_.has(key) ? Kwargs::name(key) : option_name;
+      name = kwargs_.has(key) ? ScheduleKwargs::name(key) : option_name;
       return kwargs_.number(key).value_or(option);
     };
     check<ConfigError>(args_.optimizer.learning_rate || kwargs_.has("max_lr"),
@@ -177,9 +198,9 @@ class Maker {
     kwargs_.exclude("min_lr", "min_lr_rate");
     if (const auto part = kwargs_.number("min_lr_rate")) {
       check<ConfigError>(*part >= 0 && *part <= 1, "{} is {}; it is a part of the peak, from 0 to 1",
-                         Kwargs::name("min_lr_rate"), *part);
+                         ScheduleKwargs::name("min_lr_rate"), *part);
       params_.min_lr = *part * params_.max_lr;
-      names_.min_lr = Kwargs::name("min_lr_rate");
+      names_.min_lr = ScheduleKwargs::name("min_lr_rate");
     }
   }
 
@@ -187,7 +208,8 @@ class Maker {
     Length length = total_;
     if (options_.lr_decay_samples) length = {*options_.lr_decay_samples, "lr_decay_samples"};
     if (options_.lr_decay_iters) length = steps(*options_.lr_decay_iters, "lr_decay_iters");
-    if (const auto value = kwargs_.steps("lr_decay_steps")) length = steps(*value, Kwargs::name("lr_decay_steps"));
+    if (const auto value = kwargs_.steps("lr_decay_steps"))
+      length = steps(*value, ScheduleKwargs::name("lr_decay_steps"));
     check<ConfigError>(!params_.wsd_decay_steps || *params_.wsd_decay_steps <= length.value,
                        "{} is {} {}, more than the decay length, {} {}", names_.wsd_decay_steps,
                        params_.wsd_decay_steps.value_or(0), names_.unit, length.name, length.value);
@@ -234,7 +256,7 @@ class Maker {
 
   const TrainingArguments& args_;
   const ScheduleConfig& options_;
-  Kwargs kwargs_;
+  ScheduleKwargs kwargs_;
   ScheduleUnit unit_;
   int64_t batch_ = 1;  // units a step
   int64_t train_iters_ = 0;
@@ -247,16 +269,7 @@ class Maker {
 
 RunSchedule make_schedule(const TrainingArguments& args, const layout::MicrobatchCalculator& batches,
                           std::optional<int64_t> total_steps) {
-  return Maker(args, batches, total_steps).make();
+  return ScheduleMaker(args, batches, total_steps).make();
 }
 
-std::optional<RateGroup> decoupled_group(const config::OptimizerConfig& optimizer, const LrSchedule& schedule) {
-  if (!optimizer.decoupled_lr) return std::nullopt;
-  const RateGroup group{.max_lr = optimizer.decoupled_lr, .min_lr = optimizer.decoupled_min_lr};
-  const std::vector<std::string> found =
-      problems(schedule.params(), group, "embedding and head (decoupled_lr, decoupled_min_lr)");
-  check<ConfigError>(found.empty(), "the schedule cannot be: {}", fmt::join(found, "\n"));
-  return group;
-}
-
-}  // namespace megalith::optim
+}  // namespace megalith::run

@@ -1,4 +1,4 @@
-#include "megalith/optim/make_schedule.h"
+#include "megalith/run/resolve/schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -8,11 +8,15 @@
 #include "megalith/config/validate.h"
 #include "tests/support/expect.h"
 
-namespace megalith::optim {
+namespace megalith::run {
 namespace {
 
 using config::Dialect;
 using config::LrDecayStyle;
+using optim::RateGroup;
+using optim::RunSchedule;
+using optim::ScheduleParams;
+using optim::ScheduleUnit;
 using testing::expect_contains;
 
 config::TrainingArguments args_of(const std::vector<std::string>& words, Dialect dialect) {
@@ -181,22 +185,22 @@ TEST(MakeSchedule, bad_kwargs_are_named) {
 }
 
 TEST(MakeSchedule, decoupled_rates_are_a_group) {
-  const auto group_of = [](const std::vector<std::string>& words) {
+  const auto groups_of = [](const std::vector<std::string>& words) {
     const config::TrainingArguments args = args_of(words, Dialect::kPretrain);
     const layout::MicrobatchCalculator batches(config::batch_plan(args, 1));
-    return decoupled_group(args.optimizer, make_schedule(args, batches).schedule);
+    return make_schedule(args, batches).groups;
   };
   const std::vector<std::string> words{"--train_iters=10", "--lr=1e-3", "--min_lr=1e-4"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), words.begin(), words.end());
     return more;
   };
-  EXPECT_FALSE(group_of(words));
-  EXPECT_EQ(group_of(with({"--decoupled_lr=2e-3"})), (RateGroup{.max_lr = 2e-3}));
-  EXPECT_EQ(group_of(with({"--decoupled_lr=2e-3", "--decoupled_min_lr=1e-5"})),
-            (RateGroup{.max_lr = 2e-3, .min_lr = 1e-5}));
-  EXPECT_THROW(group_of(with({"--decoupled_lr=1e-5"})), ConfigError);
+  EXPECT_EQ(groups_of(words), std::vector<RateGroup>{{}});
+  EXPECT_EQ(groups_of(with({"--decoupled_lr=2e-3"})), (std::vector<RateGroup>{{}, {.max_lr = 2e-3}}));
+  EXPECT_EQ(groups_of(with({"--decoupled_lr=2e-3", "--decoupled_min_lr=1e-5"})),
+            (std::vector<RateGroup>{{}, {.max_lr = 2e-3, .min_lr = 1e-5}}));
+  EXPECT_THROW(groups_of(with({"--decoupled_lr=1e-5"})), ConfigError);
 }
 
 }  // namespace
-}  // namespace megalith::optim
+}  // namespace megalith::run

@@ -7,12 +7,14 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/parser.h"
 #include "megalith/config/validate.h"
-#include "megalith/optim/make_schedule.h"
+#include "megalith/run/resolve/schedule.h"
 
-namespace megalith::optim {
+namespace megalith::run {
 namespace {
 
 using nlohmann::json;
+using optim::RunSchedule;
+using optim::ScheduleUnit;
 
 // Theirs multiplies the peak by a factor, ours interpolates between floor and peak: the last digits differ, and near
 // the end of a cosine they are digits of the peak.
@@ -44,4 +46,4 @@ TEST(HfSchedules, every_rate_is_theirs) {
 }
 
 }  // namespace
-}  // namespace megalith::optim
+}  // namespace megalith::run

@@ -1,0 +1,182 @@
+#include "megalith/run/resolve/trainer_settings.h"
+
+#include <algorithm>
+
+#include "megalith/config/derive.h"
+#include "megalith/config/documents.h"
+#include "megalith/run/resolve/schedule.h"
+
+namespace megalith::run {
+
+namespace {
+
+using config::Dialect;
+using config::TrainingArguments;
+
+train::LengthSettings length_settings(const config::RunConfig& run) {
+  return {.max_steps = std::max<int64_t>(0, run.max_steps),
+          .train_samples = run.train_samples.value_or(0),
+          .num_train_epochs = run.num_train_epochs,
+          .iterations_to_skip = run.iterations_to_skip,
+          .exit_interval = run.exit_interval.value_or(0),
+          .early_stopping_steps = run.early_stopping_steps.value_or(0)};
+}
+
+train::LogSettings log_settings(const TrainingArguments& args) {
+  const config::LoggingConfig& logging = args.logging;
+  const bool megatron = args.dialect == Dialect::kPretrain;
+  return {.strategy = logging.strategy,
+          .steps = logging.steps,
+          .first_step = logging.first_step || megatron,
+          .nan_inf_filter = logging.nan_inf_filter,
+          .effective_tokens = logging.include_effective_tokens_per_second,
+          .params_norm = logging.log_params_norm,
+          .loss_scale = args.precision.fp16 || megatron,
+          .consumed_samples = megatron,
+          .tokens_seen = logging.include_num_input_tokens_seen};
+}
+
+// Hugging Face's defaults where the options are silent: the loss, and less of it is better.
+train::BestMetric best_metric(const config::EvalConfig& eval) {
+  std::string name = eval.metric_for_best_model.value_or("loss");
+  if (!name.starts_with("eval_")) name = "eval_" + name;
+  const bool greater = eval.greater_is_better.value_or(!name.ends_with("loss"));
+  return {std::move(name), greater};
+}
+
+train::EvalPlan eval_plan(const TrainingArguments& args) {
+  const config::EvalConfig& eval = args.eval;
+  return {.strategy = eval.strategy,
+          .steps = eval.steps.value_or(0),
+          .delay = eval.delay,
+          .on_start = eval.on_start,
+          .micro_batch_size = args.batch.eval_micro_batch_size.value_or(args.batch.micro_batch_size.value_or(1)),
+          .best_metric = best_metric(eval),
+          .tracks_best = eval.metric_for_best_model.has_value(),
+          .loads_best_at_end = eval.load_best_model_at_end};
+}
+
+train::SaveSettings save_settings(const TrainingArguments& args) {
+  const config::SaveConfig& save = args.save;
+  return {.output_dir = save.output_dir.value_or(""),
+          .strategy = save.strategy,
+          .steps = save.steps.value_or(0),
+          .total_limit = save.total_limit,
+          .retain_interval = save.retain_interval,
+          .optimizer = !save.only_model && !args.checkpoint.no_save_optim,
+          .rng = !save.only_model && !args.checkpoint.no_save_rng,
+          .file_per_writer = args.checkpoint.files == "per_writer",
+          .in_background = args.checkpoint.async_save,
+          .merged_model = save.merged_model,
+          .sharded_optimizer = args.optimizer.use_distributed_optimizer,
+          .arguments = config::to_yaml(args)};
+}
+
+train::RerunMachine::Injection injection_of(const std::string& name) {
+  using Injection = train::RerunMachine::Injection;
+  if (name == "correct_result") return Injection::kCorrectResult;
+  if (name == "persistent_error") return Injection::kPersistentError;
+  return Injection::kTransientError;
+}
+
+bool reports_to(const config::LoggingConfig& logging, const char* service) {
+  return std::ranges::find(logging.report_to, service) != logging.report_to.end();
+}
+
+// logging_dir, or `tensorboard` in output_dir; empty when report_to does not ask for the files.
+std::filesystem::path tensorboard_dir(const TrainingArguments& args) {
+  const config::LoggingConfig& logging = args.logging;
+  if (!reports_to(logging, "tensorboard") && !reports_to(logging, "wandb") && !reports_to(logging, "all")) return {};
+  if (logging.logging_dir) return *logging.logging_dir;
+  if (!args.save.output_dir) return {};
+  return std::filesystem::path(*args.save.output_dir) / "tensorboard";
+}
+
+}  // namespace
+
+bool trains_adapter(const TrainingArguments& args) { return args.run.finetuning_type == config::FinetuningType::kLora; }
+
+train::StepSettings step_settings(const TrainingArguments& args) {
+  return {.pipeline = config::pipeline_shape(args, /*microbatches=*/1),
+          .overlap_p2p_comm = args.pipeline.overlap_p2p_comm,
+          .per_token_loss = args.ddp.calculate_per_token_loss,
+          .check_for_nan = args.ddp.check_for_nan_in_loss_and_grad,
+          .graphs = args.fusion.cuda_graph_impl == "local",
+          .graph_warmup_steps = args.fusion.cuda_graph_warmup_steps};
+}
+
+train::UpdateSettings update_settings(const TrainingArguments& args) {
+  train::UpdateSettings settings;
+  settings.optimizer = optim::optimizer_settings(args.optimizer);
+  settings.optimizer.count_zeros = args.logging.log_num_zeros_in_grad;
+  // LoRA+ (Hayou et al., 2024): B learns faster; embeddings at a rate of their own.
+  const double rate = args.optimizer.learning_rate.value_or(0);
+  if (args.lora.loraplus_lr_ratio && rate > 0)
+    settings.optimizer.groups.multipliers = {{"embedding.lora_b", args.lora.loraplus_lr_embedding / rate},
+                                             {".lora_b", *args.lora.loraplus_lr_ratio}};
+  settings.gradients = optim::ddp_settings(args.ddp, args.precision, args.optimizer.use_distributed_optimizer,
+                                           /*first_stage=*/true, /*chunk=*/0);
+  settings.scaler = optim::GradScaler::from(args.precision);
+  settings.overlap_param_gather = args.ddp.overlap_param_gather;
+  return settings;
+}
+
+train::RerunSettings rerun_settings(const TrainingArguments& args) {
+  return {.mode = args.fault.rerun_mode,
+          .check_for_nan = args.ddp.check_for_nan_in_loss_and_grad,
+          .check_for_spiky_loss = args.fault.check_for_spiky_loss,
+          .check_for_large_grads = args.fault.check_for_large_grads,
+          .injection_rate = args.fault.error_injection_rate,
+          .injection = injection_of(args.fault.error_injection_type)};
+}
+
+train::TrainerSettings trainer_settings(const TrainingArguments& args, const layout::GridShape& grid) {
+  train::TrainerSettings settings;
+  settings.length = length_settings(args.run);
+  settings.batch = config::batch_plan(args, grid.dp());
+  settings.step = step_settings(args);
+  settings.update = update_settings(args);
+  settings.schedule = [args](const layout::MicrobatchCalculator& batches, int64_t total_steps) {
+    return make_schedule(args, batches, total_steps);
+  };
+  settings.log = log_settings(args);
+  settings.eval = eval_plan(args);
+  settings.save = save_settings(args);
+  settings.resume = {.optimizer = !args.checkpoint.no_load_optim,
+                     .rng = !args.checkpoint.no_load_rng,
+                     .restarts_epoch = args.sampler.ignore_data_skip,
+                     .data_may_change = args.dialect == Dialect::kPretrain};
+  settings.rerun = rerun_settings(args);
+  settings.check_weight_hash_interval = args.fault.check_weight_hash_interval.value_or(0);
+  if (args.comm.timeout_after_first_iteration_s)
+    settings.collective_limit = std::chrono::seconds(*args.comm.timeout_after_first_iteration_s);
+  settings.trains_adapter = trains_adapter(args);
+  settings.seed = static_cast<uint64_t>(args.seeds.seed);
+  return settings;
+}
+
+observe::ReportSettings report_settings(const TrainingArguments& args, const layout::GridShape& grid) {
+  const config::LoggingConfig& logging = args.logging;
+  observe::ReportSettings settings;
+  if (args.dialect == Dialect::kPretrain) settings.style = observe::ReportStyle::kMegatron;
+  settings.output_dir = args.save.output_dir.value_or("");
+  settings.tensorboard_dir = tensorboard_dir(args);
+  settings.wandb = reports_to(logging, "wandb");
+  settings.run_name = logging.run_name.value_or("");
+  settings.arguments = config::to_yaml(args);
+  settings.grid = grid;
+  settings.best_metric = best_metric(args.eval).name;
+  settings.tensorboard_log_interval = logging.tensorboard_log_interval;
+  settings.timing_log_level = logging.timing_log_level;
+  settings.timing_log_option = logging.timing_log_option;
+  settings.log_throughput = logging.log_throughput;
+  settings.log_num_zeros = logging.log_num_zeros_in_grad;
+  settings.log_straggler = args.fault.log_straggler;
+  settings.straggler_count = args.fault.straggler_minmax_count;
+  // Megatron counts the steps done before the first that is recorded, and done after the last.
+  if (logging.profile) settings.profile = {logging.profile_step_start + 1, logging.profile_step_end};
+  settings.profile_ranks = logging.profile_ranks;
+  return settings;
+}
+
+}  // namespace megalith::run
