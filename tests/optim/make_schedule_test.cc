@@ -198,5 +198,18 @@ TEST(MakeSchedule, decoupled_rates_are_a_group) {
   EXPECT_THROW(group_of(with({"--decoupled_lr=1e-5"})), ConfigError);
 }
 
+TEST(MakeSchedule, a_function_of_ones_own_is_for_all_parameters) {
+  const auto args = args_of({"--train_iters=10", "--lr=1e-3", "--decoupled_lr=2e-3"}, Dialect::kPretrain);
+  const RunSchedule named = make_schedule(args, layout::MicrobatchCalculator(config::batch_plan(args, 1)));
+  const RunSchedule own = named.with({.lr = [](int64_t samples) { return static_cast<double>(samples); }});
+  EXPECT_EQ(own.unit, ScheduleUnit::kSamples);
+  EXPECT_EQ(own.schedule.params(), named.schedule.params());
+  EXPECT_EQ(own.schedule.lr(3), 3);
+  EXPECT_EQ(own.schedule.weight_decay(3), named.schedule.weight_decay(3));
+  EXPECT_TRUE(decoupled_group(args.optimizer, named.schedule));
+  expect_contains(testing::error_of<ConfigError>([&] { decoupled_group(args.optimizer, own.schedule); }),
+                  "decoupled_lr is 0.002, and this program gives the learning rate as one function");
+}
+
 }  // namespace
 }  // namespace megalith::optim

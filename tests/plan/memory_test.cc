@@ -8,10 +8,14 @@
 #include <cstdlib>
 
 #include "megalith/base/error.h"
+#include "megalith/config/derive.h"
 #include "megalith/model/adapter.h"
+#include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/plan/chunk_walk_internal.h"
+#include "megalith/train/step/optimized_model.h"
+#include "tests/optim/lion.h"
 #include "tests/plan/memory_case.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
@@ -187,6 +191,34 @@ TEST(PlannedMemory, IsGivenBackByBackward) {
 }
 
 // The sizes of every parameter, on every rank, for every family.
+// To the byte, for the rules that options name and one that they do not.
+TEST(PlannedMemory, CountsTheStatesOfTheUpdateRule) {
+  using Words = std::vector<std::string>;
+  const std::vector<std::pair<Words, std::shared_ptr<const optim::UpdateRule>>> rules{
+      {{"--optimizer=adam"}, nullptr}, {{"--optimizer=sgd"}, nullptr}, {{}, testing::lion()}};
+  for (const auto& [named, rule] : rules)
+    for (const Words& precision : {Words{"--bf16=false"}, Words{"--bf16=true"},
+                                   Words{"--bf16=true", "--optimizer_cpu_offload", "--optimizer_offload_fraction=1"}}) {
+      Words words{"--finetuning_type=full", "--max_steps=10", "--use_distributed_optimizer",
+                  "--per_device_train_batch_size=1"};
+      words.insert(words.end(), named.begin(), named.end());
+      words.insert(words.end(), precision.begin(), precision.end());
+      const MemoryCase how = memory_case("rule", testing::plan_model("llama"), words, /*world=*/2, 64);
+      RunShape run = how.shape();
+      if (rule) run.optimizer_state_bytes = static_cast<double>(rule->state_bytes());
+      const StateBytes planned = state_bytes(run, run.split(), 0);
+      testing::run_ranks(2, [&](const testing::Rank& rank) {
+        parallel::ParallelContext context(rank.world, layout::RankGrid(run.grid));
+        model::VirtualModels models = model::AutoModel::from_config(how.model, how.args, context);
+        const layout::MicrobatchCalculator batches(config::batch_plan(how.args, run.dp()));
+        train::OptimizedModel trained(models, how.args, optim::make_schedule(how.args, batches, 10), context, rule);
+        EXPECT_EQ(planned.optimizer, static_cast<double>(trained.optimizer().state_bytes(/*on_host=*/false)));
+        EXPECT_EQ(planned.optimizer_host, static_cast<double>(trained.optimizer().state_bytes(/*on_host=*/true)));
+        EXPECT_GT(planned.optimizer + planned.optimizer_host, 0);
+      });
+    }
+}
+
 TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
   for (const std::string& name : testing::golden_model_names()) {
     const model::ModelConfig model = model::read_model_config(testing::golden_dir() / "hf" / name);

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "megalith/checkpoint/manifest.h"
+#include "tests/optim/lion.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"
@@ -139,6 +140,22 @@ TEST(Pretrain, AForwardStepOfOnesOwn) {
     ASSERT_EQ(largest.size(), 3U);
     EXPECT_GT(largest[0], outcome.numbers("loss")[0]);
   }
+}
+
+// Lion at a rate that falls with the samples; 4 of them are a step.
+TEST(Pretrain, AnOptimizerAndAScheduleOfOnesOwn) {
+  const auto own = [](const Rank&) {
+    PretrainFunctions functions;
+    functions.update_rule = lion();
+    functions.rates.lr = [](int64_t samples) { return 1e-3 / static_cast<double>(4 + samples); };
+    return functions;
+  };
+  const Outcome one = run(kLlama, 1, own);
+  EXPECT_EQ(one.numbers("learning_rate"), (std::vector<double>{1e-3 / 4, 1e-3 / 8, 1e-3 / 12}));
+  EXPECT_LT(one.numbers("loss").back(), one.numbers("loss").front());
+  const Outcome two = run(kLlama + Words{"--use-distributed-optimizer"}, 2, own);
+  EXPECT_EQ(two.numbers("learning_rate"), one.numbers("learning_rate"));
+  expect_close_lists(two.numbers("loss"), one.numbers("loss"), 1e-4);
 }
 
 TEST(Pretrain, AModelProviderIsAskedOncePerChunk) {

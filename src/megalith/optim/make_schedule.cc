@@ -245,6 +245,12 @@ class Maker {
 
 }  // namespace
 
+RunSchedule RunSchedule::with(RateFunctions functions) const {
+  RunSchedule changed = *this;
+  changed.schedule = LrSchedule(schedule.params(), {}, std::move(functions));
+  return changed;
+}
+
 RunSchedule make_schedule(const TrainingArguments& args, const layout::MicrobatchCalculator& batches,
                           std::optional<int64_t> total_steps) {
   return Maker(args, batches, total_steps).make();
@@ -252,6 +258,10 @@ RunSchedule make_schedule(const TrainingArguments& args, const layout::Microbatc
 
 std::optional<RateGroup> decoupled_group(const config::OptimizerConfig& optimizer, const LrSchedule& schedule) {
   if (!optimizer.decoupled_lr) return std::nullopt;
+  check<ConfigError>(!schedule.functions().lr,
+                     "decoupled_lr is {}, and this program gives the learning rate as one function for all parameters;"
+                     " leave out one of them",
+                     *optimizer.decoupled_lr);
   const RateGroup group{.max_lr = optimizer.decoupled_lr, .min_lr = optimizer.decoupled_min_lr};
   const std::vector<std::string> found =
       problems(schedule.params(), group, "embedding and head (decoupled_lr, decoupled_min_lr)");

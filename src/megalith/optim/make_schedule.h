@@ -20,6 +20,8 @@ struct RunSchedule {
   int64_t train_iters = 0;  // optimizer steps of the run
   SchedulerLoad load = SchedulerLoad::kMustMatch;
 
+  // The same with curves of a program's own, which count progress in the same unit.
+  RunSchedule with(RateFunctions functions) const;
   // What a step of this many samples adds to the progress.
   int64_t increment(int64_t samples_of_step) const { return unit == ScheduleUnit::kSamples ? samples_of_step : 1; }
 };
@@ -43,7 +45,7 @@ RunSchedule make_schedule(const config::TrainingArguments& args, const layout::M
                           std::optional<int64_t> total_steps = std::nullopt);
 
 // The group of embedding and head: decoupled_lr and decoupled_min_lr. Nothing when decoupled_lr is not set. Throws
-// ConfigError when the rates do not fit together.
+// ConfigError when the rates do not fit together, or a function of the program's own gives the learning rate.
 std::optional<RateGroup> decoupled_group(const config::OptimizerConfig& optimizer, const LrSchedule& schedule);
 
 }  // namespace megalith::optim

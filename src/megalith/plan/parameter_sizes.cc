@@ -208,12 +208,11 @@ StateBytes state_bytes(const RunShape& run, const layout::LayerSplit& split, int
     }
   }
   bytes.parameters += bytes.frozen;
-  const double moments = run.args.optimizer.optimizer == config::OptimizerKind::kSgd ? 1 : 2;
   const double hosted = optim::optimizer_settings(run.args.optimizer).offload_fraction;
   // An offloaded element has its fp32 parameter on the host in any case.
   const bool copies = run.half() && !run.options.adapter;  // adapters are fp32 already
-  bytes.optimizer = bytes.owned * (1 - hosted) * 4 * (moments + (copies ? 1 : 0));
-  bytes.optimizer_host = bytes.owned * hosted * 4 * (moments + 1);
+  bytes.optimizer = bytes.owned * (1 - hosted) * (run.optimizer_state_bytes + (copies ? 4 : 0));
+  bytes.optimizer_host = bytes.owned * hosted * (run.optimizer_state_bytes + 4);
   return bytes;
 }
 

@@ -30,7 +30,7 @@ struct StateBytes {
   double frozen = 0;     // of them without a gradient, outside of the buffers
   double reference = 0;  // of a second model, which is not trained
   double gradients = 0;
-  double optimizer = 0;       // on the device: main parameters and moments
+  double optimizer = 0;       // on the device: main parameters and states of the update rule
   double optimizer_host = 0;  // of the offloaded part
   double largest_bucket = 0;  // its gradients: what is reduced at a time
   double elements = 0;        // without padding

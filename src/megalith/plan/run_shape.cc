@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
 #include "megalith/layout/pipeline_schedule.h"
+#include "megalith/optim/rules/make_rule.h"
 #include "megalith/plan/adapter_sizes.h"
 
 namespace megalith::plan {
@@ -125,6 +126,7 @@ RunShape run_shape(const model::ModelConfig& model, const config::TrainingArgume
   run.grid = config::grid_shape(args, world_size);
   run.machinery = machinery;
   run.sequence_length = sequence_length;
+  run.optimizer_state_bytes = static_cast<double>(optim::make_rule(args.optimizer)->state_bytes());
   std::vector<std::string> found;
   for (const layout::GridProblem& problem : layout::problems(run.grid)) found.push_back(problem.message);
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "\n"));

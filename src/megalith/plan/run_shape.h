@@ -37,6 +37,9 @@ struct RunShape {
   bool reference = false;        // a second model beside it, whose weights alone are held
   int64_t microbatches = 1;      // of a step and a replica
   Machinery machinery;
+  // State per trained element, without its fp32 copy, of the update rule that the options name. A program with a rule
+  // of its own overwrites it (optim::UpdateRule::state_bytes).
+  double optimizer_state_bytes = 0;
 
   int dp() const { return grid.dp(); }
   int chunks() const { return args.pipeline.vpp.value_or(1); }

@@ -56,9 +56,10 @@ double exposed_dp(const RunShape& run, const Cluster& cluster, const StateBytes&
 double optimizer_seconds(const RunShape& run, const Cluster& cluster, const StateBytes& state) {
   const double host_part = state.optimizer_host / std::max(1.0, state.optimizer + state.optimizer_host);
   const double here = state.owned * (1 - host_part), there = state.owned * host_part;
-  // Gradients are read for their norm and for the update; main parameters and moments are read and written.
-  const double device = cluster.memory_seconds(4 * state.owned + here * (4 + 24 + run.element_bytes()));
-  return device + there * (4 + run.element_bytes()) / cluster.host_bytes_per_second + there * 28 / 20e9;
+  // Gradients are read for their norm and for the update; main parameters and states are read and written.
+  const double update = 4 + 2 * (4 + run.optimizer_state_bytes);
+  const double device = cluster.memory_seconds(4 * state.owned + here * (update + run.element_bytes()));
+  return device + there * (4 + run.element_bytes()) / cluster.host_bytes_per_second + there * update / 20e9;
 }
 
 void add(StepTime& step, const PartTimes& part, double times) {

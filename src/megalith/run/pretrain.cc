@@ -153,6 +153,8 @@ Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFu
   if (datasets.test && evaluation > 0)
     prepared.test = evaluation_of(std::make_shared<EvaluationWindow>(datasets.test, evaluation), collator);
   setup.objective = std::move(objective);
+  setup.update_rule = functions.update_rule;
+  setup.rates = functions.rates;
   setup.trace = &run.timers();
   setup.heartbeat = run.heartbeat();
   setup.rejection_tracker = run.rejection_tracker();

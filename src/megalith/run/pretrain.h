@@ -47,6 +47,9 @@ struct PretrainFunctions {
   std::vector<std::string> report_keys{};    // see LossResult::report; losses end in "loss"
   bool perplexity = true;                    // the loss is a mean of -log p
   std::optional<data::Collator> collator{};  // empty: rows of seq_length
+  // An optimizer and a schedule of the program's own: see train::TrainerSetup. Progress is counted in samples.
+  std::shared_ptr<const optim::UpdateRule> update_rule{};
+  optim::RateFunctions rates{};
 
   // After each evaluation. `non_loss_data` runs on every rank, with the model; without it the data are what the forward
   // steps of the last group of micro-batches have kept. `process_non_loss_data` gets them on the last rank.

@@ -88,8 +88,8 @@ void Trainer::begin_training() {
   guard_ = std::make_unique<RerunGuard>(args_, setup_.rejection_tracker, context_);
   skipped_steps_ = args_.run.iterations_to_skip;
   for (const int64_t step : guard_->iterations_to_skip()) skipped_steps_.push_back(step);
-  model_ = std::make_unique<OptimizedModel>(models_, args_, optim::make_schedule(args_, batches_, length_.max_steps),
-                                            context_);
+  const optim::RunSchedule named = optim::make_schedule(args_, batches_, length_.max_steps);
+  model_ = std::make_unique<OptimizedModel>(models_, args_, named.with(setup_.rates), context_, setup_.update_rule);
   guard_->watch(*model_);
   start_state();
   state_.max_steps = length_.max_steps;

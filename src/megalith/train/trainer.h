@@ -26,6 +26,8 @@
 #include "megalith/config/training_arguments.h"
 #include "megalith/layout/microbatches.h"
 #include "megalith/model/virtual_models.h"
+#include "megalith/optim/lr_schedule.h"
+#include "megalith/optim/rules/update_rule.h"
 #include "megalith/train/evaluation.h"
 #include "megalith/train/report/callback.h"
 #include "megalith/train/run_checkpoint.h"
@@ -52,6 +54,12 @@ struct TrainerSetup {
   std::optional<TrainingData> train_data{};
   std::vector<EvalData> eval_data{};
   std::unique_ptr<Objective> objective{};  // empty: language modelling
+  // In place of the rule that the option `optimizer` names. Save points keep its name and states; a run that resumes
+  // one gives the same rule.
+  std::shared_ptr<const optim::UpdateRule> update_rule{};
+  // In place of the curves that options describe, in optimizer steps (or samples: see optim::ScheduleUnit) that were
+  // not skipped. A resumed run continues at the step of the save point.
+  optim::RateFunctions rates{};
   std::vector<std::unique_ptr<TrainerCallback>> callbacks{};
   const StopFlag* stop = nullptr;             // once it is up: the step is finished, saved, and train() returns
   comm::Heartbeat heartbeat{};                // gets the section in which the run is, for whoever looks after it

@@ -33,7 +33,8 @@ std::vector<optim::RateGroup> rate_groups(const config::TrainingArguments& args,
 }  // namespace
 
 OptimizedModel::OptimizedModel(model::VirtualModels& models, const config::TrainingArguments& args,
-                               optim::RunSchedule schedule, const parallel::ParallelContext& context)
+                               optim::RunSchedule schedule, const parallel::ParallelContext& context,
+                               std::shared_ptr<const optim::UpdateRule> rule)
     : models_(models),
       context_(context),
       schedule_(std::move(schedule)),
@@ -45,7 +46,9 @@ OptimizedModel::OptimizedModel(model::VirtualModels& models, const config::Train
         std::make_unique<optim::DistributedDataParallel>(parameters_of(models[chunk]), settings, context));
     chunks_.push_back(own_chunks_.back().get());
   }
-  optimizer_ = std::make_unique<optim::Optimizer>(chunks_, settings_of(args), context, args.ddp.overlap_param_gather);
+  optim::OptimizerSettings settings = settings_of(args);
+  if (rule) settings.rule = std::move(rule);
+  optimizer_ = std::make_unique<optim::Optimizer>(chunks_, std::move(settings), context, args.ddp.overlap_param_gather);
   scheduler_ = std::make_unique<optim::ParamScheduler>(schedule_.schedule, rate_groups(args, schedule_.schedule),
                                                        schedule_.load);
   apply_rates();

@@ -25,9 +25,9 @@ struct UpdateResult {
 // is one of a model at a time.
 class OptimizedModel {
  public:
-  // `args` after derive().
+  // `args` after derive(). `rule` replaces the one that they name.
   OptimizedModel(model::VirtualModels& models, const config::TrainingArguments& args, optim::RunSchedule schedule,
-                 const parallel::ParallelContext& context);
+                 const parallel::ParallelContext& context, std::shared_ptr<const optim::UpdateRule> rule = nullptr);
   ~OptimizedModel();
   OptimizedModel(const OptimizedModel&) = delete;
   OptimizedModel& operator=(const OptimizedModel&) = delete;
