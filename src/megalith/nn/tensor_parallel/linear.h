@@ -9,7 +9,7 @@
 //     SP                   columns [t, i/tp]  shard [t/tp, o]    reduce-scatter   all-gather dy
 //
 // In backward the collective on dx (and, with sequence parallelism, the repeated all-gather of x, of which only the
-// shard is kept) runs while the weight gradient is computed.
+// shard is kept) runs while the weight gradient is computed. The products themselves are those of product.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
