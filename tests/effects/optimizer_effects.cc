@@ -15,9 +15,7 @@ using config::TrainingArguments;
 
 std::string rule(const TrainingArguments& args) {
   const optim::OptimizerSettings s = optim::optimizer_settings(config::derive(args).args.optimizer);
-  nn::Parameter norm;
-  norm.name = "layers.0.attention.q_norm.weight";
-  norm.value = at::ones({4});
+  const nn::Parameter norm({.name = "layers.0.attention.q_norm.weight"}, at::ones({4}));
   const bool decays = optim::all_groups(s.groups).at(optim::group_of(norm, s.groups)).decays;
   const bool sgd = s.kind == optim::OptimizerSettings::Kind::kSgd;
   return fmt::format("{} clip {} offload {} decays {}",

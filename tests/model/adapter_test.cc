@@ -53,7 +53,7 @@ void write_random_adapter(const fs::path& model_folder, const fs::path& to, bool
     const auto models = model::with_adapter(model_folder, args, context, {});
     const at::NoGradGuard no_grad;
     for (const nn::Parameter* p : models.parameters())
-      if (p->adapter)
+      if (p->spec.role == nn::ParameterRole::kAdapter)
         for (const auto& part : p->sharded())
           nn::fill_normal(part.local, 4, part.name, part.global_shape, part.offset, 0, 0.15);
     model::save_adapter(models, to);
@@ -290,7 +290,8 @@ TEST(AdapterDropout, RecomputedLayersDrawTheSameMasks) {
       {
         const at::NoGradGuard no_grad;
         for (const nn::Parameter* p : models.parameters())
-          if (p->adapter) nn::fill_normal(p->value, 1, p->name, p->value.sizes(), {0, 0}, 0, 0.1);
+          if (p->spec.role == nn::ParameterRole::kAdapter)
+            nn::fill_normal(p->value, 1, p->spec.name, p->value.sizes(), {0, 0}, 0, 0.1);
       }
       const TokenBatch batch = small_batch(200);
       const at::Tensor losses = models[0].forward(

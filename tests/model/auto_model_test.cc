@@ -77,7 +77,7 @@ TEST(AutoModel, LoadsAPathAndAHubNameAlike) {
     const auto by_name = model::AutoModel::from_pretrained("org/tiny", args, context, {}, env);
     const auto a = by_path.parameters(), b = by_name.parameters();
     ASSERT_EQ(a.size(), b.size());
-    for (size_t i = 0; i < a.size(); ++i) expect_identical(a[i]->value, b[i]->value, a[i]->name);
+    for (size_t i = 0; i < a.size(); ++i) expect_identical(a[i]->value, b[i]->value, a[i]->spec.name);
     try {
       model::AutoModel::from_pretrained("org/other", args, context, {}, env);
       ADD_FAILURE() << "a model that is not there was loaded";
@@ -105,7 +105,7 @@ TEST(VirtualModels, StagesAndVirtualStagesAreTheWholeModel) {
       if (r.rank == pp - 1) {
         const nn::Parameter* head = models[models.size() - 1].head_weight();
         ASSERT_NE(head, nullptr);
-        EXPECT_TRUE(head->shared_copy);
+        EXPECT_EQ(head->spec.role, nn::ParameterRole::kTiedCopy);
       }
       fill_in(whole, models, [](const nn::Parameter& p) { return p.value.detach(); });
     });

@@ -72,14 +72,14 @@ ProductResult run_product(const ProductCase& how) {
   if (how.update) {
     update.a = &scope.add({.name = "a"}, {kProductRank, kProductIn});
     update.b = &scope.add({.name = "b"}, {kProductOut, kProductRank});
-    weight.update = &update;
+    weight.attached.update = &update;
   }
   load(set, product_weights(how.update));
   weight.value.requires_grad_(how.trained);
   if (how.main_grads) attach_main_grads(set);
   WeightGradQueue queue;
   if (how.deferred)
-    for (const auto& parameter : set.all()) parameter->queue = &queue;
+    for (const auto& parameter : set.all()) parameter->grad.queue = &queue;
 
   const at::Tensor x = leaf(product_input());
   const at::Tensor y = twice(x, weight, how.fp8);
@@ -89,14 +89,14 @@ ProductResult run_product(const ProductCase& how) {
       y.backward(product_grad());
     }
     for (const auto& parameter : set.all())
-      EXPECT_TRUE(parameter->main_grad_is_stale) << parameter->name << " was not left for later";
+      EXPECT_TRUE(parameter->grad.stale) << parameter->spec.name << " was not left for later";
     queue.run_oldest();
   } else {
     y.backward(product_grad());
   }
   ProductResult result{y.detach(), x.grad(), {}};
   for (const auto& parameter : set.all())
-    if (parameter->value.requires_grad()) result.grads[parameter->name] = grad_of(*parameter).clone();
+    if (parameter->value.requires_grad()) result.grads[parameter->spec.name] = grad_of(*parameter).clone();
   return result;
 }
 
@@ -162,7 +162,7 @@ TEST(Product, GivesTheInputsGradientInTwoSteps) {
                  .scale = kProductScale,
                  .parts = {{.rows = kProductOut}},
                  .state = &state};
-  weight.update = &update;
+  weight.attached.update = &update;
   load(set, product_weights(true));
   const at::NoGradGuard no_grad;
   const ProductPtr product = make_product(weight, {.tokens = kProductTokens});

@@ -55,7 +55,7 @@ class MtpModel {
     run_ranks(how.ranks(), [&](const Rank& rank) {
       PipelineRank stage(rank, folder(), how);
       const double loss = stage.step(microbatches);
-      fill_in(result.gradients, stage.models(), [](const nn::Parameter& p) { return p.main_grad; });
+      fill_in(result.gradients, stage.models(), [](const nn::Parameter& p) { return p.grad.main_grad; });
       if (rank.rank == 0) result.loss = loss;
     });
     return result;

@@ -99,7 +99,7 @@ SmallModel::Step SmallModel::run(const std::vector<Lengths>& microbatches, const
   const auto body = [&](const Rank& rank) {
     PipelineRank stage(rank, folder(), how);
     losses[static_cast<size_t>(rank.rank)] = stage.step(microbatches);
-    fill_in(result.gradients, stage.models(), [](const nn::Parameter& p) { return p.main_grad; });
+    fill_in(result.gradients, stage.models(), [](const nn::Parameter& p) { return p.grad.main_grad; });
   };
   if (how.gloo)
     run_gloo_ranks(how.ranks(), body);
@@ -142,7 +142,7 @@ struct PipelineRank::State {
     for (size_t chunk = 0; chunk < models.size(); ++chunk) {
       std::vector<nn::Parameter*> parameters;
       for (const auto& p : models[chunk].parameters().all()) {
-        p->queue = &queues[chunk];
+        p->grad.queue = &queues[chunk];
         parameters.push_back(p.get());
       }
       ddp.push_back(std::make_unique<optim::DistributedDataParallel>(parameters, how.ddp, context));

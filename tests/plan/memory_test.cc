@@ -213,8 +213,9 @@ TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
         for (size_t chunk = 0; chunk < models.size(); ++chunk) {
           std::vector<ParameterSize> real;
           for (const auto& p : models[chunk].parameters().all())
-            real.push_back(
-                {p->value.numel(), p->expert, p->tied_over_stages, p->buffer, p->adapter, p->value.requires_grad()});
+            real.push_back({p->value.numel(), p->spec.expert, p->spec.tied_over_stages(),
+                            p->spec.role == nn::ParameterRole::kBuffer, p->spec.role == nn::ParameterRole::kAdapter,
+                            p->value.requires_grad()});
           EXPECT_EQ(real, stage_parameters(run, split.stage(context.place().pp_rank, static_cast<int>(chunk))))
               << name << " tp " << tp << " pp " << pp;
         }

@@ -41,7 +41,7 @@ std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const p
   std::vector<hf::GlobalTensor> tensors;
   look_at_whole(config, adapter, [&](const nn::Parameter& parameter) {
     if (!is_trained(parameter)) return;
-    for (const auto& part : parameter.parts) tensors.push_back({part.name, part.global_shape});
+    for (const auto& part : parameter.spec.parts) tensors.push_back({part.name, part.global_shape});
   });
   return tensors;
 }
@@ -49,8 +49,8 @@ std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const p
 peft::AdapterConfig resolved(peft::AdapterConfig adapter, const ModelConfig& config) {
   std::vector<peft::Weight> weights;
   look_at_whole(config, std::nullopt, [&](const nn::Parameter& parameter) {
-    if (parameter.name.starts_with("mtp.")) return;
-    for (const auto& part : parameter.parts) weights.push_back({part.name, parameter.use});
+    if (parameter.spec.name.starts_with("mtp.")) return;
+    for (const auto& part : parameter.spec.parts) weights.push_back({part.name, parameter.spec.use});
   });
   adapter = peft::with_targets(std::move(adapter), name_map(config), weights);
   look_at_whole(config, adapter, [](const nn::Parameter&) {});  // what the layers say against it
@@ -144,7 +144,7 @@ VirtualModels with_adapter(const fs::path& folder, const config::TrainingArgumen
 
 void initialize_adapter(const VirtualModels& models, uint64_t seed) {
   for (const nn::Parameter* parameter : models.parameters())
-    if (parameter->adapter) nn::initialize(*parameter, seed);
+    if (parameter->spec.role == nn::ParameterRole::kAdapter) nn::initialize(*parameter, seed);
 }
 
 void load_adapter(const VirtualModels& models, const fs::path& folder) {
@@ -158,7 +158,7 @@ void merge_adapter(const VirtualModels& models, const fs::path& folder) {
   for (const auto& chunk : models) {
     std::vector<nn::Parameter*> base;
     for (const auto& parameter : chunk->parameters().all())
-      if (!parameter->adapter) base.push_back(parameter.get());
+      if (parameter->spec.role != nn::ParameterRole::kAdapter) base.push_back(parameter.get());
     nn::ParameterSet set(at::kFloat, chunk->parameters().device());
     peft::Adapters temporary(adapter, name_map(config), chunk->tensor_parallel(), models.context());
     temporary.add(nn::ParameterScope(set), base);
@@ -186,8 +186,8 @@ std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
   }
   look_at_whole(models.config(), adapter_of(models), [&](const nn::Parameter& parameter) {
     if (!is_trained(parameter)) return;
-    for (const auto& part : parameter.parts)
-      tensors.push_back({{part.name, part.global_shape}, parameter.dtype.value_or(dtype)});
+    for (const auto& part : parameter.spec.parts)
+      tensors.push_back({{part.name, part.global_shape}, parameter.spec.dtype.value_or(dtype)});
   });
   return tensors;
 }

@@ -70,7 +70,8 @@ std::vector<hf::GlobalTensor> global_tensors(const ModelConfig& config) {
   const GptModel model(config, options, ChunkPlace::whole(config), alone);
   std::vector<hf::GlobalTensor> tensors;
   for (const auto& parameter : model.parameters().all())
-    for (const auto& part : parameter->parts) tensors.push_back({part.name, part.global_shape, parameter->buffer});
+    for (const auto& part : parameter->spec.parts)
+      tensors.push_back({part.name, part.global_shape, parameter->spec.role == nn::ParameterRole::kBuffer});
   return tensors;
 }
 

@@ -22,7 +22,7 @@ at::Tensor Mlp::forward(const at::Tensor& x, const at::Tensor& residual) const {
   const at::Tensor before = up_.forward(x, /*add_bias=*/shape_.gated);
   const auto activate = [bias = up_.bias(), gated = shape_.gated, kind = shape_.activation](const at::Tensor& y) {
     if (gated) return ops::gated_activation(y, kind);
-    return bias ? ops::bias_activation(y, bias->value, kind, bias->target()) : ops::bias_activation(y, {}, kind);
+    return bias ? ops::bias_activation(y, bias->value, kind, bias->grad.target()) : ops::bias_activation(y, {}, kind);
   };
   // Before and after a plain activation stand the two widest tensors of a layer: on the CPU one of them is kept. On
   // CUDA that costs time which memory is not always worth.

@@ -36,7 +36,8 @@ std::vector<std::pair<const char*, at::Tensor>> state_of(const StateBlock& block
 
 // Exactly one rank has number 0 for a piece of state.
 int replica_of(const StatePiece& piece, const StateBlock& block) {
-  const int among_tp = piece.parameter->replica + (piece.parameter->shared_copy ? 1 << 20 : 0);
+  const int among_tp =
+      piece.parameter->spec.replica + (piece.parameter->spec.role == nn::ParameterRole::kTiedCopy ? 1 << 20 : 0);
   return among_tp * block.copies + block.copy;
 }
 

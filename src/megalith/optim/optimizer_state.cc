@@ -56,7 +56,7 @@ void add_pieces(StateBlock& block, const Range& range, const GroupOptions& group
                             .begin = begin - range.begin,
                             .end = end - range.begin,
                             .offset = begin - where.begin,
-                            .counted = p.replica == 0 && !p.shared_copy});
+                            .counted = p.spec.replica == 0 && p.spec.role != nn::ParameterRole::kTiedCopy});
     const size_t group = group_of(p, groups);
     if (!block.runs.empty() && block.runs.back().group == group)
       block.runs.back().end = end - range.begin;

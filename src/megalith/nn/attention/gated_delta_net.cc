@@ -35,7 +35,7 @@ ParameterPart dealt(const std::string& name, std::vector<int64_t> shape, int64_t
 
 Parameter& add_conv(const ParameterScope& scope, const DeltaNetShape& shape, const TensorParallel& tp) {
   const int64_t keys = shape.key_heads * shape.key_dim, values = shape.value_heads * shape.value_dim;
-  Parameter conv{.name = "conv.weight", .init = shape.init, .split_over_tp = tp.size() > 1};
+  ParameterSpec conv{.name = "conv.weight", .init = shape.init, .split_over_tp = tp.size() > 1};
   int64_t row = 0;
   for (const auto& [name, channels] :
        {std::pair("conv_q", keys), std::pair("conv_k", keys), std::pair("conv_v", values)}) {
@@ -47,9 +47,9 @@ Parameter& add_conv(const ParameterScope& scope, const DeltaNetShape& shape, con
 
 Parameter& add_by_head(const ParameterScope& scope, const char* name, const DeltaNetShape& shape, Init init,
                        const TensorParallel& tp) {
-  Parameter parameter{.name = name, .init = init, .split_over_tp = tp.size() > 1};
-  parameter.parts.push_back(dealt(name, {shape.value_heads}, 0, tp));
-  return scope.add(std::move(parameter), {shape.value_heads / tp.size()});
+  ParameterSpec spec{.name = name, .init = init, .split_over_tp = tp.size() > 1};
+  spec.parts.push_back(dealt(name, {shape.value_heads}, 0, tp));
+  return scope.add(std::move(spec), {shape.value_heads / tp.size()});
 }
 
 // x / |x| of each head; Qwen's epsilon.

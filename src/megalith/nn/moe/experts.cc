@@ -30,16 +30,16 @@ Experts::Experts(const ParameterScope& scope, const MoeShape& shape, const Exper
       activation_(shape.activation),
       recompute_activation_(recompute_activation),
       count_(share.count) {
-  Parameter up{.name = gated_ ? "gate_up.weight" : "up.weight",
-               .init = shape.init,
-               .use = WeightUse::kGroupedColumn,
-               .split_over_tp = share.etp > 1,
-               .expert = true};
-  Parameter down{.name = "down.weight",
-                 .init = shape.out_init,
-                 .use = WeightUse::kGroupedRow,
-                 .split_over_tp = share.etp > 1,
-                 .expert = true};
+  ParameterSpec up{.name = gated_ ? "gate_up.weight" : "up.weight",
+                   .init = shape.init,
+                   .use = WeightUse::kGroupedColumn,
+                   .split_over_tp = share.etp > 1,
+                   .expert = true};
+  ParameterSpec down{.name = "down.weight",
+                     .init = shape.out_init,
+                     .use = WeightUse::kGroupedRow,
+                     .split_over_tp = share.etp > 1,
+                     .expert = true};
   const int64_t width = shape.width / share.etp;
   int64_t row = 0;
   for (int64_t expert = share.first; expert < share.first + share.count; ++expert) {

@@ -23,7 +23,8 @@ class GroupedProduct final : public Product {
   std::vector<at::Tensor> weights() const override { return {weight_.value}; }
 
   at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& saved) const override {
-    check(!added.bias.defined() && !added.residual.defined(), "a grouped product with {} has no addends", weight_.name);
+    check(!added.bias.defined() && !added.residual.defined(), "a grouped product with {} has no addends",
+          weight_.spec.name);
     if (weight_.value.requires_grad()) saved.x = x;
     saved.own = {weight_.value};
     return ops::grouped_mm_transposed(x, group_matrices(weight_.value, counts_), counts_);
@@ -36,7 +37,7 @@ class GroupedProduct final : public Product {
   std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,
                                        const MakeInput& make_x) const override {
     if (!weight_.value.requires_grad()) return {at::Tensor()};
-    return {weight_.now_or_later([&weight = weight_, counts = counts_, dy = dy.dy, x = input_of(saved, make_x)] {
+    return {weight_.grad.now_or_later([&weight = weight_, counts = counts_, dy = dy.dy, x = input_of(saved, make_x)] {
       const at::Tensor input = x();
       const GradientWriter grad(weight);
       ops::grouped_weight_grad(group_matrices(grad.into(), counts), dy, input, counts, grad.beta());

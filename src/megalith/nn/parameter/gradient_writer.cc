@@ -6,13 +6,13 @@ namespace megalith::nn {
 
 GradientWriter::GradientWriter(Parameter& parameter)
     : parameter_(parameter),
-      to_main_grad_(parameter.main_grad.defined()),
-      into_(to_main_grad_ ? parameter.main_grad : at::empty_like(parameter.value)),
-      beta_(to_main_grad_ && !parameter.main_grad_is_stale ? 1 : 0) {}
+      to_main_grad_(parameter.grad.main_grad.defined()),
+      into_(to_main_grad_ ? parameter.grad.main_grad : at::empty_like(parameter.value)),
+      beta_(to_main_grad_ && !parameter.grad.stale ? 1 : 0) {}
 
 at::Tensor GradientWriter::done() const {
   if (!to_main_grad_) return into_;
-  parameter_.main_grad_is_stale = false;
+  parameter_.grad.stale = false;
   return {};
 }
 

@@ -34,7 +34,7 @@ class MatrixFactors final : public LowRankFactors {
       const LowRank::Part& part = update_.parts[i];
       ops::add_product(grad.narrow(1, part.a, update_.rank), dy.narrow(1, part.out, part.rows),
                        b.narrow(0, part.b, part.rows), update_.opens_module(i) ? 0 : 1, update_.scale,
-                       update_.b->kernels());
+                       update_.b->spec.kernels());
     }
     return grad;
   }
@@ -55,7 +55,7 @@ class MatrixFactors final : public LowRankFactors {
     const GradientWriter grad(*update_.b);
     for (const LowRank::Part& part : update_.parts)
       ops::add_product(grad.into().narrow(0, part.b, part.rows), dy.narrow(1, part.out, part.rows).t(),
-                       hidden.narrow(1, part.a, update_.rank), grad.beta(), update_.scale, update_.b->kernels());
+                       hidden.narrow(1, part.a, update_.rank), grad.beta(), update_.scale, update_.b->spec.kernels());
     return grad.done();
   }
 
@@ -81,8 +81,8 @@ void add_masked(const at::Tensor& dx, const at::Tensor& grad, const at::Tensor& 
 }
 
 const LowRank* active_update(const Parameter& weight, bool lookup) {
-  const LowRank* update = weight.update;
-  if (update == nullptr || !update->state->active || lookup != (weight.use == WeightUse::kLookup)) return nullptr;
+  const LowRank* update = weight.attached.update;
+  if (update == nullptr || !update->state->active || lookup != (weight.spec.use == WeightUse::kLookup)) return nullptr;
   return update;
 }
 

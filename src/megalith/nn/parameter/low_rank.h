@@ -16,7 +16,7 @@
 //   kGrouped…       as above for each expert, over etp
 //
 // What is whole has partial gradients where each rank has only some of the outputs, inputs or tokens: they are summed
-// at the end of a step as those of other replicated parameters are (Parameter::partial_grad_over_tp).
+// at the end of a step as those of other replicated parameters are (ParameterSpec::partial_grad_over_tp).
 //
 // The numbers of A and B may have another type than the weight (fp32 beside bf16): they are used in the type of the
 // activations, their gradients accumulate in fp32.

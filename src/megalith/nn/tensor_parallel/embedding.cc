@@ -41,11 +41,11 @@ LocalRows local_rows(const at::Tensor& ids, const EmbeddingState& state) {
 
 // Adds dy [t, h] to the gradient of the rows it was read from; the gradient itself where main_grad is not attached.
 at::Tensor add_row_grads(Parameter& table, const at::Tensor& rows, const at::Tensor& dy) {
-  if (!table.main_grad.defined())
+  if (!table.grad.main_grad.defined())
     return at::zeros_like(table.value).index_add_(0, rows, dy.to(table.value.scalar_type()));
-  if (table.main_grad_is_stale) table.main_grad.zero_();
-  table.main_grad_is_stale = false;
-  ops::add_to_rows_(table.main_grad, rows, dy);
+  if (table.grad.stale) table.grad.main_grad.zero_();
+  table.grad.stale = false;
+  ops::add_to_rows_(table.grad.main_grad, rows, dy);
   return {};
 }
 
@@ -122,14 +122,15 @@ ops::VocabRange vocab_range(const VocabSize& vocab, const TensorParallel& tp) {
 at::Tensor table_rows(Parameter& table, const at::Tensor& rows) { return TableRows::apply(table.value, rows, &table); }
 
 VocabParallelEmbedding::VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden,
-                                               Init init, TensorParallel tp)
+                                               Init init, TensorParallel tp, ParameterRole role)
     : tp_(std::move(tp)), vocab_(vocab) {
   const auto range = vocab_range(vocab, tp_);
-  Parameter weight{.name = "weight",
-                   .init = init,
-                   .use = WeightUse::kLookup,
-                   .split_over_tp = tp_.size() > 1,
-                   .is_embedding_or_head = true};
+  ParameterSpec weight{.name = "weight",
+                       .init = init,
+                       .use = WeightUse::kLookup,
+                       .role = role,
+                       .split_over_tp = tp_.size() > 1,
+                       .is_embedding_or_head = true};
   weight.parts.push_back({weight.name, {vocab.size, hidden}, {range.begin, 0}, {range.end - range.begin, hidden}, 0});
   weight_ = &scope.add(std::move(weight), {vocab.padded / tp_.size(), hidden});
 }

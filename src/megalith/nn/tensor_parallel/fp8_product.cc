@@ -61,7 +61,7 @@ class Fp8Product final : public Product {
   std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,
                                        const MakeInput& /*make_x*/) const override {
     if (!weight_.value.requires_grad()) return {at::Tensor()};
-    return {weight_.now_or_later(
+    return {weight_.grad.now_or_later(
         [&weight = weight_, dy = dy.in_fp8, x = saved.own[kInputColumns],
          x_inverse_scale = saved.own[kInputInverseScale]] { return add_weight_grad(weight, dy, x, x_inverse_scale); })};
   }
@@ -72,7 +72,7 @@ class Fp8Product final : public Product {
     if (recipe_.scaling == Fp8Scaling::kBlocks)
       return ops::to_fp8_blocks(x, kind, which == Fp8History::kWeight ? Fp8Blocks::kSquares : Fp8Blocks::kStrips,
                                 orders.rows, orders.columns);
-    Fp8Cast how = weight_.fp8 ? weight_.fp8->cast(which, record) : Fp8Cast{.kind = kind};
+    Fp8Cast how = weight_.attached.fp8 ? weight_.attached.fp8->cast(which, record) : Fp8Cast{.kind = kind};
     how.rows = orders.rows;
     how.columns = orders.columns;
     return ops::to_fp8(x, how);
@@ -84,12 +84,12 @@ class Fp8Product final : public Product {
     const auto product = [&](at::ScalarType dtype) {
       return ops::fp8_mm(dy.columns, dy.columns_inverse_scale, x, x_inverse_scale, dtype, /*fast=*/false);
     };
-    if (!weight.main_grad.defined()) return product(weight.value.scalar_type());
-    if (weight.main_grad_is_stale)
-      ops::fp8_mm_out(weight.main_grad, dy.columns, dy.columns_inverse_scale, x, x_inverse_scale);
+    if (!weight.grad.main_grad.defined()) return product(weight.value.scalar_type());
+    if (weight.grad.stale)
+      ops::fp8_mm_out(weight.grad.main_grad, dy.columns, dy.columns_inverse_scale, x, x_inverse_scale);
     else
-      weight.main_grad.add_(product(weight.main_grad.scalar_type()));
-    weight.main_grad_is_stale = false;
+      weight.grad.main_grad.add_(product(weight.grad.main_grad.scalar_type()));
+    weight.grad.stale = false;
     return {};
   }
 

@@ -47,24 +47,33 @@ at::Tensor empty_rows(const at::Tensor& like, int64_t rows) {
   return at::empty(shape, like.options());
 }
 
-// A collective in flight, and where its result will be.
-struct InFlight {
-  at::Tensor result;
+// The sum over the ranks of what each has of dx, in flight.
+struct ReducedInput {
+  at::Tensor dx;
   comm::Work work;
 };
-// The sum over the ranks of what each has of dx.
-InFlight start_reducing(const at::Tensor& partial, const TensorParallel& tp) {
+ReducedInput start_reducing(const at::Tensor& partial, const TensorParallel& tp) {
   if (!tp.splits_tokens())
     return {partial, tp.group.all_reduce_async(partial, comm::ReduceOp::kSum, "column linear backward")};
   at::Tensor dx = empty_rows(partial, partial.size(0) / tp.size());
   comm::Work work = tp.group.reduce_scatter_async(dx, partial, comm::ReduceOp::kSum, "column linear backward");
   return {dx, std::move(work)};
 }
-// All tokens of x from the ranks' shards.
-InFlight start_gathering(const at::Tensor& x, const TensorParallel& tp) {
-  at::Tensor whole = empty_rows(x, x.size(0) * tp.size());
-  comm::Work work = tp.group.all_gather_async(whole, x.contiguous(), "column linear backward input");
-  return {whole, std::move(work)};
+
+// x of all tokens for the gradient of the weight: in flight, or gathered later where that gradient is deferred. Empty
+// where backward has all it needs: without sequence parallelism, for frozen weights and in fp8.
+struct GatheredInput {
+  MakeInput make_x;
+  comm::Work work;
+};
+GatheredInput start_gathering(const LinearState& state, const Saved& saved) {
+  const TensorParallel& tp = state.tp;
+  if (!tp.splits_tokens() || !saved.x.defined() || !state.weight->value.requires_grad()) return {};
+  if (state.weight->grad.defers())
+    return {[tp, x = saved.x] { return all_gather_rows(x, tp.group, "column linear weight gradient"); }, {}};
+  at::Tensor whole = empty_rows(saved.x, saved.x.size(0) * tp.size());
+  comm::Work work = tp.group.all_gather_async(whole, saved.x.contiguous(), "column linear backward input");
+  return {[whole] { return whole; }, std::move(work)};
 }
 
 // In backward of the column layer two collectives hide behind products: with sequence parallelism the gathering of x
@@ -92,16 +101,8 @@ struct ColumnLinear : Function<ColumnLinear> {
     // narrow, and joins dx at the end; otherwise it joins dx before the sum.
     if (tp.splits_tokens() && dy.hidden.defined())
       dy.hidden = reduce_scatter_rows(dy.hidden, tp.group, "low-rank update backward");
-    InFlight whole, input;
-    MakeInput make_x;
-    if (gathers_input(state, saved)) {
-      if (state.weight->defers_weight_grad()) {
-        make_x = [tp, x = saved.x] { return all_gather_rows(x, tp.group, "column linear weight gradient"); };
-      } else {
-        whole = start_gathering(saved.x, tp);
-        make_x = [x = whole.result] { return x; };
-      }
-    }
+    GatheredInput whole = start_gathering(state, saved);
+    ReducedInput input;
     if (ctx->needs_input_grad(0)) {
       const at::Tensor partial =
           tp.splits_tokens() ? product.grad_through_weight(dy, saved) : product.grad_input(dy, saved);  // [t, i]
@@ -109,18 +110,12 @@ struct ColumnLinear : Function<ColumnLinear> {
       input = start_reducing(partial, tp);
     }
     whole.work.wait();
-    variable_list weights = product.grad_weights(dy, saved, make_x);
+    variable_list weights = product.grad_weights(dy, saved, whole.make_x);
     at::Tensor db;
     if (state.bias_grad) db = ops::bias_grad(dy.dy, state.bias_target);
     input.work.wait();
-    if (tp.splits_tokens() && input.result.defined()) product.add_grad_through_update(dy, saved, input.result);
-    return gradients(input.result, std::move(weights), {db, {}});
-  }
-
- private:
-  // Whether the gradient of the weight needs the tokens of all ranks again.
-  static bool gathers_input(const LinearState& state, const Saved& saved) {
-    return state.tp.splits_tokens() && saved.x.defined() && state.weight->value.requires_grad();
+    if (tp.splits_tokens() && input.dx.defined()) product.add_grad_through_update(dy, saved, input.dx);
+    return gradients(input.dx, std::move(weights), {db, {}});
   }
 };
 
@@ -167,7 +162,7 @@ MaybeTensor value_of(const Parameter* bias) { return bias ? MaybeTensor(bias->va
 LinearState state_of(Parameter& weight, Parameter* bias, ProductPtr product, const TensorParallel& tp) {
   LinearState state{.weight = &weight, .product = std::move(product), .tp = tp};
   if (!bias) return state;
-  state.bias_target = bias->target();
+  state.bias_target = bias->grad.target();
   state.bias_grad = bias->value.requires_grad();
   return state;
 }
@@ -207,10 +202,15 @@ at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, c
 }
 
 ColumnParallelLinear::ColumnParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in,
-                                           std::vector<OutputPart> out, bool bias, Init init, TensorParallel tp)
+                                           std::vector<OutputPart> out, bool bias, Init init, TensorParallel tp,
+                                           bool is_head)
     : tp_(std::move(tp)) {
-  Parameter weight{.name = name + ".weight", .init = init, .use = WeightUse::kColumn, .split_over_tp = tp_.size() > 1};
-  Parameter offset{.name = name + ".bias", .split_over_tp = tp_.size() > 1};
+  ParameterSpec weight{.name = name + ".weight",
+                       .init = init,
+                       .use = WeightUse::kColumn,
+                       .split_over_tp = tp_.size() > 1,
+                       .is_embedding_or_head = is_head};
+  ParameterSpec offset{.name = name + ".bias", .split_over_tp = tp_.size() > 1};
   int64_t rows = 0;
   for (OutputPart& part : out) {
     if (part.padded_rows == 0) part.padded_rows = part.rows;
@@ -223,7 +223,7 @@ ColumnParallelLinear::ColumnParallelLinear(const ParameterScope& scope, const st
     rows += part.padded_rows / tp_.size();
   }
   weight_ = &scope.add(std::move(weight), {rows, in});
-  weight_->fp8 = fp8_history(tp_.fp8, weight_->value.device());
+  weight_->attached.fp8 = fp8_history(tp_.fp8, weight_->value.device());
   if (bias) bias_ = &scope.add(std::move(offset), {rows});
 }
 
@@ -239,10 +239,10 @@ RowParallelLinear::RowParallelLinear(const ParameterScope& scope, const std::str
                      " divides them",
                      name, in, tp_.size());
   const auto [first, count] = tp_.share(in);
-  Parameter weight{.name = name + ".weight", .init = init, .use = WeightUse::kRow, .split_over_tp = tp_.size() > 1};
+  ParameterSpec weight{.name = name + ".weight", .init = init, .use = WeightUse::kRow, .split_over_tp = tp_.size() > 1};
   weight.parts.push_back({weight.name, {out, in}, {0, first}, {out, count}, 0});
   weight_ = &scope.add(std::move(weight), {out, count});
-  weight_->fp8 = fp8_history(tp_.fp8, weight_->value.device());
+  weight_->attached.fp8 = fp8_history(tp_.fp8, weight_->value.device());
   if (bias)
     bias_ =
         &scope.add({.name = name + ".bias", .partial_grad_over_tp = tp_.splits_tokens(), .replica = tp_.rank()}, {out});

@@ -48,12 +48,12 @@ class LowRankProduct final : public Product {
     std::vector<at::Tensor> grads = base_->grad_weights(dy, saved, make_x);
     at::Tensor a, b;
     if (update_.b->value.requires_grad())
-      b = update_.b->now_or_later(
+      b = update_.b->grad.now_or_later(
           [factors = factors_, dy = dy.dy, hidden = hidden_of(saved)] { return factors->b_grad(dy, hidden); });
     if (update_.a->value.requires_grad()) {
       // The tokens of dy.hidden: a layer that gathers x keeps its own, and make_x gives all.
       const MakeInput x = input_of(saved, saved.x.defined() ? MakeInput() : make_x);
-      a = update_.a->now_or_later([factors = factors_, hidden_grad = dy.hidden, x, mask = mask_of(saved)] {
+      a = update_.a->grad.now_or_later([factors = factors_, hidden_grad = dy.hidden, x, mask = mask_of(saved)] {
         return factors->a_grad(hidden_grad, masked(x(), mask));
       });
     }

@@ -8,13 +8,13 @@ namespace megalith::nn {
 
 ReplicatedLinear::ReplicatedLinear(const ParameterScope& scope, const std::string& name, int64_t in,
                                    const std::vector<OutputPart>& out, bool bias, Init init, const TensorParallel& tp) {
-  Parameter weight{.name = name + ".weight",
-                   .init = init,
-                   .use = WeightUse::kReplicated,
-                   .partial_grad_over_tp = tp.splits_tokens(),
-                   .equal_grad_over_tp = tp.size() > 1 && !tp.splits_tokens(),
-                   .replica = tp.rank()};
-  Parameter offset{.name = name + ".bias", .partial_grad_over_tp = tp.splits_tokens(), .replica = tp.rank()};
+  ParameterSpec weight{.name = name + ".weight",
+                       .init = init,
+                       .use = WeightUse::kReplicated,
+                       .partial_grad_over_tp = tp.splits_tokens(),
+                       .equal_grad_over_tp = tp.size() > 1 && !tp.splits_tokens(),
+                       .replica = tp.rank()};
+  ParameterSpec offset{.name = name + ".bias", .partial_grad_over_tp = tp.splits_tokens(), .replica = tp.rank()};
   int64_t rows = 0;
   for (const OutputPart& part : out) {
     weight.parts.push_back({part.name + ".weight", {part.rows, in}, {0, 0}, {part.rows, in}, rows});
@@ -27,7 +27,7 @@ ReplicatedLinear::ReplicatedLinear(const ParameterScope& scope, const std::strin
 
 at::Tensor ReplicatedLinear::forward(const at::Tensor& x) const {
   const at::Tensor y =
-      local_product(x, make_product(*weight_, {.tokens = x.size(0), .split = weight_->partial_grad_over_tp}));
+      local_product(x, make_product(*weight_, {.tokens = x.size(0), .split = weight_->spec.partial_grad_over_tp}));
   return bias_ ? y + bias_->value : y;
 }
 

@@ -63,13 +63,13 @@ int GraphedMicrobatches::recorded() const {
 
 std::vector<bool> GraphedMicrobatches::stale() const {
   std::vector<bool> all;
-  for (const auto& parameter : chunk_.parameters().all()) all.push_back(parameter->main_grad_is_stale);
+  for (const auto& parameter : chunk_.parameters().all()) all.push_back(parameter->grad.stale);
   return all;
 }
 
 void GraphedMicrobatches::set_stale(const std::vector<bool>& stale) const {
   const auto& all = chunk_.parameters().all();
-  for (size_t i = 0; i < all.size(); ++i) all[i]->main_grad_is_stale = stale[i];
+  for (size_t i = 0; i < all.size(); ++i) all[i]->grad.stale = stale[i];
 }
 
 std::optional<at::Tensor> GraphedMicrobatches::run(const data::MicroBatch& batch, double factor, const Work& work) {

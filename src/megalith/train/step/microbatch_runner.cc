@@ -53,7 +53,7 @@ class WeightGradQueues {
 
  private:
   void attach(size_t chunk, nn::WeightGradQueue* queue) {
-    for (const auto& parameter : models_[chunk].parameters().all()) parameter->queue = queue;
+    for (const auto& parameter : models_[chunk].parameters().all()) parameter->grad.queue = queue;
   }
 
   model::VirtualModels& models_;
