@@ -141,6 +141,33 @@ TEST(Pretrain, AForwardStepOfOnesOwn) {
   }
 }
 
+// A weight of 2 for every label, in the data of training, validation and test.
+TEST(Pretrain, ACollatorOfOnesOwn) {
+  const Outcome usual = run(kLlama, 1);
+  const auto own = [](const Rank&) {
+    PretrainFunctions functions;
+    functions.collate = [](std::span<const data::Sample> samples, const data::Collator& built_in) {
+      data::MicroBatch batch = built_in.collate(samples);
+      batch.extras["weight"] = {at::full({batch.tokens()}, 2.0)};
+      return batch;
+    };
+    functions.extra_keys = {"weight"};
+    functions.forward_step = [](const train::ForwardStepInput& step) -> train::ForwardStepResult {
+      return {step.chunk.forward(step.input), [&batch = step.batch](const at::Tensor& losses) -> train::LossResult {
+                const at::Tensor weights = batch.extra("weight", losses.device());
+                return {.loss = (weights * losses).sum() / 2, .num_tokens = batch.loss_tokens};
+              }};
+    };
+    return functions;
+  };
+  const Words layout{"--pipeline-model-parallel-size=2", "--context-parallel-size=2"};
+  for (const auto& [ranks, more] : {std::pair(1, Words{}), std::pair(4, layout)}) {
+    const Outcome outcome = run(kLlama + more, ranks, own);
+    expect_close_lists(outcome.numbers("loss"), usual.numbers("loss"), 1e-4);
+    EXPECT_NEAR(*outcome.output.test.find("test_loss"), *usual.output.test.find("test_loss"), 1e-3);
+  }
+}
+
 TEST(Pretrain, AModelProviderIsAskedOncePerChunk) {
   std::mutex mutex;
   std::vector<std::string> asked;

@@ -132,11 +132,12 @@ struct Prepared {
 Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFunctions& functions,
                  const ProvidedDatasets& datasets) {
   const config::TrainingArguments& args = run.args();
-  const data::Collator collator = functions.collator ? *functions.collator : pretrain_collator(args);
+  const data::Collator collator(pretrain_collator_options(args), functions.collate);
   const int64_t evaluation = samples_of_evaluation(args, run.microbatches());
   auto objective = std::make_unique<train::ForwardStepObjective>(
       train::ForwardStepObjective::Settings{.forward_step = functions.forward_step,
                                             .report_keys = functions.report_keys,
+                                            .extra_keys = functions.extra_keys,
                                             .perplexity = functions.perplexity,
                                             .per_token = args.ddp.calculate_per_token_loss});
   Prepared prepared;

@@ -44,9 +44,10 @@ struct PretrainFunctions {
   DatasetsProvider datasets = gpt_datasets;
   ModelProvider model{};  // empty: config_from_arguments. Weights are drawn by pretrain
   train::ForwardStep forward_step = train::gpt_forward_step;
-  std::vector<std::string> report_keys{};    // see LossResult::report; losses end in "loss"
-  bool perplexity = true;                    // the loss is a mean of -log p
-  std::optional<data::Collator> collator{};  // empty: rows of seq_length
+  std::vector<std::string> report_keys{};  // see LossResult::report; losses end in "loss"
+  std::vector<std::string> extra_keys{};   // extra tensors that forward_step reads (MicroBatch::extra)
+  bool perplexity = true;                  // the loss is a mean of -log p
+  data::CollateFunction collate{};         // a collator of one's own; empty for rows of seq_length
 
   // After each evaluation. `non_loss_data` runs on every rank, with the model; without it the data are what the forward
   // steps of the last group of micro-batches have kept. `process_non_loss_data` gets them on the last rank.

@@ -119,6 +119,19 @@ void Trainer::check_before_work() const {
   check<ConfigError>(!saves() || models_.config().source != nullptr,
                      "the model has no Hugging Face configuration, so that its save points could not be written; set"
                      " save_strategy to no, or make the model from a config.json");
+  try_collators();
+}
+
+// A trial where the program brings a collator, or reads extra tensors.
+void Trainer::try_collators() const {
+  const std::vector<std::string> keys = setup_.objective->extra_keys();
+  const auto wanted = [&](const data::Collator& collator) { return collator.is_own() || !keys.empty(); };
+  const TrainingData& train = *setup_.train_data;
+  const int64_t size = batches_.micro_batch_size();
+  if (train.dataset && train.collator && wanted(*train.collator))
+    check_first_batch(*train.dataset, *train.collator, size, keys);
+  for (const EvalData& each : setup_.eval_data)
+    if (wanted(each.collator)) check_first_batch(*each.dataset, each.collator, size, keys);
 }
 
 void Trainer::start_state() {

@@ -4,9 +4,10 @@
 //   trainer.train();                        // epochs of steps, with log lines, evaluations and save points
 //   trainer.save_model(*args.save.output_dir);
 //
-// What happens in a step is in train_step.h, what is optimised in objective.h (the place to override inputs, loss and
-// metrics), when something happens in callback.h and flow_callback.h, what a line says in training_log.h (with the
-// pretrain dialect also consumed_samples, skipped_samples and global_batch_size).
+// What happens in a step is in train_step.h, how samples become micro-batches in data/collator.h (the place for a
+// collator of one's own), what is optimised in objective.h (the place to override inputs, loss and metrics), when
+// something happens in callback.h and flow_callback.h, what a line says in training_log.h (with the pretrain dialect
+// also consumed_samples, skipped_samples and global_batch_size).
 //
 // Save points. output_dir/checkpoint-S holds the model as a Hugging Face folder and all that a run needs to go on
 // (docs/checkpoint-format.md). read_resume_point (run_checkpoint.h) reads it; it comes back through
@@ -97,6 +98,7 @@ class Trainer {
   // train_loop.cc, in the order in which they run.
   void begin_training();
   void check_before_work() const;
+  void try_collators() const;
   void start_state();
   EpochReader open_data() const;
   void run_epoch(EpochReader& data);

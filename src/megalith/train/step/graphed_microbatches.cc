@@ -74,6 +74,13 @@ void GraphedMicrobatches::set_stale(const std::vector<bool>& stale) const {
 
 std::optional<at::Tensor> GraphedMicrobatches::run(const data::MicroBatch& batch, double factor, const Work& work) {
   if (broken_) return std::nullopt;
+  if (!batch.extras.empty()) {
+    log_warning(
+        "cuda_graph_impl local is not used: micro-batches have extra tensors (\"{}\"), which graphs do not follow",
+        batch.extras.begin()->first);
+    broken_ = true;
+    return std::nullopt;
+  }
   Shape& shape = shape_of(batch, factor);
   const bool known = shape.met++ > 0;
   if (steps_ <= warm_up_steps_ || !known || !start(shape, batch)) return std::nullopt;
