@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
+#include <variant>
 
 #include "megalith/base/error.h"
 #include "megalith/model/adapter.h"
+#include "megalith/model/block_parts.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/virtual_models.h"
-#include "megalith/plan/chunk_walk_internal.h"
+#include "megalith/plan/rank_sizes.h"
 #include "tests/plan/memory_case.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
@@ -169,21 +172,41 @@ TEST(PlannedMemory, NamesAdaptersThatAreNotCounted) {
   refused("--additional_target=lm_head");
 }
 
-// What forward keeps, backward gives back: to the byte.
+// What forward keeps, backward gives back, and so do weight gradients that wait: to the byte.
 TEST(PlannedMemory, IsGivenBackByBackward) {
   for (uint64_t seed = 100; seed < 300; ++seed) {
     MemoryCase how = testing::random_memory_case(seed);
     if (seed % 2 == 0) how.args.run.finetuning_type = config::FinetuningType::kLora;
     const RunShape run = how.shape();
-    const LayerSizes sizes(run);
+    const model::ModelFootprint planned(*run.model, run.options, rank_sizes(run));
+    const double stream = planned.rank().stream();
     for (const layout::Stage& stage : run.split().stages()) {
-      const ChunkFootprints chunk = chunk_footprints(run, sizes, stage);
-      const double input = stage.has_embedding() ? 0 : sizes.stream(), output = stage.has_loss() ? 0 : sizes.stream();
-      // The input and the output's gradient are the caller's; the output has gone meanwhile.
-      const double left = total(chunk.forward.left) + total(chunk.backward.left);
-      EXPECT_NEAR(left, output, 1) << how.name << ", input " << input;
+      const double input = stage.has_embedding() ? 0 : stream, output = stage.has_loss() ? 0 : stream;
+      for (const bool defer : {false, true}) {
+        const model::ChunkFootprint chunk = planned.chunk(stage, defer);
+        // The input and the output's gradient are the caller's; the output has gone meanwhile.
+        const double left =
+            nn::total(chunk.forward.left) + nn::total(chunk.backward.left) + nn::total(chunk.weight_gradient.left);
+        EXPECT_NEAR(left, output, 1) << how.name << ", input " << input << ", deferred " << defer;
+      }
     }
   }
+}
+
+// The families below have layers of every kind: a new kind needs a family among them, whose footprint is then compared
+// with the real layers.
+TEST(PlannedMemory, KnowsEveryKindOfLayer) {
+  std::set<size_t> attention;
+  std::set<bool> experts;
+  for (const std::string& name : testing::golden_model_names()) {
+    const model::ModelConfig model = model::read_model_config(testing::golden_dir() / "hf" / name);
+    for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+      attention.insert(model::attention_kind(model, layer));
+      experts.insert(model.is_moe(layer));
+    }
+  }
+  EXPECT_EQ(attention.size(), std::variant_size_v<model::Attention>);
+  EXPECT_EQ(experts.size(), 2U);
 }
 
 // The sizes of every parameter, on every rank, for every family.
@@ -203,6 +226,7 @@ TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
                       tp * pp, 64);
       const RunShape run = how.shape();
       const layout::LayerSplit split = run.split();
+      const model::ModelFootprint planned(*run.model, run.options, rank_sizes(run));
       testing::run_ranks(how.world, [&](const testing::Rank& rank) {
         parallel::ParallelContext context(rank.world, layout::RankGrid(run.grid));
         model::ModelOptions options = run.options;
@@ -211,11 +235,11 @@ TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
         const model::VirtualModels models(how.model, options,
                                           model::chunk_places(how.args.pipeline, how.model, context), context);
         for (size_t chunk = 0; chunk < models.size(); ++chunk) {
-          std::vector<ParameterSize> real;
+          std::vector<nn::ParameterSize> real;
           for (const auto& p : models[chunk].parameters().all())
             real.push_back(
                 {p->value.numel(), p->expert, p->tied_over_stages, p->buffer, p->adapter, p->value.requires_grad()});
-          EXPECT_EQ(real, stage_parameters(run, split.stage(context.place().pp_rank, static_cast<int>(chunk))))
+          EXPECT_EQ(real, planned.parameters(split.stage(context.place().pp_rank, static_cast<int>(chunk))))
               << name << " tp " << tp << " pp " << pp;
         }
       });

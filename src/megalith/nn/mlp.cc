@@ -4,18 +4,14 @@
 
 namespace megalith::nn {
 
-namespace {
-
-std::vector<OutputPart> outputs(const MlpShape& shape) {
+std::vector<OutputPart> up_parts(const MlpShape& shape) {
   if (!shape.gated) return {{"up", shape.width}};
   return {{"gate", shape.width}, {"up", shape.width}};
 }
 
-}  // namespace
-
 Mlp::Mlp(const ParameterScope& scope, const MlpShape& shape, const TensorParallel& tp)
     : shape_(shape),
-      up_(scope, shape.gated ? "gate_up" : "up", shape.hidden, outputs(shape), shape.bias, shape.init, tp),
+      up_(scope, shape.gated ? "gate_up" : "up", shape.hidden, up_parts(shape), shape.bias, shape.init, tp),
       down_(scope, "down", shape.width, shape.hidden, shape.bias, shape.out_init, tp) {}
 
 at::Tensor Mlp::forward(const at::Tensor& x, const at::Tensor& residual) const {

@@ -8,7 +8,8 @@
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
 #include "megalith/layout/pipeline_schedule.h"
-#include "megalith/plan/adapter_sizes.h"
+#include "megalith/model/block_parts.h"
+#include "megalith/plan/adapter_problems.h"
 
 namespace megalith::plan {
 
@@ -33,24 +34,6 @@ layout::SplitRequest split_request(const RunShape& run) {
   request.mtp_layers = static_cast<int>(run.model->mtp_layers);
   request.pp = run.grid.pp;
   return request;
-}
-
-void check_tensor_parallel(const RunShape& run, Problems& problems) {
-  const model::ModelConfig& m = *run.model;
-  const int tp = run.grid.tp;
-  problems.require(m.num_heads % tp == 0,
-                   "tensor_model_parallel_size {} does not divide the {} attention heads; use a divisor of them", tp,
-                   m.num_heads);
-  if (!m.latent)
-    problems.require(m.num_kv_heads % tp == 0 || tp % m.num_kv_heads == 0,
-                     "tensor_model_parallel_size {} neither divides the {} key/value heads nor is a multiple of them",
-                     tp, m.num_kv_heads);
-  problems.require(m.mlp_width % tp == 0, "tensor_model_parallel_size {} does not divide the MLP's width {}", tp,
-                   m.mlp_width);
-  if (m.delta_net)
-    problems.require(m.delta_net->key_heads % tp == 0,
-                     "tensor_model_parallel_size {} does not divide the {} key heads of linear attention", tp,
-                     m.delta_net->key_heads);
 }
 
 // As the collator pads: in halves for each context-parallel rank, in equal shares for each tensor-parallel one.
@@ -103,10 +86,10 @@ layout::LayerSplit RunShape::split() const { return layout::LayerSplit(split_req
 
 std::vector<std::string> layout_problems(const RunShape& run) {
   Problems problems;
-  check_tensor_parallel(run, problems);
+  problems.add(model::tensor_parallel_problems(*run.model, run.grid.tp));
   check_experts(run, problems);
   const int cp = run.grid.cp;
-  problems.require(cp == 1 || (!run.model->delta_net && run.model->mtp_layers == 0),
+  problems.require(cp == 1 || run.model->splits_sequences(),
                    "context_parallel_size {}: models with linear attention or multi-token prediction need 1", cp);
   problems.add(layout::problems(split_request(run)));
   const layout::PipelineShape shape = config::pipeline_shape(run.args, static_cast<int>(run.microbatches));

@@ -11,20 +11,11 @@
 #include "megalith/layout/layer_split.h"
 #include "megalith/model/families/model_config.h"
 #include "megalith/model/model_options.h"
+#include "megalith/nn/footprint/rank_sizes.h"
 
 namespace megalith::plan {
 
-// Where tensors live and what carries collectives: both decide about temporary copies.
-struct Machinery {
-  bool cuda = true;
-  enum class Collectives {
-    kNccl,    // in place
-    kGloo,    // reduce-scatter works on a copy
-    kThreads  // ranks of one process: whoever comes last holds the result of a reduction
-  } collectives = Collectives::kNccl;
-
-  static Machinery cpu() { return {.cuda = false, .collectives = Collectives::kGloo}; }
-};
+using nn::Machinery;
 
 struct RunShape {
   const model::ModelConfig* model = nullptr;  // borrowed
@@ -51,9 +42,9 @@ struct RunShape {
 };
 
 // `model` outlives the result; it has had the arguments' say (model::with_arguments). `args` after derive(); with
-// finetuning_type lora a new adapter is planned (adapter_sizes.h), with stage dpo pairs and their reference. Sequences
-// are padded as the collator pads them; the micro-batches are those of the final global batch. Throws ConfigError with
-// every reason why there is no such run.
+// finetuning_type lora a new adapter is planned (peft/adapter_sizes.h), with stage dpo pairs and their reference.
+// Sequences are padded as the collator pads them; the micro-batches are those of the final global batch. Throws
+// ConfigError with every reason why there is no such run.
 RunShape run_shape(const model::ModelConfig& model, const config::TrainingArguments& args, int world_size,
                    int64_t sequence_length, const Machinery& machinery);
 

@@ -50,7 +50,7 @@ class Space {
   }
   std::vector<int> cp_sizes() const {
     std::vector<int> sizes{1};
-    if (model_.delta_net || model_.mtp_layers > 0) return sizes;
+    if (!model_.splits_sequences()) return sizes;
     for (int cp = 2; cp <= kMaxCp && request_.sequence_length / cp >= kLeastCpTokens; cp *= 2)
       if (request_.gpus % cp == 0 && request_.sequence_length % (2 * cp) == 0) sizes.push_back(cp);
     return sizes;

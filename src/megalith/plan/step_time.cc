@@ -11,14 +11,14 @@
 #include "megalith/model/model_flops.h"
 #include "megalith/plan/layer_time_internal.h"
 #include "megalith/plan/parameter_sizes.h"
+#include "megalith/plan/rank_sizes.h"
 
 namespace megalith::plan {
 
 namespace {
 
 // One micro-batch through all chunks of a pipeline rank.
-struct RankTime {
-  PartTimes forward, backward;
+struct RankTime : PassTimes {
   double work() const { return forward.total() + backward.total(); }
 };
 
@@ -27,13 +27,13 @@ RankTime rank_time(const RunShape& run, const LayerTimes& layers, const layout::
   for (int chunk = 0; chunk < split.chunks(); ++chunk) {
     const layout::Stage stage = split.stage(rank, chunk);
     int64_t done = 0;
-    for (const int layer : stage.layers()) layers.add_layer(layer, done++, time.forward, time.backward);
+    for (const int layer : stage.layers()) layers.add_layer(layer, done++, time);
     for (size_t depth = 0; depth < stage.mtp_layers.size(); ++depth) {
-      layers.add_layer(run.model->num_layers - 1, done++, time.forward, time.backward);
-      layers.add_head(time.forward, time.backward);
+      layers.add_layer(run.model->num_layers - 1, done++, time);
+      layers.add_head(time);
     }
-    if (stage.has_embedding()) layers.add_embedding(time.forward, time.backward);
-    if (stage.has_loss()) layers.add_head(time.forward, time.backward);
+    if (stage.has_embedding()) layers.add_embedding(time);
+    if (stage.has_loss()) layers.add_head(time);
   }
   return time;
 }
@@ -133,7 +133,8 @@ double GroupSpeed::all_to_all(double bytes) const {
 }
 
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook& book) {
-  const LayerTimes layers(run, cluster);
+  const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
+  const LayerTimes layers(model, cluster);
   const layout::LayerSplit split = run.split();
   RankTime busiest;
   int busiest_rank = 0;
@@ -157,7 +158,7 @@ StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook&
         run.args.pipeline.overlap_p2p_comm ? 2.0 * (run.grid.pp - 1) : 2.0 * microbatches * split.chunks();
     step.pp = waits * message;
   }
-  const StateBytes state = state_bytes(run, split, busiest_rank);
+  const StateBytes state = state_bytes(run, model, split, busiest_rank);
   step.dp = exposed_dp(run, cluster, state, busiest);
   step.optimizer = optimizer_seconds(run, cluster, state);
   step.tokens = run.global_batch() * static_cast<double>(run.sequence_length);

@@ -57,15 +57,17 @@ at::Tensor unit_length(const at::Tensor& x) { return x * (x.square().sum(-1, /*k
 
 }  // namespace
 
+std::vector<OutputPart> in_parts(const DeltaNetShape& shape) {
+  return {{"in_qkvz", 2 * (shape.key_heads * shape.key_dim + shape.value_heads * shape.value_dim)},
+          {"in_ba", 2 * shape.value_heads}};
+}
+
 GatedDeltaNet::GatedDeltaNet(const ParameterScope& scope, const DeltaNetShape& shape, int64_t layer, TensorParallel tp)
     : shape_(checked(shape, tp.size())),
       layer_(layer),
       key_heads_(shape.key_heads / tp.size()),
       value_heads_(shape.value_heads / tp.size()),
-      in_(scope, "in", shape.hidden,
-          {{"in_qkvz", 2 * (shape.key_heads * shape.key_dim + shape.value_heads * shape.value_dim)},
-           {"in_ba", 2 * shape.value_heads}},
-          false, shape.init, tp),
+      in_(scope, "in", shape.hidden, in_parts(shape), false, shape.init, tp),
       conv_(&add_conv(scope, shape, tp)),
       a_log_(&add_by_head(scope, "a_log", shape, Init::normal(1), tp)),
       dt_bias_(&add_by_head(scope, "dt_bias", shape, Init::ones(), tp)),

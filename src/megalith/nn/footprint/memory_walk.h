@@ -4,7 +4,7 @@
 #include <array>
 #include <cstddef>
 
-namespace megalith::plan {
+namespace megalith::nn {
 
 enum class Use {
   kActivation,     // what backward needs, and what layers hand to one another
@@ -12,11 +12,11 @@ enum class Use {
   kWorkspace,      // scratch of kernels, weight gradients on their way into the buffers
 };
 
-// By use.
+// Bytes by use.
 using Bytes = std::array<double, 3>;
 inline double total(const Bytes& bytes) { return bytes[0] + bytes[1] + bytes[2]; }
 
-// What a piece of work does to memory, from where it begins: the fullest moment, and what is left behind.
+// What a piece of work does to memory, relative to where it begins: the fullest moment, and what it leaves.
 struct Footprint {
   Bytes peak{};
   Bytes left{};
@@ -36,7 +36,7 @@ class MemoryWalk {
     take(bytes, use);
     give(bytes, use);
   }
-  // All of a piece of work.
+  // Repeats a piece of work that another walk has recorded.
   void run(const Footprint& work) {
     Bytes high = now_;
     for (size_t i = 0; i < high.size(); ++i) high[i] += work.peak[i];
@@ -56,4 +56,4 @@ class MemoryWalk {
   double most_ = 0;
 };
 
-}  // namespace megalith::plan
+}  // namespace megalith::nn
