@@ -8,6 +8,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/run/pretrain.h"
+#include "megalith/run/resolve/model_from_options.h"
+#include "megalith/run/resolve/model_settings.h"
 
 namespace {
 
@@ -41,9 +43,9 @@ run::ProvidedDatasets provide_datasets(run::RunContext& run, const data::PerSpli
 
 // Called once for each chunk of this rank.
 std::unique_ptr<model::GptModel> provide_model(run::RunContext& run, const run::ChunkRequest& request) {
-  const auto config = model::config_from_arguments(run.args(), run.required_tokenizer().vocabulary());
+  const auto config = run::model_from_options(run.args(), run.required_tokenizer().vocabulary());
   parallel::ParallelContext& context = run.context();
-  return std::make_unique<model::GptModel>(config, model::ModelOptions::from(run.args(), context.device()),
+  return std::make_unique<model::GptModel>(config, run::model_options(run.args(), context.device()),
                                            request.place, context);
 }
 

@@ -15,6 +15,7 @@
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/parallel/initialize.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/run_data.h"
 #include "megalith/train/trainer.h"
 
@@ -74,7 +75,8 @@ void train_own_family(const std::vector<std::string>& words) {
   const auto nano = std::make_shared<const model::Family>(
       model::Family{.model_type = "nano", .architecture = "NanoForCausalLM", .read = read_nano, .names = nano_names()});
   const model::ModelConfig config = model::read_model_config(folder, nano);
-  model::VirtualModels models = model::AutoModel::from_config(config, args, context);
+  const model::ModelSettings settings = run::model_settings(args, context.device());
+  model::VirtualModels models = model::AutoModel::from_config(config, settings, context);
 
   const auto data = [&] {
     return run::open_run_data(args, {.tokenizer_folder = {}, .vocab_size = config.vocab_size, .cache_folder = {}});
@@ -85,7 +87,7 @@ void train_own_family(const std::vector<std::string>& words) {
   trainer.train();
   trainer.save_model(out);  // config.json and tensors under the family's names
 
-  model::VirtualModels again = model::AutoModel::with_weights(config, out, args, context);
+  model::VirtualModels again = model::AutoModel::with_weights(config, out, settings, context);
   train::Trainer judge(again, args, {.eval_data = data().eval});
   const double loss = judge.evaluate().find("eval_loss").value();
   if (context.rank() == 0) fmt::print("read back from {}: loss {:.4f} on held-out samples\n", out, loss);

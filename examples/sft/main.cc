@@ -11,6 +11,7 @@
 #include "megalith/config/validate.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/parallel/initialize.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/run_data.h"
 #include "megalith/train/trainer.h"
 
@@ -33,7 +34,8 @@ void fine_tune(const std::vector<std::string>& words) {
   parallel::ParallelContext& context = parallel::initialize_megatron(args);
 
   const std::string folder = args.source.model_name_or_path.value();
-  model::VirtualModels models = model::AutoModel::from_pretrained(folder, args, context);
+  model::VirtualModels models =
+      model::AutoModel::from_pretrained(folder, run::model_settings(args, context.device()), context);
   run::RunData data = run::open_run_data(args, {.tokenizer_folder = {}, .vocab_size = models.config().vocab_size});
 
   train::TrainerSetup setup{.train_data = std::move(data.train), .eval_data = std::move(data.eval)};

@@ -126,8 +126,7 @@ RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& whol
   model::ModelConfig config = in_files;
   if (change) change(config);
   std::optional<peft::AdapterConfig> adapter;
-  if (!layout.adapter.empty())
-    adapter = model::adapter_config({}, config, {.merged = {}, .trained = layout.adapter, .keep_base = false});
+  if (!layout.adapter.empty()) adapter = model::adapter_config({.trained = layout.adapter}, config);
   RunResult result{{}, {}, whole_tensors(config, adapter), whole_tensors(config, adapter)};
   result.token_losses = at::empty({whole.layout.tokens()});
   result.logits = at::empty({whole.layout.tokens(), config.vocab_size});

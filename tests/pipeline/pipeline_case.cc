@@ -5,6 +5,7 @@
 #include <numeric>
 #include <random>
 
+#include "megalith/config/derive.h"
 #include "megalith/layout/rng_seeds.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
@@ -135,7 +136,8 @@ struct PipelineRank::State {
       : how(how_),
         context(rank.world, layout::RankGrid({.world_size = rank.size, .tp = how.tp, .pp = how.pp})),
         models(model::read_model_config(folder), options_of(how),
-               model::chunk_places(how.pipeline, model::read_model_config(folder), context), context),
+               model::chunk_places(config::split_request(how.pipeline), model::read_model_config(folder), context),
+               context),
         queues(models.size()) {
     context.rng().seed(layout::seeds_for_base(1, context.place().tp_rank, 0, 0));
     model::load_weights(models, folder, models.config(), 1);

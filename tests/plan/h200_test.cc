@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/plan/search.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "tests/plan/memory_case.h"
 
 namespace megalith::plan {
@@ -61,6 +62,7 @@ TEST_P(OnH200, PlannedIsNearMeasured) {
   SearchRequest request;
   request.model = &planned.model;
   request.args = planned.args;
+  request.model_options = run::model_options;
   request.micro_batch = run.batch;
   request.global_batch = run.batch;
   request.sequence_length = run.length;

@@ -12,6 +12,8 @@
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/optim/make_schedule.h"
+#include "megalith/run/resolve/adapter_source.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/train/preference/preference_objective.h"
 #include "megalith/train/train_step.h"
 #include "tests/support/memory_meter.h"
@@ -86,11 +88,12 @@ data::StepBatch random_batch(const plan::RunShape& run, uint64_t seed) {
 }
 
 model::VirtualModels fresh_model(const MemoryCase& how, parallel::ParallelContext& context) {
+  const model::ModelSettings settings = run::model_settings(how.args, context.device());
   if (how.args.run.finetuning_type != config::FinetuningType::kLora)
-    return model::AutoModel::from_config(how.model, how.args, context);
-  model::ModelOptions options = model::ModelOptions::from(how.args, context.device());
-  options.adapter = model::adapter_config(how.args.lora, how.model);
-  model::VirtualModels models(how.model, options, model::chunk_places(how.args.pipeline, how.model, context), context);
+    return model::AutoModel::from_config(how.model, settings, context);
+  model::ModelOptions options = settings.options;
+  options.adapter = model::resolve_targets(run::new_adapter(how.args.lora), how.model);
+  model::VirtualModels models(how.model, options, model::chunk_places(settings.stages, how.model, context), context);
   models.initialize_parameters(1);
   return models;
 }
@@ -99,10 +102,12 @@ model::VirtualModels fresh_model(const MemoryCase& how, parallel::ParallelContex
 std::unique_ptr<train::Objective> objective_of(const MemoryCase& how, model::VirtualModels& models) {
   if (how.args.run.stage != config::Stage::kDpo) return std::make_unique<train::Objective>();
   parallel::ParallelContext& context = models.context();
-  auto reference = how.args.run.finetuning_type == config::FinetuningType::kLora
-                       ? train::ReferenceModel::below_adapter(models, how.args)
-                       : std::make_unique<train::ReferenceModel>(
-                             model::AutoModel::from_config(how.model, how.args, context), how.args);
+  auto reference =
+      how.args.run.finetuning_type == config::FinetuningType::kLora
+          ? train::ReferenceModel::below_adapter(models, how.args)
+          : std::make_unique<train::ReferenceModel>(
+                model::AutoModel::from_config(how.model, run::model_settings(how.args, context.device()), context),
+                how.args);
   return std::make_unique<train::PreferenceObjective>(how.args.preference, context, std::move(reference));
 }
 
@@ -144,7 +149,7 @@ model::ModelConfig plan_model(const std::string& family, const json& changes) {
 }
 
 plan::RunShape MemoryCase::shape() const {
-  return plan::run_shape(model, args, world, length,
+  return plan::run_shape(model, args, run::model_options(args, at::kCPU), world, length,
                          {.cuda = false, .collectives = plan::Machinery::Collectives::kThreads});
 }
 
@@ -154,7 +159,7 @@ MemoryCase memory_case(const std::string& name, const model::ModelConfig& model,
   config::TrainingArguments args = config::derive(parsed.args).args;
   args.save.output_dir.reset();
   if (model.moe && args.parallel.tp.value_or(1) > 1) args.parallel.sequence_parallel = true;
-  return {name, model::with_arguments(model, args), args, world, length};
+  return {name, run::model_overrides(args).applied_to(model), args, world, length};
 }
 
 MemoryCase random_memory_case(uint64_t seed) {

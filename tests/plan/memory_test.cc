@@ -8,10 +8,12 @@
 #include <cstdlib>
 
 #include "megalith/base/error.h"
+#include "megalith/config/derive.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/plan/chunk_walk_internal.h"
+#include "megalith/run/resolve/adapter_source.h"
 #include "tests/plan/memory_case.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
@@ -207,9 +209,10 @@ TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
         parallel::ParallelContext context(rank.world, layout::RankGrid(run.grid));
         model::ModelOptions options = run.options;
         options.device = at::kMeta;
-        if (adapters) options.adapter = model::adapter_config(how.args.lora, how.model);
-        const model::VirtualModels models(how.model, options,
-                                          model::chunk_places(how.args.pipeline, how.model, context), context);
+        if (adapters) options.adapter = model::resolve_targets(run::new_adapter(how.args.lora), how.model);
+        const model::VirtualModels models(
+            how.model, options, model::chunk_places(config::split_request(how.args.pipeline), how.model, context),
+            context);
         for (size_t chunk = 0; chunk < models.size(); ++chunk) {
           std::vector<ParameterSize> real;
           for (const auto& p : models[chunk].parameters().all())

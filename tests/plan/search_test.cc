@@ -14,6 +14,7 @@
 #include "megalith/config/validate.h"
 #include "megalith/plan/report.h"
 #include "megalith/plan/scaling.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "tests/plan/memory_case.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
@@ -64,6 +65,7 @@ SearchRequest request_for(const model::ModelConfig& model, int gpus, std::vector
   SearchRequest request;
   request.model = &model;
   request.args = config::parse_arguments(config::Dialect::kTrain, words).args;
+  request.model_options = run::model_options;
   request.gpus = gpus;
   request.global_batch = 1024;
   request.sequence_length = 4096;
@@ -103,7 +105,7 @@ TEST(LayoutSearch, WritesOptionsForTrain) {
       parsed.report.check_runnable();
       const auto args = config::derive(parsed.args).args;
       EXPECT_TRUE(config::problems(args, {.world_size = 64, .needs_inputs = false}).empty()) << train_yaml(candidate);
-      const RunShape run = run_shape(model, args, 64, 4096, {});
+      const RunShape run = run_shape(model, args, run::model_options(args, at::kCUDA), 64, 4096, {});
       EXPECT_EQ(run.grid.tp, candidate.run.grid.tp);
       EXPECT_EQ(run.grid.pp, candidate.run.grid.pp);
       EXPECT_EQ(run.microbatches, candidate.run.microbatches);
@@ -187,7 +189,9 @@ StepTime time_of(const model::ModelConfig& model, int gpus, const std::vector<st
   std::vector<std::string> all = words;
   all.insert(all.end(), {"--bf16=true", "--finetuning_type=full"});
   const auto args = config::derive(config::parse_arguments(config::Dialect::kTrain, all).args).args;
-  return plan_step_time(run_shape(model, args, gpus, length, cluster.machinery()), cluster);
+  const Machinery machinery = cluster.machinery();
+  const model::ModelOptions options = run::model_options(args, machinery.device());
+  return plan_step_time(run_shape(model, args, options, gpus, length, machinery), cluster);
 }
 
 TEST(StepTime, FollowsTheLayout) {

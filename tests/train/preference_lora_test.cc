@@ -3,6 +3,7 @@
 
 #include "megalith/config/derive.h"
 #include "megalith/model/adapter.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "tests/support/close.h"
 #include "tests/train/preference_case.h"
 
@@ -17,8 +18,8 @@ RunLog run_with_adapter(const GoldenPairs& golden, const TrainerCase& how) {
   run_ranks(how.ranks(), [&](const Rank& rank) {
     parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(args, rank.size)));
     context.rng().seed(config::rng_seeds(args, context.grid(), rank.rank));
-    model::VirtualModels models =
-        model::with_adapter(golden.policy, args, context, {.merged = {}, .trained = adapter, .keep_base = true});
+    model::VirtualModels models = model::with_adapter(golden.policy, run::model_settings(args, context.device()),
+                                                      context, {.trained = adapter, .keep_base = true});
     data::CollatorOptions collator = how.collator;
     collator.tp = how.tp;
     collator.cp = how.cp;

@@ -9,6 +9,8 @@
 #include "megalith/data/token_table.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
+#include "megalith/run/resolve/adapter_source.h"
+#include "megalith/run/resolve/model_settings.h"
 
 namespace megalith::testing {
 
@@ -71,12 +73,12 @@ train::TrainerSetup TrainerRank::setup(std::shared_ptr<const data::Dataset> trai
 
 model::VirtualModels model_for(const std::filesystem::path& folder, const config::TrainingArguments& args,
                                parallel::ParallelContext& context) {
+  const model::ModelSettings settings = run::model_settings(args, at::kCPU);
   if (args.run.finetuning_type == config::FinetuningType::kLora)
-    return model::with_adapter(folder, args, context, model::adapter_source(args));
+    return model::with_adapter(folder, settings, context, run::adapter_source(args));
   const model::ModelConfig in_files = model::read_model_config(folder);
-  const model::ModelConfig config = model::with_arguments(in_files, args);
-  model::VirtualModels models(config, model::ModelOptions::from(args, at::kCPU),
-                              model::chunk_places(args.pipeline, config, context), context);
+  const model::ModelConfig config = settings.overrides.applied_to(in_files);
+  model::VirtualModels models(config, settings.options, model::chunk_places(settings.stages, config, context), context);
   model::load_weights(models, folder, in_files, 1);
   return models;
 }

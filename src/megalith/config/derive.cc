@@ -199,18 +199,22 @@ layout::GridShape grid_shape(const TrainingArguments& args, int world_size) {
 }
 
 layout::SplitRequest split_request(const TrainingArguments& args) {
-  const PipelineConfig& pipeline = args.pipeline;
   check<ConfigError>(args.shape.num_layers.has_value(), "num_layers is not known; give it or a model folder");
-  layout::SplitRequest request;
+  layout::SplitRequest request = split_request(args.pipeline);
   request.num_layers = *args.shape.num_layers;
   request.pp = args.parallel.pp.value_or(1);
+  request.mtp_layers = args.shape.mtp_num_layers.value_or(0);
+  return request;
+}
+
+layout::SplitRequest split_request(const PipelineConfig& pipeline) {
+  layout::SplitRequest request;
   request.vpp = pipeline.vpp;
   request.first_rank_layers = pipeline.first_stage_layers;
   request.last_rank_layers = pipeline.last_stage_layers;
   request.account_for_embedding = pipeline.account_for_embedding.value_or(false);
   request.account_for_loss = pipeline.account_for_loss.value_or(false);
   if (pipeline.layout) request.layout = layout::PipelineLayout::parse(*pipeline.layout);
-  request.mtp_layers = args.shape.mtp_num_layers.value_or(0);
   request.uneven = layout::UnevenSplit::kBalance;
   return request;
 }

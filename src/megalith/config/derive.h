@@ -35,6 +35,8 @@ bool trains(const RunConfig& run);
 layout::GridShape grid_shape(const TrainingArguments& args, int world_size);
 // How layers are split; needs num_layers. Layers that do not divide are balanced, not refused (design.md §5).
 layout::SplitRequest split_request(const TrainingArguments& args);
+// The same without its sizes (num_layers, mtp_layers, pp), for callers that take them from a model and its ranks.
+layout::SplitRequest split_request(const PipelineConfig& pipeline);
 // What decides about virtual stages, in Megatron's terms; needs num_layers.
 layout::LauncherVppRequest vpp_request(const TrainingArguments& args);
 // The pipeline schedule of a step of so many micro-batches.

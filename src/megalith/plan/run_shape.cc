@@ -115,8 +115,9 @@ std::vector<std::string> layout_problems(const RunShape& run) {
   return problems.take();
 }
 
-RunShape run_shape(const model::ModelConfig& model, const config::TrainingArguments& args, int world_size,
-                   int64_t sequence_length, const Machinery& machinery) {
+RunShape run_shape(const model::ModelConfig& model, const config::TrainingArguments& args,
+                   const model::ModelOptions& options, int world_size, int64_t sequence_length,
+                   const Machinery& machinery) {
   check<ConfigError>(sequence_length >= 1, "the sequence length is {}; it must be positive", sequence_length);
   RunShape run;
   run.model = &model;
@@ -128,7 +129,7 @@ RunShape run_shape(const model::ModelConfig& model, const config::TrainingArgume
   std::vector<std::string> found;
   for (const layout::GridProblem& problem : layout::problems(run.grid)) found.push_back(problem.message);
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "\n"));
-  run.options = model::ModelOptions::from(args, machinery.cuda ? at::kCUDA : at::kCPU);
+  run.options = options;
   if (args.run.finetuning_type == config::FinetuningType::kLora) run.options.adapter = planned_adapter(args.lora);
   if (args.run.stage == config::Stage::kDpo) apply_preferences(run);
   if (model.moe && run.grid.tp > 1) run.options.sequence_parallel = true;  // as a run does, with a warning

@@ -23,6 +23,7 @@ struct Machinery {
     kThreads  // ranks of one process: whoever comes last holds the result of a reduction
   } collectives = Collectives::kNccl;
 
+  at::Device device() const { return cuda ? at::kCUDA : at::kCPU; }
   static Machinery cpu() { return {.cuda = false, .collectives = Collectives::kGloo}; }
 };
 
@@ -50,12 +51,13 @@ struct RunShape {
   layout::LayerSplit split() const;
 };
 
-// `model` outlives the result; it has had the arguments' say (model::with_arguments). `args` after derive(); with
-// finetuning_type lora a new adapter is planned (adapter_sizes.h), with stage dpo pairs and their reference. Sequences
-// are padded as the collator pads them; the micro-batches are those of the final global batch. Throws ConfigError with
-// every reason why there is no such run.
-RunShape run_shape(const model::ModelConfig& model, const config::TrainingArguments& args, int world_size,
-                   int64_t sequence_length, const Machinery& machinery);
+// `model` outlives the result; it has had the arguments' say (run::model_overrides). `args` after derive(), `options`
+// made of them for the machinery's device (run::model_options); with finetuning_type lora a new adapter is planned
+// (adapter_sizes.h), with stage dpo pairs and their reference. Sequences are padded as the collator pads them; the
+// micro-batches are those of the final global batch. Throws ConfigError with every reason why there is no such run.
+RunShape run_shape(const model::ModelConfig& model, const config::TrainingArguments& args,
+                   const model::ModelOptions& options, int world_size, int64_t sequence_length,
+                   const Machinery& machinery);
 
 // Every reason why the model cannot be laid out so: heads, widths, experts, layers, sequences; each with what can.
 // Empty: it can.

@@ -31,11 +31,16 @@ struct Scratch {
   ScheduleBook schedules;
 };
 
+RunShape shape_of(const SearchRequest& request, const config::TrainingArguments& args) {
+  const Machinery machinery = request.cluster.machinery();
+  return run_shape(*request.model, args, request.model_options(args, machinery.device()), request.gpus,
+                   request.sequence_length, machinery);
+}
+
 std::optional<Candidate> timed(const SearchRequest& request, const LayoutChoice& choice, Scratch& scratch) {
   try {
     Candidate candidate;
-    candidate.run = run_shape(*request.model, choice.apply(request), request.gpus, request.sequence_length,
-                              request.cluster.machinery());
+    candidate.run = shape_of(request, choice.apply(request));
     candidate.time = plan_step_time(candidate.run, request.cluster, scratch.bubbles);
     return candidate;
   } catch (const ConfigError&) {
@@ -120,7 +125,7 @@ std::string impossible(const SearchRequest& request) {
   try {
     const config::TrainingArguments args =
         choices.empty() ? config::derive(request.args).args : choices.front().apply(request);
-    run_shape(*request.model, args, request.gpus, request.sequence_length, request.cluster.machinery());
+    shape_of(request, args);
   } catch (const ConfigError& error) {
     return error.what();
   }

@@ -1,6 +1,7 @@
 // The layouts that a model could be trained in on so many GPUs: which are fastest, which fit, and what limits each.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@ struct SearchRequest {
   // What is given stays as it is: parallel sizes, virtual stages, recomputation, micro-batch (micro_batch), the
   // optimizer's options. What is not given is searched.
   config::TrainingArguments args;
+  // How derived arguments say that the model is held and run: run::model_options.
+  std::function<model::ModelOptions(const config::TrainingArguments& args, at::Device device)> model_options;
   std::optional<int> micro_batch;
   int64_t global_batch = 0;  // sequences of a step
   int64_t sequence_length = 0;

@@ -10,9 +10,10 @@
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/run_folder.h"
 #include "megalith/checkpoint/verify.h"
+#include "megalith/config/derive.h"
 #include "megalith/config/saved_model.h"
-#include "megalith/model/auto_model.h"
-#include "megalith/model/from_arguments.h"
+#include "megalith/run/resolve/model_from_options.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/train/run_checkpoint.h"
 
 namespace megalith::run {
@@ -163,11 +164,11 @@ Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFu
 }  // namespace
 
 ModelProvider gpt_model_provider(const RunContext& run) {
-  const model::ModelConfig config = model::config_from_arguments(run.args(), run.required_tokenizer().vocabulary());
+  const model::ModelConfig config = model_from_options(run.args(), run.required_tokenizer().vocabulary());
   return [config](RunContext& mine, const ChunkRequest& request) {
     parallel::ParallelContext& context = mine.context();
-    return std::make_unique<model::GptModel>(config, model::ModelOptions::from(mine.args(), context.device()),
-                                             request.place, context);
+    return std::make_unique<model::GptModel>(config, model_options(mine.args(), context.device()), request.place,
+                                             context);
   };
 }
 
@@ -179,7 +180,7 @@ model::VirtualModels make_models(RunContext& run, const ModelProvider& provider)
   layers.num_layers = *args.shape.num_layers;
   layers.mtp_layers = args.shape.mtp_num_layers.value_or(0);
   std::vector<std::unique_ptr<model::GptModel>> chunks;
-  for (const model::ChunkPlace& place : model::chunk_places(args.pipeline, layers, context)) {
+  for (const model::ChunkPlace& place : model::chunk_places(config::split_request(args.pipeline), layers, context)) {
     const auto number = static_cast<int>(chunks.size());
     chunks.push_back(provider(run, {.pre_process = place.embedding,
                                     .post_process = place.head,

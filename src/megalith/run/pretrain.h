@@ -42,7 +42,7 @@ using ModelProvider = std::function<std::unique_ptr<model::GptModel>(RunContext&
 // What a program brings; what it leaves out is that of pretrain_gpt: options say it.
 struct PretrainFunctions {
   DatasetsProvider datasets = gpt_datasets;
-  ModelProvider model{};  // empty: config_from_arguments. Weights are drawn by pretrain
+  ModelProvider model{};  // empty: model_from_options. Weights are drawn by pretrain
   train::ForwardStep forward_step = train::gpt_forward_step;
   std::vector<std::string> report_keys{};    // see LossResult::report; losses end in "loss"
   bool perplexity = true;                    // the loss is a mean of -log p
@@ -74,7 +74,7 @@ struct PretrainOutput {
 };
 
 // All ranks call it, after finish_mpu_init. Throws ConfigError, before work is spent, for a run without length, a model
-// that the options cannot describe (from_arguments.h), or no training data.
+// that the options cannot describe (model_from_options.h), or no training data.
 PretrainOutput pretrain(RunContext& run, PretrainFunctions functions = {});
 
 // The chunks of this rank from a provider, with fresh weights from the seed; says how many parameters they have.

@@ -13,6 +13,7 @@
 #include "megalith/plan/report.h"
 #include "megalith/plan/scaling.h"
 #include "megalith/run/plan_inputs.h"
+#include "megalith/run/resolve/model_settings.h"
 
 namespace megalith::cli {
 
@@ -55,6 +56,7 @@ plan::SearchRequest request_of(const PlanFlags& flags, const config::ParseResult
   plan::SearchRequest request;
   request.model = &model;
   request.args = run::planned_arguments(parsed.args, parsed.report);
+  request.model_options = run::model_options;
   if (!request.args.precision.fp16 && !run::was_given(parsed.report, "bf16")) request.args.precision.bf16 = true;
   if (run::was_given(parsed.report, "per_device_train_batch_size"))
     request.micro_batch = parsed.args.batch.micro_batch_size;

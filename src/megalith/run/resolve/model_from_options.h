@@ -2,8 +2,8 @@
 //
 // The family is the one whose checkpoints can hold such a model, so that what is exported loads in transformers:
 //
-//   LayerNorm, plain MLP, biases, learned positions          gpt2 (gelu, gelu_new with bias_activation_fusion, or
-//   relu2) RMSNorm, gated MLP, rotary positions
+//   LayerNorm, plain MLP, biases, learned positions          gpt2 (gelu, gelu_new with bias_activation_fusion, relu2)
+//   RMSNorm, gated MLP, rotary positions
 //     no biases, or biases in all linear layers              llama
 //     biases on query, key and value (add_qkv_bias)          qwen2
 //     norms on queries and keys (qk_layernorm)               qwen3
@@ -20,7 +20,7 @@
 #include "megalith/config/training_arguments.h"
 #include "megalith/model/families/model_config.h"
 
-namespace megalith::model {
+namespace megalith::run {
 
 // What the model knows of the tokenizer.
 struct ModelVocabulary {
@@ -30,6 +30,6 @@ struct ModelVocabulary {
 
 // `args` after derive(), from the pretrain dialect. Throws ConfigError with every problem: options that are missing,
 // and those that no family holds together, each named with what would go with the others.
-ModelConfig config_from_arguments(const config::TrainingArguments& args, const ModelVocabulary& vocabulary);
+model::ModelConfig model_from_options(const config::TrainingArguments& args, const ModelVocabulary& vocabulary);
 
-}  // namespace megalith::model
+}  // namespace megalith::run

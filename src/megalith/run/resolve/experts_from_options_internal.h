@@ -1,4 +1,4 @@
-// Models with experts from Megatron's options; see from_arguments.h.
+// Models with experts from Megatron's options; see model_from_options.h.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "megalith/config/training_arguments.h"
 #include "megalith/io/json_text.h"
 
-namespace megalith::model {
+namespace megalith::run {
 
 // An option that was not given is off.
 inline bool on(const std::optional<bool>& flag) { return flag.value_or(false); }
@@ -23,4 +23,4 @@ std::vector<std::string> expert_problems(const config::TrainingArguments& args);
 // config.json of a dense model turned into that of the family with experts.
 void add_experts(io::Json& json, const config::TrainingArguments& args);
 
-}  // namespace megalith::model
+}  // namespace megalith::run

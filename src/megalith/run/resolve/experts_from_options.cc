@@ -1,4 +1,4 @@
-#include "megalith/model/experts_from_arguments_internal.h"
+#include "megalith/run/resolve/experts_from_options_internal.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 #include "megalith/base/error.h"
 
-namespace megalith::model {
+namespace megalith::run {
 
 namespace {
 
@@ -184,4 +184,4 @@ void add_experts(io::Json& json, const TrainingArguments& args) {
   if (family == "qwen2_moe") json["shared_expert_intermediate_size"] = *args.moe.shared_expert_intermediate_size;
 }
 
-}  // namespace megalith::model
+}  // namespace megalith::run

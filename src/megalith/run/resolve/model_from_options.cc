@@ -1,4 +1,4 @@
-#include "megalith/model/from_arguments.h"
+#include "megalith/run/resolve/model_from_options.h"
 
 #include <fmt/format.h>
 
@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/model/auto_model.h"
-#include "megalith/model/experts_from_arguments_internal.h"
 #include "megalith/model/families/family.h"
+#include "megalith/run/resolve/experts_from_options_internal.h"
+#include "megalith/run/resolve/model_settings.h"
 
-namespace megalith::model {
+namespace megalith::run {
 
 namespace {
 
@@ -20,7 +20,7 @@ using config::PositionConfig;
 using config::PositionEmbedding;
 using config::TrainingArguments;
 
-class Problems {
+class ModelProblems {
  public:
   void add(std::vector<std::string> more) { found_.insert(found_.end(), more.begin(), more.end()); }
   template <typename... Args>
@@ -35,7 +35,7 @@ class Problems {
 
 bool gated(const LayerConfig& layer) { return on(layer.swiglu) || on(layer.quick_geglu); }
 
-void check_given(const TrainingArguments& args, Problems& problems) {
+void check_given(const TrainingArguments& args, ModelProblems& problems) {
   const config::ModelShapeConfig& shape = args.shape;
   const auto given = [&problems](const auto& value, const char* name) {
     problems.require(value.has_value(), "{} is not given; a model from scratch needs it", name);
@@ -50,7 +50,7 @@ void check_given(const TrainingArguments& args, Problems& problems) {
 }
 
 // What no family here has.
-void check_known_parts(const TrainingArguments& args, Problems& problems) {
+void check_known_parts(const TrainingArguments& args, ModelProblems& problems) {
   constexpr const char* kNoFamily = "no family of Megalith's holds such a model";
   const LayerConfig& layer = args.layer;
   problems.require(!args.moe.num_experts || !args.mla.multi_latent_attention,
@@ -67,7 +67,7 @@ void check_known_parts(const TrainingArguments& args, Problems& problems) {
   problems.require(activations <= 1, "swiglu, squared_relu and quick_geglu exclude each other; keep one");
 }
 
-void check_gpt2(const TrainingArguments& args, Problems& problems) {
+void check_gpt2(const TrainingArguments& args, ModelProblems& problems) {
   const config::ModelShapeConfig& shape = args.shape;
   constexpr const char* kWhy = "normalization LayerNorm makes a gpt2 model";
   problems.require(args.position.type == PositionEmbedding::kLearnedAbsolute,
@@ -87,7 +87,7 @@ void check_gpt2(const TrainingArguments& args, Problems& problems) {
                    shape.num_attention_heads.value_or(0), shape.hidden_size.value_or(0), shape.kv_channels.value_or(0));
 }
 
-void check_decoder(const TrainingArguments& args, Problems& problems) {
+void check_decoder(const TrainingArguments& args, ModelProblems& problems) {
   const LayerConfig& layer = args.layer;
   constexpr const char* kWhy = "normalization RMSNorm makes a llama or qwen model";
   const auto type = args.position.type;
@@ -109,7 +109,7 @@ void check_decoder(const TrainingArguments& args, Problems& problems) {
                    " add_qkv_bias");
 }
 
-void check_latent(const TrainingArguments& args, Problems& problems) {
+void check_latent(const TrainingArguments& args, ModelProblems& problems) {
   const LayerConfig& layer = args.layer;
   constexpr const char* kWhy = "multi_latent_attention makes a deepseek_v3 model";
   problems.require(args.layer.normalization == Normalization::kRmsNorm,
@@ -242,9 +242,9 @@ const char* dtype_name(const config::PrecisionConfig& precision) {
 
 }  // namespace
 
-ModelConfig config_from_arguments(const TrainingArguments& args, const ModelVocabulary& vocabulary) {
+model::ModelConfig model_from_options(const TrainingArguments& args, const ModelVocabulary& vocabulary) {
   const bool layer_norm = args.layer.normalization == Normalization::kLayerNorm;
-  Problems problems;
+  ModelProblems problems;
   check_given(args, problems);
   check_known_parts(args, problems);
   problems.throw_if_any();  // what comes then looks at these
@@ -263,13 +263,14 @@ ModelConfig config_from_arguments(const TrainingArguments& args, const ModelVoca
 
   io::Json json = latent ? latent_json(args) : layer_norm ? gpt2_json(args) : decoder_json(args);
   if (args.moe.num_experts) add_experts(json, args);
-  json["architectures"] = {family(json["model_type"].get<std::string>()).architecture};
+  json["architectures"] = {model::family(json["model_type"].get<std::string>()).architecture};
   json["vocab_size"] = args.shape.padded_vocab_size.value_or(static_cast<int>(vocabulary.size));
   json["tie_word_embeddings"] = !on(args.shape.untie_embeddings);
   json["initializer_range"] = args.layer.init_method_std.value_or(0.02);
   json["torch_dtype"] = dtype_name(args.precision);
   json.update(vocabulary_json(vocabulary));
-  return with_arguments(read_model_config(io::JsonFile(std::move(json), "the options of the model")), args);
+  return model_overrides(args).applied_to(
+      model::read_model_config(io::JsonFile(std::move(json), "the options of the model")));
 }
 
-}  // namespace megalith::model
+}  // namespace megalith::run

@@ -1,5 +1,5 @@
 // Options of a model from scratch: each family's golden config.json said in options gives the same ModelConfig.
-#include "megalith/model/from_arguments.h"
+#include "megalith/run/resolve/model_from_options.h"
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ config::TrainingArguments args_of(const Words& words) {
 }
 
 model::ModelConfig config_of(const Words& words, int64_t vocab = 256) {
-  return model::config_from_arguments(args_of(words), {.size = vocab, .bos_id = 1, .eos_id = 2, .pad_id = {}});
+  return run::model_from_options(args_of(words), {.size = vocab, .bos_id = 1, .eos_id = 2, .pad_id = {}});
 }
 
 std::string refusal_of(const Words& words) {
