@@ -100,7 +100,9 @@ int pretrain_with_own_loss(std::span<const std::string> words) {
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   try {
-    return pretrain_with_own_loss(words);
+    const int code = pretrain_with_own_loss(words);
+    run::shutdown_megatron();
+    return code;
   } catch (const Error& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 2;

@@ -9,12 +9,10 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
-#include "megalith/config/derive.h"
-#include "megalith/config/parser.h"
 #include "megalith/config/validate.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
-#include "megalith/parallel/initialize.h"
+#include "megalith/run/run_context.h"
 #include "megalith/run/run_data.h"
 #include "megalith/train/trainer.h"
 
@@ -65,10 +63,10 @@ class PrintLoss : public train::TrainerCallback {
 };
 
 void train_own_family(const std::vector<std::string>& words) {
-  const config::TrainingArguments given = config::parse_arguments(config::Dialect::kTrain, words).args;
-  config::validate(given);
-  const config::TrainingArguments args = config::derive(given).args;
-  parallel::ParallelContext& context = parallel::initialize_megatron(args);
+  const auto run = run::initialize_megatron(words, {.dialect = config::Dialect::kTrain, .allow_no_cuda = true});
+  const config::TrainingArguments& args = run->args();
+  config::validate(args);  // a run needs a model, data and a length
+  parallel::ParallelContext& context = run->context();
   const std::string folder = args.source.model_name_or_path.value(), out = args.save.output_dir.value();
 
   const auto nano = std::make_shared<const model::Family>(
@@ -95,7 +93,7 @@ void train_own_family(const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) try {
   train_own_family({argv + 1, argv + argc});
-  parallel::shutdown_megatron();
+  run::shutdown_megatron();
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());

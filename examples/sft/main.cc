@@ -6,11 +6,9 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
-#include "megalith/config/derive.h"
-#include "megalith/config/parser.h"
 #include "megalith/config/validate.h"
 #include "megalith/model/auto_model.h"
-#include "megalith/parallel/initialize.h"
+#include "megalith/run/run_context.h"
 #include "megalith/run/run_data.h"
 #include "megalith/train/trainer.h"
 
@@ -27,10 +25,10 @@ class PrintLoss : public train::TrainerCallback {
 };
 
 void fine_tune(const std::vector<std::string>& words) {
-  const config::TrainingArguments given = config::parse_arguments(config::Dialect::kTrain, words).args;
-  config::validate(given);
-  const config::TrainingArguments args = config::derive(given).args;
-  parallel::ParallelContext& context = parallel::initialize_megatron(args);
+  const auto run = run::initialize_megatron(words, {.dialect = config::Dialect::kTrain, .allow_no_cuda = true});
+  const config::TrainingArguments& args = run->args();
+  config::validate(args);  // a run needs a model, data and a length
+  parallel::ParallelContext& context = run->context();
 
   const std::string folder = args.source.model_name_or_path.value();
   model::VirtualModels models = model::AutoModel::from_pretrained(folder, args, context);
@@ -48,7 +46,7 @@ void fine_tune(const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) try {
   fine_tune({argv + 1, argv + argc});
-  parallel::shutdown_megatron();
+  run::shutdown_megatron();
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());

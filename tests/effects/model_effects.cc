@@ -4,6 +4,7 @@
 
 #include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
+#include "megalith/layout/rng_seeds.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/train/step/microbatch_runner.h"
@@ -34,7 +35,7 @@ std::string loaded(const TrainingArguments& args) {
   std::string text;
   run_ranks(1, [&](const Rank& rank) {
     parallel::ParallelContext context(rank.world, layout::RankGrid({.world_size = 1}));
-    context.rng().seed(config::rng_seeds(args, context.grid(), 0));
+    context.rng().seed(layout::adapter_seeds(args.seeds.seed, context.grid(), 0));
     const auto models = model::AutoModel::from_pretrained(*args.source.model_name_or_path, args, context);
     text = fmt::format("{} with {} layers", models.config().family, models.config().num_layers);
   });

@@ -8,6 +8,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/parser.h"
 #include "megalith/data/random.h"
+#include "megalith/layout/rng_seeds.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
@@ -109,7 +110,7 @@ std::unique_ptr<train::Objective> objective_of(const MemoryCase& how, model::Vir
 MeasuredMemory measure_rank(const MemoryCase& how, const plan::RunShape& run, const Rank& rank) {
   const MemoryMeter meter;
   parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(how.args, rank.size)));
-  context.rng().seed(config::rng_seeds(how.args, context.grid(), rank.rank));
+  context.rng().seed(layout::adapter_seeds(how.args.seeds.seed, context.grid(), rank.rank));
   model::VirtualModels models = fresh_model(how, context);
   meter.reset_peak();
   const layout::MicrobatchCalculator batches(config::batch_plan(how.args, run.dp()));

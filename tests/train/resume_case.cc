@@ -7,6 +7,7 @@
 #include "megalith/checkpoint/manifest.h"
 #include "megalith/config/derive.h"
 #include "megalith/io/mapped_file.h"
+#include "megalith/layout/rng_seeds.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 
@@ -44,7 +45,7 @@ void train_on_rank(const Rank& rank, const TrainerCase& how, const ResumeRun& ru
                    const std::vector<data::Sequence>& samples, train::TrainerState& state) {
   const config::TrainingArguments args = how.effective();
   parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(args, rank.size)));
-  context.rng().seed(config::rng_seeds(args, context.grid(), rank.rank));
+  context.rng().seed(layout::adapter_seeds(args.seeds.seed, context.grid(), rank.rank));
   model::VirtualModels models = models_for(run, args, context);
   data::CollatorOptions collator = how.collator;
   collator.tp = how.tp;

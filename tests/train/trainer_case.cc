@@ -7,6 +7,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/data/random.h"
 #include "megalith/data/token_table.h"
+#include "megalith/layout/rng_seeds.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 
@@ -86,7 +87,7 @@ void run_trainer_ranks(const std::filesystem::path& folder, const TrainerCase& h
   const config::TrainingArguments args = how.effective();
   const auto run = [&](const Rank& rank) {
     parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(args, rank.size)));
-    context.rng().seed(config::rng_seeds(args, context.grid(), rank.rank));
+    context.rng().seed(layout::adapter_seeds(args.seeds.seed, context.grid(), rank.rank));
     model::VirtualModels models = model_for(folder, args, context);
     data::CollatorOptions collator = how.collator;
     collator.tp = how.tp;

@@ -273,20 +273,4 @@ uint64_t data_seed(const TrainingArguments& args) {
   return static_cast<uint64_t>(args.seeds.data_seed.value_or(args.seeds.seed));
 }
 
-layout::RngSeeds rng_seeds(const TrainingArguments& args, const layout::RankGrid& grid, int rank) {
-  if (args.dialect == Dialect::kTrain && !args.seeds.data_parallel_random_init)
-    return layout::adapter_seeds(args.seeds.seed, grid, rank);
-  return layout::launcher_seeds(args.seeds.seed, args.seeds.data_parallel_random_init, grid, rank);
-}
-
-int64_t comm_timeout_s(const TrainingArguments& args) {
-  if (args.comm.distributed_timeout_minutes) return int64_t{60} * *args.comm.distributed_timeout_minutes;
-  return args.comm.ddp_timeout_s;
-}
-
-CommBackend comm_backend(const TrainingArguments& args, bool has_cuda) {
-  if (args.comm.backend) return *args.comm.backend;
-  return has_cuda && !args.comm.use_cpu ? CommBackend::kNccl : CommBackend::kGloo;
-}
-
 }  // namespace megalith::config

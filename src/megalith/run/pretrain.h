@@ -2,6 +2,7 @@
 //
 //   const auto run = initialize_megatron(words, {.allow_no_cuda = true});       // 1. arguments, groups, seeds
 //   pretrain(*run, {.datasets = my_datasets, .model = my_chunk, .forward_step = my_step});
+//   shutdown_megatron();                                                        // the ranks leave together
 //
 // 2. The model provider is called once for each chunk of this rank; optimizer and schedule are made around them.
 // 3. The dataset provider gets the number of samples that the run needs.

@@ -1,12 +1,14 @@
-// initialize_megatron: from arguments to a ParallelContext.
+// Runtime: a process's way into a run, from RuntimeSettings to a ParallelContext, and out of it.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "megalith/comm/world.h"
-#include "megalith/config/training_arguments.h"
+#include "megalith/layout/rng_seeds.h"
 #include "megalith/parallel/parallel_context.h"
+#include "megalith/parallel/runtime_settings.h"
 
 namespace megalith::parallel {
 
@@ -17,13 +19,14 @@ struct EmbeddingRanks {
   layout::PipelineRanks position = layout::first_stage;
 };
 
-// full_determinism and tf32: libtorch's switches for the whole process. Our own choices of kernels follow the first,
-// too.
-void apply_library_switches(const config::SeedConfig& seeds, const config::PrecisionConfig& precision);
+// Sets libtorch's switches. Our own choices of kernels follow `deterministic`, too.
+void apply_library_switches(const LibrarySwitches& switches);
 
-// A process's connection and context, with the rules of the seed's initialize_megatron: groups are made once, seeds are
-// set at every call. Make one a process (or a rank thread) and pass its context around; the free functions below keep a
-// process-wide one for those who want that.
+// The seeds of one rank. Throws ConfigError for a seed that is not positive, and when two streams would get the same.
+layout::RngSeeds rng_seeds(const SeedSettings& seeds, const layout::RankGrid& grid, int rank);
+
+// A process's connection and context, with the rules of initialize_megatron: groups are made once, seeds are set at
+// every call. Make one per process (or per rank thread) and pass its context around.
 class Runtime {
  public:
   Runtime() = default;
@@ -35,12 +38,13 @@ class Runtime {
 
   // 1. Not connected yet: chooses the device and makes it current (rank_device.h), takes a share of the CPU
   //    (cpu_share.h), finds the other ranks from the launcher's variables.
-  // 2. No groups yet: makes the rank grid from the arguments' sizes (each None counts as 1) and the world size. Groups
-  //    that exist stay, and other sizes than theirs bring a warning.
-  // 3. Always: seeds every random stream anew.
+  // 2. No groups yet: makes the rank grid from the settings' sizes and the number of ranks. Groups that exist stay, and
+  //    other sizes than theirs bring a warning.
+  // 3. Always: seeds every random stream again.
+  // `on_stuck`: see comm::WorldOptions.
   // Throws ConfigError for impossible sizes or a seed that is not positive (before anything is connected) and for two
   // ranks of an NCCL run on one GPU, CommError when the other ranks cannot be reached.
-  ParallelContext& initialize(const config::TrainingArguments& args,
+  ParallelContext& initialize(const RuntimeSettings& settings,
                               std::function<void(const std::string&)> on_stuck = nullptr,
                               const EmbeddingRanks& embedding_ranks = {});
 
@@ -55,17 +59,12 @@ class Runtime {
   void shutdown();
 
  private:
-  void connect(const config::TrainingArguments& args, std::function<void(const std::string&)> on_stuck);
+  void connect(const RuntimeSettings& settings, std::function<void(const std::string&)> on_stuck);
 
   std::unique_ptr<comm::World> own_world_;
   comm::World* world_ = nullptr;
   at::Device device_ = at::kCPU;
   std::unique_ptr<ParallelContext> context_;
 };
-
-// The process-wide Runtime, for programs with one rank a process. Library code never calls these.
-ParallelContext& initialize_megatron(const config::TrainingArguments& args);
-bool is_distribute_initialized();
-void shutdown_megatron();
 
 }  // namespace megalith::parallel

@@ -1,4 +1,4 @@
-#include "megalith/parallel/initialize.h"
+#include "megalith/parallel/runtime.h"
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
@@ -6,11 +6,8 @@
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/config/derive.h"
 #include "megalith/parallel/cpu_share.h"
 #include "megalith/parallel/gpu_count.h"
-#include "megalith/parallel/nccl_options.h"
-#include "megalith/parallel/rank_device.h"
 
 namespace megalith::parallel {
 
@@ -30,51 +27,70 @@ std::string sizes_text(const layout::GridShape& shape) {
                      shape.order);
 }
 
+layout::GridShape with_world_size(layout::GridShape shape, int world_size) {
+  shape.world_size = world_size;
+  return shape;
+}
+
+// As WorldOptions calls them; empty text leaves the choice to the device.
+const char* backend_name(BackendChoice backend) {
+  switch (backend) {
+    case BackendChoice::kNccl:
+      return "nccl";
+    case BackendChoice::kGloo:
+      return "gloo";
+    case BackendChoice::kByDevice:
+      break;
+  }
+  return "";
+}
+
 }  // namespace
 
-void apply_library_switches(const config::SeedConfig& seeds, const config::PrecisionConfig& precision) {
+layout::RngSeeds rng_seeds(const SeedSettings& seeds, const layout::RankGrid& grid, int rank) {
+  if (seeds.rule == SeedRule::kAdapter) return layout::adapter_seeds(seeds.seed, grid, rank);
+  return layout::launcher_seeds(seeds.seed, seeds.rule == SeedRule::kMegatronPerReplica, grid, rank);
+}
+
+void apply_library_switches(const LibrarySwitches& switches) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // of no use: nothing reads such memory
-  at::globalContext().setDeterministicAlgorithms(seeds.full_determinism, /*warn_only=*/true);
-  at::globalContext().setDeterministicCuDNN(seeds.full_determinism);
-  at::globalContext().setAllowTF32CuBLAS(precision.tf32.value_or(false));
+  at::globalContext().setDeterministicAlgorithms(switches.deterministic, /*warn_only=*/true);
+  at::globalContext().setDeterministicCuDNN(switches.deterministic);
+  at::globalContext().setAllowTF32CuBLAS(switches.tf32);
 }
 
 Runtime::~Runtime() = default;
 
-void Runtime::connect(const config::TrainingArguments& args, std::function<void(const std::string&)> on_stuck) {
+void Runtime::connect(const RuntimeSettings& settings, std::function<void(const std::string&)> on_stuck) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
   // Impossible sizes are found here, on every rank, before any of them waits for another.
-  [[maybe_unused]] const layout::RankGrid possible(config::grid_shape(args, place.world_size));
-  device_ =
-      enter_device({visible_gpus(), place.local_rank, place.local_world_size, args.comm.use_cpu, args.comm.backend});
-  if (place.rank == 0 && place.restarts == 0) warn_of_unused_gpus(args.comm);
+  [[maybe_unused]] const layout::RankGrid possible(with_world_size(settings.grid, place.world_size));
+  device_ = enter_device({visible_gpus(), place.local_rank, place.local_world_size, settings.device});
+  if (place.rank == 0 && place.restarts == 0) warn_of_unused_gpus(settings.device);
   take_cpu_share(place, device_);
 
   comm::WorldOptions options;
-  options.backend = config::comm_backend(args, device_.is_cuda()) == config::CommBackend::kNccl ? "nccl" : "gloo";
+  options.backend = backend_name(settings.device.backend);
   options.device = device_;
-  options.timeout = std::chrono::seconds(config::comm_timeout_s(args));
-  if (args.comm.store_connect_timeout_s)
-    options.connect_timeout = std::chrono::seconds(*args.comm.store_connect_timeout_s);
+  options.timeout = settings.collective_timeout;
+  options.connect_timeout = settings.connect_timeout;
   options.debug = env_flag("MEGALITH_COMM_DEBUG");
   options.interface = env_string("MEGALITH_SOCKET_IFNAME").value_or(env_string("GLOO_SOCKET_IFNAME").value_or(""));
   options.on_stuck = std::move(on_stuck);
-  options.nccl = nccl_settings(args.comm);
+  options.nccl = nccl_settings(settings.nccl);
   auto world = comm::World::connect(place, options);
   claim_gpu(*world, device_);
   own_world_ = std::move(world);
   world_ = own_world_.get();
 }
 
-ParallelContext& Runtime::initialize(const config::TrainingArguments& args,
-                                     std::function<void(const std::string&)> on_stuck,
+ParallelContext& Runtime::initialize(const RuntimeSettings& settings, std::function<void(const std::string&)> on_stuck,
                                      const EmbeddingRanks& embedding_ranks) {
-  layout::checked_seed(args.seeds.seed);
-  apply_library_switches(args.seeds, args.precision);
-  if (world_ == nullptr) connect(args, std::move(on_stuck));
-  if (args.precision.tf32.value_or(false) && !device_.is_cuda() && world_->rank() == 0)
-    log_warning("tf32 has no effect on the CPU");
-  const layout::GridShape shape = config::grid_shape(args, world_->size());
+  layout::checked_seed(settings.seeds.seed);
+  apply_library_switches(settings.switches);
+  if (world_ == nullptr) connect(settings, std::move(on_stuck));
+  if (settings.switches.tf32 && !device_.is_cuda() && world_->rank() == 0) log_warning("tf32 has no effect on the CPU");
+  const layout::GridShape shape = with_world_size(settings.grid, world_->size());
   if (!context_) {
     context_ = std::make_unique<ParallelContext>(
         *world_, layout::RankGrid(shape, embedding_ranks.word, embedding_ranks.position), device_);
@@ -84,7 +100,7 @@ ParallelContext& Runtime::initialize(const config::TrainingArguments& args,
         " shutdown_megatron() in between to change them.",
         sizes_text(shape), sizes_text(context_->grid().shape()));
   }
-  context_->rng().seed(config::rng_seeds(args, context_->grid(), context_->rank()));
+  context_->rng().seed(rng_seeds(settings.seeds, context_->grid(), context_->rank()));
   return *context_;
 }
 
@@ -102,20 +118,5 @@ void Runtime::shutdown() {
   world_ = nullptr;
   world->close();
 }
-
-namespace {
-
-Runtime& default_runtime() {
-  static Runtime runtime;
-  return runtime;
-}
-
-}  // namespace
-
-ParallelContext& initialize_megatron(const config::TrainingArguments& args) {
-  return default_runtime().initialize(args);
-}
-bool is_distribute_initialized() { return default_runtime().is_initialized(); }
-void shutdown_megatron() { default_runtime().shutdown(); }
 
 }  // namespace megalith::parallel
