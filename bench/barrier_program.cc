@@ -4,15 +4,15 @@
 #include <cstdlib>
 
 #include "megalith/comm/launch/launcher.h"
-#include "megalith/parallel/initialize.h"
+#include "megalith/parallel/runtime.h"
 
 namespace {
 
 int rank_main() {
-  megalith::config::TrainingArguments args;
-  args.comm.use_cpu = true;  // as the peer does
+  megalith::parallel::RuntimeSettings settings;
+  settings.device.use_cpu = true;  // as the peer does
   megalith::parallel::Runtime runtime;
-  const auto& context = runtime.initialize(args);
+  const auto& context = runtime.initialize(settings);
   const auto world = context.world().world();
   world.barrier("first");
   if (context.rank() == 0) {

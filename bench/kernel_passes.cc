@@ -90,11 +90,11 @@ std::vector<KernelCase> linear_cross_entropy() {
     const at::NoGradGuard no_grad;
     head->weight->value.copy_(random_values({kVocab, h}) * 0.1);
   }
-  head->weight->main_grad = at::zeros({kVocab, h}, cuda(at::kFloat));
+  head->weight->grad.main_grad = at::zeros({kVocab, h}, cuda(at::kFloat));
   head->hidden = random_values({kTokens, h}).requires_grad_();
   head->labels = at::randint(kVocab, {kTokens}, cuda(at::kLong));
   const auto run = [=] {
-    head->weight->main_grad_is_stale = true;
+    head->weight->grad.stale = true;
     head->losses = nn::linear_cross_entropy(head->hidden, *head->weight, head->labels, {0, kVocab, kVocab},
                                             {head->alone.group, false}, {}, 4096, slope);
     const Tensor sum = head->losses.sum() * slope;

@@ -72,7 +72,7 @@ class OwnModel {
     if (layer) place = {0, 1, false, false};
     models_ = std::make_unique<model::VirtualModels>(config_, options, std::vector{place}, context_);
     model::load_weights(*models_, folder, config_, 1);
-    for (nn::Parameter* p : models_->parameters()) p->main_grad = at::empty(p->value.sizes(), at::kFloat);
+    for (nn::Parameter* p : models_->parameters()) p->grad.main_grad = at::empty(p->value.sizes(), at::kFloat);
     const int64_t t = shape.batch * shape.tokens;
     layout_ = ops::SequenceLayout::dense(shape.batch, shape.tokens);
     ids_ = (at::arange(t, at::kLong) * 7919 + 13).remainder(shape.vocab);
@@ -83,7 +83,7 @@ class OwnModel {
 
   double step() {
     for (nn::Parameter* p : models_->parameters()) {
-      p->main_grad_is_stale = true;
+      p->grad.stale = true;
       p->value.mutable_grad().reset();
     }
     if (layer_) {
@@ -100,7 +100,7 @@ class OwnModel {
   double grad_norm() const {
     double square = 0;
     for (const nn::Parameter* p : models_->parameters()) {
-      if (!p->main_grad_is_stale) square += p->main_grad.to(at::kDouble).square().sum().item<double>();
+      if (!p->grad.stale) square += p->grad.main_grad.to(at::kDouble).square().sum().item<double>();
       if (p->value.grad().defined()) square += p->value.grad().to(at::kDouble).square().sum().item<double>();
     }
     return std::sqrt(square);
@@ -111,7 +111,7 @@ class OwnModel {
     const testing::MemoryMeter meter;
     step();
     int64_t gradients = 0;
-    for (const nn::Parameter* p : models_->parameters()) gradients += static_cast<int64_t>(p->main_grad.nbytes());
+    for (const nn::Parameter* p : models_->parameters()) gradients += static_cast<int64_t>(p->grad.main_grad.nbytes());
     return meter.peak() + gradients;
   }
 

@@ -53,7 +53,7 @@ class OwnLayer {
     fill("router.weight", numbers({s.experts, s.hidden}, 1.7, 0.1));
     fill("experts.gate_up.weight", numbers({s.experts, 2 * s.width, s.hidden}, 0.7, 0.05));
     fill("experts.down.weight", numbers({s.experts, s.hidden, s.width}, 1.3, 0.05));
-    for (const auto& p : set_.all()) p->main_grad = at::empty(p->value.sizes(), at::kFloat);
+    for (const auto& p : set_.all()) p->grad.main_grad = at::empty(p->value.sizes(), at::kFloat);
     input_.layout = ops::SequenceLayout::packed({s.tokens});
   }
 
@@ -86,7 +86,7 @@ class OwnLayer {
   double gradient_norm() const {
     double square = dx_.grad().to(at::kDouble).square().sum().item<double>();
     for (const auto& p : set_.all()) {
-      if (!p->main_grad_is_stale) square += p->main_grad.to(at::kDouble).square().sum().item<double>();
+      if (!p->grad.stale) square += p->grad.main_grad.to(at::kDouble).square().sum().item<double>();
       if (p->value.grad().defined()) square += p->value.grad().to(at::kDouble).square().sum().item<double>();
     }
     return std::sqrt(square);
@@ -98,7 +98,7 @@ class OwnLayer {
   }
   void start() {
     for (const auto& p : set_.all()) {
-      p->main_grad_is_stale = true;
+      p->grad.stale = true;
       p->value.mutable_grad().reset();
     }
     dx_ = x_.detach().requires_grad_();

@@ -55,7 +55,7 @@ class Own {
     ddp_ = std::make_unique<optim::DistributedDataParallel>(all, optim::DdpSettings{}, context_);
     optimizer_ = std::make_unique<optim::Optimizer>(std::vector{ddp_.get()}, optim::OptimizerSettings{}, context_);
     for (optim::ParamGroup& group : optimizer_->groups()) group.lr = 1e-3, group.weight_decay = 0.1;
-    for (nn::Parameter* p : all) p->main_grad.copy_(values(p->value.sizes().vec(), 0.11));
+    for (nn::Parameter* p : all) p->grad.main_grad.copy_(values(p->value.sizes().vec(), 0.11));
   }
   double step() {
     const auto start = std::chrono::steady_clock::now();

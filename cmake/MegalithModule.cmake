@@ -32,6 +32,25 @@ function(megalith_add_module name)
   set_property(GLOBAL APPEND PROPERTY MEGALITH_MODULES ${target})
 endfunction()
 
+# megalith_embed_files(TARGET NAMESPACE a::b HEADER path.h FILES …)
+#
+# Files of this folder that are compiled in: TARGET's objects define the bytes of each as EmbedFiles.cmake says and HEADER
+# declares. It is a target of its own because what is generated for a module waits for all modules that it depends on.
+function(megalith_embed_files target)
+  cmake_parse_arguments(ARG "" "NAMESPACE;HEADER" "FILES" ${ARGN})
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/${target}.cc)
+  set(script ${PROJECT_SOURCE_DIR}/cmake/EmbedFiles.cmake)
+  list(TRANSFORM ARG_FILES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  add_custom_command(OUTPUT ${source}
+    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${source} -DNAMESPACE=${ARG_NAMESPACE} -DHEADER=${ARG_HEADER} "-DFILES=${ARG_FILES}"
+            -P ${script}
+    DEPENDS ${ARG_FILES} ${script} VERBATIM)
+  add_library(${target} OBJECT ${source})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  target_link_libraries(${target} PRIVATE megalith_compile_options)
+endfunction()
+
 # megalith_add_cuda_kernels(MODULE sources.cu…)
 #
 # Kernels of a module, compiled by nvcc on their own: raw pointers, no ATen headers, none of the flags of C++ files.

@@ -8,6 +8,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/run/pretrain.h"
+#include "megalith/run/resolve/model_from_options.h"
+#include "megalith/run/resolve/model_settings.h"
 
 namespace {
 
@@ -41,10 +43,10 @@ run::ProvidedDatasets provide_datasets(run::RunContext& run, const data::PerSpli
 
 // Called once for each chunk of this rank.
 std::unique_ptr<model::GptModel> provide_model(run::RunContext& run, const run::ChunkRequest& request) {
-  const auto config = model::config_from_arguments(run.args(), run.required_tokenizer().vocabulary());
+  const auto config = run::model_from_options(run.args(), run.required_tokenizer().vocabulary());
   parallel::ParallelContext& context = run.context();
-  return std::make_unique<model::GptModel>(config, model::ModelOptions::from(run.args(), context.device()),
-                                           request.place, context);
+  return std::make_unique<model::GptModel>(config, run::model_options(run.args(), context.device()), request.place,
+                                           context);
 }
 
 // Σ (1 - p)^γ · (-log p), and the plain loss beside it in the log lines.
@@ -62,31 +64,31 @@ train::ForwardStep focal_step(double gamma) {
 
 int pretrain_with_own_loss(std::span<const std::string> words) {
   std::optional<double> gamma;
-  const auto run = run::initialize_megatron(
-      words, {.extra_args = {{"focal_gamma", "how much easy tokens are left alone", &gamma}},
-              .args_defaults = {{"num_layers", "2"},
-                                {"hidden_size", "32"},
-                                {"num_attention_heads", "4"},
-                                {"seq_length", "16"},
-                                {"max_position_embeddings", "16"},
-                                {"position_embedding_type", "rope"},
-                                {"normalization", "RMSNorm"},
-                                {"swiglu", "true"},
-                                {"add_bias_linear", "false"},
-                                {"hidden_dropout", "0"},
-                                {"attention_dropout", "0"},
-                                {"vocab_size", std::to_string(kNumbers)},
-                                {"micro_batch_size", "4"},
-                                {"train_iters", "30"},
-                                {"eval_iters", "1"},
-                                {"log_interval", "10"},
-                                {"lr", "0.01"}},
-              .allow_no_cuda = true});
+  const auto run =
+      run::initialize_megatron(words, {.extra_args = {{"focal_gamma", "how much easy tokens are left alone", &gamma}},
+                                       .args_defaults = {{"num_layers", "2"},
+                                                         {"hidden_size", "32"},
+                                                         {"num_attention_heads", "4"},
+                                                         {"seq_length", "16"},
+                                                         {"max_position_embeddings", "16"},
+                                                         {"position_embedding_type", "rope"},
+                                                         {"normalization", "RMSNorm"},
+                                                         {"swiglu", "true"},
+                                                         {"add_bias_linear", "false"},
+                                                         {"hidden_dropout", "0"},
+                                                         {"attention_dropout", "0"},
+                                                         {"vocab_size", std::to_string(kNumbers)},
+                                                         {"micro_batch_size", "4"},
+                                                         {"train_iters", "30"},
+                                                         {"eval_iters", "1"},
+                                                         {"log_interval", "10"},
+                                                         {"lr", "0.01"}},
+                                       .allow_no_cuda = true});
   const run::PretrainOutput output = run::pretrain(*run, {.datasets = provide_datasets,
-                                                              .model = provide_model,
-                                                              .forward_step = focal_step(gamma.value_or(2)),
-                                                              .report_keys = {"plain loss"},
-                                                              .perplexity = false});
+                                                          .model = provide_model,
+                                                          .forward_step = focal_step(gamma.value_or(2)),
+                                                          .report_keys = {"plain loss"},
+                                                          .perplexity = false});
   if (run->rank() != 0) return 0;
   for (const train::MetricList& line : output.state.log_history)
     if (const auto loss = line.find("plain loss"))
@@ -100,7 +102,9 @@ int pretrain_with_own_loss(std::span<const std::string> words) {
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   try {
-    return pretrain_with_own_loss(words);
+    const int code = pretrain_with_own_loss(words);
+    run::shutdown_megatron();
+    return code;
   } catch (const Error& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 2;

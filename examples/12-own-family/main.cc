@@ -9,13 +9,12 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
-#include "megalith/config/derive.h"
-#include "megalith/config/parser.h"
 #include "megalith/config/validate.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
-#include "megalith/parallel/initialize.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/run/run_context.h"
 #include "megalith/run/run_data.h"
 #include "megalith/train/trainer.h"
 
@@ -66,16 +65,17 @@ class PrintLoss : public train::TrainerCallback {
 };
 
 void train_own_family(const std::vector<std::string>& words) {
-  const config::TrainingArguments given = config::parse_arguments(config::Dialect::kTrain, words).args;
-  config::validate(given);
-  const config::TrainingArguments args = config::derive(given).args;
-  parallel::ParallelContext& context = parallel::initialize_megatron(args);
+  const auto run = run::initialize_megatron(words, {.dialect = config::Dialect::kTrain, .allow_no_cuda = true});
+  const config::TrainingArguments& args = run->args();
+  config::validate(args);  // a run needs a model, data and a length
+  parallel::ParallelContext& context = run->context();
   const std::string folder = args.source.model_name_or_path.value(), out = args.save.output_dir.value();
 
   const auto nano = std::make_shared<const model::Family>(
       model::Family{.model_type = "nano", .architecture = "NanoForCausalLM", .read = read_nano, .names = nano_names()});
   const model::ModelConfig config = model::read_model_config(folder, nano);
-  model::VirtualModels models = model::AutoModel::from_config(config, args, context);
+  const model::ModelSettings settings = run::model_settings(args, context.device());
+  model::VirtualModels models = model::AutoModel::from_config(config, settings, context);
 
   const auto data = [&] {
     return run::open_run_data(args, {.tokenizer_folder = {}, .vocab_size = config.vocab_size, .cache_folder = {}});
@@ -86,8 +86,8 @@ void train_own_family(const std::vector<std::string>& words) {
   trainer.train();
   trainer.save_model(out);  // config.json and tensors under the family's names
 
-  model::VirtualModels again = model::AutoModel::with_weights(config, out, args, context);
-  train::Trainer judge(again, run::trainer_settings(args, models.context().grid().shape()), {.eval_data = data().eval});
+  model::VirtualModels again = model::AutoModel::with_weights(config, out, settings, context);
+  train::Trainer judge(again, run::trainer_settings(args, context.grid().shape()), {.eval_data = data().eval});
   const double loss = judge.evaluate().find("eval_loss").value();
   if (context.rank() == 0) fmt::print("read back from {}: loss {:.4f} on held-out samples\n", out, loss);
 }
@@ -96,7 +96,7 @@ void train_own_family(const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) try {
   train_own_family({argv + 1, argv + argc});
-  parallel::shutdown_megatron();
+  run::shutdown_megatron();
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());

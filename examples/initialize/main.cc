@@ -7,15 +7,14 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
-#include "megalith/config/parser.h"
-#include "megalith/parallel/initialize.h"
+#include "megalith/run/run_context.h"
 
 int main(int argc, char** argv) try {
   using namespace megalith;
   const std::vector<std::string> words(argv + 1, argv + argc);
-  const config::TrainingArguments args = config::parse_arguments(config::Dialect::kTrain, words).args;
 
-  parallel::ParallelContext& context = parallel::initialize_megatron(args);
+  const auto run = run::initialize_megatron(words, {.dialect = config::Dialect::kTrain, .allow_no_cuda = true});
+  parallel::ParallelContext& context = run->context();
 
   // The ranks that split each weight matrix add up their numbers.
   const at::Tensor sum = at::full({1}, context.rank(), at::kLong);
@@ -25,7 +24,7 @@ int main(int argc, char** argv) try {
              place.tp_rank, context.tp().size(), place.pp_rank, context.pp().size(), place.dp_rank, context.dp().size(),
              sum.item<int64_t>());
 
-  parallel::shutdown_megatron();
+  run::shutdown_megatron();
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());

@@ -6,12 +6,11 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
-#include "megalith/config/derive.h"
-#include "megalith/config/parser.h"
 #include "megalith/config/validate.h"
 #include "megalith/model/auto_model.h"
-#include "megalith/parallel/initialize.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/run/run_context.h"
 #include "megalith/run/run_data.h"
 #include "megalith/train/trainer.h"
 
@@ -28,13 +27,14 @@ class PrintLoss : public train::TrainerCallback {
 };
 
 void fine_tune(const std::vector<std::string>& words) {
-  const config::TrainingArguments given = config::parse_arguments(config::Dialect::kTrain, words).args;
-  config::validate(given);
-  const config::TrainingArguments args = config::derive(given).args;
-  parallel::ParallelContext& context = parallel::initialize_megatron(args);
+  const auto run = run::initialize_megatron(words, {.dialect = config::Dialect::kTrain, .allow_no_cuda = true});
+  const config::TrainingArguments& args = run->args();
+  config::validate(args);  // a run needs a model, data and a length
+  parallel::ParallelContext& context = run->context();
 
   const std::string folder = args.source.model_name_or_path.value();
-  model::VirtualModels models = model::AutoModel::from_pretrained(folder, args, context);
+  model::VirtualModels models =
+      model::AutoModel::from_pretrained(folder, run::model_settings(args, context.device()), context);
   run::RunData data = run::open_run_data(args, {.tokenizer_folder = {}, .vocab_size = models.config().vocab_size});
 
   train::TrainerSetup setup{.train_data = std::move(data.train), .eval_data = std::move(data.eval)};
@@ -49,7 +49,7 @@ void fine_tune(const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) try {
   fine_tune({argv + 1, argv + argc});
-  parallel::shutdown_megatron();
+  run::shutdown_megatron();
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());

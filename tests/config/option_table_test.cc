@@ -99,6 +99,17 @@ TEST(OptionTable, OptionsWithAConsumerAreBound) {
   }
 }
 
+// Otherwise every `train` with a model folder would be refused.
+TEST(OptionTable, WhatDescribesANewModelIsUnsetByDefault) {
+  int count = 0;
+  for (const Option& option : OptionTable::instance().options()) {
+    if (!option.describes_new_model) continue;
+    EXPECT_TRUE(option.train_default == Value() || option.train_default == Value(false)) << option.name;
+    ++count;
+  }
+  EXPECT_GT(count, 30);
+}
+
 TEST(OptionTable, EveryMegatronAndHuggingFaceSpellingIsFound) {
   for (const char* name : {"tp",
                            "pp",

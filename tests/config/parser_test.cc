@@ -200,6 +200,31 @@ TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   EXPECT_THROW(parse({"--use_mca=false"}).report.check_not_refused(), ConfigError);
 }
 
+TEST(OptionReport, OfArgumentsThatAProgramHasSet) {
+  for (const Dialect dialect : {Dialect::kTrain, Dialect::kPretrain})
+    EXPECT_TRUE(report_of(default_arguments(dialect)).uses.empty());
+  TrainingArguments args = default_arguments(Dialect::kTrain);
+  args.parallel.tp = 2;
+  args.precision.fp8_param = true;
+  args.fusion.cuda_graph_impl = "transformer_engine";
+  args.comm.use_gloo_process_groups = false;
+  const OptionReport report = report_of(args);
+  EXPECT_EQ(report.uses.size(), 4u);
+  ASSERT_EQ(report.refused().size(), 1u);
+  EXPECT_EQ(report.refused()[0]->name, "cuda_graph_impl");
+  ASSERT_EQ(report.planned().size(), 1u);
+  EXPECT_EQ(report.planned()[0]->name, "fp8_param");
+  ASSERT_EQ(report.notes().size(), 1u);
+  EXPECT_TRUE(contains(report.notes()[0], "use_gloo_process_groups = false has no effect"));
+  try {
+    report.check_runnable();
+    FAIL() << "a run must not start on these arguments";
+  } catch (const ConfigError& error) {
+    for (const char* part : {"cuda_graph_impl = transformer_engine (set by the program)", "fp8_param = true"})
+      EXPECT_TRUE(contains(error.what(), part)) << error.what();
+  }
+}
+
 TEST(Parser, EveryStageIsBuilt) {
   for (const char* stage : {"pt", "sft", "dpo"})
     for (const char* type : {"full", "lora"})

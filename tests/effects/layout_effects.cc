@@ -9,8 +9,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
-#include "megalith/parallel/initialize.h"
-#include "megalith/parallel/nccl_options.h"
+#include "megalith/parallel/runtime.h"
+#include "megalith/run/resolve/runtime_settings.h"
 #include "tests/effects/effect.h"
 #include "tests/support/free_port.h"
 #include "tests/support/temp_folder.h"
@@ -27,11 +27,14 @@ std::string groups(const TrainingArguments& args) {
   return text;
 }
 
+// Of a rank that no launcher has started.
+parallel::RuntimeSettings settings(const TrainingArguments& args) { return run::runtime_settings(args, {}); }
+
 std::string seeds(const TrainingArguments& args) {
   const layout::RankGrid grid(config::grid_shape(args, 16));
   std::string text;
   for (int rank = 0; rank < 16; ++rank) {
-    const layout::RngSeeds streams = config::rng_seeds(args, grid, rank);
+    const layout::RngSeeds streams = parallel::rng_seeds(settings(args).seeds, grid, rank);
     text += fmt::format("{} {} {} {}\n", streams.cpu, streams.default_stream, streams.model_parallel,
                         streams.expert_parallel);
   }
@@ -39,9 +42,9 @@ std::string seeds(const TrainingArguments& args) {
 }
 
 std::string library_switches(const TrainingArguments& args) {
-  parallel::apply_library_switches(args.seeds, args.precision);
+  parallel::apply_library_switches(settings(args).switches);
   const bool on = at::globalContext().deterministicAlgorithms(), tf32 = at::globalContext().allowTF32CuBLAS();
-  parallel::apply_library_switches({}, {});
+  parallel::apply_library_switches({});
   return fmt::format("{}, products of fp32 in {}", on ? "kernels that give the same bits" : "the fastest kernels",
                      tf32 ? "TF32" : "fp32");
 }
@@ -77,7 +80,7 @@ std::string schedule(const TrainingArguments& args) {
 
 std::string nccl(const TrainingArguments& args) {
   std::string text;
-  for (const auto& [group, each] : parallel::nccl_settings(args.comm))
+  for (const auto& [group, each] : parallel::nccl_settings(settings(args).nccl))
     text += fmt::format("{}: {} {} {}\n", group, each.high_priority_stream, each.sharp, each.max_ctas.value_or(0));
   return text;
 }
@@ -89,7 +92,10 @@ std::string nccl_file() {
   return (folder / "nccl.yaml").string();
 }
 
-std::string timeout(const TrainingArguments& args) { return fmt::format("{}", config::comm_timeout_s(args)); }
+std::string timeout(const TrainingArguments& args) {
+  return fmt::format("{} ms", settings(args).collective_timeout.count());
+}
+
 // How long a rank looks for a store that nobody serves, as it says.
 std::string connect_time(const TrainingArguments& args) {
   const std::map<const char*, std::string> second_of_two{{"RANK", "1"},
@@ -101,7 +107,7 @@ std::string connect_time(const TrainingArguments& args) {
   for (const auto& [name, value] : second_of_two) setenv(name, value.c_str(), 1);
   std::string message = "connected";
   try {
-    parallel::Runtime().initialize(args);
+    parallel::Runtime().initialize(run::runtime_settings(args, comm::rendezvous_from_env()));
   } catch (const CommError& error) {
     message = error.what();
   }
@@ -110,8 +116,11 @@ std::string connect_time(const TrainingArguments& args) {
   return at == std::string::npos ? message : message.substr(at, message.find(',', at) - at);
 }
 
-std::string backend(const TrainingArguments& args) {
-  return config::comm_backend(args, /*has_cuda=*/true) == config::CommBackend::kNccl ? "nccl" : "gloo";
+// On a machine with a GPU.
+std::string device_and_backend(const TrainingArguments& args) {
+  const parallel::DeviceSettings device = settings(args).device;
+  return fmt::format("{} {}", parallel::choose_device({.gpus = 1, .settings = device}).str(),
+                     static_cast<int>(device.backend));
 }
 
 }  // namespace
@@ -215,8 +224,8 @@ Effects layout_effects() {
       {"nccl_communicator_config_path", {}, {}, {"--nccl_communicator_config_path=" + nccl_file()}, nccl},
       {"high_priority_stream_groups", {}, {}, {"--high_priority_stream_groups=dp_cp"}, nccl},
       {"use_sharp", {}, {}, {"--use_sharp"}, nccl},
-      {"ddp_backend", {}, {}, {"--ddp_backend=gloo"}, backend},
-      {"use_cpu", {}, {}, {"--use_cpu"}, backend},
+      {"ddp_backend", {}, {}, {"--ddp_backend=gloo"}, device_and_backend},
+      {"use_cpu", {}, {}, {"--use_cpu"}, device_and_backend},
   };
 }
 

@@ -6,6 +6,7 @@
 
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/model/adapter.h"
+#include "megalith/run/resolve/adapter_source.h"
 #include "tests/effects/effect.h"
 #include "tests/support/golden_adapter.h"
 #include "tests/support/temp_folder.h"
@@ -31,7 +32,7 @@ std::string adapter(const TrainingArguments& given) {
   how.args = with_golden_paths(given);
   std::string text;
   try {
-    model::adapter_source(how.args);  // what is wrong with it is told here, not on a rank
+    run::adapter_source(how.args);  // what is wrong with it is told here, not on a rank
   } catch (const std::exception& error) {
     return error.what();
   }

@@ -4,8 +4,11 @@
 
 #include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
+#include "megalith/layout/rng_seeds.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/parallel/parallel_context.h"
+#include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/step/microbatch_runner.h"
 #include "tests/effects/effect.h"
 #include "tests/model/model_support.h"
@@ -16,7 +19,7 @@ namespace {
 using config::TrainingArguments;
 
 std::string held(const TrainingArguments& args) {
-  const model::ModelOptions o = model::ModelOptions::from(config::derive(args).args, at::kCPU);
+  const model::ModelOptions o = run::model_options(config::derive(args).args, at::kCPU);
   const model::RecomputePlan& r = o.recompute;
   std::string context;
   for (const nn::ContextMode mode : o.context_modes) context += fmt::format(" {}", static_cast<int>(mode));
@@ -34,8 +37,9 @@ std::string loaded(const TrainingArguments& args) {
   std::string text;
   run_ranks(1, [&](const Rank& rank) {
     parallel::ParallelContext context(rank.world, layout::RankGrid({.world_size = 1}));
-    context.rng().seed(config::rng_seeds(args, context.grid(), 0));
-    const auto models = model::AutoModel::from_pretrained(*args.source.model_name_or_path, args, context);
+    context.rng().seed(layout::adapter_seeds(args.seeds.seed, context.grid(), 0));
+    const auto models = model::AutoModel::from_pretrained(*args.source.model_name_or_path,
+                                                          run::model_settings(args, context.device()), context);
     text = fmt::format("{} with {} layers", models.config().family, models.config().num_layers);
   });
   return text;
@@ -44,9 +48,9 @@ std::string loaded(const TrainingArguments& args) {
 // What a run makes of a model with experts.
 std::string experts(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
-  const auto config = model::with_arguments(model::read_model_config(golden_folder("glm4_moe")), effective);
+  const auto config = run::model_overrides(effective).applied_to(model::read_model_config(golden_folder("glm4_moe")));
   const nn::RouterShape& r = config.moe->router;
-  const model::ModelOptions o = model::ModelOptions::from(effective, at::kCPU);
+  const model::ModelOptions o = run::model_options(effective, at::kCPU);
   std::string text =
       fmt::format("z {} jitter {} rate {} in {} capacity {} padded {} by position {} replay {} sinkhorn {};", r.z_coeff,
                   r.jitter, r.bias_update_rate, r.dtype ? c10::toString(*r.dtype) : "the model's",
@@ -57,14 +61,15 @@ std::string experts(const TrainingArguments& args) {
 }
 
 std::string engine(const TrainingArguments& args) {
-  const auto settings = train::engine_settings({}, at::kFloat, config::derive(args).args.pipeline);
+  const auto settings =
+      train::engine_settings({}, at::kFloat, run::step_settings(config::derive(args).args).overlap_p2p_comm);
   return settings.overlap ? "messages travel while a rank computes" : "a rank waits for its messages";
 }
 
 std::string graphs(const TrainingArguments& args) {
-  const TrainingArguments effective = config::derive(args).args;
-  if (!train::graphs_wanted(effective)) return "the host starts each kernel";
-  return fmt::format("micro-batches are recorded after {} steps", effective.fusion.cuda_graph_warmup_steps);
+  const train::StepSettings step = run::step_settings(config::derive(args).args);
+  if (!step.graphs) return "the host starts each kernel";
+  return fmt::format("micro-batches are recorded after {} steps", step.graph_warmup_steps);
 }
 
 // What the checks before a run say.

@@ -1,5 +1,5 @@
 // Update rule, gradient buffers, loss scale.
-#include <ATen/ops/ones.h>
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "megalith/config/derive.h"
@@ -13,17 +13,24 @@ namespace {
 
 using config::TrainingArguments;
 
+// Where two steps take a parameter. Small gradients, so that an epsilon is seen.
+std::string two_steps(const optim::UpdateRule& rule) {
+  optim::FlatElements one{.main = at::ones({1}), .grad = at::full({1}, 1e-6)};
+  one.states.assign(rule.state_names().size(), at::Tensor());
+  for (at::Tensor& state : one.states) state = at::zeros({1});
+  for (const int64_t step : {1, 2}) {
+    const ops::UpdateRun run{0, 1, {.lr = 0.1, .step = step}};
+    rule.update_runs(one, std::span(&run, 1));
+    one.grad.mul_(-3);
+  }
+  return fmt::format("{} {:.9g} {:.9g}", rule.name(), one.main.item<float>(), one.states.at(0).item<float>());
+}
+
 std::string rule(const TrainingArguments& args) {
   const optim::OptimizerSettings s = optim::optimizer_settings(config::derive(args).args.optimizer);
-  nn::Parameter norm;
-  norm.name = "layers.0.attention.q_norm.weight";
-  norm.value = at::ones({4});
+  const nn::Parameter norm({.name = "layers.0.attention.q_norm.weight"}, at::ones({4}));
   const bool decays = optim::all_groups(s.groups).at(optim::group_of(norm, s.groups)).decays;
-  const bool sgd = s.kind == optim::OptimizerSettings::Kind::kSgd;
-  return fmt::format("{} clip {} offload {} decays {}",
-                     sgd ? fmt::format("sgd {}", s.sgd.momentum)
-                         : fmt::format("adam {} {} {}", s.adam.beta1, s.adam.beta2, s.adam.epsilon),
-                     s.clip_grad, s.offload_fraction, decays);
+  return fmt::format("{} clip {} offload {} decays {}", two_steps(*s.rule), s.clip_grad, s.offload_fraction, decays);
 }
 
 std::string buffers(const TrainingArguments& args) {

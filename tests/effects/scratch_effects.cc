@@ -5,8 +5,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
-#include "megalith/model/from_arguments.h"
-#include "megalith/model/model_options.h"
+#include "megalith/run/resolve/model_from_options.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/run_tokenizer.h"
 #include "tests/effects/effect.h"
 #include "tests/support/tokenizers.h"
@@ -20,10 +20,10 @@ using config::TrainingArguments;
 // config.json of the model, and what the options say beside it.
 std::string shape(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
-  const model::ModelConfig made = model::config_from_arguments(effective, {.size = 100});
+  const model::ModelConfig made = run::model_from_options(effective, {.size = 100});
   return fmt::format("{} dropout {} {} {} init {} mtp factor {} multiple {}", made.source->dump(),
                      made.embedding_dropout, made.hidden_dropout, made.attention_dropout, made.init_std,
-                     made.mtp_loss_factor, model::ModelOptions::from(effective, at::kCPU).vocab_multiple);
+                     made.mtp_loss_factor, run::model_options(effective, at::kCPU).vocab_multiple);
 }
 
 std::string tokenizer(const TrainingArguments& args) {
@@ -92,7 +92,7 @@ Effects of_shape(const Observe& seen) {
 
 // The model, and how fast its routers' biases move.
 std::string with_bias(const TrainingArguments& args) {
-  const auto made = model::config_from_arguments(config::derive(args).args, {.size = 100});
+  const auto made = run::model_from_options(config::derive(args).args, {.size = 100});
   return fmt::format("{} rate {}", shape(args), made.moe ? made.moe->router.bias_update_rate : 0);
 }
 

@@ -31,29 +31,33 @@ namespace fs = std::filesystem;
 
 constexpr int kRank = 3;
 
+peft::AdapterConfig adapter_on(std::vector<std::string> targets) {
+  peft::AdapterConfig adapter;
+  adapter.target_modules = std::move(targets);
+  return adapter;
+}
+
 // Every layer that can have an update, of this model; or all but the embedding.
-config::LoraConfig everything(const model::ModelConfig& config, bool embedding) {
-  config::LoraConfig lora;
-  lora.rank = kRank;
-  lora.alpha = 5;
-  lora.target = {"all"};
-  if (embedding) lora.target.emplace_back(config.family == "gpt2" ? "wte" : "embed_tokens");
-  if (!config.tied_embeddings) lora.target.emplace_back("lm_head");
-  if (config.moe) lora.target.emplace_back("gate");
-  if (config.moe && config.moe->shared_gate) lora.target.emplace_back("shared_expert_gate");
-  return lora;
+peft::AdapterConfig everything(const model::ModelConfig& config, bool embedding) {
+  peft::AdapterConfig adapter = adapter_on({"all"});
+  adapter.rank = kRank;
+  adapter.alpha = 5;
+  if (embedding) adapter.target_modules.emplace_back(config.family == "gpt2" ? "wte" : "embed_tokens");
+  if (!config.tied_embeddings) adapter.target_modules.emplace_back("lm_head");
+  if (config.moe) adapter.target_modules.emplace_back("gate");
+  if (config.moe && config.moe->shared_gate) adapter.target_modules.emplace_back("shared_expert_gate");
+  return adapter;
 }
 
 // An adapter none of whose numbers is zero.
 void write_random_adapter(const fs::path& model_folder, const fs::path& to, bool embedding) {
   run_ranks(1, [&](const Rank& r) {
     parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
-    config::TrainingArguments args;
-    args.lora = everything(model::read_model_config(model_folder), embedding);
-    const auto models = model::with_adapter(model_folder, args, context, {});
+    const auto models = model::with_adapter(model_folder, {}, context,
+                                            {.fresh = everything(model::read_model_config(model_folder), embedding)});
     const at::NoGradGuard no_grad;
     for (const nn::Parameter* p : models.parameters())
-      if (p->adapter)
+      if (p->spec.role == nn::ParameterRole::kAdapter)
         for (const auto& part : p->sharded())
           nn::fill_normal(part.local, 4, part.name, part.global_shape, part.offset, 0, 0.15);
     model::save_adapter(models, to);
@@ -160,8 +164,7 @@ TEST(AdapterFiles, WrittenAsReadInEveryLayout) {
       run_ranks(tp * dp, [&, tp = tp, ep = ep](const Rank& r) {
         parallel::ParallelContext context(r.world,
                                           layout::RankGrid({.world_size = r.size, .tp = tp, .ep = ep, .etp = 1}));
-        const auto models = model::with_adapter(golden_folder(golden.base), {}, context,
-                                                {.merged = {}, .trained = golden.folder, .keep_base = false});
+        const auto models = model::with_adapter(golden_folder(golden.base), {}, context, {.trained = golden.folder});
         model::save_adapter(models, temp / "out");
       });
       const hf::SafetensorsFile before(golden.folder / "adapter_model.safetensors"),
@@ -175,11 +178,11 @@ TEST(AdapterFiles, WrittenAsReadInEveryLayout) {
   }
 }
 
-void with_models(const std::string& name, const config::TrainingArguments& args, const model::AdapterSource& source,
+void with_models(const std::string& name, const model::AdapterSource& source,
                  const std::function<void(const model::VirtualModels&)>& body) {
   run_ranks(1, [&](const Rank& r) {
     parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
-    body(model::with_adapter(golden_folder(name), args, context, source));
+    body(model::with_adapter(golden_folder(name), {}, context, source));
   });
 }
 
@@ -198,9 +201,7 @@ std::string refusal(const std::string& name, const model::AdapterSource& source)
 
 TEST(AdapterFiles, OfAnotherModelAreRefused) {
   const fs::path moe = read_golden_adapter("qwen3_moe_experts").folder, llama = read_golden_adapter("llama_r8").folder;
-  const auto trained = [](const fs::path& folder) {
-    return model::AdapterSource{.merged = {}, .trained = folder, .keep_base = false};
-  };
+  const auto trained = [](const fs::path& folder) { return model::AdapterSource{.trained = folder}; };
   expect_contains(refusal("llama", trained(moe)), "experts.0.gate_proj.lora_A.weight");
   const std::string shapes = refusal("qwen3", trained(llama));
   expect_contains(shapes, "of another shape");
@@ -210,7 +211,7 @@ TEST(AdapterFiles, OfAnotherModelAreRefused) {
 
 TEST(AdapterFiles, AllTargetsOfAFamily) {
   const auto targets = [](const std::string& model) {
-    return model::adapter_config({}, model::read_model_config(golden_folder(model))).target_modules;
+    return model::resolve_targets(adapter_on({"all"}), model::read_model_config(golden_folder(model))).target_modules;
   };
   using Names = std::vector<std::string>;
   EXPECT_EQ(targets("llama"), (Names{"down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"}));
@@ -220,11 +221,10 @@ TEST(AdapterFiles, AllTargetsOfAFamily) {
 
 TEST(AdapterFiles, UnknownTargetsNameTheNearest) {
   const auto said = [](std::vector<std::string> target, std::vector<std::string> saved = {}) {
-    config::LoraConfig lora;
-    lora.target = std::move(target);
-    lora.additional_target = std::move(saved);
+    peft::AdapterConfig adapter = adapter_on(std::move(target));
+    adapter.modules_to_save = std::move(saved);
     try {
-      model::adapter_config(lora, model::read_model_config(golden_folder("qwen2")));  // tied
+      model::resolve_targets(adapter, model::read_model_config(golden_folder("qwen2")));  // tied
     } catch (const ConfigError& error) {
       return std::string(error.what());
     }
@@ -240,8 +240,7 @@ TEST(AdapterFiles, UnknownTargetsNameTheNearest) {
 }
 
 TEST(AdapterFiles, AFreshAdapterChangesNothing) {
-  config::TrainingArguments args;
-  with_models("llama", args, {}, [&](const model::VirtualModels& models) {
+  with_models("llama", {.fresh = adapter_on({"all"})}, [&](const model::VirtualModels& models) {
     const at::NoGradGuard no_grad;
     const TokenBatch batch = small_batch(200);
     const model::ModelInput input{.layout = batch.layout, .ids = batch.ids, .training = false};
@@ -251,28 +250,21 @@ TEST(AdapterFiles, AFreshAdapterChangesNothing) {
   });
 }
 
-TEST(AdapterFiles, AllButTheLastAreMerged) {
-  const std::string r8 = read_golden_adapter("llama_r8").folder.string(),
-                    rslora = read_golden_adapter("llama_rslora").folder.string();
-  const auto logits = [&](const config::TrainingArguments& args) {
+TEST(AdapterFiles, AreMergedBelowTheTrainedOne) {
+  const fs::path r8 = read_golden_adapter("llama_r8").folder, rslora = read_golden_adapter("llama_rslora").folder;
+  const auto logits = [&](const model::AdapterSource& source) {
     at::Tensor result;
-    with_models("llama", args, model::adapter_source(args), [&](const model::VirtualModels& models) {
+    with_models("llama", source, [&](const model::VirtualModels& models) {
       const at::NoGradGuard no_grad;
       const TokenBatch batch = small_batch(200);
       result = models[0].forward({.layout = batch.layout, .ids = batch.ids, .training = false});
     });
     return result;
   };
-  config::TrainingArguments ab, ba, fresh;
-  ab.lora.adapter_name_or_path = {r8, rslora};
-  ba.lora.adapter_name_or_path = {rslora, r8};
-  expect_close(logits(ab), logits(ba), "both are there", 1e-4);
-  fresh.lora.adapter_name_or_path = {r8, rslora};
-  fresh.lora.create_new_adapter = true;
-  expect_close(logits(ab), logits(fresh), "merged", 1e-4);
-  config::TrainingArguments one;
-  one.lora.adapter_name_or_path = {r8};
-  EXPECT_GT((logits(ab) - logits(one)).abs().max().item<double>(), 1e-2);
+  const at::Tensor both = logits({.merged = {r8}, .trained = rslora});
+  expect_close(both, logits({.merged = {rslora}, .trained = r8}), "both are there", 1e-4);
+  expect_close(both, logits({.merged = {r8, rslora}, .fresh = adapter_on({"all"})}), "merged", 1e-4);
+  EXPECT_GT((both - logits({.trained = r8})).abs().max().item<double>(), 1e-2);
 }
 
 // ---- Dropout ----
@@ -283,14 +275,16 @@ TEST(AdapterDropout, RecomputedLayersDrawTheSameMasks) {
     run_ranks(1, [&](const Rank& r) {
       parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
       context.rng().seed(layout::seeds_for_base(seed, 0, 0, 0));
-      config::TrainingArguments args;
-      args.lora.dropout = 0.3;
-      args.recompute.gradient_checkpointing = recompute;
-      const auto models = model::with_adapter(golden_folder("llama"), args, context, {});
+      model::ModelSettings settings;
+      if (recompute) settings.options.recompute.layers = model::RecomputePlan::Layers::kUniform;
+      model::AdapterSource source{.fresh = adapter_on({"all"})};
+      source.fresh.dropout = 0.3;
+      const auto models = model::with_adapter(golden_folder("llama"), settings, context, source);
       {
         const at::NoGradGuard no_grad;
         for (const nn::Parameter* p : models.parameters())
-          if (p->adapter) nn::fill_normal(p->value, 1, p->name, p->value.sizes(), {0, 0}, 0, 0.1);
+          if (p->spec.role == nn::ParameterRole::kAdapter)
+            nn::fill_normal(p->value, 1, p->spec.name, p->value.sizes(), {0, 0}, 0, 0.1);
       }
       const TokenBatch batch = small_batch(200);
       const at::Tensor losses = models[0].forward(

@@ -1,4 +1,4 @@
-// From arguments, as a user writes them, to a model.
+// From a folder and what a run decides about it to a model.
 #include "megalith/model/auto_model.h"
 
 #include <ATen/ATen.h>
@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "megalith/base/error.h"
-#include "megalith/config/parser.h"
 #include "megalith/layout/layer_split.h"
 #include "tests/model/layout_case.h"
 #include "tests/model/model_support.h"
@@ -18,47 +17,46 @@
 namespace megalith::testing {
 namespace {
 
-config::TrainingArguments arguments(const std::vector<std::string>& words) {
-  return config::parse_arguments(config::Dialect::kTrain, words).args;
-}
-
-model::ModelOptions options(const std::vector<std::string>& words) {
-  return model::ModelOptions::from(arguments(words), at::kCPU);
-}
-
-TEST(ModelOptions, FollowTheArguments) {
-  EXPECT_EQ(options({}).dtype, at::kFloat);
-  EXPECT_EQ(options({"--bf16"}).dtype, at::kBFloat16);
-  EXPECT_EQ(options({"--fp16"}).dtype, at::kHalf);
-  EXPECT_TRUE(options({"--tp", "2", "--sequence_parallel"}).sequence_parallel);
-  EXPECT_GT(options({"--cross_entropy_loss_fusion"}).loss_chunk, 0);
-  EXPECT_EQ(options({}).loss_chunk, 0);
-  EXPECT_EQ(options({"--make_vocab_size_divisible_by", "64"}).vocab_multiple, 64);
-}
-
-TEST(ModelOptions, RecomputeInEverySpelling) {
-  using Layers = model::RecomputePlan::Layers;
-  EXPECT_EQ(options({}).recompute.layers, Layers::kNone);
-  EXPECT_EQ(options({"--gradient_checkpointing"}).recompute.layers, Layers::kUniform);
-  const auto block =
-      options({"--recompute_granularity", "full", "--recompute_method", "block", "--recompute_num_layers", "3"});
-  EXPECT_EQ(block.recompute.layers, Layers::kBlock);
-  EXPECT_EQ(block.recompute.num_layers, 3);
-  EXPECT_TRUE(options({"--recompute_granularity", "selective"}).recompute.core_attention);
-  const auto chosen = options({"--recompute_granularity", "selective", "--recompute_modules", "mlp,layernorm"});
-  EXPECT_FALSE(chosen.recompute.core_attention);
-  EXPECT_TRUE(chosen.recompute.mlp);
-  EXPECT_TRUE(chosen.recompute.norms);
-}
-
-TEST(AutoModel, DropoutOfTheArgumentsWins) {
+TEST(ModelOverrides, WinOverTheFilesWhereTheyAreGiven) {
   const auto in_files = model::read_model_config(golden_folder("gpt2"));
-  const auto changed =
-      model::with_arguments(in_files, arguments({"--hidden_dropout", "0.2", "--attention_dropout", "0.3"}));
+  model::ModelOverrides overrides;
+  overrides.hidden_dropout = 0.2;
+  overrides.attention_dropout = 0.3;
+  const auto changed = overrides.applied_to(in_files);
   EXPECT_EQ(changed.hidden_dropout, 0.2);
   EXPECT_EQ(changed.embedding_dropout, 0.2);
   EXPECT_EQ(changed.attention_dropout, 0.3);
-  EXPECT_EQ(model::with_arguments(in_files, arguments({})).hidden_dropout, in_files.hidden_dropout);
+  EXPECT_EQ(changed.init_std, in_files.init_std);
+  EXPECT_EQ(model::ModelOverrides{}.applied_to(in_files).hidden_dropout, in_files.hidden_dropout);
+}
+
+TEST(ModelOverrides, PredictionLayersNeedAFamilyThatHasThem) {
+  model::ModelOverrides overrides;
+  overrides.mtp_layers = 1;
+  expect_error<ConfigError>([&] { overrides.applied_to(model::read_model_config(golden_folder("llama"))); },
+                            {"mtp_num_layers 1", "llama models have no multi-token-prediction layers"});
+}
+
+TEST(ModelOverrides, OfRouters) {
+  using Kind = nn::BalanceLoss::Kind;
+  auto in_files = model::read_model_config(golden_folder("mixtral"));
+  in_files.moe->router.losses = {{Kind::kBatch, 0.02}};
+  const auto router = [&](const model::RouterOverrides& changes) {
+    const model::ModelConfig once = model::ModelOverrides{.router = changes}.applied_to(in_files);
+    EXPECT_EQ(once.moe->router, model::ModelOverrides{.router = changes}.applied_to(once).moe->router);
+    return once.moe->router;
+  };
+  EXPECT_EQ(router({}), in_files.moe->router);
+  using Losses = std::vector<nn::BalanceLoss>;
+  EXPECT_EQ(router({.losses = {{{Kind::kSequence, 0.5}}}}).losses, (Losses{{Kind::kSequence, 0.5}}));
+  EXPECT_EQ(router({.losses = {{{Kind::kGlobal, std::nullopt}}}}).losses, (Losses{{Kind::kGlobal, 0.02}}));
+  EXPECT_EQ(router({.losses = {{{Kind::kBatch, 0.0}}}}).losses, Losses{});
+  EXPECT_EQ(router({.losses = std::vector<model::RouterOverrides::Loss>{}}).losses, Losses{});
+  const nn::RouterShape limited = router({.z_coeff = 0.1, .capacity_factor = 1.5, .replay = true});
+  EXPECT_EQ(limited.z_coeff, 0.1);
+  EXPECT_EQ(limited.capacity_factor, 1.5);
+  EXPECT_TRUE(limited.replay);
+  EXPECT_EQ(limited.losses, in_files.moe->router.losses);
 }
 
 TEST(AutoModel, LoadsAPathAndAHubNameAlike) {
@@ -72,14 +70,13 @@ TEST(AutoModel, LoadsAPathAndAHubNameAlike) {
   const hf::HubEnvironment env{.home = temp.path(), .hf_hub_cache = temp / "hub", .modelscope_cache = {}};
   run_ranks(2, [&](const Rank& r) {
     parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 2, .tp = 2}));
-    const auto args = arguments({"--tp", "2"});
-    const auto by_path = model::AutoModel::from_pretrained(golden_folder("qwen2").string(), args, context, {}, env);
-    const auto by_name = model::AutoModel::from_pretrained("org/tiny", args, context, {}, env);
+    const auto by_path = model::AutoModel::from_pretrained(golden_folder("qwen2").string(), {}, context, {}, env);
+    const auto by_name = model::AutoModel::from_pretrained("org/tiny", {}, context, {}, env);
     const auto a = by_path.parameters(), b = by_name.parameters();
     ASSERT_EQ(a.size(), b.size());
-    for (size_t i = 0; i < a.size(); ++i) expect_identical(a[i]->value, b[i]->value, a[i]->name);
+    for (size_t i = 0; i < a.size(); ++i) expect_identical(a[i]->value, b[i]->value, a[i]->spec.name);
     try {
-      model::AutoModel::from_pretrained("org/other", args, context, {}, env);
+      model::AutoModel::from_pretrained("org/other", {}, context, {}, env);
       ADD_FAILURE() << "a model that is not there was loaded";
     } catch (const ConfigError& error) {
       expect_contains(error.what(), "hf download org/other");
@@ -94,9 +91,9 @@ TEST(VirtualModels, StagesAndVirtualStagesAreTheWholeModel) {
     NamedTensors whole = whole_tensors(config);
     run_ranks(pp, [&, pp = pp, vpp = vpp](const Rank& r) {
       parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = pp, .pp = pp}));
-      config::PipelineConfig pipeline;
-      if (vpp > 1) pipeline.vpp = vpp;
-      const auto places = model::chunk_places(pipeline, config, context);
+      layout::SplitRequest stages;
+      if (vpp > 1) stages.vpp = vpp;
+      const auto places = model::chunk_places(stages, config, context);
       EXPECT_EQ(static_cast<int>(places.size()), vpp);
       const model::VirtualModels models(config, {}, places, context);
       model::load_weights(models, golden_folder("qwen2"), config, 1);
@@ -105,7 +102,7 @@ TEST(VirtualModels, StagesAndVirtualStagesAreTheWholeModel) {
       if (r.rank == pp - 1) {
         const nn::Parameter* head = models[models.size() - 1].head_weight();
         ASSERT_NE(head, nullptr);
-        EXPECT_TRUE(head->shared_copy);
+        EXPECT_EQ(head->spec.role, nn::ParameterRole::kTiedCopy);
       }
       fill_in(whole, models, [](const nn::Parameter& p) { return p.value.detach(); });
     });

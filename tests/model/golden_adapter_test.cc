@@ -118,10 +118,10 @@ TEST_P(GoldenHfLora, switched_off) {
   for (const int tp : {1, 2})
     run_ranks(tp, [&](const Rank& r) {
       parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = tp, .tp = tp}));
-      config::TrainingArguments args;
-      args.parallel.sequence_parallel = tp > 1;
+      model::ModelSettings settings;
+      settings.options.sequence_parallel = tp > 1;
       const auto models =
-          model::with_adapter(folder_, args, context, {.merged = {}, .trained = golden_.folder, .keep_base = true});
+          model::with_adapter(folder_, settings, context, {.trained = golden_.folder, .keep_base = true});
       const at::NoGradGuard no_grad;
       const TokenBatch data = batch();
       const model::ModelInput input{.layout = data.layout,

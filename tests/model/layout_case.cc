@@ -17,12 +17,12 @@ namespace megalith::testing {
 namespace {
 
 at::Tensor gradient_of(const nn::Parameter& parameter, const parallel::ParallelContext& context) {
-  at::Tensor grad = parameter.main_grad.defined() ? parameter.main_grad : parameter.value.grad();
-  if (parameter.main_grad.defined() && parameter.value.grad().defined())
-    grad = parameter.main_grad_is_stale ? parameter.value.grad() : parameter.main_grad + parameter.value.grad();
+  at::Tensor grad = parameter.grad.main_grad.defined() ? parameter.grad.main_grad : parameter.value.grad();
+  if (parameter.grad.main_grad.defined() && parameter.value.grad().defined())
+    grad = parameter.grad.stale ? parameter.value.grad() : parameter.grad.main_grad + parameter.value.grad();
   grad = grad.to(at::kFloat).clone();
-  if (parameter.partial_grad_over_tp) (parameter.expert ? context.etp() : context.tp()).all_reduce(grad);
-  (parameter.expert ? context.edp() : context.dp(/*with_cp=*/true)).all_reduce(grad);
+  if (parameter.spec.partial_grad_over_tp) (parameter.spec.expert ? context.etp() : context.tp()).all_reduce(grad);
+  (parameter.spec.expert ? context.edp() : context.dp(/*with_cp=*/true)).all_reduce(grad);
   return grad;
 }
 
@@ -71,8 +71,8 @@ struct PaddedBatch {
 void attach_main_grads(const model::VirtualModels& models) {
   for (nn::Parameter* parameter : models.parameters()) {
     if (!parameter->value.requires_grad()) continue;
-    parameter->main_grad = at::full(parameter->value.sizes(), NAN, at::kFloat);  // to be overwritten
-    parameter->main_grad_is_stale = true;
+    parameter->grad.main_grad = at::full(parameter->value.sizes(), NAN, at::kFloat);  // to be overwritten
+    parameter->grad.stale = true;
   }
 }
 
@@ -107,7 +107,7 @@ void fill_in(NamedTensors& whole, const model::VirtualModels& models,
   const std::optional<peft::AdapterConfig>& adapter = models[0].options().adapter;
   const hf::TensorMapping mapping = mapping_of(models.config(), adapter);
   for (const nn::Parameter* parameter : models.parameters()) {
-    if (parameter->buffer || (adapter && !parameter->value.requires_grad())) continue;
+    if (parameter->spec.role == nn::ParameterRole::kBuffer || (adapter && !parameter->value.requires_grad())) continue;
     const at::Tensor tensor = pick(*parameter);  // may communicate
     const std::lock_guard lock(mutex);
     for (const auto& part : parameter->sharded(tensor)) {
@@ -126,8 +126,7 @@ RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& whol
   model::ModelConfig config = in_files;
   if (change) change(config);
   std::optional<peft::AdapterConfig> adapter;
-  if (!layout.adapter.empty())
-    adapter = model::adapter_config({}, config, {.merged = {}, .trained = layout.adapter, .keep_base = false});
+  if (!layout.adapter.empty()) adapter = model::adapter_config({.trained = layout.adapter}, config);
   RunResult result{{}, {}, whole_tensors(config, adapter), whole_tensors(config, adapter)};
   result.token_losses = at::empty({whole.layout.tokens()});
   result.logits = at::empty({whole.layout.tokens(), config.vocab_size});

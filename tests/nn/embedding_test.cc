@@ -21,7 +21,7 @@ void test_embedding(const VocabSize& vocab, const std::function<void(ParameterSe
     ParameterSet set(at::kFloat, at::kCPU);
     const VocabParallelEmbedding embedding(ParameterScope(set), vocab, kEmbeddingHidden, Init::zeros(), tp);
     EXPECT_EQ(embedding.weight().value.size(0), vocab.padded / tp.size());
-    EXPECT_TRUE(embedding.weight().is_embedding_or_head);
+    EXPECT_TRUE(embedding.weight().spec.is_embedding_or_head);
     load(set, weights);
     if (before) before(set);
     const at::Tensor y = embedding.forward(ids);

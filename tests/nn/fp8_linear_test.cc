@@ -39,7 +39,7 @@ Result run(TensorParallel tp, std::optional<ops::Fp8Recipe> fp8, int64_t tokens,
     const at::Tensor y = down.forward(at::silu(up.forward(x)), residual);
     y.backward(between_blocks(random_tensor({tokens, hidden}, 7), tp).contiguous());
     result = {y.detach(), x.grad(), {}};
-    for (const Parameter* parameter : parameters) result.grads[parameter->name] = grad_of(*parameter).clone();
+    for (const Parameter* parameter : parameters) result.grads[parameter->spec.name] = grad_of(*parameter).clone();
     end_fp8_step(parameters, tp.group);
   }
   return result;
@@ -101,8 +101,8 @@ TEST(Fp8Linear, InBlocks) {
 
 // A parameter with a history alone.
 Parameter with_history(const ops::Fp8Recipe& recipe) {
-  Parameter parameter;
-  parameter.fp8 = fp8_history(recipe, at::kCPU);
+  Parameter parameter({.name = "w"});
+  parameter.attached.fp8 = fp8_history(recipe, at::kCPU);
   return parameter;
 }
 
@@ -114,16 +114,16 @@ TEST(Fp8History, ScalesFollowTheLargestMagnitudes) {
       Parameter* const all[] = {&p};
       const auto step = [&](std::vector<double> seen) {
         if (r.rank == 1) seen = {0, 0, 0};  // the largest of the ranks counts
-        p.fp8->seen.copy_(at::tensor(seen, at::kFloat));
+        p.attached.fp8->seen.copy_(at::tensor(seen, at::kFloat));
         end_fp8_step(all, r.world.world());
-        return p.fp8->state.select(1, 0).clone();
+        return p.attached.fp8->state.select(1, 0).clone();
       };
-      EXPECT_TRUE(p.fp8->fresh);
-      EXPECT_FALSE(p.fp8->cast(Fp8History::kInput, false).scale.defined());
+      EXPECT_TRUE(p.attached.fp8->fresh);
+      EXPECT_FALSE(p.attached.fp8->cast(Fp8History::kInput, false).scale.defined());
       EXPECT_TRUE(step({7, 2, 1}).equal(at::tensor({32.0F, 112.0F, 28672.0F})));
-      EXPECT_FALSE(p.fp8->fresh);
-      EXPECT_EQ(p.fp8->seen.abs().sum().item<double>(), 0);
-      EXPECT_EQ(p.fp8->cast(Fp8History::kWeight, false).scale.item<float>(), 112);
+      EXPECT_FALSE(p.attached.fp8->fresh);
+      EXPECT_EQ(p.attached.fp8->seen.abs().sum().item<double>(), 0);
+      EXPECT_EQ(p.attached.fp8->cast(Fp8History::kWeight, false).scale.item<float>(), 112);
       const at::Tensor second = step({3.5, 0, INFINITY});
       EXPECT_EQ(second[0].item<float>(), most_recent ? 64.0F : 32.0F);
       EXPECT_EQ(second[1].item<float>(), 112.0F) << "nothing was seen, or it is still remembered";
@@ -136,7 +136,7 @@ TEST(Fp8History, ScalesFollowTheLargestMagnitudes) {
 TEST(Fp8History, OnlyTheDelayedRecipeHasOne) {
   EXPECT_FALSE(fp8_history(std::nullopt, at::kCPU));
   EXPECT_FALSE(fp8_history(ops::Fp8Recipe{}, at::kCPU));
-  Parameter none;
+  Parameter none({.name = "w"});
   Parameter* const all[] = {&none};
   const auto worlds = comm::World::in_process(1);
   end_fp8_step(all, worlds[0]->world());  // nothing to do

@@ -26,7 +26,7 @@ struct Layers {
     ColumnParallelLinear(scope.child("a"), "qkv", kIn, {{"q", 8}, {"k", 4}, {"v", 7, 8}}, true, Init::normal(0.02), tp);
     RowParallelLinear(scope.child("b"), "down", kIn, 6, true, Init::normal(0.1), tp);
     VocabParallelEmbedding(scope.child("c"), {7, 8}, kIn, Init::normal(1), tp);
-    scope.child("d").add({.name = "scale", .init = Init::ones()}, {kIn});
+    scope.child("d").add({.name = "scale", .init = Init::ones(), .replica = tp.rank()}, {kIn});
     // Garbage that initialisation has to replace.
     const at::NoGradGuard no_grad;
     for (const auto& parameter : set.all()) parameter->value.fill_(std::numeric_limits<float>::quiet_NaN());
@@ -45,7 +45,7 @@ FullTensors gathered(const ParameterSet& set, const TensorParallel& tp) {
       full[part.name] = whole;
     }
     for (const auto& part : parameter->sharded(rest)) part.local.zero_();
-    EXPECT_TRUE(rest.eq(0).all().item<bool>()) << "padding of " << parameter->name;
+    EXPECT_TRUE(rest.eq(0).all().item<bool>()) << "padding of " << parameter->spec.name;
   }
   return full;
 }
@@ -54,8 +54,6 @@ FullTensors initialized(int tp_size, uint64_t seed, at::ScalarType dtype = at::k
   FullTensors full;
   run_tp({tp_size, false}, [&](const TensorParallel& tp) {
     Layers layers(tp, dtype);
-    // Replicated by hand above: only rank 0 counts.
-    layers.set.find("d.scale")->replica = tp.rank();
     initialize(layers.set, seed);
     const FullTensors all = gathered(layers.set, tp);
     if (tp.rank() == 0) full = all;

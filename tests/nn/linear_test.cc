@@ -82,9 +82,9 @@ TEST(ColumnParallelLinear, DescribesItsParts) {
     ParameterSet set(at::kFloat, at::kCPU);
     const ColumnParallelLinear layer(ParameterScope(set).child("layers.3"), "qkv", kLinearIn, kParts, true,
                                      Init::zeros(), tp);
-    EXPECT_EQ(layer.weight().name, "layers.3.qkv.weight");
-    EXPECT_TRUE(layer.weight().split_over_tp);
-    EXPECT_FALSE(layer.weight().partial_grad_over_tp);
+    EXPECT_EQ(layer.weight().spec.name, "layers.3.qkv.weight");
+    EXPECT_TRUE(layer.weight().spec.split_over_tp);
+    EXPECT_FALSE(layer.weight().spec.partial_grad_over_tp);
     EXPECT_EQ(layer.weight().value.sizes(), at::IntArrayRef({5, kLinearIn}));
     const auto parts = layer.weight().sharded();
     ASSERT_EQ(parts.size(), 3U);
@@ -156,8 +156,8 @@ TEST(RowParallelLinear, BiasIsReplicated) {
       ParameterSet set(at::kFloat, at::kCPU);
       const RowParallelLinear layer(ParameterScope(set), "o", kLinearIn, kLinearOut, true, Init::zeros(), tp);
       const Parameter& bias = *set.find("o.bias");
-      EXPECT_FALSE(bias.split_over_tp);
-      EXPECT_EQ(bias.partial_grad_over_tp, layout.sequence_parallel);
+      EXPECT_FALSE(bias.spec.split_over_tp);
+      EXPECT_EQ(bias.spec.partial_grad_over_tp, layout.sequence_parallel);
       EXPECT_EQ(bias.sharded()[0].replica, tp.rank());  // rank 0 writes it to files
     });
 }
@@ -208,7 +208,7 @@ TEST(FrozenWeights, GetNoGradientAndKeepNoInput) {
       expect_close(to_column.grad(), between_blocks(full, tp), "gradient of the column layer's input");
       expect_close(to_row.grad(), own_columns(dy.mm(weights.at("down.weight")), tp), "of the row layer's input");
       for (const auto& parameter : set.all()) {
-        EXPECT_EQ(parameter->value.grad().defined(), !frozen) << parameter->name;
+        EXPECT_EQ(parameter->value.grad().defined(), !frozen) << parameter->spec.name;
         parameter->value.mutable_grad() = at::Tensor();
       }
     }

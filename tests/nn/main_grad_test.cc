@@ -60,14 +60,14 @@ TEST(MainGrad, AccumulatesOverMicrobatches) {
     const ColumnParallelLinear layer = make_layer(set, tp);
     attach_main_grads(set);
     run_microbatch(layer, 0, tp, at::kFloat);
-    EXPECT_FALSE(layer.weight().main_grad_is_stale);
-    expect_identical(layer.weight().main_grad, weight_grad(0, tp), "first micro-batch over garbage");
+    EXPECT_FALSE(layer.weight().grad.stale);
+    expect_identical(layer.weight().grad.main_grad, weight_grad(0, tp), "first micro-batch over garbage");
     run_microbatch(layer, 1, tp, at::kFloat);
-    expect_identical(layer.weight().main_grad, weight_grad(0, tp) + weight_grad(1, tp), "both micro-batches");
+    expect_identical(layer.weight().grad.main_grad, weight_grad(0, tp) + weight_grad(1, tp), "both micro-batches");
     EXPECT_FALSE(layer.weight().value.grad().defined());
-    layer.weight().main_grad_is_stale = true;  // the next step
+    layer.weight().grad.stale = true;  // the next step
     run_microbatch(layer, 2, tp, at::kFloat);
-    expect_identical(layer.weight().main_grad, weight_grad(2, tp), "first micro-batch of the next step");
+    expect_identical(layer.weight().grad.main_grad, weight_grad(2, tp), "first micro-batch of the next step");
   });
 }
 
@@ -88,14 +88,14 @@ TEST(MainGrad, OfBf16WeightsIsFp32) {
     attach_main_grads(set);
     run_microbatch(layer, 0, tp, at::kBFloat16);
     // Up to 8·3·3 = 72 in size: exact in bf16, too.
-    expect_identical(layer.weight().main_grad, weight_grad(0, tp), "first micro-batch");
+    expect_identical(layer.weight().grad.main_grad, weight_grad(0, tp), "first micro-batch");
     at::Tensor sum = weight_grad(0, tp);
     for (int i = 1; i < 51; ++i) {
       run_microbatch(layer, 0, tp, at::kBFloat16);
       sum += weight_grad(0, tp);
     }
     EXPECT_FALSE(at::equal(sum, sum.to(at::kBFloat16).to(at::kFloat)));  // where bf16 would round
-    expect_identical(layer.weight().main_grad, sum, "51 times");
+    expect_identical(layer.weight().grad.main_grad, sum, "51 times");
   });
 }
 
@@ -105,7 +105,7 @@ TEST(MainGrad, NoTokensGiveZeros) {
     const ColumnParallelLinear layer = make_layer(set, tp);
     attach_main_grads(set);
     layer.forward(at::empty({0, kMainGradIn}).requires_grad_()).backward(at::empty({0, kMainGradOut}));
-    expect_identical(layer.weight().main_grad, at::zeros({kMainGradOut, kMainGradIn}), "main_grad");
+    expect_identical(layer.weight().grad.main_grad, at::zeros({kMainGradOut, kMainGradIn}), "main_grad");
   });
 }
 
@@ -119,7 +119,7 @@ TEST(MainGrad, AccumulationHookFiresOnceABackward) {
     at::Tensor seen;
     const AccumulationHook hook(layer.weight().value, [&] {
       ++fired;
-      seen = layer.weight().main_grad.clone();
+      seen = layer.weight().grad.main_grad.clone();
     });
     run_microbatch(layer, 0, tp, at::kFloat);
     EXPECT_EQ(fired, 1);
@@ -172,7 +172,7 @@ TEST(MainGrad, AccumulationHookFiresOnceBehindRecompute) {
     const at::Tensor y = recompute([&](const TensorList& in) { return layer.forward(in[0]); }, {x}, nullptr);
     y.backward(own_columns(whole_numbers({kMainGradTokens, kMainGradOut}, 20), tp).contiguous());
     EXPECT_EQ(fired, 1);
-    expect_identical(layer.weight().main_grad, weight_grad(0, tp), "main_grad");
+    expect_identical(layer.weight().grad.main_grad, weight_grad(0, tp), "main_grad");
   });
 }
 

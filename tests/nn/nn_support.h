@@ -112,14 +112,14 @@ inline void load(const ParameterSet& set, const FullTensors& full) {
 // main_grad with garbage in it that the first write has to overwrite.
 inline void attach_main_grads(const ParameterSet& set) {
   for (const auto& parameter : set.all()) {
-    parameter->main_grad = at::full(parameter->value.sizes(), std::numeric_limits<float>::quiet_NaN(), at::kFloat);
-    parameter->main_grad_is_stale = true;
+    parameter->grad.main_grad = at::full(parameter->value.sizes(), std::numeric_limits<float>::quiet_NaN(), at::kFloat);
+    parameter->grad.stale = true;
   }
 }
 
 // Where the gradient went: value.grad(), or main_grad when layers wrote there.
 inline at::Tensor grad_of(const Parameter& parameter) {
-  return parameter.value.grad().defined() ? parameter.value.grad() : parameter.main_grad;
+  return parameter.value.grad().defined() ? parameter.value.grad() : parameter.grad.main_grad;
 }
 
 // Every parameter's gradient is its rectangle of the full one, and zero in the padding.
@@ -127,16 +127,16 @@ inline void expect_grads(const ParameterSet& set, const FullTensors& full_grads,
                          double tolerance = testing::kClose) {
   for (const auto& parameter : set.all()) {
     at::Tensor grad = grad_of(*parameter);
-    ASSERT_TRUE(grad.defined()) << parameter->name << " has no gradient";
+    ASSERT_TRUE(grad.defined()) << parameter->spec.name << " has no gradient";
     grad = grad.clone();
-    if (parameter->partial_grad_over_tp) tp.group.all_reduce(grad);
+    if (parameter->spec.partial_grad_over_tp) tp.group.all_reduce(grad);
     for (const auto& part : parameter->sharded(grad)) {
       const at::Tensor& full = full_grads.at(part.name);
       expect_close(part.local, rectangle(full, part), "gradient of " + part.name, 0,
                    tolerance * full.abs().max().item<double>());
       part.local.zero_();
     }
-    EXPECT_TRUE(grad.eq(0).all().item<bool>()) << "gradient in the padding of " << parameter->name;
+    EXPECT_TRUE(grad.eq(0).all().item<bool>()) << "gradient in the padding of " << parameter->spec.name;
   }
 }
 

@@ -1,5 +1,8 @@
 #include "megalith/nn/parameter/parameter.h"
 
+#include <type_traits>
+
+#include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "megalith/nn/tensor_parallel/replicated_linear.h"
 #include "tests/nn/nn_support.h"
@@ -12,9 +15,9 @@ TEST(ParameterScope, NamesParametersByTheirPlace) {
   const ParameterScope layer = ParameterScope(set).child("layers").child("3");
   Parameter& weight = layer.child("mlp_norm").add({.name = "weight"}, {4});
   Parameter& bias = ParameterScope(set).add({.name = "bias"}, {2, 3});
-  EXPECT_EQ(weight.name, "layers.3.mlp_norm.weight");
-  EXPECT_EQ(weight.parts[0].name, "layers.3.mlp_norm.weight");
-  EXPECT_EQ(bias.name, "bias");
+  EXPECT_EQ(weight.spec.name, "layers.3.mlp_norm.weight");
+  EXPECT_EQ(weight.spec.parts[0].name, "layers.3.mlp_norm.weight");
+  EXPECT_EQ(bias.spec.name, "bias");
   EXPECT_EQ(set.find("bias"), &bias);
   EXPECT_EQ(set.find("layers.3.mlp_norm.weight"), &weight);
   EXPECT_EQ(set.find("layers.3"), nullptr);
@@ -25,7 +28,7 @@ TEST(ParameterScope, NamesParametersByTheirPlace) {
 
 TEST(Parameter, DescribesTensorsOfItsShapeAsItself) {
   ParameterSet set(at::kFloat, at::kCPU);
-  Parameter spec{.name = "qkv"};
+  ParameterSpec spec{.name = "qkv"};
   spec.parts = {{"q", {4, 2}, {2, 0}, {2, 2}, 0}, {"k", {2, 2}, {1, 0}, {1, 2}, 2}};
   const Parameter& parameter = ParameterScope(set).add(std::move(spec), {3, 2});
   const at::Tensor moment = at::arange(6).view({3, 2});
@@ -39,6 +42,51 @@ TEST(Parameter, DescribesTensorsOfItsShapeAsItself) {
   expect_contains(message_of<InternalError>([&] { parameter.sharded(at::zeros({2, 3})); }), "qkv");
 }
 
+// What a layer has said of a parameter holds for good: optimizer, checkpoints and files rely on it.
+static_assert(std::is_const_v<decltype(Parameter::spec)>);
+
+TEST(Parameter, BuffersAreNotTrainedAndStayInFp32) {
+  ParameterSet set(at::kBFloat16, at::kCPU);
+  const ParameterScope scope(set);
+  const Parameter& buffer = scope.add({.name = "bias", .role = ParameterRole::kBuffer}, {4});
+  EXPECT_FALSE(buffer.value.requires_grad());
+  EXPECT_EQ(buffer.value.scalar_type(), at::kFloat);
+  const Parameter& adapter = scope.add({.name = "a", .role = ParameterRole::kAdapter, .dtype = at::kFloat}, {4});
+  EXPECT_TRUE(adapter.value.requires_grad());
+  EXPECT_EQ(adapter.value.scalar_type(), at::kFloat);
+}
+
+TEST(ParameterSpec, BothCopiesOfATiedEmbeddingAreTied) {
+  EXPECT_TRUE(ParameterSpec{.role = ParameterRole::kTied}.tied_over_stages());
+  EXPECT_TRUE(ParameterSpec{.role = ParameterRole::kTiedCopy}.tied_over_stages());
+  for (const auto role : {ParameterRole::kWeight, ParameterRole::kAdapter, ParameterRole::kBuffer})
+    EXPECT_FALSE(ParameterSpec{.role = role}.tied_over_stages());
+}
+
+// Work is left for later where there is a queue, it records, and main_grad will hold the result.
+TEST(GradientSlot, DefersWhileItsQueueRecords) {
+  WeightGradQueue queue;
+  GradientSlot slot;
+  int done = 0;
+  const auto work = [&] {
+    ++done;
+    return at::ones({1});
+  };
+  slot.queue = &queue;
+  EXPECT_TRUE(slot.now_or_later(work).defined());
+  {
+    const WeightGradQueue::Recording recording(queue);
+    EXPECT_FALSE(slot.defers()) << "there is no main_grad";
+    slot.main_grad = at::zeros({1});
+    EXPECT_TRUE(slot.defers());
+    EXPECT_FALSE(slot.now_or_later(work).defined());
+    EXPECT_EQ(done, 1);
+  }
+  EXPECT_FALSE(slot.defers());
+  queue.run_oldest();
+  EXPECT_EQ(done, 2);
+}
+
 // Every rank computes the gradient of a replicated weight for itself. Kernels that each rank chose by time would let
 // the copies drift apart, unless the gradients are summed over the ranks (sequence parallelism).
 TEST(Parameter, ReplicatedWeightsAreMultipliedByTheSameKernelsOnEveryRank) {
@@ -50,8 +98,9 @@ TEST(Parameter, ReplicatedWeightsAreMultipliedByTheSameKernelsOnEveryRank) {
         const ReplicatedLinear whole(ParameterScope(set), "down", 4, {{"down", 6}}, /*bias=*/false, {}, parallel);
         const ColumnParallelLinear column(ParameterScope(set), "up", 4, {{"up", 6}}, /*bias=*/false, {}, parallel);
         const bool fixed = tp == 2 && !sequence_parallel;
-        EXPECT_EQ(set.find("down.weight")->kernels(), fixed ? ops::KernelChoice::kFixed : ops::KernelChoice::kByTime);
-        EXPECT_EQ(set.find("up.weight")->kernels(), ops::KernelChoice::kByTime);
+        EXPECT_EQ(set.find("down.weight")->spec.kernels(),
+                  fixed ? ops::KernelChoice::kFixed : ops::KernelChoice::kByTime);
+        EXPECT_EQ(set.find("up.weight")->spec.kernels(), ops::KernelChoice::kByTime);
       });
 }
 

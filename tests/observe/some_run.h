@@ -6,7 +6,7 @@
 
 #include "megalith/io/file_io.h"
 #include "megalith/train/report/callback.h"
-#include "megalith/train/trainer_settings.h"
+#include "megalith/train/settings/trainer_settings.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith::observe {

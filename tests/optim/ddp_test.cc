@@ -20,10 +20,13 @@ using testing::run_ranks;
 
 // Two linear weights and a bias; the loss of rank r is (r+1) · Σ over parameters of their sum.
 struct Toy {
-  explicit Toy(int tensors = 3) : set(at::kFloat, at::kCPU) {
+  // `second`: what is said of the second tensor, beside its name.
+  explicit Toy(int tensors = 3, const nn::ParameterSpec& second = {}) : set(at::kFloat, at::kCPU) {
     const nn::ParameterScope root(set);
     for (int i = 0; i < tensors; ++i) {
-      nn::Parameter& p = root.add({.name = fmt::format("p{}.weight", i)}, {3, 5 + i});
+      nn::ParameterSpec spec = i == 1 ? second : nn::ParameterSpec{};
+      spec.name = fmt::format("p{}.weight", i);
+      nn::Parameter& p = root.add(std::move(spec), {3, 5 + i});
       const at::NoGradGuard no_grad;
       p.value.fill_(i + 1);
     }
@@ -60,7 +63,7 @@ TEST(Ddp, ParametersKeepTheirValuesAndBecomeViews) {
       EXPECT_TRUE(toy[i].value.eq(static_cast<double>(i + 1)).all().item<bool>());
       EXPECT_TRUE(toy[i].value.is_leaf() && toy[i].value.requires_grad());
       EXPECT_TRUE(toy[i].value.is_alias_of(buffer.params()));
-      EXPECT_TRUE(toy[i].main_grad.is_alias_of(buffer.grads()));
+      EXPECT_TRUE(toy[i].grad.main_grad.is_alias_of(buffer.grads()));
     }
   });
 }
@@ -112,16 +115,15 @@ TEST(Ddp, ExpertsAreSummedOverTheirOwnGroupAndDividedByAllReplicas) {
   for (const bool in_collective : {false, true})
     run_ranks(4, [&](const Rank& r) {  // dp 4, ep 2: experts are replicated on 2 ranks
       const auto context = context_of(r, {.ep = 2});
-      const Toy toy(2);
-      toy[1].expert = true;
+      const Toy toy(2, {.expert = true});
       DistributedDataParallel ddp(toy.list(), {.average_in_collective = in_collective}, context);
       ASSERT_EQ(ddp.buffers().size(), 2U);
       toy.loss(r.rank + 1).backward();
       ddp.finish_grad_sync();
-      EXPECT_DOUBLE_EQ(first(toy[0].main_grad), (1 + 2 + 3 + 4) / 4.0);
+      EXPECT_DOUBLE_EQ(first(toy[0].grad.main_grad), (1 + 2 + 3 + 4) / 4.0);
       double expert_sum = 0;
       for (const int rank : context.edp().ranks()) expert_sum += rank + 1;
-      EXPECT_DOUBLE_EQ(first(toy[1].main_grad), expert_sum / 4);
+      EXPECT_DOUBLE_EQ(first(toy[1].grad.main_grad), expert_sum / 4);
     });
 }
 
@@ -136,9 +138,9 @@ TEST(Ddp, AParameterWithoutAGradientCountsAsZero) {
       if (r.rank == 0) loss = loss + toy[2].value.sum();  // on one rank only
       loss.backward();
       ddp.finish_grad_sync();
-      EXPECT_EQ(first(toy[0].main_grad), 1);
-      EXPECT_EQ(first(toy[1].main_grad), 0);
-      EXPECT_EQ(first(toy[2].main_grad), 0.5);
+      EXPECT_EQ(first(toy[0].grad.main_grad), 1);
+      EXPECT_EQ(first(toy[1].grad.main_grad), 0);
+      EXPECT_EQ(first(toy[2].grad.main_grad), 0.5);
     }
   });
 }
@@ -150,7 +152,7 @@ TEST(Ddp, FrozenParametersHaveNoPart) {
     toy[1].value.requires_grad_(false);
     DistributedDataParallel ddp(toy.list(), {}, context);
     EXPECT_EQ(ddp.buffers()[0]->parameters().size(), 2U);
-    EXPECT_FALSE(toy[1].main_grad.defined());
+    EXPECT_FALSE(toy[1].grad.main_grad.defined());
     toy.loss(1).backward();
     ddp.finish_grad_sync();
   });
@@ -286,7 +288,7 @@ TEST(Ddp, GoesOnWithGradientsThatAreNotFiniteWhenAsked) {
     DistributedDataParallel ddp(toy.list(), {.check_for_nan = false}, context);
     (toy.loss(1) * HUGE_VAL).backward();
     ddp.finish_grad_sync();
-    EXPECT_TRUE(toy[0].main_grad.isinf().all().item<bool>());
+    EXPECT_TRUE(toy[0].grad.main_grad.isinf().all().item<bool>());
   });
 }
 
@@ -312,10 +314,10 @@ TEST(Ddp, Bf16GradientsAreSummedInBf16) {
     nn::ParameterSet set(at::kBFloat16, at::kCPU);
     nn::Parameter& p = nn::ParameterScope(set).add({.name = "w"}, {4, 4});
     DistributedDataParallel ddp({&p}, {.per_token_loss = true, .grad_dtype = at::kBFloat16}, context);
-    EXPECT_EQ(p.main_grad.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(p.grad.main_grad.scalar_type(), at::kBFloat16);
     (p.value.sum() * (r.rank + 1)).backward();
     ddp.finish_grad_sync();
-    EXPECT_EQ(first(p.main_grad), 3);
+    EXPECT_EQ(first(p.grad.main_grad), 3);
   });
 }
 
@@ -351,15 +353,14 @@ TEST(DdpSettings, FollowTheOptions) {
 TEST(FinalizeGradients, SumsPartsOverTpAndDividesByTokens) {
   run_ranks(4, [](const Rank& r) {  // tp 2, dp 2
     const auto context = context_of(r, {.tp = 2});
-    const Toy toy(2);
-    toy[1].partial_grad_over_tp = true;
+    const Toy toy(2, {.partial_grad_over_tp = true});
     DistributedDataParallel ddp(toy.list(), {.per_token_loss = true}, context);
     toy.loss(r.rank + 1).backward();
     const int dp_rank = context.dp().rank();
     finalize_gradients({&ddp}, context, 10 * (dp_rank + 1));
     const int tp_rank = context.tp().rank();
-    expect_close(first(toy[0].main_grad), (1 + tp_rank + 3 + tp_rank) / 30.0, "split");
-    expect_close(first(toy[1].main_grad), (1 + 2 + 3 + 4) / 30.0, "replicated");
+    expect_close(first(toy[0].grad.main_grad), (1 + tp_rank + 3 + tp_rank) / 30.0, "split");
+    expect_close(first(toy[1].grad.main_grad), (1 + 2 + 3 + 4) / 30.0, "replicated");
   });
 }
 

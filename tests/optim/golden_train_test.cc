@@ -17,8 +17,8 @@ void expect_golden(const GoldenModel& golden, const TrainCase& how) {
   run.steps = expected.at("steps");
   run.lr = expected.at("lr");
   run.weight_decay = expected.at("weight_decay");
-  run.optimizer.adam = {
-      .beta1 = expected.at("betas").at(0), .beta2 = expected.at("betas").at(1), .epsilon = expected.at("eps")};
+  run.optimizer.rule = std::make_shared<optim::AdamW>(ops::AdamSettings{
+      .beta1 = expected.at("betas").at(0), .beta2 = expected.at("betas").at(1), .epsilon = expected.at("eps")});
   run.optimizer.clip_grad = expected.at("clip");
   const TrainResult result = train(golden.folder, {golden.input_ids, golden.labels}, run);
   ASSERT_EQ(result.losses.size(), expected.at("losses").size());

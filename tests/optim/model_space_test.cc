@@ -55,11 +55,10 @@ TEST(Rectangles, CoverEveryRangeOfEveryShape) {
 
 // A fused parameter with padding: pieces of state, cut anywhere, find back to the tensors they belong to.
 TEST(ShardedRange, NamesThePiecesOfAFusedParameter) {
-  nn::Parameter p;
-  p.name = "qkv.weight";
-  p.value = at::arange(7 * 4, at::kFloat).view({7, 4});
-  p.parts = {{"q.weight", {8, 4}, {4, 0}, {4, 4}, 0},
-             {"k.weight", {3, 4}, {2, 0}, {1, 4}, 4}};  // rows 5 and 6: padding
+  const nn::Parameter p({.name = "qkv.weight",
+                         .parts = {{"q.weight", {8, 4}, {4, 0}, {4, 4}, 0},
+                                   {"k.weight", {3, 4}, {2, 0}, {1, 4}, 4}}},  // rows 5 and 6: padding
+                        at::arange(7 * 4, at::kFloat).view({7, 4}));
   std::mt19937 rng(5);
   for (int round = 0; round < 50; ++round) {
     const int64_t cut = static_cast<int64_t>(rng() % 28);

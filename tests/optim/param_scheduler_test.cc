@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 
 #include "megalith/base/error.h"
@@ -76,6 +77,60 @@ TEST(ParamScheduler, a_checkpoint_whose_values_make_no_schedule_is_refused) {
   state.num_steps = -1;
   expect_contains(error_of<DataError>([&] { scheduler.load(state); }), "num_steps -1");
   EXPECT_EQ(scheduler.num_steps(), 0);
+}
+
+RateFunctions own_functions() {
+  return {.lr = [](int64_t progress) { return 1e-3 / static_cast<double>(1 + progress); },
+          .weight_decay = [](int64_t progress) { return 0.01 * static_cast<double>(progress); }};
+}
+
+TEST(ParamScheduler, functions_of_ones_own_replace_the_named_curves) {
+  const std::vector<RateGroup> groups{{}, {.lr_mult = 2, .wd_mult = 0}};
+  ParamScheduler scheduler(LrSchedule(usual_params(), {}, own_functions()), groups);
+  EXPECT_EQ(scheduler.lr(0), 1e-3);
+  EXPECT_EQ(scheduler.weight_decay(0), 0);
+  scheduler.step(3);
+  EXPECT_EQ(scheduler.lr(0), 1e-3 / 4);
+  EXPECT_EQ(scheduler.lr(1), 2 * (1e-3 / 4));
+  EXPECT_EQ(scheduler.weight_decay(0), 0.03);
+  EXPECT_EQ(scheduler.weight_decay(1), 0);
+  // One of them alone leaves the other curve.
+  const LrSchedule named(usual_params()), mixed(usual_params(), {}, {.lr = own_functions().lr});
+  EXPECT_EQ(mixed.lr(9), 1e-4);
+  EXPECT_EQ(mixed.weight_decay(9), named.weight_decay(9));
+}
+
+TEST(ParamScheduler, functions_of_ones_own_go_on_at_the_saved_progress) {
+  ParamScheduler straight(LrSchedule(usual_params(), {}, own_functions()), {{}});
+  straight.step(7);
+  ScheduleParams longer = usual_params();
+  longer.max_lr = 0.5;
+  longer.lr_decay_steps = longer.wd_incr_steps = 500;
+  // Values that the functions replace may have changed; those of a curve that is still there may not.
+  ParamScheduler resumed(LrSchedule(longer, {}, own_functions()), {{}});
+  resumed.load(parse_scheduler_state(to_json_text(straight.state()), "checkpoint"));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(resumed.num_steps(), straight.num_steps());
+    EXPECT_EQ(resumed.lr(0), straight.lr(0));
+    EXPECT_EQ(resumed.weight_decay(0), straight.weight_decay(0));
+    straight.step(1);
+    resumed.step(1);
+  }
+  EXPECT_EQ(resumed.state().max_lr, 0.5);
+  ParamScheduler mixed(LrSchedule(longer, {}, {.lr = own_functions().lr}), {{}});
+  expect_contains(error_of<ConfigError>([&] { mixed.load(straight.state()); }), "wd_incr_steps");
+}
+
+TEST(ParamScheduler, what_a_function_of_ones_own_gives_is_a_rate) {
+  const auto message = [](double value) {
+    const LrSchedule schedule(usual_params(), {}, {.lr = [=](int64_t progress) { return progress < 2 ? 0 : value; }});
+    ParamScheduler scheduler(schedule, {{}});
+    return error_of<ConfigError>([&] { scheduler.step(2); });
+  };
+  expect_contains(message(std::nan("")),
+                  "gives a learning rate of nan at progress 2; it must give a finite number >= 0");
+  expect_contains(message(-1), "learning rate of -1");
+  EXPECT_EQ(message(1), "");
 }
 
 TEST(ParamScheduler, groups_that_do_not_fit_are_refused) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ struct TrainCase {
   model::ModelOptions options;
   optim::DdpSettings ddp{.per_token_loss = true};
   bool overlap_param_gather = false;
-  optim::OptimizerSettings optimizer{.adam = {.beta1 = 0.9, .beta2 = 0.95}};
+  optim::OptimizerSettings optimizer{
+      .rule = std::make_shared<optim::AdamW>(ops::AdamSettings{.beta1 = 0.9, .beta2 = 0.95})};
   std::string name() const;
 };
 

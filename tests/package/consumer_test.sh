@@ -20,4 +20,4 @@ cmake -G Ninja -S "$here/consumer" -B "$work/build" -DCMAKE_BUILD_TYPE=Debug -DC
 cmake --build "$work/build"
 output=$("$work/build/consumer")
 echo "$output"
-[ "$output" = "tp, pp and dp" ]
+[ "$output" = "trained a step twice" ]

@@ -48,9 +48,9 @@ class UnusedGpus : public ::testing::Test {
     ::unsetenv("MEGALITH_DEVICE_DIR");
     if (visible_) ::setenv("CUDA_VISIBLE_DEVICES", visible_->c_str(), 1);
   }
-  static std::string said(const config::CommConfig& comm) {
+  static std::string said(const DeviceSettings& settings) {
     ::testing::internal::CaptureStderr();
-    warn_of_unused_gpus(comm);
+    warn_of_unused_gpus(settings);
     return ::testing::internal::GetCapturedStderr();
   }
 
@@ -71,9 +71,7 @@ TEST_F(UnusedGpus, ABuildForTheCpuWarnsOnce) {
 }
 
 TEST_F(UnusedGpus, NotWhenTheUserChoseTheCpu) {
-  config::CommConfig comm;
-  comm.use_cpu = true;
-  EXPECT_EQ(said(comm), "");
+  EXPECT_EQ(said({.use_cpu = true}), "");
   ::setenv("CUDA_VISIBLE_DEVICES", "", 1);
   EXPECT_EQ(said({}), "");
 }

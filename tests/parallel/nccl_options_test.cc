@@ -19,14 +19,15 @@ TEST(NcclOptions, GroupsInsideOfLayersAndBetweenStagesHaveHighPriority) {
 }
 
 TEST(NcclOptions, TheUsersListReplacesTheDefault) {
-  config::CommConfig options;
-  options.high_priority_stream_groups = {{"ep_dp", "pp"}};
-  const comm::NcclSettings settings = nccl_settings(options);
+  const std::vector<std::string> words{"ep_dp", "pp"};
+  const comm::NcclSettings settings =
+      nccl_settings({.high_priority_groups = nccl_groups_named(words, "high_priority_stream_groups")});
   EXPECT_FALSE(settings.contains("tp"));
   EXPECT_TRUE(settings.at("edp").high_priority_stream);
   EXPECT_TRUE(settings.at("pp_backward").high_priority_stream);
-  options.high_priority_stream_groups = {{"tensor"}};
-  expect_error<ConfigError>([&] { nccl_settings(options); }, {"high_priority_stream_groups", "\"tensor\"", "tp"});
+  const std::vector<std::string> unknown{"tensor"};
+  expect_error<ConfigError>([&] { nccl_groups_named(unknown, "high_priority_stream_groups"); },
+                            {"high_priority_stream_groups", "\"tensor\"", "tp"});
 }
 
 TEST(NcclOptions, AFileTunesGroups) {
@@ -47,15 +48,12 @@ TEST(NcclOptions, AFileThatCannotBeUsedIsNamed) {
   expect_error<ConfigError>(parse("tp: {min_ctas: 8, max_ctas: 4}"), {"min_ctas 8", "max_ctas 4"});
   expect_error<ConfigError>(parse("tp: {max_ctas: 4"), {"n.yaml:"});
   expect_error<ConfigError>(parse("tpp: {max_ctas: 4}"), {"\"tpp\"", "tp_pp"});
-  config::CommConfig options;
-  options.nccl_communicator_config_path = "/nowhere/n.yaml";
-  expect_error<ConfigError>([&] { nccl_settings(options); }, {"nccl_communicator_config_path", "/nowhere/n.yaml"});
+  expect_error<ConfigError>([] { nccl_settings({.config_file = "/nowhere/n.yaml"}); },
+                            {"nccl_communicator_config_path", "/nowhere/n.yaml"});
 }
 
 TEST(NcclOptions, SharpIsForTheReductionOfGradients) {
-  config::CommConfig options;
-  options.use_sharp = true;
-  const comm::NcclSettings settings = nccl_settings(options);
+  const comm::NcclSettings settings = nccl_settings({.sharp = true});
   EXPECT_TRUE(settings.at("intra_dp_cp").sharp);
   EXPECT_FALSE(settings.at("tp").sharp);
 }

@@ -7,20 +7,20 @@
 namespace megalith::parallel {
 namespace {
 
-using config::CommBackend;
-
 c10::Device gpu(int index) { return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)}; }
 
 TEST(ChooseDevice, TheCpuWithoutGpusOrOnRequest) {
   EXPECT_EQ(choose_device({.gpus = 0, .local_rank = 3, .local_world_size = 4}), c10::Device(c10::kCPU));
-  EXPECT_EQ(choose_device({.gpus = 8, .local_rank = 3, .local_world_size = 8, .use_cpu = true}),
+  EXPECT_EQ(choose_device({.gpus = 8, .local_rank = 3, .local_world_size = 8, .settings = {.use_cpu = true}}),
             c10::Device(c10::kCPU));
 }
 
 TEST(ChooseDevice, OfSeveralTheOneOfTheLocalRank) {
   for (int rank = 0; rank < 8; ++rank)
     EXPECT_EQ(choose_device({.gpus = 8, .local_rank = rank, .local_world_size = 8}), gpu(rank));
-  EXPECT_EQ(choose_device({.gpus = 8, .local_rank = 3, .local_world_size = 4, .backend = CommBackend::kNccl}), gpu(3));
+  EXPECT_EQ(
+      choose_device({.gpus = 8, .local_rank = 3, .local_world_size = 4, .settings = {.backend = BackendChoice::kNccl}}),
+      gpu(3));
 }
 
 // srun --gpus-per-task=1, wrappers, Ray, Kubernetes: each rank sees its own alone, as number 0.
@@ -30,9 +30,11 @@ TEST(ChooseDevice, TheOnlyVisibleOneWhateverTheLocalRankIs) {
 }
 
 TEST(ChooseDevice, MoreRanksThanGpusNeedGloo) {
-  EXPECT_EQ(choose_device({.gpus = 2, .local_rank = 5, .local_world_size = 6, .backend = CommBackend::kGloo}), gpu(1));
-  for (const auto backend : {std::optional<CommBackend>(), std::optional(CommBackend::kNccl)}) try {
-      choose_device({.gpus = 2, .local_rank = 5, .local_world_size = 6, .backend = backend});
+  EXPECT_EQ(
+      choose_device({.gpus = 2, .local_rank = 5, .local_world_size = 6, .settings = {.backend = BackendChoice::kGloo}}),
+      gpu(1));
+  for (const BackendChoice backend : {BackendChoice::kByDevice, BackendChoice::kNccl}) try {
+      choose_device({.gpus = 2, .local_rank = 5, .local_world_size = 6, .settings = {.backend = backend}});
       FAIL() << "accepted";
     } catch (const ConfigError& error) {
       const std::string text = error.what();

@@ -214,7 +214,7 @@ ParityNumbers ParityModel::run(const ParityPoint& point) const {
       const train::StepReport report = rank.step(samples_, step, [&] {
         if (step > 0) return;
         complete_gradients(rank.model());
-        fill_in(result.gradients, r.models, [](const nn::Parameter& p) { return p.main_grad; });
+        fill_in(result.gradients, r.models, [](const nn::Parameter& p) { return p.grad.main_grad; });
       });
       const auto token_losses = step == 0 ? rank.token_losses(samples_) : decltype(rank.token_losses(samples_)){};
       const std::lock_guard lock(mutex);

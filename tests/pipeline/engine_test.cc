@@ -27,18 +27,18 @@ TEST(ZeroBubble, WeightGradientsRunApart) {
     PipelineRank stage(rank, model.folder(), {.pp = 2, .kind = ScheduleKind::kZeroBubble});
     nn::Parameter* weight = nullptr;
     for (nn::Parameter* p : stage.models().parameters())
-      if (p->name.ends_with("qkv.weight")) weight = p;
+      if (p->spec.name.ends_with("qkv.weight")) weight = p;
     ASSERT_NE(weight, nullptr);
     int backward = 0, apart = 0;
     at::Tensor before;
     bool stale = false;
     stage.work().watch = [&](const PipelineAction& action, bool begins) {
       if (begins) {
-        before = weight->main_grad.clone();
-        stale = weight->main_grad_is_stale;
+        before = weight->grad.main_grad.clone();
+        stale = weight->grad.stale;
         return;
       }
-      const bool same = stale == weight->main_grad_is_stale && before.equal(weight->main_grad);
+      const bool same = stale == weight->grad.stale && before.equal(weight->grad.main_grad);
       if (action.kind == Kind::kWeightGradient) {
         EXPECT_FALSE(same) << action.text();
         ++apart;

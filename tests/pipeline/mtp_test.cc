@@ -55,7 +55,7 @@ class MtpModel {
     run_ranks(how.ranks(), [&](const Rank& rank) {
       PipelineRank stage(rank, folder(), how);
       const double loss = stage.step(microbatches);
-      fill_in(result.gradients, stage.models(), [](const nn::Parameter& p) { return p.main_grad; });
+      fill_in(result.gradients, stage.models(), [](const nn::Parameter& p) { return p.grad.main_grad; });
       if (rank.rank == 0) result.loss = loss;
     });
     return result;
@@ -140,16 +140,15 @@ TEST(MultiTokenPrediction, LayersThatFilesLackAreNotThereUnlessAskedFor) {
   reference.save(folder.path(), /*with_mtp=*/false);
   EXPECT_EQ(model::read_model_config(folder.path()).mtp_layers, 1);
   EXPECT_EQ(model::read_pretrained_config(folder.path()).mtp_layers, 0);
-  config::TrainingArguments args;
   at::Tensor fresh[2];
   for (const int tp : {1, 2})
     run_ranks(tp, [&](const Rank& rank) {
       parallel::ParallelContext context(rank.world, layout::RankGrid({.world_size = tp, .tp = tp}));
-      config::TrainingArguments asked = args;
-      const auto plain = model::AutoModel::from_pretrained(folder.path().string(), asked, context);
+      model::ModelSettings settings;
+      const auto plain = model::AutoModel::from_pretrained(folder.path().string(), settings, context);
       EXPECT_EQ(plain[0].parameters().find("mtp.0.projection.weight"), nullptr);
-      asked.shape.mtp_num_layers = 1;
-      const auto models = model::AutoModel::from_pretrained(folder.path().string(), asked, context);
+      settings.overrides.mtp_layers = 1;
+      const auto models = model::AutoModel::from_pretrained(folder.path().string(), settings, context);
       if (rank.rank == 0)
         fresh[tp - 1] = models[0].parameters().find("mtp.0.projection.weight")->value.detach().clone();
     });
@@ -162,15 +161,13 @@ TEST(MultiTokenPrediction, RefusesWhatCannotBe) {
   const model::ModelConfig config = model::read_model_config(model.folder());
   run_ranks(2, [&](const Rank& rank) {
     parallel::ParallelContext context(rank.world, layout::RankGrid({.world_size = 2, .pp = 2}));
-    config::PipelineConfig pipeline;
-    pipeline.layout = "Ett|ttL";
-    expect_error<ConfigError>([&] { model::chunk_places(pipeline, config, context); }, {"mtp_num_layers is 1"});
+    const layout::SplitRequest stages{.layout = layout::PipelineLayout::parse("Ett|ttL")};
+    expect_error<ConfigError>([&] { model::chunk_places(stages, config, context); }, {"mtp_num_layers is 1"});
   });
   run_ranks(4, [&](const Rank& rank) {
     parallel::ParallelContext context(rank.world, layout::RankGrid({.world_size = 4, .pp = 4}));
-    config::PipelineConfig pipeline;
-    pipeline.layout = "Ett|tt|m|L";
-    expect_error<ConfigError>([&] { model::chunk_places(pipeline, config, context); },
+    const layout::SplitRequest stages{.layout = layout::PipelineLayout::parse("Ett|tt|m|L")};
+    expect_error<ConfigError>([&] { model::chunk_places(stages, config, context); },
                               {"Ett|tt|m|L", "must all stand on the stage with the loss"});
   });
   run_ranks(2, [&](const Rank& rank) {

@@ -86,9 +86,9 @@ TEST(PipelineParity, CopiesOfATiedEmbeddingAreEqual) {
     stage.models().initialize_parameters(7);
     stage.step(equal_microbatches(3, 2, 5));
     for (const nn::Parameter* p : stage.models().parameters()) {
-      if (!p->tied_over_stages) continue;
+      if (!p->spec.tied_over_stages()) continue;
       values[static_cast<size_t>(rank.rank)] = p->value.detach().clone();
-      gradients[static_cast<size_t>(rank.rank)] = p->main_grad.clone();
+      gradients[static_cast<size_t>(rank.rank)] = p->grad.main_grad.clone();
     }
   });
   expect_identical(values[0], values[1], "fresh weights");
@@ -163,7 +163,7 @@ TEST(PipelineParity, SeveralStepsWithOverlappedReduction) {
         for (size_t i = 0; i < 3; ++i) {
           const double loss = stage.step(data[i]);
           if (rank.rank == 0) steps[i].loss = loss;
-          fill_in(steps[i].gradients, stage.models(), [](const nn::Parameter& p) { return p.main_grad; });
+          fill_in(steps[i].gradients, stage.models(), [](const nn::Parameter& p) { return p.grad.main_grad; });
         }
       });
       for (size_t i = 0; i < 3; ++i)

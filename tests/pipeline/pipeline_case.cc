@@ -5,6 +5,7 @@
 #include <numeric>
 #include <random>
 
+#include "megalith/config/derive.h"
 #include "megalith/layout/rng_seeds.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
@@ -99,7 +100,7 @@ SmallModel::Step SmallModel::run(const std::vector<Lengths>& microbatches, const
   const auto body = [&](const Rank& rank) {
     PipelineRank stage(rank, folder(), how);
     losses[static_cast<size_t>(rank.rank)] = stage.step(microbatches);
-    fill_in(result.gradients, stage.models(), [](const nn::Parameter& p) { return p.main_grad; });
+    fill_in(result.gradients, stage.models(), [](const nn::Parameter& p) { return p.grad.main_grad; });
   };
   if (how.gloo)
     run_gloo_ranks(how.ranks(), body);
@@ -135,14 +136,15 @@ struct PipelineRank::State {
       : how(how_),
         context(rank.world, layout::RankGrid({.world_size = rank.size, .tp = how.tp, .pp = how.pp})),
         models(model::read_model_config(folder), options_of(how),
-               model::chunk_places(how.pipeline, model::read_model_config(folder), context), context),
+               model::chunk_places(config::split_request(how.pipeline), model::read_model_config(folder), context),
+               context),
         queues(models.size()) {
     context.rng().seed(layout::seeds_for_base(1, context.place().tp_rank, 0, 0));
     model::load_weights(models, folder, models.config(), 1);
     for (size_t chunk = 0; chunk < models.size(); ++chunk) {
       std::vector<nn::Parameter*> parameters;
       for (const auto& p : models[chunk].parameters().all()) {
-        p->queue = &queues[chunk];
+        p->grad.queue = &queues[chunk];
         parameters.push_back(p.get());
       }
       ddp.push_back(std::make_unique<optim::DistributedDataParallel>(parameters, how.ddp, context));

@@ -13,7 +13,7 @@
 namespace megalith::plan {
 namespace {
 
-using Recompute = MegatronLayer::Recompute;
+using LayerRecompute = MegatronLayer::Recompute;
 
 // arXiv:2205.05198, table 2.
 TEST(MegatronActivations, AreThePublishedFormulas) {
@@ -27,13 +27,13 @@ TEST(MegatronActivations, AreThePublishedFormulas) {
           if (t == 1) {
             EXPECT_DOUBLE_EQ(megatron_activation_bytes(layer), sbh * (34 + scores));
           }
-          layer.recompute = Recompute::kSelective;
+          layer.recompute = LayerRecompute::kSelective;
           EXPECT_DOUBLE_EQ(megatron_activation_bytes(layer), sbh * (10 + 24 / t));
           layer.sequence_parallel = true;
           EXPECT_DOUBLE_EQ(megatron_activation_bytes(layer), sbh * 34 / t);
-          layer.recompute = Recompute::kNone;
+          layer.recompute = LayerRecompute::kNone;
           EXPECT_DOUBLE_EQ(megatron_activation_bytes(layer), sbh / t * (34 + scores));
-          layer.recompute = Recompute::kFull;
+          layer.recompute = LayerRecompute::kFull;
           EXPECT_DOUBLE_EQ(megatron_activation_bytes(layer), 2 * sbh);
         }
   // The paper's figure 1: 22B, 175B, 530B and 1T models keep 80 GB and more without recomputation.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/plan/search.h"
+#include "megalith/run/resolve/run_shape.h"
 #include "tests/plan/memory_case.h"
 
 namespace megalith::plan {
@@ -58,10 +59,8 @@ TEST_P(OnH200, PlannedIsNearMeasured) {
   words.insert(words.end(), run.options.begin(), run.options.end());
   const testing::MemoryCase planned =
       testing::memory_case(run.name, testing::plan_model(run.family, run.config), words, 1, run.length);
-  SearchRequest request;
-  request.model = &planned.model;
-  request.args = planned.args;
-  request.micro_batch = run.batch;
+  SearchRequest request = run::search_request(planned.model, planned.args);
+  request.given.micro_batch = run.batch;
   request.global_batch = run.batch;
   request.sequence_length = run.length;
   request.cluster = find_cluster("tests/data/plan/h200_measured.yaml");

@@ -8,9 +8,13 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/parser.h"
 #include "megalith/data/random.h"
+#include "megalith/layout/rng_seeds.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
+#include "megalith/run/resolve/adapter_source.h"
+#include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/run_shape.h"
 #include "megalith/run/resolve/schedule.h"
 #include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/preference/preference_objective.h"
@@ -87,11 +91,12 @@ data::StepBatch random_batch(const plan::RunShape& run, uint64_t seed) {
 }
 
 model::VirtualModels fresh_model(const MemoryCase& how, parallel::ParallelContext& context) {
+  const model::ModelSettings settings = run::model_settings(how.args, context.device());
   if (how.args.run.finetuning_type != config::FinetuningType::kLora)
-    return model::AutoModel::from_config(how.model, how.args, context);
-  model::ModelOptions options = model::ModelOptions::from(how.args, context.device());
-  options.adapter = model::adapter_config(how.args.lora, how.model);
-  model::VirtualModels models(how.model, options, model::chunk_places(how.args.pipeline, how.model, context), context);
+    return model::AutoModel::from_config(how.model, settings, context);
+  model::ModelOptions options = settings.options;
+  options.adapter = model::resolve_targets(run::new_adapter(how.args.lora), how.model);
+  model::VirtualModels models(how.model, options, model::chunk_places(settings.stages, how.model, context), context);
   models.initialize_parameters(1);
   return models;
 }
@@ -100,17 +105,19 @@ model::VirtualModels fresh_model(const MemoryCase& how, parallel::ParallelContex
 std::unique_ptr<train::Objective> objective_of(const MemoryCase& how, model::VirtualModels& models) {
   if (how.args.run.stage != config::Stage::kDpo) return std::make_unique<train::Objective>();
   parallel::ParallelContext& context = models.context();
-  auto reference = how.args.run.finetuning_type == config::FinetuningType::kLora
-                       ? train::ReferenceModel::below_adapter(models, run::step_settings(how.args))
-                       : std::make_unique<train::ReferenceModel>(
-                             model::AutoModel::from_config(how.model, how.args, context), run::step_settings(how.args));
+  auto reference =
+      how.args.run.finetuning_type == config::FinetuningType::kLora
+          ? train::ReferenceModel::below_adapter(models, run::step_settings(how.args))
+          : std::make_unique<train::ReferenceModel>(
+                model::AutoModel::from_config(how.model, run::model_settings(how.args, context.device()), context),
+                run::step_settings(how.args));
   return std::make_unique<train::PreferenceObjective>(how.args.preference, context, std::move(reference));
 }
 
 MeasuredMemory measure_rank(const MemoryCase& how, const plan::RunShape& run, const Rank& rank) {
   const MemoryMeter meter;
   parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(how.args, rank.size)));
-  context.rng().seed(config::rng_seeds(how.args, context.grid(), rank.rank));
+  context.rng().seed(layout::adapter_seeds(how.args.seeds.seed, context.grid(), rank.rank));
   model::VirtualModels models = fresh_model(how, context);
   meter.reset_peak();
   const layout::MicrobatchCalculator batches(config::batch_plan(how.args, run.dp()));
@@ -146,8 +153,8 @@ model::ModelConfig plan_model(const std::string& family, const json& changes) {
 }
 
 plan::RunShape MemoryCase::shape() const {
-  return plan::run_shape(model, args, world, length,
-                         {.cuda = false, .collectives = plan::Machinery::Collectives::kThreads});
+  return run::run_shape(model, args, world, length,
+                        {.cuda = false, .collectives = plan::Machinery::Collectives::kThreads});
 }
 
 MemoryCase memory_case(const std::string& name, const model::ModelConfig& model, const std::vector<std::string>& words,
@@ -156,7 +163,7 @@ MemoryCase memory_case(const std::string& name, const model::ModelConfig& model,
   config::TrainingArguments args = config::derive(parsed.args).args;
   args.save.output_dir.reset();
   if (model.moe && args.parallel.tp.value_or(1) > 1) args.parallel.sequence_parallel = true;
-  return {name, model::with_arguments(model, args), args, world, length};
+  return {name, run::model_overrides(args).applied_to(model), args, world, length};
 }
 
 MemoryCase random_memory_case(uint64_t seed) {

@@ -6,12 +6,23 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
+#include <variant>
 
 #include "megalith/base/error.h"
+#include "megalith/config/derive.h"
 #include "megalith/model/adapter.h"
+#include "megalith/model/auto_model.h"
+#include "megalith/model/block_parts.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/virtual_models.h"
-#include "megalith/plan/chunk_walk_internal.h"
+#include "megalith/plan/rank_sizes.h"
+#include "megalith/run/resolve/adapter_source.h"
+#include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/schedule.h"
+#include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/train/step/optimized_model.h"
+#include "tests/optim/lion.h"
 #include "tests/plan/memory_case.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
@@ -169,21 +180,73 @@ TEST(PlannedMemory, NamesAdaptersThatAreNotCounted) {
   refused("--additional_target=lm_head");
 }
 
-// What forward keeps, backward gives back: to the byte.
+// What forward keeps, backward gives back, and so do weight gradients that wait: to the byte.
 TEST(PlannedMemory, IsGivenBackByBackward) {
   for (uint64_t seed = 100; seed < 300; ++seed) {
     MemoryCase how = testing::random_memory_case(seed);
     if (seed % 2 == 0) how.args.run.finetuning_type = config::FinetuningType::kLora;
     const RunShape run = how.shape();
-    const LayerSizes sizes(run);
+    const model::ModelFootprint planned(*run.model, run.options, rank_sizes(run));
+    const double stream = planned.rank().stream();
     for (const layout::Stage& stage : run.split().stages()) {
-      const ChunkFootprints chunk = chunk_footprints(run, sizes, stage);
-      const double input = stage.has_embedding() ? 0 : sizes.stream(), output = stage.has_loss() ? 0 : sizes.stream();
-      // The input and the output's gradient are the caller's; the output has gone meanwhile.
-      const double left = total(chunk.forward.left) + total(chunk.backward.left);
-      EXPECT_NEAR(left, output, 1) << how.name << ", input " << input;
+      const double input = stage.has_embedding() ? 0 : stream, output = stage.has_loss() ? 0 : stream;
+      for (const bool defer : {false, true}) {
+        const model::ChunkFootprint chunk = planned.chunk(stage, defer);
+        // The input and the output's gradient are the caller's; the output has gone meanwhile.
+        const double left =
+            nn::total(chunk.forward.left) + nn::total(chunk.backward.left) + nn::total(chunk.weight_gradient.left);
+        EXPECT_NEAR(left, output, 1) << how.name << ", input " << input << ", deferred " << defer;
+      }
     }
   }
+}
+
+// The families below have layers of every kind: a new kind needs a family among them, whose footprint is then compared
+// with the real layers.
+TEST(PlannedMemory, KnowsEveryKindOfLayer) {
+  std::set<size_t> attention;
+  std::set<bool> experts;
+  for (const std::string& name : testing::golden_model_names()) {
+    const model::ModelConfig model = model::read_model_config(testing::golden_dir() / "hf" / name);
+    for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+      attention.insert(model::attention_kind(model, layer));
+      experts.insert(model.is_moe(layer));
+    }
+  }
+  EXPECT_EQ(attention.size(), std::variant_size_v<model::Attention>);
+  EXPECT_EQ(experts.size(), 2U);
+}
+
+// To the byte, for the rules that options name and one that they do not.
+TEST(PlannedMemory, CountsTheStatesOfTheUpdateRule) {
+  using Words = std::vector<std::string>;
+  const std::vector<std::pair<Words, std::shared_ptr<const optim::UpdateRule>>> rules{
+      {{"--optimizer=adam"}, nullptr}, {{"--optimizer=sgd"}, nullptr}, {{}, testing::lion()}};
+  for (const auto& [named, rule] : rules)
+    for (const Words& precision : {Words{"--bf16=false"}, Words{"--bf16=true"},
+                                   Words{"--bf16=true", "--optimizer_cpu_offload", "--optimizer_offload_fraction=1"}}) {
+      Words words{"--finetuning_type=full", "--max_steps=10", "--use_distributed_optimizer",
+                  "--per_device_train_batch_size=1"};
+      words.insert(words.end(), named.begin(), named.end());
+      words.insert(words.end(), precision.begin(), precision.end());
+      const MemoryCase how = memory_case("rule", testing::plan_model("llama"), words, /*world=*/2, 64);
+      RunShape run = how.shape();
+      if (rule) run.optimizer_state_bytes = static_cast<double>(rule->state_bytes());
+      const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
+      const StateBytes planned = state_bytes(run, model, run.split(), 0);
+      testing::run_ranks(2, [&](const testing::Rank& rank) {
+        parallel::ParallelContext context(rank.world, layout::RankGrid(run.grid));
+        model::VirtualModels models =
+            model::AutoModel::from_config(how.model, run::model_settings(how.args, context.device()), context);
+        const layout::MicrobatchCalculator batches(config::batch_plan(how.args, run.dp()));
+        train::UpdateSettings update = run::update_settings(how.args);
+        if (rule) update.optimizer.rule = rule;
+        train::OptimizedModel trained(models, update, run::make_schedule(how.args, batches, 10), context);
+        EXPECT_EQ(planned.optimizer, static_cast<double>(trained.optimizer().state_bytes(/*on_host=*/false)));
+        EXPECT_EQ(planned.optimizer_host, static_cast<double>(trained.optimizer().state_bytes(/*on_host=*/true)));
+        EXPECT_GT(planned.optimizer + planned.optimizer_host, 0);
+      });
+    }
 }
 
 // The sizes of every parameter, on every rank, for every family.
@@ -203,19 +266,22 @@ TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
                       tp * pp, 64);
       const RunShape run = how.shape();
       const layout::LayerSplit split = run.split();
+      const model::ModelFootprint planned(*run.model, run.options, rank_sizes(run));
       testing::run_ranks(how.world, [&](const testing::Rank& rank) {
         parallel::ParallelContext context(rank.world, layout::RankGrid(run.grid));
         model::ModelOptions options = run.options;
         options.device = at::kMeta;
-        if (adapters) options.adapter = model::adapter_config(how.args.lora, how.model);
-        const model::VirtualModels models(how.model, options,
-                                          model::chunk_places(how.args.pipeline, how.model, context), context);
+        if (adapters) options.adapter = model::resolve_targets(run::new_adapter(how.args.lora), how.model);
+        const model::VirtualModels models(
+            how.model, options, model::chunk_places(config::split_request(how.args.pipeline), how.model, context),
+            context);
         for (size_t chunk = 0; chunk < models.size(); ++chunk) {
-          std::vector<ParameterSize> real;
+          std::vector<nn::ParameterSize> real;
           for (const auto& p : models[chunk].parameters().all())
-            real.push_back(
-                {p->value.numel(), p->expert, p->tied_over_stages, p->buffer, p->adapter, p->value.requires_grad()});
-          EXPECT_EQ(real, stage_parameters(run, split.stage(context.place().pp_rank, static_cast<int>(chunk))))
+            real.push_back({p->value.numel(), p->spec.expert, p->spec.tied_over_stages(),
+                            p->spec.role == nn::ParameterRole::kBuffer, p->spec.role == nn::ParameterRole::kAdapter,
+                            p->value.requires_grad()});
+          EXPECT_EQ(real, planned.parameters(split.stage(context.place().pp_rank, static_cast<int>(chunk))))
               << name << " tp " << tp << " pp " << pp;
         }
       });

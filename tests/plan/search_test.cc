@@ -14,6 +14,7 @@
 #include "megalith/config/validate.h"
 #include "megalith/plan/report.h"
 #include "megalith/plan/scaling.h"
+#include "megalith/run/resolve/run_shape.h"
 #include "tests/plan/memory_case.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
@@ -61,9 +62,7 @@ SearchRequest request_for(const model::ModelConfig& model, int gpus, std::vector
                           const std::string& gpu = "h100-80g") {
   words.emplace_back("--bf16=true");
   words.emplace_back("--finetuning_type=full");
-  SearchRequest request;
-  request.model = &model;
-  request.args = config::parse_arguments(config::Dialect::kTrain, words).args;
+  SearchRequest request = run::search_request(model, config::parse_arguments(config::Dialect::kTrain, words).args);
   request.gpus = gpus;
   request.global_batch = 1024;
   request.sequence_length = 4096;
@@ -103,7 +102,7 @@ TEST(LayoutSearch, WritesOptionsForTrain) {
       parsed.report.check_runnable();
       const auto args = config::derive(parsed.args).args;
       EXPECT_TRUE(config::problems(args, {.world_size = 64, .needs_inputs = false}).empty()) << train_yaml(candidate);
-      const RunShape run = run_shape(model, args, 64, 4096, {});
+      const RunShape run = run::run_shape(model, args, 64, 4096, {});
       EXPECT_EQ(run.grid.tp, candidate.run.grid.tp);
       EXPECT_EQ(run.grid.pp, candidate.run.grid.pp);
       EXPECT_EQ(run.microbatches, candidate.run.microbatches);
@@ -115,7 +114,7 @@ TEST(LayoutSearch, WritesOptionsForTrain) {
 TEST(LayoutSearch, KeepsWhatIsGiven) {
   const model::ModelConfig model = llama_8b();
   SearchRequest request = request_for(model, 32, {"--tp=4", "--pp=2"});
-  request.micro_batch = 2;
+  request.given.micro_batch = 2;
   const SearchResult result = search_layouts(request);
   ASSERT_FALSE(result.best.empty());
   for (const Candidate& candidate : result.best) {
@@ -163,7 +162,7 @@ TEST(LayoutSearch, OffloadsWhereNothingElseHelps) {
   const model::ModelConfig model = llama_8b();
   const SearchResult result = search_layouts(request_for(model, 1));
   ASSERT_FALSE(result.best.empty());
-  EXPECT_TRUE(result.best.front().run.args.optimizer.cpu_offload);
+  EXPECT_EQ(result.best.front().run.offload_fraction, 1);
   expect_contains(train_yaml(result.best.front()), "optimizer_cpu_offload: true");
 }
 
@@ -187,7 +186,7 @@ StepTime time_of(const model::ModelConfig& model, int gpus, const std::vector<st
   std::vector<std::string> all = words;
   all.insert(all.end(), {"--bf16=true", "--finetuning_type=full"});
   const auto args = config::derive(config::parse_arguments(config::Dialect::kTrain, all).args).args;
-  return plan_step_time(run_shape(model, args, gpus, length, cluster.machinery()), cluster);
+  return plan_step_time(run::run_shape(model, args, gpus, length, cluster.machinery()), cluster);
 }
 
 TEST(StepTime, FollowsTheLayout) {

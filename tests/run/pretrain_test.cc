@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "megalith/checkpoint/manifest.h"
+#include "tests/optim/lion.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"
@@ -138,6 +139,49 @@ TEST(Pretrain, AForwardStepOfOnesOwn) {
     const auto largest = outcome.numbers("largest loss");
     ASSERT_EQ(largest.size(), 3U);
     EXPECT_GT(largest[0], outcome.numbers("loss")[0]);
+  }
+}
+
+// Lion at a rate that falls with the samples; 4 of them are a step.
+TEST(Pretrain, AnOptimizerAndAScheduleOfOnesOwn) {
+  const auto own = [](const Rank&) {
+    PretrainFunctions functions;
+    functions.update_rule = lion();
+    functions.rates.lr = [](int64_t samples) { return 1e-3 / static_cast<double>(4 + samples); };
+    return functions;
+  };
+  const Outcome one = run(kLlama, 1, own);
+  EXPECT_EQ(one.numbers("learning_rate"), (std::vector<double>{1e-3 / 4, 1e-3 / 8, 1e-3 / 12}));
+  EXPECT_LT(one.numbers("loss").back(), one.numbers("loss").front());
+  const Outcome two = run(kLlama + Words{"--use-distributed-optimizer"}, 2, own);
+  EXPECT_EQ(two.numbers("learning_rate"), one.numbers("learning_rate"));
+  expect_close_lists(two.numbers("loss"), one.numbers("loss"), 1e-4);
+}
+
+// A weight of 2 for every label, in the data of training, validation and test.
+TEST(Pretrain, ACollatorOfOnesOwn) {
+  const Outcome usual = run(kLlama, 1);
+  const auto own = [](const Rank&) {
+    PretrainFunctions functions;
+    functions.collate = [](std::span<const data::Sample> samples, const data::Collator& built_in) {
+      data::MicroBatch batch = built_in.collate(samples);
+      batch.extras["weight"] = {at::full({batch.tokens()}, 2.0)};
+      return batch;
+    };
+    functions.extra_keys = {"weight"};
+    functions.forward_step = [](const train::ForwardStepInput& step) -> train::ForwardStepResult {
+      return {step.chunk.forward(step.input), [&batch = step.batch](const at::Tensor& losses) -> train::LossResult {
+                const at::Tensor weights = batch.extra("weight", losses.device());
+                return {.loss = (weights * losses).sum() / 2, .num_tokens = batch.loss_tokens};
+              }};
+    };
+    return functions;
+  };
+  const Words layout{"--pipeline-model-parallel-size=2", "--context-parallel-size=2"};
+  for (const auto& [ranks, more] : {std::pair(1, Words{}), std::pair(4, layout)}) {
+    const Outcome outcome = run(kLlama + more, ranks, own);
+    expect_close_lists(outcome.numbers("loss"), usual.numbers("loss"), 1e-4);
+    EXPECT_NEAR(*outcome.output.test.find("test_loss"), *usual.output.test.find("test_loss"), 1e-3);
   }
 }
 

@@ -1,4 +1,4 @@
-// The second form of initialize_megatron, and its tokenizers.
+// initialize_megatron, what it makes, and its tokenizers.
 #include "megalith/run/run_context.h"
 
 #include <ATen/Context.h>
@@ -81,6 +81,61 @@ TEST(RunContext, WithoutCudaItMustBeAllowed) {
   if (at::hasCUDA()) GTEST_SKIP() << "there is a CUDA device";
   expect_contains(refusal_of(kWords, {}), "requires CUDA");
   EXPECT_EQ(refusal_of({"--micro-batch-size=1", "--use-cpu"}, {}), "");
+}
+
+TEST(InitializeMegatron, RefusedAndPlannedOptionsStopAProgram) {
+  expect_contains(refusal_of({"--micro-batch-size=1", "--pure-bf16"}), "--pure-bf16");
+  expect_contains(refusal_of({"--micro-batch-size=1", "--tp-comm-overlap"}), "--tp-comm-overlap");
+  config::TrainingArguments args;
+  args.parallel.tp_comm_overlap = true;
+  const auto start = [&] { run::initialize_megatron(args, {.allow_no_cuda = true, .skip_mpu_initialization = true}); };
+  expect_error<ConfigError>(start, {"tp_comm_overlap = true (set by the program)", "not built yet"});
+  args.parallel = {.tp = 2};  // of one rank
+  expect_error<ConfigError>(start, {"world_size"});
+}
+
+TEST(InitializeMegatron, WordsFollowADialect) {
+  const auto run = run::initialize_megatron(
+      Words{}, {.dialect = config::Dialect::kTrain, .allow_no_cuda = true, .skip_mpu_initialization = true});
+  EXPECT_EQ(run->args().seeds.seed, 42);
+  EXPECT_EQ(run->args().dialect, config::Dialect::kTrain);
+}
+
+// This process, without a launcher: one rank.
+TEST(InitializeMegatron, MakesGroupsOnceAndSeedsEveryTime) {
+  const InitializeOptions options{.allow_no_cuda = true};
+  EXPECT_FALSE(run::is_distribute_initialized());
+  const auto first = run::initialize_megatron(kWords, options);
+  EXPECT_TRUE(run::is_distribute_initialized());
+  EXPECT_EQ(first->context().world().size(), 1);
+  const at::Tensor drawn = at::rand({4}, first->context().rng().generator());
+  const auto second = run::initialize_megatron(kWords, options);
+  EXPECT_EQ(&second->context(), &first->context());
+  EXPECT_TRUE(at::equal(at::rand({4}, second->context().rng().generator()), drawn));
+  run::shutdown_megatron();
+}
+
+TEST(InitializeMegatron, StartsAgainAfterShutdown) {
+  const InitializeOptions options{.allow_no_cuda = true};
+  run::shutdown_megatron();  // of nothing
+  const auto first = run::initialize_megatron(kWords, options);
+  run::shutdown_megatron();
+  EXPECT_FALSE(run::is_distribute_initialized());
+  EXPECT_FALSE(first->mpu_is_initialized());
+  EXPECT_THROW(first->context(), InternalError);
+  const auto again = run::initialize_megatron(kWords, options);
+  EXPECT_TRUE(run::is_distribute_initialized());
+  EXPECT_TRUE(again->context().rng().is_initialized());
+  run::shutdown_megatron();
+}
+
+// Ranks that are threads have nothing to do with the process's connection.
+TEST(InitializeMegatron, ThreadsShareNothing) {
+  run_ranks(2, [&](const Rank& r) {
+    const auto run = run::initialize_megatron(kWords, {.allow_no_cuda = true, .world = &r.world});
+    EXPECT_EQ(run->context().dp().size(), 2);
+    EXPECT_FALSE(run::is_distribute_initialized());
+  });
 }
 
 TEST(RunContext, GroupsCanWait) {

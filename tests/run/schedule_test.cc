@@ -202,5 +202,21 @@ TEST(MakeSchedule, decoupled_rates_are_a_group) {
   EXPECT_THROW(groups_of(with({"--decoupled_lr=1e-5"})), ConfigError);
 }
 
+TEST(MakeSchedule, a_function_of_ones_own_is_for_all_parameters) {
+  const optim::RateFunctions rising{.lr = [](int64_t samples) { return static_cast<double>(samples); }};
+  const std::vector<std::string> words{"--train_iters=10", "--lr=1e-3"};
+  const RunSchedule named = schedule_of(words, Dialect::kPretrain);
+  const RunSchedule own = named.with(rising);
+  EXPECT_EQ(own.unit, ScheduleUnit::kSamples);
+  EXPECT_EQ(own.schedule.params(), named.schedule.params());
+  EXPECT_EQ(own.schedule.lr(3), 3);
+  EXPECT_EQ(own.schedule.weight_decay(3), named.schedule.weight_decay(3));
+  const RunSchedule decoupled =
+      schedule_of({"--train_iters=10", "--lr=1e-3", "--decoupled_lr=2e-3"}, Dialect::kPretrain);
+  EXPECT_EQ(decoupled.with({}).groups, decoupled.groups) << "named curves";
+  expect_contains(testing::error_of<ConfigError>([&] { decoupled.with(rising); }),
+                  "decoupled_lr is 0.002, and this program gives the learning rate as one function");
+}
+
 }  // namespace
 }  // namespace megalith::run

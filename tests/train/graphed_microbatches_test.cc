@@ -157,6 +157,18 @@ TEST(GraphedMicrobatches, AShapeIsRecordedWhenItComesAgain) {
   });
 }
 
+// Their shapes need not follow the lengths: a graph would go on reading those of the first micro-batch.
+TEST(GraphedMicrobatches, MicrobatchesWithExtraTensorsAreNotRecorded) {
+  with_model([](Recorded& r) {
+    GraphedMicrobatches graphs(r.chunk(), /*warm_up_steps=*/0, r.stand_ins());
+    data::MicroBatch batch = r.batch({9, 5}, 3);
+    const std::vector<double> plain = r.step({batch}, nullptr);
+    batch.extras["weight"] = {at::ones({batch.tokens()})};
+    for (int step = 0; step < 3; ++step) EXPECT_EQ(r.step({batch, batch}, &graphs)[0], plain[0]);
+    EXPECT_EQ(graphs.recorded(), 0);
+  });
+}
+
 TEST(GraphedMicrobatches, ARecordingThatFailsLeavesNoTrace) {
   with_model([](Recorded& r) {
     GraphedMicrobatches graphs(r.chunk(), kWarmUpSteps,

@@ -6,6 +6,7 @@
 #include "megalith/data/token_table.h"
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/model/auto_model.h"
+#include "megalith/run/resolve/model_settings.h"
 
 namespace megalith::testing {
 
@@ -67,7 +68,8 @@ TrainerCase preference_case(const std::string& name, int pairs, int microbatches
 
 std::unique_ptr<train::ReferenceModel> reference_on(const TrainerRank& rank, const std::filesystem::path& folder) {
   return std::make_unique<train::ReferenceModel>(
-      model::AutoModel::from_pretrained(folder.string(), rank.args, rank.models.context()),
+      model::AutoModel::from_pretrained(folder.string(), run::model_settings(rank.args, at::kCPU),
+                                        rank.models.context()),
       run::step_settings(rank.args));
 }
 

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "megalith/config/derive.h"
+#include "megalith/layout/rng_seeds.h"
 #include "megalith/model/adapter.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
 #include "tests/support/close.h"
 #include "tests/train/preference_case.h"
@@ -17,9 +19,9 @@ RunLog run_with_adapter(const GoldenPairs& golden, const TrainerCase& how) {
   RunLog result;
   run_ranks(how.ranks(), [&](const Rank& rank) {
     parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(args, rank.size)));
-    context.rng().seed(config::rng_seeds(args, context.grid(), rank.rank));
-    model::VirtualModels models =
-        model::with_adapter(golden.policy, args, context, {.merged = {}, .trained = adapter, .keep_base = true});
+    context.rng().seed(layout::adapter_seeds(args.seeds.seed, context.grid(), rank.rank));
+    model::VirtualModels models = model::with_adapter(golden.policy, run::model_settings(args, context.device()),
+                                                      context, {.trained = adapter, .keep_base = true});
     data::CollatorOptions collator = how.collator;
     collator.tp = how.tp;
     collator.cp = how.cp;

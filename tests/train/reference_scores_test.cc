@@ -35,7 +35,8 @@ class ReferenceScores : public ::testing::Test {
         if (r.rank.rank == 0) ++outcome.loads;
         return reference_on(r, golden_.reference);
       };
-      train::precompute_reference_scores(setup.train_data, setup.eval_data, load, {cache_, golden_.reference},
+      train::precompute_reference_scores(setup.train_data, setup.eval_data, load,
+                                         {cache_, golden_.reference, {}, r.models[0].options().dtype},
                                          r.settings().eval.micro_batch_size, r.models.context());
       Recorder::Heard heard;
       setup.objective = std::make_unique<train::PreferenceObjective>(r.args.preference, r.models.context(), nullptr);

@@ -16,7 +16,7 @@ std::string told(const std::string& family, TrainerCase how, int rank,
   std::string message;
   run_trainer_ranks(golden_folder(family), how, [&](const TrainerRank& r) {
     for (nn::Parameter* p : r.models.parameters())
-      if (r.rank.rank == rank && p->expert == expert) {
+      if (r.rank.rank == rank && p->spec.expert == expert) {
         const at::NoGradGuard no_grad;
         disturb(*p);
         break;

@@ -181,7 +181,7 @@ TEST(RerunMachine, RelativeDifference) {
 }
 
 TEST(RerunMachine, InjectedErrors) {
-  using Injection = RerunMachine::Injection;
+  using Injection = InjectedFault;
   for (const auto& [kind, code] : {std::pair{Injection::kTransientError, kExitResultRejected},
                                    {Injection::kPersistentError, kExitResumeElsewhere},
                                    {Injection::kCorrectResult, kExitResumeElsewhere}}) {

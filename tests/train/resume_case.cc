@@ -8,8 +8,11 @@
 #include "megalith/checkpoint/manifest.h"
 #include "megalith/config/derive.h"
 #include "megalith/io/mapped_file.h"
+#include "megalith/layout/rng_seeds.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
+#include "megalith/run/resolve/adapter_source.h"
+#include "megalith/run/resolve/model_settings.h"
 
 namespace megalith::testing {
 
@@ -34,18 +37,19 @@ class AtBegin : public train::TrainerCallback {
 model::VirtualModels models_for(const ResumeRun& run, const config::TrainingArguments& args,
                                 parallel::ParallelContext& context) {
   const fs::path golden = golden_folder(run.model);
+  const model::ModelSettings settings = run::model_settings(args, context.device());
   if (args.run.finetuning_type == config::FinetuningType::kLora)
-    return model::with_adapter(golden, args, context, model::adapter_source(args, run.checkpoint));
+    return model::with_adapter(golden, settings, context, run::adapter_source(args, run.checkpoint));
   if (run.checkpoint)
-    return model::AutoModel::with_weights(model::read_model_config(golden), *run.checkpoint, args, context);
-  return model::AutoModel::from_pretrained(golden.string(), args, context);
+    return model::AutoModel::with_weights(model::read_model_config(golden), *run.checkpoint, settings, context);
+  return model::AutoModel::from_pretrained(golden.string(), settings, context);
 }
 
 void train_on_rank(const Rank& rank, const TrainerCase& how, const ResumeRun& run,
                    const std::vector<data::Sequence>& samples, train::TrainerState& state) {
   const config::TrainingArguments args = how.effective();
   parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(args, rank.size)));
-  context.rng().seed(config::rng_seeds(args, context.grid(), rank.rank));
+  context.rng().seed(layout::adapter_seeds(args.seeds.seed, context.grid(), rank.rank));
   model::VirtualModels models = models_for(run, args, context);
   data::CollatorOptions collator = how.collator;
   collator.tp = how.tp;

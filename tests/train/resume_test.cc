@@ -10,6 +10,7 @@
 #include "megalith/checkpoint/run_folder.h"
 #include "megalith/config/derive.h"
 #include "megalith/model/auto_model.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
 #include "tests/checkpoint/checkpoint_support.h"
 #include "tests/support/expect.h"
@@ -135,8 +136,9 @@ class ResumeChanged : public ::testing::Test {
     const config::TrainingArguments args = how_.effective();
     const auto worlds = comm::World::in_process(1);
     parallel::ParallelContext context(*worlds[0], layout::RankGrid(config::grid_shape(args, 1)));
-    model::VirtualModels models = model::AutoModel::with_weights(model::read_model_config(golden_folder("llama")),
-                                                                 *run.checkpoint, args, context);
+    model::VirtualModels models =
+        model::AutoModel::with_weights(model::read_model_config(golden_folder("llama")), *run.checkpoint,
+                                       run::model_settings(args, context.device()), context);
     const auto samples = run.samples.empty() ? random_sequences(20, 200) : run.samples;
     train::TrainerSetup setup;
     setup.train_data = train::numbered_data(dataset_of(samples),
@@ -224,7 +226,8 @@ TEST(SavePoints, OnlyTheModelIsNoRun) {
   const auto worlds = comm::World::in_process(1);
   const auto args = how.effective();
   parallel::ParallelContext context(*worlds[0], layout::RankGrid(config::grid_shape(args, 1)));
-  model::VirtualModels models = model::AutoModel::from_pretrained((out / "checkpoint-2").string(), args, context);
+  model::VirtualModels models = model::AutoModel::from_pretrained((out / "checkpoint-2").string(),
+                                                                  run::model_settings(args, context.device()), context);
   train::TrainerSetup setup;
   setup.train_data =
       train::numbered_data(dataset_of(random_sequences(20, 200)), {.size = 20, .shuffle = true, .seed = 5},

@@ -7,8 +7,11 @@
 #include "megalith/config/derive.h"
 #include "megalith/data/random.h"
 #include "megalith/data/token_table.h"
+#include "megalith/layout/rng_seeds.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
+#include "megalith/run/resolve/adapter_source.h"
+#include "megalith/run/resolve/model_settings.h"
 
 namespace megalith::testing {
 
@@ -71,12 +74,12 @@ train::TrainerSetup TrainerRank::setup(std::shared_ptr<const data::Dataset> trai
 
 model::VirtualModels model_for(const std::filesystem::path& folder, const config::TrainingArguments& args,
                                parallel::ParallelContext& context) {
+  const model::ModelSettings settings = run::model_settings(args, at::kCPU);
   if (args.run.finetuning_type == config::FinetuningType::kLora)
-    return model::with_adapter(folder, args, context, model::adapter_source(args));
+    return model::with_adapter(folder, settings, context, run::adapter_source(args));
   const model::ModelConfig in_files = model::read_model_config(folder);
-  const model::ModelConfig config = model::with_arguments(in_files, args);
-  model::VirtualModels models(config, model::ModelOptions::from(args, at::kCPU),
-                              model::chunk_places(args.pipeline, config, context), context);
+  const model::ModelConfig config = settings.overrides.applied_to(in_files);
+  model::VirtualModels models(config, settings.options, model::chunk_places(settings.stages, config, context), context);
   model::load_weights(models, folder, in_files, 1);
   return models;
 }
@@ -86,7 +89,7 @@ void run_trainer_ranks(const std::filesystem::path& folder, const TrainerCase& h
   const config::TrainingArguments args = how.effective();
   const auto run = [&](const Rank& rank) {
     parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(args, rank.size)));
-    context.rng().seed(config::rng_seeds(args, context.grid(), rank.rank));
+    context.rng().seed(layout::adapter_seeds(args.seeds.seed, context.grid(), rank.rank));
     model::VirtualModels models = model_for(folder, args, context);
     data::CollatorOptions collator = how.collator;
     collator.tp = how.tp;

@@ -8,6 +8,7 @@
 #include "megalith/model/families/family.h"
 #include "megalith/run/inputs.h"
 #include "megalith/run/rank_main.h"
+#include "megalith/run/resolve/adapter_source.h"
 
 namespace megalith::cli {
 
@@ -36,7 +37,7 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
   const model::ModelConfig config =
       model::read_model_config(folder_);  // its problems are told once, before ranks exist
   if (args_.run.finetuning_type == config::FinetuningType::kLora)
-    model::adapter_config(args_.lora, config, model::adapter_source(args_));
+    model::adapter_config(run::adapter_source(args_), config);
   return true;
 }
 

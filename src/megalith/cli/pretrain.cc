@@ -6,12 +6,12 @@
 #include "megalith/cli/command.h"
 #include "megalith/cli/run_arguments.h"
 #include "megalith/data/gpt/data_sources.h"
-#include "megalith/model/from_arguments.h"
 #include "megalith/run/launch_flags.h"
 #include "megalith/run/out_of_memory.h"
 #include "megalith/run/plan_inputs.h"
 #include "megalith/run/pretrain.h"
 #include "megalith/run/rank_main.h"
+#include "megalith/run/resolve/model_from_options.h"
 #include "megalith/run/signals.h"
 #include "megalith/run/training_run.h"
 
@@ -34,7 +34,7 @@ model::ModelConfig check_pretrain_inputs(const config::TrainingArguments& args, 
   check<ConfigError>(tokenizer.has_value(),
                      "there is no tokenizer; set tokenizer_type with tokenizer_model, or vocab_file with merge_file, or"
                      " vocab_size for data without text");
-  const model::ModelConfig model = model::config_from_arguments(args, tokenizer->vocabulary());
+  const model::ModelConfig model = run::model_from_options(args, tokenizer->vocabulary());
   const data::DataSources sources = data::read_data_sources(args.indexed);
   if (sources.all) check_files(*sources.all);
   for (const auto& blend : sources.by_split)

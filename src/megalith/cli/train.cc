@@ -3,13 +3,13 @@
 #include "megalith/cli/command.h"
 #include "megalith/cli/run_arguments.h"
 #include "megalith/config/derive.h"
-#include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/run/inputs.h"
 #include "megalith/run/launch_flags.h"
 #include "megalith/run/out_of_memory.h"
 #include "megalith/run/plan_inputs.h"
 #include "megalith/run/rank_main.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/run/signals.h"
 #include "megalith/run/training_run.h"
@@ -61,7 +61,8 @@ int run_train(Words words) {
       run::RunData data = run::open_run_data(run.args, inputs.tools);
       if (context.rank() == 0)
         for (const std::string& report : data.reports) log_info("{}", report);
-      const model::ModelConfig model = model::with_arguments(model::read_model_config(inputs.model_folder), run.args);
+      const model::ModelConfig model =
+          run::model_overrides(run.args).applied_to(model::read_model_config(inputs.model_folder));
       run::check_memory(model, run.args, context, run::planned_length(run.args), flags.force);
       run::explain_out_of_memory(
           run.args, [&] { return run::memory_facts(model, run.args, context, run::planned_length(run.args)); },

@@ -199,18 +199,22 @@ layout::GridShape grid_shape(const TrainingArguments& args, int world_size) {
 }
 
 layout::SplitRequest split_request(const TrainingArguments& args) {
-  const PipelineConfig& pipeline = args.pipeline;
   check<ConfigError>(args.shape.num_layers.has_value(), "num_layers is not known; give it or a model folder");
-  layout::SplitRequest request;
+  layout::SplitRequest request = split_request(args.pipeline);
   request.num_layers = *args.shape.num_layers;
   request.pp = args.parallel.pp.value_or(1);
+  request.mtp_layers = args.shape.mtp_num_layers.value_or(0);
+  return request;
+}
+
+layout::SplitRequest split_request(const PipelineConfig& pipeline) {
+  layout::SplitRequest request;
   request.vpp = pipeline.vpp;
   request.first_rank_layers = pipeline.first_stage_layers;
   request.last_rank_layers = pipeline.last_stage_layers;
   request.account_for_embedding = pipeline.account_for_embedding.value_or(false);
   request.account_for_loss = pipeline.account_for_loss.value_or(false);
   if (pipeline.layout) request.layout = layout::PipelineLayout::parse(*pipeline.layout);
-  request.mtp_layers = args.shape.mtp_num_layers.value_or(0);
   request.uneven = layout::UnevenSplit::kBalance;
   return request;
 }
@@ -271,22 +275,6 @@ layout::BatchPlan batch_plan(const TrainingArguments& args, int dp) {
 
 uint64_t data_seed(const TrainingArguments& args) {
   return static_cast<uint64_t>(args.seeds.data_seed.value_or(args.seeds.seed));
-}
-
-layout::RngSeeds rng_seeds(const TrainingArguments& args, const layout::RankGrid& grid, int rank) {
-  if (args.dialect == Dialect::kTrain && !args.seeds.data_parallel_random_init)
-    return layout::adapter_seeds(args.seeds.seed, grid, rank);
-  return layout::launcher_seeds(args.seeds.seed, args.seeds.data_parallel_random_init, grid, rank);
-}
-
-int64_t comm_timeout_s(const TrainingArguments& args) {
-  if (args.comm.distributed_timeout_minutes) return int64_t{60} * *args.comm.distributed_timeout_minutes;
-  return args.comm.ddp_timeout_s;
-}
-
-CommBackend comm_backend(const TrainingArguments& args, bool has_cuda) {
-  if (args.comm.backend) return *args.comm.backend;
-  return has_cuda && !args.comm.use_cpu ? CommBackend::kNccl : CommBackend::kGloo;
 }
 
 }  // namespace megalith::config

@@ -15,8 +15,6 @@
 #include "megalith/layout/layer_split.h"
 #include "megalith/layout/microbatches.h"
 #include "megalith/layout/pipeline_schedule.h"
-#include "megalith/layout/rank_grid.h"
-#include "megalith/layout/rng_seeds.h"
 
 namespace megalith::config {
 
@@ -35,6 +33,8 @@ bool trains(const RunConfig& run);
 layout::GridShape grid_shape(const TrainingArguments& args, int world_size);
 // How layers are split; needs num_layers. Layers that do not divide are balanced, not refused (design.md §5).
 layout::SplitRequest split_request(const TrainingArguments& args);
+// The same without its sizes (num_layers, mtp_layers, pp), for callers that take them from a model and its ranks.
+layout::SplitRequest split_request(const PipelineConfig& pipeline);
 // What decides about virtual stages, in Megatron's terms; needs num_layers.
 layout::LauncherVppRequest vpp_request(const TrainingArguments& args);
 // The pipeline schedule of a step of so many micro-batches.
@@ -43,11 +43,5 @@ layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbat
 layout::BatchPlan batch_plan(const TrainingArguments& args, int dp);
 // What the order of the samples follows from: data_seed, or seed.
 uint64_t data_seed(const TrainingArguments& args);
-// Seeds of one rank: the same on all ranks with `train`, Megatron's formula with `pretrain`.
-layout::RngSeeds rng_seeds(const TrainingArguments& args, const layout::RankGrid& grid, int rank);
-// Time limit of a collective: distributed_timeout_minutes when set, else ddp_timeout.
-int64_t comm_timeout_s(const TrainingArguments& args);
-// The library that carries collectives on this machine.
-CommBackend comm_backend(const TrainingArguments& args, bool has_cuda);
 
 }  // namespace megalith::config

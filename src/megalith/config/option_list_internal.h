@@ -1,4 +1,4 @@
-// How options_*.cc write down the table: typed bindings to struct members, in a line or two each.
+// How options/*.cc write down the table: typed bindings to struct members, in a line or two each.
 #pragma once
 
 #include <concepts>
@@ -171,7 +171,12 @@ class OptionEntry {
     option_.in_train = false;
     return *this;
   }
-  OptionEntry& implemented() { return status(OptionStatus::kImplemented, ""); }
+  // With a model folder its config.json decides; see Option::describes_new_model.
+  OptionEntry& describes_new_model() {
+    option_.describes_new_model = true;
+    return *this;
+  }
+  // Exceptions: an option is implemented unless it says otherwise.
   OptionEntry& planned(const char* part) { return status(OptionStatus::kPlanned, part); }
   OptionEntry& no_effect(const char* reason) { return status(OptionStatus::kNoEffect, reason); }
 
@@ -191,21 +196,9 @@ struct Plain {
   bool optional;
   Value default_value;
 };
-inline Plain flag(bool value = false) { return {ValueType::kBool, false, value}; }
-inline Plain opt_flag() { return {ValueType::kBool, true, {}}; }
-inline Plain integer(int64_t value) { return {ValueType::kInt, false, value}; }
-inline Plain opt_integer() { return {ValueType::kInt, true, {}}; }
-inline Plain number(double value) { return {ValueType::kFloat, false, value}; }
-inline Plain opt_number() { return {ValueType::kFloat, true, {}}; }
+inline Plain flag(bool value) { return {ValueType::kBool, false, value}; }
 inline Plain text(const char* value) { return {ValueType::kText, false, std::string(value)}; }
 inline Plain opt_text() { return {ValueType::kText, true, {}}; }
-inline Plain words() { return {ValueType::kTextList, true, {}}; }
-inline Plain dict() { return {ValueType::kDict, true, {}}; }
-
-struct PlainOption {
-  const char* name;
-  Plain plain;
-};
 
 class OptionList {
  public:
@@ -224,27 +217,19 @@ class OptionList {
     Part TrainingArguments::*part_;
   };
 
-  // Everything added from here on stands under `name` and, unless it says otherwise, waits for `planned_part`.
-  void topic(const char* name, const char* planned_part) {
-    topic_ = name;
-    planned_part_ = planned_part;
-  }
+  // Everything added from here on stands under `name`.
+  void topic(const char* name) { topic_ = name; }
   template <typename Part>
   PartOptions<Part> part(Part TrainingArguments::*member) {
     return PartOptions<Part>(*this, member);
   }
 
+  // Names of other programs that need more than a line of foreign_options.txt can say: choices, single refused values.
   OptionEntry<Value> no_effect(const char* name, const Plain& plain, const char* reason) {
     return OptionEntry<Value>(unbound(name, plain, OptionStatus::kNoEffect, reason));
   }
   OptionEntry<Value> refused(const char* name, const Plain& plain, const char* reason) {
     return OptionEntry<Value>(unbound(name, plain, OptionStatus::kRefused, reason));
-  }
-  void no_effect_all(const char* reason, std::initializer_list<PlainOption> options) {
-    for (const PlainOption& option : options) no_effect(option.name, option.plain, reason);
-  }
-  void refused_all(const char* reason, std::initializer_list<PlainOption> options) {
-    for (const PlainOption& option : options) refused(option.name, option.plain, reason);
   }
 
   std::vector<Option> take() { return std::move(options_); }
@@ -253,7 +238,7 @@ class OptionList {
   template <typename Part, typename T>
   OptionEntry<T> bind(const char* name, Part TrainingArguments::*part, T Part::*member, const char* help) {
     using Base = typename Unwrapped<T>::type;
-    Option& option = append(name, help, OptionStatus::kPlanned, planned_part_);
+    Option& option = append(name, help, OptionStatus::kImplemented, "");
     option.type = FieldTraits<T>::kType;
     option.optional = Unwrapped<T>::kOptional;
     option.read = [part, member](const TrainingArguments& args) -> Value {
@@ -294,10 +279,9 @@ class OptionList {
 
   std::vector<Option> options_;
   const char* topic_ = "";
-  const char* planned_part_ = "";
 };
 
-// One function a source file; OptionTable::instance() calls them in the order of the documents.
+// OptionTable::instance() calls them in the order of the documents.
 void add_run_options(OptionList& list);
 void add_parallel_options(OptionList& list);
 void add_batch_options(OptionList& list);
@@ -313,6 +297,5 @@ void add_adapter_options(OptionList& list);
 void add_logging_options(OptionList& list);
 void add_checkpoint_options(OptionList& list);
 void add_fault_options(OptionList& list);
-void add_other_options(OptionList& list);
 
 }  // namespace megalith::config

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "megalith/base/error.h"
 
 namespace megalith::config {
@@ -55,6 +57,37 @@ void OptionReport::check_runnable() const {
                     "built yet; leave it out",
                     use->given, use->value, use->origin, use->reason));
   throw_all(problems);
+}
+
+std::string refusal_of(const Option& option, const Value& value) {
+  for (const std::string& word : words_of(value)) {
+    const auto refused = std::ranges::find(option.refused_values, word, &RefusedValue::value);
+    if (refused != option.refused_values.end()) return refused->reason;
+    const bool chosen = std::ranges::find(option.choices, word) != option.choices.end();
+    if (!option.refused_others.empty() && !chosen) return option.refused_others;
+  }
+  return "";
+}
+
+OptionUse use_of(const Option& option, const Value& value, Dialect dialect, std::string given, std::string origin) {
+  const std::string refusal = refusal_of(option, value);
+  return {std::move(given),
+          option.name,
+          to_display(value),
+          std::move(origin),
+          refusal.empty() ? option.status : OptionStatus::kRefused,
+          refusal.empty() ? option.reason : refusal,
+          /*is_default=*/value == option.default_value(dialect)};
+}
+
+OptionReport report_of(const TrainingArguments& args) {
+  OptionReport report;
+  for (const Option& option : OptionTable::instance().options()) {
+    if (!option.read) continue;
+    OptionUse use = use_of(option, option.read(args), args.dialect, option.name, "set by the program");
+    if (!use.is_default) report.uses.push_back(std::move(use));
+  }
+  return report;
 }
 
 }  // namespace megalith::config

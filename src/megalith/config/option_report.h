@@ -34,4 +34,14 @@ struct OptionReport {
   void check_runnable() const;
 };
 
+// The reason why Megalith cannot honour a value that the reference knows (stage=ppo); empty when it can.
+std::string refusal_of(const Option& option, const Value& value);
+// What becomes of one value. `given`, `origin`: see OptionUse.
+OptionUse use_of(const Option& option, const Value& value, Dialect dialect, std::string given, std::string origin);
+
+// The report of arguments that a program has set itself: one entry for each option that is not at the default of their
+// dialect. It has no entry for an option without a member in TrainingArguments (most of the refused ones): only the
+// report of words knows those, and only it tells a default that was given from one that was not.
+OptionReport report_of(const TrainingArguments& args);
+
 }  // namespace megalith::config

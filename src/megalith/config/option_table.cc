@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/config/foreign_options_internal.h"
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
@@ -29,8 +30,7 @@ std::vector<Option> all_options() {
   add_logging_options(list);
   add_checkpoint_options(list);
   add_fault_options(list);
-  add_other_options(list);
-  return list.take();
+  return with_foreign_options(list.take(), foreign_options_txt);
 }
 
 bool default_is_true(const Option& option) {

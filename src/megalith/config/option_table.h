@@ -1,4 +1,7 @@
 // The one table of options. Command line, files, --help, docs/options.md and args.yaml all come from it.
+//
+// Options that something in Megalith reads are in options/*.cc, names that it only has to understand in
+// foreign_options.txt.
 #pragma once
 
 #include <functional>
@@ -34,7 +37,7 @@ struct Option {
   std::vector<std::string> negations;  // flags that set it to false, besides no_<name> of a default-true bool
   std::string topic;
   std::string help;
-  OptionStatus status = OptionStatus::kPlanned;
+  OptionStatus status = OptionStatus::kImplemented;
   std::string reason;  // see OptionStatus
   ValueType type = ValueType::kText;
   bool optional = false;             // may be None
@@ -48,6 +51,9 @@ struct Option {
   Value pretrain_default;
   bool in_train = true;  // which --help lists it; both dialects accept it
   bool in_pretrain = true;
+  // Part of the shape of a model that is made from scratch: `train` refuses it beside model_name_or_path, whose
+  // config.json would win over it in silence.
+  bool describes_new_model = false;
   // Binding to a member of TrainingArguments; empty for options without a consumer (kNoEffect, kRefused).
   std::function<Value(const TrainingArguments&)> read;
   std::function<void(TrainingArguments&, const Value&)> write;

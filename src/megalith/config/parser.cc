@@ -13,17 +13,6 @@
 namespace megalith::config {
 namespace {
 
-// The reason why Megalith cannot honour a value that the reference knows; empty when it can.
-std::string refusal_of(const Option& option, const Value& value) {
-  for (const std::string& word : words_of(value)) {
-    const auto refused = std::ranges::find(option.refused_values, word, &RefusedValue::value);
-    if (refused != option.refused_values.end()) return refused->reason;
-    const bool chosen = std::ranges::find(option.choices, word) != option.choices.end();
-    if (!option.refused_others.empty() && !chosen) return option.refused_others;
-  }
-  return "";
-}
-
 std::string shown(const RawValue& raw) {
   if (raw.kind == RawValue::Kind::kNull) return "null";
   if (raw.kind == RawValue::Kind::kBare) return "(nothing)";
@@ -69,7 +58,7 @@ class Applier {
       }
     }
     check_spelling(assignment, *value);
-    record(assignment, *value, refusal);
+    record(assignment, *value);
     if (refusal.empty() && option.write) option.write(result_.args, *value);
   }
 
@@ -102,18 +91,11 @@ class Applier {
     found->second = {assignment.given, assignment.spelling, value};
   }
 
-  void record(const Assignment& assignment, const Value& value, const std::string& refusal) {
+  void record(const Assignment& assignment, const Value& value) {
     const Option& option = *assignment.option;
-    OptionUse use{assignment.given,
-                  option.name,
-                  to_display(value),
-                  assignment.origin,
-                  refusal.empty() ? option.status : OptionStatus::kRefused,
-                  refusal.empty() ? option.reason : refusal,
-                  /*is_default=*/value == option.default_value(result_.args.dialect)};
     auto& uses = result_.report.uses;
     std::erase_if(uses, [&](const OptionUse& earlier) { return earlier.name == option.name; });
-    uses.push_back(std::move(use));
+    uses.push_back(use_of(option, value, result_.args.dialect, assignment.given, assignment.origin));
   }
 
   static std::string place(const Assignment& assignment) {

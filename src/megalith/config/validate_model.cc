@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "megalith/config/option_table.h"
 #include "megalith/config/validate_internal.h"
 
 namespace megalith::config {
@@ -46,54 +47,11 @@ void check_shape(const TrainingArguments& args, const ValidationContext& context
 // With a model folder its config.json decides; options that say otherwise would be ignored.
 void check_folder_decides(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   if (args.dialect != Dialect::kTrain || !context.needs_inputs || !args.source.model_name_or_path) return;
-  const ModelShapeConfig& shape = args.shape;
-  const LayerConfig& layer = args.layer;
-  const PositionConfig& position = args.position;
-  const std::pair<const char*, bool> given[] = {
-      {"hidden_size", shape.hidden_size.has_value()},
-      {"ffn_hidden_size", shape.ffn_hidden_size.has_value()},
-      {"num_attention_heads", shape.num_attention_heads.has_value()},
-      {"group_query_attention", shape.group_query_attention},
-      {"num_query_groups", shape.num_query_groups.has_value()},
-      {"kv_channels", shape.kv_channels.has_value()},
-      {"max_position_embeddings", shape.max_position_embeddings.has_value()},
-      {"padded_vocab_size", shape.padded_vocab_size.has_value()},
-      {"untie_embeddings_and_output_weights", shape.untie_embeddings.has_value()},
-      {"normalization", layer.normalization.has_value()},
-      {"layernorm_epsilon", layer.norm_epsilon.has_value()},
-      {"swiglu", layer.swiglu.has_value()},
-      {"squared_relu", layer.squared_relu.has_value()},
-      {"quick_geglu", layer.quick_geglu.has_value()},
-      {"add_bias_linear", layer.add_bias_linear.has_value()},
-      {"add_qkv_bias", layer.add_qkv_bias.has_value()},
-      {"qk_layernorm", layer.qk_layernorm.has_value()},
-      {"position_embedding_type", position.type.has_value()},
-      {"multi_latent_attention", args.mla.multi_latent_attention},
-      {"q_lora_rank", args.mla.q_lora_rank.has_value()},
-      {"kv_lora_rank", args.mla.kv_lora_rank.has_value()},
-      {"qk_head_dim", args.mla.qk_head_dim.has_value()},
-      {"qk_pos_emb_head_dim", args.mla.qk_pos_emb_head_dim.has_value()},
-      {"v_head_dim", args.mla.v_head_dim.has_value()},
-      {"rope_type", position.rope_type.has_value()},
-      {"rotary_base", position.rotary_base.has_value()},
-      {"use_rope_scaling", position.use_rope_scaling.has_value()},
-      {"rotary_seq_len_interpolation_factor", position.rotary_interpolation_factor.has_value()},
-      {"num_experts", args.moe.num_experts.has_value()},
-      {"moe_layer_freq", args.moe.layer_freq.has_value()},
-      {"moe_ffn_hidden_size", args.moe.ffn_hidden_size.has_value()},
-      {"moe_shared_expert_intermediate_size", args.moe.shared_expert_intermediate_size.has_value()},
-      {"moe_shared_expert_gate", args.moe.shared_expert_gate.has_value()},
-      {"moe_router_topk", args.router.topk.has_value()},
-      {"moe_router_score_function", args.router.score_function.has_value()},
-      {"moe_router_pre_softmax", args.router.pre_softmax.has_value()},
-      {"moe_router_num_groups", args.router.num_groups.has_value()},
-      {"moe_router_group_topk", args.router.group_topk.has_value()},
-      {"moe_router_topk_scaling_factor", args.router.topk_scaling_factor.has_value()}};
-  for (const auto& [name, is_given] : given)
-    problems.require(!is_given,
+  for (const Option& option : OptionTable::instance().options())
+    problems.require(!option.describes_new_model || option.read(args) == option.train_default,
                      "{} describes a model from scratch, for `megalith pretrain`; the config.json of"
                      " model_name_or_path says it here. Leave it out, or change it there",
-                     name);
+                     option.name);
 }
 
 void check_experts(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {

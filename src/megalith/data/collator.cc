@@ -8,17 +8,12 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/data/collate_fields_internal.h"
+#include "megalith/data/own_batch_internal.h"
+#include "megalith/data/strip_internal.h"
 
 namespace megalith::data {
 namespace {
-
-// One sequence of the layout: tokens [begin, begin + tokens) of a row.
-struct Strip {
-  const Sequence* row = nullptr;
-  int64_t begin = 0;
-  int64_t tokens = 0;
-  int64_t length = 0;  // with padding
-};
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -50,11 +45,10 @@ void write_positions(const Strip& strip, int64_t* out) {
   std::fill(out + at, out + strip.length, 0);
 }
 
-// Unless shifted, labels stand one to the right of their place in the micro-batch.
 std::span<const int32_t> labels_of(const Strip& strip) {
   if (strip.tokens == 0) return {};
   return std::span(strip.row->labels)
-      .subspan(static_cast<size_t>(strip.begin) + (strip.row->shifted ? 0 : 1), static_cast<size_t>(strip.tokens));
+      .subspan(static_cast<size_t>(strip.label_begin()), static_cast<size_t>(strip.tokens));
 }
 
 int64_t loss_tokens(const Strip& strip) { return strip.tokens - std::ranges::count(labels_of(strip), kIgnoredLabel); }
@@ -81,14 +75,21 @@ ops::SequenceLayout with_restarts(ops::SequenceLayout layout, const std::vector<
   return layout.with_positions(std::move(positions));
 }
 
-std::vector<Strip> strips_of(std::span<const Sample> samples, bool preference) {
-  std::vector<Strip> strips;
+// In the order of the micro-batch: all chosen rows, then all rejected ones.
+std::vector<const Sequence*> rows_of(std::span<const Sample> samples, bool preference) {
+  std::vector<const Sequence*> rows;
   for (const Sample& sample : samples) {
     check(sample.rejected.has_value() == preference, "preference pairs and single rows in one micro-batch");
-    add_strips(sample.row, strips);
+    rows.push_back(&sample.row);
   }
   if (preference)
-    for (const Sample& sample : samples) add_strips(*sample.rejected, strips);
+    for (const Sample& sample : samples) rows.push_back(&*sample.rejected);
+  return rows;
+}
+
+std::vector<Strip> strips_of(std::span<const Sequence* const> rows) {
+  std::vector<Strip> strips;
+  for (const Sequence* row : rows) add_strips(*row, strips);
   return strips;
 }
 
@@ -111,8 +112,8 @@ at::Tensor reference_of(std::span<const Sample> samples) {
 // Sets the lengths; returns the number of tokens that the micro-batch needs.
 int64_t pad_strips(std::span<Strip> strips, bool packed, int64_t rows, const CollatorOptions& options) {
   const bool fixed = options.padding == Padding::kFixed;
-  const int64_t unit = options.cp > 1 ? 2 * options.cp : 1;
-  const int64_t total_unit = std::lcm(std::lcm(unit, options.cp * options.tp), options.length_multiple);
+  const int64_t unit = options.sequence_multiple();
+  const int64_t total_unit = std::lcm(options.total_multiple(), options.length_multiple);
   int64_t longest = 1, total = 0;
   for (const Strip& strip : strips) longest = std::max(longest, strip.tokens);
   check<ConfigError>(packed || !fixed || longest <= options.fixed_length,
@@ -128,11 +129,7 @@ int64_t pad_strips(std::span<Strip> strips, bool packed, int64_t rows, const Col
 
 }  // namespace
 
-double MicroBatch::efficiency() const {
-  return tokens() == 0 ? 0.0 : static_cast<double>(real_tokens) / static_cast<double>(tokens());
-}
-
-Collator::Collator(const CollatorOptions& options) : options_(options) {
+Collator::Collator(const CollatorOptions& options, CollateFunction own) : options_(options), own_(std::move(own)) {
   check<ConfigError>(options.length_multiple >= 1 && options.cp >= 1 && options.tp >= 1,
                      "a collator's length_multiple is {}, cp {}, tp {}; all must be at least 1",
                      options.length_multiple, options.cp, options.tp);
@@ -140,15 +137,27 @@ Collator::Collator(const CollatorOptions& options) : options_(options) {
                      "padding to a fixed length needs a length of at least 1, not {}", options.fixed_length);
 }
 
+int64_t Collator::padded_length(int64_t tokens) const {
+  return round_up(std::max<int64_t>(tokens, 1), options_.total_multiple());
+}
+
 MicroBatch Collator::collate(std::span<const Sample> samples, CollateParts parts) const {
+  if (!own_) return collate_built_in(samples, parts);
+  // All of it on every stage, so that all ranks of a replica refuse the same batches.
+  MicroBatch batch = completed_batch(own_(samples, Collator(options_)), samples, options_);
+  if (parts == CollateParts::kLayoutOnly) batch.ids = batch.labels = at::Tensor();
+  return batch;
+}
+
+MicroBatch Collator::collate_built_in(std::span<const Sample> samples, CollateParts parts) const {
   MicroBatch batch;
   batch.samples = std::ssize(samples);
   batch.preference = !samples.empty() && samples.front().rejected.has_value();
-  std::vector<Strip> strips = strips_of(samples, batch.preference);
+  const std::vector<const Sequence*> rows = rows_of(samples, batch.preference);
+  std::vector<Strip> strips = strips_of(rows);
   const bool packed = options_.padding == Padding::kNone ||
                       std::ranges::any_of(samples, [](const Sample& sample) { return separate_pieces(sample.row); });
-  const int64_t rows = batch.samples * (batch.preference ? 2 : 1);
-  const int64_t total = pad_strips(strips, packed, rows, options_);
+  const int64_t total = pad_strips(strips, packed, std::ssize(rows), options_);
   std::vector<int64_t> lengths;
   int64_t filled = 0;
   for (const Strip& strip : strips) {
@@ -159,6 +168,7 @@ MicroBatch Collator::collate(std::span<const Sample> samples, CollateParts parts
   }
   batch.sequences = std::ssize(strips);
   batch.reference = reference_of(samples);
+  batch.extras = collate_fields(rows, strips, total);
   if (total > filled) lengths.push_back(total - filled);
   batch.layout = with_restarts(ops::SequenceLayout::packed(lengths), strips);
   if (parts == CollateParts::kAll) {

@@ -1,36 +1,21 @@
-// Samples to a micro-batch. t: tokens of the micro-batch, over all context-parallel ranks.
+// Collator: samples to a micro-batch, by the built-in rules or by a function of one's own.
+//
+//   const data::Collator collator(options, [](std::span<const data::Sample> samples, const data::Collator& built_in) {
+//     data::MicroBatch batch = built_in.collate(samples);
+//     batch.extras["weight"] = {my_weights(samples, batch)};   // [t], see MicroBatch
+//     return batch;
+//   });
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <span>
 
+#include "megalith/data/micro_batch.h"
 #include "megalith/data/sample.h"
-#include "megalith/ops/sequence_layout.h"
 
 namespace megalith::data {
-
-// Everything that the trainer and every pipeline stage need to know of a micro-batch, on the CPU.
-//
-// Tokens stand sequence by sequence. labels[i] is what token i has to predict: shifted, the last token of a sample is a
-// label only. Padding has the label kIgnoredLabel and comes behind the tokens of its sequence, where causal attention
-// does not see it; padding that fills up the total is a sequence of its own, the last.
-struct MicroBatch {
-  at::Tensor ids;     // int64 [t]; undefined where only the layout was asked for
-  at::Tensor labels;  // int64 [t]; likewise
-  ops::SequenceLayout layout;
-  int64_t samples = 0;      // of the dataset; a preference pair is one
-  int64_t sequences = 0;    // of the layout, without the one that fills up the total
-  int64_t real_tokens = 0;  // without padding
-  int64_t loss_tokens = 0;  // with a label
-  bool preference = false;  // the first half of the sequences are the chosen ones, the second the rejected ones
-  at::Tensor reference;     // fp32 [sequences]: log p by a reference model; undefined where the samples have none
-
-  int64_t tokens() const { return layout.tokens(); }
-  // The part of the tokens that is not padding.
-  double efficiency() const;
-};
 
 enum class Padding {
   kLongest,  // sequences as long as the longest: the dense attention path
@@ -45,22 +30,55 @@ struct CollatorOptions {
   int64_t fixed_length = 0;     // kFixed; a row of more tokens is refused
   int64_t cp = 1;               // sequences become multiples of 2·cp when cp > 1
   int64_t tp = 1;               // the total becomes a multiple of cp·tp
+
+  // What every sequence's length, and the number of all tokens, has to be a multiple of.
+  int64_t sequence_multiple() const { return cp > 1 ? 2 * cp : 1; }
+  int64_t total_multiple() const { return std::lcm(sequence_multiple(), cp * tp); }
 };
 
+// kLayoutOnly leaves out ids and labels, for stages between the first and the last. Extra tensors are on all stages.
 enum class CollateParts { kAll, kLayoutOnly };
+
+class Collator;
+
+// A collator of one's own. `built_in` is the run's own collator with the same options: its batch may be taken and added
+// to, or made from scratch:
+//   ids, labels  int64 [rows, tokens], or [t] with a layout; labels already stand where their predictions are made
+//   extras       any, see MicroBatch; with ids of [rows, tokens] those of tokens begin with [rows, tokens] too
+//   real_tokens  without padding; when left 0, all tokens count
+// The rest is filled in. Every sequence has a length that padded_length() gives, so that it can be cut for
+// context-parallel ranks.
+//
+// It has to be a pure function of the samples: the ranks of a replica call it for themselves, on the threads of their
+// loaders, and a resumed run calls it again.
+using CollateFunction = std::function<MicroBatch(std::span<const Sample> samples, const Collator& built_in)>;
 
 // Immutable; any number of threads. The same samples give the same layout on every rank.
 class Collator {
  public:
   // Throws ConfigError for sizes that are not positive.
-  explicit Collator(const CollatorOptions& options);
+  explicit Collator(const CollatorOptions& options) : Collator(options, {}) {}
+  // With a function of one's own in place of the built-in rules.
+  Collator(const CollatorOptions& options, CollateFunction own);
 
-  // Rows whose pieces do not see one another always take the packed path, without the padding of the row. Preference
-  // pairs: all chosen rows, then all rejected rows. Throws ConfigError for a row longer than fixed_length.
+  // The built-in rules: rows whose pieces do not see one another always take the packed path, without the padding of
+  // the row. Preference pairs: all chosen rows, then all rejected rows. Fields of the rows become extra tensors. Throws
+  // ConfigError for a row longer than fixed_length, DataError for fields that do not fit their rows or one another.
+  //
+  // A function of one's own is held to what CollateFunction says: throws DataError that names the tensor, its shape and
+  // what is allowed. What comes back is token-major and complete, as from the built-in rules.
   MicroBatch collate(std::span<const Sample> samples, CollateParts parts = CollateParts::kAll) const;
 
+  const CollatorOptions& options() const { return options_; }
+  bool is_own() const { return own_ != nullptr; }
+  // The least length of at least `tokens` that a sequence may have wherever sequences have equal lengths.
+  int64_t padded_length(int64_t tokens) const;
+
  private:
+  MicroBatch collate_built_in(std::span<const Sample> samples, CollateParts parts) const;
+
   CollatorOptions options_;
+  CollateFunction own_;
 };
 
 }  // namespace megalith::data

@@ -145,6 +145,9 @@ void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const 
 
 void TokenTable::append(const Sequence& row) {
   check(!row.shifted, "token tables hold labels beside their tokens");
+  check<DataError>(row.fields.empty(),
+                   "token tables do not hold fields such as \"{}\"; add them in a Dataset around it",
+                   row.fields.empty() ? "" : row.fields.begin()->first);
   ids.insert(ids.end(), row.ids.begin(), row.ids.end());
   labels.insert(labels.end(), row.labels.begin(), row.labels.end());
   row_ends.push_back(std::ssize(ids));

@@ -1,6 +1,7 @@
 #include "megalith/layout/model_flops.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "megalith/base/error.h"
 
@@ -57,29 +58,18 @@ double attention_width(const ModelFlopsShape& shape) {
   return heads * static_cast<double>(shape.mla->qk_head_dim + shape.mla->rotary_head_dim + shape.mla->v_head_dim) / 2;
 }
 
-// Multiplications for each token in one delta net: projection in (q, k, v, the gate and two numbers a head),
-// convolution, four products with the state, projection out.
-double delta_net_weights(const ModelFlopsShape& shape) {
-  const auto& delta = *shape.delta_net;
-  const auto hidden = static_cast<double>(shape.hidden_size), heads = static_cast<double>(delta.value_heads),
-             keys = static_cast<double>(delta.key_channels), size = static_cast<double>(delta.value_head_dim);
-  const double values = heads * size;
-  return hidden * (2 * keys + 2 * values + 2 * heads) + static_cast<double>(delta.conv_kernel) * (2 * keys + values) +
-         4 * heads * size * size + values * hidden;
-}
-
 }  // namespace
 
 double model_flops(const ModelFlopsShape& shape, double tokens, double squared_lengths) {
   const LayerCounts counts = count_layers(shape);
   const double layers = counts.dense + counts.moe;
   const auto hidden = static_cast<double>(shape.hidden_size), mtp = static_cast<double>(shape.mtp_layers);
-  const double linear = shape.delta_net ? static_cast<double>(shape.delta_net->layers) : 0;
-  const double weights = mlp_weights(shape, counts) + (layers - linear) * projection_weights(shape) +
-                         (linear > 0 ? linear * delta_net_weights(shape) : 0) +
-                         mtp * (3 * hidden + 2 * hidden * hidden) +
+  const auto recurrent = static_cast<double>(shape.recurrent_layers.size());
+  const double recurrent_weights = std::accumulate(shape.recurrent_layers.begin(), shape.recurrent_layers.end(), 0.0);
+  const double weights = mlp_weights(shape, counts) + (layers - recurrent) * projection_weights(shape) +
+                         recurrent_weights + mtp * (3 * hidden + 2 * hidden * hidden) +
                          hidden * static_cast<double>(shape.padded_vocab_size) * (mtp + 1);
-  return kPerWeight * (tokens * weights + squared_lengths * attention_width(shape) * (layers - linear));
+  return kPerWeight * (tokens * weights + squared_lengths * attention_width(shape) * (layers - recurrent));
 }
 
 double model_flops(const ModelFlopsShape& shape, int64_t sequences, int64_t length) {

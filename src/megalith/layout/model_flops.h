@@ -36,15 +36,8 @@ struct ModelFlopsShape {
   };
   std::optional<Mla> mla{};
 
-  // Gated delta nets in place of attention, in some of the layers.
-  struct DeltaNet {
-    int64_t layers = 0;
-    int64_t key_channels = 0;  // of all key heads
-    int64_t value_heads = 0;
-    int64_t value_head_dim = 0;
-    int64_t conv_kernel = 0;
-  };
-  std::optional<DeltaNet> delta_net{};
+  // Layers with a state of fixed size in place of attention: multiplications for each token, one entry per layer.
+  std::vector<double> recurrent_layers{};
 };
 
 // Of one step over `tokens` tokens of sequences the squares of whose lengths sum to `squared_lengths`: packed sequences

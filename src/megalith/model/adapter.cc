@@ -10,10 +10,8 @@
 #include "megalith/hf/weight_files.h"
 #include "megalith/io/file_io.h"
 #include "megalith/io/staged_folder.h"
-#include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/nn/parameter/init.h"
-#include "megalith/peft/adapter_folder.h"
 #include "megalith/peft/names.h"
 
 namespace megalith::model {
@@ -41,20 +39,9 @@ std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const p
   std::vector<hf::GlobalTensor> tensors;
   look_at_whole(config, adapter, [&](const nn::Parameter& parameter) {
     if (!is_trained(parameter)) return;
-    for (const auto& part : parameter.parts) tensors.push_back({part.name, part.global_shape});
+    for (const auto& part : parameter.spec.parts) tensors.push_back({part.name, part.global_shape});
   });
   return tensors;
-}
-
-peft::AdapterConfig resolved(peft::AdapterConfig adapter, const ModelConfig& config) {
-  std::vector<peft::Weight> weights;
-  look_at_whole(config, std::nullopt, [&](const nn::Parameter& parameter) {
-    if (parameter.name.starts_with("mtp.")) return;
-    for (const auto& part : parameter.parts) weights.push_back({part.name, parameter.use});
-  });
-  adapter = peft::with_targets(std::move(adapter), name_map(config), weights);
-  look_at_whole(config, adapter, [](const nn::Parameter&) {});  // what the layers say against it
-  return adapter;
 }
 
 void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter, const fs::path& folder,
@@ -88,63 +75,48 @@ hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::Adapter
   return {peft::adapter_names(name_map(config)), adapter_tensors(config, adapter)};
 }
 
-AdapterSource adapter_source(const config::TrainingArguments& args, const std::optional<fs::path>& checkpoint) {
-  AdapterSource source;
-  for (const std::string& path : args.lora.adapter_name_or_path)
-    source.merged.push_back(peft::find_adapter(path, args.lora.adapter_folder.value_or("")));
-  if (!source.merged.empty() && !args.lora.create_new_adapter) {
-    source.trained = source.merged.back();
-    source.merged.pop_back();
-  }
-  if (checkpoint) source.trained = *checkpoint;
-  return source;
+peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConfig& config) {
+  std::vector<peft::Weight> weights;
+  look_at_whole(config, std::nullopt, [&](const nn::Parameter& parameter) {
+    if (parameter.spec.name.starts_with("mtp.")) return;
+    for (const auto& part : parameter.spec.parts) weights.push_back({part.name, parameter.spec.use});
+  });
+  adapter = peft::with_targets(std::move(adapter), name_map(config), weights);
+  look_at_whole(config, adapter, [](const nn::Parameter&) {});  // what the layers say against it
+  return adapter;
 }
 
-peft::AdapterConfig adapter_config(const config::LoraConfig& lora, const ModelConfig& config) {
-  peft::AdapterConfig adapter;
-  adapter.rank = lora.rank;
-  adapter.alpha = lora.alpha.value_or(0) == 0 ? 2 * lora.rank : *lora.alpha;
-  adapter.dropout = lora.dropout;
-  adapter.use_rslora = lora.use_rslora;
-  adapter.target_modules = lora.target;
-  adapter.modules_to_save = lora.additional_target;
-  return resolved(std::move(adapter), config);
+peft::AdapterConfig adapter_config(const AdapterSource& source, const ModelConfig& config) {
+  return resolve_targets(source.trained ? peft::read_adapter_config(*source.trained) : source.fresh, config);
 }
 
-peft::AdapterConfig adapter_config(const config::LoraConfig& lora, const ModelConfig& config,
-                                   const AdapterSource& source) {
-  return source.trained ? resolved(peft::read_adapter_config(*source.trained), config) : adapter_config(lora, config);
-}
-
-VirtualModels with_adapter(const fs::path& folder, const config::TrainingArguments& args,
-                           parallel::ParallelContext& context, const AdapterSource& source) {
-  const ModelConfig in_files =
-      args.source.train_from_scratch ? read_model_config(folder) : read_pretrained_config(folder);
-  const ModelConfig config = with_arguments(in_files, args);
-  ModelOptions options = ModelOptions::from(args, context.device());
-  options.adapter = adapter_config(args.lora, config, source);
+VirtualModels with_adapter(const fs::path& folder, const ModelSettings& settings, parallel::ParallelContext& context,
+                           const AdapterSource& source) {
+  const ModelConfig in_files = source.fresh_base ? read_model_config(folder) : read_pretrained_config(folder);
+  const ModelConfig config = settings.overrides.applied_to(in_files);
+  ModelOptions options = settings.options;
+  options.adapter = adapter_config(source, config);
   if (options.adapter->base_model.empty())
-    options.adapter->base_model = args.source.model_name_or_path.value_or(folder.string());
+    options.adapter->base_model = source.base_name.empty() ? folder.string() : source.base_name;
   check_recompute(options);
-  VirtualModels models(config, options, chunk_places(args.pipeline, config, context), context);
-  const auto seed = static_cast<uint64_t>(args.seeds.seed);
-  if (args.source.train_from_scratch)
-    models.initialize_parameters(seed);
+  VirtualModels models(config, options, chunk_places(settings.stages, config, context), context);
+  if (source.fresh_base)
+    models.initialize_parameters(settings.seed);
   else
-    load_weights(models, folder, in_files, seed);
+    load_weights(models, folder, in_files, settings.seed);
   for (const fs::path& merged : source.merged) merge_adapter(models, merged);
   if (source.keep_base)
     for (const auto& chunk : models) chunk->adapters()->keep_originals();
   if (source.trained)
     load_adapter(models, *source.trained);
   else
-    initialize_adapter(models, seed);
+    initialize_adapter(models, settings.seed);
   return models;
 }
 
 void initialize_adapter(const VirtualModels& models, uint64_t seed) {
   for (const nn::Parameter* parameter : models.parameters())
-    if (parameter->adapter) nn::initialize(*parameter, seed);
+    if (parameter->spec.role == nn::ParameterRole::kAdapter) nn::initialize(*parameter, seed);
 }
 
 void load_adapter(const VirtualModels& models, const fs::path& folder) {
@@ -153,12 +125,12 @@ void load_adapter(const VirtualModels& models, const fs::path& folder) {
 
 void merge_adapter(const VirtualModels& models, const fs::path& folder) {
   const ModelConfig& config = models.config();
-  const peft::AdapterConfig adapter = resolved(peft::read_adapter_config(folder), config);
+  const peft::AdapterConfig adapter = resolve_targets(peft::read_adapter_config(folder), config);
   check_mergeable(adapter, config);
   for (const auto& chunk : models) {
     std::vector<nn::Parameter*> base;
     for (const auto& parameter : chunk->parameters().all())
-      if (!parameter->adapter) base.push_back(parameter.get());
+      if (parameter->spec.role != nn::ParameterRole::kAdapter) base.push_back(parameter.get());
     nn::ParameterSet set(at::kFloat, chunk->parameters().device());
     peft::Adapters temporary(adapter, name_map(config), chunk->tensor_parallel(), models.context());
     temporary.add(nn::ParameterScope(set), base);
@@ -186,8 +158,8 @@ std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
   }
   look_at_whole(models.config(), adapter_of(models), [&](const nn::Parameter& parameter) {
     if (!is_trained(parameter)) return;
-    for (const auto& part : parameter.parts)
-      tensors.push_back({{part.name, part.global_shape}, parameter.dtype.value_or(dtype)});
+    for (const auto& part : parameter.spec.parts)
+      tensors.push_back({{part.name, part.global_shape}, parameter.spec.dtype.value_or(dtype)});
   });
   return tensors;
 }

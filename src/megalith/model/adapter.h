@@ -1,12 +1,14 @@
 // Models with an adapter: made from options or files, written, merged, switched off. All for every layout; all ranks
 // call these functions.
 //
-//   auto models = with_adapter(folder, args, context, adapter_source(args));   // base frozen, adapter trained
+//   auto models = with_adapter(folder, settings, context, source);   // base frozen, adapter trained
 //   {
-//     const WithoutAdapter reference(models);                                  // the model below the adapter
+//     const WithoutAdapter reference(models);                        // the model below the adapter
 //     …  forward passes without gradients …
 //   }
-//   save_adapter(models, folder);                                              // peft's files
+//   save_adapter(models, folder);                                    // peft's files
+//
+// run::model_settings and run::adapter_source make `settings` and `source` from the options of a run.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +18,34 @@
 #include <string>
 #include <vector>
 
-#include "megalith/config/training_arguments.h"
+#include "megalith/model/model_settings.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/peft/adapter_config.h"
 
 namespace megalith::model {
 
-// Which adapters a model gets.
+// Which adapters a model gets, and on which base.
 struct AdapterSource {
-  std::vector<std::filesystem::path> merged;     // added to the base weights, in order
-  std::optional<std::filesystem::path> trained;  // goes on; nothing: a fresh one, as the options say
-  bool keep_base = false;  // WithoutAdapter also brings back modules to save: costs a copy of them
+  std::vector<std::filesystem::path> merged{};     // added to the base weights, in order
+  std::optional<std::filesystem::path> trained{};  // trained further; absent: `fresh` is made
+  peft::AdapterConfig fresh{};                     // its targets are named as users name them; see resolve_targets
+  std::string base_name{};  // of the base in adapter_config.json; a trained adapter's own wins; empty: the folder
+  bool fresh_base = false;  // the base gets weights from the seed; config.json of its folder is enough
+  bool keep_base = false;   // WithoutAdapter also brings back modules to save: costs a copy of them
 };
-// From adapter_name_or_path, adapter_folder and create_new_adapter; `checkpoint`: of a run that goes on, whose adapter
-// takes the place of the trained one. Throws ConfigError for folders that are no adapters.
-AdapterSource adapter_source(const config::TrainingArguments& args,
-                             const std::optional<std::filesystem::path>& checkpoint = std::nullopt);
 
-// The adapter of the options for a model. Throws ConfigError for target names that the model does not have, with the
-// nearest that it has.
-peft::AdapterConfig adapter_config(const config::LoraConfig& lora, const ModelConfig& config);
+// The adapter with its targets as modules of the model. Throws ConfigError for target names that the model does not
+// have, with the nearest that it has.
+peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConfig& config);
 
-// The same from a source: of the trained adapter's files, or of the options.
-peft::AdapterConfig adapter_config(const config::LoraConfig& lora, const ModelConfig& config,
-                                   const AdapterSource& source);
+// The adapter that a source trains on a model: that of the files, or the fresh one. Throws as resolve_targets and
+// peft::read_adapter_config do.
+peft::AdapterConfig adapter_config(const AdapterSource& source, const ModelConfig& config);
 
 // The model of `folder` with its weights, an adapter on it, and nothing but the adapter trained. Throws as AutoModel
 // and load_adapter do.
-VirtualModels with_adapter(const std::filesystem::path& folder, const config::TrainingArguments& args,
+VirtualModels with_adapter(const std::filesystem::path& folder, const ModelSettings& settings,
                            parallel::ParallelContext& context, const AdapterSource& source);
 // Fresh values from a seed, the same adapter for every layout: A random, B zero.
 void initialize_adapter(const VirtualModels& models, uint64_t seed);

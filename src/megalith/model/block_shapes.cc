@@ -36,56 +36,6 @@ nn::Init output_init(const ModelConfig& config) {
   return nn::Init::normal(config.init_std / std::sqrt(2.0 * static_cast<double>(config.num_layers)));
 }
 
-nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
-  nn::AttentionShape shape{.hidden = config.hidden_size,
-                           .heads = config.num_heads,
-                           .kv_heads = config.num_kv_heads,
-                           .head_dim = config.head_dim,
-                           .qkv_bias = config.qkv_bias,
-                           .out_bias = config.out_bias,
-                           .output_gate = config.attention_output_gate,
-                           .qk_norm = std::nullopt,
-                           .window = config.window(layer),
-                           .scale = config.attention_scale,
-                           .dropout = config.attention_dropout,
-                           .init = nn::Init::normal(config.init_std),
-                           .out_init = output_init(config)};
-  if (config.qk_norm)
-    shape.qk_norm = nn::NormShape{config.norm, config.head_dim, config.norm_epsilon, config.zero_centered_norms};
-  if (config.scale_by_inverse_layer) {
-    const double base = shape.scale > 0 ? shape.scale : 1 / std::sqrt(static_cast<double>(config.head_dim));
-    shape.scale = base / static_cast<double>(layer + 1);
-  }
-  return shape;
-}
-
-nn::LatentAttentionShape latent_attention_shape(const ModelConfig& config) {
-  return {.hidden = config.hidden_size,
-          .heads = config.num_heads,
-          .q_rank = config.latent->q_rank,
-          .kv_rank = config.latent->kv_rank,
-          .nope_dim = config.latent->nope_dim,
-          .rotary_dim = config.latent->rotary_dim,
-          .value_dim = config.latent->value_dim,
-          .bias = config.out_bias,
-          .scale = config.attention_scale,
-          .dropout = config.attention_dropout,
-          .init = nn::Init::normal(config.init_std),
-          .out_init = output_init(config)};
-}
-
-nn::DeltaNetShape delta_net_shape(const ModelConfig& config) {
-  return {.hidden = config.hidden_size,
-          .key_heads = config.delta_net->key_heads,
-          .value_heads = config.delta_net->value_heads,
-          .key_dim = config.delta_net->key_dim,
-          .value_dim = config.delta_net->value_dim,
-          .conv_kernel = config.delta_net->conv_kernel,
-          .norm_epsilon = config.norm_epsilon,
-          .init = nn::Init::normal(config.init_std),
-          .out_init = output_init(config)};
-}
-
 nn::MlpShape mlp_shape(const ModelConfig& config, const ModelOptions& options) {
   return {config.hidden_size,  config.mlp_width,
           config.gated_mlp,    config.mlp_bias,

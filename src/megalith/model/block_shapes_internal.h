@@ -1,11 +1,9 @@
-// From a ModelConfig to the shapes of its layers.
+// From a ModelConfig to the shapes of its layers; those of what mixes tokens are in block_parts.cc.
 #pragma once
 
 #include "megalith/model/families/model_config.h"
 #include "megalith/model/model_options.h"
-#include "megalith/nn/attention/gated_delta_net.h"
-#include "megalith/nn/attention/latent_attention.h"
-#include "megalith/nn/attention/self_attention.h"
+#include "megalith/nn/context_parallel/context_parallel.h"
 #include "megalith/nn/mlp.h"
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/nn/norm.h"
@@ -20,9 +18,6 @@ nn::TensorParallel tensor_parallel(const ModelConfig& config, const ModelOptions
 nn::ContextParallel context_parallel(const ModelOptions& options, const parallel::ParallelContext& context,
                                      int64_t layer);
 nn::NormShape norm_shape(const ModelConfig& config);
-nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer);
-nn::LatentAttentionShape latent_attention_shape(const ModelConfig& config);
-nn::DeltaNetShape delta_net_shape(const ModelConfig& config);
 nn::MlpShape mlp_shape(const ModelConfig& config, const ModelOptions& options);
 nn::MoeShape moe_shape(const ModelConfig& config);  // needs config.moe
 // Of the projections that write into the residual stream: smaller with depth, as in GPT-2.

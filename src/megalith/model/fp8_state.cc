@@ -6,7 +6,7 @@ namespace megalith::model {
 
 namespace {
 
-std::string state_name(const nn::Parameter& parameter) { return parameter.name + ".fp8"; }
+std::string state_name(const nn::Parameter& parameter) { return parameter.spec.name + ".fp8"; }
 
 }  // namespace
 
@@ -22,15 +22,16 @@ std::vector<hf::GlobalTensor> global_fp8_states(const VirtualModels& models) {
   const GptModel whole(models.config(), options, ChunkPlace::whole(models.config()), alone);
   std::vector<hf::GlobalTensor> tensors;
   for (const auto& parameter : whole.parameters().all())
-    if (parameter->fp8) tensors.push_back({state_name(*parameter), parameter->fp8->state.sizes().vec()});
+    if (parameter->attached.fp8)
+      tensors.push_back({state_name(*parameter), parameter->attached.fp8->state.sizes().vec()});
   return tensors;
 }
 
 std::vector<parallel::ShardedTensor> fp8_states(const VirtualModels& models) {
   std::vector<parallel::ShardedTensor> held;
   for (const nn::Parameter* parameter : models.parameters()) {
-    if (!parameter->fp8) continue;
-    const at::Tensor& state = parameter->fp8->state;
+    if (!parameter->attached.fp8) continue;
+    const at::Tensor& state = parameter->attached.fp8->state;
     held.push_back({state_name(*parameter), state.sizes().vec(), {0, 0}, state, models.context().place().tp_rank});
   }
   return held;
@@ -38,7 +39,7 @@ std::vector<parallel::ShardedTensor> fp8_states(const VirtualModels& models) {
 
 void use_fp8_states(const VirtualModels& models) {
   for (const nn::Parameter* parameter : models.parameters())
-    if (parameter->fp8) parameter->fp8->fresh = false;
+    if (parameter->attached.fp8) parameter->attached.fp8->fresh = false;
 }
 
 }  // namespace megalith::model

@@ -60,9 +60,11 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
   tp_.fp8.reset();  // embedding and head: what they lose in 8 bits is seen in the loss
   const nn::ParameterScope root(parameters_);
   const nn::Init init = nn::Init::normal(config.init_std);
+  const bool copied = config.tied_embeddings || config.mtp_layers > 0;  // the last stage holds a copy
   if (options.adapter) adapters_ = std::make_unique<peft::Adapters>(*options.adapter, name_map(config), tp_, context);
   if (place.embedding) {
-    embedding_.emplace(root.child("embedding"), vocab_, config.hidden_size, init, tp_);
+    embedding_.emplace(root.child("embedding"), vocab_, config.hidden_size, init, tp_,
+                       copied && !place.head ? nn::ParameterRole::kTied : nn::ParameterRole::kWeight);
     if (config.learned_positions)
       positions_ = &root.add({.name = "position_embedding.weight",
                               .init = init,
@@ -78,8 +80,6 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
                                                          options, layer, i, context));
     end_part(root);
   }
-  const bool copied = config.tied_embeddings || config.mtp_layers > 0;  // the last stage holds a copy
-  if (copied && embedding_ && !place.head) embedding_->weight().tied_over_stages = true;
   if (!place.head) return;
   make_head(root);
   end_part(root);
@@ -102,18 +102,14 @@ void GptModel::end_part(const nn::ParameterScope& root) {
 void GptModel::make_head(const nn::ParameterScope& root) {
   const nn::Init init = nn::Init::normal(config_.init_std);
   final_norm_.emplace(root.child("final_norm"), norm_shape(config_), tp_.splits_tokens(), tp_.rank());
-  if (!place_.embedding && (config_.tied_embeddings || place_.mtp)) {  // of what the first stage holds
-    embedding_.emplace(root.child("embedding"), vocab_, config_.hidden_size, init, tp_);
-    embedding_->weight().shared_copy = true;
-    embedding_->weight().tied_over_stages = true;
-  }
+  if (!place_.embedding && (config_.tied_embeddings || place_.mtp))  // of what the first stage holds
+    embedding_.emplace(root.child("embedding"), vocab_, config_.hidden_size, init, tp_, nn::ParameterRole::kTiedCopy);
   if (config_.tied_embeddings) {
     head_weight_ = &embedding_->weight();
   } else {
     const nn::ColumnParallelLinear linear(root, "head", config_.hidden_size, {{"head", vocab_.size, vocab_.padded}},
-                                          false, init, tp_);
+                                          false, init, tp_, /*is_head=*/true);
     head_weight_ = &linear.weight();
-    head_weight_->is_embedding_or_head = true;
   }
   for (int64_t depth = 0; place_.mtp && depth < config_.mtp_layers; ++depth)
     mtp_layers_.push_back(

@@ -1,9 +1,8 @@
 // What a model's step costs: its sizes as layout::model_flops takes them.
 #pragma once
 
-#include <algorithm>
-
 #include "megalith/layout/model_flops.h"
+#include "megalith/model/block_parts.h"
 #include "megalith/model/families/model_config.h"
 
 namespace megalith::model {
@@ -26,13 +25,10 @@ inline layout::ModelFlopsShape flops_shape(const ModelConfig& config) {
                  .qk_head_dim = latent->nope_dim,
                  .rotary_head_dim = latent->rotary_dim,
                  .v_head_dim = latent->value_dim};
-  if (const auto& delta = config.delta_net)
-    shape.delta_net = {.layers = std::ranges::count(config.delta_net_layers, true),
-                       .key_channels = delta->key_heads * delta->key_dim,
-                       .value_heads = delta->value_heads,
-                       .value_head_dim = delta->value_dim,
-                       .conv_kernel = delta->conv_kernel};
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) shape.layer_is_moe.push_back(config.is_moe(layer));
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    shape.layer_is_moe.push_back(config.is_moe(layer));
+    if (const auto count = recurrent_multiplications(config, layer)) shape.recurrent_layers.push_back(*count);
+  }
   if (config.moe) {
     shape.expert_ffn_hidden_size = config.moe->width;
     shape.experts_per_token = config.moe->router.topk;

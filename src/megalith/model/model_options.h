@@ -8,7 +8,6 @@
 #include <optional>
 #include <vector>
 
-#include "megalith/config/training_arguments.h"
 #include "megalith/nn/context_parallel/context_parallel.h"
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/gemm/fp8.h"
@@ -47,10 +46,6 @@ struct ModelOptions {
   std::vector<nn::ContextMode> context_modes;  // one for all layers or one a layer; empty: rings
   nn::MoeOptions moe;
   std::optional<peft::AdapterConfig> adapter;  // after peft::with_targets; nothing: the model itself is trained
-
-  // What the arguments of a run say, but for the adapter (adapter.h). Throws ConfigError for recompute modules that do
-  // not exist.
-  static ModelOptions from(const config::TrainingArguments& args, at::Device device);
 };
 
 }  // namespace megalith::model

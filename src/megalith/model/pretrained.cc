@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_mtp(const nn::Parameter& parameter) { return parameter.name.starts_with("mtp."); }
+bool is_mtp(const nn::Parameter& parameter) { return parameter.spec.name.starts_with("mtp."); }
 
 bool has_vocabulary_rows(const std::string& name) { return name == "embedding.weight" || name == "head.weight"; }
 
@@ -94,10 +94,10 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
   mapping.check_files(files);
   std::string fresh;  // the first of the parameters that the files do not have
   for (const nn::Parameter* parameter : models.parameters()) {
-    if (parameter->value.is_meta() || parameter->adapter) continue;
-    if (is_mtp(*parameter) && !mapping.holds(parameter->parts[0].name)) {
+    if (parameter->value.is_meta() || parameter->spec.role == nn::ParameterRole::kAdapter) continue;
+    if (is_mtp(*parameter) && !mapping.holds(parameter->spec.parts[0].name)) {
       nn::initialize(*parameter, seed);
-      if (fresh.empty()) fresh = parameter->name;
+      if (fresh.empty()) fresh = parameter->spec.name;
       continue;
     }
     std::vector<parallel::ShardedTensor> parts = parameter->sharded();
@@ -164,9 +164,9 @@ void copy_assets(const fs::path& from, const fs::path& to, const ModelConfig& co
 
 void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
               const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held) {
-  if (parameter.shared_copy) return;
+  if (parameter.spec.role == nn::ParameterRole::kTiedCopy) return;
   // Experts have other replicas than the rest of the model.
-  const comm::Group replicas = parameter.expert ? context.edp() : context.dp(/*with_cp=*/true);
+  const comm::Group replicas = parameter.spec.expert ? context.edp() : context.dp(/*with_cp=*/true);
   const int size = replicas.size();
   for (const auto& part : parameter.sharded()) {
     if (part.local.numel() == 0) continue;
@@ -189,7 +189,8 @@ ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dty
     for (const std::string& copy : file.copies) weights.tensors.push_back({copy, hf::dtype_of(dtype), file.shape});
   }
   for (const nn::Parameter* parameter : models.parameters())
-    if (!parameter->adapter) add_held(*parameter, mapping, models.context(), weights.held);
+    if (parameter->spec.role != nn::ParameterRole::kAdapter)
+      add_held(*parameter, mapping, models.context(), weights.held);
   return weights;
 }
 

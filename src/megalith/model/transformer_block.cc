@@ -9,24 +9,6 @@
 
 namespace megalith::model {
 
-namespace {
-
-TransformerBlock::Attention make_attention(const nn::ParameterScope& scope, const ModelConfig& config,
-                                           const ModelOptions& options, int64_t layer, int64_t local,
-                                           parallel::ParallelContext& context) {
-  const nn::TensorParallel tp = tensor_parallel(config, options, context, layer);
-  const RecomputePlan& again = options.recompute;
-  nn::ContextParallel cp = context_parallel(options, context, layer);
-  if (config.is_delta_net(layer)) return nn::GatedDeltaNet(scope, delta_net_shape(config), local, tp);
-  if (config.latent)
-    return nn::LatentAttention(scope, latent_attention_shape(config), local, tp, context.rng(),
-                               {.core = again.core_attention, .up_proj = again.mla_up_proj}, std::move(cp));
-  return nn::SelfAttention(scope, attention_shape(config, layer), local, tp, context.rng(), again.core_attention,
-                           std::move(cp));
-}
-
-}  // namespace
-
 TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelConfig& config,
                                    const ModelOptions& options, int64_t layer, int64_t local,
                                    parallel::ParallelContext& context)

@@ -11,13 +11,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
-#include <variant>
 
+#include "megalith/model/block_parts.h"
 #include "megalith/model/families/model_config.h"
 #include "megalith/model/model_options.h"
-#include "megalith/nn/attention/gated_delta_net.h"
-#include "megalith/nn/attention/latent_attention.h"
-#include "megalith/nn/attention/self_attention.h"
 #include "megalith/nn/layer_input.h"
 #include "megalith/nn/mlp.h"
 #include "megalith/nn/moe/moe_layer.h"
@@ -28,9 +25,6 @@ namespace megalith::model {
 
 class TransformerBlock {
  public:
-  // What mixes tokens.
-  using Attention = std::variant<nn::SelfAttention, nn::LatentAttention, nn::GatedDeltaNet>;
-
   // `layer`: over the whole model. `local`: among the layers of this chunk. `context` outlives it.
   TransformerBlock(const nn::ParameterScope& scope, const ModelConfig& config, const ModelOptions& options,
                    int64_t layer, int64_t local, parallel::ParallelContext& context);

@@ -1,30 +1,22 @@
 #include "megalith/model/virtual_models.h"
 
 #include "megalith/base/error.h"
-#include "megalith/layout/layer_split.h"
 
 namespace megalith::model {
 
-std::vector<ChunkPlace> chunk_places(const config::PipelineConfig& pipeline, const ModelConfig& config,
+std::vector<ChunkPlace> chunk_places(layout::SplitRequest stages, const ModelConfig& config,
                                      const parallel::ParallelContext& context) {
-  layout::SplitRequest request{.num_layers = static_cast<int>(config.num_layers),
-                               .pp = context.grid().shape().pp,
-                               .vpp = pipeline.vpp,
-                               .first_rank_layers = pipeline.first_stage_layers,
-                               .last_rank_layers = pipeline.last_stage_layers,
-                               .account_for_embedding = pipeline.account_for_embedding.value_or(false),
-                               .account_for_loss = pipeline.account_for_loss.value_or(false),
-                               .layout = std::nullopt,
-                               .mtp_layers = static_cast<int>(config.mtp_layers),
-                               .uneven = layout::UnevenSplit::kBalance};
-  if (pipeline.layout) request.layout = layout::PipelineLayout::parse(*pipeline.layout);
-  const layout::LayerSplit split(request);
+  stages.num_layers = static_cast<int>(config.num_layers);
+  stages.mtp_layers = static_cast<int>(config.mtp_layers);
+  stages.pp = context.grid().shape().pp;
+  stages.uneven = layout::UnevenSplit::kBalance;
+  const layout::LayerSplit split(stages);
   for (const layout::Stage& stage : split.stages())  // told on every rank
     check<ConfigError>(
         stage.mtp_layers.empty() || stage.has_loss(),
         "pipeline_model_parallel_layout {}: the multi-token-prediction layers (m) share the head and must"
         " all stand on the stage with the loss (L); write them before it, as in ...mL",
-        pipeline.layout.value_or(""));
+        stages.layout ? stages.layout->text() : "");
   std::vector<ChunkPlace> places;
   for (int chunk = 0; chunk < split.chunks(); ++chunk) {
     const layout::Stage stage = split.stage(context.place().pp_rank, chunk);
@@ -70,7 +62,8 @@ std::vector<hf::GlobalTensor> global_tensors(const ModelConfig& config) {
   const GptModel model(config, options, ChunkPlace::whole(config), alone);
   std::vector<hf::GlobalTensor> tensors;
   for (const auto& parameter : model.parameters().all())
-    for (const auto& part : parameter->parts) tensors.push_back({part.name, part.global_shape, parameter->buffer});
+    for (const auto& part : parameter->spec.parts)
+      tensors.push_back({part.name, part.global_shape, parameter->spec.role == nn::ParameterRole::kBuffer});
   return tensors;
 }
 

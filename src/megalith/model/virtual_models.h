@@ -5,14 +5,16 @@
 #include <memory>
 #include <vector>
 
-#include "megalith/config/parallel_config.h"
 #include "megalith/hf/name_map.h"
+#include "megalith/layout/layer_split.h"
 #include "megalith/model/gpt_model.h"
 
 namespace megalith::model {
 
-// The chunks of this rank, in the order data passes them.
-std::vector<ChunkPlace> chunk_places(const config::PipelineConfig& pipeline, const ModelConfig& config,
+// The chunks of this rank, in the order data passes them. `stages` says how the split is steered; its sizes (layers,
+// multi-token-prediction layers, stages) are taken from `config` and `context`, and layers that do not divide are
+// balanced. Throws ConfigError, on every rank, for a split that cannot be.
+std::vector<ChunkPlace> chunk_places(layout::SplitRequest stages, const ModelConfig& config,
                                      const parallel::ParallelContext& context);
 
 class VirtualModels {

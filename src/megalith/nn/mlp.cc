@@ -4,25 +4,21 @@
 
 namespace megalith::nn {
 
-namespace {
-
-std::vector<OutputPart> outputs(const MlpShape& shape) {
+std::vector<OutputPart> up_parts(const MlpShape& shape) {
   if (!shape.gated) return {{"up", shape.width}};
   return {{"gate", shape.width}, {"up", shape.width}};
 }
 
-}  // namespace
-
 Mlp::Mlp(const ParameterScope& scope, const MlpShape& shape, const TensorParallel& tp)
     : shape_(shape),
-      up_(scope, shape.gated ? "gate_up" : "up", shape.hidden, outputs(shape), shape.bias, shape.init, tp),
+      up_(scope, shape.gated ? "gate_up" : "up", shape.hidden, up_parts(shape), shape.bias, shape.init, tp),
       down_(scope, "down", shape.width, shape.hidden, shape.bias, shape.out_init, tp) {}
 
 at::Tensor Mlp::forward(const at::Tensor& x, const at::Tensor& residual) const {
   const at::Tensor before = up_.forward(x, /*add_bias=*/shape_.gated);
   const auto activate = [bias = up_.bias(), gated = shape_.gated, kind = shape_.activation](const at::Tensor& y) {
     if (gated) return ops::gated_activation(y, kind);
-    return bias ? ops::bias_activation(y, bias->value, kind, bias->target()) : ops::bias_activation(y, {}, kind);
+    return bias ? ops::bias_activation(y, bias->value, kind, bias->grad.target()) : ops::bias_activation(y, {}, kind);
   };
   // Before and after a plain activation stand the two widest tensors of a layer: on the CPU one of them is kept. On
   // CUDA that costs time which memory is not always worth.

@@ -5,10 +5,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+#include <vector>
+
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "megalith/ops/norm_rope/activation.h"
 
 namespace megalith::nn {
+
+class FootprintScope;
+class PartFootprint;
 
 struct MlpShape {
   int64_t hidden = 0;
@@ -34,5 +40,12 @@ class Mlp {
   ColumnParallelLinear up_;
   RowParallelLinear down_;
 };
+
+// The outputs of the projection up: gate | up, or up alone.
+std::vector<OutputPart> up_parts(const MlpShape& shape);
+
+// What it needs, for the planner. `shares_input`: others read the input, too, and give it back.
+std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const MlpShape& shape,
+                                              bool shares_input = false);
 
 }  // namespace megalith::nn

@@ -13,8 +13,13 @@ Norm::Norm(const ParameterScope& scope, const NormShape& shape, bool partial_gra
 }
 
 ops::NormWeights Norm::weights() const {
-  return {shape_.kind,          weight_->value,    bias_ ? bias_->value : at::Tensor(),        shape_.epsilon,
-          shape_.zero_centered, weight_->target(), bias_ ? bias_->target() : ops::GradTarget()};
+  return {shape_.kind,
+          weight_->value,
+          bias_ ? bias_->value : at::Tensor(),
+          shape_.epsilon,
+          shape_.zero_centered,
+          weight_->grad.target(),
+          bias_ ? bias_->grad.target() : ops::GradTarget()};
 }
 
 }  // namespace megalith::nn

@@ -77,7 +77,7 @@ DistributedDataParallel::DistributedDataParallel(const std::vector<nn::Parameter
   settings_.validate();
   std::map<std::pair<bool, at::ScalarType>, std::vector<nn::Parameter*>> kinds;
   for (nn::Parameter* p : parameters)
-    if (p->value.requires_grad()) kinds[{p->expert, p->value.scalar_type()}].push_back(p);
+    if (p->value.requires_grad()) kinds[{p->spec.expert, p->value.scalar_type()}].push_back(p);
   for (auto& [kind, of_kind] : kinds) add_buffer(std::move(of_kind), kind.first, context);
   zero_grad();
 }
@@ -158,17 +158,17 @@ void DistributedDataParallel::on_gradient(nn::Parameter& parameter) {
   Place& place = places_.at(&parameter);
   const bool late = progress_[place.buffer].started > place.bucket;
   check(!late, "{} got a gradient after its bucket had been reduced: it reported more often than in the first step",
-        parameter.name);
+        parameter.spec.name);
   if (small.defined()) {  // of a layer that leaves it to autograd
-    if (parameter.main_grad_is_stale)
-      parameter.main_grad.copy_(small);
+    if (parameter.grad.stale)
+      parameter.grad.main_grad.copy_(small);
     else
-      parameter.main_grad.add_(small);
-    parameter.main_grad_is_stale = false;
+      parameter.grad.main_grad.add_(small);
+    parameter.grad.stale = false;
     small.reset();
   }
-  if (parameter.defers_weight_grad())
-    parameter.queue->add_report([this, &parameter] { report(parameter); });
+  if (parameter.grad.defers())
+    parameter.grad.queue->add_report([this, &parameter] { report(parameter); });
   else
     report(parameter);
 }

@@ -32,7 +32,7 @@ std::vector<at::Tensor> gradients_where(const std::vector<DistributedDataParalle
   for (const DistributedDataParallel* chunk : chunks)
     for (const auto& buffer : chunk->buffers())
       for (const nn::Parameter* p : buffer->parameters())
-        if (wanted(*p)) gradients.push_back(p->main_grad);
+        if (wanted(*p)) gradients.push_back(p->grad.main_grad);
   return gradients;
 }
 
@@ -52,13 +52,13 @@ void finalize_gradients(const std::vector<DistributedDataParallel*>& chunks, con
   for (DistributedDataParallel* chunk : chunks) chunk->finish_grad_sync();
   // What other ranks own of a sharded gradient is summed along: it is nobody's, and simpler than leaving it out.
   all_reduce_together(
-      gradients_where(chunks, [](const nn::Parameter& p) { return p.partial_grad_over_tp && !p.expert; }), context.tp(),
-      "gradients of replicated parameters");
+      gradients_where(chunks, [](const nn::Parameter& p) { return p.spec.partial_grad_over_tp && !p.spec.expert; }),
+      context.tp(), "gradients of replicated parameters");
   all_reduce_together(
-      gradients_where(chunks, [](const nn::Parameter& p) { return p.partial_grad_over_tp && p.expert; }), context.etp(),
-      "gradients of replicated parts of experts");
+      gradients_where(chunks, [](const nn::Parameter& p) { return p.spec.partial_grad_over_tp && p.spec.expert; }),
+      context.etp(), "gradients of replicated parts of experts");
   if (context.grid().shape().pp > 1 && context.in_group(GroupKind::kEmbedding))
-    all_reduce_together(gradients_where(chunks, [](const nn::Parameter& p) { return p.tied_over_stages; }),
+    all_reduce_together(gradients_where(chunks, [](const nn::Parameter& p) { return p.spec.tied_over_stages(); }),
                         context.group(GroupKind::kEmbedding), "gradients of tied embeddings");
   if (!tokens) return;
   const auto all = std::max<int64_t>(1, count_tokens(*tokens, context));

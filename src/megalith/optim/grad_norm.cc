@@ -42,7 +42,7 @@ std::vector<StatePiece> stretches(const StateBlock& block, bool joined) {
     if (!piece.counted) continue;
     const bool follows = joined && !result.empty() && block.grads.is_cuda() &&
                          piece.begin - result.back().end < ops::kFlatBlock &&
-                         piece.parameter->expert == result.back().parameter->expert;
+                         piece.parameter->spec.expert == result.back().parameter->spec.expert;
     if (follows)
       result.back().end = piece.end;
     else
@@ -63,9 +63,9 @@ Sums sums_over_model(const std::vector<StateBlock>& blocks, const Of& of, const 
       continue;
     }
     for (const StatePiece& piece : stretches(block, !count_zeros)) {
-      Sums& sums = piece.parameter->expert && !sharded ? experts : dense;
+      Sums& sums = piece.parameter->spec.expert && !sharded ? experts : dense;
       const at::Tensor values = of(block).narrow(0, piece.begin, piece.end - piece.begin);
-      (piece.parameter->expert && !sharded ? expert_values : dense_values).push_back(values);
+      (piece.parameter->spec.expert && !sharded ? expert_values : dense_values).push_back(values);
       if (count_zeros) sums.zeros += ops::count_zeros(values);
     }
   }

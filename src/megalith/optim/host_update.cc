@@ -53,7 +53,7 @@ void HostUpdate::allocate(const StateBlock& block) {
 }
 
 void HostUpdate::run(const std::vector<StateBlock>& blocks,
-                     const std::function<void(const ops::UpdateTensors& tensors, size_t group)>& update) {
+                     const std::function<void(const FlatElements& piece, size_t group)>& update) {
   const std::vector<Piece> pieces = pieces_of(blocks);
   std::future<void> coming[2], going[2];
   const auto fetch = [&](size_t i) {
@@ -70,15 +70,11 @@ void HostUpdate::run(const std::vector<StateBlock>& blocks,
     if (i + 1 < pieces.size()) fetch(i + 1);
     const bool low_precision = p.block->params.scalar_type() != at::kFloat;
     const at::Tensor main = p.block->main.narrow(0, p.begin, p.n);
-    ops::UpdateTensors tensors{.main = main,
-                               .grad = staging.grads.narrow(0, 0, p.n),
-                               .exp_avg = p.block->exp_avg.narrow(0, p.begin, p.n),
-                               .exp_avg_sq = {},
-                               .param = {}};
-    if (p.block->exp_avg_sq.defined()) tensors.exp_avg_sq = p.block->exp_avg_sq.narrow(0, p.begin, p.n);
-    if (low_precision) tensors.param = staging.params.narrow(0, 0, p.n);
-    update(tensors, p.group);
-    going[i % 2] = copy_in_background(p.block->params.narrow(0, p.begin, p.n), low_precision ? tensors.param : main);
+    FlatElements elements{.main = main, .grad = staging.grads.narrow(0, 0, p.n)};
+    for (const at::Tensor& state : p.block->states) elements.states.push_back(state.narrow(0, p.begin, p.n));
+    if (low_precision) elements.param = staging.params.narrow(0, 0, p.n);
+    update(elements, p.group);
+    going[i % 2] = copy_in_background(p.block->params.narrow(0, p.begin, p.n), low_precision ? elements.param : main);
   }
   for (auto& transfer : going)
     if (transfer.valid()) transfer.get();

@@ -17,9 +17,9 @@ class HostUpdate {
   // Elements of a piece: small enough that two of everything cost little, large enough to hide a transfer's start.
   static constexpr int64_t kPieceElements = int64_t{1} << 20;
 
-  // `update` is called with tensors on the host and the group of the piece. Parameters are there when it returns.
+  // `update` is called with elements on the host and the group of the piece. Parameters are there when it returns.
   void run(const std::vector<StateBlock>& blocks,
-           const std::function<void(const ops::UpdateTensors& tensors, size_t group)>& update);
+           const std::function<void(const FlatElements& piece, size_t group)>& update);
 
  private:
   struct Staging {

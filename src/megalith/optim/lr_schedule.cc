@@ -68,6 +68,14 @@ void check_decay(double start, double end, const ScheduleParams& params, const S
 // From 1 at q = 0 to 0 at q = 1.
 double half_cosine(double q) { return 0.5 * (std::cos(std::numbers::pi * q) + 1.0); }
 
+// What a function of the program's own gave.
+double checked_rate(double value, const char* what, int64_t progress) {
+  check<ConfigError>(std::isfinite(value) && value >= 0,
+                     "the schedule of this program gives a {} of {} at progress {}; it must give a finite number >= 0",
+                     what, value, progress);
+  return value;
+}
+
 }  // namespace
 
 std::vector<std::string> problems(const ScheduleParams& params, const ScheduleNames& names) {
@@ -96,13 +104,15 @@ std::vector<std::string> problems(const ScheduleParams& params, const RateGroup&
   return out;
 }
 
-LrSchedule::LrSchedule(ScheduleParams params, const ScheduleNames& names) : params_(params) {
+LrSchedule::LrSchedule(ScheduleParams params, const ScheduleNames& names, RateFunctions functions)
+    : params_(params), functions_(std::move(functions)) {
   const Problems found = problems(params_, names);
   check<ConfigError>(found.empty(), "the schedule cannot be: {}", fmt::join(found, "\n"));
 }
 
 double LrSchedule::lr(int64_t progress, const RateGroup& group) const {
   check(progress >= 0, "progress {} is negative", progress);
+  if (functions_.lr) return group.lr_mult * checked_rate(functions_.lr(progress), "learning rate", progress);
   const double max_lr = group.max_lr.value_or(params_.max_lr);
   const double min_lr = group.min_lr.value_or(params_.min_lr);
   const double warmup = params_.lr_warmup_steps;
@@ -142,6 +152,8 @@ double LrSchedule::wsd_factor(double progress) const {
 
 double LrSchedule::weight_decay(int64_t progress, const RateGroup& group) const {
   check(progress >= 0, "progress {} is negative", progress);
+  if (functions_.weight_decay)
+    return group.wd_mult * checked_rate(functions_.weight_decay(progress), "weight decay", progress);
   const double start = group.start_wd.value_or(params_.start_wd);
   const double end = group.end_wd.value_or(params_.end_wd);
   if (progress > params_.wd_incr_steps || params_.wd_incr_style == WeightDecayStyle::kConstant)

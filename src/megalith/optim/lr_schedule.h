@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -71,6 +72,14 @@ struct RateGroup {
   bool operator==(const RateGroup&) const = default;
 };
 
+// Curves of a program's own in place of the named ones, as functions of the progress: 0 for the first step, and once
+// more for the step after the last. Pure: a resumed run asks again at the progress that the checkpoint holds. An empty
+// function leaves the named curve. Of a group, lr_mult and wd_mult apply; rates and decays of its own do not.
+struct RateFunctions {
+  std::function<double(int64_t progress)> lr{};
+  std::function<double(int64_t progress)> weight_decay{};
+};
+
 // Every problem of the values, each with what is allowed; none when an LrSchedule can be made of them.
 std::vector<std::string> problems(const ScheduleParams& params, const ScheduleNames& names = {});
 // The same for a group of such a schedule; `name` says which group.
@@ -80,18 +89,21 @@ std::vector<std::string> problems(const ScheduleParams& params, const RateGroup&
 class LrSchedule {
  public:
   // Throws ConfigError with every problem, one a line.
-  explicit LrSchedule(ScheduleParams params, const ScheduleNames& names = {});
+  explicit LrSchedule(ScheduleParams params, const ScheduleNames& names = {}, RateFunctions functions = {});
 
   const ScheduleParams& params() const { return params_; }
-  // At `progress` >= 0; lr_mult is applied.
+  const RateFunctions& functions() const { return functions_; }
+  // At `progress` >= 0; lr_mult is applied. Throws ConfigError when a function of the program's own gives something
+  // else than a finite number of at least 0.
   double lr(int64_t progress, const RateGroup& group = {}) const;
-  // At `progress` >= 0; wd_mult is applied.
+  // At `progress` >= 0; wd_mult is applied. Throws like lr().
   double weight_decay(int64_t progress, const RateGroup& group = {}) const;
 
  private:
   double wsd_factor(double progress) const;
 
   ScheduleParams params_;
+  RateFunctions functions_;
 };
 
 }  // namespace megalith::optim

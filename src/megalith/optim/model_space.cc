@@ -61,7 +61,7 @@ std::vector<parallel::ShardedTensor> sharded_range(const nn::Parameter& paramete
   for (const Rectangle& r : rectangles(parameter.value.sizes().vec(), begin, end)) {
     const int64_t numel = product(r.extent, 0);
     const at::Tensor whole = flat.narrow(0, r.begin - begin, numel).view(r.extent);
-    for (const nn::ParameterPart& part : parameter.parts) {
+    for (const nn::ParameterPart& part : parameter.spec.parts) {
       // What the rectangle and the part have in common, in coordinates of the parameter.
       at::Tensor local = whole;
       std::vector<int64_t> offset = part.offset;

@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 
 #include "megalith/base/error.h"
 #include "megalith/optim/model_space.h"
@@ -20,36 +21,21 @@ using nlohmann::ordered_json;
 
 // The names under which state is saved may not change: they are in checkpoints.
 constexpr const char* kMain = "optimizer.main.";
-constexpr const char* kExpAvg = "optimizer.exp_avg.";
-constexpr const char* kExpAvgSq = "optimizer.exp_avg_sq.";
-
-const char* name_of(OptimizerSettings::Kind kind) { return kind == OptimizerSettings::Kind::kAdam ? "adam" : "sgd"; }
-
-// The tensors of a block that are state of their own: (prefix, tensor).
-std::vector<std::pair<const char*, at::Tensor>> state_of(const StateBlock& block) {
-  std::vector<std::pair<const char*, at::Tensor>> state;
-  if (block.own_main) state.emplace_back(kMain, block.main);
-  state.emplace_back(kExpAvg, block.exp_avg);
-  if (block.exp_avg_sq.defined()) state.emplace_back(kExpAvgSq, block.exp_avg_sq);
-  return state;
-}
+std::string prefix_of(const std::string& state) { return fmt::format("optimizer.{}.", state); }
 
 // Exactly one rank has number 0 for a piece of state.
 int replica_of(const StatePiece& piece, const StateBlock& block) {
-  const int among_tp = piece.parameter->replica + (piece.parameter->shared_copy ? 1 << 20 : 0);
+  const int among_tp =
+      piece.parameter->spec.replica + (piece.parameter->spec.role == nn::ParameterRole::kTiedCopy ? 1 << 20 : 0);
   return among_tp * block.copies + block.copy;
 }
 
-ops::UpdateTensors slice(const StateBlock& block, const StateRun& run, const at::Tensor& gate) {
-  const auto cut = [&run](const at::Tensor& t) {
-    return t.defined() ? t.narrow(0, run.begin, run.end - run.begin) : at::Tensor();
-  };
-  return {cut(block.main),
-          cut(block.grads),
-          cut(block.exp_avg),
-          cut(block.exp_avg_sq),
-          block.own_main ? cut(block.params) : at::Tensor(),
-          gate};
+FlatElements elements_of(const StateBlock& block, const at::Tensor& gate) {
+  return {.main = block.main,
+          .grad = block.grads,
+          .states = block.states,
+          .param = block.own_main ? block.params : at::Tensor(),
+          .gate = gate};
 }
 
 }  // namespace
@@ -87,7 +73,7 @@ void Optimizer::check_groups() const {
 }
 
 bool Optimizer::begins_steps() const {
-  return context_.world().world().size() == 1 && !settings_.count_zeros &&
+  return rule().is_fused() && context_.world().world().size() == 1 && !settings_.count_zeros &&
          std::ranges::none_of(blocks_, [](const StateBlock& block) { return block.on_host; });
 }
 
@@ -142,22 +128,12 @@ std::vector<ops::UpdateRun> Optimizer::runs_of(const StateBlock& block, double g
 }
 
 void Optimizer::update(const Factor& factor) {
-  const auto apply = [this, &factor](const ops::UpdateTensors& tensors, size_t group) {
-    const ops::UpdateScalars scalars = scalars_of(group, factor.grad_scale);
-    if (settings_.kind == OptimizerSettings::Kind::kAdam)
-      ops::adam_update(tensors, settings_.adam, scalars);
-    else
-      ops::sgd_update(tensors, settings_.sgd, scalars);
-  };
-  for (const StateBlock& block : blocks_) {
-    if (block.on_host) continue;
-    if (settings_.kind == OptimizerSettings::Kind::kAdam)
-      ops::adam_update_runs(slice(block, {0, block.main.numel(), 0}, factor.gate), settings_.adam,
-                            runs_of(block, factor.grad_scale));
-    else
-      for (const StateRun& run : block.runs) apply(slice(block, run, factor.gate), run.group);
-  }
-  host_update_.run(blocks_, apply);
+  for (const StateBlock& block : blocks_)
+    if (!block.on_host) rule().update_runs(elements_of(block, factor.gate), runs_of(block, factor.grad_scale));
+  host_update_.run(blocks_, [this, &factor](const FlatElements& piece, size_t group) {
+    const ops::UpdateRun whole{0, piece.main.numel(), scalars_of(group, factor.grad_scale)};
+    rule().update_runs(piece, std::span(&whole, 1));
+  });
 }
 
 void Optimizer::gather_params() {
@@ -172,6 +148,14 @@ void Optimizer::reload_main_params() {
   const at::NoGradGuard no_grad;
   for (const StateBlock& block : blocks_)
     if (block.own_main) block.main.copy_(block.params);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Optimizer::state_of(const StateBlock& block) const {
+  std::vector<std::pair<std::string, at::Tensor>> state;
+  if (block.own_main) state.emplace_back(kMain, block.main);
+  const std::vector<std::string> names = rule().state_names();
+  for (size_t i = 0; i < names.size(); ++i) state.emplace_back(prefix_of(names[i]), block.states[i]);
+  return state;
 }
 
 std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
@@ -190,13 +174,12 @@ std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
 std::vector<std::string> Optimizer::state_prefixes(at::ScalarType parameter) const {
   std::vector<std::string> prefixes;
   if (parameter != at::kFloat) prefixes.emplace_back(kMain);
-  prefixes.emplace_back(kExpAvg);
-  if (settings_.kind == OptimizerSettings::Kind::kAdam) prefixes.emplace_back(kExpAvgSq);
+  for (const std::string& state : rule().state_names()) prefixes.push_back(prefix_of(state));
   return prefixes;
 }
 
 std::string Optimizer::progress_json() const {
-  return ordered_json{{"optimizer", name_of(settings_.kind)}, {"step", steps_}}.dump();
+  return ordered_json{{"optimizer", rule().name()}, {"step", steps_}}.dump();
 }
 
 int64_t Optimizer::read_progress(const std::string& progress, const std::string& origin) const {
@@ -205,10 +188,10 @@ int64_t Optimizer::read_progress(const std::string& progress, const std::string&
                        saved["step"].is_number_integer() && saved["step"].get<int64_t>() >= 0,
                    "{}: the optimizer's progress is no object with \"optimizer\" and \"step\"", origin);
   check<ConfigError>(
-      saved["optimizer"] == name_of(settings_.kind),
+      saved["optimizer"] == rule().name(),
       "{} holds the state of the optimizer {}; this run uses {}. Use the same optimizer, or start without"
       " its state (no_load_optim)",
-      origin, saved["optimizer"].dump(), name_of(settings_.kind));
+      origin, saved["optimizer"].dump(), rule().name());
   return saved["step"].get<int64_t>();
 }
 

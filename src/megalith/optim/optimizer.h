@@ -1,13 +1,14 @@
-// Optimizer: Adam or SGD over the flat buffers of a rank's model chunks, with fp32 main parameters, clipping by the
-// global norm and, with the distributed optimizer, on this rank's shards only.
+// Optimizer: an update rule (AdamW, SGD, one's own) over the flat buffers of a rank's model chunks, with fp32 main
+// parameters, clipping by the global norm and, with the distributed optimizer, on this rank's shards only.
 //
-// Elements of the model's parameters and what they cost in bytes (bf16 model, Adam, fp32 gradients; d ranks share the
+// Elements of the model's parameters and what they cost in bytes (bf16 model, AdamW, fp32 gradients; d ranks share the
 // state): 2 parameter + 4 gradient + 12/d main parameter and moments. An fp32 model needs no main parameters: 4 + 4 +
 // 8/d.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megalith/optim/grad_norm.h"
@@ -60,9 +61,9 @@ class Optimizer {
   // Gradients are final (finalize.h). Collective. Throws ConfigError for a learning rate or decay that is no number.
   // `begun`: what begin_step gave for the same gradients, groups and scale.
   StepResult step(GradScaler& scaler, const std::optional<BegunStep>& begun = std::nullopt);
-  // Starts the update without waiting for the norm: for a rank that is alone, with its state on the device and no zeros
-  // to count. Nothing where that cannot be, also when the norm would have to be computed first. A step that is begun
-  // has to be ended by step(), unless gradients were not finite.
+  // Starts the update without waiting for the norm: for a rank that is alone, with a fused rule, its state on the
+  // device and no zeros to count. Nothing where that cannot be, also when the norm would have to be computed first. A
+  // step that is begun has to be ended by step(), unless gradients were not finite.
   bool begins_steps() const;
   std::optional<BegunStep> begin_step(const GradScaler& scaler);
 
@@ -74,18 +75,19 @@ class Optimizer {
 
   // ---- State ----
   // In model space: "optimizer.exp_avg.layers.3.attention.q.weight" with the global shape of that tensor and the
-  // rectangles that this rank owns, and so for exp_avg_sq and main. fp32 models have no main: the parameters are it.
+  // rectangles that this rank owns, and so for the rule's other states and main. fp32 models have no main: the
+  // parameters are it.
   // Views: writing into them changes the state.
   std::vector<parallel::ShardedTensor> sharded_state() const;
   // What those names begin with, one for each kind of state, the same on all ranks: every tensor that is trained in
   // numbers of the type `parameter` has each. No main for fp32 ones, also where offloaded state has copies.
   std::vector<std::string> state_prefixes(at::ScalarType parameter) const;
-  // Steps and kind as one JSON object: what is no tensor.
+  // Steps and the rule's name as one JSON object: what is no tensor.
   std::string progress_json() const;
 
   // Takes over state saved in any layout. `progress` is what progress_json gave. Throws DataError that lists every
-  // tensor that is missing or has another shape, and ConfigError when it belongs to another kind of optimizer; nothing
-  // is changed then. Main parameters that the source has none of are taken from the model. Collective.
+  // tensor that is missing or has another shape, and ConfigError when it belongs to another update rule; nothing is
+  // changed then. Main parameters that the source has none of are taken from the model. Collective.
   void load_state(const StateSource& source, const std::string& progress);
 
   int64_t steps() const { return steps_; }
@@ -96,8 +98,11 @@ class Optimizer {
   // What the gradients of one step are multiplied with: known to the host, or to the device alone.
   struct Factor {
     double grad_scale = 1;
-    at::Tensor gate{};  // ops::UpdateTensors::gate
+    at::Tensor gate{};  // FlatElements::gate
   };
+  const UpdateRule& rule() const { return *settings_.rule; }
+  // The tensors of a block that are state of their own, under the prefixes of their names.
+  std::vector<std::pair<std::string, at::Tensor>> state_of(const StateBlock& block) const;
   ops::UpdateScalars scalars_of(size_t group, double grad_scale) const;
   std::vector<ops::UpdateRun> runs_of(const StateBlock& block, double grad_scale) const;
   void update(const Factor& factor);

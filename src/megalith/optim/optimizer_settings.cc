@@ -1,24 +1,45 @@
 #include "megalith/optim/optimizer_settings.h"
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "megalith/base/error.h"
+#include "megalith/optim/rules/make_rule.h"
 
 namespace megalith::optim {
 
-void OptimizerSettings::validate() const {
+namespace {
+
+// State is found again by these names, in checkpoints of any layout.
+std::vector<std::string> name_problems(const UpdateRule& rule) {
   std::vector<std::string> problems;
-  const auto require = [&problems](bool good, const char* option, double value, const char* allowed) {
-    if (!good) problems.push_back(fmt::format("{} is {}; it must be {}", option, value, allowed));
-  };
-  const auto below_one = [](double x) { return x >= 0 && x < 1; };  // false for NaN
-  if (kind == Kind::kAdam) {
-    require(below_one(adam.beta1), "adam_beta1", adam.beta1, "at least 0 and below 1");
-    require(below_one(adam.beta2), "adam_beta2", adam.beta2, "at least 0 and below 1");
-    require(adam.epsilon > 0 && std::isfinite(adam.epsilon), "adam_epsilon", adam.epsilon, "positive");
-  } else {
-    require(below_one(sgd.momentum), "sgd_momentum", sgd.momentum, "at least 0 and below 1");
+  if (rule.name().empty()) problems.emplace_back("an update rule has an empty name; checkpoints need one");
+  const std::vector<std::string> names = rule.state_names();
+  for (const std::string& name : names) {
+    const bool plain = !name.empty() && std::ranges::all_of(name, [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    });
+    if (!plain || name == "main")
+      problems.push_back(
+          fmt::format("the update rule {} names a state \"{}\"; use letters, digits and underscores, and not \"main\","
+                      " which is the fp32 parameter",
+                      rule.name(), name));
   }
+  if (std::set(names.begin(), names.end()).size() < names.size())
+    problems.push_back(fmt::format("the update rule {} names a state twice: {}", rule.name(), fmt::join(names, ", ")));
+  return problems;
+}
+
+}  // namespace
+
+void OptimizerSettings::validate() const {
+  check<ConfigError>(rule != nullptr, "the optimizer has no update rule; set one, or leave the default (AdamW)");
+  std::vector<std::string> problems = rule->problems();
+  for (std::string& problem : name_problems(*rule)) problems.push_back(std::move(problem));
+  const auto require = [&problems](bool good, const char* option, double value, const char* allowed) {
+    require_setting(problems, good, option, value, allowed);
+  };
   require(clip_grad >= 0 && std::isfinite(clip_grad), "max_grad_norm", clip_grad, "positive, or 0 for no clipping");
   require(offload_fraction >= 0 && offload_fraction <= 1, "optimizer_offload_fraction", offload_fraction,
           "between 0 and 1");
@@ -29,10 +50,7 @@ void OptimizerSettings::validate() const {
 
 OptimizerSettings optimizer_settings(const config::OptimizerConfig& config) {
   OptimizerSettings s;
-  s.kind =
-      config.optimizer == config::OptimizerKind::kSgd ? OptimizerSettings::Kind::kSgd : OptimizerSettings::Kind::kAdam;
-  s.adam = {.beta1 = config.adam_beta1, .beta2 = config.adam_beta2, .epsilon = config.adam_epsilon};
-  s.sgd = {.momentum = config.sgd_momentum};
+  s.rule = make_rule(config);
   s.clip_grad = config.max_grad_norm;
   s.offload_fraction = config.cpu_offload ? config.offload_fraction : 0;
   s.groups.decoupled_lr = config.decoupled_lr.has_value();

@@ -1,16 +1,16 @@
 // What the optimizer does, apart from learning rate and weight decay, which the schedule sets.
 #pragma once
 
+#include <memory>
+
 #include "megalith/config/optimizer_config.h"
-#include "megalith/ops/update/adam.h"
 #include "megalith/optim/param_groups.h"
+#include "megalith/optim/rules/adamw.h"
 
 namespace megalith::optim {
 
 struct OptimizerSettings {
-  enum class Kind { kAdam, kSgd } kind = Kind::kAdam;
-  ops::AdamSettings adam;
-  ops::SgdSettings sgd;
+  std::shared_ptr<const UpdateRule> rule = std::make_shared<AdamW>();
   double clip_grad = 1.0;       // gradients are scaled to this global norm when theirs is larger; 0: never
   bool count_zeros = false;     // report num_zeros
   double offload_fraction = 0;  // of this rank's state: kept and updated on the host

@@ -56,7 +56,7 @@ void add_pieces(StateBlock& block, const Range& range, const GroupOptions& group
                             .begin = begin - range.begin,
                             .end = end - range.begin,
                             .offset = begin - where.begin,
-                            .counted = p.replica == 0 && !p.shared_copy});
+                            .counted = p.spec.replica == 0 && p.spec.role != nn::ParameterRole::kTiedCopy});
     const size_t group = group_of(p, groups);
     if (!block.runs.empty() && block.runs.back().group == group)
       block.runs.back().end = end - range.begin;
@@ -95,12 +95,12 @@ std::vector<StateBlock> make_state(const std::vector<DistributedDataParallel*>& 
   if (ranges.empty()) return blocks;
   const at::NoGradGuard no_grad;
   const at::Device device = ranges[0].buffer->params().device();
-  const bool adam = settings.kind == OptimizerSettings::Kind::kAdam;
+  const auto num_states = static_cast<int64_t>(settings.rule->state_names().size());
   std::vector<Arena> arenas;  // on the device, on the host
   for (const bool on_host : {false, true}) {
     int64_t numel = 0;
     for (const Range& range : ranges)
-      if (range.on_host == on_host) numel += range.n * ((needs_main(range) ? 1 : 0) + (adam ? 2 : 1));
+      if (range.on_host == on_host) numel += range.n * ((needs_main(range) ? 1 : 0) + num_states);
     arenas.emplace_back(numel, state_options(device, on_host));
   }
   for (const Range& range : ranges) {
@@ -112,8 +112,7 @@ std::vector<StateBlock> make_state(const std::vector<DistributedDataParallel*>& 
     block.own_main = needs_main(range);
     block.main = block.own_main ? arena.take(range.n) : block.params;
     if (block.own_main) block.main.copy_(block.params);
-    block.exp_avg = arena.take(range.n);
-    if (adam) block.exp_avg_sq = arena.take(range.n);
+    for (int64_t i = 0; i < num_states; ++i) block.states.push_back(arena.take(range.n));
     block.on_host = range.on_host;
     block.copies = groups.sharded ? groups.instances.size() : groups.all.size();
     block.copy = groups.sharded ? groups.instances.rank() : groups.all.rank();

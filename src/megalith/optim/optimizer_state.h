@@ -27,12 +27,11 @@ struct StateRun {
 
 // Elements of one bucket that this rank owns. All tensors are [n].
 struct StateBlock {
-  at::Tensor grads, params;  // views of the buffers
-  at::Tensor main;           // fp32; a view of params where those are fp32 and the block is not on the host
-  at::Tensor exp_avg;        // fp32; SGD: the momentum
-  at::Tensor exp_avg_sq;     // fp32; SGD: undefined
-  bool on_host = false;      // offloaded: main and moments are in (pinned) host memory
-  int copies = 1;            // ranks that hold the same state, and which of them this is
+  at::Tensor grads, params;        // views of the buffers
+  at::Tensor main;                 // fp32; a view of params where those are fp32 and the block is not on the host
+  std::vector<at::Tensor> states;  // fp32; those of the update rule, in its order
+  bool on_host = false;            // offloaded: main and states are in (pinned) host memory
+  int copies = 1;                  // ranks that hold the same state, and which of them this is
   int copy = 0;
   std::vector<StatePiece> pieces;
   std::vector<StateRun> runs;
@@ -43,7 +42,7 @@ struct StateBlock {
   bool own_main = false;
 };
 
-// Allocates zeros for the moments and copies the parameters into main.
+// Allocates zeros for the states and copies the parameters into main.
 //
 // Offload: blocks go to the host in the order of the buffers until a fraction of the elements is there.
 std::vector<StateBlock> make_state(const std::vector<DistributedDataParallel*>& chunks,

@@ -17,7 +17,7 @@ namespace {
 BufferLayout plan(const std::vector<nn::Parameter*>& parameters, const BufferRules& rules) {
   std::vector<BufferItem> items;
   items.reserve(parameters.size());
-  for (const nn::Parameter* p : parameters) items.push_back({p->value.numel(), p->tied_over_stages});
+  for (const nn::Parameter* p : parameters) items.push_back({p->value.numel(), p->spec.tied_over_stages()});
   return plan_buffer(items, rules);
 }
 
@@ -45,7 +45,7 @@ ParamBuffer::ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRul
     at::Tensor view = params_.narrow(0, item.begin, item.end - item.begin).view(p.value.sizes());
     view.copy_(p.value.detach());
     p.value.set_data(view);
-    p.main_grad = grads_.narrow(0, item.begin, item.end - item.begin).view(p.value.sizes());
+    p.grad.main_grad = grads_.narrow(0, item.begin, item.end - item.begin).view(p.value.sizes());
   }
   mark_stale();
 }
@@ -90,14 +90,14 @@ void ParamBuffer::forget_squares() {
 void ParamBuffer::mark_stale() {
   for (auto& squares : squares_) squares.reset();
   for (auto& flag : flagged_) flag.reset();
-  for (nn::Parameter* p : parameters_) p->main_grad_is_stale = true;
+  for (nn::Parameter* p : parameters_) p->grad.stale = true;
 }
 
 void ParamBuffer::zero_missing(int bucket) {
   for (const int item : layout_.buckets[bucket].items) {
     nn::Parameter& p = *parameters_[item];
-    if (p.main_grad_is_stale) p.main_grad.zero_();
-    p.main_grad_is_stale = false;
+    if (p.grad.stale) p.grad.main_grad.zero_();
+    p.grad.stale = false;
   }
 }
 
@@ -115,13 +115,14 @@ void ParamBuffer::look_at(int bucket, bool finite, bool reduced) const {
 void ParamBuffer::check_finite(int bucket, bool reduced) const {
   for (const int item : layout_.buckets[bucket].items) {
     const nn::Parameter& p = *parameters_[item];
-    const at::Tensor good = at::isfinite(p.main_grad);
+    const at::Tensor good = at::isfinite(p.grad.main_grad);
     if (good.all().item<bool>()) continue;
     throw NonFiniteGradient(fmt::format(
         "the gradient of {} on rank {} of {} has {} elements of {} that are NaN or infinite, {}; look at the loss and "
         "the input of this step (check_for_nan_in_loss_and_grad: false goes on in spite of it)",
-        p.name, groups_.all.rank(), groups_.all.name(), p.main_grad.numel() - at::count_nonzero(good).item<int64_t>(),
-        p.main_grad.numel(), reduced ? "some of them before it was reduced" : "before it is reduced"));
+        p.spec.name, groups_.all.rank(), groups_.all.name(),
+        p.grad.main_grad.numel() - at::count_nonzero(good).item<int64_t>(), p.grad.main_grad.numel(),
+        reduced ? "some of them before it was reduced" : "before it is reduced"));
   }
 }
 

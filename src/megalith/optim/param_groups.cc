@@ -7,15 +7,15 @@ namespace megalith::optim {
 namespace {
 
 bool decays(const nn::Parameter& p, const GroupOptions& options) {
-  if (p.name.ends_with(".bias")) return false;
+  if (p.spec.name.ends_with(".bias")) return false;
   if (p.value.dim() > 1) return true;
   return options.decay_qk_norms &&
-         (p.name.find("q_norm") != std::string::npos || p.name.find("k_norm") != std::string::npos);
+         (p.spec.name.find("q_norm") != std::string::npos || p.spec.name.find("k_norm") != std::string::npos);
 }
 
 int multiplier(const nn::Parameter& p, const GroupOptions& options) {
   for (size_t i = 0; i < options.multipliers.size(); ++i)
-    if (p.name.find(options.multipliers[i].part) != std::string::npos) return static_cast<int>(i);
+    if (p.spec.name.find(options.multipliers[i].part) != std::string::npos) return static_cast<int>(i);
   return -1;
 }
 
@@ -46,12 +46,12 @@ size_t group_of(const nn::Parameter& parameter, const GroupOptions& options) {
   const std::vector<ParamGroup> groups = all_groups(options);
   for (size_t i = 0; i < groups.size(); ++i) {
     const ParamGroup& g = groups[i];
-    if (g.decays == decays(parameter, options) && g.expert == parameter.expert &&
-        g.decoupled_lr == (options.decoupled_lr && parameter.is_embedding_or_head) &&
+    if (g.decays == decays(parameter, options) && g.expert == parameter.spec.expert &&
+        g.decoupled_lr == (options.decoupled_lr && parameter.spec.is_embedding_or_head) &&
         g.multiplier == multiplier(parameter, options))
       return i;
   }
-  check(false, "{} belongs to no parameter group", parameter.name);
+  check(false, "{} belongs to no parameter group", parameter.spec.name);
   return 0;
 }
 

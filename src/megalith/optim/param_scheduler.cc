@@ -109,14 +109,17 @@ void ParamScheduler::load(const SchedulerState& state) {
   check<DataError>(state.num_steps >= 0 && state.num_steps <= std::numeric_limits<int64_t>::max() - num_steps_,
                    "the checkpoint's scheduler state has num_steps {}; it must be a number of steps or samples",
                    state.num_steps);
-  const ScheduleParams rates = merged_rates(schedule_.params(), state, mode_);
-  const ScheduleParams both = merged_decay(rates, state, mode_);
+  // What a function of the program's own replaces need not agree: the function alone says how the curve continues.
+  const RateFunctions functions = schedule_.functions();
+  const auto mode = [this](bool replaced) { return replaced ? SchedulerLoad::kOverride : mode_; };
+  const ScheduleParams rates = merged_rates(schedule_.params(), state, mode(functions.lr != nullptr));
+  const ScheduleParams both = merged_decay(rates, state, mode(functions.weight_decay != nullptr));
   check_stored(rates);
   check_stored(both);
   // The order of the reference, which golden data shows: rates, step, weight decay.
-  schedule_ = LrSchedule(rates);
+  schedule_ = LrSchedule(rates, {}, functions);
   step(state.num_steps);
-  schedule_ = LrSchedule(both);
+  schedule_ = LrSchedule(both, {}, functions);
 }
 
 namespace {

@@ -62,8 +62,9 @@ class ParamScheduler {
 
   SchedulerState state() const;
   // Takes over a checkpoint's state by the mode. The stored progress is added to the present one, as in the reference.
-  // Weight-decay values of the checkpoint hold from the next step() on, also as there. Throws ConfigError when a value
-  // differs under kMustMatch, DataError when the checkpoint's values make no schedule; nothing is changed then.
+  // Weight-decay values of the checkpoint hold from the next step() on, also as there. Values of a curve that a
+  // function of the program's own replaces are not looked at. Throws ConfigError when a value differs under kMustMatch,
+  // DataError when the checkpoint's values make no schedule; nothing is changed then.
   void load(const SchedulerState& state);
 
  private:

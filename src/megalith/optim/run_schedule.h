@@ -22,6 +22,9 @@ struct RunSchedule {
 
   // What a step of this many samples adds to the progress.
   int64_t increment(int64_t samples_of_step) const { return unit == ScheduleUnit::kSamples ? samples_of_step : 1; }
+  // The same with curves of a program's own, which count progress in the same unit. Throws ConfigError for a function
+  // of the learning rate where embedding and head have rates of their own.
+  RunSchedule with(RateFunctions functions) const;
 };
 
 // Makes the schedule of a run once its length in steps is known. Throws ConfigError.

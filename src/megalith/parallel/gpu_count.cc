@@ -68,8 +68,8 @@ std::optional<std::string> usable_gpus(const fs::path& devices, const std::optio
   return fmt::format("{} NVIDIA GPU{}", *gpus, *gpus == 1 ? "" : "s");
 }
 
-void warn_of_unused_gpus(const config::CommConfig& comm) {
-  if (comm.use_cpu || comm::nccl_available()) return;
+void warn_of_unused_gpus(const DeviceSettings& settings) {
+  if (settings.use_cpu || comm::nccl_available()) return;
   const auto gpus = usable_gpus(gpu_device_folder(), env_exact("CUDA_VISIBLE_DEVICES"));
   if (!gpus) return;
   log_warning(
@@ -79,8 +79,8 @@ void warn_of_unused_gpus(const config::CommConfig& comm) {
       *gpus);
 }
 
-void check_gpus_for(int ranks, const config::TrainingArguments& args) {
-  if (args.comm.use_cpu || args.comm.backend == config::CommBackend::kGloo || !comm::nccl_available()) return;
+void check_gpus_for(int ranks, const DeviceSettings& settings) {
+  if (settings.use_cpu || settings.backend == BackendChoice::kGloo || !comm::nccl_available()) return;
   if (comm::nccl_host_of_rank(env_string("NCCL_HOSTID"), 0)) return;  // ranks share GPUs on purpose
   const std::optional<int> most = most_gpus(gpu_device_folder(), env_string("CUDA_VISIBLE_DEVICES"));
   if (!most || ranks <= *most) return;

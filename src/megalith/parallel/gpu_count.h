@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "megalith/config/training_arguments.h"
+#include "megalith/parallel/rank_device.h"
 
 namespace megalith::parallel {
 
@@ -23,10 +23,10 @@ std::optional<std::string> usable_gpus(const std::filesystem::path& devices, con
 
 // Warns, in a build for the CPU, that the GPUs of the machine stay unused. Silent with use_cpu, which says the same.
 // For the first rank of a run.
-void warn_of_unused_gpus(const config::CommConfig& comm);
+void warn_of_unused_gpus(const DeviceSettings& settings);
 
 // Throws ConfigError when so many ranks of this machine would be more than its GPUs, and each wants one. Where that may
 // be so, a child process asks the driver.
-void check_gpus_for(int ranks, const config::TrainingArguments& args);
+void check_gpus_for(int ranks, const DeviceSettings& settings);
 
 }  // namespace megalith::parallel

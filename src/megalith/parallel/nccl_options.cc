@@ -21,8 +21,7 @@ std::vector<std::string> tunable_groups() {
   return names;
 }
 
-// The groups that a user's word stands for. Megatron's names for groups of experts' replicas are known too, and "pp"
-// means the messages between stages as well.
+// The groups that one word of a user stands for; see nccl_groups_named.
 std::vector<std::string> groups_named(const std::string& word, const std::string& source) {
   static const std::map<std::string, std::string> megatron{
       {"ep_dp", "edp"}, {"intra_ep_dp", "intra_edp"}, {"inter_ep_dp", "inter_edp"}, {"mp", "tp_pp"}};
@@ -91,24 +90,28 @@ comm::NcclSettings parse_nccl_config(const std::string& yaml, const std::string&
   return settings;
 }
 
-comm::NcclSettings nccl_settings(const config::CommConfig& options) {
+std::vector<std::string> default_high_priority_groups() {
+  return {"tp", "cp", "ep", "etp", "tp_ep", "hcp_0", "hcp_1", "pp_forward", "pp_backward"};
+}
+
+std::vector<std::string> nccl_groups_named(std::span<const std::string> words, const std::string& option) {
+  std::vector<std::string> names;
+  for (const std::string& word : words)
+    for (std::string& name : groups_named(word, option)) names.push_back(std::move(name));
+  return names;
+}
+
+comm::NcclSettings nccl_settings(const NcclOptions& options) {
   comm::NcclSettings settings;
-  if (options.nccl_communicator_config_path) {
-    const std::string& path = *options.nccl_communicator_config_path;
+  if (options.config_file) {
+    const std::string& path = *options.config_file;
     std::ifstream file(path);
     std::ostringstream text;
     check<ConfigError>(file.good() && text << file.rdbuf(), "nccl_communicator_config_path: {} cannot be read", path);
     settings = parse_nccl_config(text.str(), path);
   }
-  if (options.high_priority_stream_groups) {
-    for (const std::string& word : *options.high_priority_stream_groups)
-      for (const std::string& name : groups_named(word, "high_priority_stream_groups"))
-        settings[name].high_priority_stream = true;
-  } else {
-    for (const char* name : {"tp", "cp", "ep", "etp", "tp_ep", "hcp_0", "hcp_1", "pp_forward", "pp_backward"})
-      settings[name].high_priority_stream = true;
-  }
-  if (options.use_sharp)
+  for (const std::string& name : options.high_priority_groups) settings[name].high_priority_stream = true;
+  if (options.sharp)
     for (const char* name : {"dp", "dp_cp", "intra_dp_cp"}) settings[name].sharp = true;
   return settings;
 }

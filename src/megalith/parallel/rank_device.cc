@@ -30,11 +30,11 @@ int visible_gpus() {
 }
 
 c10::Device choose_device(const DeviceQuestion& question) {
-  const auto& [gpus, local_rank, local_world_size, use_cpu, backend] = question;
-  if (use_cpu || gpus == 0) return at::kCPU;
+  const auto& [gpus, local_rank, local_world_size, settings] = question;
+  if (settings.use_cpu || gpus == 0) return at::kCPU;
   const auto gpu = [](int index) { return c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)); };
   if (gpus == 1) return gpu(0);
-  if (backend == config::CommBackend::kGloo) return gpu(local_rank % gpus);
+  if (settings.backend == BackendChoice::kGloo) return gpu(local_rank % gpus);
   check<ConfigError>(
       local_rank < gpus,
       "LOCAL_RANK is {} ({} ranks on this machine) but this rank sees {} GPUs. Start no more ranks than GPUs, or show"

@@ -6,21 +6,30 @@
 #include <optional>
 #include <string>
 
-#include "megalith/config/training_arguments.h"
-
 namespace megalith::comm {
 class World;
 }
 
 namespace megalith::parallel {
 
+// What moves the bytes between ranks.
+enum class BackendChoice {
+  kByDevice,  // NCCL on GPUs, Gloo on the CPU
+  kNccl,
+  kGloo,
+};
+
+struct DeviceSettings {
+  bool use_cpu = false;  // although there may be GPUs
+  BackendChoice backend = BackendChoice::kByDevice;
+};
+
 // What a rank knows before it chooses.
 struct DeviceQuestion {
   int gpus = 0;  // visible to this process and usable by this build
   int local_rank = 0;
   int local_world_size = 1;
-  bool use_cpu = false;
-  std::optional<config::CommBackend> backend{};  // as the user wrote it; nothing means the device's own
+  DeviceSettings settings{};
 };
 
 // The rule:

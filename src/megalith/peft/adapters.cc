@@ -15,6 +15,8 @@ namespace megalith::peft {
 using nn::LowRank;
 using nn::Parameter;
 using nn::ParameterPart;
+using nn::ParameterRole;
+using nn::ParameterSpec;
 using nn::WeightUse;
 
 namespace {
@@ -43,36 +45,36 @@ struct Targets {
 
 Targets targets_of(const Parameter& weight, const hf::NameMap& names, const AdapterConfig& config) {
   Targets targets;
-  targets.parts_a_group = weight.parts.size();
-  if (is_grouped(weight.use)) {
-    const auto numbers = hf::pattern_of(weight.parts[0].name).numbers;
+  targets.parts_a_group = weight.spec.parts.size();
+  if (is_grouped(weight.spec.use)) {
+    const auto numbers = hf::pattern_of(weight.spec.parts[0].name).numbers;
     targets.parts_a_group = static_cast<size_t>(std::ranges::count_if(
-        weight.parts, [&](const ParameterPart& part) { return hf::pattern_of(part.name).numbers == numbers; }));
-    targets.groups = static_cast<int64_t>(weight.parts.size() / targets.parts_a_group);
+        weight.spec.parts, [&](const ParameterPart& part) { return hf::pattern_of(part.name).numbers == numbers; }));
+    targets.groups = static_cast<int64_t>(weight.spec.parts.size() / targets.parts_a_group);
   }
   const int64_t group_rows = weight.value.size(0) / targets.groups;
   std::string last;
   for (size_t i = 0; i < targets.parts_a_group; ++i) {
-    const std::string module = module_of(names, weight.parts[i].name);
+    const std::string module = module_of(names, weight.spec.parts[i].name);
     if (!is_target(module, config)) continue;
     if (module != last) ++targets.modules;
     last = module;
-    const int64_t end = i + 1 < targets.parts_a_group ? weight.parts[i + 1].row : group_rows;
-    targets.parts.push_back({i, targets.modules - 1, weight.parts[i].row, end - weight.parts[i].row});
+    const int64_t end = i + 1 < targets.parts_a_group ? weight.spec.parts[i + 1].row : group_rows;
+    targets.parts.push_back({i, targets.modules - 1, weight.spec.parts[i].row, end - weight.spec.parts[i].row});
   }
-  for (size_t i = targets.parts_a_group; i < weight.parts.size(); ++i) {
-    const bool wanted = is_target(module_of(names, weight.parts[i].name), config);
+  for (size_t i = targets.parts_a_group; i < weight.spec.parts.size(); ++i) {
+    const bool wanted = is_target(module_of(names, weight.spec.parts[i].name), config);
     const bool first =
         std::ranges::find(targets.parts, i % targets.parts_a_group, &Targets::Part::number) != targets.parts.end();
     check<ConfigError>(wanted == first, "lora_target names {} of some experts; name it of all or of none",
-                       module_of(names, weight.parts[i].name));
+                       module_of(names, weight.spec.parts[i].name));
   }
   return targets;
 }
 
 // A: [groups · modules · r, i], replicated or with the weight's columns.
-Parameter make_a(const Parameter& weight, const Targets& targets, int64_t rank) {
-  Parameter a{.name = a_name(weight.name)};
+ParameterSpec make_a(const ParameterSpec& weight, const Targets& targets, int64_t rank) {
+  ParameterSpec a{.name = a_name(weight.name)};
   for (int64_t group = 0; group < targets.groups; ++group) {
     int64_t made = 0;
     for (const Targets::Part& target : targets.parts) {
@@ -90,8 +92,8 @@ Parameter make_a(const Parameter& weight, const Targets& targets, int64_t rank) 
 }
 
 // B: the rows of the targets, one target behind the other, each of all groups.
-Parameter make_b(const Parameter& weight, const Targets& targets, int64_t rank, LowRank& update) {
-  Parameter b{.name = b_name(weight.name)};
+ParameterSpec make_b(const ParameterSpec& weight, const Targets& targets, int64_t rank, LowRank& update) {
+  ParameterSpec b{.name = b_name(weight.name)};
   int64_t row = 0;
   for (const Targets::Part& target : targets.parts) {
     update.parts.push_back({.out = target.out, .rows = target.rows, .a = target.module * rank, .b = row});
@@ -116,14 +118,14 @@ Adapters::Adapters(AdapterConfig config, hf::NameMap names, nn::TensorParallel t
 
 Adapters::~Adapters() {
   for (const Before& before : before_) {
-    before.parameter->update = before.update;
+    before.parameter->attached.update = before.update;
     before.parameter->value.requires_grad_(before.requires_grad);
   }
 }
 
 bool Adapters::saves(const Parameter& parameter) const {
   std::vector<std::string> saved, other;
-  for (const ParameterPart& part : parameter.parts) {
+  for (const ParameterPart& part : parameter.spec.parts) {
     const std::string module = module_of(names_, part.name);
     (is_saved(module, config_) ? saved : other).push_back(module);
   }
@@ -135,15 +137,15 @@ bool Adapters::saves(const Parameter& parameter) const {
 
 void Adapters::add(const nn::ParameterScope& scope, std::span<Parameter* const> parameters) {
   for (Parameter* parameter : parameters) {
-    const bool own = !parameter->name.starts_with("mtp.");
-    const bool saved = own && !parameter->buffer && saves(*parameter);
-    before_.push_back({parameter, parameter->value.requires_grad(), parameter->update});
+    const bool own = !parameter->spec.name.starts_with("mtp.");
+    const bool saved = own && parameter->spec.role != ParameterRole::kBuffer && saves(*parameter);
+    before_.push_back({parameter, parameter->value.requires_grad(), parameter->attached.update});
     parameter->value.requires_grad_(saved);
     if (saved)
       saved_.push_back(parameter);
-    else if (own && !parameter->shared_copy && parameter->use == WeightUse::kLookup)
+    else if (own && parameter->spec.role != ParameterRole::kTiedCopy && parameter->spec.use == WeightUse::kLookup)
       attach_lookup(scope, *parameter);
-    else if (own && parameter->use != WeightUse::kOther && parameter->use != WeightUse::kLookup)
+    else if (own && parameter->spec.use != WeightUse::kOther && parameter->spec.use != WeightUse::kLookup)
       attach(scope, *parameter);
   }
 }
@@ -152,23 +154,24 @@ void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
   const Targets targets = targets_of(weight, names_, config_);
   if (targets.parts.empty()) return;
   auto update = std::make_unique<LowRank>();
-  Parameter a = make_a(weight, targets, config_.rank), b = make_b(weight, targets, config_.rank, *update);
-  const bool grouped = is_grouped(weight.use), whole = !splits_outputs(weight.use) && !splits_inputs(weight.use);
+  const ParameterSpec& spec = weight.spec;
+  ParameterSpec a = make_a(spec, targets, config_.rank), b = make_b(spec, targets, config_.rank, *update);
+  const bool grouped = is_grouped(spec.use), whole = !splits_outputs(spec.use) && !splits_inputs(spec.use);
   const int ranks = grouped ? context_.grid().etp() : tp_.size();
   const int rank = grouped ? context_.place().etp_rank : tp_.rank();
-  a.expert = b.expert = weight.expert;
-  a.split_over_tp = splits_inputs(weight.use) && ranks > 1;
-  b.split_over_tp = splits_outputs(weight.use) && ranks > 1;
+  a.expert = b.expert = spec.expert;
+  a.split_over_tp = splits_inputs(spec.use) && ranks > 1;
+  b.split_over_tp = splits_outputs(spec.use) && ranks > 1;
   // What is whole on every rank and sees only a part of the outputs, the inputs or the tokens.
-  a.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_outputs(weight.use) && ranks > 1;
-  b.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_inputs(weight.use) && ranks > 1;
+  a.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_outputs(spec.use) && ranks > 1;
+  b.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_inputs(spec.use) && ranks > 1;
   a.equal_grad_over_tp = b.equal_grad_over_tp = whole && ranks > 1 && !tp_.splits_tokens();
   a.replica = a.split_over_tp ? 0 : rank;
   b.replica = b.split_over_tp ? 0 : rank;
   // Kaiming's uniform numbers for a slope of √5, as peft draws them: within ±1/√i.
-  a.init = nn::Init::uniform(1 / std::sqrt(static_cast<double>(weight.parts[0].global_shape[1])));
+  a.init = nn::Init::uniform(1 / std::sqrt(static_cast<double>(spec.parts[0].global_shape[1])));
   a.dtype = b.dtype = at::kFloat;
-  a.adapter = b.adapter = true;
+  a.role = b.role = ParameterRole::kAdapter;
   const int64_t inputs = weight.value.size(1);
   update->a = &scope.add(std::move(a), {targets.groups * targets.modules * config_.rank, inputs});
   update->b = &scope.add(std::move(b), {targets.groups * targets.rows(), config_.rank});
@@ -178,18 +181,21 @@ void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
 
 // The embedding: A is looked up, B multiplies; peft starts with zeros in A.
 void Adapters::attach_lookup(const nn::ParameterScope& scope, Parameter& weight) {
-  const ParameterPart& part = weight.parts[0];
+  const ParameterPart& part = weight.spec.parts[0];
   if (!is_target(module_of(names_, part.name), config_)) return;
   const int64_t r = config_.rank, hidden = part.global_shape[1];
   auto update = std::make_unique<LowRank>();
-  Parameter a{.name = a_name(weight.name), .dtype = at::kFloat, .adapter = true, .split_over_tp = weight.split_over_tp};
+  ParameterSpec a{.name = a_name(weight.spec.name),
+                  .role = ParameterRole::kAdapter,
+                  .dtype = at::kFloat,
+                  .split_over_tp = weight.spec.split_over_tp};
   a.parts.push_back({a_name(part.name), {part.global_shape[0], r}, {part.offset[0], 0}, {part.extent[0], r}, 0});
-  Parameter b{.name = b_name(weight.name),
-              .init = nn::Init::normal(1),
-              .dtype = at::kFloat,
-              .adapter = true,
-              .partial_grad_over_tp = tp_.size() > 1,
-              .replica = tp_.rank()};
+  ParameterSpec b{.name = b_name(weight.spec.name),
+                  .init = nn::Init::normal(1),
+                  .role = ParameterRole::kAdapter,
+                  .dtype = at::kFloat,
+                  .partial_grad_over_tp = tp_.size() > 1,
+                  .replica = tp_.rank()};
   update->a = &scope.add(std::move(a), {weight.value.size(0), r});
   update->b = &scope.add(std::move(b), {hidden, r});
   update->parts = {{.out = 0, .rows = hidden, .a = 0, .b = 0}};
@@ -201,7 +207,7 @@ void Adapters::finish(Parameter& weight, std::unique_ptr<LowRank> update) {
   update->scale = config_.scale();
   update->rng = &context_.rng();
   update->state = &state_;
-  weight.update = update.get();
+  weight.attached.update = update.get();
   attached_.push_back({&weight, std::move(update)});
 }
 
@@ -210,7 +216,7 @@ void Adapters::merge() const {
   for (const auto& [weight, update] : attached_) {
     const at::Tensor value = weight->value.detach(), a = update->a->value.detach(), b = update->b->value.detach();
     if (value.is_meta()) continue;
-    if (weight->use == WeightUse::kLookup) {
+    if (weight->spec.use == WeightUse::kLookup) {
       add_update(value, a, b.t(), update->scale);
       continue;
     }

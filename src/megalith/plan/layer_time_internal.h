@@ -1,11 +1,11 @@
-// Seconds of the parts of a model on one rank and one micro-batch.
+// Seconds of the parts of a model on one rank and one micro-batch: what footprints state as work (nn/footprint/
+// work_meter.h), at the speeds of a cluster.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
+#include "megalith/model/footprint/model_footprint.h"
 #include "megalith/plan/cluster.h"
-#include "megalith/plan/layer_walk_internal.h"
 #include "megalith/plan/step_time.h"
 
 namespace megalith::plan {
@@ -16,39 +16,37 @@ struct PartTimes {
   PartTimes& operator+=(const PartTimes& other);
 };
 
+struct PassTimes {
+  PartTimes forward, backward;
+};
+
+// What all parts share: the cluster's speeds, and those of the groups that layers communicate in.
+struct RankSpeeds {
+  const Cluster& cluster;
+  const nn::RankSizes& rank;
+  GroupSpeed tp, cp, ep;
+
+  double moved(double bytes) const { return cluster.memory_seconds(bytes); }
+  // A matrix product and its two gradients; seconds of collectives that run beside the gradients are added as far as
+  // these do not hide them.
+  void add_product(PassTimes& to, double rows, double out, double in, double beside_input_grad = 0,
+                   double beside_weight_grad = 0) const;
+};
+
 class LayerTimes {
  public:
-  LayerTimes(const RunShape& run, const Cluster& cluster);
+  // Both outlive it.
+  LayerTimes(const model::ModelFootprint& model, const Cluster& cluster);
 
   // `local`: its number in the chunk; which layers are recomputed may depend on it.
-  void add_layer(int64_t layer, int64_t local, PartTimes& forward, PartTimes& backward) const;
-  void add_embedding(PartTimes& forward, PartTimes& backward) const;
-  void add_head(PartTimes& forward, PartTimes& backward) const;
+  void add_layer(int64_t layer, int64_t local, PassTimes& to) const;
+  void add_embedding(PassTimes& to) const;
+  void add_head(PassTimes& to) const;
 
  private:
-  struct Both {
-    PartTimes forward, backward;
-  };
-  // A matrix product of t rows and its two gradients; collectives that its backward hides are taken off.
-  void add_product(Both& to, double rows, double out, double in, double hidden_by_input_grad = 0,
-                   double hidden_by_weight_grad = 0) const;
-  // Two of them with what tensor parallelism does around: up to `inner` columns and back.
-  void add_branch(Both& to, double up, double down) const;
-  Both attention(int64_t layer) const;
-  Both self_attention(double window) const;
-  Both latent_attention() const;
-  Both delta_net() const;
-  void add_core(Both& to, double window) const;
-  Both mlp(double width, double up) const;
-  Both experts() const;
-  double moved(double bytes) const { return cluster_.memory_seconds(bytes); }
-
-  const RunShape& run_;
-  const Cluster& cluster_;
-  const LayerSizes z_;
-  const bool fp32_;
-  const GroupSpeed tp_, cp_, ep_;
-  Both mlp_, experts_, self_, latent_, delta_, norms_;  // self_: without a window
+  const model::ModelFootprint& model_;
+  const RankSpeeds speeds_;
+  PassTimes norms_;  // of a layer
 };
 
 }  // namespace megalith::plan

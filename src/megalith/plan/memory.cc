@@ -4,8 +4,8 @@
 #include <deque>
 
 #include "megalith/base/error.h"
-#include "megalith/config/derive.h"
-#include "megalith/plan/chunk_walk_internal.h"
+#include "megalith/model/footprint/model_footprint.h"
+#include "megalith/plan/rank_sizes.h"
 
 namespace megalith::plan {
 
@@ -13,16 +13,19 @@ namespace {
 
 using layout::PipelineAction;
 using Kind = PipelineAction::Kind;
+using model::ChunkFootprint;
+using nn::Bytes;
+using nn::Use;
 
 // A step on one rank: pipeline/forward_backward.cc, with bytes in place of tensors.
 class StepWalk {
  public:
-  StepWalk(const RunShape& run, const LayerSizes& sizes, std::vector<ChunkFootprints> chunks, int pp_rank)
+  StepWalk(const RunShape& run, double message, std::vector<ChunkFootprint> chunks, int pp_rank)
       : chunks_(std::move(chunks)),
-        message_(sizes.stream()),
+        message_(message),
         rank_(pp_rank),
         pp_(run.grid.pp),
-        overlap_(run.args.pipeline.overlap_p2p_comm) {}
+        overlap_(run.overlap_p2p_comm) {}
 
   Bytes run(const layout::RankSchedule& schedule, const layout::PipelineExchanges& exchanges) {
     size_t boundary = 0;
@@ -61,7 +64,7 @@ class StepWalk {
   }
 
   void compute(const PipelineAction& action) {
-    const ChunkFootprints& chunk = chunks_[static_cast<size_t>(action.chunk)];
+    const ChunkFootprint& chunk = chunks_[static_cast<size_t>(action.chunk)];
     if (action.kind == Kind::kWeightGradient) return walk_.run(chunk.weight_gradient);
     const bool forward = action.kind == Kind::kForward;
     // What has arrived: the input of a forward is an activation from now on.
@@ -76,19 +79,19 @@ class StepWalk {
     walk_.take(message_, to);
   }
 
-  std::vector<ChunkFootprints> chunks_;
-  double message_;
+  std::vector<ChunkFootprint> chunks_;
+  double message_;  // bytes
   int rank_, pp_;
   bool overlap_;
-  MemoryWalk walk_;
+  nn::MemoryWalk walk_;
   std::deque<double> forward_, backward_;  // bytes that leave, by batch
 };
 
 // Gradients of tied embeddings: they are summed up over the first and the last stage in a copy.
-double tied_bytes(const RunShape& run, const layout::LayerSplit& split, int pp_rank) {
+double tied_bytes(const model::ModelFootprint& model, const layout::LayerSplit& split, int pp_rank) {
   double elements = 0;
   for (int chunk = 0; chunk < split.chunks(); ++chunk)
-    for (const ParameterSize& p : stage_parameters(run, split.stage(pp_rank, chunk)))
+    for (const nn::ParameterSize& p : model.parameters(split.stage(pp_rank, chunk)))
       if (p.own_bucket && p.trained) elements += static_cast<double>(p.numel);
   return 4 * elements;
 }
@@ -96,7 +99,7 @@ double tied_bytes(const RunShape& run, const layout::LayerSplit& split, int pp_r
 // Gradients on their way when activations are gone: a bucket over the replicas, tied embeddings over stages.
 double reduction_copy(const RunShape& run, const StateBytes& state, double tied) {
   const bool replicas = run.dp() * run.grid.cp > 1 || (run.model->moe && run.grid.edp() > 1);
-  const bool sharded = run.args.optimizer.use_distributed_optimizer;
+  const bool sharded = run.gradients.use_distributed_optimizer;
   switch (run.machinery.collectives) {
     case Machinery::Collectives::kNccl:
       return tied;
@@ -138,26 +141,29 @@ const StepActions& ScheduleBook::of(const layout::PipelineShape& shape) {
 }
 
 std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
-  const LayerSizes sizes(run);
+  const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
   const layout::LayerSplit split = run.split();
-  const StepActions& actions = book.of(config::pipeline_shape(run.args, static_cast<int>(run.microbatches)));
+  const layout::PipelineShape& shape = run.pipeline;
+  const bool defers = shape.kind == layout::ScheduleKind::kZeroBubble;
+  const StepActions& actions = book.of(shape);
   std::vector<RankMemory> ranks;
   for (int rank = 0; rank < run.grid.pp; ++rank) {
     const auto index = static_cast<size_t>(rank);
     RankMemory memory;
     memory.pp_rank = rank;
-    memory.state = state_bytes(run, split, rank);
+    memory.state = state_bytes(run, model, split, rank);
     memory.batches = batch_bytes(run);
     memory.in_flight = actions.ranks[index].peak_in_flight();
-    std::vector<ChunkFootprints> chunks;
+    std::vector<ChunkFootprint> chunks;
     for (int chunk = 0; chunk < split.chunks(); ++chunk)
-      chunks.push_back(chunk_footprints(run, sizes, split.stage(rank, chunk)));
-    memory.at_peak = StepWalk(run, sizes, std::move(chunks), rank).run(actions.ranks[index], actions.exchanges[index]);
-    const double copy = reduction_copy(run, memory.state, tied_bytes(run, split, rank));
-    if (copy > total(memory.at_peak)) memory.at_peak = {0, copy, 0};
+      chunks.push_back(model.chunk(split.stage(rank, chunk), defers));
+    memory.at_peak = StepWalk(run, model.rank().stream(), std::move(chunks), rank)
+                         .run(actions.ranks[index], actions.exchanges[index]);
+    const double copy = reduction_copy(run, memory.state, tied_bytes(model, split, rank));
+    if (copy > nn::total(memory.at_peak)) memory.at_peak = {0, copy, 0};
     if (run.machinery.cuda) memory.at_peak[static_cast<size_t>(Use::kWorkspace)] += kLibraryWorkspaces;
     memory.making = 2 * memory.state.parameters - memory.state.frozen + memory.state.gradients;
-    if (run.args.checkpoint.async_save)
+    if (run.saves_in_background)
       memory.save_host = memory.state.parameters / (run.dp() * run.grid.cp) + memory.state.optimizer;
     ranks.push_back(memory);
   }

@@ -1,8 +1,8 @@
 // Memory that a rank needs, part by part, before there is one: the arithmetic of our own buffers, layers and schedules.
 //
-// A walk over the rank's schedule takes and gives back what each action does (layer_walk_internal.h), so that the peak
-// is that of the fullest moment and not a sum of maxima. Experts are taken to be equally busy. Linear attention,
-// latent attention and multi-token prediction are estimated; the rest is counted tensor by tensor.
+// A walk over the rank's schedule takes and gives back what each action does (model/footprint/model_footprint.h), so
+// that the peak is that of the fullest moment and not a sum of maxima. Experts are taken to be equally busy. Linear
+// attention, latent attention and multi-token prediction are estimated; the rest is counted tensor by tensor.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 #include "megalith/layout/pipeline_schedule.h"
 #include "megalith/layout/pipeline_transfers.h"
-#include "megalith/plan/memory_walk.h"
+#include "megalith/nn/footprint/memory_walk.h"
 #include "megalith/plan/parameter_sizes.h"
 #include "megalith/plan/run_shape.h"
 
@@ -22,14 +22,14 @@ namespace megalith::plan {
 struct RankMemory {
   int pp_rank = 0;
   StateBytes state;
-  Bytes at_peak{};       // activations, communication and workspace at the fullest moment of a step
+  nn::Bytes at_peak{};   // activations, communication and workspace at the fullest moment of a step
   double batches = 0;    // ids and labels of a step, where they are on the device
   double making = 0;     // while buffers are made: parameters twice, no optimizer yet
   double save_host = 0;  // on the host, while a checkpoint is written
   int in_flight = 0;     // micro-batches, of all chunks
 
   double always() const { return state.parameters + state.reference + state.gradients + state.optimizer + batches; }
-  double step() const { return always() + total(at_peak); }
+  double step() const { return always() + nn::total(at_peak); }
   double peak() const { return making > step() ? making : step(); }
 };
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/layout/layer_split.h"
+#include "megalith/plan/rank_sizes.h"
 
 namespace megalith::plan {
 
@@ -25,7 +26,8 @@ CheckpointCost checkpoint_cost(const Candidate& candidate, const Cluster& cluste
   const RunShape& run = candidate.run;
   const layout::LayerSplit split = run.split();
   double elements = 0;  // of one tensor-parallel rank of all stages
-  for (int rank = 0; rank < run.grid.pp; ++rank) elements += state_bytes(run, split, rank).elements;
+  const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
+  for (int rank = 0; rank < run.grid.pp; ++rank) elements += state_bytes(run, model, split, rank).elements;
   const double whole = elements * run.grid.tp * (run.element_bytes() + (run.half() ? 12 : 8));
   const double nodes = std::max(1.0, static_cast<double>(run.grid.world_size) / cluster.gpus_per_node);
   CheckpointCost cost;

@@ -9,17 +9,15 @@
 #include <tuple>
 
 #include "megalith/base/error.h"
-#include "megalith/config/derive.h"
 #include "megalith/plan/search_space_internal.h"
 
 namespace megalith::plan {
 
 namespace {
 
-const char* recompute_name(const config::RecomputeConfig& recompute) {
-  using config::RecomputeGranularity;
-  if (recompute.granularity == RecomputeGranularity::kFull) return "full";
-  return recompute.granularity == RecomputeGranularity::kSelective ? "selective" : "none";
+const char* recompute_name(Recompute recompute) {
+  if (recompute == Recompute::kFull) return "full";
+  return recompute == Recompute::kSelective ? "selective" : "none";
 }
 
 std::tuple<int, int, int, int, int> sizes_of(const RunShape& run) {
@@ -34,8 +32,7 @@ struct Scratch {
 std::optional<Candidate> timed(const SearchRequest& request, const LayoutChoice& choice, Scratch& scratch) {
   try {
     Candidate candidate;
-    candidate.run = run_shape(*request.model, choice.apply(request), request.gpus, request.sequence_length,
-                              request.cluster.machinery());
+    candidate.run = request.shape(request, choice);
     candidate.time = plan_step_time(candidate.run, request.cluster, scratch.bubbles);
     return candidate;
   } catch (const ConfigError&) {
@@ -95,12 +92,12 @@ double distance(const SearchRequest& wish, const RunShape& run) {
   const auto apart = [](std::optional<int> asked, int is) {
     return asked ? std::abs(std::log2(1.0 * is / *asked)) : 0;
   };
-  const config::ParallelConfig& p = wish.args.parallel;
+  const GivenLayout& p = wish.given;
   double sum =
       apart(p.tp, run.grid.tp) + apart(p.pp, run.grid.pp) + apart(p.cp, run.grid.cp) + apart(p.ep, run.grid.ep);
-  sum += apart(wish.micro_batch, static_cast<int>(run.micro_batch_size));
-  if (wish.args.pipeline.vpp) sum += 0.5 * apart(wish.args.pipeline.vpp, run.chunks());
-  if (wish.args.recompute.granularity != run.args.recompute.granularity) sum += 0.5;
+  sum += apart(p.micro_batch, static_cast<int>(run.micro_batch_size));
+  if (p.vpp) sum += 0.5 * apart(p.vpp, run.chunks());
+  if (wish.recompute != run.recompute) sum += 0.5;
   return sum;
 }
 
@@ -118,9 +115,7 @@ std::string too_large(const Candidate& c, const Cluster& cluster) {
 std::string impossible(const SearchRequest& request) {
   const auto choices = layout_choices(request);
   try {
-    const config::TrainingArguments args =
-        choices.empty() ? config::derive(request.args).args : choices.front().apply(request);
-    run_shape(*request.model, args, request.gpus, request.sequence_length, request.cluster.machinery());
+    request.shape(request, choices.empty() ? std::nullopt : std::optional(choices.front()));
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -130,11 +125,7 @@ std::string impossible(const SearchRequest& request) {
 
 SearchRequest without_wishes(const SearchRequest& request) {
   SearchRequest free = request;
-  free.args.parallel.tp = free.args.parallel.pp = free.args.parallel.cp = free.args.parallel.ep = std::nullopt;
-  free.args.parallel.etp = std::nullopt;
-  free.args.pipeline.vpp = std::nullopt;
-  free.args.recompute = {};
-  free.micro_batch = std::nullopt;
+  free.given = {};
   return free;
 }
 
@@ -156,8 +147,8 @@ std::string Candidate::text() const {
   sizes += fmt::format(" x dp {}", g.dp());
   if (run.model->moe) sizes += fmt::format(", ep {} etp {}", g.ep, g.expert_tp());
   sizes += fmt::format(", micro-batch {} x {}, recompute {}", run.micro_batch_size, run.microbatches,
-                       recompute_name(run.args.recompute));
-  if (run.args.optimizer.cpu_offload) sizes += ", optimizer on the host";
+                       recompute_name(run.recompute));
+  if (run.offload_fraction > 0) sizes += ", optimizer on the host";
   return sizes;
 }
 
@@ -172,10 +163,12 @@ SearchResult search_layouts(const SearchRequest& request) {
   SearchResult result;
   Weighed weighed = search(request, request.best);
   result.possible = weighed.possible;
-  if (weighed.fitting.empty() && weighed.smallest && !request.args.optimizer.cpu_offload) {
+  if (weighed.fitting.empty() && weighed.smallest && !request.offloads) {
     SearchRequest offloading = request;
-    offloading.args.optimizer.cpu_offload = true;
-    offloading.args.optimizer.offload_fraction = 1;
+    offloading.shape = [&request](const SearchRequest& mine, std::optional<LayoutChoice> choice) {
+      if (choice) choice->offload = true;
+      return request.shape(mine, choice);
+    };
     Weighed again = search(offloading, request.best);
     again.count += weighed.count;
     if (!again.fitting.empty()) weighed = std::move(again);
@@ -190,13 +183,12 @@ SearchResult search_layouts(const SearchRequest& request) {
 
 std::string train_yaml(const Candidate& candidate) {
   const RunShape& run = candidate.run;
-  const config::TrainingArguments& args = run.args;
   std::string text = fmt::format("# {} GPUs: {}\n", run.grid.world_size, candidate.text());
   const auto line = [&text](std::string_view name, const auto& value) { text += fmt::format("{}: {}\n", name, value); };
   line("finetuning_type", run.options.adapter ? "lora" : "full");
   line("tensor_model_parallel_size", run.grid.tp);
   line("pipeline_model_parallel_size", run.grid.pp);
-  if (args.pipeline.vpp) line("virtual_pipeline_model_parallel_size", *args.pipeline.vpp);
+  if (run.chunks() > 1) line("virtual_pipeline_model_parallel_size", run.chunks());
   line("context_parallel_size", run.grid.cp);
   if (run.model->moe) {
     line("expert_model_parallel_size", run.grid.ep);
@@ -206,21 +198,20 @@ std::string train_yaml(const Candidate& candidate) {
   line("sequence_parallel", run.options.sequence_parallel);
   line("per_device_train_batch_size", run.micro_batch_size);
   line("gradient_accumulation_steps", run.microbatches);
-  line("use_distributed_optimizer", args.optimizer.use_distributed_optimizer);
-  line("overlap_grad_reduce", args.ddp.overlap_grad_reduce);
-  line("overlap_param_gather", args.ddp.overlap_param_gather);
-  if (args.precision.bf16) line("bf16", true);
-  if (args.optimizer.cpu_offload) {
+  line("use_distributed_optimizer", run.gradients.use_distributed_optimizer);
+  line("overlap_grad_reduce", run.gradients.overlap_grad_reduce);
+  line("overlap_param_gather", run.overlap_param_gather);
+  if (run.options.dtype == at::kBFloat16) line("bf16", true);
+  if (run.offload_fraction > 0) {
     line("optimizer_cpu_offload", true);
-    line("optimizer_offload_fraction", args.optimizer.offload_fraction);
+    line("optimizer_offload_fraction", run.offload_fraction);
   }
-  const config::RecomputeConfig& recompute = args.recompute;
-  if (recompute.granularity) line("recompute_granularity", recompute_name(recompute));
-  if (recompute.granularity == config::RecomputeGranularity::kFull) {
+  if (run.recompute != Recompute::kNone) line("recompute_granularity", recompute_name(run.recompute));
+  if (run.recompute == Recompute::kFull) {
     line("recompute_method", "uniform");
-    line("recompute_num_layers", recompute.num_layers.value_or(1));
-  } else if (!recompute.modules.empty()) {
-    line("recompute_modules", fmt::format("[{}]", fmt::join(recompute.modules, ", ")));
+    line("recompute_num_layers", run.options.recompute.num_layers);
+  } else if (!run.recompute_modules.empty()) {
+    line("recompute_modules", fmt::format("[{}]", fmt::join(run.recompute_modules, ", ")));
   }
   return text;
 }

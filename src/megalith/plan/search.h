@@ -1,6 +1,7 @@
 // The layouts that a model could be trained in on so many GPUs: which are fastest, which fit, and what limits each.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,12 +13,33 @@
 
 namespace megalith::plan {
 
+enum class RecomputeChoice { kAsGiven, kNone, kSelective, kFull };
+
+// One of the layouts that a search tries.
+struct LayoutChoice {
+  int tp = 1, cp = 1, pp = 1, ep = 1, etp = 1;
+  int vpp = 1;
+  int micro_batch = 1;
+  RecomputeChoice recompute = RecomputeChoice::kNone;
+  bool offload = false;  // all of the optimizer's state is kept on the host
+
+  int dp(int gpus) const { return gpus / (tp * cp * pp); }
+};
+
+// What is given stays as it is; the rest is searched.
+struct GivenLayout {
+  std::optional<int> tp, pp, cp, ep, etp, vpp, micro_batch;
+  bool recompute = false;  // whether, and how, activations are computed twice
+};
+
+// run::search_request makes it from options.
 struct SearchRequest {
   const model::ModelConfig* model = nullptr;  // borrowed
-  // What is given stays as it is: parallel sizes, virtual stages, recomputation, micro-batch (micro_batch), the
-  // optimizer's options. What is not given is searched.
-  config::TrainingArguments args;
-  std::optional<int> micro_batch;
+  GivenLayout given;
+  Recompute recompute = Recompute::kNone;  // what is given, or none
+  bool offloads = false;                   // the optimizer's state is on the host in every layout
+  // The run of a request in a layout; without one, as it is given. Throws ConfigError where there is no such run.
+  std::function<RunShape(const SearchRequest& request, const std::optional<LayoutChoice>& choice)> shape;
   int64_t global_batch = 0;  // sequences of a step
   int64_t sequence_length = 0;
   int gpus = 1;

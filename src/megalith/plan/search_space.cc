@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "megalith/config/derive.h"
-
 namespace megalith::plan {
 
 namespace {
@@ -30,7 +28,7 @@ class Space {
   explicit Space(const SearchRequest& request) : request_(request), model_(*request.model) {}
 
   std::vector<LayoutChoice> all() {
-    const config::ParallelConfig& given = request_.args.parallel;
+    const GivenLayout& given = request_.given;
     for (const int tp : given_or(given.tp, tp_sizes()))
       for (const int cp : given_or(given.cp, cp_sizes()))
         for (const int pp : given_or(given.pp, pp_sizes(tp * cp)))
@@ -50,7 +48,7 @@ class Space {
   }
   std::vector<int> cp_sizes() const {
     std::vector<int> sizes{1};
-    if (model_.delta_net || model_.mtp_layers > 0) return sizes;
+    if (!model_.splits_sequences()) return sizes;
     for (int cp = 2; cp <= kMaxCp && request_.sequence_length / cp >= kLeastCpTokens; cp *= 2)
       if (request_.gpus % cp == 0 && request_.sequence_length % (2 * cp) == 0) sizes.push_back(cp);
     return sizes;
@@ -66,7 +64,7 @@ class Space {
       choice.etp = choice.tp;
       return add_chunks(choice);
     }
-    const config::ParallelConfig& given = request_.args.parallel;
+    const GivenLayout& given = request_.given;
     const int ranks = request_.gpus / choice.pp;
     for (const int ep : given_or(given.ep, divisors(model_.moe->router.experts, ranks)))
       for (const int etp : given_or(given.etp, choice.tp == 1 ? std::vector{1} : std::vector{1, choice.tp})) {
@@ -81,7 +79,7 @@ class Space {
     std::vector<int> sizes{1};
     for (int vpp = 2; vpp <= kMaxChunks && choice.pp > 1; ++vpp)
       if (model_.num_layers % (int64_t{choice.pp} * vpp) == 0) sizes.push_back(vpp);
-    for (const int vpp : given_or(request_.args.pipeline.vpp, sizes)) {
+    for (const int vpp : given_or(request_.given.vpp, sizes)) {
       choice.vpp = vpp;
       const auto ways = ways_of(request_, choice);
       if (!ways.empty()) choices_.push_back(ways.front());
@@ -93,46 +91,13 @@ class Space {
   std::vector<LayoutChoice> choices_;
 };
 
-void set_recompute(config::RecomputeConfig& recompute, RecomputeChoice choice, bool experts) {
-  if (choice == RecomputeChoice::kSelective) {
-    recompute.granularity = config::RecomputeGranularity::kSelective;
-    recompute.modules = {"layernorm", experts ? "moe" : "mlp"};
-  } else if (choice == RecomputeChoice::kFull) {
-    recompute.granularity = config::RecomputeGranularity::kFull;
-    recompute.method = config::RecomputeMethod::kUniform;
-    recompute.num_layers = 1;
-  }
-}
-
 }  // namespace
-
-config::TrainingArguments LayoutChoice::apply(const SearchRequest& request) const {
-  config::TrainingArguments args = request.args;
-  args.parallel.tp = tp;
-  args.parallel.cp = cp;
-  args.parallel.pp = pp;
-  args.parallel.ep = ep;
-  if (request.model->moe) args.parallel.etp = etp;
-  args.parallel.sequence_parallel = args.parallel.sequence_parallel || tp > 1;
-  args.pipeline.vpp = vpp > 1 ? std::optional(vpp) : std::nullopt;
-  args.batch.micro_batch_size = micro_batch;
-  args.batch.global_batch_size = static_cast<int>(request.global_batch);
-  if (request.model->moe) args.moe.token_dispatcher = config::TokenDispatcher::kAllToAll;
-  const bool shared = dp(request.gpus) * cp > 1;
-  args.optimizer.use_distributed_optimizer = args.optimizer.use_distributed_optimizer || shared;
-  args.ddp.overlap_grad_reduce = args.ddp.overlap_grad_reduce || shared;
-  args.ddp.overlap_param_gather = args.ddp.overlap_param_gather || shared;
-  if (recompute != RecomputeChoice::kAsGiven) set_recompute(args.recompute, recompute, request.model->moe.has_value());
-  return config::derive(args).args;
-}
 
 std::vector<LayoutChoice> ways_of(const SearchRequest& request, LayoutChoice sizes) {
   using enum RecomputeChoice;
-  const config::RecomputeConfig& given = request.args.recompute;
-  const bool chosen = given.granularity || given.gradient_checkpointing || given.recompute_activations;
-  const auto kinds = chosen ? std::vector{kAsGiven} : std::vector{kNone, kSelective, kFull};
+  const auto kinds = request.given.recompute ? std::vector{kAsGiven} : std::vector{kNone, kSelective, kFull};
   std::vector<LayoutChoice> ways;
-  for (const int micro : given_or(request.micro_batch, {1, 2, 4, 8})) {
+  for (const int micro : given_or(request.given.micro_batch, {1, 2, 4, 8})) {
     const int64_t together = int64_t{micro} * sizes.dp(request.gpus);
     if (request.global_batch % together != 0) continue;
     if (sizes.vpp > 1 && request.global_batch / together % sizes.pp != 0) continue;

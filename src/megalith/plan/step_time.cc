@@ -6,19 +6,18 @@
 #include <array>
 #include <cmath>
 
-#include "megalith/config/derive.h"
 #include "megalith/layout/pipeline_timeline.h"
 #include "megalith/model/model_flops.h"
 #include "megalith/plan/layer_time_internal.h"
 #include "megalith/plan/parameter_sizes.h"
+#include "megalith/plan/rank_sizes.h"
 
 namespace megalith::plan {
 
 namespace {
 
 // One micro-batch through all chunks of a pipeline rank.
-struct RankTime {
-  PartTimes forward, backward;
+struct RankTime : PassTimes {
   double work() const { return forward.total() + backward.total(); }
 };
 
@@ -27,20 +26,20 @@ RankTime rank_time(const RunShape& run, const LayerTimes& layers, const layout::
   for (int chunk = 0; chunk < split.chunks(); ++chunk) {
     const layout::Stage stage = split.stage(rank, chunk);
     int64_t done = 0;
-    for (const int layer : stage.layers()) layers.add_layer(layer, done++, time.forward, time.backward);
+    for (const int layer : stage.layers()) layers.add_layer(layer, done++, time);
     for (size_t depth = 0; depth < stage.mtp_layers.size(); ++depth) {
-      layers.add_layer(run.model->num_layers - 1, done++, time.forward, time.backward);
-      layers.add_head(time.forward, time.backward);
+      layers.add_layer(run.model->num_layers - 1, done++, time);
+      layers.add_head(time);
     }
-    if (stage.has_embedding()) layers.add_embedding(time.forward, time.backward);
-    if (stage.has_loss()) layers.add_head(time.forward, time.backward);
+    if (stage.has_embedding()) layers.add_embedding(time);
+    if (stage.has_loss()) layers.add_head(time);
   }
   return time;
 }
 
 // What reducing gradients and collecting parameters leave exposed.
 double exposed_dp(const RunShape& run, const Cluster& cluster, const StateBytes& state, const RankTime& time) {
-  const bool sharded = run.args.optimizer.use_distributed_optimizer;
+  const bool sharded = run.gradients.use_distributed_optimizer;
   const GroupSpeed group(cluster, run.dp() * run.grid.cp, run.grid.tp);
   if (group.size <= 1) return 0;
   const double reduce = sharded ? group.reduce_scatter(state.gradients) : group.all_reduce(state.gradients);
@@ -49,16 +48,17 @@ double exposed_dp(const RunShape& run, const Cluster& cluster, const StateBytes&
     // The last bucket has nothing behind which it could hide.
     return overlap ? std::max(0.1 * communication, communication - 0.9 * behind) : communication;
   };
-  return hidden(reduce, time.backward.total(), run.args.ddp.overlap_grad_reduce) +
-         hidden(gather, time.forward.total(), run.args.ddp.overlap_param_gather);
+  return hidden(reduce, time.backward.total(), run.gradients.overlap_grad_reduce) +
+         hidden(gather, time.forward.total(), run.overlap_param_gather);
 }
 
 double optimizer_seconds(const RunShape& run, const Cluster& cluster, const StateBytes& state) {
   const double host_part = state.optimizer_host / std::max(1.0, state.optimizer + state.optimizer_host);
   const double here = state.owned * (1 - host_part), there = state.owned * host_part;
-  // Gradients are read for their norm and for the update; main parameters and moments are read and written.
-  const double device = cluster.memory_seconds(4 * state.owned + here * (4 + 24 + run.element_bytes()));
-  return device + there * (4 + run.element_bytes()) / cluster.host_bytes_per_second + there * 28 / 20e9;
+  // Gradients are read for their norm and for the update; main parameters and states are read and written.
+  const double update = 4 + 2 * (4 + run.optimizer_state_bytes);
+  const double device = cluster.memory_seconds(4 * state.owned + here * (update + run.element_bytes()));
+  return device + there * (4 + run.element_bytes()) / cluster.host_bytes_per_second + there * update / 20e9;
 }
 
 void add(StepTime& step, const PartTimes& part, double times) {
@@ -133,7 +133,8 @@ double GroupSpeed::all_to_all(double bytes) const {
 }
 
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook& book) {
-  const LayerTimes layers(run, cluster);
+  const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
+  const LayerTimes layers(model, cluster);
   const layout::LayerSplit split = run.split();
   RankTime busiest;
   int busiest_rank = 0;
@@ -148,16 +149,15 @@ StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook&
   add(step, busiest.forward, microbatches);
   add(step, busiest.backward, microbatches);
   if (run.grid.pp > 1) {
-    const layout::PipelineShape shape = config::pipeline_shape(run.args, static_cast<int>(run.microbatches));
+    const layout::PipelineShape& shape = run.pipeline;
     const double message = message_seconds(run, cluster);
     const double ratio = busiest.backward.total() / busiest.forward.total();
     step.bubble = book.idle_units(shape, ratio) * busiest.forward.total() / split.chunks();
     // With overlap only the way in and the way out wait for messages.
-    const double waits =
-        run.args.pipeline.overlap_p2p_comm ? 2.0 * (run.grid.pp - 1) : 2.0 * microbatches * split.chunks();
+    const double waits = run.overlap_p2p_comm ? 2.0 * (run.grid.pp - 1) : 2.0 * microbatches * split.chunks();
     step.pp = waits * message;
   }
-  const StateBytes state = state_bytes(run, split, busiest_rank);
+  const StateBytes state = state_bytes(run, model, split, busiest_rank);
   step.dp = exposed_dp(run, cluster, state, busiest);
   step.optimizer = optimizer_seconds(run, cluster, state);
   step.tokens = run.global_batch() * static_cast<double>(run.sequence_length);

@@ -12,6 +12,8 @@
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
 #include "megalith/peft/adapter_folder.h"
+#include "megalith/run/resolve/adapter_source.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/preference/preference_objective.h"
 #include "megalith/train/preference/reference_scores.h"
@@ -68,8 +70,7 @@ bool has_fresh_reference(const config::TrainingArguments& args) {
 
 // What lies below the adapter that is trained, or what ref_model_adapters names.
 std::vector<fs::path> find_reference_adapters(const config::TrainingArguments& args) {
-  if (!args.preference.ref_model)
-    return trains_adapter(args) ? model::adapter_source(args).merged : std::vector<fs::path>{};
+  if (!args.preference.ref_model) return trains_adapter(args) ? adapter_source(args).merged : std::vector<fs::path>{};
   std::vector<fs::path> found;
   for (const std::string& name : args.preference.ref_model_adapters)
     found.push_back(peft::find_adapter(name, args.lora.adapter_folder.value_or("")));
@@ -80,10 +81,10 @@ std::unique_ptr<train::ReferenceModel> load_reference(const TrainingInputs& inpu
                                                       const config::TrainingArguments& args,
                                                       parallel::ParallelContext& context) {
   const fs::path& folder = inputs.reference_folder;
-  model::VirtualModels models =
-      has_fresh_reference(args)
-          ? model::AutoModel::from_config(model::with_arguments(model::read_model_config(folder), args), args, context)
-          : model::AutoModel::from_pretrained(folder.string(), args, context);
+  const model::ModelSettings settings = model_settings(args, context.device());
+  model::VirtualModels models = has_fresh_reference(args)
+                                    ? model::AutoModel::from_config(model::read_model_config(folder), settings, context)
+                                    : model::AutoModel::from_pretrained(folder.string(), settings, context);
   for (const fs::path& adapter : inputs.reference_adapters) model::merge_adapter(models, adapter);
   return std::make_unique<train::ReferenceModel>(std::move(models), step_settings(args));
 }
@@ -97,7 +98,7 @@ TrainingInputs check_inputs(config::TrainingArguments& args) {
   inputs.model_folder = find_model(*args.source.model_name_or_path, args);
   const model::ModelConfig config = model::read_model_config(inputs.model_folder);
   fit_to_experts(args, config);
-  if (trains_adapter(args)) model::adapter_config(args.lora, config, model::adapter_source(args));
+  if (trains_adapter(args)) model::adapter_config(adapter_source(args), config);
   if (has_tokenizer(inputs.model_folder)) inputs.tools.tokenizer_folder = inputs.model_folder;
   inputs.tools.vocab_size = config.vocab_size;
   inputs.tools.cache_folder = cache_for("tokens");
@@ -119,22 +120,24 @@ fs::path find_model(const std::string& path_or_name, const config::TrainingArgum
 model::VirtualModels load_model(const fs::path& folder, const config::TrainingArguments& args,
                                 parallel::ParallelContext& context, const std::optional<fs::path>& checkpoint) {
   if (checkpoint) check_kind(*checkpoint, trains_adapter(args));
+  const model::ModelSettings settings = model_settings(args, context.device());
   if (trains_adapter(args)) {
-    model::AdapterSource source = model::adapter_source(args, checkpoint);
+    model::AdapterSource source = adapter_source(args, checkpoint);
     source.keep_base = args.run.stage == config::Stage::kDpo && config::needs_reference(args.preference.loss);
-    return model::with_adapter(folder, args, context, source);
+    return model::with_adapter(folder, settings, context, source);
   }
-  if (checkpoint) return model::AutoModel::with_weights(model::read_model_config(folder), *checkpoint, args, context);
-  if (!args.source.train_from_scratch) return model::AutoModel::from_pretrained(folder.string(), args, context);
+  if (!checkpoint && !args.source.train_from_scratch)
+    return model::AutoModel::from_pretrained(folder.string(), settings, context);
   const model::ModelConfig config = model::read_model_config(folder);
-  return model::AutoModel::from_config(model::with_arguments(config, args), args, context);
+  return checkpoint ? model::AutoModel::with_weights(config, *checkpoint, settings, context)
+                    : model::AutoModel::from_config(config, settings, context);
 }
 
 void precompute_reference(const TrainingInputs& inputs, const config::TrainingArguments& args,
                           parallel::ParallelContext& context, RunData& data) {
   if (args.run.stage != config::Stage::kDpo || !args.preference.precompute_ref_log_probs) return;
   train::ReferenceCache cache{inputs.reference_cache, inputs.reference_folder, inputs.reference_adapters,
-                              model::ModelOptions::from(args, context.device()).dtype};
+                              model_settings(args, context.device()).options.dtype};
   if (has_fresh_reference(args)) cache.folder.clear();  // its weights are in no file that could be named
   train::precompute_reference_scores(
       data.train, data.eval, [&] { return load_reference(inputs, args, context); }, cache,

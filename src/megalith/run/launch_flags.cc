@@ -6,6 +6,7 @@
 #include "megalith/config/validate.h"
 #include "megalith/parallel/gpu_count.h"
 #include "megalith/run/exit_code.h"
+#include "megalith/run/resolve/runtime_settings.h"
 #include "megalith/train/faults/rerun_machine.h"
 
 namespace megalith::run {
@@ -102,7 +103,7 @@ void LaunchFlags::check(const config::TrainingArguments& args, bool needs_inputs
   config::validate(args, {.world_size = world_size(), .needs_inputs = needs_inputs});
   if (args.comm.backend == config::CommBackend::kNccl)
     comm::resolve_backend("nccl", !args.comm.use_cpu, comm::nccl_available());
-  if (nproc) parallel::check_gpus_for(launch_options().nproc, args);
+  if (nproc) parallel::check_gpus_for(launch_options().nproc, device_settings(args.comm));
 }
 
 int LaunchFlags::run(const std::function<int()>& rank_main) const {

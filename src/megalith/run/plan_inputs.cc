@@ -11,10 +11,12 @@
 #include "megalith/comm/store/rendezvous.h"
 #include "megalith/hf/hub_cache.h"
 #include "megalith/layout/grid_shape.h"
-#include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
-#include "megalith/model/from_arguments.h"
+#include "megalith/model/virtual_models.h"
 #include "megalith/observe/units.h"
+#include "megalith/run/resolve/model_from_options.h"
+#include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/run_shape.h"
 
 namespace megalith::run {
 
@@ -51,14 +53,13 @@ config::TrainingArguments planned_arguments(config::TrainingArguments args, cons
 model::ModelConfig planned_model(const std::optional<std::string>& model, const config::TrainingArguments& args) {
   const std::optional<std::string>& path = model ? model : args.source.model_name_or_path;
   if (path)
-    return model::with_arguments(model::read_model_config(hf::find_model_folder(
-                                     *path, hf::HubEnvironment::from_process(), hf::ModelParts::kConfig)),
-                                 args);
+    return model_overrides(args).applied_to(model::read_model_config(
+        hf::find_model_folder(*path, hf::HubEnvironment::from_process(), hf::ModelParts::kConfig)));
   check<ConfigError>(args.shape.hidden_size && args.shape.num_layers,
                      "there is no model: give --model DIR (a folder with config.json), or Megatron's options for its"
                      " shape (--num_layers, --hidden_size, --num_attention_heads, --vocab_size, …)");
   check<ConfigError>(args.shape.vocab_size.has_value(), "vocab_size is missing: how many tokens the model knows");
-  return model::config_from_arguments(args, {.size = *args.shape.vocab_size});
+  return model_from_options(args, {.size = *args.shape.vocab_size});
 }
 
 int64_t parameter_count(const model::ModelConfig& model) {
@@ -92,7 +93,7 @@ std::optional<plan::RankMemory> planned_memory(const model::ModelConfig& model, 
                          !args.lora.adapter_name_or_path.empty() && !args.lora.create_new_adapter;
   if (continued || length < 1) return std::nullopt;
   try {
-    const plan::RunShape run = plan::run_shape(model, args, world_size, length, machinery);
+    const plan::RunShape run = run_shape(model, args, world_size, length, machinery);
     return plan::fullest(plan::plan_memory(run));
   } catch (const ConfigError&) {
     return std::nullopt;

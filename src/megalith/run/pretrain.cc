@@ -10,9 +10,11 @@
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/run_folder.h"
 #include "megalith/checkpoint/verify.h"
+#include "megalith/config/derive.h"
 #include "megalith/config/saved_model.h"
 #include "megalith/model/auto_model.h"
-#include "megalith/model/from_arguments.h"
+#include "megalith/run/resolve/model_from_options.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/run_checkpoint.h"
 
@@ -134,11 +136,12 @@ struct Prepared {
 Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFunctions& functions,
                  const ProvidedDatasets& datasets) {
   const config::TrainingArguments& args = run.args();
-  const data::Collator collator = functions.collator ? *functions.collator : pretrain_collator(args);
+  const data::Collator collator(pretrain_collator_options(args), functions.collate);
   const int64_t evaluation = samples_of_evaluation(args, run.microbatches());
   auto objective = std::make_unique<train::ForwardStepObjective>(
       train::ForwardStepObjective::Settings{.forward_step = functions.forward_step,
                                             .report_keys = functions.report_keys,
+                                            .extra_keys = functions.extra_keys,
                                             .perplexity = functions.perplexity,
                                             .per_token = args.ddp.calculate_per_token_loss});
   Prepared prepared;
@@ -155,6 +158,8 @@ Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFu
   if (datasets.test && evaluation > 0)
     prepared.test = evaluation_of(std::make_shared<EvaluationWindow>(datasets.test, evaluation), collator);
   setup.objective = std::move(objective);
+  setup.update_rule = functions.update_rule;
+  setup.rates = functions.rates;
   setup.trace = &run.timers();
   setup.heartbeat = run.heartbeat();
   setup.rejection_tracker = run.rejection_tracker();
@@ -165,11 +170,11 @@ Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFu
 }  // namespace
 
 ModelProvider gpt_model_provider(const RunContext& run) {
-  const model::ModelConfig config = model::config_from_arguments(run.args(), run.required_tokenizer().vocabulary());
+  const model::ModelConfig config = model_from_options(run.args(), run.required_tokenizer().vocabulary());
   return [config](RunContext& mine, const ChunkRequest& request) {
     parallel::ParallelContext& context = mine.context();
-    return std::make_unique<model::GptModel>(config, model::ModelOptions::from(mine.args(), context.device()),
-                                             request.place, context);
+    return std::make_unique<model::GptModel>(config, model_options(mine.args(), context.device()), request.place,
+                                             context);
   };
 }
 
@@ -181,7 +186,7 @@ model::VirtualModels make_models(RunContext& run, const ModelProvider& provider)
   layers.num_layers = *args.shape.num_layers;
   layers.mtp_layers = args.shape.mtp_num_layers.value_or(0);
   std::vector<std::unique_ptr<model::GptModel>> chunks;
-  for (const model::ChunkPlace& place : model::chunk_places(args.pipeline, layers, context)) {
+  for (const model::ChunkPlace& place : model::chunk_places(config::split_request(args.pipeline), layers, context)) {
     const auto number = static_cast<int>(chunks.size());
     chunks.push_back(provider(run, {.pre_process = place.embedding,
                                     .post_process = place.head,

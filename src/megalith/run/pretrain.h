@@ -2,6 +2,7 @@
 //
 //   const auto run = initialize_megatron(words, {.allow_no_cuda = true});       // 1. arguments, groups, seeds
 //   pretrain(*run, {.datasets = my_datasets, .model = my_chunk, .forward_step = my_step});
+//   shutdown_megatron();                                                        // the ranks leave together
 //
 // 2. The model provider is called once for each chunk of this rank; optimizer and schedule are made around them.
 // 3. The dataset provider gets the number of samples that the run needs.
@@ -42,11 +43,15 @@ using ModelProvider = std::function<std::unique_ptr<model::GptModel>(RunContext&
 // What a program brings; what it leaves out is that of pretrain_gpt: options say it.
 struct PretrainFunctions {
   DatasetsProvider datasets = gpt_datasets;
-  ModelProvider model{};  // empty: config_from_arguments. Weights are drawn by pretrain
+  ModelProvider model{};  // empty: model_from_options. Weights are drawn by pretrain
   train::ForwardStep forward_step = train::gpt_forward_step;
-  std::vector<std::string> report_keys{};    // see LossResult::report; losses end in "loss"
-  bool perplexity = true;                    // the loss is a mean of -log p
-  std::optional<data::Collator> collator{};  // empty: rows of seq_length
+  std::vector<std::string> report_keys{};  // see LossResult::report; losses end in "loss"
+  std::vector<std::string> extra_keys{};   // extra tensors that forward_step reads (MicroBatch::extra)
+  bool perplexity = true;                  // the loss is a mean of -log p
+  data::CollateFunction collate{};         // a collator of one's own; empty for rows of seq_length
+  // An optimizer and a schedule of the program's own: see train::TrainerSetup. Progress is counted in samples.
+  std::shared_ptr<const optim::UpdateRule> update_rule{};
+  optim::RateFunctions rates{};
 
   // After each evaluation. `non_loss_data` runs on every rank, with the model; without it the data are what the forward
   // steps of the last group of micro-batches have kept. `process_non_loss_data` gets them on the last rank.
@@ -74,7 +79,7 @@ struct PretrainOutput {
 };
 
 // All ranks call it, after finish_mpu_init. Throws ConfigError, before work is spent, for a run without length, a model
-// that the options cannot describe (from_arguments.h), or no training data.
+// that the options cannot describe (model_from_options.h), or no training data.
 PretrainOutput pretrain(RunContext& run, PretrainFunctions functions = {});
 
 // The chunks of this rank from a provider, with fresh weights from the seed; says how many parameters they have.

@@ -74,11 +74,11 @@ ProvidedDatasets gpt_datasets(const RunContext& run, const data::PerSplit<int64_
   return {as_dataset(made.train), as_dataset(made.valid), as_dataset(made.test)};
 }
 
-data::Collator pretrain_collator(const config::TrainingArguments& args) {
-  return data::Collator({.padding = data::Padding::kFixed,
-                         .fixed_length = args.shape.seq_length.value_or(0),
-                         .cp = args.parallel.cp.value_or(1),
-                         .tp = args.parallel.tp.value_or(1)});
+data::CollatorOptions pretrain_collator_options(const config::TrainingArguments& args) {
+  return {.padding = data::Padding::kFixed,
+          .fixed_length = args.shape.seq_length.value_or(0),
+          .cp = args.parallel.cp.value_or(1),
+          .tp = args.parallel.tp.value_or(1)};
 }
 
 EvaluationWindow::EvaluationWindow(std::shared_ptr<const data::Dataset> all, int64_t samples)

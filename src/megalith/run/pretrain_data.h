@@ -31,7 +31,7 @@ int64_t samples_of_evaluation(const config::TrainingArguments& args, const layou
 ProvidedDatasets gpt_datasets(const RunContext& run, const data::PerSplit<int64_t>& samples);
 
 // Rows of seq_length tokens, padded so that they can be split over cp and tp.
-data::Collator pretrain_collator(const config::TrainingArguments& args);
+data::CollatorOptions pretrain_collator_options(const config::TrainingArguments& args);
 
 // The samples of one evaluation after another: each begins where the one before has ended (Megatron's
 // consumed_valid_samples), from the first again behind the last. Moves only between evaluations, by the rank's thread.

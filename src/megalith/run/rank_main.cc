@@ -6,8 +6,9 @@
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/parallel/initialize.h"
+#include "megalith/parallel/runtime.h"
 #include "megalith/run/exit_code.h"
+#include "megalith/run/resolve/runtime_settings.h"
 #include "megalith/train/faults/rerun_guard.h"
 
 namespace megalith::run {
@@ -27,7 +28,7 @@ void end_process(const std::string& reason) {
 int run_as_rank(const config::TrainingArguments& args, const std::function<void(parallel::ParallelContext&)>& work) {
   parallel::Runtime runtime;
   try {
-    work(runtime.initialize(args, end_process));
+    work(runtime.initialize(runtime_settings(args, comm::rendezvous_from_env()), end_process));
     runtime.shutdown();
     return kDone;
   } catch (const comm::PeerFailure& error) {

@@ -9,14 +9,22 @@
 #include "megalith/comm/store/rendezvous.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
+#include "megalith/layout/rank_grid.h"
 #include "megalith/layout/vocab_split.h"
 #include "megalith/run/pretrain.h"
+#include "megalith/run/resolve/runtime_settings.h"
 
 namespace megalith::run {
 
 namespace {
 
 using config::OptionUse;
+
+// The connection of a process that is one rank. Only users' entry points reach it; the library takes a context.
+parallel::Runtime& process_runtime() {
+  static parallel::Runtime runtime;
+  return runtime;
+}
 
 void check_device(const config::TrainingArguments& args, const InitializeOptions& options) {
   if (options.allow_no_cuda || args.comm.use_cpu) return;
@@ -25,10 +33,11 @@ void check_device(const config::TrainingArguments& args, const InitializeOptions
                      " use_cpu, to run on the CPU");
 }
 
-int world_size_of(const InitializeOptions& options) {
-  if (options.context != nullptr) return options.context->world().size();
-  if (options.world != nullptr) return options.world->size();
-  return comm::rendezvous_from_env().world_size;
+// Where this rank stands: in the caller's world, or as the launcher says.
+comm::Rendezvous place_of(const InitializeOptions& options) {
+  if (options.context != nullptr) return options.context->world().place();
+  if (options.world != nullptr) return options.world->place();
+  return comm::rendezvous_from_env();
 }
 
 // The words with those defaults behind them that they do not give themselves; `overruled` tells of the others.
@@ -36,7 +45,7 @@ std::vector<std::string> with_defaults(std::span<const std::string> words, const
                                        config::UnknownNames unknown, std::vector<std::string>& overruled) {
   std::vector<std::string> all(words.begin(), words.end());
   if (options.args_defaults.empty()) return all;
-  const auto given = config::parse_arguments(config::Dialect::kPretrain, words, options.extra_args, unknown);
+  const auto given = config::parse_arguments(options.dialect, words, options.extra_args, unknown);
   for (const auto& [name, value] : options.args_defaults) {
     const auto match = config::OptionTable::instance().find(name);
     check<ConfigError>(match && !match->negated, "args_defaults: {} is no option", name);
@@ -52,30 +61,33 @@ std::vector<std::string> with_defaults(std::span<const std::string> words, const
   return all;
 }
 
+// `args` as they were given; their refusals and notes have been told.
+std::unique_ptr<RunContext> start_run(const config::TrainingArguments& args, InitializeOptions options) {
+  check_device(args, options);
+  config::validate(args, {.world_size = place_of(options).world_size, .needs_inputs = false});
+  const auto effective = config::derive(args);
+  const bool skip = options.skip_mpu_initialization;
+  auto run = std::make_unique<RunContext>(effective.args, std::move(options));
+  if (run->rank() == 0)
+    for (const std::string& warning : effective.warnings) log_warning("{}", warning);
+  if (!skip) run->finish_mpu_init();
+  return run;
+}
+
 }  // namespace
 
 RunContext::RunContext(config::TrainingArguments args, InitializeOptions options)
     : args_(std::move(args)), options_(std::move(options)), tokenizer_(make_run_tokenizer(args_)) {
   check(options_.context == nullptr || options_.world == nullptr, "a context and a world are given; keep one");
-  find_place();
+  const comm::Rendezvous place = place_of(options_);
+  rank_ = place.rank;
+  world_size_ = place.world_size;
+  if (options_.world != nullptr) thread_runtime_ = std::make_unique<parallel::Runtime>(*options_.world);
+  if (options_.context == nullptr) runtime_ = thread_runtime_ ? thread_runtime_.get() : &process_runtime();
   const layout::RankGrid grid(config::grid_shape(args_, world_size_));
   microbatches_.emplace(config::batch_plan(args_, grid.dp()));
   if (options_.tensorboard && args_.logging.logging_dir && rank_ == world_size_ - 1)
     tensorboard_ = options_.tensorboard(*args_.logging.logging_dir);
-}
-
-void RunContext::find_place() {
-  comm::World* world = options_.context != nullptr ? &options_.context->world() : options_.world;
-  if (world != nullptr) {
-    rank_ = world->rank();
-    world_size_ = world->size();
-  } else {
-    const comm::Rendezvous place = comm::rendezvous_from_env();
-    rank_ = place.rank;
-    world_size_ = place.world_size;
-  }
-  if (options_.context != nullptr) return;
-  runtime_ = world != nullptr ? std::make_unique<parallel::Runtime>(*world) : std::make_unique<parallel::Runtime>();
 }
 
 const RunTokenizer& RunContext::required_tokenizer() const {
@@ -92,36 +104,36 @@ int64_t RunContext::padded_vocab_size() const {
 }
 
 void RunContext::finish_mpu_init() {
-  if (runtime_) {
+  const parallel::RuntimeSettings settings = runtime_settings(args_, place_of(options_));
+  if (runtime_ != nullptr) {
     parallel::EmbeddingRanks ranks;
     if (options_.get_embedding_ranks) ranks.word = options_.get_embedding_ranks;
     if (options_.get_position_embedding_ranks) ranks.position = options_.get_position_embedding_ranks;
-    context_ = &runtime_->initialize(args_, options_.on_stuck, ranks);
+    runtime_->initialize(settings, options_.on_stuck, ranks);
   } else {
-    context_ = options_.context;
-    context_->rng().seed(config::rng_seeds(args_, context_->grid(), rank_));
+    options_.context->rng().seed(parallel::rng_seeds(settings.seeds, options_.context->grid(), rank_));
   }
+  finished_ = true;
   if (!options_.autoresume || !options_.autoresume->init) return;
-  const comm::Group world = context_->world().world();
-  world.barrier("autoresume");
+  const comm::Group all_ranks = context().world().world();
+  all_ranks.barrier("autoresume");
   options_.autoresume->init();
-  world.barrier("autoresume: done");
+  all_ranks.barrier("autoresume: done");
 }
 
+bool RunContext::mpu_is_initialized() const { return finished_ && (runtime_ == nullptr || runtime_->is_initialized()); }
+
 parallel::ParallelContext& RunContext::context() {
-  check(context_ != nullptr, "the parallel context is used before finish_mpu_init");
-  return *context_;
+  check(mpu_is_initialized(), "the parallel context is used before finish_mpu_init, or after shutdown_megatron");
+  return runtime_ != nullptr ? runtime_->context() : *options_.context;
 }
 
 std::unique_ptr<RunContext> initialize_megatron(const config::TrainingArguments& args, InitializeOptions options) {
-  check_device(args, options);
-  config::validate(args, {.world_size = world_size_of(options), .needs_inputs = false});
-  const auto effective = config::derive(args);
-  const bool skip = options.skip_mpu_initialization;
-  auto run = std::make_unique<RunContext>(effective.args, std::move(options));
+  const config::OptionReport report = config::report_of(args);
+  report.check_runnable();
+  auto run = start_run(args, std::move(options));
   if (run->rank() == 0)
-    for (const std::string& warning : effective.warnings) log_warning("{}", warning);
-  if (!skip) run->finish_mpu_init();
+    for (const std::string& note : report.notes()) log_info("{}", note);
   return run;
 }
 
@@ -129,14 +141,17 @@ std::unique_ptr<RunContext> initialize_megatron(std::span<const std::string> wor
   const auto unknown = options.ignore_unknown_args ? config::UnknownNames::kIgnore : config::UnknownNames::kRefuse;
   std::vector<std::string> overruled;
   const auto all_words = with_defaults(words, options, unknown, overruled);
-  auto parsed = config::parse_arguments(config::Dialect::kPretrain, all_words, options.extra_args, unknown);
-  parsed.report.check_not_refused();
-  take_checkpoint_arguments(parsed);
-  auto run = initialize_megatron(parsed.args, std::move(options));
+  auto parsed = config::parse_arguments(options.dialect, all_words, options.extra_args, unknown);
+  parsed.report.check_runnable();
+  if (options.dialect == config::Dialect::kPretrain) take_checkpoint_arguments(parsed);
+  auto run = start_run(parsed.args, std::move(options));
   if (run->rank() != 0) return run;
   for (const std::string& warning : overruled) log_warning("{}", warning);
   for (const std::string& note : parsed.notes) log_info("{}", note);
   return run;
 }
+
+bool is_distribute_initialized() { return process_runtime().is_initialized(); }
+void shutdown_megatron() { process_runtime().shutdown(); }
 
 }  // namespace megalith::run

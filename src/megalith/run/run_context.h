@@ -1,10 +1,12 @@
-// RunContext and initialize_megatron: what Megatron-LM keeps in global variables, as one object.
+// initialize_megatron and RunContext: from arguments to what Megatron-LM keeps in global variables, as one object.
 //
 //   const auto run = initialize_megatron(words, {.allow_no_cuda = true});
 //   run->args(), run->tokenizer(), run->microbatches(), run->timers(), run->context() …
+//   shutdown_megatron();
 //
-// This is the second form of initialize_megatron (the first takes a TrainingArguments and gives a ParallelContext;
-// parallel/initialize.h). Nothing is global: several can live in one process, one a rank thread.
+// A process joins the other ranks once, through a connection that belongs to the process, not to a RunContext:
+// initialize_megatron may be called again, and finds the groups of the first call. Ranks that are threads bring a World
+// each (InitializeOptions::world) and share nothing.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +23,7 @@
 #include "megalith/comm/store/heartbeat.h"
 #include "megalith/config/parser.h"
 #include "megalith/layout/microbatches.h"
-#include "megalith/parallel/initialize.h"
+#include "megalith/parallel/runtime.h"
 #include "megalith/run/run_tokenizer.h"
 #include "megalith/train/stop_flag.h"
 
@@ -39,6 +41,7 @@ struct Autoresume {
 };
 
 struct InitializeOptions {
+  config::Dialect dialect = config::Dialect::kPretrain;  // whose defaults and rules the words follow
   // extra_args_provider: options of the program's own; their targets are set.
   std::vector<config::CommandOption> extra_args{};
   // Option (with underscores) and value: taken where the words do not give the option. A word that differs wins, with a
@@ -56,9 +59,10 @@ struct InitializeOptions {
   const train::StopFlag* stop = nullptr;               // asks the run to end in order; outlives it
   comm::Heartbeat heartbeat{};                         // see TrainerSetup
   std::filesystem::path rejection_tracker{};           // see TrainerSetup
-  std::function<void(const std::string&)> on_stuck{};  // see parallel::Runtime
+  std::function<void(const std::string&)> on_stuck{};  // see comm::WorldOptions; that of the call that connects
 
-  // At most one: groups that exist, or a world that is connected. Both outlive the run.
+  // At most one: groups that exist, or a world that is connected. Both outlive the run. With neither, the process's own
+  // connection is used.
   parallel::ParallelContext* context = nullptr;
   comm::World* world = nullptr;
 };
@@ -93,15 +97,14 @@ class RunContext {
   bool stop_requested() const { return options_.stop != nullptr && options_.stop->requested(); }
 
   // Groups, seeds, autoresume. initialize_megatron has called it, unless skip_mpu_initialization; a second call seeds
-  // anew. All ranks call it.
+  // again. All ranks call it.
   void finish_mpu_init();
-  bool mpu_is_initialized() const { return context_ != nullptr; }
-  // Throws InternalError before finish_mpu_init.
+  // False before finish_mpu_init, and after shutdown_megatron.
+  bool mpu_is_initialized() const;
+  // Throws InternalError while mpu_is_initialized is false.
   parallel::ParallelContext& context();
 
  private:
-  void find_place();
-
   const config::TrainingArguments args_;
   const InitializeOptions options_;
   int rank_ = 0, world_size_ = 1;
@@ -109,16 +112,30 @@ class RunContext {
   std::optional<RunTokenizer> tokenizer_;
   ScalarWriter tensorboard_;
   TraceRecorder timers_;
-  std::unique_ptr<parallel::Runtime> runtime_;    // empty with options_.context
-  parallel::ParallelContext* context_ = nullptr;  // after finish_mpu_init
+  std::unique_ptr<parallel::Runtime> thread_runtime_;  // with options_.world
+  parallel::Runtime* runtime_ = nullptr;               // that one, or the process's; null with options_.context
+  bool finished_ = false;                              // finish_mpu_init has been called
 };
 
-// Parses Megatron's words (the pretrain dialect), checks and derives them, and makes the RunContext. Throws ConfigError
-// with every problem of the words; for options that are refused; without CUDA ("requires CUDA") unless
-// allow_no_cuda or use_cpu is given.
+// Parses words, checks and derives them, joins the other ranks, and makes the RunContext. Throws ConfigError with every
+// problem of the words; for options that are refused, or planned and not built yet; without CUDA ("requires CUDA")
+// unless allow_no_cuda or use_cpu is given.
+//
+// Called again in a process, it leaves the groups as they are and sets all seeds again. Other sizes than those of the
+// groups bring a warning, and a RunContext that is of no use for training: call shutdown_megatron before.
 std::unique_ptr<RunContext> initialize_megatron(std::span<const std::string> words, InitializeOptions options = {});
-// The same for arguments that a program has made itself; extra_args, args_defaults and ignore_unknown_args are about
-// words.
+// The same for arguments that a program has made itself; dialect, extra_args, args_defaults and ignore_unknown_args are
+// about words. They are checked as words are, as far as a struct can tell (config::report_of): a refused option without
+// a member in TrainingArguments cannot be seen here. use_checkpoint_args, too, is about words: it asks which of them
+// were given.
 std::unique_ptr<RunContext> initialize_megatron(const config::TrainingArguments& args, InitializeOptions options = {});
+
+// Whether this process has groups: made by initialize_megatron (without a context or a world of the caller's), and not
+// shut down since.
+bool is_distribute_initialized();
+// Waits for the other ranks and leaves them; the next initialize_megatron connects again and may choose other sizes. A
+// program that ends without it leaves without waiting, which the ranks that still work take for a failure. All ranks
+// call it. Does nothing when there is no connection.
+void shutdown_megatron();
 
 }  // namespace megalith::run

@@ -11,11 +11,12 @@ namespace megalith::run {
 
 namespace {
 
-data::Collator collator_of(const config::TrainingArguments& args, const data::DataRequest& request) {
+data::Collator collator_of(const config::TrainingArguments& args, const data::DataRequest& request,
+                           const data::CollateFunction& own) {
   data::CollatorOptions options = data::collator_options(args.run.stage, data::make_record_encoder(request)->pad_id());
   options.tp = args.parallel.sequence_parallel ? args.parallel.tp.value_or(1) : 1;
   options.cp = args.parallel.cp.value_or(1);
-  return data::Collator(options);
+  return {options, own};
 }
 
 std::string samples_of(const data::Dataset& dataset) {
@@ -53,7 +54,7 @@ data::DataRequest data_request(const config::TrainingArguments& args, const Data
 
 RunData open_run_data(const config::TrainingArguments& args, const DataTools& tools) {
   const data::DataRequest request = data_request(args, tools);
-  const data::Collator collator = collator_of(args, request);
+  const data::Collator collator = collator_of(args, request, tools.collate);
   RunData result;
   std::shared_ptr<const data::Dataset> validation;
   if (config::trains(args.run) && args.data.streaming) {

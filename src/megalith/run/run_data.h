@@ -14,11 +14,12 @@
 
 namespace megalith::run {
 
-// What data is read with. The tokenizer's folder is empty for data that has ids.
+// What data is read and collated with. The tokenizer's folder is empty for data that has ids.
 struct DataTools {
   std::filesystem::path tokenizer_folder;
   int64_t vocab_size = 0;              // of the model
   std::filesystem::path cache_folder;  // of tokens; empty: none are kept
+  data::CollateFunction collate{};     // a collator of one's own, for training and evaluation
 };
 
 struct RunData {

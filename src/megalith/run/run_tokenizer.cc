@@ -84,8 +84,8 @@ RunTokenizer folder_tokenizer(const config::TokenizerConfig& options) {
 
 }  // namespace
 
-model::ModelVocabulary RunTokenizer::vocabulary() const {
-  model::ModelVocabulary vocabulary{.size = tokens.vocab_size, .bos_id = {}, .eos_id = tokens.eod_id, .pad_id = {}};
+ModelVocabulary RunTokenizer::vocabulary() const {
+  ModelVocabulary vocabulary{.size = tokens.vocab_size, .bos_id = {}, .eos_id = tokens.eod_id, .pad_id = {}};
   if (tokenizer) vocabulary.bos_id = tokenizer->bos_id();
   if (tokenizer) vocabulary.pad_id = tokenizer->pad_id();
   return vocabulary;

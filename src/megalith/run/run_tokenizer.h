@@ -14,7 +14,7 @@
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/data/gpt/pretrain_datasets.h"
-#include "megalith/model/from_arguments.h"
+#include "megalith/run/resolve/model_from_options.h"
 #include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::run {
@@ -24,7 +24,7 @@ struct RunTokenizer {
   data::PretrainTokens tokens;                    // what datasets know of it
   std::filesystem::path folder;                   // of its files; empty: none
 
-  model::ModelVocabulary vocabulary() const;
+  ModelVocabulary vocabulary() const;
 };
 
 // Nothing when no option speaks of one. Throws ConfigError for a type that is not known or lacks an option, DataError

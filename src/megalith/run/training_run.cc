@@ -18,6 +18,7 @@
 #include "megalith/observe/observers.h"
 #include "megalith/observe/summary.h"
 #include "megalith/observe/tensorboard.h"
+#include "megalith/optim/rules/make_rule.h"
 #include "megalith/plan/report.h"
 #include "megalith/run/out_of_memory.h"
 #include "megalith/run/plan_inputs.h"
@@ -75,14 +76,14 @@ std::string adapter_in_words(const model::VirtualModels& models) {
   return fmt::format("; an adapter of rank {} with {} trained parameters", model::adapter_of(models).rank, elements);
 }
 
-// What training keeps for `elements` parameters, `trained` of them, on a rank: Adam's moments and, for trained
+// What training keeps for `elements` parameters, `trained` of them, on a rank: the optimizer's states and, for trained
 // parameters of 16 bits (an adapter's are not), their fp32 copies, over the ranks that share them.
 std::vector<std::pair<std::string, double>> memory_of(const config::TrainingArguments& args, int64_t elements,
                                                       int64_t trained, int sharers) {
   const auto count = static_cast<double>(elements), learning = static_cast<double>(trained);
   const bool half = args.precision.bf16 || args.precision.fp16;
-  const bool adam = args.optimizer.optimizer != config::OptimizerKind::kSgd;
-  const double state = learning * ((adam ? 8 : 4) + (half && trained == elements ? 4 : 0));
+  const auto state_bytes = static_cast<double>(optim::make_rule(args.optimizer)->state_bytes());
+  const double state = learning * (state_bytes + (half && trained == elements ? 4 : 0));
   return {{"parameters", count * (half ? 2 : 4)},
           {"gradients", learning * 4},
           {"optimizer", args.optimizer.use_distributed_optimizer ? state / sharers : state}};

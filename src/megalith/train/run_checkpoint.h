@@ -10,8 +10,8 @@
 #include "megalith/checkpoint/saver.h"
 #include "megalith/train/report/trainer_state.h"
 #include "megalith/train/run_progress.h"
+#include "megalith/train/settings/trainer_settings.h"
 #include "megalith/train/step/optimized_model.h"
-#include "megalith/train/trainer_settings.h"
 
 namespace megalith::train {
 

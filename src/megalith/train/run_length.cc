@@ -78,14 +78,6 @@ data::ShapeOfStep shape_of_step(const layout::MicrobatchCalculator& batches, int
   };
 }
 
-layout::PipelineShape StepSettings::shape(int microbatches, bool forward_only) const {
-  layout::PipelineShape shape = pipeline;
-  shape.microbatches = microbatches;
-  shape.forward_only = forward_only;
-  if (forward_only) shape.sync = layout::PipelineSync::kLeaveOut;
-  return shape;
-}
-
 void check_pipeline_schedule(const StepSettings& step, const layout::MicrobatchCalculator& batches,
                              std::optional<int64_t> consumed) {
   const auto check_step = [&](int64_t microbatches) {

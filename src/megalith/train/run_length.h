@@ -7,7 +7,7 @@
 #include "megalith/data/batch_loader.h"
 #include "megalith/data/sampler.h"
 #include "megalith/layout/microbatches.h"
-#include "megalith/train/trainer_settings.h"
+#include "megalith/train/settings/trainer_settings.h"
 
 namespace megalith::train {
 

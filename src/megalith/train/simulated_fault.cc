@@ -61,6 +61,7 @@ class FaultyObjective : public Objective {
       : inner_(std::move(inner)), kind_(kind), armed_(std::move(armed)), context_(context) {}
 
   std::vector<std::string> metrics_keys(Phase phase) const override { return inner_->metrics_keys(phase); }
+  std::vector<std::string> extra_keys() const override { return inner_->extra_keys(); }
   bool wants_correct(Phase phase) const override { return inner_->wants_correct(phase); }
   bool has_perplexity() const override { return inner_->has_perplexity(); }
   void begin(std::span<const data::MicroBatch> batches, Phase phase) override {

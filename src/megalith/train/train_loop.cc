@@ -88,8 +88,10 @@ void Trainer::begin_training() {
   guard_ = std::make_unique<RerunGuard>(settings_.rerun, setup_.rejection_tracker, context_);
   skipped_steps_ = settings_.length.iterations_to_skip;
   for (const int64_t step : guard_->iterations_to_skip()) skipped_steps_.push_back(step);
-  model_ = std::make_unique<OptimizedModel>(models_, settings_.update, settings_.schedule(batches_, length_.max_steps),
-                                            context_);
+  UpdateSettings update = settings_.update;
+  if (setup_.update_rule) update.optimizer.rule = setup_.update_rule;
+  const optim::RunSchedule named = settings_.schedule(batches_, length_.max_steps);
+  model_ = std::make_unique<OptimizedModel>(models_, update, named.with(setup_.rates), context_);
   guard_->watch(*model_);
   start_state();
   state_.max_steps = length_.max_steps;
@@ -119,6 +121,19 @@ void Trainer::check_before_work() const {
   check<ConfigError>(!settings_.save.saves_points() || models_.config().source != nullptr,
                      "the model has no Hugging Face configuration, so that its save points could not be written; set"
                      " save_strategy to no, or make the model from a config.json");
+  try_collators();
+}
+
+// A trial where the program brings a collator, or reads extra tensors.
+void Trainer::try_collators() const {
+  const std::vector<std::string> keys = setup_.objective->extra_keys();
+  const auto wanted = [&](const data::Collator& collator) { return collator.is_own() || !keys.empty(); };
+  const TrainingData& train = *setup_.train_data;
+  const int64_t size = batches_.micro_batch_size();
+  if (train.dataset && train.collator && wanted(*train.collator))
+    check_first_batch(*train.dataset, *train.collator, size, keys);
+  for (const EvalData& each : setup_.eval_data)
+    if (wanted(each.collator)) check_first_batch(*each.dataset, each.collator, size, keys);
 }
 
 void Trainer::start_state() {

@@ -4,8 +4,9 @@
 //   trainer.train();                        // epochs of steps, with log lines, evaluations and save points
 //   trainer.save_model("my-model");
 //
-// What happens in a step is in train_step.h, what is optimised in objective.h (the place to override inputs, loss and
-// metrics), when something happens in callback.h and flow_callback.h, what a line says in training_log.h.
+// What happens in a step is in train_step.h, how samples become micro-batches in data/collator.h (the place for a
+// collator of one's own), what is optimised in objective.h (the place to override inputs, loss and metrics), when
+// something happens in callback.h and flow_callback.h, what a line says in training_log.h.
 //
 // Save points. output_dir/checkpoint-S holds the model as a Hugging Face folder and all that a run needs to go on
 // (docs/checkpoint-format.md). read_resume_point (run_checkpoint.h) reads it; it comes back through
@@ -24,15 +25,17 @@
 #include "megalith/comm/store/heartbeat.h"
 #include "megalith/layout/microbatches.h"
 #include "megalith/model/virtual_models.h"
+#include "megalith/optim/lr_schedule.h"
+#include "megalith/optim/rules/update_rule.h"
 #include "megalith/train/evaluation.h"
 #include "megalith/train/report/callback.h"
 #include "megalith/train/run_checkpoint.h"
 #include "megalith/train/run_length.h"
-#include "megalith/train/saving/run_saver.h"
+#include "megalith/train/run_saver.h"
+#include "megalith/train/settings/trainer_settings.h"
 #include "megalith/train/step/optimized_model.h"
 #include "megalith/train/stop_flag.h"
 #include "megalith/train/train_step.h"
-#include "megalith/train/trainer_settings.h"
 #include "megalith/train/training_data.h"
 #include "megalith/train/training_log.h"
 
@@ -52,6 +55,12 @@ struct TrainerSetup {
   std::optional<TrainingData> train_data{};
   std::vector<EvalData> eval_data{};
   std::unique_ptr<Objective> objective{};  // empty: language modelling
+  // In place of the rule that the option `optimizer` names. Save points keep its name and states; a run that resumes
+  // one gives the same rule.
+  std::shared_ptr<const optim::UpdateRule> update_rule{};
+  // In place of the curves that options describe, in optimizer steps (or samples: see optim::ScheduleUnit) that were
+  // not skipped. A resumed run continues at the step of the save point.
+  optim::RateFunctions rates{};
   std::vector<std::unique_ptr<TrainerCallback>> callbacks{};
   const StopFlag* stop = nullptr;             // once it is up: the step is finished, saved, and train() returns
   comm::Heartbeat heartbeat{};                // gets the section in which the run is, for whoever looks after it
@@ -97,6 +106,7 @@ class Trainer {
   // train_loop.cc, in the order in which they run.
   void begin_training();
   void check_before_work() const;
+  void try_collators() const;
   void start_state();
   EpochReader open_data() const;
   void run_epoch(EpochReader& data);

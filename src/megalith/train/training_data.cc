@@ -1,5 +1,6 @@
 #include "megalith/train/training_data.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace megalith::train {
@@ -29,6 +30,13 @@ TrainingData streamed_data(data::OpenStream open, const data::Collator& collator
                 return data::make_stream_loader(open, collator, std::move(shape), start, parts);
               },
           .sampler = std::nullopt};
+}
+
+void check_first_batch(const data::Dataset& dataset, const data::Collator& collator, int64_t micro_batch_size,
+                       std::span<const std::string> extra_keys) {
+  std::vector<data::Sample> samples;
+  for (int64_t i = 0; i < std::min(micro_batch_size, dataset.size()); ++i) samples.push_back(dataset.sample(i));
+  if (!samples.empty()) collator.collate(samples).require_extras(extra_keys);
 }
 
 EpochReader::EpochReader(std::unique_ptr<data::BatchLoader> loader, bool stream)

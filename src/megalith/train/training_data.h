@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "megalith/data/batch_loader.h"
@@ -35,6 +36,11 @@ struct EvalData {
   std::string name{};                    // of several: metrics are called eval_<name>_loss
   std::optional<int64_t> max_samples{};  // the first so many only
 };
+
+// Makes the first micro-batch of up to `micro_batch_size` samples, as a trial: what a collator of one's own, or fields
+// of samples, do wrong every time ends a run on every rank before any work is spent. Throws DataError.
+void check_first_batch(const data::Dataset& dataset, const data::Collator& collator, int64_t micro_batch_size,
+                       std::span<const std::string> extra_keys);
 
 // The steps of a loader, cut into epochs; the next ones are made on a thread of its own.
 class EpochReader {

@@ -75,8 +75,8 @@ at::Tensor dense_forward(const at::Tensor& x, const MoeShape& shape, const FullT
 
 // The ranks whose gradients of a parameter add up.
 comm::Group summed_over(const Parameter& parameter, const parallel::ParallelContext& context) {
-  if (parameter.expert) return context.edp();
-  return parameter.partial_grad_over_tp ? context.group(layout::GroupKind::kTpDpCp) : context.dp(true);
+  if (parameter.spec.expert) return context.edp();
+  return parameter.spec.partial_grad_over_tp ? context.group(layout::GroupKind::kTpDpCp) : context.dp(true);
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ MoeResult spread_moe(const MoeShape& shape, const FullTensors& weights, const Mo
     result.y[rank] = y.detach();
     result.dx[rank] = x.grad();
     for (const auto& parameter : set.all()) {
-      if (parameter->buffer) continue;
+      if (parameter->spec.role == ParameterRole::kBuffer) continue;
       const at::Tensor grad = grad_of(*parameter).to(at::kDouble);
       summed_over(*parameter, context).all_reduce(grad);
       const std::lock_guard lock(mutex);

@@ -194,7 +194,7 @@ TEST(MoeLayerOnCuda, EqualsTheCpu) {
         const MoeLayer layer(ParameterScope(set), shape, {}, {context.tp(), false}, context);
         load(set, random_moe_weights(shape, 5));
         attach_main_grads(set);
-        for (const auto& p : set.all()) p->main_grad = p->main_grad.to(device);
+        for (const auto& p : set.all()) p->grad.main_grad = p->grad.main_grad.to(device);
         LayerInput input;
         input.layout = ops::SequenceLayout::packed({33});
         const at::Tensor x = leaf(random_tensor({33, 64}, 1).to(device));

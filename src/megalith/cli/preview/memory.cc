@@ -5,6 +5,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/plan/report.h"
 #include "megalith/run/plan_inputs.h"
+#include "megalith/run/resolve/run_shape.h"
 
 namespace megalith::cli {
 
@@ -30,9 +31,9 @@ int preview_memory(Words words) {
   const config::EffectiveArguments effective = config::derive(run::planned_arguments(input->args, input->report));
   const model::ModelConfig model = run::planned_model(model_folder, effective.args);
   const auto cluster = gpu ? std::optional(plan::find_cluster(*gpu)) : std::nullopt;
-  const plan::RunShape run =
-      plan::run_shape(model, effective.args, checked_world_size(world_size), run::planned_length(effective.args),
-                      cluster ? cluster->machinery() : plan::Machinery{});
+  const plan::Machinery machinery = cluster ? cluster->machinery() : plan::Machinery{};
+  const plan::RunShape run = run::run_shape(model, effective.args, checked_world_size(world_size),
+                                            run::planned_length(effective.args), machinery);
   const auto stages = plan::plan_memory(run);
   const plan::Cluster* where = cluster ? &*cluster : nullptr;
   write_stdout(input->json ? plan::memory_json(run, stages, where).dump() + "\n"

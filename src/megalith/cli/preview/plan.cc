@@ -13,6 +13,7 @@
 #include "megalith/plan/report.h"
 #include "megalith/plan/scaling.h"
 #include "megalith/run/plan_inputs.h"
+#include "megalith/run/resolve/run_shape.h"
 
 namespace megalith::cli {
 
@@ -52,12 +53,11 @@ int64_t global_batch(const config::TrainingArguments& args, int64_t length, int6
 
 plan::SearchRequest request_of(const PlanFlags& flags, const config::ParseResult& parsed,
                                const model::ModelConfig& model) {
-  plan::SearchRequest request;
-  request.model = &model;
-  request.args = run::planned_arguments(parsed.args, parsed.report);
-  if (!request.args.precision.fp16 && !run::was_given(parsed.report, "bf16")) request.args.precision.bf16 = true;
+  config::TrainingArguments args = run::planned_arguments(parsed.args, parsed.report);
+  if (!args.precision.fp16 && !run::was_given(parsed.report, "bf16")) args.precision.bf16 = true;
+  plan::SearchRequest request = run::search_request(model, args);
   if (run::was_given(parsed.report, "per_device_train_batch_size"))
-    request.micro_batch = parsed.args.batch.micro_batch_size;
+    request.given.micro_batch = parsed.args.batch.micro_batch_size;
   request.sequence_length = run::planned_length(parsed.args);
   request.gpus = static_cast<int>(flags.gpus.value_or(16));
   request.global_batch = global_batch(parsed.args, request.sequence_length, request.gpus);

@@ -9,7 +9,7 @@
 #include "megalith/cli/preview/preview_internal.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
-#include "megalith/layout/grid_shape.h"
+#include "megalith/layout/rank_grid.h"
 
 namespace megalith::cli {
 

@@ -7,18 +7,14 @@ void add_sampler(OptionList& list) {
   auto sampler = list.part(&TrainingArguments::sampler);
   sampler.add("train_sampling_strategy", &SamplerConfig::train_sampling_strategy, "order of the samples of an epoch")
       .refuse({"group_by_length", "batch_rebalance"}, "use packing or sequence_packing to avoid padding")
-      .train_only()
-      .implemented();
+      .train_only();
   sampler.add("disable_shuffling", &SamplerConfig::disable_shuffling, "the same as train_sampling_strategy sequential")
-      .train_only()
-      .implemented();
+      .train_only();
   sampler.add("ignore_data_skip", &SamplerConfig::ignore_data_skip, "resume from the start of the epoch's data")
-      .train_only()
-      .implemented();
+      .train_only();
   sampler.add("dataloader_type", &SamplerConfig::dataloader_type, "single: in order; cyclic: a permutation an epoch")
       .refuse({"external"}, "a program's own loader cannot be given to the binary")
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   sampler.add("dataloader_num_workers", &SamplerConfig::dataloader_num_workers, "loader processes of the reference")
       .alias({"num_workers"})
       .at_least(0)
@@ -29,160 +25,89 @@ void add_sampler(OptionList& list) {
       .at_least(1)
       .no_effect("batches are prepared by threads of the rank")
       .train_only();
-  list.no_effect_all("batches are prepared by threads of the rank",
-                     {{"dataloader_pin_memory", flag(true)}, {"dataloader_persistent_workers", flag()}});
-  list.no_effect("dataloader_drop_last", flag(), "incomplete batches are always dropped");
-  list.refused("group_by_length", flag(), "use packing or sequence_packing to avoid padding");
-  list.no_effect_all("columns are chosen by dataset_info.json", {{"remove_unused_columns", flag(true)},
-                                                                 {"label_names", words()},
-                                                                 {"length_column_name", text("length")},
-                                                                 {"past_index", integer(-1)}});
 }
 
 }  // namespace
 
 void add_data_options(OptionList& list) {
-  list.topic("Data", "data");
+  list.topic("Data");
   auto data = list.part(&TrainingArguments::data);
-  data.add("dataset", &DataConfig::dataset, "names in dataset_info.json, or paths").commas().train_only().implemented();
-  data.add("eval_dataset", &DataConfig::eval_dataset, "the same for evaluation").commas().train_only().implemented();
-  data.add("dataset_dir", &DataConfig::dataset_dir, "folder of dataset_info.json").train_only().implemented();
+  data.add("dataset", &DataConfig::dataset, "names in dataset_info.json, or paths").commas().train_only();
+  data.add("eval_dataset", &DataConfig::eval_dataset, "the same for evaluation").commas().train_only();
+  data.add("dataset_dir", &DataConfig::dataset_dir, "folder of dataset_info.json").train_only();
   data.add("template", &DataConfig::template_name, "chat template by name (none, or tokenizer: the tokenizer's own)")
-      .train_only()
-      .implemented();
-  data.add("cutoff_len", &DataConfig::cutoff_len, "tokens of a sample").at_least(1).train_only().implemented();
-  data.add("train_on_prompt", &DataConfig::train_on_prompt, "loss on prompts too; sft only").train_only().implemented();
-  data.add("mask_history", &DataConfig::mask_history, "loss on the last turn only; sft only")
-      .train_only()
-      .implemented();
-  data.add("streaming", &DataConfig::streaming, "read the data as training goes; needs max_steps")
-      .train_only()
-      .implemented();
+      .train_only();
+  data.add("cutoff_len", &DataConfig::cutoff_len, "tokens of a sample").at_least(1).train_only();
+  data.add("train_on_prompt", &DataConfig::train_on_prompt, "loss on prompts too; sft only").train_only();
+  data.add("mask_history", &DataConfig::mask_history, "loss on the last turn only; sft only").train_only();
+  data.add("streaming", &DataConfig::streaming, "read the data as training goes; needs max_steps").train_only();
   data.add("buffer_size", &DataConfig::buffer_size, "records shuffled at a time when streaming")
       .at_least(1)
-      .train_only()
-      .implemented();
-  data.add("mix_strategy", &DataConfig::mix_strategy, "how several datasets are joined").train_only().implemented();
+      .train_only();
+  data.add("mix_strategy", &DataConfig::mix_strategy, "how several datasets are joined").train_only();
   data.add("interleave_probs", &DataConfig::interleave_probs, "probability of each dataset when interleaving")
       .commas()
-      .train_only()
-      .implemented();
+      .train_only();
   data.add("val_size", &DataConfig::val_size, "records (1 or more) or fraction held out for evaluation")
       .at_least(0)
-      .train_only()
-      .implemented();
-  data.add("eval_on_each_dataset", &DataConfig::eval_on_each_dataset, "one set of metrics a dataset")
-      .train_only()
-      .implemented();
-  data.add("max_samples", &DataConfig::max_samples, "records kept of each dataset")
-      .at_least(1)
-      .train_only()
-      .implemented();
-  data.add("packing", &DataConfig::packing, "several samples a row (none: on for pt)").train_only().implemented();
+      .train_only();
+  data.add("eval_on_each_dataset", &DataConfig::eval_on_each_dataset, "one set of metrics a dataset").train_only();
+  data.add("max_samples", &DataConfig::max_samples, "records kept of each dataset").at_least(1).train_only();
+  data.add("packing", &DataConfig::packing, "several samples a row (none: on for pt)").train_only();
   data.add("neat_packing", &DataConfig::neat_packing, "packing without attention between samples; sft only")
-      .train_only()
-      .implemented();
-  data.add("sequence_packing", &DataConfig::sequence_packing, "the adapter's name for neat packing")
-      .train_only()
-      .implemented();
-  data.add("tokenized_path", &DataConfig::tokenized_path, "load tokens from here, or save them here")
-      .train_only()
-      .implemented();
+      .train_only();
+  data.add("sequence_packing", &DataConfig::sequence_packing, "the adapter's name for neat packing").train_only();
+  data.add("tokenized_path", &DataConfig::tokenized_path, "load tokens from here, or save them here").train_only();
   data.add("preprocessing_batch_size", &DataConfig::preprocessing_batch_size,
            "records tokenized at a time; packing horizon")
       .at_least(1)
-      .train_only()
-      .implemented();
+      .train_only();
   data.add("preprocessing_num_workers", &DataConfig::preprocessing_num_workers, "threads; results do not depend on it")
       .at_least(1)
-      .train_only()
-      .implemented();
-  data.add("default_system", &DataConfig::default_system, "system message in place of the template's")
-      .train_only()
-      .implemented();
-  data.add("enable_thinking", &DataConfig::enable_thinking, "reasoning templates: train with thoughts")
-      .train_only()
-      .implemented();
-  data.add("preserve_thinking", &DataConfig::preserve_thinking, "keep thoughts of earlier turns")
-      .train_only()
-      .implemented();
+      .train_only();
+  data.add("default_system", &DataConfig::default_system, "system message in place of the template's").train_only();
+  data.add("enable_thinking", &DataConfig::enable_thinking, "reasoning templates: train with thoughts").train_only();
+  data.add("preserve_thinking", &DataConfig::preserve_thinking, "keep thoughts of earlier turns").train_only();
   add_sampler(list);
   list.no_effect("tool_format", opt_text(), "tools are written as the template does")
       .choices({"qwen"})
       .refuse_others("only the template's own tool format and qwen are known");
-  list.no_effect("overwrite_cache", flag(), "cached tokens are named by all they depend on: none is outdated");
-  list.no_effect("data_shared_file_system", flag(),
-                 "ranks that see the same folder share its tokens, others make their own");
   list.no_effect("ignore_pad_token_for_loss", flag(true), "padding never counts in the loss")
       .refuse({"false"}, "padding never counts in the loss");
 }
 
 void add_indexed_data_options(OptionList& list) {
-  list.topic("Indexed data and tokenizer", "data");
+  list.topic("Indexed data and tokenizer");
   auto indexed = list.part(&TrainingArguments::indexed);
   indexed.add("data_path", &IndexedDataConfig::data_path, "prefixes of .bin/.idx files, with or without weights")
-      .pretrain_only()
-      .implemented();
-  indexed.add("train_data_path", &IndexedDataConfig::train_data_path, "the same, training only")
-      .pretrain_only()
-      .implemented();
-  indexed.add("valid_data_path", &IndexedDataConfig::valid_data_path, "the same, evaluation only")
-      .pretrain_only()
-      .implemented();
-  indexed.add("test_data_path", &IndexedDataConfig::test_data_path, "the same, test only")
-      .pretrain_only()
-      .implemented();
-  indexed.add("data_args_path", &IndexedDataConfig::data_args_path, "file with the words of data_path")
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
+  indexed.add("train_data_path", &IndexedDataConfig::train_data_path, "the same, training only").pretrain_only();
+  indexed.add("valid_data_path", &IndexedDataConfig::valid_data_path, "the same, evaluation only").pretrain_only();
+  indexed.add("test_data_path", &IndexedDataConfig::test_data_path, "the same, test only").pretrain_only();
+  indexed.add("data_args_path", &IndexedDataConfig::data_args_path, "file with the words of data_path").pretrain_only();
   indexed
       .add("per_split_data_args_path", &IndexedDataConfig::per_split_data_args_path, "JSON file with the three lists")
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   indexed.add("split", &IndexedDataConfig::split, "parts for training, evaluation, test (none: 969, 30, 1)")
-      .pretrain_only()
-      .implemented();
-  indexed.add("mock_data", &IndexedDataConfig::mock_data, "random tokens").pretrain_only().implemented();
+      .pretrain_only();
+  indexed.add("mock_data", &IndexedDataConfig::mock_data, "random tokens").pretrain_only();
   indexed
       .add("data_cache_path", &IndexedDataConfig::data_cache_path, "folder of sample indices (none: beside the data)")
-      .pretrain_only()
-      .implemented();
-  indexed.add("eod_mask_loss", &IndexedDataConfig::eod_mask_loss, "no loss on end-of-document tokens")
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
+  indexed.add("eod_mask_loss", &IndexedDataConfig::eod_mask_loss, "no loss on end-of-document tokens").pretrain_only();
   indexed.add("reset_position_ids", &IndexedDataConfig::reset_position_ids, "positions restart after them")
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   indexed.add("reset_attention_mask", &IndexedDataConfig::reset_attention_mask, "no attention across them")
-      .pretrain_only()
-      .implemented();
-  list.no_effect_all("masks are made by the attention, files are always mapped, indices are built once",
-                     {{"create_attention_mask_in_dataloader", flag(true)},
-                      {"mmap_bin_files", flag(true)},
-                      {"num_dataset_builder_threads", integer(1)},
-                      {"dataloader_fast_cache_load", flag()},
-                      {"dataloader_defer_npy_index_mmap", flag()}});
-  list.refused_all("fill-in-the-middle data is not part of Megalith",
-                   {{"fim_data", flag()}, {"fim_rate", number(0.5)}, {"fim_spm_rate", number(0.5)}});
-  list.refused_all("Megatron's own SFT path; use `megalith train`",
-                   {{"sft", flag()}, {"sft_tokenizer_prompt_format", text("nemotron-h-aligned")}});
+      .pretrain_only();
 
   auto tokenizer = list.part(&TrainingArguments::tokenizer);
-  tokenizer.add("tokenizer_type", &TokenizerConfig::type, "Megatron's name of a tokenizer class")
-      .pretrain_only()
-      .implemented();
-  tokenizer.add("tokenizer_model", &TokenizerConfig::model, "its file or folder").pretrain_only().implemented();
-  tokenizer.add("vocab_file", &TokenizerConfig::vocab_file, "GPT-2 vocabulary").pretrain_only().implemented();
-  tokenizer.add("merge_file", &TokenizerConfig::merge_file, "GPT-2 merges").pretrain_only().implemented();
+  tokenizer.add("tokenizer_type", &TokenizerConfig::type, "Megatron's name of a tokenizer class").pretrain_only();
+  tokenizer.add("tokenizer_model", &TokenizerConfig::model, "its file or folder").pretrain_only();
+  tokenizer.add("vocab_file", &TokenizerConfig::vocab_file, "GPT-2 vocabulary").pretrain_only();
+  tokenizer.add("merge_file", &TokenizerConfig::merge_file, "GPT-2 merges").pretrain_only();
   tokenizer.add("tiktoken_pattern", &TokenizerConfig::tiktoken_pattern, "word pattern of a tiktoken vocabulary")
       .pretrain_only()
       .no_effect("a tokenizer.json brings its own pattern; tiktoken files are not read");
-  list.no_effect_all("the tokenizer's own files say it", {{"vocab_extra_ids", integer(0)},
-                                                          {"legacy_tokenizer", flag()},
-                                                          {"tiktoken_num_special_tokens", integer(1000)},
-                                                          {"tiktoken_special_tokens", words()},
-                                                          {"use_tokenizer_model_from_checkpoint_args", flag(true)},
-                                                          {"allow_ambiguous_pad_tokens", flag()}});
 }
 
 }  // namespace megalith::config

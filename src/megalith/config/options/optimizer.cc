@@ -5,266 +5,167 @@ namespace {
 
 constexpr const char* kNoSuchOptimizer = "Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them";
 
-void add_foreign_optimizers(OptionList& list) {
-  list.refused_all(kNoSuchOptimizer, {{"optim_args", opt_text()},
-                                      {"optim_target_modules", words()},
-                                      {"adafactor", flag()},
-                                      {"use_adam_mini", flag()},
-                                      {"use_muon", flag()},
-                                      {"use_galore", flag()},
-                                      {"use_apollo", flag()},
-                                      {"use_badam", flag()},
-                                      {"muon_momentum", number(0.9)},
-                                      {"muon_scale_mode", text("spectral")},
-                                      {"muon_extra_scale_factor", number(1.0)}});
-  list.no_effect_all("belongs to an optimizer that Megalith has not; without effect as long as that one is off",
-                     {{"galore_target", text("all")},           {"galore_rank", integer(16)},
-                      {"galore_update_interval", integer(200)}, {"galore_scale", number(2.0)},
-                      {"galore_proj_type", text("std")},        {"galore_layerwise", flag()},
-                      {"apollo_target", text("all")},           {"apollo_rank", integer(16)},
-                      {"apollo_update_interval", integer(200)}, {"apollo_scale", number(32.0)},
-                      {"apollo_proj", text("random")},          {"apollo_proj_type", text("std")},
-                      {"apollo_scale_type", text("channel")},   {"apollo_layerwise", flag()},
-                      {"apollo_scale_front", flag()},           {"badam_mode", text("layer")},
-                      {"badam_start_block", opt_integer()},     {"badam_switch_mode", text("ascending")},
-                      {"badam_switch_interval", integer(50)},   {"badam_update_ratio", number(0.05)},
-                      {"badam_mask_mode", text("adjacent")},    {"badam_verbose", integer(0)}});
-  list.refused_all("the loss is plain cross-entropy; see pref_loss for preferences",
-                   {{"label_smoothing_factor", number(0.0)},
-                    {"use_dft_loss", flag()},
-                    {"use_asft_loss", flag()},
-                    {"asft_alpha", number(0.1)},
-                    {"use_eaft_loss", flag()},
-                    {"eaft_alpha", number(1.0)}});
-  list.refused("neftune_noise_alpha", opt_number(), "noise on embeddings is not part of Megalith");
-  list.no_effect("average_tokens_across_devices", flag(true), "see calculate_per_token_loss");
-}
-
 void add_update_rule(OptionList& list) {
   auto optimizer = list.part(&TrainingArguments::optimizer);
   optimizer.add("optimizer", &OptimizerConfig::optimizer, "adam (AdamW) or sgd")
-      .refuse({"muon", "dist_muon"}, kNoSuchOptimizer)
-      .implemented();
+      .refuse({"muon", "dist_muon"}, kNoSuchOptimizer);
   optimizer.add("optim", &OptimizerConfig::optim, "HF's name for the same; sgd selects sgd")
       .refuse_others(kNoSuchOptimizer)
-      .train_only()
-      .implemented();
+      .train_only();
   optimizer.add("learning_rate", &OptimizerConfig::learning_rate, "peak learning rate (required by pretrain)")
       .alias({"lr"})
       .at_least(0)
-      .no_pretrain_default()
-      .implemented();
+      .no_pretrain_default();
   optimizer.add("weight_decay", &OptimizerConfig::weight_decay, "decoupled; not on biases and norms")
       .at_least(0)
-      .pretrain_default(0.01)
-      .implemented();
+      .pretrain_default(0.01);
   optimizer
       .add("weight_decay_incr_style", &OptimizerConfig::weight_decay_incr_style,
            "how it changes over the run; linear and cosine need start and end")
-      .pretrain_only()
-      .implemented();
-  optimizer.add("start_weight_decay", &OptimizerConfig::start_weight_decay, "at the start")
-      .at_least(0)
-      .pretrain_only()
-      .implemented();
-  optimizer.add("end_weight_decay", &OptimizerConfig::end_weight_decay, "at the end")
-      .at_least(0)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
+  optimizer.add("start_weight_decay", &OptimizerConfig::start_weight_decay, "at the start").at_least(0).pretrain_only();
+  optimizer.add("end_weight_decay", &OptimizerConfig::end_weight_decay, "at the end").at_least(0).pretrain_only();
   optimizer.add("apply_wd_to_qk_layernorm", &OptimizerConfig::apply_wd_to_qk_layernorm, "decay q/k norm weights too")
-      .pretrain_only()
-      .implemented();
-  optimizer.add("adam_beta1", &OptimizerConfig::adam_beta1, "first-moment decay").at_least(0).at_most(1).implemented();
-  optimizer.add("adam_beta2", &OptimizerConfig::adam_beta2, "second-moment decay").at_least(0).at_most(1).implemented();
+      .pretrain_only();
+  optimizer.add("adam_beta1", &OptimizerConfig::adam_beta1, "first-moment decay").at_least(0).at_most(1);
+  optimizer.add("adam_beta2", &OptimizerConfig::adam_beta2, "second-moment decay").at_least(0).at_most(1);
   optimizer.add("adam_epsilon", &OptimizerConfig::adam_epsilon, "added to the root of the second moment")
       .alias({"adam_eps"})
-      .at_least(0)
-      .implemented();
+      .at_least(0);
   optimizer.add("sgd_momentum", &OptimizerConfig::sgd_momentum, "momentum of sgd")
       .at_least(0)
       .at_most(1)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   optimizer.add("max_grad_norm", &OptimizerConfig::max_grad_norm, "clip gradients to this norm; 0: off")
       .alias({"clip_grad"})
-      .at_least(0)
-      .implemented();
+      .at_least(0);
   optimizer.add("decoupled_lr", &OptimizerConfig::decoupled_lr, "peak rate of embedding and head")
       .at_least(0)
-      .pretrain_only()
-      .implemented();
-  optimizer.add("decoupled_min_lr", &OptimizerConfig::decoupled_min_lr, "their floor")
-      .at_least(0)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
+  optimizer.add("decoupled_min_lr", &OptimizerConfig::decoupled_min_lr, "their floor").at_least(0).pretrain_only();
 }
 
 void add_state(OptionList& list) {
   auto optimizer = list.part(&TrainingArguments::optimizer);
-  optimizer
-      .add("use_distributed_optimizer", &OptimizerConfig::use_distributed_optimizer,
-           "shard optimizer state over data-parallel ranks")
-      .implemented();
-  optimizer.add("optimizer_cpu_offload", &OptimizerConfig::cpu_offload, "optimizer state and step on the host")
-      .implemented();
+  optimizer.add("use_distributed_optimizer", &OptimizerConfig::use_distributed_optimizer,
+                "shard optimizer state over data-parallel ranks");
+  optimizer.add("optimizer_cpu_offload", &OptimizerConfig::cpu_offload, "optimizer state and step on the host");
   optimizer.add("optimizer_offload_fraction", &OptimizerConfig::offload_fraction, "part of the parameters so treated")
       .at_least(0)
       .at_most(1)
-      .pretrain_default(1.0)
-      .implemented();
+      .pretrain_default(1.0);
   optimizer
       .add("use_precision_aware_optimizer", &OptimizerConfig::use_precision_aware_optimizer,
            "keep optimizer state in the formats below; needs the distributed optimizer and adam")
-      .pretrain_only();
+      .pretrain_only()
+      .planned("optimizer");
   optimizer.add("main_grads_dtype", &OptimizerConfig::main_grads_dtype, "format of gradients")
       .choices({"fp32", "bf16"})
-      .pretrain_only();
+      .pretrain_only()
+      .planned("optimizer");
   optimizer.add("main_params_dtype", &OptimizerConfig::main_params_dtype, "format of master weights")
       .choices({"fp32", "fp16"})
-      .pretrain_only();
+      .pretrain_only()
+      .planned("optimizer");
   optimizer.add("exp_avg_dtype", &OptimizerConfig::exp_avg_dtype, "format of the first moment")
       .choices({"fp32", "fp16", "bf16", "fp8"})
-      .pretrain_only();
+      .pretrain_only()
+      .planned("optimizer");
   optimizer.add("exp_avg_sq_dtype", &OptimizerConfig::exp_avg_sq_dtype, "format of the second moment")
       .choices({"fp32", "fp16", "bf16", "fp8"})
-      .pretrain_only();
+      .pretrain_only()
+      .planned("optimizer");
   optimizer
       .add("overlap_param_gather_with_optimizer_step", &OptimizerConfig::overlap_param_gather_with_optimizer_step,
            "gather one chunk while the next is stepped; needs vpp and overlap_param_gather")
-      .pretrain_only();
-  list.no_effect_all("the host optimizer overlaps its copies by itself",
-                     {{"use_torch_optimizer_for_cpu_offload", flag()},
-                      {"overlap_cpu_optimizer_d2h_h2d", flag()},
-                      {"pin_cpu_grads", flag(true)},
-                      {"pin_cpu_params", flag(true)}});
+      .pretrain_only()
+      .planned("optimizer");
 }
 
 void add_gradients(OptionList& list) {
-  list.topic("Gradients", "optimizer");
+  list.topic("Gradients");
   auto ddp = list.part(&TrainingArguments::ddp);
-  ddp.add("overlap_grad_reduce", &DdpConfig::overlap_grad_reduce, "reduce a bucket as soon as it is full")
-      .implemented();
-  ddp.add("delay_grad_reduce", &DdpConfig::delay_grad_reduce, "later stages sync at the end of their backward")
-      .implemented();
+  ddp.add("overlap_grad_reduce", &DdpConfig::overlap_grad_reduce, "reduce a bucket as soon as it is full");
+  ddp.add("delay_grad_reduce", &DdpConfig::delay_grad_reduce, "later stages sync at the end of their backward");
   ddp.add("align_grad_reduce", &DdpConfig::align_grad_reduce, "all stages start their reduction together")
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   ddp.add("overlap_param_gather", &DdpConfig::overlap_param_gather,
-          "gather a bucket just before its forward; needs use_distributed_optimizer and overlap_grad_reduce")
-      .implemented();
+          "gather a bucket just before its forward; needs use_distributed_optimizer and overlap_grad_reduce");
   ddp.add("align_param_gather", &DdpConfig::align_param_gather, "all stages start their gather together")
       .pretrain_only()
       .no_effect("every stage starts to gather right behind its update");
   ddp.add("ddp_average_in_collective", &DdpConfig::average_in_collective,
-          "divide inside the collective; not with calculate_per_token_loss")
-      .implemented();
+          "divide inside the collective; not with calculate_per_token_loss");
   ddp.add("ddp_bucket_size", &DdpConfig::bucket_size,
           "elements a bucket (none: max(40 000 000, 1 000 000 * dp); on CPU 1 500 000)")
-      .at_least(1)
-      .implemented();
+      .at_least(1);
   ddp.add("ddp_num_buckets", &DdpConfig::num_buckets, "number of buckets in place of ddp_bucket_size")
       .at_least(1)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   ddp.add("ddp_pad_buckets_for_high_nccl_busbw", &DdpConfig::pad_buckets_for_high_nccl_busbw,
           "bucket ends at multiples of 65536")
-      .pretrain_only()
-      .implemented();
-  ddp.add("check_for_nan_in_loss_and_grad", &DdpConfig::check_for_nan_in_loss_and_grad, "stop at the first NaN or Inf")
-      .implemented();
+      .pretrain_only();
+  ddp.add("check_for_nan_in_loss_and_grad", &DdpConfig::check_for_nan_in_loss_and_grad, "stop at the first NaN or Inf");
   ddp.add("calculate_per_token_loss", &DdpConfig::calculate_per_token_loss,
-          "divide gradients by the tokens of the whole step")
-      .implemented();
+          "divide gradients by the tokens of the whole step");
 }
 
 }  // namespace
 
 void add_optimizer_options(OptionList& list) {
-  list.topic("Optimizer", "optimizer");
+  list.topic("Optimizer");
   add_update_rule(list);
   add_state(list);
-  add_foreign_optimizers(list);
   add_gradients(list);
 }
 
 void add_precision_options(OptionList& list) {
-  list.topic("Precision", "optimizer");
+  list.topic("Precision");
   auto precision = list.part(&TrainingArguments::precision);
-  precision.add("bf16", &PrecisionConfig::bf16, "weights and activations in bfloat16").implemented();
-  precision.add("fp16", &PrecisionConfig::fp16, "weights and activations in half precision, with loss scaling")
-      .implemented();
-  precision.add("tf32", &PrecisionConfig::tf32, "fp32 products on GPUs in TF32 (none: in fp32)")
-      .train_only()
-      .implemented();
-  precision.add("fp8", &PrecisionConfig::fp8, "fp8 products in this format (none: off)")
-      .alias({"fp8_format"})
-      .implemented();
+  precision.add("bf16", &PrecisionConfig::bf16, "weights and activations in bfloat16");
+  precision.add("fp16", &PrecisionConfig::fp16, "weights and activations in half precision, with loss scaling");
+  precision.add("tf32", &PrecisionConfig::tf32, "fp32 products on GPUs in TF32 (none: in fp32)").train_only();
+  precision.add("fp8", &PrecisionConfig::fp8, "fp8 products in this format (none: off)").alias({"fp8_format"});
   precision.add("fp8_recipe", &PrecisionConfig::fp8_recipe, "how fp8 scales are found (none: tensorwise)")
-      .choices({"tensorwise", "delayed", "mxfp8", "blockwise"})
-      .implemented();
+      .choices({"tensorwise", "delayed", "mxfp8", "blockwise"});
   precision.add("fp8_param", &PrecisionConfig::fp8_param, "keep and gather parameters in fp8; needs fp8")
       .alias({"fp8_param_gather"})
       .planned("gpu");
   precision.add("fp8_amax_history_len", &PrecisionConfig::fp8_amax_history_len, "steps the delayed recipe looks back")
       .at_least(1)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   precision.add("fp8_amax_compute_algo", &PrecisionConfig::fp8_amax_compute_algo, "what it takes of them")
       .choices({"most_recent", "max"})
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   precision
       .add("fp8_margin", &PrecisionConfig::fp8_margin, "the delayed recipe's scales are divided by 2 to this power")
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   precision.add("first_last_layers_bf16", &PrecisionConfig::first_last_layers_bf16, "fp8 for inner layers only")
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   precision.add("loss_scale", &PrecisionConfig::loss_scale, "fp16: constant scale (none: dynamic)")
       .at_least(0)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   precision.add("initial_loss_scale", &PrecisionConfig::initial_loss_scale, "dynamic scale: start")
       .at_least(0)
-      .pretrain_only()
-      .implemented();
-  precision.add("min_loss_scale", &PrecisionConfig::min_loss_scale, "dynamic scale: floor")
-      .at_least(0)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
+  precision.add("min_loss_scale", &PrecisionConfig::min_loss_scale, "dynamic scale: floor").at_least(0).pretrain_only();
   precision
       .add("loss_scale_window", &PrecisionConfig::loss_scale_window, "dynamic scale: clean steps before it doubles")
       .at_least(1)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   precision.add("hysteresis", &PrecisionConfig::hysteresis, "dynamic scale: overflows before it halves")
       .at_least(1)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   precision
       .add("accumulate_allreduce_grads_in_fp32", &PrecisionConfig::accumulate_allreduce_grads_in_fp32,
            "gradient buffer in fp32; always so with bf16")
       .alias({"grad_reduce_in_fp32"})
       .no_effect("gradients are always summed up in fp32, unless grad_reduce_in_bf16 is set");
-  precision.add("grad_reduce_in_bf16", &PrecisionConfig::grad_reduce_in_bf16, "the exception to that")
-      .pretrain_only()
-      .implemented();
-  list.refused("pure_bf16", flag(), "training without fp32 master weights loses small updates; use bf16");
-  list.refused("fp4", opt_text(), "fp4 products are not part of Megalith; use fp8").alias({"fp4_format"});
-  list.refused("fp8_backend", text("auto"), "set fp8 to e4m3 or hybrid");
-  list.refused("fp8_enable_fsdp_float8_all_gather", flag(), "use fp8_param");
-  list.no_effect_all("evaluation runs in the precision of training",
-                     {{"bf16_full_eval", flag()}, {"fp16_full_eval", flag()}});
-  list.no_effect_all("HF 4.x settings of its fp16 backends", {{"fp16_opt_level", text("O1")},
-                                                              {"half_precision_backend", text("auto")},
-                                                              {"fp16_backend", text("auto")},
-                                                              {"fp16_lm_cross_entropy", flag()},
-                                                              {"fp8_interval", integer(1)},
-                                                              {"fp8_wgrad", flag(true)}});
+  precision.add("grad_reduce_in_bf16", &PrecisionConfig::grad_reduce_in_bf16, "the exception to that").pretrain_only();
 }
 
 void add_schedule_options(OptionList& list) {
-  list.topic("Learning-rate schedule", "optimizer");
+  list.topic("Learning-rate schedule");
   auto schedule = list.part(&TrainingArguments::schedule);
   schedule
       .add("lr_scheduler_type", &ScheduleConfig::lr_scheduler_type,
@@ -273,73 +174,48 @@ void add_schedule_options(OptionList& list) {
       .refuse({"polynomial"}, "use linear with min_lr in lr_scheduler_kwargs, which is polynomial with power 1")
       .refuse({"reduce_lr_on_plateau", "greedy"},
               "the rate follows from the step alone, not from losses; use cosine or warmup_stable_decay")
-      .train_only()
-      .implemented();
+      .train_only();
   schedule
       .add(
           "lr_scheduler_kwargs", &ScheduleConfig::lr_scheduler_kwargs,
           "max_lr, min_lr, min_lr_rate, init_lr, lr_decay_steps, wsd_decay_steps (num_decay_steps), lr_wsd_decay_style")
-      .train_only()
-      .implemented();
+      .train_only();
   schedule.add("warmup_steps", &ScheduleConfig::warmup_steps, "linear warm-up: steps, or below 1 a fraction of all")
       .at_least(0)
-      .train_only()
-      .implemented();
+      .train_only();
   schedule.add("warmup_ratio", &ScheduleConfig::warmup_ratio, "the fraction, only if warmup_steps is 0")
       .at_least(0)
       .at_most(1)
-      .train_only()
-      .implemented();
+      .train_only();
   schedule.add("lr_decay_style", &ScheduleConfig::lr_decay_style, "shape of the schedule")
       .pretrain_default(LrDecayStyle::kLinear)
-      .pretrain_only()
-      .implemented();
-  schedule.add("min_lr", &ScheduleConfig::min_lr, "floor").at_least(0).pretrain_only().implemented();
+      .pretrain_only();
+  schedule.add("min_lr", &ScheduleConfig::min_lr, "floor").at_least(0).pretrain_only();
   schedule.add("lr_decay_iters", &ScheduleConfig::lr_decay_iters, "steps to the floor (none: all)")
       .at_least(1)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   schedule.add("lr_decay_samples", &ScheduleConfig::lr_decay_samples, "the same in samples")
       .at_least(1)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   schedule.add("lr_warmup_fraction", &ScheduleConfig::lr_warmup_fraction, "warm-up as a part of the decay length")
       .at_least(0)
       .at_most(1)
-      .pretrain_only()
-      .implemented();
-  schedule.add("lr_warmup_iters", &ScheduleConfig::lr_warmup_iters, "warm-up steps")
-      .at_least(0)
-      .pretrain_only()
-      .implemented();
-  schedule.add("lr_warmup_samples", &ScheduleConfig::lr_warmup_samples, "warm-up samples")
-      .at_least(0)
-      .pretrain_only()
-      .implemented();
-  schedule.add("lr_warmup_init", &ScheduleConfig::lr_warmup_init, "rate at step 0")
-      .at_least(0)
-      .pretrain_only()
-      .implemented();
-  schedule.add("lr_wsd_decay_style", &ScheduleConfig::lr_wsd_decay_style, "last phase of WSD")
-      .pretrain_only()
-      .implemented();
-  schedule.add("lr_wsd_decay_iters", &ScheduleConfig::lr_wsd_decay_iters, "its steps")
-      .at_least(1)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
+  schedule.add("lr_warmup_iters", &ScheduleConfig::lr_warmup_iters, "warm-up steps").at_least(0).pretrain_only();
+  schedule.add("lr_warmup_samples", &ScheduleConfig::lr_warmup_samples, "warm-up samples").at_least(0).pretrain_only();
+  schedule.add("lr_warmup_init", &ScheduleConfig::lr_warmup_init, "rate at step 0").at_least(0).pretrain_only();
+  schedule.add("lr_wsd_decay_style", &ScheduleConfig::lr_wsd_decay_style, "last phase of WSD").pretrain_only();
+  schedule.add("lr_wsd_decay_iters", &ScheduleConfig::lr_wsd_decay_iters, "its steps").at_least(1).pretrain_only();
   schedule.add("lr_wsd_decay_samples", &ScheduleConfig::lr_wsd_decay_samples, "its samples")
       .at_least(1)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
   schedule
       .add("override_opt_param_scheduler", &ScheduleConfig::override_opt_param_scheduler,
            "on resume keep the values given here")
-      .implemented()
       .pretrain_only();
   schedule
       .add("use_checkpoint_opt_param_scheduler", &ScheduleConfig::use_checkpoint_opt_param_scheduler,
            "on resume take the checkpoint's values")
-      .implemented()
       .pretrain_only();
 }
 

@@ -4,104 +4,79 @@ namespace megalith::config {
 namespace {
 
 void add_sizes(OptionList& list) {
-  list.topic("Parallel layout", "context");
+  list.topic("Parallel layout");
   auto parallel = list.part(&TrainingArguments::parallel);
   parallel.add("tensor_model_parallel_size", &ParallelConfig::tp, "ranks that split each weight matrix (none: 1)")
       .alias({"tp", "model_parallel_size"})
-      .at_least(1)
-      .implemented();
+      .at_least(1);
   parallel.add("pipeline_model_parallel_size", &ParallelConfig::pp, "pipeline stages (none: 1)")
       .alias({"pp"})
-      .at_least(1)
-      .implemented();
+      .at_least(1);
   parallel.add("context_parallel_size", &ParallelConfig::cp, "ranks that split each sequence (none: 1)")
       .alias({"cp"})
-      .at_least(1)
-      .implemented();
+      .at_least(1);
   parallel.add("expert_model_parallel_size", &ParallelConfig::ep, "ranks that split the experts (none: 1)")
       .alias({"ep"})
-      .at_least(1)
-      .implemented();
+      .at_least(1);
   parallel.add("expert_tensor_parallel_size", &ParallelConfig::etp, "ranks that split an expert's matrices (none: tp)")
       .alias({"etp"})
-      .at_least(1)
-      .implemented();
-  parallel
-      .add("sequence_parallel", &ParallelConfig::sequence_parallel,
-           "split norms and dropout over tp along the tokens; off without tp > 1, on with tp > 1 and experts")
-      .implemented();
+      .at_least(1);
+  parallel.add("sequence_parallel", &ParallelConfig::sequence_parallel,
+               "split norms and dropout over tp along the tokens; off without tp > 1, on with tp > 1 and experts");
   parallel
       .add("num_distributed_optimizer_instances", &ParallelConfig::num_distributed_optimizer_instances,
            "replicas of the sharded optimizer state over the data-parallel ranks")
-      .at_least(1)
-      .implemented();
-  parallel
-      .add("use_tp_pp_dp_mapping", &ParallelConfig::use_tp_pp_dp_mapping,
-           "number ranks in the order tp-cp-ep-pp-dp in place of tp-cp-ep-dp-pp")
-      .implemented();
+      .at_least(1);
+  parallel.add("use_tp_pp_dp_mapping", &ParallelConfig::use_tp_pp_dp_mapping,
+               "number ranks in the order tp-cp-ep-pp-dp in place of tp-cp-ep-dp-pp");
   parallel
       .add("hierarchical_context_parallel_sizes", &ParallelConfig::hierarchical_cp_sizes,
            "sizes of the levels of hierarchical context parallelism; their product is cp")
-      .at_least(1)
-      .implemented();
+      .at_least(1);
   parallel
       .add("cp_comm_type", &ParallelConfig::cp_comm_type,
            "how context-parallel attention exchanges keys and values (none: p2p); one for all layers or one a layer")
-      .choices({"p2p", "a2a", "all_gather", "allgather", "a2a+p2p"})
-      .implemented();
+      .choices({"p2p", "a2a", "all_gather", "allgather", "a2a+p2p"});
   parallel.add("tp_comm_overlap", &ParallelConfig::tp_comm_overlap, "overlap tp collectives with matrix products")
       .planned("gpu");
 }
 
 void add_pipeline(OptionList& list) {
-  list.topic("Pipeline", "pipeline");
+  list.topic("Pipeline");
   auto pipeline = list.part(&TrainingArguments::pipeline);
   pipeline
       .add("virtual_pipeline_model_parallel_size", &PipelineConfig::vpp,
            "model chunks a pipeline rank holds (interleaved schedule); 1 means none; follows from a layout")
       .alias({"vpp", "num_virtual_stages_per_pipeline_rank"})
-      .at_least(1)
-      .implemented();
+      .at_least(1);
   pipeline
       .add("num_layers_per_virtual_pipeline_stage", &PipelineConfig::layers_per_virtual_stage,
            "layers of a chunk: another way to set the number of chunks")
-      .at_least(1)
-      .implemented();
-  pipeline
-      .add("pipeline_model_parallel_layout", &PipelineConfig::layout,
-           "stages split by |: E embedding, t layer, m MTP, L loss; x*n and (...)*n repeat: E,t*3|t*4,L")
-      .implemented();
+      .at_least(1);
+  pipeline.add("pipeline_model_parallel_layout", &PipelineConfig::layout,
+               "stages split by |: E embedding, t layer, m MTP, L loss; x*n and (...)*n repeat: E,t*3|t*4,L");
   pipeline.add("decoder_first_pipeline_num_layers", &PipelineConfig::first_stage_layers, "layers of the first rank")
-      .at_least(1)
-      .implemented();
+      .at_least(1);
   pipeline.add("decoder_last_pipeline_num_layers", &PipelineConfig::last_stage_layers, "layers of the last rank")
-      .at_least(1)
-      .implemented();
-  pipeline
-      .add("account_for_embedding_in_pipeline_split", &PipelineConfig::account_for_embedding,
-           "count the embedding as one layer when splitting")
-      .implemented();
-  pipeline
-      .add("account_for_loss_in_pipeline_split", &PipelineConfig::account_for_loss,
-           "count the head and the loss as one layer when splitting")
-      .implemented();
-  pipeline
-      .add("pipeline_schedule", &PipelineConfig::schedule,
-           "order of work on the stages (none: 1f1b, or interleaved with virtual stages); zero_bubble computes weight"
-           " gradients while a stage would wait")
-      .implemented();
+      .at_least(1);
+  pipeline.add("account_for_embedding_in_pipeline_split", &PipelineConfig::account_for_embedding,
+               "count the embedding as one layer when splitting");
+  pipeline.add("account_for_loss_in_pipeline_split", &PipelineConfig::account_for_loss,
+               "count the head and the loss as one layer when splitting");
+  pipeline.add(
+      "pipeline_schedule", &PipelineConfig::schedule,
+      "order of work on the stages (none: 1f1b, or interleaved with virtual stages); zero_bubble computes weight"
+      " gradients while a stage would wait");
   pipeline
       .add("microbatch_group_size_per_virtual_pipeline_stage", &PipelineConfig::microbatch_group_size,
            "micro-batches that a chunk runs in a row (none: pp)")
       .alias({"microbatch_group_size_per_vp_stage"})
-      .at_least(1)
-      .implemented();
+      .at_least(1);
   pipeline
       .add("overlap_p2p_comm", &PipelineConfig::overlap_p2p_comm,
            "interleaved schedule: receive one step ahead; off without virtual stages")
       .alias({"overlap_p2p_communication"})
-      .negated_by({"no_overlap_p2p_communication"})
-      .implemented();
+      .negated_by({"no_overlap_p2p_communication"});
   pipeline
       .add("overlap_p2p_communication_warmup_flush", &PipelineConfig::overlap_p2p_warmup_flush,
            "overlap in warm-up and flush too")
@@ -114,72 +89,47 @@ void add_pipeline(OptionList& list) {
   pipeline
       .add("defer_embedding_wgrad_compute", &PipelineConfig::defer_embedding_wgrad_compute,
            "run the head's weight gradients in the pipeline flush; needs pp > 1 and gradient accumulation fusion")
-      .pretrain_only();
+      .pretrain_only()
+      .planned("pipeline");
   pipeline
       .add("wgrad_deferral_limit", &PipelineConfig::wgrad_deferral_limit, "micro-batches so deferred at most; 0: all")
       .at_least(0)
-      .pretrain_only();
+      .pretrain_only()
+      .planned("pipeline");
 }
 
 void add_communication(OptionList& list) {
-  list.topic("Communication and device", "comm");
+  list.topic("Communication and device");
   auto comm = list.part(&TrainingArguments::comm);
   comm.add("ddp_backend", &CommConfig::backend, "collective library (none: nccl with CUDA, else gloo)")
       .alias({"distributed_backend"})
       .refuse({"mpi", "xccl", "hccl", "cncl", "mccl", "rccl"},
-              "Megalith communicates through nccl (CUDA) or gloo (CPU)")
-      .implemented();
-  comm.add("ddp_timeout", &CommConfig::ddp_timeout_s, "time limit of a collective in seconds")
-      .at_least(1)
-      .implemented();
+              "Megalith communicates through nccl (CUDA) or gloo (CPU)");
+  comm.add("ddp_timeout", &CommConfig::ddp_timeout_s, "time limit of a collective in seconds").at_least(1);
   comm.add("distributed_timeout_minutes", &CommConfig::distributed_timeout_minutes,
            "time limit of a collective in minutes; wins over ddp_timeout when set")
       .at_least(1)
-      .pretrain_default(10)
-      .implemented();
+      .pretrain_default(10);
   comm.add("distributed_timeout_seconds_after_init", &CommConfig::timeout_after_first_iteration_s,
            "time limit once the first iteration is through")
-      .at_least(1)
-      .implemented();
+      .at_least(1);
   comm.add("store_connect_timeout", &CommConfig::store_connect_timeout_s,
            "seconds that a rank tries to reach the store (MASTER_ADDR:MASTER_PORT) at the start; none: 60 on one "
-           "machine,"
-           " 600 on several")
-      .at_least(1)
-      .implemented();
-  comm.add("use_cpu", &CommConfig::use_cpu, "train on the CPU although there is a GPU")
-      .alias({"no_cuda"})
-      .implemented();
+           "machine, 600 on several")
+      .at_least(1);
+  comm.add("use_cpu", &CommConfig::use_cpu, "train on the CPU although there is a GPU").alias({"no_cuda"});
   comm.add("use_gloo_process_groups", &CommConfig::use_gloo_process_groups,
            "host-side twins of the data-parallel groups for checkpoints")
       .alias({"enable_gloo_process_groups"})
       .negated_by({"disable_gloo_process_groups"})
       .no_effect("groups are made when they are first used, so switching them off saves nothing")
       .pretrain_only();
-
-  list.no_effect_all("torch DDP is not used; see overlap_grad_reduce and ddp_bucket_size",
-                     {{"ddp_find_unused_parameters", opt_flag()},
-                      {"ddp_bucket_cap_mb", opt_integer()},
-                      {"ddp_broadcast_buffers", opt_flag()},
-                      {"ddp_static_graph", opt_flag()}});
-  list.no_effect("local_rank", integer(-1), "the rank is read from the launcher's environment");
   comm.add("nccl_communicator_config_path", &CommConfig::nccl_communicator_config_path,
            "a YAML file that tunes NCCL's communicators by group: cga_cluster_size, min_ctas, max_ctas, net_name, "
-           "is_high_priority_stream")
-      .implemented();
+           "is_high_priority_stream");
   comm.add("high_priority_stream_groups", &CommConfig::high_priority_stream_groups,
-           "groups whose NCCL kernels are scheduled before compute (none: tp, cp, ep and pp)")
-      .implemented();
-  comm.add("use_sharp", &CommConfig::use_sharp, "NCCL reduces gradients in the network's switches (SHARP)")
-      .implemented();
-  list.refused("use_nccl_ub", flag(),
-               "NCCL's user buffers have to be allocated by NCCL; Megalith's gradient buffers come from libtorch's "
-               "allocator");
-  list.no_effect("scatter_gather_tensors_in_pipeline", flag(true),
-                 "stages exchange the token shards that sequence parallelism leaves");
-  list.no_effect("async_tensor_model_parallel_allreduce", flag(true),
-                 "input gradients are always reduced asynchronously");
-  list.refused("tp_comm_overlap_cfg", opt_text(), "names userbuffer kernels of Transformer Engine");
+           "groups whose NCCL kernels are scheduled before compute (none: tp, cp, ep and pp)");
+  comm.add("use_sharp", &CommConfig::use_sharp, "NCCL reduces gradients in the network's switches (SHARP)");
 }
 
 }  // namespace
@@ -191,70 +141,56 @@ void add_parallel_options(OptionList& list) {
 }
 
 void add_batch_options(OptionList& list) {
-  list.topic("Batch and seed", "trainer");
+  list.topic("Batch and seed");
   auto batch = list.part(&TrainingArguments::batch);
   batch
       .add("per_device_train_batch_size", &BatchConfig::micro_batch_size,
            "micro-batch: sequences in one pass of one data-parallel rank (required by pretrain)")
       .alias({"micro_batch_size", "per_gpu_train_batch_size"})
       .at_least(1)
-      .no_pretrain_default()
-      .implemented();
+      .no_pretrain_default();
   batch
       .add("gradient_accumulation_steps", &BatchConfig::gradient_accumulation_steps,
            "micro-batches a step, unless global_batch_size says it")
-      .at_least(1)
-      .implemented();
+      .at_least(1);
   batch
       .add("global_batch_size", &BatchConfig::global_batch_size,
            "sequences a step over all ranks (none: micro-batch * dp * gradient_accumulation_steps)")
-      .at_least(1)
-      .implemented();
+      .at_least(1);
   batch
       .add("rampup_batch_size", &BatchConfig::rampup_batch_size,
            "start, increment and samples of a growing batch; global_batch_size is its end")
-      .at_least(0)
-      .implemented();
-  batch
-      .add("step_batch_size_schedule", &BatchConfig::step_batch_schedule,
-           "batch sizes by consumed tokens: \"0:768 250B:1536\" (K, M, B, T); the last size is the global batch")
-      .implemented();
-  batch
-      .add("decrease_batch_size_if_needed", &BatchConfig::decrease_batch_size_if_needed,
-           "round the batch down to a multiple of micro-batch * dp")
-      .implemented();
+      .at_least(0);
+  batch.add("step_batch_size_schedule", &BatchConfig::step_batch_schedule,
+            "batch sizes by consumed tokens: \"0:768 250B:1536\" (K, M, B, T); the last size is the global batch");
+  batch.add("decrease_batch_size_if_needed", &BatchConfig::decrease_batch_size_if_needed,
+            "round the batch down to a multiple of micro-batch * dp");
   batch
       .add("per_device_eval_batch_size", &BatchConfig::eval_micro_batch_size,
            "sequences in one evaluation pass (none: as training)")
       .alias({"eval_micro_batch_size", "per_gpu_eval_batch_size"})
       .at_least(1)
-      .no_pretrain_default()
-      .implemented();
+      .no_pretrain_default();
   batch
       .add("eval_global_batch_size", &BatchConfig::eval_global_batch_size,
            "sequences an evaluation iteration (none: as training)")
       .at_least(1)
-      .pretrain_only()
-      .implemented();
+      .pretrain_only();
 
   auto seeds = list.part(&TrainingArguments::seeds);
   seeds.add("seed", &SeedConfig::seed, "positive; every random number follows from it")
       .at_least(1)
-      .pretrain_default(1234)
-      .implemented();
-  seeds.add("data_seed", &SeedConfig::data_seed, "order of the samples (none: seed)").train_only().implemented();
+      .pretrain_default(1234);
+  seeds.add("data_seed", &SeedConfig::data_seed, "order of the samples (none: seed)").train_only();
   seeds
       .add("data_parallel_random_init", &SeedConfig::data_parallel_random_init,
            "data-parallel ranks draw different numbers: seed + 10 * dp rank")
-      .implemented()
       .pretrain_only();
   seeds
       .add("full_determinism", &SeedConfig::full_determinism,
            "on GPUs, too, the same bits in every run: libraries choose no kernel by trying which is fastest (on CPUs "
-           "it is"
-           " always so, for one layout and thread count)")
-      .train_only()
-      .implemented();
+           "it is always so, for one layout and thread count)")
+      .train_only();
 }
 
 }  // namespace megalith::config

@@ -88,6 +88,8 @@ struct ModelConfig {
   // config.json as it was read, to be written back with what changed; keys that are not ours survive.
   std::shared_ptr<const io::Json> source;
 
+  // Whether context parallelism can split sequences: no layer carries a state from token to token or looks ahead.
+  bool splits_sequences() const { return !delta_net && mtp_layers == 0; }
   bool is_moe(int64_t layer) const { return moe && moe_layers.at(static_cast<size_t>(layer)); }
   int64_t window(int64_t layer) const { return windows.empty() ? 0 : windows.at(static_cast<size_t>(layer)); }
   bool is_delta_net(int64_t layer) const {

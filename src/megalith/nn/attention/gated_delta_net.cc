@@ -35,7 +35,7 @@ ParameterPart dealt(const std::string& name, std::vector<int64_t> shape, int64_t
 
 Parameter& add_conv(const ParameterScope& scope, const DeltaNetShape& shape, const TensorParallel& tp) {
   const int64_t keys = shape.key_heads * shape.key_dim, values = shape.value_heads * shape.value_dim;
-  Parameter conv{.name = "conv.weight", .init = shape.init, .split_over_tp = tp.size() > 1};
+  ParameterSpec conv{.name = "conv.weight", .init = shape.init, .split_over_tp = tp.size() > 1};
   int64_t row = 0;
   for (const auto& [name, channels] :
        {std::pair("conv_q", keys), std::pair("conv_k", keys), std::pair("conv_v", values)}) {
@@ -47,9 +47,9 @@ Parameter& add_conv(const ParameterScope& scope, const DeltaNetShape& shape, con
 
 Parameter& add_by_head(const ParameterScope& scope, const char* name, const DeltaNetShape& shape, Init init,
                        const TensorParallel& tp) {
-  Parameter parameter{.name = name, .init = init, .split_over_tp = tp.size() > 1};
-  parameter.parts.push_back(dealt(name, {shape.value_heads}, 0, tp));
-  return scope.add(std::move(parameter), {shape.value_heads / tp.size()});
+  ParameterSpec spec{.name = name, .init = init, .split_over_tp = tp.size() > 1};
+  spec.parts.push_back(dealt(name, {shape.value_heads}, 0, tp));
+  return scope.add(std::move(spec), {shape.value_heads / tp.size()});
 }
 
 // x / |x| of each head; Qwen's epsilon.
@@ -57,15 +57,17 @@ at::Tensor unit_length(const at::Tensor& x) { return x * (x.square().sum(-1, /*k
 
 }  // namespace
 
+std::vector<OutputPart> in_parts(const DeltaNetShape& shape) {
+  return {{"in_qkvz", 2 * (shape.key_heads * shape.key_dim + shape.value_heads * shape.value_dim)},
+          {"in_ba", 2 * shape.value_heads}};
+}
+
 GatedDeltaNet::GatedDeltaNet(const ParameterScope& scope, const DeltaNetShape& shape, int64_t layer, TensorParallel tp)
     : shape_(checked(shape, tp.size())),
       layer_(layer),
       key_heads_(shape.key_heads / tp.size()),
       value_heads_(shape.value_heads / tp.size()),
-      in_(scope, "in", shape.hidden,
-          {{"in_qkvz", 2 * (shape.key_heads * shape.key_dim + shape.value_heads * shape.value_dim)},
-           {"in_ba", 2 * shape.value_heads}},
-          false, shape.init, tp),
+      in_(scope, "in", shape.hidden, in_parts(shape), false, shape.init, tp),
       conv_(&add_conv(scope, shape, tp)),
       a_log_(&add_by_head(scope, "a_log", shape, Init::normal(1), tp)),
       dt_bias_(&add_by_head(scope, "dt_bias", shape, Init::ones(), tp)),

@@ -11,11 +11,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+#include <vector>
+
 #include "megalith/nn/layer_input.h"
 #include "megalith/nn/norm.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 
 namespace megalith::nn {
+
+class FootprintScope;
+class PartFootprint;
 
 struct DeltaNetShape {
   int64_t hidden = 0;
@@ -60,5 +66,14 @@ class GatedDeltaNet {
   Norm norm_;
   RowParallelLinear out_;
 };
+
+// The outputs of the projection in: queries, keys, values and gates | both numbers of each value head.
+std::vector<OutputPart> in_parts(const DeltaNetShape& shape);
+
+// Multiplications for each token, as FLOPs are counted (layout/model_flops.h).
+double multiplications(const DeltaNetShape& shape);
+
+// What it needs, for the planner.
+std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const DeltaNetShape& shape);
 
 }  // namespace megalith::nn

@@ -22,6 +22,13 @@ const LatentAttentionShape& checked(const LatentAttentionShape& shape, int tp) {
   return shape;
 }
 
+Norm latent_norm(const ParameterScope& scope, int64_t size, const LatentAttentionShape& shape,
+                 const TensorParallel& tp) {
+  return Norm(scope, {ops::NormKind::kRms, size, shape.latent_epsilon}, tp.splits_tokens(), tp.rank());
+}
+
+}  // namespace
+
 std::vector<OutputPart> down_parts(const LatentAttentionShape& shape) {
   std::vector<OutputPart> parts;
   if (shape.q_rank > 0) parts.push_back({"q_down", shape.q_rank});
@@ -29,12 +36,13 @@ std::vector<OutputPart> down_parts(const LatentAttentionShape& shape) {
   return parts;
 }
 
-Norm latent_norm(const ParameterScope& scope, int64_t size, const LatentAttentionShape& shape,
-                 const TensorParallel& tp) {
-  return Norm(scope, {ops::NormKind::kRms, size, shape.latent_epsilon}, tp.splits_tokens(), tp.rank());
+std::vector<OutputPart> q_up_parts(const LatentAttentionShape& shape) {
+  return {{shape.q_rank > 0 ? "q_up" : "q", shape.heads * (shape.nope_dim + shape.rotary_dim)}};
 }
 
-}  // namespace
+std::vector<OutputPart> kv_up_parts(const LatentAttentionShape& shape) {
+  return {{"kv_up", shape.heads * (shape.nope_dim + shape.value_dim)}};
+}
 
 LatentAttention::LatentAttention(const ParameterScope& scope, const LatentAttentionShape& shape, int64_t layer,
                                  TensorParallel tp, parallel::RngTracker& rng, LatentRecompute recompute,
@@ -47,11 +55,9 @@ LatentAttention::LatentAttention(const ParameterScope& scope, const LatentAttent
       recompute_(recompute),
       down_(scope, "down", shape.hidden, down_parts(shape), shape.bias, shape.init, tp_),
       kv_norm_(latent_norm(scope.child("kv_latent_norm"), shape.kv_rank, shape, tp_)),
-      q_up_(scope, shape.q_rank > 0 ? "q_up" : "q", shape.q_rank > 0 ? shape.q_rank : shape.hidden,
-            {{shape.q_rank > 0 ? "q_up" : "q", shape.heads * (shape.nope_dim + shape.rotary_dim)}}, false, shape.init,
-            tp_),
-      kv_up_(scope, "kv_up", shape.kv_rank, {{"kv_up", shape.heads * (shape.nope_dim + shape.value_dim)}}, false,
-             shape.init, tp_),
+      q_up_(scope, shape.q_rank > 0 ? "q_up" : "q", shape.q_rank > 0 ? shape.q_rank : shape.hidden, q_up_parts(shape),
+            false, shape.init, tp_),
+      kv_up_(scope, "kv_up", shape.kv_rank, kv_up_parts(shape), false, shape.init, tp_),
       out_(scope, "o", shape.heads * shape.value_dim, shape.hidden, shape.bias, shape.out_init, tp_) {
   cp_.check_heads(shape.heads / tp_.size(), shape.heads / tp_.size());
   if (shape.q_rank > 0) q_norm_ = latent_norm(scope.child("q_latent_norm"), shape.q_rank, shape, tp_);

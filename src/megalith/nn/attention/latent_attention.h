@@ -13,7 +13,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "megalith/nn/context_parallel/context_parallel.h"
 #include "megalith/nn/layer_input.h"
@@ -23,6 +25,9 @@
 #include "megalith/parallel/rng_tracker.h"
 
 namespace megalith::nn {
+
+class FootprintScope;
+class PartFootprint;
 
 struct LatentAttentionShape {
   int64_t hidden = 0;
@@ -82,5 +87,14 @@ class LatentAttention {
   ColumnParallelLinear kv_up_;
   RowParallelLinear out_;
 };
+
+// The outputs of the projections: down to query latent | key/value latent with the rotary key, and up to the heads.
+std::vector<OutputPart> down_parts(const LatentAttentionShape& shape);
+std::vector<OutputPart> q_up_parts(const LatentAttentionShape& shape);
+std::vector<OutputPart> kv_up_parts(const LatentAttentionShape& shape);
+
+// What it needs, for the planner.
+std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const LatentAttentionShape& shape,
+                                              LatentRecompute recompute);
 
 }  // namespace megalith::nn

@@ -50,6 +50,11 @@ std::optional<Norm> head_norm(const ParameterScope& scope, const AttentionShape&
 
 }  // namespace
 
+std::vector<OutputPart> qkv_parts(const AttentionShape& shape) {
+  const int64_t q = shape.heads * shape.head_dim, kv = shape.kv_heads * shape.head_dim;
+  return {{"q", (shape.output_gate ? 2 : 1) * q}, {"k", kv}, {"v", kv}};
+}
+
 SelfAttention::SelfAttention(const ParameterScope& scope, const AttentionShape& shape, int64_t layer, TensorParallel tp,
                              parallel::RngTracker& rng, bool recompute_core, ContextParallel cp)
     : shape_(shape),
@@ -59,11 +64,7 @@ SelfAttention::SelfAttention(const ParameterScope& scope, const AttentionShape& 
       rng_(rng),
       recompute_core_(recompute_core),
       local_(heads_of_rank(shape, tp_.size())),
-      qkv_(scope, "qkv", shape.hidden,
-           {{"q", (shape.output_gate ? 2 : 1) * shape.heads * shape.head_dim},
-            {"k", shape.kv_heads * shape.head_dim},
-            {"v", shape.kv_heads * shape.head_dim}},
-           shape.qkv_bias, shape.init, tp_),
+      qkv_(scope, "qkv", shape.hidden, qkv_parts(shape), shape.qkv_bias, shape.init, tp_),
       q_norm_(head_norm(scope.child("q_norm"), shape, tp_)),
       k_norm_(head_norm(scope.child("k_norm"), shape, tp_)),
       out_(scope, "o", shape.heads * shape.head_dim, shape.hidden, shape.out_bias, shape.out_init, tp_) {

@@ -5,7 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "megalith/nn/context_parallel/context_parallel.h"
 #include "megalith/nn/layer_input.h"
@@ -14,6 +16,9 @@
 #include "megalith/parallel/rng_tracker.h"
 
 namespace megalith::nn {
+
+class FootprintScope;
+class PartFootprint;
 
 struct AttentionShape {
   int64_t hidden = 0;
@@ -60,5 +65,12 @@ class SelfAttention {
   std::optional<Norm> q_norm_, k_norm_;
   RowParallelLinear out_;
 };
+
+// The outputs of the fused projection: q (with the gates) | k | v.
+std::vector<OutputPart> qkv_parts(const AttentionShape& shape);
+
+// What it needs, for the planner.
+std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const AttentionShape& shape,
+                                              bool recompute_core);
 
 }  // namespace megalith::nn

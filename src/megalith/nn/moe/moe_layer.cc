@@ -24,6 +24,15 @@ ExpertShare share_of(const MoeShape& shape, const parallel::ParallelContext& con
 
 }  // namespace
 
+MlpShape shared_shape(const MoeShape& shape) {
+  return {.hidden = shape.hidden,
+          .width = shape.shared_width,
+          .gated = shape.gated,
+          .activation = shape.activation,
+          .init = shape.init,
+          .out_init = shape.out_init};
+}
+
 MoeLayer::MoeLayer(const ParameterScope& scope, const MoeShape& shape, const MoeOptions& options,
                    const TensorParallel& tp, parallel::ParallelContext& context)
     : options_(options),
@@ -32,14 +41,7 @@ MoeLayer::MoeLayer(const ParameterScope& scope, const MoeShape& shape, const Moe
       router_(scope.child("router"), checked(shape, context).router, shape.hidden, shape.init, tp, context),
       experts_(scope.child("experts"), shape, share_of(shape, context), options.recompute_activation) {
   if (shape.shared_width == 0) return;
-  shared_.emplace(scope.child("shared"),
-                  MlpShape{.hidden = shape.hidden,
-                           .width = shape.shared_width,
-                           .gated = shape.gated,
-                           .activation = shape.activation,
-                           .init = shape.init,
-                           .out_init = shape.out_init},
-                  tp);
+  shared_.emplace(scope.child("shared"), shared_shape(shape), tp);
   if (shape.shared_gate)
     shared_gate_ = &scope.add({.name = "shared_gate.weight",
                                .init = shape.init,

@@ -45,4 +45,11 @@ class MoeLayer {
   Parameter* shared_gate_ = nullptr;  // [1, h]
 };
 
+// The shared experts, which are one MLP.
+MlpShape shared_shape(const MoeShape& shape);
+
+// What it needs, for the planner. `remakes_shared_activation`: the activation of the shared experts counts as not kept.
+std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const MoeShape& shape,
+                                              const MoeOptions& options, bool remakes_shared_activation);
+
 }  // namespace megalith::nn

@@ -67,7 +67,8 @@ Router::Router(const ParameterScope& scope, const RouterShape& shape, int64_t hi
                         .partial_grad_over_tp = tp.splits_tokens(),
                         .replica = tp.rank()},
                        {shape.experts, hidden});
-  if (shape.expert_bias) bias_ = &scope.add({.name = "bias", .buffer = true, .replica = tp.rank()}, {shape.experts});
+  if (shape.expert_bias)
+    bias_ = &scope.add({.name = "bias", .role = ParameterRole::kBuffer, .replica = tp.rank()}, {shape.experts});
 }
 
 at::Tensor Router::logits(const at::Tensor& x, const LayerInput& input) const {

@@ -44,7 +44,7 @@ void initialize(const Parameter& parameter, uint64_t seed) {
   const at::NoGradGuard no_grad;
   if (parameter.value.is_meta()) return;
   parameter.value.zero_();
-  const Init& init = parameter.init;
+  const Init& init = parameter.spec.init;
   for (const auto& part : parameter.sharded()) {
     switch (init.kind) {
       case Init::Kind::kZeros:

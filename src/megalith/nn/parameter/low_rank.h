@@ -16,7 +16,7 @@
 //   kGrouped…       as above for each expert, over etp
 //
 // What is whole has partial gradients where each rank has only some of the outputs, inputs or tokens: they are summed
-// at the end of a step as those of other replicated parameters are (Parameter::partial_grad_over_tp).
+// at the end of a step as those of other replicated parameters are (ParameterSpec::partial_grad_over_tp).
 //
 // The numbers of A and B may have another type than the weight (fp32 beside bf16): they are used in the type of the
 // activations, their gradients accumulate in fp32.
@@ -25,11 +25,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "megalith/nn/parameter/parameter.h"
-#include "megalith/ops/gemm/grouped_gemm.h"
 #include "megalith/parallel/rng_tracker.h"
 
 namespace megalith::nn {
@@ -57,60 +56,44 @@ struct LowRank {
   parallel::RngTracker* rng = nullptr;
   std::vector<Part> parts;
   const LowRankState* state = nullptr;  // outlives it
+
+  // Dropout's mask for the input x of A, of x's type: 0 or 1/(1-p). Undefined without dropout. `split`: x has different
+  // columns or tokens on every tp rank; otherwise it is the same on all of them.
+  at::Tensor dropout_mask(const at::Tensor& x, bool split) const;
+  // Parts of one module share columns of x Aᵀ: whether part number `part` is the first of its module.
+  bool opens_module(size_t part) const { return part == 0 || parts[part].a != parts[part - 1].a; }
 };
+
+// x where `mask` is undefined, otherwise their product: the input of A.
+at::Tensor masked(const at::Tensor& x, const at::Tensor& mask);
+// dx += grad of the masked input, in place.
+void add_masked(const at::Tensor& dx, const at::Tensor& grad, const at::Tensor& mask);
 
 // The update that counts now; nullptr: none. `lookup`: rows of the weight are looked up (a tied one is used both ways).
 const LowRank* active_update(const Parameter& weight, bool lookup = false);
 
-// A and B as arguments of an autograd function, which autograd has to know of; nothing without an update.
-std::optional<at::Tensor> a_of(const LowRank* update);
-std::optional<at::Tensor> b_of(const LowRank* update);
+// Products with the factors A and B of an update, without autograd: one matrix each, or one for every group of rows.
+class LowRankFactors {
+ public:
+  virtual ~LowRankFactors() = default;
 
-// The input of A: x, or with dropout a part of it.
-struct LowRankInput {
-  at::Tensor x;     // [t, i]
-  at::Tensor mask;  // of x's type, 0 or 1/(1-p); undefined: no dropout
-  at::Tensor value() const { return mask.defined() ? x.mul(mask) : x; }
+  // x Aᵀ [t, m r].
+  virtual at::Tensor hidden(const at::Tensor& x) const = 0;
+  // y[:, part] += s · hidden Bᵀ for every part, in place; y [t, o].
+  virtual void add_output(const at::Tensor& hidden, const at::Tensor& y) const = 0;
+  // s · dy B [t, m r].
+  virtual at::Tensor hidden_grad(const at::Tensor& dy) const = 0;
+  // dx += hidden_grad A, masked, in place.
+  virtual void add_input_grad(const at::Tensor& hidden_grad, const at::Tensor& mask, const at::Tensor& dx) const = 0;
+  // Gradients of A and B as Parameter::add_weight_grad gives them; `in`: the input of A.
+  virtual at::Tensor a_grad(const at::Tensor& hidden_grad, const at::Tensor& in) const = 0;
+  virtual at::Tensor b_grad(const at::Tensor& dy, const at::Tensor& hidden) const = 0;
 };
-// `split`: x has other columns or tokens on every tp rank, otherwise it is the same on all of them.
-LowRankInput low_rank_input(const LowRank& update, const at::Tensor& x, bool split);
+// The factors of an update of one matrix; `update` outlives them.
+std::unique_ptr<LowRankFactors> low_rank_factors(const LowRank& update);
 
-// ---- Without autograd, for use inside of other functions ----
-// x Aᵀ [t, m r].
-at::Tensor low_rank_hidden(const LowRank& update, const at::Tensor& x);
-// y[:, part] += s · h Bᵀ for every part, in place; y [t, o], h [t, m r].
-void add_low_rank(const LowRank& update, const at::Tensor& h, const at::Tensor& y);
-// s · dy B [t, m r].
-at::Tensor low_rank_hidden_grad(const LowRank& update, const at::Tensor& dy);
-// dx += dh A, in place.
-void add_low_rank_input_grad(const LowRank& update, const at::Tensor& dh, const at::Tensor& mask, const at::Tensor& dx);
-// Gradients of A and B, as Parameter::add_weight_grad gives them: of `dh` and the input of A; of `dy` and h.
-at::Tensor low_rank_a_grad(const LowRank& update, const at::Tensor& dh, const LowRankInput& input);
-at::Tensor low_rank_b_grad(const LowRank& update, const at::Tensor& dy, const at::Tensor& h);
-
-// Both where they are trained, at once or in the parameters' queue.
-struct LowRankGrads {
-  at::Tensor a, b;
-};
-LowRankGrads low_rank_grads(const LowRank& update, const at::Tensor& dy, const at::Tensor& h, const at::Tensor& dh,
-                            const LowRankInput& input);
-// Whether backward needs the input of A.
-bool keeps_input(const LowRank* update);
-
-// The same for rows of groups with a weight each; x [r, i], `counts` of them for each expert.
-at::Tensor grouped_low_rank_hidden(const LowRank& update, const at::Tensor& x, const ops::GroupCounts& counts);
-void add_grouped_low_rank(const LowRank& update, const at::Tensor& h, const at::Tensor& y,
-                          const ops::GroupCounts& counts);
-at::Tensor grouped_low_rank_hidden_grad(const LowRank& update, const at::Tensor& dy, const ops::GroupCounts& counts);
-void add_grouped_low_rank_input_grad(const LowRank& update, const at::Tensor& dh, const at::Tensor& mask,
-                                     const at::Tensor& dx, const ops::GroupCounts& counts);
-at::Tensor grouped_low_rank_a_grad(const LowRank& update, const at::Tensor& dh, const LowRankInput& input,
-                                   const ops::GroupCounts& counts);
-at::Tensor grouped_low_rank_b_grad(const LowRank& update, const at::Tensor& dy, const at::Tensor& h,
-                                   const ops::GroupCounts& counts);
-
-// ---- With autograd ----
-// y + s · (x Aᵀ) Bᵀ for small weights (routers); y itself without an active update. `split`: as above.
+// y + s · (x Aᵀ) Bᵀ with autograd, for small weights (routers); y itself without an active update. `split`: as in
+// LowRank::dropout_mask.
 at::Tensor with_low_rank(const at::Tensor& y, const at::Tensor& x, const Parameter& weight, bool split);
 
 }  // namespace megalith::nn

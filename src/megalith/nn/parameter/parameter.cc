@@ -8,35 +8,36 @@
 
 namespace megalith::nn {
 
-at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x) {
-  if (!main_grad.defined()) return dy.t().mm(x).to(value.scalar_type());
-  ops::add_product(main_grad, dy.t(), x, main_grad_is_stale ? 0 : 1, /*alpha=*/1, kernels());
-  main_grad_is_stale = false;
-  return {};
-}
+bool GradientSlot::defers() const { return queue != nullptr && queue->recording() && main_grad.defined(); }
 
-at::Tensor Parameter::now_or_later(std::function<at::Tensor()> work) {
-  if (!defers_weight_grad()) return work();
+at::Tensor GradientSlot::now_or_later(std::function<at::Tensor()> work) {
+  if (!defers()) return work();
   queue->add([work = std::move(work)] { work(); });
   return {};
 }
 
-bool Parameter::defers_weight_grad() const { return queue != nullptr && queue->recording() && main_grad.defined(); }
+at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x) {
+  if (!grad.main_grad.defined()) return dy.t().mm(x).to(value.scalar_type());
+  ops::add_product(grad.main_grad, dy.t(), x, grad.stale ? 0 : 1, /*alpha=*/1, spec.kernels());
+  grad.stale = false;
+  return {};
+}
 
 std::vector<parallel::ShardedTensor> Parameter::sharded(const at::Tensor& like_value) const {
-  check(like_value.sizes() == value.sizes(), "{}: the tensor to describe has another shape than the parameter", name);
+  check(like_value.sizes() == value.sizes(), "{}: the tensor to describe has another shape than the parameter",
+        spec.name);
   std::vector<parallel::ShardedTensor> result;
-  for (const ParameterPart& part : parts) {
+  for (const ParameterPart& part : spec.parts) {
     at::Tensor local = like_value.narrow(0, part.row, part.extent[0]);
     for (size_t d = 1; d < part.extent.size(); ++d) local = local.narrow(static_cast<int64_t>(d), 0, part.extent[d]);
-    result.push_back({part.name, part.global_shape, part.offset, std::move(local), replica});
+    result.push_back({part.name, part.global_shape, part.offset, std::move(local), spec.replica});
   }
   return result;
 }
 
 Parameter* ParameterSet::find(std::string_view name) const {
   for (const auto& parameter : parameters_)
-    if (parameter->name == name) return parameter.get();
+    if (parameter->spec.name == name) return parameter.get();
   return nullptr;
 }
 
@@ -56,13 +57,14 @@ ParameterScope ParameterScope::child(std::string_view name) const {
   return scope;
 }
 
-Parameter& ParameterScope::add(Parameter spec, std::vector<int64_t> shape) const {
+Parameter& ParameterScope::add(ParameterSpec spec, std::vector<int64_t> shape) const {
   if (spec.parts.empty()) spec.parts.push_back({spec.name, shape, std::vector<int64_t>(shape.size(), 0), shape, 0});
   spec.name = full(spec.name);
   for (ParameterPart& part : spec.parts) part.name = full(part.name);
-  const at::TensorOptions options(spec.buffer ? at::kFloat : spec.dtype.value_or(set_->dtype_));
-  spec.value = at::empty(shape, options.device(set_->device_)).requires_grad_(!spec.buffer);
-  set_->parameters_.push_back(std::make_unique<Parameter>(std::move(spec)));
+  const bool buffer = spec.role == ParameterRole::kBuffer;
+  const at::TensorOptions options(buffer ? at::kFloat : spec.dtype.value_or(set_->dtype_));
+  at::Tensor value = at::empty(shape, options.device(set_->device_)).requires_grad_(!buffer);
+  set_->parameters_.push_back(std::make_unique<Parameter>(std::move(spec), std::move(value)));
   return *set_->parameters_.back();
 }
 

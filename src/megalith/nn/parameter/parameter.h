@@ -1,5 +1,5 @@
-// Parameter: a trained tensor of this rank, with what the optimizer, checkpoints and Hugging Face files need to know
-// about it. ParameterScope: how layers make theirs.
+// Parameter: a trained tensor of this rank, in parts with an owner each: the spec (its layer), the gradient slot
+// (gradient buffers and schedule) and what is attached (peft, fp8). ParameterScope: how layers make theirs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "megalith/ops/gemm/product.h"
@@ -54,49 +55,81 @@ struct ParameterPart {
   int64_t row = 0;                    // where it starts in dimension 0 of the parameter
 };
 
-// Gradient protocol. `main_grad`, when attached (by the gradient buffers of data parallelism), is the fp32 place where
-// this parameter's gradient accumulates over micro-batches. Layers with big gradients (linear, embedding) write into it
-// directly and return no gradient to autograd; autograd's accumulation node runs all the same once all uses of
-// the parameter are through, which is when its hooks tell that the gradient is complete. Other gradients reach
-// value.grad() as usual, and whoever attached main_grad moves them over in such a hook.
-struct Parameter {
-  std::string name;                  // "layers.3.attention.qkv.weight"; layers are counted over the whole model
-  at::Tensor value;                  // leaf
-  at::Tensor main_grad;              // fp32, shape of value; undefined: not attached
-  bool main_grad_is_stale = false;   // the next write overwrites (beta 0) in place of adding
-  WeightGradQueue* queue = nullptr;  // where linear layers may leave the work on main_grad for later; nullptr: never
-  LowRank* update = nullptr;         // what the layer adds to this weight (low_rank.h); nullptr: nothing
-  std::shared_ptr<Fp8History> fp8;   // of the delayed recipe (fp8_history.h); nullptr: none
-  std::vector<ParameterPart> parts;
+// What a parameter is to its model.
+enum class ParameterRole {
+  kWeight,    // one of the model's own
+  kTied,      // a tied embedding of which the last stage holds a copy, too: the first stage's
+  kTiedCopy,  // the last stage's: not counted in norms, not exported
+  kAdapter,   // part of an update, not of the model
+  kBuffer,    // not trained: no gradient, no optimizer state; kept in fp32 (a router's bias)
+};
+
+// What a layer says of a parameter when it adds it. Never changes afterwards.
+struct ParameterSpec {
+  std::string name;                  // within the scope; of a Parameter: "layers.3.attention.qkv.weight", where layers
+                                     // are counted over the whole model
+  std::vector<ParameterPart> parts;  // none: one, the whole
   Init init;
   WeightUse use = WeightUse::kOther;
-  std::optional<at::ScalarType> dtype;  // of value; nothing: that of the set
-  bool adapter = false;                 // part of an update, not of the model
+  ParameterRole role = ParameterRole::kWeight;
+  std::optional<at::ScalarType> dtype;  // of the value; nullopt: that of the set
   bool split_over_tp = false;           // tp ranks hold different rows or columns; otherwise all hold the same
   bool partial_grad_over_tp = false;  // replicated, but each tp rank's gradient covers only its tokens or heads: to be
                                       // summed over tp (of an expert: over etp) before it is used
   bool equal_grad_over_tp = false;    // replicated over several tp ranks, each of which computes the whole gradient:
                                       // nothing but equal arithmetic keeps the copies equal
   bool is_embedding_or_head = false;  // for the decoupled learning rate
-  bool expert = false;                // reduced over the expert-data-parallel group in place of the data-parallel one
-  bool tied_over_stages = false;      // a tied embedding of which the first and the last stage hold a copy each
-  bool buffer = false;                // not trained: no gradient, no optimizer state; kept in fp32 (a router's bias)
-  bool shared_copy = false;           // last stage's copy of a tied embedding: not counted in norms, not exported
-  int replica = 0;                    // 0 on the rank that writes it to files: the tp rank where it is replicated
+  bool expert = false;  // reduced over the expert-data-parallel group in place of the data-parallel one; adapters of
+                        // experts, too
+  int replica = 0;      // 0 on the rank that writes it to files: the tp rank where it is replicated
 
-  // dyᵀ·x [out, in] (dy [t, out], x [t, in]): added to main_grad when that is attached, and then undefined is returned;
-  // otherwise the gradient in the dtype of value.
-  at::Tensor add_weight_grad(const at::Tensor& dy, const at::Tensor& x);
+  // Whether the first and the last stage hold a copy each.
+  bool tied_over_stages() const { return role == ParameterRole::kTied || role == ParameterRole::kTiedCopy; }
   // How kernels of the products with this weight, and of its gradient, are chosen.
   ops::KernelChoice kernels() const {
     return equal_grad_over_tp ? ops::KernelChoice::kFixed : ops::KernelChoice::kByTime;
   }
-  // main_grad as operations take it that write a small gradient themselves.
-  ops::GradTarget target() { return {main_grad, &main_grad_is_stale}; }
+};
+
+// Where a parameter's gradient goes. Attached by the gradient buffers of data parallelism (main_grad) and by the
+// schedule (queue); layers write through it.
+//
+// Protocol. `main_grad`, when attached, is the fp32 place where the gradient accumulates over micro-batches. Layers
+// with big gradients (linear, embedding) write into it directly and return no gradient to autograd; autograd's
+// accumulation node runs all the same once all uses of the parameter have finished, which is when its hooks tell that
+// the gradient is complete. Other gradients reach value.grad() as usual, and the owner of main_grad moves them over in
+// such a hook.
+struct GradientSlot {
+  at::Tensor main_grad;              // fp32, of the value's shape; undefined: not attached
+  bool stale = false;                // the next write to main_grad overwrites (beta 0) instead of adding
+  WeightGradQueue* queue = nullptr;  // where layers may leave the work on main_grad for later; nullptr: never
+
+  // Whether such work has to go to `queue` now.
+  bool defers() const;
   // Does `work` on main_grad now and gives what it returns, or leaves it in `queue` and gives undefined.
   at::Tensor now_or_later(std::function<at::Tensor()> work);
-  // Whether such work has to go to `queue` now.
-  bool defers_weight_grad() const;
+  // main_grad as operations take it that write a small gradient themselves.
+  ops::GradTarget target() { return {main_grad, &stale}; }
+};
+
+// What others attach to a parameter, beside its gradient.
+struct Attachments {
+  LowRank* update = nullptr;        // added to the weight by its layer (low_rank.h); set by peft; nullptr: nothing
+  std::shared_ptr<Fp8History> fp8;  // of the delayed recipe (fp8_history.h); set by linear layers; nullptr: none
+};
+
+// One tensor with the three parts above. Layers keep a reference; it lives as long as its ParameterSet.
+struct Parameter {
+  explicit Parameter(ParameterSpec s, at::Tensor v = {}) : spec(std::move(s)), value(std::move(v)) {}
+
+  const ParameterSpec spec;
+  at::Tensor value;  // leaf; the buffers of data parallelism make it a view of theirs
+  GradientSlot grad;
+  Attachments attached;
+
+  // dyᵀ·x [out, in] (dy [t, out], x [t, in]): added to main_grad when that is attached, and then undefined is returned;
+  // otherwise the gradient in the dtype of value.
+  at::Tensor add_weight_grad(const at::Tensor& dy, const at::Tensor& x);
   // The tensors in here as this rank holds them: views into value (or into another tensor of its shape, such as an
   // optimizer moment).
   std::vector<parallel::ShardedTensor> sharded() const { return sharded(value); }
@@ -128,9 +161,8 @@ class ParameterScope {
   explicit ParameterScope(ParameterSet& set) : set_(&set) {}
   ParameterScope child(std::string_view name) const;
 
-  // Allocates (does not fill) a tensor of `shape`. `spec` carries everything but the value; its name and the names of
-  // its parts are relative to this scope. No parts: one part, the whole.
-  Parameter& add(Parameter spec, std::vector<int64_t> shape) const;
+  // Allocates (does not fill) a tensor of `shape`. The names in `spec` are relative to this scope.
+  Parameter& add(ParameterSpec spec, std::vector<int64_t> shape) const;
 
  private:
   std::string full(std::string_view name) const;

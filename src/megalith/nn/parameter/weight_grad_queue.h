@@ -8,7 +8,7 @@
 
 namespace megalith::nn {
 
-// The work of several backward passes, first in, first out. Attached to parameters (Parameter::queue); linear layers
+// The work of several backward passes, first in, first out. Attached to parameters (GradientSlot::queue); linear layers
 // whose weight has one leave the product dyᵀ·x in it, together with the tensors it needs. One thread a rank; it
 // outlives the parameters' use of it.
 class WeightGradQueue {

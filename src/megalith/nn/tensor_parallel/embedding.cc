@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <memory>
 #include <optional>
 
 #include "megalith/base/error.h"
@@ -23,7 +24,8 @@ struct EmbeddingState {
   Parameter* weight;
   TensorParallel tp;
   ops::VocabRange range;
-  const LowRank* update = nullptr;
+  const LowRank* update = nullptr;                          // that was active in forward
+  std::shared_ptr<const LowRankFactors> factors = nullptr;  // of the update; A is looked up, B multiplies
 };
 
 // ids of the whole vocabulary -> rows of this rank's part; those held elsewhere point at row 0 and are in `elsewhere`.
@@ -39,11 +41,11 @@ LocalRows local_rows(const at::Tensor& ids, const EmbeddingState& state) {
 
 // Adds dy [t, h] to the gradient of the rows it was read from; the gradient itself where main_grad is not attached.
 at::Tensor add_row_grads(Parameter& table, const at::Tensor& rows, const at::Tensor& dy) {
-  if (!table.main_grad.defined())
+  if (!table.grad.main_grad.defined())
     return at::zeros_like(table.value).index_add_(0, rows, dy.to(table.value.scalar_type()));
-  if (table.main_grad_is_stale) table.main_grad.zero_();
-  table.main_grad_is_stale = false;
-  ops::add_to_rows_(table.main_grad, rows, dy);
+  if (table.grad.stale) table.grad.main_grad.zero_();
+  table.grad.stale = false;
+  ops::add_to_rows_(table.grad.main_grad, rows, dy);
   return {};
 }
 
@@ -71,7 +73,7 @@ struct Embedding : Function<Embedding> {
     at::Tensor h;                                   // [t, r]
     if (a) {
       h = a->detach().index_select(0, rows).to(out.scalar_type());
-      add_low_rank(*state.update, h, out);
+      state.factors->add_output(h, out);
     }
     ctx->save_for_backward({ids, h});
     ops::keep(ctx, state);
@@ -94,8 +96,8 @@ struct Embedding : Function<Embedding> {
     at::Tensor dw, da, db;
     if (ctx->needs_input_grad(0)) dw = add_row_grads(*state.weight, rows, dy);
     if (state.update && state.update->a->value.requires_grad())
-      da = add_row_grads(*state.update->a, rows, low_rank_hidden_grad(*state.update, dy));
-    if (state.update && state.update->b->value.requires_grad()) db = low_rank_b_grad(*state.update, dy, h);
+      da = add_row_grads(*state.update->a, rows, state.factors->hidden_grad(dy));
+    if (state.update && state.update->b->value.requires_grad()) db = state.factors->b_grad(dy, h);
     return {dw, {}, da, db, {}};
   }
 };
@@ -120,14 +122,15 @@ ops::VocabRange vocab_range(const VocabSize& vocab, const TensorParallel& tp) {
 at::Tensor table_rows(Parameter& table, const at::Tensor& rows) { return TableRows::apply(table.value, rows, &table); }
 
 VocabParallelEmbedding::VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden,
-                                               Init init, TensorParallel tp)
+                                               Init init, TensorParallel tp, ParameterRole role)
     : tp_(std::move(tp)), vocab_(vocab) {
   const auto range = vocab_range(vocab, tp_);
-  Parameter weight{.name = "weight",
-                   .init = init,
-                   .use = WeightUse::kLookup,
-                   .split_over_tp = tp_.size() > 1,
-                   .is_embedding_or_head = true};
+  ParameterSpec weight{.name = "weight",
+                       .init = init,
+                       .use = WeightUse::kLookup,
+                       .role = role,
+                       .split_over_tp = tp_.size() > 1,
+                       .is_embedding_or_head = true};
   weight.parts.push_back({weight.name, {vocab.size, hidden}, {range.begin, 0}, {range.end - range.begin, hidden}, 0});
   weight_ = &scope.add(std::move(weight), {vocab.padded / tp_.size(), hidden});
 }
@@ -135,8 +138,10 @@ VocabParallelEmbedding::VocabParallelEmbedding(const ParameterScope& scope, cons
 at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids) const {
   check_ids(ids, vocab_.size);
   const LowRank* update = active_update(*weight_, /*lookup=*/true);
-  return Embedding::apply(weight_->value, ids, a_of(update), b_of(update),
-                          EmbeddingState{weight_, tp_, vocab_range(vocab_, tp_), update});
+  EmbeddingState state{weight_, tp_, vocab_range(vocab_, tp_), update};
+  if (update == nullptr) return Embedding::apply(weight_->value, ids, std::nullopt, std::nullopt, state);
+  state.factors = low_rank_factors(*update);
+  return Embedding::apply(weight_->value, ids, update->a->value, update->b->value, state);
 }
 
 }  // namespace megalith::nn

@@ -24,7 +24,7 @@ at::Tensor table_rows(Parameter& table, const at::Tensor& rows);
 class VocabParallelEmbedding {
  public:
   VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden, Init init,
-                         TensorParallel tp);
+                         TensorParallel tp, ParameterRole role = ParameterRole::kWeight);
 
   // ids int64 [t] -> [t, h], or [t/tp, h] with sequence parallelism. On CPU an id outside of the vocabulary is a
   // DataError that names it; on CUDA the data layer has checked.

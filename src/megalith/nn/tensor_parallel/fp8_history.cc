@@ -33,11 +33,11 @@ void end_fp8_step(std::span<Parameter* const> parameters, const comm::Group& gro
   std::vector<at::Tensor> states, seen;
   ops::Fp8Recipe recipe;
   for (const Parameter* parameter : parameters) {
-    if (!parameter->fp8) continue;
-    recipe = parameter->fp8->recipe;  // of all of them
-    states.push_back(parameter->fp8->state);
-    seen.push_back(parameter->fp8->seen);
-    parameter->fp8->fresh = false;
+    if (!parameter->attached.fp8) continue;
+    recipe = parameter->attached.fp8->recipe;  // of all of them
+    states.push_back(parameter->attached.fp8->state);
+    seen.push_back(parameter->attached.fp8->seen);
+    parameter->attached.fp8->fresh = false;
   }
   if (states.empty()) return;  // on all ranks of the group
   const at::NoGradGuard no_grad;

@@ -15,8 +15,8 @@ namespace megalith::nn {
 
 struct Parameter;
 
-// Of one weight (Parameter::fp8). Changes at the end of a step alone, so that every micro-batch of a step, and a layer
-// that is computed twice, has the same scales. One thread a rank.
+// Of one weight (Attachments::fp8). Changes at the end of a step alone, so that every micro-batch of a step, and a
+// layer that is computed twice, has the same scales. One thread a rank.
 struct Fp8History {
   enum Tensor : int64_t { kInput, kWeight, kGradient, kTensors };
 

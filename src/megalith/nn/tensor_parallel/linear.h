@@ -9,7 +9,7 @@
 //     SP                   columns [t, i/tp]  shard [t/tp, o]    reduce-scatter   all-gather dy
 //
 // In backward the collective on dx (and, with sequence parallelism, the repeated all-gather of x, of which only the
-// shard is kept) runs while the weight gradient is computed.
+// shard is kept) runs while the weight gradient is computed. The products themselves are those of product.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,9 +32,10 @@ struct OutputPart {
 
 class ColumnParallelLinear {
  public:
-  // `name`: of the fused parameter ("qkv.weight"). Throws ConfigError when a part's rows do not divide by tp.
+  // `name`: of the fused parameter ("qkv.weight"). `is_head`: it makes the logits. Throws ConfigError when a part's
+  // rows do not divide by tp.
   ColumnParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, std::vector<OutputPart> out,
-                       bool bias, Init init, TensorParallel tp);
+                       bool bias, Init init, TensorParallel tp, bool is_head = false);
 
   // With `add_bias` false the bias is left to whoever fuses it with what comes next.
   at::Tensor forward(const at::Tensor& x, bool add_bias = true) const;

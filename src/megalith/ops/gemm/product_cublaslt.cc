@@ -1,5 +1,9 @@
 // cuBLASLt with a kernel that was chosen by trying. The library is the one that libtorch has loaded: it is found by its
 // name, so that nothing has to be linked.
+//
+// A product (Call) that fits is looked up in the plans of its device (ProductPlans) by everything that the library's
+// choice depends on (PlanKey). A new key gets a Plan: descriptors and the kernels that the library offers, best guess
+// first. The first call that may be repeated times them all, and the fastest is used from then on.
 #include <ATen/ATen.h>
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -67,13 +71,15 @@ bool done(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; }
 
 // ---- What is asked for ----
 
-// A matrix as the library sees it: columns are what we call rows. `turned`: it is to be transposed.
+// A matrix as the library sees it, column by column: its columns are what we call rows.
 struct Operand {
-  int64_t rows = 0, columns = 0, distance = 0;
-  bool turned = false;
+  int64_t rows = 0, columns = 0;
+  int64_t distance = 0;  // from one column to the next, in elements
+  bool turned = false;   // it has to be transposed
+  auto operator<=>(const Operand&) const = default;
 };
 
-// x [rows, columns] seen as its transpose; nothing when neither of its sides is contiguous.
+// x [rows, columns] seen as its transpose; std::nullopt when neither of its sides is contiguous.
 std::optional<Operand> operand_of(const at::Tensor& x) {
   const int64_t rows = x.size(0), columns = x.size(1);
   if (x.stride(1) == 1 && x.stride(0) >= columns) return Operand{columns, rows, x.stride(0), false};
@@ -98,11 +104,44 @@ struct Call {
   const Addends& added;
   double beta, alpha;
 
+  // The matrix that is added to the product: the library's C.
   const at::Tensor& read() const { return added.residual.defined() ? added.residual : out; }
 };
 
-// Everything that a choice depends on.
-using Key = std::array<int64_t, 18>;
+// The factors in the library's order: out^T = b^T · a^T, so b is its left one.
+struct Factors {
+  Operand left, right;
+};
+
+std::optional<Factors> factors_of(const Call& call) {
+  const auto left = operand_of(call.b), right = operand_of(call.a);
+  if (!left || !right) return std::nullopt;
+  return Factors{*left, *right};
+}
+
+// Everything that the kernels of one device for a product depend on, and so their times.
+struct PlanKey {
+  at::ScalarType in, out;
+  Operand left, right;
+  int64_t out_distance, read_distance;                                 // from row to row
+  int left_alignment, right_alignment, out_alignment, read_alignment;  // in bytes
+  int bias_alignment;                                                  // 0 without a bias
+  auto operator<=>(const PlanKey&) const = default;
+};
+
+PlanKey key_of(const Call& call, const Factors& factors) {
+  return {.in = call.a.scalar_type(),
+          .out = call.out.scalar_type(),
+          .left = factors.left,
+          .right = factors.right,
+          .out_distance = call.out.stride(0),
+          .read_distance = call.read().stride(0),
+          .left_alignment = alignment_of(call.b),
+          .right_alignment = alignment_of(call.a),
+          .out_alignment = alignment_of(call.out),
+          .read_alignment = alignment_of(call.read()),
+          .bias_alignment = call.added.bias.defined() ? alignment_of(call.added.bias) : 0};
+}
 
 // Which kernel a call gets.
 enum class Kernels {
@@ -111,23 +150,25 @@ enum class Kernels {
   kTry      // the same after a trial, if there was none: the result may be written several times
 };
 
-// ---- Descriptors, which live as long as the process: there are as many as there are shapes ----
+// ---- Plans ----
 
+// Descriptors and kernels of one PlanKey. They live as long as the process: there are as many as there are shapes.
 class Plan {
  public:
-  // Nothing when the library has no kernel.
-  static std::unique_ptr<Plan> make(const Call& call, const Operand& left, const Operand& right);
+  // Null when the library has no kernel. `handle` is the device's.
+  static std::unique_ptr<Plan> make(cublasLtHandle_t handle, const Call& call, const Factors& factors);
 
   void run(const Call& call, Kernels kernels, void* stream);
 
  private:
-  Plan() = default;
-  bool describe(const Call& call, const Operand& left, const Operand& right);
+  explicit Plan(cublasLtHandle_t handle) : handle_(handle) {}
+  bool describe(const Call& call, const Factors& factors);
   bool set_bias(const Call& call) const;
   bool find_kernels(const Call& call);
   void choose(const Call& call, const at::Tensor& workspace, cudaStream_t stream);
   void start(const Call& call, size_t kernel, const at::Tensor& workspace, cudaStream_t stream) const;
 
+  cublasLtHandle_t handle_;
   cublasLtMatmulDesc_t operation_ = nullptr;
   cublasLtMatrixLayout_t left_ = nullptr, right_ = nullptr, out_ = nullptr, read_ = nullptr;
   std::vector<cublasLtMatmulHeuristicResult_t> kernels_;
@@ -135,16 +176,31 @@ class Plan {
   bool tried_ = false;
 };
 
-cublasLtHandle_t handle_of(int device) {
-  static std::mutex mutex;
-  static std::map<int, cublasLtHandle_t> handles;
-  const std::lock_guard lock(mutex);
-  cublasLtHandle_t& handle = handles[device];
-  if (handle == nullptr) check(done(library().cublasLtCreate(&handle)), "cuBLASLt could not be started");
-  return handle;
+// All plans of one device, and the handle that they run on. Ranks may be threads: one at a time looks up, tries and
+// starts a kernel.
+class ProductPlans {
+ public:
+  // The device must be the current one. False when the library has no kernel; nothing was done then.
+  bool run(const Call& call, const Factors& factors, Kernels kernels, void* stream);
+
+ private:
+  std::mutex mutex_;  // guards everything below
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<PlanKey, std::unique_ptr<Plan>> plans_;
+};
+
+// The one place that maps a device to its plans. They belong to the process, as libtorch's own cuBLAS handles do: a
+// product is given tensors and nothing that owns a device.
+ProductPlans& plans_of(int device) {
+  static std::vector<ProductPlans> plans = [] {
+    int devices = 0;
+    cudaGetDeviceCount(&devices);
+    return std::vector<ProductPlans>(static_cast<size_t>(devices));
+  }();
+  return plans.at(static_cast<size_t>(device));
 }
 
-bool Plan::describe(const Call& call, const Operand& left, const Operand& right) {
+bool Plan::describe(const Call& call, const Factors& factors) {
   const Library& lt = library();
   const auto set = [&](cublasLtMatmulDescAttributes_t which, const auto& value) {
     return done(lt.cublasLtMatmulDescSetAttribute(operation_, which, &value, sizeof value));
@@ -157,9 +213,9 @@ bool Plan::describe(const Call& call, const Operand& left, const Operand& right)
   const Operand out{call.out.size(1), call.out.size(0), call.out.stride(0)};
   const Operand read{call.out.size(1), call.out.size(0), call.read().stride(0)};
   bool good = done(lt.cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F)) &&
-              set(CUBLASLT_MATMUL_DESC_TRANSA, turn(left)) && set(CUBLASLT_MATMUL_DESC_TRANSB, turn(right)) &&
-              layout(left_, call.b, left) && layout(right_, call.a, right) && layout(out_, call.out, out) &&
-              layout(read_, call.out, read);
+              set(CUBLASLT_MATMUL_DESC_TRANSA, turn(factors.left)) &&
+              set(CUBLASLT_MATMUL_DESC_TRANSB, turn(factors.right)) && layout(left_, call.b, factors.left) &&
+              layout(right_, call.a, factors.right) && layout(out_, call.out, out) && layout(read_, call.out, read);
   if (good && call.added.bias.defined())
     good = set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS) &&
            set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.added.bias)) && set_bias(call);
@@ -189,8 +245,8 @@ bool Plan::find_kernels(const Call& call) {
                     align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, call.a) &&
                     align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, call.read()) &&
                     align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, call.out) &&
-                    done(lt.cublasLtMatmulAlgoGetHeuristic(handle_of(call.out.get_device()), operation_, left_, right_,
-                                                           read_, out_, wishes, kMostKernels, found.data(), &count));
+                    done(lt.cublasLtMatmulAlgoGetHeuristic(handle_, operation_, left_, right_, read_, out_, wishes,
+                                                           kMostKernels, found.data(), &count));
   if (wishes != nullptr) lt.cublasLtMatmulPreferenceDestroy(wishes);
   if (!good) return false;
   for (int i = 0; i < count; ++i)
@@ -198,9 +254,9 @@ bool Plan::find_kernels(const Call& call) {
   return !kernels_.empty();
 }
 
-std::unique_ptr<Plan> Plan::make(const Call& call, const Operand& left, const Operand& right) {
-  std::unique_ptr<Plan> plan(new Plan);
-  if (!plan->describe(call, left, right) || !plan->find_kernels(call)) return nullptr;
+std::unique_ptr<Plan> Plan::make(cublasLtHandle_t handle, const Call& call, const Factors& factors) {
+  std::unique_ptr<Plan> plan(new Plan(handle));
+  if (!plan->describe(call, factors) || !plan->find_kernels(call)) return nullptr;
   return plan;
 }
 
@@ -208,15 +264,15 @@ void Plan::start(const Call& call, size_t kernel, const at::Tensor& workspace, c
   const auto alpha = static_cast<float>(call.alpha);
   const float beta = call.added.residual.defined() ? 1 : static_cast<float>(call.beta);
   const cublasStatus_t status = library().cublasLtMatmul(
-      handle_of(call.out.get_device()), operation_, &alpha, call.b.const_data_ptr(), left_, call.a.const_data_ptr(),
-      right_, &beta, call.read().const_data_ptr(), read_, call.out.mutable_data_ptr(), out_, &kernels_[kernel].algo,
+      handle_, operation_, &alpha, call.b.const_data_ptr(), left_, call.a.const_data_ptr(), right_, &beta,
+      call.read().const_data_ptr(), read_, call.out.mutable_data_ptr(), out_, &kernels_[kernel].algo,
       workspace.mutable_data_ptr(), static_cast<size_t>(kWorkspace), stream);
   check(done(status), "cuBLASLt could not multiply [{}, {}] by [{}, {}] (status {})", call.a.size(0), call.a.size(1),
         call.b.size(0), call.b.size(1), static_cast<int>(status));
 }
 
 // The shortest of a few interleaved runs of each kernel; an earlier offer wins unless a later one is clearly faster. A
-// round is queued at once, behind a run that nobody looks at, so that no time of the host is measured.
+// round is queued at once, after a run that is not timed, so that no time of the host is measured.
 void Plan::choose(const Call& call, const at::Tensor& workspace, cudaStream_t stream) {
   std::vector<cudaEvent_t> events(kernels_.size() + 1);
   for (cudaEvent_t& event : events) cudaEventCreate(&event);
@@ -252,24 +308,70 @@ void Plan::run(const Call& call, Kernels kernels, void* stream) {
   start(call, kernels == Kernels::kFirst ? 0 : chosen_, workspace, on);
 }
 
+bool ProductPlans::run(const Call& call, const Factors& factors, Kernels kernels, void* stream) {
+  const std::lock_guard lock(mutex_);
+  if (handle_ == nullptr) check(done(library().cublasLtCreate(&handle_)), "cuBLASLt could not be started");
+  const auto [place, is_new] = plans_.try_emplace(key_of(call, factors));
+  if (is_new) place->second = Plan::make(handle_, call, factors);
+  if (!place->second) return false;
+  place->second->run(call, kernels, stream);
+  return true;
+}
+
+// ---- Products that go to the library ----
+
 bool is_16_bit(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
 
+// Rows of neighbours, possibly with gaps between the rows.
+bool has_rows(const at::Tensor& x) { return x.dim() == 2 && x.stride(1) == 1 && x.stride(0) >= x.size(1); }
+
+bool shapes_fit(const Call& call) {
+  if (call.a.dim() != 2 || call.b.dim() != 2) return false;
+  if (call.a.size(1) != call.b.size(0)) return false;
+  if (!has_rows(call.out)) return false;
+  return call.out.size(0) == call.a.size(0) && call.out.size(1) == call.b.size(1);
+}
+
+bool is_worth_a_trial(const Call& call) {
+  const int64_t m = call.a.size(0), k = call.a.size(1), n = call.b.size(1);
+  return m * k * n >= kLeastTried && k % 8 == 0 && n % 8 == 0;
+}
+
+bool is_on_one_device(const Call& call) {
+  return call.a.device() == call.b.device() && call.a.device() == call.out.device();
+}
+
+// 16-bit factors of one type, into that type; or into fp32, if nothing is added.
+bool types_fit(const Call& call) {
+  const at::ScalarType in = call.a.scalar_type(), out = call.out.scalar_type();
+  if (!is_16_bit(call.a) || call.b.scalar_type() != in) return false;
+  if (out == in) return true;
+  return out == at::kFloat && !call.added.bias.defined() && !call.added.residual.defined();
+}
+
+bool bias_fits(const Call& call) {
+  const at::Tensor& bias = call.added.bias;
+  if (!bias.defined()) return true;
+  if (bias.scalar_type() != call.out.scalar_type()) return false;
+  return bias.dim() == 1 && bias.size(0) == call.out.size(1) && bias.is_contiguous();
+}
+
+bool residual_fits(const Call& call) {
+  const at::Tensor& residual = call.added.residual;
+  if (!residual.defined()) return true;
+  if (residual.scalar_type() != call.out.scalar_type()) return false;
+  return has_rows(residual) && residual.sizes() == call.out.sizes();
+}
+
 bool fits(const Call& call) {
-  const auto rows_of = [](const at::Tensor& x) { return x.dim() == 2 && x.stride(1) == 1 && x.stride(0) >= x.size(1); };
-  const at::Tensor &a = call.a, &b = call.b, &out = call.out;
-  const Addends& added = call.added;
-  if (a.dim() != 2 || b.dim() != 2 || a.size(1) != b.size(0) || !is_16_bit(a) || !rows_of(out)) return false;
-  if (a.size(0) * a.size(1) * b.size(1) < kLeastTried || a.size(1) % 8 != 0 || b.size(1) % 8 != 0) return false;
-  const bool same_device = a.device() == b.device() && a.device() == out.device();
-  const bool types = b.scalar_type() == a.scalar_type() &&
-                     (out.scalar_type() == a.scalar_type() ||
-                      (out.scalar_type() == at::kFloat && !added.bias.defined() && !added.residual.defined()));
-  if (!same_device || !types || out.size(0) != a.size(0) || out.size(1) != b.size(1)) return false;
-  if (added.bias.defined() && (added.bias.scalar_type() != out.scalar_type() || added.bias.dim() != 1 ||
-                               added.bias.size(0) != out.size(1) || !added.bias.is_contiguous()))
-    return false;
-  return !added.residual.defined() || (added.residual.scalar_type() == out.scalar_type() && rows_of(added.residual) &&
-                                       added.residual.sizes() == out.sizes());
+  return shapes_fit(call) && is_worth_a_trial(call) && is_on_one_device(call) && types_fit(call) && bias_fits(call) &&
+         residual_fits(call);
+}
+
+Kernels kernels_for(const Call& call, KernelChoice choice) {
+  if (choice == KernelChoice::kFixed || at::globalContext().deterministicAlgorithms()) return Kernels::kFirst;
+  const bool repeatable = call.beta == 0 || call.added.residual.defined();
+  return repeatable ? Kernels::kTry : Kernels::kChosen;
 }
 
 }  // namespace
@@ -278,38 +380,10 @@ bool product_by_cublaslt(const at::Tensor& out, const at::Tensor& a, const at::T
                          double beta, double alpha, KernelChoice choice) {
   const Call call{out, a, b, added, beta, alpha};
   if (!fits(call) || !library().complete) return false;
-  const auto left = operand_of(b), right = operand_of(a);
-  if (!left || !right) return false;
-  // First of all: handles and events are made on the current device, which this checks.
-  void* const stream = stream_of(out);
-  const Key key{out.get_device(),
-                static_cast<int64_t>(a.scalar_type()),
-                static_cast<int64_t>(out.scalar_type()),
-                left->rows,
-                left->columns,
-                left->distance,
-                left->turned ? 1 : 0,
-                right->rows,
-                right->columns,
-                right->distance,
-                right->turned ? 1 : 0,
-                out.stride(0),
-                call.read().stride(0),
-                alignment_of(b),
-                alignment_of(a),
-                alignment_of(out),
-                alignment_of(call.read()),
-                added.bias.defined() ? alignment_of(added.bias) : 0};
-  static std::mutex mutex;  // ranks may be threads: one tries at a time
-  static std::map<Key, std::unique_ptr<Plan>> plans;
-  const std::lock_guard lock(mutex);
-  const auto [place, is_new] = plans.try_emplace(key);
-  if (is_new) place->second = Plan::make(call, *left, *right);
-  if (!place->second) return false;
-  const bool repeatable = beta == 0 || added.residual.defined();
-  const bool by_time = choice == KernelChoice::kByTime && !at::globalContext().deterministicAlgorithms();
-  place->second->run(call, !by_time ? Kernels::kFirst : repeatable ? Kernels::kTry : Kernels::kChosen, stream);
-  return true;
+  const auto factors = factors_of(call);
+  if (!factors) return false;
+  void* const stream = stream_of(out);  // also checks that the device is the current one
+  return plans_of(out.get_device()).run(call, *factors, kernels_for(call, choice), stream);
 }
 
 }  // namespace megalith::ops

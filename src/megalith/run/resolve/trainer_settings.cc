@@ -72,11 +72,10 @@ train::SaveSettings save_settings(const TrainingArguments& args) {
           .arguments = config::to_yaml(args)};
 }
 
-train::RerunMachine::Injection injection_of(const std::string& name) {
-  using Injection = train::RerunMachine::Injection;
-  if (name == "correct_result") return Injection::kCorrectResult;
-  if (name == "persistent_error") return Injection::kPersistentError;
-  return Injection::kTransientError;
+train::InjectedFault injection_of(const std::string& name) {
+  if (name == "correct_result") return train::InjectedFault::kCorrectResult;
+  if (name == "persistent_error") return train::InjectedFault::kPersistentError;
+  return train::InjectedFault::kTransientError;
 }
 
 bool reports_to(const config::LoggingConfig& logging, const char* service) {

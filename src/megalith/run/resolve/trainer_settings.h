@@ -4,7 +4,7 @@
 #include "megalith/config/training_arguments.h"
 #include "megalith/layout/grid_shape.h"
 #include "megalith/observe/report_settings.h"
-#include "megalith/train/trainer_settings.h"
+#include "megalith/train/settings/trainer_settings.h"
 
 namespace megalith::run {
 

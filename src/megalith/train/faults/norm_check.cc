@@ -49,7 +49,9 @@ class NormModel {
     add({.name = "replicated", .partial_grad_over_tp = true, .replica = place.tp_rank}, NormPart::kReplicated,
         place.pp_rank, 0);
     if (tied() && place.in_embedding_group)
-      add({.name = "tied", .split_over_tp = true, .tied_over_stages = true, .shared_copy = place.pp_rank > 0},
+      add({.name = "tied",
+           .role = place.pp_rank > 0 ? nn::ParameterRole::kTiedCopy : nn::ParameterRole::kTied,
+           .split_over_tp = true},
           NormPart::kTied, 0, place.tp_rank);
     add({.name = "expert", .split_over_tp = true, .expert = true}, NormPart::kExpert, place.pp_rank,
         place.ep_rank * grid.etp() + place.etp_rank);
@@ -66,8 +68,8 @@ class NormModel {
     const at::NoGradGuard no_grad;
     for (size_t p = 0; p < gradients_.size(); ++p) {
       nn::Parameter& parameter = *set_.all()[p];
-      parameter.main_grad.copy_(gradients_[p]);
-      parameter.main_grad_is_stale = false;
+      parameter.grad.main_grad.copy_(gradients_[p]);
+      parameter.grad.stale = false;
     }
   }
 
@@ -109,7 +111,7 @@ class NormModel {
   bool tied() const { return context_.grid().shape().pp > 1; }
 
   // Parameters get the values of their gradients: something that tells them apart.
-  void add(nn::Parameter spec, NormPart part, int stage, int slice) {
+  void add(nn::ParameterSpec spec, NormPart part, int stage, int slice) {
     const at::NoGradGuard no_grad;
     const at::Tensor host = at::empty({kNormElements}, at::kFloat);
     for (int64_t i = 0; i < kNormElements; ++i)

@@ -49,7 +49,7 @@ void compare(const std::vector<const nn::Parameter*>& parameters, const comm::Gr
     throw CommError(fmt::format(
         "after step {} the replicas of {} are not equal: it has {} values, {}. A device, its memory or a link "
         "is broken: test these machines, and go on from a checkpoint that was written before",
-        step, parameters[static_cast<size_t>(i)]->name, std::get<0>(at::unique_dim(one, 0)).size(0),
+        step, parameters[static_cast<size_t>(i)]->spec.name, std::get<0>(at::unique_dim(one, 0)).size(0),
         sides(one, replicas)));
   }
 }
@@ -59,7 +59,7 @@ void compare(const std::vector<const nn::Parameter*>& parameters, const comm::Gr
 void check_replicas(const model::VirtualModels& models, int64_t step) {
   const at::NoGradGuard no_grad;
   std::vector<const nn::Parameter*> dense, experts;
-  for (const nn::Parameter* p : models.parameters()) (p->expert ? experts : dense).push_back(p);
+  for (const nn::Parameter* p : models.parameters()) (p->spec.expert ? experts : dense).push_back(p);
   compare(dense, models.context().dp(/*with_cp=*/true), step);
   compare(experts, models.context().edp(), step);
 }

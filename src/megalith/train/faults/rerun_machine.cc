@@ -235,8 +235,8 @@ void RerunMachine::compare_from_checkpoint(const CheckedResult& result) {
 double RerunMachine::difference_to(const CheckedResult& again) const {
   if (!rejected_->injected) return relative_difference(rejected_->value, again.value);
   const bool in_place = state_ == RerunState::kRerunningInPlace;
-  if (settings_.injection == Injection::kTransientError) return in_place ? kInfinite : 0;
-  if (settings_.injection == Injection::kPersistentError) return in_place ? 0 : kInfinite;
+  if (settings_.injection == InjectedFault::kTransientError) return in_place ? kInfinite : 0;
+  if (settings_.injection == InjectedFault::kPersistentError) return in_place ? 0 : kInfinite;
   return 0;
 }
 

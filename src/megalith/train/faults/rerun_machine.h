@@ -30,8 +30,8 @@
 #include <vector>
 
 #include "megalith/base/error.h"
-#include "megalith/config/choices.h"
 #include "megalith/train/faults/rejection_tracker.h"
+#include "megalith/train/settings/rerun_settings.h"
 
 namespace megalith::train {
 
@@ -82,11 +82,10 @@ std::string describe_differences(std::vector<double> differences);
 // One thread a rank. All ranks call next() alike; validate() as it comes.
 class RerunMachine {
  public:
-  enum class Injection { kCorrectResult, kTransientError, kPersistentError };
   struct Settings {
     config::RerunMode mode = config::RerunMode::kValidateResults;
     double injection_rate = 0;  // n: about one of n validations is rejected although nothing is wrong; 0: none
-    Injection injection = Injection::kTransientError;
+    InjectedFault injection = InjectedFault::kTransientError;
     ResultPlace place;  // this rank
   };
   // Whether any rank says yes, question by question. Collective over all ranks.

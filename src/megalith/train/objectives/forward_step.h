@@ -52,6 +52,7 @@ class ForwardStepObjective : public Objective {
   struct Settings {
     ForwardStep forward_step = gpt_forward_step;
     std::vector<std::string> report_keys{};  // names that LossResult::report may have
+    std::vector<std::string> extra_keys{};   // extra tensors that forward_step reads
     bool perplexity = true;                  // the loss is a mean of -log p
     bool per_token = false;                  // calculate_per_token_loss: num_tokens is needed
   };
@@ -61,6 +62,7 @@ class ForwardStepObjective : public Objective {
   const std::vector<at::Tensor>& non_loss_data() const { return non_loss_data_; }
 
   std::vector<std::string> metrics_keys(Phase /*phase*/) const override { return settings_.report_keys; }
+  std::vector<std::string> extra_keys() const override { return settings_.extra_keys; }
   bool wants_correct(Phase /*phase*/) const override { return false; }
   bool has_perplexity() const override { return settings_.perplexity; }
   void begin(std::span<const data::MicroBatch> batches, Phase phase) override;

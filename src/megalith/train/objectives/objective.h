@@ -1,5 +1,16 @@
 // Objective: what training optimises, seen from one micro-batch. The place where other kinds of training differ: a
-// preference trainer derives from it; nothing else of the trainer changes.
+// preference trainer derives from it; nothing else of the trainer changes. A loss of one's own, with a weight for each
+// label from an extra tensor of the micro-batch:
+//
+//   class WeightedLoss : public train::Objective {
+//     std::vector<std::string> extra_keys() const override { return {"weight"}; }
+//     train::MicrobatchLoss loss(const train::MicrobatchOutput& output, const data::MicroBatch& batch, int
+//     /*microbatch*/,
+//                                train::Phase /*phase*/) const override {
+//       const at::Tensor weights = batch.extra("weight", output.token_losses.device());
+//       return {.sum = (weights * output.token_losses).sum(), .count = batch.loss_tokens};
+//     }
+//   };
 //
 // Legend: t tokens of a micro-batch on this rank: its context-parallel slice.
 #pragma once
@@ -13,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/data/collator.h"
+#include "megalith/data/micro_batch.h"
 #include "megalith/model/gpt_model.h"
 #include "megalith/ops/kernel/host_values.h"
 
@@ -50,7 +61,7 @@ struct AttachedLoss {
 struct MicrobatchLoss {
   at::Tensor sum;     // scalar to go back from: the loss of `count` things (tokens, pairs), summed
   int64_t count = 0;  // of all context-parallel ranks together
-  std::vector<MicrobatchMetric> metrics;
+  std::vector<MicrobatchMetric> metrics = {};
   std::vector<AttachedLoss> attached = {};
   std::optional<ops::HostScalar> on_host = {};  // the sum, once it has been asked for
 
@@ -70,6 +81,9 @@ class Objective {
 
   // Names of the metrics besides the loss that loss() may give; the same on every rank, last stage or not.
   virtual std::vector<std::string> metrics_keys(Phase phase) const;
+  // Names of the extra tensors that the functions below read from micro-batches (MicroBatch::extra). One without them
+  // is refused on every rank of its replica before any of its tokens is used.
+  virtual std::vector<std::string> extra_keys() const { return {}; }
   // Whether loss() looks at MicrobatchOutput::correct.
   virtual bool wants_correct(Phase phase) const { return phase == Phase::kEvaluation; }
   // Whether the loss is a mean of -log p, so that its exponential is a perplexity.

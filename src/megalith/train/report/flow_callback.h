@@ -3,7 +3,7 @@
 #pragma once
 
 #include "megalith/train/report/callback.h"
-#include "megalith/train/trainer_settings.h"
+#include "megalith/train/settings/trainer_settings.h"
 
 namespace megalith::train {
 

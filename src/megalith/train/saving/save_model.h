@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "megalith/model/virtual_models.h"
-#include "megalith/train/trainer_settings.h"
+#include "megalith/train/settings/trainer_settings.h"
 
 namespace megalith::train {
 

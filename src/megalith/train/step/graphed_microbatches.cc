@@ -61,17 +61,24 @@ int GraphedMicrobatches::recorded() const {
 
 std::vector<bool> GraphedMicrobatches::stale() const {
   std::vector<bool> all;
-  for (const auto& parameter : chunk_.parameters().all()) all.push_back(parameter->main_grad_is_stale);
+  for (const auto& parameter : chunk_.parameters().all()) all.push_back(parameter->grad.stale);
   return all;
 }
 
 void GraphedMicrobatches::set_stale(const std::vector<bool>& stale) const {
   const auto& all = chunk_.parameters().all();
-  for (size_t i = 0; i < all.size(); ++i) all[i]->main_grad_is_stale = stale[i];
+  for (size_t i = 0; i < all.size(); ++i) all[i]->grad.stale = stale[i];
 }
 
 std::optional<at::Tensor> GraphedMicrobatches::run(const data::MicroBatch& batch, double factor, const Work& work) {
   if (broken_) return std::nullopt;
+  if (!batch.extras.empty()) {
+    log_warning(
+        "cuda_graph_impl local is not used: micro-batches have extra tensors (\"{}\"), which graphs do not follow",
+        batch.extras.begin()->first);
+    broken_ = true;
+    return std::nullopt;
+  }
   Shape& shape = shape_of(batch, factor);
   const bool known = shape.met++ > 0;
   if (steps_ <= warm_up_steps_ || !known || !start(shape, batch)) return std::nullopt;

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/data/collator.h"
+#include "megalith/data/micro_batch.h"
 #include "megalith/layout/grid_shape.h"
 #include "megalith/model/gpt_model.h"
 #include "megalith/train/device/device_graph.h"
@@ -29,7 +29,8 @@ std::string graph_obstacle(const model::ModelOptions& options, const model::Mode
 //
 // The first steps (cuda_graph_warmup_steps), and the first micro-batch of each shape, run without: kernels are chosen
 // and caches filled then. At most kMostShapes shapes are recorded; others always run without. A recording that fails is
-// told once, and the run goes on without graphs.
+// told once, and the run goes on without graphs; likewise once a micro-batch has extra tensors, whose shapes nothing
+// ties to the lengths.
 //
 // One thread a rank. `chunk` outlives it. The caller's current stream is an OwnStream.
 class GraphedMicrobatches {
@@ -63,7 +64,7 @@ class GraphedMicrobatches {
   const int warm_up_steps_;
   const MakeDeviceGraph make_;
   int64_t steps_ = 0;
-  bool broken_ = false;
+  bool broken_ = false;                         // no more graphs
   std::vector<std::unique_ptr<Shape>> shapes_;  // in the order in which they were met
 };
 

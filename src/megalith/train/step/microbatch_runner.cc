@@ -16,8 +16,9 @@ using pipeline::StageCall;
 
 namespace {
 
-// Returns this context-parallel rank's slices of ids, labels and layout; counts (loss_tokens, samples, …) stay those of
-// the whole. With one context-parallel rank, the micro-batches themselves.
+// Returns this context-parallel rank's slices of ids, labels, extra tensors of tokens, and layout; counts (loss_tokens,
+// samples, …) and other extra tensors stay those of the whole. With one context-parallel rank, the micro-batches
+// themselves.
 std::vector<data::MicroBatch> context_slices(std::span<const data::MicroBatch> batches,
                                              const parallel::ParallelContext& context) {
   std::vector<data::MicroBatch> slices(batches.begin(), batches.end());
@@ -26,9 +27,17 @@ std::vector<data::MicroBatch> context_slices(std::span<const data::MicroBatch> b
   for (data::MicroBatch& batch : slices) {
     for (at::Tensor* tokens : {&batch.ids, &batch.labels})
       if (tokens->defined()) *tokens = nn::slice_tokens(*tokens, batch.layout, rank, size);
+    for (auto& [name, extra] : batch.extras)
+      if (extra.of == data::ExtraOf::kTokens) extra.values = nn::slice_tokens(extra.values, batch.layout, rank, size);
     batch.layout = nn::slice_layout(batch.layout, rank, size);
   }
   return slices;
+}
+
+// Extra tensors are on every stage: all ranks of a replica refuse a micro-batch together, before one waits for another.
+void check_extras(std::span<const data::MicroBatch> batches, const Objective& objective) {
+  const std::vector<std::string> keys = objective.extra_keys();
+  for (const data::MicroBatch& batch : batches) batch.require_extras(keys);
 }
 
 // While one lives, backward leaves weight gradients for later where the schedule has a place for them (zero_bubble).
@@ -52,7 +61,7 @@ class WeightGradQueues {
 
  private:
   void attach(size_t chunk, nn::WeightGradQueue* queue) {
-    for (const auto& parameter : models_[chunk].parameters().all()) parameter->queue = queue;
+    for (const auto& parameter : models_[chunk].parameters().all()) parameter->grad.queue = queue;
   }
 
   model::VirtualModels& models_;
@@ -168,6 +177,7 @@ at::Tensor MicrobatchRunner::forward(const StageCall& call, const data::MicroBat
 
 std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroBatch> whole, const BackwardPass& pass) {
   const auto span = trace_.span({.name = "forward-backward", .level = 1});
+  check_extras(whole, objective_);
   const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
   objective_.begin(whole, Phase::kTraining);
   objective_.set_loss_grad([this, scale = pass.loss_scale, count = batches.size()](int64_t tokens) {
@@ -253,6 +263,7 @@ void MicrobatchRunner::run_graphs(std::span<const data::MicroBatch> batches, con
 }
 
 std::vector<MicrobatchLoss> MicrobatchRunner::evaluate(std::span<const data::MicroBatch> whole) {
+  check_extras(whole, objective_);
   const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
   objective_.begin(whole, Phase::kEvaluation);
   std::vector<MicrobatchLoss> losses;

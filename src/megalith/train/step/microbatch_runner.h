@@ -13,8 +13,8 @@
 #include "megalith/optim/distributed_data_parallel.h"
 #include "megalith/pipeline/forward_backward.h"
 #include "megalith/train/objectives/objective.h"
+#include "megalith/train/settings/trainer_settings.h"
 #include "megalith/train/step/graphed_microbatches.h"
-#include "megalith/train/trainer_settings.h"
 
 namespace megalith::train {
 

@@ -10,7 +10,7 @@
 #include "megalith/model/virtual_models.h"
 #include "megalith/optim/distributed_data_parallel.h"
 #include "megalith/optim/optimizer.h"
-#include "megalith/train/trainer_settings.h"
+#include "megalith/train/settings/trainer_settings.h"
 
 namespace megalith::train {
 

@@ -1,0 +1,224 @@
+// The memory of one micro-batch in a chunk; follows gpt_model.cc, ops/loss/cross_entropy.cc and
+// nn/tensor_parallel/linear_cross_entropy.cc.
+#include <algorithm>
+
+#include "megalith/model/footprint/model_footprint.h"
+
+namespace megalith::model {
+
+namespace {
+
+using nn::Use;
+using RecomputeLayers = RecomputePlan::Layers;
+
+class ChunkWalk {
+ public:
+  ChunkWalk(const ModelFootprint& model, const layout::Stage& stage, nn::MemoryWalk& memory, bool defer = false)
+      : model_(model),
+        config_(model.config()),
+        rank_(model.rank()),
+        plan_(model.options().recompute),
+        stage_(stage),
+        layers_(stage.layers()),
+        walk_(rank_, memory, defer) {
+    const auto all = groups();
+    if (rank_.frozen && stage.has_embedding() && !all.empty() && !all.front().again) bottom_ = layers_.front();
+  }
+
+  void forward() {
+    walk_.take(angle_bytes());
+    if (stage_.has_embedding()) embed_forward();
+    for (const Group& group : groups()) group_forward(group);
+    if (stage_.has_loss()) head_forward();
+  }
+
+  // Returns the bytes held by weight gradients that wait for their own action.
+  double backward() {
+    if (stage_.has_loss()) head_backward();
+    const auto all = groups();
+    for (auto group = all.rbegin(); group != all.rend(); ++group)
+      group_backward(*group, {.grad_held = group == all.rbegin() && !stage_.has_loss(),
+                              .input_held = group + 1 == all.rend() && !stage_.has_embedding()});
+    if (stage_.has_embedding() && !rank_.frozen)
+      embed_backward();
+    else if (stage_.has_embedding() && (all.empty() || all.front().again))
+      walk_.give(rank_.stream());  // nobody needs the gradient
+    else if (!stage_.has_embedding() && !all.empty())
+      walk_.give(rank_.stream());  // the input
+    walk_.give(angle_bytes() + walk_.leftover());
+    return walk_.deferred();
+  }
+
+ private:
+  struct Group {
+    std::vector<int> layers;
+    bool again = false;  // only their input is kept
+  };
+
+  std::vector<Group> groups() const {
+    std::vector<Group> result;
+    const auto step = static_cast<size_t>(plan_.layers == RecomputeLayers::kUniform ? plan_.num_layers : 1);
+    for (size_t i = 0; i < layers_.size(); i += step) {
+      const size_t end = std::min(i + step, layers_.size());
+      const bool twice = plan_.layers == RecomputeLayers::kUniform ||
+                         (plan_.layers == RecomputeLayers::kBlock && i < static_cast<size_t>(plan_.num_layers));
+      result.push_back(
+          {{layers_.begin() + static_cast<std::ptrdiff_t>(i), layers_.begin() + static_cast<std::ptrdiff_t>(end)},
+           twice});
+    }
+    return result;
+  }
+
+  void layer_forward(int layer, bool keep) { model_.layer(layer).forward(walk_, keep, layer == bottom_); }
+  void layer_backward(int layer, const Borders& borders) {
+    model_.layer(layer).backward(walk_, borders, layer == bottom_);
+  }
+  bool splits_input() const { return plan_.split_over_tp && !rank_.split_tokens && rank_.tp > 1; }
+
+  void group_forward(const Group& group) {
+    if (!group.again) {
+      for (const int layer : group.layers) layer_forward(layer, /*keep=*/true);
+      return;
+    }
+    for (const int layer : group.layers) {
+      layer_forward(layer, /*keep=*/false);
+      if (layer != group.layers.front()) walk_.give(rank_.stream());
+    }
+    if (!splits_input()) return;
+    walk_.take(rank_.stream() / rank_.tp);
+    if (group.layers.front() != layers_.front() || stage_.has_embedding()) walk_.give(rank_.stream());
+  }
+
+  void group_backward(const Group& group, Borders borders) {
+    if (!group.again) {
+      for (size_t i = group.layers.size(); i > 0; --i)
+        layer_backward(group.layers[i - 1],
+                       {borders.grad_held && i == group.layers.size(), borders.input_held && i == 1});
+      return;
+    }
+    if (splits_input() && !borders.input_held) walk_.take(rank_.stream(), Use::kCommunication);
+    for (const int layer : group.layers) layer_forward(layer, /*keep=*/true);
+    const double before = walk_.exchange_leftover(0);
+    for (size_t i = group.layers.size(); i > 0; --i)
+      layer_backward(group.layers[i - 1], {.grad_held = i == group.layers.size(), .input_held = i == 1});
+    walk_.give(rank_.stream() + walk_.exchange_leftover(before));  // the output of this time, and its graph
+    if (!borders.grad_held) walk_.give(rank_.stream());
+    if (splits_input()) {
+      walk_.give(rank_.stream() / rank_.tp);
+      if (!borders.input_held) walk_.give(rank_.stream(), Use::kCommunication);
+    } else if (!borders.input_held) {
+      walk_.give(rank_.stream());
+    }
+  }
+
+  // Cosines and sines of all positions, in fp32.
+  double angle_bytes() const {
+    if (!config_.rope) return 0;
+    return 4 * rank_.t * static_cast<double>(config_.latent ? config_.latent->rotary_dim : config_.head_dim);
+  }
+
+  void embed_forward() {
+    if (rank_.machinery.cuda && !rank_.frozen) walk_.take(8 * rank_.t);
+    walk_.sum_over_ranks();  // each rank's rows of the table, summed up
+    if (config_.learned_positions) {
+      walk_.take(2 * rank_.stream());
+      walk_.give(2 * rank_.stream());
+    }
+    if (config_.embedding_dropout > 0) {
+      walk_.touch(rank_.stream());
+      walk_.take(rank_.s * rank_.h);
+    }
+  }
+
+  void embed_backward() {
+    if (config_.embedding_dropout > 0) {
+      walk_.touch(rank_.stream());
+      walk_.give(rank_.s * rank_.h);
+    }
+    if (config_.learned_positions)
+      walk_.touch(static_cast<double>(config_.max_positions) * rank_.h * rank_.bytes, Use::kWorkspace);
+    if (rank_.split_tokens) walk_.take(rank_.whole(), Use::kCommunication);
+    const double masked = rank_.tp > 1 ? rank_.whole() : 0, wide = rank_.bytes == 4 ? 0 : 4 * rank_.t * rank_.h;
+    walk_.touch(masked + wide, Use::kWorkspace);
+    if (rank_.split_tokens) walk_.give(rank_.whole(), Use::kCommunication);
+    walk_.give(rank_.stream() + (rank_.machinery.cuda ? 8 * rank_.t : 0));
+  }
+
+  bool in_pieces() const { return model_.options().loss_chunk > 0; }
+  double piece() const {
+    return std::min(rank_.t, static_cast<double>(model_.options().loss_chunk)) * model_.head().out() * rank_.bytes;
+  }
+  double losses() const { return static_cast<double>(1 + stage_.mtp_layers.size()); }
+
+  void head_forward() {
+    for (size_t depth = 0; depth < stage_.mtp_layers.size(); ++depth) {
+      walk_.take(6 * rank_.stream());
+      layer_forward(static_cast<int>(config_.num_layers) - 1, /*keep=*/true);
+    }
+    model_.final_norm().forward(walk_, /*keep=*/true);
+    if (in_pieces()) {
+      if (rank_.split_tokens) walk_.take(rank_.whole(), Use::kCommunication);
+      walk_.touch(piece(), Use::kWorkspace);
+      if (rank_.split_tokens) walk_.give(rank_.whole(), Use::kCommunication);
+    } else {
+      for (int i = 0; i < static_cast<int>(losses()); ++i) model_.head().forward(walk_, /*keep=*/true);
+      if (rank_.frozen) walk_.give(rank_.stream());  // the norm's output: the head needs no gradient
+    }
+    walk_.touch(12 * rank_.t, Use::kWorkspace);
+    walk_.take(losses() * 12 * rank_.t);
+  }
+
+  void head_backward() {
+    walk_.touch(4 * rank_.t, Use::kWorkspace);
+    if (in_pieces()) {
+      if (rank_.split_tokens) walk_.take(rank_.whole(), Use::kCommunication);
+      walk_.take(rank_.whole());
+      walk_.take(piece(), Use::kWorkspace);
+      walk_.weight_grad(model_.head().out() * rank_.h);
+      walk_.give(piece(), Use::kWorkspace);
+      if (rank_.split_tokens) {
+        walk_.take(rank_.stream());
+        walk_.reduce_scatter(rank_.whole());
+        walk_.give(rank_.whole());
+        walk_.give(rank_.whole(), Use::kCommunication);
+      }
+      walk_.give(rank_.stream());  // the norm's output
+    } else {
+      for (size_t depth = 0; depth < stage_.mtp_layers.size(); ++depth)
+        walk_.give(rank_.t * model_.head().out() * rank_.bytes);
+      model_.head().backward(walk_);
+    }
+    walk_.take(rank_.stream());
+    walk_.give(2 * rank_.stream() + model_.final_norm().kept(rank_));  // the gradient before it; what the norm kept
+    walk_.give(losses() * 12 * rank_.t);
+    for (size_t depth = 0; depth < stage_.mtp_layers.size(); ++depth) {
+      walk_.take(rank_.stream());
+      layer_backward(static_cast<int>(config_.num_layers) - 1, {});
+      walk_.give(7 * rank_.stream());
+    }
+  }
+
+  const ModelFootprint& model_;
+  const ModelConfig& config_;
+  const nn::RankSizes& rank_;
+  const RecomputePlan& plan_;
+  const layout::Stage& stage_;
+  const std::vector<int> layers_;
+  nn::LayerWalk walk_;
+  int bottom_ = -1;  // the layer whose input needs no gradient; -1 when there is none
+};
+
+}  // namespace
+
+ChunkFootprint ModelFootprint::chunk(const layout::Stage& stage, bool defer) const {
+  nn::MemoryWalk forward, backward, weights;
+  ChunkWalk(*this, stage, forward).forward();
+  const double deferred = ChunkWalk(*this, stage, backward, defer).backward();
+  if (defer) {
+    weights.touch(rank_.split_tokens ? rank_.whole() : 0, Use::kCommunication);
+    weights.give(deferred);
+  }
+  return {forward.footprint(), backward.footprint(), weights.footprint()};
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,82 @@
+// Parameters: the layers record theirs (nn/footprint/footprint_scope.h); embedding, final norm, head and multi-token
+// prediction are listed here in the order of gpt_model.cc and mtp_layer.cc.
+#include "megalith/model/footprint/model_footprint.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "megalith/layout/vocab_split.h"
+#include "megalith/model/block_shapes_internal.h"
+#include "megalith/model/families/family.h"
+#include "megalith/peft/adapter_sizes.h"
+
+namespace megalith::model {
+
+namespace {
+
+void append(std::vector<nn::ParameterSize>& list, const nn::ParameterSizes& more) {
+  list.insert(list.end(), more.weights.begin(), more.weights.end());
+  list.insert(list.end(), more.updates.begin(), more.updates.end());
+}
+
+}  // namespace
+
+ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& options, const nn::RankSizes& rank)
+    : config_(config),
+      options_(options),
+      rank_(rank),
+      vocab_rows_(layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, static_cast<int>(rank.tp)) /
+                  rank.tp),
+      final_norm_(norm_shape(config)),
+      head_(rank.h, static_cast<double>(vocab_rows_)) {
+  std::optional<peft::AdapterSizes> updates;
+  if (options.adapter) updates.emplace(*options.adapter, name_map(config));
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    nn::ParameterSizes parameters;
+    const nn::FootprintScope root(rank_, updates ? &*updates : nullptr, parameters);
+    TransformerBlockFootprint block(root.child("layers").child(std::to_string(layer)), config, options, layer);
+    layers_.push_back({std::move(parameters), std::move(block)});
+  }
+}
+
+std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& stage) const {
+  const int64_t h = config_.hidden_size, table = vocab_rows_ * h;
+  const bool copied = config_.tied_embeddings || config_.mtp_layers > 0;  // the last stage holds a copy
+  std::vector<nn::ParameterSize> list;
+  nn::ParameterSizes own;
+  const nn::FootprintScope scope(rank_, nullptr, own);
+  const auto flush = [&] { append(list, std::exchange(own, {})); };
+  const auto add_norm = [&] { nn::NormFootprint(scope, norm_shape(config_)); };
+  if (stage.has_embedding()) {
+    scope.add({.numel = table, .own_bucket = copied && !stage.has_loss()});
+    if (config_.learned_positions) scope.add(config_.max_positions * h);
+  }
+  flush();
+  for (const int layer : stage.layers()) append(list, layers_[static_cast<size_t>(layer)].parameters);
+  if (stage.has_loss()) {
+    add_norm();
+    if (!stage.has_embedding() && (config_.tied_embeddings || !stage.mtp_layers.empty()))
+      scope.add({.numel = table, .own_bucket = true});
+    if (!config_.tied_embeddings) scope.add(table);
+    for (size_t depth = 0; depth < stage.mtp_layers.size(); ++depth) {
+      add_norm();
+      add_norm();
+      nn::ReplicatedFootprint(scope, 2 * h, {{"projection", h}}, false);
+      flush();
+      append(list, layers_.back().parameters);
+      add_norm();
+    }
+    flush();
+  }
+  // With adapters the weights are frozen.
+  for (nn::ParameterSize& p : list) p.trained = options_.adapter ? p.adapter : p.trained;
+  return list;
+}
+
+bool ModelFootprint::counts_updates() const {
+  return config_.mtp_layers == 0 && std::ranges::all_of(layers_, [](const Layer& layer) {
+           return layer.block.attention().counts_updates() && layer.block.feed_forward().counts_updates();
+         });
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,61 @@
+#include "megalith/model/model_settings.h"
+
+#include <fmt/format.h>
+
+#include "megalith/base/error.h"
+#include "megalith/model/families/family.h"
+
+namespace megalith::model {
+
+namespace {
+
+void replace_losses(nn::RouterShape& router, const std::vector<RouterOverrides::Loss>& losses) {
+  const double coeff_in_files = router.losses.empty() ? 0 : router.losses[0].coeff;
+  router.losses.clear();
+  for (const RouterOverrides::Loss& loss : losses) {
+    const double coeff = loss.coeff ? *loss.coeff : coeff_in_files;
+    if (coeff != 0) router.losses.push_back({loss.kind, coeff});
+  }
+}
+
+// Where a value is absent `target` keeps its own.
+template <typename Target, typename Value>
+void override_with(const std::optional<Value>& value, Target& target) {
+  if (value) target = *value;
+}
+
+void apply_overrides(const RouterOverrides& overrides, nn::RouterShape& router) {
+  if (overrides.losses) replace_losses(router, *overrides.losses);
+  router.sinkhorn = router.sinkhorn || overrides.sinkhorn;
+  override_with(overrides.z_coeff, router.z_coeff);
+  override_with(overrides.jitter, router.jitter);
+  override_with(overrides.bias_update_rate, router.bias_update_rate);
+  override_with(overrides.dtype, router.dtype);
+  router.per_token_loss = overrides.per_token_loss;
+  router.capacity_factor = overrides.capacity_factor;
+  router.pad_to_capacity = overrides.pad_to_capacity;
+  router.drop_by_position = overrides.drop_by_position;
+  router.replay = overrides.replay;
+}
+
+}  // namespace
+
+ModelConfig ModelOverrides::applied_to(ModelConfig in_files) const {
+  ModelConfig config = std::move(in_files);
+  override_with(hidden_dropout, config.hidden_dropout);
+  override_with(hidden_dropout, config.embedding_dropout);
+  override_with(attention_dropout, config.attention_dropout);
+  override_with(init_std, config.init_std);
+  override_with(mtp_layers, config.mtp_layers);
+  config.mtp_loss_factor = mtp_loss_factor;
+  if (config.moe) apply_overrides(router, config.moe->router);
+  check<ConfigError>(config.mtp_layers == 0 || family_of(config).add_mtp_names != nullptr,
+                     "mtp_num_layers {}: {} models have no multi-token-prediction layers; leave it out, or train a"
+                     " deepseek_v3, glm4_moe or qwen3_next model",
+                     config.mtp_layers, config.family);
+  const auto found = problems(config);
+  check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));
+  return config;
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,43 @@
+#include "megalith/nn/footprint/layer_walk.h"
+
+namespace megalith::nn {
+
+using Collectives = Machinery::Collectives;
+
+void LayerWalk::all_reduce(double bytes) {
+  if (rank_.tp > 1 && rank_.machinery.collectives == Collectives::kThreads) touch(bytes, Use::kCommunication);
+}
+
+void LayerWalk::reduce_scatter(double bytes_in) {
+  if (rank_.machinery.collectives != Collectives::kNccl) touch(bytes_in, Use::kCommunication);
+}
+
+void LayerWalk::sum_over_ranks() {
+  if (!rank_.split_tokens) {
+    take(rank_.whole());
+    return all_reduce(rank_.whole());
+  }
+  take(rank_.whole(), Use::kCommunication);
+  take(rank_.stream());
+  reduce_scatter(rank_.whole());
+  give(rank_.whole(), Use::kCommunication);
+}
+
+void LayerWalk::weight_grad(double elements) {
+  if (!rank_.frozen) trained_grad(elements);
+}
+
+void LayerWalk::trained_grad(double elements) {
+  if (rank_.machinery.cuda || rank_.bytes == 4 || defers_) return;
+  // The product in 16 bits; ATen widens it before it is added to fp32.
+  touch(elements * (rank_.accumulates ? 6 : 2), Use::kWorkspace);
+}
+
+void LayerWalk::give_or_defer(double bytes) {
+  if (defers_)
+    deferred_ += bytes;
+  else
+    give(bytes);
+}
+
+}  // namespace megalith::nn

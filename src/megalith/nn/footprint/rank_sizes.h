@@ -1,0 +1,43 @@
+// RankSizes: the numbers that the footprints of all layers of a rank share. The sizes of a layer itself come from its
+// own shape (MlpShape, AttentionShape, …), the same that its constructor takes.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+namespace megalith::nn {
+
+// Where tensors live and what carries collectives: both decide about temporary copies.
+struct Machinery {
+  bool cuda = true;
+  enum class Collectives {
+    kNccl,    // in place
+    kGloo,    // reduce-scatter works on a copy
+    kThreads  // ranks of one process: the last one to arrive holds the result of a reduction
+  } collectives = Collectives::kNccl;
+
+  at::Device device() const { return cuda ? at::kCUDA : at::kCPU; }
+  static Machinery cpu() { return {.cuda = false, .collectives = Collectives::kGloo}; }
+};
+
+// Legend: t tokens of a micro-batch on a rank, s those of its share (s = t without sequence parallelism), h hidden.
+struct RankSizes {
+  double t = 0, s = 0, h = 0;
+  double length = 0;                  // tokens of one sequence
+  double bytes = 4;                   // per element of an activation
+  at::ScalarType dtype = at::kFloat;  // of activations
+  int64_t tp = 1, cp = 1, ep = 1, etp = 1;
+  bool split_tokens = false;    // sequence parallelism, over more than one rank
+  bool discards_norms = false;  // norms' outputs are freed after forward and made again in backward
+  bool accumulates = false;     // several micro-batches: gradients are added to what is there
+  bool frozen = false;          // adapters are trained, weights are not
+  double adapter_dropout = 0;
+  Machinery machinery;
+
+  double stream() const { return s * h * bytes; }  // bytes of [s, h], a tensor of the residual stream
+  double whole() const { return t * h * bytes; }   // bytes of [t, h]
+};
+
+}  // namespace megalith::nn

@@ -1,0 +1,129 @@
+#include "megalith/nn/moe/experts_footprint.h"
+
+#include <cmath>
+
+#include "megalith/nn/parameter/low_rank_footprint.h"
+
+namespace megalith::nn {
+
+namespace {
+
+double rows_of_rank(const RouterShape& router, const RankSizes& rank) {
+  const auto etp = static_cast<double>(rank.etp), experts = static_cast<double>(router.experts);
+  const double chosen = rank.s * static_cast<double>(router.topk);
+  if (router.capacity_factor && (router.pad_to_capacity || *router.capacity_factor < 1))
+    return experts * etp * std::ceil(chosen / experts * *router.capacity_factor);
+  return chosen * etp;
+}
+
+}  // namespace
+
+ExpertsFootprint::ExpertsFootprint(const FootprintScope& scope, const MoeShape& shape, const MoeOptions& options)
+    : rank_(scope.rank()),
+      experts_(static_cast<double>(shape.router.experts) / static_cast<double>(rank_.ep)),
+      chosen_(rank_.s * static_cast<double>(shape.router.topk) * static_cast<double>(rank_.etp)),
+      rows_(rows_of_rank(shape.router, rank_)),
+      width_(static_cast<double>(shape.width) / static_cast<double>(rank_.etp)),
+      up_(width_ * (shape.gated ? 2 : 1)),
+      members_(static_cast<double>(rank_.ep * rank_.etp)),
+      travels_(members_ > 1),
+      sorted_(shape.router.experts / rank_.ep > 1),
+      gathers_(options.dispatcher == MoeOptions::Dispatcher::kAllGather),
+      local_(rank_.machinery.cuda && !travels_ && !shape.router.capacity_factor),
+      remakes_activation_(options.recompute_activation) {
+  const int64_t count = shape.router.experts / rank_.ep, width = shape.width / rank_.etp;
+  scope.add({.numel = count * (shape.gated ? 2 : 1) * width * shape.hidden, .expert = true});
+  scope.add({.numel = count * shape.hidden * width, .expert = true});
+  // The experts' weights are fused; an update treats them alike, by the name of the first.
+  std::vector<UpdatedPart> parts;
+  if (shape.gated) parts.push_back({"0.gate", width});
+  parts.push_back({"0.up", width});
+  up_update_ = scope.add_update(std::move(parts), shape.hidden, count, /*expert=*/true);
+  down_update_ = scope.add_update({{"0.down", shape.hidden}}, width, count, /*expert=*/true);
+}
+
+void ExpertsFootprint::forward(LayerWalk& walk, bool keep) const {
+  const double rows = row_bytes(), b = rows_ * rank_.bytes, all = gathered_bytes(), stream = rank_.stream();
+  if (gathers_ && travels_) walk.take(all, Use::kCommunication);
+  walk.take(rows);
+  if (gathers_ && travels_) walk.give(all, Use::kCommunication);
+  if (!gathers_ && travels_) {
+    walk.touch(rows, Use::kCommunication);  // on arrival; what was sent goes
+    if (sorted_) walk.touch(rows);
+  }
+  walk.take(b * up_);
+  update_forward(walk, up_update_, rows_, rows, keep);
+  walk.take(b * width_);
+  walk.take(rows);
+  update_forward(walk, down_update_, rows_, b * width_, keep);
+  if (gathers_) {
+    walk.take(travels_ ? all : stream, Use::kCommunication);
+    walk.take(stream);
+    if (travels_) walk.reduce_scatter(all);
+    walk.touch(stream);
+    walk.give(travels_ ? all : stream, Use::kCommunication);
+  } else {
+    if (travels_ && sorted_) walk.take(rows);
+    if (travels_) walk.take(rows, Use::kCommunication);
+    if (travels_ && sorted_) walk.give(rows);
+    walk.take(stream);
+    if (travels_) walk.give(rows, Use::kCommunication);
+  }
+  if (!keep) return walk.give(2 * rows + b * (up_ + width_));
+  if (local_) walk.give(2 * rows);
+  if (remakes_activation_) walk.give(b * width_);
+  walk.take(map_bytes());
+}
+
+void ExpertsFootprint::backward(LayerWalk& walk, bool /*wanted*/) const {
+  const double rows = row_bytes(), b = rows_ * rank_.bytes, all = gathered_bytes();
+  if (gathers_ && travels_) walk.take(all, Use::kCommunication);
+  walk.take(rows);
+  if (!local_) walk.give(rows);  // what the sum has kept
+  if (gathers_ && travels_) walk.give(all, Use::kCommunication);
+  if (!gathers_ && travels_) {
+    walk.touch(rows, Use::kCommunication);
+    if (sorted_) walk.touch(rows);
+  }
+  // The projection down.
+  if (remakes_activation_) walk.touch(b * width_, Use::kWorkspace);
+  walk.weight_grad(width_ * rank_.h);
+  take_hidden_grad(walk, down_update_, rows_);
+  walk.take(b * width_);
+  give_hidden(walk, down_update_, rows_, b * width_);
+  walk.give_or_defer(rows + (remakes_activation_ ? 0 : b * width_));
+  // The activation.
+  walk.take(b * up_);
+  walk.give(b * width_);
+  if (remakes_activation_)
+    walk.leave_to_graph(b * up_);  // the function that computes the activation again holds it
+  else
+    walk.give(b * up_);
+  // The projection up.
+  if (local_ && !walk.defers()) walk.take(rows);
+  walk.weight_grad(up_ * rank_.h);
+  take_hidden_grad(walk, up_update_, rows_);
+  walk.take(rows);
+  give_hidden(walk, up_update_, rows_, rows);
+  walk.give_or_defer((local_ && walk.defers() ? 0 : rows) + b * up_);
+  if (!gathers_ && travels_) {
+    if (sorted_) walk.touch(rows);
+    walk.touch(rows, Use::kCommunication);
+  }
+  if (gathers_ && travels_) walk.touch(all, Use::kCommunication);
+  walk.take(rank_.stream());
+  walk.give(rows);
+  walk.leave_to_graph(map_bytes());
+}
+
+void ExpertsFootprint::work(WorkMeter& meter) const {
+  const double b = chosen_ * rank_.bytes;
+  meter.grouped_products(experts_, chosen_, {{.out = up_, .in = rank_.h}, {.out = rank_.h, .in = width_}});
+  // Rows are sent, sorted, activated, sorted and summed up; alone, only copied and summed up.
+  const double passes = travels_ ? 8 : 3;
+  meter.moves(passes * b * rank_.h, passes * b * rank_.h);
+  meter.moves(b * (up_ + width_), b * (2 * up_ + width_));
+  meter.expert_exchange(b * rank_.h);
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,130 @@
+#include "megalith/nn/moe/grouped_product.h"
+
+#include <ATen/ATen.h>
+
+#include "megalith/base/error.h"
+#include "megalith/nn/parameter/gradient_writer.h"
+#include "megalith/nn/parameter/low_rank.h"
+#include "megalith/nn/tensor_parallel/product_internal.h"
+
+namespace megalith::nn {
+
+namespace {
+
+// [n · o, i] as [n, o, i]
+at::Tensor group_matrices(const at::Tensor& stacked, const ops::GroupCounts& counts) {
+  return stacked.view({counts.groups(), -1, stacked.size(1)});
+}
+
+class GroupedProduct final : public Product {
+ public:
+  GroupedProduct(Parameter& weight, ops::GroupCounts counts) : weight_(weight), counts_(std::move(counts)) {}
+
+  std::vector<at::Tensor> weights() const override { return {weight_.value}; }
+
+  at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& saved) const override {
+    check(!added.bias.defined() && !added.residual.defined(), "a grouped product with {} has no addends",
+          weight_.spec.name);
+    if (weight_.value.requires_grad()) saved.x = x;
+    saved.own = {weight_.value};
+    return ops::grouped_mm_transposed(x, group_matrices(weight_.value, counts_), counts_);
+  }
+
+  at::Tensor grad_through_weight(const OutputGrad& dy, const Saved& saved) const override {
+    return ops::grouped_mm(dy.dy, group_matrices(saved.own[0], counts_), counts_);
+  }
+
+  std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,
+                                       const MakeInput& make_x) const override {
+    if (!weight_.value.requires_grad()) return {at::Tensor()};
+    return {weight_.grad.now_or_later([&weight = weight_, counts = counts_, dy = dy.dy, x = input_of(saved, make_x)] {
+      const at::Tensor input = x();
+      const GradientWriter grad(weight);
+      ops::grouped_weight_grad(group_matrices(grad.into(), counts), dy, input, counts, grad.beta());
+      return grad.done();
+    })};
+  }
+
+ private:
+  Parameter& weight_;
+  const ops::GroupCounts counts_;
+};
+
+// A and B of every group: as MatrixFactors in low_rank.cc, with grouped products.
+class GroupedFactors final : public LowRankFactors {
+ public:
+  GroupedFactors(const LowRank& update, ops::GroupCounts counts) : update_(update), counts_(std::move(counts)) {}
+
+  at::Tensor hidden(const at::Tensor& x) const override {
+    return ops::grouped_mm_transposed(x, a_matrices(x), counts_);
+  }
+
+  void add_output(const at::Tensor& hidden, const at::Tensor& y) const override {
+    const at::Tensor b = b_like(y);
+    for (const LowRank::Part& part : update_.parts)
+      y.narrow(1, part.out, part.rows)
+          .add_(ops::grouped_mm_transposed(hidden.narrow(1, part.a, update_.rank), part_matrices(b, part), counts_),
+                update_.scale);
+  }
+
+  at::Tensor hidden_grad(const at::Tensor& dy) const override {
+    const at::Tensor b = b_like(dy);
+    std::vector<at::Tensor> columns;
+    for (size_t i = 0; i < update_.parts.size(); ++i) {
+      const LowRank::Part& part = update_.parts[i];
+      const at::Tensor grad =
+          ops::grouped_mm(dy.narrow(1, part.out, part.rows), part_matrices(b, part), counts_).mul_(update_.scale);
+      if (update_.opens_module(i))
+        columns.push_back(grad);
+      else
+        columns.back().add_(grad);
+    }
+    return columns.size() == 1 ? columns[0] : at::cat(columns, 1);
+  }
+
+  void add_input_grad(const at::Tensor& hidden_grad, const at::Tensor& mask, const at::Tensor& dx) const override {
+    add_masked(dx, ops::grouped_mm(hidden_grad, a_matrices(hidden_grad), counts_), mask);
+  }
+
+  at::Tensor a_grad(const at::Tensor& hidden_grad, const at::Tensor& in) const override {
+    const GradientWriter grad(*update_.a);
+    ops::grouped_weight_grad(group_matrices(grad.into(), counts_), hidden_grad, in, counts_, grad.beta());
+    return grad.done();
+  }
+
+  at::Tensor b_grad(const at::Tensor& dy, const at::Tensor& hidden) const override {
+    const GradientWriter grad(*update_.b);
+    const at::Tensor scaled = hidden * update_.scale;
+    for (const LowRank::Part& part : update_.parts)
+      ops::grouped_weight_grad(part_matrices(grad.into(), part), dy.narrow(1, part.out, part.rows),
+                               scaled.narrow(1, part.a, update_.rank), counts_, grad.beta());
+    return grad.done();
+  }
+
+ private:
+  at::Tensor a_matrices(const at::Tensor& like) const {
+    return group_matrices(update_.a->value.detach().to(like.scalar_type()), counts_);
+  }
+  at::Tensor b_like(const at::Tensor& like) const { return update_.b->value.detach().to(like.scalar_type()); }
+  // The matrices of one part of B (or of its gradient), [n, rows, r].
+  at::Tensor part_matrices(const at::Tensor& b, const LowRank::Part& part) const {
+    const auto n = counts_.groups();
+    return b.narrow(0, part.b, n * part.rows).view({n, part.rows, b.size(1)});
+  }
+
+  const LowRank& update_;
+  const ops::GroupCounts counts_;
+};
+
+}  // namespace
+
+ProductPtr make_grouped_product(Parameter& weight, const ops::GroupCounts& counts) {
+  ProductPtr product = std::make_shared<GroupedProduct>(weight, counts);
+  const LowRank* update = active_update(weight);
+  if (update == nullptr) return product;
+  // No other rank has these rows, or these parts of them.
+  return low_rank_product(std::move(product), *update, std::make_shared<GroupedFactors>(*update, counts),
+                          {.split = true});
+}
+
+}  // namespace megalith::nn

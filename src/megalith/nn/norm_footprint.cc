@@ -1,0 +1,27 @@
+#include "megalith/nn/norm_footprint.h"
+
+namespace megalith::nn {
+
+NormFootprint::NormFootprint(const FootprintScope& scope, const NormShape& shape) : NormFootprint(shape) {
+  scope.add(shape.size);
+  if (shape.kind == ops::NormKind::kLayer) scope.add(shape.size);
+}
+
+void NormFootprint::forward(LayerWalk& walk, bool keep) const {
+  walk.take(walk.rank().stream());
+  if (keep) walk.take(kept(walk.rank()));
+}
+
+void NormFootprint::backward(LayerWalk& walk, bool give_stream_grad, bool give_input) const {
+  const double stream = walk.rank().stream();
+  walk.take(stream);
+  walk.give(stream);
+  if (walk.release_stream_grad())
+    walk.defer(give_stream_grad ? stream : 0);
+  else if (give_stream_grad)
+    walk.give(stream);
+  if (give_input) walk.give(stream);
+  walk.give(kept(walk.rank()));
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,40 @@
+#include <ATen/ATen.h>
+
+#include "megalith/nn/tensor_parallel/product_internal.h"
+
+namespace megalith::nn {
+
+namespace {
+
+class DenseProduct final : public Product {
+ public:
+  explicit DenseProduct(Parameter& weight) : weight_(weight) {}
+
+  std::vector<at::Tensor> weights() const override { return {weight_.value}; }
+
+  at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& saved) const override {
+    if (weight_.value.requires_grad()) saved.x = x;  // a frozen weight needs no input
+    saved.own = {weight_.value};
+    return ops::product(x, weight_.value.t(), added, weight_.spec.kernels());
+  }
+
+  at::Tensor grad_through_weight(const OutputGrad& dy, const Saved& saved) const override {
+    return ops::product(dy.dy, saved.own[0], {}, weight_.spec.kernels());
+  }
+
+  std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,
+                                       const MakeInput& make_x) const override {
+    if (!weight_.value.requires_grad()) return {at::Tensor()};
+    return {weight_.grad.now_or_later(
+        [&weight = weight_, dy = dy.dy, x = input_of(saved, make_x)] { return weight.add_weight_grad(dy, x()); })};
+  }
+
+ private:
+  Parameter& weight_;
+};
+
+}  // namespace
+
+ProductPtr dense_product(Parameter& weight) { return std::make_shared<DenseProduct>(weight); }
+
+}  // namespace megalith::nn

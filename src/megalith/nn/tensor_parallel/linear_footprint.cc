@@ -1,0 +1,114 @@
+#include "megalith/nn/tensor_parallel/linear_footprint.h"
+
+#include "megalith/nn/parameter/low_rank_footprint.h"
+
+namespace megalith::nn {
+
+namespace {
+
+// The outputs of a fused weight whose rows are dealt over `ranks`, as its update sees them.
+std::vector<UpdatedPart> updated_parts(const std::vector<OutputPart>& out, int64_t ranks) {
+  std::vector<UpdatedPart> parts;
+  for (const OutputPart& part : out)
+    parts.push_back({part.name, (part.padded_rows > 0 ? part.padded_rows : part.rows) / ranks});
+  return parts;
+}
+
+// Records a weight [rows of all parts, in], its bias and its update.
+UpdateSize add_weight(const FootprintScope& scope, std::vector<UpdatedPart> parts, int64_t in, bool bias) {
+  int64_t rows = 0;
+  for (const UpdatedPart& part : parts) rows += part.rows;
+  scope.add(rows * in);
+  if (bias) scope.add(rows);
+  return scope.add_update(std::move(parts), in);
+}
+
+// Columns of the output on one of `ranks`.
+double columns(const std::vector<OutputPart>& out, int64_t ranks) {
+  int64_t rows = 0;
+  for (const UpdatedPart& part : updated_parts(out, ranks)) rows += part.rows;
+  return static_cast<double>(rows);
+}
+
+}  // namespace
+
+ColumnFootprint::ColumnFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out, bool bias)
+    : in_(static_cast<double>(in)),
+      out_(columns(out, scope.rank().tp)),
+      update_(add_weight(scope, updated_parts(out, scope.rank().tp), in, bias)) {}
+
+void ColumnFootprint::forward(LayerWalk& walk, bool keep) const {
+  const RankSizes& rank = walk.rank();
+  const double gathered = rank.split_tokens ? rank.t * in_ * rank.bytes : 0;
+  walk.take(gathered, Use::kCommunication);
+  walk.take(rank.t * out_ * rank.bytes);
+  walk.give(gathered, Use::kCommunication);
+  update_forward(walk, update_, rank.t, rank.s * in_ * rank.bytes, keep);
+}
+
+void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
+  const RankSizes& rank = walk.rank();
+  const double whole = rank.t * in_ * rank.bytes, share = rank.s * in_ * rank.bytes;
+  const bool gathers = rank.split_tokens && !walk.defers() && !rank.frozen;
+  take_hidden_grad(walk, update_, rank.t);
+  if (gathers) walk.take(whole, Use::kCommunication);
+  if (wanted) {
+    walk.take(whole);
+    if (rank.split_tokens) {
+      walk.take(share, Use::kCommunication);
+      walk.reduce_scatter(whole);
+    } else {
+      walk.all_reduce(whole);
+    }
+  }
+  walk.weight_grad(out_ * in_);
+  if (gathers) walk.give(whole, Use::kCommunication);
+  if (wanted && rank.split_tokens) {
+    walk.give(whole);
+    walk.give(share, Use::kCommunication);
+    walk.take(share);
+  }
+  give_hidden(walk, update_, rank.t, share);
+  walk.give_or_defer(rank.t * out_ * rank.bytes + (keeps_input(rank) ? share : 0));
+}
+
+RowFootprint::RowFootprint(const FootprintScope& scope, const std::string& name, int64_t in, int64_t out, bool bias)
+    : in_(static_cast<double>(in / scope.rank().tp)),
+      out_(static_cast<double>(out)),
+      update_(add_weight(scope, {{name, out}}, in / scope.rank().tp, bias)) {}
+
+void RowFootprint::forward(LayerWalk& walk, bool keep) const {
+  const RankSizes& rank = walk.rank();
+  walk.sum_over_ranks();
+  update_forward(walk, update_, rank.t, rank.t * in_ * rank.bytes, keep);
+}
+
+void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
+  const RankSizes& rank = walk.rank();
+  const double in_bytes = rank.t * in_ * rank.bytes, again = walk.defers() ? 0 : input.made_again;
+  if (rank.split_tokens) walk.take(rank.whole(), Use::kCommunication);
+  walk.take(again, Use::kWorkspace);
+  walk.weight_grad(in_ * out_);
+  take_hidden_grad(walk, update_, rank.t);
+  walk.give(again, Use::kWorkspace);
+  walk.take(in_bytes);
+  give_hidden(walk, update_, rank.t, in_bytes);
+  if (walk.defers()) {
+    if (input.give) walk.defer(in_bytes);
+    if (!rank.split_tokens) return walk.hold_stream_grad();
+    // The gathered gradient of the stream waits with the weight gradient.
+    walk.give(rank.whole(), Use::kCommunication);
+    walk.take(rank.whole());
+    return walk.defer(rank.whole());
+  }
+  if (rank.split_tokens) walk.give(rank.whole(), Use::kCommunication);
+  if (input.give) walk.give(in_bytes);
+}
+
+ReplicatedFootprint::ReplicatedFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out,
+                                         bool bias)
+    : out_(columns(out, 1)) {
+  add_weight(scope, updated_parts(out, 1), in, bias);
+}
+
+}  // namespace megalith::nn

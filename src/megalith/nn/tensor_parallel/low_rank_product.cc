@@ -1,0 +1,87 @@
+#include <ATen/ATen.h>
+
+#include "megalith/nn/tensor_parallel/product_internal.h"
+
+namespace megalith::nn {
+
+namespace {
+
+// Saved::own is that of the base, then hidden [t, m r] and the mask of the input of A (undefined without dropout).
+class LowRankProduct final : public Product {
+ public:
+  LowRankProduct(ProductPtr base, const LowRank& update, std::shared_ptr<const LowRankFactors> factors,
+                 ProductInput input)
+      : base_(std::move(base)), update_(update), factors_(std::move(factors)), input_(std::move(input)) {}
+
+  std::vector<at::Tensor> weights() const override {
+    std::vector<at::Tensor> all = base_->weights();
+    all.insert(all.end(), {update_.a->value, update_.b->value});
+    return all;
+  }
+
+  at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& saved) const override {
+    at::Tensor y = base_->forward(x, added, saved);
+    const at::Tensor mask = update_.dropout_mask(x, input_.split);
+    const at::Tensor hidden = factors_->hidden(masked(x, mask));
+    factors_->add_output(hidden, y);
+    if (update_.a->value.requires_grad()) saved.x = x;
+    saved.own.insert(saved.own.end(), {hidden, own_rows(mask)});
+    return y;
+  }
+
+  OutputGrad output_grad(const at::Tensor& dy) const override {
+    OutputGrad grad = base_->output_grad(dy);
+    grad.hidden = factors_->hidden_grad(dy);
+    return grad;
+  }
+
+  at::Tensor grad_through_weight(const OutputGrad& dy, const Saved& saved) const override {
+    return base_->grad_through_weight(dy, saved);
+  }
+
+  void add_grad_through_update(const OutputGrad& dy, const Saved& saved, const at::Tensor& dx) const override {
+    factors_->add_input_grad(dy.hidden, mask_of(saved), dx);
+  }
+
+  std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,
+                                       const MakeInput& make_x) const override {
+    std::vector<at::Tensor> grads = base_->grad_weights(dy, saved, make_x);
+    at::Tensor a, b;
+    if (update_.b->value.requires_grad())
+      b = update_.b->grad.now_or_later(
+          [factors = factors_, dy = dy.dy, hidden = hidden_of(saved)] { return factors->b_grad(dy, hidden); });
+    if (update_.a->value.requires_grad()) {
+      // The tokens of dy.hidden: a layer that gathers x keeps its own, and make_x gives all.
+      const MakeInput x = input_of(saved, saved.x.defined() ? MakeInput() : make_x);
+      a = update_.a->grad.now_or_later([factors = factors_, hidden_grad = dy.hidden, x, mask = mask_of(saved)] {
+        return factors->a_grad(hidden_grad, masked(x(), mask));
+      });
+    }
+    grads.insert(grads.end(), {a, b});
+    return grads;
+  }
+
+ private:
+  static const at::Tensor& hidden_of(const Saved& saved) { return saved.own[saved.own.size() - 2]; }
+  static const at::Tensor& mask_of(const Saved& saved) { return saved.own.back(); }
+
+  // What backward needs of a mask of all tokens.
+  at::Tensor own_rows(const at::Tensor& mask) const {
+    if (!mask.defined() || !input_.shard) return mask;
+    return mask.narrow(0, input_.shard->first, input_.shard->second).clone();
+  }
+
+  const ProductPtr base_;
+  const LowRank& update_;
+  const std::shared_ptr<const LowRankFactors> factors_;
+  const ProductInput input_;
+};
+
+}  // namespace
+
+ProductPtr low_rank_product(ProductPtr base, const LowRank& update, std::shared_ptr<const LowRankFactors> factors,
+                            const ProductInput& input) {
+  return std::make_shared<LowRankProduct>(std::move(base), update, std::move(factors), input);
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,91 @@
+#include "megalith/nn/tensor_parallel/product.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "megalith/nn/parameter/low_rank.h"
+#include "megalith/nn/tensor_parallel/product_internal.h"
+#include "megalith/ops/kernel/autograd_state.h"
+
+namespace megalith::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct LocalState {
+  ProductPtr product;
+  MakeInput make_x;
+};
+
+struct LocalProduct : torch::autograd::Function<LocalProduct> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*weights*/, LocalState state) {
+    Saved saved;
+    at::Tensor y = state.product->forward(x, {}, saved);
+    if (state.make_x) saved.x.reset();
+    ctx->save_for_backward(saved.all());
+    ops::keep(ctx, std::move(state));
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto& [product, make_x] = ops::kept<LocalState>(ctx);
+    const Saved saved = Saved::from(ctx->get_saved_variables());
+    const OutputGrad dy = product->output_grad(grads[0].contiguous());
+    // The weights first: an x that was made again is gone before dx, which is as large, is there.
+    variable_list result = product->grad_weights(dy, saved, make_x);
+    result.insert(result.begin(), ctx->needs_input_grad(0) ? product->grad_input(dy, saved) : at::Tensor());
+    result.emplace_back();  // of the state
+    return result;
+  }
+};
+
+}  // namespace
+
+std::vector<at::Tensor> Saved::all() const {
+  std::vector<at::Tensor> tensors{x};
+  tensors.insert(tensors.end(), own.begin(), own.end());
+  return tensors;
+}
+
+Saved Saved::from(std::vector<at::Tensor> all) {
+  Saved saved{std::move(all[0]), {}};
+  all.erase(all.begin());
+  saved.own = std::move(all);
+  return saved;
+}
+
+at::Tensor Product::grad_input(const OutputGrad& dy, const Saved& saved) const {
+  at::Tensor dx = grad_through_weight(dy, saved);
+  add_grad_through_update(dy, saved, dx);
+  return dx;
+}
+
+MakeInput input_of(const Saved& saved, const MakeInput& make_x) {
+  if (make_x) return make_x;
+  return [x = saved.x] { return x; };
+}
+
+void add_addends_(const at::Tensor& y, const ops::Addends& added) {
+  if (added.residual.defined() && added.bias.defined())
+    ops::add_bias_residual_(y, added.bias, added.residual);
+  else if (added.residual.defined())
+    y.add_(added.residual);
+  else if (added.bias.defined())
+    y.add_(added.bias);
+}
+
+ProductPtr make_product(Parameter& weight, const ProductInput& input, const std::optional<ops::Fp8Recipe>& fp8) {
+  if (const LowRank* update = active_update(weight))
+    return low_rank_product(dense_product(weight), *update, low_rank_factors(*update), input);
+  if (applies_fp8(fp8, input.tokens, weight.value)) return fp8_product(weight, *fp8, at::GradMode::is_enabled());
+  return dense_product(weight);
+}
+
+at::Tensor local_product(const at::Tensor& x, ProductPtr product, MakeInput make_x) {
+  const std::vector<at::Tensor> weights = product->weights();
+  return LocalProduct::apply(x, at::TensorList(weights), LocalState{std::move(product), std::move(make_x)});
+}
+
+}  // namespace megalith::nn

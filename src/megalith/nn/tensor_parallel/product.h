@@ -1,0 +1,116 @@
+// Product: how a linear layer multiplies by its weight, y = x Wᵀ. Layers do what is theirs, that is collectives and
+// biases; what happens to a weight on one rank is decided here, once for all layers:
+//
+//   class             y                       dx                  weights
+//   DenseProduct      x Wᵀ                    dy W                W
+//   Fp8Product        the same with factors cast to fp8           W
+//   LowRankProduct    x Wᵀ + s (x Aᵀ) Bᵀ      dy W + s (dy B) A   W, A, B
+//   GroupedProduct    x_n W_nᵀ of every group of rows             W   (moe/grouped_product.h)
+//
+// All of them leave weight gradients for later where the weight has a queue that records (zero-bubble schedules). So a
+// layer that multiplies by way of a Product has fp8, LoRA and deferred weight gradients without code of its own:
+//
+//   struct MyLinear : Function<MyLinear> {
+//     static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList, ProductPtr product) {
+//       Saved saved;
+//       at::Tensor y = product->forward(x, {}, saved);
+//       ctx->save_for_backward(saved.all());
+//       ops::keep(ctx, product);
+//       return y;
+//     }
+//     static variable_list backward(AutogradContext* ctx, variable_list grads) {
+//       const auto& product = *ops::kept<ProductPtr>(ctx);
+//       const Saved saved = Saved::from(ctx->get_saved_variables());
+//       const OutputGrad dy = product.output_grad(grads[0].contiguous());
+//       variable_list result = product.grad_weights(dy, saved);
+//       result.insert(result.begin(), ctx->needs_input_grad(0) ? product.grad_input(dy, saved) : at::Tensor());
+//       result.emplace_back();  // of `product`
+//       return result;
+//     }
+//   };
+//   y = MyLinear::apply(x, at::TensorList(product->weights()), product);
+//
+// which is local_product(x, product) below; layers write their own to put collectives in between.
+//
+// Legend: t tokens, i inputs, o outputs, r rank and m modules of an update (parameter/low_rank.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "megalith/nn/parameter/parameter.h"
+#include "megalith/ops/gemm/fp8.h"
+#include "megalith/ops/gemm/product.h"
+
+namespace megalith::nn {
+
+// What forward leaves for backward. A layer gives all() to autograd, and in backward gets it back with from().
+struct Saved {
+  at::Tensor x;                 // forward's input where backward needs it, otherwise undefined. A layer may replace it
+                                // by this rank's share of its rows, or drop it and pass grad_weights a way to it
+  std::vector<at::Tensor> own;  // the product's own, in an order that it knows
+
+  std::vector<at::Tensor> all() const;
+  static Saved from(std::vector<at::Tensor> all);
+};
+
+// The gradient of a product's output, with what the steps of backward share.
+struct OutputGrad {
+  at::Tensor dy;               // [t, o], contiguous
+  ops::Fp8Matrix in_fp8 = {};  // dy cast; of an Fp8Product
+  at::Tensor hidden = {};      // s · dy B [t, m r]: the gradient of an update's x Aᵀ; undefined without an update
+};
+
+// Gives an input again, for one weight gradient: in backward, or later where that gradient is deferred.
+using MakeInput = std::function<at::Tensor()>;
+
+// One product of one forward pass, and its backward. Holds no tensors of its own. The weight outlives it, as the model
+// outlives every graph.
+class Product {
+ public:
+  virtual ~Product() = default;
+
+  // The tensors that autograd has to know of, W first.
+  virtual std::vector<at::Tensor> weights() const = 0;
+  // x [t, i] -> x Wᵀ + addends [t, o]. Runs without autograd, as all of the following do.
+  virtual at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& saved) const = 0;
+
+  // ---- Backward: output_grad first, then the others in any order
+  virtual OutputGrad output_grad(const at::Tensor& dy) const { return {dy}; }
+  // dx [t, i].
+  at::Tensor grad_input(const OutputGrad& dy, const Saved& saved) const;
+  // Gradients of weights() in their order, each computed now, or left in its parameter's queue. Undefined: it is not
+  // trained, or main_grad has it (or will). `make_x` gives forward's x; without it that is saved.x.
+  virtual std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,
+                                               const MakeInput& make_x = {}) const = 0;
+
+  // grad_input in two steps, for layers that sum dx over ranks: dy W [t, i], and dx += hidden · A in place. A sum of
+  // `hidden` between the two moves m r numbers per token instead of the i of dx.
+  virtual at::Tensor grad_through_weight(const OutputGrad& dy, const Saved& saved) const = 0;
+  virtual void add_grad_through_update(const OutputGrad& /*dy*/, const Saved& /*saved*/,
+                                       const at::Tensor& /*dx*/) const {}
+};
+using ProductPtr = std::shared_ptr<const Product>;
+
+// What a layer says of the x of a product.
+struct ProductInput {
+  int64_t tokens = 0;  // in forward
+  bool split = false;  // the tensor-parallel ranks have different columns or tokens; otherwise all have the same
+  std::optional<std::pair<int64_t, int64_t>> shard =
+      {};  // {first, count} of the tokens that backward sees; nullopt: all
+};
+
+// The product with `weight`: with its update where one is active, else in fp8 where `fp8` asks for it and the sizes
+// allow it, else dense. Call it where autograd's mode is the layer's, outside of autograd functions.
+ProductPtr make_product(Parameter& weight, const ProductInput& input, const std::optional<ops::Fp8Recipe>& fp8 = {});
+
+// The product as a layer of its own, without collectives. With `make_x` its input is not kept for backward.
+at::Tensor local_product(const at::Tensor& x, ProductPtr product, MakeInput make_x = {});
+
+}  // namespace megalith::nn

@@ -1,0 +1,43 @@
+#include "megalith/optim/rules/adamw.h"
+
+#include <cmath>
+
+namespace megalith::optim {
+
+namespace {
+
+ops::UpdateTensors adam_tensors(const FlatElements& x) {
+  return {.main = x.main,
+          .grad = x.grad,
+          .exp_avg = x.states[0],
+          .exp_avg_sq = x.states[1],
+          .param = x.param,
+          .gate = x.gate};
+}
+
+}  // namespace
+
+std::shared_ptr<const UpdateRule> AdamW::from(const config::OptimizerConfig& config) {
+  return std::make_shared<AdamW>(
+      ops::AdamSettings{.beta1 = config.adam_beta1, .beta2 = config.adam_beta2, .epsilon = config.adam_epsilon});
+}
+
+std::vector<std::string> AdamW::problems() const {
+  std::vector<std::string> found;
+  const auto below_one = [](double x) { return x >= 0 && x < 1; };  // false for NaN
+  require_setting(found, below_one(settings_.beta1), "adam_beta1", settings_.beta1, "at least 0 and below 1");
+  require_setting(found, below_one(settings_.beta2), "adam_beta2", settings_.beta2, "at least 0 and below 1");
+  require_setting(found, settings_.epsilon > 0 && std::isfinite(settings_.epsilon), "adam_epsilon", settings_.epsilon,
+                  "positive");
+  return found;
+}
+
+void AdamW::update_runs(const FlatElements& block, std::span<const ops::UpdateRun> runs) const {
+  ops::adam_update_runs(adam_tensors(block), settings_, runs);
+}
+
+void AdamW::update(const FlatElements& x, const ops::UpdateScalars& scalars) const {
+  ops::adam_update(adam_tensors(x), settings_, scalars);
+}
+
+}  // namespace megalith::optim

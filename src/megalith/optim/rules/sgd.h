@@ -1,0 +1,29 @@
+// Gradient descent with momentum; weight decay is added to the gradient.
+#pragma once
+
+#include <memory>
+
+#include "megalith/config/optimizer_config.h"
+#include "megalith/optim/rules/update_rule.h"
+
+namespace megalith::optim {
+
+class Sgd : public UpdateRule {
+ public:
+  explicit Sgd(const ops::SgdSettings& settings = {}) : settings_(settings) {}
+  // sgd_momentum.
+  static std::shared_ptr<const UpdateRule> from(const config::OptimizerConfig& config);
+
+  std::string name() const override { return "sgd"; }
+  // The momentum. Checkpoints have always called it so.
+  std::vector<std::string> state_names() const override { return {"exp_avg"}; }
+  std::vector<std::string> problems() const override;
+  bool is_fused() const override { return true; }
+
+ private:
+  void update(const FlatElements& x, const ops::UpdateScalars& scalars) const override;
+
+  ops::SgdSettings settings_;
+};
+
+}  // namespace megalith::optim

@@ -1,0 +1,47 @@
+#include "megalith/optim/rules/update_rule.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "megalith/base/error.h"
+
+namespace megalith::optim {
+
+namespace {
+
+// Elements that a rule which is not fused gets at once: 16 MB for each temporary.
+constexpr int64_t kPlainPieceElements = int64_t{1} << 22;
+
+}  // namespace
+
+FlatElements FlatElements::slice(int64_t begin, int64_t end) const {
+  const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, begin, end - begin) : at::Tensor(); };
+  FlatElements part{.main = cut(main), .grad = cut(grad), .param = cut(param), .gate = gate};
+  for (const at::Tensor& state : states) part.states.push_back(cut(state));
+  return part;
+}
+
+void UpdateRule::update_runs(const FlatElements& block, std::span<const ops::UpdateRun> runs) const {
+  if (is_fused()) {
+    for (const ops::UpdateRun& run : runs) update(block.slice(run.begin, run.end), run.scalars);
+    return;
+  }
+  check(!block.gate.defined(), "the update rule {} is not fused and got a gate", name());
+  for (const ops::UpdateRun& run : runs)
+    for (int64_t begin = run.begin; begin < run.end; begin += kPlainPieceElements) {
+      FlatElements piece = block.slice(begin, std::min(run.end, begin + kPlainPieceElements));
+      const at::Tensor param = std::exchange(piece.param, at::Tensor());
+      piece.grad = piece.grad.to(at::kFloat).mul(run.scalars.grad_scale);
+      update(piece, run.scalars);
+      if (param.defined()) param.copy_(piece.main);
+    }
+}
+
+void require_setting(std::vector<std::string>& problems, bool good, const char* name, double value,
+                     const char* allowed) {
+  if (!good) problems.push_back(fmt::format("{} is {}; it must be {}", name, value, allowed));
+}
+
+}  // namespace megalith::optim

@@ -1,0 +1,17 @@
+#include "megalith/optim/run_schedule.h"
+
+#include "megalith/base/error.h"
+
+namespace megalith::optim {
+
+RunSchedule RunSchedule::with(RateFunctions functions) const {
+  check<ConfigError>(!functions.lr || groups.size() == 1,
+                     "decoupled_lr is {}, and this program gives the learning rate as one function for all parameters;"
+                     " leave out one of them",
+                     groups.back().max_lr.value_or(0));
+  RunSchedule changed = *this;
+  changed.schedule = LrSchedule(schedule.params(), {}, std::move(functions));
+  return changed;
+}
+
+}  // namespace megalith::optim

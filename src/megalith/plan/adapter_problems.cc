@@ -1,0 +1,32 @@
+#include "megalith/plan/adapter_problems.h"
+
+#include <fmt/format.h>
+
+#include "megalith/model/families/family.h"
+#include "megalith/model/footprint/model_footprint.h"
+#include "megalith/peft/names.h"
+#include "megalith/plan/rank_sizes.h"
+
+namespace megalith::plan {
+
+std::vector<std::string> adapter_problems(const RunShape& run) {
+  if (!run.options.adapter) return {};
+  const model::ModelConfig& m = *run.model;
+  std::vector<std::string> found;
+  if (!model::ModelFootprint(m, run.options, rank_sizes(run)).counts_updates())
+    found.push_back(
+        fmt::format("adapters of {} models are not planned: their latent or linear attention, or"
+                    " multi-token prediction, is not counted",
+                    m.family));
+  const auto& adapter = *run.options.adapter;
+  if (!adapter.modules_to_save.empty())
+    found.emplace_back("additional_target is not planned: modules that are trained as a whole are not counted");
+  const hf::NameMap names = model::name_map(m);
+  for (const char* ours :
+       {"embedding.weight", "head.weight", "layers.0.mlp.router.weight", "layers.0.mlp.shared_gate.weight"})
+    if (const std::string module = peft::module_of(names, ours); !module.empty() && peft::is_target(module, adapter))
+      found.push_back(fmt::format("lora_target {} is not planned; plan the run without it", module));
+  return found;
+}
+
+}  // namespace megalith::plan

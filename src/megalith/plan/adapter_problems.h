@@ -1,0 +1,15 @@
+// Runs with adapters (updates of low rank) that the planner does not count.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "megalith/plan/run_shape.h"
+
+namespace megalith::plan {
+
+// Every reason why a run with adapters cannot be planned: kinds of layers and targets whose updates are not counted.
+// Empty for runs without adapters.
+std::vector<std::string> adapter_problems(const RunShape& run);
+
+}  // namespace megalith::plan

@@ -1,0 +1,11 @@
+// From a run to what the footprints of its model take (model/footprint/model_footprint.h).
+#pragma once
+
+#include "megalith/nn/footprint/rank_sizes.h"
+#include "megalith/plan/run_shape.h"
+
+namespace megalith::plan {
+
+nn::RankSizes rank_sizes(const RunShape& run);
+
+}  // namespace megalith::plan

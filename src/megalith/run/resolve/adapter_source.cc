@@ -1,0 +1,34 @@
+#include "megalith/run/resolve/adapter_source.h"
+
+#include "megalith/peft/adapter_folder.h"
+
+namespace megalith::run {
+
+model::AdapterSource adapter_source(const config::TrainingArguments& args,
+                                    const std::optional<std::filesystem::path>& checkpoint) {
+  model::AdapterSource source;
+  for (const std::string& path : args.lora.adapter_name_or_path)
+    source.merged.push_back(peft::find_adapter(path, args.lora.adapter_folder.value_or("")));
+  if (!source.merged.empty() && !args.lora.create_new_adapter) {
+    source.trained = source.merged.back();
+    source.merged.pop_back();
+  }
+  if (checkpoint) source.trained = *checkpoint;
+  source.fresh = new_adapter(args.lora);
+  source.base_name = args.source.model_name_or_path.value_or("");
+  source.fresh_base = args.source.train_from_scratch;
+  return source;
+}
+
+peft::AdapterConfig new_adapter(const config::LoraConfig& lora) {
+  peft::AdapterConfig adapter;
+  adapter.rank = lora.rank;
+  adapter.alpha = lora.alpha.value_or(0) == 0 ? 2 * lora.rank : *lora.alpha;
+  adapter.dropout = lora.dropout;
+  adapter.use_rslora = lora.use_rslora;
+  adapter.target_modules = lora.target;
+  adapter.modules_to_save = lora.additional_target;
+  return adapter;
+}
+
+}  // namespace megalith::run

@@ -1,0 +1,35 @@
+// ModelConfig of a model that is trained from scratch: Megatron's options for its shape, layers and positions.
+//
+// The family is the one whose checkpoints can hold such a model, so that what is exported loads in transformers:
+//
+//   LayerNorm, plain MLP, biases, learned positions          gpt2 (gelu, gelu_new with bias_activation_fusion, relu2)
+//   RMSNorm, gated MLP, rotary positions
+//     no biases, or biases in all linear layers              llama
+//     biases on query, key and value (add_qkv_bias)          qwen2
+//     norms on queries and keys (qk_layernorm)               qwen3
+//     latent attention (multi_latent_attention)              deepseek_v3, all layers dense; also with mtp_num_layers
+//     experts (num_experts) in every layer                   mixtral
+//       with a gated shared one and add_qkv_bias             qwen2_moe
+//       with qk_layernorm                                    qwen3_moe
+//       with sigmoid scores and shared ones                  glm4_moe
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "megalith/config/training_arguments.h"
+#include "megalith/model/families/model_config.h"
+
+namespace megalith::run {
+
+// What the model knows of the tokenizer.
+struct ModelVocabulary {
+  int64_t size = 0;  // ids are below it
+  std::optional<int64_t> bos_id, eos_id, pad_id;
+};
+
+// `args` after derive(), from the pretrain dialect. Throws ConfigError with every problem: options that are missing,
+// and those that no family holds together, each named with what would go with the others.
+model::ModelConfig model_from_options(const config::TrainingArguments& args, const ModelVocabulary& vocabulary);
+
+}  // namespace megalith::run

@@ -1,0 +1,152 @@
+#include "megalith/run/resolve/model_settings.h"
+
+#include <algorithm>
+
+#include "megalith/config/derive.h"
+
+namespace megalith::run {
+
+namespace {
+
+void add_recomputed_module(const std::string& module, model::RecomputePlan& plan) {
+  if (module == "core_attn") {
+    plan.core_attention = true;
+  } else if (module == "mlp") {
+    plan.mlp = true;
+  } else if (module == "mlp_act") {
+    plan.mlp_activation = true;
+  } else if (module == "layernorm") {
+    plan.norms = true;
+  } else if (module == "mla_up_proj") {
+    plan.mla_up_proj = true;
+  } else if (module == "moe") {
+    plan.moe = true;
+  }  // moe_act, shared_experts: moe_options
+}
+
+model::RecomputePlan recompute_plan(const config::RecomputeConfig& recompute) {
+  using Layers = model::RecomputePlan::Layers;
+  model::RecomputePlan plan;
+  plan.moe = recompute.moe_layer_recompute;
+  plan.split_over_tp = recompute.distribute_saved_activations;
+  if (recompute.gradient_checkpointing && !recompute.granularity) {
+    plan.layers = Layers::kUniform;
+    return plan;
+  }
+  if (recompute.granularity == config::RecomputeGranularity::kFull) {
+    plan.layers = recompute.method == config::RecomputeMethod::kBlock ? Layers::kBlock : Layers::kUniform;
+    plan.num_layers = recompute.num_layers.value_or(1);
+    return plan;
+  }
+  if (recompute.granularity != config::RecomputeGranularity::kSelective && !recompute.recompute_activations)
+    return plan;
+  plan.core_attention = recompute.modules.empty();
+  for (const std::string& module : recompute.modules) add_recomputed_module(module, plan);
+  return plan;
+}
+
+std::optional<ops::Fp8Recipe> fp8_recipe(const config::PrecisionConfig& precision) {
+  if (!precision.fp8) return std::nullopt;
+  const std::string name = precision.fp8_recipe.value_or("tensorwise");
+  return ops::Fp8Recipe{
+      .format = *precision.fp8 == config::Fp8Format::kHybrid ? ops::Fp8Format::kHybrid : ops::Fp8Format::kE4m3,
+      .scaling = name == "delayed"     ? ops::Fp8Scaling::kDelayed
+                 : name == "blockwise" ? ops::Fp8Scaling::kBlocks
+                                       : ops::Fp8Scaling::kTensor,
+      .history = precision.fp8_amax_history_len,
+      .most_recent = precision.fp8_amax_compute_algo == "most_recent",
+      .margin = precision.fp8_margin};
+}
+
+bool is_recomputed(const config::RecomputeConfig& recompute, const char* module) {
+  return recompute.granularity == config::RecomputeGranularity::kSelective &&
+         std::ranges::find(recompute.modules, module) != recompute.modules.end();
+}
+
+nn::MoeOptions moe_options(const config::TrainingArguments& args) {
+  using Dispatcher = nn::MoeOptions::Dispatcher;
+  nn::MoeOptions options;
+  options.dispatcher =
+      args.moe.token_dispatcher == config::TokenDispatcher::kAllGather ? Dispatcher::kAllGather : Dispatcher::kAllToAll;
+  options.overlap_shared = args.moe.shared_expert_overlap;
+  options.recompute_activation = is_recomputed(args.recompute, "moe_act");
+  options.recompute_shared = is_recomputed(args.recompute, "shared_experts");
+  return options;
+}
+
+bool is_balance_loss(const std::string& type) { return type != "none" && type != "sinkhorn"; }
+
+nn::BalanceLoss::Kind balance_kind(const std::string& type) {
+  using Kind = nn::BalanceLoss::Kind;
+  return type == "aux_loss" ? Kind::kBatch : type == "seq_aux_loss" ? Kind::kSequence : Kind::kGlobal;
+}
+
+// A type for each coefficient and the other way round: validate() demands it where both are given.
+void set_balance_losses(const config::RouterConfig& given, model::RouterOverrides& overrides) {
+  const std::vector<double>& coeffs = given.aux_loss_coeff;
+  std::vector<std::string> types = given.load_balancing_type;
+  if (types.empty() && coeffs.empty()) return;
+  if (types.empty()) types = {"aux_loss"};
+  overrides.sinkhorn = std::ranges::find(types, "sinkhorn") != types.end();
+  overrides.losses.emplace();
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (!is_balance_loss(types[i])) continue;
+    std::optional<double> coeff;
+    if (!coeffs.empty()) coeff = i < coeffs.size() ? coeffs[i] : 0;
+    overrides.losses->push_back({balance_kind(types[i]), coeff});
+  }
+}
+
+model::RouterOverrides router_overrides(const config::TrainingArguments& args) {
+  const config::RouterConfig& given = args.router;
+  model::RouterOverrides overrides;
+  set_balance_losses(given, overrides);
+  overrides.z_coeff = given.z_loss_coeff;
+  overrides.jitter = given.input_jitter_eps;
+  overrides.bias_update_rate = given.bias_update_rate;
+  if (!given.enable_expert_bias.value_or(true)) overrides.bias_update_rate = 0;
+  if (given.dtype) overrides.dtype = *given.dtype == config::RouterDtype::kFp64 ? at::kDouble : at::kFloat;
+  overrides.per_token_loss = args.ddp.calculate_per_token_loss;
+  overrides.capacity_factor = args.moe.expert_capacity_factor;
+  overrides.pad_to_capacity = args.moe.pad_expert_input_to_capacity.value_or(false);
+  overrides.drop_by_position = args.moe.token_drop_policy == config::DropPolicy::kPosition;
+  overrides.replay = args.moe.enable_routing_replay;
+  return overrides;
+}
+
+}  // namespace
+
+model::ModelSettings model_settings(const config::TrainingArguments& args, at::Device device) {
+  return {.options = model_options(args, device),
+          .overrides = model_overrides(args),
+          .stages = config::split_request(args.pipeline),
+          .seed = static_cast<uint64_t>(args.seeds.seed)};
+}
+
+model::ModelOptions model_options(const config::TrainingArguments& args, at::Device device) {
+  model::ModelOptions options;
+  options.dtype = args.precision.bf16 ? at::kBFloat16 : args.precision.fp16 ? at::kHalf : at::kFloat;
+  options.device = device;
+  options.sequence_parallel = args.parallel.sequence_parallel;
+  options.vocab_multiple = args.shape.make_vocab_size_divisible_by;
+  if (args.fusion.cross_entropy_loss) options.loss_chunk = options.device.is_cuda() ? 4096 : 1024;
+  options.fp8 = fp8_recipe(args.precision);
+  options.fp8_inside_only = args.precision.first_last_layers_bf16;
+  options.recompute = recompute_plan(args.recompute);
+  for (const std::string& name : args.parallel.cp_comm_type) options.context_modes.push_back(nn::context_mode(name));
+  options.moe = moe_options(args);
+  return options;
+}
+
+model::ModelOverrides model_overrides(const config::TrainingArguments& args) {
+  model::ModelOverrides overrides;
+  overrides.hidden_dropout = args.layer.hidden_dropout;
+  overrides.attention_dropout = args.layer.attention_dropout;
+  overrides.init_std = args.layer.init_method_std;
+  overrides.mtp_layers = args.shape.mtp_num_layers;
+  overrides.mtp_loss_factor = args.shape.mtp_loss_scaling_factor;
+  overrides.router = router_overrides(args);
+  return overrides;
+}
+
+}  // namespace megalith::run

@@ -1,0 +1,134 @@
+#include "megalith/run/resolve/run_shape.h"
+
+#include "megalith/config/derive.h"
+#include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/trainer_settings.h"
+
+namespace megalith::run {
+
+namespace {
+
+using config::TrainingArguments;
+using plan::RecomputeChoice;
+
+// The adapter of the arguments; "all" stays as it is.
+peft::AdapterConfig planned_adapter(const config::LoraConfig& lora) {
+  return {.rank = lora.rank,
+          .dropout = lora.dropout,
+          .target_modules = lora.target,
+          .modules_to_save = lora.additional_target,
+          .base_model = {},
+          .source = {}};
+}
+
+plan::Recompute recompute_of(const config::RecomputeConfig& recompute) {
+  if (!recompute.granularity) return plan::Recompute::kNone;
+  return *recompute.granularity == config::RecomputeGranularity::kFull ? plan::Recompute::kFull
+                                                                       : plan::Recompute::kSelective;
+}
+
+bool is_chosen(const config::RecomputeConfig& recompute) {
+  return recompute.granularity || recompute.gradient_checkpointing || recompute.recompute_activations;
+}
+
+void set_recompute(config::RecomputeConfig& recompute, RecomputeChoice choice, bool experts) {
+  if (choice == RecomputeChoice::kAsGiven) return;
+  if (is_chosen(recompute)) recompute = {};  // the search has set the user's choice aside
+  if (choice == RecomputeChoice::kSelective) {
+    recompute.granularity = config::RecomputeGranularity::kSelective;
+    recompute.modules = {"layernorm", experts ? "moe" : "mlp"};
+  } else if (choice == RecomputeChoice::kFull) {
+    recompute.granularity = config::RecomputeGranularity::kFull;
+    recompute.method = config::RecomputeMethod::kUniform;
+    recompute.num_layers = 1;
+  }
+}
+
+// What preferences change: two answers per sample; a reference with weights of its own, unless it lies below the
+// adapter or has been run before.
+void apply_preferences(const config::PreferenceConfig& how, plan::RunShape& run) {
+  run.answers = 2;
+  run.reference =
+      config::needs_reference(how.loss) && !how.precompute_ref_log_probs && !(run.options.adapter && !how.ref_model);
+}
+
+// The arguments in a layout, derived. State and gradients are sharded and overlapped wherever ranks share them.
+TrainingArguments in_layout(TrainingArguments args, const plan::SearchRequest& request,
+                            const plan::LayoutChoice& choice) {
+  const bool experts = request.model->moe.has_value();
+  args.parallel.tp = choice.tp;
+  args.parallel.cp = choice.cp;
+  args.parallel.pp = choice.pp;
+  args.parallel.ep = choice.ep;
+  if (experts) args.parallel.etp = choice.etp;
+  args.parallel.sequence_parallel = args.parallel.sequence_parallel || choice.tp > 1;
+  args.pipeline.vpp = choice.vpp > 1 ? std::optional(choice.vpp) : std::nullopt;
+  args.batch.micro_batch_size = choice.micro_batch;
+  args.batch.global_batch_size = static_cast<int>(request.global_batch);
+  if (experts) args.moe.token_dispatcher = config::TokenDispatcher::kAllToAll;
+  const bool shared = choice.dp(request.gpus) * choice.cp > 1;
+  args.optimizer.use_distributed_optimizer = args.optimizer.use_distributed_optimizer || shared;
+  args.ddp.overlap_grad_reduce = args.ddp.overlap_grad_reduce || shared;
+  args.ddp.overlap_param_gather = args.ddp.overlap_param_gather || shared;
+  if (choice.offload) {
+    args.optimizer.cpu_offload = true;
+    args.optimizer.offload_fraction = 1;
+  }
+  set_recompute(args.recompute, choice.recompute, experts);
+  return config::derive(args).args;
+}
+
+}  // namespace
+
+plan::RunShape run_shape(const model::ModelConfig& model, const TrainingArguments& args, int world_size,
+                         int64_t sequence_length, const plan::Machinery& machinery) {
+  const train::StepSettings step = step_settings(args);
+  const train::UpdateSettings update = update_settings(args);
+  plan::RunShape run;
+  run.model = &model;
+  run.options = model_options(args, machinery.device());
+  if (trains_adapter(args)) run.options.adapter = planned_adapter(args.lora);
+  run.grid = config::grid_shape(args, world_size);
+  run.pipeline = step.pipeline;
+  run.stages = config::split_request(args.pipeline);
+  run.overlap_p2p_comm = step.overlap_p2p_comm;
+  run.sequence_length = sequence_length;
+  run.machinery = machinery;
+  run.recompute = recompute_of(args.recompute);
+  run.recompute_modules = args.recompute.modules;
+  run.gradients = update.gradients;
+  run.overlap_param_gather = update.overlap_param_gather;
+  run.optimizer_state_bytes = static_cast<double>(update.optimizer.rule->state_bytes());
+  run.offload_fraction = update.optimizer.offload_fraction;
+  run.saves_in_background = args.checkpoint.async_save;
+  if (args.run.stage == config::Stage::kDpo) apply_preferences(args.preference, run);
+  if (layout::problems(run.grid).empty()) {  // otherwise there is no dp, and complete() says why
+    const layout::MicrobatchCalculator batches(config::batch_plan(args, run.dp()));
+    run.micro_batch_size = batches.micro_batch_size();
+    run.microbatches = batches.final_global_batch_size() / (run.micro_batch_size * run.dp());
+  }
+  return plan::complete(std::move(run));
+}
+
+plan::SearchRequest search_request(const model::ModelConfig& model, const TrainingArguments& args) {
+  const config::ParallelConfig& parallel = args.parallel;
+  plan::SearchRequest request;
+  request.model = &model;
+  request.given = {.tp = parallel.tp,
+                   .pp = parallel.pp,
+                   .cp = parallel.cp,
+                   .ep = parallel.ep,
+                   .etp = parallel.etp,
+                   .vpp = args.pipeline.vpp,
+                   .micro_batch = std::nullopt,
+                   .recompute = is_chosen(args.recompute)};
+  request.recompute = recompute_of(args.recompute);
+  request.offloads = args.optimizer.cpu_offload;
+  request.shape = [args](const plan::SearchRequest& mine, const std::optional<plan::LayoutChoice>& choice) {
+    return run_shape(*mine.model, choice ? in_layout(args, mine, *choice) : config::derive(args).args, mine.gpus,
+                     mine.sequence_length, mine.cluster.machinery());
+  };
+  return request;
+}
+
+}  // namespace megalith::run

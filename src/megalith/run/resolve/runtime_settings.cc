@@ -1,0 +1,55 @@
+#include "megalith/run/resolve/runtime_settings.h"
+
+#include "megalith/config/derive.h"
+
+namespace megalith::run {
+
+namespace {
+
+// data_parallel_random_init is Megatron's option: giving it to `train` asks for Megatron's formula there, too.
+parallel::SeedRule seed_rule(const config::TrainingArguments& args) {
+  if (args.seeds.data_parallel_random_init) return parallel::SeedRule::kMegatronPerReplica;
+  return args.dialect == config::Dialect::kTrain ? parallel::SeedRule::kAdapter : parallel::SeedRule::kMegatron;
+}
+
+std::chrono::seconds collective_timeout(const config::CommConfig& comm) {
+  if (comm.distributed_timeout_minutes) return std::chrono::minutes(*comm.distributed_timeout_minutes);
+  return std::chrono::seconds(comm.ddp_timeout_s);
+}
+
+std::chrono::milliseconds connect_timeout(const config::CommConfig& comm, const comm::Rendezvous& place) {
+  if (comm.store_connect_timeout_s) return std::chrono::seconds(*comm.store_connect_timeout_s);
+  return comm::default_connect_timeout(place);
+}
+
+parallel::NcclOptions nccl_options(const config::CommConfig& comm) {
+  parallel::NcclOptions options;
+  if (comm.high_priority_stream_groups)
+    options.high_priority_groups =
+        parallel::nccl_groups_named(*comm.high_priority_stream_groups, "high_priority_stream_groups");
+  options.config_file = comm.nccl_communicator_config_path;
+  options.sharp = comm.use_sharp;
+  return options;
+}
+
+}  // namespace
+
+parallel::DeviceSettings device_settings(const config::CommConfig& comm) {
+  parallel::DeviceSettings settings{.use_cpu = comm.use_cpu};
+  if (comm.backend)
+    settings.backend =
+        *comm.backend == config::CommBackend::kNccl ? parallel::BackendChoice::kNccl : parallel::BackendChoice::kGloo;
+  return settings;
+}
+
+parallel::RuntimeSettings runtime_settings(const config::TrainingArguments& args, const comm::Rendezvous& place) {
+  return {.grid = config::grid_shape(args, place.world_size),
+          .seeds = {.seed = args.seeds.seed, .rule = seed_rule(args)},
+          .switches = {.deterministic = args.seeds.full_determinism, .tf32 = args.precision.tf32.value_or(false)},
+          .device = device_settings(args.comm),
+          .collective_timeout = collective_timeout(args.comm),
+          .connect_timeout = connect_timeout(args.comm, place),
+          .nccl = nccl_options(args.comm)};
+}
+
+}  // namespace megalith::run

@@ -1,0 +1,83 @@
+#include "megalith/train/run_saver.h"
+
+#include <fmt/format.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/checkpoint/run_folder.h"
+#include "megalith/train/run_checkpoint.h"
+
+namespace megalith::train {
+
+RunSaver::RunSaver(Setup setup, parallel::ParallelContext& context)
+    : setup_(std::move(setup)), context_(context), saver_(context) {}
+
+void RunSaver::wait_for_earlier() {
+  if (!saver_.busy()) return;
+  if (context_.rank() == 0) log_warning("a save is still going on: step {} waits for it", setup_.state.global_step);
+  finish();
+}
+
+void RunSaver::save(OptimizedModel& model, RunProgress progress) {
+  TrainerState& state = setup_.state;
+  setup_.heartbeat.enter(comm::Section::kCheckpointing, state.global_step);
+  const auto span = setup_.trace.span({.name = "save-checkpoint", .lane = TraceLane::kHost, .level = 0});
+  folder_ = setup_.settings.output_dir / checkpoint::folder_name(state.global_step);
+  if (state.best_global_step == state.global_step) state.best_model_checkpoint = folder_.string();
+  checkpoint::SaveRequest request = save_request(model, {.folder = folder_,
+                                                         .settings = setup_.settings,
+                                                         .state = state,
+                                                         .progress = std::move(progress),
+                                                         .assets = setup_.assets});
+  guarded([&] {
+    if (setup_.settings.in_background)
+      saver_.start(std::move(request));
+    else
+      complete(saver_.save(std::move(request)));
+  });
+  setup_.heartbeat.enter(comm::Section::kOutside, state.global_step);
+}
+
+void RunSaver::poll() {
+  if (saver_.busy()) end(/*wait=*/false);
+}
+
+void RunSaver::finish() {
+  if (!saver_.busy()) return;
+  setup_.heartbeat.enter(comm::Section::kCheckpointing, setup_.state.global_step);
+  end(/*wait=*/true);
+}
+
+void RunSaver::end(bool wait) {
+  const auto span = setup_.trace.span({.name = "save-checkpoint-finalize", .lane = TraceLane::kHost, .level = 0});
+  guarded([&] {
+    if (wait)
+      complete(saver_.wait());
+    else if (const auto report = saver_.poll())
+      complete(*report);
+  });
+}
+
+void RunSaver::guarded(const std::function<void()>& save) {
+  try {
+    save();
+  } catch (const DataError& error) {
+    if (required_) throw;
+    if (context_.rank() == 0) log_text(LogLevel::kError, fmt::format("{}; training goes on without it", error.what()));
+    if (setup_.state.best_model_checkpoint == folder_.string()) setup_.state.best_model_checkpoint.reset();
+  }
+}
+
+void RunSaver::complete(const checkpoint::SaveReport& report) {
+  if (context_.rank() == 0) {
+    log_info("saved {}: {:.1f} MB in {:.2f} s, of which training waited {:.2f} s", report.folder.string(),
+             static_cast<double>(report.bytes) / 1e6, report.total_seconds, report.stalled_seconds);
+    checkpoint::Retention keep{.total_limit = setup_.settings.total_limit,
+                               .retain_interval = setup_.settings.retain_interval};
+    if (const auto& best = setup_.state.best_model_checkpoint) keep.best = *best;
+    for (const std::string& problem : checkpoint::rotate(report.folder.parent_path(), keep)) log_warning("{}", problem);
+  }
+  setup_.saved(report.folder);
+}
+
+}  // namespace megalith::train

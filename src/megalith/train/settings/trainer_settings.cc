@@ -1,0 +1,13 @@
+#include "megalith/train/settings/trainer_settings.h"
+
+namespace megalith::train {
+
+layout::PipelineShape StepSettings::shape(int microbatches, bool forward_only) const {
+  layout::PipelineShape shape = pipeline;
+  shape.microbatches = microbatches;
+  shape.forward_only = forward_only;
+  if (forward_only) shape.sync = layout::PipelineSync::kLeaveOut;
+  return shape;
+}
+
+}  // namespace megalith::train
