@@ -54,7 +54,7 @@ struct ProgressSettings {
   std::function<double()> now;                  // seconds; empty: a steady clock
 };
 
-// On world process zero; silent on others. In Megatron's style none is live. Needs of the
+// On world process zero; silent on others. In Megatron's style no line is live. Needs of the
 // trainer's log lines: loss, learning_rate, grad_norm, tokens_per_second, and what DeviceCostCallback adds; for
 // Megatron's also consumed_samples, skipped_samples, global_batch_size, loss_scale, params_norm, where they apply.
 class ProgressCallback : public train::TrainerCallback {

@@ -15,9 +15,8 @@
 // any rule. What a rule may assume, and what it must keep to:
 //
 //   - It is elementwise: it gets flat pieces of buffers, cut anywhere. A piece may hold parts of several parameters
-//   with
-//     the same learning rate and decay, and never says which. (A rule over whole matrices, such as Muon, needs buckets
-//     that are cut between parameters; that would be one more virtual function here, which BufferLayout asks.)
+//     with the same learning rate and decay, and never says which. (A rule over whole matrices, such as Muon, needs
+//     buckets that are cut between parameters: one more virtual function here, for BufferLayout to ask.)
 //   - States are fp32, one number per element each, and zero before the first step.
 //   - Padding between parameters is updated like the rest: parameter, gradient and states of zero must stay zero.
 //   - It has no state besides: ranks and threads share one object, and a checkpoint holds the state tensors and the

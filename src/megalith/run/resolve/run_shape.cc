@@ -1,6 +1,7 @@
 #include "megalith/run/resolve/run_shape.h"
 
 #include "megalith/config/derive.h"
+#include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
 
@@ -10,16 +11,6 @@ namespace {
 
 using config::TrainingArguments;
 using plan::RecomputeChoice;
-
-// The adapter of the arguments; "all" stays as it is.
-peft::AdapterConfig planned_adapter(const config::LoraConfig& lora) {
-  return {.rank = lora.rank,
-          .dropout = lora.dropout,
-          .target_modules = lora.target,
-          .modules_to_save = lora.additional_target,
-          .base_model = {},
-          .source = {}};
-}
 
 plan::Recompute recompute_of(const config::RecomputeConfig& recompute) {
   if (!recompute.granularity) return plan::Recompute::kNone;
@@ -87,7 +78,7 @@ plan::RunShape run_shape(const model::ModelConfig& model, const TrainingArgument
   plan::RunShape run;
   run.model = &model;
   run.options = model_options(args, machinery.device());
-  if (trains_adapter(args)) run.options.adapter = planned_adapter(args.lora);
+  if (trains_adapter(args)) run.options.adapter = new_adapter(args.lora);  // "all" stays as it is
   run.grid = config::grid_shape(args, world_size);
   run.pipeline = step.pipeline;
   run.stages = config::split_request(args.pipeline);

@@ -13,9 +13,9 @@ namespace megalith::run {
 // The schedule that the arguments ask for; they must be ones that config::validate accepts.
 //
 //   length      total_steps when given (the caller has counted epochs), else max_steps (train_iters), else
-//   train_samples unit        samples with Megatron's front end, and whenever a length is given in samples; optimizer
-//   steps otherwise,
-//               as the adapter counts
+//               train_samples
+//   unit        samples with Megatron's front end, and whenever a length is given in samples; otherwise optimizer
+//               steps, as the adapter counts
 //   shape       lr_decay_style when set, else lr_scheduler_type as the adapter maps it: constant_with_warmup is
 //               constant, inverse_sqrt inverse-square-root, cosine_with_min_lr and cosine_warmup_with_min_lr cosine,
 //               warmup_stable_decay WSD
