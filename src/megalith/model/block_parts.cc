@@ -1,3 +1,5 @@
+// The kinds of attention, each with its shape from a ModelConfig. Layers and footprints are made by visiting one
+// variant, so that a kind for which one of them is missing does not compile; and the choice between MLP and experts.
 #include "megalith/model/block_parts.h"
 
 #include <fmt/format.h>

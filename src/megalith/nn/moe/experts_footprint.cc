@@ -1,3 +1,5 @@
+// Memory and work of the experts of a rank, with tokens spread evenly over all experts; follows experts.cc and the
+// dispatchers. Rows are those that arrive at this rank's experts.
 #include "megalith/nn/moe/experts_footprint.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Options to ModelOptions (how a model is held and run) and to ModelOverrides (what they change in config.json).
 #include "megalith/run/resolve/model_settings.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The planner plans what the trainer would do: sizes, schedule, update and model come from the same functions that make
+// a run's settings. A search tries a layout by writing it into the options and deriving them again.
 #include "megalith/run/resolve/run_shape.h"
 
 #include "megalith/config/derive.h"

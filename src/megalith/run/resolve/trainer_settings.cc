@@ -1,3 +1,5 @@
+// One function for each part of the settings. What Megatron's front end does differently (the first line, the counts in
+// a line, data that may grow) becomes a value of its own here; the trainer knows of no front end.
 #include "megalith/run/resolve/trainer_settings.h"
 
 #include <algorithm>
