@@ -12,8 +12,7 @@
 #include "megalith/config/validate.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
-#include "megalith/run/resolve/model_settings.h"
-#include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/run/resolve/inputs.h"
 #include "megalith/run/run_context.h"
 #include "megalith/run/run_data.h"
 #include "megalith/train/trainer.h"
@@ -74,20 +73,20 @@ void train_own_family(const std::vector<std::string>& words) {
   const auto nano = std::make_shared<const model::Family>(
       model::Family{.model_type = "nano", .architecture = "NanoForCausalLM", .read = read_nano, .names = nano_names()});
   const model::ModelConfig config = model::read_model_config(folder, nano);
-  const model::ModelSettings settings = run::model_settings(args, context.device());
+  const model::ModelSettings settings = run::settings_on(run->settings().model, context.device());
   model::VirtualModels models = model::AutoModel::from_config(config, settings, context);
 
   const auto data = [&] {
-    return run::open_run_data(args, {.tokenizer_folder = {}, .vocab_size = config.vocab_size, .cache_folder = {}});
+    return run::open_run_data(run::data_plan(args, {.vocab_size = config.vocab_size}));
   };
   train::TrainerSetup setup{.train_data = std::move(data().train)};
   setup.callbacks.push_back(std::make_unique<PrintLoss>());
-  train::Trainer trainer(models, run::trainer_settings(args, models.context().grid().shape()), std::move(setup));
+  train::Trainer trainer(models, run->settings().trainer, std::move(setup));
   trainer.train();
   trainer.save_model(out);  // config.json and tensors under the family's names
 
   model::VirtualModels again = model::AutoModel::with_weights(config, out, settings, context);
-  train::Trainer judge(again, run::trainer_settings(args, context.grid().shape()), {.eval_data = data().eval});
+  train::Trainer judge(again, run->settings().trainer, {.eval_data = data().eval});
   const double loss = judge.evaluate().find("eval_loss").value();
   if (context.rank() == 0) fmt::print("read back from {}: loss {:.4f} on held-out samples\n", out, loss);
 }

@@ -1,18 +1,11 @@
 // Fine-tuning with a collator of one's own, which adds a weight for each label, a loss that reads the weights, and an
-// optimizer of one's own, in any layout:
+// optimizer of one's own, in any layout; all else is as `megalith train` has it: launcher, checks, progress, files.
 //   example_own_collator --nproc=8 --tp=2 --pp=2 --cp=2 --model_name_or_path=MODEL --dataset=data.jsonl …
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "megalith/config/derive.h"
-#include "megalith/model/auto_model.h"
-#include "megalith/run/exit_code.h"
-#include "megalith/run/launch_flags.h"
-#include "megalith/run/rank_main.h"
-#include "megalith/run/resolve/model_settings.h"
-#include "megalith/run/resolve/trainer_settings.h"
-#include "megalith/run/run_data.h"
-#include "megalith/train/trainer.h"
+#include "megalith/run/run.h"
+#include "megalith/run/run_words.h"
 
 namespace {
 
@@ -50,31 +43,31 @@ class Nesterov : public optim::UpdateRule {
   }
 };
 
-void fine_tune(const config::TrainingArguments& args, parallel::ParallelContext& context) {
-  model::VirtualModels models = model::AutoModel::from_pretrained(*args.source.model_name_or_path,
-                                                                  run::model_settings(args, context.device()), context);
-  run::RunData data = run::open_run_data(args, {.vocab_size = models.config().vocab_size, .collate = add_weights});
-  train::TrainerSetup setup{.train_data = std::move(data.train), .eval_data = std::move(data.eval)};
-  setup.objective = std::make_unique<WeightedLoss>();
-  setup.update_rule = std::make_shared<Nesterov>();
-  train::Trainer trainer(models, run::trainer_settings(args, context.grid().shape()), std::move(setup));
-  trainer.train();
-  for (const train::MetricList& line : trainer.state().log_history)
-    if (const auto loss = line.find("loss"); loss && context.rank() == 0)
-      fmt::print("step {}: loss {:.8f}\n", *line.find("step"), *loss);
+class PrintLoss : public train::TrainerCallback {
+  void on_log(train::TrainerEvent& event) override {
+    const auto loss = event.metrics.find("loss");
+    if (loss && event.state.is_world_process_zero) fmt::print("step {}: loss {:.8f}\n", event.state.global_step, *loss);
+  }
+};
+
+int fine_tune(const std::vector<std::string>& arguments) {
+  run::RunWords words;
+  if (!words.read(config::Dialect::kTrain, arguments, "example_own_collator")) return run::kDone;
+  for (const std::string& note : words.parsed().report.notes()) fmt::print(stderr, "without effect: {}\n", note);
+  run::RunRequest request = words.request();
+  request.own.collate = add_weights;
+  request.own.objective = [](model::VirtualModels&) { return std::make_unique<WeightedLoss>(); };
+  request.own.update_rule = std::make_shared<Nesterov>();
+  request.own.callbacks = [](model::VirtualModels&) {
+    std::vector<std::unique_ptr<train::TrainerCallback>> callbacks;
+    callbacks.push_back(std::make_unique<PrintLoss>());
+    return callbacks;
+  };
+  return run::launch_training(run::resolve(request), words.launch());
 }
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  run::LaunchFlags launch;
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  const auto parsed = config::parse_arguments(config::Dialect::kTrain, words, launch.options());
-  parsed.report.check_runnable();
-  launch.check(parsed.args, /*needs_inputs=*/true);
-  const config::TrainingArguments args = config::derive(parsed.args).args;
-  return launch.run([&] { return run::run_as_rank(args, [&](auto& context) { fine_tune(args, context); }); });
-} catch (const std::exception& error) {
-  fmt::print(stderr, "{}\n", error.what());
-  return run::exit_code_of(error);
+int main(int argc, char** argv) {
+  return run::run_program([&] { return fine_tune({argv + 1, argv + argc}); });
 }

@@ -12,7 +12,7 @@ done >"$work/data.jsonl"
 losses() {
   "$program" --use_cpu --finetuning_type=full --model_name_or_path="$model" --dataset="$work/data.jsonl" --max_steps=5 \
     --learning_rate=1e-2 --logging_steps=1 --save_strategy=no --per_device_train_batch_size=2 \
-    --gradient_accumulation_steps=4 --calculate_per_token_loss --output_dir="$work/out" "$@"
+    --gradient_accumulation_steps=4 --calculate_per_token_loss --output_dir="$work/out" --overwrite_output_dir "$@"
 }
 losses >"$work/alone"
 losses --nproc=8 --tp=2 --pp=2 --cp=2 >"$work/spread"
@@ -26,6 +26,9 @@ awk 'NR == FNR { alone[FNR] = $4; next }
 losses --learning_rate=1e-12 >"$work/still"
 ! cmp -s "$work/alone" "$work/still" || { echo "the optimizer changes nothing" >&2; exit 1; }
 
+# What `megalith train` writes is there, too; the option report tells of what does nothing.
+[ -s "$work/out/metrics.jsonl" ] && [ -s "$work/out/model.safetensors" ] || { ls "$work/out" >&2; exit 1; }
+
 code=0
-message=$(losses --stage=ppo 2>&1) || code=$?
-[ $code -eq 2 ] && grep -q "stage" <<<"$message" || { echo "bad input: $code $message" >&2; exit 1; }
+message=$(losses --stage=ppo --dataset=no-such-file.jsonl 2>&1) || code=$?
+[ $code -eq 2 ] && grep -q "stage" <<<"$message" && grep -q "no-such-file" <<<"$message" || { echo "bad input: $code $message" >&2; exit 1; }

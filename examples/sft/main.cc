@@ -8,8 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/config/validate.h"
 #include "megalith/model/auto_model.h"
-#include "megalith/run/resolve/model_settings.h"
-#include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/run/resolve/inputs.h"
 #include "megalith/run/run_context.h"
 #include "megalith/run/run_data.h"
 #include "megalith/train/trainer.h"
@@ -34,12 +33,12 @@ void fine_tune(const std::vector<std::string>& words) {
 
   const std::string folder = args.source.model_name_or_path.value();
   model::VirtualModels models =
-      model::AutoModel::from_pretrained(folder, run::model_settings(args, context.device()), context);
-  run::RunData data = run::open_run_data(args, {.tokenizer_folder = {}, .vocab_size = models.config().vocab_size});
+      model::AutoModel::from_pretrained(folder, run::settings_on(run->settings().model, context.device()), context);
+  run::RunData data = run::open_run_data(run::data_plan(args, {.vocab_size = models.config().vocab_size}));
 
   train::TrainerSetup setup{.train_data = std::move(data.train), .eval_data = std::move(data.eval)};
   setup.callbacks.push_back(std::make_unique<PrintLoss>());
-  train::Trainer trainer(models, run::trainer_settings(args, models.context().grid().shape()), std::move(setup));
+  train::Trainer trainer(models, run->settings().trainer, std::move(setup));
   const train::TrainOutput output = trainer.train();
   trainer.save_model(args.save.output_dir.value());
   if (context.rank() == 0) fmt::print("{} steps, mean loss {:.4f}\n", output.global_step, output.training_loss);

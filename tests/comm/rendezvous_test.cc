@@ -135,9 +135,9 @@ TEST(Rendezvous, SlurmTaskListsThatAreWrongAreNamed) {
 TEST(Rendezvous, SeveralMachinesGetMoreTimeToCome) {
   Rendezvous place;
   place.world_size = place.local_world_size = 8;
-  EXPECT_EQ(default_connect_timeout(place), std::chrono::seconds(60));
+  EXPECT_EQ(default_connect_timeout(place.one_machine()), std::chrono::seconds(60));
   place.world_size = 16;
-  EXPECT_EQ(default_connect_timeout(place), std::chrono::seconds(600));
+  EXPECT_EQ(default_connect_timeout(place.one_machine()), std::chrono::seconds(600));
 }
 
 TEST(Rendezvous, AShellInsideASlurmAllocationIsOneProcess) {

@@ -8,7 +8,9 @@
 #include "megalith/checkpoint/manifest.h"
 #include "megalith/checkpoint/verify.h"
 #include "megalith/config/derive.h"
+#include "megalith/run/load.h"
 #include "megalith/run/pretrain.h"
+#include "megalith/run/resolve/run_settings.h"
 #include "tests/effects/effect.h"
 #include "tests/support/temp_folder.h"
 #include "tests/train/resume_case.h"
@@ -138,7 +140,7 @@ std::string begins_with(const TrainingArguments& args) {
     });
   TrainingArguments mine = args;
   mine.save.load = saved.path().string();
-  return run::find_load(mine).folder.value_or("none").filename();
+  return run::find_load(run::load_settings(mine)).folder.value_or("none").filename();
 }
 
 // Layers of a run that goes on from a checkpoint of tiny ones, told to have another number of them.

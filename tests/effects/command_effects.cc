@@ -6,8 +6,12 @@
 
 #include "megalith/base/log.h"
 #include "megalith/comm/world.h"
-#include "megalith/run/inputs.h"
-#include "megalith/run/training_run.h"
+#include "megalith/run/load_model.h"
+#include "megalith/run/output_folder.h"
+#include "megalith/run/resolve/inputs.h"
+#include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/run_settings.h"
+#include "megalith/run/run_words.h"
 #include "tests/effects/effect.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
@@ -22,7 +26,7 @@ std::string output_folder(const config::TrainingArguments& args) {
   config::SaveConfig save = args.save;
   save.output_dir = folder.path().string();
   try {
-    run::check_output_folder(save, /*begins_run=*/true);
+    run::check_output_folder(run::output_settings(save), /*begins_run=*/true);
     return "taken";
   } catch (const std::exception&) {
     return "refused";
@@ -33,7 +37,8 @@ std::string output_folder(const config::TrainingArguments& args) {
 std::string weights(const config::TrainingArguments& args) {
   const auto worlds = comm::World::in_process(1);
   parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
-  const model::VirtualModels models = run::load_model(golden_dir() / "hf" / "llama", args, context);
+  const model::VirtualModels models = run::load_model(
+      run::model_plan(golden_dir() / "hf" / "llama", args), run::model_settings(args, at::kCPU), context);
   double sum = 0;
   for (const nn::Parameter* parameter : models.parameters()) sum += parameter->value.abs().sum().item<double>();
   return fmt::format("{:.3f}", sum);

@@ -107,7 +107,7 @@ std::string connect_time(const TrainingArguments& args) {
   for (const auto& [name, value] : second_of_two) setenv(name, value.c_str(), 1);
   std::string message = "connected";
   try {
-    parallel::Runtime().initialize(run::runtime_settings(args, comm::rendezvous_from_env()));
+    parallel::Runtime().initialize(run::runtime_settings(args, run::world_of(comm::rendezvous_from_env())));
   } catch (const CommError& error) {
     message = error.what();
   }

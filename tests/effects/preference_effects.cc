@@ -5,8 +5,10 @@
 
 #include "megalith/comm/world.h"
 #include "megalith/config/derive.h"
-#include "megalith/run/inputs.h"
-#include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/run/load_model.h"
+#include "megalith/run/resolve/inputs.h"
+#include "megalith/run/resolve/run_settings.h"
+#include "megalith/run/run_data.h"
 #include "tests/effects/effect.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
@@ -36,24 +38,27 @@ std::string run_preference(const config::TrainingArguments& given) {
   config::TrainingArguments args = config::derive(given).args;
   args.source.model_name_or_path = golden_folder("llama").string();
   args.data.dataset = {(folder / "pairs.jsonl").string()};
-  run::TrainingInputs inputs = run::check_inputs(args);
-  inputs.tools.cache_folder.clear();
-  inputs.reference_cache = folder / "reference";
+  run::RunPlan plan;
+  plan.settings = run::run_settings(args, {});
+  plan.model = run::model_plan(golden_folder("llama"), args);
+  plan.data = run::data_plan(args, {.vocab_size = plan.model.config.vocab_size});
+  plan.preference = run::preference_plan(args, plan.model);
+  plan.preference->cache = folder / "reference";
   const auto worlds = comm::World::in_process(1);
   parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
-  run::RunData data = run::open_run_data(args, inputs.tools);
-  run::precompute_reference(inputs, args, context, data);
+  run::RunData data = run::open_run_data(plan.data);
+  run::precompute_reference(plan, context, data);
   Recorder::Heard heard;
   train::TrainerSetup setup;
   setup.train_data = std::move(data.train);
   setup.callbacks.push_back(std::make_unique<Recorder>(heard));
-  model::VirtualModels models = run::load_model(inputs.model_folder, args, context);
-  setup.objective = run::preference_objective(inputs, args, models);
-  train::Trainer(models, run::trainer_settings(args, models.context().grid().shape()), std::move(setup)).train();
+  model::VirtualModels models = run::load_model(plan.model, plan.settings.model, context);
+  setup.objective = run::make_objective(plan, models);
+  train::Trainer(models, plan.settings.trainer, std::move(setup)).train();
   std::string text;
   for (const train::MetricList& line : heard.lines) text += preference_text(line);
-  const bool kept = fs::exists(inputs.reference_cache);
-  return text + fmt::format("{} kept", kept ? std::distance(fs::directory_iterator(inputs.reference_cache), {}) : 0);
+  const bool kept = fs::exists(plan.preference->cache);
+  return text + fmt::format("{} kept", kept ? std::distance(fs::directory_iterator(plan.preference->cache), {}) : 0);
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
+#include "megalith/run/load.h"
 #include "megalith/run/pretrain.h"
+#include "megalith/run/resolve/run_settings.h"
 #include "tests/effects/effect.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"
@@ -31,12 +33,12 @@ std::string run_pretraining(const TrainingArguments& args) {
 std::string pretrain_evaluation(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
   const layout::MicrobatchCalculator batches(config::batch_plan(effective, 1));
-  return fmt::format("{} samples", run::samples_of_evaluation(effective, batches));
+  return fmt::format("{} samples", run::samples_of_evaluation(run::pretrain_settings(effective), batches));
 }
 
 std::string loading(const TrainingArguments& args) {
   try {
-    run::find_load(args);
+    run::find_load(run::load_settings(args));
     return "accepted";
   } catch (const ConfigError& error) {
     return error.what();

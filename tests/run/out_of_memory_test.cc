@@ -5,6 +5,7 @@
 
 #include <new>
 
+#include "megalith/run/resolve/run_shape.h"
 #include "tests/support/expect.h"
 
 namespace megalith::run {
@@ -24,7 +25,7 @@ MemoryFacts facts(double used_gib) {
 }
 
 TEST(OutOfMemory, SaysWhatWasPlannedAndUsed) {
-  const std::string text = out_of_memory_text({}, facts(79));
+  const std::string text = out_of_memory_text(open_shape({}, 1), facts(79));
   expect_contains(text, "79.0 GB were in use of 80.0 GB");
   expect_contains(text, "parameters 2.0 GB, gradients 4.0 GB, optimizer 12.0 GB");
 }
@@ -33,12 +34,12 @@ TEST(OutOfMemory, NamesTheThreeOptionsThatSaveMost) {
   config::TrainingArguments args;
   args.batch.micro_batch_size = 8;
   args.precision.bf16 = true;
-  const std::string many_activations = out_of_memory_text(args, facts(79));
+  const std::string many_activations = out_of_memory_text(open_shape(args, 4), facts(79));
   expect_contains(many_activations, "recompute_granularity full");
   expect_contains(many_activations, "per_device_train_batch_size 4");
   expect_contains(many_activations, "optimizer_cpu_offload");
   EXPECT_EQ(many_activations.find("tensor_model_parallel_size"), std::string::npos);
-  const std::string few = out_of_memory_text(args, facts(27));
+  const std::string few = out_of_memory_text(open_shape(args, 4), facts(27));
   expect_contains(few, "use_distributed_optimizer over 4");
   EXPECT_EQ(few.find("recompute_granularity"), std::string::npos);
 }
@@ -48,7 +49,7 @@ TEST(OutOfMemory, LeavesOutWhatIsInUse) {
   args.batch.micro_batch_size = 1;
   args.recompute.granularity = config::RecomputeGranularity::kFull;
   args.optimizer.use_distributed_optimizer = true;
-  const std::string text = out_of_memory_text(args, facts(79));
+  const std::string text = out_of_memory_text(open_shape(args, 4), facts(79));
   for (const char* used : {"recompute_granularity", "per_device_train_batch_size", "use_distributed_optimizer"})
     EXPECT_EQ(text.find(used), std::string::npos) << used;
 }

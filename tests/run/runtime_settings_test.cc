@@ -16,7 +16,7 @@ using Words = std::vector<std::string>;
 
 parallel::RuntimeSettings settings(const Words& words, Dialect dialect = Dialect::kTrain,
                                    const comm::Rendezvous& place = {}) {
-  return runtime_settings(config::parse_arguments(dialect, words).args, place);
+  return runtime_settings(config::parse_arguments(dialect, words).args, world_of(place));
 }
 
 TEST(RuntimeSettings, WithoutWordsTheyAreTheDefaultsOfTheStruct) {

@@ -3,14 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "megalith/base/error.h"
 #include "megalith/cli/command.h"
-#include "megalith/config/derive.h"
-#include "megalith/run/inputs.h"
-#include "megalith/run/launch_flags.h"
-#include "megalith/run/rank_main.h"
-#include "megalith/run/resolve/trainer_settings.h"
-#include "megalith/train/trainer.h"
+#include "megalith/config/parser.h"
+#include "megalith/run/resolve/resolve.h"
+#include "megalith/run/run.h"
 
 namespace megalith::cli {
 
@@ -33,21 +29,6 @@ Loss, perplexity and token accuracy of a model on data, every sample once; rewar
   --json                 one JSON object instead of a table
 )";
 
-config::TrainingArguments effective(config::TrainingArguments args, const std::optional<std::string>& model) {
-  if (model) args.source.model_name_or_path = model;
-  if (args.data.eval_dataset.empty()) args.data.eval_dataset = std::exchange(args.data.dataset, {});
-  check<ConfigError>(!args.data.eval_dataset.empty(),
-                     "there is nothing to evaluate on; give eval_dataset: a name of dataset_info.json, or a file");
-  args.data.dataset.clear();
-  args.data.val_size = 0;
-  args.data.streaming = false;
-  args.run.do_train = false;
-  args.run.do_eval = true;
-  args.save.output_dir.reset();
-  if (args.lora.adapter_name_or_path.empty()) args.run.finetuning_type = config::FinetuningType::kFull;
-  return config::derive(args).args;
-}
-
 void print_result(const train::MetricList& metrics, bool json) {
   if (json) return fmt::print("{}\n", metrics.to_json().dump());
   for (const auto& [name, value] : metrics) fmt::print("{:<28} {:.6g}\n", name, value);
@@ -68,23 +49,12 @@ int run_eval(Words words) {
     fmt::print("{}", kEvalUsage);
     return kDone;
   }
-  parsed.report.check_runnable();
-  config::TrainingArguments args = effective(parsed.args, model);
-  launch.check(args, /*needs_inputs=*/false);
-  const run::TrainingInputs inputs = run::check_inputs(args);
-  return launch.run([&] {
-    return run::run_as_rank(args, [&](parallel::ParallelContext& context) {
-      run::RunData data = run::open_run_data(args, inputs.tools);
-      run::precompute_reference(inputs, args, context, data);
-      model::VirtualModels models = run::load_model(inputs.model_folder, args, context);
-      train::TrainerSetup setup;
-      setup.objective = run::preference_objective(inputs, args, models);
-      setup.eval_data = std::move(data.eval);
-      train::Trainer trainer(models, run::trainer_settings(args, context.grid().shape()), std::move(setup));
-      const train::MetricList metrics = trainer.evaluate();
-      if (context.rank() == 0) print_result(metrics, json);
-    });
-  });
+  launch.check(parsed.args.comm);
+  run::RunRequest request{
+      .work = run::Work::kEvaluate, .options = parsed.args, .report = parsed.report, .world = launch.world()};
+  if (model) request.options.source.model_name_or_path = model;
+  return run::launch_evaluation(run::resolve(request), launch,
+                                [&](const train::MetricList& metrics) { print_result(metrics, json); });
 }
 
 }  // namespace megalith::cli

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
-#include "megalith/base/log.h"
-#include "megalith/model/adapter.h"
-#include "megalith/model/families/family.h"
-#include "megalith/run/inputs.h"
+#include "megalith/config/validate.h"
+#include "megalith/run/load_model.h"
+#include "megalith/run/resolve/inputs.h"
+#include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/runtime_settings.h"
 #include "megalith/run/rank_main.h"
-#include "megalith/run/resolve/adapter_source.h"
 
 namespace megalith::cli {
 
@@ -29,22 +29,21 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
   check<ConfigError>(model_.has_value(),
                      "--model is missing: a folder with config.json and safetensors files, or a hub"
                      " name");
-  launch_.check(args_, /*needs_inputs=*/false);
+  launch_.check(args_.comm);
+  config::validate(args_, {.world_size = launch_.world().size, .needs_inputs = false});
   check<ConfigError>(args_.parallel.pp.value_or(1) == 1,
                      "this command runs whole models; leave out pipeline_model_parallel_size, and split them by"
                      " tensor_model_parallel_size");
-  folder_ = run::find_model(*model_, args_);
-  const model::ModelConfig config =
-      model::read_model_config(folder_);  // its problems are told once, before ranks exist
-  if (args_.run.finetuning_type == config::FinetuningType::kLora)
-    model::adapter_config(run::adapter_source(args_), config);
+  plan_ = run::model_plan(run::find_model(*model_, !args_.source.train_from_scratch), args_);
   return true;
 }
 
 int ModelCommand::run(const std::function<void(model::VirtualModels&)>& work) const {
+  const parallel::RuntimeSettings runtime = run::runtime_settings(args_, launch_.world());
+  const model::ModelSettings settings = run::model_settings(args_, at::kCPU);
   return launch_.run([&] {
-    return run::run_as_rank(args_, [&](parallel::ParallelContext& context) {
-      auto models = run::load_model(folder_, args_, context);
+    return run::run_as_rank(runtime, [&](parallel::ParallelContext& context) {
+      auto models = run::load_model(plan_, settings, context);
       work(models);
     });
   });

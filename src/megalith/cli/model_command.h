@@ -10,6 +10,7 @@
 #include "megalith/cli/command.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/run/launch_flags.h"
+#include "megalith/run/run_plan.h"
 
 namespace megalith::cli {
 
@@ -22,7 +23,7 @@ class ModelCommand {
   bool parse(Words words, std::vector<config::CommandOption> own, const char* usage);
 
   const config::TrainingArguments& args() const { return args_; }
-  const std::filesystem::path& folder() const { return folder_; }  // of the model
+  const std::filesystem::path& folder() const { return plan_.folder; }  // of the model
 
   // Starts the ranks, loads the model on them and runs `work` on each; an exit code.
   int run(const std::function<void(model::VirtualModels&)>& work) const;
@@ -31,7 +32,7 @@ class ModelCommand {
   run::LaunchFlags launch_;
   std::optional<std::string> model_;
   config::TrainingArguments args_;
-  std::filesystem::path folder_;
+  run::ModelPlan plan_;
 };
 
 }  // namespace megalith::cli

@@ -175,7 +175,7 @@ std::unique_ptr<World> World::connect(Rendezvous place, const WorldOptions& opti
   prepare_c10d(backend);
   if (backend == "nccl") pass_interface_to_nccl();
   if (options.device.is_cuda()) use_expandable_segments();
-  const auto connect_timeout = options.connect_timeout.value_or(default_connect_timeout(place));
+  const auto connect_timeout = options.connect_timeout.value_or(default_connect_timeout(place.one_machine()));
   auto store = connect_store(place, connect_timeout);
   std::shared_ptr<StartRecord> record;
   if (place.counts_alone()) {

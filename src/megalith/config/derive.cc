@@ -19,9 +19,9 @@ void derive_sizes(TrainingArguments& args) {
   parallel.etp = parallel.etp.value_or(*parallel.tp);
 }
 
-void derive_sequence_parallel(TrainingArguments& args, Warnings& warnings) {
+void derive_sequence_parallel(TrainingArguments& args, bool experts, Warnings& warnings) {
   ParallelConfig& parallel = args.parallel;
-  const bool has_experts = *parallel.ep > 1 || args.moe.num_experts.value_or(0) > 1;
+  const bool has_experts = experts || *parallel.ep > 1 || args.moe.num_experts.value_or(0) > 1;
   if (parallel.sequence_parallel && *parallel.tp <= 1) {
     parallel.sequence_parallel = false;
     warnings.emplace_back("sequence_parallel is switched off: tensor_model_parallel_size is 1");
@@ -139,8 +139,7 @@ void derive_data(TrainingArguments& args, Warnings& warnings) {
 
 void derive_output(TrainingArguments& args, Warnings& warnings) {
   std::optional<std::string>& output = args.save.output_dir;
-  if (output && (*output == "~" || output->starts_with("~/")))
-    output = env_string("HOME").value_or("~") + output->substr(1);
+  if (output) output = expand_home(*output);
   // Megatron's way to ask for TensorBoard's files.
   std::vector<std::string> wanted = args.logging.report_to;
   const auto named = [&wanted](const char* name) { return std::ranges::find(wanted, name) != wanted.end(); };
@@ -165,12 +164,12 @@ void derive_output(TrainingArguments& args, Warnings& warnings) {
 
 }  // namespace
 
-EffectiveArguments derive(const TrainingArguments& args) {
+EffectiveArguments derive(const TrainingArguments& args, bool experts) {
   EffectiveArguments effective{args, {}};
   TrainingArguments& result = effective.args;
   Warnings& warnings = effective.warnings;
   derive_sizes(result);
-  derive_sequence_parallel(result, warnings);
+  derive_sequence_parallel(result, experts, warnings);
   derive_virtual_stages(result);
   derive_shape(result);
   derive_recompute(result);
@@ -271,6 +270,10 @@ layout::BatchPlan batch_plan(const TrainingArguments& args, int dp) {
   plan.global_batch_size = plan.micro_batch_size * dp * batch.gradient_accumulation_steps;
   if (batch.global_batch_size) plan.global_batch_size = *batch.global_batch_size;
   return plan;
+}
+
+std::string expand_home(const std::string& path) {
+  return path == "~" || path.starts_with("~/") ? env_string("HOME").value_or("~") + path.substr(1) : path;
 }
 
 uint64_t data_seed(const TrainingArguments& args) {

@@ -25,7 +25,8 @@ struct EffectiveArguments {
 
 // Applies the normalisations of spec/training_args.md §4 and §6: parallel sizes default to 1, sequence parallelism is
 // switched on or off, the virtual size is taken from the layout, bf16 accumulates in fp32, and so on (derive.cc).
-EffectiveArguments derive(const TrainingArguments& args);
+// `experts`: the model has some, though no option may say so.
+EffectiveArguments derive(const TrainingArguments& args, bool experts = false);
 
 // Whether derived arguments ask for training, not for evaluation alone.
 bool trains(const RunConfig& run);
@@ -41,6 +42,8 @@ layout::LauncherVppRequest vpp_request(const TrainingArguments& args);
 layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbatches, bool forward_only = false);
 // The micro-batch calculator's input; `dp` is the dense data-parallel size.
 layout::BatchPlan batch_plan(const TrainingArguments& args, int dp);
+// A path with ~ for the home folder, written out.
+std::string expand_home(const std::string& path);
 // What the order of the samples follows from: data_seed, or seed.
 uint64_t data_seed(const TrainingArguments& args);
 

@@ -3,7 +3,6 @@
 #include "megalith/base/error.h"
 #include "megalith/comm/store/rendezvous.h"
 #include "megalith/comm/world.h"
-#include "megalith/config/validate.h"
 #include "megalith/parallel/gpu_count.h"
 #include "megalith/run/exit_code.h"
 #include "megalith/run/resolve/runtime_settings.h"
@@ -76,10 +75,10 @@ comm::LaunchOptions LaunchFlags::launch_options() const {
   return launch;
 }
 
-int LaunchFlags::world_size() const {
-  if (!nproc) return comm::rendezvous_from_env().world_size;
+RunWorld LaunchFlags::world() const {
+  if (!nproc) return world_of(comm::rendezvous_from_env());
   const comm::LaunchOptions launch = launch_options();
-  return launch.nproc * launch.nnodes;
+  return {.size = launch.nproc * launch.nnodes, .one_machine = launch.nnodes == 1};
 }
 
 bool LaunchFlags::begins_run() const {
@@ -97,13 +96,12 @@ void LaunchFlags::check_without_nproc() const {
                                " with torchrun, give it --max-restarts");
 }
 
-void LaunchFlags::check(const config::TrainingArguments& args, bool needs_inputs) {
+void LaunchFlags::check(const config::CommConfig& comm) {
   check_without_nproc();
-  connect_timeout_s_ = args.comm.store_connect_timeout_s;
-  config::validate(args, {.world_size = world_size(), .needs_inputs = needs_inputs});
-  if (args.comm.backend == config::CommBackend::kNccl)
-    comm::resolve_backend("nccl", !args.comm.use_cpu, comm::nccl_available());
-  if (nproc) parallel::check_gpus_for(launch_options().nproc, device_settings(args.comm));
+  connect_timeout_s_ = comm.store_connect_timeout_s;
+  if (comm.backend == config::CommBackend::kNccl)
+    comm::resolve_backend("nccl", !comm.use_cpu, comm::nccl_available());
+  if (nproc) parallel::check_gpus_for(launch_options().nproc, device_settings(comm));
 }
 
 int LaunchFlags::run(const std::function<int()>& rank_main) const {

@@ -9,6 +9,7 @@
 
 #include "megalith/comm/launch/launcher.h"
 #include "megalith/config/parser.h"
+#include "megalith/run/run_settings.h"
 
 namespace megalith::run {
 
@@ -33,13 +34,13 @@ struct LaunchFlags {
   // Of those signs; nothing before look_after. Throws ConfigError.
   std::optional<comm::SectionLimits> limits() const;
   // All ranks of the run as far as the flags, or else the launcher's variables, say.
-  int world_size() const;
+  RunWorld world() const;
   // Whether this process begins the run, as far as it can know alone: no other machine or rank may have begun it, and
   // it is not started again. False where ranks have to agree on that (Rendezvous::counts_alone).
   bool begins_run() const;
-  // Everything that settings alone can tell is checked once, before ranks exist: cross-checks, layout, backend. Throws
-  // ConfigError with every problem. Keeps what the launcher itself needs of them: store_connect_timeout.
-  void check(const config::TrainingArguments& args, bool needs_inputs);
+  // The machine can run the ranks: the flags go together, the backend is there, and there are GPUs enough. Throws
+  // ConfigError. Keeps what the launcher itself needs of the options: store_connect_timeout.
+  void check(const config::CommConfig& comm);
   // Runs `rank_main` in the ranks that the flags ask for, or, without --nproc, in this process.
   int run(const std::function<int()>& rank_main) const;
   int run(const comm::RankMain& rank_main) const;

@@ -31,23 +31,22 @@ double part(const MemoryFacts& facts, std::string_view name) {
 }
 
 // What is not in use yet, the greatest first. What a layer keeps is known only together: the rest of what is used.
-std::vector<Saving> savings(const config::TrainingArguments& args, const MemoryFacts& facts) {
+std::vector<Saving> savings(const plan::RunShape& run, const MemoryFacts& facts) {
   const double planned = part(facts, "parameters") + part(facts, "gradients") + part(facts, "optimizer");
-  const double logits = static_cast<double>(facts.tokens) * static_cast<double>(facts.vocab) *
-                        (args.precision.bf16 || args.precision.fp16 ? 2 : 4);
-  const bool whole_logits = !args.fusion.cross_entropy_loss;
+  const double logits = static_cast<double>(facts.tokens) * static_cast<double>(facts.vocab) * run.element_bytes();
+  const bool whole_logits = run.options.loss_chunk == 0;
   const double kept = std::max({0.0, part(facts, "activations"), facts.used - planned - (whole_logits ? logits : 0)});
   std::vector<Saving> all;
-  if (args.recompute.granularity != config::RecomputeGranularity::kFull)
+  if (run.recompute != plan::Recompute::kFull)
     all.push_back({0.9 * kept, "recompute_granularity full (layers are computed twice)"});
-  if (const int each = args.batch.micro_batch_size.value_or(1); each > 1)
+  if (const int64_t each = run.micro_batch_size; each > 1)
     all.push_back({(kept + (whole_logits ? logits : 0)) / 2,
                    fmt::format("per_device_train_batch_size {} with twice the gradient_accumulation_steps", each / 2)});
   if (whole_logits) all.push_back({logits, "cross_entropy_loss_fusion (the loss some tokens at a time)"});
-  if (!args.optimizer.use_distributed_optimizer && facts.sharers > 1)
+  if (!run.gradients.use_distributed_optimizer && facts.sharers > 1)
     all.push_back({part(facts, "optimizer") * (1 - 1.0 / facts.sharers),
                    fmt::format("use_distributed_optimizer over {} data-parallel ranks", facts.sharers)});
-  if (!args.optimizer.cpu_offload)
+  if (run.offload_fraction == 0)
     all.push_back({part(facts, "optimizer"), "optimizer_cpu_offload (its state on the host)"});
   all.push_back({planned / 2, "tensor_model_parallel_size, doubled, on more GPUs"});
   std::ranges::stable_sort(all, std::ranges::greater{}, &Saving::bytes);
@@ -56,34 +55,32 @@ std::vector<Saving> savings(const config::TrainingArguments& args, const MemoryF
 
 }  // namespace
 
-MemoryFacts memory_facts(const model::ModelConfig& model, const config::TrainingArguments& args,
-                         const parallel::ParallelContext& context, int64_t length) {
+MemoryFacts memory_facts(const RunSettings& run, const model::ModelConfig& model,
+                         const parallel::ParallelContext& context) {
   const layout::GridShape& shape = context.grid().shape();
   const c10::Device device = context.device();
   MemoryFacts facts;
-  const auto memory = planned_memory(model, args, shape.world_size, length,
-                                     device.is_cuda() ? plan::Machinery{} : plan::Machinery::cpu());
-  const double bytes = args.precision.bf16 || args.precision.fp16 ? 2 : 4;
+  const auto memory = planned_memory(run, model, run.sequence_length, device);
   if (memory)
     facts.planned = plan::parts_of(*memory);
   else
-    facts.planned = {{"parameters", bytes * static_cast<double>(parameter_count(model)) / (shape.tp * shape.pp)}};
+    facts.planned = {{"parameters", run.shape.element_bytes() * static_cast<double>(parameter_count(model)) / (shape.tp * shape.pp)}};
   facts.used = static_cast<double>(peak_bytes(device));
   facts.capacity = static_cast<double>(capacity_bytes(device));
-  facts.tokens = args.batch.micro_batch_size.value_or(1) * std::max<int64_t>(1, length) / shape.cp;
+  facts.tokens = run.shape.micro_batch_size * std::max<int64_t>(1, run.sequence_length) / shape.cp;
   facts.vocab = model.vocab_size / shape.tp;
   facts.sharers = shape.dp();
   return facts;
 }
 
-std::string out_of_memory_text(const config::TrainingArguments& args, const MemoryFacts& facts) {
+std::string out_of_memory_text(const plan::RunShape& run, const MemoryFacts& facts) {
   std::vector<std::string> planned, advice;
   double sum = 0;
   for (const auto& [name, bytes] : facts.planned) {
     planned.push_back(fmt::format("{} {}", name, observe::bytes_text(bytes)));
     sum += bytes;
   }
-  const std::vector<Saving> all = savings(args, facts);
+  const std::vector<Saving> all = savings(run, facts);
   for (size_t i = 0; i < std::min<size_t>(3, all.size()); ++i)
     advice.push_back(fmt::format("{}: about {}", all[i].advice, observe::bytes_text(all[i].bytes)));
   return fmt::format(
@@ -104,13 +101,13 @@ bool is_out_of_memory(const std::exception& error) {
   return std::ranges::any_of(kSigns, [&](std::string_view sign) { return text.find(sign) != std::string_view::npos; });
 }
 
-void explain_out_of_memory(const config::TrainingArguments& args, const std::function<MemoryFacts()>& facts,
+void explain_out_of_memory(const plan::RunShape& run, const std::function<MemoryFacts()>& facts,
                            const std::function<void()>& work) {
   try {
     work();
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
-    throw Error(out_of_memory_text(args, facts()));
+    throw Error(out_of_memory_text(run, facts()));
   }
 }
 

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "megalith/config/training_arguments.h"
 #include "megalith/model/families/model_config.h"
 #include "megalith/parallel/parallel_context.h"
+#include "megalith/run/run_settings.h"
 
 namespace megalith::run {
 
@@ -26,20 +26,19 @@ struct MemoryFacts {
   int sharers = 1;                                      // data-parallel ranks
 };
 
-// By the planner; where it does not know the run (planned_memory), the parameters alone. `length`: tokens of a
-// sequence.
-MemoryFacts memory_facts(const model::ModelConfig& model, const config::TrainingArguments& args,
-                         const parallel::ParallelContext& context, int64_t length);
+// By the planner; where it does not know the run (planned_memory), the parameters alone.
+MemoryFacts memory_facts(const RunSettings& run, const model::ModelConfig& model,
+                         const parallel::ParallelContext& context);
 
 // One message: what was planned, what was used, and the three options that would save most, by estimate, of those that
 // are not in use.
-std::string out_of_memory_text(const config::TrainingArguments& args, const MemoryFacts& facts);
+std::string out_of_memory_text(const plan::RunShape& run, const MemoryFacts& facts);
 
 // Whether an allocation failed: one of libtorch's allocators, of the device's runtime or of its libraries.
 bool is_out_of_memory(const std::exception& error);
 
 // Does the work; when memory runs out, throws Error with that message in place of what the allocator says.
-void explain_out_of_memory(const config::TrainingArguments& args, const std::function<MemoryFacts()>& facts,
+void explain_out_of_memory(const plan::RunShape& run, const std::function<MemoryFacts()>& facts,
                            const std::function<void()>& work);
 
 // The most that was in use so far: of the allocator on a device, otherwise of the process.

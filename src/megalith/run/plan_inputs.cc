@@ -72,10 +72,6 @@ int64_t parameter_count(const model::ModelConfig& model) {
   return elements;
 }
 
-int64_t planned_length(const config::TrainingArguments& args) {
-  return args.shape.seq_length.value_or(args.data.cutoff_len);
-}
-
 plan::Cluster planned_cluster(const std::optional<std::string>& gpu, const std::optional<int64_t>& gpus_per_node) {
   plan::Cluster cluster = plan::find_cluster(gpu.value_or("h100-80g"));
   if (!gpus_per_node) return cluster;
@@ -86,31 +82,26 @@ plan::Cluster planned_cluster(const std::optional<std::string>& gpu, const std::
   return cluster;
 }
 
-std::optional<plan::RankMemory> planned_memory(const model::ModelConfig& model, const config::TrainingArguments& args,
-                                               int world_size, int64_t length, const plan::Machinery& machinery) {
-  // The rank and the targets of an adapter that is trained on are those of its files.
-  const bool continued = args.run.finetuning_type == config::FinetuningType::kLora &&
-                         !args.lora.adapter_name_or_path.empty() && !args.lora.create_new_adapter;
-  if (continued || length < 1) return std::nullopt;
+std::optional<plan::RankMemory> planned_memory(const RunSettings& run, const model::ModelConfig& model, int64_t length,
+                                               at::Device device) {
+  if (!run.plannable || length < 1) return std::nullopt;
   try {
-    const plan::RunShape run = run_shape(model, args, world_size, length, machinery);
-    return plan::fullest(plan::plan_memory(run));
+    const plan::Machinery machinery = device.is_cuda() ? plan::Machinery{} : plan::Machinery::cpu();
+    return plan::fullest(plan::plan_memory(closed_shape(run.shape, model, length, machinery)));
   } catch (const ConfigError&) {
     return std::nullopt;
   }
 }
 
-void check_memory(const model::ModelConfig& model, const config::TrainingArguments& args,
-                  const parallel::ParallelContext& context, int64_t length, bool force) {
-  const bool cuda = context.device().is_cuda();
-  const auto planned = planned_memory(model, args, context.grid().world_size(), length,
-                                      cuda ? plan::Machinery{} : plan::Machinery::cpu());
+void check_memory(const RunSettings& run, const model::ModelConfig& model, const parallel::ParallelContext& context) {
+  const at::Device device = context.device();
+  const auto planned = planned_memory(run, model, run.sequence_length, device);
   const double usable = device_bytes(context);
   if (!planned || usable <= 0 || planned->peak() <= usable) return;
-  const std::string found =
-      fmt::format("the run needs {} on a rank of stage {} and {} {} free", observe::bytes_text(planned->peak()),
-                  planned->pp_rank, observe::bytes_text(usable), cuda ? "are" : "of host memory for each rank are");
-  if (!force)
+  const std::string found = fmt::format(
+      "the run needs {} on a rank of stage {} and {} {} free", observe::bytes_text(planned->peak()), planned->pp_rank,
+      observe::bytes_text(usable), device.is_cuda() ? "are" : "of host memory for each rank are");
+  if (!run.switches.force)
     throw ConfigError(
         fmt::format("{}; `megalith preview memory` shows the parts, `megalith plan` finds layouts that"
                     " fit, --force tries all the same",

@@ -12,6 +12,7 @@
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/plan/cluster.h"
 #include "megalith/plan/memory.h"
+#include "megalith/run/run_settings.h"
 
 namespace megalith::run {
 
@@ -26,20 +27,16 @@ model::ModelConfig planned_model(const std::optional<std::string>& model, const 
 // Of the whole model.
 int64_t parameter_count(const model::ModelConfig& model);
 
-// Tokens of a sequence: seq_length, or else cutoff_len.
-int64_t planned_length(const config::TrainingArguments& args);
-
 // --gpu (a preset or a file), --gpus_per_node.
 plan::Cluster planned_cluster(const std::optional<std::string>& gpu, const std::optional<int64_t>& gpus_per_node);
 
-// What a run's fullest rank will need; nothing where the planner does not know the run: an adapter that is continued,
-// some targets of adapters, a layout that it refuses and the run does not.
-std::optional<plan::RankMemory> planned_memory(const model::ModelConfig& model, const config::TrainingArguments& args,
-                                               int world_size, int64_t length, const plan::Machinery& machinery);
+// What a run's fullest rank will need with sequences of so many tokens; nothing where the planner does not know the
+// run: an adapter that is continued, some targets of adapters, a layout that it refuses and the run does not.
+std::optional<plan::RankMemory> planned_memory(const RunSettings& run, const model::ModelConfig& model, int64_t length,
+                                               at::Device device);
 
 // Throws ConfigError when the run cannot fit into the memory of this rank's device (on CPU: a share of what is free),
-// unless `force`.
-void check_memory(const model::ModelConfig& model, const config::TrainingArguments& args,
-                  const parallel::ParallelContext& context, int64_t length, bool force);
+// unless it is forced.
+void check_memory(const RunSettings& run, const model::ModelConfig& model, const parallel::ParallelContext& context);
 
 }  // namespace megalith::run

@@ -87,19 +87,4 @@ model::VirtualModels make_models(RunContext& run, const ModelProvider& provider)
 // The provider of pretrain_gpt: the model that the options describe. Throws ConfigError at once.
 ModelProvider gpt_model_provider(const RunContext& run);
 
-// The checkpoint that `load` (with ckpt_step: that one of it) or, where it holds none, pretrained_checkpoint names.
-struct LoadRequest {
-  std::optional<std::filesystem::path> folder;
-  bool weights_only = false;  // finetune, or pretrained_checkpoint: the run begins at iteration 0
-};
-// Looks for it; its content is not read. A folder without any is a fresh start, or, with exit_on_missing_checkpoint, a
-// ConfigError. Throws ConfigError or DataError for one that is not there or not complete.
-LoadRequest find_load(const config::TrainingArguments& args);
-
-// The options that describe the model and its tokenizer become those of the run that saved the checkpoint (load or
-// pretrained_checkpoint), but for those that were given; a note says which. Nothing without use_checkpoint_args, or
-// without either of the two, which validate() demands. Throws ConfigError where there is no checkpoint, or one of a run
-// that took its model from a folder, and DataError for one without args.yaml.
-void take_checkpoint_arguments(config::ParseResult& parsed);
-
 }  // namespace megalith::run

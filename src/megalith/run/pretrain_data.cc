@@ -8,9 +8,9 @@ namespace megalith::run {
 
 namespace {
 
-int64_t iterations_of(const config::RunConfig& run, const layout::MicrobatchCalculator& batches) {
-  if (run.max_steps > 0) return run.max_steps;
-  return run.train_samples ? batches.steps_of(*run.train_samples) : 0;
+int64_t iterations_of(const train::LengthSettings& length, const layout::MicrobatchCalculator& batches) {
+  if (length.max_steps > 0) return length.max_steps;
+  return length.train_samples > 0 ? batches.steps_of(length.train_samples) : 0;
 }
 
 // A PretrainDataset in the form that collators take.
@@ -42,43 +42,30 @@ std::shared_ptr<const data::Dataset> as_dataset(std::shared_ptr<const data::Pret
 
 }  // namespace
 
-int64_t samples_of_evaluation(const config::TrainingArguments& args, const layout::MicrobatchCalculator& batches) {
-  const int64_t batch = args.batch.eval_global_batch_size.value_or(static_cast<int>(batches.final_global_batch_size()));
-  return args.eval.eval_iters * batch;
+int64_t samples_of_evaluation(const PretrainSettings& settings, const layout::MicrobatchCalculator& batches) {
+  const int64_t own = settings.eval_global_batch_size;
+  return settings.eval_iters * (own > 0 ? own : batches.final_global_batch_size());
 }
 
-data::PerSplit<int64_t> samples_needed(const config::TrainingArguments& args,
-                                       const layout::MicrobatchCalculator& batches) {
-  const int64_t iterations = iterations_of(args.run, batches);
-  const int64_t evaluation = samples_of_evaluation(args, batches);
-  const auto interval = static_cast<int64_t>(args.eval.steps.value_or(0));
+data::PerSplit<int64_t> samples_needed(const RunSettings& run, const layout::MicrobatchCalculator& batches) {
+  const int64_t iterations = iterations_of(run.trainer.length, batches);
+  const int64_t evaluation = samples_of_evaluation(run.pretrain, batches);
+  const auto interval = static_cast<int64_t>(run.trainer.eval.steps);
   const int64_t evaluations = interval > 0 ? iterations / interval + 1 : 1;
-  return {args.run.train_samples.value_or(iterations * batches.final_global_batch_size()), evaluations * evaluation,
-          evaluation};
+  const int64_t given = run.trainer.length.train_samples;
+  return {given > 0 ? given : iterations * batches.final_global_batch_size(), evaluations * evaluation, evaluation};
 }
 
 ProvidedDatasets gpt_datasets(const RunContext& run, const data::PerSplit<int64_t>& samples) {
-  const config::TrainingArguments& args = run.args();
-  check<ConfigError>(args.indexed.reset_position_ids == args.indexed.reset_attention_mask,
+  data::PretrainDataRequest request = run.settings().pretrain.data;
+  check<ConfigError>(request.data.reset_position_ids == request.data.reset_attention_mask,
                      "reset_position_ids and reset_attention_mask go together: sequences that do not see one another"
                      " count their positions from 0. Give both or none");
-  check<ConfigError>(args.shape.seq_length.has_value(), "seq_length is not given: the tokens of a sample");
-  data::PretrainDataRequest request{.data = args.indexed,
-                                    .seq_length = *args.shape.seq_length,
-                                    .seed = args.seeds.seed,
-                                    .samples = {samples[0], samples[1], samples[2]},
-                                    .tokens = run.required_tokenizer().tokens,
-                                    .wait = {}};
-  if (request.data.mock_data) request.data.split.reset();  // made-up data has a split of its own
+  check<ConfigError>(request.seq_length > 0, "seq_length is not given: the tokens of a sample");
+  request.samples = {samples[0], samples[1], samples[2]};
+  request.tokens = run.required_tokenizer().tokens;
   const data::PretrainDatasets made = data::make_pretrain_datasets(request);
   return {as_dataset(made.train), as_dataset(made.valid), as_dataset(made.test)};
-}
-
-data::CollatorOptions pretrain_collator_options(const config::TrainingArguments& args) {
-  return {.padding = data::Padding::kFixed,
-          .fixed_length = args.shape.seq_length.value_or(0),
-          .cp = args.parallel.cp.value_or(1),
-          .tp = args.parallel.tp.value_or(1)};
 }
 
 EvaluationWindow::EvaluationWindow(std::shared_ptr<const data::Dataset> all, int64_t samples)

@@ -19,19 +19,14 @@ struct ProvidedDatasets {
 };
 
 // Samples of train, valid and test, by Megatron's rule: train_samples or iterations · batch; (iterations /
-// eval_interval
-// + 1) · eval_iters · evaluation batch; eval_iters · evaluation batch.
-data::PerSplit<int64_t> samples_needed(const config::TrainingArguments& args,
-                                       const layout::MicrobatchCalculator& batches);
+// eval_interval + 1) · eval_iters · evaluation batch; eval_iters · evaluation batch.
+data::PerSplit<int64_t> samples_needed(const RunSettings& run, const layout::MicrobatchCalculator& batches);
 // Samples of one evaluation.
-int64_t samples_of_evaluation(const config::TrainingArguments& args, const layout::MicrobatchCalculator& batches);
+int64_t samples_of_evaluation(const PretrainSettings& settings, const layout::MicrobatchCalculator& batches);
 
 // Samples of .bin/.idx files or mock data, as data/gpt makes them. Throws ConfigError unless reset_position_ids and
 // reset_attention_mask are the same: sequences that do not see one another count their positions from 0.
 ProvidedDatasets gpt_datasets(const RunContext& run, const data::PerSplit<int64_t>& samples);
-
-// Rows of seq_length tokens, padded so that they can be split over cp and tp.
-data::CollatorOptions pretrain_collator_options(const config::TrainingArguments& args);
 
 // The samples of one evaluation after another: each begins where the one before has ended (Megatron's
 // consumed_valid_samples), from the first again behind the last. Moves only between evaluations, by the rank's thread.

@@ -8,7 +8,6 @@
 #include "megalith/base/log.h"
 #include "megalith/parallel/runtime.h"
 #include "megalith/run/exit_code.h"
-#include "megalith/run/resolve/runtime_settings.h"
 #include "megalith/train/faults/rerun_guard.h"
 
 namespace megalith::run {
@@ -25,10 +24,10 @@ void end_process(const std::string& reason) {
 
 }  // namespace
 
-int run_as_rank(const config::TrainingArguments& args, const std::function<void(parallel::ParallelContext&)>& work) {
+int run_as_rank(const parallel::RuntimeSettings& settings, const std::function<void(parallel::ParallelContext&)>& work) {
   parallel::Runtime runtime;
   try {
-    work(runtime.initialize(runtime_settings(args, comm::rendezvous_from_env()), end_process));
+    work(runtime.initialize(settings, end_process));
     runtime.shutdown();
     return kDone;
   } catch (const comm::PeerFailure& error) {

@@ -11,7 +11,8 @@
 #include "megalith/config/validate.h"
 #include "megalith/layout/rank_grid.h"
 #include "megalith/layout/vocab_split.h"
-#include "megalith/run/pretrain.h"
+#include "megalith/run/load.h"
+#include "megalith/run/resolve/run_settings.h"
 #include "megalith/run/resolve/runtime_settings.h"
 
 namespace megalith::run {
@@ -77,34 +78,32 @@ std::unique_ptr<RunContext> start_run(const config::TrainingArguments& args, Ini
 }  // namespace
 
 RunContext::RunContext(config::TrainingArguments args, InitializeOptions options)
-    : args_(std::move(args)), options_(std::move(options)), tokenizer_(make_run_tokenizer(args_)) {
+    : RunContext(args, run_settings(args, world_of(place_of(options))), std::move(options)) {}
+
+RunContext::RunContext(config::TrainingArguments args, RunSettings settings, InitializeOptions options)
+    : args_(std::move(args)),
+      settings_(std::move(settings)),
+      options_(std::move(options)),
+      tokenizer_(make_run_tokenizer(args_)) {
   check(options_.context == nullptr || options_.world == nullptr, "a context and a world are given; keep one");
   const comm::Rendezvous place = place_of(options_);
   rank_ = place.rank;
   world_size_ = place.world_size;
   if (options_.world != nullptr) thread_runtime_ = std::make_unique<parallel::Runtime>(*options_.world);
   if (options_.context == nullptr) runtime_ = thread_runtime_ ? thread_runtime_.get() : &process_runtime();
-  const layout::RankGrid grid(config::grid_shape(args_, world_size_));
-  microbatches_.emplace(config::batch_plan(args_, grid.dp()));
+  microbatches_.emplace(settings_.trainer.batch);
   if (options_.tensorboard && args_.logging.logging_dir && rank_ == world_size_ - 1)
     tensorboard_ = options_.tensorboard(*args_.logging.logging_dir);
 }
 
-const RunTokenizer& RunContext::required_tokenizer() const {
-  check<ConfigError>(tokenizer_.has_value(),
-                     "there is no tokenizer; set tokenizer_type with tokenizer_model, or vocab_file with merge_file, or"
-                     " vocab_size for data without text");
-  return *tokenizer_;
-}
-
 int64_t RunContext::padded_vocab_size() const {
-  if (args_.shape.padded_vocab_size) return *args_.shape.padded_vocab_size;
-  return layout::padded_vocab_size(required_tokenizer().tokens.vocab_size, args_.shape.make_vocab_size_divisible_by,
-                                   args_.parallel.tp.value_or(1));
+  if (settings_.pretrain.padded_vocab_size > 0) return settings_.pretrain.padded_vocab_size;
+  return layout::padded_vocab_size(required_tokenizer().tokens.vocab_size, settings_.model.options.vocab_multiple,
+                                   settings_.runtime.grid.tp);
 }
 
 void RunContext::finish_mpu_init() {
-  const parallel::RuntimeSettings settings = runtime_settings(args_, place_of(options_));
+  const parallel::RuntimeSettings& settings = settings_.runtime;
   if (runtime_ != nullptr) {
     parallel::EmbeddingRanks ranks;
     if (options_.get_embedding_ranks) ranks.word = options_.get_embedding_ranks;

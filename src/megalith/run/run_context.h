@@ -24,6 +24,7 @@
 #include "megalith/config/parser.h"
 #include "megalith/layout/microbatches.h"
 #include "megalith/parallel/runtime.h"
+#include "megalith/run/run_settings.h"
 #include "megalith/run/run_tokenizer.h"
 #include "megalith/train/stop_flag.h"
 
@@ -70,12 +71,16 @@ struct InitializeOptions {
 // One thread a rank.
 class RunContext {
  public:
-  // `args` after derive(), and validate()d for the world's size.
+  // `args` after derive(), and validate()d for the world's size. `settings`: what they come to, for this world.
   RunContext(config::TrainingArguments args, InitializeOptions options);
+  RunContext(config::TrainingArguments args, RunSettings settings, InitializeOptions options);
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;
 
+  // Megatron's get_args: what was asked for, every normalisation applied.
   const config::TrainingArguments& args() const { return args_; }
+  // What holds, with every default decided: pretrain() acts on these.
+  const RunSettings& settings() const { return settings_; }
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   const layout::MicrobatchCalculator& microbatches() const { return *microbatches_; }
@@ -83,7 +88,7 @@ class RunContext {
   // Nothing when no option speaks of one.
   const std::optional<RunTokenizer>& tokenizer() const { return tokenizer_; }
   // The same; throws ConfigError naming the options that make one.
-  const RunTokenizer& required_tokenizer() const;
+  const RunTokenizer& required_tokenizer() const { return required(tokenizer_); }
   // Rows of the embedding over all ranks; needs a tokenizer.
   int64_t padded_vocab_size() const;
 
@@ -106,6 +111,7 @@ class RunContext {
 
  private:
   const config::TrainingArguments args_;
+  const RunSettings settings_;
   const InitializeOptions options_;
   int rank_ = 0, world_size_ = 1;
   std::optional<layout::MicrobatchCalculator> microbatches_;  // always there after construction

@@ -2,22 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "megalith/base/error.h"
-#include "megalith/config/derive.h"
-#include "megalith/data/sft/dataset_info.h"
-#include "megalith/data/sft/record_encoder.h"
-
 namespace megalith::run {
 
 namespace {
-
-data::Collator collator_of(const config::TrainingArguments& args, const data::DataRequest& request,
-                           const data::CollateFunction& own) {
-  data::CollatorOptions options = data::collator_options(args.run.stage, data::make_record_encoder(request)->pad_id());
-  options.tp = args.parallel.sequence_parallel ? args.parallel.tp.value_or(1) : 1;
-  options.cp = args.parallel.cp.value_or(1);
-  return {options, own};
-}
 
 std::string samples_of(const data::Dataset& dataset) {
   return fmt::format("{} {}", dataset.size(), dataset.size() == 1 ? "sample" : "samples");
@@ -33,41 +20,30 @@ void add_eval_datasets(const data::DataRequest& request, const data::Collator& c
   }
 }
 
-}  // namespace
-
-data::DataRequest data_request(const config::TrainingArguments& args, const DataTools& tools) {
-  data::DataRequest request;
-  request.data = args.data;
-  request.stage = args.run.stage;
-  request.seed = config::data_seed(args);
-  request.vocab_size = tools.vocab_size;
-  request.cache_folder = tools.cache_folder;
-  if (!tools.tokenizer_folder.empty()) {
-    request.tokenizer = tokenizer::Tokenizer::from_folder(tools.tokenizer_folder);
-    request.tokenizer_folder = tools.tokenizer_folder;
-  }
-  const auto encoder = data::make_record_encoder(request);
-  for (const auto* names : {&args.data.dataset, &args.data.eval_dataset})
-    for (const auto& dataset : data::find_datasets(*names, args.data.dataset_dir)) encoder->check_dataset(dataset);
-  return request;
+train::TrainingData in_order(const DataPlan& plan, const std::shared_ptr<const data::Dataset>& dataset,
+                             const data::Collator& collator) {
+  data::SamplerOptions order = plan.order;
+  order.size = dataset->size();
+  return train::numbered_data(dataset, order, collator);
 }
 
-RunData open_run_data(const config::TrainingArguments& args, const DataTools& tools) {
-  const data::DataRequest request = data_request(args, tools);
-  const data::Collator collator = collator_of(args, request, tools.collate);
+}  // namespace
+
+RunData open_run_data(const DataPlan& plan) {
+  const data::DataRequest& request = plan.request;
+  const data::Collator collator(plan.collator, plan.collate);
   RunData result;
   std::shared_ptr<const data::Dataset> validation;
-  if (config::trains(args.run) && args.data.streaming) {
+  if (plan.trains && request.data.streaming) {
     const auto streams = data::open_streamed_data(request);
     result.train = train::streamed_data(streams.train, collator);
     validation = streams.validation;
     result.described.emplace_back("train", "a stream");
-  } else if (config::trains(args.run) || args.data.eval_dataset.empty()) {
+  } else if (plan.trains || request.data.eval_dataset.empty()) {
     const auto loaded = data::load_tokenized_data(request);
     result.reports.push_back(loaded.report);
-    if (config::trains(args.run)) {
-      result.train = train::numbered_data(
-          loaded.train, data::epoch_sampler(args.sampler, loaded.train->size(), config::data_seed(args)), collator);
+    if (plan.trains) {
+      result.train = in_order(plan, loaded.train, collator);
       result.described.emplace_back("train", samples_of(*loaded.train));
     }
     validation = loaded.validation;

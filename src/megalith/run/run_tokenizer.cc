@@ -107,4 +107,11 @@ std::optional<RunTokenizer> make_run_tokenizer(const config::TrainingArguments& 
   return from_folder(folder_of(args.tokenizer.model, "tokenizer_model", "tokenizer.model"));
 }
 
+const RunTokenizer& required(const std::optional<RunTokenizer>& tokenizer) {
+  check<ConfigError>(tokenizer.has_value(),
+                     "there is no tokenizer; set tokenizer_type with tokenizer_model, or vocab_file with merge_file, or"
+                     " vocab_size for data without text");
+  return *tokenizer;
+}
+
 }  // namespace megalith::run

@@ -30,5 +30,7 @@ struct RunTokenizer {
 // Nothing when no option speaks of one. Throws ConfigError for a type that is not known or lacks an option, DataError
 // for its files.
 std::optional<RunTokenizer> make_run_tokenizer(const config::TrainingArguments& args);
+// Throws ConfigError naming the options that make one, where there is none.
+const RunTokenizer& required(const std::optional<RunTokenizer>& tokenizer);
 
 }  // namespace megalith::run

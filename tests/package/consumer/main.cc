@@ -4,7 +4,6 @@
 #include <iostream>
 
 #include "megalith/run/pretrain.h"
-#include "megalith/run/resolve/trainer_settings.h"
 
 namespace {
 
@@ -30,8 +29,8 @@ double train_on(run::RunContext& run) {
   const int64_t size = data.train->size();
   train::TrainerSetup setup;
   setup.train_data = train::numbered_data(data.train, {.size = size, .shuffle = false},
-                                          data::Collator(run::pretrain_collator_options(run.args())));
-  train::Trainer trainer(models, run::trainer_settings(run.args(), run.context().grid().shape()), std::move(setup));
+                                          data::Collator(run.settings().pretrain.rows));
+  train::Trainer trainer(models, run.settings().trainer, std::move(setup));
   return trainer.train().training_loss;
 }
 

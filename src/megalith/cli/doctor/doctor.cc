@@ -24,10 +24,12 @@
 #include "megalith/comm/world.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
+#include "megalith/config/validate.h"
 #include "megalith/io/file_io.h"
 #include "megalith/parallel/gpu_count.h"
 #include "megalith/run/launch_flags.h"
 #include "megalith/run/rank_main.h"
+#include "megalith/run/resolve/runtime_settings.h"
 
 namespace megalith::cli {
 
@@ -183,10 +185,12 @@ int run_doctor(Words words) {
   check_doctor_settings(measure, output, size, json);
   SelfCheckOptions check_options{.json = json, .bytes = message_bytes(size), .folder = chosen_folder(parsed)};
   if (!measure && !launch.nproc && comm::rendezvous_from_env().alone()) return print_findings(json);
-  launch.check(parsed.args, /*needs_inputs=*/false);
+  launch.check(parsed.args.comm);
+  config::validate(parsed.args, {.world_size = launch.world().size, .needs_inputs = false});
+  const parallel::RuntimeSettings runtime = run::runtime_settings(parsed.args, launch.world());
   return launch.run([&] {
     bool ok = true;
-    const int code = run::run_as_rank(parsed.args, [&](parallel::ParallelContext& context) {
+    const int code = run::run_as_rank(runtime, [&](parallel::ParallelContext& context) {
       if (measure)
         write_measured(context, output);
       else

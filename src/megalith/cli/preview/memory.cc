@@ -5,6 +5,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/plan/report.h"
 #include "megalith/run/plan_inputs.h"
+#include "megalith/run/resolve/run_settings.h"
 #include "megalith/run/resolve/run_shape.h"
 
 namespace megalith::cli {

@@ -13,6 +13,7 @@
 #include "megalith/plan/report.h"
 #include "megalith/plan/scaling.h"
 #include "megalith/run/plan_inputs.h"
+#include "megalith/run/resolve/run_settings.h"
 #include "megalith/run/resolve/run_shape.h"
 
 namespace megalith::cli {

@@ -221,8 +221,8 @@ Rendezvous rendezvous_from_env(const EnvReader& read) {
 
 Rendezvous rendezvous_from_env() { return rendezvous_from_env(env_string); }
 
-std::chrono::milliseconds default_connect_timeout(const Rendezvous& place) {
-  return place.one_machine() ? std::chrono::seconds(60) : std::chrono::seconds(600);
+std::chrono::milliseconds default_connect_timeout(bool one_machine) {
+  return one_machine ? std::chrono::seconds(60) : std::chrono::seconds(600);
 }
 
 c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& place, std::chrono::milliseconds timeout) {

@@ -53,7 +53,7 @@ std::optional<std::vector<int>> slurm_task_counts(const std::string& text);
 
 // How long ranks try to reach the store where nobody says: a minute on one machine, ten on several, where containers
 // and file systems start at different times.
-std::chrono::milliseconds default_connect_timeout(const Rendezvous& place);
+std::chrono::milliseconds default_connect_timeout(bool one_machine);
 
 // Connects to (or serves) the store; see LastingStore. Throws CommError naming host, port, the address it resolves to
 // and the interface used, and what to check, within `timeout`.

@@ -127,15 +127,20 @@ model::ModelSettings model_settings(const config::TrainingArguments& args, at::D
 model::ModelOptions model_options(const config::TrainingArguments& args, at::Device device) {
   model::ModelOptions options;
   options.dtype = args.precision.bf16 ? at::kBFloat16 : args.precision.fp16 ? at::kHalf : at::kFloat;
-  options.device = device;
   options.sequence_parallel = args.parallel.sequence_parallel;
   options.vocab_multiple = args.shape.make_vocab_size_divisible_by;
-  if (args.fusion.cross_entropy_loss) options.loss_chunk = options.device.is_cuda() ? 4096 : 1024;
+  if (args.fusion.cross_entropy_loss) options.loss_chunk = 1;  // options_on says how many
   options.fp8 = fp8_recipe(args.precision);
   options.fp8_inside_only = args.precision.first_last_layers_bf16;
   options.recompute = recompute_plan(args.recompute);
   for (const std::string& name : args.parallel.cp_comm_type) options.context_modes.push_back(nn::context_mode(name));
   options.moe = moe_options(args);
+  return options_on(std::move(options), device);
+}
+
+model::ModelOptions options_on(model::ModelOptions options, at::Device device) {
+  options.device = device;
+  if (options.loss_chunk > 0) options.loss_chunk = device.is_cuda() ? 4096 : 1024;
   return options;
 }
 

@@ -17,6 +17,8 @@ model::ModelSettings model_settings(const config::TrainingArguments& args, at::D
 // Precision, sequence and context parallelism, recomputation, loss in chunks, dispatch of experts. The adapter is
 // left out: it depends on the model (model::with_adapter).
 model::ModelOptions model_options(const config::TrainingArguments& args, at::Device device);
+// The same options on another device: how many tokens at a time a loss in chunks takes depends on it.
+model::ModelOptions options_on(model::ModelOptions options, at::Device device);
 // Dropout, standard deviation of fresh weights, multi-token prediction, routers. What was not given is the model's own.
 model::ModelOverrides model_overrides(const config::TrainingArguments& args);
 

@@ -73,20 +73,16 @@ TrainingArguments in_layout(TrainingArguments args, const plan::SearchRequest& r
 
 }  // namespace
 
-plan::RunShape run_shape(const model::ModelConfig& model, const TrainingArguments& args, int world_size,
-                         int64_t sequence_length, const plan::Machinery& machinery) {
+plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
   const train::StepSettings step = step_settings(args);
   const train::UpdateSettings update = update_settings(args);
   plan::RunShape run;
-  run.model = &model;
-  run.options = model_options(args, machinery.device());
+  run.options = model_options(args, at::kCPU);
   if (trains_adapter(args)) run.options.adapter = new_adapter(args.lora);  // "all" stays as it is
   run.grid = config::grid_shape(args, world_size);
   run.pipeline = step.pipeline;
   run.stages = config::split_request(args.pipeline);
   run.overlap_p2p_comm = step.overlap_p2p_comm;
-  run.sequence_length = sequence_length;
-  run.machinery = machinery;
   run.recompute = recompute_of(args.recompute);
   run.recompute_modules = args.recompute.modules;
   run.gradients = update.gradients;
@@ -100,7 +96,21 @@ plan::RunShape run_shape(const model::ModelConfig& model, const TrainingArgument
     run.micro_batch_size = batches.micro_batch_size();
     run.microbatches = batches.final_global_batch_size() / (run.micro_batch_size * run.dp());
   }
-  return plan::complete(std::move(run));
+  return run;
+}
+
+plan::RunShape closed_shape(plan::RunShape open, const model::ModelConfig& model, int64_t sequence_length,
+                            const plan::Machinery& machinery) {
+  open.model = &model;
+  open.options = options_on(std::move(open.options), machinery.device());
+  open.sequence_length = sequence_length;
+  open.machinery = machinery;
+  return plan::complete(std::move(open));
+}
+
+plan::RunShape run_shape(const model::ModelConfig& model, const TrainingArguments& args, int world_size,
+                         int64_t sequence_length, const plan::Machinery& machinery) {
+  return closed_shape(open_shape(args, world_size), model, sequence_length, machinery);
 }
 
 plan::SearchRequest search_request(const model::ModelConfig& model, const TrainingArguments& args) {

@@ -16,6 +16,11 @@ namespace megalith::run {
 plan::RunShape run_shape(const model::ModelConfig& model, const config::TrainingArguments& args, int world_size,
                          int64_t sequence_length, const plan::Machinery& machinery);
 
+// The same in two steps: what options decide, then what the model, the length and the machines add.
+plan::RunShape open_shape(const config::TrainingArguments& args, int world_size);
+plan::RunShape closed_shape(plan::RunShape open, const model::ModelConfig& model, int64_t sequence_length,
+                            const plan::Machinery& machinery);
+
 // A search over what `args`, before derive(), do not give: parallel sizes, virtual stages, recomputation. The
 // micro-batch, the global batch, the length, the GPUs and their cluster are the caller's to set. `model` outlives the
 // request.

@@ -17,9 +17,9 @@ std::chrono::seconds collective_timeout(const config::CommConfig& comm) {
   return std::chrono::seconds(comm.ddp_timeout_s);
 }
 
-std::chrono::milliseconds connect_timeout(const config::CommConfig& comm, const comm::Rendezvous& place) {
+std::chrono::milliseconds connect_timeout(const config::CommConfig& comm, const RunWorld& world) {
   if (comm.store_connect_timeout_s) return std::chrono::seconds(*comm.store_connect_timeout_s);
-  return comm::default_connect_timeout(place);
+  return comm::default_connect_timeout(world.one_machine);
 }
 
 parallel::NcclOptions nccl_options(const config::CommConfig& comm) {
@@ -42,13 +42,15 @@ parallel::DeviceSettings device_settings(const config::CommConfig& comm) {
   return settings;
 }
 
-parallel::RuntimeSettings runtime_settings(const config::TrainingArguments& args, const comm::Rendezvous& place) {
-  return {.grid = config::grid_shape(args, place.world_size),
+RunWorld world_of(const comm::Rendezvous& place) { return {place.world_size, place.one_machine()}; }
+
+parallel::RuntimeSettings runtime_settings(const config::TrainingArguments& args, const RunWorld& world) {
+  return {.grid = config::grid_shape(args, world.size),
           .seeds = {.seed = args.seeds.seed, .rule = seed_rule(args)},
           .switches = {.deterministic = args.seeds.full_determinism, .tf32 = args.precision.tf32.value_or(false)},
           .device = device_settings(args.comm),
           .collective_timeout = collective_timeout(args.comm),
-          .connect_timeout = connect_timeout(args.comm, place),
+          .connect_timeout = connect_timeout(args.comm, world),
           .nccl = nccl_options(args.comm)};
 }
 

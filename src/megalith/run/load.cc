@@ -1,0 +1,96 @@
+#include "megalith/run/load.h"
+
+#include <fmt/ranges.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/base/text.h"
+#include "megalith/checkpoint/run_folder.h"
+#include "megalith/checkpoint/verify.h"
+#include "megalith/config/saved_model.h"
+#include "megalith/run/resolve/run_settings.h"
+#include "megalith/train/run_checkpoint.h"
+
+namespace megalith::run {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The folder of the run, as checkpoint:: wants it.
+fs::path checkpoints_of(const fs::path& run_folder) { return run_folder.empty() ? fs::path(".") : run_folder; }
+
+void check_complete(const fs::path& checkpoint) {
+  const auto problems = checkpoint::problems_of_sizes(checkpoint, checkpoint::read_manifest(checkpoint));
+  check<DataError>(problems.empty(), "{} is broken: {}", checkpoint.string(), list_in_words(problems, 8));
+}
+
+// A checkpoint's own folder, or the newest in the folder of a run. One without a manifest is named by whoever reads it.
+std::optional<fs::path> checkpoint_in(const fs::path& folder) {
+  if (checkpoint::has_manifest(folder)) return folder;
+  if (const auto newest = checkpoint::latest_checkpoint(folder)) return newest;
+  const auto all = checkpoint::list_checkpoints(folder);
+  return all.empty() ? std::nullopt : std::optional(all.back().folder);
+}
+
+}  // namespace
+
+void check_resume(const std::optional<std::string>& wanted, const fs::path& run_folder) {
+  if (!wanted) return;
+  const auto folder = checkpoint::find_checkpoint(*wanted, checkpoints_of(run_folder));
+  if (folder && to_lower(*wanted) != "auto") check_complete(*folder);
+}
+
+std::optional<fs::path> find_resume(const std::optional<std::string>& wanted, const fs::path& run_folder,
+                                    const parallel::ParallelContext& context) {
+  if (!wanted) return std::nullopt;
+  const checkpoint::ResumeChoice choice = checkpoint::choose_checkpoint(*wanted, checkpoints_of(run_folder), context);
+  if (context.rank() == 0) {
+    for (const std::string& skipped : choice.skipped) log_warning("{}", skipped);
+    if (!choice.folder) log_info("there is no checkpoint to continue: the run starts afresh");
+  }
+  return choice.folder;
+}
+
+LoadRequest find_load(const LoadSettings& settings) {
+  check<ConfigError>(!settings.counts_from || !settings.weights_only,
+                     "override_ckpt_iteration and finetune, which begins at iteration 0, exclude each other");
+  LoadRequest request{.folder = {}, .weights_only = settings.weights_only};
+  if (settings.folder) {
+    const fs::path& folder = *settings.folder;
+    request.folder = settings.step ? folder / checkpoint::folder_name(*settings.step) : checkpoint_in(folder);
+    check<ConfigError>(request.folder || !settings.must_exist,
+                       "load {} holds no checkpoint, and exit_on_missing_checkpoint is given", folder.string());
+  }
+  if (!request.folder && settings.pretrained) {
+    request = {checkpoint_in(*settings.pretrained), true};
+    check<ConfigError>(request.folder.has_value(), "pretrained_checkpoint {} holds no checkpoint",
+                       settings.pretrained->string());
+  }
+  if (request.folder) check_complete(*request.folder);
+  return request;
+}
+
+void take_checkpoint_arguments(config::ParseResult& parsed) {
+  config::TrainingArguments& args = parsed.args;
+  if (!args.checkpoint.use_checkpoint_args || !(args.save.load || args.checkpoint.pretrained_checkpoint)) return;
+  const auto folder = find_load(load_settings(args)).folder;
+  check<ConfigError>(folder.has_value(),
+                     "use_checkpoint_args: load {} holds no checkpoint whose model could be taken; give a folder with"
+                     " one, or describe the model (num_layers, hidden_size, …)",
+                     args.save.load.value_or(""));
+  const fs::path file = *folder / train::kArgumentsFile;
+  check<DataError>(fs::is_regular_file(file), "use_checkpoint_args: {} is no file", file.string());
+  const std::string words[]{file.string()};
+  const config::TrainingArguments saved = config::parse_arguments(config::Dialect::kPretrain, words).args;
+  check<ConfigError>(saved.shape.num_layers.has_value(),
+                     "use_checkpoint_args: the run of {} took its model from a folder, not from options; describe the"
+                     " model (num_layers, hidden_size, …), or continue with `megalith train`",
+                     folder->string());
+  const auto taken = config::take_model_of(saved, parsed.report, args);
+  parsed.notes.push_back(
+      fmt::format("use_checkpoint_args: of {}: {}", folder->string(),
+                  taken.empty() ? "all options are given already" : fmt::format("{}", fmt::join(taken, ", "))));
+}
+
+}  // namespace megalith::run

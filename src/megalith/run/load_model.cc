@@ -1,0 +1,73 @@
+#include "megalith/run/load_model.h"
+
+#include "megalith/base/error.h"
+#include "megalith/model/adapter.h"
+#include "megalith/model/auto_model.h"
+#include "megalith/model/families/family.h"
+#include "megalith/peft/adapter_folder.h"
+#include "megalith/train/preference/preference_objective.h"
+#include "megalith/train/preference/reference_scores.h"
+
+namespace megalith::run {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Reference = PreferencePlan::Reference;
+
+void check_kind(const fs::path& checkpoint, bool lora) {
+  const bool adapter = peft::is_adapter_folder(checkpoint);
+  check<ConfigError>(adapter == lora, "the checkpoint {} holds {}; continue it with finetuning_type {}",
+                     checkpoint.string(), adapter ? "an adapter" : "a whole model", adapter ? "lora" : "full");
+}
+
+std::unique_ptr<train::ReferenceModel> load_reference(const PreferencePlan& plan, const RunSettings& run,
+                                                      parallel::ParallelContext& context) {
+  const model::ModelSettings settings = settings_on(run.model, context.device());
+  model::VirtualModels models =
+      plan.fresh ? model::AutoModel::from_config(model::read_model_config(plan.folder), settings, context)
+                 : model::AutoModel::from_pretrained(plan.folder.string(), settings, context);
+  for (const fs::path& adapter : plan.adapters) model::merge_adapter(models, adapter);
+  return std::make_unique<train::ReferenceModel>(std::move(models), run.trainer.step);
+}
+
+}  // namespace
+
+model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSettings& settings,
+                                parallel::ParallelContext& context, const std::optional<fs::path>& checkpoint) {
+  if (checkpoint) check_kind(*checkpoint, plan.adapter.has_value());
+  const model::ModelSettings here = settings_on(settings, context.device());
+  if (plan.adapter) {
+    model::AdapterSource source = *plan.adapter;
+    if (checkpoint) source.trained = *checkpoint;
+    return model::with_adapter(plan.folder, here, context, source);
+  }
+  if (!checkpoint && !plan.fresh) return model::AutoModel::from_pretrained(plan.folder.string(), here, context);
+  const model::ModelConfig config = model::read_model_config(plan.folder);
+  return checkpoint ? model::AutoModel::with_weights(config, *checkpoint, here, context)
+                    : model::AutoModel::from_config(config, here, context);
+}
+
+void precompute_reference(const RunPlan& plan, parallel::ParallelContext& context, RunData& data) {
+  if (!plan.preference || plan.preference->reference != Reference::kPrecomputed) return;
+  const PreferencePlan& preference = *plan.preference;
+  train::ReferenceCache cache{preference.cache, preference.folder, preference.adapters,
+                              plan.settings.model.options.dtype};
+  if (preference.fresh) cache.folder.clear();  // its weights are in no file that could be named
+  train::precompute_reference_scores(
+      data.train, data.eval, [&] { return load_reference(preference, plan.settings, context); }, cache,
+      plan.settings.trainer.eval.micro_batch_size, context);
+}
+
+std::unique_ptr<train::Objective> make_objective(const RunPlan& plan, model::VirtualModels& policy) {
+  if (plan.own.objective) return plan.own.objective(policy);
+  if (!plan.preference) return nullptr;
+  std::unique_ptr<train::ReferenceModel> reference;
+  if (plan.preference->reference == Reference::kBelowAdapter)
+    reference = train::ReferenceModel::below_adapter(policy, plan.settings.trainer.step);
+  else if (plan.preference->reference == Reference::kModel)
+    reference = load_reference(*plan.preference, plan.settings, policy.context());
+  return std::make_unique<train::PreferenceObjective>(plan.preference->loss, policy.context(), std::move(reference));
+}
+
+}  // namespace megalith::run

@@ -1,0 +1,121 @@
+#include "megalith/run/resolve/inputs.h"
+
+#include "megalith/base/env.h"
+#include "megalith/base/error.h"
+#include "megalith/config/derive.h"
+#include "megalith/data/sft/dataset_info.h"
+#include "megalith/data/sft/record_encoder.h"
+#include "megalith/hf/hub_cache.h"
+#include "megalith/model/families/family.h"
+#include "megalith/peft/adapter_folder.h"
+#include "megalith/run/resolve/adapter_source.h"
+#include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/trainer_settings.h"
+
+namespace megalith::run {
+
+namespace {
+
+namespace fs = std::filesystem;
+using config::TrainingArguments;
+
+bool has_tokenizer(const fs::path& folder) {
+  return fs::exists(folder / "tokenizer.json") || fs::exists(folder / "vocab.json") ||
+         fs::exists(folder / "tokenizer.model");
+}
+
+// Where things are kept between runs; all ranks of a machine share it. Empty: nowhere.
+fs::path cache_for(const char* what) {
+  if (const auto folder = env_string("XDG_CACHE_HOME")) return fs::path(*folder) / "megalith" / what;
+  if (const auto home = env_string("HOME")) return fs::path(*home) / ".cache" / "megalith" / what;
+  return {};
+}
+
+fs::path find_reference(const TrainingArguments& args, const ModelPlan& model) {
+  const auto& name = args.preference.ref_model;
+  if (!name) return model.folder;
+  const fs::path folder = find_model(*name);
+  const int64_t size = model::read_model_config(folder).vocab_size;
+  check<ConfigError>(size == model.config.vocab_size,
+                     "ref_model {} has a vocabulary of {} ids, and the model that is trained one of {}: they do not"
+                     " read the same tokens. Give a reference with the model's tokenizer",
+                     *name, size, model.config.vocab_size);
+  return folder;
+}
+
+// What lies below the adapter that is trained, or what ref_model_adapters names.
+std::vector<fs::path> find_reference_adapters(const TrainingArguments& args, const ModelPlan& model) {
+  if (!args.preference.ref_model) return model.adapter ? model.adapter->merged : std::vector<fs::path>{};
+  std::vector<fs::path> found;
+  for (const std::string& name : args.preference.ref_model_adapters)
+    found.push_back(peft::find_adapter(name, args.lora.adapter_folder.value_or("")));
+  return found;
+}
+
+PreferencePlan::Reference reference_of(const config::PreferenceConfig& how, const ModelPlan& model) {
+  using Reference = PreferencePlan::Reference;
+  if (how.precompute_ref_log_probs) return Reference::kPrecomputed;
+  if (!config::needs_reference(how.loss)) return Reference::kNone;
+  return model.adapter && !how.ref_model ? Reference::kBelowAdapter : Reference::kModel;
+}
+
+}  // namespace
+
+fs::path find_model(const std::string& path_or_name, bool weights) {
+  return hf::find_model_folder(path_or_name, hf::HubEnvironment::from_process(),
+                               weights ? hf::ModelParts::kConfigAndWeights : hf::ModelParts::kConfig);
+}
+
+ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args) {
+  const model::ModelConfig in_files = model::read_model_config(folder);
+  ModelPlan plan{.folder = folder,
+                 .config = model_overrides(args).applied_to(in_files),
+                 .fresh = args.source.train_from_scratch};
+  if (!trains_adapter(args)) return plan;
+  plan.adapter = adapter_source(args);
+  plan.adapter->keep_base = args.run.stage == config::Stage::kDpo && config::needs_reference(args.preference.loss);
+  model::adapter_config(*plan.adapter, in_files);  // throws for targets that the model does not have
+  return plan;
+}
+
+std::optional<PreferencePlan> preference_plan(const TrainingArguments& args, const ModelPlan& model) {
+  if (args.run.stage != config::Stage::kDpo) return std::nullopt;
+  return PreferencePlan{.loss = args.preference,
+                        .reference = reference_of(args.preference, model),
+                        .folder = find_reference(args, model),
+                        .adapters = find_reference_adapters(args, model),
+                        .fresh = model.fresh && !args.preference.ref_model,
+                        .cache = cache_for("reference")};
+}
+
+DataTools data_tools(const fs::path& model_folder, int64_t vocab_size) {
+  return {.tokenizer_folder = has_tokenizer(model_folder) ? model_folder : fs::path(),
+          .vocab_size = vocab_size,
+          .cache_folder = cache_for("tokens")};
+}
+
+DataPlan data_plan(const TrainingArguments& args, const DataTools& tools) {
+  DataPlan plan;
+  data::DataRequest& request = plan.request;
+  request.data = args.data;
+  request.stage = args.run.stage;
+  request.seed = config::data_seed(args);
+  request.vocab_size = tools.vocab_size;
+  request.cache_folder = tools.cache_folder;
+  if (!tools.tokenizer_folder.empty()) {
+    request.tokenizer = tokenizer::Tokenizer::from_folder(tools.tokenizer_folder);
+    request.tokenizer_folder = tools.tokenizer_folder;
+  }
+  const auto encoder = data::make_record_encoder(request);
+  for (const auto* names : {&args.data.dataset, &args.data.eval_dataset})
+    for (const auto& dataset : data::find_datasets(*names, args.data.dataset_dir)) encoder->check_dataset(dataset);
+  plan.collator = data::collator_options(args.run.stage, encoder->pad_id());
+  plan.collator.tp = args.parallel.sequence_parallel ? args.parallel.tp.value_or(1) : 1;
+  plan.collator.cp = args.parallel.cp.value_or(1);
+  plan.collate = tools.collate;
+  plan.order = data::epoch_sampler(args.sampler, /*size=*/0, config::data_seed(args));
+  plan.trains = config::trains(args.run);
+  return plan;
+}
+
+}  // namespace megalith::run

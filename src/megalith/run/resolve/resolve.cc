@@ -1,0 +1,223 @@
+// A problem does not hide another: what does not depend on the part that failed is looked at, too.
+#include "megalith/run/resolve/resolve.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/config/validate.h"
+#include "megalith/data/gpt/data_sources.h"
+#include "megalith/data/sft/dataset_info.h"
+#include "megalith/model/families/family.h"
+#include "megalith/run/load.h"
+#include "megalith/run/output_folder.h"
+#include "megalith/run/resolve/inputs.h"
+#include "megalith/run/resolve/model_from_options.h"
+#include "megalith/run/resolve/run_settings.h"
+#include "megalith/run/resolve/schedule.h"
+#include "megalith/run/run_tokenizer.h"
+#include "megalith/train/run_length.h"
+
+namespace megalith::run {
+
+namespace {
+
+namespace fs = std::filesystem;
+using config::TrainingArguments;
+
+// What is wrong so far.
+class Findings {
+ public:
+  // Whether the check passed. What it throws for a user's mistake is kept.
+  template <typename Check>
+  bool attempt(const Check& check) {
+    try {
+      check();
+      return true;
+    } catch (const ConfigError& error) {
+      texts_.emplace_back(error.what());
+      only_data_ = false;
+    } catch (const DataError& error) {
+      texts_.emplace_back(error.what());
+    }
+    return false;
+  }
+
+  void throw_if_any() const {
+    if (texts_.empty()) return;
+    const std::string text = fmt::format("{}", fmt::join(texts_, "\n"));
+    if (only_data_) throw DataError(text);
+    throw ConfigError(text);
+  }
+
+ private:
+  std::vector<std::string> texts_;
+  bool only_data_ = true;
+};
+
+// An evaluation has no training data, writes nothing, and has an adapter only where one is named.
+TrainingArguments for_evaluation(TrainingArguments args) {
+  if (args.data.eval_dataset.empty()) args.data.eval_dataset = std::exchange(args.data.dataset, {});
+  args.data.dataset.clear();
+  args.data.val_size = 0;
+  args.data.streaming = false;
+  args.run.do_train = false;
+  args.run.do_eval = true;
+  args.save.output_dir.reset();
+  if (args.lora.adapter_name_or_path.empty()) args.run.finetuning_type = config::FinetuningType::kFull;
+  return args;
+}
+
+TrainingArguments options_of(const RunRequest& request) {
+  return request.work == Work::kEvaluate ? for_evaluation(request.options) : request.options;
+}
+
+// True: the options can be derived.
+bool check_options(const RunRequest& request, const TrainingArguments& args, Findings& findings) {
+  const bool known = findings.attempt([&] { request.report.check_runnable(); });
+  const bool fit = findings.attempt([&] {
+    config::validate(args, {.world_size = request.world.size, .needs_inputs = request.work != Work::kEvaluate});
+  });
+  const bool has_data = findings.attempt([&] {
+    check<ConfigError>(request.work != Work::kEvaluate || !args.data.eval_dataset.empty(),
+                       "there is nothing to evaluate on; give eval_dataset: a name of dataset_info.json, or a file");
+  });
+  return known && fit && has_data;
+}
+
+// The steps of a run have a schedule: batch size and pipeline, and, where their number is given, learning rate and
+// weight decay.
+void check_schedule(const RunRequest& request, const RunSettings& settings) {
+  const layout::MicrobatchCalculator batches(settings.trainer.batch);
+  if (settings.trainer.length.max_steps > 0) settings.trainer.schedule(batches, settings.trainer.length.max_steps);
+  if (!settings.trains) return;
+  const bool goes_on = request.restarted || settings.resume || settings.pretrain.load.folder;
+  // The batch of a run that goes on may have grown already.
+  train::check_pipeline_schedule(settings.trainer.step, batches, goes_on ? std::nullopt : std::optional<int64_t>(0));
+}
+
+void check_experts(const model::ModelConfig& model, const layout::GridShape& grid) {
+  if (!model.moe) return;
+  const auto found = nn::problems(*model.moe, grid.ep, grid.expert_tp());
+  check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));
+}
+
+void check_datasets(const config::DataConfig& data) {
+  for (const auto* names : {&data.dataset, &data.eval_dataset}) data::find_datasets(*names, data.dataset_dir);
+}
+
+void check_indexed_files(const data::Blend& blend) {
+  for (const std::string& prefix : blend.prefixes)
+    for (const char* ending : {".idx", ".bin"})
+      check<DataError>(fs::is_regular_file(prefix + ending),
+                       "{}{} is no file; data_path takes the common beginning of a .bin and an .idx file, as"
+                       " `megalith data tokenize` writes them",
+                       prefix, ending);
+}
+
+void check_indexed_data(const config::IndexedDataConfig& indexed) {
+  const data::DataSources sources = data::read_data_sources(indexed);
+  if (sources.all) check_indexed_files(*sources.all);
+  for (const auto& blend : sources.by_split)
+    if (blend) check_indexed_files(*blend);
+}
+
+// The planner counts the state of the rule that will be used.
+void take_own_rule(const OwnParts& own, RunSettings& settings) {
+  if (!own.update_rule) return;
+  settings.trainer.update.optimizer.rule = own.update_rule;
+  settings.shape.optimizer_state_bytes = static_cast<double>(own.update_rule->state_bytes());
+}
+
+// --timing: level 0 has no phases of its own.
+config::EffectiveArguments derived(const RunRequest& request, const TrainingArguments& args, bool experts) {
+  config::EffectiveArguments effective = config::derive(args, experts);
+  int& level = effective.args.logging.timing_log_level;
+  if (request.switches.timing) level = std::max(1, level);
+  return effective;
+}
+
+// Settings of the options, once the model says whether it has experts.
+void settle(const RunRequest& request, const TrainingArguments& args, bool experts, RunPlan& plan, Findings& findings) {
+  config::EffectiveArguments effective = derived(request, args, experts);
+  plan.options = std::move(effective.args);
+  plan.warnings = std::move(effective.warnings);
+  findings.attempt([&] {
+    plan.settings = run_settings(plan.options, request.world);
+    plan.settings.switches = request.switches;
+    take_own_rule(request.own, plan.settings);
+    check_schedule(request, plan.settings);
+  });
+}
+
+// A model and data of Hugging Face's kind.
+void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, bool options_fit, RunPlan& plan,
+                      Findings& findings) {
+  fs::path folder;
+  model::ModelConfig in_files;
+  const bool found = findings.attempt([&] {
+    check<ConfigError>(args.source.model_name_or_path || !options_fit,
+                       "model_name_or_path is missing: a folder with config.json and safetensors files, or a hub name");
+    if (!args.source.model_name_or_path) return;  // told with the options
+    folder = find_model(*args.source.model_name_or_path, !args.source.train_from_scratch);
+    in_files = model::read_model_config(folder);
+  });
+  if (!options_fit || !found) {
+    findings.attempt([&] { check_datasets(args.data); });
+    return;
+  }
+  settle(request, args, in_files.moe.has_value(), plan, findings);
+  findings.attempt([&] { check_experts(in_files, plan.settings.runtime.grid); });
+  const bool model_fits = findings.attempt([&] { plan.model = model_plan(folder, plan.options); });
+  if (model_fits) findings.attempt([&] { plan.preference = preference_plan(plan.options, plan.model); });
+  findings.attempt([&] {
+    DataTools tools = data_tools(folder, in_files.vocab_size);
+    tools.collate = request.own.collate;
+    plan.data = data_plan(plan.options, tools);
+  });
+}
+
+// A model that options describe, and Megatron's data.
+void find_pretraining(const RunRequest& request, const TrainingArguments& args, bool options_fit, RunPlan& plan,
+                      Findings& findings) {
+  findings.attempt([&] { check_indexed_data(args.indexed); });
+  findings.attempt([&] { find_load(load_settings(args)); });
+  if (!options_fit) return;
+  settle(request, args, /*experts=*/false, plan, findings);
+  plan.model.fresh = true;
+  findings.attempt([&] {
+    plan.model.config =
+        model_from_options(plan.options, required(make_run_tokenizer(plan.options)).vocabulary());
+  });
+}
+
+}  // namespace
+
+config::EffectiveArguments effective_options(const RunRequest& request) {
+  const TrainingArguments args = options_of(request);
+  Findings findings;
+  check_options(request, args, findings);
+  findings.throw_if_any();
+  return derived(request, args, /*experts=*/false);
+}
+
+RunPlan resolve(const RunRequest& request) {
+  const TrainingArguments args = options_of(request);
+  Findings findings;
+  RunPlan plan;
+  plan.own = request.own;
+  const bool options_fit = check_options(request, args, findings);
+  if (request.work == Work::kPretrain)
+    find_pretraining(request, args, options_fit, plan, findings);
+  else
+    find_fine_tuning(request, args, options_fit, plan, findings);
+  const OutputSettings output = output_settings(args.save);
+  findings.attempt([&] { check_output_folder(output, request.begins_run); });
+  if (request.work == Work::kTrain)
+    findings.attempt([&] { check_resume(args.save.resume_from_checkpoint, output.folder); });
+  findings.throw_if_any();
+  return plan;
+}
+
+}  // namespace megalith::run

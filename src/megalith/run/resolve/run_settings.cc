@@ -1,0 +1,96 @@
+// Each part of the settings has a source of its own here; this one puts them together.
+#include "megalith/run/resolve/run_settings.h"
+
+#include "megalith/config/derive.h"
+#include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/run_shape.h"
+#include "megalith/run/resolve/runtime_settings.h"
+#include "megalith/run/resolve/trainer_settings.h"
+
+namespace megalith::run {
+
+namespace {
+
+using config::TrainingArguments;
+
+std::optional<std::filesystem::path> folder_in(const std::optional<std::string>& option) {
+  return option ? std::optional<std::filesystem::path>(*option) : std::nullopt;
+}
+
+data::PretrainDataRequest pretrain_data(const TrainingArguments& args) {
+  data::PretrainDataRequest request;
+  request.data = args.indexed;
+  if (args.indexed.mock_data) request.data.split.reset();  // made-up data has a split of its own
+  request.seq_length = args.shape.seq_length.value_or(0);
+  request.seed = args.seeds.seed;
+  return request;
+}
+
+// The rank and the targets of an adapter that is trained on are those of its files.
+bool continues_adapter(const TrainingArguments& args) {
+  return trains_adapter(args) && !args.lora.adapter_name_or_path.empty() && !args.lora.create_new_adapter;
+}
+
+}  // namespace
+
+model::ModelSettings settings_on(model::ModelSettings settings, at::Device device) {
+  settings.options = options_on(std::move(settings.options), device);
+  return settings;
+}
+
+LoadSettings load_settings(const TrainingArguments& args) {
+  const config::CheckpointConfig& checkpoint = args.checkpoint;
+  return {.folder = folder_in(args.save.load),
+          .pretrained = folder_in(checkpoint.pretrained_checkpoint),
+          .step = checkpoint.ckpt_step,
+          .counts_from = checkpoint.override_iteration,
+          .weights_only = checkpoint.finetune,
+          .must_exist = checkpoint.exit_on_missing_checkpoint};
+}
+
+PretrainSettings pretrain_settings(const TrainingArguments& args) {
+  PretrainSettings settings;
+  settings.load = load_settings(args);
+  settings.num_layers = args.shape.num_layers.value_or(0);
+  settings.mtp_layers = args.shape.mtp_num_layers.value_or(0);
+  settings.skip_train = args.run.skip_train;
+  settings.eval_iters = args.eval.eval_iters;
+  settings.eval_global_batch_size = args.batch.eval_global_batch_size.value_or(0);
+  settings.exit_minutes = args.run.exit_duration_mins;
+  settings.data = pretrain_data(args);
+  settings.order = data::megatron_sampler(args.sampler, /*size=*/0, static_cast<uint64_t>(args.seeds.seed));
+  settings.rows = {.padding = data::Padding::kFixed,
+                   .fixed_length = args.shape.seq_length.value_or(0),
+                   .cp = args.parallel.cp.value_or(1),
+                   .tp = args.parallel.tp.value_or(1)};
+  settings.padded_vocab_size = args.shape.padded_vocab_size.value_or(0);
+  return settings;
+}
+
+OutputSettings output_settings(const config::SaveConfig& save) {
+  return {.folder = config::expand_home(save.output_dir.value_or("")),
+          .overwrites = save.overwrite_output_dir,
+          .continues = save.load || save.resume_from_checkpoint.value_or("false") != "false"};
+}
+
+int64_t planned_length(const TrainingArguments& args) { return args.shape.seq_length.value_or(args.data.cutoff_len); }
+
+RunSettings run_settings(const TrainingArguments& args, const RunWorld& world) {
+  const layout::GridShape grid = config::grid_shape(args, world.size);
+  RunSettings settings;
+  settings.trains = config::trains(args.run);
+  settings.evaluates = args.run.do_eval;
+  settings.sequence_length = planned_length(args);
+  settings.runtime = runtime_settings(args, world);
+  settings.model = model_settings(args, at::kCPU);
+  settings.trainer = trainer_settings(args, grid);
+  settings.reports = report_settings(args, grid);
+  settings.output = output_settings(args.save);
+  settings.resume = args.save.resume_from_checkpoint;
+  settings.pretrain = pretrain_settings(args);
+  settings.shape = open_shape(args, world.size);
+  settings.plannable = !continues_adapter(args);
+  return settings;
+}
+
+}  // namespace megalith::run

@@ -1,0 +1,221 @@
+#include "megalith/run/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "megalith/base/allocator.h"
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/comm/store/start_record.h"
+#include "megalith/run/load.h"
+#include "megalith/run/load_model.h"
+#include "megalith/run/out_of_memory.h"
+#include "megalith/run/output_folder.h"
+#include "megalith/run/plan_inputs.h"
+#include "megalith/run/rank_main.h"
+#include "megalith/run/run_data.h"
+#include "megalith/run/run_report.h"
+#include "megalith/run/signals.h"
+#include "megalith/train/saving/shared_folder.h"
+#include "megalith/train/simulated_fault.h"
+
+namespace megalith::run {
+
+namespace {
+
+// A run on a connected rank, once all ranks agree which start of the job this is.
+struct StartedRun {
+  const RunPlan& plan;
+  comm::RankLaunch launch;
+  const train::StopFlag& stop;
+  parallel::ParallelContext& context;
+  bool continues_itself;  // the job was started again and has saved something: it goes on from there
+
+  // resume_from_checkpoint as it holds now.
+  std::optional<std::string> resume() const {
+    return continues_itself ? std::optional<std::string>("auto") : plan.settings.resume;
+  }
+};
+
+// Checks output_dir where that had to wait until here, then that all machines see the same folder; opens the rank's log
+// in it. All ranks call it. Throws ConfigError.
+StartedRun start_run(const RunPlan& plan, comm::RankLaunch launch, const train::StopFlag& stop,
+                     parallel::ParallelContext& context) {
+  const comm::Rendezvous& place = context.world().place();
+  comm::StartRecord* record = context.world().record();  // of torchrun's starts
+  if (record != nullptr) {
+    launch.restarts = record->continues(place.restarts) ? place.restarts : 0;
+    if (place.rank == 0) {
+      launch = record->complete(std::move(launch));
+      launch.on_step = [record](const comm::Attempt& done) { record->note(done); };
+    }
+  }
+  const OutputSettings& output = plan.settings.output;
+  const bool continues_itself = launch.restarts > 0 && holds_checkpoints(output.folder);
+  if (record != nullptr && place.rank == 0) {
+    check_output_folder(output, launch.restarts == 0);
+    record->begin();
+  }
+  StartedRun run{plan, std::move(launch), stop, context, continues_itself};
+  if (output.folder.empty()) return run;
+  if (record != nullptr) context.world().world().barrier("output_dir");
+  train::check_shared_folder(output.folder, context.world());
+  // From now on this rank keeps what it says.
+  add_log_file(output.folder / "log" / fmt::format("rank-{}.log", place.rank));
+  return run;
+}
+
+// What every run that trains does around its own work.
+int launch_run(const RunPlan& plan, LaunchFlags launch, const std::function<void(StartedRun&)>& work) {
+  for (const std::string& warning : plan.warnings) log_warning("{}", warning);
+  make_output_folder(plan.settings.output);
+  launch.ends_in_order = true;
+  return launch.run([&](const comm::RankLaunch& started) {
+    const StopOnSignal stop;
+    return run_as_rank(plan.settings.runtime, [&](parallel::ParallelContext& context) {
+      StartedRun run = start_run(plan, started, stop.flag(), context);
+      check_memory(plan.settings, plan.model.config, context);
+      const auto facts = [&] { return memory_facts(plan.settings, plan.model.config, context); };
+      explain_out_of_memory(plan.settings.shape, facts, [&] { work(run); });
+    });
+  });
+}
+
+RunData open_data(const RunPlan& plan, const parallel::ParallelContext& context) {
+  RunData data = open_run_data(plan.data);
+  if (context.rank() == 0)
+    for (const std::string& report : data.reports) log_info("{}", report);
+  return data;
+}
+
+// The model has been evaluated as it is now.
+bool is_evaluated(const train::Trainer& trainer) {
+  if (trainer.settings().eval.loads_best_at_end) return false;  // another model than that of the last step
+  const train::TrainerState& state = trainer.state();
+  const auto step = static_cast<double>(state.global_step);
+  return std::ranges::any_of(state.log_history, [&](const train::MetricList& line) {
+    return line.find("step") == step && line.find("eval_runtime");
+  });
+}
+
+// Trains and exports, evaluates when asked.
+void use_trainer(const RunSettings& settings, train::Trainer& trainer, bool evaluates) {
+  if (settings.trains) {
+    const train::TrainOutput output = trainer.train();
+    if (!settings.output.folder.empty()) trainer.save_model(settings.output.folder);
+    say_end(trainer.models().context(), settings.reports, trainer.state(), output);
+    if (output.interrupted) return;
+  }
+  if (evaluates && !is_evaluated(trainer)) trainer.evaluate();
+}
+
+void train_on_rank(StartedRun& run) {
+  const RunPlan& plan = run.plan;
+  parallel::ParallelContext& context = run.context;
+  RunData data = open_data(plan, context);
+  const auto checkpoint = find_resume(run.resume(), plan.settings.output.folder, context);
+  precompute_reference(plan, context, data);
+  model::VirtualModels models = load_model(plan.model, plan.settings.model, context, checkpoint);
+  TraceRecorder trace;
+  train::TrainerSetup setup{.train_data = std::move(data.train),
+                            .eval_data = std::move(data.eval),
+                            .objective = make_objective(plan, models),
+                            .update_rule = plan.own.update_rule,
+                            .rates = plan.own.rates,
+                            .stop = &run.stop,
+                            .heartbeat = run.launch.heartbeat,
+                            .assets = plan.model.folder,
+                            .rejection_tracker = plan.settings.switches.rejection_tracker,
+                            .trace = &trace};
+  if (checkpoint) setup.resume = train::read_resume_point(*checkpoint, plan.settings.trainer, context);
+  const auto fault = train::simulate_fault_from_env(context, run.launch.restarts, setup);
+  const WorldTrace traced(context.world(), trace);
+  const DataSummary summary{std::move(data.described), plan.data.request.data.cutoff_len};
+  for (auto& callback : watch_run(models, plan.settings, summary, trace, run.launch))
+    setup.callbacks.push_back(std::move(callback));
+  if (plan.own.callbacks)
+    for (auto& callback : plan.own.callbacks(models)) setup.callbacks.push_back(std::move(callback));
+  const bool evaluates = plan.settings.evaluates && !setup.eval_data.empty();
+  train::Trainer trainer(models, plan.settings.trainer, std::move(setup));
+  use_trainer(plan.settings, trainer, evaluates);
+}
+
+std::vector<std::pair<std::string, std::string>> describe(const data::PerSplit<int64_t>& samples, int64_t evaluation) {
+  return {{"train", fmt::format("{} samples", samples[0])},
+          {"evaluation", fmt::format("{} samples each time", evaluation)}};
+}
+
+void pretrain_on_rank(StartedRun& started, PretrainFunctions functions) {
+  RunSettings now = started.plan.settings;
+  if (started.continues_itself) now.pretrain.load.folder = now.output.folder;
+  RunContext run(started.plan.options, std::move(now),
+                 {.stop = &started.stop,
+                  .heartbeat = started.launch.heartbeat,
+                  .rejection_tracker = started.plan.settings.switches.rejection_tracker,
+                  .context = &started.context});
+  const WorldTrace traced(started.context.world(), run.timers());
+  run.finish_mpu_init();
+  functions.callbacks = [&, own = functions.callbacks](RunContext& mine, model::VirtualModels& models) {
+    const RunSettings& settings = mine.settings();
+    const DataSummary data{describe(samples_needed(settings, mine.microbatches()),
+                                    samples_of_evaluation(settings.pretrain, mine.microbatches())),
+                           settings.pretrain.data.seq_length};
+    auto callbacks = watch_run(models, mine.settings(), data, mine.timers(), started.launch);
+    if (own)
+      for (auto& callback : own(mine, models)) callbacks.push_back(std::move(callback));
+    return callbacks;
+  };
+  const PretrainOutput output = pretrain(run, std::move(functions));
+  if (output.end != PretrainEnd::kSkipped)
+    say_end(started.context, run.settings().reports, output.state, output.training);
+  if (started.context.rank() != 0) return;
+  if (const auto loss = output.test.find("test_loss")) log_info("loss on the test set: {:.6E}", *loss);
+}
+
+}  // namespace
+
+int run_program(const std::function<int()>& work) {
+  keep_freed_memory();
+  int code = kDone;
+  try {
+    code = work();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "megalith: {}\n", error.what());
+    code = exit_code_of(error);
+  }
+  // Threads of libtorch outlive main. One of them that ends while the exit handlers of the CUDA driver unload its
+  // compiler crashes the process, after the run has done all its work: so there are no exit handlers.
+  if (comm::nccl_available()) {
+    std::fflush(nullptr);
+    std::_Exit(code);
+  }
+  return code;
+}
+
+int launch_training(const RunPlan& plan, LaunchFlags launch) {
+  return launch_run(plan, std::move(launch), train_on_rank);
+}
+
+int launch_pretraining(const RunPlan& plan, LaunchFlags launch, const PretrainFunctions& functions) {
+  return launch_run(plan, std::move(launch), [&](StartedRun& run) { pretrain_on_rank(run, functions); });
+}
+
+int launch_evaluation(const RunPlan& plan, const LaunchFlags& launch,
+                      const std::function<void(const train::MetricList& metrics)>& report) {
+  return launch.run([&] {
+    return run_as_rank(plan.settings.runtime, [&](parallel::ParallelContext& context) {
+      RunData data = open_run_data(plan.data);
+      precompute_reference(plan, context, data);
+      model::VirtualModels models = load_model(plan.model, plan.settings.model, context);
+      train::TrainerSetup setup{.eval_data = std::move(data.eval), .objective = make_objective(plan, models)};
+      train::Trainer trainer(models, plan.settings.trainer, std::move(setup));
+      const train::MetricList metrics = trainer.evaluate();
+      if (context.rank() == 0) report(metrics);
+    });
+  });
+}
+
+}  // namespace megalith::run

@@ -1,0 +1,172 @@
+#include "megalith/run/run_report.h"
+
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "megalith/base/log.h"
+#include "megalith/model/adapter.h"
+#include "megalith/model/model_flops.h"
+#include "megalith/observe/observers.h"
+#include "megalith/observe/summary.h"
+#include "megalith/plan/report.h"
+#include "megalith/run/out_of_memory.h"
+#include "megalith/run/plan_inputs.h"
+
+namespace megalith::run {
+
+namespace {
+
+void write_stderr(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+// Once for all ranks, and in each one's log.
+void say(const parallel::ParallelContext& context, const std::string& text) {
+  if (context.rank() == 0) write_stderr(text);
+  log_to_file("\n" + text);
+}
+
+int terminal_columns() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+int64_t elements_of(const model::VirtualModels& models, bool trained_only) {
+  const bool all = !trained_only || !model::has_adapter(models);
+  int64_t elements = 0;
+  for (const nn::Parameter* parameter : models.parameters())
+    if (all || parameter->value.requires_grad()) elements += parameter->value.numel();
+  return elements;
+}
+
+// Of an adapter, over all ranks.
+std::string adapter_in_words(const model::VirtualModels& models) {
+  if (!model::has_adapter(models)) return "";
+  int64_t elements = 0;
+  for (const auto& [tensor, dtype] : model::trained_tensors(models)) {
+    int64_t product = 1;
+    for (const int64_t size : tensor.shape) product *= size;
+    elements += product;
+  }
+  return fmt::format("; an adapter of rank {} with {} trained parameters", model::adapter_of(models).rank, elements);
+}
+
+// What training keeps for `elements` parameters, `trained` of them, on a rank: the optimizer's states and, for trained
+// parameters of 16 bits (an adapter's are not), their fp32 copies, over the ranks that share them.
+std::vector<std::pair<std::string, double>> memory_of(const plan::RunShape& run, int64_t elements, int64_t trained,
+                                                      int sharers) {
+  const auto count = static_cast<double>(elements), learning = static_cast<double>(trained);
+  const double state = learning * (run.optimizer_state_bytes + (run.half() && trained == elements ? 4 : 0));
+  return {{"parameters", count * run.element_bytes()},
+          {"gradients", learning * 4},
+          {"optimizer", run.gradients.use_distributed_optimizer ? state / sharers : state}};
+}
+
+// By the planner, or, where it does not know the run, of the state alone.
+std::vector<std::pair<std::string, double>> planned_parts(const model::VirtualModels& models, const RunSettings& run,
+                                                          const DataSummary& data, int64_t elements, int64_t trained) {
+  const parallel::ParallelContext& context = models.context();
+  const layout::GridShape& shape = context.grid().shape();
+  const auto memory = planned_memory(run, models.config(), data.sequence_length, context.device());
+  return memory ? plan::parts_of(*memory) : memory_of(run.shape, elements, trained, shape.dp() * shape.cp);
+}
+
+std::string precision_of(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? "bf16" : dtype == at::kHalf ? "fp16" : "fp32";
+}
+
+observe::StartSummary start_summary(const model::VirtualModels& models, const RunSettings& run,
+                                    const DataSummary& data) {
+  const parallel::ParallelContext& context = models.context();
+  const model::ModelConfig& config = models.config();
+  const int64_t mine = elements_of(models, false), trained = elements_of(models, true);
+  const at::Tensor extremes = at::tensor({-mine, mine, trained}, at::kLong).to(context.device());
+  context.world().world().all_reduce(extremes, comm::ReduceOp::kMax, "summary");
+  const layout::GridShape& shape = context.grid().shape();
+  const layout::MicrobatchCalculator batches(run.trainer.batch);
+  observe::StartSummary summary;
+  summary.model = fmt::format("{}, {} layers of width {}, vocabulary {}{}", config.family, config.num_layers,
+                              config.hidden_size, config.vocab_size, adapter_in_words(models));
+  summary.parameters = parameter_count(config);
+  summary.fewest_on_rank = -extremes[0].item<int64_t>();
+  summary.most_on_rank = extremes[1].item<int64_t>();
+  summary.world_size = shape.world_size;
+  summary.axes = {{"tp", shape.tp}, {"pp", shape.pp}, {"cp", shape.cp}, {"dp", shape.dp()}};
+  summary.machinery = fmt::format("{} on {}, {}", context.world().backend(),
+                                  context.device().is_cuda() ? "CUDA" : "CPU", precision_of(run.model.options.dtype));
+  summary.memory_bytes = planned_parts(models, run, data, summary.most_on_rank, extremes[2].item<int64_t>());
+  summary.data = data.parts;
+  const layout::BatchSizes sizes = batches.at(0);
+  summary.micro_batch_size = batches.micro_batch_size();
+  summary.microbatches = sizes.num_microbatches;
+  summary.dp = shape.dp();
+  summary.sequence_length = data.sequence_length;
+  summary.max_steps = run.trainer.length.max_steps;
+  if (summary.max_steps == 0) summary.epochs = run.trainer.length.num_train_epochs;
+  summary.output_dir = run.output.folder.string();
+  return summary;
+}
+
+std::string rank_label(const parallel::ParallelContext& context) {
+  const layout::RankPlace& place = context.place();
+  return fmt::format("rank {}: tp {}, pp {}, dp {}", context.rank(), place.tp_rank, place.pp_rank, place.dp_rank);
+}
+
+observe::ObserverSetup observer_setup(const model::VirtualModels& models, const RunSwitches& switches,
+                                      const DataSummary& data, TraceRecorder& trace) {
+  const parallel::ParallelContext& context = models.context();
+  observe::ObserverSetup setup;
+  setup.world = context.world().world();
+  setup.waited_seconds = [&world = context.world()] { return world.waited_seconds(); };
+  if (models.config().moe) setup.experts = std::make_shared<train::ExpertLoads>(models);
+  setup.device = context.device();
+  setup.trace = &trace;
+  setup.progress.write = write_stderr;
+  setup.progress.terminal = ::isatty(STDERR_FILENO) == 1;
+  setup.progress.columns = terminal_columns();
+  const int64_t length = std::max<int64_t>(1, data.sequence_length);
+  setup.flops_per_token =
+      layout::model_flops(model::flops_shape(models.config()), 1, length) / static_cast<double>(length);
+  setup.peak_bytes = [device = context.device()] { return peak_bytes(device); };
+  if (context.device().is_cuda()) setup.reserved_bytes = [device = context.device()] { return reserved_bytes(device); };
+  setup.timing = switches.timing;
+  setup.steps = switches.trace;
+  setup.rank_label = rank_label(context);
+  return setup;
+}
+
+observe::EndSummary end_summary(const observe::ReportSettings& reports, const train::TrainerState& state,
+                                const train::TrainOutput& output, int64_t peak_bytes) {
+  const double seconds = output.metrics.find("train_runtime").value_or(0);
+  observe::EndSummary summary = observe::end_summary(reports, state, /*start_step=*/0, seconds);
+  summary.tokens = state.num_input_tokens_seen;
+  summary.peak_bytes = static_cast<double>(peak_bytes);
+  std::erase_if(summary.files, [](const auto& file) { return file.first == "tensorboard"; });
+  if (!reports.output_dir.empty()) summary.files.insert(summary.files.begin(), {"model", reports.output_dir.string()});
+  return summary;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::VirtualModels& models,
+                                                               const RunSettings& run, const DataSummary& data,
+                                                               TraceRecorder& trace, const comm::RankLaunch& launch) {
+  say(models.context(), observe::text_of(start_summary(models, run, data)));
+  observe::ObserverSetup setup = observer_setup(models, run.switches, data, trace);
+  setup.launch = launch;
+  return observe::make_observers(run.reports, setup);
+}
+
+void say_end(const parallel::ParallelContext& context, const observe::ReportSettings& reports,
+             const train::TrainerState& state, const train::TrainOutput& output) {
+  const at::Tensor peak = at::tensor({peak_bytes(context.device())}, at::kLong).to(context.device());
+  context.world().world().all_reduce(peak, comm::ReduceOp::kMax, "summary");
+  say(context, observe::text_of(end_summary(reports, state, output, peak.item<int64_t>())));
+}
+
+}  // namespace megalith::run
