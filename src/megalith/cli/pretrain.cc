@@ -11,6 +11,7 @@
 #include "megalith/run/plan_inputs.h"
 #include "megalith/run/pretrain.h"
 #include "megalith/run/rank_main.h"
+#include "megalith/run/resolve/indexed_settings.h"
 #include "megalith/run/resolve/model_from_options.h"
 #include "megalith/run/signals.h"
 #include "megalith/run/training_run.h"
@@ -35,7 +36,7 @@ model::ModelConfig check_pretrain_inputs(const config::TrainingArguments& args, 
                      "there is no tokenizer; set tokenizer_type with tokenizer_model, or vocab_file with merge_file, or"
                      " vocab_size for data without text");
   const model::ModelConfig model = run::model_from_options(args, tokenizer->vocabulary());
-  const data::DataSources sources = data::read_data_sources(args.indexed);
+  const data::DataSources sources = run::data_sources(args.indexed);
   if (sources.all) check_files(*sources.all);
   for (const auto& blend : sources.by_split)
     if (blend) check_files(*blend);

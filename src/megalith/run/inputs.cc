@@ -14,6 +14,7 @@
 #include "megalith/peft/adapter_folder.h"
 #include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/preference_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/preference/preference_objective.h"
 #include "megalith/train/preference/reference_scores.h"
@@ -154,7 +155,7 @@ std::unique_ptr<train::Objective> preference_objective(const TrainingInputs& inp
     reference = trains_adapter(args) && !how.ref_model
                     ? train::ReferenceModel::below_adapter(policy, step_settings(args))
                     : load_reference(inputs, args, policy.context());
-  return std::make_unique<train::PreferenceObjective>(how, policy.context(), std::move(reference));
+  return std::make_unique<train::PreferenceObjective>(preference_settings(how), policy.context(), std::move(reference));
 }
 
 void check_resume(const config::SaveConfig& save) {

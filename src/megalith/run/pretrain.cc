@@ -13,6 +13,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/saved_model.h"
 #include "megalith/model/auto_model.h"
+#include "megalith/run/resolve/data_settings.h"
 #include "megalith/run/resolve/model_from_options.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
@@ -148,8 +149,8 @@ Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFu
   train::TrainerSetup& setup = prepared.setup;
   if (datasets.train)
     setup.train_data = train::numbered_data(
-        datasets.train,
-        data::megatron_sampler(args.sampler, datasets.train->size(), static_cast<uint64_t>(args.seeds.seed)), collator);
+        datasets.train, megatron_sampler(args.sampler, datasets.train->size(), static_cast<uint64_t>(args.seeds.seed)),
+        collator);
   if (datasets.valid && evaluation > 0) {
     auto window = std::make_shared<EvaluationWindow>(datasets.valid, evaluation);
     setup.callbacks.push_back(std::make_unique<AfterEvaluation>(run, models, functions, *objective, window));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/run/resolve/indexed_settings.h"
 
 namespace megalith::run {
 
@@ -63,13 +64,12 @@ ProvidedDatasets gpt_datasets(const RunContext& run, const data::PerSplit<int64_
                      "reset_position_ids and reset_attention_mask go together: sequences that do not see one another"
                      " count their positions from 0. Give both or none");
   check<ConfigError>(args.shape.seq_length.has_value(), "seq_length is not given: the tokens of a sample");
-  data::PretrainDataRequest request{.data = args.indexed,
-                                    .seq_length = *args.shape.seq_length,
-                                    .seed = args.seeds.seed,
-                                    .samples = {samples[0], samples[1], samples[2]},
-                                    .tokens = run.required_tokenizer().tokens,
-                                    .wait = {}};
-  if (request.data.mock_data) request.data.split.reset();  // made-up data has a split of its own
+  const data::PretrainDataRequest request{.data = indexed_settings(args.indexed),
+                                          .seq_length = *args.shape.seq_length,
+                                          .seed = args.seeds.seed,
+                                          .samples = {samples[0], samples[1], samples[2]},
+                                          .tokens = run.required_tokenizer().tokens,
+                                          .wait = {}};
   const data::PretrainDatasets made = data::make_pretrain_datasets(request);
   return {as_dataset(made.train), as_dataset(made.valid), as_dataset(made.test)};
 }

@@ -6,6 +6,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/data/sft/dataset_info.h"
 #include "megalith/data/sft/record_encoder.h"
+#include "megalith/run/resolve/data_settings.h"
 
 namespace megalith::run {
 
@@ -13,7 +14,8 @@ namespace {
 
 data::Collator collator_of(const config::TrainingArguments& args, const data::DataRequest& request,
                            const data::CollateFunction& own) {
-  data::CollatorOptions options = data::collator_options(args.run.stage, data::make_record_encoder(request)->pad_id());
+  data::CollatorOptions options =
+      data::collator_options(request.data.kind, data::make_record_encoder(request)->pad_id());
   options.tp = args.parallel.sequence_parallel ? args.parallel.tp.value_or(1) : 1;
   options.cp = args.parallel.cp.value_or(1);
   return {options, own};
@@ -37,8 +39,7 @@ void add_eval_datasets(const data::DataRequest& request, const data::Collator& c
 
 data::DataRequest data_request(const config::TrainingArguments& args, const DataTools& tools) {
   data::DataRequest request;
-  request.data = args.data;
-  request.stage = args.run.stage;
+  request.data = sft_settings(args);
   request.seed = config::data_seed(args);
   request.vocab_size = tools.vocab_size;
   request.cache_folder = tools.cache_folder;
@@ -67,7 +68,7 @@ RunData open_run_data(const config::TrainingArguments& args, const DataTools& to
     result.reports.push_back(loaded.report);
     if (config::trains(args.run)) {
       result.train = train::numbered_data(
-          loaded.train, data::epoch_sampler(args.sampler, loaded.train->size(), config::data_seed(args)), collator);
+          loaded.train, epoch_sampler(args.sampler, loaded.train->size(), config::data_seed(args)), collator);
       result.described.emplace_back("train", samples_of(*loaded.train));
     }
     validation = loaded.validation;

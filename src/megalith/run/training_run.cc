@@ -18,11 +18,11 @@
 #include "megalith/observe/observers.h"
 #include "megalith/observe/summary.h"
 #include "megalith/observe/tensorboard.h"
-#include "megalith/optim/rules/make_rule.h"
 #include "megalith/plan/report.h"
 #include "megalith/run/out_of_memory.h"
 #include "megalith/run/plan_inputs.h"
 #include "megalith/run/pretrain.h"
+#include "megalith/run/resolve/optimizer_settings.h"
 #include "megalith/run/resolve/schedule.h"
 #include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/run_length.h"
@@ -82,7 +82,7 @@ std::vector<std::pair<std::string, double>> memory_of(const config::TrainingArgu
                                                       int64_t trained, int sharers) {
   const auto count = static_cast<double>(elements), learning = static_cast<double>(trained);
   const bool half = args.precision.bf16 || args.precision.fp16;
-  const auto state_bytes = static_cast<double>(optim::make_rule(args.optimizer)->state_bytes());
+  const auto state_bytes = static_cast<double>(make_rule(args.optimizer)->state_bytes());
   const double state = learning * (state_bytes + (half && trained == elements ? 4 : 0));
   return {{"parameters", count * (half ? 2 : 4)},
           {"gradients", learning * 4},
