@@ -43,13 +43,14 @@ class Training {
         config_(model::read_model_config(io::parse_json_file(kConfig.dump(), "config.json"))),
         models_(config_, {}, {model::ChunkPlace::whole(config_)}, context) {
     models_.initialize_parameters(1);
-    ddp_ = std::make_unique<optim::DistributedDataParallel>(models_.parameters(),
-                                                            optim::DdpSettings{.use_distributed_optimizer = true,
-                                                                               .overlap_grad_reduce = overlap,
-                                                                               .per_token_loss = true,
-                                                                               .bucket_elements = 600'000,
-                                                                               .bucketing = overlap},
-                                                            context);
+    ddp_ = std::make_unique<optim::DistributedDataParallel>(
+        models_.parameters(),
+        optim::DdpSettings{.use_distributed_optimizer = true,
+                           .overlap_grad_reduce = overlap,
+                           .per_token_loss = true,
+                           .bucket_size = optim::BucketSize::elements(600'000),
+                           .bucketing = overlap},
+        context);
     optimizer_ =
         std::make_unique<optim::Optimizer>(std::vector{ddp_.get()}, optim::OptimizerSettings{}, context, overlap);
     for (optim::ParamGroup& group : optimizer_->groups()) group.lr = 1e-4;

@@ -104,7 +104,7 @@ void run_stream(const Settings& settings) {
   file.close();
   data::DataRequest request;
   request.data.dataset = {(folder / "data.jsonl").string()};
-  request.data.template_name = "vicuna";
+  request.data.chat.name = "vicuna";
   request.tokenizer = tokenizer::Tokenizer::bytes();
   const auto loader =
       data::make_stream_loader(data::open_streamed_data(request).train, data::Collator({}), [](int64_t) {

@@ -151,17 +151,6 @@ TEST(Sampler, megatron_single_ends) {
   }
 }
 
-TEST(Sampler, options_follow_the_configuration) {
-  config::SamplerConfig config;
-  EXPECT_TRUE(epoch_sampler(config, 5, 1).shuffle);
-  EXPECT_EQ(megatron_sampler(config, 5, 1).end, EpochEnd::kStop);
-  config.disable_shuffling = true;
-  config.dataloader_type = config::DataloaderType::kCyclic;
-  EXPECT_FALSE(epoch_sampler(config, 5, 1).shuffle);
-  EXPECT_TRUE(megatron_sampler(config, 5, 1).shuffle);
-  EXPECT_EQ(megatron_sampler(config, 5, 1).end, EpochEnd::kContinue);
-}
-
 TEST(Sampler, too_few_samples_are_told) {
   EXPECT_THROW(Sampler({.size = 0}), DataError);
   try {

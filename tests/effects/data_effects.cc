@@ -6,6 +6,7 @@
 
 #include "megalith/config/derive.h"
 #include "megalith/data/sft/tokenized_data.h"
+#include "megalith/run/resolve/data_settings.h"
 #include "tests/effects/effect.h"
 #include "tests/support/tokenizers.h"
 
@@ -43,8 +44,7 @@ const TemporaryFolder& other_files() {
 
 data::DataRequest request_of(const TrainingArguments& effective) {
   data::DataRequest request;
-  request.data = effective.data;
-  request.stage = effective.run.stage;
+  request.data = run::sft_settings(effective);
   request.seed = static_cast<uint64_t>(effective.seeds.seed);
   request.tokenizer = tokenizer::Tokenizer::bytes();
   return request;
@@ -86,20 +86,21 @@ std::string stream(const TrainingArguments& args) {
 std::string rows_or_stream(const TrainingArguments& args) { return args.data.streaming ? stream(args) : rows(args); }
 
 std::string plan(const TrainingArguments& args) {
-  const TrainingArguments effective = config::derive(args).args;
-  const data::RowPlan plan = data::row_plan(effective.data, effective.run.stage);
+  const data::RowPlan plan = data::row_plan(run::sft_settings(config::derive(args).args));
   return fmt::format("kind {} cutoff {} packing {}", static_cast<int>(plan.kind), plan.cutoff, plan.packing);
 }
 
-std::string threads(const TrainingArguments& args) { return fmt::format("{}", data::tokenizing_threads(args.data)); }
+std::string threads(const TrainingArguments& args) {
+  return fmt::format("{}", run::sft_settings(args).preprocessing_num_workers);
+}
 
 // The samples of the first steps.
 std::string order(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
   const uint64_t seed = config::data_seed(effective);
   const data::Sampler sampler(effective.dialect == Dialect::kPretrain
-                                  ? data::megatron_sampler(effective.sampler, 10, seed)
-                                  : data::epoch_sampler(effective.sampler, 10, seed));
+                                  ? run::megatron_sampler(effective.sampler, 10, seed)
+                                  : run::epoch_sampler(effective.sampler, 10, seed));
   std::string text;
   data::SamplerPosition at;
   for (int i = 0; i < 3; ++i) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "megalith/config/derive.h"
+#include "megalith/run/resolve/data_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/report/flow_callback.h"
 #include "megalith/train/run_length.h"
@@ -64,7 +65,7 @@ std::string best(const TrainingArguments& args) {
 
 std::string length(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
-  const data::Sampler sampler(data::epoch_sampler(effective.sampler, 100, 1));
+  const data::Sampler sampler(run::epoch_sampler(effective.sampler, 100, 1));
   const train::TrainerSettings settings = settings_of(args);
   const train::RunLength run =
       train::run_length(settings.length, layout::MicrobatchCalculator(settings.batch), sampler);

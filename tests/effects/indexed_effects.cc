@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "megalith/data/gpt/pretrain_datasets.h"
+#include "megalith/run/resolve/indexed_settings.h"
 #include "tests/data/data_support.h"
 #include "tests/effects/effect.h"
 
@@ -39,7 +39,7 @@ std::string indexed_text(const std::optional<data::Blend>& blend) {
 }
 
 std::string sources(const TrainingArguments& args) {
-  const data::DataSources found = data::read_data_sources(args.indexed);
+  const data::DataSources found = run::data_sources(args.indexed);
   std::string text = fmt::format("all {} mock {}", indexed_text(found.all), found.mock);
   for (const auto& blend : found.by_split) text += " " + indexed_text(blend);
   return text;
@@ -53,8 +53,10 @@ std::string indexed_text(const std::shared_ptr<const data::PretrainDataset>& dat
 }
 
 std::string samples(const TrainingArguments& args) {
-  const data::PretrainDatasets datasets = data::make_pretrain_datasets(
-      {.data = args.indexed, .seq_length = 12, .samples = {2, 1, 0}, .tokens = {.vocab_size = 10, .eod_id = 0}});
+  const data::PretrainDatasets datasets = data::make_pretrain_datasets({.data = run::indexed_settings(args.indexed),
+                                                                        .seq_length = 12,
+                                                                        .samples = {2, 1, 0},
+                                                                        .tokens = {.vocab_size = 10, .eod_id = 0}});
   const auto& cache = args.indexed.data_cache_path;
   return fmt::format("{}{}{}cache {}", indexed_text(datasets.train), indexed_text(datasets.valid),
                      indexed_text(datasets.test), cache && !std::filesystem::is_empty(*cache));

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include "megalith/config/derive.h"
-#include "megalith/optim/distributed_data_parallel.h"
-#include "megalith/optim/grad_scaler.h"
-#include "megalith/optim/optimizer_settings.h"
+#include "megalith/run/resolve/optimizer_settings.h"
 #include "tests/effects/effect.h"
 
 namespace megalith::testing {
@@ -27,27 +25,23 @@ std::string two_steps(const optim::UpdateRule& rule) {
 }
 
 std::string rule(const TrainingArguments& args) {
-  const optim::OptimizerSettings s = optim::optimizer_settings(config::derive(args).args.optimizer);
+  const optim::OptimizerSettings s = run::optimizer_settings(config::derive(args).args.optimizer);
   const nn::Parameter norm({.name = "layers.0.attention.q_norm.weight"}, at::ones({4}));
   const bool decays = optim::all_groups(s.groups).at(optim::group_of(norm, s.groups)).decays;
   return fmt::format("{} clip {} offload {} decays {}", two_steps(*s.rule), s.clip_grad, s.offload_fraction, decays);
 }
 
 std::string buffers(const TrainingArguments& args) {
-  const TrainingArguments effective = config::derive(args).args;
-  const optim::DdpSettings s =
-      optim::ddp_settings(effective.ddp, effective.precision, effective.optimizer.use_distributed_optimizer,
-                          /*first_stage=*/true, /*chunk=*/0);
-  return fmt::format(
-      "sharded {} overlap {} average {} per token {} check {} pad {} bucket {} buckets {} cut {} type {}",
-      s.use_distributed_optimizer, s.overlap_grad_reduce, s.average_in_collective, s.per_token_loss, s.check_for_nan,
-      s.pad_buckets_for_bandwidth, s.bucket_elements.value_or(-1), s.num_buckets.value_or(-1), s.bucketing,
-      c10::toString(s.grad_dtype));
+  const optim::DdpSettings s = run::ddp_settings(config::derive(args).args);
+  return fmt::format("sharded {} overlap {} average {} per token {} check {} pad {} buckets by {} {} cut {} type {}",
+                     s.use_distributed_optimizer, s.overlap_grad_reduce, s.average_in_collective, s.per_token_loss,
+                     s.check_for_nan, s.pad_buckets_for_bandwidth, static_cast<int>(s.bucket_size.rule),
+                     s.bucket_size.value, s.bucketing, c10::toString(s.grad_dtype));
 }
 
 // After overflows, then clean steps.
 std::string scales(const TrainingArguments& args) {
-  optim::GradScaler scaler = optim::GradScaler::from(config::derive(args).args.precision);
+  optim::GradScaler scaler = run::grad_scaler(config::derive(args).args.precision);
   std::string text;
   for (const bool overflow : {true, true, true, false, false, false, false}) {
     scaler.update(overflow);

@@ -5,6 +5,7 @@
 
 #include "megalith/base/trace.h"
 #include "megalith/nn/parameter/parameter.h"
+#include "megalith/optim/buffer_rules.h"
 #include "megalith/optim/finalize.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
@@ -85,7 +86,7 @@ TEST_P(DdpScaling, IsWhatTheSettingsSay) {
         DdpSettings settings = GetParam().settings;
         settings.use_distributed_optimizer = distributed;
         settings.overlap_grad_reduce = overlap;
-        settings.bucket_elements = 64;
+        settings.bucket_size = BucketSize::elements(64);
         DistributedDataParallel ddp(toy.list(), settings, context);
         for (int step = 0; step < 3; ++step) {
           ddp.zero_grad();
@@ -131,7 +132,8 @@ TEST(Ddp, AParameterWithoutAGradientCountsAsZero) {
   run_ranks(2, [](const Rank& r) {
     const auto context = context_of(r);
     const Toy toy;
-    DistributedDataParallel ddp(toy.list(), {.overlap_grad_reduce = true, .bucket_elements = 1}, context);
+    DistributedDataParallel ddp(toy.list(), {.overlap_grad_reduce = true, .bucket_size = BucketSize::elements(1)},
+                                context);
     for (int step = 0; step < 3; ++step) {
       ddp.zero_grad();
       at::Tensor loss = toy[0].value.sum();
@@ -162,7 +164,8 @@ TEST(Ddp, BucketsLeaveDuringBackwardFromTheSecondStepOn) {
   run_ranks(2, [](const Rank& r) {
     const auto context = context_of(r);
     const Toy toy;
-    DistributedDataParallel ddp(toy.list(), {.overlap_grad_reduce = true, .bucket_elements = 1}, context);
+    DistributedDataParallel ddp(toy.list(), {.overlap_grad_reduce = true, .bucket_size = BucketSize::elements(1)},
+                                context);
     const int buckets = static_cast<int>(ddp.buffers()[0]->layout().buckets.size());
     ASSERT_EQ(buckets, 3);
     for (int step = 0; step < 3; ++step) {
@@ -184,7 +187,9 @@ TEST(Ddp, InstancesSumTheirBucketsWithoutWaitingForOneAnother) {
     const auto context = context_of(r, {.num_distributed_optimizer_instances = 2});
     const Toy toy;
     DistributedDataParallel ddp(
-        toy.list(), {.use_distributed_optimizer = true, .overlap_grad_reduce = true, .bucket_elements = 1}, context);
+        toy.list(),
+        {.use_distributed_optimizer = true, .overlap_grad_reduce = true, .bucket_size = BucketSize::elements(1)},
+        context);
     const ParamBuffer& buffer = *ddp.buffers()[0];
     TraceRecorder recorder;
     for (int step = 0; step < 3; ++step) {
@@ -330,23 +335,30 @@ TEST(Ddp, BadSettingsAreNamed) {
     }
     return "";
   };
-  expect_contains(message({.bucket_elements = 5, .num_buckets = 2}), "ddp_num_buckets 2");
-  expect_contains(message({.bucket_elements = -5}), "ddp_bucket_size is -5");
-  expect_contains(message({.num_buckets = 0}), "ddp_num_buckets is 0");
+  expect_contains(message({.bucket_size = BucketSize::elements(-5)}), "ddp_bucket_size is -5");
+  expect_contains(message({.bucket_size = BucketSize::count(0)}), "ddp_num_buckets is 0");
   expect_contains(message({.average_in_collective = true, .per_token_loss = true}), "calculate_per_token_loss");
   expect_contains(message({.grad_dtype = at::kHalf}), "Half");
 }
 
-TEST(DdpSettings, FollowTheOptions) {
-  config::DdpConfig options{.overlap_grad_reduce = true, .bucket_size = 77, .calculate_per_token_loss = true};
-  EXPECT_TRUE(ddp_settings(options, {}, true, true, 0).bucketing);
-  EXPECT_FALSE(ddp_settings(options, {}, true, true, 1).bucketing);
-  EXPECT_FALSE(ddp_settings(options, {}, true, false, 0).bucketing);
-  const DdpSettings settings = ddp_settings(options, {.fp16 = true}, true, true, 0);
-  EXPECT_EQ(settings.bucket_elements, 77);
-  EXPECT_TRUE(settings.per_token_loss && settings.use_distributed_optimizer && !settings.check_for_nan);
-  EXPECT_EQ(ddp_settings(options, {.bf16 = true, .grad_reduce_in_bf16 = true}, true, true, 0).grad_dtype,
-            at::kBFloat16);
+TEST(DdpSettings, OnlyTheFirstChunkIsCutAndOnlyToOverlap) {
+  const DdpSettings overlapping{.overlap_grad_reduce = true};
+  EXPECT_TRUE(settings_of_chunk(overlapping, true, 0).bucketing);
+  EXPECT_FALSE(settings_of_chunk(overlapping, true, 1).bucketing);
+  EXPECT_FALSE(settings_of_chunk(overlapping, false, 0).bucketing);
+  EXPECT_FALSE(settings_of_chunk({}, true, 0).bucketing);
+}
+
+TEST(DdpSettings, SizesOfBuckets) {
+  const auto elements = [](const BucketSize& size, const BufferPlace& place) {
+    return buffer_rules({.bucket_size = size}, place).bucket_elements;
+  };
+  EXPECT_EQ(elements({}, {.elements = 900, .replicas = 2}), 1'500'000);
+  EXPECT_EQ(elements({}, {.elements = 900, .replicas = 2, .cuda = true}), 40'000'000);
+  EXPECT_EQ(elements({}, {.elements = 900, .replicas = 64, .cuda = true}), 64'000'000);
+  EXPECT_EQ(elements(BucketSize::elements(77), {.elements = 900}), 77);
+  EXPECT_EQ(elements(BucketSize::count(3), {.elements = 900}), 300);
+  EXPECT_EQ(elements(BucketSize::count(3), {.elements = 2}), 1);
 }
 
 // Finalize: replicated parameters of which each tp rank saw a part, and tokens.

@@ -37,7 +37,7 @@ TEST_P(GoldenHfTrain, losses_and_norms) {
                     .ddp = {.use_distributed_optimizer = true,
                             .overlap_grad_reduce = true,
                             .per_token_loss = true,
-                            .bucket_elements = 4000}};
+                            .bucket_size = optim::BucketSize::elements(4000)}};
   expect_golden(golden, sharded);
   sharded.tp = 2;
   sharded.sequence_parallel = true;

@@ -10,39 +10,8 @@
 namespace megalith::optim {
 namespace {
 
-using config::PrecisionConfig;
 using testing::error_of;
 using testing::expect_contains;
-
-TEST(GradScaler, precision_decides) {
-  PrecisionConfig precision;
-  precision.bf16 = true;
-  EXPECT_FALSE(GradScaler::from(precision).is_dynamic());
-  EXPECT_EQ(GradScaler::from(precision).scale(), 1);
-  precision = {};
-  precision.fp16 = true;
-  EXPECT_TRUE(GradScaler::from(precision).is_dynamic());
-  EXPECT_EQ(GradScaler::from(precision).scale(), 4294967296.0F);
-  precision.loss_scale = 128;
-  EXPECT_FALSE(GradScaler::from(precision).is_dynamic());
-  EXPECT_EQ(GradScaler::from(precision).inverse_scale(), 1.0F / 128);
-}
-
-TEST(GradScaler, options_are_refused_by_name) {
-  const auto refused = [](auto change) {
-    PrecisionConfig precision;
-    precision.fp16 = true;
-    change(precision);
-    return error_of<ConfigError>([&] { GradScaler::from(precision); });
-  };
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  expect_contains(refused([](auto& p) { p.loss_scale = 0; }), "loss_scale is 0");
-  expect_contains(refused([](auto& p) { p.loss_scale = 1e39; }), "loss_scale is 1e+39");
-  expect_contains(refused([&](auto& p) { p.initial_loss_scale = nan; }), "initial_loss_scale is nan");
-  expect_contains(refused([](auto& p) { p.min_loss_scale = 1e30; }), "min_loss_scale is 1e+30, more than");
-  expect_contains(refused([](auto& p) { p.loss_scale_window = 2.5; }), "loss_scale_window is 2.5");
-  expect_contains(refused([](auto& p) { p.hysteresis = 0; }), "hysteresis is 0");
-}
 
 TEST(GradScaler, a_resumed_run_goes_on_as_if_it_had_not_stopped) {
   const GradScalerParams params{.initial_scale = 1024, .growth_interval = 3, .hysteresis = 2};

@@ -25,12 +25,13 @@ std::vector<TrainCase> variants(TrainCase plain) {
     change(all.back());
   };
   add([](TrainCase& c) { c.ddp.overlap_grad_reduce = true; });
-  add([](TrainCase& c) { c.ddp.bucket_elements = 5000; });
-  add([](TrainCase& c) { c.ddp.overlap_grad_reduce = true, c.ddp.num_buckets = 7; });
+  add([](TrainCase& c) { c.ddp.bucket_size = optim::BucketSize::elements(5000); });
+  add([](TrainCase& c) { c.ddp.overlap_grad_reduce = true, c.ddp.bucket_size = optim::BucketSize::count(7); });
   add([](TrainCase& c) { c.ddp.use_distributed_optimizer = true; });
   add([](TrainCase& c) { c.ddp.use_distributed_optimizer = true, c.overlap_param_gather = true; });
   add([](TrainCase& c) {
-    c.ddp.use_distributed_optimizer = true, c.ddp.overlap_grad_reduce = true, c.ddp.bucket_elements = 3000;
+    c.ddp.use_distributed_optimizer = true, c.ddp.overlap_grad_reduce = true,
+    c.ddp.bucket_size = optim::BucketSize::elements(3000);
     c.overlap_param_gather = true;
   });
   add([](TrainCase& c) { c.optimizer.offload_fraction = 1; });
@@ -75,7 +76,7 @@ TEST(OptimizerOverGloo, GivesTheSameBits) {
   TrainCase plain{.dp = 2, .steps = 2, .gloo = true};
   const TrainResult expected = train(folder, batch, plain);
   plain.ddp.use_distributed_optimizer = plain.ddp.overlap_grad_reduce = plain.overlap_param_gather = true;
-  plain.ddp.bucket_elements = 5000;
+  plain.ddp.bucket_size = optim::BucketSize::elements(5000);
   expect_same_bits(train(folder, batch, plain), expected, plain.name());
 }
 
@@ -89,7 +90,7 @@ TEST(OptimizerInstances, AreCopiesOfTheSameState) {
   const TrainResult actual = train(folder, batch, how);
   for (size_t i = 0; i < actual.losses.size(); ++i) expect_close(actual.losses[i], expected.losses[i], "loss");
   for (const auto& [name, value] : expected.weights) expect_close(actual.weights.at(name), value, name, 1e-4);
-  how.ddp.bucket_elements = 5000;
+  how.ddp.bucket_size = optim::BucketSize::elements(5000);
   how.ddp.overlap_grad_reduce = how.overlap_param_gather = true;
   for (const bool gloo : {false, true}) {
     how.gloo = gloo;
@@ -152,7 +153,7 @@ TEST(OptimizerRecompute, ReportsOfARecomputedModelCompleteTheirBuckets) {
   how.options.recompute.layers = model::RecomputePlan::Layers::kUniform;
   how.options.recompute.num_layers = 1;
   how.ddp.overlap_grad_reduce = true;
-  how.ddp.bucket_elements = 3000;
+  how.ddp.bucket_size = optim::BucketSize::elements(3000);
   expect_same_bits(train(folder, batch, how), expected, how.name());
 }
 

@@ -59,7 +59,7 @@ TrainCase sharded(int tp, int dp) {
   TrainCase how{.tp = tp, .dp = dp};
   how.ddp.use_distributed_optimizer = true;
   how.ddp.overlap_grad_reduce = true;
-  how.ddp.bucket_elements = 3000;
+  how.ddp.bucket_size = optim::BucketSize::elements(3000);
   return how;
 }
 

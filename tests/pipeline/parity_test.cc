@@ -147,7 +147,7 @@ TEST(PipelineParity, SeveralStepsWithOverlappedReduction) {
   for (const auto kind : {ScheduleKind::kOneFOneB, ScheduleKind::kInterleaved, ScheduleKind::kZeroBubble}) {
     PipelineCase how{.pp = 2, .dp = 2, .kind = kind};
     how.ddp.overlap_grad_reduce = true;
-    how.ddp.bucket_elements = 500;
+    how.ddp.bucket_size = optim::BucketSize::elements(500);
     if (kind == ScheduleKind::kInterleaved) how.pipeline.vpp = 2;
     for (const auto sync : {layout::PipelineSync::kDefault, layout::PipelineSync::kAligned}) {
       if (sync == layout::PipelineSync::kAligned && kind != ScheduleKind::kInterleaved) continue;

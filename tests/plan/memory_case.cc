@@ -14,6 +14,7 @@
 #include "megalith/model/families/family.h"
 #include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/preference_settings.h"
 #include "megalith/run/resolve/run_shape.h"
 #include "megalith/run/resolve/schedule.h"
 #include "megalith/run/resolve/trainer_settings.h"
@@ -111,7 +112,8 @@ std::unique_ptr<train::Objective> objective_of(const MemoryCase& how, model::Vir
           : std::make_unique<train::ReferenceModel>(
                 model::AutoModel::from_config(how.model, run::model_settings(how.args, context.device()), context),
                 run::step_settings(how.args));
-  return std::make_unique<train::PreferenceObjective>(how.args.preference, context, std::move(reference));
+  return std::make_unique<train::PreferenceObjective>(run::preference_settings(how.args.preference), context,
+                                                      std::move(reference));
 }
 
 MeasuredMemory measure_rank(const MemoryCase& how, const plan::RunShape& run, const Rank& rank) {

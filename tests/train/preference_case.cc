@@ -77,7 +77,7 @@ RunLog run_preferences(const TrainerCase& how, const PairRun& run) {
   SCOPED_TRACE(how.name);
   RunLog result;
   run_trainer_ranks(run.policy, how, [&](const TrainerRank& r) {
-    const config::PreferenceConfig& preference = r.args.preference;
+    const train::PreferenceSettings preference = run::preference_settings(r.args.preference);
     Recorder::Heard heard;
     train::TrainerSetup setup = r.setup(run.pairs, run.pairs);
     setup.objective = std::make_unique<train::PreferenceObjective>(

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/run/resolve/preference_settings.h"
 #include "megalith/train/preference/preference_objective.h"
 #include "tests/train/trainer_case.h"
 

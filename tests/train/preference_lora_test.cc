@@ -29,7 +29,8 @@ RunLog run_with_adapter(const GoldenPairs& golden, const TrainerCase& how) {
     Recorder::Heard heard;
     train::TrainerSetup setup = mine.setup(golden.pairs, golden.pairs);
     setup.objective = std::make_unique<train::PreferenceObjective>(
-        args.preference, context, train::ReferenceModel::below_adapter(models, run::step_settings(args)));
+        run::preference_settings(args.preference), context,
+        train::ReferenceModel::below_adapter(models, run::step_settings(args)));
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
     train::Trainer trainer(models, run::trainer_settings(args, models.context().grid().shape()), std::move(setup));
     const train::TrainOutput output = trainer.train();

@@ -45,7 +45,7 @@ TEST(GoldenPreferenceLoss, hf_preference_golden_json) {
       continue;
     }
     ++kinds;
-    const train::PreferenceTerms terms = train::preference_terms(scores, *how);
+    const train::PreferenceTerms terms = train::preference_terms(scores, run::preference_settings(*how));
     expect_close(terms.losses, tensor_of(expected.at("per_pair")), "losses");
     expect_close(terms.losses.mean().item<double>(), expected.at("loss").get<double>(), "loss");
     expect_close(terms.chosen, tensor_of(expected.at("rewards_chosen")), "rewards of the chosen");
@@ -60,7 +60,7 @@ TEST(PreferenceLoss, SimpoAndTheChosenAnswersOwnLoss) {
   const train::AnswerScores scores{.policy = at::tensor({-6.0F, -8.0F, -9.0F, -4.0F}),
                                    .reference = {},
                                    .tokens = at::tensor({2.0F, 4.0F, 3.0F, 1.0F})};
-  config::PreferenceConfig how{.loss = PrefLoss::kSimpo, .beta = 2.0, .simpo_gamma = 0.7};
+  train::PreferenceSettings how{.loss = PrefLoss::kSimpo, .beta = 2.0, .simpo_gamma = 0.7};
   const auto cost = [](double margin) { return std::log1p(std::exp(-(2.0 * margin - 0.7))); };
   const at::Tensor plain = at::tensor({cost(-3.0 + 3.0), cost(-2.0 + 4.0)}, at::kFloat);
   const train::PreferenceTerms terms = train::preference_terms(scores, how);
@@ -76,7 +76,7 @@ TEST(PreferenceLoss, SimpoAndTheChosenAnswersOwnLoss) {
 TEST(PreferenceLoss, OrpoOfCertainAnswersIsFinite) {
   const at::Tensor policy = at::tensor({0.0F, -1e-9F, -200.0F, -0.5F}).requires_grad_();
   const train::AnswerScores scores{.policy = policy, .reference = {}, .tokens = at::ones({4})};
-  const config::PreferenceConfig how{.loss = PrefLoss::kOrpo};
+  const train::PreferenceSettings how{.loss = PrefLoss::kOrpo};
   const at::Tensor loss = train::preference_terms(scores, how).losses.sum();
   loss.backward();
   EXPECT_TRUE(std::isfinite(loss.item<double>()));
@@ -268,8 +268,8 @@ TEST(PreferenceLayouts, EvaluationOfFivePairs) {
     train::MetricList metrics;
     run_trainer_ranks(run.policy, how, [&](const TrainerRank& r) {
       train::TrainerSetup setup = r.setup(run.pairs, run.pairs);
-      setup.objective = std::make_unique<train::PreferenceObjective>(r.args.preference, r.models.context(),
-                                                                     reference_on(r, run.reference));
+      setup.objective = std::make_unique<train::PreferenceObjective>(
+          run::preference_settings(r.args.preference), r.models.context(), reference_on(r, run.reference));
       const auto mine = train::Trainer(r.models, r.settings(), std::move(setup)).evaluate();
       if (r.rank.rank == 0) metrics = mine;
     });
@@ -294,8 +294,8 @@ TEST(PreferenceResume, ContinuesBitForBit) {
   const auto change = [&](const TrainerRank& r, train::TrainerSetup& setup) {
     setup.train_data = train::numbered_data(pairs, {.size = pairs->size(), .shuffle = true, .seed = 5}, r.collator);
     setup.eval_data.clear();
-    setup.objective = std::make_unique<train::PreferenceObjective>(r.args.preference, r.models.context(),
-                                                                   reference_on(r, golden.reference));
+    setup.objective = std::make_unique<train::PreferenceObjective>(
+        run::preference_settings(r.args.preference), r.models.context(), reference_on(r, golden.reference));
   };
   const auto into = [&](const TempFolder& out) {
     const config::TrainingArguments before = how.args;
@@ -322,7 +322,8 @@ TEST(PreferenceObjective, SaysWhatItLacks) {
     std::string message;
     run_trainer_ranks(golden.policy, preference_case("one rank", 4), [&](const TrainerRank& r) {
       train::TrainerSetup setup = r.setup(std::move(data));
-      setup.objective = std::make_unique<train::PreferenceObjective>(r.args.preference, r.models.context(), nullptr);
+      setup.objective = std::make_unique<train::PreferenceObjective>(run::preference_settings(r.args.preference),
+                                                                     r.models.context(), nullptr);
       train::Trainer trainer(r.models, r.settings(), std::move(setup));
       message = error_of<InternalError>([&] { trainer.train(); });
     });

@@ -39,7 +39,8 @@ class ReferenceScores : public ::testing::Test {
                                          {cache_, golden_.reference, {}, r.models[0].options().dtype},
                                          r.settings().eval.micro_batch_size, r.models.context());
       Recorder::Heard heard;
-      setup.objective = std::make_unique<train::PreferenceObjective>(r.args.preference, r.models.context(), nullptr);
+      setup.objective = std::make_unique<train::PreferenceObjective>(run::preference_settings(r.args.preference),
+                                                                     r.models.context(), nullptr);
       setup.callbacks.push_back(std::make_unique<Recorder>(heard));
       train::Trainer trainer(r.models, r.settings(), std::move(setup));
       const auto output = trainer.train();
@@ -80,8 +81,8 @@ TEST_F(ReferenceScores, AreThoseOfEveryStep) {
   run_trainer_ranks(golden_.policy, how, [&](const TrainerRank& r) {
     Recorder::Heard heard;
     train::TrainerSetup setup = r.setup(pairs, eval_);
-    setup.objective = std::make_unique<train::PreferenceObjective>(r.args.preference, r.models.context(),
-                                                                   reference_on(r, golden_.reference));
+    setup.objective = std::make_unique<train::PreferenceObjective>(
+        run::preference_settings(r.args.preference), r.models.context(), reference_on(r, golden_.reference));
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
     train::Trainer trainer(r.models, r.settings(), std::move(setup));
     const auto output = trainer.train();

@@ -18,7 +18,7 @@ good_tree() {
   printf '#include "megalith/base/one.h"\n\nint one() { return 1; }\n' >"$tree/src/megalith/base/one.cc"
   printf '#pragma once\n' >"$tree/src/megalith/comm/two_internal.h"
   printf '#include "megalith/base/one.h"\n#include "megalith/comm/two_internal.h"\n' >"$tree/src/megalith/comm/two.cc"
-  printf '#include "megalith/comm/two_internal.h"\n' >"$tree/src/megalith/comm/wing/three.cc"
+  printf '// No TrainingArguments.\n#include "megalith/comm/two_internal.h"\n#include "megalith/config/choices.h"\n' >"$tree/src/megalith/comm/wing/three.cc"
   printf '#include "megalith/comm/two_internal.h"\n' >"$tree/tests/comm/two_test.cc"
   printf '# A tree\n\n## Read me\n\n[one](src/megalith/base/one.h), [docs](docs/a.md#the-second-part), `[no](link)`\n' >"$tree/README.md"
   printf '# First\n\n## The second part\n\n[up](../README.md) [web](https://example.org/x) [here](#first)\n' >"$tree/docs/a.md"
@@ -64,6 +64,9 @@ case $1 in
     bad src/megalith/comm/two.cc '#include "megalith/comm/wing/three.h"\n' 'megalith/comm megalith/comm/wing'
     bad fuzz/CMakeLists.txt 'megalith_add_fuzzer(one SOURCES base/one.cc base/gone.cc)\n' base/gone.cc
     bad tests/base/peek_test.cc '#include "megalith/comm/two_internal.h"\n'
+    bad src/megalith/comm/options.cc '#include "megalith/config/run_config.h"\n'
+    bad src/megalith/comm/options.cc 'void connect(const config::CommConfig& comm);\n'
+    bad src/megalith/comm/options.cc 'namespace megalith::config {\nstruct TrainingArguments;\n}\n'
     bad src/megalith/comm/kernel.cu '#include <ATen/ATen.h>\n'
     bad src/megalith/comm/slow.h '#pragma once\n#include <torch/torch.h>\n'
     bad src/megalith/comm/twice.h 'int two();\n' ;;

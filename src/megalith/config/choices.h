@@ -233,6 +233,8 @@ struct EnumNames<PrefLoss> {
                                                                                        {PrefLoss::kOrpo, "orpo"},
                                                                                        {PrefLoss::kSimpo, "simpo"}});
 };
+// Whether answers are compared with what a reference model gives them.
+constexpr bool needs_reference(PrefLoss loss) { return loss != PrefLoss::kOrpo && loss != PrefLoss::kSimpo; }
 
 enum class MixStrategy { kConcat, kInterleaveUnder, kInterleaveOver, kInterleaveOnce };
 template <>

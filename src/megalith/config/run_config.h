@@ -123,9 +123,6 @@ struct LoraConfig {
   bool operator==(const LoraConfig&) const = default;
 };
 
-// Whether answers are compared with what a reference model gives them.
-constexpr bool needs_reference(PrefLoss loss) { return loss != PrefLoss::kOrpo && loss != PrefLoss::kSimpo; }
-
 struct PreferenceConfig {
   PrefLoss loss = PrefLoss::kSigmoid;  // formulas: train/preference/preference_loss.h
   double beta = 0.1;

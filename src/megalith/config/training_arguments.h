@@ -1,4 +1,4 @@
-// Every argument of a run, in parts. Code below `train` receives only the part that is its own.
+// Every argument of a run, in parts. They end in `run`, which makes the settings of the modules below from them.
 //
 // A TrainingArguments holds what the user asked for, with the dialect's defaults; derive() (derive.h) computes what
 // follows from it, validate() (validate.h) says what does not fit.

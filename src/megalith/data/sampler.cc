@@ -5,17 +5,6 @@
 
 namespace megalith::data {
 
-SamplerOptions epoch_sampler(const config::SamplerConfig& config, int64_t size, uint64_t seed) {
-  const bool sequential =
-      config.disable_shuffling || config.train_sampling_strategy == config::SamplingStrategy::kSequential;
-  return {.size = size, .shuffle = !sequential, .seed = seed, .end = EpochEnd::kDrop};
-}
-
-SamplerOptions megatron_sampler(const config::SamplerConfig& config, int64_t size, uint64_t seed) {
-  const bool cyclic = config.dataloader_type == config::DataloaderType::kCyclic;
-  return {.size = size, .shuffle = cyclic, .seed = seed, .end = cyclic ? EpochEnd::kContinue : EpochEnd::kStop};
-}
-
 Sampler::Sampler(const SamplerOptions& options) : options_(options) {
   check<DataError>(options.size > 0, "the dataset is empty: there is nothing to train on");
 }

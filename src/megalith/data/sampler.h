@@ -5,8 +5,6 @@
 #include <optional>
 #include <vector>
 
-#include "megalith/config/data_config.h"
-
 namespace megalith::data {
 
 // What happens where an epoch has fewer samples left than a step takes.
@@ -17,18 +15,13 @@ enum class EpochEnd {
   kStop,      // they are left out and the data has ended: Megatron's `single`
 };
 
+// run::epoch_sampler and run::megatron_sampler make it from options.
 struct SamplerOptions {
   int64_t size = 0;     // samples of the dataset
   bool shuffle = true;  // another order each epoch; false: as they are numbered
   uint64_t seed = 42;
   EpochEnd end = EpochEnd::kDrop;
 };
-
-// As train_sampling_strategy and disable_shuffling say: epochs, incomplete steps dropped.
-SamplerOptions epoch_sampler(const config::SamplerConfig& config, int64_t size, uint64_t seed);
-// Megatron's dataloader_type. single: in order, once. cyclic: another order each epoch; unlike there no sample is left
-// out at an epoch's end, so that the number of consumed samples alone is the position, for any number of ranks.
-SamplerOptions megatron_sampler(const config::SamplerConfig& config, int64_t size, uint64_t seed);
 
 // How far the data has been consumed: by all ranks together, in an order that depends on the seed and the epoch alone.
 // A run that resumes here, with any number of ranks and any batch size, sees the samples not seen yet.

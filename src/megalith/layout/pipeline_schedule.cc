@@ -14,8 +14,6 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-int group_size(const PipelineShape& shape) { return shape.group_size.value_or(shape.pp); }
-
 // Appends actions, and the ones that switch synchronisation on and off only where it changes.
 class Writer {
  public:
@@ -110,7 +108,7 @@ class Interleaved {
 
   RankSchedule run() {
     const int total = static_cast<int>(order_.size());
-    const int warmup = std::min(total, 2 * (shape_.pp - rank_ - 1) + (shape_.chunks - 1) * group_size(shape_));
+    const int warmup = std::min(total, 2 * (shape_.pp - rank_ - 1) + (shape_.chunks - 1) * shape_.group());
     if (out_.aligned())
       for (int chunk = 0; chunk < std::min(2, shape_.chunks); ++chunk) out_.collective(Kind::kGatherParams, chunk);
     for (int k = 0; k < warmup; ++k) forward(k);
@@ -172,7 +170,7 @@ class Interleaved {
 // The micro-batch count nearest to the asked one that the interleaved schedule takes.
 int nearest_count(const PipelineShape& shape) {
   const auto good = [&](int m) {
-    return m >= group_size(shape) && (m % group_size(shape) == 0 || m % group_size(shape) >= shape.pp);
+    return m >= shape.group() && (m % shape.group() == 0 || m % shape.group() >= shape.pp);
   };
   for (int away = 0;; ++away) {
     if (good(shape.microbatches + away)) return shape.microbatches + away;
@@ -181,7 +179,7 @@ int nearest_count(const PipelineShape& shape) {
 }
 
 void interleaved_problems(const PipelineShape& shape, std::vector<std::string>& found) {
-  const int group = group_size(shape);
+  const int group = shape.group();
   if (group < shape.pp || group > shape.microbatches)
     found.push_back(
         fmt::format("microbatch_group_size_per_virtual_pipeline_stage is {}{}; it must be at least the {} pipeline "
@@ -257,7 +255,7 @@ std::vector<std::string> problems(const PipelineShape& shape) {
 
 std::vector<std::pair<int, int>> interleaved_order(const PipelineShape& shape) {
   std::vector<std::pair<int, int>> order;
-  const int group = group_size(shape);
+  const int group = shape.group();
   for (int first = 0; first < shape.microbatches; first += group)
     for (int chunk = 0; chunk < shape.chunks; ++chunk)
       for (int m = first; m < std::min(shape.microbatches, first + group); ++m) order.emplace_back(m, chunk);

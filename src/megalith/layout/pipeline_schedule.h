@@ -51,10 +51,12 @@ struct PipelineShape {
   int pp = 1;
   int chunks = 1;  // on each rank; more than 1: kInterleaved only
   int microbatches = 1;
-  std::optional<int> group_size;  // kInterleaved: micro-batches that a chunk runs in a row; empty: pp
+  std::optional<int> group_size;  // kInterleaved: micro-batches that a chunk runs in a row; absent: pp of them
   bool forward_only = false;
   PipelineSync sync = PipelineSync::kLeaveOut;
 
+  // group_size, or what its absence means.
+  int group() const { return group_size.value_or(pp); }
   // The kind that a run of this size uses when nothing is asked for.
   static ScheduleKind kind_for(int pp, std::optional<int> vpp);
 };

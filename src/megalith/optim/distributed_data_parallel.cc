@@ -19,7 +19,7 @@ namespace {
 
 // Large enough that links are used well, small enough that reductions begin early. On a CPU they compete with the
 // computation for its cores, and pieces that fit its caches cost least.
-int64_t default_bucket_elements(const BufferPlace& place) {
+int64_t fitting_bucket_elements(const BufferPlace& place) {
   if (!place.cuda) return 1'500'000;
   return std::max<int64_t>(40'000'000, int64_t{1'000'000} * place.replicas);
 }
@@ -27,35 +27,16 @@ int64_t default_bucket_elements(const BufferPlace& place) {
 }  // namespace
 
 void DdpSettings::validate() const {
-  check<ConfigError>(!(bucket_elements && num_buckets),
-                     "ddp_bucket_size {} and ddp_num_buckets {} are both given; give one of them",
-                     bucket_elements.value_or(0), num_buckets.value_or(0));
-  check<ConfigError>(bucket_elements.value_or(1) > 0, "ddp_bucket_size is {}; it must be positive",
-                     bucket_elements.value_or(0));
-  check<ConfigError>(num_buckets.value_or(1) > 0, "ddp_num_buckets is {}; it must be positive",
-                     num_buckets.value_or(0));
+  const bool named = bucket_size.rule != BucketSize::Rule::kFitting;
+  check<ConfigError>(!named || bucket_size.value > 0, "{} is {}; it must be positive",
+                     bucket_size.rule == BucketSize::Rule::kCount ? "ddp_num_buckets" : "ddp_bucket_size",
+                     bucket_size.value);
   check<ConfigError>(
       !(average_in_collective && per_token_loss),
       "ddp_average_in_collective cannot be used with calculate_per_token_loss, which divides by the number"
       " of tokens; switch one of them off");
   check<ConfigError>(grad_dtype == at::kFloat || grad_dtype == at::kBFloat16,
                      "gradients are kept in float32 or bfloat16, not in {}", c10::toString(grad_dtype));
-}
-
-DdpSettings ddp_settings(const config::DdpConfig& ddp, const config::PrecisionConfig& precision,
-                         bool use_distributed_optimizer, bool first_stage, int chunk) {
-  DdpSettings s;
-  s.use_distributed_optimizer = use_distributed_optimizer;
-  s.overlap_grad_reduce = ddp.overlap_grad_reduce;
-  s.average_in_collective = ddp.average_in_collective;
-  s.per_token_loss = ddp.calculate_per_token_loss;
-  // fp16 with a dynamic scale meets infinities by design: the optimizer skips those steps.
-  s.check_for_nan = ddp.check_for_nan_in_loss_and_grad && !precision.fp16;
-  s.pad_buckets_for_bandwidth = ddp.pad_buckets_for_high_nccl_busbw;
-  s.bucket_elements = ddp.bucket_size;
-  s.num_buckets = ddp.num_buckets;
-  if (precision.grad_reduce_in_bf16) s.grad_dtype = at::kBFloat16;
-  return settings_of_chunk(s, first_stage, chunk);
 }
 
 DdpSettings settings_of_chunk(DdpSettings settings, bool first_stage, int chunk) {
@@ -66,8 +47,17 @@ DdpSettings settings_of_chunk(DdpSettings settings, bool first_stage, int chunk)
 BufferRules buffer_rules(const DdpSettings& settings, const BufferPlace& place) {
   BufferRules rules{.shards = place.shards, .pad_for_bandwidth = settings.pad_buckets_for_bandwidth};
   if (!settings.bucketing) return rules;
-  rules.bucket_elements = settings.num_buckets ? std::max<int64_t>(1, place.elements / *settings.num_buckets)
-                                               : settings.bucket_elements.value_or(default_bucket_elements(place));
+  switch (const BucketSize& size = settings.bucket_size; size.rule) {
+    case BucketSize::Rule::kFitting:
+      rules.bucket_elements = fitting_bucket_elements(place);
+      break;
+    case BucketSize::Rule::kElements:
+      rules.bucket_elements = size.value;
+      break;
+    case BucketSize::Rule::kCount:
+      rules.bucket_elements = std::max<int64_t>(1, place.elements / size.value);
+      break;
+  }
   return rules;
 }
 

@@ -20,7 +20,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "megalith/config/optimizer_config.h"
 #include "megalith/optim/param_buffer.h"
 #include "megalith/parallel/parallel_context.h"
 
@@ -30,6 +29,22 @@ struct Node;
 
 namespace megalith::optim {
 
+// How large the buckets of a buffer are.
+struct BucketSize {
+  enum class Rule {
+    kFitting,   // as suits the place: max(40 000 000, 1 000 000 · replicas) elements, on CPU 1 500 000
+    kElements,  // a bucket is closed once it has `value` elements
+    kCount,     // the buffer is cut into about `value` buckets
+  };
+  Rule rule = Rule::kFitting;
+  int64_t value = 0;  // without meaning for kFitting
+
+  static BucketSize elements(int64_t value) { return {Rule::kElements, value}; }
+  static BucketSize count(int64_t value) { return {Rule::kCount, value}; }
+  bool operator==(const BucketSize&) const = default;
+};
+
+// run::ddp_settings makes it from options.
 struct DdpSettings {
   bool use_distributed_optimizer = false;  // ranks own shards of the buffers (ZeRO-1)
   bool overlap_grad_reduce = false;        // a bucket's reduction starts when its last gradient is there
@@ -38,8 +53,7 @@ struct DdpSettings {
   bool check_for_nan = true;               // NonFiniteGradient names the parameter
   std::optional<bool> checks_later;        // by check_gradients; empty: on CUDA, where a look waits for the device
   bool pad_buckets_for_bandwidth = false;  // bucket ends at multiples of 65536 elements
-  std::optional<int64_t> bucket_elements;  // empty: max(40 000 000, 1 000 000 · replicas), on CPU 1 500 000
-  std::optional<int> num_buckets;          // in place of bucket_elements
+  BucketSize bucket_size;
   bool bucketing = true;                   // false: one bucket a buffer (chunks after the first)
   at::ScalarType grad_dtype = at::kFloat;  // of the buffers; bf16: half the traffic and less exact sums
 
@@ -47,11 +61,8 @@ struct DdpSettings {
   void validate() const;
 };
 
-// From the options. `chunk`: its number on this rank; `first_stage`: whether it is on the first pipeline rank. As in
-// the reference only the first chunk of the first stage is cut into buckets.
-DdpSettings ddp_settings(const config::DdpConfig& ddp, const config::PrecisionConfig& precision,
-                         bool use_distributed_optimizer, bool first_stage, int chunk);
-// The same for another chunk.
+// The settings of a chunk: `chunk` is its number on this rank, `first_stage` whether the rank is of the first pipeline
+// stage. As in the reference, only the first chunk of the first stage is cut into buckets, and only to overlap.
 DdpSettings settings_of_chunk(DdpSettings settings, bool first_stage, int chunk);
 
 // One thread a rank. The parameters and the context outlive it. Parameters that need no gradient when it is made are

@@ -88,18 +88,6 @@ GradScaler GradScaler::dynamic(const GradScalerParams& params) {
   return scaler;
 }
 
-GradScaler GradScaler::from(const config::PrecisionConfig& precision) {
-  if (!precision.fp16) return constant(1);
-  if (precision.loss_scale) return constant(*precision.loss_scale);
-  const double window = precision.loss_scale_window;
-  check<ConfigError>(window == std::floor(window) && window >= 1 && window <= 1e15,
-                     "loss_scale_window is {}; it must be a whole number of steps, 1 or more", window);
-  return dynamic({.initial_scale = precision.initial_loss_scale,
-                  .min_scale = precision.min_loss_scale,
-                  .growth_interval = static_cast<int64_t>(window),
-                  .hysteresis = precision.hysteresis});
-}
-
 float GradScaler::inverse_scale() const {
   // In double and rounded once, as the reference does.
   return static_cast<float>(1.0 / static_cast<double>(state_.scale));

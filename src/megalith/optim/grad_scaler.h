@@ -9,8 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "megalith/config/optimizer_config.h"
-
 namespace megalith::optim {
 
 // Named as Megatron's DynamicGradScaler takes them. Numbers are float32, as is the scale itself.
@@ -50,8 +48,6 @@ class GradScaler {
   static GradScaler constant(double scale);
   // Throws ConfigError with every problem of the parameters.
   static GradScaler dynamic(const GradScalerParams& params);
-  // fp16: loss_scale when it is set, else dynamic; other precisions: constant 1.
-  static GradScaler from(const config::PrecisionConfig& precision);
 
   bool is_dynamic() const { return params_.has_value(); }
   float scale() const { return state_.scale; }

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "megalith/base/error.h"
-#include "megalith/optim/rules/make_rule.h"
 
 namespace megalith::optim {
 
@@ -46,16 +45,6 @@ void OptimizerSettings::validate() const {
   for (const LrMultiplier& m : groups.multipliers)
     require(m.factor >= 0 && std::isfinite(m.factor), "a learning-rate multiplier", m.factor, "at least 0");
   check<ConfigError>(problems.empty(), "{}", fmt::join(problems, "; "));
-}
-
-OptimizerSettings optimizer_settings(const config::OptimizerConfig& config) {
-  OptimizerSettings s;
-  s.rule = make_rule(config);
-  s.clip_grad = config.max_grad_norm;
-  s.offload_fraction = config.cpu_offload ? config.offload_fraction : 0;
-  s.groups.decoupled_lr = config.decoupled_lr.has_value();
-  s.groups.decay_qk_norms = config.apply_wd_to_qk_layernorm;
-  return s;
 }
 
 }  // namespace megalith::optim

@@ -1,9 +1,9 @@
-// What the optimizer does, apart from learning rate and weight decay, which the schedule sets.
+// What the optimizer does, apart from learning rate and weight decay, which the schedule sets. run::optimizer_settings
+// makes it from options.
 #pragma once
 
 #include <memory>
 
-#include "megalith/config/optimizer_config.h"
 #include "megalith/optim/param_groups.h"
 #include "megalith/optim/rules/adamw.h"
 
@@ -19,8 +19,5 @@ struct OptimizerSettings {
   // Throws ConfigError with every problem, under the options' names.
   void validate() const;
 };
-
-// From the options.
-OptimizerSettings optimizer_settings(const config::OptimizerConfig& config);
 
 }  // namespace megalith::optim

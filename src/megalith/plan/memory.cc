@@ -124,7 +124,7 @@ double batch_bytes(const RunShape& run) {
 
 const StepActions& ScheduleBook::of(const layout::PipelineShape& shape) {
   layout::PipelineShape cut = shape;
-  const int group = shape.group_size.value_or(shape.pp);
+  const int group = shape.group();
   const int enough = 4 * group + shape.microbatches % group;
   if (shape.kind == layout::ScheduleKind::kNone)
     cut.microbatches = std::min(2, shape.microbatches);

@@ -96,7 +96,7 @@ double BubbleBook::idle_units(const layout::PipelineShape& shape, double backwar
   if (shape.pp == 1) return 0;
   layout::PipelineShape cut = shape;
   cut.sync = layout::PipelineSync::kLeaveOut;
-  const int group = shape.group_size.value_or(shape.pp), enough = 2 * group + shape.microbatches % group;
+  const int group = shape.group(), enough = 2 * group + shape.microbatches % group;
   cut.microbatches = std::min(shape.microbatches, enough);
   const int ratio = static_cast<int>(std::lround(2 * backward_over_forward));
   const auto key = std::make_tuple(static_cast<int>(cut.kind), cut.pp, cut.chunks, cut.microbatches, group, ratio);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/run/resolve/indexed_settings.h"
 
 namespace megalith::run {
 
@@ -57,14 +58,19 @@ data::PerSplit<int64_t> samples_needed(const RunSettings& run, const layout::Mic
 }
 
 ProvidedDatasets gpt_datasets(const RunContext& run, const data::PerSplit<int64_t>& samples) {
-  data::PretrainDataRequest request = run.settings().pretrain.data;
-  check<ConfigError>(request.data.reset_position_ids == request.data.reset_attention_mask,
+  const int64_t seq_length = run.settings().pretrain.seq_length;
+  const data::IndexedSettings indexed = indexed_settings(run.args().indexed);
+  check<ConfigError>(indexed.reset_position_ids == indexed.reset_attention_mask,
                      "reset_position_ids and reset_attention_mask go together: sequences that do not see one another"
                      " count their positions from 0. Give both or none");
-  check<ConfigError>(request.seq_length > 0, "seq_length is not given: the tokens of a sample");
-  request.samples = {samples[0], samples[1], samples[2]};
-  request.tokens = run.required_tokenizer().tokens;
-  const data::PretrainDatasets made = data::make_pretrain_datasets(request);
+  check<ConfigError>(seq_length > 0, "seq_length is not given: the tokens of a sample");
+  const data::PretrainDatasets made =
+      data::make_pretrain_datasets({.data = indexed,
+                                    .seq_length = seq_length,
+                                    .seed = run.args().seeds.seed,
+                                    .samples = {samples[0], samples[1], samples[2]},
+                                    .tokens = run.required_tokenizer().tokens,
+                                    .wait = {}});
   return {as_dataset(made.train), as_dataset(made.valid), as_dataset(made.test)};
 }
 

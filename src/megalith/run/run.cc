@@ -162,7 +162,7 @@ void pretrain_on_rank(StartedRun& started, PretrainFunctions functions) {
     const RunSettings& settings = mine.settings();
     const DataSummary data{describe(samples_needed(settings, mine.microbatches()),
                                     samples_of_evaluation(settings.pretrain, mine.microbatches())),
-                           settings.pretrain.data.seq_length};
+                           settings.pretrain.seq_length};
     auto callbacks = watch_run(models, mine.settings(), data, mine.timers(), started.launch);
     if (own)
       for (auto& callback : own(mine, models)) callbacks.push_back(std::move(callback));

@@ -34,7 +34,7 @@ RunData open_run_data(const DataPlan& plan) {
   const data::Collator collator(plan.collator, plan.collate);
   RunData result;
   std::shared_ptr<const data::Dataset> validation;
-  if (plan.trains && request.data.streaming) {
+  if (plan.trains && plan.streams) {
     const auto streams = data::open_streamed_data(request);
     result.train = train::streamed_data(streams.train, collator);
     validation = streams.validation;

@@ -23,6 +23,7 @@
 #include "megalith/run/run_settings.h"
 #include "megalith/train/objectives/objective.h"
 #include "megalith/train/report/callback.h"
+#include "megalith/train/settings/preference_settings.h"
 
 namespace megalith::run {
 
@@ -41,6 +42,7 @@ struct DataPlan {
   data::CollateFunction collate{};  // a program's own, around the collator
   data::SamplerOptions order;      // its size is that of the training data
   bool trains = true;              // else only evaluation data is read
+  bool streams = false;            // training data is read while it is trained on
 };
 
 // Stage dpo: what is learnt from pairs of answers, and what they are compared with.
@@ -51,7 +53,7 @@ struct PreferencePlan {
     kBelowAdapter,  // the policy without the adapter that is trained
     kPrecomputed,   // of `folder`, run over the data before training begins
   };
-  config::PreferenceConfig loss;
+  train::PreferenceSettings loss;
   Reference reference = Reference::kNone;
   std::filesystem::path folder;                 // ref_model, or the policy's own
   std::vector<std::filesystem::path> adapters;  // that are merged into it

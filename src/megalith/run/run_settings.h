@@ -10,7 +10,6 @@
 #include <string>
 
 #include "megalith/data/collator.h"
-#include "megalith/data/gpt/pretrain_datasets.h"
 #include "megalith/data/sampler.h"
 #include "megalith/model/model_settings.h"
 #include "megalith/observe/report_settings.h"
@@ -52,7 +51,7 @@ struct PretrainSettings {
   int64_t eval_iters = 0;                // global batches of an evaluation
   int64_t eval_global_batch_size = 0;    // of an evaluation; 0: that of the last training step
   std::optional<int64_t> exit_minutes;   // exit_duration_in_mins; absent: no limit
-  data::PretrainDataRequest data;        // its samples and tokens are those of the run
+  int64_t seq_length = 0;                // tokens of a sample; 0: not given
   data::SamplerOptions order;            // its size is that of the training data
   data::CollatorOptions rows;            // of seq_length tokens
   int64_t padded_vocab_size = 0;         // rows of the embedding; 0: as vocab_multiple and tp ask for

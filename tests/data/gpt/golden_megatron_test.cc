@@ -142,15 +142,16 @@ TEST(GoldenMegatron, gpt_index_json_indices_and_samples) {
   }
 }
 
-config::IndexedDataConfig options_of(const json& options) {
-  const auto words = [&](const char* key) { return options.value(key, std::vector<std::string>{}); };
-  config::IndexedDataConfig config{.data_path = words("data_path"),
-                                   .train_data_path = words("train_data_path"),
-                                   .valid_data_path = words("valid_data_path"),
-                                   .test_data_path = words("test_data_path"),
-                                   .mock_data = options.value("mock_data", false)};
-  if (options.contains("split")) config.split = options.at("split");
-  return config;
+DataSources sources_of(const json& options) {
+  const auto blend = [&](const char* key) -> std::optional<Blend> {
+    if (!options.contains(key)) return std::nullopt;
+    return parse_blend(options.at(key).get<std::vector<std::string>>(), key);
+  };
+  DataSources sources{.all = blend("data_path"),
+                      .by_split = {blend("train_data_path"), blend("valid_data_path"), blend("test_data_path")},
+                      .mock = options.value("mock_data", false)};
+  if (options.contains("split")) sources.split = options.at("split");
+  return sources;
 }
 
 PerSplit<std::optional<int64_t>> sizes_of(const json& sizes) {
@@ -182,7 +183,7 @@ TEST(GoldenMegatron, gpt_index_json_cache_files) {
     SCOPED_TRACE(c.at("name"));
     if (c.at("cache").empty()) continue;
     const TempFolder temp;
-    PretrainDataRequest request{.data = {.data_path = {c.at("pair")}, .split = c.at("split").get<std::string>()},
+    PretrainDataRequest request{.data = {.sources = {.all = Blend{{c.at("pair")}}, .split = c.at("split")}},
                                 .seq_length = c.at("seq_length"),
                                 .seed = c.at("seed"),
                                 .tokens = {.vocab_size = golden.at("vocab_size"),
@@ -190,7 +191,7 @@ TEST(GoldenMegatron, gpt_index_json_cache_files) {
                                            .pad_id = c.at("pad").get<int64_t>(),
                                            .identity = tokenizer_identity(golden)},
                                 .keep_last_partial_validation_sample = !c.at("drop_last_partial").get<bool>()};
-    request.data.data_cache_path = temp.path().string();
+    request.data.cache_folder = temp.path();
     request.samples = {0, 0, 0};
     request.samples[split_number(c.at("index_split"))] = request_of(c, IndexedDataset(c.at("pair"))).samples;
     make_pretrain_datasets(request);
@@ -204,7 +205,7 @@ TEST(GoldenMegatron, blends_json_datasets) {
   for (const json& c : golden.at("cases")) {
     SCOPED_TRACE(c.at("name"));
     const TempFolder temp;
-    PretrainDataRequest request{.data = options_of(c.at("options")),
+    PretrainDataRequest request{.data = {.sources = sources_of(c.at("options"))},
                                 .seq_length = golden.at("seq_length"),
                                 .seed = golden.at("seed"),
                                 .samples = sizes_of(c.at("sizes")),
@@ -212,7 +213,7 @@ TEST(GoldenMegatron, blends_json_datasets) {
                                            .eod_id = golden.at("eod"),
                                            .pad_id = golden.at("pad").get<int64_t>(),
                                            .identity = tokenizer_identity(golden)}};
-    request.data.data_cache_path = temp.path().string();
+    request.data.cache_folder = temp.path();
     const PretrainDatasets datasets = make_pretrain_datasets(request);
     const PretrainDataset* splits[] = {datasets.train.get(), datasets.valid.get(), datasets.test.get()};
     for (size_t i = 0; i < kSplits; ++i) {

@@ -11,7 +11,7 @@ class PretrainData : public ::testing::Test {
  protected:
   PretrainData() {
     write_pair(set_, TokenType::kUint16, counting_documents({9, 9, 9, 9, 9, 9, 9, 9, 9, 9}));
-    request_ = {.data = {.data_path = {set_}, .split = "8,2,0"},
+    request_ = {.data = {.sources = {.all = Blend{{set_}}, .split = "8,2,0"}},
                 .seq_length = 4,
                 .samples = {5, 2, 0},
                 .tokens = {.vocab_size = 10, .eod_id = 0}};
@@ -45,7 +45,7 @@ TEST_F(PretrainData, ANewSeedIsANewOrder) {
 }
 
 TEST_F(PretrainData, TheDefaultSplit) {
-  request_.data.split.reset();
+  request_.data.sources.split = DataSources().split;
   request_.samples = {5, 0, 0};
   const PretrainDatasets datasets = make_pretrain_datasets(request_);
   EXPECT_EQ(datasets.train->size(), 22);  // all ten sequences
@@ -53,7 +53,7 @@ TEST_F(PretrainData, TheDefaultSplit) {
 }
 
 TEST_F(PretrainData, ASplitWithoutSequencesIsRefusedWhenSamplesAreAskedFor) {
-  request_.data.split = "969, 30, 1";
+  request_.data.sources.split = "969, 30, 1";
   expect_contains(refused<DataError>(), "set has 10 sequences, of which none falls to valid (split \"969, 30, 1\")");
 }
 
@@ -68,7 +68,7 @@ TEST_F(PretrainData, AnEmptySetIsRefused) {
   write_pair(set_, TokenType::kUint16, {});
   expect_contains(refused<DataError>(), "set has 0 sequences");
   write_pair(set_, TokenType::kUint16, {{}, {{}}, {{}}});
-  request_.data.split = "1";
+  request_.data.sources.split = "1";
   expect_contains(refused<DataError>(), "hold no token");
 }
 
@@ -84,22 +84,22 @@ TEST_F(PretrainData, SettingsThatCannotBe) {
   request_.samples[1] = -3;
   expect_contains(refused<ConfigError>(), "-3 valid samples are asked for");
   request_.samples[1] = 2;
-  request_.data = {.train_data_path = {set_}, .split = "1,1"};
-  expect_contains(refused<ConfigError>(), "split cuts data_path");
-  request_.data = {.train_data_path = {"1", set_, "2", set_}};
+  request_.data.sources.mock = true;
+  expect_contains(refused<ConfigError>(), "2 sources of pre-training data are given");
+  request_.data.sources = {.by_split = {Blend{{set_, set_}, std::vector<double>{1, 2}}}};
   request_.samples[0].reset();
   expect_contains(refused<ConfigError>(), "the number of train samples is not given");
 }
 
 TEST_F(PretrainData, AMemberTooSmallForASampleIsNamed) {
   write_pair(temp_ / "tiny", TokenType::kUint16, {{{1, 2}}});
-  request_.data = {.train_data_path = {set_, set_, temp_ / "tiny"}};
+  request_.data.sources = {.by_split = {Blend{{set_, set_, temp_ / "tiny"}}}};
   request_.samples[0].reset();
   expect_contains(refused<DataError>(), "tiny has fewer tokens for train than one sample of 5 takes");
 }
 
 TEST_F(PretrainData, MissingFilesAreNamed) {
-  request_.data.data_path = {temp_ / "gone"};
+  request_.data.sources.all = Blend{{temp_ / "gone"}};
   expect_contains(refused<DataError>(), "gone.idx");
 }
 

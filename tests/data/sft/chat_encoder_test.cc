@@ -26,24 +26,20 @@ constexpr const char* kChatml =
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}";
 
-config::DataConfig named(const char* name) {
-  config::DataConfig data;
-  data.template_name = name;
-  return data;
-}
+TemplateChoice named(const char* name) { return {.name = name, .options = {}}; }
 
 TEST(MakeTurnEncoder, a_name_wins_over_the_tokenizers_own_template) {
   const TemporaryFolder folder(TemporaryFolder::Files{{"chat_template.jinja", kChatml}});
   const auto encoder = make_turn_encoder(named("vicuna"), Tokenizer::bytes(), folder.path());
   expect_contains(encoder->description(), "vicuna");
-  for (const config::DataConfig& data : {config::DataConfig(), named("tokenizer")})
-    expect_contains(make_turn_encoder(data, Tokenizer::bytes(), folder.path())->description(), "own template");
+  for (const TemplateChoice& choice : {TemplateChoice(), named("tokenizer")})
+    expect_contains(make_turn_encoder(choice, Tokenizer::bytes(), folder.path())->description(), "own template");
 }
 
 TEST(MakeTurnEncoder, says_what_is_missing) {
   const TemporaryFolder folder(TemporaryFolder::Files{{"tokenizer_config.json", R"({"eos_token": "<|eos|>"})"}});
-  const auto error = [&](const config::DataConfig& data, const std::filesystem::path& from) {
-    return testing::error_of<ConfigError>([&] { make_turn_encoder(data, Tokenizer::bytes(), from); });
+  const auto error = [&](const TemplateChoice& choice, const std::filesystem::path& from) {
+    return testing::error_of<ConfigError>([&] { make_turn_encoder(choice, Tokenizer::bytes(), from); });
   };
   EXPECT_EQ(make_turn_encoder({}, Tokenizer::bytes(), folder.path()), nullptr);
   EXPECT_EQ(make_turn_encoder({}, Tokenizer::bytes(), {}), nullptr);
@@ -57,9 +53,9 @@ TEST(MakeTurnEncoder, says_what_is_missing) {
 }
 
 // A tokenizer that needs no files, and templates that a test writes.
-std::string row_text(const config::DataConfig& data, const std::string& source, const Conversation& conversation) {
+std::string row_text(const TemplateOptions& options, const std::string& source, const Conversation& conversation) {
   const TemporaryFolder folder(TemporaryFolder::Files{{"chat_template.jinja", source}});
-  const auto encoder = make_turn_encoder(data, Tokenizer::bytes(), folder.path());
+  const auto encoder = make_turn_encoder({.name = {}, .options = options}, Tokenizer::bytes(), folder.path());
   return Tokenizer::bytes().decode(encode_conversation(conversation, *encoder, {}).ids);
 }
 
@@ -68,24 +64,24 @@ Conversation question(const std::string& answer) {
 }
 
 TEST(MakeTurnEncoder, options_reach_the_template) {
-  config::DataConfig data;
-  EXPECT_EQ(row_text(data, kChatml, question("A")), "<user>Q</s><assistant>A</s>");
-  data.default_system = "S";
-  EXPECT_EQ(row_text(data, kChatml, question("A")), "<system>S</s><user>Q</s><assistant>A</s>");
+  TemplateOptions options;
+  EXPECT_EQ(row_text(options, kChatml, question("A")), "<user>Q</s><assistant>A</s>");
+  options.default_system = "S";
+  EXPECT_EQ(row_text(options, kChatml, question("A")), "<system>S</s><user>Q</s><assistant>A</s>");
   Conversation with_system = question("A");
   with_system.system = "T";
-  EXPECT_EQ(row_text(data, kChatml, with_system), "<system>T</s><user>Q</s><assistant>A</s>");
+  EXPECT_EQ(row_text(options, kChatml, with_system), "<system>T</s><user>Q</s><assistant>A</s>");
 
-  data.default_system.reset();
+  options.default_system.reset();
   const std::string shows = "{{ enable_thinking }} {{ preserve_thinking }} {{ strftime_now('%A %d %b %Y, %j') }} ";
-  EXPECT_EQ(row_text(data, shows + kChatml, question("<think>\nt\n</think>\n\nA")),
+  EXPECT_EQ(row_text(options, shows + kChatml, question("<think>\nt\n</think>\n\nA")),
             "True  Friday 26 Jul 2024, 208 <user>Q</s><assistant><think>\nt\n</think>\n\nA</s>");
-  data.enable_thinking.reset();
-  data.preserve_thinking = true;
-  EXPECT_EQ(row_text(data, shows + kChatml, question("A")),
+  options.thinking = Thinking::kUnset;
+  options.preserve_thinking = true;
+  EXPECT_EQ(row_text(options, shows + kChatml, question("A")),
             " True Friday 26 Jul 2024, 208 <user>Q</s><assistant>A</s>");
-  data.enable_thinking = false;
-  EXPECT_EQ(row_text(data, kChatml, question("<think>\nt\n</think>\n\nA")), "<user>Q</s><assistant>A</s>");
+  options.thinking = Thinking::kOff;
+  EXPECT_EQ(row_text(options, kChatml, question("<think>\nt\n</think>\n\nA")), "<user>Q</s><assistant>A</s>");
 }
 
 TEST(MakeTurnEncoder, tools_come_as_openai_writes_them) {
@@ -231,9 +227,8 @@ TEST(OwnTemplate, agrees_with_the_template_by_name) {
 // Without thoughts the empty one belongs to the prompt, and answers are found where users said the same before.
 TEST(OwnTemplate, thoughts_may_be_left_out) {
   const RealTokenizer real("qwen3");
-  config::DataConfig data;
-  data.enable_thinking = false;
-  const auto encoder = make_turn_encoder(data, real.tokenizer, real.folder);
+  const TemplateChoice without{.name = {}, .options = {.thinking = Thinking::kOff}};
+  const auto encoder = make_turn_encoder(without, real.tokenizer, real.folder);
   const Conversation conversation{.prompt = {{Role::kUser, "Say Hello"},
                                              {Role::kAssistant, "<think>\nhm\n</think>\n\nHello"},
                                              {Role::kUser, "Bye"}},

@@ -46,9 +46,9 @@ struct Case {
     TemplateOptions result;
     if (options.contains("default_system")) result.default_system = options["default_system"].get<std::string>();
     if (options.contains("enable_thinking"))
-      result.enable_thinking = options["enable_thinking"].is_null()
-                                   ? std::nullopt
-                                   : std::optional<bool>(options["enable_thinking"].get<bool>());
+      result.thinking = options["enable_thinking"].is_null()     ? Thinking::kUnset
+                        : options["enable_thinking"].get<bool>() ? Thinking::kOn
+                                                                 : Thinking::kOff;
     result.preserve_thinking = options.value("preserve_thinking", false);
     return result;
   }

@@ -89,8 +89,8 @@ TEST(Template, thoughts_follow_the_options) {
   const std::string q1 = "<|bos|>S<｜User｜>Q1<｜Assistant｜>", q2 = "<｜User｜>Q2<｜Assistant｜>";
   const std::string thought = "<think>\nT1\n</think>\n\n", empty = "<think>\n\n</think>\n\n";
   EXPECT_EQ(turns({}, false), q1 + "|" + thought + "A1<|eos|>|" + q2 + "|" + empty + "A2<|eos|>|");
-  EXPECT_EQ(turns({.enable_thinking = false}, false), q1 + empty + "|A1<|eos|>|" + q2 + empty + "|A2<|eos|>|");
-  EXPECT_EQ(turns({.enable_thinking = std::nullopt}, false),
+  EXPECT_EQ(turns({.thinking = Thinking::kOff}, false), q1 + empty + "|A1<|eos|>|" + q2 + empty + "|A2<|eos|>|");
+  EXPECT_EQ(turns({.thinking = Thinking::kUnset}, false),
             q1 + "|" + thought + "A1<|eos|>|" + q2 + empty + "|A2<|eos|>|");
   EXPECT_EQ(turns({}, true), q1 + "|A1<|eos|>|" + q2 + "|" + empty + "A2<|eos|>|");
   EXPECT_EQ(turns({.preserve_thinking = true}, true),

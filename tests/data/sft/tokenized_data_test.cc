@@ -32,8 +32,8 @@ DataRequest request_for(const TemporaryFolder& folder, const std::vector<std::st
   DataRequest request;
   request.data.dataset = names;
   request.data.dataset_dir = folder.path().string();
-  request.data.template_name = "vicuna";
-  request.data.default_system = "S";
+  request.data.chat.name = "vicuna";
+  request.data.chat.options.default_system = "S";
   request.tokenizer = tokenizer::Tokenizer::bytes();
   return request;
 }
@@ -75,7 +75,7 @@ TEST(TokenizedData, threads_and_caches_do_not_change_the_result) {
   const TemporaryFolder folder(TemporaryFolder::Files{{"a.jsonl", alpaca(250)}, {"b.jsonl", alpaca(100, "other")}});
   for (const bool packing : {false, true}) {
     DataRequest request = request_for(folder, {"a.jsonl", "b.jsonl"});
-    request.data.neat_packing = packing;
+    request.data.packing = packing ? Packing::kNeat : Packing::kNone;
     request.data.cutoff_len = 200;
     request.data.preprocessing_batch_size = 64;
     request.data.val_size = 0.1;
@@ -125,7 +125,7 @@ TEST(TokenizedData, tokenized_path_is_saved_then_loaded) {
   request.vocab_size = 100;
   expect_contains(tokenizing_error(request), "token id 257, which is outside of the model's vocabulary of 100");
   request.vocab_size.reset();
-  request.stage = config::Stage::kDpo;
+  request.data.kind = SampleKind::kPreference;
   expect_contains(tokenizing_error(request), "holds no preference pairs");
   // So is what was held out.
   folder.write("b.jsonl", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 900]}\n");
@@ -192,18 +192,19 @@ TEST(TokenizedData, rows_have_cutoff_len_tokens_after_the_shift) {
   EXPECT_EQ(longest_row(request), 21U);
   expect_contains(load_tokenized_data(request).report, "were longer than cutoff_len and were cut");
   request.data.cutoff_len = 64;
-  for (bool config::DataConfig::*flag : {&config::DataConfig::neat_packing, &config::DataConfig::sequence_packing}) {
+  for (const Packing packing : {Packing::kPlain, Packing::kNeat}) {
     DataRequest packed = request;
-    packed.data.*flag = true;
+    packed.data.packing = packing;
     EXPECT_EQ(longest_row(packed), 65U);
     expect_contains(load_tokenized_data(packed).report, "% full");
   }
   request.data.dataset = {"t.txt"};
-  request.stage = config::Stage::kPretrain;
-  request.data.template_name.reset();
+  request.data.kind = SampleKind::kDocument;
+  request.data.packing = Packing::kPlain;
+  request.data.chat.name.reset();
   EXPECT_EQ(longest_row(request), 65U);
   EXPECT_EQ(load_tokenized_data(request).train->size(), 3001 / 65);
-  request.data.packing = false;
+  request.data.packing = Packing::kNone;
   EXPECT_EQ(load_tokenized_data(request).train->size(), 1);
 }
 
@@ -211,12 +212,13 @@ TEST(TokenizedData, documents_begin_with_bos_where_the_tokenizer_says_so) {
   const TemporaryFolder folder(
       TemporaryFolder::Files{{"t.txt", "abcdefgh\n"}, {"tokenizer_config.json", "{\"add_bos_token\": true}"}});
   DataRequest request = request_for(folder, {"t.txt"});
-  request.stage = config::Stage::kPretrain;
+  request.data.kind = SampleKind::kDocument;
+  request.data.packing = Packing::kPlain;
   request.data.cutoff_len = 3;
   EXPECT_EQ(texts(*load_tokenized_data(request).train), (std::vector<std::string>{"abcd", "efgh"}));
   request.tokenizer_folder = folder.path();
   EXPECT_EQ(texts(*load_tokenized_data(request).train), (std::vector<std::string>{"<|bos|>bcd", "<|bos|>fgh"}));
-  request.data.packing = false;
+  request.data.packing = Packing::kNone;
   EXPECT_EQ(texts(*load_tokenized_data(request).train), (std::vector<std::string>{"<|bos|>abc"}));
 }
 
@@ -224,7 +226,7 @@ TEST(TokenizedData, pairs_share_their_prompt) {
   const TemporaryFolder folder(TemporaryFolder::Files{
       {"p.jsonl", "{\"prompt\": \"Q\", \"chosen\": \"good\", \"rejected\": \"bad\"}\n{\"prompt\": \"no answer\"}\n"}});
   DataRequest request = request_for(folder, {"p.jsonl"});
-  request.stage = config::Stage::kDpo;
+  request.data.kind = SampleKind::kPreference;
   expect_contains(tokenizing_error(request), "p.jsonl:2: column \"chosen\" is missing");
   folder.write("p.jsonl", "{\"prompt\": \"Q\", \"chosen\": \"good\", \"rejected\": \"bad\"}\n");
   request.cache_folder = folder.path() / "cache";
@@ -233,7 +235,7 @@ TEST(TokenizedData, pairs_share_their_prompt) {
   ASSERT_TRUE(sample.rejected);
   EXPECT_EQ(tokenizer::Tokenizer::bytes().decode(sample.rejected->ids), "SUSER: Q ASSISTANT:bad<|eos|>");
   EXPECT_EQ(std::ranges::count(sample.rejected->labels, kIgnoredLabel), std::ssize(std::string("SUSER: Q ASSISTANT:")));
-  request.stage = config::Stage::kSft;
+  request.data.kind = SampleKind::kConversation;
   expect_contains(tokenizing_error(request), "which only stage dpo trains on");
 }
 
@@ -243,7 +245,7 @@ TEST(TokenizedData, answers_that_are_empty_or_do_not_fit_are_named) {
 {"prompt": "Q", "chosen": "good", "rejected": ""}
 )"}});
   DataRequest request = request_for(folder, {"p.jsonl"});
-  request.stage = config::Stage::kDpo;
+  request.data.kind = SampleKind::kPreference;
   expect_contains(tokenizing_error(request), "p.jsonl:2: the rejected answer is empty; give a text");
   const auto ids = [&](const std::string& text) {
     folder.write("ids.jsonl", text);
@@ -344,20 +346,20 @@ TEST(TokenizedData, bad_input_is_named) {
   expect_contains(tokenizing_error(request), "latin.jsonl:2: ");
   expect_contains(tokenizing_error(request), "UTF-8");
   request.data.dataset = {"latin.txt"};
-  request.stage = config::Stage::kPretrain;
+  request.data.kind = SampleKind::kDocument;
   expect_contains(tokenizing_error(request), "latin.txt:2: byte 2 of the line is not valid UTF-8");
-  request.stage = config::Stage::kSft;
+  request.data.kind = SampleKind::kConversation;
   request.data.dataset = {"a.jsonl"};
-  request.data.template_name = "vicunna";
+  request.data.chat.name = "vicunna";
   expect_contains(tokenizing_error(request), "did you mean vicuna");
-  request.data.template_name.reset();
+  request.data.chat.name.reset();
   expect_contains(tokenizing_error(request), "the tokenizer has no chat template of its own. Set template");
   request.tokenizer.reset();
   expect_contains(tokenizing_error(request), "there is no tokenizer");
   request = request_for(folder, {"a.jsonl"});
-  request.stage = config::Stage::kDpo;
+  request.data.kind = SampleKind::kPreference;
   expect_contains(tokenizing_error(request), "\"ranking\": true");
-  request.data.packing = true;
+  request.data.packing = Packing::kPlain;
   expect_contains(tokenizing_error(request), "packing is not for preference pairs");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 6);
 }
@@ -370,7 +372,7 @@ TEST(TokenizedData, without_a_name_the_tokenizers_own_template_is_used) {
   const TemporaryFolder model(TemporaryFolder::Files{{"chat_template.jinja", chat}});
   DataRequest request = request_for(folder, {"a.jsonl"});
   request.tokenizer_folder = model.path();
-  request.data.template_name.reset();
+  request.data.chat.name.reset();
   request.cache_folder = folder.path() / "cache";
   const auto caches = [&] {
     return std::distance(fs::directory_iterator(request.cache_folder), fs::directory_iterator());
@@ -378,10 +380,10 @@ TEST(TokenizedData, without_a_name_the_tokenizers_own_template_is_used) {
   EXPECT_EQ(texts(*load_tokenized_data(request).train),
             (std::vector<std::string>{"<system>S</s><user>q0</s><assistant>a0</s>",
                                       "<system>S</s><user>q1.</s><assistant>a1</s>"}));
-  request.data.template_name = "tokenizer";
+  request.data.chat.name = "tokenizer";
   load_tokenized_data(request);
   EXPECT_EQ(caches(), 1);
-  request.data.enable_thinking = false;
+  request.data.chat.options.thinking = Thinking::kOff;
   load_tokenized_data(request);
   EXPECT_EQ(caches(), 2);
   model.write("chat_template.jinja", "!" + chat);
@@ -393,9 +395,9 @@ TEST(TokenizedData, without_a_name_the_tokenizers_own_template_is_used) {
   expect_contains(tokenizing_error(request), "a.jsonl:1: ");
   expect_contains(tokenizing_error(request), "three");
   model.write("chat_template.jinja", "{% broken");
-  request.stage = config::Stage::kPretrain;
+  request.data.kind = SampleKind::kDocument;
   request.data.dataset = {"text.txt"};
-  request.data.packing = false;
+  request.data.packing = Packing::kNone;
   EXPECT_EQ(texts(*load_tokenized_data(request).train)[0], "one<|eos|>");
 }
 
@@ -415,7 +417,7 @@ TEST(TokenizedData, another_encoder_may_take_the_place_of_a_template) {
   };
   const TemporaryFolder folder(TemporaryFolder::Files{{"a.jsonl", alpaca(1)}});
   DataRequest request = request_for(folder, {"a.jsonl"});
-  request.data.template_name.reset();
+  request.data.chat.name.reset();
   request.turns = std::make_shared<Shout>();
   EXPECT_EQ(load_tokenized_data(request).train->sample(0).row.ids, (std::vector<int32_t>{1, 2, 2}));
 }
@@ -448,7 +450,7 @@ TEST(StreamedData, skipping_is_the_same_as_taking) {
       TemporaryFolder::Files{{"a.jsonl", alpaca(30) + "{\"instruction\": \"no answer\"}\n" + alpaca(5, "z")}});
   for (const bool packing : {false, true}) {
     DataRequest request = request_for(folder, {"a.jsonl"});
-    request.data.neat_packing = packing;
+    request.data.packing = packing ? Packing::kNeat : Packing::kNone;
     request.data.cutoff_len = 80;
     request.data.preprocessing_batch_size = 10;
     const OpenStream open = open_streamed_data(request).train;
@@ -495,7 +497,7 @@ TEST(StreamedData, bad_records_are_named) {
 
 TEST(StreamedData, what_a_stream_cannot_do_is_refused) {
   const TemporaryFolder folder(TemporaryFolder::Files{{"a.jsonl", alpaca(3)}});
-  const auto error = [&](const std::function<void(config::DataConfig&)>& change) -> std::string {
+  const auto error = [&](const std::function<void(SftSettings&)>& change) -> std::string {
     DataRequest request = request_for(folder, {"a.jsonl"});
     change(request.data);
     try {

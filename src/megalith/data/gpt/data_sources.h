@@ -1,14 +1,13 @@
-// Which files pre-training reads, from the words of the data options.
+// Which files pre-training reads, and the words that options say it with. run::data_sources reads the options.
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "megalith/config/data_config.h"
 
 namespace megalith::data {
 
@@ -35,15 +34,15 @@ SplitBounds parse_split(const std::string& text);
 // The sequences [first, second) of `count` that a part covers.
 std::pair<int64_t, int64_t> sequences_of(const std::pair<double, double>& bounds, int64_t count);
 
-// Exactly one of the three.
+// Exactly one of `all`, `by_split` and `mock`.
 struct DataSources {
-  std::optional<Blend> all;  // to be split
-  PerSplit<std::optional<Blend>> by_split;
-  bool mock = false;
-};
+  std::optional<Blend> all;                 // each prefix is cut into three,
+  std::string split = "969, 30, 1";         // as parse_split reads it
+  PerSplit<std::optional<Blend>> by_split;  // absent: no data of that split
+  bool mock = false;                        // MockSequences (pretrain_datasets.h) in three equal parts
 
-// Reads data_args_path and per_split_data_args_path, too. Throws ConfigError when there is not exactly one source,
-// DataError when a file is not what it should be.
-DataSources read_data_sources(const config::IndexedDataConfig& config);
+  // Throws ConfigError, naming the options, when there is not exactly one.
+  void validate() const;
+};
 
 }  // namespace megalith::data

@@ -104,8 +104,8 @@ class Builder {
     identity["weights"] = weights;
     identity["size"] = size;
     BlendIndices indices;
-    if (request_.data.data_cache_path) {
-      const IndexCacheKey key{*request_.data.data_cache_path, "BlendedDataset", kSplitNames[split],
+    if (request_.data.cache_folder) {
+      const IndexCacheKey key{*request_.data.cache_folder, "BlendedDataset", kSplitNames[split],
                               identity_text(identity)};
       const auto build_arrays = [&]() -> IndexArrays {
         const BlendIndices built = build_indices();
@@ -178,10 +178,10 @@ class Builder {
   }
 
   std::optional<IndexCacheKey> cache_key(const Json& path, size_t split, const Json& identity) const {
-    if (path.is_null() && !request_.data.data_cache_path) return std::nullopt;
+    if (path.is_null() && !request_.data.cache_folder) return std::nullopt;
     const std::filesystem::path folder =
-        request_.data.data_cache_path ? std::filesystem::path(*request_.data.data_cache_path)
-                                      : std::filesystem::path(path.get<std::string>()) / "cache" / "GPTDataset_indices";
+        request_.data.cache_folder ? *request_.data.cache_folder
+                                   : std::filesystem::path(path.get<std::string>()) / "cache" / "GPTDataset_indices";
     return IndexCacheKey{folder, class_of(path), kSplitNames[split], identity_text(identity)};
   }
 
@@ -189,6 +189,7 @@ class Builder {
 };
 
 void check_request(const PretrainDataRequest& request) {
+  request.data.sources.validate();
   check<ConfigError>(request.seq_length >= 1, "seq_length is {}; it must be at least 1", request.seq_length);
   check<ConfigError>(request.seed >= 0 && request.seed <= std::numeric_limits<uint32_t>::max(),
                      "seed is {}; the order of the data takes one from 0 to 2^32 - 1", request.seed);
@@ -218,15 +219,13 @@ PretrainTokens pretrain_tokens(const tokenizer::Tokenizer& tokenizer, const std:
 
 PretrainDatasets make_pretrain_datasets(const PretrainDataRequest& request) {
   check_request(request);
-  const DataSources sources = read_data_sources(request.data);
-  const std::string split_text = request.data.split.value_or("969, 30, 1");
-  check<ConfigError>(sources.all || !request.data.split,
-                     "split cuts data_path; leave it out with other sources of data");
+  const DataSources& sources = request.data.sources;
   Builder builder(request);
   PerSplit<DatasetPtr> datasets;
   for (size_t i = 0; i < kSplits; ++i) {
     if (sources.mock) datasets[i] = builder.build_mock(i);
-    if (sources.all && parse_split(split_text)[i]) datasets[i] = builder.build(*sources.all, i, split_text.c_str());
+    if (sources.all && parse_split(sources.split)[i])
+      datasets[i] = builder.build(*sources.all, i, sources.split.c_str());
     if (sources.by_split[i]) datasets[i] = builder.build(*sources.by_split[i], i, nullptr);
   }
   return {datasets[0], datasets[1], datasets[2]};

@@ -1,18 +1,19 @@
-// The datasets of a pre-training run, from its options.
+// The datasets of a pre-training run.
 //
-//   const auto datasets = make_pretrain_datasets({.data = args.indexed, .seq_length = 4096, .seed = args.seed,
+//   const auto datasets = make_pretrain_datasets({.data = {.sources = {.all = Blend{{"corpus/part"}}}},
+//                                                 .seq_length = 4096,
 //                                                 .samples = {10'000, 500, 0},
 //                                                 .tokens = pretrain_tokens(tokenizer, path)});
 //   datasets.train->sample(0).tokens …
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "megalith/config/data_config.h"
 #include "megalith/data/gpt/data_sources.h"
 #include "megalith/data/gpt/index_cache.h"
 #include "megalith/data/gpt/pretrain_dataset.h"
@@ -33,8 +34,18 @@ struct PretrainTokens {
 // unknown token is taken for none, so that nothing real is masked.
 PretrainTokens pretrain_tokens(const tokenizer::Tokenizer& tokenizer, const std::string& path);
 
+// Which tokens a run reads, and what its samples look like. run::indexed_settings makes it from options.
+struct IndexedSettings {
+  DataSources sources;
+  std::optional<std::filesystem::path> cache_folder;  // of indices; absent: PREFIX/cache/GPTDataset_indices, and the
+                                                      // indices of blends are not kept
+  bool eod_mask_loss = false;                         // ends of documents have no label
+  bool reset_position_ids = false;                    // positions begin again after them
+  bool reset_attention_mask = false;                  // documents do not see one another
+};
+
 struct PretrainDataRequest {
-  config::IndexedDataConfig data;
+  IndexedSettings data;
   int64_t seq_length = 0;
   int64_t seed = 1234;                       // 0 to 2^32 - 1
   PerSplit<std::optional<int64_t>> samples;  // at least so many; empty: one epoch
@@ -49,8 +60,8 @@ struct PretrainDatasets {
   std::shared_ptr<const PretrainDataset> train, valid, test;
 };
 
-// Every rank that reads data calls it with the same request; it is no collective. Indices are taken from
-// data_cache_path (default: PREFIX/cache/GPTDataset_indices beside each pair), or built there by the first that comes.
+// Every rank that reads data calls it with the same request; it is no collective. Indices are taken from the cache
+// folder, or built there by the first that comes.
 //
 // A single prefix gives samples of it alone. A blend with weights w takes ceil(samples · w) of each prefix, from
 // ceil(ceil(samples · w) · 1.005) that are built; one without weights takes whole epochs, in proportion to their sizes.

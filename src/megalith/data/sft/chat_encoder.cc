@@ -30,10 +30,10 @@ std::tm template_date() {
   return date;
 }
 
-ChatOptions chat_options(const config::DataConfig& data) {
+ChatOptions chat_options(const TemplateOptions& told) {
   ChatOptions options{.now = template_date()};
-  if (data.enable_thinking) options.kwargs["enable_thinking"] = *data.enable_thinking;
-  if (data.preserve_thinking) options.kwargs["preserve_thinking"] = true;
+  if (told.thinking != Thinking::kUnset) options.kwargs["enable_thinking"] = told.thinking == Thinking::kOn;
+  if (told.preserve_thinking) options.kwargs["preserve_thinking"] = true;
   return options;
 }
 
@@ -48,11 +48,12 @@ Json prepared(Json messages, const std::string& default_system, bool with_though
   return messages;
 }
 
-std::shared_ptr<const TurnEncoder> own_template(const config::DataConfig& data, const tokenizer::Tokenizer& tokenizer,
+std::shared_ptr<const TurnEncoder> own_template(const TemplateOptions& told, const tokenizer::Tokenizer& tokenizer,
                                                 const std::filesystem::path& folder) {
-  const std::string system = data.default_system.value_or("");
-  const bool with_thoughts = data.enable_thinking.value_or(true);
-  ChatOptions options = chat_options(data);
+  // A template in Jinja says itself what an absent system text is; an empty one is none.
+  const std::string system = told.default_system ? *told.default_system : "";
+  const bool with_thoughts = told.thinking != Thinking::kOff;
+  ChatOptions options = chat_options(told);
   std::string description =
       fmt::format("the tokenizer's own template, system \"{}\" {}", system, options.kwargs.dump());
   auto render = [chat = ChatTemplate::from_folder(folder), tokenizer, system, with_thoughts,
@@ -66,21 +67,13 @@ std::shared_ptr<const TurnEncoder> own_template(const config::DataConfig& data, 
 
 }  // namespace
 
-bool wants_own_template(const config::DataConfig& data) {
-  return !data.template_name || *data.template_name == kOwnTemplate;
-}
-
-std::shared_ptr<const TurnEncoder> make_turn_encoder(const config::DataConfig& data,
+std::shared_ptr<const TurnEncoder> make_turn_encoder(const TemplateChoice& choice,
                                                      const tokenizer::Tokenizer& tokenizer,
                                                      const std::filesystem::path& folder) {
-  if (!wants_own_template(data))
-    return std::make_shared<Template>(*data.template_name, tokenizer,
-                                      TemplateOptions{.default_system = data.default_system,
-                                                      .enable_thinking = data.enable_thinking,
-                                                      .preserve_thinking = data.preserve_thinking});
-  if (!folder.empty() && ChatTemplate::is_in(folder)) return own_template(data, tokenizer, folder);
+  if (!choice.is_own()) return std::make_shared<Template>(*choice.name, tokenizer, choice.options);
+  if (!folder.empty() && ChatTemplate::is_in(folder)) return own_template(choice.options, tokenizer, folder);
   check<ConfigError>(
-      !data.template_name,
+      !choice.name,
       "template is {}, and the tokenizer has no chat template: {}. Name one of the known templates (for "
       "example --template qwen), or put the model's chat_template.jinja there",
       kOwnTemplate,

@@ -13,8 +13,6 @@
 
 namespace megalith::data {
 
-using config::Stage;
-
 namespace {
 
 // A pair counts in any case: an answer that it lacks is an error.
@@ -47,30 +45,26 @@ void check_answers(const Sample& pair, bool cut, int64_t cutoff_len, const std::
 
 }  // namespace
 
-RowPlan row_plan(const config::DataConfig& data, Stage stage) {
-  const bool neat = data.neat_packing || data.sequence_packing;
-  const bool asked = data.packing.value_or(false) || neat;
-  switch (stage) {
-    case Stage::kPretrain:
-      check<ConfigError>(!data.mask_history && !data.train_on_prompt,
+RowPlan row_plan(const SftSettings& settings) {
+  const bool packing = settings.packing != Packing::kNone;
+  switch (settings.kind) {
+    case SampleKind::kDocument:
+      check<ConfigError>(!settings.mask_history && !settings.train_on_prompt,
                          "mask_history and train_on_prompt are for stage sft; documents have no turns");
-      return {.kind = SampleKind::kDocument,
-              .cutoff = data.cutoff_len + 1,
-              .packing = data.packing.value_or(true),
-              .neat = false};
-    case Stage::kSft:
+      return {.kind = settings.kind, .cutoff = settings.cutoff_len + 1, .packing = packing, .neat = false};
+    case SampleKind::kConversation:
       // A packed row is made one token longer than its cutoff, a sample may be as long as the row's shifted tokens.
-      return {.kind = SampleKind::kConversation,
-              .cutoff = data.cutoff_len + (asked ? 0 : 1),
-              .packing = asked,
-              .neat = neat};
-    case Stage::kDpo:
-      check<ConfigError>(!asked,
+      return {.kind = settings.kind,
+              .cutoff = settings.cutoff_len + (packing ? 0 : 1),
+              .packing = packing,
+              .neat = settings.packing == Packing::kNeat};
+    case SampleKind::kPreference:
+      check<ConfigError>(!packing,
                          "packing is not for preference pairs: leave packing, neat_packing and sequence_packing "
                          "out with stage dpo");
-      return {.kind = SampleKind::kPreference, .cutoff = data.cutoff_len + 1};
+      return {.kind = settings.kind, .cutoff = settings.cutoff_len + 1};
   }
-  throw InternalError("unknown stage");
+  throw InternalError("unknown kind of samples");
 }
 
 void BuildReport::add(const BuildReport& other) {

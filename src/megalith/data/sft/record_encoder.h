@@ -6,14 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "megalith/config/choices.h"
-#include "megalith/config/data_config.h"
 #include "megalith/data/sft/convert_record.h"
 #include "megalith/data/sft/encode.h"
+#include "megalith/data/sft/sft_settings.h"
 
 namespace megalith::data {
 
-// How rows are made, from cutoff_len and packing of the command line. A row has at most cutoff_len tokens once the
+// How rows are made. A row has at most cutoff_len tokens once the
 // collator has shifted it, exactly so many when packed.
 struct RowPlan {
   SampleKind kind = SampleKind::kConversation;
@@ -22,7 +21,7 @@ struct RowPlan {
   bool neat = false;  // samples of a row do not see one another
 };
 // Throws ConfigError for combinations that have no meaning (packing of preference pairs, mask_history in pt).
-RowPlan row_plan(const config::DataConfig& data, config::Stage stage);
+RowPlan row_plan(const SftSettings& settings);
 
 // What a record becomes.
 struct EncodedRecord {

@@ -88,7 +88,7 @@ class EncodedStream : public SampleStream {
   std::deque<Sample> ready_;
 };
 
-void check_options(const config::DataConfig& data) {
+void check_stream(const SftSettings& data) {
   check<ConfigError>(!data.max_samples, "max_samples does not go with streaming; end the run with max_steps");
   check<ConfigError>(
       data.val_size == 0 || data.val_size >= 1,
@@ -117,7 +117,7 @@ std::shared_ptr<const Dataset> held_out_samples(const Plan& plan) {
 }  // namespace
 
 StreamedData open_streamed_data(const DataRequest& request) {
-  check_options(request.data);
+  check_stream(request.data);
   auto plan = std::make_shared<Plan>();
   plan->datasets = find_datasets(request.data.dataset, request.data.dataset_dir);
   plan->encoder = make_record_encoder(request);

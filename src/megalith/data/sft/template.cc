@@ -21,6 +21,19 @@ std::string filled(std::string_view format, const std::string& content) {
   return std::string(format.substr(0, at)) + content + std::string(format.substr(at + kContentMark.size()));
 }
 
+// In the keys of caches: the words may not change.
+const char* thinking_name(Thinking thinking) {
+  switch (thinking) {
+    case Thinking::kOn:
+      return "on";
+    case Thinking::kOff:
+      return "off";
+    case Thinking::kUnset:
+      break;
+  }
+  return "unset";
+}
+
 }  // namespace
 
 TemplateTokens template_tokens(const TemplateSpec& spec, const tokenizer::Tokenizer& tokenizer) {
@@ -62,13 +75,12 @@ Template::Template(std::string_view name, tokenizer::Tokenizer tokenizer, Templa
     : spec_(find_template(name)),
       tokenizer_(std::move(tokenizer)),
       options_(std::move(options)),
+      default_system_(options_.default_system ? *options_.default_system : spec_.default_system),
       tokens_(template_tokens(spec_, tokenizer_)) {}
 
 std::string Template::description() const {
-  return fmt::format("template {} system \"{}\" thinking {} preserve {}", spec_.name,
-                     options_.default_system.value_or(std::string(spec_.default_system)),
-                     options_.enable_thinking ? (*options_.enable_thinking ? "on" : "off") : "unset",
-                     options_.preserve_thinking);
+  return fmt::format("template {} system \"{}\" thinking {} preserve {}", spec_.name, default_system_,
+                     thinking_name(options_.thinking), options_.preserve_thinking);
 }
 
 void Template::append(std::string_view format, const std::string& content, Ids& ids) const {
@@ -110,9 +122,7 @@ Template::Ids Template::encode_message(const Message& message, const std::string
 
 std::vector<Template::Ids> Template::encode_messages(const std::vector<Message>& messages,
                                                      const Conversation& conversation) const {
-  const std::string system = !conversation.system.empty()
-                                 ? conversation.system
-                                 : options_.default_system.value_or(std::string(spec_.default_system));
+  const std::string& system = conversation.system.empty() ? default_system_ : conversation.system;
   std::vector<Ids> encoded;
   encoded.reserve(messages.size());
   for (const Message& message : messages) {
@@ -146,7 +156,7 @@ std::string Template::thought_removed(const std::string& content) const {
 
 void Template::add_empty_thought(EncodedTurn& turn) const {
   const Ids thought = tokenizer_.encode(std::string(spec_.thought_open) + std::string(spec_.thought_close));
-  if (options_.enable_thinking.value_or(false))
+  if (options_.thinking == Thinking::kOn)
     turn.target.insert(turn.target.begin(), thought.begin(), thought.end());
   else
     turn.source.insert(turn.source.end(), thought.begin(), thought.end());
@@ -156,7 +166,7 @@ std::vector<EncodedTurn> Template::turns(const Conversation& conversation, bool 
   std::vector<Message> messages = conversation.prompt;
   messages.push_back(conversation.responses.at(0));
   const bool strip_history = spec_.reasoning && last_turn_only && !options_.preserve_thinking;
-  const bool strip_all = spec_.reasoning && options_.enable_thinking == false;
+  const bool strip_all = spec_.reasoning && options_.thinking == Thinking::kOff;
   for (size_t i = 1; i < messages.size(); i += 2)
     if (strip_all || (strip_history && i + 1 < messages.size()))
       messages[i].content = thought_removed(messages[i].content);
@@ -177,7 +187,7 @@ EncodedTurn Template::answer(const Conversation& conversation, size_t response) 
   if (spec_.reasoning) {
     if (!options_.preserve_thinking)
       for (size_t i = 1; i + 1 < messages.size(); i += 2) messages[i].content = thought_removed(messages[i].content);
-    if (options_.enable_thinking == false) messages.back().content = thought_removed(messages.back().content);
+    if (options_.thinking == Thinking::kOff) messages.back().content = thought_removed(messages.back().content);
   }
   std::vector<Ids> encoded = encode_messages(messages, conversation);
   EncodedTurn turn;

@@ -12,11 +12,17 @@
 
 namespace megalith::data {
 
+// What templates of reasoning models do with the thoughts in answers.
+enum class Thinking {
+  kOn,     // thoughts stay, and an answer without one gets an empty one, which is trained
+  kOff,    // thoughts are removed; the empty one belongs to the prompt
+  kUnset,  // thoughts stay; the empty one belongs to the prompt. A template in Jinja is told nothing
+};
+
 struct TemplateOptions {
-  std::optional<std::string> default_system;  // in place of the template's
-  // Reasoning templates. true: an answer without thought gets an empty one, which is trained. false: thoughts are
-  // removed, the empty one belongs to the prompt. Nothing: thoughts stay, the empty one belongs to the prompt.
-  std::optional<bool> enable_thinking = true;
+  std::optional<std::string>
+      default_system;  // of conversations without system text; absent: the template's own, if any
+  Thinking thinking = Thinking::kOn;
   bool preserve_thinking = false;  // keep thoughts of earlier turns where they would be removed
 };
 
@@ -43,6 +49,7 @@ class Template : public TurnEncoder {
   const TemplateSpec& spec_;
   tokenizer::Tokenizer tokenizer_;
   TemplateOptions options_;
+  std::string default_system_;  // of conversations without system text
   TemplateTokens tokens_;
 };
 

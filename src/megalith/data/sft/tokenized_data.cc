@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "megalith/base/error.h"
 #include "megalith/data/sft/chat_encoder.h"
@@ -55,7 +54,7 @@ class Build {
  private:
   std::vector<EncodedRecord> encode(std::span<const RecordRef> refs) {
     std::vector<EncodedRecord> result(refs.size());
-    io::parallel_for(std::ssize(refs), tokenizing_threads(request_.data), [&](int64_t i) {
+    io::parallel_for(std::ssize(refs), request_.data.preprocessing_num_workers, [&](int64_t i) {
       const RecordRef& ref = refs[static_cast<size_t>(i)];
       const DatasetDescription& dataset = records_.datasets()[static_cast<size_t>(ref.dataset)];
       result[static_cast<size_t>(i)] = encoder_.encode(records_.record(ref), dataset, records_.place(ref));
@@ -109,7 +108,7 @@ void write_folder(const fs::path& target, const DataRequest& request, const Reco
 
 OpenedTokens open_part(const fs::path& folder, const DataRequest& request) {
   OpenedTokens tokens = open_token_folder(folder);
-  const bool pairs = request.stage == config::Stage::kDpo;
+  const bool pairs = request.data.kind == SampleKind::kPreference;
   check<DataError>(tokens.info.pairs == pairs, "{} holds {}preference pairs, and stage {} needs {}", folder.string(),
                    tokens.info.pairs ? "" : "no ", pairs ? "dpo" : "pt or sft", pairs ? "them" : "single samples");
   check<DataError>(!request.vocab_size || tokens.info.max_id < *request.vocab_size,
@@ -141,7 +140,7 @@ void add_tokenizer(const DataRequest& request, io::ContentHash& key) {
 }
 
 std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
-  const config::DataConfig& data = request.data;
+  const SftSettings& data = request.data;
   io::ContentHash key;
   key.add(kEncodingVersion).add(encoder.description()).add(static_cast<int64_t>(request.seed));
   key.add(fmt::format("{} {} {} {}", data.val_size, data.max_samples.value_or(-1), data.preprocessing_batch_size,
@@ -168,7 +167,6 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
 DataRequest evaluation_request(DataRequest request, const std::vector<std::string>& names) {
   request.data.dataset = names;
   request.data.eval_dataset.clear();
-  request.data.streaming = false;
   request.data.mix_strategy = config::MixStrategy::kConcat;
   request.data.interleave_probs.clear();
   request.data.val_size = 0;
@@ -185,19 +183,14 @@ std::vector<EvaluationRequest> evaluation_requests(const DataRequest& request) {
   return all;
 }
 
-int tokenizing_threads(const config::DataConfig& data) {
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return data.preprocessing_num_workers.value_or(cores);
-}
-
 std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& request) {
   std::shared_ptr<const TurnEncoder> turns = request.turns;
   // Documents have no turns: only a template by name says anything about them (how they end).
-  const bool needless = request.stage == config::Stage::kPretrain && wants_own_template(request.data);
+  const bool needless = request.data.kind == SampleKind::kDocument && request.data.chat.is_own();
   if (!turns && request.tokenizer && !needless)
-    turns = make_turn_encoder(request.data, *request.tokenizer, request.tokenizer_folder);
+    turns = make_turn_encoder(request.data.chat, *request.tokenizer, request.tokenizer_folder);
   return std::make_shared<RecordEncoder>(
-      RecordEncoderOptions{.plan = row_plan(request.data, request.stage),
+      RecordEncoderOptions{.plan = row_plan(request.data),
                            .train_on_prompt = request.data.train_on_prompt,
                            .mask_history = request.data.mask_history,
                            .documents_get_bos = adds_bos_token(request.tokenizer_folder),
@@ -211,8 +204,8 @@ MixOptions mix_options(const DataRequest& request) {
           .seed = request.seed};
 }
 
-CollatorOptions collator_options(config::Stage stage, int32_t pad_id) {
-  return {.pad_id = pad_id, .length_multiple = stage == config::Stage::kPretrain ? 8 : 64};
+CollatorOptions collator_options(SampleKind kind, int32_t pad_id) {
+  return {.pad_id = pad_id, .length_multiple = kind == SampleKind::kDocument ? 8 : 64};
 }
 
 TokenizedData load_tokenized_data(const DataRequest& request) {
@@ -224,7 +217,7 @@ TokenizedData load_tokenized_data(const DataRequest& request) {
   for (const DatasetDescription& dataset : records.datasets()) encoder->check_dataset(dataset);
   if (!tokenized_path && request.cache_folder.empty()) return in_memory(request, *encoder, records);
   const fs::path target =
-      tokenized_path ? fs::path(*tokenized_path) : request.cache_folder / cache_key(request, *encoder, records);
+      tokenized_path ? *tokenized_path : request.cache_folder / cache_key(request, *encoder, records);
   io::build_once(target, [&] { write_folder(target, request, *encoder, records); }, {.limit = request.wait_limit});
   return open_folder(target, request);
 }

@@ -17,11 +17,6 @@ ops::UpdateTensors adam_tensors(const FlatElements& x) {
 
 }  // namespace
 
-std::shared_ptr<const UpdateRule> AdamW::from(const config::OptimizerConfig& config) {
-  return std::make_shared<AdamW>(
-      ops::AdamSettings{.beta1 = config.adam_beta1, .beta2 = config.adam_beta2, .epsilon = config.adam_epsilon});
-}
-
 std::vector<std::string> AdamW::problems() const {
   std::vector<std::string> found;
   const auto below_one = [](double x) { return x >= 0 && x < 1; };  // false for NaN

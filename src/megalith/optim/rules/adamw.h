@@ -1,9 +1,6 @@
 // AdamW (Loshchilov and Hutter, 2019) with the kernels of ops/update: one pass over all runs of a block.
 #pragma once
 
-#include <memory>
-
-#include "megalith/config/optimizer_config.h"
 #include "megalith/optim/rules/update_rule.h"
 
 namespace megalith::optim {
@@ -11,8 +8,6 @@ namespace megalith::optim {
 class AdamW : public UpdateRule {
  public:
   explicit AdamW(const ops::AdamSettings& settings = {}) : settings_(settings) {}
-  // adam_beta1, adam_beta2 and adam_epsilon.
-  static std::shared_ptr<const UpdateRule> from(const config::OptimizerConfig& config);
 
   std::string name() const override { return "adam"; }
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }

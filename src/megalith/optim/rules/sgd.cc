@@ -2,10 +2,6 @@
 
 namespace megalith::optim {
 
-std::shared_ptr<const UpdateRule> Sgd::from(const config::OptimizerConfig& config) {
-  return std::make_shared<Sgd>(ops::SgdSettings{.momentum = config.sgd_momentum});
-}
-
 std::vector<std::string> Sgd::problems() const {
   std::vector<std::string> found;
   const bool below_one = settings_.momentum >= 0 && settings_.momentum < 1;  // false for NaN

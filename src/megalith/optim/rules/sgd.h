@@ -1,9 +1,6 @@
 // Gradient descent with momentum; weight decay is added to the gradient.
 #pragma once
 
-#include <memory>
-
-#include "megalith/config/optimizer_config.h"
 #include "megalith/optim/rules/update_rule.h"
 
 namespace megalith::optim {
@@ -11,8 +8,6 @@ namespace megalith::optim {
 class Sgd : public UpdateRule {
  public:
   explicit Sgd(const ops::SgdSettings& settings = {}) : settings_(settings) {}
-  // sgd_momentum.
-  static std::shared_ptr<const UpdateRule> from(const config::OptimizerConfig& config);
 
   std::string name() const override { return "sgd"; }
   // The momentum. Checkpoints have always called it so.

@@ -1,6 +1,6 @@
 // UpdateRule: what an optimizer does to a parameter in one step, and what it remembers between steps. AdamW (adamw.h)
 // and SGD (sgd.h) are two; a program brings its own through train::TrainerSetup::update_rule, and the options name
-// those of make_rule.h.
+// those that run::make_rule knows.
 //
 //   class SignDescent : public optim::UpdateRule {
 //     std::string name() const override { return "sign_descent"; }

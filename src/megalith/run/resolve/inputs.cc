@@ -9,7 +9,9 @@
 #include "megalith/model/families/family.h"
 #include "megalith/peft/adapter_folder.h"
 #include "megalith/run/resolve/adapter_source.h"
+#include "megalith/run/resolve/data_settings.h"
 #include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/preference_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
 
 namespace megalith::run {
@@ -80,7 +82,7 @@ ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args) {
 
 std::optional<PreferencePlan> preference_plan(const TrainingArguments& args, const ModelPlan& model) {
   if (args.run.stage != config::Stage::kDpo) return std::nullopt;
-  return PreferencePlan{.loss = args.preference,
+  return PreferencePlan{.loss = preference_settings(args.preference),
                         .reference = reference_of(args.preference, model),
                         .folder = find_reference(args, model),
                         .adapters = find_reference_adapters(args, model),
@@ -97,8 +99,7 @@ DataTools data_tools(const fs::path& model_folder, int64_t vocab_size) {
 DataPlan data_plan(const TrainingArguments& args, const DataTools& tools) {
   DataPlan plan;
   data::DataRequest& request = plan.request;
-  request.data = args.data;
-  request.stage = args.run.stage;
+  request.data = sft_settings(args);
   request.seed = config::data_seed(args);
   request.vocab_size = tools.vocab_size;
   request.cache_folder = tools.cache_folder;
@@ -109,12 +110,13 @@ DataPlan data_plan(const TrainingArguments& args, const DataTools& tools) {
   const auto encoder = data::make_record_encoder(request);
   for (const auto* names : {&args.data.dataset, &args.data.eval_dataset})
     for (const auto& dataset : data::find_datasets(*names, args.data.dataset_dir)) encoder->check_dataset(dataset);
-  plan.collator = data::collator_options(args.run.stage, encoder->pad_id());
+  plan.collator = data::collator_options(request.data.kind, encoder->pad_id());
   plan.collator.tp = args.parallel.sequence_parallel ? args.parallel.tp.value_or(1) : 1;
   plan.collator.cp = args.parallel.cp.value_or(1);
   plan.collate = tools.collate;
-  plan.order = data::epoch_sampler(args.sampler, /*size=*/0, config::data_seed(args));
+  plan.order = epoch_sampler(args.sampler, /*size=*/0, config::data_seed(args));
   plan.trains = config::trains(args.run);
+  plan.streams = args.data.streaming;
   return plan;
 }
 

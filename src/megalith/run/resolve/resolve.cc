@@ -7,11 +7,11 @@
 
 #include "megalith/base/error.h"
 #include "megalith/config/validate.h"
-#include "megalith/data/gpt/data_sources.h"
 #include "megalith/data/sft/dataset_info.h"
 #include "megalith/model/families/family.h"
 #include "megalith/run/load.h"
 #include "megalith/run/output_folder.h"
+#include "megalith/run/resolve/indexed_settings.h"
 #include "megalith/run/resolve/inputs.h"
 #include "megalith/run/resolve/model_from_options.h"
 #include "megalith/run/resolve/run_settings.h"
@@ -117,7 +117,7 @@ void check_indexed_files(const data::Blend& blend) {
 }
 
 void check_indexed_data(const config::IndexedDataConfig& indexed) {
-  const data::DataSources sources = data::read_data_sources(indexed);
+  const data::DataSources sources = data_sources(indexed);
   if (sources.all) check_indexed_files(*sources.all);
   for (const auto& blend : sources.by_split)
     if (blend) check_indexed_files(*blend);
@@ -181,11 +181,13 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
 // A model that options describe, and Megatron's data.
 void find_pretraining(const RunRequest& request, const TrainingArguments& args, bool options_fit, RunPlan& plan,
                       Findings& findings) {
-  findings.attempt([&] { check_indexed_data(args.indexed); });
+  if (!request.own_datasets) findings.attempt([&] { check_indexed_data(args.indexed); });
   findings.attempt([&] { find_load(load_settings(args)); });
   if (!options_fit) return;
   settle(request, args, /*experts=*/false, plan, findings);
   plan.model.fresh = true;
+  plan.settings.plannable = !request.own_model;
+  if (request.own_model) return;
   findings.attempt([&] {
     plan.model.config =
         model_from_options(plan.options, required(make_run_tokenizer(plan.options)).vocabulary());

@@ -2,6 +2,7 @@
 #include "megalith/run/resolve/run_settings.h"
 
 #include "megalith/config/derive.h"
+#include "megalith/run/resolve/data_settings.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/run_shape.h"
 #include "megalith/run/resolve/runtime_settings.h"
@@ -15,15 +16,6 @@ using config::TrainingArguments;
 
 std::optional<std::filesystem::path> folder_in(const std::optional<std::string>& option) {
   return option ? std::optional<std::filesystem::path>(*option) : std::nullopt;
-}
-
-data::PretrainDataRequest pretrain_data(const TrainingArguments& args) {
-  data::PretrainDataRequest request;
-  request.data = args.indexed;
-  if (args.indexed.mock_data) request.data.split.reset();  // made-up data has a split of its own
-  request.seq_length = args.shape.seq_length.value_or(0);
-  request.seed = args.seeds.seed;
-  return request;
 }
 
 // The rank and the targets of an adapter that is trained on are those of its files.
@@ -57,10 +49,10 @@ PretrainSettings pretrain_settings(const TrainingArguments& args) {
   settings.eval_iters = args.eval.eval_iters;
   settings.eval_global_batch_size = args.batch.eval_global_batch_size.value_or(0);
   settings.exit_minutes = args.run.exit_duration_mins;
-  settings.data = pretrain_data(args);
-  settings.order = data::megatron_sampler(args.sampler, /*size=*/0, static_cast<uint64_t>(args.seeds.seed));
+  settings.seq_length = args.shape.seq_length.value_or(0);
+  settings.order = megatron_sampler(args.sampler, /*size=*/0, static_cast<uint64_t>(args.seeds.seed));
   settings.rows = {.padding = data::Padding::kFixed,
-                   .fixed_length = args.shape.seq_length.value_or(0),
+                   .fixed_length = settings.seq_length,
                    .cp = args.parallel.cp.value_or(1),
                    .tp = args.parallel.tp.value_or(1)};
   settings.padded_vocab_size = args.shape.padded_vocab_size.value_or(0);

@@ -6,6 +6,7 @@
 
 #include "megalith/config/derive.h"
 #include "megalith/config/documents.h"
+#include "megalith/run/resolve/optimizer_settings.h"
 #include "megalith/run/resolve/schedule.h"
 
 namespace megalith::run {
@@ -108,16 +109,15 @@ train::StepSettings step_settings(const TrainingArguments& args) {
 
 train::UpdateSettings update_settings(const TrainingArguments& args) {
   train::UpdateSettings settings;
-  settings.optimizer = optim::optimizer_settings(args.optimizer);
+  settings.optimizer = optimizer_settings(args.optimizer);
   settings.optimizer.count_zeros = args.logging.log_num_zeros_in_grad;
   // LoRA+ (Hayou et al., 2024): B learns faster; embeddings at a rate of their own.
   const double rate = args.optimizer.learning_rate.value_or(0);
   if (args.lora.loraplus_lr_ratio && rate > 0)
     settings.optimizer.groups.multipliers = {{"embedding.lora_b", args.lora.loraplus_lr_embedding / rate},
                                              {".lora_b", *args.lora.loraplus_lr_ratio}};
-  settings.gradients = optim::ddp_settings(args.ddp, args.precision, args.optimizer.use_distributed_optimizer,
-                                           /*first_stage=*/true, /*chunk=*/0);
-  settings.scaler = optim::GradScaler::from(args.precision);
+  settings.gradients = ddp_settings(args);
+  settings.scaler = grad_scaler(args.precision);
   settings.overlap_param_gather = args.ddp.overlap_param_gather;
   return settings;
 }

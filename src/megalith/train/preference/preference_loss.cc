@@ -29,7 +29,7 @@ at::Tensor log_of_rest(const at::Tensor& a) {
   return at::where(x > kMinusLn2, at::log(-at::expm1(x)), at::log1p(-at::exp(x)));
 }
 
-at::Tensor sigmoid_loss(const at::Tensor& scaled, const config::PreferenceConfig& how) {
+at::Tensor sigmoid_loss(const at::Tensor& scaled, const PreferenceSettings& how) {
   const double e = how.label_smoothing;
   const at::Tensor right = -at::log_sigmoid(scaled);
   if (e == 0) return right;
@@ -40,7 +40,7 @@ at::Tensor sigmoid_loss(const at::Tensor& scaled, const config::PreferenceConfig
 
 }  // namespace
 
-PreferenceTerms preference_terms(const AnswerScores& scores, const config::PreferenceConfig& how) {
+PreferenceTerms preference_terms(const AnswerScores& scores, const PreferenceSettings& how) {
   const bool compares = config::needs_reference(how.loss);
   check(!compares || scores.reference.defined(), "pref_loss {} without reference log-probabilities",
         config::choice_name(how.loss));

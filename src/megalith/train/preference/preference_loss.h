@@ -18,7 +18,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "megalith/config/run_config.h"
+#include "megalith/train/settings/preference_settings.h"
 
 namespace megalith::train {
 
@@ -39,6 +39,6 @@ struct PreferenceTerms {
 };
 
 // Requires scores.reference where config::needs_reference says so.
-PreferenceTerms preference_terms(const AnswerScores& scores, const config::PreferenceConfig& how);
+PreferenceTerms preference_terms(const AnswerScores& scores, const PreferenceSettings& how);
 
 }  // namespace megalith::train

@@ -12,7 +12,7 @@
 
 namespace megalith::train {
 
-PreferenceObjective::PreferenceObjective(const config::PreferenceConfig& how, const parallel::ParallelContext& context,
+PreferenceObjective::PreferenceObjective(const PreferenceSettings& how, const parallel::ParallelContext& context,
                                          std::unique_ptr<ReferenceModel> reference)
     : how_(how), context_(context), reference_(std::move(reference)) {}
 

@@ -1,8 +1,8 @@
 // PreferenceObjective: training on pairs of answers (the reference's DPO trainer). A Trainer with this objective and a
 // dataset of pairs is all of it:
 //
-//   setup.objective = std::make_unique<PreferenceObjective>(args.preference, context, std::move(reference));
-//   Trainer(models, args, std::move(setup)).train();
+//   setup.objective = std::make_unique<PreferenceObjective>(preferences, context, std::move(reference));
+//   Trainer(models, settings, std::move(setup)).train();
 //
 // Chosen and rejected answers go through the model together, in one forward pass. The loss of a micro-batch is the mean
 // over its pairs (preference_loss.h), so calculate_per_token_loss has no meaning. Log lines also have, as means over
@@ -13,10 +13,10 @@
 
 #include <memory>
 
-#include "megalith/config/run_config.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/train/objectives/objective.h"
 #include "megalith/train/preference/reference_model.h"
+#include "megalith/train/settings/preference_settings.h"
 
 namespace megalith::train {
 
@@ -24,7 +24,7 @@ class PreferenceObjective : public Objective {
  public:
   // `reference`: nullptr where the loss needs none (config::needs_reference), or where the samples come with their
   // reference scores. `context` outlives the objective.
-  PreferenceObjective(const config::PreferenceConfig& how, const parallel::ParallelContext& context,
+  PreferenceObjective(const PreferenceSettings& how, const parallel::ParallelContext& context,
                       std::unique_ptr<ReferenceModel> reference);
 
   std::vector<std::string> metrics_keys(Phase phase) const override;
@@ -39,7 +39,7 @@ class PreferenceObjective : public Objective {
                       Phase phase) const override;
 
  private:
-  const config::PreferenceConfig how_;
+  const PreferenceSettings how_;
   const parallel::ParallelContext& context_;
   const std::unique_ptr<ReferenceModel> reference_;
   // Of the micro-batches of the step, on the last stage, fp32 [2p] each.

@@ -1,0 +1,79 @@
+#include "megalith/run/resolve/data_settings.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "megalith/base/error.h"
+
+namespace megalith::run {
+
+namespace {
+
+data::SampleKind kind_of_samples(config::Stage stage) {
+  switch (stage) {
+    case config::Stage::kPretrain:
+      return data::SampleKind::kDocument;
+    case config::Stage::kSft:
+      return data::SampleKind::kConversation;
+    case config::Stage::kDpo:
+      return data::SampleKind::kPreference;
+  }
+  throw InternalError("a stage without samples");
+}
+
+// Two names for neat packing, which implies packing. Documents are packed without being asked, and never neatly.
+data::Packing packing_of(const config::DataConfig& data, config::Stage stage) {
+  const bool documents = stage == config::Stage::kPretrain;
+  if (!documents && (data.neat_packing || data.sequence_packing)) return data::Packing::kNeat;
+  return data.packing.value_or(documents) ? data::Packing::kPlain : data::Packing::kNone;
+}
+
+data::Thinking thinking_of(std::optional<bool> enable_thinking) {
+  if (!enable_thinking) return data::Thinking::kUnset;
+  return *enable_thinking ? data::Thinking::kOn : data::Thinking::kOff;
+}
+
+int all_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+}  // namespace
+
+data::SftSettings sft_settings(const config::TrainingArguments& args) {
+  const config::DataConfig& data = args.data;
+  data::SftSettings settings;
+  settings.dataset = data.dataset;
+  settings.dataset_dir = data.dataset_dir;
+  settings.max_samples = data.max_samples;
+  settings.mix_strategy = data.mix_strategy;
+  settings.interleave_probs = data.interleave_probs;
+  settings.val_size = data.val_size;
+  settings.eval_dataset = data.eval_dataset;
+  settings.eval_on_each_dataset = data.eval_on_each_dataset;
+  settings.kind = kind_of_samples(args.run.stage);
+  settings.cutoff_len = data.cutoff_len;
+  settings.packing = packing_of(data, args.run.stage);
+  settings.train_on_prompt = data.train_on_prompt;
+  settings.mask_history = data.mask_history;
+  settings.chat = {.name = data.template_name,
+                   .options = {.default_system = data.default_system,
+                               .thinking = thinking_of(data.enable_thinking),
+                               .preserve_thinking = data.preserve_thinking}};
+  settings.preprocessing_batch_size = data.preprocessing_batch_size;
+  settings.preprocessing_num_workers = data.preprocessing_num_workers.value_or(all_cores());
+  settings.buffer_size = data.buffer_size;
+  settings.tokenized_path = data.tokenized_path;
+  return settings;
+}
+
+data::SamplerOptions epoch_sampler(const config::SamplerConfig& sampler, int64_t size, uint64_t seed) {
+  const bool sequential =
+      sampler.disable_shuffling || sampler.train_sampling_strategy == config::SamplingStrategy::kSequential;
+  return {.size = size, .shuffle = !sequential, .seed = seed, .end = data::EpochEnd::kDrop};
+}
+
+data::SamplerOptions megatron_sampler(const config::SamplerConfig& sampler, int64_t size, uint64_t seed) {
+  const bool cyclic = sampler.dataloader_type == config::DataloaderType::kCyclic;
+  return {
+      .size = size, .shuffle = cyclic, .seed = seed, .end = cyclic ? data::EpochEnd::kContinue : data::EpochEnd::kStop};
+}
+
+}  // namespace megalith::run

@@ -1,0 +1,84 @@
+#include "megalith/run/resolve/optimizer_settings.h"
+
+#include <cmath>
+
+#include "megalith/base/error.h"
+#include "megalith/optim/rules/adamw.h"
+#include "megalith/optim/rules/sgd.h"
+
+namespace megalith::run {
+
+namespace {
+
+using RulePtr = std::shared_ptr<const optim::UpdateRule>;
+
+struct NamedRule {
+  config::OptimizerKind name;
+  RulePtr (*make)(const config::OptimizerConfig& options);
+};
+
+// The update rules that options can name, each with the options that are its settings.
+constexpr NamedRule kRules[] = {
+    {config::OptimizerKind::kAdam,
+     [](const config::OptimizerConfig& options) -> RulePtr {
+       return std::make_shared<optim::AdamW>(ops::AdamSettings{
+           .beta1 = options.adam_beta1, .beta2 = options.adam_beta2, .epsilon = options.adam_epsilon});
+     }},
+    {config::OptimizerKind::kSgd,
+     [](const config::OptimizerConfig& options) -> RulePtr {
+       return std::make_shared<optim::Sgd>(ops::SgdSettings{.momentum = options.sgd_momentum});
+     }},
+};
+
+optim::BucketSize bucket_size(const config::DdpConfig& ddp) {
+  if (ddp.num_buckets) return optim::BucketSize::count(*ddp.num_buckets);
+  if (ddp.bucket_size) return optim::BucketSize::elements(*ddp.bucket_size);
+  return {};
+}
+
+}  // namespace
+
+std::shared_ptr<const optim::UpdateRule> make_rule(const config::OptimizerConfig& optimizer) {
+  for (const NamedRule& rule : kRules)
+    if (rule.name == optimizer.optimizer) return rule.make(optimizer);
+  throw InternalError(fmt::format("optimizer {} has no update rule", config::choice_name(optimizer.optimizer)));
+}
+
+optim::OptimizerSettings optimizer_settings(const config::OptimizerConfig& optimizer) {
+  optim::OptimizerSettings settings;
+  settings.rule = make_rule(optimizer);
+  settings.clip_grad = optimizer.max_grad_norm;
+  settings.offload_fraction = optimizer.cpu_offload ? optimizer.offload_fraction : 0;
+  settings.groups.decoupled_lr = optimizer.decoupled_lr.has_value();
+  settings.groups.decay_qk_norms = optimizer.apply_wd_to_qk_layernorm;
+  return settings;
+}
+
+optim::DdpSettings ddp_settings(const config::TrainingArguments& args) {
+  const config::DdpConfig& ddp = args.ddp;
+  optim::DdpSettings settings;
+  settings.use_distributed_optimizer = args.optimizer.use_distributed_optimizer;
+  settings.overlap_grad_reduce = ddp.overlap_grad_reduce;
+  settings.average_in_collective = ddp.average_in_collective;
+  settings.per_token_loss = ddp.calculate_per_token_loss;
+  // fp16 with a dynamic scale meets infinities by design: the optimizer skips those steps.
+  settings.check_for_nan = ddp.check_for_nan_in_loss_and_grad && !args.precision.fp16;
+  settings.pad_buckets_for_bandwidth = ddp.pad_buckets_for_high_nccl_busbw;
+  settings.bucket_size = bucket_size(ddp);
+  if (args.precision.grad_reduce_in_bf16) settings.grad_dtype = at::kBFloat16;
+  return optim::settings_of_chunk(settings, /*first_stage=*/true, /*chunk=*/0);
+}
+
+optim::GradScaler grad_scaler(const config::PrecisionConfig& precision) {
+  if (!precision.fp16) return optim::GradScaler::constant(1);
+  if (precision.loss_scale) return optim::GradScaler::constant(*precision.loss_scale);
+  const double window = precision.loss_scale_window;
+  check<ConfigError>(window == std::floor(window) && window >= 1 && window <= 1e15,
+                     "loss_scale_window is {}; it must be a whole number of steps, 1 or more", window);
+  return optim::GradScaler::dynamic({.initial_scale = precision.initial_loss_scale,
+                                     .min_scale = precision.min_loss_scale,
+                                     .growth_interval = static_cast<int64_t>(window),
+                                     .hysteresis = precision.hysteresis});
+}
+
+}  // namespace megalith::run

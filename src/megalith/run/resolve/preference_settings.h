@@ -1,0 +1,11 @@
+// From options to how pairs of answers are trained on.
+#pragma once
+
+#include "megalith/config/training_arguments.h"
+#include "megalith/train/settings/preference_settings.h"
+
+namespace megalith::run {
+
+train::PreferenceSettings preference_settings(const config::PreferenceConfig& preference);
+
+}  // namespace megalith::run
