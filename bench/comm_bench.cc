@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "megalith/base/error.h"
+#include "megalith/comm/store/process_settings.h"
 #include "megalith/comm/world.h"
 #include "tests/support/free_port.h"
 
@@ -45,6 +46,7 @@ double run_threads(int ranks, int64_t elements, int repeats) {
 
 double run_gloo(int ranks, int64_t elements, int repeats) {
   const int port = testing::free_port();
+  comm::prepare_c10d();
   double result = 0;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 C10_DECLARE_int(caffe2_log_level);
 
@@ -72,13 +73,13 @@ TEST(ProcessSettings, SegmentsGrowUnlessTheUserHasSetTheAllocator) {
   c10::CachingAllocator::setAllocatorSettings("expandable_segments:False");
 }
 
-// prepare_c10d works once per process, so each case has one of its own.
-void expect_prepared(const std::string& backend, const char* recorder, int log_level) {
+// The settings stay with the process, so each case has one of its own.
+void expect_prepared(const std::vector<std::string>& backends, const char* recorder, int log_level) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
         for (const char* name : {"TORCH_FR_BUFFER_SIZE", "TORCH_CPP_LOG_LEVEL", "MEGALITH_LOG_LEVEL"}) unsetenv(name);
-        prepare_c10d(backend);
+        for (const std::string& backend : backends) prepare_c10d(backend);
         const char* buffer = std::getenv("TORCH_FR_BUFFER_SIZE");
         const bool right =
             std::string(buffer == nullptr ? "" : buffer) == recorder && FLAGS_caffe2_log_level == log_level;
@@ -87,8 +88,11 @@ void expect_prepared(const std::string& backend, const char* recorder, int log_l
       ::testing::ExitedWithCode(0), "");
 }
 
-TEST(ProcessSettingsDeathTest, TheFlightRecorderAndErrorsStayOnForNccl) { expect_prepared("nccl", "", 2); }
-TEST(ProcessSettingsDeathTest, GlooHasNeither) { expect_prepared("gloo", "0", 3); }
+TEST(ProcessSettingsDeathTest, TheFlightRecorderAndErrorsStayOnForNccl) { expect_prepared({"nccl"}, "", 2); }
+TEST(ProcessSettingsDeathTest, GlooHasNeither) { expect_prepared({"gloo"}, "0", 3); }
+TEST(ProcessSettingsDeathTest, MakingThemAgainChangesNothing) { expect_prepared({"nccl", "nccl"}, "", 2); }
+// A rank of a second attempt: its launcher has served a store before the fork.
+TEST(ProcessSettingsDeathTest, ErrorsStayOnForNcclAfterALaunchersStore) { expect_prepared({"gloo", "nccl"}, "0", 2); }
 
 }  // namespace
 }  // namespace megalith::comm

@@ -98,10 +98,29 @@ TEST(Parameter, ReplicatedWeightsAreMultipliedByTheSameKernelsOnEveryRank) {
         const ReplicatedLinear whole(ParameterScope(set), "down", 4, {{"down", 6}}, /*bias=*/false, {}, parallel);
         const ColumnParallelLinear column(ParameterScope(set), "up", 4, {{"up", 6}}, /*bias=*/false, {}, parallel);
         const bool fixed = tp == 2 && !sequence_parallel;
-        EXPECT_EQ(set.find("down.weight")->spec.kernels(),
+        EXPECT_EQ(set.find("down.weight")->spec.kernel_choice(),
                   fixed ? ops::KernelChoice::kFixed : ops::KernelChoice::kByTime);
-        EXPECT_EQ(set.find("up.weight")->spec.kernels(), ops::KernelChoice::kByTime);
+        EXPECT_EQ(set.find("up.weight")->spec.kernel_choice(), ops::KernelChoice::kByTime);
       });
+}
+
+TEST(Parameter, ItsProductsUseThePlansOfItsSet) {
+  class CountingPlans final : public ops::ProductPlans {
+   public:
+    bool run(const at::Tensor&, const at::Tensor&, const at::Tensor&, const ops::Addends&, double, double,
+             ops::KernelChoice) override {
+      ++asked;
+      return true;
+    }
+    int asked = 0;
+  } plans;
+  ParameterSet set(at::kFloat, at::kCPU);
+  Parameter& weight = ParameterScope(set).add({.name = "w"}, {6, 4});
+  EXPECT_EQ(weight.kernels().plans, nullptr) << "a set on the CPU keeps none";
+  weight.plans = &plans;
+  weight.grad.main_grad = at::zeros({6, 4});
+  weight.add_weight_grad(at::ones({3, 6}), at::ones({3, 4}));
+  EXPECT_EQ(plans.asked, 1);
 }
 
 TEST(ParameterSet, OnMetaAllocatesNothing) {

@@ -4,6 +4,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "tests/ops/compare.h"
 
 namespace megalith::ops {
@@ -33,6 +36,46 @@ TEST(Product, WithWhatIsAdded) {
     expect_close(all.narrow(0, kM, kM), exact, tolerance);
     EXPECT_TRUE(all.narrow(0, 0, kM).eq(7).all().item<bool>());
   }
+}
+
+// Takes products, or leaves them, and remembers what it was asked.
+class FakePlans final : public ProductPlans {
+ public:
+  explicit FakePlans(bool takes) : takes_(takes) {}
+  bool run(const Tensor& out, const Tensor& /*a*/, const Tensor& /*b*/, const Addends& /*added*/, double beta,
+           double /*alpha*/, KernelChoice choice) override {
+    asked.emplace_back(beta, choice);
+    if (takes_) out.fill_(5);
+    return takes_;
+  }
+
+  std::vector<std::pair<double, KernelChoice>> asked;
+
+ private:
+  const bool takes_;
+};
+
+TEST(Product, GoesToThePlansOfItsOwnerFirst) {
+  const Tensor a = random_tensor({kM, kK}).to(at::kFloat), b = random_tensor({kK, kN}).to(at::kFloat);
+  for (const bool takes : {false, true}) {
+    FakePlans plans(takes);
+    const ProductKernels kernels{KernelChoice::kFixed, &plans};
+    const Tensor exact = wide(a).mm(wide(b)), fives = at::full({kM, kN}, 5.0, at::kDouble);
+    const Tensor out = at::zeros({kM, kN});
+    product_out(out, a, b, kernels);
+    expect_close(out, takes ? fives : exact, 1e-5);
+    add_product(out, a, b, 1, 1, kernels);
+    expect_close(out, takes ? fives : 2 * exact, 1e-5);
+    expect_close(product(a, b, {}, kernels), exact, 1e-5);  // too small to be asked for
+    const std::vector<std::pair<double, KernelChoice>> expected{{0, KernelChoice::kFixed}, {1, KernelChoice::kFixed}};
+    EXPECT_EQ(plans.asked, expected);
+  }
+}
+
+TEST(Product, LargeOnesGoToThePlans) {
+  FakePlans plans(/*takes=*/true);
+  const Tensor a = at::empty({1 << 11, 1 << 11}), b = at::empty({1 << 11, 1 << 11});
+  EXPECT_TRUE(product(a, b, {}, {KernelChoice::kByTime, &plans}).eq(5).all().item<bool>());
 }
 
 TEST(AddProduct, OfOneTypeAndInto32Bits) {

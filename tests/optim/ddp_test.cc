@@ -239,12 +239,10 @@ TEST(Ddp, NamesTheParameterLater) {
       const Toy toy;
       DistributedDataParallel ddp(toy.list(), {.use_distributed_optimizer = sharded, .checks_later = true}, context);
       int told = 0;
-      ddp.watch_gradients(
-          [&told](const std::string&, const at::Tensor&, bool finite) {
-            told += finite ? 0 : 1;
-            return false;
-          },
-          /*reads=*/false);
+      ddp.set_gradient_check({.look = [&told](const BucketGradients& gradients) {
+        told += gradients.finite ? 0 : 1;
+        require_finite(gradients);
+      }});
       (toy.loss(1) + toy[1].value.sum() * (r.rank == 1 ? std::nan("") : 1)).backward();
       ddp.finish_grad_sync();
       EXPECT_EQ(told, 0);
@@ -272,12 +270,9 @@ TEST(Ddp, WhoReadsGradientsSeesThemBeforeTheReduction) {
     const Toy toy;
     DistributedDataParallel ddp(toy.list(), {.checks_later = true}, context);
     std::vector<double> seen;
-    ddp.watch_gradients(
-        [&seen](const std::string&, const at::Tensor& grads, bool) {
-          seen.push_back(grads.sum().item<double>());
-          return true;
-        },
-        /*reads=*/true);
+    ddp.set_gradient_check(
+        {.look = [&seen](const BucketGradients& gradients) { seen.push_back(gradients.values().sum().item<double>()); },
+         .reads = true});
     toy.loss(r.rank + 1).backward();
     ddp.finish_grad_sync();
     ddp.check_gradients();

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "megalith/base/error.h"
+#include "megalith/comm/store/process_settings.h"
 #include "tests/support/free_port.h"
 
 namespace megalith::testing {
@@ -47,6 +48,7 @@ void run_gloo_ranks(int size, const std::function<void(const Rank&)>& body, comm
   // An operation and the end of the world may both run into it before CTest ends the test, unheard.
   if (options.timeout == comm::WorldOptions().timeout) options.timeout = std::chrono::seconds(40);
   const int port = free_port();
+  comm::prepare_c10d();
   run_on_threads(size, [&](int rank) {
     comm::Rendezvous place;
     place.rank = place.local_rank = rank;

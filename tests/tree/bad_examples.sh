@@ -82,6 +82,43 @@ case $1 in
     printf "int t[] = {\\n$(lines 200 '    1,')};\\nclass A {\\n$(lines 50 '  int f() {\n    return 1;\n  }')};\\n$(lines 50 'int f() {\n  return 1;\n}')" \
       >"$tree/src/megalith/base/fine.cc"
     "$check" "$tree" || { echo "refused without cause"; failures=$((failures + 1)); } ;;
+  globals)
+    for state in 'int calls;' 'static int calls = 0;' 'std::map<int, std::string> names;' 'std::atomic<bool> stop{false};' \
+      'thread_local int rank = 0;' 'const char* label = "x";' 'inline std::mutex lock;' \
+      'int next() {\n  static int last = 0;\n  return ++last;\n}' 'int f() {\n  static Cache cache("x", 3);\n}' \
+      'int f() {\n  static const std::shared_ptr<Log> log = make();\n}' 'int f() {\n  static const auto log = [] {\n  }();\n}' \
+      'class A {\n  static inline int made = 0;\n};'; do
+      bad src/megalith/base/g.cc "namespace a {\\n$state\\n}\\n"
+    done
+    bad src/megalith/base/log.cc 'int f();\n'
+    # None of these can change, or is a variable.
+    good_tree
+    cat >"$tree/src/megalith/base/fine.cc" <<'END'
+using Names = std::vector<std::string>;
+extern "C" int other;
+struct One;
+constexpr int kOne = 1;
+inline constexpr std::array<int, 2> kTwo{1, 2};
+const std::string kText = "static int x;";
+const char* const kLabel = "x";
+const char* kHelp() { return R"(
+int x = 3;
+)"; }
+static int one(int a);
+int two() {
+  static const std::map<std::string, int> names{{"a", 1}};
+  static constexpr int kLocal = 3;
+  static const std::unique_ptr<const Names> all = make();
+  int changes = 0;
+  return changes;
+}
+class A {
+  static A from(const Names& names);
+  static std::unique_ptr<A> make() { return nullptr; }
+  static_assert(kOne == 1);
+};
+END
+    "$check" "$tree" || { echo "refused without cause"; failures=$((failures + 1)); } ;;
   paths)
     bad docs/b.md "see /wor""k/main/x\\n"
     bad docs/b.md "wheels in /tmp/""w\\n"

@@ -4,6 +4,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <memory>
+
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
 
@@ -32,46 +34,57 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::err;
 }
 
-// Made at the first line, with the level of the environment.
-spdlog::logger& logger() {
-  static const auto instance = [] {
-    auto made = std::make_shared<spdlog::logger>("megalith", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made->set_pattern("%H:%M:%S %l: %v");
-    made->set_level(level_of(env_string("MEGALITH_LOG_LEVEL").value_or("info")));
-    return made;
-  }();
-  return *instance;
-}
+// Where lines go: to stderr, and to a file once there is one.
+class Log {
+ public:
+  // With the level of the environment.
+  Log() : lines_("megalith", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
+    lines_.set_pattern("%H:%M:%S %l: %v");
+    lines_.set_level(level_of(env_string("MEGALITH_LOG_LEVEL").value_or("info")));
+  }
 
-std::shared_ptr<spdlog::logger>& file_logger() {
-  static std::shared_ptr<spdlog::logger> instance;
-  return instance;
+  spdlog::logger& lines() { return lines_; }
+
+  void add_file(const std::string& path) {
+    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
+    sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");
+    file_lines_ = std::make_unique<spdlog::logger>("megalith file", sink);
+    file_lines_->flush_on(spdlog::level::info);
+    lines_.sinks().push_back(std::move(sink));
+    lines_.flush_on(spdlog::level::info);
+  }
+  void write_to_file(std::string_view text) {
+    if (file_lines_) file_lines_->info(text);
+  }
+
+ private:
+  spdlog::logger lines_;
+  std::unique_ptr<spdlog::logger> file_lines_;  // the file alone; nullptr: there is none
+};
+
+// Made at the first line. There is one per process, as there is one stderr.
+Log& process_log() {
+  static Log log;
+  return log;
 }
 
 }  // namespace
 
-void set_log_level(std::string_view name) { logger().set_level(level_of(name)); }
+void set_log_level(std::string_view name) { process_log().lines().set_level(level_of(name)); }
 
-bool is_logged(LogLevel level) { return logger().should_log(spdlog_level(level)); }
+bool is_logged(LogLevel level) { return process_log().lines().should_log(spdlog_level(level)); }
 
 void add_log_file(const std::filesystem::path& path) {
   try {
     std::filesystem::create_directories(path.parent_path());
-    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
-    sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");
-    file_logger() = std::make_shared<spdlog::logger>("megalith file", sink);
-    file_logger()->flush_on(spdlog::level::info);
-    logger().sinks().push_back(std::move(sink));
-    logger().flush_on(spdlog::level::info);
+    process_log().add_file(path.string());
   } catch (const std::exception& error) {
     throw ConfigError(fmt::format("the log {} cannot be written: {}", path.string(), error.what()));
   }
 }
 
-void log_to_file(std::string_view text) {
-  if (file_logger()) file_logger()->info(text);
-}
+void log_to_file(std::string_view text) { process_log().write_to_file(text); }
 
-void log_text(LogLevel level, std::string_view text) { logger().log(spdlog_level(level), text); }
+void log_text(LogLevel level, std::string_view text) { process_log().lines().log(spdlog_level(level), text); }
 
 }  // namespace megalith

@@ -88,8 +88,9 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   // Gradients are averaged over all replicas of the data, for experts too: they saw the tokens of all of them.
   const int replicas = context.group(GroupKind::kDpCp).size();
   ReduceRules reduce;
-  reduce.check_for_nan = settings_.check_for_nan;
-  reduce.checks_later = settings_.checks_later.value_or(parameters[0]->value.is_cuda());
+  if (settings_.check_for_nan)
+    reduce.measure = settings_.checks_later.value_or(parameters[0]->value.is_cuda()) ? FiniteMeasure::kLater
+                                                                                     : FiniteMeasure::kBeforeReduction;
   reduce.alone = context.world().world().size() == 1;
   reduce.grad_dtype = parameters[0]->value.scalar_type() == at::kFloat ? at::kFloat : settings_.grad_dtype;
   if (settings_.average_in_collective) {
@@ -103,7 +104,7 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   const BufferRules rules = buffer_rules(
       settings_, {elements, replicas, groups.sharded ? groups.shards.size() : 1, parameters[0]->value.is_cuda()});
   const size_t number = buffers_.size();
-  buffers_.push_back(std::make_unique<ParamBuffer>(std::move(parameters), rules, reduce, std::move(groups)));
+  buffers_.push_back(std::make_unique<ParamBuffer>(std::move(parameters), rules, reduce, std::move(groups), number));
   const ParamBuffer& buffer = *buffers_.back();
   for (size_t i = 0; i < buffer.parameters().size(); ++i) {
     places_[buffer.parameters()[i]] = {.buffer = number, .bucket = buffer.layout().items[i].bucket};
@@ -112,13 +113,8 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   progress_.emplace_back();
 }
 
-void DistributedDataParallel::watch_gradients(const NamedGradientWatch& watch, bool reads) {
-  for (size_t i = 0; i < buffers_.size(); ++i) {
-    const auto named = [watch, i](int bucket, const at::Tensor& grads, bool finite) {
-      return watch(fmt::format("bucket {} of buffer {}", bucket, i), grads, finite);
-    };
-    buffers_[i]->watch_gradients(named, reads);
-  }
+void DistributedDataParallel::set_gradient_check(const GradientCheck& check) {
+  for (const auto& buffer : buffers_) buffer->set_gradient_check(check);
 }
 
 void DistributedDataParallel::watch(nn::Parameter& parameter) {

@@ -6,7 +6,7 @@
 //   every micro-batch but the last: { NoSync scope(ddp); forward; backward }     gradients accumulate
 //   the last: forward; backward                     with overlap_grad_reduce buckets leave as they become complete
 //   finish_grad_sync                                the rest leaves; waits for all (finalize_gradients calls it)
-//   check_gradients                                 the look for NaN that was left for later, as it is on CUDA
+//   check_gradients                                 the NaN checks that were left for later, as they are on CUDA
 //   optimizer step (optimizer.h)                    on what this rank owns
 //   start_param_gather; then, before a part of the model runs: wait_for_params(its parameters)
 #pragma once
@@ -50,8 +50,8 @@ struct DdpSettings {
   bool overlap_grad_reduce = false;        // a bucket's reduction starts when its last gradient is there
   bool average_in_collective = false;      // divide in the collective in place of before it
   bool per_token_loss = false;             // only sum: gradients are divided by the number of tokens later
-  bool check_for_nan = true;               // NonFiniteGradient names the parameter
-  std::optional<bool> checks_later;        // by check_gradients; empty: on CUDA, where a look waits for the device
+  bool check_for_nan = true;               // gradients are measured, and the GradientCheck is told
+  std::optional<bool> checks_later;        // by check_gradients; empty: on CUDA, where a check waits for the device
   bool pad_buckets_for_bandwidth = false;  // bucket ends at multiples of 65536 elements
   BucketSize bucket_size;
   bool bucketing = true;                   // false: one bucket a buffer (chunks after the first)
@@ -81,9 +81,8 @@ class DistributedDataParallel {
 
   void zero_grad();
 
-  // See GradientWatch and ParamBuffer::watch_gradients; `bucket` names it within this chunk: "bucket 2 of buffer 0".
-  using NamedGradientWatch = std::function<bool(const std::string& bucket, const at::Tensor& grads, bool finite)>;
-  void watch_gradients(const NamedGradientWatch& watch, bool reads);
+  // From now on `check` decides about gradients that are not finite; require_finite does at first.
+  void set_gradient_check(const GradientCheck& check);
 
   // While one lives, backward accumulates only.
   class NoSync {

@@ -24,8 +24,9 @@ BufferLayout plan(const std::vector<nn::Parameter*>& parameters, const BufferRul
 }  // namespace
 
 ParamBuffer::ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRules& rules, const ReduceRules& reduce,
-                         ReduceGroups groups)
-    : parameters_(std::move(parameters)),
+                         ReduceGroups groups, size_t number)
+    : number_(number),
+      parameters_(std::move(parameters)),
       reduce_(reduce),
       groups_(std::move(groups)),
       layout_(plan(parameters_, rules)),
@@ -65,25 +66,25 @@ std::optional<ExactSum> ParamBuffer::known_squares(int bucket) const {
   return sum;
 }
 
-void ParamBuffer::watch_gradients(GradientWatch watch, bool reads) {
-  watch_ = std::move(watch);
-  watch_reads_ = reads;
-}
-
-void ParamBuffer::look_at_squares() const {
-  for (size_t bucket = 0; bucket < squares_.size(); ++bucket)
-    if (squares_[bucket])
-      look_at(static_cast<int>(bucket), !reduce_.check_for_nan || std::isfinite(squares_[bucket]->on_host.value()));
+void ParamBuffer::check_squares() const {
+  for (size_t bucket = 0; bucket < squares_.size(); ++bucket) {
+    if (!squares_[bucket]) continue;
+    const bool finite = reduce_.measure == FiniteMeasure::kNone || std::isfinite(squares_[bucket]->on_host.value());
+    check_.look({.buffer = *this, .bucket = static_cast<int>(bucket), .finite = finite});
+  }
 }
 
 void ParamBuffer::check_gradients() const {
-  look_at_squares();
-  for (size_t bucket = 0; bucket < flagged_.size(); ++bucket)
-    if (flagged_[bucket]) look_at(static_cast<int>(bucket), flagged_[bucket]->value() == 0, /*reduced=*/true);
+  check_squares();
+  for (size_t bucket = 0; bucket < flagged_.size(); ++bucket) {
+    if (!flagged_[bucket]) continue;
+    const bool finite = flagged_[bucket]->value() == 0;
+    check_.look({.buffer = *this, .bucket = static_cast<int>(bucket), .finite = finite, .reduced = true});
+  }
 }
 
 void ParamBuffer::forget_squares() {
-  look_at_squares();
+  check_squares();
   for (auto& squares : squares_) squares.reset();
 }
 
@@ -101,46 +102,21 @@ void ParamBuffer::zero_missing(int bucket) {
   }
 }
 
-at::Tensor ParamBuffer::bucket_grads(int bucket) const {
-  const BufferLayout::Bucket& b = layout_.buckets[bucket];
-  return grads_.narrow(0, b.begin, b.numel());
-}
-
-void ParamBuffer::look_at(int bucket, bool finite, bool reduced) const {
-  const bool taken_care_of = watch_ && watch_(bucket, bucket_grads(bucket), finite);
-  if (!finite && !taken_care_of) check_finite(bucket, reduced);
-}
-
-// What was not finite is not finite after a reduction either.
-void ParamBuffer::check_finite(int bucket, bool reduced) const {
-  for (const int item : layout_.buckets[bucket].items) {
-    const nn::Parameter& p = *parameters_[item];
-    const at::Tensor good = at::isfinite(p.grad.main_grad);
-    if (good.all().item<bool>()) continue;
-    throw NonFiniteGradient(fmt::format(
-        "the gradient of {} on rank {} of {} has {} elements of {} that are NaN or infinite, {}; look at the loss and "
-        "the input of this step (check_for_nan_in_loss_and_grad: false goes on in spite of it)",
-        p.spec.name, groups_.all.rank(), groups_.all.name(),
-        p.grad.main_grad.numel() - at::count_nonzero(good).item<int64_t>(), p.grad.main_grad.numel(),
-        reduced ? "some of them before it was reduced" : "before it is reduced"));
-  }
-}
-
 void ParamBuffer::start_reduce(int bucket) {
   zero_missing(bucket);
-  const at::Tensor grads = bucket_grads(bucket);
+  BucketGradients measured{.buffer = *this, .bucket = bucket};
+  const at::Tensor grads = measured.values();
   if (reduce_.alone && grads.is_cuda() && reduce_.factor == 1) {
     const at::Tensor sum = ops::sum_of_squares(grads);
     squares_[bucket] = Squares{sum, ops::HostScalar(sum)};
-  } else if (reduce_.check_for_nan && reduce_.checks_later && !watch_reads_) {
+  } else if (reduce_.measure == FiniteMeasure::kLater && !check_.reads) {
     flagged_[bucket].emplace(ops::scale_and_flag_(grads, reduce_.factor));
   } else {
-    bool finite = true;
-    if (reduce_.check_for_nan)
-      finite = ops::scale_and_check_(grads, reduce_.factor);
+    if (reduce_.measure != FiniteMeasure::kNone)
+      measured.finite = ops::scale_and_check_(grads, reduce_.factor);
     else if (reduce_.factor != 1)
       grads.mul_(reduce_.factor);
-    look_at(bucket, finite);
+    check_.look(measured);
   }
   if (!groups_.sharded) {
     reducing_[bucket] = groups_.all.all_reduce_async(grads, reduce_.op, "gradients of a bucket");

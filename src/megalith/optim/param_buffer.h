@@ -5,9 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
-#include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "megalith/base/exact_sum.h"
@@ -15,6 +13,7 @@
 #include "megalith/nn/parameter/parameter.h"
 #include "megalith/ops/kernel/host_values.h"
 #include "megalith/optim/buffer_layout.h"
+#include "megalith/optim/gradient_check.h"
 
 namespace megalith::optim {
 
@@ -27,36 +26,33 @@ struct ReduceGroups {
   comm::Group instances;  // across optimizer instances; sharded only
 };
 
+// Whether a buffer measures that its gradients are finite, and when it tells the GradientCheck.
+enum class FiniteMeasure {
+  kNone,             // BucketGradients::finite is always true
+  kBeforeReduction,  // the host waits for the result
+  kLater             // in check_gradients: no reduction waits for the host, unless the GradientCheck reads gradients
+};
+
 struct ReduceRules {
   double factor = 1;                         // multiplies the gradients first
   comm::ReduceOp op = comm::ReduceOp::kSum;  // then
-  bool check_for_nan = false;                // NonFiniteGradient
-  bool checks_later = false;                 // by check_gradients alone: no reduction waits for a look of the host
-  at::ScalarType grad_dtype = at::kFloat;    // of the buffer and of the reduction
+  FiniteMeasure measure = FiniteMeasure::kNone;
+  at::ScalarType grad_dtype = at::kFloat;  // of the buffer and of the reduction
   // This rank is the only one: nothing comes between the gradients of a bucket and the optimizer, and on CUDA one pass
-  // over them serves both, the look for NaN and the norm.
+  // over them serves both, the NaN check and the norm.
   bool alone = false;
 };
-
-// A gradient has a NaN or an infinity; the message names the parameter and the rank.
-class NonFiniteGradient : public Error {
- public:
-  using Error::Error;
-};
-
-// Is told of the gradients of a bucket just before they are reduced, or later (ParamBuffer::check_gradients). `finite`:
-// nothing in them was NaN or infinite before (true as well where that is not looked at). Returns true when it takes
-// care of such gradients itself: NonFiniteGradient is not thrown then.
-using GradientWatch = std::function<bool(int bucket, const at::Tensor& grads, bool finite)>;
 
 // One thread a rank. The parameters outlive it; from construction on their values and main_grads are views of it.
 class ParamBuffer {
  public:
+  // `number`: its place among the buffers of its chunk, for messages.
   ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRules& rules, const ReduceRules& reduce,
-              ReduceGroups groups);
+              ReduceGroups groups, size_t number);
   ParamBuffer(const ParamBuffer&) = delete;
   ParamBuffer& operator=(const ParamBuffer&) = delete;
 
+  size_t number() const { return number_; }
   const BufferLayout& layout() const { return layout_; }
   // By item of the layout.
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
@@ -68,8 +64,8 @@ class ParamBuffer {
   // This rank's part of a bucket, of either buffer.
   at::Tensor own(const at::Tensor& flat, int bucket) const;
 
-  // `reads`: it looks at the gradients themselves, and so is always told before they are reduced.
-  void watch_gradients(GradientWatch watch, bool reads);
+  // From now on `check` decides about gradients; require_finite does at first.
+  void set_gradient_check(GradientCheck check) { check_ = std::move(check); }
 
   // Gradients of the next step overwrite what is there.
   void mark_stale();
@@ -90,10 +86,10 @@ class ParamBuffer {
   at::Tensor squares_on_device(int bucket) const;
   // The same on the host; waits for it.
   std::optional<ExactSum> known_squares(int bucket) const;
-  // The look at gradients that start_reduce has left for later because it does not wait: at buckets with such a sum,
-  // and with checks_later. Nothing elsewhere. Throws NonFiniteGradient.
+  // Tells the GradientCheck about buckets that start_reduce measured without waiting: those with such a sum, and those
+  // of FiniteMeasure::kLater. Throws what the check throws.
   void check_gradients() const;
-  // Gradients are about to be changed in place. Looks at them first.
+  // Gradients are about to be changed in place. Tells the check about buckets with a sum first.
   void forget_squares();
 
   // Starts to collect the parameters of a bucket from the ranks that own them; nothing without the distributed
@@ -105,23 +101,20 @@ class ParamBuffer {
  private:
   bool spans_instances() const { return groups_.sharded && groups_.instances.size() > 1; }
   void zero_missing(int bucket);
-  void look_at_squares() const;
-  void look_at(int bucket, bool finite, bool reduced = false) const;
-  void check_finite(int bucket, bool reduced) const;
-  at::Tensor bucket_grads(int bucket) const;
+  void check_squares() const;
 
   struct Squares {
     at::Tensor on_device;
     ops::HostScalar on_host;
   };
 
+  const size_t number_;
   std::vector<nn::Parameter*> parameters_;
   ReduceRules reduce_;
   ReduceGroups groups_;
   BufferLayout layout_;
   at::Tensor params_, grads_;
-  GradientWatch watch_;  // may be empty
-  bool watch_reads_ = false;
+  GradientCheck check_;
   std::vector<comm::Work> reducing_, gathering_;           // by bucket
   std::vector<std::optional<comm::Work>> over_instances_;  // by bucket; nothing before the first half is done
   std::optional<c10::Stream> between_halves_;              // the stream on which the second half waits for the first

@@ -75,6 +75,7 @@ void call(const std::function<void()>& event) {
 
 StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuard& guard, const data::StepBatch& batch,
                       int64_t number, const StopFlag* stop, const StepEvents& events) {
+  ResultCheck& results = guard.result_check();
   std::vector<MicrobatchLoss> losses;
   std::optional<optim::BegunStep> begun;
   bool announced = false;  // that the update comes
@@ -82,12 +83,16 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
     begun.reset();
     model.zero_grad();
     std::optional<ForbidDeviceWaits> search(std::in_place, looks_for_waits(number));
-    losses = runner.train(batch.microbatches, {.chunks = model.chunks(),
-                                               .loss_scale = model.loss_scale(),
-                                               .step = number,
-                                               .substep_end = events.substep_end,
-                                               .loss_check = guard.loss_check(),
-                                               .takes_non_finite = guard.takes_non_finite()});
+    results.begin(number, batch.microbatches.size());
+    {
+      const auto span = runner.trace().span({.name = "forward-backward", .level = 1});
+      losses = runner.train(batch.microbatches,
+                            {.chunks = model.chunks(),
+                             .loss_scale = model.loss_scale(),
+                             .substep_end = events.substep_end,
+                             .on_loss = [&results](const MicrobatchLoss& loss) { results.add_loss(loss); }});
+      results.check_losses();
+    }
     {
       const auto span = runner.trace().span({.name = "all-grads-sync", .lane = TraceLane::kCommunication, .level = 1});
       model.finalize_gradients(trained_tokens(losses, runner));
@@ -118,7 +123,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
   report.stop = totals[3].sum > 0;
   report.clock_seconds = totals[4].mean();
   report.metrics.assign(std::make_move_iterator(totals.begin() + 5), std::make_move_iterator(totals.end()));
-  if (!std::isfinite(report.loss.sum)) runner.warn_of_non_finite(losses, number);
+  if (!std::isfinite(report.loss.sum) && runner.speaks_for_replica()) results.warn_of_skipped_step();
   return report;
 }
 

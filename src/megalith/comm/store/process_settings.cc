@@ -5,9 +5,9 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
-#include <mutex>
 
 #include "megalith/base/env.h"
 
@@ -31,20 +31,17 @@ void ignore_broken_pipes() {
 }  // namespace
 
 void prepare_c10d(const std::string& backend) {
-  static std::once_flag once;
-  std::call_once(once, [&] {
-    const bool nccl = backend == "nccl";
-    // c10d's flight recorder is one for the process and not safe when two groups start operations at once, as Gloo's do
-    // here while they connect on threads of their own. NCCL's groups start one at a time: there it stays on, and
-    // write_flight_record keeps what it has seen.
-    if (!nccl) setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
-    ignore_broken_pipes();
-    raise_file_limit();
-    // c10d tells of every closed connection, with a stack trace, as a warning; our own messages say it in a line. Its
-    // errors come from NCCL's watchdog and say what NCCL has found; Gloo's only repeat what an exception says anyway.
-    if (env_string("TORCH_CPP_LOG_LEVEL") || env_string("MEGALITH_LOG_LEVEL") == "debug") return;
-    FLAGS_caffe2_log_level = nccl ? kLogErrors : kLogFatal;
-  });
+  const bool nccl = backend == "nccl";
+  // c10d's flight recorder is one for the process and not safe when two groups start operations at once, as Gloo's do
+  // here while they connect on threads of their own. NCCL's groups start one at a time: there it stays on, and
+  // write_flight_record keeps what it has seen.
+  if (!nccl) setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+  ignore_broken_pipes();
+  raise_file_limit();
+  // c10d tells of every closed connection, with a stack trace, as a warning; our own messages say it in a line. Its
+  // errors come from NCCL's watchdog and say what NCCL has found; Gloo's only repeat what an exception says anyway.
+  if (env_string("TORCH_CPP_LOG_LEVEL") || env_string("MEGALITH_LOG_LEVEL") == "debug") return;
+  std::atomic_ref(FLAGS_caffe2_log_level).store(nccl ? kLogErrors : kLogFatal);  // ranks may be threads
 }
 
 void raise_file_limit() {

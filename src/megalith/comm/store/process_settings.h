@@ -1,14 +1,16 @@
-// Settings of this process that c10d, NCCL, CUDA and the kernel read from it. Each is made once, before the library in
-// question looks; what the user has set stays.
+// Settings of this process that c10d, NCCL, CUDA and the kernel read from it. Each is made before the library in
+// question looks, and making it again changes nothing; what the user has set stays.
 #pragma once
 
 #include <string>
 
 namespace megalith::comm {
 
-// Settings of c10d, once per process, before anything of it is used. The first call decides. `backend`: what the groups
-// of this process will use, "nccl" or "gloo". SIGPIPE is ignored from then on, unless the program has a handler of its
-// own; the limit of open files is raised (raise_file_limit).
+// Settings of c10d, before a store or a group is made. `backend`: what the groups of this process will use, "nccl" or
+// "gloo"; the log level follows the last call, so that a rank that was forked by a launcher, whose store needs none,
+// has its own. SIGPIPE is ignored from then on, unless the program has a handler of its own; the limit of open files is
+// raised (raise_file_limit). World::connect calls it; a program whose ranks are threads does so before it starts them,
+// because environment variables are set.
 void prepare_c10d(const std::string& backend = "gloo");
 
 // Raises the soft limit of open files to the hard one, 2^20 at most. The process that serves the store holds three

@@ -12,7 +12,6 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/store/lasting_store.h"
-#include "megalith/comm/store/process_settings.h"
 
 namespace megalith::comm {
 
@@ -226,7 +225,6 @@ std::chrono::milliseconds default_connect_timeout(bool one_machine) {
 }
 
 c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& place, std::chrono::milliseconds timeout) {
-  prepare_c10d();
   if (!place.hosts_store) {
     const std::string problem = wait_for_listener(place.master_addr, place.master_port, timeout);
     if (!problem.empty()) throw_no_store(place, timeout, problem);

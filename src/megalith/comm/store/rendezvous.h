@@ -55,8 +55,8 @@ std::optional<std::vector<int>> slurm_task_counts(const std::string& text);
 // and file systems start at different times.
 std::chrono::milliseconds default_connect_timeout(bool one_machine);
 
-// Connects to (or serves) the store; see LastingStore. Throws CommError naming host, port, the address it resolves to
-// and the interface used, and what to check, within `timeout`.
+// Connects to (or serves) the store, after prepare_c10d; see LastingStore. Throws CommError naming host, port, the
+// address it resolves to and the interface used, and what to check, within `timeout`.
 c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& place, std::chrono::milliseconds timeout);
 
 }  // namespace megalith::comm

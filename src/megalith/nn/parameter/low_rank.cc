@@ -34,7 +34,7 @@ class MatrixFactors final : public LowRankFactors {
       const LowRank::Part& part = update_.parts[i];
       ops::add_product(grad.narrow(1, part.a, update_.rank), dy.narrow(1, part.out, part.rows),
                        b.narrow(0, part.b, part.rows), update_.opens_module(i) ? 0 : 1, update_.scale,
-                       update_.b->spec.kernels());
+                       update_.b->kernels());
     }
     return grad;
   }
@@ -55,7 +55,7 @@ class MatrixFactors final : public LowRankFactors {
     const GradientWriter grad(*update_.b);
     for (const LowRank::Part& part : update_.parts)
       ops::add_product(grad.into().narrow(0, part.b, part.rows), dy.narrow(1, part.out, part.rows).t(),
-                       hidden.narrow(1, part.a, update_.rank), grad.beta(), update_.scale, update_.b->spec.kernels());
+                       hidden.narrow(1, part.a, update_.rank), grad.beta(), update_.scale, update_.b->kernels());
     return grad.done();
   }
 

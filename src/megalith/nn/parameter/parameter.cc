@@ -18,7 +18,7 @@ at::Tensor GradientSlot::now_or_later(std::function<at::Tensor()> work) {
 
 at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x) {
   if (!grad.main_grad.defined()) return dy.t().mm(x).to(value.scalar_type());
-  ops::add_product(grad.main_grad, dy.t(), x, grad.stale ? 0 : 1, /*alpha=*/1, spec.kernels());
+  ops::add_product(grad.main_grad, dy.t(), x, grad.stale ? 0 : 1, /*alpha=*/1, kernels());
   grad.stale = false;
   return {};
 }
@@ -65,6 +65,7 @@ Parameter& ParameterScope::add(ParameterSpec spec, std::vector<int64_t> shape) c
   const at::TensorOptions options(buffer ? at::kFloat : spec.dtype.value_or(set_->dtype_));
   at::Tensor value = at::empty(shape, options.device(set_->device_)).requires_grad_(!buffer);
   set_->parameters_.push_back(std::make_unique<Parameter>(std::move(spec), std::move(value)));
+  set_->parameters_.back()->plans = set_->plans_.get();
   return *set_->parameters_.back();
 }
 

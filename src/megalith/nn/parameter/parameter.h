@@ -86,7 +86,7 @@ struct ParameterSpec {
   // Whether the first and the last stage hold a copy each.
   bool tied_over_stages() const { return role == ParameterRole::kTied || role == ParameterRole::kTiedCopy; }
   // How kernels of the products with this weight, and of its gradient, are chosen.
-  ops::KernelChoice kernels() const {
+  ops::KernelChoice kernel_choice() const {
     return equal_grad_over_tp ? ops::KernelChoice::kFixed : ops::KernelChoice::kByTime;
   }
 };
@@ -126,7 +126,10 @@ struct Parameter {
   at::Tensor value;  // leaf; the buffers of data parallelism make it a view of theirs
   GradientSlot grad;
   Attachments attached;
+  ops::ProductPlans* plans = nullptr;  // its set's; nullptr: none are kept
 
+  // Kernels of the products with this weight, and of its gradient.
+  ops::ProductKernels kernels() const { return {spec.kernel_choice(), plans}; }
   // dyᵀ·x [out, in] (dy [t, out], x [t, in]): added to main_grad when that is attached, and then undefined is returned;
   // otherwise the gradient in the dtype of value.
   at::Tensor add_weight_grad(const at::Tensor& dy, const at::Tensor& x);
@@ -136,11 +139,13 @@ struct Parameter {
   std::vector<parallel::ShardedTensor> sharded(const at::Tensor& like_value) const;
 };
 
-// All parameters of a model chunk, in the order of the forward pass. Addresses are stable.
+// All parameters of a model chunk, in the order of the forward pass, and on CUDA the plans of their products. Addresses
+// are stable.
 class ParameterSet {
  public:
   // With at::kMeta nothing is allocated: to know names and shapes of a model of any size.
-  ParameterSet(at::ScalarType dtype, at::Device device) : dtype_(dtype), device_(device) {}
+  ParameterSet(at::ScalarType dtype, at::Device device)
+      : plans_(device.is_cuda() ? ops::make_product_plans() : nullptr), dtype_(dtype), device_(device) {}
 
   const std::vector<std::unique_ptr<Parameter>>& all() const { return parameters_; }
   Parameter* find(std::string_view name) const;  // nullptr: none
@@ -150,6 +155,7 @@ class ParameterSet {
 
  private:
   friend class ParameterScope;
+  std::unique_ptr<ops::ProductPlans> plans_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   at::ScalarType dtype_;
   at::Device device_;

@@ -42,7 +42,7 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     at::Tensor log_sum_exp = at::empty({tokens}, whole.options().dtype(at::kDouble));
     for (int64_t first = 0; first < tokens; first += state.chunk) {
       const int64_t count = std::min(state.chunk, tokens - first);
-      const at::Tensor logits = ops::product(whole.narrow(0, first, count), weight.t());
+      const at::Tensor logits = ops::product(whole.narrow(0, first, count), weight.t(), {}, state.weight->kernels());
       const auto stats = ops::cross_entropy_forward(logits, labels.narrow(0, first, count), state.range, state.tp.group,
                                                     state.options);
       losses.narrow(0, first, count).copy_(stats.loss);
@@ -66,10 +66,10 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     for (int64_t first = 0; first < whole.size(0); first += state.chunk) {
       const int64_t count = std::min(state.chunk, whole.size(0) - first);
       const at::Tensor x = whole.narrow(0, first, count);
-      const at::Tensor logits = ops::product(x, weight.t());
+      const at::Tensor logits = ops::product(x, weight.t(), {}, state.weight->kernels());
       ops::cross_entropy_backward_(logits, labels.narrow(0, first, count), log_sum_exp.narrow(0, first, count),
                                    grad_loss.narrow(0, first, count), state.range, state.options);
-      if (needs_dx) ops::product_out(dx.narrow(0, first, count), logits, weight);
+      if (needs_dx) ops::product_out(dx.narrow(0, first, count), logits, weight, state.weight->kernels());
       if (!needs_dw) continue;
       const at::Tensor part = state.weight->add_weight_grad(logits, x);
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
@@ -91,11 +91,11 @@ struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
     for (int64_t first = 0; first < tokens; first += state.chunk) {
       const int64_t count = std::min(state.chunk, tokens - first);
       const at::Tensor x = whole.narrow(0, first, count);
-      const at::Tensor logits = ops::product(x, weight.t());
+      const at::Tensor logits = ops::product(x, weight.t(), {}, state.weight->kernels());
       losses.narrow(0, first, count)
           .copy_(ops::cross_entropy_with_grad_(logits, labels.narrow(0, first, count), state.range, state.tp.group,
                                                state.options, grad));
-      if (dx.defined()) ops::product_out(dx.narrow(0, first, count), logits, weight);
+      if (dx.defined()) ops::product_out(dx.narrow(0, first, count), logits, weight, state.weight->kernels());
       if (!weight.requires_grad()) continue;
       const at::Tensor part = state.weight->add_weight_grad(logits, x);
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;

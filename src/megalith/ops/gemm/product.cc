@@ -12,18 +12,22 @@ namespace {
 
 constexpr bool kCublasLt = MEGALITH_CUBLASLT != 0;
 
-bool by_cublaslt(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added, double beta,
-                 double alpha, KernelChoice choice) {
-  if constexpr (kCublasLt) return out.is_cuda() && product_by_cublaslt(out, a, b, added, beta, alpha, choice);
-  return false;
+bool run_planned(const ProductKernels& kernels, const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                 const Addends& added, double beta, double alpha) {
+  return kernels.plans != nullptr && kernels.plans->run(out, a, b, added, beta, alpha, kernels.choice);
 }
 
 }  // namespace
 
-at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& added, KernelChoice choice) {
-  if (kCublasLt && a.is_cuda() && a.size(0) * a.size(1) * b.size(1) >= kLeastTried) {
+std::unique_ptr<ProductPlans> make_product_plans() {
+  if constexpr (kCublasLt) return make_cublaslt_plans();
+  return nullptr;
+}
+
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& added, const ProductKernels& kernels) {
+  if (kernels.plans != nullptr && a.size(0) * a.size(1) * b.size(1) >= kLeastTried) {
     const at::Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
-    if (by_cublaslt(out, a, b, added, 0, 1, choice)) return out;
+    if (run_planned(kernels, out, a, b, added, 0, 1)) return out;
   }
   if (!added.bias.defined() && !added.residual.defined()) return a.mm(b);
   if (!added.residual.defined()) return at::addmm(added.bias, a, b);
@@ -33,15 +37,15 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& adde
   return y;
 }
 
-void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
-  if (by_cublaslt(out, a, b, {}, 0, 1, KernelChoice::kByTime)) return;
+void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const ProductKernels& kernels) {
+  if (run_planned(kernels, out, a, b, {}, 0, 1)) return;
   at::Tensor into = out;
   at::mm_out(into, a, b);
 }
 
 void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta, double alpha,
-                 KernelChoice choice) {
-  if (by_cublaslt(into, left, right, {}, beta, alpha, choice)) return;
+                 const ProductKernels& kernels) {
+  if (run_planned(kernels, into, left, right, {}, beta, alpha)) return;
   at::Tensor out = into;
   if (left.scalar_type() == into.scalar_type()) {
     at::addmm_out(out, out, left, right, beta, alpha);

@@ -1,9 +1,9 @@
 // cuBLASLt with a kernel that was chosen by trying. The library is the one that libtorch has loaded: it is found by its
 // name, so that nothing has to be linked.
 //
-// A product (Call) that fits is looked up in the plans of its device (ProductPlans) by everything that the library's
-// choice depends on (PlanKey). A new key gets a Plan: descriptors and the kernels that the library offers, best guess
-// first. The first call that may be repeated times them all, and the fastest is used from then on.
+// A product (Call) that fits is looked up in its owner's plans (CublasLtPlans) by everything that the library's choice
+// depends on (PlanKey). A new key gets a Plan: descriptors and the kernels that the library offers, best guess first.
+// The first call that may be repeated times them all, and the fastest is used from then on.
 #include <ATen/ATen.h>
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -39,10 +39,11 @@ constexpr const char* kLibrary = "libcublasLt.so." MEGALITH_TEXT(CUBLAS_VER_MAJO
 // ---- The library ----
 
 struct Library {
-#define MEGALITH_CUBLASLT_FUNCTIONS(each)                                                                        \
-  each(cublasLtCreate) each(cublasLtMatmul) each(cublasLtMatmulAlgoGetHeuristic) each(cublasLtMatmulDescCreate)  \
-      each(cublasLtMatmulDescSetAttribute) each(cublasLtMatrixLayoutCreate) each(cublasLtMatmulPreferenceCreate) \
-          each(cublasLtMatmulPreferenceDestroy) each(cublasLtMatmulPreferenceSetAttribute)
+#define MEGALITH_CUBLASLT_FUNCTIONS(each)                                                                              \
+  each(cublasLtCreate) each(cublasLtMatmul) each(cublasLtMatmulAlgoGetHeuristic) each(cublasLtMatmulDescCreate)        \
+      each(cublasLtMatmulDescDestroy) each(cublasLtMatmulDescSetAttribute) each(cublasLtMatrixLayoutCreate)            \
+          each(cublasLtMatrixLayoutDestroy) each(cublasLtMatmulPreferenceCreate) each(cublasLtMatmulPreferenceDestroy) \
+              each(cublasLtMatmulPreferenceSetAttribute)
 #define MEGALITH_MEMBER(name) decltype(&::name) name = nullptr;
   MEGALITH_CUBLASLT_FUNCTIONS(MEGALITH_MEMBER)
 #undef MEGALITH_MEMBER
@@ -152,11 +153,14 @@ enum class Kernels {
 
 // ---- Plans ----
 
-// Descriptors and kernels of one PlanKey. They live as long as the process: there are as many as there are shapes.
+// Descriptors and kernels of one PlanKey.
 class Plan {
  public:
-  // Null when the library has no kernel. `handle` is the device's.
+  // Null when the library has no kernel. `handle` outlives the plan.
   static std::unique_ptr<Plan> make(cublasLtHandle_t handle, const Call& call, const Factors& factors);
+  ~Plan();
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
 
   void run(const Call& call, Kernels kernels, void* stream);
 
@@ -176,28 +180,29 @@ class Plan {
   bool tried_ = false;
 };
 
-// All plans of one device, and the handle that they run on. Ranks may be threads: one at a time looks up, tries and
-// starts a kernel.
-class ProductPlans {
+// All plans of one owner, and the handle that they run on; both belong to the device of the first product. Backward
+// runs on a thread of its own: one thread at a time looks up, tries and starts a kernel.
+class CublasLtPlans final : public ProductPlans {
  public:
-  // The device must be the current one. False when the library has no kernel; nothing was done then.
-  bool run(const Call& call, const Factors& factors, Kernels kernels, void* stream);
+  bool run(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added, double beta,
+           double alpha, KernelChoice choice) override;
 
  private:
+  bool run(const Call& call, const Factors& factors, Kernels kernels, void* stream);
+
   std::mutex mutex_;  // guards everything below
+  // Never destroyed: cublasLtDestroy waits for the device, which may hang when a run fails. A handle is small, and a
+  // process makes one for each model chunk.
   cublasLtHandle_t handle_ = nullptr;
+  int device_ = -1;
   std::map<PlanKey, std::unique_ptr<Plan>> plans_;
 };
 
-// The one place that maps a device to its plans. They belong to the process, as libtorch's own cuBLAS handles do: a
-// product is given tensors and nothing that owns a device.
-ProductPlans& plans_of(int device) {
-  static std::vector<ProductPlans> plans = [] {
-    int devices = 0;
-    cudaGetDeviceCount(&devices);
-    return std::vector<ProductPlans>(static_cast<size_t>(devices));
-  }();
-  return plans.at(static_cast<size_t>(device));
+Plan::~Plan() {
+  const Library& lt = library();
+  if (operation_ != nullptr) lt.cublasLtMatmulDescDestroy(operation_);
+  for (cublasLtMatrixLayout_t layout : {left_, right_, out_, read_})
+    if (layout != nullptr) lt.cublasLtMatrixLayoutDestroy(layout);
 }
 
 bool Plan::describe(const Call& call, const Factors& factors) {
@@ -308,9 +313,14 @@ void Plan::run(const Call& call, Kernels kernels, void* stream) {
   start(call, kernels == Kernels::kFirst ? 0 : chosen_, workspace, on);
 }
 
-bool ProductPlans::run(const Call& call, const Factors& factors, Kernels kernels, void* stream) {
+bool CublasLtPlans::run(const Call& call, const Factors& factors, Kernels kernels, void* stream) {
   const std::lock_guard lock(mutex_);
-  if (handle_ == nullptr) check(done(library().cublasLtCreate(&handle_)), "cuBLASLt could not be started");
+  if (handle_ == nullptr) {
+    check(done(library().cublasLtCreate(&handle_)), "cuBLASLt could not be started");
+    device_ = call.out.get_device();
+  }
+  check(call.out.get_device() == device_, "a product on cuda:{} with the plans of cuda:{}", call.out.get_device(),
+        device_);
   const auto [place, is_new] = plans_.try_emplace(key_of(call, factors));
   if (is_new) place->second = Plan::make(handle_, call, factors);
   if (!place->second) return false;
@@ -337,8 +347,8 @@ bool is_worth_a_trial(const Call& call) {
   return m * k * n >= kLeastTried && k % 8 == 0 && n % 8 == 0;
 }
 
-bool is_on_one_device(const Call& call) {
-  return call.a.device() == call.b.device() && call.a.device() == call.out.device();
+bool is_on_one_gpu(const Call& call) {
+  return call.out.is_cuda() && call.a.device() == call.out.device() && call.b.device() == call.out.device();
 }
 
 // 16-bit factors of one type, into that type; or into fp32, if nothing is added.
@@ -364,7 +374,7 @@ bool residual_fits(const Call& call) {
 }
 
 bool fits(const Call& call) {
-  return shapes_fit(call) && is_worth_a_trial(call) && is_on_one_device(call) && types_fit(call) && bias_fits(call) &&
+  return shapes_fit(call) && is_worth_a_trial(call) && is_on_one_gpu(call) && types_fit(call) && bias_fits(call) &&
          residual_fits(call);
 }
 
@@ -374,16 +384,18 @@ Kernels kernels_for(const Call& call, KernelChoice choice) {
   return repeatable ? Kernels::kTry : Kernels::kChosen;
 }
 
-}  // namespace
-
-bool product_by_cublaslt(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added,
-                         double beta, double alpha, KernelChoice choice) {
+bool CublasLtPlans::run(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added,
+                        double beta, double alpha, KernelChoice choice) {
   const Call call{out, a, b, added, beta, alpha};
   if (!fits(call) || !library().complete) return false;
   const auto factors = factors_of(call);
   if (!factors) return false;
   void* const stream = stream_of(out);  // also checks that the device is the current one
-  return plans_of(out.get_device()).run(call, *factors, kernels_for(call, choice), stream);
+  return run(call, *factors, kernels_for(call, choice), stream);
 }
+
+}  // namespace
+
+std::unique_ptr<ProductPlans> make_cublaslt_plans() { return std::make_unique<CublasLtPlans>(); }
 
 }  // namespace megalith::ops

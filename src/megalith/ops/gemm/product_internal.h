@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "megalith/ops/gemm/product.h"
 
@@ -12,10 +13,8 @@ namespace megalith::ops {
 
 inline constexpr int64_t kLeastTried = int64_t{1} << 33;  // m·n·k below which a choice is not worth its trials
 
-// out = beta · out + alpha · (a · b) + bias + residual; residual only with beta 0. False: it is none of cuBLASLt's, or
-// too small to be worth it, and nothing was done.
-bool product_by_cublaslt(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added,
-                         double beta, double alpha, KernelChoice choice);
+// In builds with cuBLASLt.
+std::unique_ptr<ProductPlans> make_cublaslt_plans();
 
 // y, residual [t, h]; bias acc [h] (fp64 for fp64, else fp32).
 void add_bias_residual_cpu(c10::ScalarType dtype, void* y, const void* bias, const void* residual, int64_t t,

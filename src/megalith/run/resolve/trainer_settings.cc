@@ -102,7 +102,6 @@ train::StepSettings step_settings(const TrainingArguments& args) {
   return {.pipeline = config::pipeline_shape(args, /*microbatches=*/1),
           .overlap_p2p_comm = args.pipeline.overlap_p2p_comm,
           .per_token_loss = args.ddp.calculate_per_token_loss,
-          .check_for_nan = args.ddp.check_for_nan_in_loss_and_grad,
           .graphs = args.fusion.cuda_graph_impl == "local",
           .graph_warmup_steps = args.fusion.cuda_graph_warmup_steps};
 }

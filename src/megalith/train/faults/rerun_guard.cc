@@ -17,12 +17,7 @@ using config::RerunMode;
 
 namespace {
 
-constexpr double kGradientTolerance = 0.001;  // the reference's: reductions on a GPU differ from run to run
-constexpr const char* kNanLoss = "found NaN in local forward loss calculation";
-constexpr const char* kInfLoss = "found Inf in local forward loss calculation";
 constexpr int64_t kStatisticsEvery = 2;  // steps between two reports
-
-bool is_of_loss(const std::string& message) { return message == kNanLoss || message == kInfLoss; }
 
 ResultPlace place_of(const parallel::ParallelContext& context) {
   std::array<char, 256> name{};
@@ -46,8 +41,6 @@ RerunGuard::RerunGuard(const RerunSettings& settings, const std::filesystem::pat
     : context_(context),
       settings_(settings),
       reruns_(settings.mode != RerunMode::kDisabled && looks_at_something(settings)),
-      takes_non_finite_(reruns_ && settings.check_for_nan),
-      collects_(reruns_ && settings.mode == RerunMode::kReportDeterminismStats),
       place_(place_of(context)),
       tracker_file_(tracker),
       tracker_(tracker_of(tracker_file_, place_)),
@@ -56,64 +49,17 @@ RerunGuard::RerunGuard(const RerunSettings& settings, const std::filesystem::pat
            .injection_rate = settings_.injection_rate,
            .injection = settings_.injection,
            .place = place_},
-          [this](const std::vector<bool>& mine) { return any_rank(mine); }, tracker_ ? &*tracker_ : nullptr) {}
+          [this](const std::vector<bool>& mine) { return any_rank(mine); }, tracker_ ? &*tracker_ : nullptr),
+      check_(settings_, machine_, tracker_ ? &*tracker_ : nullptr, place_.rank) {}
 
 std::vector<int64_t> RerunGuard::iterations_to_skip() const {
   return tracker_file_.empty() ? std::vector<int64_t>{} : train::iterations_to_skip(tracker_file_);
-}
-
-void RerunGuard::watch(OptimizedModel& model) {
-  if (!takes_non_finite_ && !settings_.check_for_large_grads) return;
-  for (size_t chunk = 0; chunk < model.chunks().size(); ++chunk)
-    model.chunks()[chunk]->watch_gradients(
-        [this, chunk](const std::string& bucket, const at::Tensor& grads, bool finite) {
-          return check_gradients(fmt::format("{} of chunk {}", bucket, chunk), grads, finite);
-        },
-        measures_gradients());
-}
-
-bool RerunGuard::check_gradients(const std::string& bucket, const at::Tensor& grads, bool finite) {
-  double norm = finite ? 0 : std::nan("");
-  if (measures_gradients()) norm = at::linalg_vector_norm(grads, 2, std::nullopt, false, at::kFloat).item<double>();
-  if (takes_non_finite_)
-    machine_.validate(
-        {.message = fmt::format("found NaN or Inf in the local gradients of {} before they are reduced", bucket),
-         .value = norm,
-         .rejected = !finite,
-         .tolerance = kGradientTolerance});
-  if (settings_.check_for_large_grads)
-    machine_.validate({.message = fmt::format("found unexpectedly large gradients in {}", bucket),
-                       .value = norm,
-                       .rejected = machine_.is_spike("grads of " + bucket, norm),
-                       .tolerance = kGradientTolerance,
-                       .fatal = false});
-  return takes_non_finite_;
 }
 
 bool RerunGuard::only_non_finite_gradients_matter() const {
   if (!reruns_) return true;
   return settings_.mode == RerunMode::kValidateResults && settings_.injection_rate == 0 &&
          !settings_.check_for_large_grads && machine_.state() == RerunState::kInitialRun && !machine_.rejected();
-}
-
-std::function<void(const MicrobatchMean&)> RerunGuard::loss_check() {
-  if (!takes_non_finite_ && !settings_.check_for_spiky_loss) return {};
-  return [this](const MicrobatchMean& loss) { check_loss(loss); };
-}
-
-void RerunGuard::check_loss(const MicrobatchMean& loss) {
-  const auto validate = [&](const char* message, bool rejected, bool fatal) {
-    machine_.validate({.message = message,
-                       .value = loss.mean,
-                       .rejected = rejected,
-                       .fatal = fatal,
-                       .where = fmt::format("micro-batch {} of {}", loss.index + 1, loss.count)});
-  };
-  if (takes_non_finite_) {
-    validate(kNanLoss, std::isnan(loss.mean), /*fatal=*/true);
-    validate(kInfLoss, std::isinf(loss.mean), /*fatal=*/true);
-  }
-  if (settings_.check_for_spiky_loss) validate("Spiky loss", machine_.is_spike("loss", loss.mean), /*fatal=*/false);
 }
 
 std::vector<bool> RerunGuard::any_rank(const std::vector<bool>& mine) const {
@@ -134,24 +80,14 @@ void RerunGuard::resume(const std::string& state, const std::string& origin) {
 
 void RerunGuard::run(int64_t number, const std::function<void()>& pass) {
   using Next = RerunMachine::Next;
-  const auto tracked = [&](const std::exception& error, const char* what) {
-    if (tracker_) tracker_->append(number, "rerun_disabled", std::nan(""), fmt::format("{}: {}", what, error.what()));
-  };
   for (Next next = machine_.next(number); next != Next::kUpdate; next = machine_.next(number)) {
     if (next == Next::kRun && reruns_) random_streams_ = context_.rng().save();
     if (next != Next::kRun) context_.rng().restore(random_streams_);
     if (next == Next::kLeave) leave();
-    try {
-      pass();
-    } catch (const NonFiniteLoss& error) {
-      tracked(error, "loss");
-      throw;
-    } catch (const optim::NonFiniteGradient& error) {
-      tracked(error, "gradient");
-      throw;
-    }
+    pass();
   }
-  if (collects_ && number % kStatisticsEvery == 0) report_statistics(number);
+  const bool collects = reruns_ && settings_.mode == RerunMode::kReportDeterminismStats;
+  if (collects && number % kStatisticsEvery == 0) report_statistics(number);
 }
 
 void RerunGuard::leave() {
@@ -164,10 +100,11 @@ void RerunGuard::leave() {
     for (RejectedResult& each : rejected_from_json(text, "another rank")) all.push_back(std::move(each));
   const std::vector<std::string> texts = world.all_gather_bytes(demand.text, "rejected results");
   // A bad loss on the last stage makes bad gradients on the others.
+  const auto is_of_loss = [](const RejectedResult& result) { return ResultCheck::is_of_loss(result.message); };
   const RejectedResult* culprit = nullptr;
   for (const RejectedResult& each : all)
     if (!texts[static_cast<size_t>(each.rank)].empty() &&
-        (culprit == nullptr || (is_of_loss(each.message) && !is_of_loss(culprit->message))))
+        (culprit == nullptr || (is_of_loss(each) && !is_of_loss(*culprit))))
       culprit = &each;
   check(culprit != nullptr, "a step was rejected by no rank");
   throw RerunExit({demand.exit_code, demand.save, culprit->rank, rejected_to_json(all)},

@@ -1,23 +1,16 @@
-// RerunGuard: the RerunMachine around forward and backward of a step. Keeps the random streams, looks at losses and
-// gradients, and ends the run as the machine demands.
-//
-// What is looked at (rerun_mode other than disabled; with check_for_nan_in_loss_and_grad unless it says otherwise):
-//   loss of each micro-batch, on the last stage    NaN, Inf: fatal; a spike (check_for_spiky_loss): not
-//   gradients of each bucket, before the reduction NaN, Inf: fatal; large (check_for_large_grads): not
-// In disabled mode the first NaN or Inf ends the run as NonFiniteLoss or NonFiniteGradient, and what is not fatal is
-// warned of.
+// RerunGuard: the RerunMachine around forward and backward of a step. Keeps the random streams, and ends the run as the
+// machine demands. What is looked at, and what follows in disabled mode, is the business of its ResultCheck.
 #pragma once
 
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/train/faults/rerun_machine.h"
-#include "megalith/train/step/microbatch_runner.h"
+#include "megalith/train/faults/result_check.h"
 #include "megalith/train/step/optimized_model.h"
 
 namespace megalith::train {
@@ -47,7 +40,7 @@ class RerunGuard {
   RerunGuard& operator=(const RerunGuard&) = delete;
 
   // Looks at the gradients of this model from now on. The guard outlives it.
-  void watch(OptimizedModel& model);
+  void watch(OptimizedModel& model) { check_.watch(model.chunks()); }
   // The run goes on from a checkpoint with this RerunExit::Facts::state; empty: nothing was wrong.
   void resume(const std::string& state, const std::string& origin);
   // Steps that the tracker's file says to leave out.
@@ -57,29 +50,25 @@ class RerunGuard {
   // RerunExit, with the random streams as they were before the step.
   void run(int64_t number, const std::function<void()>& pass);
 
-  // NaN and Inf are this guard's business: nobody else throws.
-  bool takes_non_finite() const { return takes_non_finite_; }
-  // In the running pass, behind its losses: it can be rejected for gradients that are not finite, and for nothing else.
+  // Told about the results of each pass.
+  ResultCheck& result_check() { return check_; }
+  // In the running pass, after its losses: it can be rejected for gradients that are not finite, and for nothing else.
   // An update that takes place only when they are may be started before they have been looked at.
   bool only_non_finite_gradients_matter() const;
-  // For each micro-batch's loss, in order; empty: nobody looks.
-  std::function<void(const MicrobatchMean&)> loss_check();
 
  private:
-  bool measures_gradients() const { return settings_.check_for_large_grads || collects_; }
-  bool check_gradients(const std::string& bucket, const at::Tensor& grads, bool finite);
-  void check_loss(const MicrobatchMean& loss);
   std::vector<bool> any_rank(const std::vector<bool>& mine) const;
   [[noreturn]] void leave();
   void report_statistics(int64_t number);
 
   parallel::ParallelContext& context_;
   const RerunSettings settings_;
-  const bool reruns_, takes_non_finite_, collects_;
+  const bool reruns_;
   const ResultPlace place_;
   const std::filesystem::path tracker_file_;
   std::optional<RejectionTracker> tracker_;
   RerunMachine machine_;
+  ResultCheck check_;
   std::string random_streams_;  // before the step
 };
 

@@ -37,7 +37,6 @@ struct StepSettings {
   layout::PipelineShape pipeline{.kind = layout::ScheduleKind::kNone};  // the micro-batches are those of the step
   bool overlap_p2p_comm = false;  // interleaved schedules receive one action ahead
   bool per_token_loss = false;    // gradients are divided by all labels of the step, not by those of a micro-batch
-  bool check_for_nan = true;      // a loss that is not finite ends the run
   bool graphs = false;            // record micro-batches and play them back, where a run can (graphed_microbatches.h)
   int graph_warmup_steps = 3;     // steps without, before the first recording
 

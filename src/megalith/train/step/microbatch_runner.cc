@@ -1,10 +1,8 @@
 #include "megalith/train/step/microbatch_runner.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "megalith/base/log.h"
 #include "megalith/nn/context_parallel/slice.h"
@@ -68,11 +66,6 @@ class WeightGradQueues {
   std::vector<nn::WeightGradQueue> queues_;
 };
 
-std::string describe(double value, size_t microbatch, size_t count, int64_t step, int rank) {
-  return fmt::format("the loss of micro-batch {} of {} in step {} on rank {} is {}", microbatch + 1, count, step, rank,
-                     value);
-}
-
 TraceLabel label_of(const layout::PipelineAction& action) {
   using Kind = layout::PipelineAction::Kind;
   const char* name = action.kind == Kind::kForward    ? "forward-compute"
@@ -89,16 +82,6 @@ std::function<void(const layout::PipelineAction&, bool)> trace_actions(TraceReco
     else
       trace.add({label_of(action), begin, trace.now_ns()});
   };
-}
-
-bool checks_losses(const StepSettings& settings, const BackwardPass& pass) {
-  return settings.check_for_nan && !pass.takes_non_finite;
-}
-
-std::vector<double> read(const std::vector<MicrobatchLoss>& losses) {
-  std::vector<double> values;
-  for (const MicrobatchLoss& loss : losses) values.push_back(loss.value());
-  return values;
 }
 
 }  // namespace
@@ -176,7 +159,6 @@ at::Tensor MicrobatchRunner::forward(const StageCall& call, const data::MicroBat
 }
 
 std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroBatch> whole, const BackwardPass& pass) {
-  const auto span = trace_.span({.name = "forward-backward", .level = 1});
   check_extras(whole, objective_);
   const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
   objective_.begin(whole, Phase::kTraining);
@@ -184,25 +166,11 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
     return backward_factor(tokens, scale, count);
   });
   for (const auto& chunk : models_) chunk->set_aux_loss_scale(aux_loss_scale(pass.loss_scale, batches.size()));
-  const bool check_losses = checks_losses(settings_, pass);
   std::vector<MicrobatchLoss> losses;
-  try {
-    if (graphs_)
-      run_graphs(batches, pass, losses);
-    else
-      run_schedule(batches, pass, losses);
-  } catch (const optim::NonFiniteGradient&) {
-    if (check_losses) check_finite(losses, batches.size(), pass.step);  // the loss is the cause, then
-    throw;
-  }
-  if (check_losses) check_finite(losses, batches.size(), pass.step);
-  if (pass.loss_check) {
-    const std::vector<double> sums = read(losses);
-    for (size_t i = 0; i < sums.size(); ++i)
-      pass.loss_check({.mean = sums[i] / static_cast<double>(std::max<int64_t>(losses[i].count, 1)),
-                       .index = i,
-                       .count = sums.size()});
-  }
+  if (graphs_)
+    run_graphs(batches, pass, losses);
+  else
+    run_schedule(batches, pass, losses);
   return losses;
 }
 
@@ -214,12 +182,11 @@ void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, c
     if (one_stage && call.microbatch > 0 && pass.substep_end) pass.substep_end();
     const at::Tensor output = forward(call, batches[static_cast<size_t>(call.microbatch)], Phase::kTraining, losses);
     if (!call.last_stage) return output;
-    // At once where reading costs nothing: before a gradient of it reaches another rank.
-    if (checks_losses(settings_, pass) && output.is_cpu()) check_finite(losses, batches.size(), pass.step);
     at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
     losses.back().sum = output.detach();
     losses.back().on_host.emplace(losses.back().sum);  // before backward is in the way
     for (AttachedLoss& each : losses.back().attached) each.sum = each.sum.detach();
+    if (pass.on_loss) pass.on_loss(losses.back());
     return start;
   };
   work.set_sync = [&](int chunk, bool on) { pass.chunks[static_cast<size_t>(chunk)]->set_sync(on); };
@@ -259,6 +226,7 @@ void MicrobatchRunner::run_graphs(std::span<const data::MicroBatch> batches, con
     const std::optional<at::Tensor> sum = graphs_->run(batches[i], factor, work);
     losses.push_back({.sum = sum ? *sum : work(batches[i]), .count = batches[i].loss_tokens, .metrics = {}});
     losses.back().on_host.emplace(losses.back().sum);
+    if (pass.on_loss) pass.on_loss(losses.back());
   }
 }
 
@@ -274,24 +242,6 @@ std::vector<MicrobatchLoss> MicrobatchRunner::evaluate(std::span<const data::Mic
   work.watch = trace_actions(trace_);
   engine_.run(plan(batches, Phase::kEvaluation), work);
   return losses;
-}
-
-void MicrobatchRunner::check_finite(const std::vector<MicrobatchLoss>& losses, size_t microbatches,
-                                    int64_t step) const {
-  const std::vector<double> values = read(losses);
-  for (size_t i = 0; i < values.size(); ++i)
-    check<NonFiniteLoss>(std::isfinite(values[i]),
-                         "{}; look at the data of this step, and at the learning rate"
-                         " (check_for_nan_in_loss_and_grad: false leaves such steps out instead)",
-                         describe(values[i], i, microbatches, step, context_.rank()));
-}
-
-void MicrobatchRunner::warn_of_non_finite(const std::vector<MicrobatchLoss>& losses, int64_t step) const {
-  if (!speaks_for_replica()) return;
-  const std::vector<double> values = read(losses);
-  for (size_t i = 0; i < values.size(); ++i)
-    if (!std::isfinite(values[i]))
-      log_warning("{}; the step is left out", describe(values[i], i, values.size(), step, context_.rank()));
 }
 
 }  // namespace megalith::train

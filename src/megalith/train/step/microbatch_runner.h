@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "megalith/base/error.h"
 #include "megalith/base/trace.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/optim/distributed_data_parallel.h"
@@ -18,26 +17,14 @@
 
 namespace megalith::train {
 
-// A loss is NaN or infinite; the message names step, rank and micro-batch.
-class NonFiniteLoss : public Error {
- public:
-  using Error::Error;
-};
-
-// The loss of one micro-batch of a step.
-struct MicrobatchMean {
-  double mean = 0;  // over its labels
-  size_t index = 0, count = 0;
-};
-
 // What backward needs besides the micro-batches.
 struct BackwardPass {
   std::span<optim::DistributedDataParallel* const> chunks;
   float loss_scale = 1;
-  int64_t step = 0;                     // its number, for messages
-  std::function<void()> substep_end{};  // behind each micro-batch but the last; never with several pipeline stages
-  std::function<void(const MicrobatchMean&)> loss_check{};  // for each micro-batch, on the last stage, at the end
-  bool takes_non_finite = false;  // loss_check answers for NaN and Inf: NonFiniteLoss is not thrown
+  std::function<void()> substep_end{};  // after each micro-batch but the last; never with several pipeline stages
+  // On the last stage, for each micro-batch: its loss is on its way to the host. Before its backward pass, unless
+  // graphs are played back.
+  std::function<void(const MicrobatchLoss&)> on_loss{};
 };
 
 // How the pipeline's engine carries the hidden states of a model.
@@ -57,7 +44,6 @@ class MicrobatchRunner {
   // L times the loss scale per token (finalize_gradients divides by all tokens), otherwise L / n / micro-batches times
   // the loss scale. L covers this rank's slice of the tokens, n all of them: the gradient is the true one for every cp.
   // Attached losses go in alike, with their own counts, times their factors.
-  // Throws NonFiniteLoss before gradients spread, unless check_for_nan is off or the pass takes them.
   std::vector<MicrobatchLoss> train(std::span<const data::MicroBatch> batches, const BackwardPass& pass);
 
   // From now on train() records micro-batches and plays them back (graphed_microbatches.h); the current stream is an
@@ -71,9 +57,6 @@ class MicrobatchRunner {
 
   // The smallest number of micro-batches >= count that the schedule takes in a forward-only run.
   int evaluation_group(int count) const;
-
-  // Warns of losses that are no numbers, where they do not end the run.
-  void warn_of_non_finite(const std::vector<MicrobatchLoss>& losses, int64_t step) const;
 
   Objective& objective() const { return objective_; }
   // Names of the losses that the model trains beside the objective's.
@@ -101,7 +84,6 @@ class MicrobatchRunner {
   double aux_loss_scale(float loss_scale, size_t microbatches) const;
   at::Tensor start_of_backward(const MicrobatchLoss& loss, float loss_scale, size_t microbatches) const;
   double backward_factor(int64_t count, float loss_scale, size_t microbatches) const;
-  void check_finite(const std::vector<MicrobatchLoss>& losses, size_t microbatches, int64_t step) const;
 
   model::VirtualModels& models_;
   const StepSettings settings_;

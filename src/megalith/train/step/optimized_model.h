@@ -36,7 +36,7 @@ class OptimizedModel {
   float loss_scale() const { return scaler_.scale(); }
   // `tokens`: see optim::finalize_gradients; nothing unless the loss is per token.
   void finalize_gradients(std::optional<int64_t> tokens);
-  // The look for NaN that finalize_gradients may have left for later (optim::ParamBuffer::check_gradients).
+  // The NaN checks that finalize_gradients may have left for later (optim::ParamBuffer::check_gradients).
   void check_gradients() const;
   // The optimizer's step and, unless it was skipped, the schedule's. `samples`: of all ranks in this step. Throws
   // ConfigError when the loss scale has grown beyond all numbers.

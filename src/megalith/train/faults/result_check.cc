@@ -1,0 +1,131 @@
+#include "megalith/train/faults/result_check.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "megalith/base/log.h"
+
+namespace megalith::train {
+
+namespace {
+
+constexpr double kGradientTolerance = 0.001;  // the reference's: reductions on a GPU differ from run to run
+constexpr const char* kNanLoss = "found NaN in local forward loss calculation";
+constexpr const char* kInfLoss = "found Inf in local forward loss calculation";
+
+OnNonFinite policy_of(const RerunSettings& settings) {
+  if (!settings.check_for_nan) return OnNonFinite::kSkipStep;
+  return settings.mode == config::RerunMode::kDisabled ? OnNonFinite::kThrow : OnNonFinite::kRerun;
+}
+
+}  // namespace
+
+ResultCheck::ResultCheck(const RerunSettings& settings, RerunMachine& machine, const RejectionTracker* tracker,
+                         int rank)
+    : settings_(settings), on_non_finite_(policy_of(settings)), machine_(machine), tracker_(tracker), rank_(rank) {}
+
+bool ResultCheck::is_of_loss(const std::string& message) { return message == kNanLoss || message == kInfLoss; }
+
+template <typename E>
+void ResultCheck::fail(const char* what, const std::string& text) const {
+  if (tracker_ != nullptr) tracker_->append(step_, "rerun_disabled", std::nan(""), fmt::format("{}: {}", what, text));
+  throw E(text);
+}
+
+// ---- Losses ----
+
+void ResultCheck::begin(int64_t step, size_t microbatches) {
+  step_ = step;
+  microbatches_ = microbatches;
+  losses_.clear();
+}
+
+void ResultCheck::add_loss(const MicrobatchLoss& loss) {
+  losses_.push_back({loss.on_host ? *loss.on_host : ops::HostScalar(loss.sum), loss.count});
+  // At once where reading costs nothing: before a gradient of it reaches another rank.
+  if (on_non_finite_ == OnNonFinite::kThrow && loss.sum.is_cpu()) require_finite_losses();
+}
+
+void ResultCheck::check_losses() {
+  if (on_non_finite_ == OnNonFinite::kThrow) require_finite_losses();
+  if (on_non_finite_ != OnNonFinite::kRerun && !settings_.check_for_spiky_loss) return;
+  for (size_t i = 0; i < losses_.size(); ++i) validate_loss(i);
+}
+
+void ResultCheck::validate_loss(size_t microbatch) {
+  const Loss& loss = losses_[microbatch];
+  const double mean = loss.sum.value() / static_cast<double>(std::max<int64_t>(loss.count, 1));
+  const auto validate = [&](const char* message, bool rejected, bool fatal) {
+    machine_.validate({.message = message,
+                       .value = mean,
+                       .rejected = rejected,
+                       .fatal = fatal,
+                       .where = fmt::format("micro-batch {} of {}", microbatch + 1, microbatches_)});
+  };
+  if (on_non_finite_ == OnNonFinite::kRerun) {
+    validate(kNanLoss, std::isnan(mean), /*fatal=*/true);
+    validate(kInfLoss, std::isinf(mean), /*fatal=*/true);
+  }
+  if (settings_.check_for_spiky_loss) validate("Spiky loss", machine_.is_spike("loss", mean), /*fatal=*/false);
+}
+
+void ResultCheck::require_finite_losses() const {
+  for (size_t i = 0; i < losses_.size(); ++i)
+    if (!std::isfinite(losses_[i].sum.value()))
+      fail<NonFiniteLoss>("loss", describe(i) +
+                                      "; look at the data of this step, and at the learning rate"
+                                      " (check_for_nan_in_loss_and_grad: false leaves such steps out instead)");
+}
+
+void ResultCheck::warn_of_skipped_step() const {
+  for (size_t i = 0; i < losses_.size(); ++i)
+    if (!std::isfinite(losses_[i].sum.value())) log_warning("{}; the step is left out", describe(i));
+}
+
+std::string ResultCheck::describe(size_t microbatch) const {
+  return fmt::format("the loss of micro-batch {} of {} in step {} on rank {} is {}", microbatch + 1, microbatches_,
+                     step_, rank_, losses_[microbatch].sum.value());
+}
+
+// ---- Gradients ----
+
+bool ResultCheck::reads_gradients() const {
+  return settings_.check_for_large_grads ||
+         (on_non_finite_ == OnNonFinite::kRerun && settings_.mode == config::RerunMode::kReportDeterminismStats);
+}
+
+void ResultCheck::watch(std::span<optim::DistributedDataParallel* const> chunks) {
+  for (size_t chunk = 0; chunk < chunks.size(); ++chunk)
+    chunks[chunk]->set_gradient_check(
+        {.look = [this, chunk](const optim::BucketGradients& gradients) { check_gradients(gradients, chunk); },
+         .reads = reads_gradients()});
+}
+
+void ResultCheck::check_gradients(const optim::BucketGradients& gradients, size_t chunk) {
+  if (on_non_finite_ == OnNonFinite::kThrow && !gradients.finite) {
+    require_finite_losses();  // a bad loss is the cause, then
+    if (const auto text = describe_non_finite(gradients)) fail<optim::NonFiniteGradient>("gradient", *text);
+  }
+  if (on_non_finite_ != OnNonFinite::kRerun && !settings_.check_for_large_grads) return;
+  const std::string bucket = fmt::format("{} of chunk {}", gradients.name(), chunk);
+  double norm = gradients.finite ? 0 : std::nan("");
+  if (reads_gradients())
+    norm = at::linalg_vector_norm(gradients.values(), 2, std::nullopt, false, at::kFloat).item<double>();
+  if (on_non_finite_ == OnNonFinite::kRerun)
+    machine_.validate(
+        {.message = fmt::format("found NaN or Inf in the local gradients of {} before they are reduced", bucket),
+         .value = norm,
+         .rejected = !gradients.finite,
+         .tolerance = kGradientTolerance});
+  if (settings_.check_for_large_grads)
+    machine_.validate({.message = fmt::format("found unexpectedly large gradients in {}", bucket),
+                       .value = norm,
+                       .rejected = machine_.is_spike("grads of " + bucket, norm),
+                       .tolerance = kGradientTolerance,
+                       .fatal = false});
+}
+
+}  // namespace megalith::train
