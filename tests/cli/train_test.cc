@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "tests/support/expect.h"
@@ -264,6 +265,13 @@ TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
   EXPECT_TRUE(fs::exists(folder_ / "full" / "notes.txt"));
 }
 
+// Tokens per step by the rates of the end summary, "done  6 steps in 0:00:01 (8.13 steps/s, 16.6k tokens/s)".
+double tokens_per_step(const std::string& text) {
+  std::smatch rates;
+  if (!std::regex_search(text, rates, std::regex(R"(\(([0-9.]+) steps/s, ([0-9.]+)(k?) tokens/s\))"))) return 0;
+  return std::stod(rates[2]) * (rates[3] == "k" ? 1000 : 1) / std::stod(rates[1]);
+}
+
 // Two processes are ended in the middle; two others, then one, go on.
 TEST_F(TrainCommand, ContinuesARun) {
   const Words saving{"--save_strategy=steps", "--save_steps=2", "--max_steps=6", "--lr_scheduler_type=linear"};
@@ -272,7 +280,8 @@ TEST_F(TrainCommand, ContinuesARun) {
     return more;
   };
   const Words two{"--nproc=2", "--gradient_accumulation_steps=2"};
-  ASSERT_EQ(train("whole", with(two)).exit_code, 0);
+  const auto whole = train("whole", with(two));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
   ASSERT_EQ(train("stopped", with(two)).exit_code, 0);
   fs::remove_all(folder_ / "stopped" / "checkpoint-6");
   std::fstream(folder_ / "stopped/checkpoint-4/optimizer.safetensors", std::ios::in | std::ios::out | std::ios::binary)
@@ -286,6 +295,11 @@ TEST_F(TrainCommand, ContinuesARun) {
   expect_contains(resumed.err, "optimizer.safetensors: bytes 0 to");
   expect_contains(resumed.err, "all options are as they were");
   EXPECT_EQ(losses("stopped"), losses("whole"));
+  // The end summary counts what this start has done, from step 2.
+  expect_contains(whole.err, "done        6 steps in ");
+  expect_contains(resumed.err, "done        4 steps in ");
+  ASSERT_GT(tokens_per_step(whole.err), 0);
+  EXPECT_NEAR(tokens_per_step(resumed.err) / tokens_per_step(whole.err), 1, 0.2);
   // One rank in place of two, from a folder; the changed options are told.
   fs::remove_all(folder_ / "stopped" / "checkpoint-6");
   const auto alone =

@@ -54,6 +54,21 @@ TEST(RankWatch, AStoppedRankIsTheCulprit) {
   expect_contains(culprit->reason, "rank 1 was stopped (SIGSTOP) 10.5 s ago, in a step after step 12");
 }
 
+// A rank that was stopped in a save, which may take long, holds up another one, whose step may not.
+TEST(RankWatch, AStoppedRankIsTheCulpritInASectionWithALongerLimit) {
+  RankSight stopped = sight(1, Section::kCheckpointing, 4);
+  stopped.stopped = Seconds(4);
+  EXPECT_EQ(overdue({sight(0, Section::kStep, 4.5), stopped}), std::vector<int>{});
+  const std::vector<RankSight> all{sight(0, Section::kStep, 5.5), stopped, sight(2, Section::kCheckpointing, 4)};
+  EXPECT_EQ(overdue(all), (std::vector<int>{0, 1}));
+  std::vector<OverdueRank> late;
+  for (const RankSight& each : overdue_ranks(all, limits())) late.push_back({each, ""});
+  const auto culprit = find_culprit(late, limits());
+  ASSERT_TRUE(culprit);
+  EXPECT_EQ(culprit->rank, 1);
+  expect_contains(culprit->reason, "rank 1 was stopped (SIGSTOP) 4.0 s ago");
+}
+
 TEST(RankWatch, WhoWaitsForNobodyIsTheCulprit) {
   const auto culprit = find_culprit({{sight(0, Section::kStep, 9), "all_reduce 'loss' #3 of dp"},
                                      {sight(3, Section::kData, 6), ""},

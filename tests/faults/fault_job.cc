@@ -19,6 +19,8 @@ using nlohmann::json;
 
 namespace {
 
+constexpr double kShortestLimit = 3;  // seconds
+
 std::string bytes_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::stringstream text;
@@ -81,11 +83,15 @@ std::vector<std::string> FaultBench::words(const fs::path& output, const std::ve
                                "--logging_steps=1",
                                "--save_strategy=steps",
                                "--save_steps=5",
-                               "--ft_num_warmup_iters=1",
-                               "--rank_section_timeouts=setup:30,step:3,checkpointing:3",
-                               "--rank_out_of_section_timeout=5"};
+                               "--ft_num_warmup_iters=1"};
   all.insert(all.end(), more.begin(), more.end());
   return all;
+}
+
+std::vector<std::string> FaultBench::short_limits() const {
+  const std::string seconds = std::to_string(std::max(kShortestLimit, reference_seconds_ / 2));
+  return {"--rank_section_timeouts=setup:60,step:" + seconds + ",checkpointing:" + seconds,
+          "--rank_out_of_section_timeout=" + seconds};
 }
 
 std::vector<std::string> FaultBench::torchrun_words(const fs::path& output,

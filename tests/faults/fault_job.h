@@ -21,11 +21,15 @@ class FaultBench {
   // `program`: megalith; `model`: a Hugging Face folder. Runs the undisturbed job.
   FaultBench(std::string program, std::filesystem::path model);
 
-  // Words of a job that writes to `output`; two ranks, dropout, a save point every few steps, short time limits.
+  // Words of a job that writes to `output`; two ranks, dropout, a save point every few steps. Its ranks may be silent
+  // for half an hour, the default: however slow a busy machine is, none is said to hang.
   std::vector<std::string> words(const std::filesystem::path& output, const std::vector<std::string>& more) const;
   // The same ranks started by torchrun, as on two machines: an agent for each, which start again three times.
   std::vector<std::string> torchrun_words(const std::filesystem::path& output,
                                           const std::vector<std::string>& more) const;
+  // Words for a job that hangs, and is to be found soon: a rank may be silent for 3 seconds, or as long as this machine
+  // took for half of the undisturbed job's steps.
+  std::vector<std::string> short_limits() const;
   std::filesystem::path scratch(const std::string& name) const;
   // Runs an undisturbed job with these words; its folder.
   std::filesystem::path run_reference(const std::string& name, const std::vector<std::string>& more) const;

@@ -30,15 +30,15 @@ std::function<void(FaultJob&, std::mt19937&)> signal_to(size_t rank, int number)
 
 const std::vector<std::string> kRestarts{"--max_restarts=3"};
 
-// Stops and continues a rank, so that it has a quarter of the time.
+// Stops and continues a rank, so that it has a quarter of the time, until it is said to be slow: however long a step
+// takes on this machine.
 void slow_down(FaultJob& job, std::mt19937&) {
   if (!job.wait_for_steps(0)) return;
-  for (int i = 0; i < 15; ++i) {
+  do {
     if (!job.signal_rank(1, SIGSTOP)) return;
     std::this_thread::sleep_for(milliseconds(120));
     job.signal_rank(1, SIGCONT);
-    std::this_thread::sleep_for(milliseconds(40));
-  }
+  } while (!job.wait_for_text("rank 1 is slow", 0.04));
 }
 
 void limit_memory(FaultJob& job, std::mt19937& random) {
@@ -150,6 +150,7 @@ std::vector<FaultKindCase> all_fault_kinds() {
        .launcher = FaultLauncher::kTorchrun},
       {.name = "stop_rank",
        .words = kRestarts,
+       .hangs = true,
        .strike = signal_to(1, SIGSTOP),
        .told = {"rank 1 was stopped (SIGSTOP)", "restart 1 of 3"}},
       {.name = "segfault",
@@ -162,18 +163,22 @@ std::vector<FaultKindCase> all_fault_kinds() {
        .told = {"rank 1: simulated: an uncaught exception", "restart 1 of 3"}},
       {.name = "data_stuck",
        .words = kRestarts,
+       .hangs = true,
        .simulated = "data_stuck",
        .told = {"rank 1 hangs: loading data", "restart 1 of 3"}},
       {.name = "collective_stuck",
        .words = kRestarts,
+       .hangs = true,
        .simulated = "collective_stuck",
        .told = {"rank 1", "simulated: nobody else comes", "restart 1 of 3"}},
       {.name = "kernel_stuck",
        .words = kRestarts,
+       .hangs = true,
        .simulated = "kernel_stuck",
        .told = {"rank 1 hangs: ", "restart 1 of 3"}},
       {.name = "save_stuck",
        .words = kRestarts,
+       .hangs = true,
        .simulated = "save_stuck",
        .told = {"rank 1 hangs: in a save", "restart 1 of 3"}},
       {.name = "slow_rank", .words = {"--log_straggler"}, .strike = slow_down, .told = {"rank 1 is slow"}},

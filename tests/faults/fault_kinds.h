@@ -17,6 +17,7 @@ struct FaultKindCase {
   std::string name;
   std::vector<std::string> words{};  // of the job
   std::map<std::string, std::string> env{};
+  bool hangs = false;       // found by time limits, which are short then
   std::string simulated{};  // kind of FT_SIM_FAULT_DESC that the trigger file sets off, on rank 1
   // Breaks the running job at a moment that is drawn; nothing: the trigger file does it.
   std::function<void(FaultJob&, std::mt19937&)> strike{};

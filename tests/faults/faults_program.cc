@@ -59,7 +59,10 @@ bool run_kind(const FaultBench& bench, const FaultKindCase& kind, int round, std
     std::printf("%s\n", nlohmann::json{{"kind", kind.name}, {"not_run", error.what()}}.dump().c_str());
     return true;
   }
-  FaultJob job(bench, name, kind.words, env, kind.launcher);
+  std::vector<std::string> words = kind.words;
+  if (kind.hangs)
+    for (std::string& limit : bench.short_limits()) words.push_back(std::move(limit));
+  FaultJob job(bench, name, words, env, kind.launcher);
   if (kind.strike)
     kind.strike(job, random);
   else if (job.wait_for_steps(std::uniform_real_distribution<double>(0.1, 1.2)(random)))

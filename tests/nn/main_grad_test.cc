@@ -6,6 +6,7 @@
 #include "megalith/nn/recompute.h"
 #include "megalith/nn/tensor_parallel/embedding.h"
 #include "megalith/nn/tensor_parallel/linear.h"
+#include "megalith/nn/tensor_parallel/linear_function.h"
 #include "tests/nn/nn_support.h"
 
 namespace megalith::nn {

@@ -61,6 +61,13 @@ json family_json(const std::string& family) {
     config["intermediate_size"] = 192;
     config.erase("head_dim");
   }
+  if (family == "glm4_moe") {  // with wide shared experts
+    config["n_routed_experts"] = 4;
+    config["num_experts_per_tok"] = 2;
+    config["moe_intermediate_size"] = 96;
+    config["n_shared_experts"] = 6;
+    config["first_k_dense_replace"] = 0;
+  }
   if (family == "qwen3_moe") {
     config["num_experts"] = 8;
     config["num_experts_per_tok"] = 2;

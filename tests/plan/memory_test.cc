@@ -133,6 +133,18 @@ TEST(PlannedMemory, KnowsOtherWaysToRun) {
                {"llama", {"--pp=2", again, "--recompute_modules=mlp_act"}, 2}});
 }
 
+// Shared experts are not what mlp_act names, nor what moe_act does: they have a module of their own.
+TEST(PlannedMemory, KnowsSharedExperts) {
+  const std::string again = "--recompute_granularity=selective";
+  expect_ways({"--finetuning_type=full", "--moe_token_dispatcher_type=alltoall", "--moe_expert_capacity_factor=1.0",
+               "--moe_pad_expert_input_to_capacity=true", "--per_device_train_batch_size=2",
+               "--gradient_accumulation_steps=4", "--max_steps=10"},
+              {{"glm4_moe", {"--pp=2"}, 2},
+               {"glm4_moe", {"--pp=2", again, "--recompute_modules=mlp_act"}, 2},
+               {"glm4_moe", {"--pp=2", again, "--recompute_modules=moe_act"}, 2},
+               {"glm4_moe", {"--pp=2", again, "--recompute_modules=shared_experts"}, 2}});
+}
+
 TEST(PlannedMemory, KnowsAdapters) {
   expect_ways({"--finetuning_type=lora", "--lora_rank=16", "--per_device_train_batch_size=2",
                "--gradient_accumulation_steps=4", "--max_steps=10"},

@@ -67,9 +67,11 @@ void train_on_rank(const Rank& rank, const TrainerCase& how, const ResumeRun& ru
         train::read_resume_point(*run.checkpoint, run::trainer_settings(args, context.grid().shape()), context);
   train::Trainer trainer(models, run::trainer_settings(args, models.context().grid().shape()), std::move(setup));
   made = &trainer;
-  trainer.train();
+  const train::TrainOutput output = trainer.train();
   if (run.ended) run.ended(trainer);
-  if (rank.rank == 0) state = trainer.state();
+  if (rank.rank != 0) return;
+  state = trainer.state();
+  if (run.output != nullptr) *run.output = output;
 }
 
 }  // namespace

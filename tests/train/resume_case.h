@@ -22,6 +22,7 @@ struct ResumeRun {
   std::function<void(const TrainerRank&, train::TrainerSetup&)> change{};
   // On each rank, when training stands where it begins, and after it.
   std::function<void(train::Trainer&)> begun{}, ended{};
+  train::TrainOutput* output = nullptr;  // receives what train() returns on rank 0
 };
 // Trains as `how` says; gives the state of rank 0 at the end.
 train::TrainerState run_resumable(const TrainerCase& how, const ResumeRun& run);

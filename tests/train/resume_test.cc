@@ -107,6 +107,24 @@ TEST(Resume, AnEpochThatEndsWithTheSaveEndsOnce) {
   EXPECT_EQ(text_of(actual), text_of(expected));
 }
 
+TEST(Resume, TheOutputSaysWhereThisStartBegan) {
+  const TempFolder whole, rest;
+  TrainerCase how;
+  train::TrainOutput output;
+  how.args = resume_arguments(whole.path(), 3, 2);
+  const train::TrainerState state = run_resumable(how, {.output = &output});
+  EXPECT_EQ(output.start_step, 0);
+  EXPECT_EQ(output.start_input_tokens, 0);
+  const auto saved = train::TrainerState::load(whole / "checkpoint-2" / "trainer_state.json");
+  ASSERT_GT(saved.num_input_tokens_seen, 0);
+  ASSERT_LT(saved.num_input_tokens_seen, state.num_input_tokens_seen);
+  how.args = resume_arguments(rest.path(), 3, 2);
+  run_resumable(how, {.checkpoint = whole / "checkpoint-2", .output = &output});
+  EXPECT_EQ(output.global_step, 3);
+  EXPECT_EQ(output.start_step, 2);
+  EXPECT_EQ(output.start_input_tokens, saved.num_input_tokens_seen);
+}
+
 TEST(Resume, ARunThatIsDoneDoesNothing) {
   const TempFolder out;
   TrainerCase how;

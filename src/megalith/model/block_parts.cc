@@ -145,8 +145,7 @@ std::unique_ptr<nn::PartFootprint> attention_footprint(const nn::FootprintScope&
 
 std::unique_ptr<nn::PartFootprint> feed_forward_footprint(const nn::FootprintScope& scope, const ModelConfig& config,
                                                           const ModelOptions& options, int64_t layer) {
-  if (config.is_moe(layer))
-    return nn::make_footprint(scope, moe_shape(config), options.moe, options.recompute.mlp_activation);
+  if (config.is_moe(layer)) return nn::make_footprint(scope, moe_shape(config), options.moe);
   return nn::make_footprint(scope, mlp_shape(config, options));
 }
 

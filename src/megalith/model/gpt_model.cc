@@ -15,6 +15,7 @@
 #include "megalith/nn/recompute.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "megalith/nn/tensor_parallel/linear_cross_entropy.h"
+#include "megalith/nn/tensor_parallel/linear_function.h"
 #include "megalith/ops/norm_rope/dropout.h"
 
 namespace megalith::model {

@@ -23,7 +23,7 @@ struct RecomputePlan {
   bool split_over_tp = false;   // keep the inputs of recomputed layers split over tensor-parallel ranks
   bool core_attention = false;  // selective: scores and probabilities
   bool mlp = false;             // selective: the whole feed-forward block
-  bool mlp_activation = false;  // selective: what its activation gives to the projection down
+  bool mlp_activation = false;  // selective: what the activation of a dense one gives to the projection down
   bool norms = false;           // selective: outputs of norms
   bool mla_up_proj = false;     // selective: queries, keys and values of latent attention, made of the latents again
   bool moe = false;             // selective: whole layers of experts

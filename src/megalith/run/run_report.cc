@@ -143,8 +143,8 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
 observe::EndSummary end_summary(const observe::ReportSettings& reports, const train::TrainerState& state,
                                 const train::TrainOutput& output, int64_t peak_bytes) {
   const double seconds = output.metrics.find("train_runtime").value_or(0);
-  observe::EndSummary summary = observe::end_summary(reports, state, /*start_step=*/0, seconds);
-  summary.tokens = state.num_input_tokens_seen;
+  observe::EndSummary summary = observe::end_summary(reports, state, output.start_step, seconds);
+  summary.tokens = state.num_input_tokens_seen - output.start_input_tokens;
   summary.peak_bytes = static_cast<double>(peak_bytes);
   std::erase_if(summary.files, [](const auto& file) { return file.first == "tensorboard"; });
   if (!reports.output_dir.empty()) summary.files.insert(summary.files.begin(), {"model", reports.output_dir.string()});

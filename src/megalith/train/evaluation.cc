@@ -6,7 +6,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/train/report/metric_sums.h"
-#include "megalith/train/sample_dealer.h"
+#include "megalith/train/training_data.h"
 
 namespace megalith::train {
 
@@ -33,16 +33,16 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
   const auto start = std::chrono::steady_clock::now();
   check<ConfigError>(settings.micro_batch_size > 0, "per_device_eval_batch_size is {}; it must be positive",
                      settings.micro_batch_size);
-  const SampleDealer dealer(data, settings.micro_batch_size, runner.context());
+  const EvalReader reader(data, settings.micro_batch_size, runner.context());
   std::vector<std::string> names{kEvalLoss, kEvalSamples};
   for (std::string& key : runner.objective().metrics_keys(Phase::kEvaluation)) names.push_back(std::move(key));
   MetricSums sums(std::move(names));
   const double counts = runner.counts_for_replica() ? 1 : 0;
   int64_t groups = 0;
-  for (int64_t first = 0; first < dealer.microbatches(); ++groups) {
-    const auto wanted = static_cast<int>(std::min<int64_t>(settings.microbatches, dealer.microbatches() - first));
+  for (int64_t first = 0; first < reader.microbatches(); ++groups) {
+    const auto wanted = static_cast<int>(std::min<int64_t>(settings.microbatches, reader.microbatches() - first));
     std::vector<MicroBatch> group;
-    for (int i = 0; i < runner.evaluation_group(wanted); ++i) group.push_back(dealer.microbatch(first + i));
+    for (int i = 0; i < runner.evaluation_group(wanted); ++i) group.push_back(reader.microbatch(first + i));
     const std::vector<MicrobatchLoss> losses = runner.evaluate(group);
     first += std::ssize(group);
     if (settings.group_end) settings.group_end();
@@ -55,7 +55,7 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
   }
   const std::vector<MetricTotal> totals = sums.reduce(runner.context(), "evaluation");
   check<DataError>(totals[0].weight > 0, "no token of the {} evaluation samples has a label: there is no loss",
-                   dealer.samples());
+                   reader.samples());
   const std::string& prefix = settings.metric_key_prefix;
   EvalLoopOutput output{as_metrics(totals, prefix, runner.objective().has_perplexity()),
                         static_cast<int64_t>(totals[1].sum)};

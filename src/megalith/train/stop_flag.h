@@ -1,12 +1,12 @@
-// StopFlag: a wish to end training soon, from a signal's handler or another thread.
+// StopFlag: a request to end training soon, from a signal handler or another thread.
 #pragma once
 
 #include <atomic>
 
 namespace megalith::train {
 
-// Outlives the trainers that look at it. The wish of one rank is enough: the trainer asks all ranks in each step, so
-// that all of them end after the same one.
+// Outlives the trainers that read it. A request on one rank is enough: the trainer asks all ranks in each step, so that
+// all of them end after the same one.
 class StopFlag {
  public:
   void request() { requested_.store(true, std::memory_order_relaxed); }  // safe in a signal handler

@@ -64,6 +64,7 @@ class RecordedRun {
 TrainOutput Trainer::train() {
   const RecordedRun recorded(settings_.step.graphs, runner_);
   begin_training();
+  const int64_t start_step = state_.global_step, start_input_tokens = state_.num_input_tokens_seen;
   EpochReader data = open_data();
   emit(&TrainerCallback::on_train_begin);
   const Stopwatch watch;
@@ -72,7 +73,10 @@ TrainOutput Trainer::train() {
   if (epoch_end_pending_) end_epoch();
   while (unfinished() && data.begin_epoch()) run_epoch(data);
   if (unfinished()) log_warning("the data has ended after step {} of {}", state_.global_step, state_.max_steps);
-  return end_training(watch.seconds());
+  TrainOutput output = end_training(watch.seconds());
+  output.start_step = start_step;
+  output.start_input_tokens = start_input_tokens;
+  return output;
 }
 
 void Trainer::begin_training() {

@@ -44,7 +44,10 @@ namespace megalith::train {
 // Hugging Face's name.
 struct TrainOutput {
   int64_t global_step = 0;
-  double training_loss = 0;  // mean of the steps' losses
+  // Where this call of train() began: 0, or what the save point says that the run resumed.
+  int64_t start_step = 0;
+  int64_t start_input_tokens = 0;  // num_input_tokens_seen there
+  double training_loss = 0;        // mean of the steps' losses
   MetricList metrics;        // train_runtime, train_samples_per_second, train_steps_per_second, total_flos, train_loss
   bool interrupted = false;  // the StopFlag ended it
 };

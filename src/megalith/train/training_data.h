@@ -10,6 +10,7 @@
 
 #include "megalith/data/batch_loader.h"
 #include "megalith/io/prefetch.h"
+#include "megalith/parallel/parallel_context.h"
 
 namespace megalith::train {
 
@@ -60,6 +61,29 @@ class EpochReader {
   bool epoch_over_ = true;
   std::optional<data::StepBatch> held_back_;  // the first step of the next epoch
   io::Prefetcher<data::StepBatch> steps_;     // last: its thread uses the loader
+};
+
+// Reads every sample of EvalData once, over the data-parallel ranks: micro-batch k has samples [k·size, (k+1)·size) and
+// belongs to rank k mod dp. Where a rank has fewer than another, or a schedule needs more, it gets fillers, which count
+// for nothing. `data` and `context` outlive it.
+class EvalReader {
+ public:
+  // Throws DataError when there are no samples.
+  EvalReader(const EvalData& data, int64_t micro_batch_size, const parallel::ParallelContext& context);
+
+  int64_t samples() const { return samples_; }  // over all ranks
+  // Micro-batches of the rank that has the most.
+  int64_t microbatches() const;
+  // The number of the first sample in this rank's m-th micro-batch; past the end of the data for a filler.
+  int64_t first_sample(int64_t m) const { return (m * dp_ + dp_rank_) * size_; }
+  // This rank's m-th micro-batch; past the end of the data a filler, without samples, tokens or labels that count.
+  data::MicroBatch microbatch(int64_t m) const;
+
+ private:
+  const EvalData& data_;
+  const int64_t size_, dp_, dp_rank_;
+  const data::CollateParts parts_;
+  const int64_t samples_;
 };
 
 }  // namespace megalith::train

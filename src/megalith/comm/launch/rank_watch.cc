@@ -54,6 +54,13 @@ std::vector<RankSight> overdue_ranks(const std::vector<RankSight>& all, const Se
   for (const RankSight& each : all)
     if (each.silent > limits.of(each.section, each.steps_done) || (each.stopped && *each.stopped > limits.stopped))
       late.push_back(each);
+  if (late.empty()) return late;
+  // A stopped rank may be in a section with a longer limit than that of the ranks which wait for it.
+  const auto is_late = [&](const RankSight& each) {
+    return std::ranges::any_of(late, [&](const RankSight& one) { return one.rank == each.rank; });
+  };
+  for (const RankSight& each : all)
+    if (each.stopped && !is_late(each)) late.push_back(each);
   return late;
 }
 

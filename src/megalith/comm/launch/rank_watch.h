@@ -44,7 +44,8 @@ struct HungRank {
   std::string reason;  // "rank 3 hangs: loading data after step 12, no sign of life for 60.1 s (limit 60 s); …"
 };
 
-// Ranks past their limit; usually most are, since they wait for the one at fault.
+// Ranks past their limit; usually most are, since they wait for the one at fault. Once there is one, ranks that were
+// stopped count too, however long ago that was.
 std::vector<RankSight> overdue_ranks(const std::vector<RankSight>& all, const SectionLimits& limits);
 
 // The one at fault: a rank that was stopped; else one that waits for nobody; else, when the others had a quarter more

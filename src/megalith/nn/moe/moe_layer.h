@@ -45,11 +45,12 @@ class MoeLayer {
   Parameter* shared_gate_ = nullptr;  // [1, h]
 };
 
-// The shared experts, which are one MLP.
+// The shared experts, which are one MLP. Its activation is kept: MoeOptions::recompute_shared computes all of them
+// twice.
 MlpShape shared_shape(const MoeShape& shape);
 
-// What it needs, for the planner. `remakes_shared_activation`: the activation of the shared experts counts as not kept.
+// What it needs, for the planner.
 std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const MoeShape& shape,
-                                              const MoeOptions& options, bool remakes_shared_activation);
+                                              const MoeOptions& options);
 
 }  // namespace megalith::nn

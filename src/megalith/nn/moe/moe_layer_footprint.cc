@@ -51,16 +51,13 @@ class RouterFootprint {
 
 class MoeLayerFootprint : public PartFootprint {
  public:
-  MoeLayerFootprint(const FootprintScope& scope, const MoeShape& shape, const MoeOptions& options,
-                    bool remakes_shared_activation)
+  MoeLayerFootprint(const FootprintScope& scope, const MoeShape& shape, const MoeOptions& options)
       : rank_(scope.rank()),
         recomputes_shared_(options.recompute_shared),
         router_(scope, shape.router, shape.hidden),
         experts_(scope.child("experts"), shape, options) {
     if (shape.shared_width == 0) return;
-    MlpShape shared = shared_shape(shape);
-    shared.recompute_activation = remakes_shared_activation;
-    shared_ = make_footprint(scope.child("shared"), shared, /*shares_input=*/true);
+    shared_ = make_footprint(scope.child("shared"), shared_shape(shape), /*shares_input=*/true);
     if (shape.shared_gate) scope.add(shape.hidden);
   }
 
@@ -104,8 +101,8 @@ class MoeLayerFootprint : public PartFootprint {
 }  // namespace
 
 std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const MoeShape& shape,
-                                              const MoeOptions& options, bool remakes_shared_activation) {
-  return std::make_unique<MoeLayerFootprint>(scope, shape, options, remakes_shared_activation);
+                                              const MoeOptions& options) {
+  return std::make_unique<MoeLayerFootprint>(scope, shape, options);
 }
 
 }  // namespace megalith::nn

@@ -1,15 +1,7 @@
-// Linear layers whose weight is split over the tensor-parallel group, y = x Wᵀ + b.
+// Linear layers whose weight is split over the tensor-parallel group: its parameters, and how they are split.
+// linear_function.h says what they compute, and what they send between the ranks.
 //
-// Legend: t tokens, i input columns, o output rows, tp size of the group.
-//
-//   layer    W on a rank   input              output             forward          backward of x
-//   Column   [o/tp, i]     whole [t, i]       columns [t, o/tp]  -                all-reduce
-//     SP                   shard [t/tp, i]    columns [t, o/tp]  all-gather x     reduce-scatter
-//   Row      [o, i/tp]     columns [t, i/tp]  whole [t, o]       all-reduce       -
-//     SP                   columns [t, i/tp]  shard [t/tp, o]    reduce-scatter   all-gather dy
-//
-// In backward the collective on dx (and, with sequence parallelism, the repeated all-gather of x, of which only the
-// shard is kept) runs while the weight gradient is computed. The products themselves are those of product.h.
+// Legend: i input columns, o output rows, tp size of the group.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,8 +45,7 @@ class RowParallelLinear {
   RowParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, int64_t out, bool bias, Init init,
                     TensorParallel tp);
 
-  // x Wᵀ summed over the ranks, plus bias, plus `residual` (of the output's shape; undefined: none). With `make_x`,
-  // which gives x again from what is kept anyway, x is not kept for backward.
+  // See row_linear.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual = {},
                      std::function<at::Tensor()> make_x = {}) const;
   Parameter& weight() const { return *weight_; }
@@ -64,10 +55,5 @@ class RowParallelLinear {
   Parameter* weight_;
   Parameter* bias_ = nullptr;
 };
-
-// The functions behind the layers, for weights that several places share (tied embeddings). `bias` nullptr: none.
-at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const TensorParallel& tp);
-at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const at::Tensor& residual,
-                      const TensorParallel& tp, std::function<at::Tensor()> make_x = {});
 
 }  // namespace megalith::nn

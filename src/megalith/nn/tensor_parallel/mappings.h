@@ -9,7 +9,7 @@
 //   gather_columns           [t, c/tp] -> [t, c]            own columns
 //
 // All ranks of the group call them in the same order. A group of one rank returns its input.
-// The linear layers have these collectives inside (linear.h), overlapped with their matrix products.
+// The linear layers have these collectives inside (linear_function.h), overlapped with their matrix products.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -23,4 +23,9 @@ double HostScalar::value() const {
   return host_.item<double>();
 }
 
+at::Tensor to_device(const at::Tensor& x, at::Device device) {
+  if (!device.is_cuda() || !x.is_cpu()) return x.to(device);
+  return x.pin_memory().to(device, /*non_blocking=*/true);
+}
+
 }  // namespace megalith::ops

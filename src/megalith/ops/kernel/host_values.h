@@ -1,7 +1,6 @@
 // Values on their way between the host and a device, without a wait that nobody needs.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 
@@ -23,9 +22,6 @@ class HostScalar {
 
 // x on `device`. From the host to CUDA through pinned memory, so that the caller goes on at once: a copy from ordinary
 // memory waits for all that the stream has to do before it.
-inline at::Tensor to_device(const at::Tensor& x, at::Device device) {
-  if (!device.is_cuda() || !x.is_cpu()) return x.to(device);
-  return x.pin_memory().to(device, /*non_blocking=*/true);
-}
+at::Tensor to_device(const at::Tensor& x, at::Device device);
 
 }  // namespace megalith::ops

@@ -19,7 +19,7 @@
 #include "megalith/io/file_lock.h"
 #include "megalith/io/staged_folder.h"
 #include "megalith/peft/adapter_config.h"
-#include "megalith/train/sample_dealer.h"
+#include "megalith/train/training_data.h"
 
 namespace megalith::train {
 
@@ -100,18 +100,18 @@ void write_scores(const fs::path& folder, const at::Tensor& scores) {
 // Pairs to [pairs, 2] on all ranks. Collective over all ranks.
 at::Tensor run_reference(const EvalData& data, ReferenceModel& reference, int64_t micro_batch_size,
                          const parallel::ParallelContext& context) {
-  const SampleDealer dealer(data, micro_batch_size, context);
+  const EvalReader reader(data, micro_batch_size, context);
   const int64_t group = 4 * context.grid().shape().pp;
-  at::Tensor scores = at::zeros({dealer.samples(), 2}, at::kFloat);
-  for (int64_t first = 0; first < dealer.microbatches();) {
-    const auto wanted = static_cast<int>(std::min(group, dealer.microbatches() - first));
+  at::Tensor scores = at::zeros({reader.samples(), 2}, at::kFloat);
+  for (int64_t first = 0; first < reader.microbatches();) {
+    const auto wanted = static_cast<int>(std::min(group, reader.microbatches() - first));
     std::vector<data::MicroBatch> batches;
-    for (int i = 0; i < reference.group_size(wanted); ++i) batches.push_back(dealer.microbatch(first + i));
+    for (int i = 0; i < reference.group_size(wanted); ++i) batches.push_back(reader.microbatch(first + i));
     const std::vector<at::Tensor> found = reference.log_probabilities(batches);
     for (size_t i = 0; reference.speaks_for_replica() && i < batches.size(); ++i) {
       const int64_t pairs = batches[i].samples;
       if (pairs == 0) continue;
-      scores.narrow(0, dealer.first_sample(first + static_cast<int64_t>(i)), pairs)
+      scores.narrow(0, reader.first_sample(first + static_cast<int64_t>(i)), pairs)
           .copy_(found[i].view({2, pairs}).t());
     }
     first += std::ssize(batches);

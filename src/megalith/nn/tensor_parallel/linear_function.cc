@@ -1,0 +1,194 @@
+// An autograd function for each layer of the header's table. A Product multiplies (dense, in fp8, with a low-rank
+// update) and says what it keeps; the functions here move tokens and sums between the ranks, around its calls. What is
+// in flight in backward hides behind the products that do not need it.
+#include "megalith/nn/tensor_parallel/linear_function.h"
+
+#include <ATen/ATen.h>
+
+#include <initializer_list>
+#include <optional>
+
+#include "megalith/nn/tensor_parallel/mappings.h"
+#include "megalith/nn/tensor_parallel/product_internal.h"
+#include "megalith/ops/kernel/autograd_state.h"
+#include "megalith/ops/update/gradient_sums.h"
+
+namespace megalith::nn {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+namespace {
+
+using MaybeTensor = std::optional<at::Tensor>;  // an argument that autograd may leave out
+
+// What forward leaves for backward beside tensors.
+struct LinearState {
+  Parameter* weight;  // outlives every graph: the model does
+  ProductPtr product;
+  TensorParallel tp;
+  ops::GradTarget bias_target = {};
+  bool bias_grad = false;     // a bias was given and wants a gradient
+  bool has_residual = false;  // a residual was given
+  MakeInput make_x = {};      // row linear: gives the input again; empty: it is kept
+};
+
+// The result of a backward function, in the order of forward's arguments: x, the weights, the others.
+variable_list gradients(const at::Tensor& dx, variable_list weights, std::initializer_list<at::Tensor> others) {
+  weights.insert(weights.begin(), dx);
+  weights.insert(weights.end(), others);
+  return weights;
+}
+
+at::Tensor empty_rows(const at::Tensor& like, int64_t rows) {
+  auto shape = like.sizes().vec();
+  shape[0] = rows;
+  return at::empty(shape, like.options());
+}
+
+// The sum over the ranks of what each has of dx, in flight.
+struct ReducedInput {
+  at::Tensor dx;
+  comm::Work work;
+};
+ReducedInput start_reducing(const at::Tensor& partial, const TensorParallel& tp) {
+  if (!tp.splits_tokens())
+    return {partial, tp.group.all_reduce_async(partial, comm::ReduceOp::kSum, "column linear backward")};
+  at::Tensor dx = empty_rows(partial, partial.size(0) / tp.size());
+  comm::Work work = tp.group.reduce_scatter_async(dx, partial, comm::ReduceOp::kSum, "column linear backward");
+  return {dx, std::move(work)};
+}
+
+// x of all tokens for the gradient of the weight: in flight, or gathered later where that gradient is deferred. Empty
+// where backward has all it needs: without sequence parallelism, for frozen weights and in fp8.
+struct GatheredInput {
+  MakeInput make_x;
+  comm::Work work;
+};
+GatheredInput start_gathering(const LinearState& state, const Saved& saved) {
+  const TensorParallel& tp = state.tp;
+  if (!tp.splits_tokens() || !saved.x.defined() || !state.weight->value.requires_grad()) return {};
+  if (state.weight->grad.defers())
+    return {[tp, x = saved.x] { return all_gather_rows(x, tp.group, "column linear weight gradient"); }, {}};
+  at::Tensor whole = empty_rows(saved.x, saved.x.size(0) * tp.size());
+  comm::Work work = tp.group.all_gather_async(whole, saved.x.contiguous(), "column linear backward input");
+  return {[whole] { return whole; }, std::move(work)};
+}
+
+// In backward of the column layer two collectives hide behind products: with sequence parallelism the gathering of x
+// behind dy W, and in any case the sum of dx behind the gradients of the weights.
+struct ColumnLinear : Function<ColumnLinear> {
+  // x [t, i] or [t/tp, i]; bias [o/tp] or undefined -> [t, o/tp]
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*weights*/,
+                            const MaybeTensor& bias, LinearState state) {
+    const at::Tensor whole = state.tp.splits_tokens() ? all_gather_rows(x, state.tp.group, "column linear input") : x;
+    Saved saved;
+    at::Tensor y = state.product->forward(whole, {.bias = bias.value_or(at::Tensor())}, saved);
+    if (saved.x.defined()) saved.x = x;  // the shard is enough: backward gathers it again
+    ctx->save_for_backward(saved.all());
+    ops::keep(ctx, std::move(state));
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto& state = ops::kept<LinearState>(ctx);
+    const TensorParallel& tp = state.tp;
+    const Product& product = *state.product;
+    const Saved saved = Saved::from(ctx->get_saved_variables());
+    OutputGrad dy = product.output_grad(grads[0].contiguous());
+    // So far of this rank's outputs alone. With sequence parallelism an update's part of dx is summed here, where it is
+    // narrow, and joins dx at the end; otherwise it joins dx before the sum.
+    if (tp.splits_tokens() && dy.hidden.defined())
+      dy.hidden = reduce_scatter_rows(dy.hidden, tp.group, "low-rank update backward");
+    GatheredInput whole = start_gathering(state, saved);
+    ReducedInput input;
+    if (ctx->needs_input_grad(0)) {
+      const at::Tensor partial =
+          tp.splits_tokens() ? product.grad_through_weight(dy, saved) : product.grad_input(dy, saved);  // [t, i]
+      whole.work.wait();
+      input = start_reducing(partial, tp);
+    }
+    whole.work.wait();
+    variable_list weights = product.grad_weights(dy, saved, whole.make_x);
+    at::Tensor db;
+    if (state.bias_grad) db = ops::bias_grad(dy.dy, state.bias_target);
+    input.work.wait();
+    if (tp.splits_tokens() && input.dx.defined()) product.add_grad_through_update(dy, saved, input.dx);
+    return gradients(input.dx, std::move(weights), {db, {}});
+  }
+};
+
+struct RowLinear : Function<RowLinear> {
+  // x [t, i/tp]; bias [o], residual [t, o] or [t/tp, o], or undefined -> [t, o] or [t/tp, o]
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*weights*/,
+                            const MaybeTensor& bias, const MaybeTensor& residual, const LinearState& state) {
+    const TensorParallel& tp = state.tp;
+    const bool alone = tp.size() == 1;  // the product adds everything
+    const ops::Addends added{bias.value_or(at::Tensor()), residual.value_or(at::Tensor())};
+    Saved saved;
+    at::Tensor y = state.product->forward(x, alone ? added : ops::Addends{}, saved);
+    if (state.make_x) saved.x.reset();
+    ctx->save_for_backward(saved.all());
+    ops::keep(ctx, state);
+    if (alone) return y;
+    if (tp.splits_tokens()) {
+      y = reduce_scatter_rows(y, tp.group, "row linear");
+    } else {
+      tp.group.all_reduce(y, comm::ReduceOp::kSum, "row linear");
+    }
+    add_addends_(y, added);
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto& state = ops::kept<LinearState>(ctx);
+    const TensorParallel& tp = state.tp;
+    const at::Tensor own = grads[0].contiguous();
+    at::Tensor dx, db;
+    if (state.bias_grad) db = ops::bias_grad(own, state.bias_target);
+    const Saved saved = Saved::from(ctx->get_saved_variables());
+    const OutputGrad dy =
+        state.product->output_grad(tp.splits_tokens() ? all_gather_rows(own, tp.group, "row linear backward") : own);
+    // The weights first: an x that was made again is gone before dx, which is as large, is there.
+    variable_list weights = state.product->grad_weights(dy, saved, state.make_x);
+    if (ctx->needs_input_grad(0)) dx = state.product->grad_input(dy, saved);
+    return gradients(dx, std::move(weights), {db, state.has_residual ? grads[0] : at::Tensor(), {}});
+  }
+};
+
+MaybeTensor value_of(const Parameter* bias) { return bias ? MaybeTensor(bias->value) : std::nullopt; }
+
+LinearState state_of(Parameter& weight, Parameter* bias, ProductPtr product, const TensorParallel& tp) {
+  LinearState state{.weight = &weight, .product = std::move(product), .tp = tp};
+  if (!bias) return state;
+  state.bias_target = bias->grad.target();
+  state.bias_grad = bias->value.requires_grad();
+  return state;
+}
+
+}  // namespace
+
+at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const TensorParallel& tp) {
+  ProductInput input{.tokens = x.size(0)};
+  if (tp.splits_tokens()) {
+    input.tokens *= tp.size();
+    input.shard = tp.share(input.tokens);
+  }
+  const ProductPtr product = make_product(weight, input, tp.fp8);
+  const variable_list weights = product->weights();
+  return ColumnLinear::apply(x, at::TensorList(weights), value_of(bias), state_of(weight, bias, product, tp));
+}
+
+at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const at::Tensor& residual,
+                      const TensorParallel& tp, std::function<at::Tensor()> make_x) {
+  const ProductPtr product = make_product(weight, {.tokens = x.size(0), .split = true}, tp.fp8);
+  const variable_list weights = product->weights();
+  LinearState state = state_of(weight, bias, product, tp);
+  state.has_residual = residual.defined();
+  state.make_x = std::move(make_x);
+  return RowLinear::apply(x, at::TensorList(weights), value_of(bias),
+                          residual.defined() ? MaybeTensor(residual) : std::nullopt, state);
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,32 @@
+// Products with a weight that is split over the tensor-parallel group, y = x Wᵀ + b, with the collectives around them.
+//
+// Legend: t tokens, i input columns, o output rows, tp size of the group.
+//
+//   layer    W on a rank   input              output             forward          backward of x
+//   Column   [o/tp, i]     whole [t, i]       columns [t, o/tp]  -                all-reduce
+//     SP                   shard [t/tp, i]    columns [t, o/tp]  all-gather x     reduce-scatter
+//   Row      [o, i/tp]     columns [t, i/tp]  whole [t, o]       all-reduce       -
+//     SP                   columns [t, i/tp]  shard [t/tp, o]    reduce-scatter   all-gather dy
+//
+// In backward the collective on dx (and, with sequence parallelism, the repeated all-gather of x, of which only the
+// shard is kept) runs while the weight gradient is computed. The products themselves are those of product.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+
+#include "megalith/nn/parameter/parameter.h"
+#include "megalith/nn/tensor_parallel/tensor_parallel.h"
+
+namespace megalith::nn {
+
+// The column layer of the table. `bias` nullptr: none. The weight may be used in several places (tied embeddings).
+at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const TensorParallel& tp);
+
+// The row layer: x Wᵀ summed over the ranks, plus bias, plus `residual` (of the output's shape; undefined: none). With
+// `make_x`, which gives x again from what is kept anyway, x is not kept for backward.
+at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const at::Tensor& residual,
+                      const TensorParallel& tp, std::function<at::Tensor()> make_x = {});
+
+}  // namespace megalith::nn
