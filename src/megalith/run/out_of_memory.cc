@@ -63,7 +63,7 @@ MemoryFacts memory_facts(const RunSettings& run, const model::ModelConfig& model
   const auto memory = planned_memory(run, model, run.sequence_length, device);
   if (memory)
     facts.planned = plan::parts_of(*memory);
-  else
+  else if (model.num_layers > 0)  // a program's own model may be of any kind
     facts.planned = {{"parameters", run.shape.element_bytes() * static_cast<double>(parameter_count(model)) / (shape.tp * shape.pp)}};
   facts.used = static_cast<double>(peak_bytes(device));
   facts.capacity = static_cast<double>(capacity_bytes(device));
