@@ -100,7 +100,7 @@ TEST(VirtualModels, StagesAndVirtualStagesAreTheWholeModel) {
       EXPECT_EQ(models[0].place().embedding, r.rank == 0);
       EXPECT_EQ(models[models.size() - 1].place().head, r.rank == pp - 1);
       if (r.rank == pp - 1) {
-        const nn::Parameter* head = models[models.size() - 1].head_weight();
+        const nn::Parameter* head = models[models.size() - 1].parameters().find("embedding.weight");
         ASSERT_NE(head, nullptr);
         EXPECT_EQ(head->spec.role, nn::ParameterRole::kTiedCopy);
       }

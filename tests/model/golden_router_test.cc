@@ -25,11 +25,11 @@ TEST_P(GoldenHfRouter, decisions_in_every_layer) {
   const at::Tensor real = golden.attention_mask.view({-1}).nonzero().view({-1});  // padding sees no padding there
   run_model(golden.folder, {}, [&](const Rank&, model::VirtualModels& models) {
     const at::NoGradGuard no_grad;
-    for (const auto& place : models[0].moe_layers()) place.moe->router().start_recording();
+    for (const auto& place : models[0].routers()) place.router->start_recording();
     models[0].forward(
         {.layout = ops::SequenceLayout::dense(b, s), .ids = golden.input_ids.view({-1}), .training = false});
-    for (const auto& place : models[0].moe_layers()) {
-      const auto decided = place.moe->router().take_recorded();
+    for (const auto& place : models[0].routers()) {
+      const auto decided = place.router->take_recorded();
       ASSERT_EQ(decided.size(), 1U);
       const at::Tensor expected = file.tensor(fmt::format("router.{}.experts", place.layer)).to(at::kLong);
       EXPECT_TRUE(decided[0].index_select(0, real).equal(expected.index_select(0, real))) << "layer " << place.layer;
@@ -52,8 +52,8 @@ TEST_P(GoldenHfRouter, losses_of_every_layer) {
     models[0].forward(
         {.layout = ops::SequenceLayout::packed(lengths), .ids = golden.input_ids.view({-1}).index_select(0, real)});
     const auto k = static_cast<double>(models.config().moe->router.topk);
-    for (const auto& place : models[0].moe_layers()) {
-      const auto& losses = place.moe->router().statistics().losses;
+    for (const auto& place : models[0].routers()) {
+      const auto& losses = place.router->statistics().losses;
       ASSERT_EQ(losses.size(), 1U);
       expect_close(losses[0].sum.item<double>(), expected.at(static_cast<size_t>(place.layer)).get<double>() / k,
                    fmt::format("loss of layer {}", place.layer));

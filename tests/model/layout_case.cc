@@ -122,7 +122,7 @@ void fill_in(NamedTensors& whole, const model::VirtualModels& models,
 
 RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& whole, const LayoutCase& layout,
                      const std::function<void(model::ModelConfig&)>& change) {
-  const model::ModelConfig in_files = model::read_model_config(folder);
+  const model::ModelConfig in_files = model::read_model_config(folder, layout.own_family);
   model::ModelConfig config = in_files;
   if (change) change(config);
   std::optional<peft::AdapterConfig> adapter;

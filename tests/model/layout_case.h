@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,10 +27,11 @@ struct LayoutCase {
   int dp = 1;  // each takes an equal share of the sequences
   int ep = 1;  // ranks that share the experts
   std::optional<int> etp{};
-  bool main_grad = false;           // gradients accumulate in attached fp32 buffers
-  std::filesystem::path adapter{};  // only this is trained; empty: none
-  bool merged = false;              // the logits are those with the adapter merged
-  model::ModelOptions options;      // sequence_parallel is taken from above
+  bool main_grad = false;                             // gradients accumulate in attached fp32 buffers
+  std::filesystem::path adapter{};                    // only this is trained; empty: none
+  bool merged = false;                                // the logits are those with the adapter merged
+  model::ModelOptions options;                        // sequence_parallel is taken from above
+  std::shared_ptr<const model::Family> own_family{};  // of the checkpoint; empty: one of the library's
   int ranks() const { return tp * cp * dp; }
   std::string name() const;
 };

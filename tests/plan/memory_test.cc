@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <set>
-#include <variant>
+#include <span>
 
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
@@ -216,17 +216,18 @@ TEST(PlannedMemory, IsGivenBackByBackward) {
 // The families below have layers of every kind: a new kind needs a family among them, whose footprint is then compared
 // with the real layers.
 TEST(PlannedMemory, KnowsEveryKindOfLayer) {
-  std::set<size_t> attention;
-  std::set<bool> experts;
+  std::set<const model::KnownKind*> met;
+  const auto meet = [&met](std::span<const model::KnownKind> known, const model::ModelConfig& model, int64_t layer) {
+    met.insert(&*std::ranges::find_if(known, [&](const auto& kind) { return kind.fits(model, layer); }));
+  };
   for (const std::string& name : testing::golden_model_names()) {
     const model::ModelConfig model = model::read_model_config(testing::golden_dir() / "hf" / name);
     for (int64_t layer = 0; layer < model.num_layers; ++layer) {
-      attention.insert(model::attention_kind(model, layer));
-      experts.insert(model.is_moe(layer));
+      meet(model::known_attention(), model, layer);
+      meet(model::known_feed_forward(), model, layer);
     }
   }
-  EXPECT_EQ(attention.size(), std::variant_size_v<model::Attention>);
-  EXPECT_EQ(experts.size(), 2U);
+  EXPECT_EQ(met.size(), model::known_attention().size() + model::known_feed_forward().size());
 }
 
 // To the byte, for the rules that options name and one that they do not.

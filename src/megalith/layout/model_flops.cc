@@ -24,13 +24,15 @@ LayerCounts count_layers(const ModelFlopsShape& shape) {
   return counts;
 }
 
-// Weights that a token meets in the MLPs of all layers.
+// Weights that a token meets in the feed-forward parts of all layers.
 double mlp_weights(const ModelFlopsShape& shape, const LayerCounts& layers) {
   const double matrices = shape.gated_mlp ? 3 : 2;
   const auto expert_width =
       static_cast<double>(shape.expert_ffn_hidden_size * shape.experts_per_token + shape.shared_expert_ffn_hidden_size);
+  const auto other = static_cast<double>(shape.other_feed_forwards.size());
   return static_cast<double>(shape.hidden_size) * matrices *
-         (static_cast<double>(shape.ffn_hidden_size) * layers.dense + expert_width * layers.moe);
+             (static_cast<double>(shape.ffn_hidden_size) * (layers.dense - other) + expert_width * layers.moe) +
+         std::accumulate(shape.other_feed_forwards.begin(), shape.other_feed_forwards.end(), 0.0);
 }
 
 // Weights of one layer's attention.

@@ -38,6 +38,9 @@ struct ModelFlopsShape {
 
   // Layers with a state of fixed size in place of attention: multiplications for each token, one entry per layer.
   std::vector<double> recurrent_layers{};
+  // Layers whose feed-forward is not an MLP of ffn_hidden_size, although layer_is_moe says false: multiplications for
+  // each token, one entry per layer.
+  std::vector<double> other_feed_forwards{};
 };
 
 // Of one step over `tokens` tokens of sequences the squares of whose lengths sum to `squared_lengths`: packed sequences

@@ -1,41 +1,42 @@
-// The kinds of parts that a transformer layer is made of: the one place that lists them. A kind is its layer
-// (nn/attention/self_attention.h, …) and its footprint beside it, which the planner adds up.
+// The parts of a model's layers: which kind each layer has, and what all of them together allow. A kind comes from the
+// model's family where that brings one, otherwise it is the first of the library's that fits the ModelConfig.
 #pragma once
 
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "megalith/model/families/model_config.h"
-#include "megalith/model/model_options.h"
-#include "megalith/nn/attention/gated_delta_net.h"
-#include "megalith/nn/attention/latent_attention.h"
-#include "megalith/nn/attention/self_attention.h"
-#include "megalith/parallel/parallel_context.h"
+#include "megalith/model/part_kind.h"
 
 namespace megalith::model {
 
-// What mixes tokens.
-using Attention = std::variant<nn::SelfAttention, nn::LatentAttention, nn::GatedDeltaNet>;
+// A kind of the library's own.
+struct KnownKind {
+  bool (*fits)(const ModelConfig& config, int64_t layer);
+  std::unique_ptr<PartKind> (*make)(const ModelConfig& config, int64_t layer);
+};
 
-// Which of them a layer has: its index in Attention.
-size_t attention_kind(const ModelConfig& config, int64_t layer);
+// What mixes tokens: linear attention, latent attention, self-attention. The last one fits every layer.
+std::span<const KnownKind> known_attention();
+// What works on each token: experts, MLP. The last one fits every layer.
+std::span<const KnownKind> known_feed_forward();
 
-// The attention of a layer. `layer`: over the whole model. `local`: its place in a KvCache. `context` outlives it.
-Attention make_attention(const nn::ParameterScope& scope, const ModelConfig& config, const ModelOptions& options,
-                         int64_t layer, int64_t local, parallel::ParallelContext& context);
+// The parts of a layer.
+std::unique_ptr<PartKind> attention_kind(const ModelConfig& config, int64_t layer);
+std::unique_ptr<PartKind> feed_forward_kind(const ModelConfig& config, int64_t layer);
 
-// Every reason why the parts cannot be split over so many tensor-parallel ranks, each with what can; empty when they
-// can. Experts: nn::problems.
+// Every reason why the model cannot be split over so many tensor-parallel ranks, each with what can; empty when it can.
+// Experts: nn::problems.
 std::vector<std::string> tensor_parallel_problems(const ModelConfig& config, int tp);
+// Every reason why its sequences cannot be split over so many context-parallel ranks; empty when they can.
+std::vector<std::string> context_parallel_problems(const ModelConfig& config, int cp);
+// Why a CUDA graph cannot hold the layers, as a clause; empty when it can.
+std::string capture_problem(const ModelConfig& config);
 
-// Multiplications for each token in a layer that carries a state from token to token, as FLOPs are counted
-// (layout/model_flops.h); std::nullopt for attention, whose work grows with the sequence.
-std::optional<double> recurrent_multiplications(const ModelConfig& config, int64_t layer);
-
-// Footprints of the attention and of the MLP or experts of a layer. What `scope` refers to outlives them.
+// Footprints of the parts of a layer. What `scope` refers to outlives them. Throw ConfigError for a part that does not
+// state its footprint.
 std::unique_ptr<nn::PartFootprint> attention_footprint(const nn::FootprintScope& scope, const ModelConfig& config,
                                                        const ModelOptions& options, int64_t layer);
 std::unique_ptr<nn::PartFootprint> feed_forward_footprint(const nn::FootprintScope& scope, const ModelConfig& config,

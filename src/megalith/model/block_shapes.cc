@@ -36,21 +36,4 @@ nn::Init output_init(const ModelConfig& config) {
   return nn::Init::normal(config.init_std / std::sqrt(2.0 * static_cast<double>(config.num_layers)));
 }
 
-nn::MlpShape mlp_shape(const ModelConfig& config, const ModelOptions& options) {
-  return {config.hidden_size,  config.mlp_width,
-          config.gated_mlp,    config.mlp_bias,
-          config.activation,   nn::Init::normal(config.init_std),
-          output_init(config), options.recompute.mlp_activation};
-}
-
-nn::MoeShape moe_shape(const ModelConfig& config) {
-  nn::MoeShape shape = config.moe.value();
-  shape.hidden = config.hidden_size;
-  shape.gated = config.gated_mlp;
-  shape.activation = config.activation;
-  shape.init = nn::Init::normal(config.init_std);
-  shape.out_init = output_init(config);
-  return shape;
-}
-
 }  // namespace megalith::model

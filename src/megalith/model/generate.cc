@@ -87,6 +87,10 @@ std::vector<int64_t> generate(const VirtualModels& models, const std::vector<int
   check<ConfigError>(models.size() == 1 && model.place().embedding && model.place().head,
                      "generation runs on whole models; use pipeline_model_parallel_size 1 and split by"
                      " tensor_model_parallel_size");
+  check<ConfigError>(model.head()->predicts_tokens(),
+                     "the head of {} models does not predict tokens, so there is"
+                     " nothing to generate from",
+                     models.config().family);
   check<ConfigError>(!model.options().sequence_parallel,
                      "generation takes one token at a time, which cannot be split;"
                      " leave out sequence_parallel");

@@ -27,7 +27,10 @@ inline layout::ModelFlopsShape flops_shape(const ModelConfig& config) {
                  .v_head_dim = latent->value_dim};
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     shape.layer_is_moe.push_back(config.is_moe(layer));
-    if (const auto count = recurrent_multiplications(config, layer)) shape.recurrent_layers.push_back(*count);
+    if (const auto count = attention_kind(config, layer)->facts().multiplications)
+      shape.recurrent_layers.push_back(*count);
+    if (const auto count = feed_forward_kind(config, layer)->facts().multiplications)
+      shape.other_feed_forwards.push_back(*count);
   }
   if (config.moe) {
     shape.expert_ffn_hidden_size = config.moe->width;

@@ -27,7 +27,11 @@ namespace fs = std::filesystem;
 
 bool is_mtp(const nn::Parameter& parameter) { return parameter.spec.name.starts_with("mtp."); }
 
-bool has_vocabulary_rows(const std::string& name) { return name == "embedding.weight" || name == "head.weight"; }
+bool has_vocabulary_rows(const std::string& name, const ModelConfig& config) {
+  const Family* family = find_family(config);
+  const bool own_head = family && family->head;
+  return name == "embedding.weight" || (name == "head.weight" && !own_head);
+}
 
 // The rows of a vocabulary tensor that the files have, too.
 parallel::ShardedTensor old_rows(parallel::ShardedTensor tensor, int64_t old_vocab) {
@@ -105,11 +109,11 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
     for (const auto& part : parts) held += part.local.numel();
     if (held < parameter->value.numel()) parameter->value.zero_();  // what no part covers is padding
     for (auto& part : parts)
-      if (has_vocabulary_rows(part.name)) part = old_rows(part, old_vocab);
+      if (has_vocabulary_rows(part.name, in_files)) part = old_rows(part, old_vocab);
     mapping.read(files, parts);
     if (vocab == old_vocab) continue;
     for (const auto& part : parameter->sharded())
-      if (has_vocabulary_rows(part.name)) fill_new_rows(part, old_vocab, models.context().tp(), seed);
+      if (has_vocabulary_rows(part.name, in_files)) fill_new_rows(part, old_vocab, models.context().tp(), seed);
   }
   if (!fresh.empty())
     log_warning("{} has no multi-token-prediction layers; they start with fresh weights ({}, …)", folder.string(),

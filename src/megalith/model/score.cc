@@ -122,6 +122,8 @@ ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& given, c
                          const ScoreOptions& options) {
   check<ConfigError>(models.size() == 1 && models[0].place().embedding && models[0].place().head,
                      "scoring runs on whole models; use pipeline_model_parallel_size 1");
+  check<ConfigError>(!options.logits || models[0].head()->predicts_tokens(),
+                     "the head of {} models has no logits; score without them", models.config().family);
   check<ConfigError>(options.rows > 0, "per_device_eval_batch_size is {}; it must be positive", options.rows);
   const ScoreBatch batch = with_labels(given);
   const GptModel& model = models[0];

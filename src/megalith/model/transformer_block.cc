@@ -3,67 +3,86 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "megalith/model/block_parts.h"
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/ops/norm_rope/dropout.h"
 
 namespace megalith::model {
 
+namespace {
+
+PartSite part_site(const ModelConfig& config, const ModelOptions& options, int64_t layer, int64_t local,
+                   parallel::ParallelContext& context) {
+  return {.options = options,
+          .context = context,
+          .layer = layer,
+          .cache_layer = local,
+          .tp = tensor_parallel(config, options, context, layer),
+          .cp = context_parallel(options, context, layer)};
+}
+
+}  // namespace
+
 TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelConfig& config,
                                    const ModelOptions& options, int64_t layer, int64_t local,
                                    parallel::ParallelContext& context)
-    : recompute_(options.recompute),
+    : remakes_norms_(options.recompute.norms),
       dropout_(config.hidden_dropout),
       adapter_dropout_(options.adapter && options.adapter->dropout > 0),
       tokens_split_(tensor_parallel(options, context).splits_tokens()),
       rng_(context.rng()),
-      attention_norm_(scope.child("attention_norm"), norm_shape(config), tokens_split_, context.place().tp_rank),
-      attention_(make_attention(scope.child("attention"), config, options, layer, local, context)),
-      mlp_norm_(scope.child("mlp_norm"), norm_shape(config), tokens_split_, context.place().tp_rank) {
-  if (config.is_moe(layer))
-    moe_.emplace(scope.child("mlp"), moe_shape(config), options.moe, tensor_parallel(config, options, context, layer),
-                 context);
-  else
-    mlp_.emplace(scope.child("mlp"), mlp_shape(config, options), tensor_parallel(config, options, context, layer));
+      attention_(make_branch(scope, "attention", config, *attention_kind(config, layer),
+                             part_site(config, options, layer, local, context))),
+      feed_forward_(make_branch(scope, "mlp", config, *feed_forward_kind(config, layer),
+                                part_site(config, options, layer, local, context))) {}
+
+TransformerBlock::Branch TransformerBlock::make_branch(const nn::ParameterScope& scope, const std::string& name,
+                                                       const ModelConfig& config, const PartKind& kind,
+                                                       const PartSite& site) const {
+  const PartFacts facts = kind.facts();
+  return {.norm = nn::Norm(scope.child(name + "_norm"), norm_shape(config), tokens_split_, site.tp.rank()),
+          .part = kind.make(scope.child(name), site),
+          .repeated = kind.repeated(site.options.recompute),
+          .random = facts.random,
+          .cached = facts.cached};
 }
 
-template <typename Part>
-at::Tensor TransformerBlock::branch(const at::Tensor& x, const nn::Norm& norm, const nn::LayerInput& input,
-                                    const Part& part) const {
-  const auto [residual, y] = ops::norm_fork(x, norm.weights());
+const nn::Router* TransformerBlock::router() const {
+  const nn::Router* router = feed_forward_.part->router();
+  return router ? router : attention_.part->router();
+}
+
+at::Tensor TransformerBlock::run(const Branch& branch, const at::Tensor& x, const nn::LayerInput& input) const {
+  const auto [residual, y] = ops::norm_fork(x, branch.norm.weights());
   at::Tensor out;
   if (!input.training || dropout_ == 0) {
-    out = part(y, residual);
+    out = run_part(branch, y, residual, input);
   } else {
-    const at::Tensor delta = part(y, at::Tensor());
+    const at::Tensor delta = run_part(branch, y, at::Tensor(), input);
     // Tokens that each rank has for itself get masks of their own; replicated ones the same on every rank.
     const auto fork = rng_.fork_if(tokens_split_);
     out = ops::dropout_add(delta, residual, dropout_, rng_.generator());
   }
-  if (recompute_.norms && input.training && at::GradMode::is_enabled())
+  if (remakes_norms_ && input.training && at::GradMode::is_enabled())
     nn::discard_until_backward(
-        y, [x, weights = norm.weights()] { return ops::norm(x, weights); }, out);
+        y, [x, weights = branch.norm.weights()] { return ops::norm(x, weights); }, out);
   return out;
 }
 
-at::Tensor TransformerBlock::run_mlp(const at::Tensor& y, const at::Tensor& residual,
-                                     const nn::LayerInput& input) const {
-  const auto run = [this, input](const at::Tensor& x, const at::Tensor& added) {
-    return moe_ ? moe_->forward(x, added, input) : mlp_->forward(x, added);
+at::Tensor TransformerBlock::run_part(const Branch& branch, const at::Tensor& y, const at::Tensor& residual,
+                                      const nn::LayerInput& input) const {
+  const nn::BlockPart& part = *branch.part;
+  if (!branch.repeated || !input.training) return part.forward(y, residual, input);
+  const auto again = [&part, input](const nn::TensorList& kept) {
+    return part.forward(kept[0], kept.size() > 1 ? kept[1] : at::Tensor(), input);
   };
-  if (!(moe_ ? recompute_.moe : recompute_.mlp) || !input.training) return run(y, residual);
-  const bool random = adapter_dropout_ || (moe_ && moe_->router().shape().jitter > 0);
-  parallel::RngTracker* rng = random ? &rng_ : nullptr;
-  if (!residual.defined()) return nn::recompute([run](const nn::TensorList& in) { return run(in[0], {}); }, {y}, rng);
-  return nn::recompute([run](const nn::TensorList& in) { return run(in[0], in[1]); }, {y, residual}, rng);
+  parallel::RngTracker* rng = adapter_dropout_ || branch.random ? &rng_ : nullptr;
+  return nn::recompute(again, residual.defined() ? nn::TensorList{y, residual} : nn::TensorList{y}, rng);
 }
 
 at::Tensor TransformerBlock::forward(const at::Tensor& x, const nn::LayerInput& input) const {
-  const at::Tensor middle = branch(x, attention_norm_, input, [&](const at::Tensor& y, const at::Tensor& residual) {
-    return std::visit([&](const auto& kind) { return kind.forward(y, residual, input); }, attention_);
-  });
-  return branch(middle, mlp_norm_, input,
-                [&](const at::Tensor& y, const at::Tensor& residual) { return run_mlp(y, residual, input); });
+  return run(feed_forward_, run(attention_, x, input), input);
 }
 
 }  // namespace megalith::model

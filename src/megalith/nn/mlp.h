@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "megalith/nn/block_part.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "megalith/ops/norm_rope/activation.h"
 
@@ -28,12 +29,15 @@ struct MlpShape {
 };
 
 // Gated: parameters gate_up (gate | up) and down; plain: up and down.
-class Mlp {
+class Mlp : public BlockPart {
  public:
   Mlp(const ParameterScope& scope, const MlpShape& shape, const TensorParallel& tp);
 
   // x [t, h] (or [t/tp, h]) -> projection down + residual, of the same shape. `residual` undefined: none.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual) const;
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& /*input*/) const override {
+    return forward(x, residual);
+  }
 
  private:
   MlpShape shape_;

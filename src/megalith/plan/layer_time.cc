@@ -138,7 +138,8 @@ void LayerTimes::add_layer(int64_t layer, int64_t local, PassTimes& to) const {
   using Layers = model::RecomputePlan::Layers;
   const model::RecomputePlan& plan = model_.options().recompute;
   const model::TransformerBlockFootprint& block = model_.layer(layer);
-  const PassTimes attention = time_of(block.attention(), speeds_), feed = time_of(block.feed_forward(), speeds_);
+  const PassTimes attention = time_of(*block.attention().part, speeds_),
+                  feed = time_of(*block.feed_forward().part, speeds_);
   PartTimes once = attention.forward;
   once += feed.forward;
   once += norms_.forward;
@@ -151,8 +152,11 @@ void LayerTimes::add_layer(int64_t layer, int64_t local, PassTimes& to) const {
     to.backward.recompute += once.total();
     return;
   }
-  if (plan.core_attention) to.backward.recompute += attention.forward.attention + attention.forward.cp;
-  if (block.repeats_feed_forward()) to.backward.recompute += feed.forward.total();
+  if (block.attention().repeated)
+    to.backward.recompute += attention.forward.total();
+  else if (plan.core_attention)
+    to.backward.recompute += attention.forward.attention + attention.forward.cp;
+  if (block.feed_forward().repeated) to.backward.recompute += feed.forward.total();
   if (plan.norms) to.backward.recompute += norms_.forward.total();
 }
 

@@ -67,9 +67,7 @@ std::vector<std::string> layout_problems(const RunShape& run) {
   Problems problems;
   problems.add(model::tensor_parallel_problems(*run.model, run.grid.tp));
   check_experts(run, problems);
-  const int cp = run.grid.cp;
-  problems.require(cp == 1 || run.model->splits_sequences(),
-                   "context_parallel_size {}: models with linear attention or multi-token prediction need 1", cp);
+  problems.add(model::context_parallel_problems(*run.model, run.grid.cp));
   problems.add(layout::problems(split_request(run)));
   problems.add(layout::problems(run.pipeline));
   problems.add(adapter_problems(run));

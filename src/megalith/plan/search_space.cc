@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "megalith/model/block_parts.h"
+
 namespace megalith::plan {
 
 namespace {
@@ -40,15 +42,13 @@ class Space {
   std::vector<int> tp_sizes() const {
     std::vector<int> sizes;
     const int most = std::min(kMaxTp, std::max(8, request_.cluster.gpus_per_node));
-    for (const int tp : divisors(request_.gpus, most)) {
-      const bool shares = model_.latent || model_.num_kv_heads % tp == 0 || tp % model_.num_kv_heads == 0;
-      if (model_.num_heads % tp == 0 && model_.mlp_width % tp == 0 && shares) sizes.push_back(tp);
-    }
+    for (const int tp : divisors(request_.gpus, most))
+      if (model::tensor_parallel_problems(model_, tp).empty()) sizes.push_back(tp);
     return sizes;
   }
   std::vector<int> cp_sizes() const {
     std::vector<int> sizes{1};
-    if (!model_.splits_sequences()) return sizes;
+    if (!model::context_parallel_problems(model_, 2).empty()) return sizes;
     for (int cp = 2; cp <= kMaxCp && request_.sequence_length / cp >= kLeastCpTokens; cp *= 2)
       if (request_.gpus % cp == 0 && request_.sequence_length % (2 * cp) == 0) sizes.push_back(cp);
     return sizes;

@@ -222,18 +222,18 @@ TEST(MoeLayer, RoutesAsRecorded) {
     LayerInput input;
     input.layout = ops::SequenceLayout::packed({9});
     const at::Tensor x = random_tensor({9, shape.hidden}, 1), other = random_tensor({9, shape.hidden}, 2);
-    layer.router().start_recording();
+    layer.router()->start_recording();
     layer.forward(x, {}, input);
-    const auto decisions = layer.router().take_recorded();
+    const auto decisions = layer.router()->take_recorded();
     ASSERT_EQ(decisions.size(), 1U);
-    layer.router().replay(decisions);
-    layer.router().start_recording();
+    layer.router()->replay(decisions);
+    layer.router()->start_recording();
     layer.forward(other, {}, input);  // its own scores would choose others
     layer.forward(other, {}, input);
-    const auto taken = layer.router().take_recorded();
+    const auto taken = layer.router()->take_recorded();
     EXPECT_TRUE(taken[0].equal(decisions[0]));
     EXPECT_FALSE(taken[1].equal(decisions[0]));
-    layer.router().replay({at::zeros({3, 2}, at::kLong)});
+    layer.router()->replay({at::zeros({3, 2}, at::kLong)});
     testing::expect_error<InternalError>([&] { layer.forward(x, {}, input); }, {"3 tokens is replayed for 9"});
   });
 }
@@ -261,15 +261,15 @@ TEST(MoeLayer, CountsTheLoadAndMovesTheBias) {
       const at::NoGradGuard no_grad;  // the first pass of a recomputed layer
       layer.forward(random_tensor({8, shape.hidden}, 1), {}, input);
     }
-    const RouterStatistics& seen = layer.router().statistics();
+    const RouterStatistics& seen = layer.router()->statistics();
     EXPECT_EQ(seen.micro_batches, 1);
     EXPECT_TRUE(seen.load.equal(at::tensor({8.0, 0.0, 0.0, 0.0}, at::kFloat)));
     ASSERT_EQ(seen.losses.size(), 2U);
     EXPECT_EQ(seen.losses[0].name, "load_balancing_loss");
     EXPECT_EQ(seen.losses[1].name, "z_loss");
-    layer.router().end_step(seen.load.clone());
+    layer.router()->end_step(seen.load.clone());
     expect_close(set.find("router.bias")->value, at::tensor({8.5, 0.5, 0.5, 0.5}, at::kFloat), "bias");
-    EXPECT_EQ(layer.router().statistics().micro_batches, 0);
+    EXPECT_EQ(layer.router()->statistics().micro_batches, 0);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
@@ -34,8 +35,16 @@ const Family& family(std::string_view model_type) {
   throw ConfigError(fmt::format("models of type \"{}\" are not supported; supported are {}", model_type, supported()));
 }
 
+const Family* find_family(const ModelConfig& config) {
+  if (config.own_family) return config.own_family.get();
+  const auto found =
+      std::ranges::find_if(families(), [&](const Family& each) { return each.model_type == config.family; });
+  return found == families().end() ? nullptr : &*found;
+}
+
 const Family& family_of(const ModelConfig& config) {
-  return config.own_family ? *config.own_family : family(config.family);
+  const Family* found = find_family(config);
+  return found ? *found : family(config.family);
 }
 
 ModelConfig read_model_config(const io::JsonFile& file, const std::shared_ptr<const Family>& own) {

@@ -3,6 +3,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <any>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -87,9 +88,9 @@ struct ModelConfig {
   at::ScalarType dtype = at::kFloat;  // of the checkpoint
   // config.json as it was read, to be written back with what changed; keys that are not ours survive.
   std::shared_ptr<const io::Json> source;
+  // What the family's `read` found for parts of its own (Family::attention, …), of a type that only they know.
+  std::any extras;
 
-  // Whether context parallelism can split sequences: no layer carries a state from token to token or looks ahead.
-  bool splits_sequences() const { return !delta_net && mtp_layers == 0; }
   bool is_moe(int64_t layer) const { return moe && moe_layers.at(static_cast<size_t>(layer)); }
   int64_t window(int64_t layer) const { return windows.empty() ? 0 : windows.at(static_cast<size_t>(layer)); }
   bool is_delta_net(int64_t layer) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "megalith/base/error.h"
 #include "megalith/layout/vocab_split.h"
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/model/families/family.h"
@@ -29,6 +30,11 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
                   rank.tp),
       final_norm_(norm_shape(config)),
       head_(rank.h, static_cast<double>(vocab_rows_)) {
+  const Family* family = find_family(config);
+  check<ConfigError>(!family || !family->head,
+                     "{} models cannot be planned: their head is the family's own, and what memory and work it needs is"
+                     " not known",
+                     config.family);
   std::optional<peft::AdapterSizes> updates;
   if (options.adapter) updates.emplace(*options.adapter, name_map(config));
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
@@ -75,7 +81,7 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
 
 bool ModelFootprint::counts_updates() const {
   return config_.mtp_layers == 0 && std::ranges::all_of(layers_, [](const Layer& layer) {
-           return layer.block.attention().counts_updates() && layer.block.feed_forward().counts_updates();
+           return layer.block.attention().part->counts_updates() && layer.block.feed_forward().part->counts_updates();
          });
 }
 

@@ -9,55 +9,55 @@ TransformerBlockFootprint::TransformerBlockFootprint(const nn::FootprintScope& s
                                                      const ModelOptions& options, int64_t layer)
     : rank_(scope.rank()),
       dropout_(config.hidden_dropout),
-      repeats_feed_forward_(config.is_moe(layer) ? options.recompute.moe : options.recompute.mlp),
-      attention_norm_(scope.child("attention_norm"), norm_shape(config)),
-      attention_(attention_footprint(scope.child("attention"), config, options, layer)),
-      feed_forward_norm_(scope.child("mlp_norm"), norm_shape(config)),
-      feed_forward_(feed_forward_footprint(scope.child("mlp"), config, options, layer)) {}
+      attention_{.norm = {scope.child("attention_norm"), norm_shape(config)},
+                 .part = attention_footprint(scope.child("attention"), config, options, layer),
+                 .repeated = attention_kind(config, layer)->repeated(options.recompute)},
+      feed_forward_{.norm = {scope.child("mlp_norm"), norm_shape(config)},
+                    .part = feed_forward_footprint(scope.child("mlp"), config, options, layer),
+                    .repeated = feed_forward_kind(config, layer)->repeated(options.recompute)} {}
 
 void TransformerBlockFootprint::forward(nn::LayerWalk& walk, bool keep, bool bottom) const {
-  attention_norm_.forward(walk, keep && !bottom);
-  attention_->forward(walk, keep);
-  end_branch(walk, keep);
+  attention_.norm.forward(walk, keep && !bottom);
+  run_part(walk, attention_, keep);
   if (bottom && keep) walk.give(rank_.stream());  // its input: nobody needs it any more
-  feed_forward_norm_.forward(walk, keep);
-  feed_forward_->forward(walk, keep && !repeats_feed_forward_);
-  end_branch(walk, keep);
+  feed_forward_.norm.forward(walk, keep);
+  run_part(walk, feed_forward_, keep);
   if (!keep) walk.give(rank_.stream());  // between the branches
 }
 
 void TransformerBlockFootprint::backward(nn::LayerWalk& walk, const Borders& borders, bool bottom) const {
-  const double stream = rank_.stream(), masks = rank_.s * rank_.h;
-  if (rank_.discards_norms && feed_forward_->keeps_input()) walk.take(stream);
-  if (dropout_ > 0) walk.take(stream);
-  if (repeats_feed_forward_) {
-    feed_forward_->forward(walk, /*keep=*/true);
-    walk.take(stream);  // the residual's gradient, for itself
-  }
-  feed_forward_->backward(walk, /*wanted=*/true);
-  if (repeats_feed_forward_) walk.give(2 * stream);
-  if (dropout_ > 0) walk.give(stream + masks);
-  feed_forward_norm_.backward(walk, !borders.grad_held, true);
-
-  if (rank_.discards_norms && attention_->keeps_input()) walk.take(stream);
-  if (dropout_ > 0) walk.take(stream);
-  attention_->backward(walk, !bottom);
-  if (dropout_ > 0) walk.give(stream + masks);
+  run_part_backward(walk, feed_forward_, /*wanted=*/true);
+  feed_forward_.norm.backward(walk, !borders.grad_held, true);
+  run_part_backward(walk, attention_, !bottom);
   if (bottom)
-    walk.give(stream);  // the stream's gradient ends here
+    walk.give(rank_.stream());  // the stream's gradient ends here
   else
-    attention_norm_.backward(walk, true, !borders.input_held);
+    attention_.norm.backward(walk, true, !borders.input_held);
 }
 
-// The branch's result is on the stream; dropout makes a new one of it.
-void TransformerBlockFootprint::end_branch(nn::LayerWalk& walk, bool keep) const {
+// The part's result is on the stream; dropout makes a new one of it.
+void TransformerBlockFootprint::run_part(nn::LayerWalk& walk, const Branch& branch, bool keep) const {
   const double stream = rank_.stream();
+  branch.part->forward(walk, keep && !branch.repeated);
   if (dropout_ > 0) {
     walk.take(stream);
     if (keep) walk.take(rank_.s * rank_.h);
     walk.give(stream);
   }
   if (!keep || rank_.discards_norms) walk.give(stream);  // the output of the norm
+}
+
+void TransformerBlockFootprint::run_part_backward(nn::LayerWalk& walk, const Branch& branch, bool wanted) const {
+  const double stream = rank_.stream(), masks = rank_.s * rank_.h;
+  if (rank_.discards_norms && branch.part->keeps_input()) walk.take(stream);
+  if (dropout_ > 0) walk.take(stream);
+  if (branch.repeated) {
+    branch.part->forward(walk, /*keep=*/true);
+    walk.take(stream);  // the residual's gradient, for itself
+  }
+  branch.part->backward(walk, wanted);
+  if (branch.repeated) walk.give(2 * stream);
+  if (dropout_ > 0) walk.give(stream + masks);
 }
 
 }  // namespace megalith::model

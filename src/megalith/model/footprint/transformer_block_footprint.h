@@ -29,21 +29,23 @@ class TransformerBlockFootprint {
   // The gradient of the output is there; that of the input comes in its place, and all that was kept goes.
   void backward(nn::LayerWalk& walk, const Borders& borders, bool bottom = false) const;
 
-  const nn::PartFootprint& attention() const { return *attention_; }
-  const nn::PartFootprint& feed_forward() const { return *feed_forward_; }
-  // Whether selective recomputation runs the whole feed-forward part again.
-  bool repeats_feed_forward() const { return repeats_feed_forward_; }
+  // A part with the norm before it.
+  struct Branch {
+    nn::NormFootprint norm;
+    std::unique_ptr<nn::PartFootprint> part;
+    bool repeated;  // selective recomputation runs the whole part again
+  };
+  const Branch& attention() const { return attention_; }
+  const Branch& feed_forward() const { return feed_forward_; }
 
  private:
-  void end_branch(nn::LayerWalk& walk, bool keep) const;
+  void run_part(nn::LayerWalk& walk, const Branch& branch, bool keep) const;
+  void run_part_backward(nn::LayerWalk& walk, const Branch& branch, bool wanted) const;
 
   const nn::RankSizes& rank_;
   const double dropout_;
-  bool repeats_feed_forward_;
-  nn::NormFootprint attention_norm_;
-  std::unique_ptr<nn::PartFootprint> attention_;
-  nn::NormFootprint feed_forward_norm_;
-  std::unique_ptr<nn::PartFootprint> feed_forward_;
+  Branch attention_;
+  Branch feed_forward_;
 };
 
 }  // namespace megalith::model

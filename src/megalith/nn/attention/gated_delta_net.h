@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-#include "megalith/nn/layer_input.h"
+#include "megalith/nn/block_part.h"
 #include "megalith/nn/norm.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 
@@ -35,14 +35,14 @@ struct DeltaNetShape {
   Init out_init;  // of the projection out
 };
 
-class GatedDeltaNet {
+class GatedDeltaNet : public BlockPart {
  public:
   // `layer`: its place in a KvCache. Throws ConfigError when key heads do not divide by tp.
   GatedDeltaNet(const ParameterScope& scope, const DeltaNetShape& shape, int64_t layer, TensorParallel tp);
 
   // x [t, h] (or [t/tp, h]) -> output projection + residual, of the same shape. `residual` undefined: none. State and
   // convolution restart with each sequence.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const;
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const override;
 
  private:
   // What the projection in gives a rank: m/tp, n/tp heads.

@@ -17,8 +17,8 @@
 #include <optional>
 #include <vector>
 
+#include "megalith/nn/block_part.h"
 #include "megalith/nn/context_parallel/context_parallel.h"
-#include "megalith/nn/layer_input.h"
 #include "megalith/nn/norm.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "megalith/nn/tensor_parallel/replicated_linear.h"
@@ -51,14 +51,14 @@ struct LatentRecompute {
   bool up_proj = false;  // queries, keys and values: only the latents are kept
 };
 
-class LatentAttention {
+class LatentAttention : public BlockPart {
  public:
   // `layer`: its place in a KvCache. Throws ConfigError when heads do not divide by tp. `rng` outlives it.
   LatentAttention(const ParameterScope& scope, const LatentAttentionShape& shape, int64_t layer, TensorParallel tp,
                   parallel::RngTracker& rng, LatentRecompute recompute, ContextParallel cp = {});
 
   // x [t, h] (or [t/tp, h]) -> output projection + residual, of the same shape. `residual` undefined: none.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const;
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const override;
 
  private:
   struct Latents {

@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "megalith/nn/block_part.h"
 #include "megalith/nn/context_parallel/context_parallel.h"
-#include "megalith/nn/layer_input.h"
 #include "megalith/nn/norm.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "megalith/parallel/rng_tracker.h"
@@ -39,7 +39,7 @@ struct AttentionShape {
 // Key/value heads and tp: with g a multiple of tp each rank holds g/tp heads. With fewer heads than ranks (tp a
 // multiple of g) the rows of the key and value projections are still dealt evenly; the ranks exchange the parts and
 // each goes on with the one head that its query heads use. No weight exists twice, so nothing needs to be kept equal.
-class SelfAttention {
+class SelfAttention : public BlockPart {
  public:
   // `layer`: its place in a KvCache. Throws ConfigError when heads do not divide by tp, or cannot be dealt over cp.
   // `rng` outlives it.
@@ -49,7 +49,7 @@ class SelfAttention {
   // x [t, h] (or [t/tp, h]) -> output projection + residual, of the same shape. `residual` undefined: none. With
   // several context-parallel ranks t is the slice's, and there is no attention dropout in training. A pass with a
   // KvCache has all tokens on every rank.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const;
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const override;
 
  private:
   at::Tensor core(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInput& input) const;

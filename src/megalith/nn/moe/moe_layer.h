@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "megalith/nn/layer_input.h"
+#include "megalith/nn/block_part.h"
 #include "megalith/nn/mlp.h"
 #include "megalith/nn/moe/dispatcher.h"
 #include "megalith/nn/moe/experts.h"
@@ -21,7 +21,7 @@ namespace megalith::nn {
 // Tokens are split over tensor-parallel ranks between blocks (sequence parallelism): every token is routed once.
 // Without it, with tp > 1, all ranks route the same tokens, which is right but wasteful, and refused in training:
 // gradients would count them tp times.
-class MoeLayer {
+class MoeLayer : public BlockPart {
  public:
   // Throws ConfigError for sizes that the ranks do not divide. `context` outlives it.
   MoeLayer(const ParameterScope& scope, const MoeShape& shape, const MoeOptions& options, const TensorParallel& tp,
@@ -29,9 +29,9 @@ class MoeLayer {
 
   // x [t, h] -> residual + what the chosen and the shared experts make of it. `residual` undefined: none. Collective
   // over the ranks that share the experts.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const;
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const override;
 
-  const Router& router() const { return router_; }
+  const Router* router() const override { return &router_; }
 
  private:
   at::Tensor shared(const at::Tensor& x, const at::Tensor& residual, bool training) const;

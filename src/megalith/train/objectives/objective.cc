@@ -38,10 +38,12 @@ at::Tensor predictions_right(const at::Tensor& logits, const at::Tensor& targets
 }
 
 // The end of a forward pass. `input` has targets, `chunk` the head. With `correct` the logits of the whole micro-batch
-// exist at once, so it has no effect where the model is held so that they never do (ModelOptions::loss_chunk).
+// exist at once, so it has no effect where the model is held so that they never do (ModelOptions::loss_chunk), nor with
+// a head that has no logits.
 // Collective over tp.
 MicrobatchOutput run_last_stage(const model::GptModel& chunk, model::ModelInput input, bool correct) {
-  if (!correct || chunk.options().loss_chunk > 0) return {.token_losses = chunk.forward(input)};
+  if (!correct || chunk.options().loss_chunk > 0 || !chunk.head()->predicts_tokens())
+    return {.token_losses = chunk.forward(input)};
   const at::Tensor targets = std::exchange(input.targets, at::Tensor());
   const at::Tensor logits = chunk.forward(input);
   const comm::Group tp = chunk.tensor_parallel().group;

@@ -10,8 +10,8 @@ void ExpertLoads::note() {
   noted_.clear();
   const auto options = at::dtype(at::kFloat).device(models_.context().device());
   for (const auto& chunk : models_)
-    for (const auto& place : chunk->moe_layers()) {
-      const nn::Router& router = place.moe->router();
+    for (const auto& place : chunk->routers()) {
+      const nn::Router& router = *place.router;
       const at::Tensor& load = router.statistics().load;
       noted_.emplace_back(place.layer, load.defined() ? load : at::zeros({router.shape().experts}, options));
     }

@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
+#include "megalith/model/block_parts.h"
 #include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::train {
@@ -23,7 +24,7 @@ std::string graph_obstacle(const model::ModelOptions& options, const model::Mode
   if (!on_cuda) return "the run is on the CPU";
   if (grid.world_size > 1) return fmt::format("{} ranks exchange tensors inside of a step", grid.world_size);
   if (!plain_objective) return "the objective is not plain language modelling";
-  if (config.moe) return "the host reads how many tokens each expert gets";
+  if (std::string problem = model::capture_problem(config); !problem.empty()) return problem;
   if (config.mtp_layers > 0) return "multi-token prediction counts its targets on the host";
   const bool adapter_dropout = options.adapter && options.adapter->dropout > 0;
   if (config.attention_dropout > 0 || config.hidden_dropout > 0 || config.embedding_dropout > 0 || adapter_dropout)

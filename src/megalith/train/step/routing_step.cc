@@ -12,7 +12,7 @@ constexpr const char* kDropped = "expert_tokens_dropped";
 std::vector<const nn::Router*> routers_of(const model::VirtualModels& models) {
   std::vector<const nn::Router*> routers;
   for (const auto& chunk : models)
-    for (const auto& place : chunk->moe_layers()) routers.push_back(&place.moe->router());
+    for (const auto& place : chunk->routers()) routers.push_back(place.router);
   return routers;
 }
 

@@ -1,0 +1,177 @@
+// The library's kinds of what mixes tokens: each with its shape from a ModelConfig.
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+#include "megalith/model/block_parts.h"
+#include "megalith/model/block_shapes_internal.h"
+#include "megalith/nn/attention/gated_delta_net.h"
+#include "megalith/nn/attention/latent_attention.h"
+#include "megalith/nn/attention/self_attention.h"
+
+namespace megalith::model {
+
+namespace {
+
+nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
+  nn::AttentionShape shape{.hidden = config.hidden_size,
+                           .heads = config.num_heads,
+                           .kv_heads = config.num_kv_heads,
+                           .head_dim = config.head_dim,
+                           .qkv_bias = config.qkv_bias,
+                           .out_bias = config.out_bias,
+                           .output_gate = config.attention_output_gate,
+                           .qk_norm = std::nullopt,
+                           .window = config.window(layer),
+                           .scale = config.attention_scale,
+                           .dropout = config.attention_dropout,
+                           .init = nn::Init::normal(config.init_std),
+                           .out_init = output_init(config)};
+  if (config.qk_norm)
+    shape.qk_norm = nn::NormShape{config.norm, config.head_dim, config.norm_epsilon, config.zero_centered_norms};
+  if (config.scale_by_inverse_layer) {
+    const double base = shape.scale > 0 ? shape.scale : 1 / std::sqrt(static_cast<double>(config.head_dim));
+    shape.scale = base / static_cast<double>(layer + 1);
+  }
+  return shape;
+}
+
+nn::LatentAttentionShape latent_attention_shape(const ModelConfig& config) {
+  return {.hidden = config.hidden_size,
+          .heads = config.num_heads,
+          .q_rank = config.latent->q_rank,
+          .kv_rank = config.latent->kv_rank,
+          .nope_dim = config.latent->nope_dim,
+          .rotary_dim = config.latent->rotary_dim,
+          .value_dim = config.latent->value_dim,
+          .bias = config.out_bias,
+          .scale = config.attention_scale,
+          .dropout = config.attention_dropout,
+          .init = nn::Init::normal(config.init_std),
+          .out_init = output_init(config)};
+}
+
+nn::DeltaNetShape delta_net_shape(const ModelConfig& config) {
+  return {.hidden = config.hidden_size,
+          .key_heads = config.delta_net->key_heads,
+          .value_heads = config.delta_net->value_heads,
+          .key_dim = config.delta_net->key_dim,
+          .value_dim = config.delta_net->value_dim,
+          .conv_kernel = config.delta_net->conv_kernel,
+          .norm_epsilon = config.norm_epsilon,
+          .init = nn::Init::normal(config.init_std),
+          .out_init = output_init(config)};
+}
+
+std::string heads_problem(int64_t heads, int tp) {
+  return fmt::format("tensor_model_parallel_size {} does not divide the {} attention heads; use a divisor of them", tp,
+                     heads);
+}
+
+class SelfAttentionKind : public PartKind {
+ public:
+  SelfAttentionKind(const ModelConfig& config, int64_t layer) : shape_(attention_shape(config, layer)) {}
+
+  std::unique_ptr<nn::BlockPart> make(const nn::ParameterScope& scope, const PartSite& site) const override {
+    return std::make_unique<nn::SelfAttention>(scope, shape_, site.cache_layer, site.tp, site.context.rng(),
+                                               site.options.recompute.core_attention, site.cp);
+  }
+  PartFacts facts() const override {
+    return {.random = shape_.dropout > 0, .cached = true, .whole_sequences = "", .host_work = ""};
+  }
+  std::vector<std::string> tensor_parallel_problems(int tp) const override {
+    std::vector<std::string> found;
+    if (shape_.heads % tp != 0) found.push_back(heads_problem(shape_.heads, tp));
+    if (shape_.kv_heads % tp != 0 && tp % shape_.kv_heads != 0)
+      found.push_back(
+          fmt::format("tensor_model_parallel_size {} neither divides the {} key/value heads nor is a multiple of them",
+                      tp, shape_.kv_heads));
+    return found;
+  }
+  std::unique_ptr<nn::PartFootprint> footprint(const nn::FootprintScope& scope,
+                                               const ModelOptions& options) const override {
+    return nn::make_footprint(scope, shape_, options.recompute.core_attention);
+  }
+
+ private:
+  const nn::AttentionShape shape_;
+};
+
+class LatentAttentionKind : public PartKind {
+ public:
+  LatentAttentionKind(const ModelConfig& config, int64_t /*layer*/) : shape_(latent_attention_shape(config)) {}
+
+  std::unique_ptr<nn::BlockPart> make(const nn::ParameterScope& scope, const PartSite& site) const override {
+    return std::make_unique<nn::LatentAttention>(scope, shape_, site.cache_layer, site.tp, site.context.rng(),
+                                                 recompute(site.options), site.cp);
+  }
+  PartFacts facts() const override {
+    return {.random = shape_.dropout > 0, .cached = true, .whole_sequences = "", .host_work = ""};
+  }
+  std::vector<std::string> tensor_parallel_problems(int tp) const override {
+    if (shape_.heads % tp == 0) return {};
+    return {heads_problem(shape_.heads, tp)};
+  }
+  std::unique_ptr<nn::PartFootprint> footprint(const nn::FootprintScope& scope,
+                                               const ModelOptions& options) const override {
+    return nn::make_footprint(scope, shape_, recompute(options));
+  }
+
+ private:
+  static nn::LatentRecompute recompute(const ModelOptions& options) {
+    return {.core = options.recompute.core_attention, .up_proj = options.recompute.mla_up_proj};
+  }
+
+  const nn::LatentAttentionShape shape_;
+};
+
+class DeltaNetKind : public PartKind {
+ public:
+  DeltaNetKind(const ModelConfig& config, int64_t /*layer*/)
+      : shape_(delta_net_shape(config)), family_(config.family) {}
+
+  std::unique_ptr<nn::BlockPart> make(const nn::ParameterScope& scope, const PartSite& site) const override {
+    return std::make_unique<nn::GatedDeltaNet>(scope, shape_, site.cache_layer, site.tp);
+  }
+  PartFacts facts() const override {
+    return {.random = false,
+            .cached = true,
+            .whole_sequences = fmt::format(
+                "the linear attention layers of {} models carry a state from each token to the next", family_),
+            .host_work = "",
+            .multiplications = nn::multiplications(shape_)};
+  }
+  std::vector<std::string> tensor_parallel_problems(int tp) const override {
+    if (shape_.key_heads % tp == 0) return {};
+    return {fmt::format("tensor_model_parallel_size {} does not divide the {} key heads of linear attention", tp,
+                        shape_.key_heads)};
+  }
+  std::unique_ptr<nn::PartFootprint> footprint(const nn::FootprintScope& scope,
+                                               const ModelOptions& /*options*/) const override {
+    return nn::make_footprint(scope, shape_);
+  }
+
+ private:
+  const nn::DeltaNetShape shape_;
+  const std::string family_;
+};
+
+template <typename Kind>
+std::unique_ptr<PartKind> make_attention(const ModelConfig& config, int64_t layer) {
+  return std::make_unique<Kind>(config, layer);
+}
+
+}  // namespace
+
+std::span<const KnownKind> known_attention() {
+  static constexpr std::array kKinds{
+      KnownKind{[](const ModelConfig& config, int64_t layer) { return config.is_delta_net(layer); },
+                make_attention<DeltaNetKind>},
+      KnownKind{[](const ModelConfig& config, int64_t) { return config.latent.has_value(); },
+                make_attention<LatentAttentionKind>},
+      KnownKind{[](const ModelConfig&, int64_t) { return true; }, make_attention<SelfAttentionKind>}};
+  return kKinds;
+}
+
+}  // namespace megalith::model

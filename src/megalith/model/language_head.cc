@@ -1,0 +1,79 @@
+#include "megalith/model/language_head.h"
+
+#include <algorithm>
+
+#include "megalith/model/block_shapes_internal.h"
+#include "megalith/nn/parameter/low_rank.h"
+#include "megalith/nn/recompute.h"
+#include "megalith/nn/tensor_parallel/linear_function.h"
+#include "megalith/nn/tensor_parallel/linear_cross_entropy.h"
+
+namespace megalith::model {
+
+LanguageHead::LanguageHead(const nn::ParameterScope& root, const HeadSite& site, const nn::VocabSize& vocab,
+                           const nn::VocabParallelEmbedding* embedding, bool mtp)
+    : site_(site),
+      range_(nn::vocab_range(vocab, site.tp)),
+      final_norm_(root.child("final_norm"), norm_shape(site.config), site.tp.splits_tokens(), site.tp.rank()),
+      embedding_(embedding) {
+  const ModelConfig& config = site.config;
+  const nn::Init init = nn::Init::normal(config.init_std);
+  if (!embedding_ && (config.tied_embeddings || mtp)) {
+    copy_.emplace(root.child("embedding"), vocab, config.hidden_size, init, site.tp, nn::ParameterRole::kTiedCopy);
+    embedding_ = &*copy_;
+  }
+  if (config.tied_embeddings) {
+    weight_ = &embedding_->weight();
+  } else {
+    const nn::ColumnParallelLinear linear(root, "head", config.hidden_size, {{"head", vocab.size, vocab.padded}}, false,
+                                          init, site.tp, /*is_head=*/true);
+    weight_ = &linear.weight();
+  }
+  for (int64_t depth = 0; mtp && depth < config.mtp_layers; ++depth)
+    mtp_layers_.push_back(std::make_unique<MtpLayer>(root.child("mtp").child(std::to_string(depth)), config,
+                                                     site.options, depth, site.context));
+  mtp_is_random_ = (site.options.adapter && site.options.adapter->dropout > 0) ||
+                   std::ranges::any_of(blocks(), [](const TransformerBlock* block) { return block->is_random(); });
+}
+
+std::vector<const TransformerBlock*> LanguageHead::blocks() const {
+  std::vector<const TransformerBlock*> all;
+  for (const auto& layer : mtp_layers_) all.push_back(&layer->block());
+  return all;
+}
+
+at::Tensor LanguageHead::forward(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& each) const {
+  const at::Tensor y = final_norm_.forward(input.last_token_only ? x.narrow(0, x.size(0) - 1, 1) : x);
+  if (!input.targets.defined()) return nn::column_linear(y, *weight_, nullptr, site_.tp);  // [t, v/tp]
+  if (input.mtp_losses) run_mtp(y, input, each);
+  return token_losses(y, input.targets, input.loss_grad);
+}
+
+at::Tensor LanguageHead::token_losses(const at::Tensor& y, const at::Tensor& targets,
+                                      std::optional<double> grad) const {
+  const ModelOptions& options = site_.options;
+  if (options.loss_chunk > 0 && !nn::active_update(*weight_))
+    return nn::linear_cross_entropy(y, *weight_, targets, range_, site_.tp, options.loss, options.loss_chunk, grad);
+  return ops::cross_entropy(nn::column_linear(y, *weight_, nullptr, site_.tp), targets, range_, site_.tp.group,
+                            options.loss);
+}
+
+void LanguageHead::run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& each) const {
+  const bool again = input.training && site_.options.recompute.layers != RecomputePlan::Layers::kNone;
+  at::Tensor hidden = y, ids = input.ids, targets = input.targets;
+  for (const auto& layer : mtp_layers_) {
+    ids = shift_tokens(ids, input.layout, 0);  // behind the end stands any id: nothing is predicted from there
+    targets = shift_labels(targets, input.layout);
+    const at::Tensor embedded = embedding_->forward(ids);
+    if (again) {
+      hidden = nn::recompute(
+          [&layer = *layer, each](const nn::TensorList& kept) { return layer.forward(kept[0], kept[1], each); },
+          {embedded, hidden}, mtp_is_random_ ? &site_.context.rng() : nullptr);
+    } else {
+      hidden = layer->forward(embedded, hidden, each);
+    }
+    input.mtp_losses->push_back(token_losses(hidden, targets, std::nullopt));
+  }
+}
+
+}  // namespace megalith::model

@@ -1,0 +1,46 @@
+// LanguageHead: final norm, projection to the vocabulary and cross-entropy, with the multi-token-prediction layers,
+// which share the projection.
+//
+// Legend: t tokens, h hidden, v padded vocabulary.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "megalith/model/head.h"
+#include "megalith/model/mtp_layer.h"
+#include "megalith/nn/norm.h"
+#include "megalith/nn/tensor_parallel/embedding.h"
+
+namespace megalith::model {
+
+class LanguageHead : public Head {
+ public:
+  // Parameters: final_norm, head, mtp.N in `root`, and embedding where the chunk has none (`embedding` nullptr) and the
+  // head or the multi-token-prediction layers (`mtp`) read it: a copy of what the first stage holds.
+  LanguageHead(const nn::ParameterScope& root, const HeadSite& site, const nn::VocabSize& vocab,
+               const nn::VocabParallelEmbedding* embedding, bool mtp);
+
+  at::Tensor forward(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& each) const override;
+  bool predicts_tokens() const override { return true; }
+  std::vector<const TransformerBlock*> blocks() const override;
+
+ private:
+  // Behind the final norm -> fp32 [t]. `grad`: ModelInput::loss_grad.
+  at::Tensor token_losses(const at::Tensor& y, const at::Tensor& targets, std::optional<double> grad) const;
+  void run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& each) const;
+
+  const HeadSite site_;
+  const ops::VocabRange range_;  // token ids whose logits are this rank's columns
+  nn::Norm final_norm_;
+  std::optional<nn::VocabParallelEmbedding> copy_;  // of the first stage's embedding
+  const nn::VocabParallelEmbedding* embedding_;     // the chunk's or copy_; nullptr where nothing reads it
+  nn::Parameter* weight_ = nullptr;                 // [v/tp, h]; the embedding's where they are tied
+  std::vector<std::unique_ptr<MtpLayer>> mtp_layers_;
+  bool mtp_is_random_ = false;  // those layers draw random numbers in training
+};
+
+}  // namespace megalith::model
