@@ -8,19 +8,14 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "megalith/config/derive.h"
 #include "megalith/model/auto_model.h"
-#include "megalith/model/families/family.h"
 #include "megalith/model/part_kind.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "megalith/ops/attention/delta_rule.h"
-#include "megalith/run/exit_code.h"
-#include "megalith/run/launch_flags.h"
+#include "megalith/run/load_model.h"
 #include "megalith/run/rank_main.h"
-#include "megalith/run/resolve/model_settings.h"
-#include "megalith/run/resolve/trainer_settings.h"
-#include "megalith/run/run_data.h"
-#include "megalith/train/trainer.h"
+#include "megalith/run/run.h"
+#include "megalith/run/run_words.h"
 
 namespace {
 
@@ -90,31 +85,33 @@ std::shared_ptr<const model::Family> own_family() {
   return family;
 }
 
-void train_own_layer(const config::TrainingArguments& args, parallel::ParallelContext& context) {
-  const model::ModelConfig config = model::read_model_config(*args.source.model_name_or_path, own_family());
-  const model::ModelSettings settings = run::model_settings(args, context.device());
-  const train::TrainerSettings how = run::trainer_settings(args, context.grid().shape());
-  model::VirtualModels models = model::AutoModel::from_config(config, settings, context);
-  run::RunData data = run::open_run_data(args, {.vocab_size = config.vocab_size});
-  train::Trainer trainer(models, how, {.train_data = std::move(data.train)});
+void train_own_layer(const run::RunPlan& plan, parallel::ParallelContext& context) {
+  const std::filesystem::path& out = plan.settings.output.folder;
+  model::VirtualModels models = run::load_model(plan.model, plan.settings.model, context);
+  run::RunData data = run::open_run_data(plan.data);
+  train::Trainer trainer(models, plan.settings.trainer, {.train_data = std::move(data.train)});
   const double trained = trainer.train().training_loss;
-  trainer.save_model(*args.save.output_dir);  // config.json and tensors under the family's names
-  model::VirtualModels again = model::AutoModel::with_weights(config, *args.save.output_dir, settings, context);
-  const double loss = *train::Trainer(again, how, {.eval_data = std::move(data.eval)}).evaluate().find("eval_loss");
+  trainer.save_model(out);  // config.json and tensors under the family's names
+  model::VirtualModels again =
+      model::AutoModel::with_weights(plan.model.config, out, run::settings_on(plan.settings.model, context.device()), context);
+  train::Trainer judge(again, plan.settings.trainer, {.eval_data = std::move(data.eval)});
+  const double loss = judge.evaluate().find("eval_loss").value();
   if (context.rank() == 0) fmt::print("mean loss {:.8f}; read back and held out: {:.8f}\n", trained, loss);
+}
+
+int run_example(const std::vector<std::string>& arguments) {
+  run::RunWords words;
+  if (!words.read(config::Dialect::kTrain, arguments, "example_own_layer")) return run::kDone;
+  run::RunRequest request = words.request();
+  request.own.family = own_family();
+  const run::RunPlan plan = run::resolve(request);
+  return words.launch().run([&] {
+    return run::run_as_rank(plan.settings.runtime, [&](auto& context) { train_own_layer(plan, context); });
+  });
 }
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  run::LaunchFlags launch;
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  const auto parsed = config::parse_arguments(config::Dialect::kTrain, words, launch.options());
-  parsed.report.check_runnable();
-  launch.check(parsed.args, /*needs_inputs=*/true);
-  const config::TrainingArguments args = config::derive(parsed.args).args;
-  return launch.run([&] { return run::run_as_rank(args, [&](auto& context) { train_own_layer(args, context); }); });
-} catch (const std::exception& error) {
-  fmt::print(stderr, "{}\n", error.what());
-  return run::exit_code_of(error);
+int main(int argc, char** argv) {
+  return run::run_program([&] { return run_example({argv + 1, argv + argc}); });
 }

@@ -11,7 +11,7 @@ export OMP_NUM_THREADS=1
 losses() {
   local out=$1
   shift
-  "$program" --use_cpu --finetuning_type=full --model_name_or_path="$here" --dataset="$work/data.jsonl" --val_size=16 \
+  "$program" --use_cpu --finetuning_type=full --train_from_scratch --model_name_or_path="$here" --dataset="$work/data.jsonl" --val_size=16 \
     --max_steps=12 --optimizer=sgd --learning_rate=0.5 --lr_scheduler_type=constant \
     --save_strategy=no --per_device_train_batch_size=4 --gradient_accumulation_steps=2 --calculate_per_token_loss \
     --output_dir="$work/$out" "$@"

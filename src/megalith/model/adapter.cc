@@ -91,8 +91,9 @@ peft::AdapterConfig adapter_config(const AdapterSource& source, const ModelConfi
 }
 
 VirtualModels with_adapter(const fs::path& folder, const ModelSettings& settings, parallel::ParallelContext& context,
-                           const AdapterSource& source) {
-  const ModelConfig in_files = source.fresh_base ? read_model_config(folder) : read_pretrained_config(folder);
+                           const AdapterSource& source, const std::shared_ptr<const Family>& own) {
+  const ModelConfig in_files =
+      source.fresh_base || own ? read_model_config(folder, own) : read_pretrained_config(folder);
   const ModelConfig config = settings.overrides.applied_to(in_files);
   ModelOptions options = settings.options;
   options.adapter = adapter_config(source, config);

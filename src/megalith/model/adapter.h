@@ -43,10 +43,11 @@ peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConf
 // peft::read_adapter_config do.
 peft::AdapterConfig adapter_config(const AdapterSource& source, const ModelConfig& config);
 
-// The model of `folder` with its weights, an adapter on it, and nothing but the adapter trained. Throws as AutoModel
-// and load_adapter do.
+// The model of `folder` with its weights, an adapter on it, and nothing but the adapter trained. `own`: a family of the
+// program's own (read_model_config). Throws as AutoModel and load_adapter do.
 VirtualModels with_adapter(const std::filesystem::path& folder, const ModelSettings& settings,
-                           parallel::ParallelContext& context, const AdapterSource& source);
+                           parallel::ParallelContext& context, const AdapterSource& source,
+                           const std::shared_ptr<const Family>& own = {});
 // Fresh values from a seed, the same adapter for every layout: A random, B zero.
 void initialize_adapter(const VirtualModels& models, uint64_t seed);
 // From the files of `folder`, whose targets, rank and scale the model has. Throws DataError listing every tensor that

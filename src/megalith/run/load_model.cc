@@ -37,15 +37,16 @@ model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSetting
                                 parallel::ParallelContext& context, const std::optional<fs::path>& checkpoint) {
   if (checkpoint) check_kind(*checkpoint, plan.adapter.has_value());
   const model::ModelSettings here = settings_on(settings, context.device());
+  const std::shared_ptr<const model::Family>& own = plan.config.own_family;
   if (plan.adapter) {
     model::AdapterSource source = *plan.adapter;
     if (checkpoint) source.trained = *checkpoint;
-    return model::with_adapter(plan.folder, here, context, source);
+    return model::with_adapter(plan.folder, here, context, source, own);
   }
-  if (!checkpoint && !plan.fresh) return model::AutoModel::from_pretrained(plan.folder.string(), here, context);
-  const model::ModelConfig config = model::read_model_config(plan.folder);
-  return checkpoint ? model::AutoModel::with_weights(config, *checkpoint, here, context)
-                    : model::AutoModel::from_config(config, here, context);
+  if (!checkpoint && !plan.fresh && !own) return model::AutoModel::from_pretrained(plan.folder.string(), here, context);
+  const model::ModelConfig config = model::read_model_config(plan.folder, own);
+  if (!checkpoint && plan.fresh) return model::AutoModel::from_config(config, here, context);
+  return model::AutoModel::with_weights(config, checkpoint ? *checkpoint : plan.folder, here, context);
 }
 
 void precompute_reference(const RunPlan& plan, parallel::ParallelContext& context, RunData& data) {

@@ -18,6 +18,7 @@
 #include "megalith/data/collator.h"
 #include "megalith/data/sft/tokenized_data.h"
 #include "megalith/model/adapter.h"
+#include "megalith/model/families/family.h"
 #include "megalith/optim/lr_schedule.h"
 #include "megalith/optim/rules/update_rule.h"
 #include "megalith/run/run_settings.h"
@@ -63,6 +64,8 @@ struct PreferencePlan {
 
 // What a program brings in place of the library's own; what it leaves out is as options say.
 struct OwnParts {
+  // For a folder whose config.json has its model_type; with it come layers and a head of the program's own.
+  std::shared_ptr<const model::Family> family{};
   data::CollateFunction collate{};  // samples to a micro-batch, for training and evaluation
   // What is learnt. Called on every rank, once the model is there; it outlives the objective.
   std::function<std::unique_ptr<train::Objective>(model::VirtualModels& models)> objective{};

@@ -68,8 +68,9 @@ fs::path find_model(const std::string& path_or_name, bool weights) {
                                weights ? hf::ModelParts::kConfigAndWeights : hf::ModelParts::kConfig);
 }
 
-ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args) {
-  const model::ModelConfig in_files = model::read_model_config(folder);
+ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args,
+                     const std::shared_ptr<const model::Family>& own) {
+  const model::ModelConfig in_files = model::read_model_config(folder, own);
   ModelPlan plan{.folder = folder,
                  .config = model_overrides(args).applied_to(in_files),
                  .fresh = args.source.train_from_scratch};

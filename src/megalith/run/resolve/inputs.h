@@ -16,8 +16,9 @@ namespace megalith::run {
 std::filesystem::path find_model(const std::string& path_or_name, bool weights = true);
 
 // The model of a folder and, with finetuning_type lora, the adapter that is trained on it. `args` after derive(), here
-// and below. Throws ConfigError for an adapter that does not exist or does not fit.
-ModelPlan model_plan(const std::filesystem::path& folder, const config::TrainingArguments& args);
+// and below; `own`: see OwnParts::family. Throws ConfigError for an adapter that does not exist or does not fit.
+ModelPlan model_plan(const std::filesystem::path& folder, const config::TrainingArguments& args,
+                     const std::shared_ptr<const model::Family>& own = {});
 
 // Stage dpo: the reference, whose vocabulary must be that of the model. Nothing for other stages. Throws ConfigError or
 // DataError.

@@ -161,7 +161,7 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
                        "model_name_or_path is missing: a folder with config.json and safetensors files, or a hub name");
     if (!args.source.model_name_or_path) return;  // told with the options
     folder = find_model(*args.source.model_name_or_path, !args.source.train_from_scratch);
-    in_files = model::read_model_config(folder);
+    in_files = model::read_model_config(folder, request.own.family);
   });
   if (!options_fit || !found) {
     findings.attempt([&] { check_datasets(args.data); });
@@ -169,7 +169,7 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
   }
   settle(request, args, in_files.moe.has_value(), plan, findings);
   findings.attempt([&] { check_experts(in_files, plan.settings.runtime.grid); });
-  const bool model_fits = findings.attempt([&] { plan.model = model_plan(folder, plan.options); });
+  const bool model_fits = findings.attempt([&] { plan.model = model_plan(folder, plan.options, request.own.family); });
   if (model_fits) findings.attempt([&] { plan.preference = preference_plan(plan.options, plan.model); });
   findings.attempt([&] {
     DataTools tools = data_tools(folder, in_files.vocab_size);
