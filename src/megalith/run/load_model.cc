@@ -13,7 +13,6 @@ namespace megalith::run {
 namespace {
 
 namespace fs = std::filesystem;
-using Reference = PreferencePlan::Reference;
 
 void check_kind(const fs::path& checkpoint, bool lora) {
   const bool adapter = peft::is_adapter_folder(checkpoint);
@@ -50,7 +49,7 @@ model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSetting
 }
 
 void precompute_reference(const RunPlan& plan, parallel::ParallelContext& context, RunData& data) {
-  if (!plan.preference || plan.preference->reference != Reference::kPrecomputed) return;
+  if (!plan.preference || plan.preference->reference != PreferencePlan::Reference::kPrecomputed) return;
   const PreferencePlan& preference = *plan.preference;
   train::ReferenceCache cache{preference.cache, preference.folder, preference.adapters,
                               plan.settings.model.options.dtype};
@@ -64,9 +63,9 @@ std::unique_ptr<train::Objective> make_objective(const RunPlan& plan, model::Vir
   if (plan.own.objective) return plan.own.objective(policy);
   if (!plan.preference) return nullptr;
   std::unique_ptr<train::ReferenceModel> reference;
-  if (plan.preference->reference == Reference::kBelowAdapter)
+  if (plan.preference->reference == PreferencePlan::Reference::kBelowAdapter)
     reference = train::ReferenceModel::below_adapter(policy, plan.settings.trainer.step);
-  else if (plan.preference->reference == Reference::kModel)
+  else if (plan.preference->reference == PreferencePlan::Reference::kModel)
     reference = load_reference(*plan.preference, plan.settings, policy.context());
   return std::make_unique<train::PreferenceObjective>(plan.preference->loss, policy.context(), std::move(reference));
 }
