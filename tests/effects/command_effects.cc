@@ -37,8 +37,8 @@ std::string output_folder(const config::TrainingArguments& args) {
 std::string weights(const config::TrainingArguments& args) {
   const auto worlds = comm::World::in_process(1);
   parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
-  const model::VirtualModels models = run::load_model(
-      run::model_plan(golden_dir() / "hf" / "llama", args), run::model_settings(args, at::kCPU), context);
+  const model::VirtualModels models = run::load_model(run::model_plan(golden_dir() / "hf" / "llama", args),
+                                                      run::model_settings(args, at::kCPU), context);
   double sum = 0;
   for (const nn::Parameter* parameter : models.parameters()) sum += parameter->value.abs().sum().item<double>();
   return fmt::format("{:.3f}", sum);

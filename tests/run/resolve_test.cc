@@ -31,7 +31,10 @@ RunRequest request(const Words& words, int world_size = 1, config::Dialect diale
 // A run that could start, in a folder of its own.
 class Resolve : public ::testing::Test {
  protected:
-  void SetUp() override { std::ofstream(folder_ / "data.jsonl") << R"({"input_ids": [1, 2, 3], "labels": [1, 2, 3]})" << "\n"; }
+  void SetUp() override {
+    std::ofstream(folder_ / "data.jsonl") << R"({"input_ids": [1, 2, 3], "labels": [1, 2, 3]})"
+                                          << "\n";
+  }
 
   Words words(const Words& more = {}, const std::string& model = "llama") const {
     Words all{"--model_name_or_path=" + (golden_dir() / "hf" / model).string(),
@@ -123,12 +126,11 @@ TEST_F(Resolve, AnEvaluationTrainsOnNothingAndWritesNothing) {
 }
 
 TEST_F(Resolve, APretrainingRunTellsOfModelDataAndCheckpointTogether) {
-  const std::string text =
-      refusal<ConfigError>(request({"--num-layers=2", "--hidden-size=32", "--seq-length=16", "--micro-batch-size=1",
-                                    "--train-iters=1", "--lr=0.1", "--max-position-embeddings=16",
-                                    "--num-attention-heads=4", "--data-path", "no/prefix", "--load=no/run",
-                                    "--ckpt-step=3", "--use-cpu"},
-                                   1, config::Dialect::kPretrain));
+  const std::string text = refusal<ConfigError>(
+      request({"--num-layers=2", "--hidden-size=32", "--seq-length=16", "--micro-batch-size=1", "--train-iters=1",
+               "--lr=0.1", "--max-position-embeddings=16", "--num-attention-heads=4", "--data-path", "no/prefix",
+               "--load=no/run", "--ckpt-step=3", "--use-cpu"},
+              1, config::Dialect::kPretrain));
   for (const char* part : {"there is no tokenizer", "no/prefix.idx", "no/run"}) expect_contains(text, part);
 }
 

@@ -5,10 +5,10 @@
 #include "megalith/base/error.h"
 #include "megalith/config/validate.h"
 #include "megalith/run/load_model.h"
+#include "megalith/run/rank_main.h"
 #include "megalith/run/resolve/inputs.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/runtime_settings.h"
-#include "megalith/run/rank_main.h"
 
 namespace megalith::cli {
 

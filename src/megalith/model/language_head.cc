@@ -5,8 +5,8 @@
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/nn/parameter/low_rank.h"
 #include "megalith/nn/recompute.h"
-#include "megalith/nn/tensor_parallel/linear_function.h"
 #include "megalith/nn/tensor_parallel/linear_cross_entropy.h"
+#include "megalith/nn/tensor_parallel/linear_function.h"
 
 namespace megalith::model {
 

@@ -99,8 +99,7 @@ void LaunchFlags::check_without_nproc() const {
 void LaunchFlags::check(const config::CommConfig& comm) {
   check_without_nproc();
   connect_timeout_s_ = comm.store_connect_timeout_s;
-  if (comm.backend == config::CommBackend::kNccl)
-    comm::resolve_backend("nccl", !comm.use_cpu, comm::nccl_available());
+  if (comm.backend == config::CommBackend::kNccl) comm::resolve_backend("nccl", !comm.use_cpu, comm::nccl_available());
   if (nproc) parallel::check_gpus_for(launch_options().nproc, device_settings(comm));
 }
 

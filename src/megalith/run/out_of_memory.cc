@@ -64,7 +64,8 @@ MemoryFacts memory_facts(const RunSettings& run, const model::ModelConfig& model
   if (memory)
     facts.planned = plan::parts_of(*memory);
   else if (model.num_layers > 0)  // a program's own model may be of any kind
-    facts.planned = {{"parameters", run.shape.element_bytes() * static_cast<double>(parameter_count(model)) / (shape.tp * shape.pp)}};
+    facts.planned = {{"parameters",
+                      run.shape.element_bytes() * static_cast<double>(parameter_count(model)) / (shape.tp * shape.pp)}};
   facts.used = static_cast<double>(peak_bytes(device));
   facts.capacity = static_cast<double>(capacity_bytes(device));
   facts.tokens = run.shape.micro_batch_size * std::max<int64_t>(1, run.sequence_length) / shape.cp;

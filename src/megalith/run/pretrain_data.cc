@@ -64,13 +64,12 @@ ProvidedDatasets gpt_datasets(const RunContext& run, const data::PerSplit<int64_
                      "reset_position_ids and reset_attention_mask go together: sequences that do not see one another"
                      " count their positions from 0. Give both or none");
   check<ConfigError>(seq_length > 0, "seq_length is not given: the tokens of a sample");
-  const data::PretrainDatasets made =
-      data::make_pretrain_datasets({.data = indexed,
-                                    .seq_length = seq_length,
-                                    .seed = run.args().seeds.seed,
-                                    .samples = {samples[0], samples[1], samples[2]},
-                                    .tokens = run.required_tokenizer().tokens,
-                                    .wait = {}});
+  const data::PretrainDatasets made = data::make_pretrain_datasets({.data = indexed,
+                                                                    .seq_length = seq_length,
+                                                                    .seed = run.args().seeds.seed,
+                                                                    .samples = {samples[0], samples[1], samples[2]},
+                                                                    .tokens = run.required_tokenizer().tokens,
+                                                                    .wait = {}});
   return {as_dataset(made.train), as_dataset(made.valid), as_dataset(made.test)};
 }
 

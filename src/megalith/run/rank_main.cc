@@ -24,7 +24,8 @@ void end_process(const std::string& reason) {
 
 }  // namespace
 
-int run_as_rank(const parallel::RuntimeSettings& settings, const std::function<void(parallel::ParallelContext&)>& work) {
+int run_as_rank(const parallel::RuntimeSettings& settings,
+                const std::function<void(parallel::ParallelContext&)>& work) {
   parallel::Runtime runtime;
   try {
     work(runtime.initialize(settings, end_process));

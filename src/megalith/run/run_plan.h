@@ -30,20 +30,20 @@ namespace megalith::run {
 
 // The model, and where its weights come from.
 struct ModelPlan {
-  std::filesystem::path folder;                  // of config.json and weights; empty: options describe the model
-  model::ModelConfig config;                     // as this run changes it
-  bool fresh = false;                            // weights come from the seed, not from the folder
+  std::filesystem::path folder;                   // of config.json and weights; empty: options describe the model
+  model::ModelConfig config;                      // as this run changes it
+  bool fresh = false;                             // weights come from the seed, not from the folder
   std::optional<model::AdapterSource> adapter{};  // is trained on the model; absent: the model itself is
 };
 
 // The samples of a fine-tuning run.
 struct DataPlan {
-  data::DataRequest request;       // what is read, and how it becomes tokens
-  data::CollatorOptions collator;  // how samples become micro-batches
+  data::DataRequest request;        // what is read, and how it becomes tokens
+  data::CollatorOptions collator;   // how samples become micro-batches
   data::CollateFunction collate{};  // a program's own, around the collator
-  data::SamplerOptions order;      // its size is that of the training data
-  bool trains = true;              // else only evaluation data is read
-  bool streams = false;            // training data is read while it is trained on
+  data::SamplerOptions order;       // its size is that of the training data
+  bool trains = true;               // else only evaluation data is read
+  bool streams = false;             // training data is read while it is trained on
 };
 
 // Stage dpo: what is learnt from pairs of answers, and what they are compared with.
@@ -79,9 +79,9 @@ struct OwnParts {
 struct RunPlan {
   RunSettings settings;
   ModelPlan model;
-  DataPlan data;                              // of a fine-tuning run
+  DataPlan data;                               // of a fine-tuning run
   std::optional<PreferencePlan> preference{};  // stage dpo
-  OwnParts own;                               // a program's own parts of a fine-tuning run
+  OwnParts own;                                // a program's own parts of a fine-tuning run
   // What the user asked for, every normalisation applied: for args.yaml and for programs that look at options. The
   // library acts on the members above alone.
   config::TrainingArguments options;

@@ -45,36 +45,36 @@ struct LoadSettings {
 // What pretrain() is told beyond the trainer's settings.
 struct PretrainSettings {
   LoadSettings load;
-  int num_layers = 0;                    // of the whole model, which stages are cut from; 0: not given
-  int mtp_layers = 0;                    // of multi-token prediction
-  bool skip_train = false;               // evaluate only
-  int64_t eval_iters = 0;                // global batches of an evaluation
-  int64_t eval_global_batch_size = 0;    // of an evaluation; 0: that of the last training step
-  std::optional<int64_t> exit_minutes;   // exit_duration_in_mins; absent: no limit
-  int64_t seq_length = 0;                // tokens of a sample; 0: not given
-  data::SamplerOptions order;            // its size is that of the training data
-  data::CollatorOptions rows;            // of seq_length tokens
-  int64_t padded_vocab_size = 0;         // rows of the embedding; 0: as vocab_multiple and tp ask for
+  int num_layers = 0;                   // of the whole model, which stages are cut from; 0: not given
+  int mtp_layers = 0;                   // of multi-token prediction
+  bool skip_train = false;              // evaluate only
+  int64_t eval_iters = 0;               // global batches of an evaluation
+  int64_t eval_global_batch_size = 0;   // of an evaluation; 0: that of the last training step
+  std::optional<int64_t> exit_minutes;  // exit_duration_in_mins; absent: no limit
+  int64_t seq_length = 0;               // tokens of a sample; 0: not given
+  data::SamplerOptions order;           // its size is that of the training data
+  data::CollatorOptions rows;           // of seq_length tokens
+  int64_t padded_vocab_size = 0;        // rows of the embedding; 0: as vocab_multiple and tp ask for
 };
 
 // Flags of a run that are no options: they do not change its result.
 struct RunSwitches {
-  bool force = false;                          // start although the planned memory is more than there is
-  bool timing = false;                         // say what the phases of a step take
-  std::optional<observe::TraceSteps> trace;    // steps of a timeline; absent: none is written
-  std::filesystem::path rejection_tracker;     // file that remembers rejected results over restarts; empty: none
+  bool force = false;                        // start although the planned memory is more than there is
+  bool timing = false;                       // say what the phases of a step take
+  std::optional<observe::TraceSteps> trace;  // steps of a timeline; absent: none is written
+  std::filesystem::path rejection_tracker;   // file that remembers rejected results over restarts; empty: none
 };
 
 struct RunSettings {
-  bool trains = true;                   // else it evaluates only
-  bool evaluates = false;               // on its evaluation data, at least at the end
-  int64_t sequence_length = 0;          // tokens of the longest sequence, as far as options say
-  parallel::RuntimeSettings runtime;    // how a rank joins
-  model::ModelSettings model;           // for the CPU; settings_on() fits them to a device
-  train::TrainerSettings trainer;       // steps, evaluations, save points
-  observe::ReportSettings reports;      // lines and files
+  bool trains = true;                 // else it evaluates only
+  bool evaluates = false;             // on its evaluation data, at least at the end
+  int64_t sequence_length = 0;        // tokens of the longest sequence, as far as options say
+  parallel::RuntimeSettings runtime;  // how a rank joins
+  model::ModelSettings model;         // for the CPU; settings_on() fits them to a device
+  train::TrainerSettings trainer;     // steps, evaluations, save points
+  observe::ReportSettings reports;    // lines and files
   OutputSettings output;
-  std::optional<std::string> resume;    // resume_from_checkpoint; absent: the run starts afresh
+  std::optional<std::string> resume;  // resume_from_checkpoint; absent: the run starts afresh
   PretrainSettings pretrain;
   RunSwitches switches;
   // For the planner, which gets the model, the machinery and complete() when it is asked. Not for a run that continues

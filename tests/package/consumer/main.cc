@@ -28,8 +28,8 @@ double train_on(run::RunContext& run) {
   const run::ProvidedDatasets data = run::gpt_datasets(run, {4, 0, 0});
   const int64_t size = data.train->size();
   train::TrainerSetup setup;
-  setup.train_data = train::numbered_data(data.train, {.size = size, .shuffle = false},
-                                          data::Collator(run.settings().pretrain.rows));
+  setup.train_data =
+      train::numbered_data(data.train, {.size = size, .shuffle = false}, data::Collator(run.settings().pretrain.rows));
   train::Trainer trainer(models, run.settings().trainer, std::move(setup));
   return trainer.train().training_loss;
 }

@@ -71,9 +71,8 @@ fs::path find_model(const std::string& path_or_name, bool weights) {
 ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args,
                      const std::shared_ptr<const model::Family>& own) {
   const model::ModelConfig in_files = model::read_model_config(folder, own);
-  ModelPlan plan{.folder = folder,
-                 .config = model_overrides(args).applied_to(in_files),
-                 .fresh = args.source.train_from_scratch};
+  ModelPlan plan{
+      .folder = folder, .config = model_overrides(args).applied_to(in_files), .fresh = args.source.train_from_scratch};
   if (!trains_adapter(args)) return plan;
   plan.adapter = adapter_source(args);
   plan.adapter->keep_base = args.run.stage == config::Stage::kDpo && config::needs_reference(args.preference.loss);

@@ -189,8 +189,7 @@ void find_pretraining(const RunRequest& request, const TrainingArguments& args, 
   plan.settings.plannable = !request.own_model;
   if (request.own_model) return;
   findings.attempt([&] {
-    plan.model.config =
-        model_from_options(plan.options, required(make_run_tokenizer(plan.options)).vocabulary());
+    plan.model.config = model_from_options(plan.options, required(make_run_tokenizer(plan.options)).vocabulary());
   });
 }
 

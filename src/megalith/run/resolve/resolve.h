@@ -26,9 +26,9 @@ struct RunRequest {
   bool begins_run = true;  // output_dir must not hold another run
   bool restarted = false;  // the job was started before: its batch may have grown already
   RunSwitches switches;
-  OwnParts own;                // kTrain, kEvaluate
-  bool own_datasets = false;   // kPretrain: PretrainFunctions brings them, and options need not name any
-  bool own_model = false;      // likewise; its memory is not planned
+  OwnParts own;               // kTrain, kEvaluate
+  bool own_datasets = false;  // kPretrain: PretrainFunctions brings them, and options need not name any
+  bool own_model = false;     // likewise; its memory is not planned
 };
 
 // The options, checked together, with every normalisation applied. No file is looked at. Throws ConfigError with every
