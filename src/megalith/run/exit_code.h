@@ -1,4 +1,4 @@
-// What the shell learns of a run.
+// Exit codes of a run.
 #pragma once
 
 #include <exception>
@@ -10,7 +10,7 @@ inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;    // at run time: CommError, InternalError, anything else
 inline constexpr int kBadInput = 2;  // ConfigError, DataError: one message, before any work is spent
 
-// The code for an error that ended a run or a command; 16 and 17 of train::RerunExit among them.
+// Returns the exit code for an error that ended a run or a command, including 16 and 17 of train::RerunExit.
 int exit_code_of(const std::exception& error);
 
 }  // namespace megalith::run

@@ -1,4 +1,4 @@
-// Which checkpoint a run continues: looked for before ranks exist, verified by all of them.
+// Finds the checkpoint that a run continues: looked up before ranks exist, verified by all of them together.
 #pragma once
 
 #include <filesystem>
@@ -11,27 +11,27 @@
 
 namespace megalith::run {
 
-// resume_from_checkpoint (`wanted`) can be what it asks for, in the folder of its run. Throws ConfigError or DataError.
+// Checks that resume_from_checkpoint (`wanted`) names a complete checkpoint. Throws ConfigError or DataError.
 void check_resume(const std::optional<std::string>& wanted, const std::filesystem::path& run_folder);
-// The checkpoint that the run continues, complete and unchanged; nothing: it starts afresh. Says what it skips and
-// takes. All ranks call it.
+// Returns the checkpoint to resume, complete and with intact checksums, or std::nullopt to start from scratch. Logs
+// which checkpoints it skips. Collective over all ranks.
 std::optional<std::filesystem::path> find_resume(const std::optional<std::string>& wanted,
                                                  const std::filesystem::path& run_folder,
                                                  const parallel::ParallelContext& context);
 
-// The checkpoint that `load` (with ckpt_step: that one of it) or, where it holds none, pretrained_checkpoint names.
+// The checkpoint that `load` (at ckpt_step, if given) names, or pretrained_checkpoint if `load` holds none.
 struct LoadRequest {
   std::optional<std::filesystem::path> folder;
   bool weights_only = false;  // finetune, or pretrained_checkpoint: the run begins at iteration 0
 };
-// Looks for it; its content is not read. A folder without any is a fresh start, or, with exit_on_missing_checkpoint, a
-// ConfigError. Throws ConfigError or DataError for one that is not there or not complete.
+// Finds it without reading its content. A folder without checkpoints means a fresh start, or ConfigError with
+// exit_on_missing_checkpoint. Throws ConfigError or DataError for a checkpoint that is missing or incomplete.
 LoadRequest find_load(const LoadSettings& settings);
 
-// The options that describe the model and its tokenizer become those of the run that saved the checkpoint (load or
-// pretrained_checkpoint), but for those that were given; a note says which. Nothing without use_checkpoint_args, or
-// without either of the two, which validate() demands. Throws ConfigError where there is no checkpoint, or one of a run
-// that took its model from a folder, and DataError for one without args.yaml.
+// With use_checkpoint_args: takes the options that describe the model and its tokenizer from the checkpoint (load or
+// pretrained_checkpoint), except those that were given, and adds a note that lists them. Does nothing if neither folder
+// is given, which validate() reports. Throws ConfigError if there is no checkpoint or its run took the model from a
+// folder, and DataError if it has no args.yaml.
 void take_checkpoint_arguments(config::ParseResult& parsed);
 
 }  // namespace megalith::run

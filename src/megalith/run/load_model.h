@@ -1,4 +1,4 @@
-// The models of a fine-tuning run on this rank: the one that is trained, and the reference of preferences.
+// Loads the models of a fine-tuning run on this rank: the one that is trained, and the reference of preferences.
 #pragma once
 
 #include <filesystem>
@@ -12,18 +12,18 @@
 
 namespace megalith::run {
 
-// The model with its weights, or fresh ones; to continue a run, those of its checkpoint. Its adapter is a fresh one,
-// that of the plan, or the checkpoint's. `settings` for any device. All ranks call it. Throws ConfigError for a
-// checkpoint of the other kind: a whole model in place of an adapter, or the other way round.
+// Loads the model with its weights, with fresh ones, or with those of the checkpoint to resume; an adapter is likewise
+// fresh, from files, or from the checkpoint. `settings` may be for any device. Collective over all ranks. Throws
+// ConfigError if the checkpoint holds a whole model where an adapter is trained, or the reverse.
 model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSettings& settings,
                                 parallel::ParallelContext& context,
                                 const std::optional<std::filesystem::path>& checkpoint = std::nullopt);
 
-// With a reference that is precomputed: `data` gets what it says, and it is gone. Nothing otherwise. All ranks call it,
-// before the policy takes memory.
+// Scores `data` with the reference model and frees it, if the plan precomputes the reference; otherwise does nothing.
+// Collective over all ranks; call it before the policy takes memory.
 void precompute_reference(const RunPlan& plan, parallel::ParallelContext& context, RunData& data);
-// What is trained: that of the program, of preferences with their reference, or nullptr: language modelling. `policy`
-// outlives it. All ranks call it.
+// Returns the program's own objective, that of preferences with its reference model, or nullptr for language modeling.
+// `policy` outlives it. Collective over all ranks.
 std::unique_ptr<train::Objective> make_objective(const RunPlan& plan, model::VirtualModels& policy);
 
 }  // namespace megalith::run

@@ -1,4 +1,4 @@
-// The folder that a run writes to.
+// The folder that a run writes to (output_dir).
 #pragma once
 
 #include <filesystem>
@@ -7,12 +7,12 @@
 
 namespace megalith::run {
 
-// It can be made and written and, for whoever begins the run, holds nothing that a fresh run would mix with. Changes
-// nothing. Throws ConfigError.
+// Checks that the folder can be created and written and, if `begins_run`, that it holds no other run. Creates nothing.
+// Throws ConfigError.
 void check_output_folder(const OutputSettings& output, bool begins_run);
-// Makes it, where a run writes at all. Throws ConfigError.
+// Creates the folder, unless the run writes nothing. Throws ConfigError.
 void make_output_folder(const OutputSettings& output);
-// Whether the run has saved something there that it could continue.
+// Returns whether the folder holds checkpoints that a restarted run could continue from.
 bool holds_checkpoints(const std::filesystem::path& folder);
 
 }  // namespace megalith::run

@@ -1,4 +1,4 @@
-// What `megalith plan` and `megalith preview memory` read: the model and the machines, from the options.
+// The memory check of a run, and the inputs of `megalith plan` and `megalith preview memory`.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,28 @@
 
 namespace megalith::run {
 
+// Returns whether the option was given, even at its default value.
 bool was_given(const config::OptionReport& report, std::string_view name);
-// All weights are trained unless the words say otherwise: a plan is mostly asked for before that is decided.
+// Assumes full fine-tuning unless finetuning_type was given: people plan before they decide on LoRA.
 config::TrainingArguments planned_arguments(config::TrainingArguments args, const config::OptionReport& report);
 
-// The model of model_name_or_path (`model` wins; its config.json is enough), or of Megatron's options for its shape.
-// `args` after derive(). Throws ConfigError or DataError.
+// Returns the model of the folder `model` or model_name_or_path (config.json is enough), or the one that Megatron's
+// options describe. `args` must be derived. Throws ConfigError or DataError.
 model::ModelConfig planned_model(const std::optional<std::string>& model, const config::TrainingArguments& args);
 
-// Of the whole model.
+// Returns the number of parameters of the whole model.
 int64_t parameter_count(const model::ModelConfig& model);
 
-// --gpu (a preset or a file), --gpus_per_node.
+// Returns the cluster that --gpu (a preset or a file) and --gpus_per_node describe.
 plan::Cluster planned_cluster(const std::optional<std::string>& gpu, const std::optional<int64_t>& gpus_per_node);
 
-// What a run's fullest rank will need with sequences of so many tokens; nothing where the planner does not know the
-// run: an adapter that is continued, some targets of adapters, a layout that it refuses and the run does not.
+// Returns what the fullest rank needs for sequences of `length` tokens, or std::nullopt if the planner does not cover
+// the run: a continued adapter, some adapter targets, a layout that the planner refuses and the run accepts.
 std::optional<plan::RankMemory> planned_memory(const RunSettings& run, const model::ModelConfig& model, int64_t length,
                                                at::Device device);
 
-// Throws ConfigError when the run cannot fit into the memory of this rank's device (on CPU: a share of what is free),
-// unless it is forced.
+// Throws ConfigError if the run cannot fit into the memory of this rank's device (on the CPU: into its share of the free
+// memory). With --force it only warns.
 void check_memory(const RunSettings& run, const model::ModelConfig& model, const parallel::ParallelContext& context);
 
 }  // namespace megalith::run

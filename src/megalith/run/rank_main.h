@@ -1,4 +1,4 @@
-// What every rank of a command does around its own work: connect, run, leave; or tell the others that it failed.
+// The frame around the work of a rank: connect, run, leave; or tell the other ranks that it failed.
 #pragma once
 
 #include <functional>
@@ -8,9 +8,9 @@
 
 namespace megalith::run {
 
-// Runs `work` with this rank's context and returns an exit code. An error in `work` is printed, reported to the other
-// ranks and turned into its exit code; the echo of another rank's failure is printed only when no launcher of ours does
-// it.
+// Runs `work` with the context of this rank and returns an exit code. An exception is printed, reported to the other
+// ranks and turned into its exit code. A failure that merely echoes another rank's is printed only if Megalith's
+// launcher does not report it.
 int run_as_rank(const parallel::RuntimeSettings& settings, const std::function<void(parallel::ParallelContext&)>& work);
 
 }  // namespace megalith::run

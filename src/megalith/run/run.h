@@ -1,6 +1,5 @@
-// The one path of a run, for commands and for programs of one's own: ranks are started and looked after, signals end
-// the run in order, memory is checked before it is taken, a job that was started again goes on where it was, and the
-// user sees what happens.
+// Runs a RunPlan, for the commands of `megalith` and for any other program: starts and watches the ranks, ends them in
+// order on a signal, checks memory before it is taken, resumes a restarted job, and shows the user what happens.
 //
 //   int main(int argc, char** argv) {
 //     return run::run_program([&] {
@@ -12,7 +11,7 @@
 //     });
 //   }
 //
-// does all that `megalith train` does, with that rule in place of AdamW.
+// This program does all that `megalith train` does, with its own rule in place of AdamW.
 #pragma once
 
 #include <functional>
@@ -25,18 +24,18 @@
 
 namespace megalith::run {
 
-// The whole of main(): calls `work`, and turns what it throws into one message on stderr and an exit code. In a build
-// for CUDA the process ends here.
+// The body of main(): calls `work` and returns its exit code, or turns an exception into one message on stderr and an
+// exit code. In a CUDA build it ends the process instead of returning.
 int run_program(const std::function<int()>& work);
 
-// Each starts the ranks that the flags ask for, or, without --nproc, is one; returns an exit code. Call them before any
-// thread exists. The plan outlives the call.
+// Each of these starts the ranks that --nproc asks for, or makes this process a rank without it, and returns an exit
+// code. Call them before the process has other threads.
 
-// Fine-tunes: trains, saves, exports, evaluates.
+// Fine-tunes a model: trains, saves, exports and evaluates it.
 int launch_training(const RunPlan& plan, LaunchFlags launch);
-// Pre-trains by pretrain(); callbacks of `functions` come beside those that show the run.
+// Pre-trains a model with pretrain(). Callbacks of `functions` run in addition to those that report progress.
 int launch_pretraining(const RunPlan& plan, LaunchFlags launch, const PretrainFunctions& functions = {});
-// Evaluates; `report` gets the metrics on the first rank.
+// Evaluates a model and passes the metrics to `report` on rank 0.
 int launch_evaluation(const RunPlan& plan, const LaunchFlags& launch,
                       const std::function<void(const train::MetricList& metrics)>& report);
 

@@ -1,10 +1,10 @@
-// RunPlan: what a run will do, decided once. The path of a run (run.h) reads nothing else.
+// RunPlan: what a run will do, decided once and never changed. The code that runs it (run.h) reads nothing else.
 //
-//   const run::RunPlan plan = run::resolve(request);           // resolve/resolve.h: every problem at once
-//   return run::launch_training(plan, launch, flags);          // run.h
+//   const run::RunPlan plan = run::resolve(request);           // resolve/resolve.h: reports every problem at once
+//   return run::launch_training(plan, launch);                 // run.h
 //
-// A plan is made before ranks exist; all ranks have the same, and nothing changes it. No member is absent to mean "the
-// default", and none tells which front end was used.
+// A plan is made before ranks exist, and all ranks share it. No member is left out to mean "the default", and none
+// depends on which front end was used.
 #pragma once
 
 #include <filesystem>
@@ -30,62 +30,62 @@ namespace megalith::run {
 
 // The model, and where its weights come from.
 struct ModelPlan {
-  std::filesystem::path folder;                   // of config.json and weights; empty: options describe the model
-  model::ModelConfig config;                      // as this run changes it
-  bool fresh = false;                             // weights come from the seed, not from the folder
-  std::optional<model::AdapterSource> adapter{};  // is trained on the model; absent: the model itself is
+  std::filesystem::path folder;                   // holds config.json and weights; empty if options describe the model
+  model::ModelConfig config;                      // config.json with the changes that options ask for
+  bool fresh = false;                             // weights are drawn from the seed instead of read
+  std::optional<model::AdapterSource> adapter{};  // trained in place of the model; std::nullopt: train the model
 };
 
-// The samples of a fine-tuning run.
+// Where the samples of a fine-tuning run come from and how they become micro-batches.
 struct DataPlan {
-  data::DataRequest request;        // what is read, and how it becomes tokens
-  data::CollatorOptions collator;   // how samples become micro-batches
-  data::CollateFunction collate{};  // a program's own, around the collator
-  data::SamplerOptions order;       // its size is that of the training data
-  bool trains = true;               // else only evaluation data is read
-  bool streams = false;             // training data is read while it is trained on
+  data::DataRequest request;        // what to read and how to turn it into tokens
+  data::CollatorOptions collator;   // padding and alignment of micro-batches
+  data::CollateFunction collate{};  // the program's own collator, which may call the built-in one
+  data::SamplerOptions order;       // order of the samples; its size is set when the data is open
+  bool trains = true;               // false: only evaluation data is read
+  bool streams = false;             // training data is read during training, not before it
 };
 
-// Stage dpo: what is learnt from pairs of answers, and what they are compared with.
+// Stage dpo: the loss over pairs of answers, and the reference model they are compared with.
 struct PreferencePlan {
   enum class Reference {
     kNone,          // the loss needs none
-    kModel,         // of `folder`, beside the policy
-    kBelowAdapter,  // the policy without the adapter that is trained
-    kPrecomputed,   // of `folder`, run over the data before training begins
+    kModel,         // a second model, from `folder`
+    kBelowAdapter,  // the policy with its trained adapter switched off
+    kPrecomputed,   // a model from `folder` that scores the data before training and is then freed
   };
   train::PreferenceSettings loss;
   Reference reference = Reference::kNone;
   std::filesystem::path folder;                 // ref_model, or the policy's own
-  std::vector<std::filesystem::path> adapters;  // that are merged into it
-  bool fresh = false;                           // its weights come from the seed
-  std::filesystem::path cache;                  // where what was precomputed is kept; empty: nowhere
+  std::vector<std::filesystem::path> adapters;  // merged into the reference
+  bool fresh = false;                           // the reference gets random weights from the seed
+  std::filesystem::path cache;                  // keeps precomputed scores; empty: they are not kept
 };
 
-// What a program brings in place of the library's own; what it leaves out is as options say.
+// The parts that a program replaces by its own. Whatever it leaves empty follows the options.
 struct OwnParts {
-  // For a folder whose config.json has its model_type; with it come layers and a head of the program's own.
+  // Reads model folders of this model_type; a family may bring layers and a head of its own.
   std::shared_ptr<const model::Family> family{};
-  data::CollateFunction collate{};  // samples to a micro-batch, for training and evaluation
-  // What is learnt. Called on every rank, once the model is there; it outlives the objective.
+  data::CollateFunction collate{};  // turns samples into a micro-batch, in training and evaluation
+  // Makes the objective. Called on every rank after the model is loaded; `models` outlives the objective.
   std::function<std::unique_ptr<train::Objective>(model::VirtualModels& models)> objective{};
-  // An optimizer and its rates: see train::TrainerSetup.
+  // The optimizer and its learning rate: see train::TrainerSetup.
   std::shared_ptr<const optim::UpdateRule> update_rule{};
   optim::RateFunctions rates{};
-  // What watches the run beside progress line, metrics and files. Called on every rank, once the model is there.
+  // Makes callbacks in addition to progress line, metrics and files. Called on every rank after the model is loaded.
   std::function<std::vector<std::unique_ptr<train::TrainerCallback>>(model::VirtualModels& models)> callbacks{};
 };
 
 struct RunPlan {
   RunSettings settings;
   ModelPlan model;
-  DataPlan data;                               // of a fine-tuning run
+  DataPlan data;                               // for fine-tuning and evaluation
   std::optional<PreferencePlan> preference{};  // stage dpo
-  OwnParts own;                                // a program's own parts of a fine-tuning run
-  // What the user asked for, every normalisation applied: for args.yaml and for programs that look at options. The
-  // library acts on the members above alone.
+  OwnParts own;                                // for fine-tuning and evaluation
+  // What the user asked for, normalized: written to args.yaml, and for programs that look at options. The library acts
+  // on the members above only.
   config::TrainingArguments options;
-  std::vector<std::string> warnings;  // one for each option that is not what the user wrote
+  std::vector<std::string> warnings;  // one per option whose value differs from what the user wrote
 };
 
 }  // namespace megalith::run

@@ -1,4 +1,4 @@
-// What a run says and writes: a summary at its start, callbacks that tell how it goes, a summary at its end.
+// What a run reports: a summary at the start, callbacks that show its progress, a summary at the end.
 //
 //   for (auto& callback : run::watch_run(models, settings, data, trace, launch))
 //     setup.callbacks.push_back(std::move(callback));            // progress line, metrics.jsonl, TensorBoard, …
@@ -21,13 +21,13 @@
 
 namespace megalith::run {
 
-// What is said of the data.
+// The data in the summary at the start.
 struct DataSummary {
   std::vector<std::pair<std::string, std::string>> parts;  // "train", "1,024 samples"
-  int64_t sequence_length = 0;                             // longest
+  int64_t sequence_length = 0;                             // tokens of the longest sequence
 };
 
-// While it lives, the operations of all groups are part of the trace.
+// Records the operations of all groups in `trace` while it lives.
 class WorldTrace {
  public:
   WorldTrace(comm::World& world, TraceRecorder& trace) : world_(world) { world.set_trace(&trace); }
@@ -39,13 +39,14 @@ class WorldTrace {
   comm::World& world_;
 };
 
-// Says on stderr what the run will do, and makes the callbacks that tell how it goes. `launch`: how this rank was
-// started; launch_from_env() for one without a launcher of ours. `trace` outlives the callbacks. All ranks call it.
+// Prints on stderr what the run will do, and returns the callbacks that show its progress. `launch` tells how this rank
+// was started; comm::launch_from_env() serves for ranks that Megalith's launcher did not start. `trace` outlives the
+// callbacks. Collective over all ranks.
 std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::VirtualModels& models,
                                                                const RunSettings& run, const DataSummary& data,
                                                                TraceRecorder& trace, const comm::RankLaunch& launch);
 
-// Says on stderr what training has come to. All ranks call it.
+// Prints on stderr how training ended. Collective over all ranks.
 void say_end(const parallel::ParallelContext& context, const observe::ReportSettings& reports,
              const train::TrainerState& state, const train::TrainOutput& output);
 

@@ -20,17 +20,17 @@
 namespace megalith::run {
 
 struct RunTokenizer {
-  std::optional<tokenizer::Tokenizer> tokenizer;  // nothing: NullTokenizer
-  data::PretrainTokens tokens;                    // what datasets know of it
-  std::filesystem::path folder;                   // of its files; empty: none
+  std::optional<tokenizer::Tokenizer> tokenizer;  // std::nullopt for NullTokenizer
+  data::PretrainTokens tokens;                    // what datasets need to know about it
+  std::filesystem::path folder;                   // holds its files; empty without files
 
   ModelVocabulary vocabulary() const;
 };
 
-// Nothing when no option speaks of one. Throws ConfigError for a type that is not known or lacks an option, DataError
-// for its files.
+// Returns the tokenizer, or std::nullopt if no option asks for one. Throws ConfigError for an unknown type or a missing
+// option, and DataError for broken files.
 std::optional<RunTokenizer> make_run_tokenizer(const config::TrainingArguments& args);
-// Throws ConfigError naming the options that make one, where there is none.
+// Returns the tokenizer, or throws ConfigError that names the options that make one.
 const RunTokenizer& required(const std::optional<RunTokenizer>& tokenizer);
 
 }  // namespace megalith::run

@@ -1,4 +1,4 @@
-// The words of a run: options of the table, flags of the launcher, switches of the run.
+// Parses the command line of a run: options, flags of the launcher, switches of the run.
 //
 //   run::RunWords words;
 //   if (!words.read(config::Dialect::kTrain, {argv + 1, argv + argc})) return run::kDone;   // --help, --dry_run
@@ -17,24 +17,24 @@
 
 namespace megalith::run {
 
-// log_level; passive leaves what the environment says.
+// Applies log_level; "passive" keeps the level from the environment.
 void apply_log_level(const config::LoggingConfig& logging);
 
-// Declares itself to the parser, so it must not move.
+// The parser keeps pointers to its members, so it cannot be moved.
 class RunWords {
  public:
   RunWords() = default;
   RunWords(const RunWords&) = delete;
   RunWords& operator=(const RunWords&) = delete;
 
-  // Reads the words after the name of the program (`name`, for --help). False when they asked for help or --dry_run,
-  // which has been answered on stdout. Throws ConfigError with every word that is wrong; with --dry_run, with every
-  // problem that options alone can tell. Says on stderr what a user should know of the options.
+  // Parses the arguments of a program called `name`. Returns false if they asked for --help or --dry_run, which it has
+  // answered on stdout. Logs notes about the options. Throws ConfigError that lists every word that cannot be
+  // understood and, with --dry_run, every problem that can be found without files.
   bool read(config::Dialect dialect, std::span<const std::string> words, const std::string& name = "megalith train");
 
   const config::ParseResult& parsed() const { return parsed_; }
   const LaunchFlags& launch() const { return launch_; }
-  // For resolve(); a program adds parts of its own.
+  // Returns the request for resolve(), to which a program may add parts of its own.
   RunRequest request() const;
 
  private:

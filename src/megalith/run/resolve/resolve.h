@@ -1,4 +1,4 @@
-// resolve: from what a user wrote to what a run will do, with every problem told at once.
+// resolve() turns what a user wrote into what a run will do, and reports every problem at once.
 //
 //   run::RunWords words;
 //   words.read(config::Dialect::kTrain, arguments);             // run_words.h
@@ -15,29 +15,29 @@ namespace megalith::run {
 enum class Work {
   kTrain,     // fine-tune the model of a folder: `megalith train`
   kPretrain,  // train a model that options describe: `megalith pretrain`
-  kEvaluate,  // nothing but evaluation: `megalith eval`
+  kEvaluate,  // evaluate without training: `megalith eval`
 };
 
 struct RunRequest {
   Work work = Work::kTrain;
-  config::TrainingArguments options;  // as they were given
-  config::OptionReport report;        // what became of each of them
+  config::TrainingArguments options;  // as given, before derive()
+  config::OptionReport report;        // what became of each option
   RunWorld world;
-  bool begins_run = true;  // output_dir must not hold another run
-  bool restarted = false;  // the job was started before: its batch may have grown already
+  bool begins_run = true;  // output_dir must be empty, unless it is to be overwritten or resumed
+  bool restarted = false;  // not the first start of this job: its batch size may have grown
   RunSwitches switches;
-  OwnParts own;               // kTrain, kEvaluate
-  bool own_datasets = false;  // kPretrain: PretrainFunctions brings them, and options need not name any
-  bool own_model = false;     // likewise; its memory is not planned
+  OwnParts own;               // for kTrain and kEvaluate
+  bool own_datasets = false;  // kPretrain: PretrainFunctions brings the data, so options need not name any
+  bool own_model = false;     // kPretrain: PretrainFunctions brings the model; its memory is not checked
 };
 
-// The options, checked together, with every normalisation applied. No file is looked at. Throws ConfigError with every
-// problem: options that are refused or not built yet, and those that do not go together.
+// Checks the options together and returns them normalized, without looking at any file. Throws ConfigError that lists
+// every problem: options that are refused or not implemented yet, and options that contradict each other.
 config::EffectiveArguments effective_options(const RunRequest& request);
 
-// The plan of a run. Finds the model, its reference, tokenizer, template and datasets, the folder it writes to and the
-// checkpoint it continues. Throws ConfigError with every problem, one a line, of options and files alike; DataError when
-// files alone are wrong. Nothing is written, and no rank is needed.
+// Returns the plan of a run. Finds the model, the reference, tokenizer, template and datasets, the output folder and the
+// checkpoint to resume. Throws ConfigError that lists every problem with options and files, one per line; DataError if
+// only files are at fault. Writes nothing and needs no ranks.
 RunPlan resolve(const RunRequest& request);
 
 }  // namespace megalith::run

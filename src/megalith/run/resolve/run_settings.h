@@ -1,4 +1,4 @@
-// From options to all settings of a run.
+// Makes all settings of a run from its options.
 #pragma once
 
 #include "megalith/config/training_arguments.h"
@@ -6,15 +6,15 @@
 
 namespace megalith::run {
 
-// `args` after validate() and derive(). Throws ConfigError where validate() cannot tell: a schedule that does not
-// exist, a group of ranks that does not.
+// `args` must be valid and derived. Throws ConfigError for what validate() cannot see, such as the name of a group of
+// ranks that does not exist.
 RunSettings run_settings(const config::TrainingArguments& args, const RunWorld& world);
 
-// Parts of it, for programs that need no more.
+// Parts of the above, for programs that need only these.
 LoadSettings load_settings(const config::TrainingArguments& args);
 PretrainSettings pretrain_settings(const config::TrainingArguments& args);
 OutputSettings output_settings(const config::SaveConfig& save);
-// Tokens of a sequence: seq_length, or else cutoff_len. Also before derive().
+// Returns the tokens per sequence: seq_length, or cutoff_len without it. `args` need not be derived.
 int64_t planned_length(const config::TrainingArguments& args);
 
 }  // namespace megalith::run
