@@ -36,7 +36,7 @@ plan::Cluster planned_cluster(const std::optional<std::string>& gpu, const std::
 std::optional<plan::RankMemory> planned_memory(const RunSettings& run, const model::ModelConfig& model, int64_t length,
                                                at::Device device);
 
-// Throws ConfigError if the run cannot fit into the memory of this rank's device (on the CPU: into its share of the free
+// Throws ConfigError if the run cannot fit into the memory of this rank's device (on the CPU: into its share of free
 // memory). With --force it only warns.
 void check_memory(const RunSettings& run, const model::ModelConfig& model, const parallel::ParallelContext& context);
 

@@ -78,7 +78,7 @@ struct RunSettings {
   PretrainSettings pretrain;
   RunSwitches switches;
   // Input of the memory planner, still without model, sequence length and machinery (closed_shape() adds them).
-  // `plannable` is false where options do not tell everything: a continued adapter has the rank and targets of its files.
+  // `plannable` is false if options do not tell everything: a continued adapter has the rank and targets of its files.
   plan::RunShape shape;
   bool plannable = true;
 };

@@ -35,8 +35,8 @@ struct RunRequest {
 // every problem: options that are refused or not implemented yet, and options that contradict each other.
 config::EffectiveArguments effective_options(const RunRequest& request);
 
-// Returns the plan of a run. Finds the model, the reference, tokenizer, template and datasets, the output folder and the
-// checkpoint to resume. Throws ConfigError that lists every problem with options and files, one per line; DataError if
+// Returns the plan of a run. Finds the model, the reference, tokenizer, template and datasets, the output folder and
+// the checkpoint to resume. Throws ConfigError that lists every problem with options and files, one per line; DataError if
 // only files are at fault. Writes nothing and needs no ranks.
 RunPlan resolve(const RunRequest& request);
 
