@@ -2,7 +2,7 @@
 //
 //   example_sft --model_name_or_path=MODEL --dataset=data.jsonl --output_dir=out --finetuning_type=full --max_steps=10
 //
-// What `megalith train` does, without its checks, progress line and files.
+// The parts by hand. run/run.h does all that `megalith train` does: checks, launcher, progress line, files.
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
