@@ -3,8 +3,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
-#include "megalith/run/load.h"
 #include "megalith/run/pretrain.h"
+#include "megalith/run/resolve/load.h"
 #include "megalith/run/resolve/run_settings.h"
 #include "tests/effects/effect.h"
 #include "tests/support/run_ranks.h"

@@ -7,7 +7,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/run/resolve/model_from_options.h"
 #include "megalith/run/resolve/model_settings.h"
-#include "megalith/run/run_tokenizer.h"
+#include "megalith/run/resolve/run_tokenizer.h"
 #include "tests/effects/effect.h"
 #include "tests/support/tokenizers.h"
 

@@ -5,8 +5,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "megalith/model/families/family.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
+#include "tests/support/golden.h"
 #include "tests/train/trainer_case.h"
 
 namespace megalith::train {
@@ -200,9 +202,8 @@ TEST(GraphedMicrobatches, ObstaclesAreNamed) {
     expect_contains(why(), "dropout");
     *dropout = 0;
   }
-  config.moe.emplace();
-  expect_contains(why(), "expert");
-  config.moe.reset();
+  const model::ModelConfig experts = model::read_model_config(testing::golden_dir() / "hf" / "mixtral");
+  expect_contains(graph_obstacle(options, experts, alone, true, true), "expert");
   options.recompute.layers = model::RecomputePlan::Layers::kUniform;
   expect_contains(why(), "recompute_granularity");
   options.recompute = {};

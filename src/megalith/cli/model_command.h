@@ -10,7 +10,7 @@
 #include "megalith/cli/command.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/run/launch_flags.h"
-#include "megalith/run/run_plan.h"
+#include "megalith/run/resolve/run_plan.h"
 
 namespace megalith::cli {
 

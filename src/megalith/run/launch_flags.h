@@ -9,7 +9,7 @@
 
 #include "megalith/comm/launch/launcher.h"
 #include "megalith/config/parser.h"
-#include "megalith/run/run_settings.h"
+#include "megalith/run/resolve/run_settings.h"
 
 namespace megalith::run {
 

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "megalith/model/virtual_models.h"
+#include "megalith/run/resolve/run_plan.h"
 #include "megalith/run/run_data.h"
-#include "megalith/run/run_plan.h"
 #include "megalith/train/objectives/objective.h"
 
 namespace megalith::run {

@@ -12,7 +12,7 @@
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/plan/cluster.h"
 #include "megalith/plan/memory.h"
-#include "megalith/run/run_settings.h"
+#include "megalith/run/resolve/run_settings.h"
 
 namespace megalith::run {
 

@@ -7,7 +7,7 @@
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/verify.h"
 #include "megalith/model/auto_model.h"
-#include "megalith/run/load.h"
+#include "megalith/run/resolve/load.h"
 #include "megalith/run/resolve/model_from_options.h"
 #include "megalith/train/run_checkpoint.h"
 

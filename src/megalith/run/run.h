@@ -19,7 +19,7 @@
 #include "megalith/run/exit_code.h"
 #include "megalith/run/launch_flags.h"
 #include "megalith/run/pretrain.h"
-#include "megalith/run/run_plan.h"
+#include "megalith/run/resolve/run_plan.h"
 #include "megalith/train/report/metric_list.h"
 
 namespace megalith::run {

@@ -11,7 +11,7 @@
 #include "megalith/config/validate.h"
 #include "megalith/layout/rank_grid.h"
 #include "megalith/layout/vocab_split.h"
-#include "megalith/run/load.h"
+#include "megalith/run/resolve/load.h"
 #include "megalith/run/resolve/run_settings.h"
 #include "megalith/run/resolve/runtime_settings.h"
 

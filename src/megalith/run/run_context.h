@@ -24,8 +24,8 @@
 #include "megalith/config/parser.h"
 #include "megalith/layout/microbatches.h"
 #include "megalith/parallel/runtime.h"
-#include "megalith/run/run_settings.h"
-#include "megalith/run/run_tokenizer.h"
+#include "megalith/run/resolve/run_settings.h"
+#include "megalith/run/resolve/run_tokenizer.h"
 #include "megalith/train/stop_flag.h"
 
 namespace megalith::run {

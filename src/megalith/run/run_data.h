@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "megalith/run/run_plan.h"
+#include "megalith/run/resolve/run_plan.h"
 #include "megalith/train/training_data.h"
 
 namespace megalith::run {

@@ -15,7 +15,7 @@
 #include "megalith/comm/store/restarts.h"
 #include "megalith/comm/world.h"
 #include "megalith/model/virtual_models.h"
-#include "megalith/run/run_settings.h"
+#include "megalith/run/resolve/run_settings.h"
 #include "megalith/train/report/callback.h"
 #include "megalith/train/trainer.h"
 

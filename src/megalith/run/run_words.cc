@@ -4,7 +4,7 @@
 
 #include "megalith/base/log.h"
 #include "megalith/config/documents.h"
-#include "megalith/run/load.h"
+#include "megalith/run/resolve/load.h"
 
 namespace megalith::run {
 

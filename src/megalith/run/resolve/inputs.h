@@ -8,7 +8,7 @@
 #include <string>
 
 #include "megalith/config/training_arguments.h"
-#include "megalith/run/run_plan.h"
+#include "megalith/run/resolve/run_plan.h"
 
 namespace megalith::run {
 

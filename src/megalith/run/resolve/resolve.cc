@@ -9,14 +9,14 @@
 #include "megalith/config/validate.h"
 #include "megalith/data/sft/dataset_info.h"
 #include "megalith/model/families/family.h"
-#include "megalith/run/load.h"
-#include "megalith/run/output_folder.h"
 #include "megalith/run/resolve/indexed_settings.h"
 #include "megalith/run/resolve/inputs.h"
+#include "megalith/run/resolve/load.h"
 #include "megalith/run/resolve/model_from_options.h"
+#include "megalith/run/resolve/output_folder.h"
 #include "megalith/run/resolve/run_settings.h"
+#include "megalith/run/resolve/run_tokenizer.h"
 #include "megalith/run/resolve/schedule.h"
-#include "megalith/run/run_tokenizer.h"
 #include "megalith/train/run_length.h"
 
 namespace megalith::run {

@@ -8,7 +8,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/option_report.h"
 #include "megalith/config/training_arguments.h"
-#include "megalith/run/run_plan.h"
+#include "megalith/run/resolve/run_plan.h"
 
 namespace megalith::run {
 

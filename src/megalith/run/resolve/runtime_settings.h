@@ -4,7 +4,7 @@
 #include "megalith/comm/store/rendezvous.h"
 #include "megalith/config/training_arguments.h"
 #include "megalith/parallel/runtime_settings.h"
-#include "megalith/run/run_settings.h"
+#include "megalith/run/resolve/run_settings.h"
 
 namespace megalith::run {
 

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "megalith/run/run_settings.h"
+#include "megalith/run/resolve/run_settings.h"
 
 namespace megalith::run {
 

@@ -21,7 +21,7 @@
 #include "megalith/model/families/family.h"
 #include "megalith/optim/lr_schedule.h"
 #include "megalith/optim/rules/update_rule.h"
-#include "megalith/run/run_settings.h"
+#include "megalith/run/resolve/run_settings.h"
 #include "megalith/train/objectives/objective.h"
 #include "megalith/train/report/callback.h"
 #include "megalith/train/settings/preference_settings.h"

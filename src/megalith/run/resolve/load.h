@@ -7,7 +7,7 @@
 
 #include "megalith/config/parser.h"
 #include "megalith/parallel/parallel_context.h"
-#include "megalith/run/run_settings.h"
+#include "megalith/run/resolve/run_settings.h"
 
 namespace megalith::run {
 

@@ -1,4 +1,4 @@
-#include "megalith/run/load.h"
+#include "megalith/run/resolve/load.h"
 
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-#include "megalith/run/output_folder.h"
+#include "megalith/run/resolve/output_folder.h"
 
 #include <unistd.h>
 

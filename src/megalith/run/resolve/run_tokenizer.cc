@@ -1,4 +1,4 @@
-#include "megalith/run/run_tokenizer.h"
+#include "megalith/run/resolve/run_tokenizer.h"
 
 #include <fmt/format.h>
 
