@@ -15,9 +15,9 @@ bool build_once(const fs::path& target, const std::function<void()>& build, cons
       patience.pause();
       continue;
     }
-    if (fs::exists(target)) break;  // made since it was looked for
+    if (fs::exists(target)) break;  // built by the last holder, after the check above
     build();
-    check(fs::exists(target), "{} was built and is not there", target.string());
+    check(fs::exists(target), "{} does not exist although it was just built", target.string());
     return true;
   }
   return false;

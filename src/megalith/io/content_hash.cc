@@ -15,6 +15,7 @@ namespace {
 constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87ULL;
 constexpr uint64_t kPrime2 = 0xC2B2AE3D27D4EB4FULL;
 
+// Final mixing as in XXH64: spreads the last words over all bits.
 uint64_t finish(uint64_t value) {
   value = (value ^ (value >> 33)) * kPrime2;
   value = (value ^ (value >> 29)) * kPrime1;
@@ -52,7 +53,7 @@ ContentHash& ContentHash::add(int64_t number) {
 ContentHash& ContentHash::add_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   check<DataError>(file.good(), "cannot read {}", path.string());
-  std::string chunk(size_t{1} << 20, '\0');  // a multiple of 8: pieces leave no trace in the hash
+  std::string chunk(size_t{1} << 20, '\0');  // a multiple of 8, so that chunks do not change the hash
   int64_t total = 0;
   while (file.read(chunk.data(), std::ssize(chunk)) || file.gcount() > 0) {
     mix({chunk.data(), static_cast<size_t>(file.gcount())});

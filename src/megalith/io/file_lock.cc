@@ -41,7 +41,7 @@ std::optional<FileLock> FileLock::try_lock(const fs::path& path) {
                        std::generic_category().message(errno));
       return std::nullopt;
     }
-    if (!file.is_named()) continue;  // its last holder removed it meanwhile
+    if (!file.is_named()) continue;  // the last holder removed it after we opened it: lock the new file
     const std::string name = own_name();
     file.allocate(0);
     file.write_at(0, name.data(), name.size());
@@ -53,7 +53,7 @@ std::string FileLock::holder(const fs::path& path) {
   try {
     return read_text_file(path, 1000);
   } catch (const DataError&) {
-    return "nobody any more";  // it was removed meanwhile
+    return "another process";  // the file was removed in the meantime
   }
 }
 
@@ -65,7 +65,7 @@ void LockPatience::pause() {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_);
   check<DataError>(
       waited < wait_.limit,
-      "{}: waited {} s for {} to {}. If it still does, start again when it is done; if it is stuck, end it",
+      "{}: waited {} s for {} to {}. If it is still working, start again when it has finished; if it is stuck, end it",
       lock_.string(), waited.count() / 1000, FileLock::holder(lock_), what_);
   if (waited >= next_notice_) {
     log_info("waiting for {} to {} ({} s; {})", FileLock::holder(lock_), what_, waited.count() / 1000, lock_.string());
