@@ -106,7 +106,7 @@ void StagedFolder::replace_target() const {
 }
 
 void replace_by_renames(const fs::path& staged, const fs::path& target, const fs::path& old) {
-// Between the two renames there is no target; a crash leaves both folders, under the names `old` and `staged`.
+  // Between the two renames there is no target; a crash leaves both folders, under the names `old` and `staged`.
   remove_folder(old);
   rename_folder(target, old);
   try {

@@ -15,6 +15,7 @@ RngSeeds seeds_of_rank(int64_t base_seed, const RankGrid& grid, int rank) {
 }  // namespace
 
 RngSeeds seeds_for_base(int64_t base_seed, int tp_rank, int ep_rank, int etp_rank) {
+  // The offsets of the reference, so that a rank draws the same numbers as there.
   constexpr int64_t kModelParallelOffset = 2718;
   constexpr int64_t kExpertParallelOffset = 1024;
   constexpr int64_t kExpertRankStep = 100;

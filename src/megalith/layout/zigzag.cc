@@ -21,8 +21,8 @@ std::vector<TokenRange> zigzag_ranges(std::span<const int64_t> cumulative, int c
       continue;
     }
     check<DataError>(length % chunks == 0,
-                     "sequence {} has {} tokens, which is no multiple of 2 * context_parallel_size = {}; pad it to {}",
-                     s, length, chunks, (length / chunks + 1) * chunks);
+                     "sequence {} has {} tokens, not a multiple of 2 * context_parallel_size = {}; pad it to {}", s,
+                     length, chunks, (length / chunks + 1) * chunks);
     const int64_t chunk = length / chunks;
     for (const int64_t index : {int64_t{cp_rank}, chunks - 1 - cp_rank})
       add(begin + index * chunk, begin + (index + 1) * chunk);
