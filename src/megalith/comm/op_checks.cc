@@ -13,7 +13,7 @@ void check_tensor(const GroupState& group, const Op& op, const at::Tensor& tenso
         role);
   check(tensor.is_contiguous(), "{} '{}' of group {}: the {} tensor is not contiguous", to_string(op.kind), op.label,
         group.name, role);
-  // Gloo would take a CPU tensor in a CUDA run, NCCL would not: no backend gets one, so that every test tells.
+  // Gloo would accept a CPU tensor in a CUDA run, NCCL would not. Rejecting it here makes tests on Gloo find it.
   check(
       tensor.device() == group.owner->device,
       "{} '{}' of group {}: the {} tensor is on {}, but this run's tensors are on {}. Move it to the group's device().",
@@ -26,7 +26,7 @@ void check_peer(const GroupState& group, const Op& op) {
         group.name, op.peer, group.ranks.size());
 }
 
-// `whole` holds one block of the shape of `part` for each member.
+// Checks that `whole` holds one block of the size of `part` per member.
 void check_blocks(const GroupState& group, const Op& op, const at::Tensor& whole, const at::Tensor& part) {
   const auto members = static_cast<int64_t>(group.ranks.size());
   check(whole.numel() == part.numel() * members && whole.scalar_type() == part.scalar_type(),

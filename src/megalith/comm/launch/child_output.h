@@ -22,7 +22,7 @@ class ChildOutput {
   // From now on lines are counted instead of forwarded.
   void mute() { muted_ = true; }
   size_t muted_lines() const { return muted_lines_; }
-  // Returns the newest lines, for a report; muted ones are not among them.
+  // Returns the newest lines, muted ones included, for a report.
   const std::deque<std::string>& last_lines() const { return last_; }
 
  private:

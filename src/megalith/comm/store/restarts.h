@@ -24,9 +24,8 @@ struct RankLaunch {
   int64_t started_ns = 0;  // start of the whole job, by monotonic_ns
   int64_t failed_ns = 0;   // when the last failure was detected; 0 if unknown or none
   std::vector<Attempt> earlier{};
-  bool launcher_tells = false;  // the launcher itself reports the cost of restarts
-  std::function<void(const Attempt&)>
-      on_step{};  // called after each step with the progress of this start; may be empty
+  bool launcher_tells = false;                    // the launcher itself reports the cost of restarts
+  std::function<void(const Attempt&)> on_step{};  // called after each step with the progress so far; may be empty
 };
 
 // Returns "2 restarts in 61.0 s, of which 40.2 s were steps that count: goodput 65.9 %", over all attempts so far.

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kBegan = "began";
 constexpr const char* kDone = "done";
 constexpr const char* kFailed = "failed";
-constexpr int64_t kPauseMs = 250;  // between notes
+constexpr int64_t kPauseMs = 250;  // pause between notes
 
 int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -30,7 +30,7 @@ std::optional<int64_t> time_in(c10d::Store& record, const char* key) {
   return record.check({key}) ? parse_int(record.get_to_str(key)) : std::nullopt;
 }
 
-// On this machine's monotonic clock.
+// Converts a wall-clock time to this machine's monotonic clock.
 int64_t monotonic_of(int64_t time_ms) { return monotonic_ns() - (now_ms() - time_ms) * 1'000'000; }
 
 }  // namespace
@@ -61,7 +61,7 @@ void StartRecord::note(const Attempt& done) {
   try {
     record_of(start_)->set(kDone, line.dump());
   } catch (const std::exception&) {
-    // Out of reach: the next note says more. The watchdog decides whether the store is gone.
+    // Unreachable: the next note says more. The watchdog decides whether the store is gone.
   }
 }
 
