@@ -6,6 +6,7 @@ using layout::GroupKind;
 
 namespace {
 
+// Whether a kind is used in every run, or only if experts are split differently from the rest.
 enum class UsedBy { kEveryRun, kSplitExperts };
 
 struct KindUse {
@@ -14,7 +15,7 @@ struct KindUse {
   GroupUse use;
 };
 
-// In creation order.
+// All kinds with their use, in creation order.
 const std::vector<KindUse>& kind_uses() {
   using enum TimedOp;
   constexpr bool kSmall = false;

@@ -15,7 +15,7 @@ namespace megalith::parallel {
 
 namespace {
 
-// The machine of this process, for NCCL.
+// Returns the machine of this process, as NCCL identifies it.
 std::string nccl_machine() {
   if (const auto id = env_string("NCCL_HOSTID")) return *id;
   std::array<char, 256> name{};

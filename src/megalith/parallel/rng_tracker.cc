@@ -1,3 +1,9 @@
+// One generator, several streams: a stream is a saved generator state. A fork swaps the generator's state for the
+// stream's and, when it ends, stores the advanced state back and restores the outer one. `active_` lists the live
+// forks, innermost last; a stream may not be forked twice with another one in between, since the outer fork would then
+// lose the progress of the inner one.
+//
+// save() writes MLRNG001, then (length, name), (length, state) pairs: "host", "default", and the named streams.
 #include "megalith/parallel/rng_tracker.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -15,7 +21,7 @@ namespace megalith::parallel {
 
 namespace {
 
-// The layout of save(): these numbers live on disk and may not change.
+// The format of save(): these texts are on disk and may not change.
 constexpr std::string_view kMagic = "MLRNG001";
 constexpr std::string_view kHostEntry = "host";
 constexpr std::string_view kDefaultEntry = "default";
@@ -25,6 +31,7 @@ at::Generator device_generator(at::Device device) {
   return at::globalContext().defaultGenerator(device);
 }
 
+// Append and read back one length-prefixed part.
 void append(std::string& bytes, std::string_view part) {
   const auto length = static_cast<uint64_t>(part.size());
   bytes.append(reinterpret_cast<const char*>(&length), sizeof length);
@@ -111,6 +118,7 @@ RngTracker::Fork::Fork(RngTracker& tracker, std::string name) : tracker_(tracker
           innermost, name_);
     outer_state_ = tracker_.device_generator_.get_state();
     tracker_.device_generator_.set_state(stream->second);
+    // For the destructor, which warns if the host's stream was used inside the fork.
     if (!tracker_.device_.is_cpu()) host_state_ = tracker_.host_generator_.get_state();
   }
   tracker_.active_.push_back(name_);
@@ -158,7 +166,7 @@ void RngTracker::restore(std::string_view bytes) {
   check<DataError>(bytes.starts_with(kMagic),
                    "the saved random state does not start with {}: it is not one of Megalith's", kMagic);
   bytes.remove_prefix(kMagic.size());
-  // Read all before changing anything.
+  // Reads everything before changing anything.
   std::map<std::string, at::Tensor> entries;
   while (!bytes.empty()) {
     const std::string name(take(bytes));
@@ -166,7 +174,7 @@ void RngTracker::restore(std::string_view bytes) {
   }
   for (const auto name : {kHostEntry, kDefaultEntry})
     check<DataError>(entries.contains(std::string(name)), "the saved random state has no entry \"{}\"", name);
-  // A state that does not fit is found by trying it: the default one last, so that nothing has changed if it fails.
+  // A state that does not fit is found by trying it. The default state comes last, so it is in force if all succeed.
   const auto before = std::pair(host_generator_.get_state(), device_generator_.get_state());
   try {
     set_state(host_generator_, entries.at(std::string(kHostEntry)), kHostEntry);

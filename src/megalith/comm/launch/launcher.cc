@@ -40,8 +40,7 @@ class Job {
   bool starts_again(const AttemptEnd& end) const {
     if (!end.failure || end.on_request || options_.max_restarts == 0) return false;
     if (options_.is_final(end.exit_code)) {
-      print_launcher_message(
-          fmt::format("not started again: it would only end with exit code {} again", end.exit_code));
+      print_launcher_message(fmt::format("not started again: exit code {} would only repeat", end.exit_code));
       return false;
     }
     if (launch_.restarts < options_.max_restarts) return true;
