@@ -1,3 +1,6 @@
+// Reads words as argparse and HfArgumentParser do: an option takes the words after it that look like values, as many as
+// its type allows. All problems are collected, so that one run of the program shows every mistake. Messages for unknown
+// names look for a mixed spelling, a negation, an abbreviation and a typo, in that order.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,13 +14,13 @@ namespace {
 
 constexpr const char* kOrigin = "command line";
 
-// argparse's rule: a word that starts with a dash is an option unless it is a number, a lone dash or holds a blank.
+// argparse's rule: a word that starts with a dash is an option unless it is a number, a lone dash or contains a blank.
 bool is_value(const std::string& word) {
   if (!word.starts_with('-') || word == "-") return true;
   return word.find(' ') != std::string::npos || parse_double(word).has_value();
 }
 
-// One spelling a name: dashes become underscores, unless both occur.
+// Brings a name into its one spelling: dashes become underscores; std::nullopt if both occur.
 std::optional<std::string> with_underscores(std::string name) {
   const bool dashes = name.find('-') != std::string::npos;
   if (dashes && name.find('_') != std::string::npos) return std::nullopt;
@@ -25,6 +28,7 @@ std::optional<std::string> with_underscores(std::string name) {
   return name;
 }
 
+// Reads the words from left to right; `next_` is the first that nothing has consumed.
 class WordReader {
  public:
   WordReader(std::span<const std::string> words, std::span<const CommandOption> command_options,
@@ -94,11 +98,11 @@ class WordReader {
     }
   }
 
-  // Takes the words that belong to the option. False, with a problem, when it needs one and there is none.
+  // Takes the words that belong to the option. Returns false, and adds a problem, if it needs one and there is none.
   bool take_values(const Option& option, const std::string& given, RawValue& raw) {
     const bool may_be_bare = option.type == ValueType::kBool || !option.bool_words.empty();
     if (may_be_bare) {
-      // Swallows the next word like argparse, but never a name=value: no boolean has an equals sign in it.
+      // Swallows the next word like argparse, but never a name=value: no boolean contains an equals sign.
       const bool has_word =
           next_ < words_.size() && !words_[next_].starts_with('-') && words_[next_].find('=') == std::string::npos;
       if (has_word) raw = {RawValue::Kind::kWords, {words_[next_++]}};
@@ -162,6 +166,7 @@ class WordReader {
   size_t next_ = 0;
 };
 
+// Returns up to three names that `prefix` abbreviates, shortest first.
 std::vector<std::string> names_starting_with(const std::string& prefix, std::span<const std::string> names) {
   std::vector<std::string> found;
   for (const std::string& name : names)

@@ -1,3 +1,7 @@
+// The normalizations that the reference applies while it starts, as one pure function. Their order matters: sizes
+// first, since the others read them; virtual stages before the shape of the schedule. Each function handles one subject
+// and adds a warning when it overrides something the user wrote. derive(derive(args)) == derive(args), which tests
+// check.
 #include "megalith/config/derive.h"
 
 #include <fmt/format.h>
@@ -19,6 +23,7 @@ void derive_sizes(TrainingArguments& args) {
   parallel.etp = parallel.etp.value_or(*parallel.tp);
 }
 
+// Experts under tensor parallelism need sequence parallelism, as in the reference; without tp it has no meaning.
 void derive_sequence_parallel(TrainingArguments& args, bool experts, Warnings& warnings) {
   ParallelConfig& parallel = args.parallel;
   const bool has_experts = experts || *parallel.ep > 1 || args.moe.num_experts.value_or(0) > 1;
@@ -40,7 +45,7 @@ void derive_virtual_stages(TrainingArguments& args) {
     pipeline.vpp = stages / *args.parallel.pp;
   }
   if (pipeline.vpp == 1) pipeline.vpp.reset();
-  // Both ways of saying it are now the one number.
+  // Both ways of asking for virtual stages are now expressed by the one number.
   pipeline.layers_per_virtual_stage.reset();
   if (pipeline.vpp) {
     pipeline.microbatch_group_size = pipeline.microbatch_group_size.value_or(*args.parallel.pp);
@@ -50,6 +55,7 @@ void derive_virtual_stages(TrainingArguments& args) {
   args.ddp.align_param_gather = false;
 }
 
+// Brings the three ways of asking for recomputation into granularity, method and modules.
 void derive_recompute(TrainingArguments& args) {
   RecomputeConfig& recompute = args.recompute;
   if (!recompute.granularity && recompute.gradient_checkpointing)
@@ -86,12 +92,13 @@ void derive_experts(TrainingArguments& args, Warnings& warnings) {
   }
 }
 
-// Shape defaults of Megatron; a checkpoint's config has them filled in already.
+// Fills in Megatron's defaults for the shape; a checkpoint's config has them already.
 void derive_shape(TrainingArguments& args) {
   ModelShapeConfig& shape = args.shape;
   if (shape.mtp_num_layers == 0) shape.mtp_num_layers.reset();
   if (shape.hidden_size && !shape.ffn_hidden_size) {
     const int full = 4 * *shape.hidden_size;
+    // With a gate there are three matrices instead of two: 2/3 of the width, rounded down to a multiple of 64.
     shape.ffn_hidden_size = args.layer.swiglu.value_or(false) ? full * 2 / 3 / 64 * 64 : full;
   }
   if (!shape.num_attention_heads) return;
@@ -140,7 +147,7 @@ void derive_data(TrainingArguments& args, Warnings& warnings) {
 void derive_output(TrainingArguments& args, Warnings& warnings) {
   std::optional<std::string>& output = args.save.output_dir;
   if (output) output = expand_home(*output);
-  // Megatron's way to ask for TensorBoard's files.
+  // Megatron asks for TensorBoard files by naming their folder.
   std::vector<std::string> wanted = args.logging.report_to;
   const auto named = [&wanted](const char* name) { return std::ranges::find(wanted, name) != wanted.end(); };
   if (args.dialect == Dialect::kPretrain && args.logging.logging_dir && !named("tensorboard") && !named("all"))
@@ -224,7 +231,7 @@ layout::LauncherVppRequest vpp_request(const TrainingArguments& args) {
   request.num_layers = args.shape.num_layers.value_or(0);
   request.pipeline_model_parallel_size = args.parallel.pp.value_or(1);
   request.num_layers_per_virtual_pipeline_stage = pipeline.layers_per_virtual_stage;
-  // A layout gives the virtual size; the same number said as well is no contradiction.
+  // A layout determines the virtual size; giving the same number as well is not a contradiction.
   if (!pipeline.layout) request.num_virtual_stages_per_pipeline_rank = pipeline.vpp;
   request.pipeline_model_parallel_layout = pipeline.layout;
   request.decoder_first_pipeline_num_layers = pipeline.first_stage_layers;
@@ -249,7 +256,7 @@ layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbat
   if (shape.kind == layout::ScheduleKind::kInterleaved) shape.group_size = pipeline.microbatch_group_size;
   shape.forward_only = forward_only;
   if (forward_only) return shape;
-  // delay_grad_reduce is the adapter's name of what Megatron calls align_grad_reduce.
+  // delay_grad_reduce is the adapter's name for Megatron's align_grad_reduce.
   const config::DdpConfig& ddp = args.ddp;
   const bool aligned = ddp.overlap_grad_reduce && ddp.delay_grad_reduce && ddp.align_grad_reduce;
   shape.sync = aligned ? layout::PipelineSync::kAligned : layout::PipelineSync::kDefault;
@@ -265,7 +272,7 @@ layout::BatchPlan batch_plan(const TrainingArguments& args, int dp) {
   plan.seq_length = args.shape.seq_length;
   plan.decrease_batch_size_if_needed = batch.decrease_batch_size_if_needed;
   plan.step_batch_size_schedule = batch.step_batch_schedule;
-  // validate() has seen to it that global_batch_size, if given, is where the schedule ends.
+  // validate() has made sure that global_batch_size, if given, is the size at which the schedule ends.
   if (batch.step_batch_schedule) return plan;
   plan.global_batch_size = plan.micro_batch_size * dp * batch.gradient_accumulation_steps;
   if (batch.global_batch_size) plan.global_batch_size = *batch.global_batch_size;

@@ -1,3 +1,6 @@
+// Builds the table once per process: Megalith's own options in the order of the documents, with those of other programs
+// inserted. The constructor checks what the compiler cannot: every spelling is unique, every option has a topic, and
+// every one without effect has a reason.
 #include "megalith/config/option_table.h"
 
 #include <fmt/format.h>
@@ -113,7 +116,7 @@ std::vector<double> numbers_of(const Value& value) {
 }
 
 std::string allowed_range(const Option& option) {
-  // The bounds of a 32-bit number are a matter of storage; they are named only when one was overstepped.
+  // The bounds of a 32-bit number are a matter of storage; they are named only if one was exceeded.
   const bool from_below = option.minimum && *option.minimum > std::numeric_limits<int>::min();
   const bool from_above = option.maximum && *option.maximum < std::numeric_limits<int>::max();
   if (from_below && !from_above)

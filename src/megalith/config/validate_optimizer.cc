@@ -1,4 +1,5 @@
-// Optimizer, schedule and gradient buffers: spec/training_args.md §3 and §6, rules 9, 11 and 12.
+// Rules for the optimizer, the learning-rate schedule and the gradient buffers. A run is measured in iterations or in
+// samples, and all lengths of its schedule must use the same unit.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

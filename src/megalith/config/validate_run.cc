@@ -1,4 +1,4 @@
-// Data, adapters, evaluation, logging and saving: spec/training_args.md §6, rules 10 and 18; spec/options.md §2 to §8.
+// Rules for data, adapters, preferences, evaluation, logging and saving.
 #include <cmath>
 
 #include "megalith/base/text.h"
@@ -55,7 +55,7 @@ void check_interleaving(const TrainingArguments& args, Problems& problems) {
                    "interleave_probs has {} values for {} datasets; give one each", data.interleave_probs.size(),
                    data.dataset.size());
   for (const std::string& probability : data.interleave_probs)
-    problems.require(parse_double(probability).value_or(-1) >= 0, "interleave_probs: \"{}\" is no probability",
+    problems.require(parse_double(probability).value_or(-1) >= 0, "interleave_probs: \"{}\" is not a probability",
                      probability);
 }
 
@@ -134,7 +134,7 @@ void check_saving(const TrainingArguments& args, Problems& problems) {
   if (save.retain_interval)
     problems.require(
         save.steps.value_or(0) > 0 && std::fmod(static_cast<double>(*save.retain_interval), *save.steps) == 0,
-        "save_retain_interval {} is no multiple of save_interval", *save.retain_interval);
+        "save_retain_interval {} is not a multiple of save_interval", *save.retain_interval);
   const CheckpointConfig& checkpoint = args.checkpoint;
   problems.require(!checkpoint.load_main_params || checkpoint.no_load_optim,
                    "load_main_params_from_ckpt needs no_load_optim");
@@ -159,7 +159,7 @@ void check_run(const TrainingArguments& args, const ValidationContext& context, 
   check_evaluation(args, context, problems);
   check_saving(args, problems);
   for (int64_t iteration : args.run.iterations_to_skip)
-    problems.require(iteration >= 1, "iterations_to_skip counts from 1; {} is none", iteration);
+    problems.require(iteration >= 1, "iterations_to_skip counts from 1; {} is not an iteration", iteration);
   problems.require(!args.logging.profile || args.logging.profile_step_start < args.logging.profile_step_end,
                    "profile_step_start {} must be less than profile_step_end {}", args.logging.profile_step_start,
                    args.logging.profile_step_end);
