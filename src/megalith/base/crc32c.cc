@@ -66,6 +66,7 @@ class Multiplier {
   std::array<std::array<uint32_t, 256>, 4> table_{};
 };
 
+// Entry b is the register after the single byte b.
 constexpr std::array<uint32_t, 256> kTable = [] {
   std::array<uint32_t, 256> table{};
   for (uint32_t byte = 0; byte < table.size(); ++byte) {
@@ -108,6 +109,7 @@ MEGALITH_CRC_TARGET inline uint32_t crc_byte(uint32_t value, unsigned char byte)
 
 #if defined(MEGALITH_CRC_TARGET)
 
+// An unaligned load; memcpy compiles to one instruction.
 inline uint64_t word_at(const unsigned char* data) {
   uint64_t word;
   std::memcpy(&word, data, sizeof word);

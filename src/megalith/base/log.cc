@@ -13,6 +13,7 @@ namespace megalith {
 
 namespace {
 
+// from_str returns `off` for unknown names, so only the name itself can tell the two apart.
 spdlog::level::level_enum level_of(std::string_view name) {
   const auto level = spdlog::level::from_str(std::string(name));
   check<ConfigError>(level != spdlog::level::off || name == "off",
@@ -45,6 +46,8 @@ class Log {
 
   spdlog::logger& lines() { return lines_; }
 
+  // The file gets its own logger too, for text that must not go to stderr. Lines are flushed at once, to survive a
+  // crash of the process.
   void add_file(const std::string& path) {
     auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
     sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");

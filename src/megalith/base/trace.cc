@@ -56,6 +56,7 @@ void TraceRecorder::finish(TraceSpan span) {
   keep(span);
 }
 
+// The switches are read again, since they may have changed while the span was open.
 void TraceRecorder::keep(const TraceSpan& span) {
   const std::lock_guard lock(mutex_);
   if (timeline_on()) {

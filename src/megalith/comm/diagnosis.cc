@@ -13,6 +13,7 @@ namespace {
 constexpr double kSilentSeconds = 5;  // a status older than this suggests a dead or frozen process
 constexpr size_t kListed = 8;         // ranks that are described individually
 
+// What a rank posted last, with a hint if that was long ago.
 std::string last_words(const TimeoutFacts& facts, int rank) {
   const auto it = facts.status.find(rank);
   if (it == facts.status.end()) return "has never been heard from: it did not start or never connected";

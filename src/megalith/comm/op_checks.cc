@@ -34,6 +34,7 @@ void check_blocks(const GroupState& group, const Op& op, const at::Tensor& whole
         op.label, group.name, whole.numel(), members, part.numel());
 }
 
+// One split per member, adding up to the rows; without splits, the rows must divide evenly.
 void check_splits(const GroupState& group, const Op& op, const std::vector<int64_t>& splits, const at::Tensor& tensor,
                   const char* role) {
   const auto members = static_cast<int64_t>(group.ranks.size());
@@ -74,6 +75,7 @@ void check_op(const GroupState& group, const Op& op) {
     default:
       break;
   }
+  // An average of integers would be rounded differently by each transport.
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
   check(!reduces || op.reduce != ReduceOp::kAvg || op.output.is_floating_point(),
         "{} '{}' of group {}: avg needs a floating-point tensor, this one is {}", to_string(op.kind), op.label,

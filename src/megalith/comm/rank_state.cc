@@ -56,6 +56,7 @@ bool is_done(const std::shared_ptr<PendingOp>& pending) {
 
 }  // namespace
 
+// Reports first, so that the others stop waiting as well, then ends the run on this rank.
 void throw_timeout(const GroupState& group, const OpInfo& op, const std::vector<int>& missing) {
   RankState& owner = *group.owner;
   const std::string message = owner.timeout_message(group, op, missing);
@@ -99,6 +100,7 @@ std::string RankState::timeout_message(const GroupInfo& group, const OpInfo& op,
   return describe_timeout(facts);
 }
 
+// Looks at the oldest first. An operation that the device has not reached is late because of the work before it.
 std::optional<std::string> RankState::overdue_message(std::chrono::milliseconds limit) {
   const auto now = OpRecorder::Clock::now();
   const std::vector<OpRecorder::InFlight> running = recorder.in_flight();
@@ -122,6 +124,7 @@ void RankState::throw_if_over() {
   if (!over_.empty()) throw PeerFailure(fmt::format("rank {}: the run is over: {}", rank, over_));
 }
 
+// The lock is released before abort(), which may take the transport's own locks.
 void RankState::abort_if_over(PendingOp& pending) {
   std::string reason;
   {

@@ -45,6 +45,7 @@ std::string generation_prefix(int64_t generation) { return fmt::format("megalith
 
 }  // namespace
 
+// compareSet with an empty expectation writes only if there is no value yet: the first failure stays.
 void report_failure_in(c10d::Store& store, const Failure& failure) {
   store.compareSet(kFailureKey, std::string(), fmt::format("{}\n{}", failure.rank, failure.reason));
 }
@@ -56,6 +57,7 @@ std::optional<Failure> failure_in(c10d::Store& store) {
   return Failure{static_cast<int>(parse_int(text.substr(0, cut)).value_or(-1)), text.substr(cut + 1)};
 }
 
+// Only a status that begins with "in" describes a wait; "finished …" and "computing …" do not.
 std::string waits_in(c10d::Store& store, int rank) {
   const int64_t generation = store.add(connected_key(rank), 0);
   const std::string key = fmt::format("{}/{}", generation_prefix(generation), status_key(rank));

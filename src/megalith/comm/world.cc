@@ -81,6 +81,7 @@ std::vector<int> all_ranks(int size) {
   return ranks;
 }
 
+// The part of a rank's state that processes and threads have in common.
 std::shared_ptr<RankState> make_state(int rank, int size, const WorldOptions& options) {
   auto state = std::make_shared<RankState>();
   state->rank = rank;
@@ -131,6 +132,7 @@ std::function<std::shared_ptr<Backend>(const GroupState&)> share_by_lane(
 
 }  // namespace
 
+// Names of other platforms are recognized, so that a script written for one gets the reason instead of a typo message.
 std::string resolve_backend(const std::string& requested, bool on_cuda, bool built_with_nccl) {
   const std::string name = to_lower(requested);
   if (name.empty()) return on_cuda && built_with_nccl ? "nccl" : "gloo";
@@ -229,6 +231,7 @@ std::unique_ptr<World> World::connect(Rendezvous place, const WorldOptions& opti
   return world;
 }
 
+// All ranks share one hub and one board; everything else is as for processes, so tests exercise the same code.
 std::vector<std::unique_ptr<World>> World::in_process(int size, const WorldOptions& options) {
   check(size >= 1, "an in-process world of {} ranks", size);
   const auto hub = std::make_shared<ThreadHub>();
@@ -283,6 +286,7 @@ void World::report_failure(const std::string& reason, std::optional<int> culprit
   if (state_->board) state_->board->report_failure({culprit.value_or(rank()), reason});
 }
 
+// compareSet returns the value that is in the store afterwards: ours, or the earlier one.
 std::string World::claim(const std::string& what, const std::string& holder) {
   if (!link_) return holder;
   const std::vector<uint8_t> mine(holder.begin(), holder.end());

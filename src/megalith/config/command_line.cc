@@ -41,6 +41,7 @@ class WordReader {
   }
 
  private:
+  // A word is --name, --name=value, name=value, or left over.
   void read_one(const std::string& word) {
     const size_t equals = word.find('=');
     if (word.starts_with("--") && word.size() > 2) {
@@ -135,6 +136,7 @@ class WordReader {
     return names;
   }
 
+  // The command's own options have no table entry: the target's type decides how the value is read.
   void read_command_option(const std::string& given, const CommandOption& option, std::optional<std::string> value) {
     if (bool* const* flag = std::get_if<bool*>(&option.target)) {
       const auto parsed = value ? parse_bool(*value) : std::optional<bool>(true);
@@ -183,6 +185,7 @@ std::vector<Assignment> read_words(std::span<const std::string> words, std::span
   return WordReader(words, command_options, problems, unknown).read();
 }
 
+// Tries the likely mistakes, the most specific first.
 std::string unknown_option(const std::string& given, const std::string& spelling, std::span<const std::string> extra) {
   std::string name = spelling;
   std::ranges::replace(name, '-', '_');

@@ -49,6 +49,7 @@ json yaml_to_json(const YAML::Node& node) {
 
 std::string json_word(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
+// Lists become words, objects stay JSON text, and everything else is one word.
 RawValue raw_from_json(const json& value) {
   if (value.is_null()) return {RawValue::Kind::kNull, {}};
   if (value.is_object()) return {RawValue::Kind::kJson, {value.dump()}};
@@ -124,6 +125,7 @@ std::vector<FileEntry> read_json(const std::string& path, const std::string& tex
   return entries;
 }
 
+// A second value for a key is a mistake in a file, where order carries no meaning.
 void report_duplicates(const std::string& path, const std::vector<FileEntry>& entries,
                        std::vector<std::string>& problems) {
   std::map<std::string, int> first_line;
@@ -142,6 +144,7 @@ bool is_option_file(const std::string& word) {
   return word.ends_with(".yaml") || word.ends_with(".yml") || word.ends_with(".json");
 }
 
+// Names such as no_x are for the command line only.
 std::vector<Assignment> read_option_file(const std::string& path, std::vector<std::string>& problems) {
   std::ifstream file(path);
   if (!file.good()) {

@@ -17,6 +17,7 @@ namespace {
 
 using Warnings = std::vector<std::string>;
 
+// Without --etp, experts are split like all other matrices.
 void derive_sizes(TrainingArguments& args) {
   ParallelConfig& parallel = args.parallel;
   for (std::optional<int>* size : {&parallel.tp, &parallel.pp, &parallel.cp, &parallel.ep}) *size = size->value_or(1);
@@ -36,6 +37,7 @@ void derive_sequence_parallel(TrainingArguments& args, bool experts, Warnings& w
   }
 }
 
+// With num_layers the rules of Megatron's launcher decide; without, only a layout says how many stages there are.
 void derive_virtual_stages(TrainingArguments& args) {
   PipelineConfig& pipeline = args.pipeline;
   if (args.shape.num_layers) {
@@ -70,6 +72,7 @@ void derive_recompute(TrainingArguments& args) {
   }
 }
 
+// bf16 gradients lose too much in long sums, so they accumulate in fp32 unless asked otherwise.
 void derive_precision(TrainingArguments& args, Warnings& warnings) {
   PrecisionConfig& precision = args.precision;
   if (precision.bf16 && !precision.grad_reduce_in_bf16) precision.accumulate_allreduce_grads_in_fp32 = true;
@@ -81,6 +84,8 @@ void derive_precision(TrainingArguments& args, Warnings& warnings) {
   if (args.optimizer.optim == HfOptimizer::kSgd) args.optimizer.optimizer = OptimizerKind::kSgd;
 }
 
+// With many experts, router scores in bf16 become unstable, so they are computed in fp32. A negative capacity means
+// none.
 void derive_experts(TrainingArguments& args, Warnings& warnings) {
   constexpr int kManyExperts = 32;
   if (args.moe.num_experts.value_or(0) >= kManyExperts && !args.router.dtype) args.router.dtype = RouterDtype::kFp32;
@@ -107,6 +112,7 @@ void derive_shape(TrainingArguments& args) {
     shape.num_query_groups = shape.num_attention_heads;
 }
 
+// pretrain always trains unless told to skip it, and evaluates if it has an interval.
 void derive_run(TrainingArguments& args, Warnings& warnings) {
   RunConfig& run = args.run;
   EvalConfig& eval = args.eval;
@@ -130,6 +136,7 @@ void derive_run(TrainingArguments& args, Warnings& warnings) {
   if (!batch.eval_micro_batch_size) batch.eval_micro_batch_size = batch.micro_batch_size;
 }
 
+// Each kind of packing implies the weaker one; documents are packed by default, conversations are not.
 void derive_data(TrainingArguments& args, Warnings& warnings) {
   DataConfig& data = args.data;
   if (data.sequence_packing) data.neat_packing = true;
@@ -188,6 +195,7 @@ EffectiveArguments derive(const TrainingArguments& args, bool experts) {
   return effective;
 }
 
+// vpp takes part only in checks: it does not change the groups.
 layout::GridShape grid_shape(const TrainingArguments& args, int world_size) {
   const ParallelConfig& parallel = args.parallel;
   layout::GridShape shape;

@@ -53,6 +53,7 @@ std::string type_of(const Option& option) {
   return option.optional ? base + ", optional" : base;
 }
 
+// One default, or "train / pretrain" if they differ.
 std::string default_of(const Option& option) {
   const auto show = [](const Value& value) {
     const std::string text = to_display(value);
@@ -109,6 +110,7 @@ std::string markdown_row(const Option& option) {
                      meaning);
 }
 
+// Spells names as the dialect does: with underscores for train, with dashes for pretrain.
 std::string help_entry(const Option& option, Dialect dialect) {
   const char separator = dialect == Dialect::kPretrain ? '-' : '_';
   const auto flag = [separator](std::string name) {
@@ -140,6 +142,7 @@ std::vector<std::string> chosen_topics(const std::optional<std::string>& topic) 
 
 }  // namespace
 
+// Only options with a member are written: the others have nothing to reproduce.
 std::string to_yaml(const TrainingArguments& args) {
   std::string text = fmt::format("# Every effective option of `megalith {}`; give this file as its first argument.\n",
                                  args.dialect == Dialect::kTrain ? "train" : "pretrain");

@@ -36,6 +36,7 @@ std::vector<Option> all_options() {
   return with_foreign_options(list.take(), foreign_options_txt);
 }
 
+// Only these get a --no_<name>, as in HfArgumentParser.
 bool default_is_true(const Option& option) {
   const auto is_true = [](const Value& value) { return std::holds_alternative<bool>(value) && std::get<bool>(value); };
   return option.type == ValueType::kBool && !option.optional &&

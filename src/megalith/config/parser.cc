@@ -66,6 +66,7 @@ class Applier {
     if (refusal.empty() && option.write) option.write(result_.args, *value);
   }
 
+  // An option with bool_words takes a boolean as one of its words: bare and true mean the first, false the second.
   std::optional<Value> value_of(const Assignment& assignment) {
     if (assignment.negated) return Value(false);
     const Option& option = *assignment.option;
@@ -95,6 +96,7 @@ class Applier {
     found->second = {assignment.given, assignment.spelling, value};
   }
 
+  // The last occurrence replaces earlier ones, so that the report shows what is in force.
   void record(const Assignment& assignment, const Value& value) {
     const Option& option = *assignment.option;
     auto& uses = result_.report.uses;

@@ -10,6 +10,7 @@
 namespace megalith::config {
 namespace {
 
+// Heads and key/value heads must divide over tp; with fewer key/value heads than ranks, several ranks share one.
 void check_shape(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const ModelShapeConfig& shape = args.shape;
   const int tp = args.parallel.tp.value_or(1);
@@ -55,6 +56,7 @@ void check_folder_decides(const TrainingArguments& args, const ValidationContext
                      option.name);
 }
 
+// Experts divide over ep. What depends on the model's own config is checked when that has been read.
 void check_experts(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const MoeConfig& moe = args.moe;
   const int ep = args.parallel.ep.value_or(1);
@@ -107,6 +109,7 @@ void check_router(const TrainingArguments& args, Problems& problems) {
                    router.num_groups.value_or(0));
 }
 
+// Full and selective recomputation have different options; distributed storage only makes sense for whole layer inputs.
 void check_recompute(const TrainingArguments& args, Problems& problems) {
   const RecomputeConfig& recompute = args.recompute;
   const bool full = recompute.granularity == RecomputeGranularity::kFull;
@@ -126,6 +129,7 @@ void check_recompute(const TrainingArguments& args, Problems& problems) {
                      "cpu_offloading needs pipeline_model_parallel_size 1 and no recompute_granularity");
 }
 
+// Each fp8 option needs fp8 itself, and the delayed recipe owns the options about history.
 void check_precision(const TrainingArguments& args, Problems& problems) {
   const PrecisionConfig& precision = args.precision;
   problems.require(!precision.bf16 || !precision.fp16, "bf16 and fp16 are both set; keep one");

@@ -10,6 +10,7 @@
 namespace megalith::config {
 namespace {
 
+// Three options set the number of virtual stages; only a layout and the matching number may be given together.
 void check_virtual_stages(const TrainingArguments& args, Problems& problems) {
   const PipelineConfig& pipeline = args.pipeline;
   const int ways = (pipeline.layers_per_virtual_stage ? 1 : 0) + (pipeline.vpp ? 1 : 0) + (pipeline.layout ? 1 : 0);
@@ -76,6 +77,7 @@ void check_layers(const TrainingArguments& args, Problems& problems) {
   }
 }
 
+// Zigzag context parallelism cuts a sequence into 2·cp chunks, and sequence parallelism cuts each rank's part over tp.
 void check_sequence(const TrainingArguments& args, Problems& problems) {
   if (!args.shape.seq_length) return;
   const int length = *args.shape.seq_length;
@@ -153,6 +155,7 @@ void check_parallel(const TrainingArguments& args, const ValidationContext& cont
                    "gradient_accumulation_fusion");
 }
 
+// The batch can be checked only once dp is known, that is, with a world size and a possible grid.
 void check_batch(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const BatchConfig& batch = args.batch;
   problems.require(batch.micro_batch_size.has_value() || !context.needs_inputs,

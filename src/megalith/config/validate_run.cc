@@ -7,6 +7,7 @@
 namespace megalith::config {
 namespace {
 
+// pretrain reads exactly one source.
 void check_indexed_source(const TrainingArguments& args, Problems& problems) {
   const IndexedDataConfig& data = args.indexed;
   const bool per_split = !data.train_data_path.empty() || !data.valid_data_path.empty() || !data.test_data_path.empty();
@@ -19,6 +20,7 @@ void check_indexed_source(const TrainingArguments& args, Problems& problems) {
   problems.require(!per_split || !data.split, "split cuts data_path; leave it out with train_data_path");
 }
 
+// Which options of LLaMA-Factory's data fit together, and with which stage.
 void check_dataset(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const DataConfig& data = args.data;
   if (args.dialect == Dialect::kTrain && context.needs_inputs) {
@@ -59,6 +61,7 @@ void check_interleaving(const TrainingArguments& args, Problems& problems) {
                      probability);
 }
 
+// For stage dpo, whose rows are pairs of answers.
 void check_preferences(const TrainingArguments& args, Problems& problems) {
   const PreferenceConfig& preference = args.preference;
   problems.require(!args.data.packing.value_or(false) && !args.data.sequence_packing,
@@ -95,12 +98,14 @@ void check_adapters(const TrainingArguments& args, Problems& problems) {
   if (args.run.stage == Stage::kDpo) check_preferences(args, problems);
 }
 
+// Above 1 it is a number of steps, below 1 a fraction of all steps.
 void check_interval(const char* name, Interval strategy, double steps, Problems& problems) {
   if (strategy != Interval::kSteps) return;
   problems.require(steps > 0, "{} is 0; set it to a number of steps, or to a fraction of all steps below 1", name);
   problems.require(steps <= 1 || steps == std::floor(steps), "{} {} must be whole when it is more than 1", name, steps);
 }
 
+// To end with the best model, every checkpoint must have been evaluated.
 void check_evaluation(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const EvalConfig& eval = args.eval;
   const bool evaluates = eval.strategy != Interval::kNo;
@@ -123,6 +128,7 @@ void check_evaluation(const TrainingArguments& args, const ValidationContext& co
                    eval_steps);
 }
 
+// Retained checkpoints are a subset of the saved ones, so their interval must be a multiple.
 void check_saving(const TrainingArguments& args, Problems& problems) {
   const SaveConfig& save = args.save;
   if (args.dialect == Dialect::kTrain)

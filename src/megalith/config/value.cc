@@ -36,6 +36,7 @@ json coerce_strings(const json& value) {
   return value;
 }
 
+// A text that starts with a brace is JSON, anything else the path of a JSON file.
 std::optional<Value> parse_dict(const std::string& text, std::string& problem) {  // given on the command line
   std::string source = text;
   const bool inline_json = trim(text).starts_with('{');
@@ -63,6 +64,7 @@ std::vector<std::string> split_commas(const std::vector<std::string>& words) {
   return items;
 }
 
+// No option takes an infinity or NaN.
 std::optional<double> parse_finite(const std::string& word) {
   const auto number = parse_double(word);
   return number && std::isfinite(*number) ? number : std::nullopt;

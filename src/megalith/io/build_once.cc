@@ -9,6 +9,7 @@ namespace fs = std::filesystem;
 bool build_once(const fs::path& target, const std::function<void()>& build, const LockWait& wait) {
   const fs::path lock_path = target.string() + ".lock";
   LockPatience patience(lock_path, "make " + target.filename().string(), wait);
+  // Checks before and after taking the lock: most callers find the target and never touch the lock file.
   while (!fs::exists(target)) {
     const auto lock = FileLock::try_lock(lock_path);
     if (!lock) {

@@ -32,12 +32,14 @@ void ContentHash::mix(std::string_view bytes) {
       std::memcpy(&word, bytes.data(), count);
     else
       for (size_t i = 0; i < count; ++i) word |= uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+    // Two lanes with exchanged primes and different rotations, so that a collision in one says nothing about the other.
     state_[0] = std::rotl(state_[0] ^ (std::rotl(word * kPrime2, 31) * kPrime1), 27) * kPrime1 + 0x85EBCA77C2B2AE63ULL;
     state_[1] = std::rotl(state_[1] ^ (std::rotl(word * kPrime1, 29) * kPrime2), 25) * kPrime2 + 0x27D4EB2F165667C5ULL;
     bytes.remove_prefix(count);
   }
 }
 
+// The length follows the bytes, which keeps parts apart and zero padding of the last word unambiguous.
 ContentHash& ContentHash::add(std::string_view part) {
   mix(part);
   return add(static_cast<int64_t>(part.size()));

@@ -18,6 +18,7 @@ namespace {
 
 // Throws DataError: "cannot <what> <path>: <reason of the system>", with advice for a full disk.
 [[noreturn]] void fail(const char* what, const std::filesystem::path& path, int error) {
+  // Out of space or over quota: the one case in which the system's own words do not help.
   const char* advice = error == ENOSPC || error == EDQUOT ? "; free some space or choose another folder" : "";
   throw DataError(
       fmt::format("cannot {} {}: {}{}", what, path.string(), std::generic_category().message(error), advice));
@@ -37,6 +38,7 @@ FileHandle::~FileHandle() {
 FileHandle::FileHandle(FileHandle&& other) noexcept
     : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
 
+// Swaps, so that `other` closes the old file when it is destroyed.
 FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(descriptor_, other.descriptor_);
@@ -82,6 +84,7 @@ void FileHandle::write_at(uint64_t offset, const void* data, size_t bytes) const
   }
 }
 
+// ftruncate alone would make a sparse file, which fails only when the data is written.
 void FileHandle::allocate(uint64_t bytes) const {
   const auto length = static_cast<off_t>(bytes);
   if (::ftruncate(descriptor_, length) != 0) fail("write", path_, errno);
@@ -97,6 +100,7 @@ void FileHandle::sync() const {
   if (::fsync(descriptor_) != 0) fail("write", path_, errno);
 }
 
+// Reads up to the size seen at the start; a file that grows meanwhile is cut there.
 std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes) {
   const FileHandle file = FileHandle::open_for_reading(path);
   const uint64_t bytes = file.size();

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Written into the lock file, for the messages of those who wait.
 std::string own_name() {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
@@ -33,6 +34,8 @@ FileHandle open_lock_file(const fs::path& path) {
 
 }  // namespace
 
+// Open, lock, and check that the path still leads to the locked file: its last holder unlinks it before the lock ends,
+// and a lock on an unlinked file would exclude nobody.
 std::optional<FileLock> FileLock::try_lock(const fs::path& path) {
   for (;;) {
     FileHandle file = open_lock_file(path);
@@ -57,10 +60,12 @@ std::string FileLock::holder(const fs::path& path) {
   }
 }
 
+// Unlinks before the descriptor is closed, so the file disappears while the lock is still held.
 FileLock::~FileLock() {
   if (file_.is_open()) ::unlink(file_.path().c_str());
 }
 
+// Polls, since flock cannot wait with a time limit; the pause doubles up to half a second.
 void LockPatience::pause() {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_);
   check<DataError>(

@@ -103,6 +103,7 @@ const std::string& JsonFields::file_name() const { return state_->name; }
 
 std::string JsonFields::field(std::string_view key) const { return in_quotes(prefix_ + std::string(key)); }
 
+// Every getter comes through here: notes that the field was asked for.
 const Json* JsonFields::value(std::string_view key) const {
   state_->read.emplace(object_, key);
   const auto found = object_->find(key);
@@ -165,6 +166,7 @@ std::optional<JsonFields> JsonFields::optional_object(std::string_view key) cons
   return object(key);
 }
 
+// Objects are identified by their address, which is stable since the file never changes.
 std::vector<std::string> JsonFields::unread() const {
   std::vector<std::string> keys;
   for (const auto& [key, unused] : object_->items())
@@ -172,6 +174,7 @@ std::vector<std::string> JsonFields::unread() const {
   return keys;
 }
 
+// Instantiated here, so that the header does not need the conversions.
 #define MEGALITH_JSON_TYPE(T)                                     \
   template T JsonFields::required<T>(std::string_view key) const; \
   template std::optional<T> JsonFields::optional<T>(std::string_view key) const;

@@ -14,6 +14,7 @@ void parallel_for(int64_t count, int threads, const std::function<void(int64_t)>
   std::mutex mutex;
   int64_t failed = count;  // smallest index that threw; guarded by mutex, like its error
   std::exception_ptr error;
+  // Threads draw the next index from a shared counter, so uneven pieces balance themselves.
   const auto work = [&] {
     for (int64_t i = next++; i < count; i = next++) {
       try {

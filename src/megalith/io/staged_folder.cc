@@ -68,11 +68,13 @@ StagedFolder::StagedFolder(const fs::path& target, const std::string& tag, Stage
   make_folders(staging_);
 }
 
+// Errors are ignored: a destructor may run while another exception is in flight.
 StagedFolder::~StagedFolder() {
   std::error_code ignored;
   if (options_.owner && !committed_) fs::remove_all(staging_, ignored);
 }
 
+// Refuses a target that holds something, unless it may be overwritten.
 void StagedFolder::check_target() const {
   if (!fs::exists(target_)) return;
   check<ConfigError>(fs::is_directory(target_), "the output folder {} is a file; choose another", target_.string());

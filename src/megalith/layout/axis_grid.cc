@@ -39,6 +39,7 @@ int AxisGrid::rank_at(AxisSet axes, int index, int place) const {
   return rank;
 }
 
+// As number(), but `axis` counts only within its block.
 int AxisGrid::place_in_block(Axis axis, int block_size, int rank) const {
   int place = 0;
   int weight = 1;

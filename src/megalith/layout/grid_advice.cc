@@ -55,6 +55,7 @@ std::string start_other_ranks(const GridShape& shape) {
   return fmt::format("start {} or {} ranks", below, below + unit);
 }
 
+// Offers other sizes for the given ranks, and other numbers of ranks for the given sizes.
 std::string with_these_ranks(const GridShape& shape, const std::vector<std::string>& suggestions) {
   const std::string start = start_other_ranks(shape);
   if (suggestions.empty()) return fmt::format("Nothing smaller fits {} ranks: {}.", shape.world_size, start);
@@ -100,6 +101,7 @@ std::vector<std::string> smaller_expert_sizes(const GridShape& shape) {
   return texts;
 }
 
+// The dense product must divide world_size.
 std::string explain_world(const GridShape& s) {
   const int64_t product = int64_t{s.tp} * s.pp * s.cp;
   return fmt::format("tp*pp*cp = {}*{}*{} = {} does not divide world_size {}; dp would be {:.4g}. {}", s.tp, s.pp, s.cp,
@@ -107,6 +109,7 @@ std::string explain_world(const GridShape& s) {
                      with_these_ranks(s, smaller_dense_sizes(s)));
 }
 
+// The product of the expert grid must divide world_size. Without --etp it follows tp, which users may not expect.
 std::string explain_expert(const GridShape& s) {
   const int64_t product = int64_t{s.expert_tp()} * s.ep * s.pp;
   return fmt::format("etp*ep*pp = {}*{}*{} = {} does not divide world_size {}; edp would be {:.4g}{}. {}",
@@ -115,6 +118,7 @@ std::string explain_expert(const GridShape& s) {
                      s.etp ? "" : " (etp is tp unless it is given)", with_these_ranks(s, smaller_expert_sizes(s)));
 }
 
+// Searches the smallest pipeline that the given ranks allow.
 std::string explain_vpp(const GridShape& s) {
   std::string pp_text;
   for (int pp = 2; pp <= std::min(s.world_size, 64); ++pp) {
@@ -153,6 +157,7 @@ std::string explain_misses(const GridShape& s) {
       s.order, list_in_words(missing));
 }
 
+// Names the words of the order that are not axes.
 std::string explain_order_token(const GridShape& s) {
   std::vector<std::string> unknown;
   for (const std::string& token : split(to_lower(s.order), '-')) {
@@ -174,6 +179,7 @@ std::string pp_last(const std::string& order) {
   return result + "pp";
 }
 
+// Suggests the same order with pp last if that solves the problem, else the default order.
 std::string explain_pp_place(const GridShape& s, std::string_view code) {
   GridShape candidate = s;
   candidate.order = pp_last(s.order);
@@ -205,6 +211,7 @@ std::string explain_instances(const GridShape& s, std::string_view code) {
                      allowed.size() == 1 ? std::string("1") : "one of " + list_in_words(allowed));
 }
 
+// Suggests the smallest nontrivial factor of cp as the inner level.
 std::string explain_hcp(const GridShape& s, std::string_view code) {
   if (code == "hcp_levels") {
     return fmt::format("hierarchical_cp has {} levels; at most {} are supported. Merge neighboring sizes.",
@@ -218,6 +225,7 @@ std::string explain_hcp(const GridShape& s, std::string_view code) {
                      parts.size() > 2 ? fmt::format("Use {} {}, or leave", inner, s.cp / inner) : "Leave");
 }
 
+// Lists every size that is out of range.
 std::string explain_range(const GridShape& s) {
   std::vector<std::string> wrong;
   const auto look = [&](const char* what, int size) {

@@ -46,6 +46,7 @@ bool contains(const std::vector<Axis>& axes, Axis axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
+// Checks that the order names every axis that matters, only known axes, and none twice.
 void check_order_text(const GridShape& shape, Codes& codes) {
   const std::vector<Axis> named = named_axes(shape.order);
   const auto misses = [&](Axis axis, int size) { return size != 1 && !contains(named, axis); };
@@ -73,6 +74,7 @@ void check_pipelines(const GridShape& shape, Codes& codes) {
   }
 }
 
+// The levels must multiply to cp, and each needs a group kind.
 void check_hierarchical_cp(const GridShape& shape, Codes& codes) {
   if (shape.hierarchical_cp.empty()) return;
   // Saturates, so that no number of levels can overflow it.

@@ -29,6 +29,7 @@ std::optional<int> vpp_of_layout(const LauncherVppRequest& r, Problems& out) {
   return std::nullopt;
 }
 
+// Layers to divide: the embedding and the loss count as one each if asked for.
 int accounted_layers(const LauncherVppRequest& r) {
   return r.num_layers + (r.account_for_embedding_in_pipeline_split ? 1 : 0) +
          (r.account_for_loss_in_pipeline_split ? 1 : 0);
@@ -46,6 +47,7 @@ std::string does_not_divide(const LauncherVppRequest& r) {
       accounted_layers(r), r.pipeline_model_parallel_size, accounted_layers(r));
 }
 
+// Layers per rank divided by layers per stage.
 std::optional<int> vpp_of_layers_per_stage(const LauncherVppRequest& r, Problems& out) {
   const int per_stage = *r.num_layers_per_virtual_pipeline_stage;
   if (has_outer_counts(r)) {
@@ -133,6 +135,7 @@ LauncherVpp resolve_launcher_vpp(const LauncherVppRequest& request) {
   Problems out;
   const std::optional<int> vpp = resolve(request, out);
   throw_if_any("impossible virtual pipeline", out);
+  // Without virtual stages there is nothing to overlap, so the reference switches it off.
   return {vpp, vpp && request.overlap_p2p_comm};
 }
 

@@ -53,6 +53,7 @@ std::vector<int> counts_by_stage(const SplitRequest& r) {
   return counts;
 }
 
+// Passes the request through, or throws with all its problems.
 const SplitRequest& checked(const SplitRequest& request) {
   throw_if_any("impossible layer split", problems(request));
   return request;
@@ -91,6 +92,7 @@ std::vector<int> Stage::layers() const {
   return result;
 }
 
+// The clamp keeps the invariant even if a count were wrong; the check below then reports it.
 LayerSplit::LayerSplit(const SplitRequest& request)
     : num_layers_(checked(request).num_layers),
       pp_(request.pp),
@@ -107,6 +109,7 @@ LayerSplit::LayerSplit(const SplitRequest& request)
         "the split was planned for {} of {} layers on {} stages", next_layer, num_layers_, counts.size());
 }
 
+// Stage s is on rank s mod pp.
 bool LayerSplit::mtp_standalone() const {
   for (size_t s = 0; s < types_.size(); ++s) {
     const bool on_last_rank = static_cast<int>(s) % pp_ == pp_ - 1;

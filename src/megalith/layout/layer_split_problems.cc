@@ -17,6 +17,7 @@ using Problems = std::vector<std::string>;
 // A limit far above any machine; products of two sizes then fit in 64 bits.
 constexpr int kMaxStages = 1 << 20;
 
+// Later checks divide and multiply by these, so they come first.
 void check_sizes(const SplitRequest& r, Problems& out) {
   const auto look = [&](const char* what, int value, int least) {
     if (value < least || value > kMaxStages) {
@@ -69,6 +70,8 @@ std::string dividing_pp(const SplitRequest& r, int units) {
   return fitting.empty() ? "no pp divides that" : fmt::format("pp can be {}", list_in_words(fitting));
 }
 
+// The split without any steering: the layers (plus accounted parts) must divide over all stages, unless balancing is
+// allowed.
 void check_even(const SplitRequest& r, Problems& out) {
   const int flags = (r.account_for_embedding ? 1 : 0) + (r.account_for_loss ? 1 : 0);
   const int units = r.num_layers + flags;
@@ -139,6 +142,7 @@ void check_layout_order(const SplitRequest& r, Problems& out) {
   for (const std::string& stage : r.layout->stages()) all += stage;
   if (all.empty() || all.front() != kEmbeddingPart) out.emplace_back("the layout does not begin with the embedding E");
   if (all.empty() || all.back() != kLossPart) out.emplace_back("the layout does not end with the loss L");
+  // Missing parts are reported by the checks of the first and last part above.
   const auto only_once = [&](char part, const char* what) {
     const int n = r.layout->count(part);
     if (n > 1) out.push_back(fmt::format("the layout names the {} {} {} times; it must name it once", what, part, n));

@@ -20,6 +20,7 @@ using Problems = std::vector<std::string>;
 constexpr int64_t kLargestSize = int64_t{1} << 31;
 constexpr int64_t kLargestSamples = 1'000'000'000'000'000;  // more than any run consumes; sums stay far from overflow
 
+// Sequences of the smallest possible step: one micro-batch on every data-parallel rank.
 int64_t step_unit(const BatchPlan& plan) { return plan.micro_batch_size * plan.data_parallel_size; }
 
 // Returns "a multiple of micro_batch_size * data_parallel_size = 2 * 3 = 6, e.g. 6 or 12".
@@ -47,6 +48,7 @@ void check_sizes(const BatchPlan& plan, Problems& out) {
   if (plan.global_batch_size) look("global_batch_size", *plan.global_batch_size);
 }
 
+// A schedule replaces the other ways to set the batch size.
 void check_schedule(const BatchPlan& plan, Problems& out) {
   const auto excludes = [&](bool given, const char* what) {
     if (given) out.push_back(fmt::format("step_batch_size_schedule and {} exclude each other. Keep one", what));
@@ -61,6 +63,7 @@ void check_schedule(const BatchPlan& plan, Problems& out) {
   }
 }
 
+// The batch must be a positive multiple of the step unit, or be allowed to shrink to one.
 void check_constant(const BatchPlan& plan, int64_t batch, Problems& out) {
   if (batch % step_unit(plan) != 0 && !plan.decrease_batch_size_if_needed) {
     out.push_back(not_a_multiple(plan, batch));
@@ -70,6 +73,7 @@ void check_constant(const BatchPlan& plan, int64_t batch, Problems& out) {
   }
 }
 
+// A ramp goes from start to the global batch in whole increments.
 void check_rampup(const BatchPlan& plan, int64_t batch, Problems& out) {
   const std::vector<int64_t>& ramp = *plan.rampup_batch_size;
   if (ramp.size() != 3) {
@@ -131,6 +135,7 @@ int64_t MicrobatchCalculator::final_global_batch_size() const {
   return schedule_ ? schedule_->steps().back().global_batch_size : *plan_.global_batch_size;
 }
 
+// Thresholds of a schedule or steps of a ramp need not fit dp, which only shows when they come into force.
 BatchSizes MicrobatchCalculator::at(int64_t consumed_samples) const {
   const BatchSizes sizes = unchecked_at(consumed_samples);
   if (!plan_.decrease_batch_size_if_needed && sizes.global_batch_size % step_unit(plan_) != 0) {

@@ -36,6 +36,7 @@ std::optional<Repeat> read_repeat(std::string_view text, size_t at) {
   return Repeat{static_cast<size_t>(*count), end - at};
 }
 
+// The limit is checked before anything is copied.
 void append_repeated(std::string& out, std::string_view piece, size_t count) {
   check<ConfigError>(out.size() + piece.size() * count <= kMaxExpandedLength,
                      "pipeline_model_parallel_layout has more than {} parts when its repetitions are written out",
@@ -72,6 +73,7 @@ std::string expand_characters(std::string_view text) {
 
 std::string quoted(char c) { return c == '\t' ? "a tab" : c == ' ' ? "a blank" : fmt::format("'{}'", c); }
 
+// Translates a word of the list form.
 char part_of(const std::string& given, size_t stage) {
   const std::string word = to_lower(trim(given));
   if (word == "embedding") return kEmbeddingPart;
@@ -121,6 +123,7 @@ int PipelineLayout::count(char part) const {
   return static_cast<int>(total);
 }
 
+// Writes runs of more than three equal parts as x*n.
 std::string PipelineLayout::text() const {
   constexpr size_t kLongestRunWrittenOut = 3;
   std::string out;

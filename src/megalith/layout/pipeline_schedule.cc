@@ -67,6 +67,7 @@ RankSchedule one_stage(const PipelineShape& shape) {
   return {0, false, out.take()};
 }
 
+// See the picture above. `back` counts the backwards written so far.
 RankSchedule one_f_one_b(const PipelineShape& shape, int rank) {
   Writer out(shape);
   const int count = shape.microbatches, warmup = std::min(count, shape.pp - rank - 1);
@@ -195,6 +196,8 @@ int nearest_count(const PipelineShape& shape) {
   }
 }
 
+// A group must be at least as long as the pipeline, or its first micro-batch would not be back for the next chunk; the
+// last group may be shorter than the others, but not shorter than the pipeline.
 void interleaved_problems(const PipelineShape& shape, std::vector<std::string>& found) {
   const int group = shape.group();
   if (group < shape.pp || group > shape.microbatches)
@@ -297,6 +300,7 @@ RankSchedule pipeline_schedule(const PipelineShape& shape, int rank) {
   return Interleaved(shape, rank).run();
 }
 
+// Counts forwards up and the action that frees their activations down.
 std::vector<int> RankSchedule::peak_per_chunk(int chunks) const {
   const bool split = std::ranges::any_of(actions, [](const auto& a) { return a.kind == Kind::kWeightGradient; });
   std::vector<int> now(static_cast<size_t>(chunks), 0), peak = now;

@@ -65,6 +65,7 @@ class Simulation {
     return count;
   }
 
+  // The position in the order in which data passes through the model.
   int stage(const PipelineAction& a, int rank) const { return a.chunk * shape_.pp + rank; }
 
   // Returns when the action's input from another stage arrives; std::nullopt if that is not known yet.
@@ -77,6 +78,7 @@ class Simulation {
     return found->second + (shape_.pp > 1 ? costs_.transfer : 0);
   }
 
+  // Schedules other than zero-bubble compute both gradients in one backward.
   double cost(const PipelineAction& a) const {
     if (a.kind == Kind::kForward) return costs_.forward;
     if (a.kind == Kind::kWeightGradient) return costs_.weight_gradient;

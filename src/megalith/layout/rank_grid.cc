@@ -70,6 +70,7 @@ GridAxes grid_axes(GroupKind kind) {
 
 }  // namespace
 
+// With one stage, the two are the same rank.
 std::vector<int> first_and_last_stage(std::span<const int> pp_ranks) {
   if (pp_ranks.size() == 1) return {pp_ranks.front()};
   return {pp_ranks.front(), pp_ranks.back()};
@@ -84,6 +85,7 @@ RankGrid::RankGrid(GridShape shape, PipelineRanks embedding, PipelineRanks posit
       embedding_(std::move(embedding)),
       position_embedding_(std::move(position_embedding)) {}
 
+// Leaves out kinds that would only repeat others.
 std::vector<GroupKind> RankGrid::kinds() const {
   std::vector<GroupKind> result;
   for (GroupKind kind : all_group_kinds()) {
@@ -153,6 +155,7 @@ std::optional<int> RankGrid::group_rank(GroupKind kind, int rank) const {
   return c.grid.place(c.axes, rank) / c.inner % c.size;
 }
 
+// Coordinates where a kind is a single axis, group ranks where it joins several.
 RankPlace RankGrid::place(int rank) const {
   check_rank(rank);
   RankPlace p{};
@@ -214,6 +217,7 @@ const PipelineRanks* RankGrid::pipeline_function(GroupKind kind) const {
   return nullptr;
 }
 
+// Checks the choice of the caller's function: ranks of this pipeline, each at most once.
 std::vector<int> RankGrid::pipeline_group(const PipelineRanks& choose, GroupKind kind, int index) const {
   const std::vector<int> pipeline = group(GroupKind::kPp, index);
   std::vector<int> chosen = choose(pipeline);
@@ -238,6 +242,7 @@ std::vector<int> RankGrid::instance_group(int index) const {
   return ranks;
 }
 
+// The member with place 0 in the parent group.
 int RankGrid::src_rank(GroupKind kind, int rank) const {
   const Cut c = cut(kind);
   return c.grid.rank_at(c.axes, c.grid.group_index(c.axes, rank), 0);

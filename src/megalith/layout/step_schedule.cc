@@ -62,6 +62,7 @@ StepSchedule::Step parse_step(const std::string& entry, std::optional<int64_t> s
 
 }  // namespace
 
+// Thresholds are compared in samples, since two token counts may round to the same number of samples.
 StepSchedule StepSchedule::parse(std::string_view text, std::optional<int64_t> seq_length) {
   check<ConfigError>(!seq_length || *seq_length > 0, "seq_length is {}; it must be positive", seq_length.value_or(0));
   std::string blanks(text);

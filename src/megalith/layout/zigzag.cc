@@ -7,6 +7,7 @@ namespace megalith::layout {
 std::vector<TokenRange> zigzag_ranges(std::span<const int64_t> cumulative, int cp, int cp_rank) {
   check(cp >= 1 && cp_rank >= 0 && cp_rank < cp, "context-parallel rank {} of {}", cp_rank, cp);
   std::vector<TokenRange> ranges;
+  // Joins ranges that touch: the two middle chunks on the last rank, and whole sequences with cp 1.
   const auto add = [&ranges](int64_t begin, int64_t end) {
     if (!ranges.empty() && ranges.back().end == begin)
       ranges.back().end = end;

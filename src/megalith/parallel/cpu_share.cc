@@ -31,6 +31,7 @@ std::optional<std::string> first_line_of(const fs::path& path) {
   return line;
 }
 
+// Empty if the file is missing or written in another way.
 CpuList cpus_in_file(const fs::path& path) {
   const auto line = first_line_of(path);
   return line ? parse_cpu_list(*line).value_or(CpuList{}) : CpuList{};
@@ -59,6 +60,7 @@ CpuList cpus_of_group(const fs::path& root, const std::string& group, const char
   }
 }
 
+// A set of fixed size would fail on machines with more than 1024 cores.
 bool bind_this_thread(const CpuList& cpus) {
   cpu_set_t* const set = CPU_ALLOC(kMostCpus);
   if (set == nullptr) return false;

@@ -19,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// "nvidia" and digits only: nvidiactl and nvidia-uvm are not GPUs.
 bool is_gpu_file(const std::string& name) {
   constexpr std::string_view kBeginning = "nvidia";
   return name.starts_with(kBeginning) && name.size() > kBeginning.size() &&
@@ -79,6 +80,7 @@ void warn_of_unused_gpus(const DeviceSettings& settings) {
       *gpus);
 }
 
+// The cheap upper bound settles most cases; only a request above it may need the driver, which is slow to start.
 void check_gpus_for(int ranks, const DeviceSettings& settings) {
   if (settings.use_cpu || settings.backend == BackendChoice::kGloo || !comm::nccl_available()) return;
   if (comm::nccl_host_of_rank(env_string("NCCL_HOSTID"), 0)) return;  // ranks share GPUs on purpose

@@ -88,6 +88,7 @@ class GroupChecker {
     return number_tensor(count, [&](int64_t i) { return static_cast<double>(moved_number(from, to, i, round_)); });
   }
 
+  // Records a wrong answer and continues.
   void fail(const std::string& operation, std::string detail) {
     result_.wrong.push_back(
         {group_.name(), group_.ranks(), operation, group_.ranks()[static_cast<size_t>(me_)], std::move(detail)});
@@ -147,6 +148,7 @@ class GroupChecker {
            number_tensor(kBlock, [&](int64_t i) { return reduced(ReduceOp::kSum, me_ + i); }));
   }
 
+  // Receivers do not matter here, so the data of rank r is what it would send to rank 0.
   void all_gather(at::ScalarType type) {
     const at::Tensor all = room(kCheckedElements * n_, type);
     group_.all_gather(all, on_device(moved(me_, 0), type), kCheckLabel);
@@ -185,6 +187,7 @@ class GroupChecker {
     expect("all_to_all with unequal blocks of " + checked_type_name(type), all, expected);
   }
 
+  // From both ends of the group.
   void broadcast(at::ScalarType type) {
     for (const int root : {0, n_ - 1}) {
       const at::Tensor data = on_device(moved(me_, 1), type);

@@ -51,6 +51,7 @@ const std::vector<KindUse>& kind_uses() {
   return table;
 }
 
+// With ep 1 and etp = tp the expert groups have the same members as the dense ones.
 bool splits_experts(const layout::GridShape& shape) { return shape.ep > 1 || shape.expert_tp() != shape.tp; }
 
 bool has_levels(const layout::GridShape& shape, GroupKind kind) {

@@ -159,6 +159,7 @@ const char* to_string(TimedOp op) {
   return "?";
 }
 
+// The definitions of nccl-tests: an all-reduce moves each block twice (reduce-scatter and all-gather).
 double bus_factor(TimedOp op, int ranks) {
   const double moved_once = static_cast<double>(ranks - 1) / ranks;
   if (op == TimedOp::kSendRecv) return 1;
@@ -179,6 +180,7 @@ LinkTime time_operation(const comm::Group& group, TimedOp op, int64_t bytes, at:
   return time;
 }
 
+// Neighbors by rank cover the links inside machines; the first ranks of the machines cover those between them.
 std::vector<std::vector<RankPair>> pair_rounds(const std::vector<std::string>& hosts) {
   std::vector<int> ranks, first_of_host;
   std::set<std::string> seen;
@@ -219,6 +221,7 @@ std::vector<PairSpeed> time_pairs(const comm::Group& world, const std::vector<st
   return result;
 }
 
+// Links inside and between machines differ by design, so each kind has its own median.
 std::vector<PairSummary> summarize_pairs(const std::vector<PairSpeed>& pairs, const std::vector<std::string>& hosts) {
   std::vector<PairSummary> summaries;
   for (const bool between : {false, true}) {

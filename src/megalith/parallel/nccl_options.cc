@@ -43,6 +43,7 @@ int positive_number(const YAML::Node& value, const std::string& where) {
   return number;
 }
 
+// One key of one group.
 void read_setting(const std::string& key, const YAML::Node& value, const std::string& where,
                   comm::NcclGroupSettings& settings) {
   if (key == "cga_cluster_size") {
@@ -103,6 +104,7 @@ std::vector<std::string> nccl_groups_named(std::span<const std::string> words, c
   return names;
 }
 
+// The options come after the file, so they can only add to it.
 comm::NcclSettings nccl_settings(const NcclOptions& options) {
   comm::NcclSettings settings;
   if (options.config_file) {

@@ -26,6 +26,7 @@ constexpr std::string_view kMagic = "MLRNG001";
 constexpr std::string_view kHostEntry = "host";
 constexpr std::string_view kDefaultEntry = "default";
 
+// On CPU every tracker has its own generator, so ranks that are threads do not share one.
 at::Generator device_generator(at::Device device) {
   if (device.is_cpu()) return at::detail::createCPUGenerator();
   return at::globalContext().defaultGenerator(device);
@@ -60,6 +61,7 @@ at::Tensor state_from(std::string_view bytes) {
   return state;
 }
 
+// libtorch's own message does not say which state was wrong.
 void set_state(at::Generator& generator, const at::Tensor& state, std::string_view what) {
   try {
     generator.set_state(state);
@@ -90,6 +92,7 @@ void RngTracker::reset() {
   seeds_.clear();
 }
 
+// A stream's first state is what the generator has right after seeding; the generator itself is put back.
 void RngTracker::add(std::string_view name, int64_t seed) {
   check(!streams_.contains(std::string(name)), "random stream {} already exists", name);
   for (const auto& [other, other_seed] : seeds_)
@@ -124,6 +127,7 @@ RngTracker::Fork::Fork(RngTracker& tracker, std::string name) : tracker_(tracker
   tracker_.active_.push_back(name_);
 }
 
+// Stores the stream's progress before the outer state returns.
 RngTracker::Fork::~Fork() {
   if (name_.empty()) return;
   tracker_.active_.pop_back();
@@ -141,6 +145,7 @@ std::map<std::string, at::Tensor> RngTracker::states() const {
   return copies;
 }
 
+// The seeds of replaced streams are unknown, so later add() calls cannot check against them.
 void RngTracker::set_states(const std::map<std::string, at::Tensor>& states) {
   check(active_.empty(), "replacing the random streams inside a fork");
   streams_.clear();

@@ -24,6 +24,7 @@ void take_cpu_share(const comm::Rendezvous& place, at::Device device) {
   if (const auto gpu = gpu_identity(device)) bind_to_gpu_node(gpu->pci_bus_id);
 }
 
+// Two layouts with the same text have the same groups.
 std::string sizes_text(const layout::GridShape& shape) {
   return fmt::format("tp={} pp={} vpp={} cp={} ep={} etp={} order={}", shape.tp, shape.pp,
                      shape.vpp ? std::to_string(*shape.vpp) : "none", shape.cp, shape.ep, shape.expert_tp(),
@@ -114,6 +115,7 @@ ParallelContext& Runtime::context() {
 
 void Runtime::shutdown_groups() { context_.reset(); }
 
+// Forgets the world before closing it: if close() throws, the next initialize still starts from nothing.
 void Runtime::shutdown() {
   context_.reset();
   if (!own_world_) return;

@@ -41,6 +41,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   return c10d::ReduceOp::SUM;
 }
 
+// The types that c10d's transports can move and reduce.
 bool has_native_transport(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -86,6 +87,7 @@ class C10dPending : public PendingOp {
     target_ = std::move(target);
   }
 
+  // Every exception of c10d becomes a CommError with its first line; the rest is a stack trace.
   bool wait_for(milliseconds limit) override {
     try {
       if (!waits_on_host_) {
@@ -213,6 +215,7 @@ class C10dBackend : public Backend {
   C10dBackend(c10::intrusive_ptr<c10d::Backend> inner, at::Device device, std::shared_ptr<StreamMarks> marks)
       : inner_(std::move(inner)), marks_(std::move(marks)), waits_on_host_(marks_ == nullptr), device_(device) {}
 
+  // Special cases first; everything else is one call of c10d.
   std::shared_ptr<PendingOp> start(const Op& op) override {
     if (is_point_to_point(op.kind)) return start_batch({op})[0];
     if (op.kind == OpKind::kReduceScatter && waits_on_host_) return start_host_reduce_scatter(op);
@@ -258,6 +261,7 @@ class C10dBackend : public Backend {
     return handle;
   }
 
+  // One switch for all collectives. Reductions need a type that c10d can add; the others may move bytes.
   c10::intrusive_ptr<c10d::Work> start_collective(const Op& op) {
     at::Tensor output = op.output;
     at::Tensor input = op.input;

@@ -18,6 +18,7 @@ namespace {
 // The handle of an operation that may still be waiting for the connection.
 class QueuedOp : public PendingOp {
  public:
+  // Waits for the connection, then passes the remaining time on.
   bool wait_for(std::chrono::milliseconds limit) override {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     std::unique_lock lock(mutex_);

@@ -53,6 +53,7 @@ at::Tensor reduce_blocks(const std::vector<at::Tensor>& blocks, ReduceOp op) {
   return result;
 }
 
+// The result is computed once and copied, so that all members have the same bits.
 void run_all_reduce(const std::vector<std::optional<Op>>& ops) {
   std::vector<at::Tensor> inputs;
   for (const auto& op : ops) inputs.push_back(op->output);
@@ -86,6 +87,7 @@ std::vector<int64_t> block_rows(const std::vector<int64_t>& splits, const at::Te
   return std::vector<int64_t>(members, tensor.size(0) / static_cast<int64_t>(members));
 }
 
+// Goes through the senders in order, so block `from` of each output is filled before block `from` + 1.
 void run_all_to_all(const std::vector<std::optional<Op>>& ops) {
   std::vector<int64_t> written(ops.size(), 0);  // rows of each output that are filled
   for (size_t from = 0; from < ops.size(); ++from) {
@@ -108,6 +110,7 @@ void run_broadcast(const std::vector<std::optional<Op>>& ops) {
     if (r != root) ops[r]->output.copy_(ops[root]->output);
 }
 
+// Entry 0 is the send, entry 1 the receive.
 void run_transfer(const std::vector<std::optional<Op>>& ops) {
   const at::Tensor& from = ops[0]->output;
   const at::Tensor& to = ops[1]->output;
@@ -202,6 +205,7 @@ class ThreadBackend : public Backend {
  public:
   ThreadBackend(std::shared_ptr<Meeting> meeting, int rank) : meeting_(std::move(meeting)), rank_(rank) {}
 
+  // Both sides of a transfer form the same key: sender, receiver and their common number.
   std::shared_ptr<PendingOp> start(const Op& op) override {
     const at::NoGradGuard no_grad;
     if (!is_point_to_point(op.kind)) {

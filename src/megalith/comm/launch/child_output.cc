@@ -40,6 +40,7 @@ ChildOutput::ChildOutput(ChildOutput&& other) noexcept
       muted_(other.muted_),
       muted_lines_(other.muted_lines_) {}
 
+// Reads until the pipe is empty. Text after the last line break waits for the rest of its line.
 void ChildOutput::pump() {
   char buffer[1 << 16];
   while (source_ >= 0) {

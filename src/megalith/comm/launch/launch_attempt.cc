@@ -99,6 +99,7 @@ AttemptEnd LaunchAttempt::run() {
   return end();
 }
 
+// Progress is read from rank 0's heartbeat, since all ranks run the same steps.
 AttemptEnd LaunchAttempt::end() const {
   AttemptEnd end{.on_request = ended_by_signal_ != 0 || asked_to_stop_, .failure = first_, .failed_ns = failed_ns_};
   const HeartbeatSlot& slot = page_.slot(0);
@@ -111,6 +112,7 @@ AttemptEnd LaunchAttempt::end() const {
   return end;
 }
 
+// Opens the rank's output before the fork, so that a failure to do so is the launcher's error and not the rank's.
 void LaunchAttempt::start(int local_rank) {
   const int rank = options_.node_rank * options_.nproc + local_rank;
   int out[2] = {-1, -1}, err[2] = {-1, -1};
@@ -144,6 +146,8 @@ void LaunchAttempt::start(int local_rank) {
   children_.push_back(std::move(child));
 }
 
+// The child's side of the fork; never returns. _exit skips the destructors and atexit handlers of the launcher, which
+// are not the child's to run.
 void LaunchAttempt::become_rank(int local_rank, int out, int err) {
   // Dies with the launcher, however that ends. (If it has already ended, the parent is another process by now.)
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -181,6 +185,7 @@ void LaunchAttempt::become_rank(int local_rank, int out, int err) {
   _exit(code);
 }
 
+// Machine 0 serves the store on the socket it already listens on; the others connect to it, to hear of failures.
 void LaunchAttempt::serve_or_join_store() {
   prepare_c10d();
   if (options_.node_rank == 0) {
@@ -249,6 +254,7 @@ void LaunchAttempt::signal_children(int signal, const Child* except) {
   }
 }
 
+// WUNTRACED and WCONTINUED also report stops, which tell a debugger's SIGSTOP from a hang.
 void LaunchAttempt::reap() {
   int status = 0;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0;)

@@ -34,6 +34,7 @@ std::string signal_name(int signal) {
   return fmt::format("signal {} (SIG{})", signal, abbreviation == nullptr ? "?" : abbreviation);
 }
 
+// A SIGKILL that nobody sent is usually the kernel's out-of-memory killer.
 std::string describe_exit(int status) {
   if (WIFSIGNALED(status)) {
     std::string text = fmt::format("was killed by {}", signal_name(WTERMSIG(status)));
@@ -45,6 +46,7 @@ std::string describe_exit(int status) {
 
 }  // namespace
 
+// Combines what the rank says of itself (heartbeat) with what the kernel says of it (stopped).
 RankSight LaunchAttempt::sight_of(const Child& child) const {
   const HeartbeatSlot& slot = page_.slot(child.local);
   RankSight sight{.rank = child.rank,
@@ -91,6 +93,8 @@ void LaunchAttempt::say_when_it_runs_again() {
                                      static_cast<double>(monotonic_ns() - launch_.failed_ns) / 1e9));
 }
 
+// A nonzero status is a failure unless a signal ended the run. The store is asked first: the rank may have reported its
+// own reason, or another rank's.
 void LaunchAttempt::on_child_end(Child& child, int status) {
   child.running = false;
   kill(-child.pid, SIGKILL);  // processes that the rank itself may have started
@@ -172,6 +176,7 @@ void LaunchAttempt::wait_for_other_machines() {
   }
 }
 
+// One message: the first failure, where it happened, what was left out, and where to read on.
 void LaunchAttempt::report() const {
   if (ended_by_signal_ != 0 && all_ended_well_) return;
   if (ended_by_signal_ != 0) return print_launcher_message(fmt::format("ended by {}", signal_name(ended_by_signal_)));

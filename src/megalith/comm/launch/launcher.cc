@@ -37,6 +37,7 @@ class Job {
   }
 
  private:
+  // Restarts only after a failure that may not repeat, and only while restarts are left.
   bool starts_again(const AttemptEnd& end) const {
     if (!end.failure || end.on_request || options_.max_restarts == 0) return false;
     if (options_.is_final(end.exit_code)) {

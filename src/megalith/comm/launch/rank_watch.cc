@@ -30,6 +30,7 @@ void SectionLimits::set(const std::string& words) {
   }
 }
 
+// Evaluation and loading data have the limit of a step.
 Seconds SectionLimits::of(Section section, int64_t steps_done) const {
   switch (section) {
     case Section::kSetup:

@@ -52,6 +52,7 @@ int listen_everywhere(uint16_t port) {
 
 }  // namespace
 
+// On one machine only loopback, so that nobody else can connect. The port is read back, since 0 asks for any.
 int listen_for_store(const LaunchOptions& options, int& port) {
   const bool local = options.nnodes == 1;
   const auto wanted = static_cast<uint16_t>(options.master_port);

@@ -74,6 +74,7 @@ std::string OpInfo::describe() const {
   return text;
 }
 
+// The shapes of an all-to-all differ between members by design.
 std::string OpInfo::signature() const {
   std::string text = to_string(kind);
   if (kind == OpKind::kAllToAll) return text + " " + to_lower(c10::toString(dtype));

@@ -20,6 +20,7 @@ double seconds(OpRecorder::Clock::duration span) { return std::chrono::duration<
 
 }  // namespace
 
+// The form in which a status is posted to the store; both sides are of the same build.
 std::string RankStatus::to_json() const {
   nlohmann::json excerpts = nlohmann::json::object();
   for (const auto& [id, excerpt] : operations) excerpts[id] = {excerpt.last, excerpt.digests};
@@ -62,6 +63,7 @@ void OpRecorder::end(uint64_t record) {
   if (const auto it = running_.find(record); it != running_.end()) finish(it);
 }
 
+// Records queue up in the order of the host's waits, which is the order on the device.
 void OpRecorder::end_when_done(uint64_t record, std::shared_ptr<Completion> completion) {
   std::lock_guard lock(mutex_);
   const auto it = running_.find(record);
@@ -77,6 +79,7 @@ void OpRecorder::set_trace(TraceRecorder* trace) {
   trace_ = trace;
 }
 
+// The trace has its own clock, so the start is its present minus the measured duration.
 void OpRecorder::add_to_trace(const InFlight& what) const {
   if (trace_ == nullptr || !trace_->timeline_on()) return;
   const int64_t end_ns = trace_->now_ns();

@@ -88,6 +88,7 @@ class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<
     const Word word_;
   };
 
+  // A word that is still to be written waits in `retired_`.
   void give_back(Word word) {
     std::lock_guard lock(mutex_);
     if (word.written())

@@ -112,6 +112,7 @@ class StartTalk {
     return static_cast<size_t>(rank_) < listed.size() && listed[static_cast<size_t>(rank_)] == own_;
   }
 
+  // Agents count only the failures of their own ranks, so the largest count is the best.
   static int64_t most_counted(const std::vector<std::string>& proposed) {
     int64_t most = 0;
     for (const std::string& arrival : proposed)

@@ -71,6 +71,7 @@ LastingStore::Connection LastingStore::connect_again() {
   return made;
 }
 
+// Another thread may have replaced the connection already.
 void LastingStore::drop(const Connection& broken) {
   std::lock_guard lock(mutex_);
   if (current_ == broken) current_.reset();
@@ -110,6 +111,7 @@ std::vector<uint8_t> LastingStore::get(const std::string& key) {
   return ask(true, [&](c10d::Store& store) { return store.get(key); });
 }
 
+// Adding 0 only reads, so it may be repeated.
 int64_t LastingStore::add(const std::string& key, int64_t value) {
   return ask(value == 0, [&](c10d::Store& store) { return store.add(key, value); });
 }

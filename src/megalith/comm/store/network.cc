@@ -71,6 +71,7 @@ int try_connect(const addrinfo& target, std::chrono::milliseconds limit) {
   return error;
 }
 
+// Returns 0 at the first address that answers, else the error of the last.
 int try_addresses(const Addresses& found, std::chrono::milliseconds limit) {
   int error = 0;
   for (const addrinfo* target = found.get(); target != nullptr; target = target->ai_next)

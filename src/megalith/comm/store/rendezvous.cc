@@ -63,6 +63,7 @@ class Variables {
   std::vector<std::string> problems_;
 };
 
+// Checks that apply to every launcher.
 void check_place(Variables& variables, const Rendezvous& place, const char* rank_name, const char* size_name) {
   if (place.world_size < 1)
     variables.refuse(fmt::format("{} is {}; it must be at least 1", size_name, place.world_size));
@@ -73,6 +74,7 @@ void check_place(Variables& variables, const Rendezvous& place, const char* rank
     variables.refuse(fmt::format("MASTER_PORT is {}; ports go up to 65535", place.master_port));
 }
 
+// RANK and its companions are torchrun's convention, which our launcher and many scripts also use.
 Rendezvous from_torchrun(Variables& variables) {
   Rendezvous place;
   place.source = variables.has("TORCHELASTIC_RUN_ID") ? Rendezvous::kTorchrun
@@ -184,6 +186,7 @@ Rendezvous from_open_mpi(Variables& variables) {
 
 }  // namespace
 
+// Takes the text before the first bracket and the first item inside it, plus what follows the bracket.
 std::string first_slurm_host(const std::string& node_list) {
   const size_t end = node_list.find_first_of(",[");
   std::string host = node_list.substr(0, end);

@@ -41,6 +41,7 @@ c10::intrusive_ptr<c10d::Store> StartRecord::record_of(int64_t start) const {
   return c10::make_intrusive<c10d::PrefixStore>(fmt::format("megalith/record/{}", start), store_);
 }
 
+// The store of a first start has no records; then only the count of the agents can tell.
 bool StartRecord::continues(int restarts) const {
   if (start_ == 0) return restarts > 0;
   for (int64_t start = 0; start < start_; ++start)
@@ -73,6 +74,7 @@ void StartRecord::note_failure() noexcept {
   }
 }
 
+// Starts before the first begin() did not train and are skipped.
 RankLaunch StartRecord::complete(RankLaunch launch) const {
   for (int64_t start = 0; start < start_; ++start) {
     const auto record = record_of(start);
