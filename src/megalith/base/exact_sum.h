@@ -12,6 +12,7 @@
 
 namespace megalith {
 
+// One thread at a time. 560 bytes; adding costs three integer additions.
 class ExactSum {
  public:
   // Digits of 32 bits, the lowest bit worth 2^-1074 (the smallest double). Each is stored in 64 bits, so that carries

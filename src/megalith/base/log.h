@@ -11,6 +11,7 @@
 
 namespace megalith {
 
+// Levels that Megalith logs at, least severe first.
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 // Logs one line; thread-safe, like every function here but add_log_file.

@@ -134,6 +134,7 @@ class Group {
   friend class World;
   explicit Group(std::shared_ptr<GroupState> state) : state_(std::move(state)) {}
 
+  // All operations go through start or start_transfers, and from there through start_all (see group.cc).
   class Starting;
 
   Work start(Op op) const;

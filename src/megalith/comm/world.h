@@ -26,6 +26,7 @@ class StartRecord;
 class StoreLink;
 struct RankState;
 
+// How a rank communicates, and its time limits.
 struct WorldOptions {
   // The transport: "gloo", "nccl", or empty for the device's default (NCCL on CUDA, Gloo on CPU).
   std::string backend;

@@ -26,6 +26,7 @@ class Problems {
   std::vector<std::string> list_;
 };
 
+// Each adds the violations of its subject.
 void check_parallel(const TrainingArguments& args, const ValidationContext& context, Problems& problems);
 void check_batch(const TrainingArguments& args, const ValidationContext& context, Problems& problems);
 void check_optimizer(const TrainingArguments& args, const ValidationContext& context, Problems& problems);

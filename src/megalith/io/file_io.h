@@ -16,6 +16,7 @@ class FileHandle {
   FileHandle(FileHandle&& other) noexcept;
   FileHandle& operator=(FileHandle&& other) noexcept;
 
+  // All four throw DataError if the file cannot be opened.
   static FileHandle open_for_reading(const std::filesystem::path& path);
   // Creates the file or truncates it.
   static FileHandle create(const std::filesystem::path& path);

@@ -16,11 +16,13 @@
 
 namespace megalith::io {
 
+// How a rank takes part.
 struct StagedFolderOptions {
   bool owner = true;       // creates, renames and removes the folder; true on one rank
   bool overwrite = false;  // replace an existing target with everything in it
 };
 
+// One object per rank. The ranks' calls are ordered by the caller's barriers, as in the example above.
 class StagedFolder {
  public:
   // The owner creates the folder and the target's parents. Throws ConfigError, on the owner, when the target is a file,

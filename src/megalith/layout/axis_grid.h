@@ -52,6 +52,7 @@ class AxisGrid {
 
   AxisGrid(const Order& order, const Sizes& sizes);
 
+  // Size of an axis, ranks between two neighbors along it, and a rank's position on it.
   int size(Axis axis) const { return sizes_[slot(axis)]; }
   int stride(Axis axis) const { return strides_[slot(axis)]; }
   int coordinate(int rank, Axis axis) const { return rank / stride(axis) % size(axis); }

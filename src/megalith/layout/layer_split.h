@@ -75,6 +75,7 @@ class LayerSplit {
   // Returns whether the mtp layers are on another rank than the last.
   bool mtp_standalone() const;
 
+  // The stages themselves, by value.
   Stage stage(int pp_rank, int vp_stage) const;
   std::vector<Stage> stages() const;      // by rank, then chunk
   Stage stage_of_layer(int layer) const;  // the stage that holds a decoder layer

@@ -9,6 +9,7 @@
 
 namespace megalith::layout {
 
+// The sizes that determine the number of operations.
 struct ModelFlopsShape {
   int64_t hidden_size = 0;
   int64_t ffn_hidden_size = 0;  // of dense layers

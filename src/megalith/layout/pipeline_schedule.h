@@ -12,6 +12,7 @@
 
 namespace megalith::layout {
 
+// The order of forwards and backwards on the stages.
 enum class ScheduleKind {
   kNone,         // a single stage, one micro-batch after the other
   kOneFOneB,     // forward and backward alternate; at most pp - rank micro-batches in flight

@@ -17,6 +17,7 @@ namespace megalith::layout {
 // same on every rank. An empty result means that the pipeline has no such group.
 using PipelineRanks = std::function<std::vector<int>(std::span<const int> pp_ranks)>;
 
+// The choices of the reference.
 std::vector<int> first_and_last_stage(std::span<const int> pp_ranks);  // one rank when pp is 1
 std::vector<int> first_stage(std::span<const int> pp_ranks);
 
@@ -60,6 +61,7 @@ class RankGrid {
   // instance (intra_* is then the whole group, inter_edp the rank alone).
   std::vector<GroupKind> kinds() const;
 
+  // Returns the number of groups of the kind; for the embedding kinds, the number of pipelines.
   int group_count(GroupKind kind) const;
   // Returns one group by its index. Ranks are in the order of the golden file: ascending, except that intra_dist_opt
   // concatenates tp_ep_pp groups and the embedding kinds keep the order of their function.
@@ -73,6 +75,7 @@ class RankGrid {
   // Returns the place of the rank in its sorted group, which is how communicators number their members.
   std::optional<int> group_rank(GroupKind kind, int rank) const;
 
+  // Returns everything about one rank at once.
   RankPlace place(int rank) const;
 
  private:

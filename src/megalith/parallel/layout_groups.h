@@ -18,6 +18,7 @@ struct GroupUse {
   std::vector<TimedOp> operations;        // those that dominate its time
   bool large = true;                      // messages of megabytes rather than of a few numbers
 
+  // Returns "tp", "dp_cp", …, or "world".
   std::string name() const;
   // Returns this rank's group of the kind; std::nullopt if it is in none (embedding groups, stages in the middle).
   std::optional<comm::Group> group(const ParallelContext& context) const;

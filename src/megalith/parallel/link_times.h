@@ -12,6 +12,7 @@
 
 namespace megalith::parallel {
 
+// The operations that are timed; kSendRecv is a transfer around the ring.
 enum class TimedOp { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSendRecv };
 const char* to_string(TimedOp op);
 
@@ -45,6 +46,7 @@ using RankPair = std::pair<int, int>;
 // neighbors by rank, and the first ranks of all machines in the same way. `hosts` holds the machine of each rank.
 std::vector<std::vector<RankPair>> pair_rounds(const std::vector<std::string>& hosts);
 
+// The result of one pair.
 struct PairSpeed {
   RankPair ranks;
   double bytes_per_second = 0;  // in each direction, both at once

@@ -19,6 +19,7 @@ std::vector<std::string> default_high_priority_groups();
 // includes the messages between stages. Throws ConfigError, beginning with `option`, for a group that does not exist.
 std::vector<std::string> nccl_groups_named(std::span<const std::string> words, const std::string& option);
 
+// The user's settings for NCCL.
 struct NcclOptions {
   std::vector<std::string> high_priority_groups = default_high_priority_groups();  // group names
   std::optional<std::string> config_file{};  // see parse_nccl_config; std::nullopt means none

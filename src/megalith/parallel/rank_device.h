@@ -19,6 +19,7 @@ enum class BackendChoice {
   kGloo,
 };
 
+// The user's choice.
 struct DeviceSettings {
   bool use_cpu = false;  // even if there are GPUs
   BackendChoice backend = BackendChoice::kByDevice;

@@ -20,6 +20,7 @@ enum class SeedRule {
   kMegatronPerReplica,  // with data_parallel_random_init: also for each data-parallel rank
 };
 
+// The seed of the run and how ranks derive theirs.
 struct SeedSettings {
   int64_t seed = 42;  // positive
   SeedRule rule = SeedRule::kAdapter;
@@ -31,6 +32,7 @@ struct LibrarySwitches {
   bool tf32 = false;           // fp32 matrix products may round their inputs to TF32 (GPUs only)
 };
 
+// Everything that Runtime::initialize needs.
 struct RuntimeSettings {
   layout::GridShape grid{};  // world_size is ignored: it is the number of ranks that the launcher started
   SeedSettings seeds{};

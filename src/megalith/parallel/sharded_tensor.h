@@ -13,6 +13,7 @@
 
 namespace megalith::parallel {
 
+// One rectangle of one tensor.
 struct ShardedTensor {
   std::string name;                   // "layers.3.attention.q.weight": layers are counted over the whole model
   std::vector<int64_t> global_shape;  // of the whole tensor, without padding

@@ -48,6 +48,7 @@ class LaunchAttempt {
     std::vector<ChildOutput> output;  // stdout, stderr; empty when they go to a file or directly to the terminal
   };
 
+  // The life of an attempt (launch_attempt.cc): forks, the event loop, signals, ends of children.
   void start(int local_rank);
   [[noreturn]] void become_rank(int local_rank, int out, int err);
   void serve_or_join_store();
@@ -56,6 +57,7 @@ class LaunchAttempt {
   void reap();
   void on_child_end(Child& child, int status);
   void signal_children(int signal, const Child* except = nullptr);
+  // Decisions about failures and hangs (launch_watch.cc).
   void enforce_deadlines();
   void look_for_failure();
   void look_for_hangs();

@@ -11,6 +11,7 @@
 
 namespace megalith::comm {
 
+// The flags of `--nproc` and its companions.
 struct LaunchOptions {
   int nproc = 1;            // ranks on this machine
   int nnodes = 1;           // machines; each runs the launcher with the same nproc

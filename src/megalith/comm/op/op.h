@@ -14,6 +14,7 @@ namespace megalith::comm {
 // How values of several ranks are combined.
 enum class ReduceOp { kSum, kAvg, kMax, kMin };
 
+// The operations of Group.
 enum class OpKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier, kSend, kRecv };
 
 // Return the names that messages use: "sum", "all_reduce".

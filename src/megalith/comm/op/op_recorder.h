@@ -37,6 +37,7 @@ struct RankStatus {
   // them.
   std::map<std::string, OpExcerpt> operations{};
 
+  // The form in which it is posted to the store.
   std::string to_json() const;
   static RankStatus from_json(const std::string& text);
 };

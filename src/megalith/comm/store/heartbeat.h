@@ -44,6 +44,7 @@ class HeartbeatPage {
   HeartbeatPage& operator=(const HeartbeatPage&) = delete;
 
   int size() const { return ranks_; }
+  // Throws InternalError for a rank that is not of this machine.
   HeartbeatSlot& slot(int local_rank);
   // Puts all slots back to set-up, from now.
   void restart();
