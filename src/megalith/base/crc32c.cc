@@ -4,7 +4,7 @@
 //
 //   crc32c_moved     multiplies by x^(8 n), which costs one product for each nonzero byte of n
 //   three_lanes      computes three registers at once and joins them by such multiplications
-//   crc32c_of_parts  adds what the initial register of all ones becomes after n bytes, and inverts: the standard
+//   crc32c_of_parts  adds what the initial register of all ones becomes after n bytes, then inverts all bits
 //
 // On x86-64 and AArch64 the CRC instruction is used if the processor has it, otherwise a table, one byte at a time.
 #include "megalith/base/crc32c.h"

@@ -18,7 +18,7 @@ namespace {
 
 // Throws DataError: "cannot <what> <path>: <reason of the system>", with advice for a full disk.
 [[noreturn]] void fail(const char* what, const std::filesystem::path& path, int error) {
-  // Out of space or over quota: the one case in which the system's own words do not help.
+  // Out of space or over quota: the user can do something about it.
   const char* advice = error == ENOSPC || error == EDQUOT ? "; free some space or choose another folder" : "";
   throw DataError(
       fmt::format("cannot {} {}: {}{}", what, path.string(), std::generic_category().message(error), advice));

@@ -118,7 +118,7 @@ std::string explain_expert(const GridShape& s) {
                      s.etp ? "" : " (etp is tp unless it is given)", with_these_ranks(s, smaller_expert_sizes(s)));
 }
 
-// Searches the smallest pipeline that the given ranks allow.
+// Searches for the smallest pipeline that the given ranks allow.
 std::string explain_vpp(const GridShape& s) {
   std::string pp_text;
   for (int pp = 2; pp <= std::min(s.world_size, 64); ++pp) {

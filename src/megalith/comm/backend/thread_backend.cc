@@ -160,8 +160,7 @@ class Meeting {
   const size_t size_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::shared_ptr<MeetingOp>>
-      open_;  // guarded by mutex_: operations that not everyone has joined
+  std::map<std::string, std::shared_ptr<MeetingOp>> open_;  // guarded by mutex_: operations that some have yet to join
 };
 
 namespace {
