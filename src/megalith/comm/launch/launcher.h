@@ -30,7 +30,7 @@ struct LaunchOptions {
   // Whether `grace` also applies after a first SIGINT or SIGTERM. If false, ranks take the time they need to finish a
   // step and save.
   bool kill_after_signal = true;
-  // How often the ranks are restarted after one of them died, hung or failed; on one machine (on several, use
+  // How many times the ranks may be restarted after one died, hung or failed; on one machine (on several, use
   // torchrun).
   int max_restarts = 0;
   // Exit codes after which a restart would only fail in the same way.
