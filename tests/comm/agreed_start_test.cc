@@ -100,7 +100,7 @@ TEST(AgreedStart, ARankThatWaitsInVainSaysSo) {
     agree_on_start(store, 1, 4, 0, milliseconds(50));
     FAIL() << "nobody else came";
   } catch (const CommError& error) {
-    EXPECT_NE(std::string(error.what()).find("not all 4 ranks came to the start"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("not all 4 ranks reached the start"), std::string::npos) << error.what();
   }
 }
 

@@ -34,7 +34,7 @@ TEST(Diagnosis, TheMessageTellsTheOperationTheRanksAndTheirLastWords) {
   const std::string text = describe_timeout(facts());
   for (const char* part : {"rank 0: all_reduce 'loss' #12", "group tp (ranks 0, 1, 2 and 3)", "within 5 s",
                            "Ranks have not arrived: 2 and 3", "rank 2: finished all_gather 'x' #11 of tp 6.0 s ago",
-                           "rank 3: has never been heard of", "--ddp_timeout"})
+                           "rank 3: has never been heard from", "--ddp_timeout"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in:\n" << text;
 }
 

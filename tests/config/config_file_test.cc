@@ -102,7 +102,7 @@ TEST(ConfigFile, BrokenFilesAreNamed) {
   const TempFile broken("broken.yaml", "seed: 7\nname: [1, 2\n");
   EXPECT_TRUE(contains(error_of({broken.path()}), "broken.yaml:"));
   const TempFile list("list.yaml", "- seed\n");
-  EXPECT_TRUE(contains(error_of({list.path()}), "one option a line"));
+  EXPECT_TRUE(contains(error_of({list.path()}), "one option per line"));
   const TempFile empty("empty.yaml", "\n");
   EXPECT_EQ(args_of({empty.path()}), args_of({}));
 }

@@ -75,7 +75,7 @@ TEST(GridShape, OrderMistakesAreNamed) {
   s.order = "tp-dp-pp";
   EXPECT_THAT(only_message(s), HasSubstr("leaves out ep (size 2, experts)"));
   s.order = "tp-cp-ep-dp-pp-xx";
-  EXPECT_THAT(only_message(s), HasSubstr("contains 'xx', which is no axis"));
+  EXPECT_THAT(only_message(s), HasSubstr("contains 'xx', which is not an axis"));
   s.order = "tp-tp-cp-ep-dp-pp";
   EXPECT_EQ(problems(s).at(0).code, "order_repeats_dimension");
   s.order = "";

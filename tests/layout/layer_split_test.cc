@@ -125,8 +125,8 @@ TEST(LayerSplit, UnevenIsRefusedWithALayoutToPaste) {
   const std::string message = only_problem(request(10, 4));
   EXPECT_EQ(
       message,
-      "num_layers=10 does not divide over pp=4 (2.5 a rank). pp can be 1, 2, 5 and 10; or write the split out, as "
-      "balanced as can be: pipeline_model_parallel_layout='Ett|ttt|ttt|ttL'");
+      "num_layers=10 does not divide over pp=4 (2.5 per rank). pp can be 1, 2, 5 and 10; or write the split out, as "
+      "balanced as possible: pipeline_model_parallel_layout='Ett|ttt|ttt|ttL'");
   SplitRequest pasted = with_layout(10, 4, "Ett|ttt|ttt|ttL");
   EXPECT_THAT(counts(LayerSplit(pasted)), ElementsAre(2, 3, 3, 2));
   EXPECT_THROW(LayerSplit{request(10, 4)}, ConfigError);
@@ -134,7 +134,7 @@ TEST(LayerSplit, UnevenIsRefusedWithALayoutToPaste) {
 
 TEST(LayerSplit, UnevenOverVirtualStagesNamesVpp) {
   const std::string message = only_problem(request(12, 4, 2));
-  EXPECT_THAT(message, HasSubstr("gives 3 layers a rank, which do not divide over vpp=2"));
+  EXPECT_THAT(message, HasSubstr("gives 3 layers per rank, which do not divide over vpp=2"));
   EXPECT_THAT(message, HasSubstr("With vpp=2, pp can be 2, 3 and 6"));
 }
 

@@ -14,8 +14,8 @@ namespace megalith {
 
 void keep_freed_memory() {
 #ifdef __GLIBC__
-  // glibc has read these by now; a call here would undo what a person has set.
-  if (!env_string("MALLOC_MMAP_THRESHOLD_")) mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc takes
+  // glibc has already read these variables; mallopt would override what the user set.
+  if (!env_string("MALLOC_MMAP_THRESHOLD_")) mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the largest that glibc accepts
   if (!env_string("MALLOC_TRIM_THRESHOLD_")) mallopt(M_TRIM_THRESHOLD, INT_MAX);
 #endif
 }

@@ -1,3 +1,12 @@
+// The register is a polynomial over GF(2) modulo Castagnoli's, with bit 31 as the coefficient of x^0. Appending a zero
+// byte multiplies it by x^8, and appending data adds (xors) the data's own register. Everything below follows from
+// these two facts:
+//
+//   crc32c_moved     multiplies by x^(8 n), which costs one product for each nonzero byte of n
+//   three_lanes      computes three registers at once and joins them by such multiplications
+//   crc32c_of_parts  adds what the initial register of all ones becomes after n bytes, then inverts all bits
+//
+// On x86-64 and AArch64 the CRC instruction is used if the processor has it, otherwise a table, one byte at a time.
 #include "megalith/base/crc32c.h"
 
 #include <array>
@@ -10,12 +19,13 @@
 namespace megalith {
 namespace {
 
-// Polynomials over GF(2) modulo Castagnoli's, bit 31 being x^0: appending a zero byte multiplies by x^8.
+// The Castagnoli polynomial 0x1edc6f41 with its bits reversed; kOne is x^0.
 constexpr uint32_t kPolynomial = 0x82f63b78;
 constexpr uint32_t kOne = uint32_t{1} << 31;
 
 constexpr uint32_t times_x(uint32_t value) { return (value >> 1) ^ ((value & 1) != 0 ? kPolynomial : 0); }
 
+// Returns a·b, by shift and add.
 constexpr uint32_t product(uint32_t a, uint32_t b) {
   uint32_t result = 0;
   for (int bit = 31; bit >= 0; --bit) {
@@ -25,7 +35,7 @@ constexpr uint32_t product(uint32_t a, uint32_t b) {
   return result;
 }
 
-// x^(8 n) is the product of one entry for each byte of n: entry [d][v] is x^(8 v 256^d).
+// x^(8 n) is the product of one entry per byte of n: entry [d][v] is x^(8 v 256^d).
 using Powers = std::array<std::array<uint32_t, 256>, 8>;
 const Powers& powers() {
   static const Powers table = [] {
@@ -41,7 +51,7 @@ const Powers& powers() {
   return table;
 }
 
-// Multiplies by one constant, a byte at a time.
+// Multiplies by a constant with four table lookups, one for each byte of the operand.
 class Multiplier {
  public:
   explicit Multiplier(uint32_t constant) {
@@ -56,6 +66,7 @@ class Multiplier {
   std::array<std::array<uint32_t, 256>, 4> table_{};
 };
 
+// Entry b is the register after the single byte b.
 constexpr std::array<uint32_t, 256> kTable = [] {
   std::array<uint32_t, 256> table{};
   for (uint32_t byte = 0; byte < table.size(); ++byte) {
@@ -66,6 +77,7 @@ constexpr std::array<uint32_t, 256> kTable = [] {
   return table;
 }();
 
+// One table lookup per byte, for processors without the instruction.
 uint32_t portable(const unsigned char* data, size_t bytes, uint32_t value) {
   for (const unsigned char* end = data + bytes; data < end; ++data)
     value = (value >> 8) ^ kTable[(value ^ *data) & 0xff];
@@ -97,13 +109,17 @@ MEGALITH_CRC_TARGET inline uint32_t crc_byte(uint32_t value, unsigned char byte)
 
 #if defined(MEGALITH_CRC_TARGET)
 
+// An unaligned load; memcpy compiles to one instruction.
 inline uint64_t word_at(const unsigned char* data) {
   uint64_t word;
   std::memcpy(&word, data, sizeof word);
   return word;
 }
 
-// The instruction takes three cycles and can start in each: three streams of `Lane` bytes, joined afterwards.
+// The instruction has a latency of three cycles and a throughput of one per cycle, so a single stream would use a third
+// of the unit. Three neighboring streams of `Lane` bytes run side by side, a from the register so far, b and c from 0:
+//
+//   data  |aaaaaaaa|bbbbbbbb|cccccccc|     register = (a·x^(8 Lane) ^ b)·x^(8 Lane) ^ c
 template <size_t Lane>
 MEGALITH_CRC_TARGET void three_lanes(const unsigned char*& data, size_t& bytes, uint64_t& value) {
   static const Multiplier over_a_lane(crc32c_moved(kOne, Lane));
@@ -118,6 +134,7 @@ MEGALITH_CRC_TARGET void three_lanes(const unsigned char*& data, size_t& bytes, 
   }
 }
 
+// Long lanes make the joins cheap; short ones take most of what is left, single words and bytes the rest.
 MEGALITH_CRC_TARGET uint32_t by_instruction(const unsigned char* data, size_t bytes, uint32_t before) {
   uint64_t value = before;
   three_lanes<4096>(data, bytes, value);

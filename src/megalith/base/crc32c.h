@@ -1,8 +1,8 @@
-// CRC-32C (Castagnoli): the checksum of TFRecord files and of checkpoints. Uses the processor's instruction where it
+// CRC-32C (Castagnoli): the checksum of TFRecord files and of checkpoints. Uses the processor's CRC instruction if it
 // has one.
 //
-// A CRC is linear, so that the checksum of a file can be put together from parts that different ranks hold, in any
-// order, without anybody reading the file: the sum (exclusive or) of each part's register, moved to the file's end.
+// A CRC is linear, so the checksum of a file can be combined from parts that different ranks hold, in any order and
+// without reading the file: it is the exclusive or of the registers of all parts, each moved to the end of the file.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,15 @@
 
 namespace megalith {
 
+// Returns the checksum of `bytes` as TFRecord and checkpoint files store it.
 uint32_t crc32c(std::string_view bytes);
 
 // ---- In parts ----
-// The register behind `bytes` when it was `before`: 0 for a part by itself.
+// Returns the CRC register after `bytes` bytes, starting from `before`; 0 for a part that is summed up separately.
 uint32_t crc32c_register(const void* data, size_t bytes, uint32_t before = 0);
-// The register after `bytes` zero bytes more: moves a part to its distance from the end.
+// Returns the register after another `bytes` zero bytes: moves a part to its distance from the end.
 uint32_t crc32c_moved(uint32_t part, uint64_t bytes);
-// crc32c() of `bytes` bytes whose moved parts sum up to `sum`.
+// Returns crc32c() of a text of `bytes` bytes, where `sum` is the exclusive or of its moved parts.
 uint32_t crc32c_of_parts(uint32_t sum, uint64_t bytes);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// Errors: four kinds, so that a caller can tell a user's mistake from a broken peer and from our own bug.
+// Four kinds of errors, so that a caller can tell a user's mistake from a failed peer and from a bug of our own.
 //
 // A message says what was given, what is allowed and what to do. The library throws; only `cli` prints and exits.
 #pragma once
@@ -20,25 +20,25 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The user fixes a setting: an option, a layout, an environment variable. Exit code 2.
+// The user must change a setting: an option, a layout, an environment variable. Exit code 2.
 class ConfigError : public Error {
  public:
   using Error::Error;
 };
 
-// A file is missing, broken or of the wrong shape. Exit code 2.
+// A file is missing, damaged or has the wrong shape. Exit code 2.
 class DataError : public Error {
  public:
   using Error::Error;
 };
 
-// A peer, the network or a time limit. Exit code 1.
+// A peer or the network failed, or a time limit passed. Exit code 1.
 class CommError : public Error {
  public:
   using Error::Error;
 };
 
-// A bug of Megalith: something that no input should bring about. Exit code 1.
+// A bug in Megalith: something that no input should cause. Exit code 1.
 class InternalError : public Error {
  public:
   using Error::Error;
@@ -46,12 +46,13 @@ class InternalError : public Error {
 
 namespace detail {
 
-// A format string that remembers where it was written: the way to a default source_location before a parameter pack.
+// A format string that remembers where it was written: a parameter pack leaves no room for a defaulted
+// source_location after it, but the conversion from a literal can capture one.
 template <typename... Args>
 struct FormatAt {
   template <typename S>
     requires std::convertible_to<const S&, std::string_view>
-  // NOLINTNEXTLINE(google-explicit-constructor): a literal has to become one by itself.
+  // NOLINTNEXTLINE(google-explicit-constructor): literals must convert implicitly.
   consteval FormatAt(const S& format_text, std::source_location location = std::source_location::current())
       : text(format_text), where(location) {}
 
@@ -59,6 +60,7 @@ struct FormatAt {
   std::source_location where;
 };
 
+// Appends file and line to the message of an InternalError.
 std::string with_location(std::string message, const std::source_location& where);
 
 }  // namespace detail

@@ -1,8 +1,8 @@
-// ExactSum: a sum of doubles that does not depend on the order in which they are added.
+// ExactSum: a sum of doubles that does not depend on the order of the additions.
 //
-// Floating-point sums change with their order, so a gradient norm would change in its last bits with the number of
-// ranks that a buffer is cut over. This one is a fixed-point number wide enough for every double: adding is exact, and
-// so is adding the words of several ranks.
+// Floating-point sums depend on their order, so a gradient norm would change in its last bits with the number of ranks
+// that share a buffer. This sum is a fixed-point number wide enough for every double: each addition is exact, and so is
+// the addition of the words of several ranks.
 #pragma once
 
 #include <array>
@@ -12,13 +12,15 @@
 
 namespace megalith {
 
+// One thread at a time. 560 bytes; adding costs three integer additions.
 class ExactSum {
  public:
-  // 32 bits each, the lowest stands for 2^-1074; they are kept in 64 bits, so carries can wait. The last word counts
-  // the infinities and NaN.
+  // Digits of 32 bits, the lowest bit worth 2^-1074 (the smallest double). Each is stored in 64 bits, so that carries
+  // can wait. The last word counts infinities and NaNs.
   static constexpr int kDigits = 68;
   using Words = std::array<int64_t, kDigits + 1>;
 
+  // Adds one number. A double has 53 bits of mantissa, so shifted into place it touches at most three digits.
   void add(double x) {
     const auto bits = std::bit_cast<uint64_t>(x);
     const auto exponent = static_cast<int>((bits >> 52) & 0x7ff);
@@ -28,7 +30,7 @@ class ExactSum {
     }
     uint64_t mantissa = bits & ((uint64_t{1} << 52) - 1);
     if (exponent > 0) mantissa |= uint64_t{1} << 52;
-    const int position = exponent > 0 ? exponent - 1 : 0;  // of the mantissa's lowest bit
+    const int position = exponent > 0 ? exponent - 1 : 0;  // of the lowest bit of the mantissa
     const auto shifted = static_cast<unsigned __int128>(mantissa) << (position % 32);
     const int64_t sign = (bits >> 63) != 0 ? -1 : 1;
     int64_t* digit = words_.data() + position / 32;
@@ -40,7 +42,7 @@ class ExactSum {
 
   void add(const ExactSum& other) { add_words(other.words()); }
 
-  // The words of several sums may be added one by one (all_reduce) and given back: up to 2^30 of them.
+  // Returns the digits, carried. Words of up to 2^30 sums may be added elementwise (all_reduce) before add_words().
   Words words() const {
     ExactSum copy = *this;
     copy.carry();
@@ -51,10 +53,10 @@ class ExactSum {
     carry();
   }
 
-  // Infinity or NaN was added. The value is then NaN.
+  // Returns whether an infinity or NaN was added; value() is then NaN.
   bool non_finite() const { return words_[kDigits] != 0; }
 
-  // Rounded: the same for the same numbers in any order.
+  // Returns the sum as a double: the same for the same numbers in any order.
   double value() const {
     if (non_finite()) return std::nan("");
     Words digits = words();
@@ -70,9 +72,10 @@ class ExactSum {
   }
 
  private:
+  // 2^30 additions of less than 2^32 each stay below 2^62, within a 64-bit word.
   static constexpr int64_t kMostPending = int64_t{1} << 30;
 
-  // Every digit but the highest to [0, 2^32).
+  // Brings every digit but the highest, which carries the sign, into [0, 2^32).
   void carry() {
     for (int i = 0; i + 1 < kDigits; ++i) {
       const int64_t over = words_[i] >> 32;  // rounds down, also below zero

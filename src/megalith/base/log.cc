@@ -13,10 +13,11 @@ namespace megalith {
 
 namespace {
 
+// from_str returns `off` for unknown names, so only the name itself can tell the two apart.
 spdlog::level::level_enum level_of(std::string_view name) {
   const auto level = spdlog::level::from_str(std::string(name));
   check<ConfigError>(level != spdlog::level::off || name == "off",
-                     "log level \"{}\" is not known; it is one of trace, debug, info, warn, error, off", name);
+                     "log level \"{}\" is unknown; it must be trace, debug, info, warn, error or off", name);
   return level;
 }
 
@@ -34,10 +35,10 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::err;
 }
 
-// Where lines go: to stderr, and to a file once there is one.
+// Writes lines to stderr, and to a file once there is one.
 class Log {
  public:
-  // With the level of the environment.
+  // Starts with the level of the environment.
   Log() : lines_("megalith", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
     lines_.set_pattern("%H:%M:%S %l: %v");
     lines_.set_level(level_of(env_string("MEGALITH_LOG_LEVEL").value_or("info")));
@@ -45,6 +46,8 @@ class Log {
 
   spdlog::logger& lines() { return lines_; }
 
+  // The file gets its own logger too, for text that must not go to stderr. Lines are flushed at once, to survive a
+  // crash of the process.
   void add_file(const std::string& path) {
     auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
     sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");
@@ -59,10 +62,10 @@ class Log {
 
  private:
   spdlog::logger lines_;
-  std::unique_ptr<spdlog::logger> file_lines_;  // the file alone; nullptr: there is none
+  std::unique_ptr<spdlog::logger> file_lines_;  // writes to the file only; nullptr without a file
 };
 
-// Made at the first line. There is one per process, as there is one stderr.
+// Created at the first line. There is one per process, as there is one stderr.
 Log& process_log() {
   static Log log;
   return log;
@@ -79,7 +82,7 @@ void add_log_file(const std::filesystem::path& path) {
     std::filesystem::create_directories(path.parent_path());
     process_log().add_file(path.string());
   } catch (const std::exception& error) {
-    throw ConfigError(fmt::format("the log {} cannot be written: {}", path.string(), error.what()));
+    throw ConfigError(fmt::format("the log file {} cannot be written: {}", path.string(), error.what()));
   }
 }
 

@@ -1,6 +1,6 @@
-// What Megalith says while it runs: lines on stderr, through spdlog. stdout is for data.
+// Log lines on stderr, through spdlog. stdout is reserved for data.
 //
-// How much is said is set once a process: MEGALITH_LOG_LEVEL (trace, debug, info, warn, error), or set_log_level.
+// The level is set once per process: by MEGALITH_LOG_LEVEL (trace, debug, info, warn, error) or by set_log_level.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,18 +11,20 @@
 
 namespace megalith {
 
+// Levels that Megalith logs at, least severe first.
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
+// Logs one line; thread-safe, like every function here but add_log_file.
 void log_text(LogLevel level, std::string_view text);
-// Throws ConfigError for a name that is not a level.
+// Sets the least severe level that is logged. Throws ConfigError for an unknown name.
 void set_log_level(std::string_view name);
 
-// Whether lines of this level are said.
+// Returns whether lines of this level are logged.
 bool is_logged(LogLevel level);
 
-// From now on lines also go to this file, at its end; the folder is made. Throws ConfigError when it cannot be written.
+// Also appends all further lines to this file; creates its folder. Throws ConfigError if it cannot be written.
 void add_log_file(const std::filesystem::path& path);
-// For the file alone, as it is: what people see in another form (progress, a last message). Nothing without a file.
+// Writes to the log file only, if there is one: text that stderr shows in another form (progress, a final message).
 void log_to_file(std::string_view text);
 
 template <typename... Args>

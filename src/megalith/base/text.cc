@@ -64,8 +64,9 @@ std::optional<double> parse_double(std::string_view text) {
   return value;
 }
 
+// Optimal string alignment: like the Levenshtein distance, with a swap of two neighbors as one edit. Only three rows of
+// the table are alive at a time: the current one and, since a swap looks back two rows, the two before it.
 size_t edit_distance(std::string_view a, std::string_view b) {
-  // Optimal string alignment; three rows of the table are alive at a time.
   std::vector<size_t> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
   std::iota(above.begin(), above.end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -81,6 +82,8 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return above[b.size()];
 }
 
+// A candidate is close enough if at most a third of its characters differ. One that begins or ends with `word` (an
+// abbreviation, a missing prefix) also counts, but ranks after such typos.
 std::vector<std::string> nearest(std::string_view word, std::span<const std::string> candidates, size_t limit) {
   const std::string lower = to_lower(word);
   std::vector<std::pair<size_t, const std::string*>> ranked;

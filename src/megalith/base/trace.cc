@@ -56,6 +56,7 @@ void TraceRecorder::finish(TraceSpan span) {
   keep(span);
 }
 
+// The switches are read again, since they may have changed while the span was open.
 void TraceRecorder::keep(const TraceSpan& span) {
   const std::lock_guard lock(mutex_);
   if (timeline_on()) {
@@ -65,6 +66,7 @@ void TraceRecorder::keep(const TraceSpan& span) {
       ++dropped_;
   }
   if (!is_timed(span.label)) return;
+  // A linear search: a run has a few dozen phases at most.
   auto total = std::ranges::find(totals_, span.label.name, &Total::name);
   if (total == totals_.end()) total = totals_.insert(totals_.end(), Total{span.label.name});
   total->seconds += static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;

@@ -1,15 +1,15 @@
-// What a rank spends its time on: spans with names, for totals per phase and for a timeline.
+// Named spans of time on a rank, for totals per phase and for a timeline.
 //
-//   TraceRecorder trace;                                                  // one a rank, passed to whoever has a phase
-//   trace.set_timing_level(1);                                            // totals of spans of level 0 and 1
+//   TraceRecorder trace;                                 // one per rank, passed to the code that has phases
+//   trace.set_timing_level(1);                           // totals of spans of level 0 and 1
 //   {
-//     const auto span = trace.span({.name = "forward-backward", .level = 1});     // until the end of the block
+//     const auto span = trace.span({.name = "forward-backward", .level = 1});  // until the end of the block
 //     const auto part = trace.span({.name = "forward", .microbatch = 3, .chunk = 1});
 //   }
 //   trace.take_totals();
 //
-// With neither totals nor a timeline switched on, a span costs one relaxed load. Times are the host's: work that is
-// only enqueued on a GPU shows as the time that enqueueing takes.
+// With neither totals nor a timeline switched on, a span costs two relaxed loads at most. Times are the host's: work
+// that is only enqueued on a GPU shows up as the time it takes to enqueue it.
 #pragma once
 
 #include <atomic>
@@ -21,40 +21,42 @@
 
 namespace megalith {
 
-// Rows of a rank in the timeline.
+// The rows of a rank in the timeline: compute, communication, and other work of the host (data, checkpoints).
 enum class TraceLane : uint8_t { kCompute, kCommunication, kHost };
 inline constexpr int kTraceLanes = 3;
 const char* name(TraceLane lane);
 
+// Describes a span.
 struct TraceLabel {
-  const char* name;  // of the phase; a literal: it is kept as a pointer
+  const char* name;  // of the phase; a literal, since only the pointer is stored
   TraceLane lane = TraceLane::kCompute;
-  // 0: always part of the totals; 1, 2: finer (timing_log_level); -1: part of the timeline only.
+  // 0: always in the totals; 1, 2: finer phases (timing_log_level); -1: in the timeline only.
   int level = -1;
-  int microbatch = -1;  // of a pipeline action
+  int microbatch = -1;  // of a pipeline action; -1 if there is none
   int chunk = -1;
-  // Of communication: what for, and among whom. Literals, or texts that live until the spans are taken.
+  // For communication: its purpose and its group. Literals, or texts that outlive take_spans().
   const char* purpose = "";
   const char* group = "";
 };
 
+// A finished span, on the recorder's clock.
 struct TraceSpan {
   TraceLabel label;
   int64_t begin_ns = 0, end_ns = 0;
 };
 
-// Thread-safe: spans may begin and end on any thread. Switching and taking while spans are open is fine; a span counts
-// for what is switched on when it ends and was when it began.
+// Thread-safe: spans may begin and end on any thread, also while the recorder is switched or emptied. A span is
+// recorded if something wanted it when it began and still does when it ends.
 class TraceRecorder {
  public:
-  // Nanoseconds of a clock that does not jump, from any origin.
+  // A monotonic clock in nanoseconds, with any origin.
   using Clock = std::function<int64_t()>;
-  // Without a clock: std::chrono::steady_clock.
+  // Uses std::chrono::steady_clock if no clock is given.
   explicit TraceRecorder(Clock clock = {});
   TraceRecorder(const TraceRecorder&) = delete;
   TraceRecorder& operator=(const TraceRecorder&) = delete;
 
-  // Ends the span when it goes. Outlived by the recorder.
+  // Ends the span on destruction. The recorder must outlive it.
   class [[nodiscard]] Scope {
    public:
     Scope(Scope&& other) noexcept : recorder_(other.recorder_), span_(other.span_) { other.recorder_ = nullptr; }
@@ -66,37 +68,40 @@ class TraceRecorder {
    private:
     friend class TraceRecorder;
     Scope(TraceRecorder* recorder, const TraceSpan& span) : recorder_(recorder), span_(span) {}
-    TraceRecorder* recorder_;  // nullptr: nobody looks
+    TraceRecorder* recorder_;  // nullptr when the span is not recorded
     TraceSpan span_;
   };
 
+  // Begins a span that ends with the returned object.
   Scope span(const TraceLabel& label) {
     if (!wants(label)) return {nullptr, {label}};
     return {this, {label, now_ns(), 0}};
   }
-  // A span measured elsewhere, on this recorder's clock.
+  // Adds a span that was measured elsewhere, on this recorder's clock.
   void add(const TraceSpan& span) {
     if (wants(span.label)) keep(span);
   }
 
-  // The timeline: spans between start and stop are kept, up to `most_spans` (further ones are counted and left out).
+  // The timeline keeps spans between start and stop, up to `most_spans`; further ones are only counted.
   void start_timeline(size_t most_spans = 1'000'000);
   void stop_timeline();
   bool timeline_on() const { return timeline_on_.load(std::memory_order_relaxed); }
-  // In order of their ends; the recorder is then empty.
+  // Returns the spans in the order in which they ended and empties the recorder.
   std::vector<TraceSpan> take_spans();
+  // Returns how many spans did not fit since the timeline was started.
   size_t dropped_spans() const;
 
-  // Totals of spans up to this level; -1, the state at the start: none.
+  // Totals cover spans up to this level; -1, the initial state, switches them off.
   void set_timing_level(int level) { timing_level_.store(level, std::memory_order_relaxed); }
   struct Total {
     std::string name;
     double seconds = 0;
     int64_t count = 0;
   };
-  // Since they were last taken, in order of first appearance.
+  // Returns the totals since the last call, in order of first appearance.
   std::vector<Total> take_totals();
 
+  // Returns the current time on the recorder's clock.
   int64_t now_ns() const;
 
  private:

@@ -10,12 +10,13 @@ namespace megalith::comm {
 
 namespace {
 
-constexpr double kSilentSeconds = 5;  // a status older than this is a sign of a dead or frozen process
-constexpr size_t kListed = 8;         // ranks described one by one
+constexpr double kSilentSeconds = 5;  // a status older than this suggests a dead or frozen process
+constexpr size_t kListed = 8;         // ranks that are described individually
 
+// What a rank posted last, with a hint if that was long ago.
 std::string last_words(const TimeoutFacts& facts, int rank) {
   const auto it = facts.status.find(rank);
-  if (it == facts.status.end()) return "has never been heard of: it did not start or never connected";
+  if (it == facts.status.end()) return "has never been heard from: it did not start or never connected";
   const double silent = facts.now - it->second.posted_at;
   if (silent > kSilentSeconds) return fmt::format("{} (silent for {:.0f} s: dead or frozen)", it->second.last, silent);
   return it->second.last;
@@ -23,6 +24,8 @@ std::string last_words(const TimeoutFacts& facts, int rank) {
 
 }  // namespace
 
+// The backend knows best; otherwise a rank has not arrived if the last collective it has posted for the group comes
+// before this one. For a transfer it is simply the other side.
 std::vector<int> ranks_not_arrived(const TimeoutFacts& facts) {
   if (!facts.missing.empty()) return facts.missing;
   std::vector<int> absent;

@@ -1,3 +1,13 @@
+// Every operation takes the same path, on the thread of its rank:
+//
+//   check_op        shapes, device and peers, before anything is sent
+//   run_alone       groups of one rank return here; no backend ever sees them
+//   Starting::add   number and record the operation (in debug mode, compare it with the other members)
+//   Starting::start connect the group at its first operation, hand the operation to the backend
+//   Work::wait      wait within the limit, and turn a failure or a timeout into an error that names the culprit
+//
+// The record is made before the backend sees the operation, so that the watchdog can report one that blocks while it is
+// being started. All functions below the line "The operations" only fill in an Op.
 #include "megalith/comm/group.h"
 
 #include <ATen/ops/empty.h>
@@ -16,14 +26,14 @@ namespace megalith::comm {
 
 namespace {
 
-// What a group of one rank has to do: move its own data to where the result belongs.
+// Runs an operation of a group of one rank: copies its own data to where the result belongs.
 void run_alone(const Op& op) {
   check(!is_point_to_point(op.kind), "{} '{}' to itself: a group of one rank has no peer", to_string(op.kind),
         op.label);
   if (op.input.defined() && !op.output.is_same(op.input)) op.output.view(-1).copy_(op.input.view(-1));
 }
 
-// The bytes on the host, padded with zeros to `size`.
+// Returns the bytes on the host, padded with zeros to `size`.
 at::Tensor bytes_tensor(const std::string& bytes, int64_t size) {
   at::Tensor tensor = at::zeros({size}, at::kByte);
   if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
@@ -39,7 +49,7 @@ uint64_t GroupState::next_sequence(const Op& op) {
 Work::~Work() {
   for (const Part& part : parts_) {
     OpRecorder& recorder = group_->owner->recorder;
-    // Whether a transfer on the host is over is only known to who waits for it.
+    // Only wait() learns whether a transfer on the host is over, so a dropped one is recorded as ended.
     if (is_point_to_point(part.op.kind) && !part.pending->runs_behind()) {
       recorder.end(part.record);
     } else {
@@ -51,6 +61,7 @@ Work::~Work() {
 void Work::wait() {
   for (Part& part : std::exchange(parts_, {})) {
     RankState& owner = *group_->owner;
+    // The limit counts from the start of the operation, so time spent computing since then is not added to it.
     const auto age = owner.recorder.age(part.record);
     const auto left = std::max(owner.timeout.load() - age, std::chrono::milliseconds(1));
     bool finished = false;
@@ -62,7 +73,7 @@ void Work::wait() {
     }
     owner.waited_ns += std::chrono::nanoseconds(OpRecorder::Clock::now() - begun).count();
     if (!finished) throw_timeout(*group_, part.op, part.pending->missing());
-    // On CUDA the stream waits, not the host: the operation may still run, and the watchdog keeps an eye on it.
+    // On CUDA the stream waits, not the host: the operation may still run, and the watchdog keeps track of it.
     if (part.pending->runs_behind()) {
       owner.recorder.end_when_done(part.record, part.pending->completion());
     } else {
@@ -82,7 +93,7 @@ const std::vector<int>& Group::ranks() const { return state_->ranks; }
 
 at::Device Group::device() const { return state_->owner->device; }
 
-// The records of operations that are about to be started. One that fails to start leaves no record behind.
+// The records of operations that are about to be started. An operation that fails to start leaves no record.
 class Group::Starting {
  public:
   explicit Starting(GroupState& group) : group_(group) {}
@@ -110,7 +121,7 @@ class Group::Starting {
     }
   }
 
-  // They have started: the recorder goes on with them.
+  // Hands the started operations over to the recorder, and aborts them if the run has ended meanwhile.
   std::vector<uint64_t> hand_over(const std::vector<std::shared_ptr<PendingOp>>& pending) {
     RankState& owner = *group_.owner;
     std::vector<uint64_t> records = std::exchange(records_, {});
@@ -163,6 +174,7 @@ Work Group::start_all(std::vector<Op> ops, bool as_batch) const {
   return work;
 }
 
+// Exchanges one byte with every peer that is not connected yet, as one batch.
 void Group::open_transfers(const std::vector<int>& send_to, const std::vector<int>& receive_from) const {
   if (size() == 1) return;
   std::vector<Transfer> missing;
@@ -175,11 +187,12 @@ void Group::open_transfers(const std::vector<int>& send_to, const std::vector<in
   open(OpKind::kRecv, receive_from);
   if (missing.empty()) return;
   batch(missing, "connecting");
-  // On CUDA only the stream has waited.
+  // On CUDA only the stream has waited; reading the values makes the host wait, too.
   for (const Transfer& each : missing) (void)each.tensor.item();
 }
 
-// The operations: each names its arguments, start() does the rest; the blocking form waits for the asynchronous one.
+// ---- The operations ----
+// Each names its arguments, start() does the rest; the blocking form waits for the asynchronous one.
 
 Work Group::all_reduce_async(const at::Tensor& tensor, ReduceOp op, const char* label) const {
   return start({.kind = OpKind::kAllReduce, .label = label, .reduce = op, .output = tensor});

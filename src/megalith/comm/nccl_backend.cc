@@ -15,7 +15,7 @@ void apply_settings(const NcclGroupSettings& settings, NcclOptions& options) {
   if (settings.min_ctas) options.config.minCTAs = *settings.min_ctas;
   if (settings.max_ctas) options.config.maxCTAs = *settings.max_ctas;
   if (settings.sharp) options.config.collnetEnable = 1;
-  // c10d copies the pointer, and the communicator is made at the first operation: the name has to stay.
+  // c10d copies only the pointer and creates the communicator at the first operation, so the name must stay alive.
   if (!settings.net_name.empty()) options.config.netName = strdup(settings.net_name.c_str());
 }
 
@@ -26,7 +26,7 @@ bool nccl_available() { return true; }
 std::unique_ptr<Backend> make_nccl_backend(const C10dGroup& group, const std::string& name,
                                            const NcclGroupSettings& settings) {
   const auto options = NcclOptions::create(settings.high_priority_stream);
-  // NCCL's own watchdog ends the process without a word about the other ranks: ours comes first.
+  // NCCL's own watchdog ends the process without a word about the other ranks, so ours must come first.
   options->timeout = group.timeout + std::chrono::seconds(30);
   options->group_name = name;
   apply_settings(settings, *options);

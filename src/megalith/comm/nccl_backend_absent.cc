@@ -1,4 +1,4 @@
-// In place of nccl_backend.cc in a build without CUDA.
+// Replaces nccl_backend.cc in a build without CUDA.
 #include "megalith/base/error.h"
 #include "megalith/comm/backend/c10d_backend.h"
 #include "megalith/comm/world.h"

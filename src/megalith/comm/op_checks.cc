@@ -13,7 +13,7 @@ void check_tensor(const GroupState& group, const Op& op, const at::Tensor& tenso
         role);
   check(tensor.is_contiguous(), "{} '{}' of group {}: the {} tensor is not contiguous", to_string(op.kind), op.label,
         group.name, role);
-  // Gloo would take a CPU tensor in a CUDA run, NCCL would not: no backend gets one, so that every test tells.
+  // Gloo would accept a CPU tensor in a CUDA run, NCCL would not. Rejecting it here makes tests on Gloo find it.
   check(
       tensor.device() == group.owner->device,
       "{} '{}' of group {}: the {} tensor is on {}, but this run's tensors are on {}. Move it to the group's device().",
@@ -26,7 +26,7 @@ void check_peer(const GroupState& group, const Op& op) {
         group.name, op.peer, group.ranks.size());
 }
 
-// `whole` holds one block of the shape of `part` for each member.
+// Checks that `whole` holds one block of the size of `part` per member.
 void check_blocks(const GroupState& group, const Op& op, const at::Tensor& whole, const at::Tensor& part) {
   const auto members = static_cast<int64_t>(group.ranks.size());
   check(whole.numel() == part.numel() * members && whole.scalar_type() == part.scalar_type(),
@@ -34,6 +34,7 @@ void check_blocks(const GroupState& group, const Op& op, const at::Tensor& whole
         op.label, group.name, whole.numel(), members, part.numel());
 }
 
+// One split per member, adding up to the rows; without splits, the rows must divide evenly.
 void check_splits(const GroupState& group, const Op& op, const std::vector<int64_t>& splits, const at::Tensor& tensor,
                   const char* role) {
   const auto members = static_cast<int64_t>(group.ranks.size());
@@ -74,6 +75,7 @@ void check_op(const GroupState& group, const Op& op) {
     default:
       break;
   }
+  // An average of integers would be rounded differently by each transport.
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
   check(!reduces || op.reduce != ReduceOp::kAvg || op.output.is_floating_point(),
         "{} '{}' of group {}: avg needs a floating-point tensor, this one is {}", to_string(op.kind), op.label,

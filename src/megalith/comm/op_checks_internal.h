@@ -1,4 +1,4 @@
-// What is wrong with an operation before any backend has seen it.
+// Checks an operation before any backend sees it.
 #pragma once
 
 #include "megalith/comm/group_internal.h"

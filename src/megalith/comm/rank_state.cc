@@ -1,4 +1,6 @@
-// What a rank knows beyond its groups: that the run is over, and what to say about operations that failed or are late.
+// The state of a rank beyond its groups: whether the run is over, and the messages for operations that failed or are
+// late. An error should name the rank that caused it, not the one that noticed: a failed transport is first checked
+// against the failures that others have reported, then against the ranks that have gone silent.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +17,7 @@ namespace megalith::comm {
 
 namespace {
 
-// When each other member of the group last posted its status; empty where the store does not answer.
+// Returns when each other member of the group last posted its status; empty if the store does not answer.
 std::map<int, double> posts_of_others(const GroupState& group) {
   std::map<int, double> posts;
   if (!group.owner->board) return posts;
@@ -28,7 +30,7 @@ std::map<int, double> posts_of_others(const GroupState& group) {
   return posts;
 }
 
-// Names the ranks that have posted nothing between two looks: live ones post several times a second.
+// Names the ranks that have posted nothing between two readings: live ones post about twice per second.
 std::string silent_since(const std::map<int, double>& before, const std::map<int, double>& after) {
   std::string text;
   for (const auto& [rank, posted] : after)
@@ -37,7 +39,7 @@ std::string silent_since(const std::map<int, double>& before, const std::map<int
   return text;
 }
 
-// Asks on a thread of its own, since the answer of a driver whose device is stuck may never come; that is a no.
+// Asks on a separate thread, since a driver whose device is stuck may never answer; no answer counts as not done.
 bool is_done(const std::shared_ptr<PendingOp>& pending) {
   constexpr std::chrono::seconds kPatience{2};
   auto answer = std::make_shared<std::promise<bool>>();
@@ -46,7 +48,7 @@ bool is_done(const std::shared_ptr<PendingOp>& pending) {
     try {
       answer->set_value(pending->done());
     } catch (const std::exception&) {
-      answer->set_value(true);  // it has failed: the rank's own thread says how
+      answer->set_value(true);  // it has failed: the rank's own thread reports how
     }
   }).detach();
   return answered.wait_for(kPatience) == std::future_status::ready && answered.get();
@@ -54,6 +56,7 @@ bool is_done(const std::shared_ptr<PendingOp>& pending) {
 
 }  // namespace
 
+// Reports first, so that the others stop waiting as well, then ends the run on this rank.
 void throw_timeout(const GroupState& group, const OpInfo& op, const std::vector<int>& missing) {
   RankState& owner = *group.owner;
   const std::string message = owner.timeout_message(group, op, missing);
@@ -63,7 +66,7 @@ void throw_timeout(const GroupState& group, const OpInfo& op, const std::vector<
 }
 
 void throw_failed(const GroupState& group, const OpInfo& op, const std::string& reason) {
-  constexpr std::chrono::milliseconds kPatience{1500};  // the launcher of a rank that died says so within moments
+  constexpr std::chrono::milliseconds kPatience{1500};  // a launcher reports the death of a rank within this time
   const RankState& owner = *group.owner;
   const auto before = posts_of_others(group);
   if (const auto first = owner.board ? owner.board->failure(kPatience) : std::nullopt;
@@ -74,6 +77,7 @@ void throw_failed(const GroupState& group, const OpInfo& op, const std::string& 
                               list_in_words(group.ranks), reason, silent_since(before, posts_of_others(group))));
 }
 
+// The flag is set before running operations are aborted: one that is started in between is caught by abort_if_over.
 void RankState::end_run(const std::string& reason) {
   {
     std::lock_guard lock(mutex_);
@@ -96,20 +100,21 @@ std::string RankState::timeout_message(const GroupInfo& group, const OpInfo& op,
   return describe_timeout(facts);
 }
 
+// Looks at the oldest first. An operation that the device has not reached is late because of the work before it.
 std::optional<std::string> RankState::overdue_message(std::chrono::milliseconds limit) {
   const auto now = OpRecorder::Clock::now();
   const std::vector<OpRecorder::InFlight> running = recorder.in_flight();
   const auto overdue = std::ranges::find_if(running, [&](const OpRecorder::InFlight& each) {
     if (now - each.begun < limit) return false;
     const auto pending = each.pending.lock();
-    // Else it is done, and nobody has asked for its result yet.
+    // If it is done on the host, its owner has simply not asked for the result yet.
     return each.completion || !each.reached() || !pending || !is_done(pending);
   });
   if (overdue == running.end()) return std::nullopt;
   if (!overdue->reached())
     return fmt::format(
-        "rank {}: its device has not come to {} of group {} within {:g} s of its start: a kernel that was launched"
-        " before it hangs. If the work between two operations may take longer, raise --ddp_timeout.",
+        "rank {}: its device has not reached {} of group {} within {:g} s of its start: a kernel launched before"
+        " it hangs. If the work between two operations may take longer, raise --ddp_timeout.",
         rank, overdue->op.describe(), overdue->group->name, std::chrono::duration<double>(limit).count());
   return timeout_message(*overdue->group, overdue->op);
 }
@@ -119,6 +124,7 @@ void RankState::throw_if_over() {
   if (!over_.empty()) throw PeerFailure(fmt::format("rank {}: the run is over: {}", rank, over_));
 }
 
+// The lock is released before abort(), which may take the transport's own locks.
 void RankState::abort_if_over(PendingOp& pending) {
   std::string reason;
   {

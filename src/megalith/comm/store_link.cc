@@ -1,3 +1,14 @@
+// What a rank does through the store, on three connections: the rank's own (reports, debug mode, the end of the run),
+// the watchdog's, and the groups'. Keys live in two spaces:
+//
+//   megalith/failure            the first failure of the run; launchers read and write it, too
+//   megalith/connected/R        how often rank R has connected to this store: its generation
+//   megalith/G/status/R         the newest status of rank R in generation G
+//   megalith/G/op/…             debug mode: what each member is about to start
+//   megalith/G/closing/R, gone/R  the end of the run
+//
+// The watchdog thread posts the status and looks for trouble at every beat. It never touches the rank's data: it ends
+// operations through RankState::end_run and, if that does not help, calls on_stuck.
 #include "megalith/comm/store_link_internal.h"
 
 #include <fmt/format.h>
@@ -18,12 +29,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kGrace{3000};  // for a rank's own thread to notice that the run is over
+constexpr milliseconds kGrace{3000};  // time for a rank's own thread to notice that the run is over
 
-// Often enough to tell a stuck rank from a slow one, seldom enough for one store to serve thousands of ranks.
+// Often enough to tell a stuck rank from a slow one, rarely enough for one store to serve thousands of ranks.
 milliseconds beat(int world_size) { return milliseconds(500) + milliseconds(world_size / 5); }
 
-// Outside of any generation: launchers use it, too.
+// Outside any generation, since launchers use it, too.
 constexpr const char* kFailureKey = "megalith/failure";
 
 constexpr const char* kStoreGone = "the store is gone: the launcher, or the rank that served it, has ended";
@@ -34,6 +45,7 @@ std::string generation_prefix(int64_t generation) { return fmt::format("megalith
 
 }  // namespace
 
+// compareSet with an empty expectation writes only if there is no value yet: the first failure stays.
 void report_failure_in(c10d::Store& store, const Failure& failure) {
   store.compareSet(kFailureKey, std::string(), fmt::format("{}\n{}", failure.rank, failure.reason));
 }
@@ -45,6 +57,7 @@ std::optional<Failure> failure_in(c10d::Store& store) {
   return Failure{static_cast<int>(parse_int(text.substr(0, cut)).value_or(-1)), text.substr(cut + 1)};
 }
 
+// Only a status that begins with "in" describes a wait; "finished …" and "computing …" do not.
 std::string waits_in(c10d::Store& store, int rank) {
   const int64_t generation = store.add(connected_key(rank), 0);
   const std::string key = fmt::format("{}/{}", generation_prefix(generation), status_key(rank));
@@ -56,7 +69,7 @@ std::string waits_in(c10d::Store& store, int rank) {
 StoreLink::StoreLink(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, milliseconds group_timeout,
                      milliseconds patience)
     : rank_(rank), world_size_(world_size), group_timeout_(group_timeout), patience_(patience), shared_(store) {
-  // Ranks connect equally often, so that each can count for itself which generation this is.
+  // All ranks connect equally often, so each can count its own generation without asking the others.
   const int64_t generation = store->add(connected_key(rank), 1);
   prefix_ = generation_prefix(generation);
   store_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, store);
@@ -75,7 +88,7 @@ std::map<int, RankStatus> StoreLink::read(const std::vector<int>& ranks) {
     for (int rank : ranks)
       if (store_->check({status_key(rank)})) found[rank] = RankStatus::from_json(store_->get_to_str(status_key(rank)));
   } catch (const std::exception&) {
-    // The store is gone; the message does without.
+    // The store is gone; the message gets by without the status.
   }
   return found;
 }
@@ -84,7 +97,7 @@ void StoreLink::report_failure(const Failure& failure) {
   try {
     report_failure_in(*shared_, failure);
   } catch (const std::exception&) {
-    // The store is gone: the others notice that by themselves.
+    // The store is gone; the others notice that by themselves.
   }
 }
 
@@ -99,7 +112,7 @@ std::optional<Failure> StoreLink::failure(milliseconds patience) {
   } catch (const StoreEnded&) {
     return Failure{-1, kStoreGone};
   } catch (const std::exception&) {
-    return std::nullopt;  // out of reach for the moment: nobody knows of a failure
+    return std::nullopt;  // unreachable for the moment: no failure is known
   }
 }
 
@@ -121,6 +134,7 @@ c10::intrusive_ptr<c10d::Store> StoreLink::polling_store_for(const std::string& 
                                                 c10::make_intrusive<PollingStore>(groups_connection()));
 }
 
+// Every member writes the signature of its operation and reads those of the others, before any of them starts.
 bool StoreLink::compare(const GroupState& group, const Op& op) {
   const bool transfer = is_point_to_point(op.kind);
   const int sender = op.kind == OpKind::kRecv ? op.peer : group.rank;
@@ -129,7 +143,7 @@ bool StoreLink::compare(const GroupState& group, const Op& op) {
                ? fmt::format("op/{}/{}>{}/{}", group.id, sender, sender == group.rank ? op.peer : group.rank, sequence)
                : fmt::format("op/{}/{}/{}", group.id, sequence, member);
   };
-  // For a transfer the sides are a send and a recv: dtype and size must agree, the shape need not.
+  // The two sides of a transfer are a send and a recv: dtype and size must agree, the shape need not.
   const std::string signature =
       transfer ? fmt::format("{} {}", c10::toString(op.output.scalar_type()), op.output.numel()) : op.signature();
   if (op.kind != OpKind::kRecv) store_->set(key(group.rank, op.sequence), signature + "\n" + op.describe());
@@ -147,12 +161,12 @@ bool StoreLink::compare(const GroupState& group, const Op& op) {
     const size_t cut = theirs.find('\n');
     if (theirs.substr(0, cut) == signature) continue;
     const std::string message =
-        fmt::format("the ranks of group {} do not do the same thing:\n  rank {}: {}\n  rank {}: {}", group.name,
+        fmt::format("the ranks of group {} are not doing the same thing:\n  rank {}: {}\n  rank {}: {}", group.name,
                     group.owner->rank, op.describe(), group.ranks[static_cast<size_t>(member)], theirs.substr(cut + 1));
     report_failure({group.owner->rank, message});
     throw CommError(message);
   }
-  // Whoever has posted number n has read all of n - 1; so n - 2 is read by everyone who can still be at n - 1.
+  // A rank that has posted number n has read all of n - 1. All have posted n here, so nobody still needs n - 2.
   if (!transfer && op.sequence > 2) store_->deleteKey(key(group.rank, op.sequence - 2));
   return true;
 }
@@ -162,9 +176,9 @@ void StoreLink::watch(std::shared_ptr<RankState> state, std::function<void(const
   on_stuck_ = std::move(on_stuck);
   watchdog_ = std::thread([this] {
     try {
-      make_device_current(state_->device);  // asking for an event would otherwise make a context on GPU 0
+      make_device_current(state_->device);  // querying an event would otherwise create a context on GPU 0
     } catch (const std::exception&) {
-      // A GPU that has failed is reported by the thread that uses it; this one goes on watching.
+      // A GPU that has failed is reported by the thread that uses it; this one continues to watch.
     }
     run_watchdog();
   });
@@ -196,6 +210,8 @@ std::optional<std::string> StoreLink::overdue_stop() {
   return fmt::format("rank {}: {} is stuck", rank_, stop_expected_for_);
 }
 
+// Beats until stop() is called or the run is over. The connection is opened here, since the store may be unreachable at
+// any time; only prolonged silence counts as the end of the store.
 void StoreLink::run_watchdog() {
   std::optional<std::string> over;
   StorePatience patience(patience_);
@@ -224,10 +240,10 @@ std::optional<std::string> StoreLink::look_around(const Connections& own) {
   return overdue_operation();
 }
 
-// Compares with one other member of one group at a time: over the looks all pairs of neighbours in all groups get their
-// turn, and a difference between any two members is one between two neighbours.
+// Compares with one other member of one group at a time: over several beats all pairs of neighbors in all groups get
+// their turn, and a difference between any two members shows up between two neighbors.
 std::optional<std::string> StoreLink::split_operations(const Connections& own) {
-  constexpr size_t kLooks = 4;  // from one comparison to the next
+  constexpr size_t kLooks = 4;  // beats from one comparison to the next
   if (++looks_ % kLooks != 0) return std::nullopt;
   const auto groups = state_->recorder.groups();
   if (groups.empty()) return std::nullopt;
@@ -243,7 +259,7 @@ std::optional<std::string> StoreLink::split_operations(const Connections& own) {
   members[rank_] = state_->recorder.operations(group);
   if (!find_split(members, /*all_have_ended=*/false)) return std::nullopt;
   for (const int rank : group.ranks)
-    if (!members.contains(rank)) add(rank);  // so that the fewer can be told from the many
+    if (!members.contains(rank)) add(rank);  // to tell the minority from the majority
   const auto split = find_split(members, /*all_have_ended=*/false);
   if (!split) return std::nullopt;
   const auto op = state_->recorder.operation(group, split->sequence);
@@ -253,7 +269,8 @@ std::optional<std::string> StoreLink::split_operations(const Connections& own) {
 }
 
 std::optional<std::string> StoreLink::overdue_operation() {
-  // The rank's own thread reports at the limit. It cannot when it waits for the GPU, or never asks for the result.
+  // The rank's own thread reports at the limit, but cannot while it waits for the GPU or if it never asks for the
+  // result.
   const auto message = state_->overdue_message(state_->timeout.load() + milliseconds(2000));
   if (message) report_failure({state_->rank, *message});
   return message;
@@ -266,6 +283,7 @@ std::vector<std::string> StoreLink::keys_of_others(const char* name) const {
   return keys;
 }
 
+// Waits in slices of a second, so that a failure elsewhere is noticed between two of them.
 bool StoreLink::wait_for_keys(const std::vector<std::string>& keys, std::chrono::steady_clock::time_point deadline,
                               bool despite_failure) {
   constexpr milliseconds kSlice{1000};
@@ -285,9 +303,9 @@ bool StoreLink::wait_for_keys(const std::vector<std::string>& keys, std::chrono:
   }
 }
 
-// Each rank leaves a key of its own, which rank 0 waits for in one request; all others wait for the one key that it
-// then leaves. So a run of thousands of ranks ends with a few requests per rank, and a request that has to be made
-// again over a new connection counts once.
+// Each rank leaves its own key, and rank 0 waits for all of them in one request; the others wait for the one key that
+// rank 0 then leaves. So a run of thousands of ranks ends with a few requests per rank, and a request that is repeated
+// over a new connection counts once.
 bool StoreLink::meet_at_end(milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   constexpr const char* kAllHere = "closing/all";
@@ -305,7 +323,7 @@ bool StoreLink::meet_at_end(milliseconds limit) {
   }
 }
 
-// Short runs end before the watchdogs have compared anything.
+// Compares the operations of all ranks: short runs end before the watchdogs have compared anything.
 bool StoreLink::compare_at_end() {
   std::map<std::string, std::map<int, OpExcerpt>> groups;
   const auto add = [&](const RankStatus& status) {
@@ -333,7 +351,7 @@ void StoreLink::leave(milliseconds limit, bool serves_store) {
     if (!serves_store) return store_->set(fmt::format("gone/{}", rank_), std::string("1"));
     wait_for_keys(keys_of_others("gone"), std::chrono::steady_clock::now() + limit, /*despite_failure=*/true);
   } catch (const std::exception&) {
-    // Nobody is left to be told.
+    // Nobody is left to tell.
   }
 }
 

@@ -1,3 +1,10 @@
+// World wires the parts of `comm` together. For processes: store -> StoreLink (status, failures, watchdog) -> backends
+// on demand, NCCL directly or Gloo as pairwise(lazy(c10d)). For threads: one ThreadHub where groups meet, and a board
+// that reads the recorders of all ranks directly. Groups with the same ranks and lane share a backend.
+//
+// Order matters twice. connect() starts the watchdog last, when everything it looks at exists. close() meets the others
+// before it shuts the communicators down, since NCCL needs all members for that, and leaves the store last, since a
+// failure is read from it.
 #include "megalith/comm/world.h"
 
 #include <fmt/format.h>
@@ -25,7 +32,7 @@ namespace megalith::comm {
 
 namespace {
 
-// The board of ranks that are threads: everybody's recorder is at hand.
+// The board of ranks that are threads: all recorders are in this process.
 class ThreadBoard : public StatusBoard {
  public:
   explicit ThreadBoard(std::vector<std::weak_ptr<RankState>> ranks) : ranks_(std::move(ranks)) {}
@@ -56,14 +63,15 @@ class ThreadBoard : public StatusBoard {
   std::optional<Failure> failure_;  // guarded by mutex_
 };
 
+// After a failure, how long the rank that serves the store keeps it up for the others.
 constexpr std::chrono::seconds kFailureNotice{3};
 
-// The address that Gloo binds: loopback when all ranks are here, else the one that reaches the store. Empty: let Gloo
-// choose.
+// Returns the address that Gloo binds: loopback if all ranks are on this machine, else the one that reaches the store;
+// empty to let Gloo choose.
 std::string gloo_host(const Rendezvous& place) {
   if (place.local_world_size == place.world_size) return "127.0.0.1";
   const auto route = route_to(place.master_addr, place.master_port);
-  // The machine of rank 0 reaches itself through loopback; the other machines could not connect to that.
+  // The machine of rank 0 reaches itself through loopback, which the other machines could not connect to.
   return !route || route->address.starts_with("127.") || route->address == "::1" ? "" : route->address;
 }
 
@@ -73,6 +81,7 @@ std::vector<int> all_ranks(int size) {
   return ranks;
 }
 
+// The part of a rank's state that processes and threads have in common.
 std::shared_ptr<RankState> make_state(int rank, int size, const WorldOptions& options) {
   auto state = std::make_shared<RankState>();
   state->rank = rank;
@@ -94,7 +103,7 @@ std::shared_ptr<GroupState> make_group(const std::string& id, const std::string&
                                        const std::shared_ptr<RankState>& owner) {
   const std::string members = list_in_words(ranks);
   check(std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end(),
-        "group {}: the ranks {} do not ascend", name, members);
+        "group {}: the ranks {} are not in ascending order", name, members);
   const auto own = std::ranges::find(ranks, owner->rank);
   check(own != ranks.end(), "group {}: rank {} is not one of its ranks {}", name, owner->rank, members);
   check(ranks.front() >= 0 && ranks.back() < owner->size, "group {}: ranks {} of a world of {}", name, members,
@@ -108,7 +117,7 @@ std::shared_ptr<GroupState> make_group(const std::string& id, const std::string&
   return state;
 }
 
-// Groups of one lane and the same ranks get one backend: made by the first that needs it, under that group's name.
+// Lets groups of one lane with the same ranks share a backend, created by the first that needs it, under its name.
 std::function<std::shared_ptr<Backend>(const GroupState&)> share_by_lane(
     std::function<std::shared_ptr<Backend>(const GroupState&)> connect) {
   auto lanes = std::make_shared<std::map<std::string, std::weak_ptr<Backend>>>();
@@ -123,6 +132,7 @@ std::function<std::shared_ptr<Backend>(const GroupState&)> share_by_lane(
 
 }  // namespace
 
+// Names of other platforms are recognized, so that a script written for one gets the reason instead of a typo message.
 std::string resolve_backend(const std::string& requested, bool on_cuda, bool built_with_nccl) {
   const std::string name = to_lower(requested);
   if (name.empty()) return on_cuda && built_with_nccl ? "nccl" : "gloo";
@@ -158,7 +168,7 @@ World::World(Rendezvous place, std::string backend, std::shared_ptr<RankState> s
 
 World::~World() {
   if (link_) link_->expect_stop(kCloseLimit, "closing the connections of the groups");
-  // The board and the state know each other; let go of both. Groups that outlive the World fail instead of hanging.
+  // The board and the state refer to each other; release both. Groups that outlive the World fail instead of hanging.
   state_->end_run("the World of this rank is gone");
   close_groups(/*in_order=*/false);
   if (link_) link_->stop();
@@ -188,6 +198,7 @@ std::unique_ptr<World> World::connect(Rendezvous place, const WorldOptions& opti
   state->board = link;
   if (options.debug)
     state->compare = [board = link.get()](const GroupState& group, const Op& op) { return board->compare(group, op); };
+  // Called at a group's first operation, on the thread of its rank.
   state->connect = [link = link.get(), backend, interface = options.interface, host = gloo_host(place),
                     timeout = options.timeout, device = options.device,
                     nccl = options.nccl](const GroupState& group) -> std::shared_ptr<Backend> {
@@ -201,7 +212,7 @@ std::unique_ptr<World> World::connect(Rendezvous place, const WorldOptions& opti
     const auto connect_members = [=](const std::string& id, int member, int members) {
       const C10dGroup parts{link->polling_store_for(id), member, members, timeout, device};
       return make_lazy_backend([=] {
-        make_device_current(device);  // operations that waited for the connection are started on its thread
+        make_device_current(device);  // operations that waited for the connection start on this thread
         return make_gloo_backend(parts, interface, host);
       });
     };
@@ -220,6 +231,7 @@ std::unique_ptr<World> World::connect(Rendezvous place, const WorldOptions& opti
   return world;
 }
 
+// All ranks share one hub and one board; everything else is as for processes, so tests exercise the same code.
 std::vector<std::unique_ptr<World>> World::in_process(int size, const WorldOptions& options) {
   check(size >= 1, "an in-process world of {} ranks", size);
   const auto hub = std::make_shared<ThreadHub>();
@@ -274,6 +286,7 @@ void World::report_failure(const std::string& reason, std::optional<int> culprit
   if (state_->board) state_->board->report_failure({culprit.value_or(rank()), reason});
 }
 
+// compareSet returns the value that is in the store afterwards: ours, or the earlier one.
 std::string World::claim(const std::string& what, const std::string& holder) {
   if (!link_) return holder;
   const std::vector<uint8_t> mine(holder.begin(), holder.end());
@@ -287,19 +300,19 @@ void World::close() {
     const auto failure = all_here ? std::nullopt : link_->failure(std::chrono::milliseconds(0));
     link_->expect_stop(kCloseLimit, "closing the connections of the groups");
     close_groups(/*in_order=*/all_here);
-    // After a failure the others need the store to hear of it.
+    // After a failure the others need the store to learn of it.
     link_->leave(all_here ? kCloseLimit : kFailureNotice, place_.hosts_store);
     link_->stop();
     if (failure && failure->rank != rank())
       throw PeerFailure(fmt::format("rank {}: another rank failed before the end: {}", rank(), failure->reason));
     check<CommError>(!failure, "{}", failure ? failure->reason : "");
-    check<CommError>(all_here, "rank {}: the other ranks did not come to the end of the run; see their logs", rank());
+    check<CommError>(all_here, "rank {}: the other ranks did not reach the end of the run; see their logs", rank());
   }
 }
 
 void World::close_groups(bool in_order) {
-  // NCCL's communicators are shut down by all members together: each rank takes them in the same order. Groups of one
-  // lane share theirs.
+  // NCCL's communicators are shut down by all members together, so each rank takes them in the same order (by key).
+  // Groups of one lane share theirs.
   std::map<std::string, std::shared_ptr<Backend>> backends;
   for (const auto& [id, group] : groups_)
     if (group->backend) backends[group->lane.empty() ? id : group->lane] = group->backend;
@@ -308,7 +321,7 @@ void World::close_groups(bool in_order) {
     try {
       backend->shutdown();
     } catch (const std::exception& error) {
-      // The run has done its work; what cannot be shut down is aborted when it goes.
+      // The run has done its work; a communicator that cannot be shut down is aborted on destruction.
       log_warning("rank {}: shutting down {}: {}", rank(), key, first_line(error.what()));
     }
   }

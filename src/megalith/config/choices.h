@@ -1,5 +1,5 @@
-// The closed sets of values that options take. Names on the command line stand beside the enumerators, so that parser,
-// documents and consumers share one list.
+// The closed sets of values that options accept. Names on the command line are listed beside the enumerators, so that
+// the parser, the documents and the consumers share one list.
 #pragma once
 
 #include <array>
@@ -11,11 +11,11 @@
 
 namespace megalith::config {
 
-// Specialised for every enumeration below: `kNames`, pairs of enumerator and name.
+// Specialized for every enumeration below: `kNames`, pairs of enumerator and name.
 template <typename E>
 struct EnumNames;
 
-// The name of a choice on the command line; empty for a value that is no enumerator.
+// Returns the name of a choice on the command line; empty for a value that is not an enumerator.
 template <typename E>
 constexpr std::string_view choice_name(E choice) {
   for (const auto& [item, name] : EnumNames<E>::kNames)
@@ -23,7 +23,7 @@ constexpr std::string_view choice_name(E choice) {
   return {};
 }
 
-// The choice of that name, if there is one.
+// Returns the choice of that name, if there is one.
 template <typename E>
 constexpr std::optional<E> choice_of(std::string_view name) {
   for (const auto& [item, item_name] : EnumNames<E>::kNames)
@@ -31,10 +31,11 @@ constexpr std::optional<E> choice_of(std::string_view name) {
   return std::nullopt;
 }
 
-// Which front end an argument list was written for: ROLL/HF/LLaMA-Factory (`megalith train`) or Megatron-LM
-// (`megalith pretrain`). It decides defaults and which spelling the documents show; both accept every name.
+// The front end that an argument list was written for: ROLL/HF/LLaMA-Factory (`megalith train`) or Megatron-LM
+// (`megalith pretrain`). It decides defaults and the spelling that the documents show; both accept every name.
 enum class Dialect { kTrain, kPretrain };
 
+// What is trained: next tokens of documents, answers of conversations, or preferences between answers.
 enum class Stage { kPretrain, kSft, kDpo };
 template <>
 struct EnumNames<Stage> {
@@ -42,6 +43,7 @@ struct EnumNames<Stage> {
       {{Stage::kPretrain, "pt"}, {Stage::kSft, "sft"}, {Stage::kDpo, "dpo"}});
 };
 
+// Whether low-rank adapters or all weights are trained.
 enum class FinetuningType { kLora, kFull };
 template <>
 struct EnumNames<FinetuningType> {
@@ -49,6 +51,7 @@ struct EnumNames<FinetuningType> {
       {{FinetuningType::kLora, "lora"}, {FinetuningType::kFull, "full"}});
 };
 
+// Recompute whole layers in backward, or selected modules only.
 enum class RecomputeGranularity { kFull, kSelective };
 template <>
 struct EnumNames<RecomputeGranularity> {
@@ -56,6 +59,7 @@ struct EnumNames<RecomputeGranularity> {
       {{RecomputeGranularity::kFull, "full"}, {RecomputeGranularity::kSelective, "selective"}});
 };
 
+// With full granularity: save the input of every n-th layer, or recompute only the first n layers.
 enum class RecomputeMethod { kUniform, kBlock };
 template <>
 struct EnumNames<RecomputeMethod> {
@@ -63,6 +67,7 @@ struct EnumNames<RecomputeMethod> {
       {{RecomputeMethod::kUniform, "uniform"}, {RecomputeMethod::kBlock, "block"}});
 };
 
+// The reference's layer library; both names lead to Megalith's own layers.
 enum class TransformerImpl { kLocal, kTransformerEngine };
 template <>
 struct EnumNames<TransformerImpl> {
@@ -70,6 +75,7 @@ struct EnumNames<TransformerImpl> {
       {{TransformerImpl::kLocal, "local"}, {TransformerImpl::kTransformerEngine, "transformer_engine"}});
 };
 
+// The transport between ranks.
 enum class CommBackend { kNccl, kGloo };
 template <>
 struct EnumNames<CommBackend> {
@@ -77,6 +83,7 @@ struct EnumNames<CommBackend> {
       {{CommBackend::kNccl, "nccl"}, {CommBackend::kGloo, "gloo"}});
 };
 
+// How tokens reach their experts: all ranks gather all tokens, or each token is sent to the ranks of its experts.
 enum class TokenDispatcher { kAllGather, kAllToAll };
 template <>
 struct EnumNames<TokenDispatcher> {
@@ -84,6 +91,7 @@ struct EnumNames<TokenDispatcher> {
       {{TokenDispatcher::kAllGather, "allgather"}, {TokenDispatcher::kAllToAll, "alltoall"}});
 };
 
+// Which tokens an expert at its capacity keeps: the most probable, or the first.
 enum class DropPolicy { kProbs, kPosition };
 template <>
 struct EnumNames<DropPolicy> {
@@ -91,6 +99,7 @@ struct EnumNames<DropPolicy> {
       {{DropPolicy::kProbs, "probs"}, {DropPolicy::kPosition, "position"}});
 };
 
+// The precision of the router's scores.
 enum class RouterDtype { kFp32, kFp64 };
 template <>
 struct EnumNames<RouterDtype> {
@@ -98,6 +107,7 @@ struct EnumNames<RouterDtype> {
       {{RouterDtype::kFp32, "fp32"}, {RouterDtype::kFp64, "fp64"}});
 };
 
+// How the router turns logits into scores.
 enum class ScoreFunction { kSoftmax, kSigmoid };
 template <>
 struct EnumNames<ScoreFunction> {
@@ -105,6 +115,7 @@ struct EnumNames<ScoreFunction> {
       {{ScoreFunction::kSoftmax, "softmax"}, {ScoreFunction::kSigmoid, "sigmoid"}});
 };
 
+// How positions enter the model; mrope is the multi-axis form of multimodal models.
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kMrope, kYarn, kNone };
 template <>
 struct EnumNames<PositionEmbedding> {
@@ -116,6 +127,7 @@ struct EnumNames<PositionEmbedding> {
        {PositionEmbedding::kNone, "none"}});
 };
 
+// The rotary embedding of multi-latent attention.
 enum class RopeType { kRope, kYarn };
 template <>
 struct EnumNames<RopeType> {
@@ -123,6 +135,7 @@ struct EnumNames<RopeType> {
       std::to_array<std::pair<RopeType, std::string_view>>({{RopeType::kRope, "rope"}, {RopeType::kYarn, "yarn"}});
 };
 
+// The norm of every layer.
 enum class Normalization { kLayerNorm, kRmsNorm };
 template <>
 struct EnumNames<Normalization> {
@@ -130,6 +143,7 @@ struct EnumNames<Normalization> {
       {{Normalization::kLayerNorm, "LayerNorm"}, {Normalization::kRmsNorm, "RMSNorm"}});
 };
 
+// e4m3 everywhere, or e4m3 forward and e5m2 for gradients (hybrid).
 enum class Fp8Format { kE4m3, kHybrid };
 template <>
 struct EnumNames<Fp8Format> {
@@ -137,6 +151,7 @@ struct EnumNames<Fp8Format> {
       {{Fp8Format::kE4m3, "e4m3"}, {Fp8Format::kHybrid, "hybrid"}});
 };
 
+// Megatron's name of the update rule.
 enum class OptimizerKind { kAdam, kSgd };
 template <>
 struct EnumNames<OptimizerKind> {
@@ -144,6 +159,7 @@ struct EnumNames<OptimizerKind> {
       {{OptimizerKind::kAdam, "adam"}, {OptimizerKind::kSgd, "sgd"}});
 };
 
+// Hugging Face's name of the update rule; all adamw spellings are the same rule.
 enum class HfOptimizer { kAdamwTorchFused, kAdamwTorch, kAdamwHf, kSgd };
 template <>
 struct EnumNames<HfOptimizer> {
@@ -154,6 +170,7 @@ struct EnumNames<HfOptimizer> {
                                                                {HfOptimizer::kSgd, "sgd"}});
 };
 
+// How weight decay moves from its start to its end value over the run.
 enum class WeightDecayStyle { kConstant, kLinear, kCosine };
 template <>
 struct EnumNames<WeightDecayStyle> {
@@ -163,6 +180,7 @@ struct EnumNames<WeightDecayStyle> {
                                                                     {WeightDecayStyle::kCosine, "cosine"}});
 };
 
+// Hugging Face's names of learning-rate schedules.
 enum class HfScheduler {
   kLinear,
   kCosine,
@@ -186,6 +204,7 @@ struct EnumNames<HfScheduler> {
        {HfScheduler::kWsd, "warmup_stable_decay"}});
 };
 
+// Megatron's names of learning-rate schedules; WSD is warmup-stable-decay.
 enum class LrDecayStyle { kConstant, kLinear, kCosine, kInverseSquareRoot, kWsd };
 template <>
 struct EnumNames<LrDecayStyle> {
@@ -197,6 +216,7 @@ struct EnumNames<LrDecayStyle> {
        {LrDecayStyle::kWsd, "WSD"}});
 };
 
+// The shape of the decay at the end of WSD.
 enum class WsdDecayStyle { kExponential, kLinear, kCosine, kMinusSqrt };
 template <>
 struct EnumNames<WsdDecayStyle> {
@@ -207,6 +227,7 @@ struct EnumNames<WsdDecayStyle> {
                                                                  {WsdDecayStyle::kMinusSqrt, "minus_sqrt"}});
 };
 
+// When something recurring happens: never, every n steps, after each epoch, or at a new best metric.
 enum class Interval { kNo, kSteps, kEpoch, kBest };
 template <>
 struct EnumNames<Interval> {
@@ -214,7 +235,7 @@ struct EnumNames<Interval> {
       {{Interval::kNo, "no"}, {Interval::kSteps, "steps"}, {Interval::kEpoch, "epoch"}, {Interval::kBest, "best"}});
 };
 
-// layout::ScheduleKind but kNone, which is what one stage has.
+// layout::ScheduleKind without kNone, which is the schedule of a single stage.
 template <>
 struct EnumNames<layout::ScheduleKind> {
   static constexpr auto kNames = std::to_array<std::pair<layout::ScheduleKind, std::string_view>>(
@@ -223,6 +244,7 @@ struct EnumNames<layout::ScheduleKind> {
        {layout::ScheduleKind::kZeroBubble, "zero_bubble"}});
 };
 
+// Preference losses; the formulas are in train/preference/preference_loss.h.
 enum class PrefLoss { kSigmoid, kRobust, kHinge, kIpo, kOrpo, kSimpo };
 template <>
 struct EnumNames<PrefLoss> {
@@ -233,9 +255,11 @@ struct EnumNames<PrefLoss> {
                                                                                        {PrefLoss::kOrpo, "orpo"},
                                                                                        {PrefLoss::kSimpo, "simpo"}});
 };
-// Whether answers are compared with what a reference model gives them.
+// Returns whether a loss compares the answers' probabilities with those of a reference model.
 constexpr bool needs_reference(PrefLoss loss) { return loss != PrefLoss::kOrpo && loss != PrefLoss::kSimpo; }
 
+// How several datasets are joined: one after the other, or drawn at random until the first is exhausted (under), until
+// all are (over), or without repeating any (once).
 enum class MixStrategy { kConcat, kInterleaveUnder, kInterleaveOver, kInterleaveOnce };
 template <>
 struct EnumNames<MixStrategy> {
@@ -246,6 +270,7 @@ struct EnumNames<MixStrategy> {
                                                                {MixStrategy::kInterleaveOnce, "interleave_once"}});
 };
 
+// The order of the samples of an epoch.
 enum class SamplingStrategy { kRandom, kSequential };
 template <>
 struct EnumNames<SamplingStrategy> {
@@ -253,6 +278,7 @@ struct EnumNames<SamplingStrategy> {
       {{SamplingStrategy::kRandom, "random"}, {SamplingStrategy::kSequential, "sequential"}});
 };
 
+// Megatron's sample order: in order, or a new permutation per epoch.
 enum class DataloaderType { kSingle, kCyclic };
 template <>
 struct EnumNames<DataloaderType> {
@@ -260,6 +286,8 @@ struct EnumNames<DataloaderType> {
       {{DataloaderType::kSingle, "single"}, {DataloaderType::kCyclic, "cyclic"}});
 };
 
+// After a suspicious result (NaN, Inf, a spike): end the run, or compute the step again, here and then elsewhere. The
+// last one runs every step twice and reports differences.
 enum class RerunMode { kDisabled, kValidateResults, kReportDeterminismStats };
 template <>
 struct EnumNames<RerunMode> {
@@ -267,9 +295,10 @@ struct EnumNames<RerunMode> {
       {{RerunMode::kDisabled, "disabled"},
        {RerunMode::kValidateResults, "validate_results"},
        {RerunMode::kReportDeterminismStats, "report_determinism_stats"},
-       {RerunMode::kReportDeterminismStats, "report_stats"}});  // the newest reference's spelling
+       {RerunMode::kReportDeterminismStats, "report_stats"}});  // the spelling of the newest reference
 };
 
+// Which tokens are counted: none, all, or those that are not padding.
 enum class TokensSeen { kNo, kAll, kNonPadding };
 template <>
 struct EnumNames<TokensSeen> {

@@ -1,3 +1,6 @@
+// Reads words as argparse and HfArgumentParser do: an option takes the words after it that look like values, as many as
+// its type allows. All problems are collected, so that one run of the program shows every mistake. Messages for unknown
+// names look for a mixed spelling, a negation, an abbreviation and a typo, in that order.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,13 +14,13 @@ namespace {
 
 constexpr const char* kOrigin = "command line";
 
-// argparse's rule: a word that starts with a dash is an option unless it is a number, a lone dash or holds a blank.
+// argparse's rule: a word that starts with a dash is an option unless it is a number, a lone dash or contains a blank.
 bool is_value(const std::string& word) {
   if (!word.starts_with('-') || word == "-") return true;
   return word.find(' ') != std::string::npos || parse_double(word).has_value();
 }
 
-// One spelling a name: dashes become underscores, unless both occur.
+// Brings a name into its one spelling: dashes become underscores; std::nullopt if both occur.
 std::optional<std::string> with_underscores(std::string name) {
   const bool dashes = name.find('-') != std::string::npos;
   if (dashes && name.find('_') != std::string::npos) return std::nullopt;
@@ -25,6 +28,7 @@ std::optional<std::string> with_underscores(std::string name) {
   return name;
 }
 
+// Reads the words from left to right; `next_` is the first that nothing has consumed.
 class WordReader {
  public:
   WordReader(std::span<const std::string> words, std::span<const CommandOption> command_options,
@@ -37,6 +41,7 @@ class WordReader {
   }
 
  private:
+  // A word is --name, --name=value, name=value, or left over.
   void read_one(const std::string& word) {
     const size_t equals = word.find('=');
     if (word.starts_with("--") && word.size() > 2) {
@@ -94,11 +99,11 @@ class WordReader {
     }
   }
 
-  // Takes the words that belong to the option. False, with a problem, when it needs one and there is none.
+  // Takes the words that belong to the option. Returns false, and adds a problem, if it needs one and there is none.
   bool take_values(const Option& option, const std::string& given, RawValue& raw) {
     const bool may_be_bare = option.type == ValueType::kBool || !option.bool_words.empty();
     if (may_be_bare) {
-      // Swallows the next word like argparse, but never a name=value: no boolean has an equals sign in it.
+      // Swallows the next word like argparse, but never a name=value: no boolean contains an equals sign.
       const bool has_word =
           next_ < words_.size() && !words_[next_].starts_with('-') && words_[next_].find('=') == std::string::npos;
       if (has_word) raw = {RawValue::Kind::kWords, {words_[next_++]}};
@@ -131,6 +136,7 @@ class WordReader {
     return names;
   }
 
+  // The command's own options have no table entry: the target's type decides how the value is read.
   void read_command_option(const std::string& given, const CommandOption& option, std::optional<std::string> value) {
     if (bool* const* flag = std::get_if<bool*>(&option.target)) {
       const auto parsed = value ? parse_bool(*value) : std::optional<bool>(true);
@@ -162,6 +168,7 @@ class WordReader {
   size_t next_ = 0;
 };
 
+// Returns up to three names that `prefix` abbreviates, shortest first.
 std::vector<std::string> names_starting_with(const std::string& prefix, std::span<const std::string> names) {
   std::vector<std::string> found;
   for (const std::string& name : names)
@@ -178,6 +185,7 @@ std::vector<Assignment> read_words(std::span<const std::string> words, std::span
   return WordReader(words, command_options, problems, unknown).read();
 }
 
+// Tries the likely mistakes, the most specific first.
 std::string unknown_option(const std::string& given, const std::string& spelling, std::span<const std::string> extra) {
   std::string name = spelling;
   std::ranges::replace(name, '-', '_');

@@ -1,3 +1,7 @@
+// Reads options from YAML and JSON files, with the line of each for messages. Values stay as written wherever possible:
+// the option's type decides later whether 1e3 is a number or a mistake. JSON has no line numbers in its parsed form, so
+// the line of a key is searched in the text; it also keeps only the last of two equal keys, so they are counted while
+// parsing.
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
@@ -15,13 +19,14 @@ namespace {
 
 using nlohmann::json;
 
+// One option of a file.
 struct FileEntry {
   std::string key;
   RawValue raw;
   int line = 0;  // 1-based
 };
 
-// A plain scalar has the type that it looks like; a quoted one ("!" in yaml-cpp) is text.
+// Gives a plain scalar the type that it looks like; a quoted one (tag "!" in yaml-cpp) is text.
 json yaml_to_json(const YAML::Node& node) {
   if (node.IsMap()) {
     json object = json::object();
@@ -44,6 +49,7 @@ json yaml_to_json(const YAML::Node& node) {
 
 std::string json_word(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
+// Lists become words, objects stay JSON text, and everything else is one word.
 RawValue raw_from_json(const json& value) {
   if (value.is_null()) return {RawValue::Kind::kNull, {}};
   if (value.is_object()) return {RawValue::Kind::kJson, {value.dump()}};
@@ -53,7 +59,7 @@ RawValue raw_from_json(const json& value) {
   return raw;
 }
 
-// Scalars keep the text of the file, so that 1e3 and 1.0 are not taken for whole numbers.
+// Scalars keep their text, so that 1e3 and 1.0 are not mistaken for whole numbers.
 RawValue raw_from_yaml(const YAML::Node& node) {
   if (node.IsScalar()) return {RawValue::Kind::kWords, {node.Scalar()}};
   if (!node.IsSequence()) return raw_from_json(yaml_to_json(node));
@@ -68,7 +74,7 @@ std::vector<FileEntry> read_yaml(const std::string& path, const std::string& tex
     const YAML::Node root = YAML::Load(text);
     if (root.IsNull()) return entries;
     if (!root.IsMap()) {
-      problems.push_back(fmt::format("{}: expected one option a line, \"name: value\"", path));
+      problems.push_back(fmt::format("{}: expected one option per line, \"name: value\"", path));
       return entries;
     }
     for (const auto& item : root) {
@@ -84,6 +90,7 @@ std::vector<FileEntry> read_yaml(const std::string& path, const std::string& tex
   return entries;
 }
 
+// Returns the line of the first occurrence of the key; 1 if it is written with escapes.
 int line_of_key(const std::string& text, const std::string& key) {
   const size_t at = text.find(json(key).dump());
   if (at == std::string::npos) return 1;
@@ -112,12 +119,13 @@ std::vector<FileEntry> read_json(const std::string& path, const std::string& tex
   }
   for (const auto& [key, value] : root.items()) {
     const int line = line_of_key(text, key);
-    // The parser keeps the last of several; the caller reports the others by their keys.
+    // The parser keeps the last of several equal keys; report_duplicates finds the others by these entries.
     for (int i = 0; i < seen[key]; ++i) entries.push_back({key, raw_from_json(value), line});
   }
   return entries;
 }
 
+// A second value for a key is a mistake in a file, where order carries no meaning.
 void report_duplicates(const std::string& path, const std::vector<FileEntry>& entries,
                        std::vector<std::string>& problems) {
   std::map<std::string, int> first_line;
@@ -136,6 +144,7 @@ bool is_option_file(const std::string& word) {
   return word.ends_with(".yaml") || word.ends_with(".yml") || word.ends_with(".json");
 }
 
+// Names such as no_x are for the command line only.
 std::vector<Assignment> read_option_file(const std::string& path, std::vector<std::string>& problems) {
   std::ifstream file(path);
   if (!file.good()) {

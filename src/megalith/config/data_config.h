@@ -1,6 +1,6 @@
-// Where samples come from.
+// The source of samples.
 //
-// Each member is an option: options/data.cc says its name, its range and what it does, and docs/options.md shows them.
+// Each member is an option: options/data.cc gives its name, its range and its meaning, and docs/options.md shows them.
 // Comments here add only what the help text does not say.
 #pragma once
 
@@ -41,6 +41,7 @@ struct DataConfig {
   bool operator==(const DataConfig&) const = default;
 };
 
+// The order of samples and the threads that load them.
 struct SamplerConfig {
   SamplingStrategy train_sampling_strategy = SamplingStrategy::kRandom;
   bool disable_shuffling = false;
@@ -54,7 +55,7 @@ struct SamplerConfig {
 // Megatron's .bin/.idx files.
 struct IndexedDataConfig {
   std::vector<std::string> data_path;        // [weight] prefix …
-  std::vector<std::string> train_data_path;  // this and the next two: in place of data_path and split
+  std::vector<std::string> train_data_path;  // this and the next two replace data_path and split
   std::vector<std::string> valid_data_path;
   std::vector<std::string> test_data_path;
   std::optional<std::string> data_args_path;
@@ -68,6 +69,7 @@ struct IndexedDataConfig {
   bool operator==(const IndexedDataConfig&) const = default;
 };
 
+// Megatron's tokenizer options.
 struct TokenizerConfig {
   std::optional<std::string> type;
   std::optional<std::string> model;

@@ -1,3 +1,7 @@
+// The normalizations that the reference applies while it starts, as one pure function. Their order matters: sizes
+// first, since the others read them; virtual stages before the shape of the schedule. Each function handles one subject
+// and adds a warning when it overrides something the user wrote. derive(derive(args)) == derive(args), which tests
+// check.
 #include "megalith/config/derive.h"
 
 #include <fmt/format.h>
@@ -13,12 +17,14 @@ namespace {
 
 using Warnings = std::vector<std::string>;
 
+// Without --etp, experts are split like all other matrices.
 void derive_sizes(TrainingArguments& args) {
   ParallelConfig& parallel = args.parallel;
   for (std::optional<int>* size : {&parallel.tp, &parallel.pp, &parallel.cp, &parallel.ep}) *size = size->value_or(1);
   parallel.etp = parallel.etp.value_or(*parallel.tp);
 }
 
+// Experts under tensor parallelism need sequence parallelism, as in the reference; without tp it has no meaning.
 void derive_sequence_parallel(TrainingArguments& args, bool experts, Warnings& warnings) {
   ParallelConfig& parallel = args.parallel;
   const bool has_experts = experts || *parallel.ep > 1 || args.moe.num_experts.value_or(0) > 1;
@@ -31,6 +37,7 @@ void derive_sequence_parallel(TrainingArguments& args, bool experts, Warnings& w
   }
 }
 
+// With num_layers the rules of Megatron's launcher decide; without, only a layout says how many stages there are.
 void derive_virtual_stages(TrainingArguments& args) {
   PipelineConfig& pipeline = args.pipeline;
   if (args.shape.num_layers) {
@@ -40,7 +47,7 @@ void derive_virtual_stages(TrainingArguments& args) {
     pipeline.vpp = stages / *args.parallel.pp;
   }
   if (pipeline.vpp == 1) pipeline.vpp.reset();
-  // Both ways of saying it are now the one number.
+  // Both ways of asking for virtual stages are now expressed by the one number.
   pipeline.layers_per_virtual_stage.reset();
   if (pipeline.vpp) {
     pipeline.microbatch_group_size = pipeline.microbatch_group_size.value_or(*args.parallel.pp);
@@ -50,6 +57,7 @@ void derive_virtual_stages(TrainingArguments& args) {
   args.ddp.align_param_gather = false;
 }
 
+// Brings the three ways of asking for recomputation into granularity, method and modules.
 void derive_recompute(TrainingArguments& args) {
   RecomputeConfig& recompute = args.recompute;
   if (!recompute.granularity && recompute.gradient_checkpointing)
@@ -64,6 +72,7 @@ void derive_recompute(TrainingArguments& args) {
   }
 }
 
+// bf16 gradients lose too much in long sums, so they accumulate in fp32 unless asked otherwise.
 void derive_precision(TrainingArguments& args, Warnings& warnings) {
   PrecisionConfig& precision = args.precision;
   if (precision.bf16 && !precision.grad_reduce_in_bf16) precision.accumulate_allreduce_grads_in_fp32 = true;
@@ -75,6 +84,8 @@ void derive_precision(TrainingArguments& args, Warnings& warnings) {
   if (args.optimizer.optim == HfOptimizer::kSgd) args.optimizer.optimizer = OptimizerKind::kSgd;
 }
 
+// With many experts, router scores in bf16 become unstable, so they are computed in fp32. A negative capacity means
+// none.
 void derive_experts(TrainingArguments& args, Warnings& warnings) {
   constexpr int kManyExperts = 32;
   if (args.moe.num_experts.value_or(0) >= kManyExperts && !args.router.dtype) args.router.dtype = RouterDtype::kFp32;
@@ -86,12 +97,13 @@ void derive_experts(TrainingArguments& args, Warnings& warnings) {
   }
 }
 
-// Shape defaults of Megatron; a checkpoint's config has them filled in already.
+// Fills in Megatron's defaults for the shape; a checkpoint's config has them already.
 void derive_shape(TrainingArguments& args) {
   ModelShapeConfig& shape = args.shape;
   if (shape.mtp_num_layers == 0) shape.mtp_num_layers.reset();
   if (shape.hidden_size && !shape.ffn_hidden_size) {
     const int full = 4 * *shape.hidden_size;
+    // With a gate there are three matrices instead of two: 2/3 of the width, rounded down to a multiple of 64.
     shape.ffn_hidden_size = args.layer.swiglu.value_or(false) ? full * 2 / 3 / 64 * 64 : full;
   }
   if (!shape.num_attention_heads) return;
@@ -100,6 +112,7 @@ void derive_shape(TrainingArguments& args) {
     shape.num_query_groups = shape.num_attention_heads;
 }
 
+// pretrain always trains unless told to skip it, and evaluates if it has an interval.
 void derive_run(TrainingArguments& args, Warnings& warnings) {
   RunConfig& run = args.run;
   EvalConfig& eval = args.eval;
@@ -123,6 +136,7 @@ void derive_run(TrainingArguments& args, Warnings& warnings) {
   if (!batch.eval_micro_batch_size) batch.eval_micro_batch_size = batch.micro_batch_size;
 }
 
+// Each kind of packing implies the weaker one; documents are packed by default, conversations are not.
 void derive_data(TrainingArguments& args, Warnings& warnings) {
   DataConfig& data = args.data;
   if (data.sequence_packing) data.neat_packing = true;
@@ -140,7 +154,7 @@ void derive_data(TrainingArguments& args, Warnings& warnings) {
 void derive_output(TrainingArguments& args, Warnings& warnings) {
   std::optional<std::string>& output = args.save.output_dir;
   if (output) output = expand_home(*output);
-  // Megatron's way to ask for TensorBoard's files.
+  // Megatron asks for TensorBoard files by naming their folder.
   std::vector<std::string> wanted = args.logging.report_to;
   const auto named = [&wanted](const char* name) { return std::ranges::find(wanted, name) != wanted.end(); };
   if (args.dialect == Dialect::kPretrain && args.logging.logging_dir && !named("tensorboard") && !named("all"))
@@ -181,6 +195,7 @@ EffectiveArguments derive(const TrainingArguments& args, bool experts) {
   return effective;
 }
 
+// vpp takes part only in checks: it does not change the groups.
 layout::GridShape grid_shape(const TrainingArguments& args, int world_size) {
   const ParallelConfig& parallel = args.parallel;
   layout::GridShape shape;
@@ -224,7 +239,7 @@ layout::LauncherVppRequest vpp_request(const TrainingArguments& args) {
   request.num_layers = args.shape.num_layers.value_or(0);
   request.pipeline_model_parallel_size = args.parallel.pp.value_or(1);
   request.num_layers_per_virtual_pipeline_stage = pipeline.layers_per_virtual_stage;
-  // A layout gives the virtual size; the same number said as well is no contradiction.
+  // A layout determines the virtual size; giving the same number as well is not a contradiction.
   if (!pipeline.layout) request.num_virtual_stages_per_pipeline_rank = pipeline.vpp;
   request.pipeline_model_parallel_layout = pipeline.layout;
   request.decoder_first_pipeline_num_layers = pipeline.first_stage_layers;
@@ -249,7 +264,7 @@ layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbat
   if (shape.kind == layout::ScheduleKind::kInterleaved) shape.group_size = pipeline.microbatch_group_size;
   shape.forward_only = forward_only;
   if (forward_only) return shape;
-  // delay_grad_reduce is the adapter's name of what Megatron calls align_grad_reduce.
+  // delay_grad_reduce is the adapter's name for Megatron's align_grad_reduce.
   const config::DdpConfig& ddp = args.ddp;
   const bool aligned = ddp.overlap_grad_reduce && ddp.delay_grad_reduce && ddp.align_grad_reduce;
   shape.sync = aligned ? layout::PipelineSync::kAligned : layout::PipelineSync::kDefault;
@@ -265,7 +280,7 @@ layout::BatchPlan batch_plan(const TrainingArguments& args, int dp) {
   plan.seq_length = args.shape.seq_length;
   plan.decrease_batch_size_if_needed = batch.decrease_batch_size_if_needed;
   plan.step_batch_size_schedule = batch.step_batch_schedule;
-  // validate() has seen to it that global_batch_size, if given, is where the schedule ends.
+  // validate() has made sure that global_batch_size, if given, is the size at which the schedule ends.
   if (batch.step_batch_schedule) return plan;
   plan.global_batch_size = plan.micro_batch_size * dp * batch.gradient_accumulation_steps;
   if (batch.global_batch_size) plan.global_batch_size = *batch.global_batch_size;

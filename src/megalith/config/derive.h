@@ -1,4 +1,4 @@
-// What follows from the arguments: computed once, here, and handed to whoever needs it.
+// Computes what follows from the arguments, once, for everything that needs it.
 //
 // Order of use: parse_arguments, fill empty values from the checkpoint's config, validate, derive. The functions below
 // expect arguments that validate() accepts; on others they may throw ConfigError.
@@ -18,33 +18,35 @@
 
 namespace megalith::config {
 
+// Arguments in their final form.
 struct EffectiveArguments {
-  TrainingArguments args;             // every normalisation applied; deriving them again changes nothing
+  TrainingArguments args;             // every normalization applied; deriving them again changes nothing
   std::vector<std::string> warnings;  // one for each value that is not what the user wrote
 };
 
-// Applies the normalisations of spec/training_args.md §4 and §6: parallel sizes default to 1, sequence parallelism is
-// switched on or off, the virtual size is taken from the layout, bf16 accumulates in fp32, and so on (derive.cc).
-// `experts`: the model has some, though no option may say so.
+// Applies all normalizations: parallel sizes default to 1, sequence parallelism is switched on or off, the virtual size
+// is taken from the layout, bf16 accumulates in fp32, and so on (derive.cc). `experts` says that the model has experts
+// even if no option does.
 EffectiveArguments derive(const TrainingArguments& args, bool experts = false);
 
-// Whether derived arguments ask for training, not for evaluation alone.
+// Returns whether derived arguments ask for training, not only for evaluation.
 bool trains(const RunConfig& run);
-// The rank grid that the arguments ask for.
+// Returns the rank grid that the arguments ask for.
 layout::GridShape grid_shape(const TrainingArguments& args, int world_size);
-// How layers are split; needs num_layers. Layers that do not divide are balanced, not refused (design.md §5).
+// Returns how layers are split; needs num_layers. Layers that do not divide are balanced rather than rejected.
 layout::SplitRequest split_request(const TrainingArguments& args);
-// The same without its sizes (num_layers, mtp_layers, pp), for callers that take them from a model and its ranks.
+// Returns the same without its sizes (num_layers, mtp_layers, pp), for callers that take them from a model and its
+// ranks.
 layout::SplitRequest split_request(const PipelineConfig& pipeline);
-// What decides about virtual stages, in Megatron's terms; needs num_layers.
+// Returns what decides about virtual stages, in Megatron's terms; needs num_layers.
 layout::LauncherVppRequest vpp_request(const TrainingArguments& args);
-// The pipeline schedule of a step of so many micro-batches.
+// Returns the pipeline schedule of a step of `microbatches` micro-batches.
 layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbatches, bool forward_only = false);
-// The micro-batch calculator's input; `dp` is the dense data-parallel size.
+// Returns the input of the micro-batch calculator; `dp` is the dense data-parallel size.
 layout::BatchPlan batch_plan(const TrainingArguments& args, int dp);
-// A path with ~ for the home folder, written out.
+// Replaces a leading ~ by the home folder.
 std::string expand_home(const std::string& path);
-// What the order of the samples follows from: data_seed, or seed.
+// Returns the seed of the sample order: data_seed, or seed.
 uint64_t data_seed(const TrainingArguments& args);
 
 }  // namespace megalith::config

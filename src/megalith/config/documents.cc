@@ -1,3 +1,5 @@
+// Everything that people read about options is generated from the table, so it cannot drift from the program. A test
+// compares docs/options.md with options_markdown().
 #include "megalith/config/documents.h"
 
 #include <fmt/format.h>
@@ -15,7 +17,7 @@ namespace {
 
 constexpr const char* kHowOptionsAreWritten = R"(# Options
 
-Made from the option table in `src/megalith/config`; do not edit. `MEGALITH_UPDATE_DOCS=1 ctest -R Documents` writes it anew.
+Generated from the option table in `src/megalith/config`; do not edit. `MEGALITH_UPDATE_DOCS=1 ctest -R Documents` updates it.
 
 ## How options are written
 
@@ -31,17 +33,17 @@ Made from the option table in `src/megalith/config`; do not edit. `MEGALITH_UPDA
   become bool, int and float.
 - Whole numbers are not written as 1e3 or 1.0. `None` is an ordinary word.
 - The last occurrence wins. Two different names of one option with different values are an error.
-- The first word may be a `.yaml`, `.yml` or `.json` file of `name: value`; null is none; options behind it win over it.
-- Unknown options are an error that suggests the nearest; the variable ALLOW_EXTRA_ARGS of LLaMA-Factory is not honoured.
+- The first word may be a `.yaml`, `.yml` or `.json` file of `name: value`; null is none; options after it win over it.
+- Unknown options are an error that suggests the nearest; the variable ALLOW_EXTRA_ARGS of LLaMA-Factory is not honored.
 - `output_dir/args.yaml` holds every effective option and can be given as such a file.
 
 ## What the marks mean
 
 - **implemented**: it does what it says.
 - **planned**: read, checked and recorded; the named part of Megalith that acts on it is not built yet, and a run refuses
-  to start on it.
-- **no effect**: accepted; a note says so when it is given with another value than its default.
-- **refused**: another value than the default stops the run with the reason.
+  to start with it.
+- **no effect**: accepted; a note says so when its value is not the default.
+- **refused**: any value but the default stops the run with the reason.
 )";
 
 std::string type_of(const Option& option) {
@@ -51,6 +53,7 @@ std::string type_of(const Option& option) {
   return option.optional ? base + ", optional" : base;
 }
 
+// One default, or "train / pretrain" if they differ.
 std::string default_of(const Option& option) {
   const auto show = [](const Value& value) {
     const std::string text = to_display(value);
@@ -81,12 +84,12 @@ std::string status_of(const Option& option) {
   return "";
 }
 
-// What the option is for; for options without a consumer, why they have none.
+// Returns what the option is for; for options without a consumer, why they have none.
 std::string meaning_of(const Option& option) {
   std::string text = option.help;
   const bool explains = option.status == OptionStatus::kNoEffect || option.status == OptionStatus::kRefused;
   if (explains) text += (text.empty() ? "" : "; ") + option.reason;
-  // Values with one reason are named together, in the order of the table.
+  // Values with the same reason are listed together, in the order of the table.
   for (size_t i = 0; i < option.refused_values.size();) {
     std::vector<std::string> values;
     const std::string& reason = option.refused_values[i].reason;
@@ -107,6 +110,7 @@ std::string markdown_row(const Option& option) {
                      meaning);
 }
 
+// Spells names as the dialect does: with underscores for train, with dashes for pretrain.
 std::string help_entry(const Option& option, Dialect dialect) {
   const char separator = dialect == Dialect::kPretrain ? '-' : '_';
   const auto flag = [separator](std::string name) {
@@ -138,6 +142,7 @@ std::vector<std::string> chosen_topics(const std::optional<std::string>& topic) 
 
 }  // namespace
 
+// Only options with a member are written: the others have nothing to reproduce.
 std::string to_yaml(const TrainingArguments& args) {
   std::string text = fmt::format("# Every effective option of `megalith {}`; give this file as its first argument.\n",
                                  args.dialect == Dialect::kTrain ? "train" : "pretrain");

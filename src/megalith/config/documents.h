@@ -1,4 +1,4 @@
-// Texts made from the option table: args.yaml, --help, docs/options.md.
+// Texts generated from the option table: args.yaml, --help, docs/options.md.
 #pragma once
 
 #include <optional>
@@ -10,15 +10,16 @@
 
 namespace megalith::config {
 
-// Every option with a consumer and its value, one a line. parse_arguments(args.dialect, {file}) gives `args` back.
+// Returns every option with a consumer and its value, one per line. parse_arguments(args.dialect, {file}) gives `args`
+// back.
 std::string to_yaml(const TrainingArguments& args);
 
-// All options of a dialect by topic, or one topic (any case, or the start of its name); ConfigError with the list of
-// topics when there is no such one. `command_options` come first.
+// Returns all options of a dialect by topic, or one topic (any case, or the start of its name). `command_options` come
+// first. Throws ConfigError with the list of topics for an unknown topic.
 std::string help_text(Dialect dialect, const std::optional<std::string>& topic = std::nullopt,
                       std::span<const CommandOption> command_options = {});
 
-// docs/options.md.
+// Returns the text of docs/options.md.
 std::string options_markdown();
 
 }  // namespace megalith::config

@@ -1,3 +1,6 @@
+// Reads foreign_options.txt, one option per line: names, type, default, ignored or refused, reason. Sections place the
+// lines among Megalith's own options, so that the documents list an option where its topic is. The file is part of the
+// program, so a mistake in it is an InternalError.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -11,14 +14,14 @@
 namespace megalith::config {
 namespace {
 
-// "[topic]" or "[topic, after option]", and the options of the lines below it.
+// "[topic]" or "[topic, after option]", and the options of the lines after it.
 struct ForeignSection {
   std::string topic;
-  std::string after;  // an option of the topic; empty: after the last
+  std::string after;  // an option of the topic; if empty, the section goes to the end of the topic
   std::vector<Option> options;
 };
 
-// Cuts the first word off `line`; empty at its end.
+// Cuts the first word off `line`; returns an empty text at its end.
 std::string take_word(std::string_view& line) {
   line = trim(line);
   const std::string word(line.substr(0, line.find_first_of(" \t")));
@@ -36,7 +39,7 @@ class ForeignReader {
       if (line.starts_with('[')) {
         sections_.push_back(section_of(line));
       } else {
-        require(!sections_.empty(), "an option stands before the first [topic]", line);
+        require(!sections_.empty(), "an option comes before the first [topic]", line);
         sections_.back().options.push_back(option_of(line));
       }
     }
@@ -94,11 +97,11 @@ class ForeignReader {
     return word == "ignored" ? OptionStatus::kNoEffect : OptionStatus::kRefused;
   }
 
-  int number_ = 0;  // of the line
+  int number_ = 0;  // of the current line
   std::vector<ForeignSection> sections_;
 };
 
-// The place of a section among `options`: the end for a topic that no option has.
+// Returns the place of a section among `options`: the end for a topic that no option has.
 std::vector<Option>::iterator place_of(const ForeignSection& section, std::vector<Option>& options) {
   const auto in_topic = [&](const Option& option) { return option.topic == section.topic; };
   if (section.after.empty()) {

@@ -11,10 +11,10 @@ namespace megalith::config {
 
 struct Option;
 
-// The bytes of foreign_options.txt.
+// The contents of foreign_options.txt.
 extern const std::string_view foreign_options_txt;
 
-// Returns `own` with the options of `text` at the places that its sections name. Names that occur twice are left for
+// Returns `own` with the options of `text` inserted where its sections say. Names that occur twice are left for
 // OptionTable to find. Throws InternalError with the number of the first line that does not follow the format.
 std::vector<Option> with_foreign_options(std::vector<Option> own, std::string_view text);
 

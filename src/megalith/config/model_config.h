@@ -1,8 +1,8 @@
-// What the model is: where it comes from, and, for training from scratch, its shape.
+// The model: where it comes from and, for training from scratch, its shape.
 //
-// Empty optionals mean "as the checkpoint's config says"; with `pretrain` the required ones are checked by validate().
+// std::nullopt means "as the checkpoint's config says"; for `pretrain`, validate() checks the required ones.
 //
-// Each member is an option: options/model.cc and options/moe.cc say its name, its range and what it does, and
+// Each member is an option: options/model.cc and options/moe.cc give its name, its range and its meaning, and
 // docs/options.md shows them. Comments here add only what the help text does not say.
 #pragma once
 
@@ -16,6 +16,7 @@
 
 namespace megalith::config {
 
+// Where the weights come from.
 struct ModelSourceConfig {
   std::optional<std::string> model_name_or_path;
   bool train_from_scratch = false;
@@ -25,6 +26,7 @@ struct ModelSourceConfig {
   bool operator==(const ModelSourceConfig&) const = default;
 };
 
+// Sizes of the model.
 struct ModelShapeConfig {
   std::optional<int> num_layers;
   std::optional<int> hidden_size;
@@ -33,7 +35,7 @@ struct ModelShapeConfig {
   bool group_query_attention = false;
   std::optional<int> num_query_groups;
   std::optional<int> kv_channels;
-  std::optional<int> seq_length;  // of Megatron's data; see DataConfig::cutoff_len for the others
+  std::optional<int> seq_length;  // for Megatron's data; for other data see DataConfig::cutoff_len
   std::optional<int> max_position_embeddings;
   std::optional<int> vocab_size;
   std::optional<int> padded_vocab_size;
@@ -44,6 +46,7 @@ struct ModelShapeConfig {
   bool operator==(const ModelShapeConfig&) const = default;
 };
 
+// The parts of a layer.
 struct LayerConfig {
   std::optional<Normalization> normalization;
   std::optional<double> norm_epsilon;
@@ -63,6 +66,7 @@ struct LayerConfig {
   bool operator==(const LayerConfig&) const = default;
 };
 
+// Position embedding.
 struct PositionConfig {
   std::optional<PositionEmbedding> type;
   std::optional<double> rotary_base;  // theta
@@ -81,6 +85,7 @@ struct PositionConfig {
   bool operator==(const PositionConfig&) const = default;
 };
 
+// Multi-latent attention.
 struct MlaConfig {
   bool multi_latent_attention = false;
   std::optional<int> q_lora_rank;
@@ -91,6 +96,7 @@ struct MlaConfig {
   bool operator==(const MlaConfig&) const = default;
 };
 
+// Experts.
 struct MoeConfig {
   std::optional<int> num_experts;
   std::optional<std::string> layer_freq;
@@ -107,6 +113,7 @@ struct MoeConfig {
   bool operator==(const MoeConfig&) const = default;
 };
 
+// The router of the experts.
 struct RouterConfig {
   std::optional<int> topk;
   std::vector<std::string> load_balancing_type;
@@ -124,6 +131,7 @@ struct RouterConfig {
   bool operator==(const RouterConfig&) const = default;
 };
 
+// Activations that are computed again, or moved to the host, to save memory.
 struct RecomputeConfig {
   std::optional<RecomputeGranularity> granularity;
   std::optional<RecomputeMethod> method;
@@ -138,6 +146,7 @@ struct RecomputeConfig {
   bool operator==(const RecomputeConfig&) const = default;
 };
 
+// Fused kernels and CUDA graphs.
 struct FusionConfig {
   bool bias_activation = false;
   bool rope = false;

@@ -1,6 +1,6 @@
 // Precision, optimizer, learning-rate schedule and gradient buffers.
 //
-// Each member is an option: options/optimizer.cc says its name, its range and what it does, and docs/options.md shows
+// Each member is an option: options/optimizer.cc gives its name, its range and its meaning, and docs/options.md shows
 // them. Comments here add only what the help text does not say.
 #pragma once
 
@@ -14,6 +14,7 @@
 
 namespace megalith::config {
 
+// Number formats and loss scaling.
 struct PrecisionConfig {
   bool bf16 = false;
   bool fp16 = false;
@@ -35,6 +36,7 @@ struct PrecisionConfig {
   bool operator==(const PrecisionConfig&) const = default;
 };
 
+// The update rule and where its state lives.
 struct OptimizerConfig {
   OptimizerKind optimizer = OptimizerKind::kAdam;
   HfOptimizer optim = HfOptimizer::kAdamwTorchFused;
@@ -63,6 +65,7 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
+// The learning rate over time.
 struct ScheduleConfig {
   HfScheduler lr_scheduler_type = HfScheduler::kLinear;  // Hugging Face's name
   JsonObject lr_scheduler_kwargs;
@@ -84,6 +87,7 @@ struct ScheduleConfig {
   bool operator==(const ScheduleConfig&) const = default;
 };
 
+// Gradient buffers and their reduction.
 struct DdpConfig {
   bool overlap_grad_reduce = false;
   bool delay_grad_reduce = true;

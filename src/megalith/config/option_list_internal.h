@@ -1,4 +1,4 @@
-// How options/*.cc write down the table: typed bindings to struct members, in a line or two each.
+// The notation of options/*.cc: typed bindings to struct members, one or two lines per option.
 #pragma once
 
 #include <concepts>
@@ -14,7 +14,7 @@
 
 namespace megalith::config {
 
-// FieldTraits<T>: the ValueType of a struct member of type T and the way between T and Value.
+// FieldTraits<T>: the ValueType of a struct member of type T, and the conversions between T and Value.
 template <typename T>
 struct FieldTraits;
 
@@ -97,6 +97,7 @@ struct FieldTraits<std::optional<T>> {
   }
 };
 
+// Strips std::optional.
 template <typename T>
 struct Unwrapped {
   using type = T;
@@ -108,10 +109,10 @@ struct Unwrapped<std::optional<T>> {
   static constexpr bool kOptional = true;
 };
 
-// The arguments as the structs initialise them, before any dialect's defaults.
+// Returns the arguments as the structs initialize them, before any dialect's defaults.
 const TrainingArguments& initial_arguments();
 
-// One option under construction; every call returns the object, so that an option reads as one sentence.
+// An option under construction. Every call returns the object, so that an option reads as one sentence.
 template <typename T>
 class OptionEntry {
  public:
@@ -133,14 +134,17 @@ class OptionEntry {
     option_.maximum = maximum;
     return *this;
   }
+  // The allowed words; enumerations list theirs automatically.
   OptionEntry& choices(std::vector<std::string> words) {
     option_.choices = std::move(words);
     return *this;
   }
+  // Reads a list from one word with commas.
   OptionEntry& commas() {
     option_.type = ValueType::kCommaList;
     return *this;
   }
+  // Values of the reference that Megalith rejects, with the reason; refuse_others: all values but the choices.
   OptionEntry& refuse(std::initializer_list<const char*> values, const char* reason) {
     for (const char* value : values) option_.refused_values.push_back({value, reason});
     return *this;
@@ -149,7 +153,7 @@ class OptionEntry {
     option_.refused_others = reason;
     return *this;
   }
-  // The option also takes a boolean, bare or written, which stands for one of these words.
+  // Lets the option also take a boolean, bare or written, which stands for one of these words.
   OptionEntry& bool_words(const char* for_true, const char* for_false) {
     option_.bool_words = {for_true, for_false};
     return *this;
@@ -158,7 +162,7 @@ class OptionEntry {
     option_.pretrain_default = FieldTraits<T>::to_value(value);
     return *this;
   }
-  // pretrain has no default: None.
+  // The default of pretrain is None.
   OptionEntry& no_pretrain_default() {
     option_.pretrain_default = std::monostate{};
     return *this;
@@ -171,7 +175,7 @@ class OptionEntry {
     option_.in_train = false;
     return *this;
   }
-  // With a model folder its config.json decides; see Option::describes_new_model.
+  // Beside a model folder, whose config.json decides, the option is rejected; see Option::describes_new_model.
   OptionEntry& describes_new_model() {
     option_.describes_new_model = true;
     return *this;
@@ -200,6 +204,7 @@ inline Plain flag(bool value) { return {ValueType::kBool, false, value}; }
 inline Plain text(const char* value) { return {ValueType::kText, false, std::string(value)}; }
 inline Plain opt_text() { return {ValueType::kText, true, {}}; }
 
+// Collects the options, topic by topic.
 class OptionList {
  public:
   // Options of one part of TrainingArguments.
@@ -217,14 +222,14 @@ class OptionList {
     Part TrainingArguments::*part_;
   };
 
-  // Everything added from here on stands under `name`.
+  // Everything added from here on belongs to the topic `name`.
   void topic(const char* name) { topic_ = name; }
   template <typename Part>
   PartOptions<Part> part(Part TrainingArguments::*member) {
     return PartOptions<Part>(*this, member);
   }
 
-  // Names of other programs that need more than a line of foreign_options.txt can say: choices, single refused values.
+  // Names of other programs that a line of foreign_options.txt cannot describe: with choices, or single refused values.
   OptionEntry<Value> no_effect(const char* name, const Plain& plain, const char* reason) {
     return OptionEntry<Value>(unbound(name, plain, OptionStatus::kNoEffect, reason));
   }
@@ -281,7 +286,7 @@ class OptionList {
   const char* topic_ = "";
 };
 
-// OptionTable::instance() calls them in the order of the documents.
+// OptionTable::instance() calls these in the order of the documents.
 void add_run_options(OptionList& list);
 void add_parallel_options(OptionList& list);
 void add_batch_options(OptionList& list);

@@ -59,6 +59,7 @@ void OptionReport::check_runnable() const {
   throw_all(problems);
 }
 
+// For lists, the first word that is refused decides.
 std::string refusal_of(const Option& option, const Value& value) {
   for (const std::string& word : words_of(value)) {
     const auto refused = std::ranges::find(option.refused_values, word, &RefusedValue::value);

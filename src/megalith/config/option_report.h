@@ -1,4 +1,4 @@
-// What became of every option that was given.
+// What happened to every option that was given.
 #pragma once
 
 #include <string>
@@ -8,40 +8,41 @@
 
 namespace megalith::config {
 
+// One option that was given.
 struct OptionUse {
   std::string given;    // as it was written: --tp, --no-rope-fusion, learning_rate
   std::string name;     // canonical
   std::string value;    // as it was understood
   std::string origin;   // "command line" or file:line
-  OptionStatus status;  // of this value: stage=ppo is refused although stage is not
+  OptionStatus status;  // of this value: stage=ppo is refused although other stages are not
   std::string reason;   // see OptionStatus
-  bool is_default;      // the value is the default anyway: nothing is lost, whatever the status
+  bool is_default;      // the value is the default, so nothing is lost whatever the status
 };
 
-// One entry an option, the last occurrence, in the order of the words.
+// One entry per option, for its last occurrence, in the order of the words.
 struct OptionReport {
   std::vector<OptionUse> uses;
 
-  // Uses whose value cannot be honoured: refused ones, and planned ones that are not at their default.
+  // Return the uses whose value cannot be honored: refused ones, and planned ones that are not at their default.
   std::vector<const OptionUse*> refused() const;
   std::vector<const OptionUse*> planned() const;
-  // A sentence for each option that is accepted without effect and not at its default.
+  // Returns a sentence for each option that is accepted without effect and not at its default.
   std::vector<std::string> notes() const;
 
-  // Throws ConfigError naming every refused use with its reason. For commands that only look (preview).
+  // Throws ConfigError naming every refused use with its reason. For commands that only inspect (preview).
   void check_not_refused() const;
-  // Also for planned ones: a run must not start on options that nothing acts on.
+  // Does the same for planned ones as well: a run must not start with options that nothing acts on.
   void check_runnable() const;
 };
 
-// The reason why Megalith cannot honour a value that the reference knows (stage=ppo); empty when it can.
+// Returns why Megalith cannot honor a value that the reference knows (stage=ppo); empty if it can.
 std::string refusal_of(const Option& option, const Value& value);
-// What becomes of one value. `given`, `origin`: see OptionUse.
+// Returns what happens to one value. `given`, `origin`: see OptionUse.
 OptionUse use_of(const Option& option, const Value& value, Dialect dialect, std::string given, std::string origin);
 
-// The report of arguments that a program has set itself: one entry for each option that is not at the default of their
-// dialect. It has no entry for an option without a member in TrainingArguments (most of the refused ones): only the
-// report of words knows those, and only it tells a default that was given from one that was not.
+// Returns the report of arguments that a program has set itself: one entry per option that is not at the default of
+// their dialect. It has no entry for options without a member in TrainingArguments (most of the refused ones): only the
+// report of words knows those, and only it can tell a default that was given from one that was not.
 OptionReport report_of(const TrainingArguments& args);
 
 }  // namespace megalith::config

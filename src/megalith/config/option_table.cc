@@ -1,3 +1,6 @@
+// Builds the table once per process: Megalith's own options in the order of the documents, with those of other programs
+// inserted. The constructor checks what the compiler cannot: every spelling is unique, every option has a topic, and
+// every one without effect has a reason.
 #include "megalith/config/option_table.h"
 
 #include <fmt/format.h>
@@ -33,6 +36,7 @@ std::vector<Option> all_options() {
   return with_foreign_options(list.take(), foreign_options_txt);
 }
 
+// Only these get a --no_<name>, as in HfArgumentParser.
 bool default_is_true(const Option& option) {
   const auto is_true = [](const Value& value) { return std::holds_alternative<bool>(value) && std::get<bool>(value); };
   return option.type == ValueType::kBool && !option.optional &&
@@ -113,7 +117,7 @@ std::vector<double> numbers_of(const Value& value) {
 }
 
 std::string allowed_range(const Option& option) {
-  // The bounds of a 32-bit number are a matter of storage; they are named only when one was overstepped.
+  // The bounds of a 32-bit number are a matter of storage; they are named only if one was exceeded.
   const bool from_below = option.minimum && *option.minimum > std::numeric_limits<int>::min();
   const bool from_above = option.maximum && *option.maximum < std::numeric_limits<int>::max();
   if (from_below && !from_above)

@@ -1,6 +1,6 @@
-// The one table of options. Command line, files, --help, docs/options.md and args.yaml all come from it.
+// The one table of options. The command line, files, --help, docs/options.md and args.yaml all come from it.
 //
-// Options that something in Megalith reads are in options/*.cc, names that it only has to understand in
+// Options that something in Megalith reads are in options/*.cc; names that it only has to understand are in
 // foreign_options.txt.
 #pragma once
 
@@ -17,20 +17,22 @@
 
 namespace megalith::config {
 
+// How Megalith treats an option.
 enum class OptionStatus {
-  kImplemented,  // changes what it should; tests/effects proves it
+  kImplemented,  // has its effect; tests/effects proves it
   kPlanned,      // read, checked and recorded; `reason` names the part of Megalith that will act on it
-  kNoEffect,     // accepted; a note is logged when it is given with another value than its default
+  kNoEffect,     // accepted; a note is logged when its value is not the default
   kRefused,      // any value but the default stops the run with `reason`
 };
 std::string_view to_string(OptionStatus status);
 
-// A value that the option's reference knows and Megalith does not: stage=ppo.
+// A value that the reference accepts and Megalith does not: stage=ppo.
 struct RefusedValue {
   std::string value;
   std::string reason;
 };
 
+// One option: how it is written, what it accepts, and what it sets.
 struct Option {
   std::string name;                    // canonical: with underscores, as in args.yaml
   std::vector<std::string> aliases;    // other spellings of the same thing
@@ -41,20 +43,20 @@ struct Option {
   std::string reason;  // see OptionStatus
   ValueType type = ValueType::kText;
   bool optional = false;             // may be None
-  std::vector<std::string> choices;  // empty: any
+  std::vector<std::string> choices;  // if empty, any value
   std::vector<RefusedValue> refused_values;
-  std::string refused_others;           // reason for every text that is neither a choice nor named above; empty: error
-  std::vector<std::string> bool_words;  // for text that also takes a boolean: what true and false stand for
+  std::string refused_others;           // reason for every other text that is not a choice; if empty, that is an error
+  std::vector<std::string> bool_words;  // for text that also takes a boolean: the words for true and false
   std::optional<double> minimum;        // inclusive
   std::optional<double> maximum;        // inclusive
   Value train_default;
   Value pretrain_default;
-  bool in_train = true;  // which --help lists it; both dialects accept it
+  bool in_train = true;  // listed by train --help; both dialects accept it
   bool in_pretrain = true;
-  // Part of the shape of a model that is made from scratch: `train` refuses it beside model_name_or_path, whose
-  // config.json would win over it in silence.
+  // Part of the shape of a model built from scratch: `train` rejects it beside model_name_or_path, whose config.json
+  // would silently override it.
   bool describes_new_model = false;
-  // Binding to a member of TrainingArguments; empty for options without a consumer (kNoEffect, kRefused).
+  // Access to a member of TrainingArguments; empty for options without a consumer (kNoEffect, kRefused).
   std::function<Value(const TrainingArguments&)> read;
   std::function<void(TrainingArguments&, const Value&)> write;
 
@@ -69,22 +71,22 @@ struct Option {
 // Immutable after construction; every name, alias and negation is unique.
 class OptionTable {
  public:
-  // What a name on the command line stands for.
+  // What a name on the command line refers to.
   struct Match {
     const Option* option = nullptr;
     bool negated = false;  // --no_x
   };
 
-  // The table of this build.
+  // Returns the table of this build.
   static const OptionTable& instance();
   explicit OptionTable(std::vector<Option> options);
 
   const std::vector<Option>& options() const { return options_; }
-  // By any spelling with underscores; negated names too. Nothing for an unknown name.
+  // Finds an option by any spelling with underscores, including negated names; std::nullopt for an unknown name.
   std::optional<Match> find(std::string_view name) const;
-  // Every spelling, for suggestions.
+  // Returns every spelling, for suggestions.
   const std::vector<std::string>& names() const { return names_; }
-  // In the order in which they are documented.
+  // Returns the topics in the order in which they are documented.
   std::vector<std::string> topics() const;
 
  private:
@@ -95,12 +97,12 @@ class OptionTable {
   std::vector<std::string> names_;
 };
 
-// The words in a value that choices apply to: the text, or each item of a list.
+// Returns the words in a value that choices apply to: the text, or each item of a list.
 std::vector<std::string> words_of(const Value& value);
-// What is wrong with a value of the right type (choices, range); empty when nothing is.
+// Returns what is wrong with a value of the right type (choices, range); empty if nothing is.
 std::string value_problem(const Option& option, const Value& value);
 
-// All arguments at the dialect's defaults.
+// Returns all arguments at the dialect's defaults.
 TrainingArguments default_arguments(Dialect dialect);
 
 }  // namespace megalith::config

@@ -1,8 +1,8 @@
 // How a run is laid out over ranks: sizes, pipeline, batch, seeds, communication.
 //
-// An optional size that is empty means "take it from the checkpoint's config, else 1"; derive() fills it.
+// An optional size without a value means "take it from the checkpoint's config, else 1"; derive() fills it in.
 //
-// Each member is an option: options/parallel.cc says its name, its range and what it does, and docs/options.md shows
+// Each member is an option: options/parallel.cc gives its name, its range and its meaning, and docs/options.md shows
 // them. Comments here add only what the help text does not say.
 #pragma once
 
@@ -15,6 +15,7 @@
 
 namespace megalith::config {
 
+// Sizes of the rank grid.
 struct ParallelConfig {
   std::optional<int> tp;
   std::optional<int> pp;
@@ -30,6 +31,7 @@ struct ParallelConfig {
   bool operator==(const ParallelConfig&) const = default;
 };
 
+// The assignment of layers to stages, and the schedule.
 struct PipelineConfig {
   std::optional<int> vpp;  // never 1: the parser unsets it
   std::optional<std::string> layout;
@@ -48,6 +50,7 @@ struct PipelineConfig {
   bool operator==(const PipelineConfig&) const = default;
 };
 
+// Micro-batches and global batch.
 struct BatchConfig {
   std::optional<int> micro_batch_size = 8;
   int gradient_accumulation_steps = 1;
@@ -60,6 +63,7 @@ struct BatchConfig {
   bool operator==(const BatchConfig&) const = default;
 };
 
+// Random numbers.
 struct SeedConfig {
   int64_t seed = 42;
   std::optional<int64_t> data_seed;
@@ -68,6 +72,7 @@ struct SeedConfig {
   bool operator==(const SeedConfig&) const = default;
 };
 
+// Transport, time limits and device.
 struct CommConfig {
   std::optional<CommBackend> backend;
   int ddp_timeout_s = 1800;

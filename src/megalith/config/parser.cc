@@ -1,3 +1,7 @@
+// Applies three sources to the defaults: a file, then the words, then additional_configs, which only fills what the
+// others left open. Later sources win; within one source, two names of the same option must agree. A value passes three
+// gates: its type (convert), values that Megalith refuses, and the option's range. Refused values are recorded rather
+// than thrown, since a preview may still want to show them.
 #include "megalith/config/parser.h"
 
 #include <fmt/format.h>
@@ -19,17 +23,17 @@ std::string shown(const RawValue& raw) {
   return fmt::format("\"{}\"", fmt::join(raw.words, " "));
 }
 
-// Applies assignments, strongest last, to one set of arguments.
+// Applies assignments to one set of arguments; later ones win.
 class Applier {
  public:
   Applier(ParseResult& result, std::vector<std::string>& problems) : result_(result), problems_(problems) {}
 
-  // All of one source: within it two spellings of one option must agree, between sources the later wins.
+  // Applies all assignments of one source: within it, two spellings of one option must agree.
   void apply_source(const std::vector<Assignment>& assignments) {
     spelled_.clear();
     for (const Assignment& assignment : assignments) apply(assignment);
   }
-  // Only what no source before has said.
+  // Applies only the assignments that no earlier source has made.
   void apply_weakly(std::vector<Assignment> assignments) {
     const auto& uses = result_.report.uses;
     std::erase_if(assignments, [&](const Assignment& each) {
@@ -62,6 +66,7 @@ class Applier {
     if (refusal.empty() && option.write) option.write(result_.args, *value);
   }
 
+  // An option with bool_words takes a boolean as one of its words: bare and true mean the first, false the second.
   std::optional<Value> value_of(const Assignment& assignment) {
     if (assignment.negated) return Value(false);
     const Option& option = *assignment.option;
@@ -91,6 +96,7 @@ class Applier {
     found->second = {assignment.given, assignment.spelling, value};
   }
 
+  // The last occurrence replaces earlier ones, so that the report shows what is in force.
   void record(const Assignment& assignment, const Value& value) {
     const Option& option = *assignment.option;
     auto& uses = result_.report.uses;
@@ -125,7 +131,7 @@ ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
   if (unknown == UnknownNames::kRefuse) problems.insert(problems.end(), unknown_names.begin(), unknown_names.end());
   if (!problems.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems, "\n")));
 
-  if (result.args.pipeline.vpp == 1) result.args.pipeline.vpp.reset();  // one chunk a rank is no interleaving
+  if (result.args.pipeline.vpp == 1) result.args.pipeline.vpp.reset();  // one chunk per rank is not interleaving
   result.notes = result.report.notes();
   for (const std::string& name : unknown_names) result.notes.push_back("ignored: " + name);
   for (const std::string& name : unknown_configs)

@@ -1,10 +1,10 @@
-// From words and files to TrainingArguments.
+// Parses words and files into TrainingArguments.
 //
 // The rules are those of HF's argument parser (docs/options.md, "How options are written"), for both dialects:
 //   --name value, --name=value, name=value; underscores or dashes in a name, not both
 //   bare booleans; --no_name for booleans that are on by default; lists of words; JSON objects or their files
-//   a first word that ends in .yaml, .yml or .json is a file of options; what follows wins over it
-// Unknown names, left-over words and wrong values are reported all together, each with what would be right.
+//   a first word that ends in .yaml, .yml or .json is a file of options; the words after it take precedence
+// Unknown names, left-over words and wrong values are reported together, each with what would be right.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,26 @@
 
 namespace megalith::config {
 
-// An option of one command only (--world-size, --json), written like the others. The target is set when it is given
-// and outlives the call.
+// An option of one command only (--world-size, --json), written like the others. The target is set if the option is
+// given, and must outlive the call.
 struct CommandOption {
   std::string name;  // with underscores
   std::string help;
   std::variant<bool*, std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*> target;
 };
 
+// What to do with words that name no option.
 enum class UnknownNames { kRefuse, kIgnore };
 
+// The result of parsing.
 struct ParseResult {
   TrainingArguments args;
   OptionReport report;
-  std::vector<std::string> notes;  // what a user should know before the run starts; ignored names among them
+  std::vector<std::string> notes;  // what a user should know before the run starts, including ignored names
 };
 
-// Reads the words behind the command. Throws ConfigError with every problem, one a line. Refused and planned options do
-// not throw here: see OptionReport. `unknown` is about the words; in files unknown names are always refused.
+// Parses the words after the command. Throws ConfigError with every problem, one per line. Refused and planned options
+// do not throw here: see OptionReport. `unknown` applies to the words; unknown names in files are always rejected.
 ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
                             std::span<const CommandOption> command_options = {},
                             UnknownNames unknown = UnknownNames::kRefuse);

@@ -1,7 +1,7 @@
-// The run around the model: what is done, for how long, what is logged, evaluated and saved, adapters and preferences.
+// The run around the model: what is done and for how long; what is logged, evaluated and saved; adapters, preferences.
 //
-// Each member is an option: options/run.cc, logging.cc, checkpoint.cc and adapter.cc say its name, its range and what
-// it does, and docs/options.md shows them. Comments here add only what the help text does not say.
+// Each member is an option: options/run.cc, logging.cc, checkpoint.cc and adapter.cc give its name, its range and its
+// meaning, and docs/options.md shows them. Comments here add only what the help text does not say.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 
 namespace megalith::config {
 
+// What is done, and when it ends.
 struct RunConfig {
   Stage stage = Stage::kSft;
   FinetuningType finetuning_type = FinetuningType::kLora;
@@ -31,6 +32,7 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
+// Logs, metrics and profiles.
 struct LoggingConfig {
   Interval strategy = Interval::kSteps;
   double steps = 500;
@@ -55,6 +57,7 @@ struct LoggingConfig {
   bool operator==(const LoggingConfig&) const = default;
 };
 
+// When and how a run is evaluated.
 struct EvalConfig {
   Interval strategy = Interval::kNo;
   std::optional<double> steps;
@@ -68,6 +71,7 @@ struct EvalConfig {
   bool operator==(const EvalConfig&) const = default;
 };
 
+// When checkpoints and models are written.
 struct SaveConfig {
   std::optional<std::string> output_dir = "trainer_output";
   bool overwrite_output_dir = false;
@@ -83,6 +87,7 @@ struct SaveConfig {
   bool operator==(const SaveConfig&) const = default;
 };
 
+// How checkpoints are written and read.
 struct CheckpointConfig {
   std::string format = "legacy";
   bool async_save = false;
@@ -108,6 +113,7 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
+// Low-rank adapters.
 struct LoraConfig {
   int rank = 8;
   std::optional<int> alpha;
@@ -123,6 +129,7 @@ struct LoraConfig {
   bool operator==(const LoraConfig&) const = default;
 };
 
+// Training on preferences (DPO, ORPO, SimPO).
 struct PreferenceConfig {
   PrefLoss loss = PrefLoss::kSigmoid;  // formulas: train/preference/preference_loss.h
   double beta = 0.1;
@@ -135,6 +142,7 @@ struct PreferenceConfig {
   bool operator==(const PreferenceConfig&) const = default;
 };
 
+// Checks of results, injected errors and slow ranks.
 struct FaultConfig {
   RerunMode rerun_mode = RerunMode::kValidateResults;
   double error_injection_rate = 0;

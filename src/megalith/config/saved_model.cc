@@ -14,6 +14,7 @@ constexpr std::array<std::string_view, 3> kTopics{"Model shape", "Positions and 
                                                   "Mixture of experts"};
 constexpr std::array<std::string_view, 4> kTokenizer{"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file"};
 
+// By topic, so that a new option of the model's shape is included without being listed here.
 bool describes_model(const Option& option) {
   return option.read &&
          (std::ranges::count(kTopics, option.topic) > 0 || std::ranges::count(kTokenizer, option.name) > 0);

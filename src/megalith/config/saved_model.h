@@ -1,4 +1,4 @@
-// use_checkpoint_args: options that describe the model come from the run that saved a checkpoint.
+// use_checkpoint_args: takes the options that describe the model from the run that saved a checkpoint.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace megalith::config {
 
-// Every option of the topics Model shape, Positions and latent attention, and Mixture of experts, and the tokenizer's
-// files, as `saved` has them; but for those in `given`, which stay as they are in `args`. Gives those that have changed
-// by it: "num_layers 24".
+// Copies from `saved` every option of the topics Model shape, Positions and latent attention, and Mixture of experts,
+// and the tokenizer's files, except those in `given`, which keep their value in `args`. Returns the ones that have
+// changed: "num_layers 24".
 std::vector<std::string> take_model_of(const TrainingArguments& saved, const OptionReport& given,
                                        TrainingArguments& args);
 

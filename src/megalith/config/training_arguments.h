@@ -1,7 +1,7 @@
-// Every argument of a run, in parts. They end in `run`, which makes the settings of the modules below from them.
+// All arguments of a run, in parts. They end in `run`, which derives the settings of the lower modules from them.
 //
 // A TrainingArguments holds what the user asked for, with the dialect's defaults; derive() (derive.h) computes what
-// follows from it, validate() (validate.h) says what does not fit.
+// follows from it, validate() (validate.h) reports what does not fit together.
 #pragma once
 
 #include "megalith/config/data_config.h"
@@ -12,8 +12,9 @@
 
 namespace megalith::config {
 
+// One member per part; see the headers of the parts.
 struct TrainingArguments {
-  Dialect dialect = Dialect::kTrain;  // whose rules hold where the two front ends differ (seeds, required options)
+  Dialect dialect = Dialect::kTrain;  // whose rules apply where the two front ends differ (seeds, required options)
   RunConfig run;                      // what is done, for how long
   ParallelConfig parallel;            // sizes of the rank grid
   PipelineConfig pipeline;            // layers to stages, schedule
@@ -22,7 +23,7 @@ struct TrainingArguments {
   CommConfig comm;                    // backend, time limits
   ModelSourceConfig source;           // where the weights come from
   ModelShapeConfig shape;             // sizes of the model
-  LayerConfig layer;                  // what a layer is made of
+  LayerConfig layer;                  // parts of a layer
   PositionConfig position;            // position embedding
   MlaConfig mla;                      // multi-latent attention
   MoeConfig moe;                      // experts
@@ -40,9 +41,9 @@ struct TrainingArguments {
   LoraConfig lora;                    // adapters
   PreferenceConfig preference;        // DPO, ORPO
   EvalConfig eval;                    // evaluation
-  LoggingConfig logging;              // what is written while it runs
+  LoggingConfig logging;              // logs, metrics, profiles
   SaveConfig save;                    // when checkpoints are written
-  CheckpointConfig checkpoint;        // and how
+  CheckpointConfig checkpoint;        // how checkpoints are written
   FaultConfig fault;                  // checks and restarts
   bool operator==(const TrainingArguments&) const = default;
 };

@@ -10,7 +10,7 @@ namespace megalith::config {
 
 namespace {
 
-// Arguments need not come from the parser: each value must be one that its option allows.
+// Arguments need not come from the parser, so each value must be checked against its option.
 void check_values(const TrainingArguments& args, Problems& problems) {
   for (const Option& option : OptionTable::instance().options()) {
     if (!option.read) continue;

@@ -1,4 +1,4 @@
-// The rule files of validate().
+// Shared by the source files of validate(), one per subject.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace megalith::config {
 
-// Collects violations; `require` reads as the rule does.
+// Collects violations; a call of `require` reads like the rule.
 class Problems {
  public:
   template <typename... Args>
@@ -26,6 +26,7 @@ class Problems {
   std::vector<std::string> list_;
 };
 
+// Each adds the violations of its subject.
 void check_parallel(const TrainingArguments& args, const ValidationContext& context, Problems& problems);
 void check_batch(const TrainingArguments& args, const ValidationContext& context, Problems& problems);
 void check_optimizer(const TrainingArguments& args, const ValidationContext& context, Problems& problems);

@@ -1,4 +1,5 @@
-// Model, experts, recompute and precision: spec/training_args.md §6, rules 2, 7 and 14 to 17.
+// Rules for the shape of the model, experts and router, recomputation, precision and CUDA graphs. Each `require` is one
+// rule; its message names the options, their values, and what to change.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 namespace megalith::config {
 namespace {
 
+// Heads and key/value heads must divide over tp; with fewer key/value heads than ranks, several ranks share one.
 void check_shape(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const ModelShapeConfig& shape = args.shape;
   const int tp = args.parallel.tp.value_or(1);
@@ -24,13 +26,13 @@ void check_shape(const TrainingArguments& args, const ValidationContext& context
   if (shape.num_attention_heads) {
     problems.require(
         *shape.num_attention_heads % tp == 0,
-        "num_attention_heads {} is no multiple of tensor_model_parallel_size {}; use a size that divides it",
+        "num_attention_heads {} is not a multiple of tensor_model_parallel_size {}; use a size that divides it",
         *shape.num_attention_heads, tp);
     problems.require(!shape.hidden_size || shape.kv_channels || *shape.hidden_size % *shape.num_attention_heads == 0,
-                     "hidden_size {} is no multiple of num_attention_heads {}; give kv_channels, the size of a head",
+                     "hidden_size {} is not a multiple of num_attention_heads {}; give kv_channels, the size of a head",
                      shape.hidden_size.value_or(0), *shape.num_attention_heads);
     problems.require(!shape.num_query_groups || *shape.num_attention_heads % *shape.num_query_groups == 0,
-                     "num_attention_heads {} is no multiple of num_query_groups {}", *shape.num_attention_heads,
+                     "num_attention_heads {} is not a multiple of num_query_groups {}", *shape.num_attention_heads,
                      shape.num_query_groups.value_or(1));
   }
   if (shape.num_query_groups)
@@ -44,21 +46,22 @@ void check_shape(const TrainingArguments& args, const ValidationContext& context
                    "mtp_num_layers works with position_embedding_type learned_absolute, rope, mrope or none, not yarn");
 }
 
-// With a model folder its config.json decides; options that say otherwise would be ignored.
+// With a model folder its config.json decides, so options that say otherwise would be silently ignored.
 void check_folder_decides(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   if (args.dialect != Dialect::kTrain || !context.needs_inputs || !args.source.model_name_or_path) return;
   for (const Option& option : OptionTable::instance().options())
     problems.require(!option.describes_new_model || option.read(args) == option.train_default,
-                     "{} describes a model from scratch, for `megalith pretrain`; the config.json of"
-                     " model_name_or_path says it here. Leave it out, or change it there",
+                     "{} describes a model from scratch, for `megalith pretrain`; here the config.json of"
+                     " model_name_or_path decides. Leave it out, or change it there",
                      option.name);
 }
 
+// Experts divide over ep. What depends on the model's own config is checked when that has been read.
 void check_experts(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const MoeConfig& moe = args.moe;
   const int ep = args.parallel.ep.value_or(1);
   if (moe.num_experts) {
-    problems.require(*moe.num_experts % ep == 0, "num_experts {} is no multiple of expert_model_parallel_size {}",
+    problems.require(*moe.num_experts % ep == 0, "num_experts {} is not a multiple of expert_model_parallel_size {}",
                      *moe.num_experts, ep);
   } else {
     problems.require(ep == 1 || args.dialect == Dialect::kTrain || !context.needs_inputs,
@@ -94,10 +97,10 @@ void check_router(const TrainingArguments& args, Problems& problems) {
                    coefficients.size(), types.size());
   if (router.num_groups && args.moe.num_experts)
     problems.require(*args.moe.num_experts % *router.num_groups == 0,
-                     "num_experts {} is no multiple of moe_router_num_groups {}", *args.moe.num_experts,
+                     "num_experts {} is not a multiple of moe_router_num_groups {}", *args.moe.num_experts,
                      *router.num_groups);
   problems.require(!router.group_topk || router.num_groups,
-                   "moe_router_group_topk {} needs moe_router_num_groups: of how many groups",
+                   "moe_router_group_topk {} needs moe_router_num_groups, the number of groups",
                    router.group_topk.value_or(0));
   problems.require(!router.enable_expert_bias.value_or(false) || !softmax,
                    "moe_router_enable_expert_bias needs moe_router_score_function sigmoid");
@@ -106,6 +109,7 @@ void check_router(const TrainingArguments& args, Problems& problems) {
                    router.num_groups.value_or(0));
 }
 
+// Full and selective recomputation have different options; distributed storage only makes sense for whole layer inputs.
 void check_recompute(const TrainingArguments& args, Problems& problems) {
   const RecomputeConfig& recompute = args.recompute;
   const bool full = recompute.granularity == RecomputeGranularity::kFull;
@@ -125,6 +129,7 @@ void check_recompute(const TrainingArguments& args, Problems& problems) {
                      "cpu_offloading needs pipeline_model_parallel_size 1 and no recompute_granularity");
 }
 
+// Each fp8 option needs fp8 itself, and the delayed recipe owns the options about history.
 void check_precision(const TrainingArguments& args, Problems& problems) {
   const PrecisionConfig& precision = args.precision;
   problems.require(!precision.bf16 || !precision.fp16, "bf16 and fp16 are both set; keep one");
@@ -136,7 +141,7 @@ void check_precision(const TrainingArguments& args, Problems& problems) {
   problems.require(
       delayed || (precision.fp8_amax_history_len == 1 && precision.fp8_margin == 0 &&
                   precision.fp8_amax_compute_algo == "most_recent"),
-      "fp8_amax_history_len, fp8_amax_compute_algo and fp8_margin are the delayed recipe's; set fp8_recipe "
+      "fp8_amax_history_len, fp8_amax_compute_algo and fp8_margin belong to the delayed recipe; set fp8_recipe "
       "delayed, or leave them out");
   problems.require(!precision.fp8 || precision.bf16, "fp8 products need parameters in bf16; set bf16");
   problems.require(!precision.grad_reduce_in_bf16 || precision.bf16, "grad_reduce_in_bf16 needs bf16");

@@ -1,4 +1,5 @@
-// Optimizer, schedule and gradient buffers: spec/training_args.md §3 and §6, rules 9, 11 and 12.
+// Rules for the optimizer, the learning-rate schedule and the gradient buffers. A run is measured in iterations or in
+// samples, and all lengths of its schedule must use the same unit.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -8,6 +9,7 @@
 namespace megalith::config {
 namespace {
 
+// The keys are those that Megalith's schedules read; others would be ignored silently.
 void check_scheduler_kwargs(const TrainingArguments& args, Problems& problems) {
   const std::vector<std::string> known{"max_lr",         "min_lr",          "min_lr_rate",     "init_lr",
                                        "lr_decay_steps", "wsd_decay_steps", "num_decay_steps", "lr_wsd_decay_style"};
@@ -25,6 +27,7 @@ void check_scheduler_kwargs(const TrainingArguments& args, Problems& problems) {
                    "'{{\"wsd_decay_steps\": 100}}'");
 }
 
+// A ratio or fraction is measured against one length, so mixing units would be ambiguous.
 void check_length_units(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const RunConfig& run = args.run;
   const ScheduleConfig& schedule = args.schedule;
@@ -71,6 +74,7 @@ void check_schedule(const TrainingArguments& args, const ValidationContext& cont
                      "weight_decay_incr_style other than constant needs start_weight_decay and end_weight_decay");
 }
 
+// Overlaps build on each other: gathering parameters during forward needs sharded state and overlapped reduction.
 void check_overlap(const TrainingArguments& args, Problems& problems) {
   const DdpConfig& ddp = args.ddp;
   const OptimizerConfig& optimizer = args.optimizer;
@@ -85,6 +89,7 @@ void check_overlap(const TrainingArguments& args, Problems& problems) {
                    "ddp_bucket_size and ddp_num_buckets both set the buckets; keep one");
 }
 
+// Low-precision optimizer state exists only in the precision-aware optimizer.
 void check_state(const TrainingArguments& args, Problems& problems) {
   const OptimizerConfig& optimizer = args.optimizer;
   const bool adam = optimizer.optimizer == OptimizerKind::kAdam && optimizer.optim != HfOptimizer::kSgd;

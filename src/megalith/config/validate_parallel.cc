@@ -1,4 +1,6 @@
-// Rank grid, pipeline and batch: spec/training_args.md §6, rules 1 to 5, 7 and 8.
+// Rules for the rank grid, the pipeline and the batch. The grid, the split of layers and the batch plan are checked by
+// module `layout`, which knows the nearest possible values; here are the rules that involve several of them, or that
+// apply when the model is not known yet.
 #include <algorithm>
 
 #include "megalith/base/error.h"
@@ -8,6 +10,7 @@
 namespace megalith::config {
 namespace {
 
+// Three options set the number of virtual stages; only a layout and the matching number may be given together.
 void check_virtual_stages(const TrainingArguments& args, Problems& problems) {
   const PipelineConfig& pipeline = args.pipeline;
   const int ways = (pipeline.layers_per_virtual_stage ? 1 : 0) + (pipeline.vpp ? 1 : 0) + (pipeline.layout ? 1 : 0);
@@ -16,11 +19,11 @@ void check_virtual_stages(const TrainingArguments& args, Problems& problems) {
                    "virtual_pipeline_model_parallel_size, num_layers_per_virtual_pipeline_stage and "
                    "pipeline_model_parallel_layout all set the virtual size; keep one of them");
   problems.require(!pipeline.layout || (!pipeline.first_stage_layers && !pipeline.last_stage_layers),
-                   "pipeline_model_parallel_layout says where every layer stands; leave out "
+                   "pipeline_model_parallel_layout already places every layer; leave out "
                    "decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers");
   problems.require(!pipeline.layout ||
                        (!pipeline.account_for_embedding.value_or(false) && !pipeline.account_for_loss.value_or(false)),
-                   "pipeline_model_parallel_layout says where every layer stands; leave out "
+                   "pipeline_model_parallel_layout already places every layer; leave out "
                    "account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split");
   const bool interleaved = pipeline.schedule == layout::ScheduleKind::kInterleaved;
   const bool virtual_stages = pipeline.vpp || pipeline.layers_per_virtual_stage || pipeline.layout;
@@ -30,7 +33,7 @@ void check_virtual_stages(const TrainingArguments& args, Problems& problems) {
                    "virtual_pipeline_model_parallel_size {} runs on the interleaved schedule only; leave out "
                    "pipeline_schedule, or the virtual size",
                    pipeline.vpp.value_or(1));
-  if (args.shape.num_layers || !pipeline.vpp) return;  // with num_layers, layout::problems says the rest
+  if (args.shape.num_layers || !pipeline.vpp) return;  // with num_layers, layout::problems reports the rest
   const int pp = args.parallel.pp.value_or(1);
   problems.require(pp > 1, "virtual_pipeline_model_parallel_size {} needs pipeline_model_parallel_size > 1 (it is {})",
                    *pipeline.vpp, pp);
@@ -40,7 +43,7 @@ void check_virtual_stages(const TrainingArguments& args, Problems& problems) {
                    pp);
 }
 
-// Layers to stages, as far as the arguments say it.
+// Checks the split of layers over stages, as far as the arguments determine it.
 void check_layers(const TrainingArguments& args, Problems& problems) {
   const PipelineConfig& pipeline = args.pipeline;
   const int pp = args.parallel.pp.value_or(1);
@@ -48,7 +51,7 @@ void check_layers(const TrainingArguments& args, Problems& problems) {
     if (pipeline.layout) {
       const int stages = layout::PipelineLayout::parse(*pipeline.layout).num_stages();
       problems.require(stages % pp == 0,
-                       "pipeline_model_parallel_layout has {} stages, which is no multiple of "
+                       "pipeline_model_parallel_layout has {} stages, which is not a multiple of "
                        "pipeline_model_parallel_size {}; every rank needs the same number of stages",
                        stages, pp);
       problems.require(!pipeline.vpp || stages == *pipeline.vpp * pp,
@@ -74,6 +77,7 @@ void check_layers(const TrainingArguments& args, Problems& problems) {
   }
 }
 
+// Zigzag context parallelism cuts a sequence into 2·cp chunks, and sequence parallelism cuts each rank's part over tp.
 void check_sequence(const TrainingArguments& args, Problems& problems) {
   if (!args.shape.seq_length) return;
   const int length = *args.shape.seq_length;
@@ -81,11 +85,11 @@ void check_sequence(const TrainingArguments& args, Problems& problems) {
   const int cp = args.parallel.cp.value_or(1);
   if (cp > 1)
     problems.require(length % (2 * cp) == 0,
-                     "seq_length {} is no multiple of 2 * context_parallel_size = {}; use {} or {}", length, 2 * cp,
+                     "seq_length {} is not a multiple of 2 * context_parallel_size = {}; use {} or {}", length, 2 * cp,
                      length / (2 * cp) * (2 * cp), (length / (2 * cp) + 1) * (2 * cp));
   if (args.parallel.sequence_parallel && tp > 1)
     problems.require(length / cp % tp == 0,
-                     "seq_length {} (per context-parallel rank {}) is no multiple of tensor_model_parallel_size {}, "
+                     "seq_length {} (per context-parallel rank {}) is not a multiple of tensor_model_parallel_size {}, "
                      "which sequence_parallel needs; use {}",
                      length, length / cp, tp, (length / cp / tp + 1) * tp * cp);
   if (args.shape.max_position_embeddings)
@@ -94,7 +98,7 @@ void check_sequence(const TrainingArguments& args, Problems& problems) {
                      *args.shape.max_position_embeddings, length, length);
 }
 
-// How context-parallel attention communicates; the model's layers check what only its files tell.
+// Checks how context-parallel attention communicates; the model's layers check what only its files tell.
 void check_context(const TrainingArguments& args, Problems& problems) {
   const ParallelConfig& parallel = args.parallel;
   const int cp = parallel.cp.value_or(1), tp = parallel.tp.value_or(1);
@@ -125,7 +129,7 @@ void check_context(const TrainingArguments& args, Problems& problems) {
                    args.layer.attention_dropout.value_or(0), cp);
 }
 
-// The dense data-parallel size, when the grid exists.
+// Returns the dense data-parallel size if the grid exists.
 std::optional<int> data_parallel_size(const TrainingArguments& args, const ValidationContext& context) {
   if (!context.world_size) return std::nullopt;
   const layout::GridShape shape = grid_shape(args, *context.world_size);
@@ -151,6 +155,7 @@ void check_parallel(const TrainingArguments& args, const ValidationContext& cont
                    "gradient_accumulation_fusion");
 }
 
+// The batch can be checked only once dp is known, that is, with a world size and a possible grid.
 void check_batch(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const BatchConfig& batch = args.batch;
   problems.require(batch.micro_batch_size.has_value() || !context.needs_inputs,
@@ -162,7 +167,7 @@ void check_batch(const TrainingArguments& args, const ValidationContext& context
       if (batch.step_batch_schedule && batch.global_batch_size) {
         const int64_t end = layout::MicrobatchCalculator(plan).final_global_batch_size();
         problems.require(end == *batch.global_batch_size,
-                         "global_batch_size {} differs from where step_batch_size_schedule ends, {}; leave "
+                         "global_batch_size {} differs from the size at which step_batch_size_schedule ends, {}; leave "
                          "global_batch_size out",
                          *batch.global_batch_size, end);
       }
@@ -183,7 +188,7 @@ void check_batch(const TrainingArguments& args, const ValidationContext& context
   if (batch.eval_global_batch_size && dp) {
     const int64_t unit = int64_t{batch.eval_micro_batch_size.value_or(batch.micro_batch_size.value_or(1))} * *dp;
     problems.require(*batch.eval_global_batch_size % unit == 0,
-                     "eval_global_batch_size {} is no multiple of eval_micro_batch_size * dp = {}",
+                     "eval_global_batch_size {} is not a multiple of eval_micro_batch_size * dp = {}",
                      *batch.eval_global_batch_size, unit);
   }
 }

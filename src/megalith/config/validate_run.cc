@@ -1,4 +1,4 @@
-// Data, adapters, evaluation, logging and saving: spec/training_args.md §6, rules 10 and 18; spec/options.md §2 to §8.
+// Rules for data, adapters, preferences, evaluation, logging and saving.
 #include <cmath>
 
 #include "megalith/base/text.h"
@@ -7,6 +7,7 @@
 namespace megalith::config {
 namespace {
 
+// pretrain reads exactly one source.
 void check_indexed_source(const TrainingArguments& args, Problems& problems) {
   const IndexedDataConfig& data = args.indexed;
   const bool per_split = !data.train_data_path.empty() || !data.valid_data_path.empty() || !data.test_data_path.empty();
@@ -19,6 +20,7 @@ void check_indexed_source(const TrainingArguments& args, Problems& problems) {
   problems.require(!per_split || !data.split, "split cuts data_path; leave it out with train_data_path");
 }
 
+// Which options of LLaMA-Factory's data fit together, and with which stage.
 void check_dataset(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const DataConfig& data = args.data;
   if (args.dialect == Dialect::kTrain && context.needs_inputs) {
@@ -55,10 +57,11 @@ void check_interleaving(const TrainingArguments& args, Problems& problems) {
                    "interleave_probs has {} values for {} datasets; give one each", data.interleave_probs.size(),
                    data.dataset.size());
   for (const std::string& probability : data.interleave_probs)
-    problems.require(parse_double(probability).value_or(-1) >= 0, "interleave_probs: \"{}\" is no probability",
+    problems.require(parse_double(probability).value_or(-1) >= 0, "interleave_probs: \"{}\" is not a probability",
                      probability);
 }
 
+// For stage dpo, whose rows are pairs of answers.
 void check_preferences(const TrainingArguments& args, Problems& problems) {
   const PreferenceConfig& preference = args.preference;
   problems.require(!args.data.packing.value_or(false) && !args.data.sequence_packing,
@@ -95,12 +98,14 @@ void check_adapters(const TrainingArguments& args, Problems& problems) {
   if (args.run.stage == Stage::kDpo) check_preferences(args, problems);
 }
 
+// Above 1 it is a number of steps, below 1 a fraction of all steps.
 void check_interval(const char* name, Interval strategy, double steps, Problems& problems) {
   if (strategy != Interval::kSteps) return;
   problems.require(steps > 0, "{} is 0; set it to a number of steps, or to a fraction of all steps below 1", name);
   problems.require(steps <= 1 || steps == std::floor(steps), "{} {} must be whole when it is more than 1", name, steps);
 }
 
+// To end with the best model, every checkpoint must have been evaluated.
 void check_evaluation(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const EvalConfig& eval = args.eval;
   const bool evaluates = eval.strategy != Interval::kNo;
@@ -123,6 +128,7 @@ void check_evaluation(const TrainingArguments& args, const ValidationContext& co
                    eval_steps);
 }
 
+// Retained checkpoints are a subset of the saved ones, so their interval must be a multiple.
 void check_saving(const TrainingArguments& args, Problems& problems) {
   const SaveConfig& save = args.save;
   if (args.dialect == Dialect::kTrain)
@@ -134,7 +140,7 @@ void check_saving(const TrainingArguments& args, Problems& problems) {
   if (save.retain_interval)
     problems.require(
         save.steps.value_or(0) > 0 && std::fmod(static_cast<double>(*save.retain_interval), *save.steps) == 0,
-        "save_retain_interval {} is no multiple of save_interval", *save.retain_interval);
+        "save_retain_interval {} is not a multiple of save_interval", *save.retain_interval);
   const CheckpointConfig& checkpoint = args.checkpoint;
   problems.require(!checkpoint.load_main_params || checkpoint.no_load_optim,
                    "load_main_params_from_ckpt needs no_load_optim");
@@ -159,7 +165,7 @@ void check_run(const TrainingArguments& args, const ValidationContext& context, 
   check_evaluation(args, context, problems);
   check_saving(args, problems);
   for (int64_t iteration : args.run.iterations_to_skip)
-    problems.require(iteration >= 1, "iterations_to_skip counts from 1; {} is none", iteration);
+    problems.require(iteration >= 1, "iterations_to_skip counts from 1; {} is not an iteration", iteration);
   problems.require(!args.logging.profile || args.logging.profile_step_start < args.logging.profile_step_end,
                    "profile_step_start {} must be less than profile_step_end {}", args.logging.profile_step_start,
                    args.logging.profile_step_end);

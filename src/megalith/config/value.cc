@@ -1,3 +1,6 @@
+// Converts words to typed values as HfArgumentParser does, and back to text. Conversion depends only on the type, not
+// on the option: choices and ranges are checked later (value_problem). Doubles are printed with the fewest digits that
+// read back as the same number, so args.yaml reproduces a run exactly.
 #include "megalith/config/value.h"
 
 #include <fmt/format.h>
@@ -14,8 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-// As HF does: inside a dictionary given as text, "true", "8" and "0.1" in quotes become bool, int and float; "1e-6" in
-// quotes has no plain decimal form and stays text.
+// As in HF: inside a dictionary given as text, quoted "true", "8" and "0.1" become bool, int and float; a quoted "1e-6"
+// is not plain decimal and stays text.
 json coerce_strings(const json& value) {
   if (value.is_object()) {
     json result = json::object();
@@ -33,7 +36,8 @@ json coerce_strings(const json& value) {
   return value;
 }
 
-std::optional<Value> parse_dict(const std::string& text, std::string& problem) {  // on the command line
+// A text that starts with a brace is JSON, anything else the path of a JSON file.
+std::optional<Value> parse_dict(const std::string& text, std::string& problem) {  // given on the command line
   std::string source = text;
   const bool inline_json = trim(text).starts_with('{');
   if (!inline_json) {
@@ -60,6 +64,7 @@ std::vector<std::string> split_commas(const std::vector<std::string>& words) {
   return items;
 }
 
+// No option takes an infinity or NaN.
 std::optional<double> parse_finite(const std::string& word) {
   const auto number = parse_double(word);
   return number && std::isfinite(*number) ? number : std::nullopt;
@@ -182,7 +187,7 @@ std::optional<Value> convert(const RawValue& raw, ValueType type, bool optional,
   switch (raw.kind) {
     case RawValue::Kind::kNull:
       if (optional) return Value(std::monostate{});
-      if (is_list(type)) return convert_list({}, type);  // no items: the way to say none
+      if (is_list(type)) return convert_list({}, type);  // an empty list is the way to say none
       if (type == ValueType::kDict) return JsonObject{};
       return std::nullopt;
     case RawValue::Kind::kBare:
@@ -190,7 +195,7 @@ std::optional<Value> convert(const RawValue& raw, ValueType type, bool optional,
       return std::nullopt;
     case RawValue::Kind::kJson:
       if (type != ValueType::kDict) return std::nullopt;
-      return JsonObject{raw.words.front()};  // typed by the file
+      return JsonObject{raw.words.front()};  // already typed by the file
     case RawValue::Kind::kWords:
       break;
   }

@@ -1,4 +1,4 @@
-// A name for content: 128 bits, the same on every machine and in every version. Caches on disk are named by it.
+// A 128-bit name for content, the same on every machine and in every version. Names caches on disk.
 #pragma once
 
 #include <array>
@@ -9,15 +9,16 @@
 
 namespace megalith::io {
 
-// Two 64-bit hashes of the XXH64 kind with different seeds, over everything that was added. Not for secrets.
+// Two 64-bit hashes in the style of XXH64 with different seeds, over everything that was added. Not cryptographic. The
+// constants may not change, since files on disk are named by the result.
 class ContentHash {
  public:
-  // Parts are kept apart: ("ab", "c") and ("a", "bc") differ.
+  // Boundaries between parts count: ("ab", "c") and ("a", "bc") differ.
   ContentHash& add(std::string_view part);
   ContentHash& add(int64_t number);
-  // The bytes of a file, read in pieces. Throws DataError.
+  // Adds the bytes of a file, read in chunks. Throws DataError.
   ContentHash& add_file(const std::filesystem::path& path);
-  // 32 hexadecimal digits.
+  // Returns 32 hexadecimal digits.
   std::string text() const;
 
  private:

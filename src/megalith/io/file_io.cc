@@ -1,3 +1,6 @@
+// Thin wrappers around open, pwrite, fsync and rename. Reads and writes continue after short transfers and EINTR; any
+// other errno becomes a DataError that names the file. Writes are positional, so one handle can
+// serve several threads. Durability takes two syncs: sync() for a file's content, sync_folder() for its name.
 #include "megalith/io/file_io.h"
 
 #include <fcntl.h>
@@ -13,7 +16,9 @@
 namespace megalith::io {
 namespace {
 
+// Throws DataError: "cannot <what> <path>: <reason of the system>", with advice for a full disk.
 [[noreturn]] void fail(const char* what, const std::filesystem::path& path, int error) {
+  // Out of space or over quota: the user can do something about it.
   const char* advice = error == ENOSPC || error == EDQUOT ? "; free some space or choose another folder" : "";
   throw DataError(
       fmt::format("cannot {} {}: {}{}", what, path.string(), std::generic_category().message(error), advice));
@@ -33,6 +38,7 @@ FileHandle::~FileHandle() {
 FileHandle::FileHandle(FileHandle&& other) noexcept
     : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
 
+// Swaps, so that `other` closes the old file when it is destroyed.
 FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(descriptor_, other.descriptor_);
@@ -51,6 +57,7 @@ FileHandle FileHandle::open_or_create(const std::filesystem::path& path) {
   return {path, O_WRONLY | O_CREAT, "create"};
 }
 
+// Compares the inode of the open descriptor with the one the path leads to now.
 bool FileHandle::is_named() const {
   struct stat opened {
   }, named{};
@@ -77,10 +84,11 @@ void FileHandle::write_at(uint64_t offset, const void* data, size_t bytes) const
   }
 }
 
+// ftruncate alone would make a sparse file, which fails only when the data is written.
 void FileHandle::allocate(uint64_t bytes) const {
   const auto length = static_cast<off_t>(bytes);
   if (::ftruncate(descriptor_, length) != 0) fail("write", path_, errno);
-  // Not every file system can set room aside; there a full disk shows when it is written.
+  // Some file systems cannot reserve space; there a full disk only shows up in write_at.
   int result = 0;
   do {
     result = bytes == 0 ? 0 : ::fallocate(descriptor_, 0, 0, length);
@@ -92,10 +100,11 @@ void FileHandle::sync() const {
   if (::fsync(descriptor_) != 0) fail("write", path_, errno);
 }
 
+// Reads up to the size seen at the start; a file that grows meanwhile is cut there.
 std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes) {
   const FileHandle file = FileHandle::open_for_reading(path);
   const uint64_t bytes = file.size();
-  check<DataError>(bytes <= max_bytes, "{} has {} bytes; at most {} are read. It cannot be the right file",
+  check<DataError>(bytes <= max_bytes, "{} has {} bytes; at most {} are allowed, so it cannot be the right file",
                    path.string(), bytes, max_bytes);
   std::string text(bytes, '\0');
   size_t done = 0;
@@ -103,7 +112,7 @@ std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes
     const ssize_t got = ::read(file.descriptor(), text.data() + done, text.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail("read", path, errno);
-    if (got == 0) break;  // it has become shorter
+    if (got == 0) break;  // the file has shrunk since size()
     done += static_cast<size_t>(got);
   }
   text.resize(done);
@@ -116,6 +125,7 @@ void write_text_file(const std::filesystem::path& path, std::string_view text) {
   file.sync();
 }
 
+// Write, sync, rename: rename(2) is atomic, and the sync before it keeps a crash from leaving an empty file.
 void replace_text_file(const std::filesystem::path& path, std::string_view text) {
   std::filesystem::path temporary = path;
   temporary += ".tmp";

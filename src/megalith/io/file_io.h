@@ -1,4 +1,4 @@
-// Files through plain POSIX calls, with failures that name the file and say what the system said. All throw DataError.
+// Files through plain POSIX calls. Failures throw DataError with the file's name and the system's reason.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace megalith::io {
 
-// An open file; closes itself.
+// An open file, closed on destruction.
 class FileHandle {
  public:
   FileHandle() = default;
@@ -16,27 +16,29 @@ class FileHandle {
   FileHandle(FileHandle&& other) noexcept;
   FileHandle& operator=(FileHandle&& other) noexcept;
 
+  // All four throw DataError if the file cannot be opened.
   static FileHandle open_for_reading(const std::filesystem::path& path);
-  // Empties a file that is there.
+  // Creates the file or truncates it.
   static FileHandle create(const std::filesystem::path& path);
-  // The file is there; its content stays.
+  // Opens an existing file and keeps its content.
   static FileHandle open_for_writing(const std::filesystem::path& path);
-  // For writing; the content of a file that is there stays.
+  // Opens for writing, creating the file if needed; existing content is kept.
   static FileHandle open_or_create(const std::filesystem::path& path);
 
   bool is_open() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }
   const std::filesystem::path& path() const { return path_; }
 
-  // Whether path() still names this file: it may have been removed, renamed or replaced.
+  // Returns whether path() still names this file, which may have been removed, renamed or replaced.
   bool is_named() const;
-  // Of a regular file; anything else is refused.
+  // Returns the size in bytes; throws for anything but a regular file.
   uint64_t size() const;
+  // Writes all bytes at `offset`; safe from several threads at once.
   void write_at(uint64_t offset, const void* data, size_t bytes) const;
-  // Makes the file `bytes` long and has the file system set the room aside where it can, so that a full disk is found
+  // Makes the file `bytes` long and reserves the space where the file system can, so that a full disk is noticed
   // before the work is done.
   void allocate(uint64_t bytes) const;
-  // Returns when the content is on the disk.
+  // Returns once the content is on disk (fsync).
   void sync() const;
 
  private:
@@ -46,15 +48,16 @@ class FileHandle {
   int descriptor_ = -1;
 };
 
-// The whole file; one of more than `max_bytes` is refused.
+// Returns the whole file; throws if it has more than `max_bytes`.
 std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes);
-// Writes and syncs.
+// Writes the file and syncs it.
 void write_text_file(const std::filesystem::path& path, std::string_view text);
-// The same through `<path>.tmp` and a rename: a reader, or a crash, finds the old content or the new one. One writer.
+// Does the same through `<path>.tmp` and a rename, so that a reader, or a crash, finds either the old content or the
+// new one. For one writer at a time.
 void replace_text_file(const std::filesystem::path& path, std::string_view text);
-// Makes the folder and its parents; one that is there is fine.
+// Creates the folder and its parents unless they exist.
 void make_folders(const std::filesystem::path& folder);
-// Makes the names in a folder survive a crash: what sync() does for a file's content.
+// Makes the names in a folder survive a crash, as sync() does for a file's content.
 void sync_folder(const std::filesystem::path& folder);
 
 }  // namespace megalith::io

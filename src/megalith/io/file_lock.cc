@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Written into the lock file, for the messages of those who wait.
 std::string own_name() {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
@@ -33,6 +34,8 @@ FileHandle open_lock_file(const fs::path& path) {
 
 }  // namespace
 
+// Open, lock, and check that the path still leads to the locked file: its last holder unlinks it before the lock ends,
+// and a lock on an unlinked file would exclude nobody.
 std::optional<FileLock> FileLock::try_lock(const fs::path& path) {
   for (;;) {
     FileHandle file = open_lock_file(path);
@@ -41,7 +44,7 @@ std::optional<FileLock> FileLock::try_lock(const fs::path& path) {
                        std::generic_category().message(errno));
       return std::nullopt;
     }
-    if (!file.is_named()) continue;  // its last holder removed it meanwhile
+    if (!file.is_named()) continue;  // the last holder removed it after we opened it: lock the new file
     const std::string name = own_name();
     file.allocate(0);
     file.write_at(0, name.data(), name.size());
@@ -53,19 +56,21 @@ std::string FileLock::holder(const fs::path& path) {
   try {
     return read_text_file(path, 1000);
   } catch (const DataError&) {
-    return "nobody any more";  // it was removed meanwhile
+    return "another process";  // the file was removed in the meantime
   }
 }
 
+// Unlinks before the descriptor is closed, so the file disappears while the lock is still held.
 FileLock::~FileLock() {
   if (file_.is_open()) ::unlink(file_.path().c_str());
 }
 
+// Polls, since flock cannot wait with a time limit; the pause doubles up to half a second.
 void LockPatience::pause() {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_);
   check<DataError>(
       waited < wait_.limit,
-      "{}: waited {} s for {} to {}. If it still does, start again when it is done; if it is stuck, end it",
+      "{}: waited {} s for {} to {}. If it is still working, start again when it has finished; if it is stuck, end it",
       lock_.string(), waited.count() / 1000, FileLock::holder(lock_), what_);
   if (waited >= next_notice_) {
     log_info("waiting for {} to {} ({} s; {})", FileLock::holder(lock_), what_, waited.count() / 1000, lock_.string());

@@ -1,4 +1,4 @@
-// FileLock: one process at a time does something whose result the others wait for.
+// FileLock: lets one process at a time do something whose result the others wait for.
 #pragma once
 
 #include <chrono>
@@ -10,14 +10,15 @@
 
 namespace megalith::io {
 
-// Held from construction by try_lock to destruction, by one thread of one process (threads count as processes here).
-// The lock is flock's: it ends with the process however that ends, so a dead process holds nobody up. The file says who
-// holds it and is removed with the object.
+// Held from try_lock to destruction, by one thread of one process: threads exclude each other as processes do. It is
+// an flock(2), which ends with the process in any case, so a dead process blocks nobody. The file names the holder and
+// is removed with the object.
 class FileLock {
  public:
-  // Nothing when somebody else holds it. Makes the folder. Throws DataError when the file cannot be made or locked.
+  // Returns std::nullopt while somebody else holds the lock. Creates the folder. Throws DataError when the file cannot
+  // be created or locked.
   static std::optional<FileLock> try_lock(const std::filesystem::path& path);
-  // "process 4711 on node3", as the holder wrote it; for messages.
+  // Returns "process 4711 on node3", as the holder wrote it; for messages.
   static std::string holder(const std::filesystem::path& path);
 
   ~FileLock();
@@ -32,17 +33,17 @@ class FileLock {
 // How long to wait for the holder of a lock.
 struct LockWait {
   std::chrono::milliseconds limit = std::chrono::hours(1);
-  std::chrono::milliseconds notice = std::chrono::seconds(5);  // the log says what is waited for, so often
+  std::chrono::milliseconds notice = std::chrono::seconds(5);  // interval between log lines
 };
 
-// Sleeps between tries to get a lock and says what is waited for.
+// Sleeps between attempts to get a lock and logs what is being waited for.
 class LockPatience {
  public:
-  // `what` the holder does: "build the indices of the dataset".
+  // `what` completes "waiting for <holder> to …": "build the indices of the dataset".
   LockPatience(std::filesystem::path lock, std::string what, const LockWait& wait)
       : lock_(std::move(lock)), what_(std::move(what)), wait_(wait) {}
 
-  // Throws DataError, naming the lock and its holder, beyond the limit.
+  // Sleeps a while, 5 ms at first and up to 500 ms. After the limit, throws DataError naming the lock and its holder.
   void pause();
 
  private:

@@ -1,3 +1,7 @@
+// Typed access to a parsed JSON file. A JsonFields points to one object inside the shared JsonFile::State and knows the
+// path that leads to it, for messages. Every lookup goes through value(), which records (object, key), so that unread()
+// can report fields that nothing in Megalith understands. Conversions are strict: 32.0 is not an integer, and "32" is
+// not a number.
 #include "megalith/io/json_reader.h"
 
 #include <nlohmann/json.hpp>
@@ -19,7 +23,7 @@ namespace {
 
 constexpr uint64_t kMaxFileBytes = 256'000'000;
 
-// What a value must be, for messages.
+// Names the type that a value must have, for messages.
 template <typename T>
 constexpr const char* kKind = nullptr;
 template <>
@@ -37,9 +41,9 @@ constexpr const char* kKind<std::vector<double>> = "a list of numbers";
 template <>
 constexpr const char* kKind<std::vector<std::string>> = "a list of strings";
 
-// Each says whether `value` is of the type, and stores it.
+// Each returns whether `value` has the type, and stores it.
 bool convert(const Json& value, int64_t& out) {
-  // Whole numbers above 2^63 are unsigned in nlohmann's types.
+  // nlohmann stores whole numbers of 2^63 and above as unsigned.
   if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)) return false;
   out = value.get<int64_t>();
   return true;
@@ -99,6 +103,7 @@ const std::string& JsonFields::file_name() const { return state_->name; }
 
 std::string JsonFields::field(std::string_view key) const { return in_quotes(prefix_ + std::string(key)); }
 
+// Every getter comes through here: notes that the field was asked for.
 const Json* JsonFields::value(std::string_view key) const {
   state_->read.emplace(object_, key);
   const auto found = object_->find(key);
@@ -118,7 +123,7 @@ template <typename T>
 T JsonFields::converted(std::string_view key, const Json& value) const {
   T result{};
   if (convert(value, result)) return result;
-  // Only a number that does not fit is an integer and yet not convertible.
+  // The only integer that cannot be converted is one that does not fit.
   const bool too_large = std::is_same_v<T, int64_t> && value.is_number_integer();
   refuse(key, fmt::format("be {}{}", kKind<T>, too_large ? " from -2^63 to 2^63-1" : ""));
 }
@@ -161,6 +166,7 @@ std::optional<JsonFields> JsonFields::optional_object(std::string_view key) cons
   return object(key);
 }
 
+// Objects are identified by their address, which is stable since the file never changes.
 std::vector<std::string> JsonFields::unread() const {
   std::vector<std::string> keys;
   for (const auto& [key, unused] : object_->items())
@@ -168,6 +174,7 @@ std::vector<std::string> JsonFields::unread() const {
   return keys;
 }
 
+// Instantiated here, so that the header does not need the conversions.
 #define MEGALITH_JSON_TYPE(T)                                     \
   template T JsonFields::required<T>(std::string_view key) const; \
   template std::optional<T> JsonFields::optional<T>(std::string_view key) const;

@@ -1,3 +1,6 @@
+// Strict parsing on top of nlohmann's SAX interface. The library alone would accept too much: it stops at a zero byte,
+// skips a byte order mark, keeps the last of two equal keys and nests without a limit. So the bytes are checked
+// first, and Builder assembles the value itself, with a stack of open lists and objects.
 #include "megalith/io/json_text.h"
 
 #include <algorithm>
@@ -10,12 +13,13 @@
 namespace megalith::io {
 namespace {
 
+// Longest piece of a file's text in a message.
 constexpr size_t kShownBytes = 100;
 
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
-// Bytes of the UTF-8 character that `text` begins with; 0 when it begins with none (RFC 3629: no overlong forms, no
-// surrogates, nothing above U+10FFFF).
+// Returns the length in bytes of the UTF-8 character at the start of `text`; 0 if it is invalid (RFC 3629: no overlong
+// forms, no surrogates, nothing above U+10FFFF).
 size_t utf8_character(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
@@ -25,6 +29,7 @@ size_t utf8_character(std::string_view text) {
                         : first >= 0xF0 && first <= 0xF4 ? 4
                                                          : 0;
   if (length == 0 || length > text.size()) return 0;
+  // The second byte carries the limits: E0 and F0 would allow overlong forms, ED surrogates, F4 more than U+10FFFF.
   const unsigned lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   if (byte(1) < lowest || byte(1) > highest) return 0;
@@ -33,19 +38,19 @@ size_t utf8_character(std::string_view text) {
   return length;
 }
 
-// The JSON parser takes a zero byte for the end of its input and skips a byte order mark: both are caught here.
+// The JSON parser takes a zero byte for the end of its input and skips a byte order mark, so both are rejected here.
 void check_bytes(std::string_view text, const std::string& file_name) {
   check<DataError>(!text.starts_with("\xEF\xBB\xBF"),
                    "{}: starts with a byte order mark; save it as plain UTF-8 without one", file_name);
   for (size_t at = 0; at < text.size();) {
     const size_t length = text[at] == '\0' ? 0 : utf8_character(text.substr(at));
-    check<DataError>(length > 0, "{}: byte {} (0x{:02x}) is not valid UTF-8 text; the file is damaged or is no JSON",
+    check<DataError>(length > 0, "{}: byte {} (0x{:02x}) is not valid UTF-8 text; the file is damaged or is not JSON",
                      file_name, at, static_cast<unsigned char>(text[at]));
     at += length;
   }
 }
 
-// Cut at a character's boundary.
+// Cuts at a character boundary.
 std::string shortened(std::string text, size_t limit) {
   if (text.size() <= limit) return text;
   while (limit > 0 && is_continuation(text[limit])) --limit;
@@ -54,8 +59,7 @@ std::string shortened(std::string text, size_t limit) {
 
 std::string dumped(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// Builds the value while the parser runs: nlohmann's own builder keeps the last of two equal keys and knows no depth.
-// Callbacks return false to stop; `error` then says why.
+// Builds the value while the parser runs. Callbacks return false to stop; `error` then says why.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   bool null() override { return add(nullptr); }
@@ -79,7 +83,7 @@ class Builder : public nlohmann::json_sax<Json> {
       error_ = fmt::format("{} appears twice in the same object; keep one", in_quotes(path() + *twice));
       return false;
     }
-    // Appended to the vector below the map: its own insertion looks through all keys.
+    // Appends to the vector under the map: the map's own insertion would search all keys, n² for n of them.
     Json::object_t object;
     object.reserve(level.keys.size());
     for (size_t i = 0; i < level.keys.size(); ++i)
@@ -102,11 +106,13 @@ class Builder : public nlohmann::json_sax<Json> {
   Json take() { return std::move(root_); }
 
  private:
+  // A list or object that is still open.
   struct Level {
-    std::vector<std::string> keys;  // of an object; the last one may still wait for its value
+    std::vector<std::string> keys;  // empty for a list; the last one may still lack its value
     Json::array_t values;
   };
 
+  // Puts a finished value into the innermost open list or object.
   bool add(Json value) {
     if (open_.empty())
       root_ = std::move(value);
@@ -117,7 +123,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool open() {
     open_.emplace_back();
     if (open_.size() <= kMaxJsonDepth) return true;
-    error_ = fmt::format("more than {} lists and objects inside one another", kMaxJsonDepth);
+    error_ = fmt::format("lists and objects are nested more than {} deep", kMaxJsonDepth);
     return false;
   }
   Level close() {
@@ -125,13 +131,14 @@ class Builder : public nlohmann::json_sax<Json> {
     open_.pop_back();
     return level;
   }
-  // "a.b." for the objects that are open.
+  // Returns "a.b." for the objects that are open.
   std::string path() const {
     std::string text;
     for (const Level& level : open_)
       if (!level.keys.empty()) text += level.keys.back() + ".";
     return text;
   }
+  // Sorts pointers to find equal neighbors: n log n, where comparing all pairs would take n².
   static const std::string* duplicate(const std::vector<std::string>& keys) {
     std::vector<const std::string*> sorted;
     sorted.reserve(keys.size());
@@ -157,7 +164,7 @@ Json parse_json(std::string_view text, const std::string& file_name) {
 }
 
 std::string in_quotes(std::string_view text) {
-  // Cutting comes first: a name may be as long as the file.
+  // Cuts before quoting: a name may be as long as the file.
   const bool cut = text.size() > kShownBytes;
   std::string shown(text.substr(0, kShownBytes));
   if (cut)

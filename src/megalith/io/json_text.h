@@ -1,4 +1,4 @@
-// JSON from files that others wrote: parsed strictly, and shown in messages.
+// Parses JSON from files that others wrote, strictly, and shows values in messages.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,20 +7,20 @@
 
 namespace megalith::io {
 
-// Keeps the order of keys, so that a file that is read, changed and written again stays recognisable.
+// Keeps the order of keys, so that a file that is read, changed and written again stays recognizable.
 using Json = nlohmann::ordered_json;
 
-// The one value that `text` holds. Throws DataError, naming `file_name` and the place, for anything but valid UTF-8 and
-// valid JSON (no byte order mark, no comments, no NaN), for a key that an object has twice, and for nesting deeper than
-// kMaxJsonDepth.
+// Returns the one value that `text` contains. Throws DataError, naming `file_name` and the position, for anything but
+// valid UTF-8 and valid JSON (no byte order mark, no comments, no NaN), for a key that occurs twice in an object, and
+// for nesting deeper than kMaxJsonDepth.
 Json parse_json(std::string_view text, const std::string& file_name);
 constexpr size_t kMaxJsonDepth = 64;
 
-// In double quotes, with control characters escaped, cut after some 100 characters: names from files in messages. Bytes
-// that are not UTF-8 show as U+FFFD.
+// Quotes a name from a file for a message: in double quotes, control characters escaped, cut after about 100 bytes.
+// Invalid UTF-8 shows as U+FFFD.
 std::string in_quotes(std::string_view text);
 
-// A value in a message: `"32" (a string)`, `1.5 (a number)`, `null`, `[1,2] (a list)`.
+// Shows a value in a message: `"32" (a string)`, `1.5 (a number)`, `null`, `[1,2] (a list)`.
 std::string json_in_words(const Json& value);
 
 }  // namespace megalith::io

@@ -10,6 +10,7 @@
 namespace megalith::io {
 
 MappedFile::MappedFile(const FileHandle& file) : size_(file.size()) {
+  // mmap rejects empty files.
   if (size_ == 0) return;
   void* at = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
   check<DataError>(at != MAP_FAILED, "cannot map {} ({} bytes) into memory: {}", file.path().string(), size_,

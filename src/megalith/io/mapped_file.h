@@ -1,4 +1,4 @@
-// MappedFile: the bytes of a whole file, read through memory.
+// MappedFile: the bytes of a whole file, mapped into memory.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace megalith::io {
 
-// Read-only. What is looked at comes from the page cache; nothing is copied. The file must not become shorter
-// meanwhile: reading behind its new end ends the process with SIGBUS.
+// Read-only. Pages come from the page cache when they are touched; nothing is copied. The file must not shrink while it
+// is mapped: reading past its new end kills the process with SIGBUS.
 class MappedFile {
  public:
-  // Both throw DataError when the file cannot be opened or mapped, or is no regular file.
+  // Both throw DataError when the file cannot be opened or mapped, or is not a regular file.
   explicit MappedFile(const FileHandle& file);
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();

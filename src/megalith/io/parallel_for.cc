@@ -12,14 +12,15 @@ namespace megalith::io {
 void parallel_for(int64_t count, int threads, const std::function<void(int64_t)>& body) {
   std::atomic<int64_t> next{0};
   std::mutex mutex;
-  int64_t failed = count;  // the smallest that threw; guarded by mutex, like its error
+  int64_t failed = count;  // smallest index that threw; guarded by mutex, like its error
   std::exception_ptr error;
+  // Threads draw the next index from a shared counter, so uneven pieces balance themselves.
   const auto work = [&] {
     for (int64_t i = next++; i < count; i = next++) {
       try {
         body(i);
       } catch (...) {
-        // All smaller ones have been taken already and will be finished; larger ones need not begin.
+        // All smaller indices have been handed out already and will finish; larger ones need not begin.
         const std::lock_guard lock(mutex);
         if (i < failed) {
           failed = i;

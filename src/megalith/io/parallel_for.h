@@ -1,4 +1,4 @@
-// Independent pieces of work on several threads.
+// Runs independent pieces of work on several threads.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,9 @@
 
 namespace megalith::io {
 
-// Calls body(i) for 0 <= i < count on up to `threads` threads and returns when all are through. Of several exceptions
-// that of the smallest i is thrown, so that the outcome does not depend on the number of threads.
+// Calls body(i) for 0 <= i < count on up to `threads` threads, the calling one among them, and returns when all have
+// finished. If several calls throw, the exception of the smallest i is rethrown, so that the outcome does not depend on
+// the number of threads.
 void parallel_for(int64_t count, int threads, const std::function<void(int64_t)>& body);
 
 }  // namespace megalith::io

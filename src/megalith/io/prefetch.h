@@ -1,4 +1,4 @@
-// Prefetcher: a thread that makes the next items while the current one is in use.
+// Prefetcher: produces the next items on a thread while the current one is in use.
 #pragma once
 
 #include <condition_variable>
@@ -13,13 +13,13 @@
 
 namespace megalith::io {
 
-// Calls `produce` on a thread of its own, in order, and holds at most `capacity` items. An exception of `produce` is
-// thrown by the next() that would have given its item, after all items before it. The destructor stops the thread: it
-// waits for one running call of `produce` and no longer. One consumer thread.
+// Calls `produce` on its own thread, in order, and holds at most `capacity` items. An exception from `produce` is
+// rethrown by the next() that would have returned its item, after all items before it. The destructor stops the thread:
+// it waits for at most one running call of `produce`. For one consumer thread.
 template <typename T>
 class Prefetcher {
  public:
-  // `produce` gives nothing at the end.
+  // `produce` returns std::nullopt at the end.
   Prefetcher(std::function<std::optional<T>()> produce, size_t capacity)
       : produce_(std::move(produce)), capacity_(capacity == 0 ? 1 : capacity), thread_([this] { run(); }) {}
 
@@ -34,7 +34,7 @@ class Prefetcher {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  // The next item, or nothing at the end. After an exception or the end: the same again.
+  // Returns the next item, or std::nullopt at the end. Further calls after the end or an exception repeat it.
   std::optional<T> next() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !items_.empty() || ended_; });
@@ -66,14 +66,14 @@ class Prefetcher {
     changed_.notify_all();
   }
 
-  // False when the consumer has gone.
+  // Returns false when the consumer has gone.
   bool wait_for_room() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return items_.size() < capacity_ || stopped_; });
     return !stopped_;
   }
 
-  // False at the end.
+  // Returns false at the end.
   bool add(std::optional<T> item) {
     if (!item) return false;
     {

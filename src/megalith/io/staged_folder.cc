@@ -1,3 +1,6 @@
+// Write elsewhere, sync, rename. Files go to <target>.tmp-<tag>; commit() syncs every file and folder below it before
+// the rename, and the parent folder after it, so that after a crash the target is either complete or absent. Only the
+// owner creates, renames and removes folders; the barriers are up to the caller.
 #include "megalith/io/staged_folder.h"
 
 #include <fcntl.h>
@@ -24,7 +27,7 @@ void rename_folder(const fs::path& from, const fs::path& to) {
   check<DataError>(!error, "cannot rename {} to {}: {}", from.string(), to.string(), error.message());
 }
 
-// Swaps two names in one step; false where the file system cannot.
+// Swaps two names in one step; returns false where the file system cannot.
 bool exchange(const fs::path& a, const fs::path& b) {
   return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
 }
@@ -35,7 +38,7 @@ void remove_folder(const fs::path& folder) {
   check<DataError>(!error, "cannot remove {}: {}", folder.string(), error.message());
 }
 
-// Every file and folder below `folder`, and itself.
+// Syncs every file and folder below `folder`, and `folder` itself.
 void sync_tree(const fs::path& folder) {
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (entry.is_symlink()) continue;
@@ -55,7 +58,7 @@ StagedFolder::StagedFolder(const fs::path& target, const std::string& tag, Stage
                             std::string::npos,
         "\"{}\" cannot be part of a folder's name", tag);
   check<ConfigError>(!target.empty(), "the output folder has no name");
-  // Links are followed, so that what they lead to is replaced and not the link; "a/b/" is "a/b".
+  // Follows links, so that their target is replaced rather than the link; "a/b/" means "a/b".
   target_ = (fs::weakly_canonical(fs::absolute(target)) / "").parent_path();
   staging_ = target_.string() + ".tmp-" + tag;
   old_ = target_.string() + ".old-" + tag;
@@ -65,11 +68,13 @@ StagedFolder::StagedFolder(const fs::path& target, const std::string& tag, Stage
   make_folders(staging_);
 }
 
+// Errors are ignored: a destructor may run while another exception is in flight.
 StagedFolder::~StagedFolder() {
   std::error_code ignored;
   if (options_.owner && !committed_) fs::remove_all(staging_, ignored);
 }
 
+// Refuses a target that holds something, unless it may be overwritten.
 void StagedFolder::check_target() const {
   if (!fs::exists(target_)) return;
   check<ConfigError>(fs::is_directory(target_), "the output folder {} is a file; choose another", target_.string());
@@ -77,16 +82,16 @@ void StagedFolder::check_target() const {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(target_)) names.push_back(entry.path().filename().string());
   throw ConfigError(
-      fmt::format("the output folder {} is there and holds {}; choose another, or ask for it to be overwritten",
+      fmt::format("the output folder {} exists and holds {}; choose another, or allow it to be overwritten",
                   target_.string(), list_in_words(names, 8)));
 }
 
 void StagedFolder::commit() {
   if (!options_.owner) return;
   check(!committed_, "{} is committed twice", staging_.string());
-  check_target();  // again: something may have been put there meanwhile
+  check_target();  // again: something may have appeared there since
   sync_tree(staging_);
-  // rename(2) takes the place of an empty folder by itself.
+  // rename(2) replaces an empty folder by itself.
   if (fs::exists(target_) && !fs::is_empty(target_))
     replace_target();
   else
@@ -103,6 +108,7 @@ void StagedFolder::replace_target() const {
 }
 
 void replace_by_renames(const fs::path& staged, const fs::path& target, const fs::path& old) {
+  // Between the two renames there is no target; a crash leaves both folders, under the names `old` and `staged`.
   remove_folder(old);
   rename_folder(target, old);
   try {

@@ -1,12 +1,12 @@
-// What StagedFolder does where two folders cannot be exchanged in one step.
+// The fallback of StagedFolder where two folders cannot be exchanged in one step.
 #pragma once
 
 #include <filesystem>
 
 namespace megalith::io {
 
-// Puts `staged` in the place of `target`, which goes by way of `old`. When the new one cannot be put there, the target
-// is put back.
+// Replaces `target` by `staged`, moving the target to `old` meanwhile. If the second rename fails, the target is moved
+// back.
 void replace_by_renames(const std::filesystem::path& staged, const std::filesystem::path& target,
                         const std::filesystem::path& old);
 

@@ -27,6 +27,8 @@ int AxisGrid::group_size(AxisSet axes) const {
   return product;
 }
 
+// The inverse of group_index and place: each axis takes its digit from `place` if it varies inside the group, from
+// `index` otherwise.
 int AxisGrid::rank_at(AxisSet axes, int index, int place) const {
   int rank = 0;
   for (Axis axis : order_) {
@@ -37,6 +39,7 @@ int AxisGrid::rank_at(AxisSet axes, int index, int place) const {
   return rank;
 }
 
+// As number(), but `axis` counts only within its block.
 int AxisGrid::place_in_block(Axis axis, int block_size, int rank) const {
   int place = 0;
   int weight = 1;

@@ -1,3 +1,6 @@
+// Messages for impossible layouts. Each explains one code of problem_codes() and, where it can, searches for the
+// nearest shapes that work: it replaces sizes by their divisors and asks problem_codes() about every candidate. For
+// realistic sizes that is a few hundred candidates, each a handful of divisions, and only when a run is refused anyway.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,7 +18,8 @@ namespace {
 
 constexpr size_t kMostSuggestions = 4;
 
-// Sizes are only ever replaced by their divisors: what the old size divided (heads, layers, experts), the new one does.
+// Sizes are only ever replaced by their divisors: whatever the old size divided (heads, layers, experts), a divisor of
+// it divides too. Largest first.
 std::vector<int> divisors(int n) {
   std::vector<int> result;
   for (int64_t d = 1; d * d <= n; ++d) {
@@ -27,7 +31,7 @@ std::vector<int> divisors(int n) {
   return result;
 }
 
-// Whether the candidate has no problem that the shape does not have, and not the one that is being explained.
+// Returns whether the candidate solves the problem `code` without adding one that is not `known`.
 bool mends(const GridShape& candidate, std::string_view code, const std::vector<std::string_view>& known) {
   for (std::string_view c : problem_codes(candidate)) {
     if (c == code || std::find(known.begin(), known.end(), c) == known.end()) return false;
@@ -41,7 +45,7 @@ std::string join_suggestions(const std::vector<std::string>& texts) {
                      texts.size() > shown ? ", …" : "");
 }
 
-// "start 8 or 16 ranks": the world sizes next to the given one that both grids divide.
+// Returns "start 8 or 16 ranks": the nearest world sizes that both grids divide.
 std::string start_other_ranks(const GridShape& shape) {
   const int64_t dense = int64_t{shape.tp} * shape.pp * shape.cp;
   const int64_t expert = int64_t{shape.expert_tp()} * shape.ep * shape.pp;
@@ -51,13 +55,14 @@ std::string start_other_ranks(const GridShape& shape) {
   return fmt::format("start {} or {} ranks", below, below + unit);
 }
 
+// Offers other sizes for the given ranks, and other numbers of ranks for the given sizes.
 std::string with_these_ranks(const GridShape& shape, const std::vector<std::string>& suggestions) {
   const std::string start = start_other_ranks(shape);
   if (suggestions.empty()) return fmt::format("Nothing smaller fits {} ranks: {}.", shape.world_size, start);
   return fmt::format("With {} ranks: {}; or {}.", shape.world_size, join_suggestions(suggestions), start);
 }
 
-// Candidates largest product first, then largest tp, then pp: nearest to what was asked for.
+// Candidates with the largest product first, then the largest tp, then pp: nearest to the request.
 std::vector<std::string> smaller_dense_sizes(const GridShape& shape) {
   const auto known = problem_codes(shape);
   std::vector<std::tuple<int64_t, int, int, int>> found;
@@ -78,6 +83,7 @@ std::vector<std::string> smaller_dense_sizes(const GridShape& shape) {
   return texts;
 }
 
+// The same for ep and etp.
 std::vector<std::string> smaller_expert_sizes(const GridShape& shape) {
   const auto known = problem_codes(shape);
   std::vector<std::tuple<int64_t, int, int>> found;
@@ -95,6 +101,7 @@ std::vector<std::string> smaller_expert_sizes(const GridShape& shape) {
   return texts;
 }
 
+// The dense product must divide world_size.
 std::string explain_world(const GridShape& s) {
   const int64_t product = int64_t{s.tp} * s.pp * s.cp;
   return fmt::format("tp*pp*cp = {}*{}*{} = {} does not divide world_size {}; dp would be {:.4g}. {}", s.tp, s.pp, s.cp,
@@ -102,6 +109,7 @@ std::string explain_world(const GridShape& s) {
                      with_these_ranks(s, smaller_dense_sizes(s)));
 }
 
+// The product of the expert grid must divide world_size. Without --etp it follows tp, which users may not expect.
 std::string explain_expert(const GridShape& s) {
   const int64_t product = int64_t{s.expert_tp()} * s.ep * s.pp;
   return fmt::format("etp*ep*pp = {}*{}*{} = {} does not divide world_size {}; edp would be {:.4g}{}. {}",
@@ -110,6 +118,7 @@ std::string explain_expert(const GridShape& s) {
                      s.etp ? "" : " (etp is tp unless it is given)", with_these_ranks(s, smaller_expert_sizes(s)));
 }
 
+// Searches for the smallest pipeline that the given ranks allow.
 std::string explain_vpp(const GridShape& s) {
   std::string pp_text;
   for (int pp = 2; pp <= std::min(s.world_size, 64); ++pp) {
@@ -125,6 +134,7 @@ std::string explain_vpp(const GridShape& s) {
       *s.vpp, pp_text);
 }
 
+// Names the axes that the order leaves out although their size in one of the grids is not 1.
 std::string explain_misses(const GridShape& s) {
   const std::string order = to_lower(s.order);
   const std::vector<std::string> tokens = split(order, '-');
@@ -147,6 +157,7 @@ std::string explain_misses(const GridShape& s) {
       s.order, list_in_words(missing));
 }
 
+// Names the words of the order that are not axes.
 std::string explain_order_token(const GridShape& s) {
   std::vector<std::string> unknown;
   for (const std::string& token : split(to_lower(s.order), '-')) {
@@ -154,12 +165,12 @@ std::string explain_order_token(const GridShape& s) {
     if (!known) unknown.emplace_back("'" + token + "'");
   }
   return fmt::format(
-      "order '{}' contains {}, which is no axis. The axes are tp, cp, ep, dp and pp, joined with '-', "
+      "order '{}' contains {}, which is not an axis. The axes are tp, cp, ep, dp and pp, joined with '-', "
       "e.g. order=tp-cp-ep-dp-pp.",
       s.order, list_in_words(unknown));
 }
 
-// The same order with pp as the slowest axis.
+// Returns the order with pp moved to the slowest place.
 std::string pp_last(const std::string& order) {
   std::string result;
   for (const std::string& token : split(to_lower(order), '-')) {
@@ -168,6 +179,7 @@ std::string pp_last(const std::string& order) {
   return result + "pp";
 }
 
+// Suggests the same order with pp last if that solves the problem, else the default order.
 std::string explain_pp_place(const GridShape& s, std::string_view code) {
   GridShape candidate = s;
   candidate.order = pp_last(s.order);
@@ -185,6 +197,7 @@ std::string explain_pp_place(const GridShape& s, std::string_view code) {
       s.order, s.pp, s.dp(), s.edp(), instead, dense_inner);
 }
 
+// The allowed numbers of instances divide both dp*cp and edp.
 std::string explain_instances(const GridShape& s, std::string_view code) {
   const bool both_fit = dense_fits(s) && expert_fits(s);
   const bool dense = code == "instances_vs_dp_cp";
@@ -198,9 +211,10 @@ std::string explain_instances(const GridShape& s, std::string_view code) {
                      allowed.size() == 1 ? std::string("1") : "one of " + list_in_words(allowed));
 }
 
+// Suggests the smallest nontrivial factor of cp as the inner level.
 std::string explain_hcp(const GridShape& s, std::string_view code) {
   if (code == "hcp_levels") {
-    return fmt::format("hierarchical_cp has {} levels; at most {} are supported. Join neighbouring sizes.",
+    return fmt::format("hierarchical_cp has {} levels; at most {} are supported. Merge neighboring sizes.",
                        s.hierarchical_cp.size(), kMaxHierarchicalCpLevels);
   }
   const double product = std::accumulate(s.hierarchical_cp.begin(), s.hierarchical_cp.end(), 1.0, std::multiplies<>());
@@ -211,6 +225,7 @@ std::string explain_hcp(const GridShape& s, std::string_view code) {
                      parts.size() > 2 ? fmt::format("Use {} {}, or leave", inner, s.cp / inner) : "Leave");
 }
 
+// Lists every size that is out of range.
 std::string explain_range(const GridShape& s) {
   std::vector<std::string> wrong;
   const auto look = [&](const char* what, int size) {

@@ -1,4 +1,4 @@
-// The words for an impossible GridShape: the reason, and the nearest shapes that would work.
+// Explains an impossible GridShape: the reason, and the nearest shapes that would work.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace megalith::layout {
 
-// Whether the sizes of the grid divide world_size, so that dp (edp) exists. The sizes must be in range.
+// Return whether the sizes of the grid divide world_size, so that dp (edp) exists. The sizes must be in range.
 bool dense_fits(const GridShape& shape);
 bool expert_fits(const GridShape& shape);
 
-// The message for one code that problem_codes(shape) gave.
+// Returns the message for a code that problem_codes(shape) gave.
 std::string explain(std::string_view code, const GridShape& shape);
 
 }  // namespace megalith::layout

@@ -1,3 +1,6 @@
+// Finds every reason why a shape is impossible. Two grids over the same ranks must both exist and agree about the
+// pipelines. The checks stop early only where a later one would divide by a size that is out of range, so that a user
+// sees all problems at once.
 #include "megalith/layout/grid_shape.h"
 
 #include <algorithm>
@@ -20,7 +23,7 @@ bool all_in_range(const GridShape& s) {
          std::all_of(s.hierarchical_cp.begin(), s.hierarchical_cp.end(), in_range);
 }
 
-// Whether world_size is a multiple of a product of three sizes; each is at most 2^20, so nothing overflows.
+// Returns whether world_size is a multiple of a product of three sizes; each is at most 2^20, so nothing overflows.
 bool divides(const GridShape& shape, int a, int b, int c) { return shape.world_size % (int64_t{a} * b * c) == 0; }
 
 std::optional<Axis> axis_of(std::string_view token) {
@@ -30,7 +33,7 @@ std::optional<Axis> axis_of(std::string_view token) {
   return std::nullopt;
 }
 
-// The axes that the order names, as far as it names any.
+// Returns the axes that the order names, skipping unknown words.
 std::vector<Axis> named_axes(const std::string& order) {
   std::vector<Axis> axes;
   for (const std::string& token : split(to_lower(order), '-')) {
@@ -43,6 +46,7 @@ bool contains(const std::vector<Axis>& axes, Axis axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
+// Checks that the order names every axis that matters, only known axes, and none twice.
 void check_order_text(const GridShape& shape, Codes& codes) {
   const std::vector<Axis> named = named_axes(shape.order);
   const auto misses = [&](Axis axis, int size) { return size != 1 && !contains(named, axis); };
@@ -59,26 +63,28 @@ void check_order_text(const GridShape& shape, Codes& codes) {
   }
 }
 
-// Both grids exist and the order is a proper one: do they agree about the pipelines?
+// For two existing grids and a valid order: checks that both grids form the same pipelines.
 void check_pipelines(const GridShape& shape, Codes& codes) {
   if (shape.pp == 1) return;
   if (!shape.order.ends_with("pp") && shape.dp() != shape.edp()) {
     codes.emplace_back("order_not_pp_last");
   } else if (dense_grid(shape).stride(Axis::kPp) != expert_grid(shape).stride(Axis::kPp)) {
-    // A pipeline is a first rank plus multiples of the stride: equal strides, equal pipelines, in equal order.
+    // A pipeline is a first rank plus multiples of the stride, so equal strides mean equal pipelines in equal order.
     codes.emplace_back("pp_groups_differ");
   }
 }
 
+// The levels must multiply to cp, and each needs a group kind.
 void check_hierarchical_cp(const GridShape& shape, Codes& codes) {
   if (shape.hierarchical_cp.empty()) return;
+  // Saturates, so that no number of levels can overflow it.
   int64_t product = 1;
   for (int size : shape.hierarchical_cp) product = std::min<int64_t>(product * size, kMaxGridSize + 1);
   if (product != shape.cp) codes.emplace_back("hcp_product");
   if (shape.hierarchical_cp.size() > static_cast<size_t>(kMaxHierarchicalCpLevels)) codes.emplace_back("hcp_levels");
 }
 
-// The named axes, then the others: those have size 1, so their place does not matter.
+// Returns the named axes, then the others: those have size 1, so their position does not matter.
 AxisGrid::Order full_order(const std::string& order) {
   std::vector<Axis> axes = named_axes(order);
   for (Axis axis : kAllAxes) {
@@ -102,7 +108,7 @@ std::vector<std::string_view> problem_codes(const GridShape& shape) {
   const bool has_edp = expert_fits(shape);
   if (!has_dp) codes.emplace_back("world_not_divisible");
   if (shape.vpp && shape.pp == 1) codes.emplace_back("vpp_needs_pp");
-  // Without experts their grid is a coarser form of the dense one: one problem, not two.
+  // Without experts the expert grid is a coarser form of the dense one: report one problem, not two.
   const bool has_experts = shape.ep > 1 || shape.etp;
   if (!has_edp && (has_experts || has_dp)) codes.emplace_back("expert_grid");
   const size_t before_order = codes.size();

@@ -1,4 +1,4 @@
-// The sizes that a parallel layout is asked to have, and whether such a layout exists.
+// The requested sizes of a parallel layout, and whether such a layout exists.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,10 @@
 
 namespace megalith::layout {
 
-// What the user chose. The data-parallel sizes follow from it (spec/initialize.md §3), there are two of them:
+// The user's choice. Two data-parallel sizes follow from it:
 //   dense grid:  world_size = tp * cp * pp * dp          every parameter outside the experts
 //   expert grid: world_size = etp * ep * pp * edp        expert parameters, over the same ranks
-// so experts are carved out of the combined tp*cp*dp ranks, and world_size = tp*pp*cp*ep*dp is NOT how sizes are
-// computed.
+// So experts share the combined tp*cp*dp ranks; world_size is NOT tp*pp*cp*ep*dp.
 struct GridShape {
   int world_size = 1;
   int tp = 1;              // ranks that split each weight matrix
@@ -22,41 +21,41 @@ struct GridShape {
   int cp = 1;              // ranks that split each sequence
   int ep = 1;              // ranks that share the experts of a layer
   std::optional<int> etp;  // ranks that split each expert's matrices; tp when not given
-  std::optional<int> vpp;  // virtual stages (chunks) a pipeline rank; needs pp > 1; does not change the groups
-  // Axes from fastest to slowest varying with the rank. An axis of size 1 may be left out. Case is ignored, except by
-  // the rule that an order which does not end in "pp" needs dp = edp when pp > 1 (as in the reference).
+  std::optional<int> vpp;  // virtual stages (chunks) per pipeline rank; needs pp > 1; does not change the groups
+  // Axes from fastest to slowest varying with the rank. An axis of size 1 may be left out. Case is ignored, with one
+  // exception taken from the reference: with pp > 1, an order that does not end in lower-case "pp" needs dp = edp.
   std::string order = "tp-cp-ep-dp-pp";
   int num_distributed_optimizer_instances = 1;  // copies of the sharded optimizer state; must divide dp*cp and edp
-  std::vector<int> hierarchical_cp;             // sizes of nested cp groups, neighbours first; empty: none
+  std::vector<int> hierarchical_cp;             // sizes of nested cp groups, neighbors first; may be empty
 
   int expert_tp() const { return etp.value_or(tp); }
-  // The derived sizes; they require that the shape has no problem.
+  // The derived sizes, valid if the shape has no problem.
   int dp() const { return world_size / (tp * pp * cp); }
   int edp() const { return world_size / (expert_tp() * ep * pp); }
 };
 
-// The most nested cp groups that have a group kind of their own (GroupKind::kHcp0 … kHcp7).
+// The most nested cp groups that have their own group kind (GroupKind::kHcp0 … kHcp7).
 inline constexpr int kMaxHierarchicalCpLevels = 8;
-// Sizes above this are refused before anything is multiplied.
+// Larger sizes are rejected before anything is multiplied, so that products of three fit in 64 bits.
 inline constexpr int kMaxGridSize = 1 << 20;
 
 // One reason why a shape is impossible.
 struct GridProblem {
-  // Stable names, those of golden groups.json: world_not_divisible, expert_grid, vpp_needs_pp, order_misses_dimension,
-  // order_unknown_token, order_not_pp_last, pp_groups_differ, instances_vs_dp_cp, instances_vs_edp, hcp_product; and
-  // our own: size_out_of_range, order_repeats_dimension, hcp_levels.
+  // Stable names. From golden groups.json: world_not_divisible, expert_grid, vpp_needs_pp, order_misses_dimension,
+  // order_unknown_token, order_not_pp_last, pp_groups_differ, instances_vs_dp_cp, instances_vs_edp, hcp_product. Our
+  // own: size_out_of_range, order_repeats_dimension, hcp_levels.
   std::string_view code;
-  // What was given, why it cannot be, and the nearest settings that would work.
+  // Says what was given, why it is impossible, and which nearest settings would work.
   std::string message;
 };
 
-// Every problem of the shape; none when a RankGrid can be made of it.
+// Returns every problem of the shape; empty if a RankGrid can be built from it.
 std::vector<GridProblem> problems(const GridShape& shape);
-// The codes alone: cheap enough to try many shapes.
+// Returns only the codes, which is cheap enough to try many shapes.
 std::vector<std::string_view> problem_codes(const GridShape& shape);
 inline bool is_possible(const GridShape& shape) { return problem_codes(shape).empty(); }
 
-// The two grids of a shape without problems.
+// Return the two grids of a shape without problems.
 AxisGrid dense_grid(const GridShape& shape);
 AxisGrid expert_grid(const GridShape& shape);
 

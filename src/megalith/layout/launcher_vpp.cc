@@ -1,3 +1,6 @@
+// Megatron-LM's launcher accepts three ways to ask for virtual stages: layers per stage, stages per rank, or a layout.
+// This turns each into vpp with the reference's arithmetic, and 1 into "no virtual stages". Problems are collected in
+// `out`, and a function that adds one returns std::nullopt.
 #include "megalith/layout/launcher_vpp.h"
 
 #include <fmt/format.h>
@@ -10,14 +13,14 @@ namespace {
 
 using Problems = std::vector<std::string>;
 
-// What the options say, before the checks against pp; adds to `out` what is wrong with them.
+// Returns the stages per rank of the layout.
 std::optional<int> vpp_of_layout(const LauncherVppRequest& r, Problems& out) {
   const int pp = r.pipeline_model_parallel_size;
   try {
     const int stages = PipelineLayout::parse(*r.pipeline_model_parallel_layout).num_stages();
     if (stages % pp == 0) return stages / pp;
     out.push_back(
-        fmt::format("pipeline_model_parallel_layout has {} stages, which is no multiple of "
+        fmt::format("pipeline_model_parallel_layout has {} stages, which is not a multiple of "
                     "pipeline_model_parallel_size={}",
                     stages, pp));
   } catch (const ConfigError& e) {
@@ -26,6 +29,7 @@ std::optional<int> vpp_of_layout(const LauncherVppRequest& r, Problems& out) {
   return std::nullopt;
 }
 
+// Layers to divide: the embedding and the loss count as one each if asked for.
 int accounted_layers(const LauncherVppRequest& r) {
   return r.num_layers + (r.account_for_embedding_in_pipeline_split ? 1 : 0) +
          (r.account_for_loss_in_pipeline_split ? 1 : 0);
@@ -43,6 +47,7 @@ std::string does_not_divide(const LauncherVppRequest& r) {
       accounted_layers(r), r.pipeline_model_parallel_size, accounted_layers(r));
 }
 
+// Layers per rank divided by layers per stage.
 std::optional<int> vpp_of_layers_per_stage(const LauncherVppRequest& r, Problems& out) {
   const int per_stage = *r.num_layers_per_virtual_pipeline_stage;
   if (has_outer_counts(r)) {
@@ -73,6 +78,7 @@ void check_ranges(const LauncherVppRequest& r, Problems& out) {
   positive("num_virtual_stages_per_pipeline_rank", r.num_virtual_stages_per_pipeline_rank.value_or(1));
 }
 
+// Returns the virtual size of whichever option was given.
 std::optional<int> given_vpp(const LauncherVppRequest& r, Problems& out) {
   const int ways = (r.num_layers_per_virtual_pipeline_stage ? 1 : 0) +
                    (r.num_virtual_stages_per_pipeline_rank ? 1 : 0) + (r.pipeline_model_parallel_layout ? 1 : 0);
@@ -96,6 +102,7 @@ std::optional<int> given_vpp(const LauncherVppRequest& r, Problems& out) {
   return vpp == 1 ? std::nullopt : vpp;
 }
 
+// Interleaving with two ranks needs overlapped messages: both neighbors of a rank are then the same peer.
 void check_interleaving(const LauncherVppRequest& r, int vpp, Problems& out) {
   const int pp = r.pipeline_model_parallel_size;
   if (pp == 1) {
@@ -128,6 +135,7 @@ LauncherVpp resolve_launcher_vpp(const LauncherVppRequest& request) {
   Problems out;
   const std::optional<int> vpp = resolve(request, out);
   throw_if_any("impossible virtual pipeline", out);
+  // Without virtual stages there is nothing to overlap, so the reference switches it off.
   return {vpp, vpp && request.overlap_p2p_comm};
 }
 

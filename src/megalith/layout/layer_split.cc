@@ -1,3 +1,6 @@
+// The split is a list of counts, one per global stage, and LayerSplit is its running sum. Three sources give counts: a
+// layout string, counts for the first and last rank, or the balanced split, of which the even one is a special case.
+// problems() (layer_split_problems.cc) has already rejected requests whose counts would not add up.
 #include "megalith/layout/layer_split.h"
 
 #include <fmt/format.h>
@@ -15,14 +18,14 @@
 namespace megalith::layout {
 namespace {
 
-// The virtual size that the split has; the layout, where there is one, knows it.
+// Returns the virtual size of the split, from the layout if there is one.
 std::optional<int> resolved_vpp(const SplitRequest& r) {
   if (r.vpp || !r.layout) return r.vpp;
   const int chunks = r.layout->num_stages() / r.pp;
   return chunks > 1 ? std::optional(chunks) : std::nullopt;
 }
 
-// Layers of each rank over all its chunks when the first or the last rank has a count of its own.
+// Returns the layers of each rank over all its chunks when the first or the last rank has its own count.
 std::vector<int> counts_by_rank(const SplitRequest& r) {
   const int rest = r.num_layers - r.first_rank_layers.value_or(0) - r.last_rank_layers.value_or(0);
   const int sharing = r.pp - (r.first_rank_layers ? 1 : 0) - (r.last_rank_layers ? 1 : 0);
@@ -32,7 +35,7 @@ std::vector<int> counts_by_rank(const SplitRequest& r) {
   return counts;
 }
 
-// The decoder layers of each global stage, for a request without problems.
+// Returns the decoder layers of each global stage, for a request without problems.
 std::vector<int> counts_by_stage(const SplitRequest& r) {
   if (r.layout) {
     std::vector<int> counts;
@@ -50,6 +53,7 @@ std::vector<int> counts_by_stage(const SplitRequest& r) {
   return counts;
 }
 
+// Passes the request through, or throws with all its problems.
 const SplitRequest& checked(const SplitRequest& request) {
   throw_if_any("impossible layer split", problems(request));
   return request;
@@ -62,8 +66,8 @@ std::vector<int> balanced_counts(const SplitRequest& r) {
   const int stages = r.pp * r.vpp.value_or(1);
   std::vector<int> counts(static_cast<size_t>(stages), units / stages);
   const int extra = units % stages;
-  // Stages 1 … extra while that stays before the last one, else all but the last. Neighbouring global stages are on
-  // different ranks, so ranks differ by at most one as well.
+  // Stages 1 … extra get one more as long as that leaves out the last, else all but the last. Neighboring global stages
+  // are on different ranks, so ranks differ by at most one as well.
   const size_t first_extra = extra < stages - 1 ? 1 : 0;
   for (int& count : std::span(counts).subspan(first_extra, static_cast<size_t>(extra))) ++count;
   if (r.account_for_embedding) --counts.front();
@@ -88,6 +92,7 @@ std::vector<int> Stage::layers() const {
   return result;
 }
 
+// The clamp keeps the invariant even if a count were wrong; the check below then reports it.
 LayerSplit::LayerSplit(const SplitRequest& request)
     : num_layers_(checked(request).num_layers),
       pp_(request.pp),
@@ -104,6 +109,7 @@ LayerSplit::LayerSplit(const SplitRequest& request)
         "the split was planned for {} of {} layers on {} stages", next_layer, num_layers_, counts.size());
 }
 
+// Stage s is on rank s mod pp.
 bool LayerSplit::mtp_standalone() const {
   for (size_t s = 0; s < types_.size(); ++s) {
     const bool on_last_rank = static_cast<int>(s) % pp_ == pp_ - 1;
@@ -118,7 +124,7 @@ Stage LayerSplit::stage(int pp_rank, int vp_stage) const {
         chunks());
   const auto s = static_cast<size_t>(vp_stage) * static_cast<size_t>(pp_) + static_cast<size_t>(pp_rank);
   Stage result{pp_rank, vp_stage, begin_of(s), end_of(s) - begin_of(s), types_[s], {}};
-  // All mtp layers are on one stage.
+  // All mtp layers are on one stage, so they are numbered from 0.
   result.mtp_layers.resize(static_cast<size_t>(std::count(result.types.begin(), result.types.end(), kMtpPart)));
   std::iota(result.mtp_layers.begin(), result.mtp_layers.end(), 0);
   return result;
@@ -134,7 +140,7 @@ std::vector<Stage> LayerSplit::stages() const {
 
 Stage LayerSplit::stage_of_layer(int layer) const {
   check(layer >= 0 && layer < num_layers_, "there is no layer {} in a model of {} layers", layer, num_layers_);
-  // The last stage that begins at or before the layer; empty stages begin with their successor and come before it.
+  // The last stage that begins at or before the layer; an empty stage begins where its successor does and precedes it.
   const auto after = std::upper_bound(begins_.begin(), begins_.end(), layer);
   const int s = static_cast<int>(after - begins_.begin()) - 1;
   return stage(s % pp_, s / pp_);

@@ -1,4 +1,6 @@
-// Why a SplitRequest has no split, and what to change.
+// Explains why a SplitRequest has no split, and what to change. The checks follow the three ways to steer a split: a
+// layout (check_layout*), counts for the outer ranks (check_outer_counts), or neither (check_even). Where the layers do
+// not divide, the message offers the values of pp that work and the balanced split as a layout to paste.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,8 +14,10 @@ namespace {
 
 using Problems = std::vector<std::string>;
 
+// A limit far above any machine; products of two sizes then fit in 64 bits.
 constexpr int kMaxStages = 1 << 20;
 
+// Later checks divide and multiply by these, so they come first.
 void check_sizes(const SplitRequest& r, Problems& out) {
   const auto look = [&](const char* what, int value, int least) {
     if (value < least || value > kMaxStages) {
@@ -31,13 +35,14 @@ void check_sizes(const SplitRequest& r, Problems& out) {
   }
 }
 
+// At most one way to steer the split may be used.
 void check_one_way(const SplitRequest& r, Problems& out) {
   const bool counts = r.first_rank_layers || r.last_rank_layers;
   const bool flags = r.account_for_embedding || r.account_for_loss;
   if (r.layout && (counts || flags)) {
     out.push_back(
-        fmt::format("pipeline_model_parallel_layout excludes {}: the layout already says where every layer "
-                    "stands. Give one of them",
+        fmt::format("pipeline_model_parallel_layout excludes {}: the layout already places every layer. "
+                    "Give one of them",
                     counts ? "decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers"
                            : "account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split"));
   }
@@ -55,7 +60,7 @@ void check_one_way(const SplitRequest& r, Problems& out) {
   }
 }
 
-// Values of pp for which the even split works, as words.
+// Returns the values of pp for which the even split works, in words.
 std::string dividing_pp(const SplitRequest& r, int units) {
   const int vpp = r.vpp.value_or(1);
   std::vector<int> fitting;
@@ -65,6 +70,8 @@ std::string dividing_pp(const SplitRequest& r, int units) {
   return fitting.empty() ? "no pp divides that" : fmt::format("pp can be {}", list_in_words(fitting));
 }
 
+// The split without any steering: the layers (plus accounted parts) must divide over all stages, unless balancing is
+// allowed.
 void check_even(const SplitRequest& r, Problems& out) {
   const int flags = (r.account_for_embedding ? 1 : 0) + (r.account_for_loss ? 1 : 0);
   const int units = r.num_layers + flags;
@@ -75,15 +82,15 @@ void check_even(const SplitRequest& r, Problems& out) {
       flags == 0 ? fmt::format("num_layers={}", r.num_layers)
                  : fmt::format("num_layers={} plus {} accounted embedding/loss = {}", r.num_layers, flags, units);
   if (units % r.pp != 0) {
-    text += fmt::format(" does not divide over pp={} ({:.4g} a rank)", r.pp, static_cast<double>(units) / r.pp);
+    text += fmt::format(" does not divide over pp={} ({:.4g} per rank)", r.pp, static_cast<double>(units) / r.pp);
   } else {
-    text += fmt::format(" gives {} layers a rank, which do not divide over vpp={}", units / r.pp, *r.vpp);
+    text += fmt::format(" gives {} layers per rank, which do not divide over vpp={}", units / r.pp, *r.vpp);
   }
   text +=
       fmt::format(". {}{}", r.vpp.value_or(1) > 1 ? fmt::format("With vpp={}, ", *r.vpp) : "", dividing_pp(r, units));
   if (enough) {
     const PipelineLayout balanced(types_of_counts(balanced_counts(r), r.mtp_layers));
-    text += fmt::format("; or write the split out, as balanced as can be: pipeline_model_parallel_layout='{}'",
+    text += fmt::format("; or write the split out, as balanced as possible: pipeline_model_parallel_layout='{}'",
                         balanced.text());
   }
   out.push_back(text);
@@ -97,6 +104,7 @@ std::string outer_counts(const SplitRequest& r) {
   return list_in_words(parts);
 }
 
+// The counts of the outer ranks must divide over their chunks, and what they leave must divide over the other ranks.
 void check_outer_counts(const SplitRequest& r, Problems& out) {
   const int chunks = r.vpp.value_or(1);
   const auto outer = [&](const char* what, const std::optional<int>& layers) {
@@ -128,14 +136,16 @@ void check_outer_counts(const SplitRequest& r, Problems& out) {
   }
 }
 
+// The parts, read over all stages, must be E t… m… L with the right counts.
 void check_layout_order(const SplitRequest& r, Problems& out) {
   std::string all;
   for (const std::string& stage : r.layout->stages()) all += stage;
   if (all.empty() || all.front() != kEmbeddingPart) out.emplace_back("the layout does not begin with the embedding E");
   if (all.empty() || all.back() != kLossPart) out.emplace_back("the layout does not end with the loss L");
+  // Missing parts are reported by the checks of the first and last part above.
   const auto only_once = [&](char part, const char* what) {
     const int n = r.layout->count(part);
-    if (n > 1) out.push_back(fmt::format("the layout names the {} {} {} times; once is needed", what, part, n));
+    if (n > 1) out.push_back(fmt::format("the layout names the {} {} {} times; it must name it once", what, part, n));
   };
   only_once(kEmbeddingPart, "embedding");
   only_once(kLossPart, "loss");
@@ -152,6 +162,7 @@ void check_layout_order(const SplitRequest& r, Problems& out) {
   }
 }
 
+// The mtp layers must all be on one stage, which is the last chunk of its rank.
 void check_layout_mtp_place(const SplitRequest& r, Problems& out) {
   const std::vector<std::string>& stages = r.layout->stages();
   int holding = 0;
@@ -172,7 +183,7 @@ void check_layout(const SplitRequest& r, Problems& out) {
   const int stages = r.layout->num_stages();
   if (stages % r.pp != 0) {
     out.push_back(
-        fmt::format("the layout has {} stages, which is no multiple of pp={}. Write {} or {} stages (an empty "
+        fmt::format("the layout has {} stages, which is not a multiple of pp={}. Write {} or {} stages (an empty "
                     "one is allowed)",
                     stages, r.pp, std::max(stages / r.pp, 1) * r.pp, (stages / r.pp + 1) * r.pp));
   } else {

@@ -1,3 +1,7 @@
+// Batch sizes over a run. There are three plans: constant, a linear ramp-up in equal steps, and a list of thresholds
+// (StepSchedule). All answers are pure functions of the number of consumed samples. A ramp is evaluated in doubles,
+// with the rounding of the reference, so next_change() finds its boundaries by bisection instead of by a second formula
+// that might round differently.
 #include "megalith/layout/microbatches.h"
 
 #include <fmt/format.h>
@@ -14,11 +18,12 @@ namespace {
 using Problems = std::vector<std::string>;
 
 constexpr int64_t kLargestSize = int64_t{1} << 31;
-constexpr int64_t kLargestSamples = 1'000'000'000'000'000;  // beyond it no run gets; sums stay far from overflow
+constexpr int64_t kLargestSamples = 1'000'000'000'000'000;  // more than any run consumes; sums stay far from overflow
 
+// Sequences of the smallest possible step: one micro-batch on every data-parallel rank.
 int64_t step_unit(const BatchPlan& plan) { return plan.micro_batch_size * plan.data_parallel_size; }
 
-// "a multiple of micro_batch_size * data_parallel_size = 2 * 3 = 6, e.g. 6 or 12"
+// Returns "a multiple of micro_batch_size * data_parallel_size = 2 * 3 = 6, e.g. 6 or 12".
 std::string multiples_near(const BatchPlan& plan, int64_t batch) {
   const int64_t unit = step_unit(plan);
   const int64_t below = batch / unit * unit;
@@ -43,6 +48,7 @@ void check_sizes(const BatchPlan& plan, Problems& out) {
   if (plan.global_batch_size) look("global_batch_size", *plan.global_batch_size);
 }
 
+// A schedule replaces the other ways to set the batch size.
 void check_schedule(const BatchPlan& plan, Problems& out) {
   const auto excludes = [&](bool given, const char* what) {
     if (given) out.push_back(fmt::format("step_batch_size_schedule and {} exclude each other. Keep one", what));
@@ -57,6 +63,7 @@ void check_schedule(const BatchPlan& plan, Problems& out) {
   }
 }
 
+// The batch must be a positive multiple of the step unit, or be allowed to shrink to one.
 void check_constant(const BatchPlan& plan, int64_t batch, Problems& out) {
   if (batch % step_unit(plan) != 0 && !plan.decrease_batch_size_if_needed) {
     out.push_back(not_a_multiple(plan, batch));
@@ -66,6 +73,7 @@ void check_constant(const BatchPlan& plan, int64_t batch, Problems& out) {
   }
 }
 
+// A ramp goes from start to the global batch in whole increments.
 void check_rampup(const BatchPlan& plan, int64_t batch, Problems& out) {
   const std::vector<int64_t>& ramp = *plan.rampup_batch_size;
   if (ramp.size() != 3) {
@@ -127,6 +135,7 @@ int64_t MicrobatchCalculator::final_global_batch_size() const {
   return schedule_ ? schedule_->steps().back().global_batch_size : *plan_.global_batch_size;
 }
 
+// Thresholds of a schedule or steps of a ramp need not fit dp, which only shows when they come into force.
 BatchSizes MicrobatchCalculator::at(int64_t consumed_samples) const {
   const BatchSizes sizes = unchecked_at(consumed_samples);
   if (!plan_.decrease_batch_size_if_needed && sizes.global_batch_size % step_unit(plan_) != 0) {
@@ -150,7 +159,7 @@ std::optional<int64_t> MicrobatchCalculator::next_change(int64_t consumed_sample
   }
   const int64_t now = batch_size_at(consumed_samples);
   if (!plan_.rampup_batch_size || now == final_global_batch_size()) return std::nullopt;
-  // A ramp only grows, and is at its end beyond `samples`: halve the way to it.
+  // A ramp only grows and is complete after `samples`: bisect for the end of the current size.
   int64_t same = consumed_samples;
   int64_t other = std::min(plan_.rampup_batch_size->at(2), kLargestSamples) + 1;
   while (other - same > 1) {
@@ -164,12 +173,13 @@ std::optional<int64_t> MicrobatchCalculator::next_change(int64_t consumed_sample
 }
 
 int64_t MicrobatchCalculator::steps_of(int64_t samples) const {
-  int64_t ramp_end = -1;  // the last number of consumed samples that is part of the ramp
+  int64_t ramp_end = -1;  // last number of consumed samples within the ramp
   if (schedule_) ramp_end = schedule_->steps().back().from_samples - 1;
   if (!schedule_ && plan_.rampup_batch_size) ramp_end = plan_.rampup_batch_size->at(2);
   const int64_t last_start = std::min(ramp_end, samples);
   int64_t steps = 0;
   int64_t consumed = 0;
+  // Adds all steps of one batch size at a time, so the cost depends on the number of sizes, not of steps.
   while (consumed <= last_start) {
     const int64_t batch = batch_size_at(consumed);
     const std::optional<int64_t> change = next_change(consumed);
@@ -190,7 +200,7 @@ int64_t MicrobatchCalculator::batch_size_at(int64_t consumed_samples) const {
   const int64_t samples = plan_.rampup_batch_size->at(2);
   if (consumed_samples > samples) return full;
   const int64_t increments = (full - start) / increment;
-  // Double arithmetic on purpose: it decides on which side of a boundary a sample count falls.
+  // Double arithmetic on purpose, as in the reference: it decides on which side of a boundary a sample count falls.
   const double samples_per_step = static_cast<double>(samples) / static_cast<double>(increments);
   const auto steps = static_cast<int64_t>(static_cast<double>(consumed_samples) / samples_per_step);
   return start + steps * increment;

@@ -8,7 +8,7 @@
 namespace megalith::layout {
 namespace {
 
-// A multiplication and an addition, once forward and twice backward.
+// A multiplication and an addition per weight and token, once forward and twice backward.
 constexpr double kPerWeight = 6;
 
 struct LayerCounts {
@@ -47,13 +47,13 @@ double projection_weights(const ModelFlopsShape& shape) {
   const auto& mla = *shape.mla;
   const auto qk = static_cast<double>(mla.qk_head_dim), rotary = static_cast<double>(mla.rotary_head_dim),
              v = static_cast<double>(mla.v_head_dim), kv_rank = static_cast<double>(mla.kv_rank);
-  // The 1 beside the products is the norm of the compressed vector, as Megatron counts it.
+  // The + 1 is the norm of the compressed vector, as Megatron counts it.
   const double q_weights = mla.q_rank ? static_cast<double>(*mla.q_rank) * (hidden + heads * (qk + rotary) + 1)
                                       : hidden * heads * (qk + rotary);
   return q_weights + kv_rank * (hidden + heads * (qk + v) + 1) + hidden * rotary + heads * v * hidden;
 }
 
-// Scores and their product with the values, for each pair of positions of a sequence, half of which are masked.
+// Returns the multiplications of scores and values per pair of positions and layer, halved for the causal mask.
 double attention_width(const ModelFlopsShape& shape) {
   const auto heads = static_cast<double>(shape.num_heads);
   if (!shape.mla) return heads * static_cast<double>(shape.head_dim);

@@ -1,6 +1,6 @@
-// Floating-point operations of a training step, counted as Megatron-LM counts them (spec/pretrain.md §8): matrix
-// products only, forward once and backward twice, causal attention half. What is computed a second time for
-// recomputation does not count, so that throughputs of different settings compare.
+// Floating-point operations of a training step, counted as Megatron-LM counts them: matrix products only, forward once
+// and backward twice, causal attention half. Recomputation does not count, so that throughputs of different settings
+// can be compared.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,27 @@
 
 namespace megalith::layout {
 
+// The sizes that determine the number of operations.
 struct ModelFlopsShape {
   int64_t hidden_size = 0;
   int64_t ffn_hidden_size = 0;  // of dense layers
-  bool gated_mlp = false;       // three matrices in place of two
+  bool gated_mlp = false;       // three matrices instead of two
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  bool output_gate = false;          // one more projection of the queries' size
-  int64_t padded_vocab_size = 0;     //
+  bool output_gate = false;  // one more projection of the queries' size
+  int64_t padded_vocab_size = 0;
   int64_t mtp_layers = 0;            // multi-token prediction; each like the last layer
-  std::vector<bool> layer_is_moe{};  // one a layer
+  std::vector<bool> layer_is_moe{};  // one entry per layer
 
   // Layers with experts.
   int64_t expert_ffn_hidden_size = 0;
   int64_t experts_per_token = 0;
   int64_t shared_expert_ffn_hidden_size = 0;  // all shared experts together
 
-  // Multi-latent attention, in place of the heads' sizes above.
+  // Multi-latent attention; replaces the head sizes above.
   struct Mla {
-    std::optional<int64_t> q_rank;  // empty: a full query projection
+    std::optional<int64_t> q_rank;  // std::nullopt means a full query projection
     int64_t kv_rank = 0;
     int64_t qk_head_dim = 0;
     int64_t rotary_head_dim = 0;
@@ -43,10 +44,10 @@ struct ModelFlopsShape {
   std::vector<double> other_feed_forwards{};
 };
 
-// Of one step over `tokens` tokens of sequences the squares of whose lengths sum to `squared_lengths`: packed sequences
-// count as what they are.
+// Returns the operations of one step over `tokens` tokens. `squared_lengths` is the sum of the squared sequence
+// lengths, so that packed sequences count for what they cost.
 double model_flops(const ModelFlopsShape& shape, double tokens, double squared_lengths);
-// Of `sequences` sequences of the same length.
+// Returns the operations of one step over `sequences` sequences of the same length.
 double model_flops(const ModelFlopsShape& shape, int64_t sequences, int64_t length);
 
 }  // namespace megalith::layout

@@ -1,3 +1,6 @@
+// Parses layout strings in two passes, as the reference does: first groups "(…)*n", then single characters "x*n". The
+// passes are plain text expansion, so a group may contain repetitions but not another group; whatever is not one of the
+// four parts or '|' afterwards is an error. Lengths are limited before anything is expanded.
 #include "megalith/layout/pipeline_layout.h"
 
 #include <fmt/format.h>
@@ -13,14 +16,14 @@ namespace megalith::layout {
 namespace {
 
 constexpr std::string_view kParts = "EtmL";
-constexpr size_t kMaxExpandedLength = 1'000'000;  // far beyond any model: a slip like t*99999999 shall not eat memory
+constexpr size_t kMaxExpandedLength = 1'000'000;  // far beyond any model; guards against t*99999999
 
 struct Repeat {
   size_t count;
-  size_t length;  // of "*n" in the text
+  size_t length;  // characters of "*n" in the text
 };
 
-// Reads "*n" at `at`.
+// Reads "*n" at `at`; std::nullopt if there is none.
 std::optional<Repeat> read_repeat(std::string_view text, size_t at) {
   if (at >= text.size() || text[at] != '*') return std::nullopt;
   const size_t begin = at + 1;
@@ -33,6 +36,7 @@ std::optional<Repeat> read_repeat(std::string_view text, size_t at) {
   return Repeat{static_cast<size_t>(*count), end - at};
 }
 
+// The limit is checked before anything is copied.
 void append_repeated(std::string& out, std::string_view piece, size_t count) {
   check<ConfigError>(out.size() + piece.size() * count <= kMaxExpandedLength,
                      "pipeline_model_parallel_layout has more than {} parts when its repetitions are written out",
@@ -40,7 +44,7 @@ void append_repeated(std::string& out, std::string_view piece, size_t count) {
   for (size_t i = 0; i < count; ++i) out += piece;
 }
 
-// "(tt|)*2" to "tt|tt|". A parenthesis that does not belong to such a piece stays and is refused later.
+// Expands "(tt|)*2" to "tt|tt|". A parenthesis that does not belong to such a piece stays and is rejected later.
 std::string expand_groups(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
@@ -56,7 +60,7 @@ std::string expand_groups(std::string_view text) {
   return out;
 }
 
-// "t*3" to "ttt".
+// Expands "t*3" to "ttt".
 std::string expand_characters(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
@@ -69,6 +73,7 @@ std::string expand_characters(std::string_view text) {
 
 std::string quoted(char c) { return c == '\t' ? "a tab" : c == ' ' ? "a blank" : fmt::format("'{}'", c); }
 
+// Translates a word of the list form.
 char part_of(const std::string& given, size_t stage) {
   const std::string word = to_lower(trim(given));
   if (word == "embedding") return kEmbeddingPart;
@@ -85,7 +90,7 @@ char part_of(const std::string& given, size_t stage) {
 PipelineLayout::PipelineLayout(std::vector<std::string> stages) : stages_(std::move(stages)) {
   check(!stages_.empty(), "a pipeline layout needs a stage");
   for (const std::string& stage : stages_) {
-    check(stage.find_first_not_of(kParts) == std::string::npos, "'{}' is no stage of a pipeline layout", stage);
+    check(stage.find_first_not_of(kParts) == std::string::npos, "'{}' is not a stage of a pipeline layout", stage);
   }
 }
 
@@ -118,6 +123,7 @@ int PipelineLayout::count(char part) const {
   return static_cast<int>(total);
 }
 
+// Writes runs of more than three equal parts as x*n.
 std::string PipelineLayout::text() const {
   constexpr size_t kLongestRunWrittenOut = 3;
   std::string out;
@@ -128,7 +134,7 @@ std::string PipelineLayout::text() const {
       const size_t next = std::min(stage.find_first_not_of(stage[i], i), stage.size());
       const size_t run = next - i;
       out += run > kLongestRunWrittenOut ? fmt::format("{}*{}", stage[i], run) : std::string(run, stage[i]);
-      // A digit never follows, so that the count cannot grow; a following stage begins with '|'.
+      // Neither a part nor '|' is a digit, so the count cannot merge with the text that follows.
       i = next;
     }
   }

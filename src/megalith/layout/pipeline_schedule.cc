@@ -1,3 +1,16 @@
+// Writes the list of actions of one rank for each kind of schedule. For pp = 4 and 4 micro-batches (time to the right;
+// F and B of the same micro-batch have the same number, '.' is idle):
+//
+//   1F1B      rank 0  F0 F1 F2 F3 .  .  .  B0 .  B1 .  B2 .  B3
+//             rank 3  .  .  .  F0 B0 F1 B1 F2 B2 F3 B3 .  .  .
+//
+// Rank r runs pp - r - 1 forwards to fill the pipeline (warm-up), then pairs of a forward and a backward (steady
+// state), then the remaining backwards (cool-down). Zero-bubble splits backward in two and moves weight gradients into
+// the idle places; interleaved runs several chunks per rank, which divides the idle time by their number.
+//
+// Besides the computation, the lists say where gradients start to be reduced and parameters gathered. By default a
+// chunk's gradients are reduced during its last backward. Aligned schedules delay that by the rank, so that all stages
+// start the collective at the same time.
 #include "megalith/layout/pipeline_schedule.h"
 
 #include <fmt/format.h>
@@ -14,7 +27,7 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// Appends actions, and the ones that switch synchronisation on and off only where it changes.
+// Appends actions; switches of synchronization only where the state changes.
 class Writer {
  public:
   explicit Writer(const PipelineShape& shape) : sync_(shape.sync) {
@@ -36,13 +49,14 @@ class Writer {
   std::vector<PipelineAction> actions_;
 };
 
-// Without backward everything is warm-up.
+// Without backward, everything is warm-up.
 RankSchedule forwards_only(const PipelineShape& shape) {
   Writer out(shape);
   for (const auto& [m, chunk] : interleaved_order(shape)) out.work(Kind::kForward, m, chunk);
   return {shape.microbatches * shape.chunks, true, out.take()};
 }
 
+// One stage: forward and backward of each micro-batch; gradients are reduced in the last one.
 RankSchedule one_stage(const PipelineShape& shape) {
   Writer out(shape);
   for (int m = 0; m < shape.microbatches; ++m) {
@@ -53,13 +67,14 @@ RankSchedule one_stage(const PipelineShape& shape) {
   return {0, false, out.take()};
 }
 
+// See the picture above. `back` counts the backwards written so far.
 RankSchedule one_f_one_b(const PipelineShape& shape, int rank) {
   Writer out(shape);
   const int count = shape.microbatches, warmup = std::min(count, shape.pp - rank - 1);
   for (int m = 0; m < warmup; ++m) out.work(Kind::kForward, m, 0);
   int back = 0;
   const auto backward = [&] {
-    // Aligned: only the first stage, whose backward ends last, reduces while it runs.
+    // Aligned: only the first stage, whose backward ends last, reduces during it.
     if (back == count - 1 && (!out.aligned() || rank == 0)) out.set_sync(true);
     out.work(Kind::kBackward, back++, 0);
   };
@@ -75,8 +90,8 @@ RankSchedule one_f_one_b(const PipelineShape& shape, int rank) {
   return {warmup, warmup == count, out.take()};
 }
 
-// ZB-H1 (Qi et al. 2023, Zero Bubble Pipeline Parallelism): the order of 1F1B; rank r computes weight gradients r
-// micro-batches later, so that every rank holds at most pp micro-batches, and the last ones fill the end.
+// ZB-H1 (Qi et al. 2023, Zero Bubble Pipeline Parallelism): the order of 1F1B, but rank r computes weight gradients r
+// micro-batches later. So every rank holds at most pp micro-batches, and the last weight gradients fill the end.
 RankSchedule zero_bubble(const PipelineShape& shape, int rank) {
   Writer out(shape);
   const int count = shape.microbatches, warmup = std::min(count, shape.pp - rank - 1);
@@ -100,7 +115,8 @@ RankSchedule zero_bubble(const PipelineShape& shape, int rank) {
 }
 
 // The interleaved schedule counts virtual micro-batches: entry k of the order is the k-th forward of every rank, and
-// the k-th backward with the chunk reversed.
+// the k-th backward with the chunk reversed. Warm-up is long enough for the last chunk's first backward to arrive: two
+// steps per rank behind this one, plus a group of micro-batches for every chunk but one.
 class Interleaved {
  public:
   Interleaved(const PipelineShape& shape, int rank)
@@ -127,7 +143,7 @@ class Interleaved {
   int microbatch(int k) const { return order_[static_cast<size_t>(k)].first; }
 
   void forward(int k) {
-    // All ranks start to collect the chunk after next at the same time.
+    // Gathers one chunk ahead, counted in the time of the first rank, so that all ranks start at the same time.
     const int at = k + rank_;
     if (out_.aligned() && at < static_cast<int>(order_.size()) && microbatch(at) == 0) {
       const int next = forward_chunk(at) + 1;
@@ -139,6 +155,7 @@ class Interleaved {
   void backward(int k) {
     if (!out_.aligned() && is_last(k)) start_sync(backward_chunk(k));
     out_.work(Kind::kBackward, microbatch(k), backward_chunk(k));
+    // The same shift for reductions: rank r reduces r backwards later, when rank 0 finishes its last one.
     const int at = k - rank_;
     if (out_.aligned() && at >= 0 && is_last(at)) {
       start_sync(backward_chunk(at));
@@ -147,6 +164,7 @@ class Interleaved {
     out_.set_sync(false);
   }
 
+  // Reductions that the shift moved past the last backward.
   void finish() {
     out_.set_sync(true);
     if (!out_.aligned()) return;
@@ -167,7 +185,7 @@ class Interleaved {
   Writer out_;
 };
 
-// The micro-batch count nearest to the asked one that the interleaved schedule takes.
+// Returns the micro-batch count nearest to the given one that the interleaved schedule accepts.
 int nearest_count(const PipelineShape& shape) {
   const auto good = [&](int m) {
     return m >= shape.group() && (m % shape.group() == 0 || m % shape.group() >= shape.pp);
@@ -178,6 +196,8 @@ int nearest_count(const PipelineShape& shape) {
   }
 }
 
+// A group must be at least as long as the pipeline, or its first micro-batch would not be back for the next chunk; the
+// last group may be shorter than the others, but not shorter than the pipeline.
 void interleaved_problems(const PipelineShape& shape, std::vector<std::string>& found) {
   const int group = shape.group();
   if (group < shape.pp || group > shape.microbatches)
@@ -240,14 +260,14 @@ ScheduleKind PipelineShape::kind_for(int pp, std::optional<int> vpp) {
 std::vector<std::string> problems(const PipelineShape& shape) {
   std::vector<std::string> found;
   if (shape.pp < 1) found.push_back(fmt::format("{} pipeline stages; there must be at least 1", shape.pp));
-  if (shape.chunks < 1) found.push_back(fmt::format("{} chunks a rank; there must be at least 1", shape.chunks));
+  if (shape.chunks < 1) found.push_back(fmt::format("{} chunks per rank; there must be at least 1", shape.chunks));
   if (shape.microbatches < 1)
     found.push_back(fmt::format("{} micro-batches in a step; there must be at least 1", shape.microbatches));
   if (!found.empty()) return found;
   if (shape.kind == ScheduleKind::kNone && shape.pp != 1)
     found.push_back(fmt::format("{} pipeline stages need a pipeline schedule", shape.pp));
   if (shape.kind != ScheduleKind::kInterleaved && shape.chunks != 1)
-    found.push_back(fmt::format("the schedule {} has one chunk a rank, not {}; virtual stages need the interleaved one",
+    found.push_back(fmt::format("the schedule {} has one chunk per rank, not {}; virtual stages need interleaving",
                                 name(shape.kind), shape.chunks));
   if (shape.kind == ScheduleKind::kInterleaved) interleaved_problems(shape, found);
   return found;
@@ -280,6 +300,7 @@ RankSchedule pipeline_schedule(const PipelineShape& shape, int rank) {
   return Interleaved(shape, rank).run();
 }
 
+// Counts forwards up and the action that frees their activations down.
 std::vector<int> RankSchedule::peak_per_chunk(int chunks) const {
   const bool split = std::ranges::any_of(actions, [](const auto& a) { return a.kind == Kind::kWeightGradient; });
   std::vector<int> now(static_cast<size_t>(chunks), 0), peak = now;

@@ -1,3 +1,6 @@
+// A list simulation: each rank runs its actions in order; an action begins when the rank is free and the same
+// micro-batch has finished on the neighboring stage, plus the transfer. Ranks take turns until none has work left; a
+// round without progress is a deadlock of the schedule.
 #include "megalith/layout/pipeline_timeline.h"
 
 #include <algorithm>
@@ -12,6 +15,7 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
+// Runs the schedules of all ranks against each other.
 class Simulation {
  public:
   Simulation(const PipelineShape& shape, const PipelineCosts& costs) : shape_(shape), costs_(costs) {
@@ -31,7 +35,7 @@ class Simulation {
     while (left > 0) {
       const size_t before = left;
       for (size_t rank = 0; rank < lists_.size(); ++rank) left -= advance(rank);
-      check(left < before, "a pipeline schedule whose ranks wait for each other");
+      check(left < before, "the ranks of this pipeline schedule wait for each other");
     }
     double work = 0;
     for (const auto& rank : timeline_.ranks)
@@ -44,7 +48,7 @@ class Simulation {
   }
 
  private:
-  // Runs what the rank can; how many.
+  // Runs as many actions of the rank as possible; returns their number.
   size_t advance(size_t rank) {
     size_t count = 0;
     auto& done = timeline_.ranks[rank];
@@ -61,9 +65,10 @@ class Simulation {
     return count;
   }
 
+  // The position in the order in which data passes through the model.
   int stage(const PipelineAction& a, int rank) const { return a.chunk * shape_.pp + rank; }
 
-  // When what the action needs from another stage is there; nothing: not known yet.
+  // Returns when the action's input from another stage arrives; std::nullopt if that is not known yet.
   std::optional<double> ready_at(const PipelineAction& a, int rank) const {
     const int own = stage(a, rank), last = shape_.chunks * shape_.pp - 1;
     const bool forward = a.kind == Kind::kForward;
@@ -73,6 +78,7 @@ class Simulation {
     return found->second + (shape_.pp > 1 ? costs_.transfer : 0);
   }
 
+  // Schedules other than zero-bubble compute both gradients in one backward.
   double cost(const PipelineAction& a) const {
     if (a.kind == Kind::kForward) return costs_.forward;
     if (a.kind == Kind::kWeightGradient) return costs_.weight_gradient;
@@ -88,8 +94,8 @@ class Simulation {
   const PipelineShape& shape_;
   const PipelineCosts& costs_;
   std::vector<std::vector<PipelineAction>> lists_;
-  std::vector<double> free_;  // by rank: when it can start something
-  std::map<Key, double> finished_;
+  std::vector<double> free_;        // by rank: the time at which it can start its next action
+  std::map<Key, double> finished_;  // end of every action that has run
   PipelineTimeline timeline_;
 };
 

@@ -1,5 +1,5 @@
-// When each action of a pipeline schedule runs, if every rank starts it as soon as it is free and what it needs is
-// there.
+// Simulates a pipeline schedule: when each action runs if every rank starts it as soon as the rank is free and the
+// input has arrived.
 #pragma once
 
 #include <vector>
@@ -8,22 +8,23 @@
 
 namespace megalith::layout {
 
-// What work costs, in any unit. A rank's backward is both parts unless the schedule splits it.
+// Durations, in any unit. A rank's backward takes both parts unless the schedule splits it.
 struct PipelineCosts {
-  double forward = 1;          // of one micro-batch through one chunk
+  double forward = 1;          // one micro-batch through one chunk
   double backward = 1;         // gradient of its input
   double weight_gradient = 1;  // gradient of its weights
   double transfer = 0;         // from one stage to the next
 };
 
+// The result of the simulation.
 struct PipelineTimeline {
   struct Span {
     PipelineAction action;
     double begin = 0, end = 0;
   };
   std::vector<std::vector<Span>> ranks;  // compute actions, in order
-  double length = 0;                     // when the last rank is done
-  // The part of all ranks' time in which they wait: 1 - work / (ranks · length).
+  double length = 0;                     // time at which the last rank finishes
+  // The fraction of all ranks' time spent waiting: 1 - work / (ranks · length).
   double bubble_fraction = 0;
 };
 

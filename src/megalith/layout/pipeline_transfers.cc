@@ -12,15 +12,16 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// A message, as its sender sees it.
+// A message, as the sender sees it.
 struct Message {
-  double made = 0;  // when, in the timeline
+  double made = 0;  // time in the timeline
   bool forward = true;
   int microbatch = 0;
   int from_stage = 0;
   int from_action = 0;  // the sender's compute action
 };
 
+// Places every message of the ideal timeline; the rule and its proof are in the header.
 class Planner {
  public:
   explicit Planner(const PipelineShape& shape) : shape_(shape), timeline_(pipeline_timeline(shape, {})) {
@@ -30,13 +31,14 @@ class Planner {
   std::vector<PipelineExchanges> run() {
     std::vector<Message> messages;
     for (int rank = 0; rank < shape_.pp; ++rank) collect(rank, messages);
-    // So that receives of one boundary stand in the order of their sends.
+    // Keeps the receives of one boundary in the order of their sends.
     std::stable_sort(messages.begin(), messages.end(), [](const auto& a, const auto& b) { return a.made < b.made; });
     for (const Message& message : messages) place(message);
     return std::move(exchanges_);
   }
 
  private:
+  // Lists the messages of a rank: each forward but the last stage's, each backward but the first stage's.
   void collect(int rank, std::vector<Message>& messages) const {
     const auto& spans = timeline_.ranks[static_cast<size_t>(rank)];
     for (size_t i = 0; i < spans.size(); ++i) {
@@ -48,6 +50,7 @@ class Planner {
     }
   }
 
+  // Adds the send after its action and the receive at the first boundary whose next action begins at `made` or later.
   void place(const Message& m) {
     const int to_stage = m.from_stage + (m.forward ? 1 : -1);
     const int from = m.from_stage % shape_.pp, to = to_stage % shape_.pp;

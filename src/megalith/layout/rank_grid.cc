@@ -1,3 +1,7 @@
+// Every group is a Cut: the axes that vary inside it, in one of the two grids, possibly cut into parts of a parent
+// group (hierarchical cp, optimizer instances). Three kinds do not fit: the two embedding kinds, which a function
+// selects from a pipeline, and intra_dist_opt, which joins tp_ep_pp groups. With p = outer·size·inner + member·inner +
+// i as the place in the parent, all questions are divisions of p.
 #include "megalith/layout/rank_grid.h"
 
 #include <fmt/format.h>
@@ -12,6 +16,7 @@
 namespace megalith::layout {
 namespace {
 
+// Passes the shape through, or throws with all its problems.
 GridShape checked(GridShape shape) {
   std::vector<std::string> messages;
   for (GridProblem& problem : problems(shape)) messages.push_back(std::move(problem.message));
@@ -24,7 +29,7 @@ struct GridAxes {
   AxisSet axes;
 };
 
-// The grid and the axes of the kinds that a grid alone defines.
+// Returns the grid and the axes of the kinds that are cut out of a grid.
 GridAxes grid_axes(GroupKind kind) {
   using enum Axis;
   switch (kind) {
@@ -65,6 +70,7 @@ GridAxes grid_axes(GroupKind kind) {
 
 }  // namespace
 
+// With one stage, the two are the same rank.
 std::vector<int> first_and_last_stage(std::span<const int> pp_ranks) {
   if (pp_ranks.size() == 1) return {pp_ranks.front()};
   return {pp_ranks.front(), pp_ranks.back()};
@@ -79,6 +85,7 @@ RankGrid::RankGrid(GridShape shape, PipelineRanks embedding, PipelineRanks posit
       embedding_(std::move(embedding)),
       position_embedding_(std::move(position_embedding)) {}
 
+// Leaves out kinds that would only repeat others.
 std::vector<GroupKind> RankGrid::kinds() const {
   std::vector<GroupKind> result;
   for (GroupKind kind : all_group_kinds()) {
@@ -103,6 +110,7 @@ std::vector<int> RankGrid::group(GroupKind kind, int index) const {
   if (kind == GroupKind::kIntraDistOpt) return instance_group(index);
   const Cut c = cut(kind);
   const int parent = index / c.groups_per_parent();
+  // part = outer·inner + i numbers the groups inside the parent; its first member has place outer·inner·size + i.
   const int part = index % c.groups_per_parent();
   const int first_place = part / c.inner * c.inner * c.size + part % c.inner;
   std::vector<int> ranks(static_cast<size_t>(c.size));
@@ -147,6 +155,7 @@ std::optional<int> RankGrid::group_rank(GroupKind kind, int rank) const {
   return c.grid.place(c.axes, rank) / c.inner % c.size;
 }
 
+// Coordinates where a kind is a single axis, group ranks where it joins several.
 RankPlace RankGrid::place(int rank) const {
   check_rank(rank);
   RankPlace p{};
@@ -192,8 +201,8 @@ RankGrid::Cut RankGrid::cut(GroupKind kind) const {
   return {grid, axes, 1, whole};
 }
 
-// A parent group of sizes[0]*sizes[1]*… ranks split level by level: level 0 takes neighbours, each next level the
-// stride of all lower sizes.
+// Splits a parent group of sizes[0]*sizes[1]*… ranks level by level: level 0 takes neighbors, each further level ranks
+// that are the product of all lower sizes apart.
 RankGrid::Cut RankGrid::cut_level(const AxisGrid& grid, AxisSet axes, std::span<const int> sizes, int level) const {
   check(level < static_cast<int>(sizes.size()), "there is no group kind hcp_{}: hierarchical_cp has {} levels", level,
         sizes.size());
@@ -208,6 +217,7 @@ const PipelineRanks* RankGrid::pipeline_function(GroupKind kind) const {
   return nullptr;
 }
 
+// Checks the choice of the caller's function: ranks of this pipeline, each at most once.
 std::vector<int> RankGrid::pipeline_group(const PipelineRanks& choose, GroupKind kind, int index) const {
   const std::vector<int> pipeline = group(GroupKind::kPp, index);
   std::vector<int> chosen = choose(pipeline);
@@ -224,7 +234,7 @@ std::vector<int> RankGrid::pipeline_group(const PipelineRanks& choose, GroupKind
 std::vector<int> RankGrid::instance_group(int index) const {
   std::vector<int> ranks;
   ranks.reserve(static_cast<size_t>(world_size() / shape_.num_distributed_optimizer_instances));
-  // The groups of tp_ep_pp are numbered by the one axis left over, edp.
+  // The groups of tp_ep_pp are numbered by the one remaining axis, edp.
   for (int i = 0; i < edp_per_instance(); ++i) {
     const std::vector<int> part = group(GroupKind::kTpEpPp, index * edp_per_instance() + i);
     ranks.insert(ranks.end(), part.begin(), part.end());
@@ -232,6 +242,7 @@ std::vector<int> RankGrid::instance_group(int index) const {
   return ranks;
 }
 
+// The member with place 0 in the parent group.
 int RankGrid::src_rank(GroupKind kind, int rank) const {
   const Cut c = cut(kind);
   return c.grid.rank_at(c.axes, c.grid.group_index(c.axes, rank), 0);

@@ -1,4 +1,4 @@
-// Which ranks form which process group: pure arithmetic over a GridShape.
+// Maps ranks to process groups: pure arithmetic over a GridShape.
 #pragma once
 
 #include <array>
@@ -13,26 +13,27 @@
 
 namespace megalith::layout {
 
-// Chooses, from the ranks of one pipeline in stage order, those that form a group: a subset, without repetition, the
-// same on every rank. An empty answer means that the pipeline has no such group.
+// Selects, from the ranks of one pipeline in stage order, the members of a group: a subset, without repetition, the
+// same on every rank. An empty result means that the pipeline has no such group.
 using PipelineRanks = std::function<std::vector<int>(std::span<const int> pp_ranks)>;
 
+// The choices of the reference.
 std::vector<int> first_and_last_stage(std::span<const int> pp_ranks);  // one rank when pp is 1
 std::vector<int> first_stage(std::span<const int> pp_ranks);
 
-// Where one rank stands. `*_rank` is its place in its group of that kind, `*_src_rank` the first global rank of that
-// group; the pp_* neighbours are global ranks and wrap around.
+// The position of one rank. `*_rank` is its place in its group of that kind, `*_src_rank` the first global rank of that
+// group; the pp_* neighbors are global ranks and wrap around.
 struct RankPlace {
   int tp_rank, pp_rank, cp_rank, dp_rank, dp_cp_rank, tp_cp_rank;
   int ep_rank, etp_rank, tp_ep_rank, edp_rank;
   int tp_src_rank, mp_src_rank, dp_src_rank, dp_cp_src_rank, ep_src_rank;  // mp: the tp_pp group
   int pp_first_rank, pp_last_rank, pp_next_rank, pp_prev_rank;
   bool in_embedding_group, in_position_embedding_group;
-  // Within the optimizer instance: the whole group when there is one instance.
+  // Places within the optimizer instance; within the whole group if there is only one instance.
   int intra_dp_cp_rank, intra_edp_rank, intra_dist_opt_rank;
 };
 
-// All process groups of a parallel layout, computed when asked for.
+// All process groups of a parallel layout, computed on request.
 //
 // Invariants: a RankGrid exists only for a shape without problems. Every rank is in exactly one group of each kind,
 // except the embedding kinds, whose groups hold only the ranks that their function chooses. Groups of a kind are
@@ -55,30 +56,32 @@ class RankGrid {
   const AxisGrid& dense() const { return dense_; }
   const AxisGrid& expert() const { return expert_; }
 
-  // The kinds that this layout has, in creation order: the partial kinds only with several optimizer instances, hcp_i
-  // only as far as hierarchical_cp goes. The functions below also answer for the partial kinds of a single instance
-  // (intra_* is then the whole group, inter_edp the rank alone).
+  // Returns the kinds that this layout has, in creation order: the partial kinds only with several optimizer instances,
+  // hcp_i only as far as hierarchical_cp goes. The functions below also answer for the partial kinds of a single
+  // instance (intra_* is then the whole group, inter_edp the rank alone).
   std::vector<GroupKind> kinds() const;
 
+  // Returns the number of groups of the kind; for the embedding kinds, the number of pipelines.
   int group_count(GroupKind kind) const;
-  // One group by its index. The order is that of the golden file: ascending, except that intra_dist_opt joins tp_ep_pp
-  // groups one after the other and the embedding kinds keep the order of their function.
+  // Returns one group by its index. Ranks are in the order of the golden file: ascending, except that intra_dist_opt
+  // concatenates tp_ep_pp groups and the embedding kinds keep the order of their function.
   std::vector<int> group(GroupKind kind, int index) const;
   std::vector<std::vector<int>> groups(GroupKind kind) const;
 
-  // The index of the rank's group; for the embedding kinds that of its pipeline, member or not.
+  // Returns the index of the rank's group; for the embedding kinds that of its pipeline, whether or not it is a member.
   int group_index(GroupKind kind, int rank) const;
-  // The rank's group; empty where the rank is in none.
+  // Returns the rank's group; empty if the rank is in none.
   std::vector<int> group_of(GroupKind kind, int rank) const;
-  // The place of the rank in its group when its ranks are sorted, which is how communicators number their members.
+  // Returns the place of the rank in its sorted group, which is how communicators number their members.
   std::optional<int> group_rank(GroupKind kind, int rank) const;
 
+  // Returns everything about one rank at once.
   RankPlace place(int rank) const;
 
  private:
-  // How a kind is cut out of a grid: the ranks along `axes` form a parent group, whose places (outer, member, inner),
-  // the last fastest, make one group for each (outer, inner): `size` members, `inner` places apart. A kind that is not
-  // cut further has inner 1 and the size of the parent.
+  // How the groups of a kind are cut out of a grid. The ranks along `axes` form a parent group; write its places as
+  // (outer, member, inner), the last varying fastest: each (outer, inner) is one group, of `size` members that are
+  // `inner` places apart. A kind that is not cut further has inner 1 and the size of the parent.
   struct Cut {
     const AxisGrid& grid;
     AxisSet axes;
@@ -90,7 +93,7 @@ class RankGrid {
   Cut cut(GroupKind kind) const;
   Cut cut_level(const AxisGrid& grid, AxisSet axes, std::span<const int> sizes, int level) const;
 
-  const PipelineRanks* pipeline_function(GroupKind kind) const;  // null for kinds other than the embedding ones
+  const PipelineRanks* pipeline_function(GroupKind kind) const;  // nullptr except for the embedding kinds
   std::vector<int> pipeline_group(const PipelineRanks& choose, GroupKind kind, int index) const;
   std::vector<int> instance_group(int index) const;
   int edp_per_instance() const { return edp() / shape_.num_distributed_optimizer_instances; }

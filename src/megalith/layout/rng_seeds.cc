@@ -15,6 +15,7 @@ RngSeeds seeds_of_rank(int64_t base_seed, const RankGrid& grid, int rank) {
 }  // namespace
 
 RngSeeds seeds_for_base(int64_t base_seed, int tp_rank, int ep_rank, int etp_rank) {
+  // The offsets of the reference, so that a rank draws the same numbers as there.
   constexpr int64_t kModelParallelOffset = 2718;
   constexpr int64_t kExpertParallelOffset = 1024;
   constexpr int64_t kExpertRankStep = 100;
@@ -31,6 +32,7 @@ RngSeeds seeds_for_base(int64_t base_seed, int tp_rank, int ep_rank, int etp_ran
   return seeds;
 }
 
+// The reference rejects seeds that are not positive; the upper limit keeps S plus all offsets in range.
 int64_t checked_seed(std::optional<int64_t> seed) {
   constexpr int64_t kLargest = std::numeric_limits<int64_t>::max() / 2;  // room for the offsets
   check<ConfigError>(seed.has_value(), "no seed was given; seed must be a positive integer, e.g. 1234");

@@ -31,10 +31,10 @@ double factor_of_suffix(char suffix) {
   }
 }
 
-// "1536", "250B", "1.5K" as a whole number.
+// Parses "1536", "250B", "1.5K"; std::nullopt unless the result is a whole number.
 std::optional<int64_t> parse_amount(std::string_view text) {
-  constexpr double kLargest = 9e15;   // whole numbers are exact in a double up to here
-  constexpr double kRounding = 1e-3;  // 250.3 * 1e9 need not come out whole to the last bit
+  constexpr double kLargest = 9e15;   // doubles represent whole numbers exactly up to here
+  constexpr double kRounding = 1e-3;  // 250.3 * 1e9 need not be whole to the last bit
   std::string number = to_lower(trim(text));
   double factor = 1;
   if (!number.empty() && factor_of_suffix(number.back()) > 0) {
@@ -48,20 +48,21 @@ std::optional<int64_t> parse_amount(std::string_view text) {
   return std::llround(amount);
 }
 
+// Parses one THRESHOLD:BATCH pair; a missing or invalid number becomes one that the check rejects.
 StepSchedule::Step parse_step(const std::string& entry, std::optional<int64_t> seq_length) {
   const size_t colon = entry.find(':');
   const int64_t threshold = parse_amount(entry.substr(0, colon)).value_or(-1);
   const int64_t batch = colon == std::string::npos ? 0 : parse_amount(entry.substr(colon + 1)).value_or(0);
-  check<ConfigError>(
-      threshold >= 0 && batch > 0,
-      "step_batch_size_schedule has the entry '{}'; a threshold is a whole number >= 0, a batch size one "
-      "> 0, both with K, M, B or T after them if wanted. {}",
-      entry, kHowTo);
+  check<ConfigError>(threshold >= 0 && batch > 0,
+                     "step_batch_size_schedule has the entry '{}'; a threshold must be a whole number >= 0 and a batch "
+                     "size one > 0, each optionally followed by K, M, B or T. {}",
+                     entry, kHowTo);
   return {seq_length ? threshold / *seq_length : threshold, batch};
 }
 
 }  // namespace
 
+// Thresholds are compared in samples, since two token counts may round to the same number of samples.
 StepSchedule StepSchedule::parse(std::string_view text, std::optional<int64_t> seq_length) {
   check<ConfigError>(!seq_length || *seq_length > 0, "seq_length is {}; it must be positive", seq_length.value_or(0));
   std::string blanks(text);

@@ -25,6 +25,7 @@ IdRange vocab_range(int64_t padded_vocab, int tp, int tp_rank) {
   return {tp_rank * each, (tp_rank + 1) * each};
 }
 
+// Padding is at the end, so only the last ranks have any.
 IdRange valid_vocab_range(int64_t vocab, int64_t padded_vocab, int tp, int tp_rank) {
   const IdRange range = vocab_range(padded_vocab, tp, tp_rank);
   return {std::min(range.begin, vocab), std::min(range.end, vocab)};

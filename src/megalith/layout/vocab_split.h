@@ -1,4 +1,4 @@
-// How the vocabulary is padded and cut over the tensor-parallel ranks.
+// Pads the vocabulary and splits it over the tensor-parallel ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ struct IdRange {
   bool operator==(const IdRange&) const = default;
 };
 
-// The smallest multiple of multiple * tp that holds `vocab` ids (`multiple` is make_vocab_size_divisible_by). Throws
-// ConfigError unless all are positive.
+// Returns the smallest multiple of multiple * tp that holds `vocab` ids (`multiple` is make_vocab_size_divisible_by).
+// Throws ConfigError unless all are positive.
 int64_t padded_vocab_size(int64_t vocab, int64_t multiple, int tp);
 
-// The ids of a tp rank, padding included: equal parts in rank order. Throws ConfigError when tp does not divide
-// `padded_vocab`.
+// Returns the ids of a tp rank, including padding: equal parts in rank order. Throws ConfigError when tp does not
+// divide `padded_vocab`.
 IdRange vocab_range(int64_t padded_vocab, int tp, int tp_rank);
 
-// The same without the padding: what of the range is below `vocab`. Empty ranges start and end at `vocab`.
+// Returns the same range without padding: the ids below `vocab`. Empty ranges start and end at `vocab`.
 IdRange valid_vocab_range(int64_t vocab, int64_t padded_vocab, int tp, int tp_rank);
 
 }  // namespace megalith::layout

@@ -7,6 +7,7 @@ namespace megalith::layout {
 std::vector<TokenRange> zigzag_ranges(std::span<const int64_t> cumulative, int cp, int cp_rank) {
   check(cp >= 1 && cp_rank >= 0 && cp_rank < cp, "context-parallel rank {} of {}", cp_rank, cp);
   std::vector<TokenRange> ranges;
+  // Joins ranges that touch: the two middle chunks on the last rank, and whole sequences with cp 1.
   const auto add = [&ranges](int64_t begin, int64_t end) {
     if (!ranges.empty() && ranges.back().end == begin)
       ranges.back().end = end;
@@ -21,8 +22,8 @@ std::vector<TokenRange> zigzag_ranges(std::span<const int64_t> cumulative, int c
       continue;
     }
     check<DataError>(length % chunks == 0,
-                     "sequence {} has {} tokens, which is no multiple of 2 * context_parallel_size = {}; pad it to {}",
-                     s, length, chunks, (length / chunks + 1) * chunks);
+                     "sequence {} has {} tokens, not a multiple of 2 * context_parallel_size = {}; pad it to {}", s,
+                     length, chunks, (length / chunks + 1) * chunks);
     const int64_t chunk = length / chunks;
     for (const int64_t index : {int64_t{cp_rank}, chunks - 1 - cp_rank})
       add(begin + index * chunk, begin + (index + 1) * chunk);

@@ -1,3 +1,6 @@
+// Reads the machine from /sys and /proc: the NUMA node of the GPU, the cores that are online, and the control group's
+// cores (version 1 or 2). From these follow two rules: bind to the GPU's node only if nobody has bound the rank yet,
+// and use as many threads as the rank's share of the common cores. Whatever cannot be read leaves things unchanged.
 #include "megalith/parallel/cpu_share.h"
 
 #include <ATen/Parallel.h>
@@ -18,9 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostCpus = 8192;  // as the kernel can be built for
+constexpr int kMostCpus = 8192;  // the most that a kernel can be built for
 
-// The first line of a file; nothing when it cannot be read.
+// Returns the first line of a file; std::nullopt if it cannot be read.
 std::optional<std::string> first_line_of(const fs::path& path) {
   std::ifstream file(path);
   std::string line;
@@ -28,12 +31,14 @@ std::optional<std::string> first_line_of(const fs::path& path) {
   return line;
 }
 
+// Empty if the file is missing or written in another way.
 CpuList cpus_in_file(const fs::path& path) {
   const auto line = first_line_of(path);
   return line ? parse_cpu_list(*line).value_or(CpuList{}) : CpuList{};
 }
 
-// Paths of this process's control group: below the cpuset hierarchy of version 1, or below the only one of version 2.
+// Returns the path of this process's control group: under the cpuset hierarchy of version 1, or, for an empty
+// `controller`, under the only hierarchy of version 2.
 std::optional<std::string> cgroup_path(const fs::path& proc, std::string_view controller) {
   std::ifstream file(proc / "self/cgroup");
   for (std::string line; std::getline(file, line);) {  // "4:cpuset:/slurm/job_7", "0::/user.slice"
@@ -46,8 +51,8 @@ std::optional<std::string> cgroup_path(const fs::path& proc, std::string_view co
   return std::nullopt;
 }
 
-// `file` in the folder of a group, or in the nearest folder above that has it: where a controller is not switched on,
-// the limits of the parent hold. In a container the path may be that of the host, and only the root is there.
+// Reads `file` in the folder of a group, or in the nearest folder above that has it: where a controller is not enabled,
+// the limits of the parent apply. In a container the path may be the host's, and only the root exists.
 CpuList cpus_of_group(const fs::path& root, const std::string& group, const char* file) {
   for (fs::path below = fs::path(group).relative_path();; below = below.parent_path()) {
     CpuList cpus = cpus_in_file(root / below / file);
@@ -55,6 +60,7 @@ CpuList cpus_of_group(const fs::path& root, const std::string& group, const char
   }
 }
 
+// A set of fixed size would fail on machines with more than 1024 cores.
 bool bind_this_thread(const CpuList& cpus) {
   cpu_set_t* const set = CPU_ALLOC(kMostCpus);
   if (set == nullptr) return false;
@@ -66,7 +72,7 @@ bool bind_this_thread(const CpuList& cpus) {
   return bound;
 }
 
-// What all ranks of the machine may use together.
+// Returns the cores that all ranks of the machine may use together.
 CpuList shared_cpus() {
   CpuList limited = group_cpus("/proc", "/sys");
   return limited.empty() ? online_cpus("/sys") : limited;
@@ -134,6 +140,7 @@ CpuList allowed_cpus() {
 }
 
 std::optional<CpuList> cores_to_bind(const NumaNode& node, const CpuList& allowed, const CpuList& shared) {
+  // A rank that lacks some of the common cores has been bound already.
   if (!std::ranges::includes(allowed, shared)) return std::nullopt;
   CpuList cores;
   std::ranges::set_intersection(allowed, node.cpus, std::back_inserter(cores));

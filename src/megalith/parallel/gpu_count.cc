@@ -19,13 +19,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// "nvidia" and digits only: nvidiactl and nvidia-uvm are not GPUs.
 bool is_gpu_file(const std::string& name) {
   constexpr std::string_view kBeginning = "nvidia";
   return name.starts_with(kBeginning) && name.size() > kBeginning.size() &&
          std::all_of(name.begin() + kBeginning.size(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// As the driver tells a process of its own; nothing when that does not come to an answer.
+// Asks the driver in a child process, since CUDA does not survive a later fork; std::nullopt if that gives no answer.
 std::optional<int> ask_driver() {
   constexpr int kMost = 254, kNoAnswer = 255;
   const pid_t child = ::fork();
@@ -35,7 +36,7 @@ std::optional<int> ask_driver() {
     try {
       count = std::min<int>(at::detail::getCUDAHooks().deviceCount(), kMost);
     } catch (...) {
-      // The ranks will tell.
+      // The ranks will report the error.
     }
     ::_exit(count);
   }
@@ -61,7 +62,7 @@ std::optional<int> most_gpus(const fs::path& devices, const std::optional<std::s
 fs::path gpu_device_folder() { return env_string("MEGALITH_DEVICE_DIR").value_or("/dev"); }
 
 std::optional<std::string> usable_gpus(const fs::path& devices, const std::optional<std::string>& visible) {
-  // What CUDA makes of these: the first number that is not a GPU's ends the list.
+  // CUDA's own rules: the first entry that is not a GPU ends the list.
   if (visible && (visible->empty() || visible->starts_with('-') || *visible == "NoDevFiles")) return std::nullopt;
   const std::optional<int> gpus = most_gpus(devices, visible);
   if (!gpus) return std::nullopt;
@@ -79,6 +80,7 @@ void warn_of_unused_gpus(const DeviceSettings& settings) {
       *gpus);
 }
 
+// The cheap upper bound settles most cases; only a request above it may need the driver, which is slow to start.
 void check_gpus_for(int ranks, const DeviceSettings& settings) {
   if (settings.use_cpu || settings.backend == BackendChoice::kGloo || !comm::nccl_available()) return;
   if (comm::nccl_host_of_rank(env_string("NCCL_HOSTID"), 0)) return;  // ranks share GPUs on purpose

@@ -1,4 +1,4 @@
-// In place of gpu_identity_cuda.cc in a build without CUDA.
+// Replaces gpu_identity_cuda.cc in a build without CUDA.
 #include "megalith/parallel/rank_device.h"
 
 namespace megalith::parallel {

@@ -11,7 +11,7 @@ namespace megalith::parallel {
 
 namespace {
 
-// As nvidia-smi writes it: GPU- and 16 bytes in groups of 4, 2, 2, 2 and 6.
+// Formats it as nvidia-smi does: GPU- and 16 bytes in groups of 4, 2, 2, 2 and 6.
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU";
   for (size_t i = 0; i < sizeof uuid.bytes; ++i) {

@@ -1,5 +1,7 @@
-// All expected values are integers that every type here holds exactly, whatever the order of a sum: numbers to be moved
-// are below 251; of the numbers to be summed at most 256, each -1, 0 or 1, differ from zero.
+// All expected values are integers that every type here represents exactly, whatever the order of a sum: numbers to be
+// moved are below 251; of the numbers to be summed, at most 256 are nonzero, each -1 or 1. So every comparison is exact
+// (bfloat16 has 8 significant bits), except for means, and no reference run is needed. The numbers depend on sender,
+// receiver, element and round, so data from the wrong rank or an earlier round does not pass.
 #include "megalith/parallel/group_check.h"
 
 #include <ATen/ATen.h>
@@ -21,12 +23,12 @@ namespace {
 constexpr const char* kCheckLabel = "self-check";
 constexpr int64_t kCheckedElements = 509;  // odd, so that no transport gets sizes that are multiples of its blocks
 
-// A number below 251 for what `from` sends to `to`.
+// Returns a number below 251 that `from` sends to `to`.
 int64_t moved_number(int64_t from, int64_t to, int64_t i, int64_t round) {
   return (from * 31 + to * 17 + i * 7 + round * 13 + 1) % 251;
 }
 
-// What rank r of n adds at place i: -1, 0 or 1.
+// Returns what rank r of n contributes at element i: -1, 0 or 1, nonzero on at most 256 ranks.
 int64_t summed_number(int64_t r, int64_t n, int64_t i, int64_t round) {
   const int64_t step = (n + 255) / 256;
   if ((r + i) % step != 0) return 0;
@@ -77,14 +79,16 @@ class GroupChecker {
 
  private:
   at::Tensor on_device(const at::Tensor& host, at::ScalarType type) const { return host.to(type).to(device_); }
+  // Returns a buffer for a result, filled so that an operation that writes nothing is noticed.
   at::Tensor room(int64_t count, at::ScalarType type) const {
     return at::full({count}, 3, at::TensorOptions(device_).dtype(type));
   }
-  // What `from` sends to `to`.
+  // Returns the numbers that `from` sends to `to`.
   at::Tensor moved(int from, int to, int64_t count = kCheckedElements) const {
     return number_tensor(count, [&](int64_t i) { return static_cast<double>(moved_number(from, to, i, round_)); });
   }
 
+  // Records a wrong answer and continues.
   void fail(const std::string& operation, std::string detail) {
     result_.wrong.push_back(
         {group_.name(), group_.ranks(), operation, group_.ranks()[static_cast<size_t>(me_)], std::move(detail)});
@@ -94,13 +98,14 @@ class GroupChecker {
   void expect(const std::string& operation, const at::Tensor& got, const at::Tensor& wanted, double tolerance = 0) {
     ++result_.operations;
     const at::Tensor values = got.cpu().to(at::kDouble).view(-1);
-    const at::Tensor wrong = (values - wanted).abs().le(tolerance).logical_not();  // NaN is wrong, too
+    const at::Tensor wrong = (values - wanted).abs().le(tolerance).logical_not();  // true for NaN as well
     if (!wrong.any().item<bool>()) return;
     const int64_t at = wrong.to(at::kLong).argmax().item<int64_t>();
     fail(operation, fmt::format("element {} of {} is {} and should be {}; {} are wrong", at, values.numel(),
                                 values[at].item<double>(), wanted[at].item<double>(), wrong.sum().item<int64_t>()));
   }
 
+  // Returns the expected result of a reduction at element i.
   double reduced(ReduceOp op, int64_t i) const {
     double sum = 0, most = -2, least = 2;
     for (int r = 0; r < n_; ++r) {
@@ -121,7 +126,7 @@ class GroupChecker {
       const at::Tensor wanted = number_tensor(kCheckedElements, [&](int64_t i) { return reduced(op, i); });
       for (const auto type : {at::kFloat, at::kBFloat16, at::kLong}) {
         if (op == ReduceOp::kAvg && type == at::kLong) continue;
-        // A mean may be rounded at every step, or at the end.
+        // A mean may be rounded at every step, or only at the end.
         const double tolerance = op != ReduceOp::kAvg ? 0 : type == at::kFloat ? 1e-5 : 0.05;
         const at::Tensor all = on_device(own, type);
         group_.all_reduce(all, op, kCheckLabel);
@@ -131,7 +136,7 @@ class GroupChecker {
     for (const auto type : {at::kFloat, at::kBFloat16, at::kLong}) reduce_scatter(type);
   }
 
-  // Block b of every rank is its numbers from place b on.
+  // Block b of every rank holds its numbers from element b on.
   void reduce_scatter(at::ScalarType type) {
     constexpr int64_t kBlock = 67;
     const at::Tensor own = number_tensor(kBlock * n_, [&](int64_t i) {
@@ -143,6 +148,7 @@ class GroupChecker {
            number_tensor(kBlock, [&](int64_t i) { return reduced(ReduceOp::kSum, me_ + i); }));
   }
 
+  // Receivers do not matter here, so the data of rank r is what it would send to rank 0.
   void all_gather(at::ScalarType type) {
     const at::Tensor all = room(kCheckedElements * n_, type);
     group_.all_gather(all, on_device(moved(me_, 0), type), kCheckLabel);
@@ -163,7 +169,7 @@ class GroupChecker {
     expect("all_to_all of " + checked_type_name(type), all, at::cat(wanted));
   }
 
-  // Rows of two columns; 0 to 3 of them for each pair, 0 among them in every group.
+  // Rows of two columns; 0 to 3 rows for each pair, so that some blocks are empty.
   void all_to_all_unequal(at::ScalarType type) {
     constexpr int64_t kColumns = 2;
     const auto rows = [&](int64_t from, int64_t to) { return (from + 2 * to) % 4; };
@@ -181,6 +187,7 @@ class GroupChecker {
     expect("all_to_all with unequal blocks of " + checked_type_name(type), all, expected);
   }
 
+  // From both ends of the group.
   void broadcast(at::ScalarType type) {
     for (const int root : {0, n_ - 1}) {
       const at::Tensor data = on_device(moved(me_, 1), type);
@@ -189,7 +196,7 @@ class GroupChecker {
     }
   }
 
-  // One after the other from the first rank to the last, and back: as activations and gradients of a pipeline.
+  // Sends from the first rank to the last, and back, like activations and gradients of a pipeline.
   void chain(at::ScalarType type) {
     for (const int step : {1, -1}) {
       const int from = me_ - step, to = me_ + step;
@@ -203,7 +210,8 @@ class GroupChecker {
     }
   }
 
-  // To both neighbours and from both at once: as pipelines in their steady state and context-parallel rings.
+  // Sends to both neighbors and receives from both at once, like pipelines in their steady state and
+  // context-parallel rings.
   void ring(at::ScalarType type) {
     const int next = (me_ + 1) % n_, previous = (me_ + n_ - 1) % n_;
     const at::Tensor forward = room(kCheckedElements, type), backward = room(kCheckedElements, type);
@@ -218,7 +226,7 @@ class GroupChecker {
            moved(next, me_) + 1);
   }
 
-  // Of another length on each rank, empty on the first.
+  // A different length on each rank, empty on the first.
   std::string text_of(int rank) const { return std::string(static_cast<size_t>(rank * 3), 'a' + (rank + round_) % 26); }
 
   void bytes() {

@@ -6,6 +6,7 @@ using layout::GroupKind;
 
 namespace {
 
+// Whether a kind is used in every run, or only if experts are split differently from the rest.
 enum class UsedBy { kEveryRun, kSplitExperts };
 
 struct KindUse {
@@ -14,7 +15,7 @@ struct KindUse {
   GroupUse use;
 };
 
-// In creation order.
+// All kinds with their use, in creation order.
 const std::vector<KindUse>& kind_uses() {
   using enum TimedOp;
   constexpr bool kSmall = false;
@@ -50,6 +51,7 @@ const std::vector<KindUse>& kind_uses() {
   return table;
 }
 
+// With ep 1 and etp = tp the expert groups have the same members as the dense ones.
 bool splits_experts(const layout::GridShape& shape) { return shape.ep > 1 || shape.expert_tp() != shape.tp; }
 
 bool has_levels(const layout::GridShape& shape, GroupKind kind) {

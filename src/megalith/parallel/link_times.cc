@@ -1,3 +1,8 @@
+// Every timing is agreed: all members run the same number of rounds (the first, shared measurement decides how many),
+// start each together after a barrier, and take the slowest member's median. Medians ignore a single disturbance; one
+// round before the clock starts opens the connections.
+//
+// Pairs are measured in rounds in which each rank has at most one partner, so that it never waits for a third rank.
 #include "megalith/parallel/link_times.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +25,7 @@ namespace {
 constexpr const char* kTimingLabel = "self-check timing";
 constexpr int kTimedRounds = 7;
 constexpr size_t kAllPairsRanks = 16;
-// A first round above this is not repeated often: slow networks are measured in seconds, not minutes.
+// If a first round takes longer than this, few more follow: slow networks are measured in seconds, not minutes.
 constexpr double kLongSeconds = 0.1;
 
 using LinkClock = std::chrono::steady_clock;
@@ -31,7 +36,7 @@ double median_of_times(std::vector<double> values) {
   return *middle;
 }
 
-// Seconds of `repeats` calls, one after the other, until the device has done them.
+// Returns the seconds per call of `repeats` calls in a row, until the device has finished them.
 double seconds_of_calls(const std::function<void()>& call, int repeats, at::Device device) {
   const auto begin = LinkClock::now();
   for (int i = 0; i < repeats; ++i) call();
@@ -39,14 +44,14 @@ double seconds_of_calls(const std::function<void()>& call, int repeats, at::Devi
   return std::chrono::duration<double>(LinkClock::now() - begin).count() / repeats;
 }
 
-// The largest of the members' numbers, on all of them.
+// Returns the largest of the members' numbers, on all of them.
 double slowest_member(const comm::Group& group, double seconds, at::Device device) {
   const at::Tensor all = at::full({1}, seconds, at::TensorOptions(device).dtype(at::kDouble));
   group.all_reduce(all, ReduceOp::kMax, kTimingLabel);
   return all.item<double>();
 }
 
-// The median time of `call`, which all members make together, as the slowest of them sees it.
+// Returns the median time of `call`, which all members make together, as the slowest of them sees it.
 double agreed_seconds(const comm::Group& group, const std::function<void()>& call, int repeats, at::Device device) {
   seconds_of_calls(call, 1, device);  // connects
   group.barrier(kTimingLabel);
@@ -60,7 +65,7 @@ double agreed_seconds(const comm::Group& group, const std::function<void()>& cal
   return slowest_member(group, median_of_times(times), device);
 }
 
-// Calls `op` on fp32 zeros of `bytes` in all, at least one element for each rank; says how many bytes those are.
+// Returns a call of `op` on fp32 zeros of `bytes` in total, at least one element per rank, and the actual bytes.
 std::pair<std::function<void()>, int64_t> call_of(const comm::Group& group, TimedOp op, int64_t bytes,
                                                   at::Device device) {
   const int64_t n = group.size();
@@ -87,7 +92,8 @@ std::pair<std::function<void()>, int64_t> call_of(const comm::Group& group, Time
           sent};
 }
 
-// The median time of one exchange with `peer`, -1 where this rank rests in this round. All ranks of `world` call it.
+// Returns the median time of one exchange with `peer`, which is -1 if this rank rests in this round. All ranks of
+// `world` call it.
 double agreed_pair_seconds(const comm::Group& world, int peer, const at::Tensor& sent, const at::Tensor& received,
                            at::Device device) {
   const auto exchange = [&] {
@@ -102,10 +108,11 @@ double agreed_pair_seconds(const comm::Group& world, int peer, const at::Tensor&
   return std::max(1e-9, median_of_times(times));
 }
 
-// Every pair of `ranks` once: the circle method of tournaments. One stays, the others move on by a place each round.
+// Pairs up all `ranks`, each pair once, by the circle method of tournaments: one stays, the others move by one place
+// per round.
 std::vector<std::vector<RankPair>> all_pairs(std::vector<int> ranks) {
   std::vector<std::vector<RankPair>> rounds;
-  if (ranks.size() % 2 == 1) ranks.push_back(-1);  // whoever meets it rests
+  if (ranks.size() % 2 == 1) ranks.push_back(-1);  // the partner of -1 rests
   const size_t n = ranks.size();
   for (size_t round = 0; round + 1 < n; ++round) {
     auto& pairs = rounds.emplace_back();
@@ -118,8 +125,8 @@ std::vector<std::vector<RankPair>> all_pairs(std::vector<int> ranks) {
   return rounds;
 }
 
-// Neighbours in a ring: even places with the next, odd places with the next, and where the number is odd the last with
-// the first.
+// Pairs neighbors in a ring: even places with the next, then odd places with the next, and, if the number is odd, the
+// last with the first.
 std::vector<std::vector<RankPair>> ring_pairs(const std::vector<int>& ranks) {
   const size_t n = ranks.size();
   std::vector<std::vector<RankPair>> rounds(n % 2 == 0 ? 2 : 3);
@@ -152,6 +159,7 @@ const char* to_string(TimedOp op) {
   return "?";
 }
 
+// The definitions of nccl-tests: an all-reduce moves each block twice (reduce-scatter and all-gather).
 double bus_factor(TimedOp op, int ranks) {
   const double moved_once = static_cast<double>(ranks - 1) / ranks;
   if (op == TimedOp::kSendRecv) return 1;
@@ -172,6 +180,7 @@ LinkTime time_operation(const comm::Group& group, TimedOp op, int64_t bytes, at:
   return time;
 }
 
+// Neighbors by rank cover the links inside machines; the first ranks of the machines cover those between them.
 std::vector<std::vector<RankPair>> pair_rounds(const std::vector<std::string>& hosts) {
   std::vector<int> ranks, first_of_host;
   std::set<std::string> seen;
@@ -194,7 +203,7 @@ std::vector<PairSpeed> time_pairs(const comm::Group& world, const std::vector<st
                                   int64_t bytes, at::Device device) {
   const auto options = at::TensorOptions(device);
   const at::Tensor leaving = at::zeros({bytes}, options.dtype(at::kByte)), coming = at::empty_like(leaving);
-  const at::Tensor speeds = at::zeros({world.size()}, at::kDouble);  // of this round: each rank's own
+  const at::Tensor speeds = at::zeros({world.size()}, at::kDouble);  // of this round, each rank's own
   std::vector<PairSpeed> result;
   for (const auto& round : rounds) {
     const auto mine = std::ranges::find_if(
@@ -212,6 +221,7 @@ std::vector<PairSpeed> time_pairs(const comm::Group& world, const std::vector<st
   return result;
 }
 
+// Links inside and between machines differ by design, so each kind has its own median.
 std::vector<PairSummary> summarize_pairs(const std::vector<PairSpeed>& pairs, const std::vector<std::string>& hosts) {
   std::vector<PairSummary> summaries;
   for (const bool between : {false, true}) {

@@ -1,3 +1,5 @@
+// Reads Megatron's YAML file of NCCL settings and merges it with the options. Every problem names the file, the group
+// and the key. Group names are ours; Megatron's differ for some groups and are translated.
 #include "megalith/parallel/nccl_options.h"
 
 #include <fmt/format.h>
@@ -21,7 +23,7 @@ std::vector<std::string> tunable_groups() {
   return names;
 }
 
-// The groups that one word of a user stands for; see nccl_groups_named.
+// Returns the groups that one word of a user means; see nccl_groups_named.
 std::vector<std::string> groups_named(const std::string& word, const std::string& source) {
   static const std::map<std::string, std::string> megatron{
       {"ep_dp", "edp"}, {"intra_ep_dp", "intra_edp"}, {"inter_ep_dp", "inter_edp"}, {"mp", "tp_pp"}};
@@ -41,6 +43,7 @@ int positive_number(const YAML::Node& value, const std::string& where) {
   return number;
 }
 
+// One key of one group.
 void read_setting(const std::string& key, const YAML::Node& value, const std::string& where,
                   comm::NcclGroupSettings& settings) {
   if (key == "cga_cluster_size") {
@@ -101,6 +104,7 @@ std::vector<std::string> nccl_groups_named(std::span<const std::string> words, c
   return names;
 }
 
+// The options come after the file, so they can only add to it.
 comm::NcclSettings nccl_settings(const NcclOptions& options) {
   comm::NcclSettings settings;
   if (options.config_file) {

@@ -1,4 +1,4 @@
-// How NCCL's communicators are tuned, group by group.
+// Tuning of NCCL's communicators, per group, from options.
 #pragma once
 
 #include <optional>
@@ -10,25 +10,27 @@
 
 namespace megalith::parallel {
 
-// The groups that work inside layers and between stages: tensor, context and expert parallelism, and both directions of
-// the pipeline. With streams of high priority their messages start beside compute instead of behind its next wave.
+// Returns the groups that work inside layers and between stages: tensor, context and expert parallelism, and both
+// directions of the pipeline. On high-priority streams their messages start alongside compute instead of after its next
+// wave of blocks.
 std::vector<std::string> default_high_priority_groups();
 
-// The groups that a user's words stand for: names of groups, Megatron's names for some of them, and "pp" for the
-// messages between stages as well. Throws ConfigError, which begins with `option`, for a group that does not exist.
+// Returns the groups that a user's words mean: names of groups, Megatron's names for some of them, and "pp", which also
+// includes the messages between stages. Throws ConfigError, beginning with `option`, for a group that does not exist.
 std::vector<std::string> nccl_groups_named(std::span<const std::string> words, const std::string& option);
 
+// The user's settings for NCCL.
 struct NcclOptions {
-  std::vector<std::string> high_priority_groups = default_high_priority_groups();  // by the names of their groups
-  std::optional<std::string> config_file{};  // see parse_nccl_config; std::nullopt: there is none
-  bool sharp = false;                        // gradients are reduced in the switches
+  std::vector<std::string> high_priority_groups = default_high_priority_groups();  // group names
+  std::optional<std::string> config_file{};  // see parse_nccl_config; std::nullopt means none
+  bool sharp = false;                        // reduce gradients inside the switches
 };
 
-// The settings of each communicator; the others keep NCCL's own. Throws ConfigError for a file that cannot be used.
+// Returns the settings of each communicator; others keep NCCL's own. Throws ConfigError for an unusable file.
 comm::NcclSettings nccl_settings(const NcclOptions& options);
 
-// What nccl_communicator_config_path names, as Megatron's files are: group names with cga_cluster_size, min_ctas,
-// max_ctas, net_name and is_high_priority_stream. `path` stands in messages.
+// Parses the file named by nccl_communicator_config_path, in Megatron's format: group names with cga_cluster_size,
+// min_ctas, max_ctas, net_name and is_high_priority_stream. `path` is used in messages.
 comm::NcclSettings parse_nccl_config(const std::string& yaml, const std::string& path);
 
 }  // namespace megalith::parallel

@@ -15,8 +15,9 @@ ParallelContext::ParallelContext(comm::World& world, layout::RankGrid grid, at::
 
 namespace {
 
-// Which groups share connections where their ranks are the same (World::group). Gradients travel beside compute: they
-// keep away from what ranks exchange between steps. Groups that work inside of layers have connections of their own.
+// Returns the lane of a kind: groups with the same ranks and lane share connections (World::group). Gradients are
+// reduced alongside compute, so they are kept apart from the exchanges between steps. Groups that work inside layers
+// have their own connections.
 std::string lane_of(GroupKind kind) {
   switch (kind) {
     case GroupKind::kDpCp:

@@ -15,7 +15,7 @@ namespace megalith::parallel {
 
 namespace {
 
-// The machine of this process, for NCCL.
+// Returns the machine of this process, as NCCL identifies it.
 std::string nccl_machine() {
   if (const auto id = env_string("NCCL_HOSTID")) return *id;
   std::array<char, 256> name{};
@@ -50,6 +50,7 @@ c10::Device enter_device(const DeviceQuestion& question) {
   return device;
 }
 
+// Ranks on one GPU would also fail in NCCL, but later and with less to go on.
 std::optional<std::string> gpu_conflict(const std::string& mine, const std::string& holder, const RankGpu& gpu) {
   if (holder == mine) return std::nullopt;
   return fmt::format(

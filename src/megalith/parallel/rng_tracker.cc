@@ -1,3 +1,9 @@
+// One generator, several streams: a stream is a saved generator state. A fork swaps the generator's state for the
+// stream's and, when it ends, stores the advanced state back and restores the outer one. `active_` lists the live
+// forks, innermost last; a stream may not be forked twice with another one in between, since the outer fork would then
+// lose the progress of the inner one.
+//
+// save() writes MLRNG001, then (length, name), (length, state) pairs: "host", "default", and the named streams.
 #include "megalith/parallel/rng_tracker.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -15,16 +21,18 @@ namespace megalith::parallel {
 
 namespace {
 
-// The layout of save(): these numbers live on disk and may not change.
+// The format of save(): these texts are on disk and may not change.
 constexpr std::string_view kMagic = "MLRNG001";
 constexpr std::string_view kHostEntry = "host";
 constexpr std::string_view kDefaultEntry = "default";
 
+// On CPU every tracker has its own generator, so ranks that are threads do not share one.
 at::Generator device_generator(at::Device device) {
   if (device.is_cpu()) return at::detail::createCPUGenerator();
   return at::globalContext().defaultGenerator(device);
 }
 
+// Append and read back one length-prefixed part.
 void append(std::string& bytes, std::string_view part) {
   const auto length = static_cast<uint64_t>(part.size());
   bytes.append(reinterpret_cast<const char*>(&length), sizeof length);
@@ -53,6 +61,7 @@ at::Tensor state_from(std::string_view bytes) {
   return state;
 }
 
+// libtorch's own message does not say which state was wrong.
 void set_state(at::Generator& generator, const at::Tensor& state, std::string_view what) {
   try {
     generator.set_state(state);
@@ -83,6 +92,7 @@ void RngTracker::reset() {
   seeds_.clear();
 }
 
+// A stream's first state is what the generator has right after seeding; the generator itself is put back.
 void RngTracker::add(std::string_view name, int64_t seed) {
   check(!streams_.contains(std::string(name)), "random stream {} already exists", name);
   for (const auto& [other, other_seed] : seeds_)
@@ -111,11 +121,13 @@ RngTracker::Fork::Fork(RngTracker& tracker, std::string name) : tracker_(tracker
           innermost, name_);
     outer_state_ = tracker_.device_generator_.get_state();
     tracker_.device_generator_.set_state(stream->second);
+    // For the destructor, which warns if the host's stream was used inside the fork.
     if (!tracker_.device_.is_cpu()) host_state_ = tracker_.host_generator_.get_state();
   }
   tracker_.active_.push_back(name_);
 }
 
+// Stores the stream's progress before the outer state returns.
 RngTracker::Fork::~Fork() {
   if (name_.empty()) return;
   tracker_.active_.pop_back();
@@ -133,6 +145,7 @@ std::map<std::string, at::Tensor> RngTracker::states() const {
   return copies;
 }
 
+// The seeds of replaced streams are unknown, so later add() calls cannot check against them.
 void RngTracker::set_states(const std::map<std::string, at::Tensor>& states) {
   check(active_.empty(), "replacing the random streams inside a fork");
   streams_.clear();
@@ -158,7 +171,7 @@ void RngTracker::restore(std::string_view bytes) {
   check<DataError>(bytes.starts_with(kMagic),
                    "the saved random state does not start with {}: it is not one of Megalith's", kMagic);
   bytes.remove_prefix(kMagic.size());
-  // Read all before changing anything.
+  // Reads everything before changing anything.
   std::map<std::string, at::Tensor> entries;
   while (!bytes.empty()) {
     const std::string name(take(bytes));
@@ -166,7 +179,7 @@ void RngTracker::restore(std::string_view bytes) {
   }
   for (const auto name : {kHostEntry, kDefaultEntry})
     check<DataError>(entries.contains(std::string(name)), "the saved random state has no entry \"{}\"", name);
-  // A state that does not fit is found by trying it: the default one last, so that nothing has changed if it fails.
+  // A state that does not fit is found by trying it. The default state comes last, so it is in force if all succeed.
   const auto before = std::pair(host_generator_.get_state(), device_generator_.get_state());
   try {
     set_state(host_generator_, entries.at(std::string(kHostEntry)), kHostEntry);

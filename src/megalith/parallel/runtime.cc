@@ -1,3 +1,6 @@
+// Joins a run in a fixed order, so that mistakes show up early and on every rank: the seed and the layout are checked
+// before anything is connected; the device is made current before anything uses it; cores are bound before threads
+// start; the GPU is claimed as soon as the ranks can reach each other, before the first collective.
 #include "megalith/parallel/runtime.h"
 
 #include <ATen/Context.h>
@@ -13,14 +16,15 @@ namespace megalith::parallel {
 
 namespace {
 
-// Cores and threads of a rank that is not alone on its machine. (Alone it keeps all of them.) Our own launcher has
-// divided the threads before it became a rank.
+// Takes the cores and threads of a rank that is not alone on its machine; a rank that is alone keeps all of them. Our
+// own launcher has already divided the threads.
 void take_cpu_share(const comm::Rendezvous& place, at::Device device) {
   if (place.local_world_size == 1) return;
   if (!env_flag("MEGALITH_LAUNCHER")) divide_threads(place.local_world_size);
   if (const auto gpu = gpu_identity(device)) bind_to_gpu_node(gpu->pci_bus_id);
 }
 
+// Two layouts with the same text have the same groups.
 std::string sizes_text(const layout::GridShape& shape) {
   return fmt::format("tp={} pp={} vpp={} cp={} ep={} etp={} order={}", shape.tp, shape.pp,
                      shape.vpp ? std::to_string(*shape.vpp) : "none", shape.cp, shape.ep, shape.expert_tp(),
@@ -32,7 +36,7 @@ layout::GridShape with_world_size(layout::GridShape shape, int world_size) {
   return shape;
 }
 
-// As WorldOptions calls them; empty text leaves the choice to the device.
+// Returns the name that WorldOptions uses; an empty text leaves the choice to the device.
 const char* backend_name(BackendChoice backend) {
   switch (backend) {
     case BackendChoice::kNccl:
@@ -53,7 +57,7 @@ layout::RngSeeds rng_seeds(const SeedSettings& seeds, const layout::RankGrid& gr
 }
 
 void apply_library_switches(const LibrarySwitches& switches) {
-  at::globalContext().setDeterministicFillUninitializedMemory(false);  // of no use: nothing reads such memory
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // useless here: nothing reads such memory
   at::globalContext().setDeterministicAlgorithms(switches.deterministic, /*warn_only=*/true);
   at::globalContext().setDeterministicCuDNN(switches.deterministic);
   at::globalContext().setAllowTF32CuBLAS(switches.tf32);
@@ -111,6 +115,7 @@ ParallelContext& Runtime::context() {
 
 void Runtime::shutdown_groups() { context_.reset(); }
 
+// Forgets the world before closing it: if close() throws, the next initialize still starts from nothing.
 void Runtime::shutdown() {
   context_.reset();
   if (!own_world_) return;

@@ -1,7 +1,7 @@
-// What a rank must know to join a run: the layout, its seeds, its device, and how it talks to the other ranks.
+// What a rank must know to join a run: the layout, its seeds, its device, and how it communicates with other ranks.
 //
-// Every value is decided. `run` makes these settings from the user's options (run/resolve/runtime_settings.h); a
-// program that has no options fills in what it needs.
+// All values are final. `run` derives these settings from the user's options (run/resolve/runtime_settings.h); a
+// program without options fills in what it needs.
 #pragma once
 
 #include <chrono>
@@ -13,26 +13,28 @@
 
 namespace megalith::parallel {
 
-// How the seeds of the ranks follow from the seed of the run. The formulas are those of layout/rng_seeds.h.
+// How the seeds of the ranks follow from the seed of the run; the formulas are in layout/rng_seeds.h.
 enum class SeedRule {
   kAdapter,             // mcore_adapter: the same on all ranks (adapter_seeds)
-  kMegatron,            // Megatron-LM: another one for each pipeline stage (launcher_seeds)
-  kMegatronPerReplica,  // its data_parallel_random_init: and for each data-parallel rank
+  kMegatron,            // Megatron-LM: different for each pipeline stage (launcher_seeds)
+  kMegatronPerReplica,  // with data_parallel_random_init: also for each data-parallel rank
 };
 
+// The seed of the run and how ranks derive theirs.
 struct SeedSettings {
   int64_t seed = 42;  // positive
   SeedRule rule = SeedRule::kAdapter;
 };
 
-// Switches of libtorch that hold for the whole process.
+// Process-wide switches of libtorch.
 struct LibrarySwitches {
   bool deterministic = false;  // only kernels that give the same bits in every run
-  bool tf32 = false;           // matrix products of fp32 may round their inputs to TF32; only GPUs do that
+  bool tf32 = false;           // fp32 matrix products may round their inputs to TF32 (GPUs only)
 };
 
+// Everything that Runtime::initialize needs.
 struct RuntimeSettings {
-  layout::GridShape grid{};  // world_size is not read: it is the number of ranks that the launcher has started
+  layout::GridShape grid{};  // world_size is ignored: it is the number of ranks that the launcher started
   SeedSettings seeds{};
   LibrarySwitches switches{};
   DeviceSettings device{};

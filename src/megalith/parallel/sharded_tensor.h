@@ -1,8 +1,8 @@
 // ShardedTensor: how a rank describes the part of a named global tensor that it holds.
 //
-// The name and the global shape are the same for every layout, so what one layout wrote another can read: whoever loads
-// asks for its own rectangle. A fused parameter (query, key and value in one matrix) is several of these, one for each
-// tensor that it joins.
+// The name and the global shape are the same for every layout, so one layout can read what another wrote: each rank
+// asks for its own rectangle. A fused parameter (query, key and value in one matrix) is described by several of these,
+// one per tensor that it joins.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,12 +13,13 @@
 
 namespace megalith::parallel {
 
+// One rectangle of one tensor.
 struct ShardedTensor {
   std::string name;                   // "layers.3.attention.q.weight": layers are counted over the whole model
   std::vector<int64_t> global_shape;  // of the whole tensor, without padding
   std::vector<int64_t> offset;        // per dimension, the first element held here
   at::Tensor local;                   // the rectangle: a view into the rank's own memory; may be empty
-  int replica = 0;                    // ranks that hold the same rectangle count up from 0; number 0 writes it
+  int replica = 0;                    // ranks with the same rectangle are numbered from 0; number 0 writes it
 };
 
 }  // namespace megalith::parallel

@@ -1,3 +1,12 @@
+// Adapts c10d's process groups. The two libraries differ in who waits:
+//
+//            wait() blocks   limit and abort                                       reduce-scatter   transfers
+//   Gloo     the host        collectives in slices; transfers by Work::abort       by all-reduce    through host memory
+//   NCCL     the stream      none here: the watchdog reads the marks of the stream native           coalesced launch
+//
+// For NCCL, each operation gets two marks on the stream (StreamMarks), before it and after the wait, which tell the
+// watchdog where the device is without asking the driver. Barriers are the exception: there the host must know, so it
+// polls.
 #include "megalith/comm/backend/c10d_backend.h"
 
 #include <ATen/ops/empty_like.h>
@@ -32,6 +41,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   return c10d::ReduceOp::SUM;
 }
 
+// The types that c10d's transports can move and reduce.
 bool has_native_transport(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -49,7 +59,7 @@ bool has_native_transport(at::ScalarType type) {
   }
 }
 
-// Operations that only move data take any dtype: those c10d does not know travel as bytes. [r, …] -> [r, bytes of a
+// Operations that only move data accept any dtype: those unknown to c10d are sent as bytes. [r, …] -> [r, bytes per
 // row]
 at::Tensor movable(const at::Tensor& tensor) {
   if (!tensor.defined() || has_native_transport(tensor.scalar_type())) return tensor;
@@ -61,7 +71,7 @@ at::Tensor movable(const at::Tensor& tensor) {
 // breaks the connection), but they can be aborted.
 class C10dPending : public PendingOp {
  public:
-  // `marks`: of the stream that waits; null where the host does. `arrival`: of the device at the operation.
+  // `marks` are those of the stream that waits; nullptr if the host waits. `arrival`: see PendingOp.
   C10dPending(c10::intrusive_ptr<c10d::Work> work, std::shared_ptr<StreamMarks> marks, OpKind kind,
               std::shared_ptr<Completion> arrival)
       : work_(std::move(work)),
@@ -77,6 +87,7 @@ class C10dPending : public PendingOp {
     target_ = std::move(target);
   }
 
+  // Every exception of c10d becomes a CommError with its first line; the rest is a stack trace.
   bool wait_for(milliseconds limit) override {
     try {
       if (!waits_on_host_) {
@@ -109,6 +120,7 @@ class C10dPending : public PendingOp {
   }
 
  private:
+  // Slices keep the host responsive to abort().
   bool wait_in_slices(milliseconds limit) {
     constexpr milliseconds kSlice{500};
     const auto deadline = std::chrono::steady_clock::now() + limit;
@@ -119,15 +131,15 @@ class C10dPending : public PendingOp {
         work_->wait(std::clamp(left, milliseconds(1), kSlice));
         return true;
       } catch (const std::exception&) {
-        // The slice ran out, or the operation failed, or it ended between the two: a second wait throws what went
-        // wrong.
+        // The slice ended, or the operation failed, or it finished between the two: a second wait throws the real
+        // error.
         if (work_->isCompleted()) return work_->wait();
       }
       if (std::chrono::steady_clock::now() >= deadline) return false;
     }
   }
 
-  // For a barrier on a device, which may take long (another rank writes a checkpoint): the host sleeps meanwhile.
+  // For a barrier on a device, which may take long (another rank writes a checkpoint): the host sleeps in between.
   bool poll_until_done(milliseconds limit) {
     constexpr std::chrono::microseconds kLongestPause{5000};
     const auto deadline = std::chrono::steady_clock::now() + limit;
@@ -139,6 +151,7 @@ class C10dPending : public PendingOp {
     return true;
   }
 
+  // One wait with the full limit, which abort() can end from another thread.
   bool wait_transfer(milliseconds limit) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     try {
@@ -170,7 +183,8 @@ class C10dPending : public PendingOp {
   std::string abort_reason_;  // guarded by mutex_
 };
 
-// Between startCoalescing and endCoalescing NCCL's group is open for the whole process: it is closed whatever happens.
+// Between startCoalescing and endCoalescing NCCL's group is open for the whole process, so it must be closed on every
+// path.
 class CoalescedTransfers {
  public:
   explicit CoalescedTransfers(c10d::Backend& backend) : backend_(backend) { backend_.startCoalescing(); }
@@ -179,7 +193,7 @@ class CoalescedTransfers {
     try {
       (void)backend_.endCoalescing();
     } catch (const std::exception&) {
-      // The failure that is on its way tells more.
+      // The exception in flight says more.
     }
   }
   CoalescedTransfers(const CoalescedTransfers&) = delete;
@@ -195,11 +209,13 @@ class CoalescedTransfers {
   bool closed_ = false;
 };
 
+// Implements Backend on a c10d process group.
 class C10dBackend : public Backend {
  public:
   C10dBackend(c10::intrusive_ptr<c10d::Backend> inner, at::Device device, std::shared_ptr<StreamMarks> marks)
       : inner_(std::move(inner)), marks_(std::move(marks)), waits_on_host_(marks_ == nullptr), device_(device) {}
 
+  // Special cases first; everything else is one call of c10d.
   std::shared_ptr<PendingOp> start(const Op& op) override {
     if (is_point_to_point(op.kind)) return start_batch({op})[0];
     if (op.kind == OpKind::kReduceScatter && waits_on_host_) return start_host_reduce_scatter(op);
@@ -231,10 +247,10 @@ class C10dBackend : public Backend {
     return std::make_shared<C10dPending>(std::move(work), marks_, kind, std::move(arrival));
   }
 
-  // What the device has been given so far; null where the host waits for operations.
+  // Marks the end of what the device has been given so far; nullptr if the host waits for operations.
   std::shared_ptr<Completion> position() const { return marks_ ? marks_->mark() : nullptr; }
 
-  // c10d's own barrier guesses a device of the machine. One element on the device that the group's operations use.
+  // c10d's own barrier guesses a device. Instead, all-reduces one element on the device of the group's operations.
   std::shared_ptr<PendingOp> start_device_barrier(const Op& op) {
     Op reduce = op;
     reduce.kind = OpKind::kAllReduce;
@@ -245,6 +261,7 @@ class C10dBackend : public Backend {
     return handle;
   }
 
+  // One switch for all collectives. Reductions need a type that c10d can add; the others may move bytes.
   c10::intrusive_ptr<c10d::Work> start_collective(const Op& op) {
     at::Tensor output = op.output;
     at::Tensor input = op.input;
@@ -290,7 +307,8 @@ class C10dBackend : public Backend {
     return op.kind == OpKind::kSend ? inner_->send(one, op.peer, 0) : inner_->recv(one, op.peer, 0);
   }
 
-  // Gloo has no reduce-scatter; c10d makes one of an all-reduce of a copy, too, but then cannot tell when it is over.
+  // Gloo has no reduce-scatter. c10d builds one from an all-reduce of a copy, as this does, but then cannot tell when
+  // it is done.
   std::shared_ptr<PendingOp> start_host_reduce_scatter(const Op& op) {
     const at::Tensor all = op.input.clone();
     Op reduce = op;
@@ -302,7 +320,7 @@ class C10dBackend : public Backend {
     return handle;
   }
 
-  // Gloo moves host memory only between two ranks: CUDA tensors pass through a host copy.
+  // Between two ranks, Gloo moves host memory only: CUDA tensors pass through a host copy.
   std::shared_ptr<PendingOp> start_host_transfer(const Op& op) {
     const at::Tensor tensor = movable(op.output);
     const bool staged = !tensor.is_cpu();
@@ -314,7 +332,7 @@ class C10dBackend : public Backend {
   }
 
   const c10::intrusive_ptr<c10d::Backend> inner_;
-  const std::shared_ptr<StreamMarks> marks_;  // null where the host waits
+  const std::shared_ptr<StreamMarks> marks_;  // nullptr if the host waits
   const bool waits_on_host_;
   const at::Device device_;
 };

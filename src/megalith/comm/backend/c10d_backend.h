@@ -19,23 +19,24 @@ class Backend;
 
 namespace megalith::comm {
 
+// What c10d needs to know about a group.
 struct C10dGroup {
   c10::intrusive_ptr<c10d::Store> store;  // private to the group
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout{};
-  at::Device device = at::kCPU;  // of the run's tensors
+  at::Device device = at::kCPU;  // of the tensors
 };
 
-// Connects all members over TCP; blocks until they are there. `interface` empty: `host` says which address to bind.
+// Connects all members over TCP; blocks until they have arrived. If `interface` is empty, `host` selects the address.
 std::unique_ptr<Backend> make_gloo_backend(const C10dGroup& group, const std::string& interface,
                                            const std::string& host);
-// NCCL makes its communicator at the first operation, which blocks the host until all members are there. Throws
+// NCCL creates its communicator at the first operation, which blocks the host until all members have arrived. Throws
 // InternalError in a build without CUDA.
 std::unique_ptr<Backend> make_nccl_backend(const C10dGroup& group, const std::string& name,
                                            const NcclGroupSettings& settings);
 
-// A c10d backend as ours, for tensors on `device`. `marks` for one whose wait() blocks the stream (NCCL); null where it
+// Wraps a c10d backend, for tensors on `device`. Pass `marks` if its wait() blocks the stream (NCCL), nullptr if it
 // blocks the host (Gloo).
 std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, at::Device device,
                                    std::shared_ptr<StreamMarks> marks = nullptr);

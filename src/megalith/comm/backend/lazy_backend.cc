@@ -1,3 +1,7 @@
+// A queue in front of a backend that is still connecting. A detached thread connects, then starts the queued operations
+// in order under the lock; from then on operations go straight to the backend. The queue is drained while the lock is
+// held, so an operation started meanwhile cannot overtake the queued ones. A QueuedOp forwards to the real handle as
+// soon as there is one; until then, time in the queue counts against the operation's limit, and an abort ends it.
 #include "megalith/comm/backend/lazy_backend.h"
 
 #include <condition_variable>
@@ -11,9 +15,10 @@ namespace megalith::comm {
 
 namespace {
 
-// An operation that may still be waiting for the connection.
+// The handle of an operation that may still be waiting for the connection.
 class QueuedOp : public PendingOp {
  public:
+  // Waits for the connection, then passes the remaining time on.
   bool wait_for(std::chrono::milliseconds limit) override {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     std::unique_lock lock(mutex_);
@@ -42,6 +47,7 @@ class QueuedOp : public PendingOp {
       changed_.notify_all();
     }
   }
+  // Called by the connecting thread, once: started() or failed().
   void started(std::shared_ptr<PendingOp> inner) {
     {
       std::lock_guard lock(mutex_);
@@ -64,8 +70,7 @@ class QueuedOp : public PendingOp {
   std::string error_;                 // guarded by mutex_
 };
 
-// Shared with the connecting thread, which may outlive the backend: a connect that will never succeed cannot be
-// stopped.
+// Shared with the connecting thread, which may outlive the backend: a connect that never succeeds cannot be stopped.
 struct Connection {
   struct Queued {
     std::vector<Op> ops;
@@ -77,6 +82,7 @@ struct Connection {
   std::string error;                 // guarded by mutex
 };
 
+// Starts one entry of the queue and connects its handles to the backend's.
 void start_queued(Backend& backend, Connection::Queued& queued) {
   try {
     const auto inner = queued.ops.size() == 1 && !is_point_to_point(queued.ops[0].kind)
@@ -88,6 +94,7 @@ void start_queued(Backend& backend, Connection::Queued& queued) {
   }
 }
 
+// The body of the connecting thread.
 void connect_and_drain(const std::shared_ptr<Connection>& connection,
                        const std::function<std::unique_ptr<Backend>()>& connect) {
   std::unique_ptr<Backend> backend;

@@ -1,8 +1,8 @@
-// A backend that connects on a thread of its own, so that the first operation of a group never blocks the caller.
+// A backend that connects on its own thread, so that the first operation of a group never blocks the caller.
 //
-// Why: connecting Gloo needs all members. If the first send on one group blocked until every member had used that
-// group, two ranks that first use two groups in opposite order would wait for each other for ever. It also puts the
-// time to connect under the operation's own limit and error message.
+// Why: connecting Gloo needs all members. If the first send on a group blocked until every member had used that group,
+// two ranks that first use two groups in opposite order would wait for each other forever. It also puts the connection
+// time under the operation's own limit and error message.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace megalith::comm {
 
-// `connect` may block and may throw; it runs once, on another thread. Operations started before it is through are
+// `connect` may block and may throw; it runs once, on another thread. Operations started before it has finished are
 // queued and run in order.
 std::unique_ptr<Backend> make_lazy_backend(std::function<std::unique_ptr<Backend>()> connect);
 

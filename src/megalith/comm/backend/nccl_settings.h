@@ -1,4 +1,4 @@
-// Tuning of NCCL's communicators, group by group.
+// Tuning of NCCL's communicators, per group.
 #pragma once
 
 #include <map>
@@ -7,13 +7,13 @@
 
 namespace megalith::comm {
 
-// Fields that are not set keep NCCL's own choice, which NCCL's environment variables steer.
+// Fields that are not set keep NCCL's own choice, which NCCL's environment variables control.
 struct NcclGroupSettings {
-  bool high_priority_stream = false;  // its kernels are scheduled before those of compute
+  bool high_priority_stream = false;  // its kernels are scheduled before compute kernels
   std::optional<int> cga_cluster_size;
   std::optional<int> min_ctas;
   std::optional<int> max_ctas;
-  std::string net_name;  // network plugin; empty: NCCL chooses
+  std::string net_name;  // network plugin; if empty, NCCL chooses
   bool sharp = false;    // reductions inside the switches (CollNet)
   bool operator==(const NcclGroupSettings&) const = default;
 };

@@ -24,6 +24,7 @@ class PairwiseBackend : public Backend {
     for (const Op& op : ops) {
       std::unique_ptr<Backend>& pair = pairs_[op.peer];
       if (!pair) pair = connect_pair_(op.peer);
+      // Within a pair, the lower group rank is 0 and the higher is 1.
       Op within = op;
       within.peer = op.peer > rank_ ? 1 : 0;
       pending.push_back(pair->start_batch({within})[0]);

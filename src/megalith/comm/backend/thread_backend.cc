@@ -1,3 +1,12 @@
+// Ranks as threads. A Meeting is the shared state of one group: a map from operation to the members that have joined
+// it.
+//
+//   member 0   join("#7")  ----.
+//   member 1   join("#7")  ------.        collectives are keyed by their number, transfers by "from>to#number"
+//   member 2   join("#7")  runs the operation for all, in rank order, then wakes the others
+//
+// The work is done outside the lock: once all have joined, the entry is removed from the map and only the last member
+// touches the tensors until `finished` is set. Results are those of one thread, so they do not depend on timing.
 #include "megalith/comm/backend/thread_backend.h"
 
 #include <ATen/core/grad_mode.h>
@@ -14,16 +23,16 @@
 
 namespace megalith::comm {
 
-// State shared by the members of one operation. All fields are guarded by the Meeting's mutex.
+// The state that the members of one operation share. All fields are guarded by the Meeting's mutex.
 struct MeetingOp {
-  std::vector<std::optional<Op>> ops;  // by group rank; a transfer has two places: sender, receiver
+  std::vector<std::optional<Op>> ops;  // by group rank; a transfer has two entries: sender, receiver
   bool finished = false;
-  std::string error;  // why it failed; empty when it did not
+  std::string error;  // empty unless it failed
 };
 
 namespace {
 
-// The sum (max, …) of block `block` of every member's tensor, in rank order, into every `outputs`.
+// Returns the sum (max, …) of the tensors, added in rank order.
 at::Tensor reduce_blocks(const std::vector<at::Tensor>& blocks, ReduceOp op) {
   at::Tensor result = blocks[0].clone();
   for (size_t i = 1; i < blocks.size(); ++i) {
@@ -44,6 +53,7 @@ at::Tensor reduce_blocks(const std::vector<at::Tensor>& blocks, ReduceOp op) {
   return result;
 }
 
+// The result is computed once and copied, so that all members have the same bits.
 void run_all_reduce(const std::vector<std::optional<Op>>& ops) {
   std::vector<at::Tensor> inputs;
   for (const auto& op : ops) inputs.push_back(op->output);
@@ -52,7 +62,7 @@ void run_all_reduce(const std::vector<std::optional<Op>>& ops) {
 }
 
 void run_all_gather(const std::vector<std::optional<Op>>& ops) {
-  // An input may be a view of an output (gathering in place); it then already is where it belongs.
+  // An input may be a view of an output (gathering in place); it is then already in its place.
   const int64_t block = ops[0]->input.numel();
   for (const auto& to : ops)
     for (size_t from = 0; from < ops.size(); ++from)
@@ -60,7 +70,7 @@ void run_all_gather(const std::vector<std::optional<Op>>& ops) {
 }
 
 void run_reduce_scatter(const std::vector<std::optional<Op>>& ops) {
-  // All results first: an output may be a view of an input (scattering in place).
+  // Computes all results first: an output may be a view of an input (scattering in place).
   const int64_t block = ops[0]->output.numel();
   std::vector<at::Tensor> results;
   for (size_t r = 0; r < ops.size(); ++r) {
@@ -71,11 +81,13 @@ void run_reduce_scatter(const std::vector<std::optional<Op>>& ops) {
   for (size_t r = 0; r < ops.size(); ++r) ops[r]->output.view(-1).copy_(results[r]);
 }
 
+// Returns the rows of each member's block: the splits, or equal parts.
 std::vector<int64_t> block_rows(const std::vector<int64_t>& splits, const at::Tensor& tensor, size_t members) {
   if (!splits.empty()) return splits;
   return std::vector<int64_t>(members, tensor.size(0) / static_cast<int64_t>(members));
 }
 
+// Goes through the senders in order, so block `from` of each output is filled before block `from` + 1.
 void run_all_to_all(const std::vector<std::optional<Op>>& ops) {
   std::vector<int64_t> written(ops.size(), 0);  // rows of each output that are filled
   for (size_t from = 0; from < ops.size(); ++from) {
@@ -98,14 +110,16 @@ void run_broadcast(const std::vector<std::optional<Op>>& ops) {
     if (r != root) ops[r]->output.copy_(ops[root]->output);
 }
 
+// Entry 0 is the send, entry 1 the receive.
 void run_transfer(const std::vector<std::optional<Op>>& ops) {
   const at::Tensor& from = ops[0]->output;
   const at::Tensor& to = ops[1]->output;
   check<CommError>(from.numel() == to.numel() && from.scalar_type() == to.scalar_type(),
-                   "the sides differ: {} against {}", ops[0]->describe(), ops[1]->describe());
+                   "send and receive differ: {} versus {}", ops[0]->describe(), ops[1]->describe());
   to.view(-1).copy_(from.view(-1));
 }
 
+// Checks that all members call the same operation, and runs it.
 void run_collective(const std::vector<std::optional<Op>>& ops) {
   for (size_t r = 1; r < ops.size(); ++r)
     check<CommError>(ops[r]->signature() == ops[0]->signature(),
@@ -129,12 +143,12 @@ void run_collective(const std::vector<std::optional<Op>>& ops) {
 
 }  // namespace
 
-// One group's meeting place.
+// The place where the members of one group meet.
 class Meeting {
  public:
   explicit Meeting(int size) : size_(static_cast<size_t>(size)) {}
 
-  // Adds `op` as participant `place` of the operation `key`; the last of `parties` runs it.
+  // Adds `op` as participant `place` of the operation `key`; the last of `parties` to join runs it.
   std::shared_ptr<MeetingOp> join(const std::string& key, size_t place, size_t parties, const Op& op);
   bool wait_for(MeetingOp& shared, std::chrono::milliseconds limit, const std::string& abort_reason);
   void notify() { changed_.notify_all(); }
@@ -146,7 +160,7 @@ class Meeting {
   const size_t size_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::shared_ptr<MeetingOp>> open_;  // guarded by mutex_: operations not everyone has joined
+  std::map<std::string, std::shared_ptr<MeetingOp>> open_;  // guarded by mutex_: operations that some have yet to join
 };
 
 namespace {
@@ -175,13 +189,13 @@ class ThreadPending : public PendingOp {
       if (!shared_->ops[r]) ranks.push_back(peer_of_ >= 0 ? peer_of_ : static_cast<int>(r));
     return ranks;
   }
-  // For a transfer: the group rank that `missing` means, whichever place is empty.
+  // For a transfer: the group rank that `missing` reports, whichever entry is empty.
   void set_peer(int peer) { peer_of_ = peer; }
 
  private:
   const std::shared_ptr<Meeting> meeting_;
   const std::shared_ptr<MeetingOp> shared_;
-  const at::Tensor output_, input_;  // freed on the thread of their rank, where memory is counted
+  const at::Tensor output_, input_;  // freed on the thread of their rank, which counts memory
   int peer_of_ = -1;
   std::string abort_reason_;  // guarded by meeting_->mutex()
 };
@@ -190,6 +204,7 @@ class ThreadBackend : public Backend {
  public:
   ThreadBackend(std::shared_ptr<Meeting> meeting, int rank) : meeting_(std::move(meeting)), rank_(rank) {}
 
+  // Both sides of a transfer form the same key: sender, receiver and their common number.
   std::shared_ptr<PendingOp> start(const Op& op) override {
     const at::NoGradGuard no_grad;
     if (!is_point_to_point(op.kind)) {
@@ -230,7 +245,7 @@ std::shared_ptr<MeetingOp> Meeting::join(const std::string& key, size_t place, s
   if (!std::ranges::all_of(shared->ops, [](const auto& joined) { return joined.has_value(); })) return shared;
 
   open_.erase(key);
-  lock.unlock();  // nobody else touches `shared` until it is finished
+  lock.unlock();  // nobody else touches `shared` until `finished` is set
   std::string error;
   try {
     is_point_to_point(op.kind) ? run_transfer(shared->ops) : run_collective(shared->ops);
@@ -240,7 +255,7 @@ std::shared_ptr<MeetingOp> Meeting::join(const std::string& key, size_t place, s
   lock.lock();
   shared->error = error;
   shared->finished = true;
-  shared->ops.clear();  // lets the tensors go
+  shared->ops.clear();  // releases the tensors
   lock.unlock();
   notify();
   return shared;

@@ -1,9 +1,9 @@
-// Ranks as threads of one process: the in-process backend that most tests run on.
+// Ranks as threads of one process: the backend that most tests run on.
 //
-// Every collective is one meeting: the k-th collective of each member joins meeting k of the group, the last to arrive
-// does the whole work in rank order and wakes the others. So results do not depend on timing, and a small all-reduce
-// costs one wake-up. A send ends when its receive has taken the data, as on NCCL: code that would deadlock there does
-// so here, too.
+// Every collective is one meeting: the k-th collective of each member joins meeting k of the group; the last to arrive
+// does all the work in rank order and wakes the others. So results do not depend on timing, and a small all-reduce
+// costs one wake-up. A send finishes when its receive has taken the data, as on NCCL, so code that would deadlock there
+// also deadlocks here.
 #pragma once
 
 #include <functional>
@@ -18,12 +18,12 @@ namespace megalith::comm {
 
 class Meeting;
 
-// What the threads of one in-process world share: for each group the place where its members meet. Thread-safe.
+// Shared by the threads of one in-process world: the place where the members of each group meet. Thread-safe.
 class ThreadHub {
  public:
   ThreadHub();
   ~ThreadHub();
-  // This member's end of group `id`. All members pass the same id and size.
+  // Returns this member's end of group `id`. All members pass the same id and size.
   std::unique_ptr<Backend> connect(const std::string& id, int rank, int size);
 
  private:

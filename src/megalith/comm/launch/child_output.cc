@@ -9,15 +9,15 @@ namespace megalith::comm {
 
 namespace {
 
-constexpr size_t kKeptLines = 20;
-constexpr size_t kLongestLine = 1 << 16;  // a longer one is passed on in pieces
+constexpr size_t kKeptLines = 20;         // for last_lines()
+constexpr size_t kLongestLine = 1 << 16;  // longer ones are forwarded in pieces
 
 void write_all(int fd, const std::string& text) {
   size_t done = 0;
   while (done < text.size()) {
     const ssize_t n = write(fd, text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return;  // nobody reads our output any more
+    if (n < 0) return;  // nobody reads our output any longer
     done += static_cast<size_t>(n);
   }
 }
@@ -40,6 +40,7 @@ ChildOutput::ChildOutput(ChildOutput&& other) noexcept
       muted_(other.muted_),
       muted_lines_(other.muted_lines_) {}
 
+// Reads until the pipe is empty. Text after the last line break waits for the rest of its line.
 void ChildOutput::pump() {
   char buffer[1 << 16];
   while (source_ >= 0) {

@@ -1,4 +1,4 @@
-// The output of one child process: read without blocking, cut into lines, passed on with a prefix or to a file.
+// The output of a child process: read without blocking, split into lines, forwarded with a prefix or to a file.
 #pragma once
 
 #include <deque>
@@ -9,7 +9,7 @@ namespace megalith::comm {
 // One stream (stdout or stderr) of one rank.
 class ChildOutput {
  public:
-  // `target` is the descriptor that lines go to. `prefix` comes before each line. Takes over `source`.
+  // Lines go to the descriptor `target`, each after `prefix`. Takes ownership of `source`.
   ChildOutput(int source, int target, std::string prefix);
   ~ChildOutput();
   ChildOutput(ChildOutput&& other) noexcept;
@@ -17,11 +17,12 @@ class ChildOutput {
 
   int source() const { return source_; }
   bool at_end() const { return source_ < 0; }
-  // Reads what is there and passes on whole lines; at the end of the stream also the rest.
+  // Reads what is available and forwards whole lines; at the end of the stream, also the rest.
   void pump();
-  // From now on lines are counted, not passed on.
+  // From now on lines are counted instead of forwarded.
   void mute() { muted_ = true; }
   size_t muted_lines() const { return muted_lines_; }
+  // Returns the newest lines, muted ones included, for a report.
   const std::deque<std::string>& last_lines() const { return last_; }
 
  private:

@@ -1,5 +1,11 @@
-// Starts the ranks of this machine and passes on what they say and what they are told; launch_watch.cc decides when one
-// of them has failed.
+// Starts the ranks of this machine and forwards their output and signals; launch_watch.cc decides when one has failed.
+//
+// A single-threaded event loop over a signalfd, the ranks' pipes and a timer of 100 ms. Ranks are forked before the
+// store's server thread exists, since a fork copies only the calling thread. The launcher listens on the store's port
+// before it forks, so ranks can connect while the server is still starting: the kernel queues them.
+//
+// No rank outlives the launcher: PR_SET_PDEATHSIG kills it when the launcher dies, and each rank leads its own process
+// group, so that its own children can be killed with it.
 #include "megalith/comm/launch/launch_attempt_internal.h"
 
 #include <ATen/Parallel.h>
@@ -57,7 +63,7 @@ LaunchAttempt::LaunchAttempt(const LaunchOptions& options, const RankMain& rank_
       launcher_pid_(getpid()) {}
 
 AttemptEnd LaunchAttempt::run() {
-  raise_file_limit();  // the store's connections are served here; ranks inherit it
+  raise_file_limit();  // the store's connections end here; ranks inherit the limit
   if (options_.node_rank == 0) {
     listen_fd_ = listen_for_store(options_, port_);
   } else {
@@ -69,7 +75,7 @@ AttemptEnd LaunchAttempt::run() {
     check<ConfigError>(!error, "--log_dir {} cannot be made: {}", options_.log_dir, error.message());
   }
 
-  // Signals are read from a descriptor, so that nothing happens in a handler. Children take the old mask back.
+  // Signals are read from a descriptor, so that no code runs in a handler. Children restore the old mask.
   const sigset_t watched = watched_signals();
   pthread_sigmask(SIG_BLOCK, &watched, &old_mask_);
   signal_fd_ = signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC);
@@ -77,7 +83,7 @@ AttemptEnd LaunchAttempt::run() {
   children_.reserve(static_cast<size_t>(options_.nproc));
   try {
     for (int local_rank = 0; local_rank < options_.nproc; ++local_rank) start(local_rank);
-    serve_or_join_store();  // makes threads: only now
+    serve_or_join_store();  // starts threads, so only after the forks
   } catch (...) {
     for (const Child& child : children_) kill(child.pid, SIGKILL);
     for (const Child& child : children_) waitpid(child.pid, nullptr, 0);
@@ -89,10 +95,11 @@ AttemptEnd LaunchAttempt::run() {
   report();
   close(signal_fd_);
   pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
-  store_.reset();  // its threads
+  store_.reset();  // ends its threads
   return end();
 }
 
+// Progress is read from rank 0's heartbeat, since all ranks run the same steps.
 AttemptEnd LaunchAttempt::end() const {
   AttemptEnd end{.on_request = ended_by_signal_ != 0 || asked_to_stop_, .failure = first_, .failed_ns = failed_ns_};
   const HeartbeatSlot& slot = page_.slot(0);
@@ -105,6 +112,7 @@ AttemptEnd LaunchAttempt::end() const {
   return end;
 }
 
+// Opens the rank's output before the fork, so that a failure to do so is the launcher's error and not the rank's.
 void LaunchAttempt::start(int local_rank) {
   const int rank = options_.node_rank * options_.nproc + local_rank;
   int out[2] = {-1, -1}, err[2] = {-1, -1};
@@ -114,7 +122,7 @@ void LaunchAttempt::start(int local_rank) {
     out[1] = err[1] = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     check<ConfigError>(out[1] >= 0, "cannot write {}: {}", path, std::strerror(errno));
   } else {
-    check<CommError>(pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, "cannot make pipes: {}",
+    check<CommError>(pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, "cannot create pipes: {}",
                      std::strerror(errno));
   }
   const bool talks = rank == 0 && options_.rank0_talks && !to_file;
@@ -131,18 +139,20 @@ void LaunchAttempt::start(int local_rank) {
     close(err[1]);
     const std::string prefix = options_.nproc * options_.nnodes == 1 ? "" : fmt::format("[rank {}] ", rank);
     for (int fd : {out[0], err[0]}) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-    // What rank 0 writes to stdout is the command's data, as it is.
+    // Rank 0's stdout is the command's data and stays unchanged.
     child.output.emplace_back(out[0], STDOUT_FILENO, rank == 0 ? "" : prefix);
     child.output.emplace_back(err[0], STDERR_FILENO, prefix);
   }
   children_.push_back(std::move(child));
 }
 
+// The child's side of the fork; never returns. _exit skips the destructors and atexit handlers of the launcher, which
+// are not the child's to run.
 void LaunchAttempt::become_rank(int local_rank, int out, int err) {
-  // Goes with the launcher, however that ends. (Should it have ended already, the parent is another process by now.)
+  // Dies with the launcher, however that ends. (If it has already ended, the parent is another process by now.)
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher_pid_) _exit(1);
-  setpgid(0, 0);  // a Ctrl-C reaches the launcher alone, which passes it on once
+  setpgid(0, 0);  // a Ctrl-C reaches only the launcher, which forwards it once
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
   close(signal_fd_);
@@ -175,6 +185,7 @@ void LaunchAttempt::become_rank(int local_rank, int out, int err) {
   _exit(code);
 }
 
+// Machine 0 serves the store on the socket it already listens on; the others connect to it, to hear of failures.
 void LaunchAttempt::serve_or_join_store() {
   prepare_c10d();
   if (options_.node_rank == 0) {
@@ -203,7 +214,7 @@ void LaunchAttempt::loop() {
       return std::ranges::any_of(child.output, [](const ChildOutput& output) { return !output.at_end(); });
     });
   };
-  // Output of a dead rank is read to its end, unless a grandchild holds the pipe open.
+  // The output of a dead rank is read to its end, unless a grandchild holds the pipe open.
   std::optional<Clock::time_point> drain_until;
   while (any_running() || (open_output() && Clock::now() < *drain_until)) {
     std::vector<pollfd> fds{{signal_fd_, POLLIN, 0}};
@@ -214,7 +225,7 @@ void LaunchAttempt::loop() {
 
     signalfd_siginfo info;
     while (read(signal_fd_, &info, sizeof info) == sizeof info) handle_signal(static_cast<int>(info.ssi_signo));
-    look_for_failure();  // before the output: what comes after the first failure is its echo
+    look_for_failure();  // before the output: lines after the first failure are its consequences
     look_for_hangs();
     say_when_it_runs_again();
     for (Child& child : children_)
@@ -225,6 +236,7 @@ void LaunchAttempt::loop() {
   }
 }
 
+// The first SIGINT or SIGTERM is forwarded, so that ranks can save; the second kills.
 void LaunchAttempt::handle_signal(int signal) {
   if (signal == SIGCHLD) return;
   if (signal == SIGUSR1) asked_to_stop_ = true;
@@ -237,11 +249,12 @@ void LaunchAttempt::handle_signal(int signal) {
 
 void LaunchAttempt::signal_children(int signal, const Child* except) {
   for (const Child& child : children_) {
-    // A child becomes the leader of its group a moment after the fork: until then it is reached alone.
+    // A child becomes the leader of its group a moment after the fork; until then it is signaled alone.
     if (child.running && &child != except && kill(-child.pid, signal) != 0) kill(child.pid, signal);
   }
 }
 
+// WUNTRACED and WCONTINUED also report stops, which tell a debugger's SIGSTOP from a hang.
 void LaunchAttempt::reap() {
   int status = 0;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0;)

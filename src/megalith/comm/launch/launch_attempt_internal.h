@@ -1,4 +1,4 @@
-// LaunchAttempt: one start of the ranks of this machine, from the first fork to the last end.
+// LaunchAttempt: one start of the ranks of this machine, from the first fork to the end of the last rank.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -19,20 +19,20 @@
 
 namespace megalith::comm {
 
-// How an attempt ended.
+// The outcome of an attempt.
 struct AttemptEnd {
   int exit_code = 0;                 // see launch_ranks
-  bool on_request = false;           // a signal asked for the end: no reason to start again
+  bool on_request = false;           // a signal ended it, so it is not started again
   std::optional<Failure> failure{};  // the first one
   Attempt done{};
   int64_t failed_ns = 0;  // when the failure was seen
 };
 
-// Made and run once, while the process has no threads; it has none when run() has returned.
+// Created and run once, while the process has no other threads; it has none when run() returns.
 class LaunchAttempt {
  public:
-  // `page` has a slot for each rank. `launch`: what ranks are told, but for their heartbeat. `shift`: rank r gets the
-  // device of local rank r + shift.
+  // `page` has a slot for each rank. `launch` is what the ranks are told, except for their heartbeat. Rank r gets the
+  // device of local rank r + `shift`.
   LaunchAttempt(const LaunchOptions& options, const RankMain& rank_main, HeartbeatPage& page, RankLaunch launch,
                 int shift);
   AttemptEnd run();
@@ -44,10 +44,11 @@ class LaunchAttempt {
     int rank = 0;
     int local = 0;
     bool running = true;
-    std::optional<Clock::time_point> stopped_at;  // by SIGSTOP
-    std::vector<ChildOutput> output;              // stdout, stderr; empty when they go to a file or straight through
+    std::optional<Clock::time_point> stopped_at;  // when SIGSTOP stopped it
+    std::vector<ChildOutput> output;  // stdout, stderr; empty when they go to a file or directly to the terminal
   };
 
+  // The life of an attempt (launch_attempt.cc): forks, the event loop, signals, ends of children.
   void start(int local_rank);
   [[noreturn]] void become_rank(int local_rank, int out, int err);
   void serve_or_join_store();
@@ -56,6 +57,7 @@ class LaunchAttempt {
   void reap();
   void on_child_end(Child& child, int status);
   void signal_children(int signal, const Child* except = nullptr);
+  // Decisions about failures and hangs (launch_watch.cc).
   void enforce_deadlines();
   void look_for_failure();
   void look_for_hangs();
@@ -88,17 +90,17 @@ class LaunchAttempt {
 
   // The end of the run, once it is known.
   std::optional<Failure> first_;     // the first failure, here or on another machine
-  bool first_hangs_ = false;         // it was found hanging, and killed
+  bool first_hangs_ = false;         // that rank hung and was killed
   std::optional<int> first_status_;  // how that rank ended, if it is one of ours
   int64_t failed_ns_ = 0;
   double detect_seconds_ = 0;
   int ended_by_signal_ = 0;
-  bool asked_to_stop_ = false;  // SIGUSR1: ranks end in order
-  bool all_ended_well_ = true;  // of the children that have ended
+  bool asked_to_stop_ = false;  // SIGUSR1: ranks finish in an orderly way
+  bool all_ended_well_ = true;  // true if every child that has ended succeeded
   std::optional<Clock::time_point> terminate_at_, kill_at_;
 };
 
-// Prints one line on stderr in the launcher's name.
+// Prints one line on stderr, marked as the launcher's.
 void print_launcher_message(const std::string& text);
 
 }  // namespace megalith::comm

@@ -1,5 +1,8 @@
-// What a launcher makes of ranks that end, hang or report a failure: who was first, what the others are told, when they
-// are ended by force, and what the user reads.
+// How a launcher reacts to ranks that end, hang or report a failure: it finds the first, tells the others, ends them by
+// force if necessary, and tells the user.
+//
+// The end of a run has four stages. begin_end() records the first failure and mutes the other ranks, whose errors are
+// its consequences. They have kSettle to end by themselves; then SIGTERM; after `grace`, SIGKILL.
 #include <fmt/format.h>
 #include <sys/wait.h>
 
@@ -17,13 +20,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How often signs of life are looked at.
+// How often signs of life are checked.
 constexpr milliseconds kLook{200};
 
-// Between two attempts to reach a store that has not answered.
+// Pause between two attempts to reach a store that has not answered.
 constexpr milliseconds kRetry{2000};
 
-// After a failure the other ranks have this long to end by themselves, with their own clean-up.
+// After a failure, the other ranks have this long to end by themselves, with their own cleanup.
 constexpr milliseconds kSettle{4000};
 
 std::string signal_name(int signal) {
@@ -31,6 +34,7 @@ std::string signal_name(int signal) {
   return fmt::format("signal {} (SIG{})", signal, abbreviation == nullptr ? "?" : abbreviation);
 }
 
+// A SIGKILL that nobody sent is usually the kernel's out-of-memory killer.
 std::string describe_exit(int status) {
   if (WIFSIGNALED(status)) {
     std::string text = fmt::format("was killed by {}", signal_name(WTERMSIG(status)));
@@ -42,6 +46,7 @@ std::string describe_exit(int status) {
 
 }  // namespace
 
+// Combines what the rank says of itself (heartbeat) with what the kernel says of it (stopped).
 RankSight LaunchAttempt::sight_of(const Child& child) const {
   const HeartbeatSlot& slot = page_.slot(child.local);
   RankSight sight{.rank = child.rank,
@@ -58,11 +63,11 @@ std::string LaunchAttempt::waits_for(int rank) {
   try {
     return store_ ? waits_in(*store_, rank) : "";
   } catch (const std::exception&) {
-    return "nobody knows what: the store is out of reach";  // whether it is gone, look_for_failure decides
+    return "unknown: the store cannot be reached";  // look_for_failure decides whether it is gone
   }
 }
 
-// A rank that gives no sign of life for too long is ended by force: it would not listen.
+// A rank that shows no sign of life for too long is killed: it would not react to a request.
 void LaunchAttempt::look_for_hangs() {
   if (first_ || ended_by_signal_ != 0 || !options_.limits || Clock::now() < next_look_) return;
   next_look_ = Clock::now() + kLook;
@@ -88,15 +93,17 @@ void LaunchAttempt::say_when_it_runs_again() {
                                      static_cast<double>(monotonic_ns() - launch_.failed_ns) / 1e9));
 }
 
+// A nonzero status is a failure unless a signal ended the run. The store is asked first: the rank may have reported its
+// own reason, or another rank's.
 void LaunchAttempt::on_child_end(Child& child, int status) {
   child.running = false;
-  kill(-child.pid, SIGKILL);  // what the rank itself may have started
+  kill(-child.pid, SIGKILL);  // processes that the rank itself may have started
   look_for_failure();
   for (ChildOutput& output : child.output) output.pump();
   if (status != 0) all_ended_well_ = false;
   if (status == 0 || ended_by_signal_ != 0) return;
   if (!first_) {
-    // It did not live to tell: we do.
+    // It died before it could report its failure, so the launcher does.
     const std::string machine = options_.nnodes > 1 ? fmt::format(" on machine {}", options_.node_rank) : "";
     const Failure failure{child.rank, fmt::format("rank {}{} {}", child.rank, machine, describe_exit(status))};
     tell_all(failure);
@@ -109,7 +116,7 @@ void LaunchAttempt::tell_all(const Failure& failure) {
   try {
     report_failure_in(*store_, failure);
   } catch (const std::exception&) {
-    // The store is gone with machine 0, or out of reach: the others notice by themselves.
+    // The store is gone with machine 0, or unreachable: the others notice by themselves.
   }
 }
 
@@ -129,23 +136,23 @@ void LaunchAttempt::begin_end(const Failure& failure) {
   terminate_at_ = Clock::now() + kSettle;
 }
 
-// A rank that can tell its failure does so in the store, before it ends.
+// A rank that can report its failure does so in the store, before it ends.
 void LaunchAttempt::look_for_failure() {
   if (first_ || ended_by_signal_ != 0 || !store_ || Clock::now() < next_question_) return;
   try {
     if (const auto failure = failure_in(*store_)) begin_end(*failure);
     patience_.answered();
   } catch (const std::exception& error) {
-    next_question_ = Clock::now() + kRetry;  // each attempt may take seconds; the ranks' output waits meanwhile
+    next_question_ = Clock::now() + kRetry;  // each attempt may take seconds, which delays the ranks' output
     if (patience_.is_gone_after(error))
-      begin_end({-1, fmt::format("machine 0 ({}:{}) does not answer any more", options_.master_addr, port_)});
+      begin_end({-1, fmt::format("machine 0 ({}:{}) no longer answers", options_.master_addr, port_)});
   }
 }
 
 void LaunchAttempt::enforce_deadlines() {
   if (terminate_at_ && Clock::now() >= *terminate_at_) {
     terminate_at_.reset();
-    // The one that failed first is ending by itself and may still have something to say.
+    // The rank that failed first is ending by itself and may still have something to say.
     signal_children(SIGTERM, first_ ? child_of(first_->rank) : nullptr);
     kill_at_ = Clock::now() + options_.grace;
   }
@@ -156,7 +163,7 @@ void LaunchAttempt::enforce_deadlines() {
 }
 
 void LaunchAttempt::wait_for_other_machines() {
-  // The store must live until every machine has read its last word.
+  // The store must live until every machine has read the failure from it.
   if (options_.nnodes == 1) return;
   try {
     store_->add("megalith/launchers_done", 1);
@@ -165,10 +172,11 @@ void LaunchAttempt::wait_for_other_machines() {
            Clock::now() < deadline)
       std::this_thread::sleep_for(milliseconds(20));
   } catch (const std::exception&) {
-    // Machine 0 has gone already: nothing to wait for.
+    // Machine 0 is already gone: nothing to wait for.
   }
 }
 
+// One message: the first failure, where it happened, what was left out, and where to read on.
 void LaunchAttempt::report() const {
   if (ended_by_signal_ != 0 && all_ended_well_) return;
   if (ended_by_signal_ != 0) return print_launcher_message(fmt::format("ended by {}", signal_name(ended_by_signal_)));
@@ -185,7 +193,7 @@ void LaunchAttempt::report() const {
   size_t muted = 0;
   for (const Child& other : children_)
     for (const ChildOutput& output : other.output) muted += output.muted_lines();
-  if (muted > 0) text += fmt::format(" ({} lines of theirs left out; --log_dir keeps all)", muted);
+  if (muted > 0) text += fmt::format(" ({} of their lines are not shown; --log_dir keeps all)", muted);
   if (!options_.log_dir.empty()) text += fmt::format("; see {}/rank-{}.log", options_.log_dir, first_->rank);
   print_launcher_message(text);
 }

@@ -9,7 +9,7 @@ namespace megalith::comm {
 
 namespace {
 
-// A whole job: attempts, until one ends well or for good.
+// A whole job: attempts, until one succeeds or none may follow.
 class Job {
  public:
   Job(const LaunchOptions& options, const RankMain& rank_main)
@@ -37,10 +37,11 @@ class Job {
   }
 
  private:
+  // Restarts only after a failure that may not repeat, and only while restarts are left.
   bool starts_again(const AttemptEnd& end) const {
     if (!end.failure || end.on_request || options_.max_restarts == 0) return false;
     if (options_.is_final(end.exit_code)) {
-      print_launcher_message(fmt::format("not started again: exit code {} would only come again", end.exit_code));
+      print_launcher_message(fmt::format("not started again: exit code {} would only repeat", end.exit_code));
       return false;
     }
     if (launch_.restarts < options_.max_restarts) return true;
@@ -72,7 +73,7 @@ void LaunchOptions::validate() const {
   if (max_restarts < 0) refuse(fmt::format("--max_restarts is {}; it must be at least 0", max_restarts));
   if (max_restarts > 0 && nnodes > 1)
     refuse(
-        fmt::format("--max_restarts {} with --nnodes {}: several machines are started again by torchrun --max-restarts"
+        fmt::format("--max_restarts {} with --nnodes {}: on several machines, use torchrun --max-restarts"
                     " (see docs/faults.md)",
                     max_restarts, nnodes));
   if (!problems.empty()) throw ConfigError(problems);

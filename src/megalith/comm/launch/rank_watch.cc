@@ -23,13 +23,14 @@ void SectionLimits::set(const std::string& words) {
                            : name == "checkpointing" ? &checkpointing
                                                      : nullptr;
     check<ConfigError>(limit != nullptr && !number.empty() && *end == '\0' && value > 0,
-                       "rank_section_timeouts: \"{}\" is no section with its seconds; write setup:600,step:180,"
+                       "rank_section_timeouts: \"{}\" is not a section with its seconds; write setup:600,step:180,"
                        "checkpointing:420 (any of the three)",
                        word);
     *limit = Seconds(value);
   }
 }
 
+// Evaluation and loading data have the limit of a step.
 Seconds SectionLimits::of(Section section, int64_t steps_done) const {
   switch (section) {
     case Section::kSetup:
@@ -55,7 +56,7 @@ std::vector<RankSight> overdue_ranks(const std::vector<RankSight>& all, const Se
     if (each.silent > limits.of(each.section, each.steps_done) || (each.stopped && *each.stopped > limits.stopped))
       late.push_back(each);
   if (late.empty()) return late;
-  // A stopped rank may be in a section with a longer limit than that of the ranks which wait for it.
+  // A stopped rank may be in a section with a longer limit than that of the ranks that wait for it.
   const auto is_late = [&](const RankSight& each) {
     return std::ranges::any_of(late, [&](const RankSight& one) { return one.rank == each.rank; });
   };
@@ -75,6 +76,7 @@ std::optional<HungRank> find_culprit(const std::vector<OverdueRank>& overdue, co
     if (each.sight.stopped)
       return HungRank{each.sight.rank, fmt::format("rank {} was stopped (SIGSTOP) {:.1f} s ago, {}", each.sight.rank,
                                                    each.sight.stopped->count(), place_of(each.sight))};
+  // Ranks that wait in an operation wait for somebody; the one that does not is what they wait for.
   for (const OverdueRank& each : overdue)
     if (each.waits_for.empty()) return found(each, "; it waits for no other rank");
   const auto oldest = std::ranges::max_element(overdue, {}, [](const OverdueRank& each) { return each.sight.silent; });

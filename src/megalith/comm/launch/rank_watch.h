@@ -1,4 +1,4 @@
-// Which rank hangs? Decided from signs of life; pure.
+// Finds the rank that hangs, from signs of life. Pure functions.
 #pragma once
 
 #include <chrono>
@@ -11,46 +11,48 @@
 
 namespace megalith::comm {
 
-// How long a rank may be in a section without a sign of life.
+// How long a rank may stay in a section without a sign of life.
 struct SectionLimits {
   using Seconds = std::chrono::duration<double>;
   Seconds setup{1800};
   Seconds step{1800};  // also loading data and each part of an evaluation
   Seconds checkpointing{1800};
-  Seconds outside{1800};
-  Seconds stopped{10};   // by SIGSTOP
-  int warmup_steps = 5;  // steps after a start that have the set-up's limit, when that is longer
+  Seconds outside{1800};  // between the sections above
+  Seconds stopped{10};    // stopped by SIGSTOP
+  int warmup_steps = 5;   // the first steps, which have the limit of `setup` if that is longer
 
-  // "setup:600,step:180,checkpointing:420": the limits that are named (the fault-tolerance launcher's
-  // rank_section_timeouts). Throws ConfigError naming the part that is wrong.
+  // Sets the limits named in `words`: "setup:600,step:180,checkpointing:420" (rank_section_timeouts of the
+  // fault-tolerance launcher). Throws ConfigError naming the faulty part.
   void set(const std::string& words);
+  // Returns the limit of a section after `steps_done` steps.
   Seconds of(Section section, int64_t steps_done) const;
 };
 
-// What can be seen of a running rank.
+// What the launcher can see of a running rank.
 struct RankSight {
   int rank = 0;
   Section section = Section::kSetup;
-  int64_t step = 0;        // last that was done
-  int64_t steps_done = 0;  // since the start
+  int64_t step = 0;        // last completed step
+  int64_t steps_done = 0;  // steps since the start
   SectionLimits::Seconds silent{0};
-  std::optional<SectionLimits::Seconds> stopped;  // for how long
+  std::optional<SectionLimits::Seconds> stopped;  // for how long it has been stopped
 };
-// Everything of it that is told in a message: "in a step after step 12".
+// Describes it for a message: "in a step after step 12".
 std::string place_of(const RankSight& sight);
 
+// The verdict.
 struct HungRank {
   int rank = 0;
   std::string reason;  // "rank 3 hangs: loading data after step 12, no sign of life for 60.1 s (limit 60 s); …"
 };
 
-// Ranks past their limit; usually most are, since they wait for the one at fault. Once there is one, ranks that were
-// stopped count too, however long ago that was.
+// Returns the ranks past their limit; usually most are, since they wait for the one at fault. Once there is one,
+// stopped ranks count too, however recently they were stopped.
 std::vector<RankSight> overdue_ranks(const std::vector<RankSight>& all, const SectionLimits& limits);
 
-// The one at fault: a rank that was stopped; else one that waits for nobody; else, when the others had a quarter more
-// time to be found on another machine, the one that is silent longest. `waits_for`: what a rank waits for in an
-// operation, as in "all_reduce 'loss' #12 of tp"; empty: for nobody.
+// Returns the rank at fault: one that was stopped; else one that waits for nobody; else, once the others have had a
+// quarter more time to be found on another machine, the one that has been silent longest. `waits_for` is what a rank
+// waits for in an operation, as in "all_reduce 'loss' #12 of tp"; empty if it waits for nobody.
 struct OverdueRank {
   RankSight sight;
   std::string waits_for;

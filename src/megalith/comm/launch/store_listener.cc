@@ -14,7 +14,7 @@ namespace megalith::comm {
 
 namespace {
 
-// Binds and listens. Negative when it cannot; errno says why.
+// Binds and listens. Returns a negative number with errno set if it cannot.
 int listen_on(const sockaddr* address, socklen_t length, bool also_ipv4) {
   const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
@@ -36,7 +36,7 @@ int listen_on_loopback(uint16_t port) {
   return listen_on(reinterpret_cast<sockaddr*>(&address), sizeof address, false);
 }
 
-// One socket for IPv6 and IPv4; for IPv4 alone on a machine without IPv6.
+// Opens one socket for IPv6 and IPv4; for IPv4 only on a machine without IPv6.
 int listen_everywhere(uint16_t port) {
   sockaddr_in6 both{};
   both.sin6_family = AF_INET6;
@@ -52,6 +52,7 @@ int listen_everywhere(uint16_t port) {
 
 }  // namespace
 
+// On one machine only loopback, so that nobody else can connect. The port is read back, since 0 asks for any.
 int listen_for_store(const LaunchOptions& options, int& port) {
   const bool local = options.nnodes == 1;
   const auto wanted = static_cast<uint16_t>(options.master_port);

@@ -18,8 +18,8 @@ void check_device_current(c10::Device device, std::string_view what) {
   if (current == device) [[likely]]
     return;
   throw InternalError(
-      fmt::format("{} is to run on {}, but the current device of this thread is {}. Each thread that uses a GPU calls"
-                  " make_device_current first.",
+      fmt::format("{} is to run on {}, but the current device of this thread is {}. Each thread that uses a GPU must"
+                  " call make_device_current first.",
                   what, device.str(), current.str()));
 }
 

@@ -1,4 +1,4 @@
-// In place of flight_record_nccl.cc in a build without CUDA.
+// Replaces flight_record_nccl.cc in a build without CUDA.
 #include "megalith/comm/op/flight_record.h"
 
 namespace megalith::comm {

@@ -31,7 +31,7 @@ std::string write_nccl_trace(int rank) {
 void write_flight_record(int rank) noexcept {
   if (env_string("TORCH_FR_BUFFER_SIZE") == "0") return;  // switched off
   try {
-    // On a thread of its own: a lock of c10d that the stuck operation holds must not keep the process from ending.
+    // On a separate thread: a lock of c10d that the stuck operation holds must not keep the process from ending.
     auto target = std::make_shared<std::promise<std::string>>();
     auto written = target->get_future();
     std::thread([target, rank] {
@@ -45,7 +45,7 @@ void write_flight_record(int rank) noexcept {
     if (const std::string path = written.get(); !path.empty())
       log_info("rank {}: the last operations of NCCL's groups are in {}", rank, path);
   } catch (const std::exception&) {
-    // The process ends; the record would only have helped to explain why.
+    // The process ends anyway; the record would only have helped to explain why.
   }
 }
 

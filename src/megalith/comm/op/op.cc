@@ -14,7 +14,7 @@ std::string tensor_text(const OpInfo& op) {
   return fmt::format("{} [{}]", to_lower(c10::toString(op.dtype)), fmt::join(op.sizes.begin(), op.sizes.end(), ", "));
 }
 
-// The tensor whose shape all members must agree on.
+// Returns the tensor whose shape all members must agree on.
 const at::Tensor& common_tensor(const Op& op) {
   return op.kind == OpKind::kAllGather || op.kind == OpKind::kReduceScatter ? op.input : op.output;
 }
@@ -74,6 +74,7 @@ std::string OpInfo::describe() const {
   return text;
 }
 
+// The shapes of an all-to-all differ between members by design.
 std::string OpInfo::signature() const {
   std::string text = to_string(kind);
   if (kind == OpKind::kAllToAll) return text + " " + to_lower(c10::toString(dtype));

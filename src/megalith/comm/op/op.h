@@ -1,4 +1,4 @@
-// What one communication operation is: the words that the recorder, the watchdog, debug mode and error messages share.
+// Describes one communication operation for the recorder, the watchdog, debug mode and error messages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,15 +11,18 @@
 
 namespace megalith::comm {
 
+// How values of several ranks are combined.
 enum class ReduceOp { kSum, kAvg, kMax, kMin };
 
+// The operations of Group.
 enum class OpKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier, kSend, kRecv };
 
+// Return the names that messages use: "sum", "all_reduce".
 const char* to_string(ReduceOp op);
 const char* to_string(OpKind kind);
 inline bool is_point_to_point(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv; }
 
-// One operation as this rank asked for it. Cheap to make: no text is formatted until somebody wants to read it.
+// An operation as this rank requested it. Cheap to create: no text is formatted until somebody reads it.
 struct Op {
   OpKind kind = OpKind::kBarrier;
   // What the caller is doing ("grad_norm"); a string literal, or text that outlives the operation.
@@ -27,38 +30,38 @@ struct Op {
   ReduceOp reduce = ReduceOp::kSum;
   // Group rank of the root (broadcast) or of the other side (send, recv); -1 otherwise.
   int peer = -1;
-  at::Tensor output;  // written; for all_reduce, broadcast, recv also (or only) read
+  at::Tensor output;  // written; for all_reduce and broadcast also read; for send only read
   at::Tensor input;   // undefined where the operation works in place
   // Rows per rank of dimension 0, all_to_all only; empty means equal parts.
   std::vector<int64_t> output_splits;
   std::vector<int64_t> input_splits;
 
-  // Place among the collectives of its group, from 1, the same on all members; for send and recv the place among those
-  // between the two ranks in that direction. Set by Group.
+  // Number among the collectives of its group, from 1, the same on all members; for send and recv the number among the
+  // transfers between the two ranks in that direction. Set by Group.
   uint64_t sequence = 0;
 
   std::string describe() const;   // see OpInfo
   std::string signature() const;  // see OpInfo
 };
 
-// What messages say about an operation. Holds no tensors, so that a record of an operation keeps no memory alive.
+// The part of an operation that messages show. Holds no tensors, so that a record keeps no memory alive.
 struct OpInfo {
   OpInfo() = default;
-  OpInfo(const Op& op);  // NOLINT(google-explicit-constructor): an Op is told about wherever its info is asked for
+  OpInfo(const Op& op);  // NOLINT(google-explicit-constructor): an Op may be passed wherever its info is expected
 
   OpKind kind = OpKind::kBarrier;
   const char* label = "";
   ReduceOp reduce = ReduceOp::kSum;
   int peer = -1;
   uint64_t sequence = 0;
-  // Of the tensor whose shape all members must agree on; undefined for operations without one.
+  // The tensor whose shape all members must agree on; undefined for operations without one.
   at::ScalarType dtype = at::ScalarType::Undefined;
   c10::SmallVector<int64_t, 4> sizes;
 
-  // "all_reduce 'grad_norm' #12, float32 [4, 8], sum"
+  // Returns "all_reduce 'grad_norm' #12, float32 [4, 8], sum".
   std::string describe() const;
-  // What must be equal on all members of the group: kind, dtype, shape, reduction, root. Splits differ by rank and are
-  // left out, and so is the label.
+  // Returns everything that must be equal on all members: kind, dtype, shape, reduction, root. Splits differ between
+  // ranks and are left out, and so is the label.
   std::string signature() const;
 };
 

@@ -1,3 +1,6 @@
+// Digests form a chain: digest(n) = f(digest(n - 1), operation n). Members whose digests agree at one number have
+// agreed on everything before it, so comparing a few recent digests covers the whole run. Where they differ, the first
+// difference is exact only if the digests one number earlier are known and equal.
 #include "megalith/comm/op/op_history.h"
 
 #include <fmt/format.h>
@@ -11,8 +14,8 @@ namespace megalith::comm {
 
 namespace {
 
-// What all members must agree on, apart from the shape of a tensor with the same number of elements: OpInfo::signature
-// as a number. Formats nothing, since every operation passes here.
+// Mixes everything that members must agree on (OpInfo::signature, but the number of elements instead of the shape) into
+// a number. Formats nothing, since every operation passes through here.
 uint32_t digest_of(const OpInfo& op, uint32_t before) {
   uint64_t mixed = before;
   const auto mix = [&](uint64_t value) {
@@ -31,7 +34,7 @@ uint32_t digest_of(const OpInfo& op, uint32_t before) {
   return static_cast<uint32_t>(mixed);
 }
 
-// The members by what they have at one place; the most frequent first, then the one with the lowest rank.
+// Groups the members by their digest at one number; the largest group first, then the one with the lowest rank.
 std::vector<std::vector<int>> sides_at(const std::map<int, OpExcerpt>& members, uint64_t sequence) {
   std::map<uint32_t, std::vector<int>> by_digest;
   for (const auto& [rank, excerpt] : members)
@@ -44,6 +47,7 @@ std::vector<std::vector<int>> sides_at(const std::map<int, OpExcerpt>& members, 
   return sides;
 }
 
+// The first side is the majority; all others are in the minority.
 OpSplit split_of(std::vector<std::vector<int>> sides, uint64_t sequence, bool exact) {
   OpSplit split{sequence, exact, {}, std::move(sides.front())};
   for (size_t i = 1; i < sides.size(); ++i) split.fewer.insert(split.fewer.end(), sides[i].begin(), sides[i].end());
@@ -65,6 +69,7 @@ std::optional<uint32_t> OpExcerpt::at(uint64_t sequence) const {
 void OpHistory::add(const OpInfo& op) {
   const uint32_t before = last_ == 0 ? 0 : ring_[last_ % kKept].digest;
   ++last_;
+  // The ring starts small, since most groups see few operations, and grows to kKept.
   if (ring_.size() <= last_ % kKept) ring_.resize(std::min(kKept, 2 * ring_.size() + 64));
   ring_[last_ % kKept] = {digest_of(op, before), op};
 }
@@ -93,7 +98,7 @@ std::optional<OpSplit> find_split(const std::map<int, OpExcerpt>& members, bool 
   for (const uint64_t place : places) {
     auto sides = sides_at(members, place);
     if (sides.size() < 2) continue;
-    // Equal digests one place earlier, on all of them, show that the operation here is the first to differ.
+    // Equal digests one number earlier, on all members, show that this operation is the first to differ.
     const auto before = sides_at(members, place - 1);
     size_t here = 0;
     for (const auto& side : sides) here += side.size();
@@ -101,6 +106,7 @@ std::optional<OpSplit> find_split(const std::map<int, OpExcerpt>& members, bool 
     return split_of(std::move(sides), place, exact);
   }
   if (!all_have_ended || fewest >= most) return std::nullopt;
+  // All histories agree, but some ranks have ended earlier: the next operation is missing there.
   std::vector<int> ended, went_on;
   for (const auto& [rank, excerpt] : members) (excerpt.last == fewest ? ended : went_on).push_back(rank);
   return ended.size() < went_on.size() ? OpSplit{fewest + 1, true, ended, went_on}
@@ -116,9 +122,8 @@ std::string describe_split(const OpSplit& split, const std::string& group, int r
                       : fmt::format("one at or before #{} {}", split.sequence, kWhat);
   if (split.exact && own != nullptr) text += fmt::format("\n  rank {}: {}", rank, own->describe());
   return text +
-         "\n  What was computed since then is wrong. MEGALITH_COMM_DEBUG=1 compares every operation before it starts "
-         "and"
-         " shows both sides.";
+         "\n  Results computed since then are wrong. MEGALITH_COMM_DEBUG=1 compares every operation before it "
+         "starts and shows both sides.";
 }
 
 }  // namespace megalith::comm

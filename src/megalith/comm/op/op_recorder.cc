@@ -1,3 +1,6 @@
+// Keeps a map of running operations by record number (so the first entry is the oldest), and per group the newest
+// sequence number, a history of digests and a queue of operations that the host has left to the device. An operation on
+// a device ends when its completion mark is reached; that is checked lazily, whenever somebody asks for the status.
 #include "megalith/comm/op/op_recorder.h"
 
 #include <fmt/format.h>
@@ -11,12 +14,13 @@ namespace megalith::comm {
 
 namespace {
 
-constexpr size_t kKept = 64;  // finished operations that are remembered
+constexpr size_t kKept = 64;  // finished operations to remember
 
 double seconds(OpRecorder::Clock::duration span) { return std::chrono::duration<double>(span).count(); }
 
 }  // namespace
 
+// The form in which a status is posted to the store; both sides are of the same build.
 std::string RankStatus::to_json() const {
   nlohmann::json excerpts = nlohmann::json::object();
   for (const auto& [id, excerpt] : operations) excerpts[id] = {excerpt.last, excerpt.digests};
@@ -59,6 +63,7 @@ void OpRecorder::end(uint64_t record) {
   if (const auto it = running_.find(record); it != running_.end()) finish(it);
 }
 
+// Records queue up in the order of the host's waits, which is the order on the device.
 void OpRecorder::end_when_done(uint64_t record, std::shared_ptr<Completion> completion) {
   std::lock_guard lock(mutex_);
   const auto it = running_.find(record);
@@ -74,6 +79,7 @@ void OpRecorder::set_trace(TraceRecorder* trace) {
   trace_ = trace;
 }
 
+// The trace has its own clock, so the start is its present minus the measured duration.
 void OpRecorder::add_to_trace(const InFlight& what) const {
   if (trace_ == nullptr || !trace_->timeline_on()) return;
   const int64_t end_ns = trace_->now_ns();
@@ -94,6 +100,7 @@ void OpRecorder::finish(std::map<uint64_t, InFlight>::iterator running) {
   running_.erase(running);
 }
 
+// Operations of a group finish in order on the device, so the first unfinished one ends the search.
 void OpRecorder::finish_done(std::deque<uint64_t>& on_device) {
   while (!on_device.empty()) {
     const auto oldest = running_.find(on_device.front());
@@ -132,8 +139,9 @@ RankStatus OpRecorder::status(int rank) {
   return status;
 }
 
-// A rank whose device still computes has not arrived, however far ahead its host is. Nor has it where the host has yet
-// to hand over the operation, which it may be unable to do: a device that is stuck takes no more after a while.
+// Corrects `begun`: a rank whose device still computes has not arrived, however far ahead its host is. Neither has it
+// if the host has yet to hand over the operation, which may be impossible: a stuck device stops accepting work after a
+// while.
 void OpRecorder::note_who_is_behind(RankStatus& status) const {
   std::set<const GroupInfo*> behind;
   bool device_computes = false;
@@ -145,6 +153,7 @@ void OpRecorder::note_who_is_behind(RankStatus& status) const {
   }
 }
 
+// Describes the oldest running operation, since the ones after it wait for it; otherwise the last finished one.
 std::string OpRecorder::last_words() const {
   const auto now = Clock::now();
   if (!running_.empty()) {

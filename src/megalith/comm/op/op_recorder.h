@@ -1,4 +1,4 @@
-// OpRecorder: what a rank's communication is doing and has done, for the watchdog and for error messages.
+// OpRecorder: a rank's current and past communication, for the watchdog and for error messages.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@
 
 namespace megalith::comm {
 
-// Which ranks a group has and how it is called.
+// The identity and members of a group.
 struct GroupInfo {
   std::string id;  // equal on all members, unique among the groups of a run
   std::string name;
@@ -26,26 +26,27 @@ struct GroupInfo {
   int rank = 0;            // this rank's place
 };
 
-// What one rank was last doing, as the others get to see it.
+// What a rank was last doing, as the others see it.
 struct RankStatus {
   int rank = -1;
   double posted_at = 0;  // seconds since the epoch, the poster's clock
   std::string last;      // "in all_reduce 'loss' #12 of tp for 3.1 s", "finished barrier #2 of world 0.4 s ago"
-  // Group id -> sequence number of the last collective begun there: tells who has arrived.
+  // Group id -> sequence number of the last collective begun there: shows who has arrived.
   std::map<std::string, uint64_t> begun;
-  // Group id -> the newest collectives that this rank's host has started there, whether the device has come to them or
-  // not.
+  // Group id -> the newest collectives that this rank's host has started there, whether or not the device has reached
+  // them.
   std::map<std::string, OpExcerpt> operations{};
 
+  // The form in which it is posted to the store.
   std::string to_json() const;
   static RankStatus from_json(const std::string& text);
 };
 
 // Thread-safe, one per rank. begin and end cost a lock and a few stores: no formatting.
 //
-// On CUDA the host waits for nothing: an operation that nobody asks about any more may still run on the device. Two
-// marks per operation, and no tensors, tell where the device is: before the operation, in it, or past it (see
-// StreamMarks). Operations of a group run in order, so a look at the device starts with the oldest and stops at the
+// On CUDA the host does not wait: an operation may still run on the device when the host no longer asks about it. Two
+// marks per operation, which hold no tensors, tell where the device is: before the operation, in it, or past it (see
+// StreamMarks). Operations of a group run in order, so checking the device starts with the oldest and stops at the
 // first that is not done.
 class OpRecorder {
  public:
@@ -55,34 +56,36 @@ class OpRecorder {
     const GroupInfo* group;  // lives as long as the World
     OpInfo op;
     Clock::time_point begun;
-    bool started = false;  // the backend has it
+    bool started = false;  // passed to the backend
     std::weak_ptr<PendingOp> pending;
-    std::shared_ptr<Completion> arrival;     // the device has come to it; null where the host does the work
-    std::shared_ptr<Completion> completion;  // the device has passed it; null while the host has not waited for it
+    std::shared_ptr<Completion> arrival;     // the device has reached it; nullptr where the host does the work
+    std::shared_ptr<Completion> completion;  // the device has passed it; nullptr until the host has waited for it
 
     bool reached() const { return !arrival || arrival->done(); }
   };
 
-  // `group` outlives the recorder: World keeps every group it has made.
+  // Records the start of an operation and returns its record number. `group` must outlive the recorder: World keeps
+  // every group it has created.
   uint64_t begin(const GroupInfo& group, const OpInfo& op);
-  // Attaches what abort() needs; called once the backend has started the operation.
+  // Attaches the handle that abort() needs; called once the backend has started the operation.
   void started(uint64_t record, const std::shared_ptr<PendingOp>& pending);
   void end(uint64_t record);
-  // The host no longer waits for it, but it may still be in flight: it counts as running until `completion` is done.
+  // The host no longer waits for it, but it may be in flight: it counts as running until `completion` is done.
   void end_when_done(uint64_t record, std::shared_ptr<Completion> completion);
 
   // See World::set_trace.
   void set_trace(TraceRecorder* trace);
 
+  // Returns the time since the operation began.
   std::chrono::milliseconds age(uint64_t record) const;
   RankStatus status(int rank);
   std::vector<InFlight> in_flight();  // oldest first
-  // The groups that have had a collective.
+  // Returns the groups that have had a collective.
   std::vector<const GroupInfo*> groups() const;
-  // All that is kept of the collectives of a group; of one of them, nothing when it is not kept any more.
+  // Return all that is kept of a group's collectives, and one of them (std::nullopt if it is no longer kept).
   OpExcerpt operations(const GroupInfo& group) const;
   std::optional<OpInfo> operation(const GroupInfo& group, uint64_t sequence) const;
-  // "12.3 s ago  all_reduce 'loss' #12 of tp: 0.2 ms", newest last; at most the last 64 operations.
+  // Returns "12.3 s ago  all_reduce 'loss' #12 of tp: 0.2 ms", newest last; at most the last 64 operations.
   std::vector<std::string> recent() const;
 
  private:

@@ -1,4 +1,4 @@
-// StatusBoard: where ranks tell one another how they are. Through the store for processes, in memory for threads.
+// StatusBoard: where ranks learn how the others are. Through the store for processes, in memory for threads.
 #pragma once
 
 #include <map>
@@ -10,20 +10,21 @@
 
 namespace megalith::comm {
 
-// The end of a run before its time: which rank failed first, and why.
+// The premature end of a run: the rank that failed first, and why.
 struct Failure {
   int rank = -1;
   std::string reason;
 };
 
+// Thread-safe.
 class StatusBoard {
  public:
   virtual ~StatusBoard() = default;
-  // The newest status of each rank that has ever posted one.
+  // Returns the newest status of each rank that has ever posted one.
   virtual std::map<int, RankStatus> read(const std::vector<int>& ranks) = 0;
   // Tells every rank that the run is over, and why. The first report wins.
   virtual void report_failure(const Failure& failure) = 0;
-  // The first failure that any rank (or launcher) has reported; waits up to `patience` for one.
+  // Returns the first failure that any rank (or launcher) has reported; waits up to `patience` for one.
   virtual std::optional<Failure> failure(std::chrono::milliseconds patience) = 0;
 };
 

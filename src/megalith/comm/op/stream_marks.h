@@ -1,8 +1,8 @@
-// StreamMarks: how far a device has come, read from memory rather than asked of the driver.
+// StreamMarks: tells how far a device has come by reading memory instead of asking the driver.
 //
-// The launch of a kernel waits, inside of the driver, while the device's queue is full. A thread that asks about an
-// event at that time waits too, and a device that is stuck is exactly when the watchdog must not wait. So the device
-// itself writes a number into the host's memory when it comes past a mark, and whoever wants to know reads it.
+// Launching a kernel blocks inside the driver while the device's queue is full. A thread that queries an event at that
+// time blocks too, and a stuck device is exactly when the watchdog must not block. So the device itself writes a number
+// into host memory when it passes a mark, and other threads just read it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@ namespace megalith::comm {
 class StreamMarks {
  public:
   virtual ~StreamMarks() = default;
-  // A mark behind everything that the device's current stream has been given so far: done once the device has come
-  // past it. Asking takes a read of memory. A device that has failed never gets there.
+  // Places a mark after everything that the device's current stream has been given so far: done once the device has
+  // passed it. Querying it is a memory read. A device that has failed never gets there.
   virtual std::shared_ptr<Completion> mark() = 0;
 };
 

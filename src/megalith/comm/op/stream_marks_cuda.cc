@@ -1,3 +1,4 @@
+// Marks by cuStreamWriteValue32: the device writes a 32-bit value into pinned host memory when the stream gets there.
 // Compiled only with MEGALITH_CUDA.
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
@@ -20,7 +21,7 @@ namespace {
 
 using WriteValue = decltype(&cuStreamWriteValue32);
 
-// Through the runtime, so that nothing has to be linked with the driver.
+// Looked up through the runtime, so that nothing has to be linked against the driver.
 WriteValue find_write_value() {
   constexpr unsigned kSinceCuda = 12000;
   void* function = nullptr;
@@ -28,16 +29,16 @@ WriteValue find_write_value() {
   C10_CUDA_CHECK(
       cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &function, kSinceCuda, cudaEnableDefault, &found));
   check<CommError>(found == cudaDriverEntryPointSuccess && function != nullptr,
-                   "the CUDA driver has no cuStreamWriteValue32; it has to be of CUDA 12 or newer");
+                   "the CUDA driver has no cuStreamWriteValue32; it must support CUDA 12 or newer");
   return reinterpret_cast<WriteValue>(function);
 }
 
-// Words of pinned memory. A mark takes one, with a value that no other mark has, and gives it back when nobody asks any
-// more; it is taken again only after the device has written that value, so that a late write cannot spoil another mark.
+// Words of pinned memory. A mark takes one, with a value that no other mark has, and returns it when it is destroyed;
+// the word is reused only after the device has written that value, so that a late write cannot spoil another mark.
 class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<CudaStreamMarks> {
  public:
   explicit CudaStreamMarks(at::Device device) : device_(device), write_value_(find_write_value()) {}
-  // Memory that the device may still write to stays: the process is about to end, with a device that is stuck.
+  // Memory that the device may still write to is not freed: the process is about to end, with a stuck device.
   ~CudaStreamMarks() override {
     collect();
     if (!retired_.empty()) return;
@@ -67,7 +68,7 @@ class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<
  private:
   static constexpr size_t kWordsOfAPage = 1024;
 
-  // A place in memory, and the value that the device will write there.
+  // A word in memory, and the value that the device will write there.
   struct Word {
     uint32_t* at = nullptr;
     uint32_t value = 0;
@@ -79,7 +80,7 @@ class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<
     Mark(std::shared_ptr<CudaStreamMarks> owner, Word word) : owner_(std::move(owner)), word_(word) {}
     ~Mark() override { owner_->give_back(word_); }
     bool done() override { return word_.written(); }
-    // The device will not write it.
+    // For a write that could not be enqueued: sets the value, so that the word can be reused.
     void fail() { std::atomic_ref<uint32_t>(*word_.at).store(word_.value); }
 
    private:
@@ -87,6 +88,7 @@ class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<
     const Word word_;
   };
 
+  // A word that is still to be written waits in `retired_`.
   void give_back(Word word) {
     std::lock_guard lock(mutex_);
     if (word.written())
@@ -95,12 +97,12 @@ class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<
       retired_.push_back(word);
   }
 
-  // Requires mutex_, but for the destructor's call.
+  // Requires mutex_, except in the destructor.
   void collect() {
     for (; !retired_.empty() && retired_.front().written(); retired_.pop_front()) free_.push_back(retired_.front().at);
   }
 
-  // `at` is null when all words are in use.
+  // `at` is nullptr when all words are in use.
   Word take() {
     std::lock_guard lock(mutex_);
     if (free_.empty()) collect();
@@ -110,7 +112,7 @@ class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<
     return {at, ++last_value_};
   }
 
-  // Allocates without the lock: it may have to wait for the device, and the watchdog gives words back meanwhile.
+  // Allocates without the lock: allocation may wait for the device, and the watchdog returns words meanwhile.
   void add_page() {
     uint32_t* page = nullptr;
     C10_CUDA_CHECK(
@@ -127,7 +129,7 @@ class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<
   // Guarded by mutex_.
   uint32_t last_value_ = 0;
   std::vector<uint32_t*> pages_, free_;
-  std::deque<Word> retired_;  // given back before the device came past them
+  std::deque<Word> retired_;  // returned before the device reached them
 };
 
 }  // namespace

@@ -1,3 +1,12 @@
+// A small agreement protocol over the store, led by rank 0. torchrun keeps the store across restarts, so arrival keys
+// of an earlier start may still be there when rank 0 looks:
+//
+//   every rank   arrival/R = "<random>:<restarts of its agent>"
+//   rank 0       proposal/N = all arrivals it sees; again, with N + 1, whenever one of them changes
+//   rank R       finds its own random number in proposal N -> agreed/N += 1; otherwise waits for the next proposal
+//   rank 0       agreed/N == world_size - 1 -> start/N = "restarts:earlier": the start is number N
+//
+// A proposal with a stale arrival never gets all votes, because the rank that replaced it does not find its number.
 #include "megalith/comm/store/agreed_start.h"
 
 #include <fmt/format.h>
@@ -20,15 +29,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char* kNewest = "proposals";  // how many there were: the number of the newest
-constexpr const char* kStarts = "starts";     // that all ranks agreed on
+constexpr const char* kNewest = "proposals";  // their count, which is the number of the newest
+constexpr const char* kStarts = "starts";     // count of starts that all ranks agreed on
 
 std::string arrival_key(int rank) { return fmt::format("arrival/{}", rank); }
 std::string proposal_key(int64_t number) { return fmt::format("proposal/{}", number); }
 std::string agreed_key(int64_t number) { return fmt::format("agreed/{}", number); }
 std::string start_key(int64_t number) { return fmt::format("start/{}", number); }  // "restarts:earlier"
 
-// "4f3e…:2": a number that no other process has, and what the agent counts.
+// Returns "4f3e…:2": a number that no other process has, and the count of the agent.
 std::string make_arrival(int restarts) {
   std::random_device random;
   return fmt::format("{:08x}{:08x}{:08x}:{}", random(), random(), random(), restarts);
@@ -46,7 +55,7 @@ class StartTalk {
     store_->set(arrival_key(rank), own_);
   }
 
-  // Rank 0: the number of the start.
+  // Rank 0: returns the number of the start.
   int64_t lead() {
     std::vector<std::string> proposed;
     int64_t number = 0;
@@ -66,7 +75,7 @@ class StartTalk {
     return number;
   }
 
-  // The others.
+  // The other ranks: return the number of the start.
   int64_t follow() {
     int64_t agreed = 0;
     while (true) {
@@ -80,7 +89,7 @@ class StartTalk {
     }
   }
 
-  // {restarts, earlier}
+  // Returns {restarts, earlier}.
   std::pair<int64_t, int64_t> facts_of(int64_t number) {
     const std::string text = store_->get_to_str(start_key(number));
     return {parse_int(text.substr(0, text.find(':'))).value_or(0),
@@ -88,7 +97,7 @@ class StartTalk {
   }
 
  private:
-  // Of all ranks; empty when not all have come.
+  // Returns the arrivals of all ranks; empty until all have arrived.
   std::vector<std::string> arrivals() {
     std::vector<std::string> keys;
     for (int rank = 0; rank < world_size_; ++rank) keys.push_back(arrival_key(rank));
@@ -103,6 +112,7 @@ class StartTalk {
     return static_cast<size_t>(rank_) < listed.size() && listed[static_cast<size_t>(rank_)] == own_;
   }
 
+  // Agents count only the failures of their own ranks, so the largest count is the best.
   static int64_t most_counted(const std::vector<std::string>& proposed) {
     int64_t most = 0;
     for (const std::string& arrival : proposed)
@@ -112,11 +122,11 @@ class StartTalk {
 
   void wait_a_little() {
     check<CommError>(std::chrono::steady_clock::now() < deadline_,
-                     "rank {}: not all {} ranks came to the start of the run within {:g} s; see the output of the"
+                     "rank {}: not all {} ranks reached the start of the run within {:g} s; see the output of the"
                      " other ranks and of torchrun; machines that start more slowly need a larger"
                      " --store_connect_timeout",
                      rank_, world_size_, std::chrono::duration<double>(timeout_).count());
-    // Soon at first; seldom when machines take minutes to come.
+    // Short at first; longer when machines take minutes to arrive.
     std::this_thread::sleep_for(pause_ + milliseconds(world_size_ / 50));
     pause_ = std::min(2 * pause_, milliseconds(100));
   }

@@ -54,6 +54,7 @@ HeartbeatSlot& HeartbeatPage::slot(int local_rank) {
   return slots_[local_rank];
 }
 
+// Placement new resets all fields at once; no rank is running then.
 void HeartbeatPage::restart() {
   for (int i = 0; i < ranks_; ++i) {
     auto* slot = new (slots_ + i) HeartbeatSlot;
@@ -68,6 +69,7 @@ void Heartbeat::enter(Section section, int64_t step) const {
   slot_->since_ns = monotonic_ns();
 }
 
+// steps_done comes last: the launcher takes a nonzero value as a sign that the other fields are set.
 void Heartbeat::step_done(int64_t step, double seconds) const {
   if (slot_ == nullptr) return;
   if (slot_->steps_done == 0) slot_->first_step = step;

@@ -1,4 +1,4 @@
-// Signs of life: what each rank of a machine is doing and since when, in memory that ranks and launcher share. The
+// Signs of life: what each rank of a machine is doing, and since when, in memory that ranks and launcher share. The
 // launcher sees a rank that is stopped, stuck or gone without asking it.
 #pragma once
 
@@ -10,31 +10,32 @@
 
 namespace megalith::comm {
 
-// Where a rank is in its run.
+// The phase of a run that a rank is in.
 enum class Section : int {
   kSetup,          // from the start to the first step
-  kData,           // waits for the data of a step
+  kData,           // waiting for the data of a step
   kStep,           // forward, backward, update
-  kEvaluation,     //
-  kCheckpointing,  // a save point
-  kOutside,        // between those, and the end
+  kEvaluation,     // each part of an evaluation
+  kCheckpointing,  // saving
+  kOutside,        // between those, and at the end
 };
 std::string_view to_string(Section section);  // "set-up", "loading data", "a step", …
 
-// What a rank says of itself. Lock-free; written by one thread of the rank.
+// The state that a rank publishes. Lock-free; written by one thread of the rank.
 struct HeartbeatSlot {
   std::atomic<int> section{static_cast<int>(Section::kSetup)};
-  std::atomic<int64_t> since_ns{0};    // monotonic clock, when it entered the section or last beat in it
-  std::atomic<int64_t> step{0};        // the last step that was done
-  std::atomic<int64_t> steps_done{0};  // since the start
-  std::atomic<int64_t> first_step{0};  // the first that was done
-  std::atomic<int64_t> step_ns{0};     // what they took, together
+  std::atomic<int64_t> since_ns{0};    // monotonic time at which it entered the section or last beat in it
+  std::atomic<int64_t> step{0};        // the last completed step
+  std::atomic<int64_t> steps_done{0};  // completed since the start
+  std::atomic<int64_t> first_step{0};  // the first completed step
+  std::atomic<int64_t> step_ns{0};     // time of all completed steps
 };
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
+// Returns a monotonic time that all processes of the machine share.
 int64_t monotonic_ns();
 
-// Slots in shared memory. Made before the ranks are forked; goes with the last process that has it.
+// Slots in shared memory. Created before the ranks are forked; freed with the last process that maps it.
 class HeartbeatPage {
  public:
   explicit HeartbeatPage(int ranks);
@@ -43,8 +44,9 @@ class HeartbeatPage {
   HeartbeatPage& operator=(const HeartbeatPage&) = delete;
 
   int size() const { return ranks_; }
+  // Throws InternalError for a rank that is not of this machine.
   HeartbeatSlot& slot(int local_rank);
-  // All in the set-up, from now.
+  // Puts all slots back to set-up, from now.
   void restart();
 
  private:
@@ -52,15 +54,16 @@ class HeartbeatPage {
   HeartbeatSlot* slots_ = nullptr;
 };
 
-// A rank's pen. The empty one writes nowhere. Copies write to the same slot, which outlives them.
+// Writes a rank's slot. A default-constructed one writes nowhere. Copies write to the same slot, which must outlive
+// them.
 class Heartbeat {
  public:
   Heartbeat() = default;
   explicit Heartbeat(HeartbeatSlot& slot) : slot_(&slot) {}
 
-  // Enters a section, or shows that it goes on there. `step`: the last that was done.
+  // Enters a section, or signals progress in it. `step` is the last completed one.
   void enter(Section section, int64_t step) const;
-  // A step is through, after so many seconds.
+  // Records a step that took `seconds`.
   void step_done(int64_t step, double seconds) const;
 
  private:

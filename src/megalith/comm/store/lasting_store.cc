@@ -1,3 +1,7 @@
+// Every request goes through ask(): use the current connection; if the network fails, drop it, connect once more and
+// repeat the request if that is safe. Repeating is safe for everything that has the same effect twice: reads, waits,
+// `set` and `compareSet` of the same value. A connection is replaced under the lock, but used outside it, so one
+// request that waits does not keep others from reconnecting.
 #include "megalith/comm/store/lasting_store.h"
 
 #include <fmt/format.h>
@@ -16,9 +20,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kProbeLimit{2000};      // for a TCP connection
-constexpr milliseconds kHandshakeLimit{3000};  // for the store's answer over it
-constexpr milliseconds kRefusalLimit{10000};   // of another machine
+constexpr milliseconds kProbeLimit{2000};      // to open a TCP connection
+constexpr milliseconds kHandshakeLimit{3000};  // for the store to answer over it
+constexpr milliseconds kRefusalLimit{10000};   // how long another machine may refuse connections
 
 }  // namespace
 
@@ -42,7 +46,8 @@ LastingStore::Connection LastingStore::connected() {
   return current_;
 }
 
-// Requires mutex_.
+// Probes first, to tell a refused connection from silence. A refused one means that the process
+// has ended; another machine gets some time, in case a proxy answered. Requires mutex_.
 LastingStore::Connection LastingStore::connect_again() {
   const int error = probe_listener(host_, port_, kProbeLimit);
   const auto now = std::chrono::steady_clock::now();
@@ -66,6 +71,7 @@ LastingStore::Connection LastingStore::connect_again() {
   return made;
 }
 
+// Another thread may have replaced the connection already.
 void LastingStore::drop(const Connection& broken) {
   std::lock_guard lock(mutex_);
   if (current_ == broken) current_.reset();
@@ -92,7 +98,7 @@ auto LastingStore::ask(bool repeatable, const Request& request) {
 void LastingStore::set(const std::string& key, const std::vector<uint8_t>& value) {
   ask(true, [&](c10d::Store& store) {
     store.set(key, value);
-    store.check({key});  // its answer means that the value has arrived, too
+    store.check({key});  // requests are answered in order, so the value has arrived as well
   });
 }
 
@@ -105,6 +111,7 @@ std::vector<uint8_t> LastingStore::get(const std::string& key) {
   return ask(true, [&](c10d::Store& store) { return store.get(key); });
 }
 
+// Adding 0 only reads, so it may be repeated.
 int64_t LastingStore::add(const std::string& key, int64_t value) {
   return ask(value == 0, [&](c10d::Store& store) { return store.add(key, value); });
 }

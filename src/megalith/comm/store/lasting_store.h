@@ -1,4 +1,4 @@
-// LastingStore: a connection to the store that survives the network's hiccups.
+// LastingStore: a connection to the store that survives brief network failures.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -15,34 +15,34 @@
 
 namespace megalith::comm {
 
-// How long a store that cannot be reached is hoped for: resets and silence of a management network pass, while the
-// training network goes on.
+// How long an unreachable store is tolerated: resets and silence of a management network pass, while the training
+// network keeps working.
 constexpr std::chrono::seconds kStorePatience{60};
 
-// The process that served the store has ended: its machine answers, and nobody listens there.
+// The process that served the store has ended: its machine responds, but nobody listens there.
 class StoreEnded : public CommError {
  public:
   using CommError::CommError;
 };
 
-// A client of TCPStore that connects again when its TCP connection has broken. A request that found it broken is made
-// once more over the new one; only `add` of something other than 0 and `append` are not, since the first may have
-// counted: they throw, and the next request connects. One attempt to connect takes some seconds at most. TCPStore does
-// not answer a `set`, so one that was lost with its connection would go unnoticed: here a `check` follows each.
+// A client of TCPStore that reconnects when its TCP connection has broken. A request that found it broken is repeated
+// over the new one, except `append` and `add` of a nonzero value, which may already have taken effect: they throw, and
+// the next request reconnects. One attempt to connect takes a few seconds at most. TCPStore does not acknowledge a
+// `set`, so one that was lost with its connection would go unnoticed: here a `check` follows each.
 //
-// Throws what c10d throws (DistNetworkError when the store cannot be reached, DistStoreError when a wait runs out of
-// time), and StoreEnded when connections are refused: at once by this machine, after ten seconds by another one, where
-// a firewall or a proxy may have answered.
+// Throws what c10d throws (DistNetworkError when the store cannot be reached, DistStoreError when a wait times out),
+// and StoreEnded when connections are refused: at once if by this machine, after ten seconds if by another one, where a
+// firewall or a proxy may have answered.
 //
 // Thread-safe. Requests of several threads take turns, and one that waits (get, wait) holds the connection.
 class LastingStore : public c10d::Store {
  public:
-  // `first`: connected to host:port already; kept until the end, since it may be the server, too.
+  // `first` is already connected to host:port; it is kept until the end, since it may also be the server.
   LastingStore(std::string host, int port, c10::intrusive_ptr<c10d::Store> first);
-  // Connects; `timeout` is the limit of requests that wait.
+  // Connects; `timeout` limits requests that wait.
   LastingStore(std::string host, int port, std::chrono::milliseconds timeout);
 
-  // Another connection, made before this returns, with the same limit.
+  // Returns another connection with the same limit, already connected.
   c10::intrusive_ptr<c10d::Store> clone() override;
 
   using c10d::Store::set;
@@ -76,18 +76,18 @@ class LastingStore : public c10d::Store {
   const int port_;
   const Connection first_;
   std::mutex mutex_;
-  Connection current_;                                                  // guarded by mutex_; empty when it has broken
+  Connection current_;                                                  // guarded by mutex_; null after it broke
   std::optional<std::chrono::steady_clock::time_point> refused_since_;  // guarded by mutex_
 };
 
-// Decides when a store that does not answer counts as gone. One thread.
+// Decides when a store that does not answer counts as gone. For one thread.
 class StorePatience {
  public:
   explicit StorePatience(std::chrono::milliseconds limit = kStorePatience) : limit_(limit) {}
 
   void answered() { silent_since_.reset(); }
-  // A request has failed with `error`. True when the store is gone: its process has ended, or nothing has been heard of
-  // it for the limit.
+  // Reports that a request has failed with `error`. Returns true when the store is gone: its process has ended, or it
+  // has been silent for the limit.
   bool is_gone_after(const std::exception& error);
 
  private:

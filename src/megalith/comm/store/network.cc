@@ -1,3 +1,5 @@
+// Plain sockets: name resolution, the route of a packet, and non-blocking connects with a limit. Unlike c10d, these
+// report what the network answered, which is what a user needs when a run does not start.
 #include "megalith/comm/store/network.h"
 
 #include <arpa/inet.h>
@@ -24,7 +26,7 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// Empty when the name does not resolve.
+// Resolves the name; empty if that fails.
 Addresses addresses_of(const std::string& host, int port, int socket_type) {
   addrinfo hints{};
   hints.ai_socktype = socket_type;
@@ -39,7 +41,7 @@ std::string numeric_address(const sockaddr* address, socklen_t length) {
   return text;
 }
 
-// Name of the interface that has this numeric address; empty when none has.
+// Returns the name of the interface with this numeric address; empty if there is none.
 std::string interface_of(const std::string& address, int family, socklen_t length) {
   std::string name;
   ifaddrs* interfaces = nullptr;
@@ -52,7 +54,7 @@ std::string interface_of(const std::string& address, int family, socklen_t lengt
   return name;
 }
 
-// One attempt to open a TCP connection; 0 or the errno.
+// Makes one attempt to open a TCP connection; returns 0 or the errno.
 int try_connect(const addrinfo& target, std::chrono::milliseconds limit) {
   const int fd = socket(target.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return errno;
@@ -69,6 +71,7 @@ int try_connect(const addrinfo& target, std::chrono::milliseconds limit) {
   return error;
 }
 
+// Returns 0 at the first address that answers, else the error of the last.
 int try_addresses(const Addresses& found, std::chrono::milliseconds limit) {
   int error = 0;
   for (const addrinfo* target = found.get(); target != nullptr; target = target->ai_next)
@@ -102,15 +105,15 @@ int probe_listener(const std::string& host, int port, std::chrono::milliseconds 
   return found ? try_addresses(found, limit) : EHOSTUNREACH;
 }
 
-// TCPStore would also retry, but only once a second, and without saying what the network answered.
+// TCPStore would also retry, but only once per second, and without saying what the network answered.
 std::string wait_for_listener(const std::string& host, int port, std::chrono::milliseconds timeout) {
   const auto begun = std::chrono::steady_clock::now(), deadline = begun + timeout;
   bool told = false;
   for (auto pause = std::chrono::milliseconds(5);; pause *= 2) {
-    // Soon at first; thousands of ranks that wait for minutes leave the name server alone.
+    // Short pauses at first; thousands of ranks that wait for minutes should spare the name server.
     const bool early = std::chrono::steady_clock::now() - begun < std::chrono::seconds(5);
     pause = std::min(pause, std::chrono::milliseconds(early ? 250 : 1000));
-    // Resolved again each time: the name of a machine that is still starting may come, or change, later (Kubernetes).
+    // Resolves again each time: the name of a machine that is still starting may appear, or change, later (Kubernetes).
     const Addresses found = addresses_of(host, port, SOCK_STREAM);
     const int error = found ? try_addresses(found, std::chrono::milliseconds(2000)) : 0;
     if (found && error == 0) return "";

@@ -1,8 +1,8 @@
 // Keeps the resolver out of every connection.
 //
-// c10d's TCPStore formats both addresses of each connection for its debug log, with host names, whether or not the line
-// is printed. Where reverse lookups are slow or not answered (many clusters, most containers) every connection of every
-// rank then costs seconds. Host names are of no use here, so getnameinfo gives addresses as numbers in our own
+// For each connection, c10d's TCPStore formats both addresses with host names for its debug log, whether or not the
+// line is printed. Where reverse lookups are slow or unanswered (many clusters, most containers), every connection of
+// every rank then costs seconds. Host names are of no use here, so getnameinfo returns numeric addresses in our own
 // programs.
 //
 // Linked into executables only (megalith, tests, benchmarks): a library must not change what libc does for its host.

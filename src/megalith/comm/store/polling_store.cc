@@ -10,6 +10,7 @@ namespace megalith::comm {
 
 using std::chrono::milliseconds;
 
+// The key exists once wait() returns, so get() does not block the connection.
 std::vector<uint8_t> PollingStore::get(const std::string& key) {
   wait({key}, timeout_);
   return shared_->get(key);

@@ -1,9 +1,9 @@
-// PollingStore: waits for keys by asking again, so that no request holds a connection that others use, too.
+// PollingStore: waits for keys by asking repeatedly, so that no request blocks a connection that others also use.
 //
-// A wait of TCPStore keeps its connection until the key is there. Two groups that connect at once over one connection
-// could then block each other for ever: rank 0 waits for rank 1's key of group a, so its own key of group b stands in
-// the queue, for which rank 1 waits, with its own key of group a in its queue. Gloo's groups connect on threads of
-// their own; NCCL's connect one at a time and need none of this.
+// A wait of TCPStore holds its connection until the key exists. Two groups that connect at once over one connection
+// could then block each other forever: rank 0 waits for rank 1's key of group a, so its own key of group b is stuck in
+// the queue; rank 1 waits for that key, with its own key of group a stuck in its queue. Gloo's groups connect on their
+// own threads; NCCL's connect one at a time and do not need this.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -17,13 +17,13 @@
 
 namespace megalith::comm {
 
-// Thread-safe where `shared` is. Waits ask every millisecond at first, then up to every 50.
+// Thread-safe if `shared` is. Waits ask every millisecond at first, then less often, up to every 50 ms.
 class PollingStore : public c10d::Store {
  public:
   explicit PollingStore(c10::intrusive_ptr<c10d::Store> shared)
       : c10d::Store(shared->getTimeout()), shared_(std::move(shared)) {}
 
-  // The same connection: that is what it is for.
+  // Shares the connection, which is the purpose of this class.
   c10::intrusive_ptr<c10d::Store> clone() override { return c10::make_intrusive<PollingStore>(shared_); }
 
   using c10d::Store::set;

@@ -1,3 +1,6 @@
+// Translates the variables of each launcher into a Rendezvous, and connects to the store. A family of variables is read
+// as a whole: all problems are collected and reported at once, since a user who fixes one at a time has to queue a job
+// for each. When the store cannot be reached, the message says which address and interface were tried.
 #include "megalith/comm/store/rendezvous.h"
 
 #include <fmt/format.h>
@@ -19,7 +22,7 @@ namespace {
 
 constexpr int kDefaultPort = 29500;
 
-// Reads a family of variables and remembers what is wrong with them, so that one message tells all.
+// Reads a family of variables and collects what is wrong with them, so that one message tells all.
 class Variables {
  public:
   explicit Variables(const EnvReader& read) : read_(read) {}
@@ -60,6 +63,7 @@ class Variables {
   std::vector<std::string> problems_;
 };
 
+// Checks that apply to every launcher.
 void check_place(Variables& variables, const Rendezvous& place, const char* rank_name, const char* size_name) {
   if (place.world_size < 1)
     variables.refuse(fmt::format("{} is {}; it must be at least 1", size_name, place.world_size));
@@ -70,6 +74,7 @@ void check_place(Variables& variables, const Rendezvous& place, const char* rank
     variables.refuse(fmt::format("MASTER_PORT is {}; ports go up to 65535", place.master_port));
 }
 
+// RANK and its companions are torchrun's convention, which our launcher and many scripts also use.
 Rendezvous from_torchrun(Variables& variables) {
   Rendezvous place;
   place.source = variables.has("TORCHELASTIC_RUN_ID") ? Rendezvous::kTorchrun
@@ -92,9 +97,9 @@ Rendezvous from_torchrun(Variables& variables) {
   return place;
 }
 
-// Tasks of this node. What srun says of the step is exact; what the job asked for (--ntasks-per-node) holds unless the
-// step differs; with plain --ntasks only the lists say it. One that does not add up to the tasks of the step is the
-// allocation's.
+// Returns the tasks of this node. srun's description of the step is exact; what the job asked for (--ntasks-per-node)
+// holds unless the step differs; with plain --ntasks only the lists say it. A list that does not add up to the tasks of
+// the step describes the allocation instead.
 int slurm_local_size(Variables& variables, int world_size) {
   const auto from_list = [&](const char* name) -> std::optional<int> {
     if (!variables.has(name)) return std::nullopt;
@@ -129,7 +134,7 @@ Rendezvous from_slurm(Variables& variables) {
     const bool step = variables.has("SLURM_STEP_NODELIST");
     place.master_addr = first_slurm_host(variables.text(step ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST"));
   }
-  // Every rank computes the same port; two jobs on one node rarely share it.
+  // Every rank computes the same port; two jobs on one node rarely share one.
   place.master_port = variables.number("MASTER_PORT", kDefaultPort + variables.number("SLURM_JOB_ID", 0) % 10000);
   place.hosts_store = place.rank == 0;
   check_place(variables, place, "SLURM_PROCID", "SLURM_NTASKS");
@@ -153,6 +158,7 @@ Rendezvous from_open_mpi(Variables& variables) {
   return place;
 }
 
+// Explains why there is no store: an unknown host, a port in use, or no answer.
 [[noreturn]] void throw_no_store(const Rendezvous& place, std::chrono::milliseconds timeout,
                                  const std::string& reason) {
   const double seconds = std::chrono::duration<double>(timeout).count();
@@ -173,13 +179,14 @@ Rendezvous from_open_mpi(Variables& variables) {
   throw CommError(fmt::format(
       "rank {}: no answer from the store at {} within {:g} s, going out from {}: {}. Check that rank 0 (or "
       "the launcher) runs"
-      " there, that MASTER_ADDR and MASTER_PORT are equal on all ranks, and that no firewall is between. Machines"
+      " there, that MASTER_ADDR and MASTER_PORT are equal on all ranks, and that no firewall blocks the port. Machines"
       " that start more slowly need a larger --store_connect_timeout.",
       place.rank, where, seconds, route, reason));
 }
 
 }  // namespace
 
+// Takes the text before the first bracket and the first item inside it, plus what follows the bracket.
 std::string first_slurm_host(const std::string& node_list) {
   const size_t end = node_list.find_first_of(",[");
   std::string host = node_list.substr(0, end);

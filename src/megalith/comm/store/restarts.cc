@@ -23,6 +23,7 @@ std::string restarts_in_words(const RankLaunch& launch, const std::vector<Attemp
                      launch.restarts, launch.restarts == 1 ? "" : "s", seconds, useful, 100 * useful / seconds);
 }
 
+// An attempt's steps count up to the first step that a later attempt did again; its time is shared out evenly.
 double useful_seconds(const std::vector<Attempt>& attempts) {
   double useful = 0;
   for (size_t i = 0; i < attempts.size(); ++i) {

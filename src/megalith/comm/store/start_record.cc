@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kBegan = "began";
 constexpr const char* kDone = "done";
 constexpr const char* kFailed = "failed";
-constexpr int64_t kPauseMs = 250;  // between notes
+constexpr int64_t kPauseMs = 250;  // pause between notes
 
 int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -30,7 +30,7 @@ std::optional<int64_t> time_in(c10d::Store& record, const char* key) {
   return record.check({key}) ? parse_int(record.get_to_str(key)) : std::nullopt;
 }
 
-// On this machine's monotonic clock.
+// Converts a wall-clock time to this machine's monotonic clock.
 int64_t monotonic_of(int64_t time_ms) { return monotonic_ns() - (now_ms() - time_ms) * 1'000'000; }
 
 }  // namespace
@@ -41,6 +41,7 @@ c10::intrusive_ptr<c10d::Store> StartRecord::record_of(int64_t start) const {
   return c10::make_intrusive<c10d::PrefixStore>(fmt::format("megalith/record/{}", start), store_);
 }
 
+// The store of a first start has no records; then only the count of the agents can tell.
 bool StartRecord::continues(int restarts) const {
   if (start_ == 0) return restarts > 0;
   for (int64_t start = 0; start < start_; ++start)
@@ -61,7 +62,7 @@ void StartRecord::note(const Attempt& done) {
   try {
     record_of(start_)->set(kDone, line.dump());
   } catch (const std::exception&) {
-    // Out of reach: the next note says more. The watchdog decides whether the store is gone.
+    // Unreachable: the next note says more. The watchdog decides whether the store is gone.
   }
 }
 
@@ -73,6 +74,7 @@ void StartRecord::note_failure() noexcept {
   }
 }
 
+// Starts before the first begin() did not train and are skipped.
 RankLaunch StartRecord::complete(RankLaunch launch) const {
   for (int64_t start = 0; start < start_; ++start) {
     const auto record = record_of(start);

@@ -1,5 +1,5 @@
-// What the starts of a job leave for the starts after them, in the store of torchrun's agents: how far each came, and
-// when it failed. What a launcher of ours knows by itself.
+// What the starts of a job leave for later starts, in the store of torchrun's agents: how far each got, and when it
+// failed. Our own launcher knows this by itself.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -14,27 +14,27 @@ class Store;
 
 namespace megalith::comm {
 
-// Of one start. Used by the rank's own thread. Times are those of the machines' clocks, which may be another machine's
-// after a restart.
+// The record of one start. For the rank's own thread. Times come from the machine's clock, which may be another
+// machine's after a restart.
 class StartRecord {
  public:
-  // `store`: of the whole job. `start`: how many starts were before this one.
+  // `store` is that of the whole job; `start` is the number of starts before this one.
   StartRecord(const c10::intrusive_ptr<c10d::Store>& store, int64_t start);
 
-  // Whether the run goes on from earlier starts: one of them got as far as begin(). Agents start again whatever an exit
-  // code says, so a first start may have ended because of bad input, and the next one is to refuse it, too. `restarts`:
-  // what the ranks agreed on; it decides where each start has a store of its own.
+  // Returns whether the run continues earlier starts: one of them got as far as begin(). Agents restart whatever the
+  // exit code, so a first start may have ended because of bad input, and the next one must reject it again. `restarts`,
+  // which the ranks agreed on, decides where each start has its own store.
   bool continues(int restarts) const;
 
-  // Rank 0: the run begins, its settings are good; a step was done, which makes `done` of this start (written a few
-  // times a second at most).
+  // Rank 0: begin() says that the settings are good and the run begins; note() says that a step was completed, with the
+  // progress of this start so far (written a few times per second at most).
   void begin();
   void note(const Attempt& done);
-  // Any rank: a failure was seen. The first one counts. Never throws: the run is ending anyway.
+  // Any rank: a failure was detected. The first one counts. Never throws: the run is ending anyway.
   void note_failure() noexcept;
 
-  // Rank 0: `launch` with what the earlier starts left: began, failed, how far they came. detect_seconds is the time
-  // from the last step that was done.
+  // Rank 0: completes `launch` with what earlier starts left: when they began and failed, and how far they got.
+  // detect_seconds is the time since the last completed step.
   RankLaunch complete(RankLaunch launch) const;
 
  private:

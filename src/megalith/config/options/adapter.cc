@@ -1,3 +1,5 @@
+// Options of adapters and preferences. The help texts are what --help and docs/options.md show; "(none: …)" says what a
+// missing value means.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {

@@ -1,3 +1,4 @@
+// Options of checkpoints (what is written when, how, and what is read back) and of fault detection.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
@@ -8,12 +9,13 @@ void add_saving(OptionList& list) {
   save.add("output_dir", &SaveConfig::output_dir, "everything that the run writes; pretrain without it writes nothing")
       .alias({"save"})
       .no_pretrain_default();
-  save.add("overwrite_output_dir", &SaveConfig::overwrite_output_dir, "start anew in an output_dir that is not empty")
+  save.add("overwrite_output_dir", &SaveConfig::overwrite_output_dir, "start over in an output_dir that is not empty")
       .train_only();
   save.add("resume_from_checkpoint", &SaveConfig::resume_from_checkpoint,
            "checkpoint folder; true or latest: the last in output_dir; auto: the newest there that is whole, if any")
       .train_only();
-  save.add("load", &SaveConfig::load, "folder whose last checkpoint is continued; without any the run starts afresh")
+  save.add("load", &SaveConfig::load,
+           "folder whose last checkpoint is continued; without any, the run starts from scratch")
       .pretrain_only();
   save.add("save_strategy", &SaveConfig::strategy, "when to save; best needs an evaluation metric").train_only();
   save.add("save_steps", &SaveConfig::steps, "every n steps; below 1 a fraction of all")
@@ -42,7 +44,7 @@ void add_files(OptionList& list) {
       .choices({"legacy", "torch", "torch_dist", "torch_dcp", "zarr", "fsdp_dtensor"})
       .pretrain_default("torch_dist")
       .no_effect("Megalith writes one sharded safetensors format that every layout can read");
-  checkpoint.add("async_save", &CheckpointConfig::async_save, "write while training goes on");
+  checkpoint.add("async_save", &CheckpointConfig::async_save, "write while training continues");
   checkpoint
       .add("use_persistent_ckpt_worker", &CheckpointConfig::use_persistent_worker,
            "one writer for the whole run; async_save needs it")
@@ -81,8 +83,8 @@ void add_files(OptionList& list) {
 
 void add_loading(OptionList& list) {
   auto checkpoint = list.part(&TrainingArguments::checkpoint);
-  checkpoint.add("no_load_optim", &CheckpointConfig::no_load_optim, "start the optimizer anew").pretrain_only();
-  checkpoint.add("no_load_rng", &CheckpointConfig::no_load_rng, "seed anew").pretrain_only();
+  checkpoint.add("no_load_optim", &CheckpointConfig::no_load_optim, "start with a fresh optimizer").pretrain_only();
+  checkpoint.add("no_load_rng", &CheckpointConfig::no_load_rng, "seed again").pretrain_only();
   checkpoint.add("finetune", &CheckpointConfig::finetune, "load weights only and start at iteration 0").pretrain_only();
   checkpoint
       .add("exit_on_missing_checkpoint", &CheckpointConfig::exit_on_missing_checkpoint, "stop when load finds nothing")
@@ -125,7 +127,7 @@ void add_fault_options(OptionList& list) {
             " (disabled); or run every step twice and report (report_determinism_stats)");
   fault
       .add("error_injection_rate", &FaultConfig::error_injection_rate,
-           "for tests: about one of so many results is rejected although it is good")
+           "for tests: about one in this many results is rejected although it is good")
       .at_least(0);
   fault.add("error_injection_type", &FaultConfig::error_injection_type, "for tests: what the reruns seem to show")
       .choices({"correct_result", "transient_error", "persistent_error"});

@@ -1,3 +1,4 @@
+// Options of data: LLaMA-Factory's datasets, Megatron's indexed files, and the tokenizer.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
@@ -12,7 +13,7 @@ void add_sampler(OptionList& list) {
       .train_only();
   sampler.add("ignore_data_skip", &SamplerConfig::ignore_data_skip, "resume from the start of the epoch's data")
       .train_only();
-  sampler.add("dataloader_type", &SamplerConfig::dataloader_type, "single: in order; cyclic: a permutation an epoch")
+  sampler.add("dataloader_type", &SamplerConfig::dataloader_type, "single: in order; cyclic: a permutation per epoch")
       .refuse({"external"}, "a program's own loader cannot be given to the binary")
       .pretrain_only();
   sampler.add("dataloader_num_workers", &SamplerConfig::dataloader_num_workers, "loader processes of the reference")
@@ -51,9 +52,9 @@ void add_data_options(OptionList& list) {
   data.add("val_size", &DataConfig::val_size, "records (1 or more) or fraction held out for evaluation")
       .at_least(0)
       .train_only();
-  data.add("eval_on_each_dataset", &DataConfig::eval_on_each_dataset, "one set of metrics a dataset").train_only();
+  data.add("eval_on_each_dataset", &DataConfig::eval_on_each_dataset, "one set of metrics per dataset").train_only();
   data.add("max_samples", &DataConfig::max_samples, "records kept of each dataset").at_least(1).train_only();
-  data.add("packing", &DataConfig::packing, "several samples a row (none: on for pt)").train_only();
+  data.add("packing", &DataConfig::packing, "several samples per row (none: on for pt)").train_only();
   data.add("neat_packing", &DataConfig::neat_packing, "packing without attention between samples; sft only")
       .train_only();
   data.add("sequence_packing", &DataConfig::sequence_packing, "the adapter's name for neat packing").train_only();

@@ -1,3 +1,4 @@
+// Options of logging, timers, profiles and evaluation.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
@@ -17,13 +18,13 @@ void add_lines(OptionList& list) {
   logging.add("logging_first_step", &LoggingConfig::first_step, "log the first step too").train_only();
   logging.add("logging_nan_inf_filter", &LoggingConfig::nan_inf_filter, "log the running mean in place of NaN")
       .train_only();
-  logging.add("log_level", &LoggingConfig::level, "how much is said; passive: MEGALITH_LOG_LEVEL, or info")
+  logging.add("log_level", &LoggingConfig::level, "how much is logged; passive: MEGALITH_LOG_LEVEL, or info")
       .choices(kLogLevels)
       .train_only();
   logging.add("report_to", &LoggingConfig::report_to,
               "none, tensorboard or all; wandb: TensorBoard files, and the command that uploads them; others are noted "
               "and skipped");
-  logging.add("run_name", &LoggingConfig::run_name, "title of the loss's picture, name in the dashboard").train_only();
+  logging.add("run_name", &LoggingConfig::run_name, "title of the loss plot, name in the dashboard").train_only();
   logging.add("logging_dir", &LoggingConfig::logging_dir, "TensorBoard files (none: output_dir/tensorboard)")
       .alias({"tensorboard_dir"});
   logging
@@ -49,7 +50,7 @@ void add_timers(OptionList& list) {
   logging.add("tensorboard_log_interval", &LoggingConfig::tensorboard_log_interval, "steps between TensorBoard points")
       .at_least(1)
       .pretrain_only();
-  logging.add("log_throughput", &LoggingConfig::log_throughput, "TFLOP/s a device").pretrain_only();
+  logging.add("log_throughput", &LoggingConfig::log_throughput, "TFLOP/s per device").pretrain_only();
   logging.add("log_params_norm", &LoggingConfig::log_params_norm, "norm of the parameters").pretrain_only();
   logging.add("log_num_zeros_in_grad", &LoggingConfig::log_num_zeros_in_grad, "zeros in the gradients").pretrain_only();
   logging.add("profile", &LoggingConfig::profile, "record a trace").pretrain_only();

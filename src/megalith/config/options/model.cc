@@ -1,3 +1,5 @@
+// Options of the model: its source, and the shape of one that is trained from scratch. describes_new_model() marks what
+// config.json decides when there is a model folder.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
@@ -62,7 +64,7 @@ void add_shape(OptionList& list) {
       .add("make_vocab_size_divisible_by", &ModelShapeConfig::make_vocab_size_divisible_by,
            "the padded vocabulary is a multiple of this times tp")
       .at_least(1);
-  shape.add("untie_embeddings_and_output_weights", &ModelShapeConfig::untie_embeddings, "an output matrix of its own")
+  shape.add("untie_embeddings_and_output_weights", &ModelShapeConfig::untie_embeddings, "a separate output matrix")
       .pretrain_default(false)
       .describes_new_model();
   shape.add("mtp_num_layers", &ModelShapeConfig::mtp_num_layers, "multi-token-prediction depths")
@@ -140,7 +142,7 @@ void add_position(OptionList& list) {
       .at_most(1)
       .pretrain_default(1.0)
       .planned("models");
-  position.add("rotary_interleaved", &PositionConfig::rotary_interleaved, "rotate neighbours in place of halves")
+  position.add("rotary_interleaved", &PositionConfig::rotary_interleaved, "rotate neighbors instead of halves")
       .pretrain_default(false)
       .planned("models");
   position

@@ -1,3 +1,4 @@
+// Options of experts and their router, of recomputation, fused kernels and CUDA graphs.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
@@ -5,7 +6,7 @@ namespace {
 
 void add_experts(OptionList& list) {
   auto moe = list.part(&TrainingArguments::moe);
-  moe.add("num_experts", &MoeConfig::num_experts, "experts a MoE layer (none: dense)")
+  moe.add("num_experts", &MoeConfig::num_experts, "experts per MoE layer (none: dense)")
       .at_least(1)
       .describes_new_model();
   moe.add("moe_layer_freq", &MoeConfig::layer_freq, "every n-th layer is MoE, or a list such as ([1]*3+[0]*2)")
@@ -40,7 +41,7 @@ void add_experts(OptionList& list) {
 
 void add_router(OptionList& list) {
   auto router = list.part(&TrainingArguments::router);
-  router.add("moe_router_topk", &RouterConfig::topk, "experts a token")
+  router.add("moe_router_topk", &RouterConfig::topk, "experts per token")
       .at_least(1)
       .pretrain_default(2)
       .describes_new_model();
@@ -49,7 +50,7 @@ void add_router(OptionList& list) {
            "how experts are kept equally busy; several with one coefficient each")
       .choices({"aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"})
       .pretrain_default({"aux_loss"});
-  router.add("moe_aux_loss_coeff", &RouterConfig::aux_loss_coeff, "weight of the balancing loss, one a type")
+  router.add("moe_aux_loss_coeff", &RouterConfig::aux_loss_coeff, "weight of the balancing loss, one per type")
       .alias({"moe_aux_loss_coef"})
       .at_least(0)
       .pretrain_default({0.0});
@@ -103,7 +104,7 @@ void add_recompute(OptionList& list) {
   recompute.add("cpu_offloading", &RecomputeConfig::cpu_offloading, "keep activations in host memory")
       .pretrain_only()
       .planned("gpu");
-  recompute.add("cpu_offloading_num_layers", &RecomputeConfig::cpu_offloading_num_layers, "layers so treated")
+  recompute.add("cpu_offloading_num_layers", &RecomputeConfig::cpu_offloading_num_layers, "number of those layers")
       .at_least(0)
       .pretrain_only()
       .planned("gpu");

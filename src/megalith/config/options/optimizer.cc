@@ -1,3 +1,5 @@
+// Options of the optimizer, gradient buffers, precision and the learning-rate schedule. Hugging Face and Megatron name
+// the same things differently; both names lead to one member where they mean the same.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
@@ -50,7 +52,9 @@ void add_state(OptionList& list) {
   optimizer.add("use_distributed_optimizer", &OptimizerConfig::use_distributed_optimizer,
                 "shard optimizer state over data-parallel ranks");
   optimizer.add("optimizer_cpu_offload", &OptimizerConfig::cpu_offload, "optimizer state and step on the host");
-  optimizer.add("optimizer_offload_fraction", &OptimizerConfig::offload_fraction, "part of the parameters so treated")
+  optimizer
+      .add("optimizer_offload_fraction", &OptimizerConfig::offload_fraction,
+           "fraction of the parameters that is offloaded")
       .at_least(0)
       .at_most(1)
       .pretrain_default(1.0);
@@ -93,11 +97,11 @@ void add_gradients(OptionList& list) {
           "gather a bucket just before its forward; needs use_distributed_optimizer and overlap_grad_reduce");
   ddp.add("align_param_gather", &DdpConfig::align_param_gather, "all stages start their gather together")
       .pretrain_only()
-      .no_effect("every stage starts to gather right behind its update");
+      .no_effect("every stage starts to gather right after its update");
   ddp.add("ddp_average_in_collective", &DdpConfig::average_in_collective,
           "divide inside the collective; not with calculate_per_token_loss");
   ddp.add("ddp_bucket_size", &DdpConfig::bucket_size,
-          "elements a bucket (none: max(40 000 000, 1 000 000 * dp); on CPU 1 500 000)")
+          "elements per bucket (none: max(40 000 000, 1 000 000 * dp); on CPU 1 500 000)")
       .at_least(1);
   ddp.add("ddp_num_buckets", &DdpConfig::num_buckets, "number of buckets in place of ddp_bucket_size")
       .at_least(1)
@@ -134,7 +138,7 @@ void add_precision_options(OptionList& list) {
   precision.add("fp8_amax_history_len", &PrecisionConfig::fp8_amax_history_len, "steps the delayed recipe looks back")
       .at_least(1)
       .pretrain_only();
-  precision.add("fp8_amax_compute_algo", &PrecisionConfig::fp8_amax_compute_algo, "what it takes of them")
+  precision.add("fp8_amax_compute_algo", &PrecisionConfig::fp8_amax_compute_algo, "which of them it uses")
       .choices({"most_recent", "max"})
       .pretrain_only();
   precision

@@ -1,3 +1,4 @@
+// Options of the layout over ranks: sizes, pipeline, communication, batch and seeds.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
@@ -35,7 +36,7 @@ void add_sizes(OptionList& list) {
       .at_least(1);
   parallel
       .add("cp_comm_type", &ParallelConfig::cp_comm_type,
-           "how context-parallel attention exchanges keys and values (none: p2p); one for all layers or one a layer")
+           "how context-parallel attention exchanges keys and values (none: p2p); one for all layers or one per layer")
       .choices({"p2p", "a2a", "all_gather", "allgather", "a2a+p2p"});
   parallel.add("tp_comm_overlap", &ParallelConfig::tp_comm_overlap, "overlap tp collectives with matrix products")
       .planned("gpu");
@@ -46,7 +47,7 @@ void add_pipeline(OptionList& list) {
   auto pipeline = list.part(&TrainingArguments::pipeline);
   pipeline
       .add("virtual_pipeline_model_parallel_size", &PipelineConfig::vpp,
-           "model chunks a pipeline rank holds (interleaved schedule); 1 means none; follows from a layout")
+           "model chunks per pipeline rank (interleaved schedule); 1 means none; follows from a layout")
       .alias({"vpp", "num_virtual_stages_per_pipeline_rank"})
       .at_least(1);
   pipeline
@@ -92,7 +93,8 @@ void add_pipeline(OptionList& list) {
       .pretrain_only()
       .planned("pipeline");
   pipeline
-      .add("wgrad_deferral_limit", &PipelineConfig::wgrad_deferral_limit, "micro-batches so deferred at most; 0: all")
+      .add("wgrad_deferral_limit", &PipelineConfig::wgrad_deferral_limit,
+           "micro-batches that are deferred at most; 0: all")
       .at_least(0)
       .pretrain_only()
       .planned("pipeline");
@@ -111,13 +113,13 @@ void add_communication(OptionList& list) {
       .at_least(1)
       .pretrain_default(10);
   comm.add("distributed_timeout_seconds_after_init", &CommConfig::timeout_after_first_iteration_s,
-           "time limit once the first iteration is through")
+           "time limit once the first iteration has finished")
       .at_least(1);
   comm.add("store_connect_timeout", &CommConfig::store_connect_timeout_s,
            "seconds that a rank tries to reach the store (MASTER_ADDR:MASTER_PORT) at the start; none: 60 on one "
            "machine, 600 on several")
       .at_least(1);
-  comm.add("use_cpu", &CommConfig::use_cpu, "train on the CPU although there is a GPU").alias({"no_cuda"});
+  comm.add("use_cpu", &CommConfig::use_cpu, "train on the CPU even if there is a GPU").alias({"no_cuda"});
   comm.add("use_gloo_process_groups", &CommConfig::use_gloo_process_groups,
            "host-side twins of the data-parallel groups for checkpoints")
       .alias({"enable_gloo_process_groups"})
@@ -151,11 +153,11 @@ void add_batch_options(OptionList& list) {
       .no_pretrain_default();
   batch
       .add("gradient_accumulation_steps", &BatchConfig::gradient_accumulation_steps,
-           "micro-batches a step, unless global_batch_size says it")
+           "micro-batches per step, unless global_batch_size is set")
       .at_least(1);
   batch
       .add("global_batch_size", &BatchConfig::global_batch_size,
-           "sequences a step over all ranks (none: micro-batch * dp * gradient_accumulation_steps)")
+           "sequences per step over all ranks (none: micro-batch * dp * gradient_accumulation_steps)")
       .at_least(1);
   batch
       .add("rampup_batch_size", &BatchConfig::rampup_batch_size,
@@ -173,7 +175,7 @@ void add_batch_options(OptionList& list) {
       .no_pretrain_default();
   batch
       .add("eval_global_batch_size", &BatchConfig::eval_global_batch_size,
-           "sequences an evaluation iteration (none: as training)")
+           "sequences per evaluation iteration (none: as training)")
       .at_least(1)
       .pretrain_only();
 

@@ -1,3 +1,4 @@
+// Options of the run as a whole: what is done, and when it ends.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
@@ -30,19 +31,19 @@ void add_run_options(OptionList& list) {
   run.add("exit_interval", &RunConfig::exit_interval, "leave when the iteration is a multiple of this")
       .at_least(1)
       .pretrain_only();
-  run.add("exit_duration_in_mins", &RunConfig::exit_duration_mins, "save and leave after so many minutes")
+  run.add("exit_duration_in_mins", &RunConfig::exit_duration_mins, "save and leave after this many minutes")
       .at_least(0)
       .pretrain_only();
   run.add("exit_signal_handler", &RunConfig::exit_signal_handler, "SIGTERM: save and leave")
       .pretrain_only()
       .no_effect("SIGTERM always lets a run finish its step, save and leave");
   run.add("early_stopping_steps", &RunConfig::early_stopping_steps,
-          "stop after so many evaluations without a better metric; needs metric_for_best_model and evaluation")
+          "stop after this many evaluations without a better metric; needs metric_for_best_model and evaluation")
       .at_least(1)
       .train_only();
 
   list.no_effect("use_mca", flag(true), "Megalith has one path, the one that use_mca selects")
-      .refuse({"false"}, "use_mca=false asks for LLaMA-Factory's plain PyTorch path, which Megalith has not")
+      .refuse({"false"}, "use_mca=false asks for LLaMA-Factory's plain PyTorch path, which Megalith does not have")
       .train_only();
   list.refused("do_predict", flag(false), "generation is not part of training; use `megalith generate`").train_only();
 }
