@@ -1,3 +1,6 @@
+// Autograd around the activation kernels. Both functions save their input alone (and the small bias or row weights):
+// value and slope of the activation are cheap to compute again beside reading the input. What is not fused here is
+// expressed by what is: row weights on the CPU are a product of their own after the activation.
 #include "megalith/ops/norm_rope/activation.h"
 
 #include <ATen/ATen.h>
@@ -32,7 +35,7 @@ ActivationRows rows_of(const Tensor& y, Activation activation) {
 
 const float* floats_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
 
-// `weights`: on CUDA alone.
+// Runs forward; `weights` may be defined on CUDA only.
 Tensor gated_kernel(const Tensor& gate_up, Activation activation, const Tensor& weights) {
   const Tensor in = gate_up.contiguous();
   std::vector<int64_t> sizes = gate_up.sizes().vec();
@@ -78,7 +81,7 @@ class GatedFunction : public torch::autograd::Function<GatedFunction> {
   }
 };
 
-// The bias as the kernels read it: acc [f], or on CUDA as it is.
+// The bias as the kernels read it: in acc, or on CUDA as it is, if it has the dtype of x (reads_raw).
 bool reads_raw(const Tensor& bias, const Tensor& x) {
   return x.is_cuda() && bias.defined() && bias.scalar_type() == x.scalar_type() && bias.is_contiguous();
 }
@@ -104,7 +107,7 @@ Tensor biased_kernel(const Tensor& x, const Tensor& bias, Activation activation)
   return y;
 }
 
-// grad_bias undefined: not wanted; `add_bias`, on CUDA only: it is added to.
+// Runs backward. An undefined grad_bias is not computed; `add_bias` (CUDA only) adds to its values.
 void run_bias_backward(const ActivationRows& rows, const Tensor& x, const Tensor& bias, const Tensor& grad_y,
                        const Tensor& grad_x, const Tensor& grad_bias, bool add_bias) {
   void* bias_out = grad_bias.defined() ? grad_bias.mutable_data_ptr() : nullptr;
@@ -136,7 +139,8 @@ class BiasFunction : public torch::autograd::Function<BiasFunction> {
     const Tensor x = saved[0].contiguous();
     const Tensor& bias = saved[1];
     const Tensor added = kernel_bias(bias, x);
-    Tensor grad_x = may_write_over(grads[0]) ? grads[0] : at::empty_like(x);  // the kernel reads each element first
+    // In place where nobody else holds grad_y: saves [t, f]. The kernels read each element before they write it.
+    Tensor grad_x = may_write_over(grads[0]) ? grads[0] : at::empty_like(x);
     const Tensor grad_y = grads[0].contiguous();
     Tensor grad_bias;
     const auto& target = kept<GradTarget>(ctx);

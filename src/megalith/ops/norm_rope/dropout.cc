@@ -1,3 +1,7 @@
+// Dropout as a function of one seed: forward draws 64 bits from the generator, and the kernels derive the mask from
+// them and the position of each element (Philox). So the mask depends neither on the device nor on the number of
+// threads. On CUDA backward draws the mask again, which costs less than storing a byte per element; on the CPU, where
+// drawing is the larger part, forward stores it.
 #include "megalith/ops/norm_rope/dropout.h"
 
 #include <ATen/ATen.h>
@@ -28,8 +32,8 @@ void check_arguments(const Tensor& x, double p, const at::Generator& generator) 
         "dropout on {} needs a generator of that device", x.device().str());
 }
 
-// All that is drawn: the mask follows from it. Of a CUDA generator, which draws on the device alone, a mixture of its
-// seed and its offset (splitmix64); the offset moves on by the 4 that it counts in.
+// Draws the seed of one mask. A CUDA generator draws only on the device, so that its seed and its offset are mixed
+// instead (splitmix64); the offset then advances by 4, the unit that it counts in.
 uint64_t draw_seed(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
   if (generator.device().is_cpu()) return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
@@ -41,10 +45,9 @@ uint64_t draw_seed(at::Generator generator) {
   return z ^ (z >> 31);
 }
 
-// On CUDA `mask` stays undefined: the seed tells it.
 struct Result {
   Tensor y;
-  Tensor mask;  // uint8, as x; only for a backward
+  Tensor mask;  // uint8, shape of x; undefined without a backward pass, and always on CUDA
 };
 
 Result run_forward(const Tensor& x, const Tensor& residual, double p, uint64_t seed, bool with_mask) {
@@ -119,7 +122,7 @@ Tensor dropout_add(const Tensor& x, const Tensor& residual, double p, const at::
   check(x.sizes() == residual.sizes(), "dropout_add adds tensors of one shape; it got {} and {}", shape_text(x),
         shape_text(residual));
   if (p == 0) return residual + x;
-  // A residual stream that is kept in a wider dtype than the branches takes two passes.
+  // A residual stream in a wider dtype than its branches takes two passes.
   if (!has_kernel(x) || x.scalar_type() != residual.scalar_type()) return residual + dropout(x, p, generator);
   if (!needs_gradient({x, residual})) return run_forward(x, residual, p, draw_seed(generator), /*with_mask=*/false).y;
   return DropoutFunction::apply(x, if_defined(residual), p, generator);
