@@ -1,4 +1,4 @@
-// What an autograd function keeps beside tensors: one typed value, held by its context until backward is done.
+// Saves one typed value of an autograd function beside its tensors; its context holds it until backward has finished.
 //
 //   keep(ctx, MyState{…});                  // in forward
 //   auto& state = kept<MyState>(ctx);       // in backward

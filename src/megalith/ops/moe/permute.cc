@@ -1,3 +1,6 @@
+// Autograd around the row kernels. Copies and sums are each other's backward: the gradient of copies is the plain sum
+// of a token's rows, the gradient of a plain sum is a copy. Sums with weights save the rows, since the gradient of a
+// weight is the product of its row with the token's gradient; one kernel computes both gradients.
 #include "megalith/ops/moe/permute.h"
 
 #include <ATen/ATen.h>
@@ -40,7 +43,7 @@ Tensor plain_copy(const Tensor& x, const RowMap& map) {
   return y;
 }
 
-// weights and residual may be undefined.
+// Runs sum_rows without autograd; weights and residual may be undefined.
 Tensor plain_sum(const Tensor& rows, const Tensor& weights, const RowMap& map, const Tensor& residual) {
   const Tensor in = rows.contiguous();
   const Tensor w = weights.defined() ? weights.contiguous() : Tensor();
@@ -100,6 +103,7 @@ struct SumRows : Function<SumRows> {
     Tensor drows, dw;
     if (!saved[1].defined()) {
       drows = plain_copy(dy, map);
+      // Fillers were copied, too; their gradient is 0.
       if (!map.every_row_used) drows.mul_(used_rows(map).to(drows.scalar_type()).unsqueeze(1));
       return {drows, dw, {}, dresidual};
     }
@@ -109,7 +113,7 @@ struct SumRows : Function<SumRows> {
     plain_sum_backward(rows, w, map, dy, drows, dw);
     return {drows, dw, {}, dresidual};
   }
-  // 1 where a row is no filler.
+  // Returns 1 for rows in use, 0 for fillers. Shifted by one, so that -1 in `row` falls on an element that is cut off.
   static Tensor used_rows(const RowMap& map) {
     const Tensor all = at::zeros({map.rows() + 1}, map.token.options());
     return all.index_fill_(0, map.row.flatten().add(1), 1).narrow(0, 1, map.rows());
@@ -156,6 +160,7 @@ Tensor sum_rows(const Tensor& rows, const Tensor& weights, const RowMap& map, co
 
 namespace {
 
+// Sorts with ATen's operations: on the CPU, and on CUDA for more experts than the kernel takes.
 SortedChoices composite(const at::Tensor& experts, int64_t count) {
   const at::Tensor flat = experts.flatten();
   const auto [sorted, order] = flat.sort(/*stable=*/std::optional<bool>(true), /*dim=*/0, /*descending=*/false);

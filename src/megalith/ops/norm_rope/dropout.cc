@@ -1,7 +1,6 @@
 // Dropout as a function of one seed: forward draws 64 bits from the generator, and the kernels derive the mask from
 // them and the position of each element (Philox). So the mask depends neither on the device nor on the number of
-// threads. On CUDA backward draws the mask again, which costs less than storing a byte per element; on the CPU, where
-// drawing is the larger part, forward stores it.
+// threads. On CUDA backward draws the mask again instead of reading a byte per element; on the CPU forward stores it.
 #include "megalith/ops/norm_rope/dropout.h"
 
 #include <ATen/ATen.h>
