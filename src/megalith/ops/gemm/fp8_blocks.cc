@@ -11,7 +11,7 @@ namespace megalith::ops {
 
 namespace {
 
-// The largest power of two that does not bring `largest` beyond the reach; 1 for blocks of zeros and of infinities.
+// Returns the largest power of two that keeps `largest` within the reach; 1 for blocks of zeros or with infinities.
 at::Tensor power_of_two(const at::Tensor& largest, double reach) {
   const at::Tensor wanted = largest.reciprocal() * reach;
   const at::Tensor exponent = std::get<1>(at::frexp(wanted)) - 1;
@@ -23,7 +23,7 @@ struct Cast {
   at::Tensor bytes, inverse_scale;
 };
 
-// wide [r, c] in strips of 128 columns.
+// Casts wide [r, c] in strips of 128 columns. The scales are stored column by column, as cuBLASLt reads them.
 Cast in_strips(const at::Tensor& wide, Fp8Kind kind) {
   const double reach = reach_of(kind);
   const at::Tensor parts = wide.view({wide.size(0), -1, kFp8Block});

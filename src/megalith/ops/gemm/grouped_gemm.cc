@@ -1,3 +1,7 @@
+// Grouped GEMM in two ways. bf16 on CUDA takes libtorch's grouped kernels, which read the ends of groups on the device:
+// one launch, and the host does not wait for the counts. Everything else multiplies group by group. On the CPU, groups
+// are then distributed over the threads, each group on one thread, if that balances well; otherwise all threads share
+// each product. Many small products on one thread each beat small products on many threads.
 #include "megalith/ops/gemm/grouped_gemm.h"
 
 #include <ATen/ATen.h>
@@ -42,8 +46,8 @@ std::vector<Group> groups_of(const GroupCounts& counts, int64_t all) {
   return groups;
 }
 
-// Deals the groups out to threads, the largest first, each to whom has least to do. Empty when one thread would have
-// far more than its share: the products are then better cut one by one.
+// Distributes the groups over the threads: the largest first, each to the thread with the least work. Returns empty if
+// a thread would get more than 1.25 times its share: then it is better to split each product over all threads.
 std::vector<std::vector<Group>> deal(std::vector<Group> groups, int64_t rows) {
   const auto threads = static_cast<size_t>(at::in_parallel_region() ? 1 : at::get_num_threads());
   if (threads == 1 || groups.size() < 2 * threads) return {};
@@ -59,7 +63,7 @@ std::vector<std::vector<Group>> deal(std::vector<Group> groups, int64_t rows) {
   return std::ranges::max(load) > fair + fair / 4 ? std::vector<std::vector<Group>>{} : hands;
 }
 
-// body(group) for every group, on the CPU several at a time where that is faster than several threads for each.
+// Calls body(group) for every group, on the CPU several at a time if deal() finds a balance.
 void for_each_group(const GroupCounts& counts, const Tensor& x, c10::function_ref<void(const Group&)> body) {
   const std::vector<Group> groups = groups_of(counts, x.size(0));
   const auto hands = x.is_cpu() ? deal(groups, x.size(0)) : std::vector<std::vector<Group>>{};
@@ -68,13 +72,13 @@ void for_each_group(const GroupCounts& counts, const Tensor& x, c10::function_re
     return;
   }
   parallel_for(static_cast<int64_t>(hands.size()), 1, [&](int64_t begin, int64_t end) {
-    const at::NoGradGuard no_grad;  // a thread's own
+    const at::NoGradGuard no_grad;  // the mode is per thread
     for (int64_t hand = begin; hand < end; ++hand)
       for (const Group& group : hands[static_cast<size_t>(hand)]) body(group);
   });
 }
 
-// libtorch's grouped kernels: bf16 on CUDA, rows of 16 bytes.
+// Whether libtorch's grouped kernels can take it: bf16 on CUDA, rows that are multiples of 16 bytes.
 bool has_grouped_kernel(const Tensor& x, const Tensor& w) {
   return x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.size(0) > 0 && x.size(1) % 8 == 0 && w.size(1) % 8 == 0 &&
          w.size(2) % 8 == 0;

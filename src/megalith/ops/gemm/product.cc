@@ -26,6 +26,7 @@ std::unique_ptr<ProductPlans> make_product_plans() {
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& added, const ProductKernels& kernels) {
   if (kernels.plans != nullptr && a.size(0) * a.size(1) * b.size(1) >= kLeastTried) {
+    // Below this size no plan would take it: do not allocate the result in vain.
     const at::Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
     if (run_planned(kernels, out, a, b, added, 0, 1)) return out;
   }

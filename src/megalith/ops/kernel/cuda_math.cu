@@ -18,7 +18,8 @@ __device__ inline void put(const SumsOut& out, int64_t i, float sum) {
 }
 
 // First, thread (x, y) of 8 x 32 sums rows y, y + 32, ... of column x. Then the sums are transposed through shared
-// memory (33 floats per line: no bank conflicts), and each of the 8 warps adds the 32 sums of one column by shuffles.
+// memory (33 floats per line, against bank conflicts), and each of the 8 warps adds the 32 sums of one column by
+// shuffles.
 __global__ void __launch_bounds__(kColumns* kRows)
     column_sums_kernel(const float* partials, int n, SumsOut first, SumsOut second) {
   constexpr int kAtOnce = 8;  // loads in flight per thread

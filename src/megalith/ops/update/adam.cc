@@ -1,3 +1,8 @@
+// Checks and dispatch of optimizer updates. All factors that do not depend on the element are computed in fp64 and
+// rounded once (adam_factors), the same for every device.
+//
+// The gate lets an update be queued before the host knows the gradient norm: clip_gate computes the clipping factor on
+// the device, and the kernels read it there. When a gradient is not finite, the gate is closed and they change nothing.
 #include "megalith/ops/update/adam.h"
 
 #include <ATen/ATen.h>
@@ -38,7 +43,7 @@ UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
   return a;
 }
 
-// What the host can see of a gate on the CPU: false, or the scalars with its factor.
+// Reads a gate on the host: returns false if it is closed, otherwise puts its factor into the scalars.
 bool passes(const at::Tensor& gate, UpdateScalars& scalars) {
   if (!gate.defined()) return true;
   const at::Tensor host = gate.cpu();
@@ -46,7 +51,7 @@ bool passes(const at::Tensor& gate, UpdateScalars& scalars) {
   return host.const_data_ptr<float>()[1] != 0;
 }
 
-// For devices without a kernel.
+// Adam and SGD in ATen's operations, for devices without a kernel.
 void adam_composite(const UpdateTensors& t, const AdamSettings& s, const UpdateScalars& u) {
   at::Tensor g = t.grad.to(at::kFloat) * u.grad_scale;
   if (!s.decoupled_decay) g = g + t.main * u.weight_decay;
@@ -67,6 +72,7 @@ void sgd_composite(const UpdateTensors& t, const SgdSettings& s, const UpdateSca
 
 }  // namespace
 
+// The 1e-6 is that of torch.nn.utils.clip_grad_norm_.
 double clip_factor(double norm, const ClipSettings& settings) {
   const double factor = settings.clip / (norm * settings.unscale + 1e-6);
   return settings.clip > 0 && factor < 1 ? factor * settings.unscale : settings.unscale;
