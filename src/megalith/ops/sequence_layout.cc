@@ -1,3 +1,5 @@
+// A layout is a shared immutable shape plus tensors made from it on demand, one copy per device. Only those are guarded
+// by a mutex: ranks that are threads of one process may share a layout and ask at the same time.
 #include "megalith/ops/sequence_layout.h"
 
 #include <ATen/ATen.h>
@@ -10,7 +12,7 @@
 
 namespace megalith::ops {
 
-// What a layout is; fixed once it is made.
+// The shape of a layout, fixed once it is made.
 struct SequenceLayoutShape {
   std::vector<int64_t> cumulative{0};
   int64_t longest = 0;
@@ -19,7 +21,7 @@ struct SequenceLayoutShape {
 };
 
 struct SequenceLayout::Data : SequenceLayoutShape {
-  // Made when first asked for: one on each device that asked. Ranks that are threads of one process ask at once.
+  // Made at the first request; one tensor per device that asked.
   std::mutex mutex;
   std::vector<at::Tensor> positions, cumulative_tensors;
 };
@@ -41,7 +43,7 @@ at::Tensor restarting_positions(const std::vector<int64_t>& cumulative) {
   return positions;
 }
 
-// The one of `copies` that is on `device`; made where there is none.
+// Returns the tensor of `copies` that is on `device`; makes it from the first one if there is none.
 at::Tensor on_device(std::vector<at::Tensor>& copies, at::Device device) {
   const auto found = std::ranges::find(copies, device, &at::Tensor::device);
   if (found != copies.end()) return *found;

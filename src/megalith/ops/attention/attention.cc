@@ -1,3 +1,6 @@
+// Checks, choice of the kernel and autograd of attention. Every kernel has one interface, forward -> {out, log_sum_exp}
+// and backward from those, so that one autograd function serves all, and ring attention can call the passes itself. It
+// saves q, k, v, out and one float per query and head: probabilities are computed again in backward.
 #include "megalith/ops/attention/attention.h"
 
 #include <ATen/ATen.h>
@@ -32,7 +35,7 @@ const char* name_of(AttentionKernel kernel) {
 
 bool is_half(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
 
-// Why the kernel cannot do what is asked; empty: it can.
+// Returns the reason why a kernel does not support a call, for a message; empty if it does.
 std::string obstacle(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& v, const AttentionOptions& o) {
   const int64_t d = q.size(2), e = v.size(2);
   if (kernel == AttentionKernel::kMath) return "";
@@ -81,7 +84,7 @@ void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   const auto &a = queries.cumulative(), &b = keys.cumulative();
   for (size_t s = 0; s + 1 < a.size(); ++s)
     check(a[s + 1] - a[s] <= b[s + 1] - b[s],
-          "sequence {} has {} queries and {} keys; causal attention needs a key a query", s, a[s + 1] - a[s],
+          "sequence {} has {} queries and {} keys; causal attention needs a key for each query", s, a[s + 1] - a[s],
           b[s + 1] - b[s]);
 }
 
@@ -110,14 +113,14 @@ AttentionGrads backward(const AttentionCall& call, const at::Tensor& grad_out, c
                          : attention_cuda_backward(call, grad_out, result);
 }
 
-// What backward needs beside the saved tensors.
+// The state of backward beside the saved tensors.
 struct AttentionState {
   SequenceLayout queries, keys;
   AttentionOptions options;
   std::vector<at::Tensor> dropout_state;
 };
 
-// Saves q, k, v, out and the log-sum-exp.
+// The tensors are inputs for autograd only; forward reads them from `call`.
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*q*/, const at::Tensor& /*k*/,
@@ -140,6 +143,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
 
 }  // namespace
 
+// The fastest first.
 AttentionKernel choose_attention_kernel(const at::Tensor& q, const at::Tensor& v, const AttentionOptions& options) {
   for (const auto kernel : {AttentionKernel::kCudnn, AttentionKernel::kFlash})
     if (obstacle(kernel, q, v, options).empty()) return kernel;

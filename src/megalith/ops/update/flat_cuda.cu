@@ -1,8 +1,8 @@
 // Passes over flat buffers on CUDA: sums of squares, scaling, Adam and SGD. A thread has a vector of 16 bytes (4 fp32
 // for updates); sums walk over the buffer with as many blocks as have partial sums, updates have a thread per vector.
 //
-//   squares   Σ x² in fp64: per thread, per block, then over blocks, always in the same order      reads the buffer
-//   scale     x *= factor, and a flag if an element is not finite                                  reads (and writes) it
+//   squares   Σ x² in fp64: per thread, per block, then over blocks, always in the same order; reads the buffer
+//   scale     x *= factor, and a flag if an element is not finite; reads the buffer, and writes it unless factor is 1
 //   Adam      m = β₁m + (1-β₁)g,  v = β₂v + (1-β₂)g²,  p = p keep - step_size m / (√v / √(1-β₂ᵗ) + ε)
 //
 // Adam reads p, g, m and v and writes p, m, v and the model's bf16 copy: 30 bytes per element with fp32 gradients, each

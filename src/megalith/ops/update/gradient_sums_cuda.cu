@@ -1,7 +1,7 @@
 // Gradients that are sums over tokens, on CUDA. Legend: t tokens, h columns, v elements of 16 bytes.
 //
-//   bias       sums[c] = Σ_i dy[i][c]. A thread has v columns and every gridDim.y-th row; the partial sums [gridDim.y, h]
-//              are added in order by column_sums_cuda. Reads dy once.
+//   bias       sums[c] = Σ_i dy[i][c]. A thread has v columns and every gridDim.y-th row; the partial sums
+//              [gridDim.y, h] are added in order by column_sums_cuda. Reads dy once.
 //   embedding  sums[rows[i]] += dy[i]. A block has a token (or a part of its columns); tokens with the same id meet in
 //              memory, so that additions are atomic: 16 bytes each on sm_90 and later, else 4. Reads dy once, reads and
 //              writes the rows of sums that occur.
