@@ -41,23 +41,24 @@ std::string obstacle(AttentionKernel kernel, const at::Tensor& q, const at::Tens
   if (kernel == AttentionKernel::kMath) return "";
   if (q.is_cpu()) {
     if (kernel == AttentionKernel::kCudnn) return "it needs CUDA tensors";
-    if (o.dropout > 0) return "on CPU it has no dropout";
+    if (o.dropout > 0) return "on the CPU it does not support dropout";
     if (!is_half(q) && q.scalar_type() != at::kFloat) return "it takes fp32, bf16 and fp16";
     return "";
   }
   if (!is_half(q)) return "on CUDA it takes bf16 and fp16";
   if (d % 8 != 0 || e % 8 != 0 || d > 256 || e > d)
     return fmt::format(
-        "it takes head sizes that are multiples of 8 up to 256, values no larger than keys; here {} and {}", d, e);
+        "it takes head sizes that are multiples of 8 up to 256, with values no larger than keys; they are {} and {}", d,
+        e);
   if (kernel == AttentionKernel::kFlash) return "";
-  if (o.dropout > 0 || o.window > 0) return "it has no dropout and no window";
-  if (d > 128) return fmt::format("it takes head sizes up to 128; here {}", d);
+  if (o.dropout > 0 || o.window > 0) return "it supports neither dropout nor a window";
+  if (d > 128) return fmt::format("it takes head sizes up to 128; this one is {}", d);
   return "";
 }
 
 void check_options(const AttentionOptions& o) {
   check<ConfigError>(o.scale >= 0 && std::isfinite(o.scale),
-                     "attention scale is {}; use 0 (1/sqrt(d)) or a positive one", o.scale);
+                     "attention scale is {}; use a positive number, or 0 for 1/sqrt(d)", o.scale);
   check<ConfigError>(o.window >= 0, "attention window is {}; use 0 (none) or a positive number of tokens", o.window);
   check<ConfigError>(o.window == 0 || o.causal, "an attention window ({}) needs causal attention", o.window);
   check<ConfigError>(o.dropout >= 0 && o.dropout < 1, "attention_dropout is {}; it must be in [0, 1)", o.dropout);
@@ -75,7 +76,8 @@ void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
         "attention got {} queries, {} keys and {} values for layouts of {} queries and {} keys", q.size(0), k.size(0),
         v.size(0), queries.tokens(), keys.tokens());
   check(k.size(1) == v.size(1) && k.size(1) > 0 && q.size(1) % k.size(1) == 0,
-        "attention got {} query, {} key and {} value heads; keys and values must have as many, a divisor of the first",
+        "attention got {} query, {} key and {} value heads; there must be as many key heads as value heads, and their "
+        "number must divide that of the query heads",
         q.size(1), k.size(1), v.size(1));
   check(q.size(2) == k.size(2), "query heads have {} channels, key heads {}", q.size(2), k.size(2));
   check(queries.sequences() == keys.sequences(), "attention got {} query sequences and {} key sequences",
@@ -161,7 +163,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const SequenceLayout& queries, const SequenceLayout& keys,
                                   const AttentionOptions& options) {
-  check(options.dropout == 0, "attention_forward has no dropout: its backward could not find the mask again");
+  check(options.dropout == 0, "attention_forward does not support dropout: its backward could not find the mask again");
   const at::NoGradGuard no_grad;
   KernelResult result = forward(make_call(q, k, v, queries, keys, options));
   return {std::move(result.out), std::move(result.log_sum_exp)};
@@ -170,7 +172,7 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 AttentionGrads attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                   const at::Tensor& v, const AttentionResult& result, const SequenceLayout& queries,
                                   const SequenceLayout& keys, const AttentionOptions& options) {
-  check(options.dropout == 0, "attention_backward has no dropout: it does not know the mask");
+  check(options.dropout == 0, "attention_backward does not support dropout: it does not know the mask");
   check(grad_out.sizes() == result.out.sizes() && grad_out.size(0) == q.size(0) && grad_out.size(1) == q.size(1) &&
             grad_out.size(2) == v.size(2),
         "attention_backward: grad_out and out must be [{}, {}, {}]", q.size(0), q.size(1), v.size(2));

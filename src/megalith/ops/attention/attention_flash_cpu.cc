@@ -10,8 +10,8 @@
 //   backward   Pᵀ = exp(scale K Qᵀ - lse),  dPᵀ = V dOᵀ,  dSᵀ = Pᵀ (dPᵀ - delta),  delta = Σ dO·O
 //              dV += Pᵀ dO,  dK += dSᵀ Q,  dQ += dS K;  dQ and dK are multiplied by scale when they are stored
 //
-// Products and softmax skip blocks outside the mask's band. Padding queries have scores of 0 or lse = 1e30, so that
-// their probabilities have no effect on what is stored.
+// Products skip what is outside the band of the mask. Queries that pad a block have scores of 0 in forward, where their
+// rows are not stored, and lse = 1e30 in backward, so that their probabilities are 0.
 #include <algorithm>
 #include <limits>
 

@@ -157,8 +157,9 @@ WithinChunks within_chunks(const DeltaRuleInput& in, const Chunks& chunks) {
 
 Tensor causal_conv(const Tensor& x, const Tensor& weight, const SequenceLayout& layout) {
   check(x.dim() == 2 && weight.dim() == 2 && weight.size(0) == x.size(1) && x.size(0) == layout.tokens(),
-        "causal_conv: weights of {} channels for {} tokens of {} channels, a layout of {} tokens", weight.size(0),
-        x.size(0), x.size(1), layout.tokens());
+        "causal_conv got weights of {} channels for {} tokens of {} channels and a layout of {} tokens; the numbers of "
+        "channels and of tokens must agree",
+        weight.size(0), x.size(0), x.size(1), layout.tokens());
   std::vector<Tensor> masks;
   for (int64_t back = 1; back < weight.size(1); ++back) masks.push_back(reaches_back(layout, back, x));
   return CausalConv::apply(x, weight, masks);
@@ -166,8 +167,9 @@ Tensor causal_conv(const Tensor& x, const Tensor& weight, const SequenceLayout& 
 
 DeltaRuleOutput gated_delta_rule(const DeltaRuleInput& input, const SequenceLayout& layout, const Tensor& initial,
                                  int64_t chunk) {
-  check(input.q.size(0) == layout.tokens() && layout.tokens() > 0, "delta rule: {} tokens for a layout of {}",
-        input.q.size(0), layout.tokens());
+  check(input.q.size(0) == layout.tokens() && layout.tokens() > 0,
+        "gated_delta_rule got {} tokens for a layout of {}; they must agree and be at least 1", input.q.size(0),
+        layout.tokens());
   const Chunks chunks = chunks_of(layout, chunk);
   const WithinChunks parts = within_chunks(input, chunks);
   const int64_t n = input.q.size(1), d = input.q.size(2), e = input.v.size(2);

@@ -80,8 +80,8 @@ at::Tensor widened(const at::Tensor& x, const at::Tensor& inverse_scale) {
 }
 
 void check_factors(const at::Tensor& a, const at::Tensor& b) {
-  check(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(1), "a product in fp8 of {} with the transpose of {}",
-        shape_text(a), shape_text(b));
+  check(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(1),
+        "fp8_mm got {} and {}; both must be matrices with the same number of columns", shape_text(a), shape_text(b));
 }
 
 // Returns the scales of b as _scaled_mm takes them, which sees b transposed.
@@ -94,8 +94,8 @@ at::Tensor turned(const at::Tensor& inverse_scale) {
 bool fits_fp8(int64_t rows, int64_t columns) { return rows > 0 && columns > 0 && rows % 16 == 0 && columns % 16 == 0; }
 
 Fp8Matrix to_fp8(const at::Tensor& x, const Fp8Cast& cast) {
-  check(x.dim() == 2 && fits_fp8(x.size(0), x.size(1)), "to_fp8 takes a matrix of multiples of 16; it got {}",
-        shape_text(x));
+  check(x.dim() == 2 && fits_fp8(x.size(0), x.size(1)),
+        "to_fp8 takes a matrix whose sizes are multiples of 16; it got {}", shape_text(x));
   const at::NoGradGuard no_grad;
   return on_cuda_kernel(x) ? cast_on_cuda(x, cast) : cast_composite(x, cast);
 }

@@ -69,7 +69,7 @@ bool fits_fp8_blocks(int64_t tokens, int64_t in, int64_t out) {
 
 Fp8Matrix to_fp8_blocks(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bool rows, bool columns) {
   check(x.dim() == 2 && x.numel() > 0 && x.size(0) % kFp8Block == 0 && x.size(1) % kFp8Block == 0,
-        "to_fp8_blocks takes a matrix of multiples of 128; it got {}", shape_text(x));
+        "to_fp8_blocks takes a matrix whose sizes are multiples of 128; it got {}", shape_text(x));
   const at::NoGradGuard no_grad;
   if (!on_cuda_kernel(x)) return cast_composite(x, kind, blocks, rows, columns);
   const at::Tensor in = x.contiguous();

@@ -30,7 +30,8 @@ struct Group {
 };
 
 void check_shapes(const GroupCounts& counts, const Tensor& x, const Tensor& w) {
-  check(x.dim() == 2 && w.dim() == 3 && w.size(0) == counts.groups(), "a grouped product of {} with {} and {} counts",
+  check(x.dim() == 2 && w.dim() == 3 && w.size(0) == counts.groups(),
+        "a grouped product got rows {} and matrices {} for {} groups; it takes [r, i] and one matrix per group",
         shape_text(x), shape_text(w), counts.groups());
   counts.check_rows(x.size(0));
 }
@@ -86,7 +87,9 @@ bool has_grouped_kernel(const Tensor& x, const Tensor& w) {
 
 Tensor multiply(const Tensor& x, const Tensor& w, const GroupCounts& counts, bool transposed) {
   const Tensor rows = x.detach().contiguous(), weights = w.detach();
-  check(x.size(1) == w.size(transposed ? 2 : 1), "a grouped product of {} with {}", shape_text(x), shape_text(w));
+  check(x.size(1) == w.size(transposed ? 2 : 1),
+        "a grouped product got rows {} and matrices {}; the dimensions that are summed over differ", shape_text(x),
+        shape_text(w));
   check_shapes(counts, rows, weights);
   if (has_grouped_kernel(rows, weights) && weights.scalar_type() == at::kBFloat16)
     return at::_grouped_mm(rows, transposed ? weights.transpose(1, 2) : weights, counts.ends(rows.device()));
@@ -130,15 +133,15 @@ const Tensor& GroupCounts::ends(at::Device device) const {
     std::partial_sum(known_->counts->begin(), known_->counts->end(), ends.mutable_data_ptr<int>());
     known_->ends = to_device(ends, device);
   }
-  check(known_->ends.device() == device, "counts of groups on {} are asked for on {}", known_->ends.device().str(),
-        device.str());
+  check(known_->ends.device() == device, "the counts of groups are on {} but were requested on {}",
+        known_->ends.device().str(), device.str());
   return known_->ends;
 }
 
 void GroupCounts::check_rows(int64_t rows) const {
   if (!known_->counts) return;
   const int64_t sum = std::accumulate(known_->counts->begin(), known_->counts->end(), int64_t{0});
-  check(sum == rows, "groups of {} rows for a tensor of {}", sum, rows);
+  check(sum == rows, "the groups have {} rows in all, but the tensor has {}", sum, rows);
 }
 
 Tensor grouped_mm_transposed(const Tensor& x, const Tensor& w, const GroupCounts& counts) {

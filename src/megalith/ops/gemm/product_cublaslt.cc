@@ -315,7 +315,7 @@ void Plan::choose(const Call& call, const at::Tensor& workspace, cudaStream_t st
 void Plan::run(const Call& call, Kernels kernels, void* stream) {
   auto* const on = static_cast<cudaStream_t>(stream);
   const at::Tensor workspace = at::empty({kWorkspace}, call.out.options().dtype(at::kByte));
-  if (call.added.bias.defined()) check(set_bias(call), "cuBLASLt did not take a bias");
+  if (call.added.bias.defined()) check(set_bias(call), "cuBLASLt rejected the bias of a product");
   // Measuring waits for the device, which a stream that is recorded into a CUDA graph cannot do.
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   if (kernels == Kernels::kTry && !tried_ && kernels_.size() > 1 &&
@@ -330,7 +330,8 @@ bool CublasLtPlans::run(const Call& call, const Factors& factors, Kernels kernel
     check(done(library().cublasLtCreate(&handle_)), "cuBLASLt could not be started");
     device_ = call.out.get_device();
   }
-  check(call.out.get_device() == device_, "a product on cuda:{} with the plans of cuda:{}", call.out.get_device(),
+  check(call.out.get_device() == device_,
+        "a product on cuda:{} got the plans of cuda:{}; each device needs its own ProductPlans", call.out.get_device(),
         device_);
   const auto [place, is_new] = plans_.try_emplace(key_of(call, factors));
   if (is_new) place->second = Plan::make(handle_, call, factors);

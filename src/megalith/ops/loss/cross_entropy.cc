@@ -226,10 +226,11 @@ class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFuncti
     if (!grads[0].defined()) return {{}, {}, {}, {}, {}};
     auto& state = kept<CrossEntropyState>(ctx);
     check(state.logits.defined(),
-          "backward through cross_entropy a second time: the first one has written the gradient over the logits");
+          "backward ran through cross_entropy a second time, but the first has overwritten the logits with their "
+          "gradient");
     check(state.logits._version() == state.version,
           "the logits given to cross_entropy were written to before its backward ran; another backward that consumes "
-          "them may have done it: give each loss its own logits");
+          "them may have done so: give each loss its own logits");
     const at::Tensor logits = std::exchange(state.logits, at::Tensor());
     cross_entropy_backward_(logits, state.labels, state.log_sum_exp, grads[0], state.range, state.options);
     return {logits, {}, {}, {}, {}};
@@ -260,7 +261,7 @@ void cross_entropy_backward_(const at::Tensor& logits, const at::Tensor& labels,
                              const at::Tensor& grad_loss, const VocabRange& range, const CrossEntropyOptions& options) {
   const at::NoGradGuard no_grad;
   check_arguments(logits, labels, range, options);
-  check(logits.size(1) <= 1 || logits.stride(1) == 1, "cross_entropy_backward_ overwrites logits with dense rows only");
+  check(logits.size(1) <= 1 || logits.stride(1) == 1, "cross_entropy_backward_ takes logits with contiguous rows only");
   check(log_sum_exp.numel() == logits.size(0) && grad_loss.numel() == logits.size(0),
         "cross_entropy_backward_ of {} tokens got {} log-sum-exps and {} gradients", logits.size(0),
         log_sum_exp.numel(), grad_loss.numel());
@@ -283,7 +284,8 @@ at::Tensor cross_entropy_with_grad_(const at::Tensor& logits, const at::Tensor& 
   if constexpr (kCudaKernels) {
     if (on_cuda_kernel(logits) && tp.size() == 1 && grad != 0) {
       check_arguments(logits, labels, range, options);
-      check(logits.size(1) <= 1 || logits.stride(1) == 1, "cross_entropy_with_grad_ overwrites dense rows only");
+      check(logits.size(1) <= 1 || logits.stride(1) == 1,
+            "cross_entropy_with_grad_ takes logits with contiguous rows only");
       const at::Tensor ids = labels.contiguous();
       at::Tensor loss = floats_for(logits, logits.size(0));
       losses_and_grads_cuda(rows_of(logits, ids, range, options), logits.mutable_data_ptr(), grad,

@@ -124,8 +124,9 @@ void check_map(const char* name, const RowMap& map, const Tensor& x, int64_t exp
   check(x.dim() == 2 && x.size(0) == expected_rows && map.token.scalar_type() == at::kLong && map.row.dim() == 2 &&
             map.row.scalar_type() == at::kLong && map.token.is_contiguous() && map.row.is_contiguous() &&
             map.token.device() == x.device() && map.row.device() == x.device(),
-        "{} of {} on {} with a map of {} tokens and {} rows on {}", name, shape_text(x), x.device().str(),
-        shape_text(map.row), shape_text(map.token), map.token.device().str());
+        "{} got {} on {} with a map of {} tokens and {} rows on {}; sizes and devices must agree, and the map must be "
+        "contiguous int64",
+        name, shape_text(x), x.device().str(), shape_text(map.row), shape_text(map.token), map.token.device().str());
 }
 
 }  // namespace
@@ -148,7 +149,7 @@ Tensor copy_rows(const Tensor& x, const RowMap& map) {
 Tensor sum_rows(const Tensor& rows, const Tensor& weights, const RowMap& map, const Tensor& residual) {
   check_map("sum_rows", map, rows, map.rows());
   check(!weights.defined() || (weights.sizes() == map.row.sizes() && weights.scalar_type() == acc_dtype(rows)),
-        "sum_rows got weights of {} for a map of {}; they are fp32, one for each copy", shape_text(weights),
+        "sum_rows got weights {} for a map {}; it takes one fp32 weight per copy of a token", shape_text(weights),
         shape_text(map.row));
   if (has_kernel(rows)) return SumRows::apply(rows, if_defined(weights), map, if_defined(residual));
   const Tensor there = map.row.ge(0).to(acc_dtype(rows));
@@ -174,8 +175,8 @@ SortedChoices composite(const at::Tensor& experts, int64_t count) {
 
 SortedChoices sort_choices(const at::Tensor& experts, int64_t count) {
   check(experts.dim() == 2 && experts.scalar_type() == at::kLong && count > 0,
-        "sort_choices takes the experts [t, k] of tokens, of which there are {}; it got {} of {}", count,
-        shape_text(experts), c10::toString(experts.scalar_type()));
+        "sort_choices takes int64 numbers [t, k] of {} experts; it got {} of {}", count, shape_text(experts),
+        c10::toString(experts.scalar_type()));
   if constexpr (kCudaKernels) {
     if (experts.is_cuda() && count <= kMostSortedExperts && experts.numel() > 0) {
       const at::Tensor chosen = experts.contiguous();

@@ -98,10 +98,12 @@ Tensor largest_places(const Tensor& scores, int64_t k) { return std::get<0>(std:
 TopExperts top_experts(const Tensor& logits, const ExpertChoice& choice, const Tensor& bias, const Tensor& decided) {
   check(logits.dim() == 2 && choice.topk > 0 && choice.topk <= logits.size(1) && choice.groups > 0 &&
             logits.size(1) % choice.groups == 0,
-        "top_experts chooses {} in {} groups from logits of {}", choice.topk, choice.groups, shape_text(logits));
+        "top_experts cannot choose {} experts in {} groups from logits {}; use at most as many as there are, and a "
+        "number of groups that divides them",
+        choice.topk, choice.groups, shape_text(logits));
   check(
       !decided.defined() || (decided.dim() == 2 && decided.size(0) == logits.size(0) && decided.size(1) == choice.topk),
-      "top_experts got decisions of {} for logits of {}", shape_text(decided), shape_text(logits));
+      "top_experts got decisions {} for logits {}; it takes [t, k]", shape_text(decided), shape_text(logits));
   if (!on_cuda_kernel(logits) || !fits_top_experts_cuda(logits.size(1), choice))
     return composite(logits, choice, bias, decided);
   const Tensor experts = decided.defined()

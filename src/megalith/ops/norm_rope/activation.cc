@@ -182,7 +182,7 @@ Tensor gated_composite(const Tensor& gate_up, Activation activation) {
 
 Tensor weigh_rows(const Tensor& y, const Tensor& weights) {
   check(y.dim() == 2 && weights.dim() == 1 && weights.size(0) == y.size(0) && weights.scalar_type() == acc_dtype(y),
-        "rows {} got weights of {} in {}; they are fp32, one for each row", shape_text(y), shape_text(weights),
+        "weigh_rows of {} got weights {} of {}; it takes one fp32 weight per row", shape_text(y), shape_text(weights),
         c10::toString(weights.scalar_type()));
   return (y * weights.unsqueeze(1)).to(y.scalar_type());
 }
@@ -194,7 +194,7 @@ Tensor gated_activation(const Tensor& gate_up, Activation activation, const Tens
   if (row_weights.defined() && !on_cuda_kernel(gate_up))
     return weigh_rows(gated_activation(gate_up, activation), row_weights);
   check(!row_weights.defined() || row_weights.numel() * gate_up.size(-1) == gate_up.numel(),
-        "gated_activation of {} got {} weights of rows", shape_text(gate_up), row_weights.numel());
+        "gated_activation of {} got {} row weights; it takes one per row", shape_text(gate_up), row_weights.numel());
   if (!has_kernel(gate_up)) return gated_composite(gate_up, activation);
   return needs_gradient({gate_up, row_weights}) ? GatedFunction::apply(gate_up, activation, if_defined(row_weights))
                                                 : gated_kernel(gate_up, activation, row_weights);

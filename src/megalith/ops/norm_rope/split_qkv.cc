@@ -292,8 +292,8 @@ void check_split(const Tensor& qkv, const QkvHeads& heads, const NormWeights* no
       c10::toString(qkv.scalar_type()));
   if (norm == nullptr) return;
   check(norm->weight.defined() && norm->weight.dim() == 1 && norm->weight.size(0) == heads.head_dim,
-        "split_qkv: the norm of heads of {} channels has a weight of {}", heads.head_dim,
-        norm->weight.defined() ? shape_text(norm->weight) : "nothing");
+        "split_qkv: the norm of heads of {} channels has a weight of {}; it takes one number per channel",
+        heads.head_dim, norm->weight.defined() ? shape_text(norm->weight) : "nothing");
 }
 
 // Whether the kernels can compute this norm on the way.

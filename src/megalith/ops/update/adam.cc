@@ -19,7 +19,8 @@ namespace {
 
 void check_one(const char* name, const at::Tensor& t, const at::Tensor& main) {
   check(t.defined() && t.is_contiguous() && t.numel() == main.numel() && t.device() == main.device(),
-        "an optimizer update of {} elements got a {} that does not fit", main.numel(), name);
+        "an optimizer update of {} elements got a {} of another size or device, or one that is not contiguous",
+        main.numel(), name);
 }
 
 UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
@@ -79,7 +80,7 @@ double clip_factor(double norm, const ClipSettings& settings) {
 }
 
 at::Tensor clip_gate(std::span<const at::Tensor> squares, const ClipSettings& settings) {
-  check(!squares.empty(), "clip_gate of no sums");
+  check(!squares.empty(), "clip_gate got no sums of squares; it needs at least one");
   std::vector<at::Tensor> flat;
   for (const at::Tensor& each : squares) {
     check(each.scalar_type() == at::kDouble && each.numel() == 1, "clip_gate takes one fp64 number for each sum");

@@ -29,7 +29,8 @@ at::Tensor bias_grad(const at::Tensor& dy, const GradTarget& target) {
 void add_to_rows_(const at::Tensor& sums, const at::Tensor& rows, const at::Tensor& dy) {
   check(sums.dim() == 2 && sums.is_contiguous() && dy.dim() == 2 && dy.size(1) == sums.size(1) && rows.dim() == 1 &&
             rows.size(0) == dy.size(0) && rows.scalar_type() == at::kLong,
-        "add_to_rows_ on {} got rows {} of {}", shape_text(sums), shape_text(rows), shape_text(dy));
+        "add_to_rows_ got sums {}, rows {} and gradients {}; it takes [v, h], int64 [t] and [t, h]", shape_text(sums),
+        shape_text(rows), shape_text(dy));
   if constexpr (kCudaKernels) {
     const bool any_order = !at::globalContext().deterministicAlgorithms();
     if (any_order && on_cuda_kernel(dy) && sums.is_cuda() && sums.scalar_type() == at::kFloat) {
