@@ -13,13 +13,15 @@
 
 namespace megalith::ops {
 
+// An implementation of attention.
 enum class AttentionKernel {
   kAuto,   // the fastest that supports the call
   kMath,   // holds all scores and probabilities: the reference, and the only one with dropout on the CPU
   kFlash,  // never holds all scores; our own kernel on the CPU, flash-2 on CUDA
-  kCudnn,  // CUDA only
+  kCudnn,  // cuDNN, on CUDA only; neither dropout nor windows
 };
 
+// Scale, mask, dropout and kernel of a call.
 struct AttentionOptions {
   double scale = 0;    // factor of q·k; 0 means 1/sqrt(d)
   bool causal = true;  // a query sees the keys up to its own position

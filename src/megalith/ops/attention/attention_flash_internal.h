@@ -14,7 +14,7 @@
 
 namespace megalith::ops {
 
-inline constexpr int64_t kFlashQueries = 64;
+inline constexpr int64_t kFlashQueries = 64;  // queries per block
 
 // One sequence and one key/value head with its query heads.
 struct FlashShape {
@@ -37,6 +37,7 @@ struct FlashHeads {
   int64_t token = 0, head = 0;  // distances, in elements
 };
 
+// Arguments of a forward call.
 template <typename T>
 struct FlashForward {
   FlashShape shape;
@@ -46,6 +47,7 @@ struct FlashForward {
   FlashHeads<float> log_sum_exp;  // `group` heads, one float per token
 };
 
+// Arguments of a backward call.
 template <typename T>
 struct FlashBackward {
   FlashShape shape;

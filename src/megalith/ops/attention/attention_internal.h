@@ -18,6 +18,7 @@ struct AttentionCall {
   int64_t group() const { return q.size(1) / k.size(1); }  // query heads per key/value head
 };
 
+// The result of a kernel, which its backward needs.
 struct KernelResult {
   at::Tensor out;                         // [t, n, e]
   at::Tensor log_sum_exp;                 // [n, t], fp32 (fp64 for fp64)

@@ -12,16 +12,18 @@
 
 namespace megalith::ops {
 
-// Convolves each channel with its own weights: y[i] = Σ_j w[:, k-1-j] x[i-j] over the j < k last tokens of the same
-// sequence up to token i. x [t, c], weight [c, k] -> [t, c]. Saves x only.
+// Convolves each channel causally with its own weights: y[i] = Σ_j w[:, k-1-j] x[i-j] over the j < k for which token
+// i - j is in the sequence of token i. x [t, c], weight [c, k] -> [t, c]. Saves x only.
 at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, const SequenceLayout& layout);
 
+// Inputs of every token and head.
 struct DeltaRuleInput {
   at::Tensor q, k;       // [t, n, d], used as they are: normalize and scale them before
   at::Tensor v;          // [t, n, e]
   at::Tensor log_decay;  // [t, n], <= 0: logarithm of the part of the state that a step keeps
   at::Tensor beta;       // [t, n], in (0, 1): the part of the state's error that a step corrects
 };
+// Outputs of every token, and final states.
 struct DeltaRuleOutput {
   at::Tensor out;    // [t, n, e], fp32
   at::Tensor state;  // [sequences, n, d, e] fp32, after the last token of each sequence

@@ -13,7 +13,8 @@ namespace megalith::ops {
 // e4m3 has 3 bits of mantissa and a largest number of 448; e5m2 has 2 bits and 57344.
 enum class Fp8Kind { kE4m3, kE5m2 };
 at::ScalarType dtype_of(Fp8Kind kind);
-double reach_of(Fp8Kind kind);  // the largest number
+// Returns the largest number of a kind.
+double reach_of(Fp8Kind kind);
 
 // The types in a linear layer.
 enum class Fp8Format {
@@ -28,6 +29,7 @@ enum class Fp8Scaling {
   kBlocks    // blockwise: one per 1 x 128 numbers of activations and gradients, one per 128 x 128 of weights
 };
 
+// How a linear layer uses fp8.
 struct Fp8Recipe {
   Fp8Format format = Fp8Format::kHybrid;
   Fp8Scaling scaling = Fp8Scaling::kTensor;
@@ -53,6 +55,7 @@ struct Fp8Matrix {
 // Whether a matrix [r, c] can be multiplied with one scale per tensor: both sizes are multiples of 16.
 bool fits_fp8(int64_t rows, int64_t columns);
 
+// Options of a cast.
 struct Fp8Cast {
   Fp8Kind kind = Fp8Kind::kE4m3;
   bool rows = true, columns = true;  // the orders to compute

@@ -1,3 +1,6 @@
+// Casts to fp8 in blocks: one kernel on CUDA, ATen's operations elsewhere, with the same roundings and scales. Strips
+// are cut along the summed dimension, so that the two orders of a matrix have different blocks and different values;
+// squares are the same blocks in both orders.
 #include "megalith/ops/gemm/fp8_blocks.h"
 
 #include <ATen/ATen.h>
@@ -63,7 +66,7 @@ Fp8Matrix cast_composite(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bo
 }  // namespace
 
 bool fits_fp8_blocks(int64_t tokens, int64_t in, int64_t out) {
-  const int64_t four = 4 * kFp8Block;
+  const int64_t four = 4 * kFp8Block;  // scales of squares are read four at a time
   return tokens > 0 && tokens % kFp8Block == 0 && in > 0 && in % four == 0 && out > 0 && out % four == 0;
 }
 

@@ -7,6 +7,7 @@
 
 namespace megalith::ops {
 
+// Sizes of a call.
 struct GroupProducts {
   c10::ScalarType dtype;     // of the sums
   int64_t groups, elements;  // elements per group, a multiple of 8

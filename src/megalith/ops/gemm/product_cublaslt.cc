@@ -7,7 +7,7 @@
 // it does not add to its own output; calls that do use the first offer until another call with the same key has
 // measured.
 //
-// cuBLASLt thinks in columns, we think in rows: a row-major matrix is its own transpose there, and out = a b becomes
+// cuBLASLt stores matrices by columns, we store them by rows: there our matrix is its transpose, and out = a b becomes
 // outᵀ = bᵀ aᵀ. So b is the library's left factor and a its right one, throughout this file.
 #include <ATen/ATen.h>
 #include <cublasLt.h>

@@ -49,6 +49,7 @@ namespace megalith::ops {
 // The instruction sets that kernels are compiled for; kBase is that of the whole build.
 enum class CpuLevel { kBase, kAvx2, kAvx512 };
 
+// Returns the newest of them that this machine has.
 inline CpuLevel cpu_level() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
                     __builtin_cpu_supports("bmi2");
@@ -91,6 +92,7 @@ template <typename T>
 // NOLINTNEXTLINE(readability-identifier-naming): named like ATen's opmath_t, which it stands for.
 using acc_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+// to_acc() widens an element to the type of computation, from_acc() rounds it back.
 MEGALITH_ALWAYS_INLINE float to_acc(float x) { return x; }
 MEGALITH_ALWAYS_INLINE double to_acc(double x) { return x; }
 MEGALITH_ALWAYS_INLINE float to_acc(c10::Half x) { return static_cast<float>(x); }

@@ -27,6 +27,7 @@ inline void check_launch(const char* kernel) {
   if (error != cudaSuccess) fail_kernel(kernel, cudaGetErrorString(error));
 }
 
+// Launch configuration.
 struct Launch {
   dim3 blocks, threads;    // threads per block
   void* stream = nullptr;  // a cudaStream_t
@@ -75,6 +76,7 @@ void for_dtype(c10::ScalarType dtype, const Run& run) {
   }
 }
 
+// Conversions of one element to and from fp32, rounding to nearest even.
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float to_float(__half x) { return __half2float(x); }
@@ -263,6 +265,7 @@ template <int newest>
 void wait_copies() {}
 #endif
 
+// Whether p is aligned to 16 bytes, as vector loads need it; nullptr is.
 inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 // Sum and maximum over the 32 lanes of a warp, on every lane. All lanes must call them.

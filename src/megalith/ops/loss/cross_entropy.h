@@ -19,6 +19,7 @@ struct VocabRange {
   int64_t total = 0;  // size of the whole vocabulary
 };
 
+// Variants of the loss.
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;  // the label of tokens without a loss
   // α as in the reference: s = αK/(K-1), loss = (1-s)·nll - s·mean log p, over the whole vocabulary K for any tp.

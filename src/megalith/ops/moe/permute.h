@@ -33,6 +33,7 @@ at::Tensor copy_rows(const at::Tensor& x, const RowMap& map);
 at::Tensor sum_rows(const at::Tensor& rows, const at::Tensor& weights, const RowMap& map,
                     const at::Tensor& residual = {});
 
+// The choices of tokens in the order of experts.
 struct SortedChoices {
   RowMap map;        // one row per choice: those of expert 0 first, in the order of the tokens
   at::Tensor first;  // int64 [E + 1]: expert e has rows first[e] … first[e+1]-1; on the device of the choices

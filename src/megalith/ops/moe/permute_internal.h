@@ -7,6 +7,7 @@
 
 namespace megalith::ops {
 
+// Sizes of a call.
 struct PermuteSizes {
   c10::ScalarType dtype;  // of rows and tokens
   int64_t t, k, r, h;

@@ -17,7 +17,7 @@ struct ExpertChoice {
     kSoftmax,          // softmax over all experts
     kSigmoid           // sigmoid of the logit
   };
-  int64_t topk = 1;
+  int64_t topk = 1;  // k
   Score score = Score::kSoftmaxOfChosen;
   bool normalize = false;  // kSigmoid: the chosen weights are divided by their sum
   double scaling = 1;      // multiplies the weights
@@ -26,6 +26,7 @@ struct ExpertChoice {
   int64_t group_best = 1;  // number of best experts whose sum is the score of a group
 };
 
+// The result of the choice.
 struct TopExperts {
   at::Tensor experts;  // int64 [t, k], ascending
   at::Tensor weights;  // fp32 (fp64 for fp64 logits) [t, k], differentiable

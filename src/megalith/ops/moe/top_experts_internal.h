@@ -9,6 +9,7 @@
 
 namespace megalith::ops {
 
+// The logits of a call and how to choose.
 struct ExpertRows {
   c10::ScalarType dtype = c10::ScalarType::Float;  // of the logits and their gradient: fp32, bf16 or fp16
   int64_t tokens = 0, experts = 0;

@@ -10,6 +10,7 @@
 
 namespace megalith::ops {
 
+// The activation function a(x) of an MLP.
 enum class Activation {
   kSilu,        // x σ(x)
   kGelu,        // x Φ(x), with Φ the normal distribution function

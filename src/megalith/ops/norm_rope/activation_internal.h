@@ -12,6 +12,7 @@
 
 namespace megalith::ops {
 
+// Size and type of the output rows, and what is applied to them.
 struct ActivationRows {
   c10::ScalarType dtype = c10::ScalarType::Float;
   int64_t rows = 0;   // t

@@ -7,6 +7,7 @@
 
 namespace megalith::ops {
 
+// Arguments of a forward call.
 struct DropoutForward {
   c10::ScalarType dtype = c10::ScalarType::Float;
   int64_t elements = 0;

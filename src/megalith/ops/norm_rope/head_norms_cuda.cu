@@ -5,7 +5,7 @@
 // Who owns what, for d = 128 in bf16 (v = 8, kLanes = 8, kBeside = 4):
 //
 //   lane       0 ... 7 | 8 ... 15 | 16 ... 23 | 24 ... 31
-//   head        h      |  h + 1   |   h + 2   |   h + 3         neighbors in memory: a warp reads 1 KiB in a row
+//   head        h      |  h + 1   |   h + 2   |   h + 3         neighbors in memory: a warp reads 1 KiB of one piece
 //   channels   lane l of a head has [8l, 8l + 8) of the low half and the same of the high half
 //
 // Both kernels read every head once and write it once. Measured on an H200 against a copy of as many bytes

@@ -11,6 +11,7 @@
 
 namespace megalith::ops {
 
+// The two kinds of norm.
 enum class NormKind {
   kRms,   // y = x / sqrt(mean(x²) + epsilon) · w
   kLayer  // y = (x - mean(x)) / sqrt(variance(x) + epsilon) · w + b
@@ -20,7 +21,7 @@ enum class NormKind {
 struct NormWeights {
   NormKind kind = NormKind::kRms;
   at::Tensor weight;           // [h]
-  at::Tensor bias;             // [h]; undefined when the norm has none, as RMSNorm always
+  at::Tensor bias;             // [h]; undefined if the norm has none, as RMSNorm never has
   double epsilon = 1e-5;       // added to the variance (or the mean square)
   bool zero_centered = false;  // the weight is stored as w - 1: y = x̂ (1 + w)
   // Buffers that backward adds the gradients to; a default target means that autograd returns them.
@@ -30,7 +31,7 @@ struct NormWeights {
 
 // Returns norm(x), [t, h] -> [t, h], in the dtype of x. x may be any tensor whose last dimension is h.
 // Saves x and one float per row (two for LayerNorm) for backward, never the normalized rows.
-// Throws InternalError when weight or bias do not have h elements.
+// Throws InternalError if weight or bias do not have h elements.
 at::Tensor norm(const at::Tensor& x, const NormWeights& weights);
 
 // Returns {x, norm(x)}: the fork at the start of a residual branch. The first output equals x; taking it from here

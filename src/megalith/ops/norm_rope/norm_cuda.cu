@@ -1,7 +1,7 @@
 // RMSNorm and LayerNorm on CUDA. Legend: t rows, h row length, v elements in 16 bytes (8 of bf16, 4 of fp32).
 //
 // Who owns what: a row belongs to a warp (up to 128 vectors, 1024 columns of bf16; four rows per block) or to a block.
-// A thread owns n vectors of v elements, blockDim.x vectors apart, so that a warp reads 512 bytes in a row:
+// A thread owns n vectors of v elements, blockDim.x vectors apart, so that a warp reads 512 contiguous bytes:
 //
 //   row      |v0 v1 ... v31|v32 ...            |       each vi is 16 bytes
 //   thread    0  1      31  0 (n > 1, one warp)
@@ -13,7 +13,7 @@
 // Memory traffic: every row is read once and written once (forward x, y; with a residual x, delta, sum, y; backward x,
 // dy, dx and the residual's gradient); the row waits in registers between its two uses. Forward, a block has its rows
 // and ends: many small blocks hide each other's reductions, and the weights come from the cache. Backward, blocks stay
-// and walk over the rows (block b has rows b, b + blocks, ...): a thread always has the same columns and keeps their
+// and walk over the rows, blocks (times rows per block) apart: a thread always has the same columns and keeps their
 // weights and their sums of dw and db in registers; rows to come are copied to shared memory meanwhile. The blocks'
 // partial sums [blocks, h] are added in a fixed order by column_sums_cuda, so that results repeat bit for bit.
 //

@@ -22,6 +22,7 @@ struct NormRows {
   float weight_shift = 0;    // CUDA only: added to each weight (1 for zero-centered weights)
 };
 
+// Pointers of a forward call.
 struct NormForward {
   const void* x = nullptr;       // [t, h]
   const void* delta = nullptr;   // [t, h], added to x before the norm; may be nullptr
@@ -35,6 +36,7 @@ struct NormForward {
 };
 void norm_forward_cpu(const NormRows& shape, const NormForward& args);
 
+// Pointers of a backward call.
 struct NormBackward {
   const void* x = nullptr;              // [t, h], the input of the norm: x, or x + delta
   const void* grad_y = nullptr;         // [t, h]

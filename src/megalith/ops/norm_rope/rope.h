@@ -33,12 +33,12 @@ struct RopeSettings {
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1;                       // linear, dynamic, yarn, llama3
   int64_t original_positions = 0;          // dynamic, yarn, llama3: length the model was first trained with
-  double low_freq_factor = 1;              // llama3
-  double high_freq_factor = 4;             // llama3
-  double beta_fast = 32;                   // yarn
-  double beta_slow = 1;                    // yarn
-  bool truncate = true;                    // yarn: whole-numbered correction range
-  std::optional<double> mscale;            // yarn
+  double low_freq_factor = 1;              // llama3: waves longer than original_positions / this are stretched
+  double high_freq_factor = 4;             // llama3: waves shorter than original_positions / this are kept
+  double beta_fast = 32;                   // yarn: channels with more rotations in original_positions are kept
+  double beta_slow = 1;                    // yarn: channels with fewer rotations are interpolated
+  bool truncate = true;                    // yarn: rounds the range between the two to whole channels
+  std::optional<double> mscale;            // yarn: with mscale_all_dim, determines attention_factor
   std::optional<double> mscale_all_dim;    // yarn
   std::optional<double> attention_factor;  // yarn: multiplies cos and sin; by default computed from factor or mscales
 };
@@ -55,6 +55,7 @@ struct RopeAngles {
   bool interleaved = false;
   bool defined() const { return cos.defined(); }
 };
+// Computes the angles at the positions of a layout.
 RopeAngles rope_angles(const RopeSettings& settings, const SequenceLayout& layout, at::Device device);
 
 // Rotates the first r channels of each head and copies the others: [t, n, d] -> [t, n, d]. Computes in fp32 whatever

@@ -10,6 +10,7 @@
 
 namespace megalith::ops {
 
+// Sizes that all groups of heads share.
 struct HeadsShape {
   c10::ScalarType dtype = c10::ScalarType::Float;
   int64_t tokens = 0;    // t

@@ -9,6 +9,7 @@
 
 namespace megalith::ops {
 
+// Settings of Adam and of SGD that do not change during a run.
 struct AdamSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -30,6 +31,7 @@ struct UpdateTensors {
   at::Tensor gate{};      // result of clip_gate: whether to update at all, and the grad_scale; may be undefined
 };
 
+// Numbers of one update, which differ from step to step or between parameter groups.
 struct UpdateScalars {
   double lr = 0;
   double weight_decay = 0;
