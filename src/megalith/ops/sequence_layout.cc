@@ -35,6 +35,7 @@ std::vector<int64_t> accumulate(const std::vector<int64_t>& lengths) {
   return cumulative;
 }
 
+// Returns 0, 1, 2, … for each sequence.
 at::Tensor restarting_positions(const std::vector<int64_t>& cumulative) {
   at::Tensor positions = at::empty({cumulative.back()}, at::kLong);
   auto* out = positions.mutable_data_ptr<int64_t>();
@@ -83,6 +84,7 @@ SequenceLayout SequenceLayout::with_positions(at::Tensor positions) const {
 SequenceLayout SequenceLayout::with_positions(at::Tensor positions, int64_t max_position) const {
   check(positions.dim() == 1 && positions.size(0) == tokens() && positions.scalar_type() == at::kLong,
         "positions must be {} int64 values", tokens());
+  // Copies the shape but not the mutex and the tensors on devices; the new positions are the first of those.
   auto copy = std::make_shared<Data>();
   static_cast<SequenceLayoutShape&>(*copy) = data();
   copy->max_position = max_position;
@@ -90,6 +92,7 @@ SequenceLayout SequenceLayout::with_positions(at::Tensor positions, int64_t max_
   return SequenceLayout(std::move(copy));
 }
 
+// A layout without tokens has no data of its own.
 const SequenceLayout::Data& SequenceLayout::data() const {
   static const Data empty;
   return data_ ? *data_ : empty;

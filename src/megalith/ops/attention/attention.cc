@@ -56,6 +56,7 @@ std::string obstacle(AttentionKernel kernel, const at::Tensor& q, const at::Tens
   return "";
 }
 
+// Errors of settings are ConfigErrors; shapes that do not fit are errors of the calling code.
 void check_options(const AttentionOptions& o) {
   check<ConfigError>(o.scale >= 0 && std::isfinite(o.scale),
                      "attention scale is {}; use a positive number, or 0 for 1/sqrt(d)", o.scale);
@@ -92,6 +93,7 @@ void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 
 at::Tensor with_contiguous_channels(const at::Tensor& x) { return x.stride(2) == 1 ? x : x.contiguous(); }
 
+// Checks everything and resolves kAuto and the default scale, so that kernels need not.
 AttentionCall make_call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,
                         const SequenceLayout& keys, AttentionOptions options) {
   check_options(options);
@@ -134,7 +136,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads_out) {
-    if (!grads_out[0].defined()) return {{}, {}, {}, {}};
+    if (!grads_out[0].defined()) return {{}, {}, {}, {}};  // nothing depends on the output
     const variable_list saved = ctx->get_saved_variables();
     const AttentionState& state = kept<AttentionState>(ctx);
     const AttentionCall call{saved[0], saved[1], saved[2], state.queries, state.keys, state.options};

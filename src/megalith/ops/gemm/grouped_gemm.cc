@@ -25,6 +25,7 @@ namespace {
 
 using at::Tensor;
 
+// A group and its rows [first, first + rows).
 struct Group {
   int64_t number, first, rows;
 };
@@ -119,6 +120,7 @@ int64_t GroupCounts::groups() const { return known_->counts ? std::ssize(*known_
 
 const std::vector<int64_t>& GroupCounts::on_host() const {
   if (!known_->counts) {
+    // Counts are the differences of the ends. This copy waits for the device.
     const Tensor ends = known_->ends.to(at::kCPU).contiguous();
     const auto* end = ends.const_data_ptr<int>();
     known_->counts.emplace(end, end + ends.numel());
@@ -185,6 +187,7 @@ void add_group_products(const Tensor& dw, const Tensor& products, const GroupCou
       return;
     }
   }
+  // Without the kernel: products of empty groups are zeroed, since libtorch leaves them uninitialized.
   const Tensor before = at::constant_pad_nd(ends, {1, -1});
   products.masked_fill_(ends.eq(before).view({-1, 1, 1}), 0);
   if (beta == 0)

@@ -28,6 +28,7 @@ struct RowStats {
   Acc max, sum, total;
 };
 
+// Statistics of rows [begin, end); kTotal also sums the logits.
 template <typename T, bool kTotal>
 struct Stats {
   using Acc = acc_t<T>;
@@ -72,6 +73,7 @@ struct Stats {
   }
 };
 
+// Overwrites rows [begin, end) with their gradients.
 template <typename T>
 struct Grads {
   using Acc = acc_t<T>;

@@ -25,6 +25,7 @@ PermuteSizes sizes_of(const Tensor& rows_or_tokens, const RowMap& map) {
   return {rows_or_tokens.scalar_type(), map.tokens(), map.row.size(1), map.rows(), rows_or_tokens.size(1)};
 }
 
+// Runs copy_rows without autograd. If every row is used, CUDA goes through the tokens and reads each of them once.
 Tensor plain_copy(const Tensor& x, const RowMap& map) {
   const Tensor in = x.contiguous();
   Tensor y = at::empty({map.rows(), x.size(1)}, x.options());
@@ -108,7 +109,7 @@ struct SumRows : Function<SumRows> {
       return {drows, dw, {}, dresidual};
     }
     const Tensor rows = saved[0].contiguous(), w = saved[1].contiguous();
-    drows = map.every_row_used ? at::empty_like(rows) : at::zeros_like(rows);
+    drows = map.every_row_used ? at::empty_like(rows) : at::zeros_like(rows);  // the kernel skips fillers
     dw = at::empty_like(w);
     plain_sum_backward(rows, w, map, dy, drows, dw);
     return {drows, dw, {}, dresidual};
@@ -131,6 +132,7 @@ void check_map(const char* name, const RowMap& map, const Tensor& x, int64_t exp
 
 }  // namespace
 
+// `row` is the inverse permutation.
 RowMap permutation_map(const Tensor& order) {
   const Tensor token = order.contiguous();
   Tensor row = at::empty_like(token);
@@ -152,6 +154,7 @@ Tensor sum_rows(const Tensor& rows, const Tensor& weights, const RowMap& map, co
         "sum_rows got weights {} for a map {}; it takes one fp32 weight per copy of a token", shape_text(weights),
         shape_text(map.row));
   if (has_kernel(rows)) return SumRows::apply(rows, if_defined(weights), map, if_defined(residual));
+  // Missing copies read row 0 and count with a weight of 0.
   const Tensor there = map.row.ge(0).to(acc_dtype(rows));
   const Tensor copies =
       rows.index_select(0, map.row.clamp_min(0).flatten()).view({map.tokens(), map.row.size(1), rows.size(1)});

@@ -20,6 +20,7 @@ constexpr int64_t kBlock = 256;
 
 int64_t grain(int64_t h) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, h)); }
 
+// Tokens [begin, end): y[i] = residual[i] + Σ_j w[i][j] rows[row[i][j]].
 template <typename T>
 struct SumRows {
   MEGALITH_ALWAYS_INLINE static void run(const T* rows, const acc_t<T>* w, const int64_t* row, const T* residual, T* y,
@@ -51,6 +52,7 @@ struct SumRows {
   }
 };
 
+// Tokens [begin, end): one pass over each copy gives its gradient and the dot product for its weight.
 template <typename T>
 struct SumRowsBackward {
   MEGALITH_ALWAYS_INLINE static void run(const T* rows, const acc_t<T>* w, const int64_t* row, const T* dy, T* drows,

@@ -28,6 +28,7 @@ void check_input(const char* name, const Tensor& x) {
         shape_text(x), c10::toString(x.scalar_type()));
 }
 
+// The rows of the output y; a tensor of any rank is seen as rows of its last dimension.
 ActivationRows rows_of(const Tensor& y, Activation activation) {
   const int64_t f = y.size(-1);
   return {y.scalar_type(), f == 0 ? 0 : y.numel() / f, f, activation};
@@ -52,6 +53,7 @@ Tensor gated_kernel(const Tensor& gate_up, Activation activation, const Tensor& 
   return y;
 }
 
+// Inputs that receive a gradient: gate_up and, on CUDA, the row weights.
 class GatedFunction : public torch::autograd::Function<GatedFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& gate_up, Activation activation,
@@ -123,6 +125,7 @@ void run_bias_backward(const ActivationRows& rows, const Tensor& x, const Tensor
                     bias_out);
 }
 
+// Inputs that receive a gradient: x and the bias. The gradient of the bias goes to `target` if that wants it.
 class BiasFunction : public torch::autograd::Function<BiasFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const std::optional<Tensor>& bias, Activation activation,
@@ -191,6 +194,7 @@ Tensor gated_activation(const Tensor& gate_up, Activation activation, const Tens
   check_input("gated_activation", gate_up);
   check(gate_up.size(-1) % 2 == 0,
         "gated_activation takes gate and up side by side, an even number of columns; it got {}", shape_text(gate_up));
+  // Only the CUDA kernel applies row weights itself.
   if (row_weights.defined() && !on_cuda_kernel(gate_up))
     return weigh_rows(gated_activation(gate_up, activation), row_weights);
   check(!row_weights.defined() || row_weights.numel() * gate_up.size(-1) == gate_up.numel(),

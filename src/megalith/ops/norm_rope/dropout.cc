@@ -71,6 +71,7 @@ Result run_forward(const Tensor& x, const Tensor& residual, double p, uint64_t s
   return result;
 }
 
+// Saves the mask (CPU) or only the seed (CUDA). The gradient of the residual is that of the output.
 class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const std::optional<Tensor>& residual, double p,
@@ -90,7 +91,7 @@ class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
     const Tensor mask = ctx->get_saved_variables()[0];
     const Tensor grad_y = grads[0].contiguous();
     const double p = ctx->saved_data["p"].toDouble();
-    if (!mask.defined()) {
+    if (!mask.defined()) {  // CUDA: dropout of the gradient with the same seed has the same mask
       const auto seed = static_cast<uint64_t>(ctx->saved_data["seed"].toInt());
       return {run_forward(grad_y, {}, p, seed, /*with_mask=*/false).y, residual, {}, {}};
     }

@@ -149,6 +149,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     const Tensor& grad_y = grads.back();
     const Tensor grad_residual = grads.size() == 2 ? grads.front() : Tensor();
     variable_list result(6);
+    // Without a gradient of norm(x), that of the residual passes through. x and delta have the same gradient.
     if (grad_y.defined())
       compute(ctx, state, grad_y, grad_residual, result);
     else
@@ -197,6 +198,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
   }
 };
 
+// norm_fork (delta undefined) and add_norm.
 std::pair<Tensor, Tensor> with_residual(const Tensor& x, const Tensor& delta, const NormWeights& weights) {
   const Residual residual = delta.defined() ? Residual::kAdd : Residual::kFork;
   if (!needs_gradient({x, delta, weights.weight, weights.bias})) {

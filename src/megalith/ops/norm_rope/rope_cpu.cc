@@ -5,8 +5,8 @@
 //   backward   u = R⁻¹ dy,  g = u w,  dx = rstd (g - x̂ avg(g x̂)),  dw = Σ u x̂ over tokens and heads
 //
 // A head (64 to 256 numbers) stays in the first-level cache between its sum of squares and its output, so that memory
-// sees each head once on the way in and once on the way out. Backward without a norm is forward with the inverse
-// rotation and does not come here.
+// sees each head once on the way in and once on the way out. Backward without a norm is map_heads_cpu with the inverse
+// rotation.
 #include <algorithm>
 #include <cstring>
 #include <vector>

@@ -32,7 +32,7 @@ UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
   if (t.param.defined()) check_one("model parameter", t.param, t.main);
   UpdateArrays a;
   a.n = t.main.numel();
-  if (!has_kernel(t.main)) return a;
+  if (!has_kernel(t.main)) return a;  // the composites work on the tensors
   a.main = t.main.mutable_data_ptr<float>();
   a.grad = t.grad.const_data_ptr();
   a.grad_dtype = t.grad.scalar_type();
@@ -133,6 +133,7 @@ void adam_update_runs(const UpdateTensors& tensors, const AdamSettings& settings
     if (on_cuda_kernel(tensors.main) && adam_runs_fit_cuda(arrays_of(tensors, true)))
       return adam_runs_cuda(arrays_of(tensors, true), settings, runs, stream_of(tensors.main));
   }
+  // Run by run; the padding between runs is left alone.
   for (const UpdateRun& run : runs) {
     const auto cut = [&run](const at::Tensor& t) {
       return t.defined() ? t.narrow(0, run.begin, run.end - run.begin) : at::Tensor();

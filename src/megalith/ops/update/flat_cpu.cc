@@ -38,6 +38,7 @@ struct SquareBlocks {
   }
 };
 
+// One thread's part, which starts at a multiple of kFlatBlock.
 template <typename T>
 void add_squares_part(const T* x, int64_t n, ExactSum& sum) {
   constexpr int64_t kAtOnce = 64;  // blocks per call of the kernel
@@ -105,7 +106,7 @@ void add_squares_cpu(c10::ScalarType dtype, const void* flat, int64_t n, ExactSu
 }
 
 int64_t count_zeros_cpu(c10::ScalarType dtype, const void* flat, int64_t n) {
-  std::atomic<int64_t> zeros = 0;
+  std::atomic<int64_t> zeros = 0;  // integers: the order of additions does not matter
   visit_floating(dtype, [&]<typename T>() {
     parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
       zeros += run_kernel<CountZeros<T>>(static_cast<const T*>(flat) + begin, end - begin);
