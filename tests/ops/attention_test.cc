@@ -382,7 +382,7 @@ TEST(Attention, RefusesOptionsItCannotFollow) {
   expect_contains(with({.dropout = 1}), "attention_dropout is 1");
   AttentionOptions flash = dropping(0.1, 1);
   flash.kernel = AttentionKernel::kFlash;
-  expect_contains(with(flash), "kernel flash cannot be used: on CPU it has no dropout");
+  expect_contains(with(flash), "kernel flash cannot be used: on the CPU it does not support dropout");
   expect_contains(with({.kernel = AttentionKernel::kCudnn}), "kernel cudnn cannot be used: it needs CUDA");
   expect_contains(refusal<InternalError>(x, x, x, layout, layout, {.dropout = 0.1}), "needs a generator");
 }

@@ -108,12 +108,12 @@ TEST(GroupedGemm, EqualsALoopOverGroups) {
       [] {
         grouped_mm(at::zeros({3, 4}), at::zeros({2, 4, 6}), {1, 1});
       },
-      {"groups of 2 rows for a tensor of 3"});
+      {"the groups have 2 rows in all, but the tensor has 3"});
   testing::expect_error<InternalError>(
       [&] {
         grouped_mm(at::zeros({3, 4}), at::zeros({2, 4, 6}), on_device({1, 2}));
       },
-      {"groups of 2 rows for a tensor of 3"});
+      {"the groups have 2 rows in all, but the tensor has 3"});
 }
 
 TEST(GroupedGemm, EmptyGroupsHaveNoProducts) {

@@ -1,3 +1,5 @@
+// A layout is a shared immutable shape plus tensors made from it on demand, one copy per device. Only those are guarded
+// by a mutex: ranks that are threads of one process may share a layout and ask at the same time.
 #include "megalith/ops/sequence_layout.h"
 
 #include <ATen/ATen.h>
@@ -10,7 +12,7 @@
 
 namespace megalith::ops {
 
-// What a layout is; fixed once it is made.
+// The shape of a layout, fixed once it is made.
 struct SequenceLayoutShape {
   std::vector<int64_t> cumulative{0};
   int64_t longest = 0;
@@ -19,7 +21,7 @@ struct SequenceLayoutShape {
 };
 
 struct SequenceLayout::Data : SequenceLayoutShape {
-  // Made when first asked for: one on each device that asked. Ranks that are threads of one process ask at once.
+  // Made at the first request; one tensor per device that asked.
   std::mutex mutex;
   std::vector<at::Tensor> positions, cumulative_tensors;
 };
@@ -33,6 +35,7 @@ std::vector<int64_t> accumulate(const std::vector<int64_t>& lengths) {
   return cumulative;
 }
 
+// Returns 0, 1, 2, … for each sequence.
 at::Tensor restarting_positions(const std::vector<int64_t>& cumulative) {
   at::Tensor positions = at::empty({cumulative.back()}, at::kLong);
   auto* out = positions.mutable_data_ptr<int64_t>();
@@ -41,7 +44,7 @@ at::Tensor restarting_positions(const std::vector<int64_t>& cumulative) {
   return positions;
 }
 
-// The one of `copies` that is on `device`; made where there is none.
+// Returns the tensor of `copies` that is on `device`; makes it from the first one if there is none.
 at::Tensor on_device(std::vector<at::Tensor>& copies, at::Device device) {
   const auto found = std::ranges::find(copies, device, &at::Tensor::device);
   if (found != copies.end()) return *found;
@@ -81,6 +84,7 @@ SequenceLayout SequenceLayout::with_positions(at::Tensor positions) const {
 SequenceLayout SequenceLayout::with_positions(at::Tensor positions, int64_t max_position) const {
   check(positions.dim() == 1 && positions.size(0) == tokens() && positions.scalar_type() == at::kLong,
         "positions must be {} int64 values", tokens());
+  // Copies the shape but not the mutex and the tensors on devices; the new positions are the first of those.
   auto copy = std::make_shared<Data>();
   static_cast<SequenceLayoutShape&>(*copy) = data();
   copy->max_position = max_position;
@@ -88,6 +92,7 @@ SequenceLayout SequenceLayout::with_positions(at::Tensor positions, int64_t max_
   return SequenceLayout(std::move(copy));
 }
 
+// A layout without tokens has no data of its own.
 const SequenceLayout::Data& SequenceLayout::data() const {
   static const Data empty;
   return data_ ? *data_ : empty;

@@ -1,6 +1,6 @@
-// SequenceLayout: which tokens of a micro-batch form which sequence. Hidden states are [tokens, hidden] everywhere;
-// this is what a batch dimension, an attention mask and position ids are elsewhere (`PackedSeqParams` of the
-// reference).
+// SequenceLayout says which tokens of a micro-batch form which sequence. Hidden states are [tokens, hidden] everywhere;
+// this class replaces the batch dimension, the attention mask and the position ids of other libraries
+// (`PackedSeqParams` of the reference).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,20 +11,22 @@
 
 namespace megalith::ops {
 
-// Sequences stand one behind the other. Attention never crosses from one into another; positions restart in each.
-// Immutable; copies are cheap and share the tensors made on demand. Threads may share one.
+// Sequences are stored one after the other. Attention never crosses from one into another; positions restart in each.
+// Immutable and thread-safe; copies are cheap and share the tensors that are made on demand.
 class SequenceLayout {
  public:
   SequenceLayout() = default;  // no tokens
-  // `batch` sequences of equal length, as a padded batch: takes the dense attention path. Padding at the end of a
-  // sequence needs no mask under causal attention; its loss is ignored by label.
+  // `batch` sequences of equal length, as in a padded batch; attention then takes its dense path. Padding at the end of
+  // a sequence needs no mask under causal attention; its labels exclude it from the loss.
   static SequenceLayout dense(int64_t batch, int64_t length);
   // Sequences of the given lengths, each at least 1.
   static SequenceLayout packed(const std::vector<int64_t>& lengths);
-  // From cumulative lengths: starts with 0, ends with the number of tokens, increasing. Throws DataError otherwise.
+  // From cumulative lengths, which start with 0, increase, and end with the number of tokens. Throws DataError
+  // otherwise.
   static SequenceLayout from_cumulative(std::vector<int64_t> cumulative);
-  // The same sequences with other positions, int64 [t]: tokens that were cut out of a longer whole, generation with a
-  // cache. Context-parallel slices say themselves what max_position() is: that of the whole, on every rank.
+  // The same sequences with other positions, int64 [t]: for tokens cut out of longer sequences, and for generation with
+  // a cache. Context-parallel slices pass `max_position`, which is that of the whole sequence on every rank; without
+  // it, the host reads the largest position back.
   SequenceLayout with_positions(at::Tensor positions) const;
   SequenceLayout with_positions(at::Tensor positions, int64_t max_position) const;
 
@@ -35,9 +37,9 @@ class SequenceLayout {
   bool uniform() const;          // all sequences have the same length: [sequences, longest] is a dense batch
   const std::vector<int64_t>& cumulative() const;  // [sequences + 1]
 
-  // Position of each token in its sequence, int64 [t].
+  // Returns the position of each token in its sequence, int64 [t].
   at::Tensor positions(at::Device device) const;
-  // cumulative() as int32 [sequences + 1], as variable-length kernels want it.
+  // Returns cumulative() as int32 [sequences + 1], as variable-length attention kernels want it.
   at::Tensor cumulative_tensor(at::Device device) const;
 
  private:

@@ -1,3 +1,6 @@
+// Checks, choice of the kernel and autograd of attention. Every kernel has one interface, forward -> {out, log_sum_exp}
+// and backward from those, so that one autograd function serves all, and ring attention can call the passes itself. It
+// saves q, k, v, out and one float per query and head: probabilities are computed again in backward.
 #include "megalith/ops/attention/attention.h"
 
 #include <ATen/ATen.h>
@@ -32,29 +35,31 @@ const char* name_of(AttentionKernel kernel) {
 
 bool is_half(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
 
-// Why the kernel cannot do what is asked; empty: it can.
+// Returns the reason why a kernel does not support a call, for a message; empty if it does.
 std::string obstacle(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& v, const AttentionOptions& o) {
   const int64_t d = q.size(2), e = v.size(2);
   if (kernel == AttentionKernel::kMath) return "";
   if (q.is_cpu()) {
     if (kernel == AttentionKernel::kCudnn) return "it needs CUDA tensors";
-    if (o.dropout > 0) return "on CPU it has no dropout";
+    if (o.dropout > 0) return "on the CPU it does not support dropout";
     if (!is_half(q) && q.scalar_type() != at::kFloat) return "it takes fp32, bf16 and fp16";
     return "";
   }
   if (!is_half(q)) return "on CUDA it takes bf16 and fp16";
   if (d % 8 != 0 || e % 8 != 0 || d > 256 || e > d)
     return fmt::format(
-        "it takes head sizes that are multiples of 8 up to 256, values no larger than keys; here {} and {}", d, e);
+        "it takes head sizes that are multiples of 8 up to 256, with values no larger than keys; they are {} and {}", d,
+        e);
   if (kernel == AttentionKernel::kFlash) return "";
-  if (o.dropout > 0 || o.window > 0) return "it has no dropout and no window";
-  if (d > 128) return fmt::format("it takes head sizes up to 128; here {}", d);
+  if (o.dropout > 0 || o.window > 0) return "it supports neither dropout nor a window";
+  if (d > 128) return fmt::format("it takes head sizes up to 128; this one is {}", d);
   return "";
 }
 
+// Errors of settings are ConfigErrors; shapes that do not fit are errors of the calling code.
 void check_options(const AttentionOptions& o) {
   check<ConfigError>(o.scale >= 0 && std::isfinite(o.scale),
-                     "attention scale is {}; use 0 (1/sqrt(d)) or a positive one", o.scale);
+                     "attention scale is {}; use a positive number, or 0 for 1/sqrt(d)", o.scale);
   check<ConfigError>(o.window >= 0, "attention window is {}; use 0 (none) or a positive number of tokens", o.window);
   check<ConfigError>(o.window == 0 || o.causal, "an attention window ({}) needs causal attention", o.window);
   check<ConfigError>(o.dropout >= 0 && o.dropout < 1, "attention_dropout is {}; it must be in [0, 1)", o.dropout);
@@ -72,7 +77,8 @@ void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
         "attention got {} queries, {} keys and {} values for layouts of {} queries and {} keys", q.size(0), k.size(0),
         v.size(0), queries.tokens(), keys.tokens());
   check(k.size(1) == v.size(1) && k.size(1) > 0 && q.size(1) % k.size(1) == 0,
-        "attention got {} query, {} key and {} value heads; keys and values must have as many, a divisor of the first",
+        "attention got {} query, {} key and {} value heads; there must be as many key heads as value heads, and their "
+        "number must divide that of the query heads",
         q.size(1), k.size(1), v.size(1));
   check(q.size(2) == k.size(2), "query heads have {} channels, key heads {}", q.size(2), k.size(2));
   check(queries.sequences() == keys.sequences(), "attention got {} query sequences and {} key sequences",
@@ -81,12 +87,13 @@ void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   const auto &a = queries.cumulative(), &b = keys.cumulative();
   for (size_t s = 0; s + 1 < a.size(); ++s)
     check(a[s + 1] - a[s] <= b[s + 1] - b[s],
-          "sequence {} has {} queries and {} keys; causal attention needs a key a query", s, a[s + 1] - a[s],
+          "sequence {} has {} queries and {} keys; causal attention needs a key for each query", s, a[s + 1] - a[s],
           b[s + 1] - b[s]);
 }
 
 at::Tensor with_contiguous_channels(const at::Tensor& x) { return x.stride(2) == 1 ? x : x.contiguous(); }
 
+// Checks everything and resolves kAuto and the default scale, so that kernels need not.
 AttentionCall make_call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,
                         const SequenceLayout& keys, AttentionOptions options) {
   check_options(options);
@@ -110,14 +117,14 @@ AttentionGrads backward(const AttentionCall& call, const at::Tensor& grad_out, c
                          : attention_cuda_backward(call, grad_out, result);
 }
 
-// What backward needs beside the saved tensors.
+// The state of backward beside the saved tensors.
 struct AttentionState {
   SequenceLayout queries, keys;
   AttentionOptions options;
   std::vector<at::Tensor> dropout_state;
 };
 
-// Saves q, k, v, out and the log-sum-exp.
+// The tensors are inputs for autograd only; forward reads them from `call`.
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*q*/, const at::Tensor& /*k*/,
@@ -129,7 +136,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads_out) {
-    if (!grads_out[0].defined()) return {{}, {}, {}, {}};
+    if (!grads_out[0].defined()) return {{}, {}, {}, {}};  // nothing depends on the output
     const variable_list saved = ctx->get_saved_variables();
     const AttentionState& state = kept<AttentionState>(ctx);
     const AttentionCall call{saved[0], saved[1], saved[2], state.queries, state.keys, state.options};
@@ -140,6 +147,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
 
 }  // namespace
 
+// The fastest first.
 AttentionKernel choose_attention_kernel(const at::Tensor& q, const at::Tensor& v, const AttentionOptions& options) {
   for (const auto kernel : {AttentionKernel::kCudnn, AttentionKernel::kFlash})
     if (obstacle(kernel, q, v, options).empty()) return kernel;
@@ -157,7 +165,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const SequenceLayout& queries, const SequenceLayout& keys,
                                   const AttentionOptions& options) {
-  check(options.dropout == 0, "attention_forward has no dropout: its backward could not find the mask again");
+  check(options.dropout == 0, "attention_forward does not support dropout: its backward could not find the mask again");
   const at::NoGradGuard no_grad;
   KernelResult result = forward(make_call(q, k, v, queries, keys, options));
   return {std::move(result.out), std::move(result.log_sum_exp)};
@@ -166,7 +174,7 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 AttentionGrads attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                   const at::Tensor& v, const AttentionResult& result, const SequenceLayout& queries,
                                   const SequenceLayout& keys, const AttentionOptions& options) {
-  check(options.dropout == 0, "attention_backward has no dropout: it does not know the mask");
+  check(options.dropout == 0, "attention_backward does not support dropout: it does not know the mask");
   check(grad_out.sizes() == result.out.sizes() && grad_out.size(0) == q.size(0) && grad_out.size(1) == q.size(1) &&
             grad_out.size(2) == v.size(2),
         "attention_backward: grad_out and out must be [{}, {}, {}]", q.size(0), q.size(1), v.size(2));

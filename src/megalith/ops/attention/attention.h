@@ -1,6 +1,6 @@
-// Attention over packed or dense sequences: one function picks the kernel.
+// Attention over packed or dense sequences; one function picks the kernel.
 //
-// Legend: t query tokens, u key/value tokens, n query heads, g key/value heads (n a multiple of g: key/value head j
+// Legend: t query tokens, u key/value tokens, n query heads, g key/value heads (n is a multiple of g: key/value head j
 // serves the consecutive query heads j·n/g … (j+1)·n/g - 1), d size of a query/key head, e size of a value head.
 #pragma once
 
@@ -13,28 +13,31 @@
 
 namespace megalith::ops {
 
+// An implementation of attention.
 enum class AttentionKernel {
-  kAuto,   // the fastest that can do what is asked
-  kMath,   // scores and probabilities in full: the reference, and the way with dropout on CPU
-  kFlash,  // never holds the scores; CPU flash, or flash-2 on CUDA
-  kCudnn,  // CUDA only
+  kAuto,   // the fastest that supports the call
+  kMath,   // holds all scores and probabilities: the reference, and the only one with dropout on the CPU
+  kFlash,  // never holds all scores; our own kernel on the CPU, flash-2 on CUDA
+  kCudnn,  // cuDNN, on CUDA only; neither dropout nor windows
 };
 
+// Scale, mask, dropout and kernel of a call.
 struct AttentionOptions {
-  double scale = 0;    // of q·k; 0: 1/sqrt(d)
-  bool causal = true;  // a query sees the keys up to its own place
-  int64_t window = 0;  // with causal: a query sees itself and the window-1 tokens before it; 0: all
+  double scale = 0;    // factor of q·k; 0 means 1/sqrt(d)
+  bool causal = true;  // a query sees the keys up to its own position
+  int64_t window = 0;  // with causal, a query sees itself and the window-1 tokens before it; 0 means all
   double dropout = 0;  // on the probabilities; needs a generator
   at::Generator generator;
   AttentionKernel kernel = AttentionKernel::kAuto;
 };
 
-// q [t, n, d], k [u, g, d], v [u, g, e] -> [t, n, e]. `keys` has as many sequences as `queries`; where a sequence has
-// more keys than queries, the queries are its last tokens (generation with a cache): causal means bottom-right.
+// Returns softmax(scale · q kᵀ) v: q [t, n, d], k [u, g, d], v [u, g, e] -> [t, n, e]. `keys` has as many sequences as
+// `queries`. If a sequence has more keys than queries, the queries are its last tokens (generation with a cache): the
+// causal mask is aligned bottom-right. Throws ConfigError if the requested kernel does not support the call.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,
                      const SequenceLayout& keys, const AttentionOptions& options);
 
-// The same without autograd, for algorithms that merge partial results (ring attention).
+// Forward and backward without autograd, for algorithms that merge partial results (ring attention).
 struct AttentionResult {
   at::Tensor out;          // [t, n, e]
   at::Tensor log_sum_exp;  // [n, t] fp32
@@ -45,12 +48,12 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 struct AttentionGrads {
   at::Tensor q, k, v;
 };
-// With the final `out` and `log_sum_exp` (of all partial results together), the gradients of this part.
+// Returns the gradients of one part, given `out` and `log_sum_exp` of all partial results together.
 AttentionGrads attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                   const at::Tensor& v, const AttentionResult& result, const SequenceLayout& queries,
                                   const SequenceLayout& keys, const AttentionOptions& options);
 
-// The kernel that kAuto takes, for messages, benchmarks and tests.
+// Returns the kernel that kAuto chooses, for messages, benchmarks and tests.
 AttentionKernel choose_attention_kernel(const at::Tensor& q, const at::Tensor& v, const AttentionOptions& options);
 
 }  // namespace megalith::ops

@@ -1,9 +1,14 @@
-// Flash attention in bf16 on matrix registers. The second operand of a product on them has to be given in pairs of
-// rows, so keys, values and queries are laid out anew, once a task or once a block of queries. All loops over keys go
-// in panels of kPanel. The first operand is always plain rows:
+// Flash attention in bf16 on the matrix registers of x86_64 (AMX). The second operand of a product on them must be in
+// pairs of rows (Bf16Pair), so keys, values and queries are rearranged, once per task or once per block of queries. The
+// first operand is always plain rows. All loops over keys go in panels of kPanel:
 //
 //   forward    S = Q Kᵀ         O = P V
 //   backward   Sᵀ = K Qᵀ        dPᵀ = V dOᵀ        dV = Pᵀ dO        dK = dSᵀ Q        dQᵀ = Kᵀ dSᵀ
+//
+// Forward computes scores by rows of queries, up to 512 keys at a time, with a running maximum and sum per row;
+// backward computes them transposed, a panel of 64 keys at a time, as the fp32 kernel does (attention_flash_cpu.cc).
+// Softmax and
+// sums are fp32; probabilities and their gradients are rounded to bf16 before they are multiplied.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -23,18 +28,19 @@ using Bf16 = c10::BFloat16;
 
 constexpr int64_t kPanel = 64;
 constexpr int64_t kForwardKeys = 512;  // keys whose scores are held at once
-// Distances between rows of scores and probabilities: a little more than needed, so that rows do not share cache sets.
+// Distances between rows of scores and probabilities: a little more than needed, so that rows do not compete for the
+// same cache sets.
 constexpr int64_t kScoreRow = kForwardKeys + 16;
 constexpr int64_t kProbabilityRow = kForwardKeys + 32;
 
 int64_t panels_of(int64_t keys) { return (keys + kPanel - 1) / kPanel; }
 
-// ---- Layouts ---------------------------------------------------------------------------------------------
+// ---- Layouts -------------------------------------------------------------------------------------------------------
 
-// Rows one behind the other, followed by zeros up to kPanel of them.
+// Copies rows one after the other, followed by zeros up to kPanel rows.
 struct CopyRows {
   MEGALITH_ALWAYS_INLINE static void run(const Bf16* from, int64_t distance, int64_t rows, int64_t columns, Bf16* to) {
-    constexpr int64_t kAhead = 8;  // rows lie far apart: the hardware does not see the next one coming
+    constexpr int64_t kAhead = 8;  // rows are far apart: the hardware prefetcher does not see the next one coming
     for (int64_t i = 0; i < rows; ++i) {
       const Bf16* x = from + i * distance;
       for (int64_t j = 0; j < columns; j += 32) __builtin_prefetch(x + kAhead * distance + j);
@@ -44,7 +50,7 @@ struct CopyRows {
   }
 };
 
-// [kPanel, columns] -> pairs [kPanel/2, columns]
+// Interleaves two rows at a time: [kPanel, columns] -> pairs [kPanel/2, columns].
 struct PairRows {
   MEGALITH_ALWAYS_INLINE static void run(const Bf16* from, int64_t columns, Bf16Pair* to) {
     for (int64_t i = 0; i < kPanel / 2; ++i) {
@@ -56,13 +62,14 @@ struct PairRows {
   }
 };
 
-// [kPanel, columns] -> pairs of the transposed matrix, [columns/2, kPanel]: two neighbours of a row are a pair already.
+// Transposes [kPanel, columns] into pairs [columns/2, kPanel]. Two neighbors of a row are a pair of the transposed
+// matrix already, so that this is a transposition of 32-bit words.
 void turn_rows(const Bf16* from, int64_t columns, Bf16Pair* to) {
   run_kernel<Transpose>(reinterpret_cast<const float*>(from), columns / 2, kPanel, columns / 2,
                         reinterpret_cast<float*>(to), kPanel);
 }
 
-// Pairs [columns/2, kPanel] -> rows [columns, kPanel]
+// Splits pairs [columns/2, kPanel] into rows [columns, kPanel].
 struct SplitPairs {
   MEGALITH_ALWAYS_INLINE static void run(const Bf16Pair* from, int64_t columns, Bf16* to) {
     for (int64_t i = 0; i < columns / 2; ++i) {
@@ -75,11 +82,11 @@ struct SplitPairs {
   }
 };
 
-// ---- Softmax ---------------------------------------------------------------------------------------------
+// ---- Softmax -------------------------------------------------------------------------------------------------------
 
-// Scores [rows, kScoreRow] of `n` more keys (a multiple of 16), of which each row sees its band and none from `valid`
-// on. Updates the running maximum and sum of each row and gives probabilities relative to the maximum; decay: what
-// older sums have to be multiplied with.
+// Processes the scores [rows, kScoreRow] of `n` more keys (a multiple of 16), of which each row sees its band but none
+// from `valid` on. Updates the running maximum and sum of each row, writes probabilities relative to the maximum, and
+// the factor of older sums to `decay`.
 struct SoftmaxRows {
   static constexpr int32_t kLanes = 16;
 
@@ -93,7 +100,7 @@ struct SoftmaxRows {
     }
   }
 
-  // Hidden scores become -inf where they share a vector with seen ones; so the loops need no conditions.
+  // Hidden scores become -inf where they share a vector with visible ones, so that the loops need no conditions.
   MEGALITH_ALWAYS_INLINE static void one_row(float* MEGALITH_RESTRICT s, int32_t n, int32_t first, int32_t last,
                                              float scale, float& max, float& sum, float& decay,
                                              Bf16* MEGALITH_RESTRICT p) {
@@ -119,14 +126,14 @@ struct SoftmaxRows {
   }
 };
 
-// What backward makes of one panel, all [kPanel keys, kQ queries].
+// Results of backward for one panel, all [kPanel keys, kQ queries].
 struct PanelGrads {
   Bf16* probabilities;
   Bf16* grad_scores;
   Bf16Pair* grad_score_pairs;  // [kPanel/2, kQ]
 };
 
-// Scores s and gradients g of the probabilities -> probabilities p and gradients p (g - delta) of the scores. 0 for
+// Turns scores s and gradients g of probabilities into probabilities p and gradients p (g - delta) of scores; 0 for
 // what the band hides and for keys from `valid` on.
 struct SoftmaxBackward {
   MEGALITH_ALWAYS_INLINE static void run(float* scores, float* grads, int64_t n, int64_t valid, GemmBand band,
@@ -157,11 +164,11 @@ struct SoftmaxBackward {
   }
 };
 
-// ---- Forward ---------------------------------------------------------------------------------------------
+// ---- Forward -------------------------------------------------------------------------------------------------------
 
 struct ForwardScratch {
   Bf16 *rows, *probabilities;
-  Bf16Pair* k;  // turned: a panel is [d/2, kPanel]
+  Bf16Pair* k;  // transposed: a panel is [d/2, kPanel]
   Bf16Pair* v;  // pairs: [keys/2, e]
   float *scores, *out, *max, *sum, *decay;
   int64_t floats;
@@ -182,6 +189,7 @@ struct ForwardScratch {
   }
 };
 
+// Rearranges all keys and values of the task, once.
 void lay_out_keys(const FlashForward<Bf16>& call, const ForwardScratch& w) {
   const FlashShape& s = call.shape;
   for (int64_t key = 0; key < s.keys; key += kPanel) {
@@ -202,7 +210,7 @@ void forward_block(const FlashForward<Bf16>& call, const Block& b, const Forward
   const int64_t begin = b.key_begin / kPanel * kPanel;
   for (int64_t key = begin; key < b.key_end; key += kForwardKeys) {
     const int64_t valid = std::min(kForwardKeys, b.key_end - key), n = panels_of(valid) * kPanel;
-    for (int64_t p = 0; p < n; p += kPanel)
+    for (int64_t p = 0; p < n; p += kPanel)  // S = Q Kᵀ
       amx_gemm({.a = w.rows,
                 .a_row = s.d,
                 .b = w.k + (key + p) * s.d / 2,
@@ -218,6 +226,7 @@ void forward_block(const FlashForward<Bf16>& call, const Block& b, const Forward
                             w.probabilities);
     const bool more = key > begin;
     if (more) run_kernel<ScaleRows>(w.out, b.rows, s.e, static_cast<const float*>(w.decay));
+    // O += P V
     amx_gemm({.a = w.probabilities,
               .a_row = kProbabilityRow,
               .b = w.v + key * s.e / 2,
@@ -238,17 +247,17 @@ void forward_block(const FlashForward<Bf16>& call, const Block& b, const Forward
                               call.out.token, static_cast<const float*>(w.sum), 1.0F);
 }
 
-// ---- Backward --------------------------------------------------------------------------------------------
+// ---- Backward ------------------------------------------------------------------------------------------------------
 
-// A block's queries, or their gradients: turned [columns/2, kQ] and in pairs [kQ/2, columns].
+// The queries of a block, or the gradients of its output: transposed [columns/2, kQ] and in pairs [kQ/2, columns].
 struct BlockOperand {
   Bf16Pair *turned, *pairs;
 };
 
 struct BackwardScratch {
-  Bf16 *rows, *k, *v;  // k, v: rows
-  Bf16* k_turned;      // a panel is [d, kPanel]
-  Bf16Pair* turned;    // one panel's keys on their way
+  Bf16 *rows, *k, *v;  // k and v are plain rows
+  Bf16* k_turned;      // transposed: a panel is [d, kPanel]
+  Bf16Pair* turned;    // the keys of one panel while they are transposed
   BlockOperand q, grad_out;
   PanelGrads panel;
   float *scores, *grad_scores, *grad_q_turned, *grad_q, *grad_k, *grad_v, *log_sum_exp, *delta;
@@ -296,9 +305,11 @@ void lay_out_block(const FlashHeads<const Bf16>& heads, const Block& b, int64_t 
   run_kernel<PairRows>(static_cast<const Bf16*>(rows), columns, to.pairs);
 }
 
+// One panel of keys against the queries of a block.
 void backward_panel(const FlashShape& s, const Block& b, int64_t key, bool first, const BackwardScratch& w) {
   const GemmBand seen_by = b.keys_to_queries(s, key);
   const int64_t n = amx_padded(b.rows);
+  // Sᵀ = K Qᵀ
   amx_gemm({.a = w.k + key * s.d,
             .a_row = s.d,
             .b = w.q.turned,
@@ -310,6 +321,7 @@ void backward_panel(const FlashShape& s, const Block& b, int64_t key, bool first
             .k = s.d,
             .accumulate = false,
             .columns = seen_by});
+  // dPᵀ = V dOᵀ
   amx_gemm({.a = w.v + key * s.e,
             .a_row = s.e,
             .b = w.grad_out.turned,
@@ -323,6 +335,7 @@ void backward_panel(const FlashShape& s, const Block& b, int64_t key, bool first
             .columns = seen_by});
   run_kernel<SoftmaxBackward>(w.scores, w.grad_scores, n, s.keys - key, seen_by, s.scale,
                               static_cast<const float*>(w.log_sum_exp), static_cast<const float*>(w.delta), w.panel);
+  // dV += Pᵀ dO
   amx_gemm({.a = w.panel.probabilities,
             .a_row = kQ,
             .b = w.grad_out.pairs,
@@ -334,6 +347,7 @@ void backward_panel(const FlashShape& s, const Block& b, int64_t key, bool first
             .k = n,
             .accumulate = true,
             .depth = seen_by});
+  // dK += dSᵀ Q
   amx_gemm({.a = w.panel.grad_scores,
             .a_row = kQ,
             .b = w.q.pairs,
@@ -345,6 +359,7 @@ void backward_panel(const FlashShape& s, const Block& b, int64_t key, bool first
             .k = n,
             .accumulate = true,
             .depth = seen_by});
+  // dQᵀ += Kᵀ dSᵀ: transposed, since dSᵀ is at hand in pairs
   amx_gemm({.a = w.k_turned + key * s.d,
             .a_row = kPanel,
             .b = w.panel.grad_score_pairs,
@@ -375,7 +390,7 @@ void backward_block(const FlashBackward<Bf16>& call, const Block& b, const Backw
 
 }  // namespace
 
-// Half a panel of keys or less is mostly padding: the fp32 kernel is faster.
+// With half a panel of keys or less, most of the work would be padding: the fp32 kernel is faster.
 bool flash_amx_usable(const FlashShape& s) {
   return s.d % kAmxTile == 0 && s.e % kAmxTile == 0 && s.keys > kPanel / 2 && amx_available();
 }

@@ -1,4 +1,4 @@
-// What the two CPU flash kernels share: the fp32 one (attention_flash_cpu.cc) and the bf16 one on matrix registers
+// Shared by the two CPU flash kernels: the fp32 one (attention_flash_cpu.cc) and the bf16 one on matrix registers
 // (attention_amx_cpu.cc). For those two files only.
 #pragma once
 
@@ -12,10 +12,10 @@
 namespace megalith::ops::flash {
 
 inline constexpr int64_t kQ = kFlashQueries;  // also the distance between rows of transposed scores
-inline constexpr float kNoScore = -1e30F;     // below every score, yet finite: differences stay numbers
+inline constexpr float kNoScore = -1e30F;     // below every score, but finite, so that differences are not NaN
 
-// [rows, columns] -> [columns, rows], each with its distance between rows; rows and columns are multiples of 4. For any
-// four-byte elements: bits are moved, not computed with.
+// Transposes [rows, columns] into [columns, rows], each with its own distance between rows, in squares of 4 x 4; rows
+// and columns are multiples of 4. Works for any four-byte elements, since bits are only moved.
 struct Transpose {
   MEGALITH_ALWAYS_INLINE static void run(const float* from, int64_t distance, int64_t rows, int64_t columns, float* to,
                                          int64_t to_distance) {
@@ -38,7 +38,7 @@ struct Transpose {
   }
 };
 
-// to = from · factor[i], or · factor for all rows.
+// Stores rows as T: to[i] = from[i] · factors[i], or · factor if `factors` is nullptr.
 template <typename T>
 struct StoreRows {
   MEGALITH_ALWAYS_INLINE static void run(const float* from, int64_t padded, int64_t rows, int64_t columns, T* to,
@@ -52,6 +52,7 @@ struct StoreRows {
   }
 };
 
+// x[i] *= factors[i]
 struct ScaleRows {
   MEGALITH_ALWAYS_INLINE static void run(float* x, int64_t rows, int64_t columns, const float* factors) {
     for (int64_t i = 0; i < rows; ++i)
@@ -75,7 +76,7 @@ struct RowDots {
   }
 };
 
-// Hands out scratch memory piece by piece, at cache lines. Without memory it only counts.
+// Hands out scratch memory piece by piece, aligned to cache lines. With nullptr it only counts.
 class Scratch {
  public:
   explicit Scratch(float* memory) : memory_(memory) {}
@@ -93,17 +94,19 @@ class Scratch {
   int64_t used_ = 0;
 };
 
+// Returns the first channel of a head of a token.
 template <typename T>
 T* at(const FlashHeads<T>& heads, int64_t head, int64_t token) {
   return heads.data + head * heads.head + token * heads.token;
 }
 
-// The queries [first, first + rows) of one head and the keys that some of them see.
+// A unit of work: the queries [first, first + rows) of one head, and the keys that at least one of them sees. Masks are
+// bands around the diagonal, which products skip (GemmBand).
 struct Block {
   int64_t head;
   int64_t first, rows;
-  int64_t padded;              // rows, padded
-  int64_t key_begin, key_end;  // keys in sight
+  int64_t padded;              // rows, padded for small_gemm
+  int64_t key_begin, key_end;  // visible keys
   int64_t offset;              // query i is token i + offset of the keys
 
   Block(const FlashShape& s, int64_t index)
@@ -115,18 +118,19 @@ struct Block {
         key_end(s.causal ? first + rows + s.keys - s.queries : s.keys),
         offset(s.keys - s.queries) {}
 
-  // Rows: the keys from `key` on; columns: the queries that see them.
+  // The mask as a band whose rows are the keys from `key` on and whose columns are the queries that see them.
   GemmBand keys_to_queries(const FlashShape& s, int64_t key) const {
     const int64_t shift = key - first - offset;
     return {s.causal ? shift : -GemmBand::kFar, s.window > 0 ? shift + s.window : GemmBand::kFar};
   }
-  // Rows: queries; depth: the keys from `key` on that they see.
+  // The mask as a band whose rows are the queries and whose columns or depth are the keys from `key` on that they see.
   GemmBand queries_to_keys(const FlashShape& s, int64_t key) const {
     const int64_t shift = key - first - offset;
     return {s.window > 0 ? 1 - shift - s.window : -GemmBand::kFar, s.causal ? 1 - shift : GemmBand::kFar};
   }
 };
 
+// Stores the gradients of keys or values: as partial sums in fp32 where the caller adds several, otherwise as T.
 template <typename T>
 void store_grads(const float* grads, int64_t rows, int64_t columns, float factor, const FlashHeads<T>& to,
                  const FlashHeads<float>& partial) {

@@ -1,4 +1,4 @@
-// cuDNN and flash-2 through libtorch's operations, which are dispatched: this file needs no CUDA to compile.
+// cuDNN and flash-2 through libtorch's operations, which are dispatched at run time: this file compiles without CUDA.
 //
 // Dense batches go to cuDNN as [b, n, s, d] views. Packed sequences and queries that are only the last tokens of their
 // keys go to flash-2 with cumulative lengths: libtorch's cuDNN entry for those takes the head size for the sequence
@@ -48,7 +48,7 @@ AttentionGrads cudnn_backward(const AttentionCall& call, const at::Tensor& grad_
   return {to_tokens(q), to_tokens(k), to_tokens(v)};
 }
 
-// Flash-2 wants value heads as large as the others: zeros behind them change nothing.
+// Flash-2 wants value heads as large as the others: zeros appended to them change nothing.
 at::Tensor widened(const at::Tensor& x, int64_t d) {
   return x.size(2) == d ? x : at::constant_pad_nd(x, {0, d - x.size(2)});
 }
@@ -65,7 +65,7 @@ std::optional<int64_t> window_right(const AttentionOptions& options) {
 KernelResult libtorch_flash_forward(const AttentionCall& call) {
   const int64_t d = call.q.size(2), e = call.v.size(2);
   const auto device = call.q.device();
-  // Dropout draws from the device's default generator, which is the one of the caller: libtorch's kernels take no
+  // Dropout draws from the default generator of the device, which is that of the caller: libtorch's kernels take no
   // other.
   auto [out, stats, rng_state, unused, debug] = at::_flash_attention_forward(
       call.q, call.k, widened(call.v, d), call.queries.cumulative_tensor(device), call.keys.cumulative_tensor(device),

@@ -1,4 +1,8 @@
-// Cuts attention on CPU into tasks for the flash kernel: a sequence, a key/value head, some query blocks.
+// Cuts attention on the CPU into tasks for the flash kernel: a sequence, a key/value head and some query blocks of it.
+// Threads take the tasks from a shared counter, the largest first. The result of a task does not depend on the thread
+// that runs it. If there are fewer pairs of sequence and head than threads, query blocks are cut further; then several
+// tasks contribute to the same keys, and each part writes fp32 partial sums of their gradients, which are added at the
+// end. So results depend on the number of threads but not on timing.
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -15,10 +19,11 @@ namespace megalith::ops {
 namespace {
 
 struct Task {
-  int64_t sequence, head;  // head: key/value head
-  int64_t part;            // of the sequence's query blocks
+  int64_t sequence, head;  // head is a key/value head
+  int64_t part;            // number of this part of the sequence's query blocks
   FlashShape shape;
-  int64_t begin, end;  // query blocks
+  int64_t begin, end;  // query blocks of the part
+  // An estimate of the work, without masks.
   int64_t products() const {
     return std::min(shape.queries, kFlashQueries) * (end - begin) * shape.keys * (shape.d + shape.e);
   }
@@ -38,14 +43,15 @@ FlashShape shape_of(const AttentionCall& call, int64_t sequence) {
           .scale = static_cast<float>(call.options.scale)};
 }
 
-// Parts that a sequence's query blocks are cut into: one where sequences and heads alone keep all threads busy.
+// Returns the number of parts that the query blocks of a sequence are cut into: one if sequences and heads alone keep
+// all threads busy, otherwise enough for two tasks per thread.
 int64_t parts_of(const AttentionCall& call) {
   const int64_t pairs = call.queries.sequences() * call.k.size(1);
   const int64_t wanted = at::in_parallel_region() || at::get_num_threads() == 1 ? 1 : 2 * at::get_num_threads();
   return pairs == 0 || pairs >= wanted ? 1 : (wanted + pairs - 1) / pairs;
 }
 
-// The longest first, so that no thread is left alone with one at the end.
+// Returns the tasks, the largest first, so that no thread is left alone with one at the end.
 std::vector<Task> make_tasks(const AttentionCall& call, int64_t parts) {
   std::vector<Task> tasks;
   for (int64_t sequence = 0; sequence < call.queries.sequences(); ++sequence) {
@@ -62,11 +68,11 @@ std::vector<Task> make_tasks(const AttentionCall& call, int64_t parts) {
   return tasks;
 }
 
-// Runs the tasks on all threads; each takes the next one when it is done. What a task computes does not depend on who
-// runs it. `scratch_floats`: of the task that needs most.
+// Runs the tasks on all threads; each takes the next one when it has finished one. `scratch_floats` is the need of the
+// task that needs most.
 void run_tasks(const std::vector<Task>& tasks, int64_t scratch_floats,
                c10::function_ref<void(const Task&, float* scratch)> run) {
-  constexpr int64_t kGrainProducts = 1 << 18;  // less is not worth waking a thread
+  constexpr int64_t kGrainProducts = 1 << 18;  // fewer are not worth waking a thread
   int64_t products = 1;
   for (const Task& task : tasks) products += task.products();
   const auto count = static_cast<int64_t>(tasks.size());
@@ -78,7 +84,7 @@ void run_tasks(const std::vector<Task>& tasks, int64_t scratch_floats,
   });
 }
 
-// `heads` from `head` on, from the sequence's first token on: [t, heads, size].
+// Return the heads of x [t, heads, size] from `token` and `head` on.
 template <typename T>
 FlashHeads<const T> read(const at::Tensor& x, int64_t token, int64_t head) {
   return {x.const_data_ptr<T>() + token * x.stride(0) + head * x.stride(1), x.stride(0), x.stride(1)};
@@ -88,7 +94,7 @@ FlashHeads<T> write(const at::Tensor& x, int64_t token, int64_t head) {
   return {x.mutable_data_ptr<T>() + token * x.stride(0) + head * x.stride(1), x.stride(0), x.stride(1)};
 }
 
-// Where a task's tokens start.
+// The first tokens and the first query head of a task.
 struct Place {
   int64_t query, key;  // first tokens
   int64_t head;        // first query head
@@ -98,7 +104,7 @@ struct Place {
         head(task.head * call.group()) {}
 };
 
-// The shape with most keys: scratch memory grows with them.
+// Returns the shape of the sequence with the most keys, which needs the most scratch memory.
 FlashShape longest_shape(const AttentionCall& call) {
   FlashShape shape = shape_of(call, 0);
   shape.keys = call.keys.longest();

@@ -1,3 +1,17 @@
+// Flash attention in fp32 on vector registers; bf16 and fp16 are widened when they are loaded. A call has one key/value
+// head of one sequence and walks over blocks of 64 queries; keys and values are widened once per call, and go by in
+// panels of 256 whose scores [keys, 64] stay in the second-level cache. Scores are transposed, so that softmax works on
+// 64 queries side by side and each lane of a vector has its own running maximum and sum:
+//
+//                 64 queries (lanes)
+//   256 keys    | Sᵀ = K Qᵀ         |  ->  Pᵀ = exp(scale Sᵀ - max)     rows are keys, columns are queries
+//
+//   forward    O = O·decay + P V,  decay = exp(old max - new max);  at the end O / sum and lse = max + log(sum)
+//   backward   Pᵀ = exp(scale K Qᵀ - lse),  dPᵀ = V dOᵀ,  dSᵀ = Pᵀ (dPᵀ - delta),  delta = Σ dO·O
+//              dV += Pᵀ dO,  dK += dSᵀ Q,  dQ += dS K;  dQ and dK are multiplied by scale when they are stored
+//
+// Products skip what is outside the band of the mask. Queries that pad a block have scores of 0 in forward, where their
+// rows are not stored, and lse = 1e30 in backward, so that their probabilities are 0.
 #include <algorithm>
 #include <limits>
 
@@ -15,14 +29,14 @@ using namespace flash;
 constexpr int64_t kForwardKeys = 256;  // keys whose scores are held at once
 constexpr int64_t kBackwardKeys = 256;
 
-// ---- Kernels ---------------------------------------------------------------------------------------------
+// ---- Kernels -------------------------------------------------------------------------------------------------------
 
-// rows x columns of any dtype -> fp32, columns padded with zeros to `padded`.
+// Widens rows x columns of any dtype to fp32, with columns padded with zeros to `padded`.
 template <typename T>
 struct LoadRows {
   MEGALITH_ALWAYS_INLINE static void run(const T* from, int64_t distance, int64_t rows, int64_t columns, float* to,
                                          int64_t padded) {
-    // A head's rows lie far apart: the hardware does not see the next one coming.
+    // The rows of a head are far apart in memory: the hardware prefetcher does not see the next one coming.
     constexpr int64_t kAhead = 8;
     for (int64_t i = 0; i < rows; ++i) {
       const T* MEGALITH_RESTRICT x = from + i * distance;
@@ -35,8 +49,8 @@ struct LoadRows {
   }
 };
 
-// What the running maximum and sum of a block's columns become with `rows` more keys, whose scores turn into
-// probabilities relative to the new maximum; hidden ones into 0. decay: what older sums have to be multiplied with.
+// Updates the running maximum and sum of a block's columns with `rows` more keys, and turns their scores into
+// probabilities relative to the new maximum, 0 for hidden ones. Writes the factor of older sums to `decay`.
 struct SoftmaxKeys {
   MEGALITH_ALWAYS_INLINE static void run(float* scores, int64_t rows, int64_t n, GemmBand band, float scale,
                                          float* MEGALITH_RESTRICT max, float* MEGALITH_RESTRICT sum,
@@ -64,7 +78,7 @@ struct SoftmaxKeys {
   }
 };
 
-// Scores -> probabilities p, and their gradients dp -> p (dp - delta), both [rows, kQ]; hidden ones -> 0.
+// Turns scores into probabilities p, and gradients dp of those into p (dp - delta), both [rows, kQ]; 0 for hidden ones.
 struct SoftmaxBackward {
   MEGALITH_ALWAYS_INLINE static void run(float* scores, float* grads, int64_t rows, int64_t n, GemmBand band,
                                          float scale, const float* MEGALITH_RESTRICT log_sum_exp,
@@ -89,7 +103,7 @@ struct SoftmaxBackward {
   }
 };
 
-// ---- Blocks ----------------------------------------------------------------------------------------------
+// ---- Blocks --------------------------------------------------------------------------------------------------------
 
 // A matrix of fp32 rows, padded to a multiple of kGemmColumns.
 struct Rows {
@@ -104,7 +118,7 @@ Rows load_rows(const FlashHeads<const T>& heads, int64_t head, int64_t token, in
   return {scratch, gemm_padded(columns)};
 }
 
-// The queries of a block as rows [padded, d] and turned [d, kQ]; the padding is 0.
+// Loads the queries of a block as rows [padded, d] and transposed [d, kQ]; the padding is 0.
 template <typename T>
 Rows load_block(const FlashHeads<const T>& heads, const Block& b, int64_t columns, float* scratch, float* turned) {
   const Rows rows = load_rows(heads, b.head, b.first, b.rows, columns, scratch);
@@ -113,6 +127,7 @@ Rows load_block(const FlashHeads<const T>& heads, const Block& b, int64_t column
   return rows;
 }
 
+// Scratch memory of a task: the buffers of a block first, then keys and values, whose size depends on the sequence.
 struct ForwardScratch {
   float *k, *v, *q, *q_turned, *scores, *out, *max, *sum, *decay;
   int64_t floats;
@@ -132,6 +147,7 @@ struct ForwardScratch {
   }
 };
 
+// Computes one block: panel by panel of keys, with running maximum and sum, then stores out and log_sum_exp.
 template <typename T>
 void forward_block(const FlashForward<T>& call, const Block& b, const Rows& k, const Rows& v, const ForwardScratch& w) {
   const FlashShape& s = call.shape;
@@ -142,6 +158,7 @@ void forward_block(const FlashForward<T>& call, const Block& b, const Rows& k, c
   for (int64_t key = b.key_begin; key < b.key_end; key += kForwardKeys) {
     const int64_t keys = std::min(kForwardKeys, b.key_end - key);
     const GemmBand seen_by = b.keys_to_queries(s, key);
+    // Sᵀ = K Qᵀ
     small_gemm({.a = k.data + key * k.distance,
                 .a_row = k.distance,
                 .a_column = 1,
@@ -157,6 +174,7 @@ void forward_block(const FlashForward<T>& call, const Block& b, const Rows& k, c
     run_kernel<SoftmaxKeys>(w.scores, keys, b.padded, seen_by, s.scale, w.max, w.sum, w.decay);
     const bool more = key > b.key_begin;
     if (more) run_kernel<ScaleRows>(w.out, b.rows, out_row, static_cast<const float*>(w.decay));
+    // O += P V; P is read transposed
     small_gemm({.a = w.scores,
                 .a_row = 1,
                 .a_column = kQ,
@@ -203,6 +221,7 @@ struct BackwardScratch {
   }
 };
 
+// Adds a block's part to grad_k and grad_v of the task, and stores its grad_q.
 template <typename T>
 void backward_block(const FlashBackward<T>& call, const Block& b, const Rows& k, const Rows& v,
                     const BackwardScratch& w) {
@@ -218,6 +237,7 @@ void backward_block(const FlashBackward<T>& call, const Block& b, const Rows& k,
   for (int64_t key = b.key_begin; key < b.key_end; key += kBackwardKeys) {
     const int64_t keys = std::min(kBackwardKeys, b.key_end - key);
     const GemmBand seen_by = b.keys_to_queries(s, key);
+    // Sᵀ = K Qᵀ
     small_gemm({.a = k.data + key * k.distance,
                 .a_row = k.distance,
                 .a_column = 1,
@@ -230,6 +250,7 @@ void backward_block(const FlashBackward<T>& call, const Block& b, const Rows& k,
                 .k = s.d,
                 .accumulate = false,
                 .columns = seen_by});
+    // dPᵀ = V dOᵀ
     small_gemm({.a = v.data + key * v.distance,
                 .a_row = v.distance,
                 .a_column = 1,
@@ -244,6 +265,7 @@ void backward_block(const FlashBackward<T>& call, const Block& b, const Rows& k,
                 .columns = seen_by});
     run_kernel<SoftmaxBackward>(w.scores, w.grad_scores, keys, b.padded, seen_by, s.scale,
                                 static_cast<const float*>(w.log_sum_exp), static_cast<const float*>(w.delta));
+    // dV += Pᵀ dO
     small_gemm({.a = w.scores,
                 .a_row = kQ,
                 .a_column = 1,
@@ -256,6 +278,7 @@ void backward_block(const FlashBackward<T>& call, const Block& b, const Rows& k,
                 .k = b.rows,
                 .accumulate = true,
                 .depth = seen_by});
+    // dK += dSᵀ Q
     small_gemm({.a = w.grad_scores,
                 .a_row = kQ,
                 .a_column = 1,
@@ -268,6 +291,7 @@ void backward_block(const FlashBackward<T>& call, const Block& b, const Rows& k,
                 .k = b.rows,
                 .accumulate = true,
                 .depth = seen_by});
+    // dQ += dS K; dS is read transposed
     small_gemm({.a = w.grad_scores,
                 .a_row = 1,
                 .a_column = kQ,

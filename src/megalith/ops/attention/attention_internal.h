@@ -1,4 +1,4 @@
-// What attention.cc and the kernels behind it share.
+// Shared by attention.cc and its kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,17 +15,17 @@ struct AttentionCall {
   SequenceLayout queries, keys;
   AttentionOptions options;
 
-  int64_t group() const { return q.size(1) / k.size(1); }  // query heads a key/value head
+  int64_t group() const { return q.size(1) / k.size(1); }  // query heads per key/value head
 };
 
+// The result of a kernel, which its backward needs.
 struct KernelResult {
-  at::Tensor out;          // [t, n, e]
-  at::Tensor log_sum_exp;  // [n, t], fp32 (fp64 for fp64)
-  // With dropout: what backward needs to find the same mask.
-  std::vector<at::Tensor> dropout_state;
+  at::Tensor out;                         // [t, n, e]
+  at::Tensor log_sum_exp;                 // [n, t], fp32 (fp64 for fp64)
+  std::vector<at::Tensor> dropout_state;  // with dropout: lets backward find the same mask
 };
 
-// Plain ATen on any device, any dtype, all options.
+// Plain ATen operations; any device, any dtype, all options.
 KernelResult attention_math_forward(const AttentionCall& call);
 AttentionGrads attention_math_backward(const AttentionCall& call, const at::Tensor& grad_out,
                                        const KernelResult& result);

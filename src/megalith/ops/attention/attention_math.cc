@@ -1,4 +1,7 @@
-// The reference: scores and probabilities in full, one sequence at a time, with plain ATen operations in fp32.
+// The reference: all scores and probabilities, one sequence at a time, with plain ATen operations in fp32.
+//
+//   S = scale Q Kᵀ,  P = softmax(S),  O = P V
+//   dV = Pᵀ dO,  dP = dO Vᵀ,  dS = P (dP - delta) scale,  delta = Σ_j P dP = Σ dO·O,  dQ = dS K,  dK = dSᵀ Q
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -9,9 +12,9 @@ namespace megalith::ops {
 
 namespace {
 
-// Legend: s queries and u keys of one sequence, r = n/g query heads a key/value head.
-// A key/value head with its r query heads is one matrix product with r·s rows, so k and v are never repeated and their
-// gradients sum over the group by themselves.
+// Legend: s queries and u keys of one sequence, r = n/g query heads per key/value head.
+// A key/value head with its r query heads is one matrix product with r·s rows, so that k and v are never repeated and
+// their gradients are summed over the group by the product itself.
 
 at::ScalarType compute_type(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
@@ -40,7 +43,7 @@ struct Sequence {
   at::Tensor of_keys(const at::Tensor& x) const { return x.narrow(0, key, keys); }
 };
 
-// [g, r·s, u], hidden ones -inf.
+// Returns the scores [g, r·s, u], -inf where the mask hides them.
 at::Tensor scores_of(const AttentionCall& call, const Sequence& s) {
   const int64_t groups = call.k.size(1);
   const at::Tensor q = by_group(s.of_queries(call.q), groups), k = by_group(s.of_keys(call.k), groups);
@@ -100,7 +103,7 @@ AttentionGrads attention_math_backward(const AttentionCall& call, const at::Tens
       dropped = p * kept / (1 - dropout);
       grad_p = grad_p * kept / (1 - dropout);
     }
-    // Σ_j p_j dp_j is Σ grad·out, dropout or not.
+    // Σ_j p_j dp_j equals Σ grad·out, with dropout or without.
     const at::Tensor delta = (grad * out).sum(-1, /*keepdim=*/true);
     const at::Tensor grad_scores = p * (grad_p - delta) * call.options.scale;
     s.of_queries(grads.q).copy_(by_token(at::bmm(grad_scores, k), s.queries));

@@ -1,3 +1,12 @@
+// The chunked form of the gated delta rule, in ATen's operations. Within a chunk the corrections depend on each other
+// only through a triangular system; with L = strictly lower part of (beta K Kᵀ · decay between the two tokens):
+//
+//   (I + L) U = beta V,   (I + L) W = beta K · decay since the start        solved once for all chunks
+//   written = U - W S,   out = (Q · decay since the start) S + scores written,   scores = Q Kᵀ · decay, causal
+//   S ← whole decay · S + (K · decay to the end)ᵀ written                    one step per chunk
+//
+// So a sequence of s tokens takes s / chunk steps of matrix products instead of s steps of vectors. Chunks of the same
+// step of all sequences are neighbors, with the longest sequences first: each step works on the first `active` of them.
 #include "megalith/ops/attention/delta_rule.h"
 
 #include <ATen/ATen.h>
@@ -18,7 +27,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// [t, 1] of x's dtype: 1 where token i has a token i - back in its sequence, else 0.
+// Returns [t, 1] in the dtype of x: 1 where token i has a token i - back in its sequence, else 0.
 Tensor reaches_back(const SequenceLayout& layout, int64_t back, const Tensor& x) {
   Tensor mask = at::ones({x.size(0), 1}, x.options());
   for (size_t i = 0; i + 1 < layout.cumulative().size(); ++i) {
@@ -28,6 +37,7 @@ Tensor reaches_back(const SequenceLayout& layout, int64_t back, const Tensor& x)
   return mask;
 }
 
+// The convolution as one shifted product per tap: kernels have few taps (4), and masks keep sequences apart.
 struct CausalConv : torch::autograd::Function<CausalConv> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const std::vector<Tensor>& masks) {
     const int64_t taps = weight.size(1);
@@ -60,14 +70,14 @@ struct CausalConv : torch::autograd::Function<CausalConv> {
   }
 };
 
-// How the tokens of all sequences lie in chunks. Sequences with more chunks come first, so that those that still run
-// after i steps are the first few.
+// The distribution of the tokens of all sequences over chunks. Sequences with more chunks come first, so that those
+// that are still active after i steps are the first few.
 struct Chunks {
-  int64_t size = 0;             // tokens of a chunk
-  int64_t count = 0;            // over all sequences
+  int64_t size = 0;             // tokens per chunk
+  int64_t count = 0;            // chunks of all sequences
   std::vector<int64_t> order;   // sequences, longest first
   std::vector<int64_t> active;  // by step: how many of them have a chunk
-  Tensor tokens;                // int64 [count, size]: token of each place, t (one behind the last) where there is none
+  Tensor tokens;                // int64 [count, size]: token of each place, t (one past the last) where there is none
   Tensor places;                // int64 [t]: place of each token in [count * size]
 };
 
@@ -102,7 +112,7 @@ Chunks chunks_of(const SequenceLayout& layout, int64_t largest) {
   return chunks;
 }
 
-// x [t, n, …] -> [count, n, size, …]: zeros where a chunk has no token.
+// Rearranges x [t, n, …] into [count, n, size, …], with zeros where a chunk has no token.
 Tensor into_chunks(const Tensor& x, const Chunks& chunks) {
   auto row = x.sizes().vec();
   row[0] = 1;
@@ -111,11 +121,11 @@ Tensor into_chunks(const Tensor& x, const Chunks& chunks) {
   return picked.unflatten(0, {chunks.count, chunks.size}).transpose(1, 2).contiguous();
 }
 
-// What the steps from chunk to chunk need; the first dimension is the chunk.
+// The inputs of the steps from chunk to chunk; the first dimension is the chunk.
 struct WithinChunks {
-  Tensor q, k;         // [count, n, size, d], q with the decay since the chunk's start, k with that to its end
-  Tensor values;       // [count, n, size, e]: what the chunk writes if the state before it were 0
-  Tensor reads;        // [count, n, size, d]: what of the state before it is in the way
+  Tensor q, k;         // [count, n, size, d], q with the decay since the start of the chunk, k with that to its end
+  Tensor values;       // U [count, n, size, e]: what the chunk would write if the state before it were 0
+  Tensor reads;        // W [count, n, size, d]: how the state before it changes that
   Tensor scores;       // [count, n, size, size]
   Tensor whole_decay;  // [count, n, 1, 1]
 };
@@ -147,8 +157,9 @@ WithinChunks within_chunks(const DeltaRuleInput& in, const Chunks& chunks) {
 
 Tensor causal_conv(const Tensor& x, const Tensor& weight, const SequenceLayout& layout) {
   check(x.dim() == 2 && weight.dim() == 2 && weight.size(0) == x.size(1) && x.size(0) == layout.tokens(),
-        "causal_conv: weights of {} channels for {} tokens of {} channels, a layout of {} tokens", weight.size(0),
-        x.size(0), x.size(1), layout.tokens());
+        "causal_conv got weights of {} channels for {} tokens of {} channels and a layout of {} tokens; the numbers of "
+        "channels and of tokens must agree",
+        weight.size(0), x.size(0), x.size(1), layout.tokens());
   std::vector<Tensor> masks;
   for (int64_t back = 1; back < weight.size(1); ++back) masks.push_back(reaches_back(layout, back, x));
   return CausalConv::apply(x, weight, masks);
@@ -156,8 +167,9 @@ Tensor causal_conv(const Tensor& x, const Tensor& weight, const SequenceLayout& 
 
 DeltaRuleOutput gated_delta_rule(const DeltaRuleInput& input, const SequenceLayout& layout, const Tensor& initial,
                                  int64_t chunk) {
-  check(input.q.size(0) == layout.tokens() && layout.tokens() > 0, "delta rule: {} tokens for a layout of {}",
-        input.q.size(0), layout.tokens());
+  check(input.q.size(0) == layout.tokens() && layout.tokens() > 0,
+        "gated_delta_rule got {} tokens for a layout of {}; they must agree and be at least 1", input.q.size(0),
+        layout.tokens());
   const Chunks chunks = chunks_of(layout, chunk);
   const WithinChunks parts = within_chunks(input, chunks);
   const int64_t n = input.q.size(1), d = input.q.size(2), e = input.v.size(2);

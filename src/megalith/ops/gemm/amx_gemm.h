@@ -1,4 +1,4 @@
-// Small bf16 matrix products on the matrix unit of newer x86_64 processors (AMX), beside small_gemm.h for fp32.
+// Small bf16 matrix products on the matrix unit of newer x86_64 processors (AMX); small_gemm.h does the same in fp32.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -9,14 +9,14 @@
 
 namespace megalith::ops {
 
-// Rows, columns and depth come in multiples of this.
+// Rows, columns and depth are multiples of this.
 inline constexpr int64_t kAmxTile = 32;
 inline constexpr int64_t amx_padded(int64_t n) { return (n + kAmxTile - 1) / kAmxTile * kAmxTile; }
 
-// Whether this machine has it and the system lets us use it.
+// Whether this machine has AMX and the system lets us use it. The first call asks Linux for permission.
 bool amx_available();
 
-// While it lives, the calling thread's matrix registers are set up for amx_gemm.
+// Sets up the matrix registers of the calling thread for amx_gemm, and releases them at its end.
 class AmxSession {
  public:
   AmxSession();
@@ -25,10 +25,11 @@ class AmxSession {
   AmxSession& operator=(const AmxSession&) = delete;
 };
 
-// Two bf16 that stand above one another: (2i, j) in the lower half, (2i + 1, j) in the upper.
+// Two bf16 of one column, one above the other: element (2i, j) in the lower half, (2i + 1, j) in the upper.
 using Bf16Pair = uint32_t;
 
-// c (+)= a · b, with a [m, k] and b [k, n] in bf16, c [m, n] in fp32. Bands as in SmallGemm.
+// c (+)= a · b, with a [m, k] and b [k, n] in bf16, c [m, n] in fp32. Distances between rows are in elements; bands as
+// in SmallGemm.
 struct AmxGemm {
   const c10::BFloat16* a;
   int64_t a_row;
@@ -42,7 +43,7 @@ struct AmxGemm {
   GemmBand depth = {};
 };
 
-// Needs an AmxSession on this thread.
+// Computes one product; needs an AmxSession on this thread.
 void amx_gemm(const AmxGemm& gemm);
 
 }  // namespace megalith::ops

@@ -1,3 +1,12 @@
+// bf16 products on AMX. The processor has eight tile registers of 16 rows of 64 bytes; one instruction multiplies a
+// tile of a (16 x 32 bf16) with a tile of b (16 x 16 pairs, that is 32 x 16 bf16) into a tile of c (16 x 16 fp32). All
+// eight are in use, so that each loaded tile takes part in two products:
+//
+//                tile 6 | tile 7      b: 32 deep, 2 x 16 columns
+//   a: tile 4    tile 0 | tile 1      c: 32 x 32
+//      tile 5    tile 2 | tile 3
+//
+// c is loaded and stored once per 32 x 32 block; a and b come from the cache (operands of attention blocks).
 #include "megalith/ops/gemm/amx_gemm.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -22,7 +31,7 @@ bool cpu_has_amx() {
   return (d & kBf16) != 0 && (d & kTile) != 0;
 }
 
-// Linux hands out the registers on request, to the whole process.
+// Asks Linux for the registers, which it grants on request, to the whole process (arch_prctl ARCH_REQ_XCOMP_PERM).
 bool request_amx() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -36,10 +45,10 @@ struct alignas(64) TileConfig {
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
-// Not on the stack: GCC does not know that the instruction reads it, and leaves out what it takes for dead stores.
+// Not on the stack: GCC does not know that the instruction reads it and would remove the stores as dead.
 constexpr TileConfig kTileConfig;
 
-// 32 x 32 of c, k deep: four tiles of c, two of a and two of b.
+// Computes 32 x 32 of c, k deep.
 MEGALITH_TARGET_AMX void run_tile(const AmxGemm& g, const c10::BFloat16* a, const Bf16Pair* b, float* c, int64_t k,
                                   bool accumulate) {
   const int64_t a_bytes = g.a_row * 2, b_bytes = g.b_row * 4, c_bytes = g.c_row * 4;
@@ -90,6 +99,7 @@ void amx_gemm(const AmxGemm& g) {
   for (int64_t i = 0; i < g.m; i += kAmxTile) {
     const int64_t last = i + kAmxTile - 1;
     const int64_t j0 = std::clamp<int64_t>(i + g.columns.lo, 0, g.n) / kAmxTile * kAmxTile;
+    // The band of 32 rows is that of the first row to that of the last, rounded outwards to whole tiles.
     const int64_t j1 = std::clamp<int64_t>(last + g.columns.hi, j0, g.n);
     const int64_t k0 = std::clamp<int64_t>(i + g.depth.lo, 0, g.k) / kAmxTile * kAmxTile;
     const int64_t k1 = amx_padded(std::clamp<int64_t>(last + g.depth.hi, k0, g.k));

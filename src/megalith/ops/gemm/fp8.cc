@@ -1,3 +1,7 @@
+// Casts to fp8 and products of fp8 matrices. On CUDA a cast is one or two launches: without a given scale, the first
+// finds the largest magnitude and the second scales and casts, both without the host. Products go to libtorch's
+// _scaled_mm (cuBLASLt). Elsewhere the cast rounds through libtorch's fp8 types, and the product multiplies the rounded
+// values in fp32: what fp8 does to a model can be studied on a CPU.
 #include "megalith/ops/gemm/fp8.h"
 
 #include <ATen/ATen.h>
@@ -17,7 +21,7 @@ double reach_of(Fp8Kind kind) { return kind == Fp8Kind::kE4m3 ? kFp8Reach<Fp8Kin
 
 namespace {
 
-// What the CUDA kernels do, in ATen's operations.
+// The cast of the CUDA kernels in ATen's operations.
 Fp8Matrix cast_composite(const at::Tensor& x, const Fp8Cast& cast) {
   const double reach = reach_of(cast.kind);
   const at::Tensor wide = x.to(at::kFloat);
@@ -68,7 +72,7 @@ Fp8Matrix cast_on_cuda(const at::Tensor& x, const Fp8Cast& cast) {
   return result;
 }
 
-// Values of [r, c] with one scale, one for 1 x 128 or one for 128 x 128 of them.
+// Returns the values of x [r, c] in fp32; the scales are one in all, or one per 1 x 128 or per 128 x 128 numbers.
 at::Tensor widened(const at::Tensor& x, const at::Tensor& inverse_scale) {
   if (inverse_scale.numel() == 1) return x.to(at::kFloat) * inverse_scale;
   const at::Tensor wide = inverse_scale.repeat_interleave(kFp8Block, 1);
@@ -76,11 +80,11 @@ at::Tensor widened(const at::Tensor& x, const at::Tensor& inverse_scale) {
 }
 
 void check_factors(const at::Tensor& a, const at::Tensor& b) {
-  check(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(1), "a product in fp8 of {} with the transpose of {}",
-        shape_text(a), shape_text(b));
+  check(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(1),
+        "fp8_mm got {} and {}; both must be matrices with the same number of columns", shape_text(a), shape_text(b));
 }
 
-// As _scaled_mm takes the scales of b, which it sees transposed.
+// Returns the scales of b as _scaled_mm takes them, which sees b transposed.
 at::Tensor turned(const at::Tensor& inverse_scale) {
   return inverse_scale.dim() == 2 ? inverse_scale.t() : inverse_scale;
 }
@@ -90,8 +94,8 @@ at::Tensor turned(const at::Tensor& inverse_scale) {
 bool fits_fp8(int64_t rows, int64_t columns) { return rows > 0 && columns > 0 && rows % 16 == 0 && columns % 16 == 0; }
 
 Fp8Matrix to_fp8(const at::Tensor& x, const Fp8Cast& cast) {
-  check(x.dim() == 2 && fits_fp8(x.size(0), x.size(1)), "to_fp8 takes a matrix of multiples of 16; it got {}",
-        shape_text(x));
+  check(x.dim() == 2 && fits_fp8(x.size(0), x.size(1)),
+        "to_fp8 takes a matrix whose sizes are multiples of 16; it got {}", shape_text(x));
   const at::NoGradGuard no_grad;
   return on_cuda_kernel(x) ? cast_on_cuda(x, cast) : cast_composite(x, cast);
 }

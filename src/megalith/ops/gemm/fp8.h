@@ -1,5 +1,5 @@
-// Matrix products in 8-bit floating point. On CUDA kernels of our own cast, and cuBLASLt multiplies; elsewhere both are
-// emulated: the same roundings, none of the speed.
+// Matrix products in 8-bit floating point. On CUDA our own kernels cast and cuBLASLt multiplies; elsewhere both are
+// emulated, with the same roundings but without the speed.
 //
 // Legend: r rows, c columns.
 #pragma once
@@ -10,61 +10,67 @@
 
 namespace megalith::ops {
 
-// e4m3 has 3 bits of mantissa and reaches to 448, e5m2 has 2 and reaches to 57344.
+// e4m3 has 3 bits of mantissa and a largest number of 448; e5m2 has 2 bits and 57344.
 enum class Fp8Kind { kE4m3, kE5m2 };
 at::ScalarType dtype_of(Fp8Kind kind);
+// Returns the largest number of a kind.
 double reach_of(Fp8Kind kind);
 
-// Of a linear layer: e4m3 for everything, or e5m2, which reaches farther, for gradients.
-enum class Fp8Format { kE4m3, kHybrid };
-
-// Where scales come from: Megatron's fp8_recipe.
-enum class Fp8Scaling {
-  kTensor,   // tensorwise: one a tensor, from the tensor itself
-  kDelayed,  // one a tensor, from its largest magnitudes in the steps before
-  kBlocks    // blockwise: one for 1 x 128 numbers of activations and gradients, one for 128 x 128 of weights
+// The types in a linear layer.
+enum class Fp8Format {
+  kE4m3,   // e4m3 for everything
+  kHybrid  // e5m2, which has the larger range, for gradients; e4m3 for the rest
 };
 
+// How scales are computed: Megatron's fp8_recipe.
+enum class Fp8Scaling {
+  kTensor,   // tensorwise: one per tensor, from the tensor itself
+  kDelayed,  // one per tensor, from its largest magnitudes in earlier steps
+  kBlocks    // blockwise: one per 1 x 128 numbers of activations and gradients, one per 128 x 128 of weights
+};
+
+// How a linear layer uses fp8.
 struct Fp8Recipe {
   Fp8Format format = Fp8Format::kHybrid;
   Fp8Scaling scaling = Fp8Scaling::kTensor;
-  int64_t history = 1;      // kDelayed: steps that it looks back
-  bool most_recent = true;  // kDelayed: takes the last of them; otherwise their largest
+  int64_t history = 1;      // kDelayed: number of earlier steps to consider
+  bool most_recent = true;  // kDelayed: uses the last of them, otherwise the largest
   int margin = 0;           // kDelayed: scales are divided by 2^margin
   bool operator==(const Fp8Recipe&) const = default;
 
   Fp8Kind gradients() const { return format == Fp8Format::kHybrid ? Fp8Kind::kE5m2 : Fp8Kind::kE4m3; }
 };
 
-// A matrix in fp8, in both orders: products want the summed dimension dense in both factors. Values are
-// fp8 · inverse scale. One scale a tensor: [1], the same for both orders. Blocks: as fp8_blocks.h says.
+// A matrix in fp8, in both orders, since products want the summed dimension contiguous in both factors. Values are
+// fp8 · inverse scale. With one scale per tensor, the inverse scale is [1] and the same for both orders; for blocks see
+// fp8_blocks.h.
 struct Fp8Matrix {
-  at::Tensor rows = {};                   // [r, c]; undefined: not wanted
-  at::Tensor columns = {};                // [c, r]; undefined: not wanted
+  at::Tensor rows = {};                   // [r, c]; undefined unless requested
+  at::Tensor columns = {};                // [c, r]; undefined unless requested
   at::Tensor inverse_scale = {};          // fp32, of `rows`
   at::Tensor columns_inverse_scale = {};  // fp32, of `columns`
-  at::Tensor scale = {};                  // fp32 [1]: what the values were multiplied with; blocks: undefined
+  at::Tensor scale = {};                  // fp32 [1], the factor of the values; undefined for blocks
 };
 
-// Whether a matrix [r, c] can take part with one scale: both sizes are multiples of 16.
+// Whether a matrix [r, c] can be multiplied with one scale per tensor: both sizes are multiples of 16.
 bool fits_fp8(int64_t rows, int64_t columns);
 
+// Options of a cast.
 struct Fp8Cast {
   Fp8Kind kind = Fp8Kind::kE4m3;
-  bool rows = true, columns = true;  // which orders are wanted
-  at::Tensor scale = {};             // fp32 [1]; undefined: the largest magnitude becomes the largest number of `kind`
-  at::Tensor seen = {};              // fp32 [1]: becomes the largest magnitude where that is larger; undefined: nobody
-                                     // asks
+  bool rows = true, columns = true;  // the orders to compute
+  at::Tensor scale = {};  // fp32 [1]; if undefined, maps the largest magnitude to the largest number of `kind`
+  at::Tensor seen = {};   // fp32 [1], raised to the largest magnitude of x; may be undefined
 };
-// x [r, c] of bf16, fp16 or fp32, scaled, rounded to nearest, and what is beyond the largest number made that. No wait
-// for the device; one pass over x with a given scale, two without.
+// Casts x [r, c] of bf16, fp16 or fp32: scales, rounds to nearest, and saturates at the largest number. Does not wait
+// for the device; takes one pass over x with a given scale, two without.
 Fp8Matrix to_fp8(const at::Tensor& x, const Fp8Cast& cast);
 
-// a [m, k] · b [n, k]ᵀ -> [m, n] in `dtype`; with the inverse scales of both as Fp8Matrix has them for those rows.
-// `fast`: sums of less precision, for forward passes (one scale a tensor).
+// Returns a [m, k] · b [n, k]ᵀ, [m, n] in `dtype`. The inverse scales are those of Fp8Matrix for the order in use.
+// `fast` allows sums of less precision, for forward passes (with one scale per tensor only).
 at::Tensor fp8_mm(const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
                   const at::Tensor& b_inverse_scale, at::ScalarType dtype, bool fast);
-// The same into `out`, overwriting it; of its dtype.
+// Overwrites `out` with the same product, in its dtype.
 void fp8_mm_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
                 const at::Tensor& b_inverse_scale);
 

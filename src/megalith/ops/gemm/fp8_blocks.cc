@@ -1,3 +1,6 @@
+// Casts to fp8 in blocks: one kernel on CUDA, ATen's operations elsewhere, with the same roundings and scales. Strips
+// are cut along the summed dimension, so that the two orders of a matrix have different blocks and different values;
+// squares are the same blocks in both orders.
 #include "megalith/ops/gemm/fp8_blocks.h"
 
 #include <ATen/ATen.h>
@@ -11,7 +14,7 @@ namespace megalith::ops {
 
 namespace {
 
-// The largest power of two that does not bring `largest` beyond the reach; 1 for blocks of zeros and of infinities.
+// Returns the largest power of two that keeps `largest` within the reach; 1 for blocks of zeros or with infinities.
 at::Tensor power_of_two(const at::Tensor& largest, double reach) {
   const at::Tensor wanted = largest.reciprocal() * reach;
   const at::Tensor exponent = std::get<1>(at::frexp(wanted)) - 1;
@@ -23,7 +26,7 @@ struct Cast {
   at::Tensor bytes, inverse_scale;
 };
 
-// wide [r, c] in strips of 128 columns.
+// Casts wide [r, c] in strips of 128 columns. The scales are stored column by column, as cuBLASLt reads them.
 Cast in_strips(const at::Tensor& wide, Fp8Kind kind) {
   const double reach = reach_of(kind);
   const at::Tensor parts = wide.view({wide.size(0), -1, kFp8Block});
@@ -63,13 +66,13 @@ Fp8Matrix cast_composite(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bo
 }  // namespace
 
 bool fits_fp8_blocks(int64_t tokens, int64_t in, int64_t out) {
-  const int64_t four = 4 * kFp8Block;
+  const int64_t four = 4 * kFp8Block;  // scales of squares are read four at a time
   return tokens > 0 && tokens % kFp8Block == 0 && in > 0 && in % four == 0 && out > 0 && out % four == 0;
 }
 
 Fp8Matrix to_fp8_blocks(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bool rows, bool columns) {
   check(x.dim() == 2 && x.numel() > 0 && x.size(0) % kFp8Block == 0 && x.size(1) % kFp8Block == 0,
-        "to_fp8_blocks takes a matrix of multiples of 128; it got {}", shape_text(x));
+        "to_fp8_blocks takes a matrix whose sizes are multiples of 128; it got {}", shape_text(x));
   const at::NoGradGuard no_grad;
   if (!on_cuda_kernel(x)) return cast_composite(x, kind, blocks, rows, columns);
   const at::Tensor in = x.contiguous();

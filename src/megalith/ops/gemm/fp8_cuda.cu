@@ -1,3 +1,16 @@
+// Casts to fp8 with one scale per tensor, both orders of the matrix in one pass. Legend: r rows, c columns.
+//
+// Who owns what: a block casts a tile of 128 x 64; 8 threads across and 32 down have 4 rows and 8 columns each:
+//
+//             8 columns
+//   4 rows  | 8 bytes |   written as they are: 8 bytes per row and thread, 64 bytes of a row per 8 threads
+//           | ...     |   4 x 4 bytes are transposed in registers, go through shared memory as words [column][row / 4]
+//                         (33 words per line, against bank conflicts), and are written 16 bytes (rows) per thread
+//
+// y = saturate(x · scale), scale = largest number / max |x| or given. Memory traffic: x is read once and each order
+// written once, 1 byte per element; without a given scale, a pass before that finds max |x|. With a given scale
+// (delayed scaling) the same pass finds max |x| for later steps. Measured on an H200 against a copy of as many bytes
+// (docs/gpu.md), 16384 x 4096: 0.85, with a given scale 0.93.
 #include "megalith/ops/gemm/fp8_cuda.cuh"
 
 namespace megalith::ops {
@@ -5,15 +18,17 @@ namespace megalith::ops {
 namespace {
 
 constexpr int kThreads = 256;
-// A block casts a tile of 128 rows and 64 columns; a thread 4 rows and 8 columns of it.
 constexpr int kTileRows = 128, kTileColumns = 64;
 constexpr int kRowsEach = 4, kColumnsEach = 8;
 
-// Magnitudes are ordered as the integers that their bits are. Looks first: most have nothing to write.
+// Raises *largest to x atomically. Non-negative floats are in the order of their bits as integers. Reads first: most
+// callers have nothing to write.
 __device__ inline void raise_to(float* largest, float x) {
   if (x > __ldcg(largest)) atomicMax(reinterpret_cast<int*>(largest), __float_as_int(x));
 }
 
+// One vector per thread, then the next gridDim.x · 256 further on; one atomic maximum per warp, whose order is
+// irrelevant.
 template <typename T, int v>
 __global__ void largest_kernel(const T* x, int64_t vectors, float* largest) {
   float most = 0;
@@ -27,7 +42,7 @@ __global__ void largest_kernel(const T* x, int64_t vectors, float* largest) {
   if (threadIdx.x % 32 == 0) raise_to(largest, most);
 }
 
-// The 4 x 4 bytes of four words, transposed: byte i of word j becomes byte j of word i.
+// Transposes the 4 x 4 bytes of four words: byte i of word j becomes byte j of word i.
 __device__ inline void transpose_bytes(const unsigned (&in)[4], unsigned (&out)[4]) {
   const unsigned a = __byte_perm(in[0], in[1], 0x5140), b = __byte_perm(in[2], in[3], 0x5140);
   const unsigned c = __byte_perm(in[0], in[1], 0x7362), d = __byte_perm(in[2], in[3], 0x7362);
@@ -53,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8Arrays to) {
     if (to.largest != nullptr) *to.scale = scale;
     if (to.largest != nullptr && to.seen != nullptr) raise_to(to.seen, *to.largest);
   }
-  const bool looks = to.largest == nullptr && to.seen != nullptr;
+  const bool looks = to.largest == nullptr && to.seen != nullptr;  // this pass has to find max |x|
   float seen = 0;
 
   const int group = static_cast<int>(threadIdx.x) % 8, four = static_cast<int>(threadIdx.x) / 8;
@@ -90,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8Arrays to) {
     for (int k = 0; k < 4; ++k) tile[group * kColumnsEach + half * 4 + k][four] = turned[k];
   }
   __syncthreads();
-  // 16 rows of a column a thread, twice.
+  // A thread writes 16 rows of a column, twice.
   for (int piece = static_cast<int>(threadIdx.x); piece < kTileColumns * kTileRows / 16; piece += kThreads) {
     const int part = piece % (kTileRows / 16), which = piece / (kTileRows / 16);
     const int64_t to_row = int64_t{blockIdx.y} * kTileRows + part * 16;

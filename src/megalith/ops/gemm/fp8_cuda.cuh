@@ -1,4 +1,4 @@
-// What the casts to fp8 share.
+// Shared by the two casts to fp8.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -8,7 +8,7 @@
 
 namespace megalith::ops {
 
-// Four numbers as the bytes of a word; what is beyond the reach becomes the reach.
+// Casts four numbers to the bytes of a word; numbers beyond the largest one saturate.
 template <Fp8Kind kind>
 __device__ inline unsigned cast_four(float a, float b, float c, float d) {
   constexpr auto to = kind == Fp8Kind::kE4m3 ? __NV_E4M3 : __NV_E5M2;

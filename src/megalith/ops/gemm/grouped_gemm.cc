@@ -1,3 +1,7 @@
+// Grouped GEMM in two ways. bf16 on CUDA takes libtorch's grouped kernels, which read the ends of groups on the device:
+// one launch, and the host does not wait for the counts. Everything else multiplies group by group. On the CPU, groups
+// are then distributed over the threads, each group on one thread, if that balances well; otherwise all threads share
+// each product. Many small products on one thread each beat small products on many threads.
 #include "megalith/ops/gemm/grouped_gemm.h"
 
 #include <ATen/ATen.h>
@@ -21,12 +25,14 @@ namespace {
 
 using at::Tensor;
 
+// A group and its rows [first, first + rows).
 struct Group {
   int64_t number, first, rows;
 };
 
 void check_shapes(const GroupCounts& counts, const Tensor& x, const Tensor& w) {
-  check(x.dim() == 2 && w.dim() == 3 && w.size(0) == counts.groups(), "a grouped product of {} with {} and {} counts",
+  check(x.dim() == 2 && w.dim() == 3 && w.size(0) == counts.groups(),
+        "a grouped product got rows {} and matrices {} for {} groups; it takes [r, i] and one matrix per group",
         shape_text(x), shape_text(w), counts.groups());
   counts.check_rows(x.size(0));
 }
@@ -42,8 +48,8 @@ std::vector<Group> groups_of(const GroupCounts& counts, int64_t all) {
   return groups;
 }
 
-// Deals the groups out to threads, the largest first, each to whom has least to do. Empty when one thread would have
-// far more than its share: the products are then better cut one by one.
+// Distributes the groups over the threads: the largest first, each to the thread with the least work. Returns empty if
+// a thread would get more than 1.25 times its share: then it is better to split each product over all threads.
 std::vector<std::vector<Group>> deal(std::vector<Group> groups, int64_t rows) {
   const auto threads = static_cast<size_t>(at::in_parallel_region() ? 1 : at::get_num_threads());
   if (threads == 1 || groups.size() < 2 * threads) return {};
@@ -59,7 +65,7 @@ std::vector<std::vector<Group>> deal(std::vector<Group> groups, int64_t rows) {
   return std::ranges::max(load) > fair + fair / 4 ? std::vector<std::vector<Group>>{} : hands;
 }
 
-// body(group) for every group, on the CPU several at a time where that is faster than several threads for each.
+// Calls body(group) for every group, on the CPU several at a time if deal() finds a balance.
 void for_each_group(const GroupCounts& counts, const Tensor& x, c10::function_ref<void(const Group&)> body) {
   const std::vector<Group> groups = groups_of(counts, x.size(0));
   const auto hands = x.is_cpu() ? deal(groups, x.size(0)) : std::vector<std::vector<Group>>{};
@@ -68,13 +74,13 @@ void for_each_group(const GroupCounts& counts, const Tensor& x, c10::function_re
     return;
   }
   parallel_for(static_cast<int64_t>(hands.size()), 1, [&](int64_t begin, int64_t end) {
-    const at::NoGradGuard no_grad;  // a thread's own
+    const at::NoGradGuard no_grad;  // the mode is per thread
     for (int64_t hand = begin; hand < end; ++hand)
       for (const Group& group : hands[static_cast<size_t>(hand)]) body(group);
   });
 }
 
-// libtorch's grouped kernels: bf16 on CUDA, rows of 16 bytes.
+// Whether libtorch's grouped kernels can take it: bf16 on CUDA, rows that are multiples of 16 bytes.
 bool has_grouped_kernel(const Tensor& x, const Tensor& w) {
   return x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.size(0) > 0 && x.size(1) % 8 == 0 && w.size(1) % 8 == 0 &&
          w.size(2) % 8 == 0;
@@ -82,7 +88,9 @@ bool has_grouped_kernel(const Tensor& x, const Tensor& w) {
 
 Tensor multiply(const Tensor& x, const Tensor& w, const GroupCounts& counts, bool transposed) {
   const Tensor rows = x.detach().contiguous(), weights = w.detach();
-  check(x.size(1) == w.size(transposed ? 2 : 1), "a grouped product of {} with {}", shape_text(x), shape_text(w));
+  check(x.size(1) == w.size(transposed ? 2 : 1),
+        "a grouped product got rows {} and matrices {}; the dimensions that are summed over differ", shape_text(x),
+        shape_text(w));
   check_shapes(counts, rows, weights);
   if (has_grouped_kernel(rows, weights) && weights.scalar_type() == at::kBFloat16)
     return at::_grouped_mm(rows, transposed ? weights.transpose(1, 2) : weights, counts.ends(rows.device()));
@@ -112,6 +120,7 @@ int64_t GroupCounts::groups() const { return known_->counts ? std::ssize(*known_
 
 const std::vector<int64_t>& GroupCounts::on_host() const {
   if (!known_->counts) {
+    // Counts are the differences of the ends. This copy waits for the device.
     const Tensor ends = known_->ends.to(at::kCPU).contiguous();
     const auto* end = ends.const_data_ptr<int>();
     known_->counts.emplace(end, end + ends.numel());
@@ -126,15 +135,15 @@ const Tensor& GroupCounts::ends(at::Device device) const {
     std::partial_sum(known_->counts->begin(), known_->counts->end(), ends.mutable_data_ptr<int>());
     known_->ends = to_device(ends, device);
   }
-  check(known_->ends.device() == device, "counts of groups on {} are asked for on {}", known_->ends.device().str(),
-        device.str());
+  check(known_->ends.device() == device, "the counts of groups are on {} but were requested on {}",
+        known_->ends.device().str(), device.str());
   return known_->ends;
 }
 
 void GroupCounts::check_rows(int64_t rows) const {
   if (!known_->counts) return;
   const int64_t sum = std::accumulate(known_->counts->begin(), known_->counts->end(), int64_t{0});
-  check(sum == rows, "groups of {} rows for a tensor of {}", sum, rows);
+  check(sum == rows, "the groups have {} rows in all, but the tensor has {}", sum, rows);
 }
 
 Tensor grouped_mm_transposed(const Tensor& x, const Tensor& w, const GroupCounts& counts) {
@@ -178,6 +187,7 @@ void add_group_products(const Tensor& dw, const Tensor& products, const GroupCou
       return;
     }
   }
+  // Without the kernel: products of empty groups are zeroed, since libtorch leaves them uninitialized.
   const Tensor before = at::constant_pad_nd(ends, {1, -1});
   products.masked_fill_(ends.eq(before).view({-1, 1, 1}), 0);
   if (beta == 0)

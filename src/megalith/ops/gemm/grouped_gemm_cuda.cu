@@ -1,4 +1,7 @@
-// A thread has 8 elements of a group: 16 bytes of products, 16 or 32 of sums. blockIdx.y is the group.
+// Adds the bf16 products of groups to their sums: dw = beta · dw + product. A thread has 8 elements of a group: 16
+// bytes of products, 16 or 32 of sums; blockIdx.y is the group. Whether a group has rows is read on the device, so that
+// the host need not know. Memory traffic: 2 bytes of product and twice 4 of sums per element. Measured on an H200
+// against a copy of as many bytes (docs/gpu.md): 64 x 1024 x 2048 0.94.
 #include "megalith/ops/gemm/grouped_gemm_internal.h"
 #include "megalith/ops/kernel/cuda_math.cuh"
 
@@ -38,7 +41,7 @@ void add_group_products_cuda(const GroupProducts& sizes, const void* products, c
                              void* stream) {
   if (sizes.groups * sizes.elements == 0) return;
   if (sizes.elements % kEach != 0 || !aligned(products) || !aligned(dw))
-    fail_kernel("add_group_products", "a group is no multiple of 16 bytes");
+    fail_kernel("add_group_products", "a group is not a multiple of 16 bytes");
   const int64_t vectors = sizes.elements / kEach;
   const dim3 blocks(static_cast<unsigned>((vectors + kThreads - 1) / kThreads), static_cast<unsigned>(sizes.groups));
   for_dtype(sizes.dtype, [&]<typename T>(T) {

@@ -1,3 +1,5 @@
+// Sends products to the owner's plans (cuBLASLt) where those take them, otherwise to ATen. What a plan adds in the
+// product itself (bias, residual) takes a pass of its own after ATen's product if there are both.
 #include "megalith/ops/gemm/product.h"
 
 #include <ATen/ATen.h>
@@ -26,6 +28,7 @@ std::unique_ptr<ProductPlans> make_product_plans() {
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& added, const ProductKernels& kernels) {
   if (kernels.plans != nullptr && a.size(0) * a.size(1) * b.size(1) >= kLeastTried) {
+    // Below this size no plan would take it: do not allocate the result in vain.
     const at::Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
     if (run_planned(kernels, out, a, b, added, 0, 1)) return out;
   }
@@ -56,7 +59,7 @@ void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tenso
       at::mm_out(out, left, right, at::kFloat);
       if (alpha != 1) out.mul_(alpha);
     }
-  } else if (beta == 0) {
+  } else if (beta == 0) {  // on the CPU: the product is rounded to 16 bits, then widened
     out.copy_(left.mm(right));
     if (alpha != 1) out.mul_(alpha);
   } else {

@@ -1,3 +1,5 @@
+// y += bias + residual on the CPU: threads own ranges of rows, columns are vectorized. Reads y and the residual, writes
+// y.
 #include <algorithm>
 
 #include "megalith/ops/gemm/product_internal.h"
@@ -8,7 +10,7 @@ namespace megalith::ops {
 
 namespace {
 
-// Elements that a thread should have at least.
+// Fewest elements per thread: fewer are not worth waking it.
 constexpr int64_t kGrain = 16384;
 
 template <typename T>

@@ -1,9 +1,14 @@
-// cuBLASLt with a kernel that was chosen by trying. The library is the one that libtorch has loaded: it is found by its
-// name, so that nothing has to be linked.
+// Products by cuBLASLt with a kernel that was chosen by measuring. The library is the one that libtorch has loaded; it
+// is found by its name, so that nothing has to be linked.
 //
 // A product (Call) that fits is looked up in its owner's plans (CublasLtPlans) by everything that the library's choice
 // depends on (PlanKey). A new key gets a Plan: descriptors and the kernels that the library offers, best guess first.
-// The first call that may be repeated times them all, and the fastest is used from then on.
+// The first call that may be repeated times them all, and the fastest is used from then on. A call may be repeated if
+// it does not add to its own output; calls that do use the first offer until another call with the same key has
+// measured.
+//
+// cuBLASLt stores matrices by columns, we store them by rows: there our matrix is its transpose, and out = a b becomes
+// outᵀ = bᵀ aᵀ. So b is the library's left factor and a its right one, throughout this file.
 #include <ATen/ATen.h>
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -26,9 +31,9 @@ namespace megalith::ops {
 
 namespace {
 
-constexpr int64_t kWorkspace = int64_t{32} << 20;
-constexpr int kMostKernels = 10, kRounds = 3;
-constexpr float kWorthAChange = 0.985F;  // of the time of an earlier offer: less is noise
+constexpr int64_t kWorkspace = int64_t{32} << 20;  // bytes that a kernel may use
+constexpr int kMostKernels = 10, kRounds = 3;      // kernels to measure, and timed runs of each
+constexpr float kWorthAChange = 0.985F;            // a later offer must take less than this part of the time
 
 #define MEGALITH_TEXT_OF(x) #x
 #define MEGALITH_TEXT(x) MEGALITH_TEXT_OF(x)
@@ -38,6 +43,7 @@ constexpr const char* kLibrary = "libcublasLt.so." MEGALITH_TEXT(CUBLAS_VER_MAJO
 
 // ---- The library ----
 
+// The functions of cuBLASLt that are used here, found in the library that is already loaded.
 struct Library {
 #define MEGALITH_CUBLASLT_FUNCTIONS(each)                                                                              \
   each(cublasLtCreate) each(cublasLtMatmul) each(cublasLtMatmulAlgoGetHeuristic) each(cublasLtMatmulDescCreate)        \
@@ -70,17 +76,17 @@ const Library& library() {
 
 bool done(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; }
 
-// ---- What is asked for ----
+// ---- A call ----
 
-// A matrix as the library sees it, column by column: its columns are what we call rows.
+// A matrix as the library sees it, column by column: its columns are our rows.
 struct Operand {
   int64_t rows = 0, columns = 0;
   int64_t distance = 0;  // from one column to the next, in elements
-  bool turned = false;   // it has to be transposed
+  bool turned = false;   // the library has to transpose it
   auto operator<=>(const Operand&) const = default;
 };
 
-// x [rows, columns] seen as its transpose; std::nullopt when neither of its sides is contiguous.
+// Returns x [rows, columns] seen as its transpose; std::nullopt if neither its rows nor its columns are contiguous.
 std::optional<Operand> operand_of(const at::Tensor& x) {
   const int64_t rows = x.size(0), columns = x.size(1);
   if (x.stride(1) == 1 && x.stride(0) >= columns) return Operand{columns, rows, x.stride(0), false};
@@ -88,6 +94,7 @@ std::optional<Operand> operand_of(const at::Tensor& x) {
   return std::nullopt;
 }
 
+// Returns the largest power of two, up to 256, that divides the address of x: kernels may need some alignment.
 int alignment_of(const at::Tensor& x) {
   const auto address = reinterpret_cast<uintptr_t>(x.const_data_ptr());
   int alignment = 256;
@@ -109,7 +116,7 @@ struct Call {
   const at::Tensor& read() const { return added.residual.defined() ? added.residual : out; }
 };
 
-// The factors in the library's order: out^T = b^T · a^T, so b is its left one.
+// The factors in the library's order: outᵀ = bᵀ aᵀ, so that b is its left one.
 struct Factors {
   Operand left, right;
 };
@@ -120,7 +127,7 @@ std::optional<Factors> factors_of(const Call& call) {
   return Factors{*left, *right};
 }
 
-// Everything that the kernels of one device for a product depend on, and so their times.
+// Everything that the offered kernels of a device, and so their times, depend on.
 struct PlanKey {
   at::ScalarType in, out;
   Operand left, right;
@@ -144,11 +151,11 @@ PlanKey key_of(const Call& call, const Factors& factors) {
           .bias_alignment = call.added.bias.defined() ? alignment_of(call.added.bias) : 0};
 }
 
-// Which kernel a call gets.
+// The kernel that a call gets.
 enum class Kernels {
   kFirst,   // the library's first offer, the same in every process
-  kChosen,  // the fastest, or the first offer before there was a trial
-  kTry      // the same after a trial, if there was none: the result may be written several times
+  kChosen,  // the fastest, or the first offer if none have been measured
+  kTry      // the fastest; measures now if that has not happened, which writes the result several times
 };
 
 // ---- Plans ----
@@ -156,7 +163,7 @@ enum class Kernels {
 // Descriptors and kernels of one PlanKey.
 class Plan {
  public:
-  // Null when the library has no kernel. `handle` outlives the plan.
+  // Returns nullptr if the library has no kernel. `handle` must outlive the plan.
   static std::unique_ptr<Plan> make(cublasLtHandle_t handle, const Call& call, const Factors& factors);
   ~Plan();
   Plan(const Plan&) = delete;
@@ -192,7 +199,7 @@ class CublasLtPlans final : public ProductPlans {
 
   std::mutex mutex_;  // guards everything below
   // Never destroyed: cublasLtDestroy waits for the device, which may hang when a run fails. A handle is small, and a
-  // process makes one for each model chunk.
+  // process makes one per model chunk.
   cublasLtHandle_t handle_ = nullptr;
   int device_ = -1;
   std::map<PlanKey, std::unique_ptr<Plan>> plans_;
@@ -205,6 +212,7 @@ Plan::~Plan() {
     if (layout != nullptr) lt.cublasLtMatrixLayoutDestroy(layout);
 }
 
+// Makes the descriptors: types, transpositions, layouts and, if there is a bias, the epilogue that adds it.
 bool Plan::describe(const Call& call, const Factors& factors) {
   const Library& lt = library();
   const auto set = [&](cublasLtMatmulDescAttributes_t which, const auto& value) {
@@ -227,12 +235,14 @@ bool Plan::describe(const Call& call, const Factors& factors) {
   return good;
 }
 
+// The address of the bias is part of the descriptor and differs from call to call.
 bool Plan::set_bias(const Call& call) const {
   const void* const bias = call.added.bias.const_data_ptr();
   return done(
       library().cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
 }
 
+// Asks the library for its best kernels, within the workspace and for the alignments of this call.
 bool Plan::find_kernels(const Call& call) {
   const Library& lt = library();
   cublasLtMatmulPreference_t wishes = nullptr;
@@ -276,8 +286,8 @@ void Plan::start(const Call& call, size_t kernel, const at::Tensor& workspace, c
         call.b.size(0), call.b.size(1), static_cast<int>(status));
 }
 
-// The shortest of a few interleaved runs of each kernel; an earlier offer wins unless a later one is clearly faster. A
-// round is queued at once, after a run that is not timed, so that no time of the host is measured.
+// Takes the shortest of a few interleaved runs of each kernel; an earlier offer wins unless a later one is clearly
+// faster. A round is queued at once, after a run that is not timed, so that the time of the host is not measured.
 void Plan::choose(const Call& call, const at::Tensor& workspace, cudaStream_t stream) {
   std::vector<cudaEvent_t> events(kernels_.size() + 1);
   for (cudaEvent_t& event : events) cudaEventCreate(&event);
@@ -305,7 +315,8 @@ void Plan::choose(const Call& call, const at::Tensor& workspace, cudaStream_t st
 void Plan::run(const Call& call, Kernels kernels, void* stream) {
   auto* const on = static_cast<cudaStream_t>(stream);
   const at::Tensor workspace = at::empty({kWorkspace}, call.out.options().dtype(at::kByte));
-  if (call.added.bias.defined()) check(set_bias(call), "cuBLASLt did not take a bias");
+  if (call.added.bias.defined()) check(set_bias(call), "cuBLASLt rejected the bias of a product");
+  // Measuring waits for the device, which a stream that is recorded into a CUDA graph cannot do.
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   if (kernels == Kernels::kTry && !tried_ && kernels_.size() > 1 &&
       cudaStreamIsCapturing(on, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusNone)
@@ -319,7 +330,8 @@ bool CublasLtPlans::run(const Call& call, const Factors& factors, Kernels kernel
     check(done(library().cublasLtCreate(&handle_)), "cuBLASLt could not be started");
     device_ = call.out.get_device();
   }
-  check(call.out.get_device() == device_, "a product on cuda:{} with the plans of cuda:{}", call.out.get_device(),
+  check(call.out.get_device() == device_,
+        "a product on cuda:{} got the plans of cuda:{}; each device needs its own ProductPlans", call.out.get_device(),
         device_);
   const auto [place, is_new] = plans_.try_emplace(key_of(call, factors));
   if (is_new) place->second = Plan::make(handle_, call, factors);
@@ -332,7 +344,7 @@ bool CublasLtPlans::run(const Call& call, const Factors& factors, Kernels kernel
 
 bool is_16_bit(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
 
-// Rows of neighbours, possibly with gaps between the rows.
+// Whether rows are contiguous, possibly with gaps between them.
 bool has_rows(const at::Tensor& x) { return x.dim() == 2 && x.stride(1) == 1 && x.stride(0) >= x.size(1); }
 
 bool shapes_fit(const Call& call) {
@@ -342,6 +354,7 @@ bool shapes_fit(const Call& call) {
   return call.out.size(0) == call.a.size(0) && call.out.size(1) == call.b.size(1);
 }
 
+// Large enough, and with rows that are multiples of 16 bytes, which the fast kernels need.
 bool is_worth_a_trial(const Call& call) {
   const int64_t m = call.a.size(0), k = call.a.size(1), n = call.b.size(1);
   return m * k * n >= kLeastTried && k % 8 == 0 && n % 8 == 0;
@@ -351,7 +364,7 @@ bool is_on_one_gpu(const Call& call) {
   return call.out.is_cuda() && call.a.device() == call.out.device() && call.b.device() == call.out.device();
 }
 
-// 16-bit factors of one type, into that type; or into fp32, if nothing is added.
+// Whether the factors are of one 16-bit type and the result is of that type too, or fp32 if nothing is added.
 bool types_fit(const Call& call) {
   const at::ScalarType in = call.a.scalar_type(), out = call.out.scalar_type();
   if (!is_16_bit(call.a) || call.b.scalar_type() != in) return false;
@@ -378,6 +391,7 @@ bool fits(const Call& call) {
          residual_fits(call);
 }
 
+// A call that adds to its output (beta is not 0) cannot be repeated; with a residual the output is only written.
 Kernels kernels_for(const Call& call, KernelChoice choice) {
   if (choice == KernelChoice::kFixed || at::globalContext().deterministicAlgorithms()) return Kernels::kFirst;
   const bool repeatable = call.beta == 0 || call.added.residual.defined();

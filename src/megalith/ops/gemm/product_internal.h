@@ -1,4 +1,4 @@
-// The parts of product.h: what goes to cuBLASLt, and the kernels that add a bias and a residual.
+// Parts of product.h: the products that go to cuBLASLt, and the kernels that add a bias and a residual.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,16 +11,16 @@
 
 namespace megalith::ops {
 
-inline constexpr int64_t kLeastTried = int64_t{1} << 33;  // m·n·k below which a choice is not worth its trials
+inline constexpr int64_t kLeastTried = int64_t{1} << 33;  // smallest m·n·k for which measuring kernels is worth it
 
-// In builds with cuBLASLt.
+// Makes plans that use cuBLASLt; only in builds with it.
 std::unique_ptr<ProductPlans> make_cublaslt_plans();
 
-// y, residual [t, h]; bias acc [h] (fp64 for fp64, else fp32).
+// y += bias + residual: y and residual [t, h], bias acc [h] (fp64 for fp64, otherwise fp32).
 void add_bias_residual_cpu(c10::ScalarType dtype, void* y, const void* bias, const void* residual, int64_t t,
                            int64_t h);
 
-// The twin on CUDA (fp32, bf16, fp16), on a cudaStream_t. `raw_bias`: the bias is given in dtype, not in acc.
+// CUDA twin (fp32, bf16, fp16) on `stream`, a cudaStream_t. With `raw_bias` the bias is given in dtype, not in acc.
 void add_bias_residual_cuda(c10::ScalarType dtype, void* y, const void* bias, bool raw_bias, const void* residual,
                             int64_t t, int64_t h, void* stream);
 

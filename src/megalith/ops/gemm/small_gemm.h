@@ -1,19 +1,20 @@
-// Small fp32 matrix products on buffers that lie in cache, for kernels that compute between them (attention). Large
-// products belong to at::mm.
+// Small fp32 matrix products on buffers in the cache, for kernels that compute something between products (attention).
+// Large products belong to at::mm.
 #pragma once
 
 #include <cstdint>
 
 namespace megalith::ops {
 
-// Columns of b and c come in multiples of this, padded with zeros where needed.
+// Columns of b and c are multiples of this, padded with zeros where needed.
 inline constexpr int64_t kGemmColumns = 16;
 inline constexpr int64_t gemm_padded(int64_t columns) {
   return (columns + kGemmColumns - 1) / kGemmColumns * kGemmColumns;
 }
 
 // The part of a product that matters: (i, j) with i + lo <= j < i + hi, where i counts the rows of a and j the columns
-// of b (columns_banded) or the depth (depth_banded). What lies outside may or may not be computed.
+// of b (SmallGemm::columns) or the depth (SmallGemm::depth). Elements outside may or may not be computed. Causal masks
+// and windows are such bands; a causal product costs about half.
 struct GemmBand {
   static constexpr int64_t kFar = int64_t{1} << 40;
   int64_t lo = -kFar;
@@ -28,9 +29,9 @@ struct SmallGemm {
   int64_t b_row;
   float* c;
   int64_t c_row;
-  int64_t m, n, k;  // n: a multiple of kGemmColumns
-  bool accumulate;  // false: c is written
-  // Not both at once. Without accumulate a depth band still writes all of c.
+  int64_t m, n, k;  // n is a multiple of kGemmColumns
+  bool accumulate;  // adds to c instead of overwriting it
+  // At most one of them. Without `accumulate` a depth band still writes all of c.
   GemmBand columns = {};
   GemmBand depth = {};
 };

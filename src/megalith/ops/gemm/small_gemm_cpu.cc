@@ -1,3 +1,14 @@
+// fp32 products on vector registers. c is computed in tiles of kRows rows and kVectors vectors that stay in registers
+// over the whole depth; each step loads one row of b (kVectors vectors) and broadcasts one element of a per row of the
+// tile. The tile uses almost all registers, so that enough independent multiply-adds are in flight:
+//
+//   instruction set   width   accumulators   registers
+//   AVX-512           16      6 x 4 = 24     32
+//   AVX2               8      6 x 2 = 12     16
+//   x86_64 base        4      4 x 2 =  8     16
+//   others             4      6 x 4 = 24     32 (NEON)
+//
+// Operands are expected in the first- or second-level cache, so there is no packing and no blocking over the depth.
 #include <algorithm>
 
 #include "megalith/ops/gemm/small_gemm.h"
@@ -7,7 +18,7 @@ namespace megalith::ops {
 
 namespace {
 
-// What an instruction set can hold in registers: kRows x kVectors accumulators of kWidth floats, beside one row of b.
+// A vector of Width floats that may be at any address.
 template <int Width>
 struct Vector;
 template <>
@@ -23,6 +34,7 @@ struct Vector<16> {
   using type = float __attribute__((vector_size(64), aligned(4), may_alias));
 };
 
+// The part of c that an instruction set holds in registers: kRows x kVectors vectors of kWidth floats.
 template <int Width, int Rows, int Vectors>
 struct Tile {
   using Vec = typename Vector<Width>::type;
@@ -36,7 +48,7 @@ using TileAvx512 = Tile<16, 6, 4>;
 using TileBase = Tile<4, 6, 4>;
 #endif
 
-// One tile: M rows, N vectors wide, k deep.
+// Computes one tile: M rows, N vectors wide, k deep.
 template <typename T, int M, int N>
 MEGALITH_ALWAYS_INLINE void run_tile(const SmallGemm& g, const float* a, const float* b, float* c, int64_t k,
                                      bool accumulate) {
@@ -67,7 +79,7 @@ MEGALITH_ALWAYS_INLINE void run_tile(const SmallGemm& g, const float* a, const f
     for (int j = 0; j < N; ++j) *reinterpret_cast<Vec*>(c + i * c_row + j * T::kWidth) = sum[i][j];
 }
 
-// M rows of a against columns [begin, end) of b.
+// Computes M rows of c, columns [begin, end), in tiles of full width, then of two vectors and of one.
 template <typename T, int M>
 MEGALITH_ALWAYS_INLINE void run_rows(const SmallGemm& g, const float* a, const float* b, float* c, int64_t k,
                                      int64_t begin, int64_t end) {
@@ -83,6 +95,7 @@ MEGALITH_ALWAYS_INLINE void run_rows(const SmallGemm& g, const float* a, const f
   }
 }
 
+// A row of tiles at a time. A band covers that of its first row to that of its last.
 template <typename T>
 struct Gemm {
   MEGALITH_ALWAYS_INLINE static void run(const SmallGemm* gemm) {

@@ -1,4 +1,4 @@
-// What an autograd function keeps beside tensors: one typed value, held by its context until backward is done.
+// Saves one typed value of an autograd function beside its tensors; its context holds it until backward has finished.
 //
 //   keep(ctx, MyState{…});                  // in forward
 //   auto& state = kept<MyState>(ctx);       // in backward
@@ -18,11 +18,13 @@ struct KeptState : torch::CustomClassHolder {
 };
 }  // namespace detail
 
+// Saves `value` in the context of a forward pass.
 template <typename T>
 void keep(torch::autograd::AutogradContext* ctx, T value) {
   ctx->saved_data["kept"] = c10::IValue::make_capsule(c10::make_intrusive<detail::KeptState<T>>(std::move(value)));
 }
 
+// Returns the saved value; T must be the type that was saved.
 template <typename T>
 T& kept(torch::autograd::AutogradContext* ctx) {
   return static_cast<detail::KeptState<T>*>(ctx->saved_data["kept"].toCapsule().get())->value;

@@ -1,3 +1,9 @@
+// Counter-based random numbers. Elements 2p and 2p + 1 come from Philox counter p: words 0 and 1 give a pair of normal
+// numbers by Box-Muller, words 2 and 3 a pair of uniform ones. A row of a shard may begin in the middle of a pair.
+//
+// The CUDA kernel computes the same in fp64. Its log, cos and sin may differ from the host's in the last bits, which
+// almost never changes the result after rounding to fp32; where it could, the kernel lists the element and the host
+// computes it again. So weights are the same bits on every device, at the speed of the device.
 #include "megalith/ops/kernel/counter_normal.h"
 
 #include <ATen/ATen.h>
@@ -15,7 +21,7 @@ namespace megalith::ops {
 
 namespace {
 
-// Elements 2·pair and 2·pair+1 of the stream `key`: they share a block.
+// Returns elements 2·pair and 2·pair + 1 of the stream `key`, which share a counter.
 std::array<double, 2> normal_pair(uint64_t key, uint64_t pair) {
   const PhiloxBlock bits = philox(pair, key);
   constexpr double kUnit = 1.0 / 4294967296.0;
@@ -25,7 +31,7 @@ std::array<double, 2> normal_pair(uint64_t key, uint64_t pair) {
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-// The same of uniform numbers in [0, 1), of 24 bits: every one is a float.
+// The same for uniform numbers in [0, 1). They have 24 bits, so that a float holds each exactly.
 std::array<double, 2> uniform_pair(uint64_t key, uint64_t pair) {
   const PhiloxBlock bits = philox(pair, key);
   constexpr double kUnit = 1.0 / 16777216.0;
@@ -33,11 +39,12 @@ std::array<double, 2> uniform_pair(uint64_t key, uint64_t pair) {
 }
 using Pair = std::array<double, 2> (*)(uint64_t key, uint64_t pair);
 
+// The number is rounded to fp32 before mean and std are applied, in fp64: the order is part of the definition.
 float placed(const CounterRows& what, double number) {
   return static_cast<float>(what.mean + what.std * static_cast<float>(number));
 }
 
-// Elements first … first+count-1.
+// Draws elements first … first + count - 1.
 void fill_row(float* out, const CounterRows& what, Pair draw, uint64_t first, int64_t count) {
   const uint64_t end = first + static_cast<uint64_t>(count);
   for (uint64_t index = first; index < end;) {
@@ -66,7 +73,7 @@ at::Tensor draw_on_host(const CounterRows& what, Pair draw) {
   return numbers;
 }
 
-// Undefined: too much of it is in doubt (never seen), and the host has to draw all.
+// Returns undefined if too many numbers are in doubt (never seen): then the host has to draw all.
 at::Tensor draw_on_cuda(const CounterRows& what, at::Device device) {
   constexpr int64_t kMost = 4096;
   const at::TensorOptions there(device);

@@ -1,3 +1,5 @@
+// Normal numbers on CUDA: one thread per element (each computes the pair of its counter and keeps one half), then the
+// element gridDim.x · 256 further on. Writes 4 bytes per element and reads nothing.
 #include "megalith/ops/kernel/counter_normal_internal.h"
 #include "megalith/ops/kernel/cuda_math.cuh"
 
@@ -7,8 +9,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The functions of CUDA's and of the host's fp64 library may differ by a few units in the last place; farther than this
-// from a number at which fp32 rounds the other way, that changes nothing.
+// The fp64 functions of CUDA and of the host may differ by a few units in the last place (2^-53). A number that rounds
+// to the same fp32 when it is moved by this much in either direction cannot be affected.
 constexpr double kDoubt = 1.0 / (int64_t{1} << 47);
 
 __global__ void normal_kernel(CounterRows what, float* out, int64_t* doubtful, int64_t most, int* count) {

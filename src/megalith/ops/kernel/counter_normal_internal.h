@@ -16,6 +16,7 @@ struct PhiloxBlock {
   uint32_t word[4];
 };
 
+// Returns the four words of `counter` (the upper 64 bits of the counter are 0).
 MEGALITH_HOST_DEVICE inline PhiloxBlock philox(uint64_t counter, uint64_t key) {
   PhiloxBlock x{{static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0}};
   auto key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
@@ -30,15 +31,16 @@ MEGALITH_HOST_DEVICE inline PhiloxBlock philox(uint64_t counter, uint64_t key) {
   return x;
 }
 
-// What is drawn: rows x width numbers; that in row r and column c has the index first + r · stride + c.
+// The numbers to draw: rows x width; row r and column c has the index first + r · stride + c.
 struct CounterRows {
   uint64_t key = 0, first = 0;
   int64_t rows = 0, width = 0, stride = 0;
   double mean = 0, std = 0;
 };
 
-// out fp32 [rows, width]. Places whose rounding to fp32 depends on the last bits of logarithm and cosine are listed in
-// doubtful [most], their number counted in *count (it may exceed `most`); all on the device, on a cudaStream_t.
+// Fills out, fp32 [rows, width]. Lists the elements whose rounding to fp32 depends on the last bits of logarithm and
+// cosine in doubtful [most] and counts them in *count, which may exceed `most`. All pointers are on the device;
+// `stream` is a cudaStream_t.
 void counter_normal_cuda(const CounterRows& what, float* out, int64_t* doubtful, int64_t most, int* count,
                          void* stream);
 

@@ -1,10 +1,9 @@
-// What the CPU kernels of this module share: compiling one kernel for several instruction sets, reading and writing
-// every floating dtype, and elementary functions that the compiler can vectorise.
+// Shared by the CPU kernels of this module: compiling one kernel for several instruction sets, reading and writing
+// every floating dtype, and elementary functions that the compiler can vectorize.
 //
 // A kernel is plain C++ over raw pointers in a file x_cpu.cc, without ATen's headers, compiled with flags that let
-// loops vectorise and keep infinities and NaN (kernel_sources in CMakeLists.txt). A sum whose order does not matter
-// says so:
-// `#pragma omp simd reduction(+ : sum)`. It looks like this:
+// loops vectorize and keep infinities and NaN (kernel_sources in CMakeLists.txt). A sum whose order does not matter
+// says so with `#pragma omp simd reduction(+ : sum)`. A kernel looks like this:
 //
 //   template <typename T>
 //   struct ScaleRows {
@@ -16,8 +15,9 @@
 //     run_kernel<ScaleRows<T>>(x + begin * h, factor, (end - begin) * h);
 //   });
 //
-// Everything that run() calls must be inlined (MEGALITH_ALWAYS_INLINE, or the compiler's will): a function that is not
-// stays compiled for the oldest machine. Lambdas are such functions: pass work to run_kernel, not from it.
+// Everything that run() calls must be inlined (by MEGALITH_ALWAYS_INLINE, or because the compiler chooses to): any
+// other function stays compiled for the oldest machine. That includes lambdas: call run_kernel inside a lambda, never a
+// lambda inside a kernel.
 //
 // Threads: cpu_parallel.h (at::parallel_for runs serially in code that is compiled without OpenMP, as ours is).
 #pragma once
@@ -46,8 +46,10 @@ namespace megalith::ops {
 #define MEGALITH_TARGET_AVX2 __attribute__((target("avx2,fma,bmi,bmi2")))
 #define MEGALITH_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi,bmi2")))
 
+// The instruction sets that kernels are compiled for; kBase is that of the whole build.
 enum class CpuLevel { kBase, kAvx2, kAvx512 };
 
+// Returns the newest of them that this machine has.
 inline CpuLevel cpu_level() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
                     __builtin_cpu_supports("bmi2");
@@ -67,7 +69,7 @@ MEGALITH_TARGET_AVX2 auto run_kernel_avx2(Args... args) {
 }
 #endif
 
-// Kernel::run(args…), compiled for the newest instruction set that this machine has. Arguments are passed by value.
+// Calls Kernel::run(args…) compiled for the newest instruction set of this machine. Arguments are passed by value.
 template <typename Kernel, typename... Args>
 auto run_kernel(Args... args) {
 #if defined(__x86_64__)
@@ -85,17 +87,18 @@ auto run_kernel(Args... args) {
 
 // ---- Dtypes --------------------------------------------------------------------------------------------------------
 
-// What a kernel computes in: fp64 for fp64, fp32 for everything else.
+// The type that a kernel computes in: fp64 for fp64, fp32 for everything else.
 template <typename T>
 // NOLINTNEXTLINE(readability-identifier-naming): named like ATen's opmath_t, which it stands for.
 using acc_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+// to_acc() widens an element to the type of computation, from_acc() rounds it back.
 MEGALITH_ALWAYS_INLINE float to_acc(float x) { return x; }
 MEGALITH_ALWAYS_INLINE double to_acc(double x) { return x; }
 MEGALITH_ALWAYS_INLINE float to_acc(c10::Half x) { return static_cast<float>(x); }
 MEGALITH_ALWAYS_INLINE float to_acc(c10::BFloat16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.x) << 16); }
 
-// fp32 to bf16: to the nearest, ties to even. NaN stays NaN (its payload is not kept).
+// Rounds fp32 to bf16, to the nearest, ties to even. NaN stays NaN, without its payload.
 MEGALITH_ALWAYS_INLINE c10::BFloat16 to_bfloat16(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
@@ -131,8 +134,8 @@ void visit_floating(c10::ScalarType dtype, F&& f) {
 }
 
 // ---- Elementary functions ------------------------------------------------------------------------------------------
-// The fp32 forms have no branches and no calls, so loops over them vectorise; the fp64 forms are the library's.
-// Infinities and NaN go in and come out as in <cmath>.
+// The fp32 forms have no branches and no calls, so that loops over them vectorize; the fp64 forms are those of the
+// library. Infinities and NaN behave as in <cmath>.
 
 // e^x, at most 2 ulp off; results below 2^-125.5 are 0. After Cephes' expf.
 MEGALITH_ALWAYS_INLINE float exp_fast(float x) {
@@ -151,7 +154,7 @@ MEGALITH_ALWAYS_INLINE float exp_fast(float x) {
   p = p * r + 1.6666665459e-1F;
   p = p * r + 5.0000001201e-1F;
   const float y = p * (r * r) + r + 1.0F;
-  // 2^n as 2 · 2^(n-1), since 2^128 is infinite: n - 1 goes into the exponent's bits (bias 127), the rest falls out.
+  // 2^n as 2 · 2^(n-1), since 2^128 is infinite: n - 1 goes into the exponent (bias 127), higher bits are shifted out.
   const auto scale = std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + (126U << 23));
   return (y + y) * scale;
 }
@@ -163,7 +166,7 @@ MEGALITH_ALWAYS_INLINE T sigmoid_fast(T x) {
   return T(1) / (T(1) + exp_fast(-x));
 }
 
-// erf: a rational minimax approximation on [-4, 4] (the one of Eigen), ±1 outside.
+// erf(x): a rational minimax approximation on [-4, 4] (that of Eigen), ±1 outside.
 MEGALITH_ALWAYS_INLINE float erf_fast(float x) {
   x = x > 4.0F ? 4.0F : x;
   x = x < -4.0F ? -4.0F : x;

@@ -1,3 +1,7 @@
+// Runs CPU kernels on libtorch's own OpenMP threads, found at run time by dlsym. A job is cut into parts of equal
+// length; thread i of the runtime takes parts i, i + threads, ... So the same rows go to the same core from kernel to
+// kernel, where they may still be in its cache, and sums per part do not depend on timing. The first exception of a
+// part is rethrown in the calling thread.
 #include "megalith/ops/kernel/cpu_parallel.h"
 
 #include <ATen/Parallel.h>
@@ -25,9 +29,9 @@ namespace megalith::ops {
 
 namespace {
 
-// libtorch's OpenMP runtime, by the interface that libgomp defines and LLVM's and Intel's runtimes offer as well.
+// libtorch's OpenMP runtime, through the interface that libgomp defines and the runtimes of LLVM and Intel also offer.
 // Compiling our own code with -fopenmp would bring in a second runtime with Clang, whose idle threads spin on the same
-// cores. Where none is found (a libtorch with another kind of threads) work runs in the calling thread.
+// cores. If no runtime is found (a libtorch with another kind of threads), work runs in the calling thread.
 struct OpenMp {
   using ParallelFn = void (*)(void (*body)(void*), void* data, unsigned threads, unsigned flags);
   ParallelFn parallel = reinterpret_cast<ParallelFn>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
@@ -41,7 +45,7 @@ const OpenMp& open_mp() {
   return runtime;
 }
 
-// The thread sanitizer does not see how the runtime hands work over and waits for its end: these tell it.
+// Tell the thread sanitizer, which cannot see it, when the runtime hands work over and when it has finished.
 void before_handover([[maybe_unused]] void* job) {
 #if MEGALITH_TSAN
   __tsan_release(job);
@@ -53,9 +57,9 @@ void after_handover([[maybe_unused]] void* job) {
 #endif
 }
 
-// MKL, the vector math inside libtorch, looks at the processor in its first call, and not safely: when several threads
-// make that call at once, one may compute with a less accurate kernel (exp off by 4e-5, in about one process of a
-// hundred on 2 cores). One call before there are threads prevents it.
+// MKL, the vector math inside libtorch, detects the processor in its first call, and not safely: when several threads
+// make that call at once, one may compute with a less accurate kernel (exp off by 4e-5, in about one of a hundred
+// processes on 2 cores). One call before there are threads prevents it.
 [[maybe_unused]] const bool vector_math_ready = at::exp(at::zeros({16})).defined();
 
 int64_t divup(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -66,8 +70,7 @@ struct Job {
   std::atomic_flag failed = ATOMIC_FLAG_INIT;
   std::exception_ptr error;
 
-  // What one thread does. Each takes the parts of its own number, so that a row stays in the cache of one core from
-  // kernel to kernel; the runtime may give fewer threads than there are parts.
+  // Runs the parts of the calling thread. The runtime may provide fewer threads than there are parts.
   void work() {
     const c10::ParallelGuard guard(true);
     const int64_t length = divup(n, parts);

@@ -4,7 +4,9 @@ namespace megalith::ops {
 
 namespace {
 
-constexpr int kColumns = 8, kRows = 32;  // of a block: 32 bytes of a row, as memory is read
+// A block sums 8 columns: 32 bytes of a row, the smallest piece that memory delivers. Few columns per block make many
+// blocks, which narrow matrices need to keep the device busy.
+constexpr int kColumns = 8, kRows = 32;
 
 __device__ inline void put(const SumsOut& out, int64_t i, float sum) {
   if (out.dtype == c10::ScalarType::BFloat16)
@@ -15,10 +17,12 @@ __device__ inline void put(const SumsOut& out, int64_t i, float sum) {
     static_cast<float*>(out.sums)[i] = out.add ? static_cast<float*>(out.sums)[i] + sum : sum;
 }
 
-// A warp ends up with a column.
+// First, thread (x, y) of 8 x 32 sums rows y, y + 32, ... of column x. Then the sums are transposed through shared
+// memory (33 floats per line, against bank conflicts), and each of the 8 warps adds the 32 sums of one column by
+// shuffles.
 __global__ void __launch_bounds__(kColumns* kRows)
     column_sums_kernel(const float* partials, int n, SumsOut first, SumsOut second) {
-  constexpr int kAtOnce = 8;  // on their way from memory
+  constexpr int kAtOnce = 8;  // loads in flight per thread
   __shared__ float shared[kColumns][kRows + 1];
   const int x = static_cast<int>(threadIdx.x) % kColumns, y = static_cast<int>(threadIdx.x) / kColumns;
   const int64_t width = first.width + second.width;

@@ -1,8 +1,9 @@
-// What the CUDA kernels of this module share: vectors of 16 bytes, sums over a block, launching.
+// Shared by the CUDA kernels of this module: vectors of 16 bytes, sums over a warp or block, copies ahead, launches.
 //
 // A kernel is plain CUDA over raw pointers in a file x_cuda.cu, without ATen's headers; x_internal.h declares the
-// function that launches it, with the arguments of its CPU twin and a stream (a cudaStream_t). fp32, bf16 and fp16;
-// everything is computed in fp32.
+// function that launches it, with the arguments of its CPU twin and a stream (a cudaStream_t). Kernels take fp32, bf16
+// and fp16 and compute in fp32. Most are limited by memory: they read and write 16 bytes per thread and instruction,
+// and each array once.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -20,13 +21,15 @@ namespace megalith::ops {
 // Throws InternalError. (nvcc cannot read the format strings of base/error.h.)
 [[noreturn]] void fail_kernel(const char* kernel, const char* why);
 
+// Throws if the last launch failed. Errors while a kernel runs show at a later call.
 inline void check_launch(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) fail_kernel(kernel, cudaGetErrorString(error));
 }
 
+// Launch configuration.
 struct Launch {
-  dim3 blocks, threads;    // threads: of a block
+  dim3 blocks, threads;    // threads per block
   void* stream = nullptr;  // a cudaStream_t
   size_t shared_bytes = 0;
 };
@@ -73,6 +76,7 @@ void for_dtype(c10::ScalarType dtype, const Run& run) {
   }
 }
 
+// Conversions of one element to and from fp32, rounding to nearest even.
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float to_float(__half x) { return __half2float(x); }
@@ -92,14 +96,14 @@ __device__ inline __half from_float<__half>(float x) {
   return __float2half_rn(x);
 }
 
-// x as it is once stored as T.
+// Returns x rounded to T.
 template <typename T>
 __device__ inline float rounded_to(float x) {
   return to_float(from_float<T>(x));
 }
 
 template <typename T>
-inline constexpr int kVector = 16 / static_cast<int>(sizeof(T));  // elements of 16 bytes
+inline constexpr int kVector = 16 / static_cast<int>(sizeof(T));  // elements in 16 bytes, the widest load
 
 // n elements that are read and written at once; n is 1 or kVector<T>.
 template <typename T, int n>
@@ -112,8 +116,8 @@ struct alignas(4 * n) Words {
   uint32_t word[n];
 };
 
-// n elements as they lie in memory, in whole registers where they fill them: half as many as their floats for bf16 and
-// fp16. (A compiler that sees elements of 16 bits gives each a register of its own.)
+// n elements in their own type, packed into 32-bit registers where they fill them: for bf16 and fp16 half as many
+// registers as their floats. (Given elements of 16 bits, the compiler would use a register for each.)
 template <typename T, int n>
 inline constexpr bool kInWords = sizeof(T) * n % 4 == 0;
 template <typename T, int n>
@@ -124,7 +128,8 @@ __device__ inline Raw<T, n> load_raw(const T* from) {
   return *reinterpret_cast<const Raw<T, n>*>(from);
 }
 
-// The elements of a word, and back.
+// split() converts the elements of a 32-bit word to floats, join() floats to a word; `type` selects the element type.
+// A bf16 is the upper half of a float: no conversion is needed.
 __device__ inline void split(uint32_t word, const float* /*type*/, float* to) { to[0] = __uint_as_float(word); }
 __device__ inline void split(uint32_t word, const __nv_bfloat16* /*type*/, float* to) {
   to[0] = __uint_as_float(word << 16);
@@ -150,6 +155,7 @@ __device__ inline uint32_t join(const float* from, const __half* /*type*/) {
   return word;
 }
 
+// Converts packed elements to floats; pack() converts back, rounding to nearest even.
 template <typename T, int n>
 __device__ inline void unpack(const Raw<T, n>& raw, float (&to)[n]) {
   constexpr int kEach = 4 / static_cast<int>(sizeof(T));
@@ -176,12 +182,14 @@ __device__ inline Raw<T, n> pack(const float (&from)[n]) {
   return raw;
 }
 
+// Loads n elements, 1 or kVector<T>, in one instruction; `from` is aligned to them.
 template <int n, typename T>
 __device__ inline void load(const T* from, float (&to)[n]) {
   unpack<T, n>(load_raw<n>(from), to);
 }
 
-// n elements, a multiple of what 16 bytes hold, at a multiple of 16 bytes; fewer in one piece.
+// Loads n elements in pieces of 16 bytes, for n a multiple of kVector<T> and `from` aligned to 16 bytes; fewer elements
+// in one piece.
 template <int n, typename T>
 __device__ inline void load_all(const T* from, float (&to)[n]) {
   constexpr int kEach = n < kVector<T> ? n : kVector<T>;
@@ -199,7 +207,7 @@ __device__ inline void store(const float (&from)[n], T* to) {
   *reinterpret_cast<Raw<T, n>*>(to) = pack<T, n>(from);
 }
 
-// As load_all.
+// Stores n elements in pieces, like load_all.
 template <int n, typename T>
 __device__ inline void store_all(const float (&from)[n], T* to) {
   constexpr int kEach = n < kVector<T> ? n : kVector<T>;
@@ -212,7 +220,8 @@ __device__ inline void store_all(const float (&from)[n], T* to) {
   }
 }
 
-// The compiler forgets what it has computed from these bits, and computes it again: registers are dearer here.
+// Makes the compiler forget what it has computed from these bits, so that it unpacks them again at the next use instead
+// of keeping n floats alive: for kernels that are limited by registers, not by arithmetic.
 template <int n>
 __device__ inline void forget(Words<n>& raw) {
 #pragma unroll
@@ -221,13 +230,13 @@ __device__ inline void forget(Words<n>& raw) {
 template <typename T, int n>
 __device__ inline void forget(Pack<T, n>& /*short, and for odd sizes only*/) {}
 
-// Element i of a parameter that is kept in fp32, or (`raw`) in the dtype T of the rows it belongs to.
+// Returns element i of a small parameter that is stored in fp32, or (`raw`) in the dtype T of its rows.
 template <typename T>
 __device__ inline float small_element(const void* data, bool raw, int64_t i) {
   return raw ? to_float(static_cast<const T*>(data)[i]) : static_cast<const float*>(data)[i];
 }
 
-// The same for v elements from `at` on; `data` is at a multiple of 16 bytes where v is more than one.
+// Loads v elements of a small parameter from `at` on; `data` is aligned to 16 bytes if v is more than one.
 template <typename T, int v>
 __device__ inline void load_small(const void* data, bool raw, int at, float (&to)[v]) {
   if (raw)
@@ -236,9 +245,9 @@ __device__ inline void load_small(const void* data, bool raw, int at, float (&to
     load_all(static_cast<const float*>(data) + at, to);
 }
 
-// 16 bytes from global to shared memory, past the registers. A thread's copies since its last commit_copies() are a
-// group; wait_copies<n>() waits for all groups of the thread but the n newest. Other threads do not see them before a
-// barrier.
+// copy_async() copies 16 bytes from global to shared memory without passing through registers. A thread's copies since
+// its last commit_copies() are a group; wait_copies<n>() waits for all groups of the thread except the n newest. Other
+// threads see the copies only after a barrier.
 #ifdef __CUDACC__
 __device__ inline void copy_async(void* to, const void* from) {
   const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
@@ -256,8 +265,10 @@ template <int newest>
 void wait_copies() {}
 #endif
 
+// Whether p is aligned to 16 bytes, as vector loads need it; nullptr is.
 inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
+// Sum and maximum over the 32 lanes of a warp, on every lane. All lanes must call them.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffU, x, lane);
@@ -270,8 +281,8 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-// The sum over the block, on every thread, always in the same order. `scratch`: shared, 33 floats; may be used again at
-// once.
+// Returns the sum over the block on every thread, always added in the same order. `scratch` is shared memory for 33
+// floats and may be reused by the next call.
 __device__ inline float block_sum(float x, float* scratch) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warps = (static_cast<int>(blockDim.x) + 31) / 32;
@@ -285,25 +296,26 @@ __device__ inline float block_sum(float x, float* scratch) {
   return total;
 }
 
-// Where sums of columns go.
+// Destination of column sums.
 struct SumsOut {
   void* sums = nullptr;  // [width]
   c10::ScalarType dtype = c10::ScalarType::Float;
   int64_t width = 0;
-  bool add = false;  // fp32 only: to what is there
+  bool add = false;  // adds to the present values; fp32 only
 };
-// partials [n, first.width + second.width] -> the sums of its columns, always in the same order.
+// Sums the columns of partials [n, first.width + second.width] in a fixed order: the second step of gradients that
+// blocks sum on their own. With atomics the result would differ from run to run.
 void column_sums_cuda(const float* partials, int64_t n, const SumsOut& first, const SumsOut& second, void* stream);
 
-// Lets a kernel have so many bytes of dynamic shared memory: beyond 48 KiB, its own arrays of up to 8 KiB among them,
-// it must be asked for.
+// Lets a kernel use `bytes` of dynamic shared memory. CUDA wants to be asked for more than 48 KiB, static arrays
+// included; the threshold of 40 KiB leaves 8 KiB for those.
 template <typename Kernel>
 void allow_shared(Kernel kernel, size_t bytes) {
   if (bytes > 40 << 10)
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }
 
-// Blocks of a kernel that are on the device at once; `shared`: bytes of dynamic shared memory of a block.
+// Returns how many blocks of a kernel run on the device at once; `shared` is a block's dynamic shared memory in bytes.
 template <typename Kernel>
 int64_t resident_blocks(Kernel kernel, int threads, size_t shared = 0) {
   int each = 1;

@@ -1,18 +1,19 @@
-// Where an operation adds the gradient of a small parameter itself, in fp32, in place of giving it to autograd.
+// A buffer to which an operation adds the fp32 gradient of a small parameter itself, instead of giving it to autograd.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace megalith::ops {
 
-// Operations use it on CUDA, where each detour of a small gradient (to the parameter's dtype, to autograd, to the
-// gradient buffer) is a kernel of its own. They return no gradient then. Everything in it outlives the graph.
+// Used on CUDA, where each step of the usual way of a small gradient (to the parameter's dtype, to autograd, to the
+// gradient buffer) is a kernel launch of its own. The operation then returns no gradient. Buffer and flag must outlive
+// the autograd graph.
 struct GradTarget {
-  at::Tensor sum = {};    // fp32, of the parameter's shape, contiguous; undefined: there is none
-  bool* stale = nullptr;  // true: the next write overwrites; set to false by it
+  at::Tensor sum = {};    // fp32, shape of the parameter, contiguous; undefined if there is no target
+  bool* stale = nullptr;  // true if the next write has to overwrite the sum, which sets it to false
 
   bool wanted(const at::Tensor& x) const { return sum.defined() && x.is_cuda() && sum.scalar_type() == at::kFloat; }
-  // Whether to add; afterwards the sum is no longer stale.
+  // Returns whether to add to the sum (true) or to overwrite it; marks the sum as valid.
   bool take_add() const {
     const bool add = !*stale;
     *stale = false;

@@ -11,6 +11,7 @@ HostScalar::HostScalar(const at::Tensor& scalar) {
     host_ = wide;
     return;
   }
+  // Only a copy to pinned memory is asynchronous; the event tells when it has arrived.
   host_ = at::empty({}, at::TensorOptions(at::kDouble).pinned_memory(true));
   host_.copy_(wide, /*non_blocking=*/true);
   const c10::impl::VirtualGuardImpl device(wide.device().type());

@@ -1,4 +1,4 @@
-// Values on their way between the host and a device, without a wait that nobody needs.
+// Copies values between the host and a device without unnecessary waits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,8 +8,8 @@
 
 namespace megalith::ops {
 
-// A number on its way from a device to the host. The copy is started at once, in the order of the stream; value() waits
-// for it alone, not for what the stream was given afterwards. Copies are cheap.
+// A number being copied from a device to the host. The constructor queues the copy on the current stream; value() waits
+// for that copy only, not for later work on the stream. Objects are cheap to copy.
 class HostScalar {
  public:
   explicit HostScalar(const at::Tensor& scalar);
@@ -17,11 +17,11 @@ class HostScalar {
 
  private:
   at::Tensor host_;                     // fp64
-  std::shared_ptr<c10::Event> copied_;  // nullptr: it was on the host
+  std::shared_ptr<c10::Event> copied_;  // nullptr if the number was on the host
 };
 
-// x on `device`. From the host to CUDA through pinned memory, so that the caller goes on at once: a copy from ordinary
-// memory waits for all that the stream has to do before it.
+// Returns x on `device`. Copies from the host to CUDA go through pinned memory, so that the caller continues at once: a
+// copy from ordinary memory would wait for all earlier work on the stream.
 at::Tensor to_device(const at::Tensor& x, at::Device device);
 
 }  // namespace megalith::ops

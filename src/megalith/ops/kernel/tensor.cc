@@ -13,7 +13,7 @@ void* stream_of(const at::Tensor& x, std::source_location place) {
   return reinterpret_cast<void*>(device.getStream(x.device()).native_handle());
 }
 
-// For cuda_math.cuh.
+// Declared in cuda_math.cuh, which host code cannot include.
 [[noreturn]] void fail_kernel(const char* kernel, const char* why);
 void fail_kernel(const char* kernel, const char* why) {
   throw InternalError(fmt::format("the CUDA kernel {} could not be started: {}", kernel, why));

@@ -1,3 +1,13 @@
+// Vocabulary-parallel cross-entropy. Each rank computes four numbers per row over its own columns (maximum, sum of
+// exponentials, logit of the label, sum of logits); two all-reduces combine them; from then on everything is local:
+//
+//   loss = lse - (1-s)·target - s/K · Σ logits + z·lse²        s: label smoothing, K: vocabulary, lse = log Σ exp
+//   d loss / d logit_j = p_j (1 + 2 z lse) - (1-s)·[j is the label] - s/K,     p_j = exp(logit_j - lse)
+//
+// So backward needs the logits and one number per row, and writes the gradient over the logits: the largest tensors of
+// a step, [t, vocabulary], exist once. The logits are kept outside autograd's saved tensors, and their version counter
+// is checked instead. One rank with the whole vocabulary takes one fused kernel where it can
+// (cross_entropy_with_grad_); devices and dtypes without a kernel take ATen's operations, some rows at a time.
 #include "megalith/ops/loss/cross_entropy.h"
 
 #include <ATen/ATen.h>
@@ -15,7 +25,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// loss = lse - (1-s)·target - s/K · Σ logits + z·lse²: the smoothed loss with log p = logit - lse put in.
+// Returns the weights of the formula above: the smoothed loss with log p = logit - lse inserted.
 LossWeights weights_of(const VocabRange& range, const CrossEntropyOptions& options) {
   if (options.label_smoothing == 0) return {.z = options.z_loss};
   const auto k = static_cast<double>(range.total);
@@ -41,12 +51,13 @@ void check_arguments(const at::Tensor& logits, const at::Tensor& labels, const V
                      "label_smoothing needs a vocabulary of at least 2 tokens; it has {}", range.total);
 }
 
-// On CUDA a wrong label ends the program by a device assertion: reading one back would stall the step.
+// Throws DataError for a label outside the vocabulary. On CUDA a device assertion ends the program instead: reading
+// labels back would stall the step.
 void check_labels(const at::Tensor& labels, const VocabRange& range, const CrossEntropyOptions& options) {
   if (!labels.is_cpu()) {
     const at::Tensor fine =
         (labels == options.ignore_index).logical_or_((labels >= 0).logical_and_(labels < range.total));
-    at::_assert_async(fine.all(), "cross-entropy: a label lies outside of the vocabulary");
+    at::_assert_async(fine.all(), "cross-entropy: a label lies outside the vocabulary");
     return;
   }
   const auto* ids = labels.const_data_ptr<int64_t>();
@@ -68,11 +79,11 @@ LogitRows rows_of(const at::Tensor& logits, const at::Tensor& labels, const Voca
           .ignore_index = options.ignore_index};
 }
 
-// ---- On other devices than the CPU: ATen's operations, some rows at a time -------------------------------
+// ---- Without a kernel: ATen's operations, some rows at a time ------------------------------------------------------
 
-constexpr int64_t kChunkElements = int64_t{1} << 26;
+constexpr int64_t kChunkElements = int64_t{1} << 26;  // bounds the wide copies of logits: 256 MiB in fp32
 
-// stats: rows max, sum, target, total of [4, t].
+// Fills stats [4, t]: rows max, sum, target, total.
 void stats_composite(const LogitRows& rows, const at::Tensor& logits, const at::Tensor& labels,
                      const at::Tensor& stats) {
   const int64_t step = std::max<int64_t>(1, kChunkElements / std::max<int64_t>(1, rows.columns));
@@ -111,15 +122,15 @@ void grads_composite(const LogitRows& rows, const at::Tensor& logits, const at::
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------------------------------------------
 
-// This rank's statistics (max, sum, target, total) -> those of the whole vocabulary. stats: [4, t], or [3, t] without
-// the total.
+// Turns this rank's statistics (max, sum, target, total) into those of the whole vocabulary: first the maximum, to
+// which each rank scales its sum, then the sums. stats is [4, t], or [3, t] without the total.
 void reduce_over_ranks(const at::Tensor& stats, const comm::Group& tp) {
   if (tp.size() == 1) return;
   const at::Tensor local_max = stats[0].clone();
   tp.all_reduce(stats[0], comm::ReduceOp::kMax, "cross-entropy maximum");
-  // A rank without columns has no maximum and nothing to add.
+  // A rank without columns has a maximum of -inf and nothing to add; where avoids -inf - -inf.
   const at::Tensor decay = at::exp(local_max - stats[0]);
   stats[1].mul_(at::where(stats[1] == 0, 0, decay));
   tp.all_reduce(stats.narrow(0, 1, stats.size(0) - 1), comm::ReduceOp::kSum, "cross-entropy sums");
@@ -188,14 +199,14 @@ CrossEntropyStats forward(const at::Tensor& logits, const at::Tensor& labels, co
   return result;
 }
 
-// Rows must be dense for the kernels.
+// Returns logits with contiguous rows, as the kernels need them.
 at::Tensor dense_rows(const at::Tensor& logits) {
   return logits.size(1) <= 1 || logits.stride(1) == 1 ? logits : logits.contiguous();
 }
 
-// The logits are kept outside of autograd's own saved variables, which refuse tensors that are written afterwards.
+// The logits are kept outside autograd's saved variables, which refuse tensors that are written to afterwards.
 struct CrossEntropyState {
-  at::Tensor logits;  // without history; not defined once backward has consumed it
+  at::Tensor logits;  // without history; undefined once backward has consumed them
   int64_t version;    // of the logits when they were read
   at::Tensor labels, log_sum_exp;
   VocabRange range;
@@ -215,10 +226,11 @@ class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFuncti
     if (!grads[0].defined()) return {{}, {}, {}, {}, {}};
     auto& state = kept<CrossEntropyState>(ctx);
     check(state.logits.defined(),
-          "backward through cross_entropy a second time: the first one has written the gradient over the logits");
+          "backward ran through cross_entropy a second time, but the first has overwritten the logits with their "
+          "gradient");
     check(state.logits._version() == state.version,
           "the logits given to cross_entropy were written to before its backward ran; another backward that consumes "
-          "them may have done it: give each loss its own logits");
+          "them may have done so: give each loss its own logits");
     const at::Tensor logits = std::exchange(state.logits, at::Tensor());
     cross_entropy_backward_(logits, state.labels, state.log_sum_exp, grads[0], state.range, state.options);
     return {logits, {}, {}, {}, {}};
@@ -249,7 +261,7 @@ void cross_entropy_backward_(const at::Tensor& logits, const at::Tensor& labels,
                              const at::Tensor& grad_loss, const VocabRange& range, const CrossEntropyOptions& options) {
   const at::NoGradGuard no_grad;
   check_arguments(logits, labels, range, options);
-  check(logits.size(1) <= 1 || logits.stride(1) == 1, "cross_entropy_backward_ overwrites logits with dense rows only");
+  check(logits.size(1) <= 1 || logits.stride(1) == 1, "cross_entropy_backward_ takes logits with contiguous rows only");
   check(log_sum_exp.numel() == logits.size(0) && grad_loss.numel() == logits.size(0),
         "cross_entropy_backward_ of {} tokens got {} log-sum-exps and {} gradients", logits.size(0),
         log_sum_exp.numel(), grad_loss.numel());
@@ -272,7 +284,8 @@ at::Tensor cross_entropy_with_grad_(const at::Tensor& logits, const at::Tensor& 
   if constexpr (kCudaKernels) {
     if (on_cuda_kernel(logits) && tp.size() == 1 && grad != 0) {
       check_arguments(logits, labels, range, options);
-      check(logits.size(1) <= 1 || logits.stride(1) == 1, "cross_entropy_with_grad_ overwrites dense rows only");
+      check(logits.size(1) <= 1 || logits.stride(1) == 1,
+            "cross_entropy_with_grad_ takes logits with contiguous rows only");
       const at::Tensor ids = labels.contiguous();
       at::Tensor loss = floats_for(logits, logits.size(0));
       losses_and_grads_cuda(rows_of(logits, ids, range, options), logits.mutable_data_ptr(), grad,

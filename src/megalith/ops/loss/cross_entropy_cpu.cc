@@ -1,3 +1,8 @@
+// Cross-entropy on the CPU. Threads own ranges of rows; loops over columns are vectorized, with exp from cpu_math.h.
+//
+//   stats   max, Σ exp(x - max), Σ x of a row: one pass over memory, in chunks that are read twice from the cache
+//   losses  t numbers: fp64, one thread
+//   grads   x = g (1 + 2 z lse) exp(x - lse) - g·off_target [- g·on_target at the label], in place: one pass
 #include <algorithm>
 #include <limits>
 
@@ -9,9 +14,9 @@ namespace megalith::ops {
 
 namespace {
 
-// Columns that are read twice, for their maximum and for the sum: they stay in the first-level cache.
+// Columns that are read twice, for their maximum and for the sum: they stay in the first-level cache in between.
 constexpr int64_t kChunk = 4096;
-// Elements that a thread should have at least.
+// Fewest elements per thread: fewer are not worth waking it.
 constexpr int64_t kGrainElements = 32768;
 
 int64_t row_grain(const LogitRows& rows) {
@@ -23,6 +28,7 @@ struct RowStats {
   Acc max, sum, total;
 };
 
+// Statistics of rows [begin, end); kTotal also sums the logits.
 template <typename T, bool kTotal>
 struct Stats {
   using Acc = acc_t<T>;
@@ -40,6 +46,7 @@ struct Stats {
         sum += exp_fast(to_acc(x[i]) - max);
         if constexpr (kTotal) total += to_acc(x[i]);
       }
+      // The sum so far is rescaled to the new maximum; before the first chunk that would be 0 · exp(-inf).
       r.sum = (r.sum == 0 ? 0 : r.sum * exp_fast(r.max - max)) + sum;
       r.max = max;
       r.total += total;
@@ -66,6 +73,7 @@ struct Stats {
   }
 };
 
+// Overwrites rows [begin, end) with their gradients.
 template <typename T>
 struct Grads {
   using Acc = acc_t<T>;
@@ -77,7 +85,7 @@ struct Grads {
     for (int64_t i = begin; i < end; ++i) {
       T* MEGALITH_RESTRICT x = logits + i * rows->distance;
       const bool ignored = rows->labels[i] == rows->ignore_index;
-      // In two parts: the logits that matter are near it, and the difference must keep its digits.
+      // log Σ exp in two parts: the logits that matter are near it, and the difference must keep its digits.
       const auto high = static_cast<Acc>(log_sum_exp[i]);
       const auto low = static_cast<Acc>(log_sum_exp[i] - static_cast<double>(high));
       const Acc g = grad_loss[i];
@@ -85,7 +93,7 @@ struct Grads {
       const int64_t column = rows->labels[i] - rows->first_id;
       const bool here = !ignored && column >= 0 && column < valid;
       const Acc factor = g * (1 + 2 * z * high), less = g * off_target;
-      // Before rounding to T, the label's own column is computed apart.
+      // The column of the label is computed apart, before its logit is overwritten, and rounded once.
       const Acc target = here ? factor * exp_fast(to_acc(x[column]) - high - low) - less - g * on_target : Acc{0};
 #pragma omp simd
       for (int64_t j = 0; j < valid; ++j) x[j] = from_acc<T>(factor * exp_fast(to_acc(x[j]) - high - low) - less);

@@ -1,4 +1,4 @@
-// What the kernels share that make losses and gradients of rows at once.
+// Shared by the two kernels that compute losses and gradients at once.
 #pragma once
 
 #include <cstdio>
@@ -8,6 +8,7 @@
 
 namespace megalith::ops {
 
+// Prints a message and ends the kernel, and with it the program. An exception would need the host to wait.
 __device__ inline void refuse_label(const LogitRows& rows, int64_t row, int64_t label) {
   if (threadIdx.x == 0)
     printf("cross-entropy: the label of token %lld is %lld; the vocabulary has ids 0 to %lld\n",
@@ -15,12 +16,12 @@ __device__ inline void refuse_label(const LogitRows& rows, int64_t row, int64_t 
   __trap();
 }
 
-// log Σ exp, and the loss of a row.
+// log Σ exp of a row, and its loss.
 struct RowLoss {
   double lse;
   float loss;
 };
-// sum: Σ exp(logit - max), for any max.
+// Computes the loss from sum = Σ exp(logit - max), for any max: large terms are subtracted from each other first.
 __device__ inline RowLoss loss_of(double max, float sum, float total, float target, const LossWeights& weights) {
   const double log_sum = log(static_cast<double>(sum)), lse = max + log_sum;
   return {lse, static_cast<float>(log_sum + (max - weights.on_target * target - weights.off_target * total) +

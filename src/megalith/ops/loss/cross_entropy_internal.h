@@ -1,6 +1,7 @@
-// The kernels of cross_entropy.h, over raw pointers.
+// Kernels of cross_entropy.h over raw pointers.
 //
-// Legend: t rows, v valid columns on this rank. "acc" is the type a kernel computes in: fp64 for fp64, otherwise fp32.
+// Legend: t rows, v valid columns on this rank. "acc" is the type that a kernel computes in: fp64 for fp64, otherwise
+// fp32.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -9,23 +10,24 @@
 
 namespace megalith::ops {
 
+// The logits and labels of one call; the logits themselves are passed beside it.
 struct LogitRows {
   c10::ScalarType dtype = c10::ScalarType::Float;
   int64_t rows = 0;
   int64_t columns = 0;              // with padding
-  int64_t valid = 0;                // v: the first ones
+  int64_t valid = 0;                // v: the columns before the padding
   int64_t distance = 0;             // between rows, in elements
   const int64_t* labels = nullptr;  // [t]
-  int64_t first_id = 0;             // of column 0
+  int64_t first_id = 0;             // token id of column 0
   int64_t ignore_index = 0;
 };
 
-// Of this rank's columns, acc [t] each. Rows with the ignored label are not read and get 0, 0, 0, 0.
+// Statistics of a row over this rank's columns, acc [t] each. Rows with the ignored label are not read and get zeros.
 struct LogitStats {
-  void* max = nullptr;     // -inf without columns
+  void* max = nullptr;     // -inf if there are no columns
   void* sum = nullptr;     // Σ exp(logit - max)
   void* target = nullptr;  // logit of the label; 0 where another rank holds it
-  void* total = nullptr;   // Σ logit; nullptr: not wanted
+  void* total = nullptr;   // Σ logit, for label smoothing; may be nullptr
 };
 void logit_stats_cpu(const LogitRows& rows, const void* logits, const LogitStats& stats);
 
@@ -35,7 +37,7 @@ struct LossWeights {
   double off_target = 0;
   double z = 0;
 };
-// From the statistics of the whole vocabulary: log_sum_exp fp64 [t], loss acc [t]; 0 for ignored labels.
+// Computes log_sum_exp, fp64 [t], and loss, acc [t], from the statistics of the whole vocabulary; 0 for ignored labels.
 void losses_cpu(const LogitRows& rows, const LogitStats& stats, const LossWeights& weights, double* log_sum_exp,
                 void* loss);
 
@@ -43,17 +45,18 @@ void losses_cpu(const LogitRows& rows, const LogitStats& stats, const LossWeight
 void logit_grads_cpu(const LogitRows& rows, void* logits, const double* log_sum_exp, const void* grad_loss,
                      const LossWeights& weights);
 
-// The twins on CUDA (fp32, bf16, fp16), on a cudaStream_t.
+// CUDA twins (fp32, bf16, fp16) on `stream`, a cudaStream_t.
 void logit_stats_cuda(const LogitRows& rows, const void* logits, const LogitStats& stats, void* stream);
 void losses_cuda(const LogitRows& rows, const LogitStats& stats, const LossWeights& weights, double* log_sum_exp,
                  void* loss, void* stream);
 void logit_grads_cuda(const LogitRows& rows, void* logits, const double* log_sum_exp, const void* grad_loss,
                       const LossWeights& weights, void* stream);
-// Losses, and the gradient of grad · Σ loss over the logits, in one pass: for a rank that has the whole vocabulary. A
-// label outside of it ends the program with a message.
+// Computes losses and overwrites the logits with the gradient of grad · Σ loss in one pass, for a rank that has the
+// whole vocabulary. A label outside the vocabulary ends the program with a message.
 void losses_and_grads_cuda(const LogitRows& rows, void* logits, double grad, const LossWeights& weights, void* loss,
                            void* stream);
-// Its part for what clusters of blocks can do; there is at least a row. false: it is not for them, and nothing is done.
+// The same by clusters of blocks; there is at least one row. Returns false, having done nothing, if the device has no
+// clusters or the rows do not suit them.
 bool losses_and_grads_clusters_cuda(const LogitRows& rows, void* logits, double grad, const LossWeights& weights,
                                     void* loss, void* stream);
 

@@ -1,3 +1,6 @@
+// Autograd around the row kernels. Copies and sums are each other's backward: the gradient of copies is the plain sum
+// of a token's rows, the gradient of a plain sum is a copy. Sums with weights save the rows, since the gradient of a
+// weight is the product of its row with the token's gradient; one kernel computes both gradients.
 #include "megalith/ops/moe/permute.h"
 
 #include <ATen/ATen.h>
@@ -22,6 +25,7 @@ PermuteSizes sizes_of(const Tensor& rows_or_tokens, const RowMap& map) {
   return {rows_or_tokens.scalar_type(), map.tokens(), map.row.size(1), map.rows(), rows_or_tokens.size(1)};
 }
 
+// Runs copy_rows without autograd. If every row is used, CUDA goes through the tokens and reads each of them once.
 Tensor plain_copy(const Tensor& x, const RowMap& map) {
   const Tensor in = x.contiguous();
   Tensor y = at::empty({map.rows(), x.size(1)}, x.options());
@@ -40,7 +44,7 @@ Tensor plain_copy(const Tensor& x, const RowMap& map) {
   return y;
 }
 
-// weights and residual may be undefined.
+// Runs sum_rows without autograd; weights and residual may be undefined.
 Tensor plain_sum(const Tensor& rows, const Tensor& weights, const RowMap& map, const Tensor& residual) {
   const Tensor in = rows.contiguous();
   const Tensor w = weights.defined() ? weights.contiguous() : Tensor();
@@ -100,16 +104,17 @@ struct SumRows : Function<SumRows> {
     Tensor drows, dw;
     if (!saved[1].defined()) {
       drows = plain_copy(dy, map);
+      // Fillers were copied, too; their gradient is 0.
       if (!map.every_row_used) drows.mul_(used_rows(map).to(drows.scalar_type()).unsqueeze(1));
       return {drows, dw, {}, dresidual};
     }
     const Tensor rows = saved[0].contiguous(), w = saved[1].contiguous();
-    drows = map.every_row_used ? at::empty_like(rows) : at::zeros_like(rows);
+    drows = map.every_row_used ? at::empty_like(rows) : at::zeros_like(rows);  // the kernel skips fillers
     dw = at::empty_like(w);
     plain_sum_backward(rows, w, map, dy, drows, dw);
     return {drows, dw, {}, dresidual};
   }
-  // 1 where a row is no filler.
+  // Returns 1 for rows in use, 0 for fillers. Shifted by one, so that -1 in `row` falls on an element that is cut off.
   static Tensor used_rows(const RowMap& map) {
     const Tensor all = at::zeros({map.rows() + 1}, map.token.options());
     return all.index_fill_(0, map.row.flatten().add(1), 1).narrow(0, 1, map.rows());
@@ -120,12 +125,14 @@ void check_map(const char* name, const RowMap& map, const Tensor& x, int64_t exp
   check(x.dim() == 2 && x.size(0) == expected_rows && map.token.scalar_type() == at::kLong && map.row.dim() == 2 &&
             map.row.scalar_type() == at::kLong && map.token.is_contiguous() && map.row.is_contiguous() &&
             map.token.device() == x.device() && map.row.device() == x.device(),
-        "{} of {} on {} with a map of {} tokens and {} rows on {}", name, shape_text(x), x.device().str(),
-        shape_text(map.row), shape_text(map.token), map.token.device().str());
+        "{} got {} on {} with a map of {} tokens and {} rows on {}; sizes and devices must agree, and the map must be "
+        "contiguous int64",
+        name, shape_text(x), x.device().str(), shape_text(map.row), shape_text(map.token), map.token.device().str());
 }
 
 }  // namespace
 
+// `row` is the inverse permutation.
 RowMap permutation_map(const Tensor& order) {
   const Tensor token = order.contiguous();
   Tensor row = at::empty_like(token);
@@ -144,9 +151,10 @@ Tensor copy_rows(const Tensor& x, const RowMap& map) {
 Tensor sum_rows(const Tensor& rows, const Tensor& weights, const RowMap& map, const Tensor& residual) {
   check_map("sum_rows", map, rows, map.rows());
   check(!weights.defined() || (weights.sizes() == map.row.sizes() && weights.scalar_type() == acc_dtype(rows)),
-        "sum_rows got weights of {} for a map of {}; they are fp32, one for each copy", shape_text(weights),
+        "sum_rows got weights {} for a map {}; it takes one fp32 weight per copy of a token", shape_text(weights),
         shape_text(map.row));
   if (has_kernel(rows)) return SumRows::apply(rows, if_defined(weights), map, if_defined(residual));
+  // Missing copies read row 0 and count with a weight of 0.
   const Tensor there = map.row.ge(0).to(acc_dtype(rows));
   const Tensor copies =
       rows.index_select(0, map.row.clamp_min(0).flatten()).view({map.tokens(), map.row.size(1), rows.size(1)});
@@ -156,6 +164,7 @@ Tensor sum_rows(const Tensor& rows, const Tensor& weights, const RowMap& map, co
 
 namespace {
 
+// Sorts with ATen's operations: on the CPU, and on CUDA for more experts than the kernel takes.
 SortedChoices composite(const at::Tensor& experts, int64_t count) {
   const at::Tensor flat = experts.flatten();
   const auto [sorted, order] = flat.sort(/*stable=*/std::optional<bool>(true), /*dim=*/0, /*descending=*/false);
@@ -169,8 +178,8 @@ SortedChoices composite(const at::Tensor& experts, int64_t count) {
 
 SortedChoices sort_choices(const at::Tensor& experts, int64_t count) {
   check(experts.dim() == 2 && experts.scalar_type() == at::kLong && count > 0,
-        "sort_choices takes the experts [t, k] of tokens, of which there are {}; it got {} of {}", count,
-        shape_text(experts), c10::toString(experts.scalar_type()));
+        "sort_choices takes int64 numbers [t, k] of {} experts; it got {} of {}", count, shape_text(experts),
+        c10::toString(experts.scalar_type()));
   if constexpr (kCudaKernels) {
     if (experts.is_cuda() && count <= kMostSortedExperts && experts.numel() > 0) {
       const at::Tensor chosen = experts.contiguous();

@@ -1,3 +1,7 @@
+// Copies and weighted sums of rows on the CPU. Threads own ranges of rows (copies) or of tokens (sums); loops over
+// columns are vectorized. A token's sum goes through its k rows block of columns by block, so that the running sums
+// stay in the first-level cache: every row is read once, every token written once. Backward walks over the copies of a
+// token: a row belongs to one token only, so that threads never write the same row.
 #include <algorithm>
 #include <cstring>
 
@@ -9,13 +13,14 @@ namespace megalith::ops {
 
 namespace {
 
-// Elements that a thread should have at least.
+// Fewest elements per thread: fewer are not worth waking it.
 constexpr int64_t kGrain = 16384;
-// Columns summed at a time: their sums stay in registers and the first cache.
+// Columns summed at a time: their sums stay in registers and the first-level cache.
 constexpr int64_t kBlock = 256;
 
 int64_t grain(int64_t h) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, h)); }
 
+// Tokens [begin, end): y[i] = residual[i] + Σ_j w[i][j] rows[row[i][j]].
 template <typename T>
 struct SumRows {
   MEGALITH_ALWAYS_INLINE static void run(const T* rows, const acc_t<T>* w, const int64_t* row, const T* residual, T* y,
@@ -47,6 +52,7 @@ struct SumRows {
   }
 };
 
+// Tokens [begin, end): one pass over each copy gives its gradient and the dot product for its weight.
 template <typename T>
 struct SumRowsBackward {
   MEGALITH_ALWAYS_INLINE static void run(const T* rows, const acc_t<T>* w, const int64_t* row, const T* dy, T* drows,

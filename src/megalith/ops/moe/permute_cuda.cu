@@ -1,4 +1,16 @@
-// Legend: t tokens, k copies of a token, r rows, h hidden. A block has one token or row; a thread v columns at a time.
+// Copies and weighted sums of rows, and the stable sort of choices by expert, on CUDA. Legend: t tokens, k copies per
+// token, r rows, h hidden, v elements of 16 bytes.
+//
+// Who owns what: a block has one token (copy_kernel: one row), a thread v columns and every blockDim.x-th vector after
+// them. Since the map knows the rows of a token, nothing is added atomically, and sums have a fixed order.
+//
+//   copy       y[n] = x[token[n]]                                     reads and writes r h elements
+//   spread     y[row[i][j]] = x[i]                                    reads t h, writes r h
+//   sum        y[i] = residual[i] + Σ_j w[i][j] rows[row[i][j]]       reads r h (+ t h), writes t h
+//   backward   drows[row[i][j]] = w[i][j] dy[i],  dw[i][j] = dy[i] · rows[row[i][j]]     reads r h + t h, writes r h
+//
+// Measured on an H200 against a copy of as many bytes (docs/gpu.md), 16384 x 8 x 2048: copies 0.88 and their backward
+// 0.94, weighted sums 0.94 both ways.
 #include "megalith/ops/kernel/cuda_math.cuh"
 #include "megalith/ops/moe/permute_internal.h"
 
@@ -7,8 +19,9 @@ namespace megalith::ops {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostCopies = 64;  // whose dot products a block keeps
+constexpr int kMostCopies = 64;  // copies per token whose dot products a block can keep
 
+// One block per row, fillers included.
 template <typename T, int v>
 __global__ void copy_kernel(const T* x, const int64_t* token, T* y, int64_t h) {
   const T* from = x + token[blockIdx.x] * h;
@@ -17,7 +30,7 @@ __global__ void copy_kernel(const T* x, const int64_t* token, T* y, int64_t h) {
     *reinterpret_cast<Pack<T, v>*>(to + column) = *reinterpret_cast<const Pack<T, v>*>(from + column);
 }
 
-// A token is read once and written to all of its rows.
+// One block per token, which is read once and written to all of its rows.
 template <typename T, int v>
 __global__ void spread_kernel(const T* x, const int64_t* row, T* y, int64_t k, int64_t h) {
   const int64_t token = blockIdx.x;
@@ -30,6 +43,7 @@ __global__ void spread_kernel(const T* x, const int64_t* row, T* y, int64_t k, i
   }
 }
 
+// One block per token; the loop over its copies is unrolled, so that four rows are in flight.
 template <typename T, int v>
 __global__ void sum_kernel(const T* rows, const float* w, const int64_t* row, const T* residual, T* y, int64_t k,
                            int64_t h) {
@@ -53,6 +67,9 @@ __global__ void sum_kernel(const T* rows, const float* w, const int64_t* row, co
 
 constexpr int kTogether = 4;  // copies whose rows are read at once
 
+// One block per token. For each four copies the token's gradient is read once (from the cache after the first four).
+// The
+// dot products are summed per warp by shuffles, then over the warps in order, one thread per copy.
 template <typename T, int v>
 __global__ void sum_backward_kernel(const T* rows, const float* w, const int64_t* row, const T* dy, T* drows, float* dw,
                                     int64_t k, int64_t h) {
@@ -99,7 +116,7 @@ __global__ void sum_backward_kernel(const T* rows, const float* w, const int64_t
   dw[token * k + threadIdx.x] = total;
 }
 
-// run.template operator()<T, v>(threads)
+// Calls run.template operator()<T, v>(threads): as many threads as a row has vectors, from 64 to kThreads.
 template <typename Run>
 void for_rows(const PermuteSizes& sizes, bool in_vectors, const Run& run) {
   for_dtype(sizes.dtype, [&]<typename T>(T) {
@@ -156,11 +173,14 @@ void sum_rows_backward_cuda(const PermuteSizes& sizes, const void* rows, const v
 
 namespace {
 
-constexpr int kPart = 1024;  // choices of a block
+// A counting sort in three launches: each block counts the experts of kPart choices; one block turns the counts into
+// starts, over parts and over experts; each block places its choices. Choices of an expert keep their order, whatever
+// the timing, and no launch depends on the number of rows per expert: the host need not know it.
+constexpr int kPart = 1024;  // choices per block
 
 int64_t parts_of(int64_t n) { return (n + kPart - 1) / kPart; }
 
-// counts [parts, experts]
+// Writes counts [parts, experts]. The atomic additions are on integers in shared memory: their order does not matter.
 __global__ void count_kernel(const int64_t* chosen, int64_t n, int experts, int* counts) {
   __shared__ int mine[kMostSortedExperts];
   for (int e = static_cast<int>(threadIdx.x); e < experts; e += kThreads) mine[e] = 0;
@@ -172,13 +192,14 @@ __global__ void count_kernel(const int64_t* chosen, int64_t n, int experts, int*
     counts[int64_t{blockIdx.x} * experts + e] = mine[e];
 }
 
-// counts -> where each part starts among its expert's rows; first [experts + 1]. One block, a thread an expert.
+// Turns counts into the start of each part among the rows of its expert, and writes first [experts + 1]. One block, one
+// thread per expert: it goes through the parts, then the block makes prefix sums over experts (Hillis and Steele).
 __global__ void __launch_bounds__(kMostSortedExperts)
     add_up_kernel(int* counts, int parts, int experts, int64_t* first) {
   __shared__ int sums[kMostSortedExperts];
   const int e = static_cast<int>(threadIdx.x);
   int sum = 0;
-  constexpr int kAtOnce = 8;  // loads under way
+  constexpr int kAtOnce = 8;  // loads in flight
   for (int part = 0; part < parts && e < experts; part += kAtOnce) {
     int here[kAtOnce];
     int* at = counts + int64_t{part} * experts + e;
@@ -201,6 +222,8 @@ __global__ void __launch_bounds__(kMostSortedExperts)
   if (e == 0) first[0] = 0;
 }
 
+// One block per part, one thread per expert, which scans the choices of the part in shared memory (all threads read the
+// same word: a broadcast) and numbers its own in order.
 __global__ void place_kernel(const int64_t* chosen, int64_t n, int k, int experts, const int* counts,
                              const int64_t* first, int64_t* token, int64_t* row) {
   __shared__ int mine[kPart];

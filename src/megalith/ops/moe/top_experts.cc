@@ -1,3 +1,6 @@
+// Choice of experts: one kernel forward and one backward on CUDA, ATen's operations otherwise. Only the weights are
+// differentiable; which experts are chosen is a constant for autograd. The CUDA function saves the logits and the
+// choice and computes scores again in backward, so that no [t, E] tensor of scores is stored.
 #include "megalith/ops/moe/top_experts.h"
 
 #include <ATen/ATen.h>
@@ -22,7 +25,7 @@ using Score = ExpertChoice::Score;
 
 constexpr double kTiny = 1e-20;  // keeps a sum of scores from being 0
 
-// -inf for experts outside of a token's best groups.
+// Returns the ranking with -inf for experts outside the best groups of a token.
 Tensor limit_to_groups(const Tensor& ranking, const ExpertChoice& choice) {
   if (choice.group_topk >= choice.groups) return ranking;
   const Tensor grouped = ranking.view({ranking.size(0), choice.groups, ranking.size(1) / choice.groups});
@@ -32,7 +35,8 @@ Tensor limit_to_groups(const Tensor& ranking, const ExpertChoice& choice) {
   return grouped.masked_fill(outside.unsqueeze(-1), -std::numeric_limits<double>::infinity()).view_as(ranking);
 }
 
-// In ATen's operations, which record their own history: the CPU's form, and that of sizes beyond the kernels'.
+// The choice in ATen's operations, which autograd records itself: on the CPU, and for sizes beyond those of the
+// kernels.
 TopExperts composite(const Tensor& logits, const ExpertChoice& choice, const Tensor& bias, const Tensor& decided) {
   const Tensor wide = logits.to(acc_dtype(logits));
   Tensor values = wide;
@@ -56,7 +60,7 @@ ExpertRows rows_of(const Tensor& logits, const ExpertChoice& choice) {
   return {logits.scalar_type(), logits.size(0), logits.size(1), logits.const_data_ptr(), choice};
 }
 
-// The weights of experts that forward chooses into `experts`, or has been given there.
+// Returns the weights. Forward writes its choice into `experts`, or reads it there if it is `decided`.
 struct TopExpertsFunction : torch::autograd::Function<TopExpertsFunction> {
   static Tensor forward(AutogradContext* ctx, const Tensor& logits, const ExpertChoice& choice,
                         const std::optional<Tensor>& bias, bool decided, const Tensor& experts) {
@@ -94,10 +98,12 @@ Tensor largest_places(const Tensor& scores, int64_t k) { return std::get<0>(std:
 TopExperts top_experts(const Tensor& logits, const ExpertChoice& choice, const Tensor& bias, const Tensor& decided) {
   check(logits.dim() == 2 && choice.topk > 0 && choice.topk <= logits.size(1) && choice.groups > 0 &&
             logits.size(1) % choice.groups == 0,
-        "top_experts chooses {} in {} groups from logits of {}", choice.topk, choice.groups, shape_text(logits));
+        "top_experts cannot choose {} experts in {} groups from logits {}; use at most as many as there are, and a "
+        "number of groups that divides them",
+        choice.topk, choice.groups, shape_text(logits));
   check(
       !decided.defined() || (decided.dim() == 2 && decided.size(0) == logits.size(0) && decided.size(1) == choice.topk),
-      "top_experts got decisions of {} for logits of {}", shape_text(decided), shape_text(logits));
+      "top_experts got decisions {} for logits {}; it takes [t, k]", shape_text(decided), shape_text(logits));
   if (!on_cuda_kernel(logits) || !fits_top_experts_cuda(logits.size(1), choice))
     return composite(logits, choice, bias, decided);
   const Tensor experts = decided.defined()

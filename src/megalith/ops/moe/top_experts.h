@@ -1,6 +1,6 @@
-// Which experts each token goes to, and with what weight: what a router makes of its logits.
+// The router's decision: which experts each token goes to, and with what weight.
 //
-// Legend: t tokens, E experts, k experts a token.
+// Legend: t tokens, E experts, k experts per token.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,33 +9,35 @@
 
 namespace megalith::ops {
 
+// How a router chooses.
 struct ExpertChoice {
-  // What the weights are taken from, and, but for a bias, what experts are chosen by.
+  // The score of an expert. Experts are ranked by it (plus a bias, if any), and weights are taken from it (without).
   enum class Score {
-    kSoftmaxOfChosen,  // choose by the logits; softmax over the chosen ones
+    kSoftmaxOfChosen,  // the logit; weights are the softmax over the chosen logits
     kSoftmax,          // softmax over all experts
-    kSigmoid
+    kSigmoid           // sigmoid of the logit
   };
-  int64_t topk = 1;
+  int64_t topk = 1;  // k
   Score score = Score::kSoftmaxOfChosen;
-  bool normalize = false;  // kSigmoid: chosen weights are divided by their sum
+  bool normalize = false;  // kSigmoid: the chosen weights are divided by their sum
   double scaling = 1;      // multiplies the weights
-  int64_t groups = 1;      // experts are in so many groups of equal size …
-  int64_t group_topk = 1;  // … and a token chooses from the best so many
-  int64_t group_best = 1;  // a group's score is the sum of its best so many experts'
+  int64_t groups = 1;      // number of groups of equal size that experts are in
+  int64_t group_topk = 1;  // groups from which a token may choose: those with the best scores
+  int64_t group_best = 1;  // number of best experts whose sum is the score of a group
 };
 
+// The result of the choice.
 struct TopExperts {
   at::Tensor experts;  // int64 [t, k], ascending
   at::Tensor weights;  // fp32 (fp64 for fp64 logits) [t, k], differentiable
 };
 
-// logits [t, E]; everything is computed in fp32 at least. `bias` fp32 [E] is added to the scores for choosing;
-// undefined: none. Whoever has `decided` already (int64 [t, k]) gets its weights. Where scores tie, ATen's top-k
-// decides; on CUDA, one pass over the logits, the first expert.
+// Chooses experts from logits [t, E], in fp32 at least. `bias`, fp32 [E], is added to the scores for choosing only; it
+// may be undefined. A caller that has chosen already passes `decided`, int64 [t, k], and gets the weights of those.
+// Ties are broken as ATen's top-k does, on CUDA (one pass over the logits) in favor of the first expert.
 TopExperts top_experts(const at::Tensor& logits, const ExpertChoice& choice, const at::Tensor& bias = {},
                        const at::Tensor& decided = {});
-// The places of the k largest of each row [t, E], ascending.
+// Returns the indices of the k largest scores of each row of [t, E], int64 [t, k], in ascending order of index.
 at::Tensor largest_places(const at::Tensor& scores, int64_t k);
 
 }  // namespace megalith::ops

@@ -1,3 +1,6 @@
+// Autograd around the activation kernels. Both functions save their input alone (and the small bias or row weights):
+// value and slope of the activation are cheap to compute again beside reading the input. What is not fused here is
+// expressed by what is: row weights on the CPU are a product of their own after the activation.
 #include "megalith/ops/norm_rope/activation.h"
 
 #include <ATen/ATen.h>
@@ -25,6 +28,7 @@ void check_input(const char* name, const Tensor& x) {
         shape_text(x), c10::toString(x.scalar_type()));
 }
 
+// The rows of the output y; a tensor of any rank is seen as rows of its last dimension.
 ActivationRows rows_of(const Tensor& y, Activation activation) {
   const int64_t f = y.size(-1);
   return {y.scalar_type(), f == 0 ? 0 : y.numel() / f, f, activation};
@@ -32,7 +36,7 @@ ActivationRows rows_of(const Tensor& y, Activation activation) {
 
 const float* floats_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
 
-// `weights`: on CUDA alone.
+// Runs forward; `weights` may be defined on CUDA only.
 Tensor gated_kernel(const Tensor& gate_up, Activation activation, const Tensor& weights) {
   const Tensor in = gate_up.contiguous();
   std::vector<int64_t> sizes = gate_up.sizes().vec();
@@ -49,6 +53,7 @@ Tensor gated_kernel(const Tensor& gate_up, Activation activation, const Tensor& 
   return y;
 }
 
+// Inputs that receive a gradient: gate_up and, on CUDA, the row weights.
 class GatedFunction : public torch::autograd::Function<GatedFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& gate_up, Activation activation,
@@ -78,7 +83,7 @@ class GatedFunction : public torch::autograd::Function<GatedFunction> {
   }
 };
 
-// The bias as the kernels read it: acc [f], or on CUDA as it is.
+// The bias as the kernels read it: in acc, or on CUDA as it is, if it has the dtype of x (reads_raw).
 bool reads_raw(const Tensor& bias, const Tensor& x) {
   return x.is_cuda() && bias.defined() && bias.scalar_type() == x.scalar_type() && bias.is_contiguous();
 }
@@ -104,7 +109,7 @@ Tensor biased_kernel(const Tensor& x, const Tensor& bias, Activation activation)
   return y;
 }
 
-// grad_bias undefined: not wanted; `add_bias`, on CUDA only: it is added to.
+// Runs backward. An undefined grad_bias is not computed; `add_bias` (CUDA only) adds to its values.
 void run_bias_backward(const ActivationRows& rows, const Tensor& x, const Tensor& bias, const Tensor& grad_y,
                        const Tensor& grad_x, const Tensor& grad_bias, bool add_bias) {
   void* bias_out = grad_bias.defined() ? grad_bias.mutable_data_ptr() : nullptr;
@@ -120,6 +125,7 @@ void run_bias_backward(const ActivationRows& rows, const Tensor& x, const Tensor
                     bias_out);
 }
 
+// Inputs that receive a gradient: x and the bias. The gradient of the bias goes to `target` if that wants it.
 class BiasFunction : public torch::autograd::Function<BiasFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const std::optional<Tensor>& bias, Activation activation,
@@ -136,7 +142,8 @@ class BiasFunction : public torch::autograd::Function<BiasFunction> {
     const Tensor x = saved[0].contiguous();
     const Tensor& bias = saved[1];
     const Tensor added = kernel_bias(bias, x);
-    Tensor grad_x = may_write_over(grads[0]) ? grads[0] : at::empty_like(x);  // the kernel reads each element first
+    // In place where nobody else holds grad_y: saves [t, f]. The kernels read each element before they write it.
+    Tensor grad_x = may_write_over(grads[0]) ? grads[0] : at::empty_like(x);
     const Tensor grad_y = grads[0].contiguous();
     Tensor grad_bias;
     const auto& target = kept<GradTarget>(ctx);
@@ -178,7 +185,7 @@ Tensor gated_composite(const Tensor& gate_up, Activation activation) {
 
 Tensor weigh_rows(const Tensor& y, const Tensor& weights) {
   check(y.dim() == 2 && weights.dim() == 1 && weights.size(0) == y.size(0) && weights.scalar_type() == acc_dtype(y),
-        "rows {} got weights of {} in {}; they are fp32, one for each row", shape_text(y), shape_text(weights),
+        "weigh_rows of {} got weights {} of {}; it takes one fp32 weight per row", shape_text(y), shape_text(weights),
         c10::toString(weights.scalar_type()));
   return (y * weights.unsqueeze(1)).to(y.scalar_type());
 }
@@ -187,10 +194,11 @@ Tensor gated_activation(const Tensor& gate_up, Activation activation, const Tens
   check_input("gated_activation", gate_up);
   check(gate_up.size(-1) % 2 == 0,
         "gated_activation takes gate and up side by side, an even number of columns; it got {}", shape_text(gate_up));
+  // Only the CUDA kernel applies row weights itself.
   if (row_weights.defined() && !on_cuda_kernel(gate_up))
     return weigh_rows(gated_activation(gate_up, activation), row_weights);
   check(!row_weights.defined() || row_weights.numel() * gate_up.size(-1) == gate_up.numel(),
-        "gated_activation of {} got {} weights of rows", shape_text(gate_up), row_weights.numel());
+        "gated_activation of {} got {} row weights; it takes one per row", shape_text(gate_up), row_weights.numel());
   if (!has_kernel(gate_up)) return gated_composite(gate_up, activation);
   return needs_gradient({gate_up, row_weights}) ? GatedFunction::apply(gate_up, activation, if_defined(row_weights))
                                                 : gated_kernel(gate_up, activation, row_weights);

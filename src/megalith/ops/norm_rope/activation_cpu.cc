@@ -1,3 +1,10 @@
+// Gated activations and bias + activation on the CPU. Threads own ranges of rows; the loop over the f columns of a row
+// is vectorized, with exp and erf from cpu_math.h, which have no branches and no calls.
+//
+//   gated   y = a(gate) up;   dgate = dy up a'(gate),  dup = dy a(gate)
+//   bias    y = a(x + b);     dx = dy a'(x + b),  db = Σ_rows dx
+//
+// One pass over memory each way: backward computes a and a' again from the input instead of reading them.
 #include <algorithm>
 #include <numbers>
 #include <vector>
@@ -10,12 +17,12 @@ namespace megalith::ops {
 
 namespace {
 
-// Elements that a thread should have at least: less is not worth waking it.
+// Fewest elements per thread: fewer are not worth waking it.
 constexpr int64_t kGrainElements = 16384;
 
 int64_t row_grain(int64_t width) { return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width)); }
 
-// a(x) and a'(x)
+// a(x) and a'(x). Loops that use one of them let the compiler drop the other.
 template <typename A>
 struct Value {
   A value, slope;
@@ -97,10 +104,10 @@ struct BiasForward {
 template <typename T, Activation kind>
 struct BiasBackward {
   using Acc = acc_t<T>;
-  // Rows that are summed before they join the total: keeps the rounding error of long sums small.
+  // Rows that are summed apart before they join the total: two levels keep the rounding error of long sums small.
   static constexpr int64_t kBlockRows = 64;
 
-  // `sums` [2, f] zeros: the total, and the sum of some rows.
+  // `sums` is [2, f], zeros at first: the total, and the sum of the current block of rows.
   MEGALITH_ALWAYS_INLINE static void run(const T* x, const Acc* MEGALITH_RESTRICT bias, const T* grad_y, T* grad_x,
                                          Acc* sums, int64_t begin, int64_t end, int64_t f) {
     Acc* MEGALITH_RESTRICT total = sums;
@@ -146,7 +153,7 @@ void visit(const ActivationRows& shape, F&& f) {
   });
 }
 
-// A bias of zeros where there is none: the kernels need no second form.
+// Returns the bias, or zeros where there is none, so that the kernels need no second form.
 template <typename Acc>
 const Acc* bias_or_zeros(const void* bias, std::vector<Acc>& zeros, int64_t f) {
   if (bias != nullptr) return static_cast<const Acc*>(bias);

@@ -1,6 +1,7 @@
-// The kernels of activation.h, over raw pointers.
+// Kernels of activation.h over raw pointers.
 //
-// Legend: t rows, f width. Tensors are contiguous. "acc" is the type a kernel computes in: fp64 for fp64, else fp32.
+// Legend: t rows, f width. Tensors are contiguous. "acc" is the type that a kernel computes in: fp64 for fp64,
+// otherwise fp32.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -11,12 +12,13 @@
 
 namespace megalith::ops {
 
+// Size and type of the output rows, and what is applied to them.
 struct ActivationRows {
   c10::ScalarType dtype = c10::ScalarType::Float;
   int64_t rows = 0;   // t
   int64_t width = 0;  // f
   Activation activation = Activation::kSilu;
-  bool raw_bias = false;  // on CUDA only: the bias is given in dtype, not in acc
+  bool raw_bias = false;  // CUDA only: the bias is given in dtype, not in acc
 };
 
 // gate_up [t, 2f] -> y [t, f]
@@ -26,14 +28,15 @@ void gated_backward_cpu(const ActivationRows& shape, const void* gate_up, const 
 
 // x [t, f], bias acc [f] or nullptr -> y [t, f]
 void bias_forward_cpu(const ActivationRows& shape, const void* x, const void* bias, void* y);
-// grad_x [t, f], may be grad_y itself; grad_bias acc [f], nullptr: not wanted. Sums go by thread and then over the
-// threads in order.
+// Writes grad_x [t, f], which may be grad_y itself, and grad_bias acc [f] unless that is nullptr. Sums the bias
+// gradient per thread and then over the threads in order.
 void bias_backward_cpu(const ActivationRows& shape, const void* x, const void* bias, const void* grad_y, void* grad_x,
                        void* grad_bias);
 
-// The twins on CUDA (fp32, bf16, fp16), on a cudaStream_t. `workspace`: as many floats as bias_backward_workspace_cuda
-// says; for grad_bias only, to which `add_bias` adds.
-// `weights` fp32 [t] multiply the rows of y, nullptr: none; grad_weights [t] goes with them.
+// CUDA twins (fp32, bf16, fp16) on `stream`, a cudaStream_t.
+// `weights`, fp32 [t], multiply the rows of y; nullptr means none. grad_weights [t] is written if there are weights.
+// `workspace` has bias_backward_workspace_cuda() floats and is needed only for grad_bias, which is fp32; `add_bias`
+// adds to its values.
 void gated_forward_cuda(const ActivationRows& shape, const void* gate_up, const float* weights, void* y, void* stream);
 void gated_backward_cuda(const ActivationRows& shape, const void* gate_up, const float* weights, const void* grad_y,
                          void* grad, float* grad_weights, void* stream);

@@ -1,5 +1,5 @@
-// The operations of this module in ATen's own, which record their own history: for devices without a kernel. They say
-// what the kernels compute; tests hold both against the definitions.
+// The operations of this module written with ATen operations, which autograd records itself. Used for devices and
+// dtypes without a kernel, and in tests as the definition of what the kernels compute.
 #pragma once
 
 #include <ATen/core/Generator.h>

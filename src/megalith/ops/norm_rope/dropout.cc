@@ -1,3 +1,6 @@
+// Dropout as a function of one seed: forward draws 64 bits from the generator, and the kernels derive the mask from
+// them and the position of each element (Philox). So the mask depends neither on the device nor on the number of
+// threads. On CUDA backward draws the mask again instead of reading a byte per element; on the CPU forward stores it.
 #include "megalith/ops/norm_rope/dropout.h"
 
 #include <ATen/ATen.h>
@@ -28,8 +31,8 @@ void check_arguments(const Tensor& x, double p, const at::Generator& generator) 
         "dropout on {} needs a generator of that device", x.device().str());
 }
 
-// All that is drawn: the mask follows from it. Of a CUDA generator, which draws on the device alone, a mixture of its
-// seed and its offset (splitmix64); the offset moves on by the 4 that it counts in.
+// Draws the seed of one mask. A CUDA generator draws only on the device, so that its seed and its offset are mixed
+// instead (splitmix64); the offset then advances by 4, the unit that it counts in.
 uint64_t draw_seed(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
   if (generator.device().is_cpu()) return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
@@ -41,10 +44,9 @@ uint64_t draw_seed(at::Generator generator) {
   return z ^ (z >> 31);
 }
 
-// On CUDA `mask` stays undefined: the seed tells it.
 struct Result {
   Tensor y;
-  Tensor mask;  // uint8, as x; only for a backward
+  Tensor mask;  // uint8, shape of x; undefined without a backward pass, and always on CUDA
 };
 
 Result run_forward(const Tensor& x, const Tensor& residual, double p, uint64_t seed, bool with_mask) {
@@ -69,6 +71,7 @@ Result run_forward(const Tensor& x, const Tensor& residual, double p, uint64_t s
   return result;
 }
 
+// Saves the mask (CPU) or only the seed (CUDA). The gradient of the residual is that of the output.
 class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const std::optional<Tensor>& residual, double p,
@@ -88,7 +91,7 @@ class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
     const Tensor mask = ctx->get_saved_variables()[0];
     const Tensor grad_y = grads[0].contiguous();
     const double p = ctx->saved_data["p"].toDouble();
-    if (!mask.defined()) {
+    if (!mask.defined()) {  // CUDA: dropout of the gradient with the same seed has the same mask
       const auto seed = static_cast<uint64_t>(ctx->saved_data["seed"].toInt());
       return {run_forward(grad_y, {}, p, seed, /*with_mask=*/false).y, residual, {}, {}};
     }
@@ -119,7 +122,7 @@ Tensor dropout_add(const Tensor& x, const Tensor& residual, double p, const at::
   check(x.sizes() == residual.sizes(), "dropout_add adds tensors of one shape; it got {} and {}", shape_text(x),
         shape_text(residual));
   if (p == 0) return residual + x;
-  // A residual stream that is kept in a wider dtype than the branches takes two passes.
+  // A residual stream in a wider dtype than its branches takes two passes.
   if (!has_kernel(x) || x.scalar_type() != residual.scalar_type()) return residual + dropout(x, p, generator);
   if (!needs_gradient({x, residual})) return run_forward(x, residual, p, draw_seed(generator), /*with_mask=*/false).y;
   return DropoutFunction::apply(x, if_defined(residual), p, generator);

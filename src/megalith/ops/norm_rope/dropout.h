@@ -1,4 +1,4 @@
-// Dropout that draws from a given generator, never from libtorch's global one.
+// Dropout that draws from a given generator, never from the global one of libtorch.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -6,10 +6,11 @@
 
 namespace megalith::ops {
 
-// x with each element zeroed with probability p and the others divided by 1 - p. p 0: x itself, and nothing is drawn.
+// Returns x with each element zeroed with probability p and the others divided by 1 - p. With p = 0 it returns x itself
+// and draws nothing. Throws ConfigError unless 0 <= p < 1. Draws one seed per call, from which the mask follows.
 at::Tensor dropout(const at::Tensor& x, double p, const at::Generator& generator);
 
-// residual + dropout(x): the end of a residual branch, one pass over memory.
+// Returns residual + dropout(x), the end of a residual branch, in one pass over memory.
 at::Tensor dropout_add(const at::Tensor& x, const at::Tensor& residual, double p, const at::Generator& generator);
 
 }  // namespace megalith::ops

@@ -1,3 +1,7 @@
+// Dropout on the CPU. Threads own ranges of blocks of 64 elements. The 16 counters of a block are computed side by
+// side, one per vector lane (16 words are one AVX-512 register), and word w of counter l belongs to element 16 w + l,
+// so that random words and elements have the same order in memory. Forward reads x, writes y and one byte of mask per
+// element.
 #include "megalith/ops/kernel/cpu_math.h"
 #include "megalith/ops/kernel/cpu_parallel.h"
 #include "megalith/ops/norm_rope/dropout_internal.h"
@@ -6,12 +10,11 @@ namespace megalith::ops {
 
 namespace {
 
-// Elements that a thread should have at least: less is not worth waking it.
+// Fewest elements per thread: fewer are not worth waking it.
 constexpr int64_t kGrainElements = 16384;
 
 // Philox4x32-10 (Salmon et al., SC'11): random bits as a function of seed and position, so that neither the number of
-// threads nor the width of a vector changes them. A block is 16 counters with 4 words each: word w of counter l is
-// that of element 16 w + l.
+// threads nor the width of a vector changes them. A block is 16 counters with 4 words each.
 constexpr int64_t kLanes = 16;
 constexpr int64_t kBlock = 4 * kLanes;
 
@@ -43,7 +46,7 @@ MEGALITH_ALWAYS_INLINE void random_block(uint64_t seed, int64_t block, uint32_t*
   }
 }
 
-// The blocks [begin, end) of the elements.
+// Blocks [begin, end). An element is kept when its random word is at least p · 2^32.
 template <typename T, bool kResidual>
 struct Forward {
   MEGALITH_ALWAYS_INLINE static void run(DropoutForward args, int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// The kernels of dropout.h, over raw pointers.
+// Kernels of dropout.h over raw pointers.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -7,24 +7,25 @@
 
 namespace megalith::ops {
 
+// Arguments of a forward call.
 struct DropoutForward {
   c10::ScalarType dtype = c10::ScalarType::Float;
   int64_t elements = 0;
   double p = 0;                    // probability of a zero
-  uint64_t seed = 0;               // decides the mask, whatever the number of threads
+  uint64_t seed = 0;               // determines the mask, whatever the number of threads
   const void* x = nullptr;         // [elements]
-  const void* residual = nullptr;  // [elements], added; nullptr: none
+  const void* residual = nullptr;  // [elements], added; may be nullptr
   void* y = nullptr;               // [elements] out
-  uint8_t* mask = nullptr;         // [elements] out: 1 where x is kept; nullptr: not wanted
+  uint8_t* mask = nullptr;         // [elements] out: 1 where x is kept; may be nullptr
 };
 void dropout_forward_cpu(const DropoutForward& args);
 
-// grad_x = grad_y / (1 - p) where the mask is 1, else 0.
+// Writes grad_x = grad_y / (1 - p) where the mask is 1, else 0.
 void dropout_backward_cpu(c10::ScalarType dtype, int64_t elements, double p, const void* grad_y, const uint8_t* mask,
                           void* grad_x);
 
-// The twin of dropout_forward_cpu on CUDA (fp32, bf16, fp16), on a cudaStream_t: the same mask for the same seed. It
-// writes no mask: backward is the same pass over grad_y with the same seed.
+// CUDA twin of dropout_forward_cpu (fp32, bf16, fp16) on `stream`, a cudaStream_t, with the same mask for the same
+// seed. It writes no mask: backward is the same pass over grad_y with the same seed.
 void dropout_forward_cuda(const DropoutForward& args, void* stream);
 
 }  // namespace megalith::ops

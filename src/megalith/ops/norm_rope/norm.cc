@@ -1,3 +1,7 @@
+// Autograd around the norm kernels: norm, norm_fork and add_norm are one autograd function with a different treatment
+// of the residual. It saves the kernel's input (x, or x + delta) and the statistics of each row; backward computes x̂
+// again, which costs nothing beside reading x. Where no gradient is needed, the kernel runs alone and stores no
+// statistics. Weight gradients go straight to a GradTarget where there is one, so that autograd never holds them.
 #include "megalith/ops/norm_rope/norm.h"
 
 #include <ATen/ATen.h>
@@ -19,8 +23,12 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What happens to x beside its norm.
-enum class Residual { kNone, kFork, kAdd };
+// The second output of the function, beside norm(x).
+enum class Residual {
+  kNone,  // no second output
+  kFork,  // x itself
+  kAdd    // x + delta
+};
 
 void check_arguments(const Tensor& x, const NormWeights& weights) {
   check(x.dim() >= 1 && x.is_floating_point(), "norm takes rows of floating-point numbers; it got {} of {}",
@@ -41,14 +49,14 @@ NormRows rows_of(const Tensor& x, const NormWeights& weights) {
           .rows = h == 0 ? 0 : x.numel() / h,
           .width = h,
           .centered = weights.kind == NormKind::kLayer,
-          // HF's norms with a zero-centered weight stay in fp32 until the end.
+          // HF's norms with a zero-centered weight (Gemma, Qwen3-Next) stay in fp32 until the end.
           .rounded = weights.kind == NormKind::kRms && !weights.zero_centered};
 }
 
-// Weight and bias as the kernels read them. On CUDA that is as they are, if they are fp32 or as x; the CPU has them
-// converted and shifted.
+// Weight and bias as the kernels read them. CUDA kernels read them as they are, in fp32 or in the dtype of x, and add
+// the shift themselves: no launch just for h numbers. The CPU kernels get them in acc, already shifted.
 struct KernelWeights {
-  Tensor weight, bias;  // bias undefined: none
+  Tensor weight, bias;  // bias may be undefined
 };
 KernelWeights kernel_weights(const Tensor& x, const Tensor& weight, const Tensor& bias, bool zero_centered,
                              NormRows& shape) {
@@ -65,9 +73,9 @@ KernelWeights kernel_weights(const Tensor& x, const Tensor& weight, const Tensor
 }
 
 struct KernelResult {
-  Tensor x;           // what was normalised: x, or x + delta; contiguous
-  Tensor y;           // as x
-  Tensor mean, rstd;  // acc [t]; only for a backward; mean: LayerNorm only
+  Tensor x;           // input of the norm: x, or x + delta; contiguous
+  Tensor y;           // same shape and dtype as x
+  Tensor mean, rstd;  // acc [t]; undefined without a backward pass, mean also for RMSNorm
 };
 
 KernelResult run_forward(const Tensor& x, const Tensor& delta, const NormWeights& weights, bool with_statistics) {
@@ -141,6 +149,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     const Tensor& grad_y = grads.back();
     const Tensor grad_residual = grads.size() == 2 ? grads.front() : Tensor();
     variable_list result(6);
+    // Without a gradient of norm(x), that of the residual passes through. x and delta have the same gradient.
     if (grad_y.defined())
       compute(ctx, state, grad_y, grad_residual, result);
     else
@@ -159,10 +168,11 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     const Tensor dy = grad_y.contiguous();
     const Tensor residual = grad_residual.defined() ? grad_residual.contiguous() : Tensor();
     const bool with_bias = state.has_bias && ctx->needs_input_grad(2);
+    // "there": the gradient goes to its target and not to autograd.
     const bool weight_there = ctx->needs_input_grad(1) && state.weight_target.wanted(x);
     const bool bias_there = with_bias && state.bias_target.wanted(x);
     Tensor grad_x = at::empty_like(x);
-    // The CPU gives gradients of weights in acc, CUDA in any of its types.
+    // The CPU kernel writes weight gradients in acc, the CUDA kernel in any of its types.
     const bool as_weight = x.is_cuda() && weight.scalar_type() != at::kDouble;
     const at::TensorOptions options = x.options().dtype(as_weight ? weight.scalar_type() : acc_dtype(x));
     const Tensor grad_weight = weight_there ? state.weight_target.sum : at::empty({state.shape.width}, options);
@@ -188,6 +198,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
   }
 };
 
+// norm_fork (delta undefined) and add_norm.
 std::pair<Tensor, Tensor> with_residual(const Tensor& x, const Tensor& delta, const NormWeights& weights) {
   const Residual residual = delta.defined() ? Residual::kAdd : Residual::kFork;
   if (!needs_gradient({x, delta, weights.weight, weights.bias})) {
@@ -238,7 +249,7 @@ std::pair<Tensor, Tensor> norm_fork(const Tensor& x, const NormWeights& weights)
 std::pair<Tensor, Tensor> add_norm(const Tensor& x, const Tensor& delta, const NormWeights& weights) {
   check(delta.sizes() == x.sizes(), "add_norm adds tensors of one shape; it got {} and {}", shape_text(x),
         shape_text(delta));
-  // A residual stream that is kept in a wider dtype than the branches takes two passes.
+  // A residual stream in a wider dtype than its branches takes two passes: the kernel has one type for all rows.
   if (!has_kernel(x) || x.scalar_type() != delta.scalar_type()) return norm_fork(x + delta, weights);
   check_arguments(x, weights);
   return with_residual(x, delta, weights);

@@ -1,4 +1,4 @@
-// RMSNorm and LayerNorm over the last dimension, statistics in fp32, with a backward of their own.
+// RMSNorm and LayerNorm over the last dimension, with statistics in fp32 and hand-written backward passes.
 //
 // Legend: t tokens, h hidden size.
 #pragma once
@@ -11,28 +11,34 @@
 
 namespace megalith::ops {
 
-enum class NormKind { kRms, kLayer };
+// The two kinds of norm.
+enum class NormKind {
+  kRms,   // y = x / sqrt(mean(x²) + epsilon) · w
+  kLayer  // y = (x - mean(x)) / sqrt(variance(x) + epsilon) · w + b
+};
 
-// The parameters of one norm, as tensors that may require gradients.
+// Parameters of one norm; weight and bias may require gradients.
 struct NormWeights {
   NormKind kind = NormKind::kRms;
   at::Tensor weight;           // [h]
-  at::Tensor bias;             // [h]; undefined: none. RMSNorm has none
+  at::Tensor bias;             // [h]; undefined if the norm has none, as RMSNorm never has
   double epsilon = 1e-5;       // added to the variance (or the mean square)
   bool zero_centered = false;  // the weight is stored as w - 1: y = x̂ (1 + w)
+  // Buffers that backward adds the gradients to; a default target means that autograd returns them.
   GradTarget weight_target = {};
   GradTarget bias_target = {};
 };
 
-// y = norm(x): [t, h] -> [t, h], in the dtype of x. x may be any tensor whose last dimension is h.
-// Saves x and one or two floats a row; never the normalised rows.
+// Returns norm(x), [t, h] -> [t, h], in the dtype of x. x may be any tensor whose last dimension is h.
+// Saves x and one float per row (two for LayerNorm) for backward, never the normalized rows.
+// Throws InternalError if weight or bias do not have h elements.
 at::Tensor norm(const at::Tensor& x, const NormWeights& weights);
 
-// The fork at the head of a residual branch: returns {x, norm(x)}. In value the first is x; going through here lets
-// backward add the gradient of the residual path and that of the norm in one pass over memory.
+// Returns {x, norm(x)}: the fork at the start of a residual branch. The first output equals x; taking it from here
+// lets backward add the gradients of the residual path and of the norm in one pass over memory.
 std::pair<at::Tensor, at::Tensor> norm_fork(const at::Tensor& x, const NormWeights& weights);
 
-// residual + norm: r = x + delta, returns {r, norm(r)}, one pass over memory in each direction.
+// Returns {r, norm(r)} with r = x + delta, in one pass over memory in each direction.
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& delta, const NormWeights& weights);
 
 }  // namespace megalith::ops

@@ -1,3 +1,11 @@
+// RMSNorm and LayerNorm on the CPU. Threads own contiguous ranges of rows; within a row the loops are vectorized over
+// its h columns, in acc (fp32, or fp64 for fp64).
+//
+//   forward   y = (x - mean) rstd · w + b,   rstd = 1 / sqrt(avg((x - mean)²) + epsilon),   mean = 0 for RMSNorm
+//
+// Forward goes over a row two or three times (mean, squares, output; before that the residual sum). A row of a usual
+// width stays in the first- or second-level cache in between, so that memory sees each of x, delta, sum and y once. The
+// variance has a pass of its own after the mean because E[x²] - mean² would cancel.
 #include <algorithm>
 #include <vector>
 
@@ -9,7 +17,7 @@ namespace megalith::ops {
 
 namespace {
 
-// Elements that a thread should have at least: less is not worth waking it.
+// Fewest elements per thread: fewer are not worth waking it.
 constexpr int64_t kGrainElements = 32768;
 
 int64_t row_grain(int64_t width) { return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width)); }
@@ -30,6 +38,7 @@ template <typename T, bool kCentered, bool kRounded>
 struct ForwardRows {
   using Acc = acc_t<T>;
 
+  // r = x + delta, rounded to T before the statistics are taken: the norm is that of the stored r.
   MEGALITH_ALWAYS_INLINE static void add(const T* MEGALITH_RESTRICT x, const T* MEGALITH_RESTRICT delta,
                                          T* MEGALITH_RESTRICT sum, int64_t h) {
 #pragma omp simd
@@ -53,6 +62,7 @@ struct ForwardRows {
     return sum / static_cast<Acc>(h);
   }
 
+  // y = x̂ w + b; the loop without a bias may round x̂ first (NormRows::rounded).
   MEGALITH_ALWAYS_INLINE static void scale(const T* MEGALITH_RESTRICT x, Acc mean, Acc rstd,
                                            const Acc* MEGALITH_RESTRICT weight, const Acc* MEGALITH_RESTRICT bias,
                                            T* MEGALITH_RESTRICT y, int64_t h) {
@@ -108,12 +118,13 @@ struct BackwardPointers {
 };
 
 // With g = grad_y · w and averages over the row:
-//   grad_x = rstd (g - x̂ avg(g x̂) [- avg(g)])     the last for LayerNorm only
+//   grad_x = rstd (g - x̂ avg(g x̂) [- avg(g)]) [+ grad_residual]     avg(g) for LayerNorm only
 //   grad_weight += grad_y x̂,  grad_bias += grad_y
+// Two passes over a row: the averages, then the outputs. x̂ is computed in both from x, mean and rstd.
 template <typename T, bool kCentered>
 struct BackwardRows {
   using Acc = acc_t<T>;
-  // Rows that are summed before they join the total: keeps the rounding error of long sums small.
+  // Rows that are summed apart before they join the total: two levels keep the rounding error of long sums small.
   static constexpr int64_t kBlockRows = 64;
 
   template <bool kResidual>
@@ -154,7 +165,8 @@ struct BackwardRows {
     }
   }
 
-  // `sums`: [4, h] zeros; on return [0] holds the weight's gradient and [1] the bias'.
+  // `sums` is [4, h], zeros at first: on return [0] holds the gradient of the weight and [1] that of the bias; [2] and
+  // [3] are the sums of the current block of rows.
   MEGALITH_ALWAYS_INLINE static void run(BackwardPointers<T> p, Acc* sums, int64_t begin, int64_t end, int64_t h) {
     Acc* const block = sums + 2 * h;
     for (int64_t first = begin; first < end; first += kBlockRows) {
@@ -189,6 +201,7 @@ void backward(const NormRows& shape, const NormBackward& args) {
   parallel_for_parts(shape.rows, parts, [&](int64_t part, int64_t begin, int64_t end) {
     run_kernel<BackwardRows<T, kCentered>>(p, sums.data() + part * 4 * h, begin, end, h);
   });
+  // In the order of the parts, on one thread: h · parts additions are nothing beside t · h.
   const auto reduce = [&](void* out, int64_t which) {
     auto* total = static_cast<Acc*>(out);
     std::fill_n(total, h, Acc(0));

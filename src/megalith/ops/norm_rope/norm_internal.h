@@ -1,6 +1,6 @@
-// The kernels of norm.h, over raw pointers.
+// Kernels of norm.h over raw pointers.
 //
-// Legend: t rows, h row length. Tensors are contiguous. "acc" is the type a kernel computes in: fp64 for fp64,
+// Legend: t rows, h row length. Tensors are contiguous. "acc" is the type that a kernel computes in: fp64 for fp64,
 // otherwise fp32.
 #pragma once
 
@@ -10,24 +10,25 @@
 
 namespace megalith::ops {
 
+// Size, type and kind of the rows of one call, forward or backward.
 struct NormRows {
   c10::ScalarType dtype = c10::ScalarType::Float;  // of x, y and their gradients
   int64_t rows = 0;                                // t
   int64_t width = 0;                               // h
   bool centered = false;                           // LayerNorm: subtract the mean
-  // x̂ is rounded to dtype before it meets the weight, as HF's Llama RMSNorm does. Changes nothing in fp32 and fp64.
+  // x̂ is rounded to dtype before it is multiplied by the weight, as in HF's Llama RMSNorm. No effect in fp32 and fp64.
   bool rounded = false;
-  // On CUDA only: weight and bias are given in dtype, not in acc; and what is added to the weight.
-  bool raw_weights = false;
-  float weight_shift = 0;
+  bool raw_weights = false;  // CUDA only: weight and bias are given in dtype, not in acc
+  float weight_shift = 0;    // CUDA only: added to each weight (1 for zero-centered weights)
 };
 
+// Pointers of a forward call.
 struct NormForward {
   const void* x = nullptr;       // [t, h]
-  const void* delta = nullptr;   // [t, h], added to x before the norm; nullptr: none
-  void* sum = nullptr;           // [t, h] out: x + delta; with delta only
+  const void* delta = nullptr;   // [t, h], added to x before the norm; may be nullptr
+  void* sum = nullptr;           // [t, h] out: x + delta; only with delta
   const void* weight = nullptr;  // acc [h]
-  const void* bias = nullptr;    // acc [h]; nullptr: none
+  const void* bias = nullptr;    // acc [h]; may be nullptr
   double epsilon = 0;
   void* y = nullptr;     // [t, h] out
   void* mean = nullptr;  // acc [t] out; centered only
@@ -35,28 +36,28 @@ struct NormForward {
 };
 void norm_forward_cpu(const NormRows& shape, const NormForward& args);
 
+// Pointers of a backward call.
 struct NormBackward {
-  const void* x = nullptr;              // [t, h], what was normalised
+  const void* x = nullptr;              // [t, h], the input of the norm: x, or x + delta
   const void* grad_y = nullptr;         // [t, h]
-  const void* grad_residual = nullptr;  // [t, h], added to grad_x; nullptr: none
+  const void* grad_residual = nullptr;  // [t, h], added to grad_x; may be nullptr
   const void* weight = nullptr;         // acc [h]
   const void* mean = nullptr;           // acc [t]; centered only
   const void* rstd = nullptr;           // acc [t]
   void* grad_x = nullptr;               // [t, h] out
   void* grad_weight = nullptr;          // acc [h] out
   void* grad_bias = nullptr;            // acc [h] out
-  // On CUDA only: the types of grad_weight and grad_bias, and whether to add to what stands there, which is fp32 then.
+  // CUDA only: the types of grad_weight and grad_bias, and whether to add to their values, which are fp32 then.
   c10::ScalarType grad_weight_dtype = c10::ScalarType::Float;
   c10::ScalarType grad_bias_dtype = c10::ScalarType::Float;
   bool add_weight = false;
   bool add_bias = false;
 };
-// The weight's and the bias' gradients are summed by thread and then over the threads in order: for one number of
-// threads the result is always the same.
+// Sums the gradients of weight and bias per thread and then over the threads in order: the result depends on the number
+// of threads, but not on their timing.
 void norm_backward_cpu(const NormRows& shape, const NormBackward& args);
 
-// The twins on CUDA (fp32, bf16, fp16), on a cudaStream_t. `workspace`: as many floats as norm_backward_workspace_cuda
-// says.
+// CUDA twins (fp32, bf16, fp16) on `stream`, a cudaStream_t. `workspace` has norm_backward_workspace_cuda() floats.
 void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* stream);
 int64_t norm_backward_workspace_cuda(const NormRows& shape);
 void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* workspace, void* stream);

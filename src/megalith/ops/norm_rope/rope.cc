@@ -1,3 +1,6 @@
+// Frequencies and angles of rotary embedding. The formulas are those of HF's modeling_rope_utils.py, with its
+// operations in its order and its types, so that the frequencies agree bit for bit. The r/2 frequencies are computed on
+// the host in fp32, the t · r/2 angles θ_i · position on the device, once per micro-batch: all layers share them.
 #include "megalith/ops/norm_rope/rope.h"
 
 #include <ATen/ATen.h>
@@ -12,7 +15,6 @@
 
 namespace megalith::ops {
 
-// The formulas of HF's modeling_rope_utils.py, in its operations and their order: the frequencies come out bit for bit.
 namespace {
 
 using at::Tensor;
@@ -31,13 +33,13 @@ void check_settings(const RopeSettings& s) {
                      "length that the model was first trained with",
                      s.original_positions);
   check<ConfigError>(s.scaling != RopeScaling::kDynamic || s.rotary_dim > 2,
-                     "dynamic scaling needs more than 2 rotated channels a head; there are {}", s.rotary_dim);
+                     "dynamic scaling needs more than 2 rotated channels per head; there are {}", s.rotary_dim);
   check<ConfigError>(s.scaling != RopeScaling::kLlama3 || s.high_freq_factor != s.low_freq_factor,
                      "low_freq_factor and high_freq_factor in rope_parameters are both {}; they must differ",
                      s.low_freq_factor);
 }
 
-// base^(2i/r)
+// Returns base^(2i/r), the inverse of the frequency of channel pair i.
 Tensor wave_numbers(double base, int64_t rotary_dim) {
   const Tensor even = at::arange(0, rotary_dim, 2, at::TensorOptions(at::kLong)).to(at::kFloat);
   return at::pow(at::Scalar(base), even / rotary_dim);
@@ -45,7 +47,7 @@ Tensor wave_numbers(double base, int64_t rotary_dim) {
 
 Tensor plain_frequencies(double base, int64_t rotary_dim) { return wave_numbers(base, rotary_dim).reciprocal(); }
 
-// NTK-aware: beyond the original length the base grows with it.
+// NTK-aware scaling: for sequences beyond the original length the base grows, which slows low frequencies most.
 Tensor dynamic_frequencies(const RopeSettings& s, int64_t longest) {
   const auto original = static_cast<double>(s.original_positions);
   const double length = std::max(static_cast<double>(longest), original);
@@ -54,7 +56,8 @@ Tensor dynamic_frequencies(const RopeSettings& s, int64_t longest) {
   return plain_frequencies(s.theta * growth, s.rotary_dim);
 }
 
-// YaRN (arXiv:2309.00071): slow channels are interpolated by `factor`, fast ones are not, a ramp lies between.
+// YaRN (arXiv:2309.00071): slow channels are interpolated by `factor`, fast ones are kept, with a linear ramp between
+// the channels that turn beta_fast and beta_slow times within the original length.
 Tensor yarn_frequencies(const RopeSettings& s) {
   const auto r = static_cast<double>(s.rotary_dim);
   const auto channel_of = [&](double rotations) {
@@ -69,14 +72,15 @@ Tensor yarn_frequencies(const RopeSettings& s) {
   }
   low = std::max(low, 0.0);
   high = std::min(high, r - 1);
-  if (low == high) high += 0.001;
+  if (low == high) high += 0.001;  // as HF: no division by zero below
   const Tensor waves = wave_numbers(s.theta, s.rotary_dim);
   const Tensor channel = at::arange(s.rotary_dim / 2, at::TensorOptions(at::kFloat));
   const Tensor extrapolated = 1 - ((channel - low) / (high - low)).clamp(0, 1);
   return (waves * s.factor).reciprocal() * (1 - extrapolated) + waves.reciprocal() * extrapolated;
 }
 
-// Llama 3.1: long waves are slowed by `factor`, short ones are not, those between are blended.
+// Llama 3.1: wavelengths above original / low_freq_factor are stretched by `factor`, those below original /
+// high_freq_factor are kept, and those between are blended.
 Tensor llama3_frequencies(const RopeSettings& s) {
   const auto original = static_cast<double>(s.original_positions);
   const Tensor plain = plain_frequencies(s.theta, s.rotary_dim);
@@ -121,6 +125,7 @@ double rope_attention_factor(const RopeSettings& settings) {
   const auto magnitude = [&](double mscale) {
     return settings.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(settings.factor) + 1.0;
   };
+  // DeepSeek's mscales count only when both are there and not zero, as in HF.
   const double mscale = settings.mscale.value_or(0);
   const double mscale_all_dim = settings.mscale_all_dim.value_or(0);
   if (mscale != 0 && mscale_all_dim != 0) return magnitude(mscale) / magnitude(mscale_all_dim);

@@ -1,3 +1,12 @@
+// Split, norm and rotation of heads on the CPU. Threads own ranges of tokens and go through the groups (query, key,
+// value) and heads of each; within a head the loops are vectorized over channels.
+//
+//   forward    out = R(x̂ w),  x̂ = x rstd,  rstd = 1 / sqrt(avg(x²) + epsilon);   R rotates pairs of channels
+//   backward   u = R⁻¹ dy,  g = u w,  dx = rstd (g - x̂ avg(g x̂)),  dw = Σ u x̂ over tokens and heads
+//
+// A head (64 to 256 numbers) stays in the first-level cache between its sum of squares and its output, so that memory
+// sees each head once on the way in and once on the way out. Backward without a norm is map_heads_cpu with the inverse
+// rotation.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -10,7 +19,7 @@ namespace megalith::ops {
 
 namespace {
 
-// Elements that a thread should have at least: less is not worth waking it.
+// Fewest elements per thread: fewer are not worth waking it.
 constexpr int64_t kGrainElements = 32768;
 
 template <typename Group>
@@ -33,10 +42,10 @@ struct Angles {
   const float* cos;  // [half]
   const float* sin;  // [half]
   int64_t half;
-  acc_t<T> sign;  // of the angle
+  acc_t<T> sign;  // of the angle: -1 for the inverse rotation
 };
 
-// One head: out = rotate(x · scale · weight); scale and weight only with kNorm.
+// One head: out = rotate(x · scale · weight), scale and weight only with kNorm. Channels from 2·half on do not rotate.
 template <bool kNorm, bool kInterleaved, typename T>
 MEGALITH_ALWAYS_INLINE void map_head(const T* MEGALITH_RESTRICT x, T* MEGALITH_RESTRICT out,
                                      const acc_t<T>* MEGALITH_RESTRICT weight, acc_t<T> scale, Angles<T> angles,
@@ -72,7 +81,8 @@ MEGALITH_ALWAYS_INLINE Angles<T> angles_of(const Rotation& rotation, int64_t tok
   return {rotation.cos + at, rotation.sin + at, rotate ? rotation.half : 0, acc_t<T>(rotation.inverse ? -1 : 1)};
 }
 
-// The tokens [begin, end) of all groups.
+// Forward of tokens [begin, end), all groups. Groups that are only copied, such as value, are one memcpy per token if
+// their heads are contiguous.
 template <typename T, bool kInterleaved>
 struct MapTokens {
   using Acc = acc_t<T>;
@@ -107,20 +117,21 @@ struct MapTokens {
   }
 };
 
-// A token range's share of the work on one group.
+// The buffers of one thread for the backward of one group.
 template <typename T>
 struct BackwardPart {
   HeadGroupBackward group;
-  acc_t<T>* sums;       // [d] zeros; out: the weight's gradient
-  acc_t<T>* block;      // [d] zeros, the sum of some tokens
-  acc_t<T>* unrotated;  // [d], of one head
+  acc_t<T>* sums;       // [d], zeros at first; out: the gradient of the weight
+  acc_t<T>* block;      // [d], zeros at first: the sum over the current block of tokens
+  acc_t<T>* unrotated;  // [d]: u of one head
 };
 
-// With u the gradient before the rotation and g = u · w: grad_in = rstd (g - x̂ avg(g x̂)), grad_weight += u x̂.
+// Backward of tokens [begin, end) of one group with a norm. Two passes over each head: u and the two sums, then
+// outputs.
 template <typename T, bool kInterleaved>
 struct MapTokensBackward {
   using Acc = acc_t<T>;
-  // Tokens that are summed before they join the total: keeps the rounding error of long sums small.
+  // Tokens that are summed apart before they join the total: two levels keep the rounding error of long sums small.
   static constexpr int64_t kBlockTokens = 32;
 
   struct Sums {

@@ -1,4 +1,11 @@
-// What the kernels of rope_cuda.cu and head_norms_cuda.cu share. Legend: t tokens, d head size.
+// Device functions shared by rope_cuda.cu and head_norms_cuda.cu. Legend: t tokens, d head size, v elements of 16
+// bytes.
+//
+// In both files a few neighboring lanes share a head. A lane owns the same v channels of both halves of the head, so
+// that the two elements that rotate together are in one thread:
+//
+//   head      | low half: v v v v ... | high half: v v v v ... |       d channels
+//   lane          0 1 2 3                   0 1 2 3
 #pragma once
 
 #include "megalith/ops/kernel/cuda_math.cuh"
@@ -6,14 +13,14 @@
 
 namespace megalith::ops {
 
-// The groups of heads that a kernel maps at once.
+// Groups of heads that one launch handles.
 struct Groups {
   HeadGroup group[3];
   int count = 0;
   int heads = 0;  // of all groups
 };
 
-// The group of head number `head` of a token, and its number there.
+// Returns the group that contains a token's head number `head`, and makes `head` its number within the group.
 __device__ inline const HeadGroup& find_group(const Groups& groups, int& head) {
   int g = 0;
   while (head >= groups.group[g].heads) head -= static_cast<int>(groups.group[g++].heads);
@@ -29,7 +36,7 @@ __device__ inline T* head_of(const HeadsOut& out, int64_t token, int head) {
   return static_cast<T*>(out.data) + token * out.token_stride + head * out.head_stride;
 }
 
-// Over the `lanes` (a power of two) neighbours that share a head.
+// Sums x over the `lanes` (a power of two) neighboring lanes that share a head. All 32 lanes must call it.
 __device__ inline float lanes_sum(float x, int lanes) {
 #pragma unroll
   for (int lane = lanes / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffU, x, lane);
@@ -41,7 +48,7 @@ struct Angles {
   float cosine[v], sine[v];
 };
 
-// Of `channel` and those behind it.
+// Returns the angles of v pairs of channels, from `channel` on.
 template <int v>
 __device__ inline Angles<v> angles_of(const Rotation& rotation, int64_t token, int channel) {
   const int64_t at = token * rotation.half + channel;
@@ -54,6 +61,7 @@ __device__ inline Angles<v> angles_of(const Rotation& rotation, int64_t token, i
   return angles;
 }
 
+// (low, high) -> (low cos - high sin, high cos + low sin)
 template <int v>
 __device__ inline void rotate(const Angles<v>& angles, float (&low)[v], float (&high)[v]) {
 #pragma unroll
@@ -64,7 +72,7 @@ __device__ inline void rotate(const Angles<v>& angles, float (&low)[v], float (&
   }
 }
 
-// A thread's vectors of a head's halves, as they lie in memory.
+// A thread's vectors of the two halves of a head, in their own type.
 template <typename T, int v>
 struct HeadPart {
   Raw<T, v> low, high;
@@ -74,7 +82,7 @@ struct HeadPart {
   }
 };
 
-// Elements of the weight of a group's norm in a head's halves.
+// Loads the norm weights of a thread's channels in both halves.
 template <typename T, int v, typename Group>
 __device__ inline void load_weight(const Group& group, int channel, int d, float (&w)[2][v]) {
 #pragma unroll
@@ -89,7 +97,8 @@ __device__ inline float rstd_of(float square, int d, double epsilon) {
   return rsqrtf(square / static_cast<float>(d) + static_cast<float>(epsilon));
 }
 
-// x̂ times the weight. All lanes of a warp come here, whatever their heads need.
+// Multiplies by rstd and the weight: RMSNorm of one head. All lanes of a warp must call it, also those without a head
+// (`here` false) or a norm, since the sum shuffles among all of them.
 template <typename T, int v>
 __device__ inline void normalize(const HeadGroup& group, int channel, int d, int lanes, bool here, float (&low)[v],
                                  float (&high)[v]) {
@@ -108,9 +117,10 @@ __device__ inline void normalize(const HeadGroup& group, int channel, int d, int
   }
 }
 
-inline constexpr int kHeadsAtOnce = 2;  // of a thread
+inline constexpr int kHeadsAtOnce = 2;  // heads per thread: two loads in flight, and the angles are read once for both
 
-// Whether the sizes are for the "fast" way: whole heads in halves, 16 bytes at a time, counted in 32 bits.
+// Whether the fast kernels can take these sizes: whole heads rotate in halves, 16 bytes at a time, at most a warp per
+// head, and threads that can be counted in 32 bits.
 template <typename T>
 bool fast_sizes(const Rotation& rotation, int64_t items, int64_t d) {
   if (d % (2 * kVector<T>) != 0 || d / 2 / kVector<T> > 32 || items > (int64_t{1} << 31) / 32) return false;
@@ -122,10 +132,10 @@ bool fast_heads(const Heads& heads) {
   return aligned(heads.data) && heads.token_stride % kVector<T> == 0 && heads.head_stride % kVector<T> == 0;
 }
 
-// Head sizes for which kernels with norms are compiled: those of head_norms_cuda.cu.
+// Head sizes for which the kernels of head_norms_cuda.cu are compiled.
 inline bool usual_size(int64_t d) { return d == 64 || d == 128 || d == 256; }
 
-// map_heads_cuda for heads of these sizes that go the "fast" way, some of them with norms.
+// map_heads_cuda for heads of the usual sizes that the fast kernels can take, some of them with norms.
 void map_norms_cuda(const HeadsShape& shape, const Rotation& rotation, const Groups& groups, void* stream);
 
 }  // namespace megalith::ops

@@ -1,4 +1,10 @@
-// apply_rope and split_qkv of rope.h: checks, autograd and the way to the kernels.
+// apply_rope and split_qkv of rope.h: argument checks, autograd and dispatch to the kernels.
+//
+// split_qkv is one autograd function from the fused projection to q, k and v. Forward is one launch for all three
+// parts. Backward writes the gradients of the parts straight into one tensor of fused rows, so that the projection gets
+// its gradient without a concatenation. It is one launch where split_backward_cuda() can do it; otherwise parts with a
+// norm take one launch each and the others one together. Kernels see the parts as pointers with strides: making tensor
+// views would cost host time in every layer.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -46,7 +52,7 @@ HeadsOut heads_out(const Tensor& x) { return {x.mutable_data_ptr(), x.stride(0),
 
 HeadsShape shape_of(const Tensor& x) { return {x.scalar_type(), x.size(0), x.size(2)}; }
 
-// `like`: any tensor of the operation.
+// Runs map_heads on the device of `like`, any tensor of the operation.
 void run_map(const Tensor& like, const HeadsShape& shape, const Rotation& rotation, std::span<const HeadGroup> groups) {
   if constexpr (kCudaKernels) {
     if (like.is_cuda()) return map_heads_cuda(shape, rotation, groups, stream_of(like));
@@ -73,6 +79,8 @@ Tensor rotate_kernel(const Tensor& x, const RopeAngles& angles, bool inverse) {
   return out;
 }
 
+// A rotation is orthogonal: its backward is the inverse rotation of the gradient, and x need not be saved. (A yarn
+// factor in cos and sin scales both alike.)
 class RopeFunction : public torch::autograd::Function<RopeFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const RopeAngles& angles) {
@@ -84,7 +92,7 @@ class RopeFunction : public torch::autograd::Function<RopeFunction> {
   }
 };
 
-// Where q (0), k (1) and v (2) stand in a fused row.
+// The position of q (0), k (1) or v (2) in a fused row, in heads.
 struct Part {
   int64_t first, heads;
 };
@@ -93,7 +101,7 @@ Part part_of(const QkvHeads& heads, size_t which) {
   return which == 0 ? Part{0, n} : Part{which == 1 ? n : n + g, g};
 }
 
-// A part of a tensor of fused rows whose columns are dense, without the cost of making a view.
+// A part of a tensor of fused rows with contiguous columns, without the cost of making a view.
 HeadsIn part_in(const Tensor& rows, const QkvHeads& heads, size_t which) {
   const int64_t offset = part_of(heads, which).first * heads.head_dim * rows.element_size();
   return {static_cast<const char*>(rows.const_data_ptr()) + offset, rows.stride(0), heads.head_dim};
@@ -119,7 +127,7 @@ HeadNorm head_norm(const NormWeights* norm) {
   return {.present = true, .epsilon = norm->epsilon, .zero_centered = norm->zero_centered};
 }
 
-// What is known beside tensors. Index 0 is q, 1 is k, 2 is v.
+// Everything about one call except its tensors. Index 0 is q, 1 is k, 2 is v.
 struct SplitPlan {
   QkvHeads heads;
   RopeAngles angles;
@@ -130,12 +138,14 @@ struct SplitPlan {
   HeadsShape shape() const { return {options.dtype().toScalarType(), tokens, heads.head_dim}; }
 };
 
-// Nothing happens to the heads: on CUDA, whose attention reads any rows, they are left where they stand.
+// Whether the heads can stay in qkv's memory: on CUDA, whose attention reads rows of any stride, if there is neither a
+// norm nor a rotation.
 bool in_place(const SplitPlan& plan, const Tensor& qkv) {
   return qkv.is_cuda() && !plan.angles.defined() && !plan.norms[0].present && !plan.norms[1].present;
 }
 
-// The parts as tensors of their own on qkv's memory (no views of it for autograd, which would sum up their gradients).
+// Returns the parts as separate tensors on qkv's memory. They are not views for autograd, which would then add up three
+// gradients of the size of qkv.
 std::array<Tensor, 3> parts_in_place(const SplitPlan& plan, const Tensor& qkv) {
   const Tensor rows = dense_last(qkv);
   std::array<Tensor, 3> result;
@@ -149,11 +159,11 @@ std::array<Tensor, 3> parts_in_place(const SplitPlan& plan, const Tensor& qkv) {
   return result;
 }
 
-// A norm's weight as the kernels read it. On CUDA that is as it is, if it is fp32 or as the heads; the CPU has it
-// converted and shifted.
+// The weight of a norm as the kernels read it. CUDA kernels read it as it is, in fp32 or in the dtype of the heads, and
+// add the shift themselves. The CPU kernels get it in acc, already shifted.
 struct KernelWeight {
   Tensor weight;
-  bool raw = false;  // of the heads' dtype
+  bool raw = false;  // in the dtype of the heads
   float shift = 0;
 };
 KernelWeight kernel_weight(const Tensor& heads, const Tensor& weight, bool zero_centered) {
@@ -163,7 +173,7 @@ KernelWeight kernel_weight(const Tensor& heads, const Tensor& weight, bool zero_
   return {raw ? weight : norm_multiplier(weight, false, acc), raw, zero_centered ? 1.0F : 0.0F};
 }
 
-// weights: those of q's and k's norm, as they are stored; undefined: none.
+// Runs forward. `weights` are those of the norms of q and k as stored; undefined where there is no norm.
 std::array<Tensor, 3> split_kernel(const SplitPlan& plan, const Tensor& qkv, const std::array<Tensor, 2>& weights) {
   if (in_place(plan, qkv)) return parts_in_place(plan, qkv);
   const Tensor in = dense_last(qkv);
@@ -185,13 +195,13 @@ std::array<Tensor, 3> split_kernel(const SplitPlan& plan, const Tensor& qkv, con
   return result;
 }
 
-// The way back of a part with a norm, and what it needs until the kernel has run.
+// Backward of a part with a norm, with the tensors that must live until the kernel has been launched.
 struct NormPart {
   HeadGroupBackward group;
   KernelWeight weight;
-  Tensor grad_weight;  // in the weight's type, from the CPU in acc
+  Tensor grad_weight;  // in the type of the weight; in acc on the CPU
 };
-// Into `grad` (that of qkv), whose rows are dense as those of `in` and `grad_out`.
+// Prepares the backward of part `which`, which writes into `grad`, the gradient of qkv.
 NormPart norm_part(const SplitPlan& plan, size_t which, const Tensor& in, const Tensor& weight, const Tensor& grad_out,
                    const Tensor& grad) {
   NormPart part{.weight = kernel_weight(in, weight, plan.norms[which].zero_centered)};
@@ -210,7 +220,7 @@ NormPart norm_part(const SplitPlan& plan, size_t which, const Tensor& in, const 
   return part;
 }
 
-// All parts in one pass, if there is a kernel for them: whether it ran.
+// Runs backward of all parts in one launch and returns true, or returns false if no kernel can do that.
 bool run_split_backward(const Tensor& grad, const SplitPlan& plan, const QkvBackward& qkv) {
   if constexpr (kCudaKernels) {
     const Rotation rotation = rotation_of(plan.angles, /*inverse=*/true);
@@ -222,7 +232,7 @@ bool run_split_backward(const Tensor& grad, const SplitPlan& plan, const QkvBack
   return false;
 }
 
-// Inputs that receive a gradient: qkv and the norms' weights. Outputs q, k, v.
+// Inputs that receive a gradient: qkv and the weights of the norms. Outputs: q, k, v.
 class SplitQkvFunction : public torch::autograd::Function<SplitQkvFunction> {
  public:
   static variable_list forward(AutogradContext* ctx, const Tensor& qkv, const std::optional<Tensor>& q_weight,
@@ -241,7 +251,7 @@ class SplitQkvFunction : public torch::autograd::Function<SplitQkvFunction> {
     const QkvHeads& heads = plan.heads;
     const Tensor grad = at::empty({plan.tokens, (heads.query + 2 * heads.key_value) * heads.head_dim}, plan.options);
     variable_list result{grad, {}, {}, {}};
-    // What the kernels read is kept until they have run.
+    // `in` and `dense` hold the memory that the kernels read until they have been launched.
     const Tensor in = saved.empty() ? Tensor() : dense_last(saved[0]);
     std::array<Tensor, 3> dense;
     std::array<NormPart, 2> norms;
@@ -282,11 +292,11 @@ void check_split(const Tensor& qkv, const QkvHeads& heads, const NormWeights* no
       c10::toString(qkv.scalar_type()));
   if (norm == nullptr) return;
   check(norm->weight.defined() && norm->weight.dim() == 1 && norm->weight.size(0) == heads.head_dim,
-        "split_qkv: the norm of heads of {} channels has a weight of {}", heads.head_dim,
-        norm->weight.defined() ? shape_text(norm->weight) : "nothing");
+        "split_qkv: the norm of heads of {} channels has a weight of {}; it takes one number per channel",
+        heads.head_dim, norm->weight.defined() ? shape_text(norm->weight) : "nothing");
 }
 
-// A norm that the kernels can do on the way.
+// Whether the kernels can compute this norm on the way.
 bool fusible(const NormWeights* norm) { return norm == nullptr || norm->kind == NormKind::kRms; }
 
 }  // namespace

@@ -1,3 +1,8 @@
+// Checks and dispatch of optimizer updates. All factors that do not depend on the element are computed in fp64 and
+// rounded once (adam_factors), the same for every device.
+//
+// The gate lets an update be queued before the host knows the gradient norm: clip_gate computes the clipping factor on
+// the device, and the kernels read it there. When a gradient is not finite, the gate is closed and they change nothing.
 #include "megalith/ops/update/adam.h"
 
 #include <ATen/ATen.h>
@@ -14,7 +19,8 @@ namespace {
 
 void check_one(const char* name, const at::Tensor& t, const at::Tensor& main) {
   check(t.defined() && t.is_contiguous() && t.numel() == main.numel() && t.device() == main.device(),
-        "an optimizer update of {} elements got a {} that does not fit", main.numel(), name);
+        "an optimizer update of {} elements got a {} of another size or device, or one that is not contiguous",
+        main.numel(), name);
 }
 
 UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
@@ -26,7 +32,7 @@ UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
   if (t.param.defined()) check_one("model parameter", t.param, t.main);
   UpdateArrays a;
   a.n = t.main.numel();
-  if (!has_kernel(t.main)) return a;
+  if (!has_kernel(t.main)) return a;  // the composites work on the tensors
   a.main = t.main.mutable_data_ptr<float>();
   a.grad = t.grad.const_data_ptr();
   a.grad_dtype = t.grad.scalar_type();
@@ -38,7 +44,7 @@ UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
   return a;
 }
 
-// What the host can see of a gate on the CPU: false, or the scalars with its factor.
+// Reads a gate on the host: returns false if it is closed, otherwise puts its factor into the scalars.
 bool passes(const at::Tensor& gate, UpdateScalars& scalars) {
   if (!gate.defined()) return true;
   const at::Tensor host = gate.cpu();
@@ -46,7 +52,7 @@ bool passes(const at::Tensor& gate, UpdateScalars& scalars) {
   return host.const_data_ptr<float>()[1] != 0;
 }
 
-// For devices without a kernel.
+// Adam and SGD in ATen's operations, for devices without a kernel.
 void adam_composite(const UpdateTensors& t, const AdamSettings& s, const UpdateScalars& u) {
   at::Tensor g = t.grad.to(at::kFloat) * u.grad_scale;
   if (!s.decoupled_decay) g = g + t.main * u.weight_decay;
@@ -67,13 +73,14 @@ void sgd_composite(const UpdateTensors& t, const SgdSettings& s, const UpdateSca
 
 }  // namespace
 
+// The 1e-6 is that of torch.nn.utils.clip_grad_norm_.
 double clip_factor(double norm, const ClipSettings& settings) {
   const double factor = settings.clip / (norm * settings.unscale + 1e-6);
   return settings.clip > 0 && factor < 1 ? factor * settings.unscale : settings.unscale;
 }
 
 at::Tensor clip_gate(std::span<const at::Tensor> squares, const ClipSettings& settings) {
-  check(!squares.empty(), "clip_gate of no sums");
+  check(!squares.empty(), "clip_gate got no sums of squares; it needs at least one");
   std::vector<at::Tensor> flat;
   for (const at::Tensor& each : squares) {
     check(each.scalar_type() == at::kDouble && each.numel() == 1, "clip_gate takes one fp64 number for each sum");
@@ -126,6 +133,7 @@ void adam_update_runs(const UpdateTensors& tensors, const AdamSettings& settings
     if (on_cuda_kernel(tensors.main) && adam_runs_fit_cuda(arrays_of(tensors, true)))
       return adam_runs_cuda(arrays_of(tensors, true), settings, runs, stream_of(tensors.main));
   }
+  // Run by run; the padding between runs is left alone.
   for (const UpdateRun& run : runs) {
     const auto cut = [&run](const at::Tensor& t) {
       return t.defined() ? t.narrow(0, run.begin, run.end - run.begin) : at::Tensor();

@@ -1,3 +1,5 @@
+// Adam and SGD on the CPU: threads own ranges of elements, one vectorized loop does the whole update. Per element it
+// reads main, gradient and moments and writes main, moments and the model's copy, each once. Formulas are in adam.h.
 #include <cmath>
 
 #include "megalith/ops/kernel/cpu_math.h"
@@ -8,10 +10,10 @@ namespace megalith::ops {
 
 namespace {
 
-// Elements that a thread should have at least.
+// Fewest elements per thread: fewer are not worth waking it.
 constexpr int64_t kGrain = 16384;
 
-// P: the dtype of the model's copy; void: there is none.
+// P is the dtype of the model's copy, void if there is none.
 template <typename G, typename P>
 struct Adam {
   MEGALITH_ALWAYS_INLINE static void run(float* MEGALITH_RESTRICT main, const G* MEGALITH_RESTRICT grad,
@@ -48,7 +50,7 @@ struct Sgd {
   }
 };
 
-// Calls f.template operator()<G, P>(); gradients and parameters are fp32 or of one low precision.
+// Calls f.template operator()<G, P>() with the types of the gradient and of the model's copy.
 template <typename F>
 void visit(const UpdateArrays& a, F&& f) {
   const auto with_grad = [&]<typename G>() {

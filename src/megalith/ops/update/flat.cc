@@ -1,3 +1,6 @@
+// Passes over gradient buffers. The CPU sums exactly (ExactSum), so that the gradient norm is the same for every way of
+// cutting buffers over ranks and threads; CUDA sums each buffer in fp64 in a fixed order, and the host adds those sums.
+// One sum of squares serves as norm and as check for NaN: it is not finite if any gradient is not.
 #include "megalith/ops/update/flat.h"
 
 #include <ATen/ATen.h>
@@ -16,7 +19,7 @@ void check_flat(const char* name, const at::Tensor& flat) {
   check(flat.is_contiguous() && flat.is_floating_point(), "{} takes contiguous floating-point numbers", name);
 }
 
-// Elsewhere than on the CPU: fp64 sums of the blocks, brought to the host.
+// For devices without a kernel: fp64 sums of blocks, copied to the host.
 void add_squares_composite(const at::Tensor& flat, ExactSum& sum) {
   const int64_t whole = flat.numel() / kFlatBlock * kFlatBlock;
   const auto add = [&sum](const at::Tensor& sums) {
@@ -29,7 +32,8 @@ void add_squares_composite(const at::Tensor& flat, ExactSum& sum) {
     add(all.narrow(0, whole, flat.numel() - whole).to(at::kDouble).square().sum(0, /*keepdim=*/true));
 }
 
-// [flats] fp64, on the device.
+// Returns the sums of squares, fp64 [flats], on the device. One workspace serves all: launches of a stream are in
+// order.
 at::Tensor sums_on_cuda(std::span<const at::Tensor> flats) {
   const auto doubles = flats[0].options().dtype(at::kDouble);
   const at::Tensor sums = at::empty({std::ssize(flats)}, doubles);
@@ -40,7 +44,7 @@ at::Tensor sums_on_cuda(std::span<const at::Tensor> flats) {
   return sums;
 }
 
-// One read-back for all.
+// The host waits once for all tensors.
 void add_squares_on_cuda(const std::vector<at::Tensor>& flats, ExactSum& sum) {
   if (flats.empty()) return;
   const at::Tensor host = sums_on_cuda(flats).cpu();

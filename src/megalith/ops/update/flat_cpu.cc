@@ -1,3 +1,6 @@
+// Passes over flat buffers on the CPU: threads own ranges of elements, loops are vectorized, memory is read once. Sums
+// of squares have two levels: a block of 64 elements in fp64, in an order that only the instruction set decides, then
+// an exact sum per thread; merging exact sums is exact, so that the number of threads does not matter.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -11,7 +14,7 @@ namespace megalith::ops {
 
 namespace {
 
-// Elements that a thread should have at least.
+// Fewest elements per thread: fewer are not worth waking it.
 constexpr int64_t kGrain = 32768;
 
 template <typename T>
@@ -27,7 +30,7 @@ struct SquareBlock {
   }
 };
 
-// The sums of `count` whole blocks.
+// Computes the sums of `count` whole blocks: one call for many, since the kernel is chosen at run time.
 template <typename T>
 struct SquareBlocks {
   MEGALITH_ALWAYS_INLINE static void run(const T* MEGALITH_RESTRICT x, double* MEGALITH_RESTRICT sums, int64_t count) {
@@ -35,9 +38,10 @@ struct SquareBlocks {
   }
 };
 
+// One thread's part, which starts at a multiple of kFlatBlock.
 template <typename T>
 void add_squares_part(const T* x, int64_t n, ExactSum& sum) {
-  constexpr int64_t kAtOnce = 64;  // blocks
+  constexpr int64_t kAtOnce = 64;  // blocks per call of the kernel
   double sums[kAtOnce];
   const int64_t blocks = n / kFlatBlock;
   for (int64_t b = 0; b < blocks; b += kAtOnce) {
@@ -72,6 +76,7 @@ struct ScaleAndCheck {
   }
 };
 
+// ScaleAndCheck with factor 1: reads only.
 template <typename T>
 struct Check {
   MEGALITH_ALWAYS_INLINE static bool run(const T* MEGALITH_RESTRICT x, int64_t n) {
@@ -101,7 +106,7 @@ void add_squares_cpu(c10::ScalarType dtype, const void* flat, int64_t n, ExactSu
 }
 
 int64_t count_zeros_cpu(c10::ScalarType dtype, const void* flat, int64_t n) {
-  std::atomic<int64_t> zeros = 0;
+  std::atomic<int64_t> zeros = 0;  // integers: the order of additions does not matter
   visit_floating(dtype, [&]<typename T>() {
     parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
       zeros += run_kernel<CountZeros<T>>(static_cast<const T*>(flat) + begin, end - begin);

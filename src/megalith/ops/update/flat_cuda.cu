@@ -1,3 +1,15 @@
+// Passes over flat buffers on CUDA: sums of squares, scaling, Adam and SGD. A thread has a vector of 16 bytes (4 fp32
+// for updates); sums walk over the buffer with as many blocks as have partial sums, updates have a thread per vector.
+//
+//   squares   Σ x² in fp64: per thread, per block, then over blocks, always in the same order; reads the buffer
+//   scale     x *= factor, and a flag if an element is not finite; reads the buffer, and writes it unless factor is 1
+//   Adam      m = β₁m + (1-β₁)g,  v = β₂v + (1-β₂)g²,  p = p keep - step_size m / (√v / √(1-β₂ᵗ) + ε)
+//
+// Adam reads p, g, m and v and writes p, m, v and the model's bf16 copy: 30 bytes per element with fp32 gradients, each
+// once. Groups with different learning rates and decays share one launch: a thread finds its run by binary search in a
+// table of at most 128 runs, a kernel parameter and so in constant memory.
+//
+// Measured on an H200 against a copy of as many bytes (docs/gpu.md), 2^28 elements: Adam 0.98, gradient norm 0.96.
 #include <cmath>
 
 #include "megalith/ops/kernel/cuda_math.cuh"
@@ -8,8 +20,9 @@ namespace megalith::ops {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostBlocks = 2048;
+constexpr int kMostBlocks = 2048;  // partial sums of squares_kernel
 
+// Returns the sum over the block on every thread, as a tree in shared memory: always in the same order.
 __device__ double block_sum(double x) {
   __shared__ double shared[kThreads];
   shared[threadIdx.x] = x;
@@ -21,7 +34,7 @@ __device__ double block_sum(double x) {
   return shared[0];
 }
 
-// partials [gridDim.x]; squares of a vector are added in fp32, the rest in fp64.
+// Writes one partial sum per block, partials [gridDim.x]. Squares and sums are fp64: fp32 would overflow and round.
 template <typename T, int v>
 __global__ void squares_kernel(const T* flat, int64_t vectors, double* partials) {
   double sum = 0;
@@ -35,6 +48,7 @@ __global__ void squares_kernel(const T* flat, int64_t vectors, double* partials)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
+// Adds the partial sums; one block.
 __global__ void finish_kernel(const double* partials, int n, double* sum) {
   double total = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) total += partials[i];
@@ -42,10 +56,11 @@ __global__ void finish_kernel(const double* partials, int n, double* sum) {
   if (threadIdx.x == 0) *sum = total;
 }
 
+// clip_factor() on the device, from sums of squares; one thread.
 __global__ void clip_gate_kernel(const double* squares, int64_t n, ClipSettings settings, float* gate) {
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += squares[i];
-  // As clip_factor rounds: no product and sum in one.
+  // Rounded as in clip_factor: without a fused multiply-add.
   const double clip = settings.clip / __dadd_rn(__dmul_rn(sqrt(sum), settings.unscale), 1e-6);
   const double factor = settings.clip > 0 && clip < 1 ? clip * settings.unscale : settings.unscale;
   const bool finite = isfinite(sum);
@@ -53,13 +68,15 @@ __global__ void clip_gate_kernel(const double* squares, int64_t n, ClipSettings 
   gate[1] = finite ? 1 : 0;
 }
 
-// The grad_scale of an update, read where it lies; false: there is none.
+// Reads the gate on the device: returns false if there is no update, otherwise sets grad_scale. nullptr is an open
+// gate.
 __device__ inline bool passes(const float* gate, float& grad_scale) {
   if (gate == nullptr) return true;
   grad_scale = gate[0];
   return gate[1] != 0;
 }
 
+// All threads that find a bad element write the same 1: no atomic is needed.
 template <typename T, int v>
 __global__ void scale_kernel(T* flat, int64_t vectors, float factor, int* broken) {
   bool bad = false;
@@ -76,7 +93,7 @@ __global__ void scale_kernel(T* flat, int64_t vectors, float factor, int* broken
   if (bad) *broken = 1;
 }
 
-// v elements, from element `at` on.
+// Updates v elements, from element `at` on.
 template <int v, typename G, typename P>
 __device__ inline void adam_step(float* main, const G* grad, float* m, float* s, P* param, int64_t at,
                                  const AdamFactors& f, float keep, float added_decay, float step_size) {
@@ -106,7 +123,7 @@ __global__ void adam_kernel(float* main, const G* grad, float* m, float* s, P* p
     adam_step<v>(main, grad, m, s, param, i * v, f, f.keep, f.added_decay, f.step_size);
 }
 
-// What differs between runs; padding belongs to the run behind it.
+// The factors that differ between runs. Padding belongs to the run that follows it; it is zero and stays so.
 struct RunTable {
   static constexpr int kMost = 128;
   int count = 0;
@@ -149,7 +166,7 @@ __global__ void sgd_kernel(float* main, const G* grad, float* momentum, P* param
   if (param != nullptr) store<v>(value, param + i * v);
 }
 
-// run.template operator()<G, P, v>(first, count): the arrays in vectors of 4, and what is left.
+// Calls run.template operator()<G, P, v>(first, count) for the whole vectors of 4 and then for the rest with v = 1.
 template <typename Run>
 void for_arrays(const UpdateArrays& a, const Run& run) {
   constexpr int kFour = 4;  // fp32 in 16 bytes

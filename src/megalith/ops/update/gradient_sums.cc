@@ -9,6 +9,7 @@
 
 namespace megalith::ops {
 
+// On CUDA the sum is fp32 and goes straight to the target, if there is one; without, it is rounded once.
 at::Tensor bias_grad(const at::Tensor& dy, const GradTarget& target) {
   check(dy.dim() == 2, "bias_grad takes rows [t, h]; it got {}", shape_text(dy));
   if constexpr (kCudaKernels) {
@@ -29,8 +30,10 @@ at::Tensor bias_grad(const at::Tensor& dy, const GradTarget& target) {
 void add_to_rows_(const at::Tensor& sums, const at::Tensor& rows, const at::Tensor& dy) {
   check(sums.dim() == 2 && sums.is_contiguous() && dy.dim() == 2 && dy.size(1) == sums.size(1) && rows.dim() == 1 &&
             rows.size(0) == dy.size(0) && rows.scalar_type() == at::kLong,
-        "add_to_rows_ on {} got rows {} of {}", shape_text(sums), shape_text(rows), shape_text(dy));
+        "add_to_rows_ got sums {}, rows {} and gradients {}; it takes [v, h], int64 [t] and [t, h]", shape_text(sums),
+        shape_text(rows), shape_text(dy));
   if constexpr (kCudaKernels) {
+    // The kernel adds atomically: not for runs that must repeat bit for bit.
     const bool any_order = !at::globalContext().deterministicAlgorithms();
     if (any_order && on_cuda_kernel(dy) && sums.is_cuda() && sums.scalar_type() == at::kFloat) {
       const at::Tensor from = dy.contiguous(), where = rows.contiguous();

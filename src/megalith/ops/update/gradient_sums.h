@@ -1,4 +1,4 @@
-// Gradients of parameters that are sums over tokens: of a bias, of the rows of an embedding.
+// Gradients that are sums over tokens: of a bias, and of the rows of an embedding.
 //
 // Legend: t tokens, h columns.
 #pragma once
@@ -9,12 +9,12 @@
 
 namespace megalith::ops {
 
-// The gradient of a bias that was added to rows: dy [t, h] -> Σ over t, [h], in the dtype of dy. Undefined when the sum
-// went to `target`.
+// Returns the gradient of a bias that was added to rows: dy [t, h] -> Σ over t, [h], in the dtype of dy. Returns
+// undefined if the sum went to `target`.
 at::Tensor bias_grad(const at::Tensor& dy, const GradTarget& target = {});
 
-// sums[rows[i]] += dy[i] for every token. sums [v, h], contiguous; rows int64 [t], all in [0, v); dy [t, h]. On CUDA
-// the order of the additions is fixed only with at::globalContext().deterministicAlgorithms() (full_determinism).
+// Adds dy[i] to sums[rows[i]] for every token i: sums [v, h], contiguous; rows int64 [t], all in [0, v); dy [t, h]. On
+// CUDA the order of additions is fixed only with at::globalContext().deterministicAlgorithms() (full_determinism).
 void add_to_rows_(const at::Tensor& sums, const at::Tensor& rows, const at::Tensor& dy);
 
 }  // namespace megalith::ops

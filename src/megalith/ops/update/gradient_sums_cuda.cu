@@ -1,3 +1,13 @@
+// Gradients that are sums over tokens, on CUDA. Legend: t tokens, h columns, v elements of 16 bytes.
+//
+//   bias       sums[c] = Σ_i dy[i][c]. A thread has v columns and every gridDim.y-th row; the partial sums
+//              [gridDim.y, h] are added in order by column_sums_cuda. Reads dy once.
+//   embedding  sums[rows[i]] += dy[i]. A block has a token (or a part of its columns); tokens with the same id meet in
+//              memory, so that additions are atomic: 16 bytes each on sm_90 and later, else 4. Reads dy once, reads and
+//              writes the rows of sums that occur.
+//
+// Measured on an H200 against a copy of as many bytes (docs/gpu.md): bias 65536 x 3072 0.84, embedding 16384 x 2048 x
+// 128256 0.96.
 #include "megalith/ops/kernel/cuda_math.cuh"
 #include "megalith/ops/update/gradient_sums_internal.h"
 
@@ -6,9 +16,9 @@ namespace megalith::ops {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int64_t kMostParts = 512;
+constexpr int64_t kMostParts = 512;  // bounds the workspace
 
-// A thread has v columns and every gridDim.y-th row. partials [gridDim.y, h].
+// A thread has v columns and every gridDim.y-th row, four rows in flight. partials: [gridDim.y, h].
 template <typename T, int v>
 __global__ void bias_grad_kernel(const T* dy, int64_t t, int64_t h, float* partials) {
   const int64_t column = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;
@@ -25,6 +35,7 @@ __global__ void bias_grad_kernel(const T* dy, int64_t t, int64_t h, float* parti
   for (int j = 0; j < v; ++j) partials[blockIdx.y * h + column + j] = sums[j];
 }
 
+// Atomic addition of 4 floats or of one.
 __device__ inline void add_to(float* at, const float (&value)[4]) {
 #if __CUDA_ARCH__ >= 900
   atomicAdd(reinterpret_cast<float4*>(at), float4{value[0], value[1], value[2], value[3]});
@@ -40,9 +51,9 @@ __device__ inline void prefetch([[maybe_unused]] const float* at) {
 #endif
 }
 
-// A block has a part of a token's columns, a thread two vectors of v columns: those of a warp lie side by side, so that
-// an addition of theirs touches whole sectors. v is 4 (16 bytes of sums) or 1. The row of sums, which is seldom in the
-// cache, is under way there while dy is read. Grid: tokens, parts of a row.
+// A block has a part of a token's columns, a thread two vectors of v columns. The vectors of a warp are side by side,
+// so that its additions touch whole sectors. v is 4 (16 bytes of sums) or 1. The row of sums, which is seldom in the
+// cache, is prefetched while dy is read. Grid: tokens, parts of a row.
 constexpr int kMostRowThreads = 256;
 template <typename T, int v>
 __global__ void __launch_bounds__(kMostRowThreads)
@@ -75,7 +86,7 @@ int64_t column_blocks(int64_t h, bool in_vectors) {
   return (vectors + kThreads - 1) / kThreads;
 }
 
-// Enough blocks for every multiprocessor.
+// Returns the number of parts of the rows: 16 blocks per multiprocessor.
 int64_t parts_for(int64_t t, int64_t columns) {
   return std::clamp<int64_t>(int64_t{multiprocessors()} * 16 / columns, 1, std::clamp<int64_t>(t, 1, kMostParts));
 }
@@ -110,7 +121,7 @@ void add_to_rows_cuda(c10::ScalarType dtype, float* sums, const int64_t* rows, c
   if (t * h == 0) return;
   for_dtype(dtype, [&]<typename T>(T) {
     const auto run = [&]<int v>() {
-      constexpr int64_t kMost = 2 * v * kMostRowThreads;  // columns of a block
+      constexpr int64_t kMost = 2 * v * kMostRowThreads;  // columns per block
       const int64_t parts = (h + kMost - 1) / kMost, warp = 2 * v * 32 * parts;
       const auto threads = static_cast<unsigned>((h + warp - 1) / warp * 32);
       const dim3 blocks(static_cast<unsigned>(t), static_cast<unsigned>(parts));

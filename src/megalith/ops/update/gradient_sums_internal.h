@@ -1,5 +1,5 @@
-// The CUDA kernels of gradient_sums.h, over raw pointers, on a cudaStream_t; fp32, bf16 and fp16. On the CPU ATen's
-// sums do the work.
+// CUDA kernels of gradient_sums.h over raw pointers (fp32, bf16, fp16); `stream` is a cudaStream_t. On the CPU ATen's
+// operations serve.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -8,12 +8,13 @@
 
 namespace megalith::ops {
 
-// dy [t, h] -> sums fp32 [h]; `add`: to what is there. `workspace`: as many floats as bias_grad_workspace_cuda says.
+// Sums dy [t, h] over t into sums, fp32 [h]; `add` adds to its values. `workspace` has bias_grad_workspace_cuda()
+// floats.
 int64_t bias_grad_workspace_cuda(int64_t t, int64_t h);
 void bias_grad_cuda(c10::ScalarType dtype, const void* dy, int64_t t, int64_t h, float* sums, bool add,
                     float* workspace, void* stream);
 
-// sums fp32 [v, h] at rows [t] += dy [t, h]
+// Adds dy [t, h] to the given rows [t] of sums, fp32 [v, h].
 void add_to_rows_cuda(c10::ScalarType dtype, float* sums, const int64_t* rows, const void* dy, int64_t t, int64_t h,
                       void* stream);
 
