@@ -18,7 +18,7 @@ struct GradStats {
 };
 
 // Collective over the ranks that together hold one copy of the model and its optimizer state. The result is identical
-// bit for bit on all of them, and for every way to cut the buffers into shards.
+// bit for bit on all of them, and on the CPU also for every way to cut the buffers into shards.
 GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
                          const parallel::ParallelContext& context);
 

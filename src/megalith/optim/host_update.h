@@ -1,5 +1,5 @@
 // HostUpdate: updates blocks whose state is offloaded to the host, piece by piece. While one piece is computed, the
-// gradients of the next are copied from the device and the parameters of the previous one are copied back.
+// gradients of the next are copied from the device; updated parameters are copied back on another thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

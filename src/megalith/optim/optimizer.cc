@@ -1,3 +1,11 @@
+// One optimizer step on this rank, and its state in model space.
+//
+// The usual step is: gradient statistics (a collective; the host waits), loss scale, clip factor, update, gather. On a
+// single GPU that wait would leave the device idle for a launch latency in every step. begin_step avoids it: the update
+// is queued with a gate, a small device tensor computed from the sum of squares, which holds the clip factor and
+// whether to update at all. step() then only reads the norm for the report.
+//
+// Saved names and shapes are those of the model's tensors, never of buffers or shards, so any layout can load them.
 #include "megalith/optim/optimizer.h"
 
 #include <ATen/ATen.h>
@@ -19,11 +27,12 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// The names under which state is saved may not change: they are in checkpoints.
+// Checkpoints contain these names: they must not change.
 constexpr const char* kMain = "optimizer.main.";
 std::string prefix_of(const std::string& state) { return fmt::format("optimizer.{}.", state); }
 
-// Exactly one rank has number 0 for a piece of state.
+// Numbers the copies of a piece of state such that exactly one rank has number 0. The tied copy of an embedding on the
+// last stage is numbered after all copies of the original; 2^20 exceeds any number of tp ranks.
 int replica_of(const StatePiece& piece, const StateBlock& block) {
   const int among_tp =
       piece.parameter->spec.replica + (piece.parameter->spec.role == nn::ParameterRole::kTiedCopy ? 1 << 20 : 0);
@@ -63,11 +72,10 @@ Optimizer::Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSett
 void Optimizer::check_groups() const {
   for (const ParamGroup& group : groups_) {
     const auto good = [](double x) { return std::isfinite(x) && x >= 0; };
-    check<ConfigError>(good(group.lr),
-                       "the learning rate of the parameters {} is {}; it must be a number and at least 0", group.name(),
-                       group.lr);
+    check<ConfigError>(good(group.lr), "the learning rate of the parameters {} is {}; it must be a finite number >= 0",
+                       group.name(), group.lr);
     check<ConfigError>(good(group.weight_decay),
-                       "the weight decay of the parameters {} is {}; it must be a number and at least 0", group.name(),
+                       "the weight decay of the parameters {} is {}; it must be a finite number >= 0", group.name(),
                        group.weight_decay);
   }
 }
@@ -89,7 +97,7 @@ std::optional<BegunStep> Optimizer::begin_step(const GradScaler& scaler) {
       if (!known.defined()) return std::nullopt;
       squares.push_back(known);
     }
-  if (squares.empty()) {
+  if (squares.empty()) {  // on the CPU nothing is asynchronous: compute the norm now and keep it for step()
     begun.stats = gradient_stats(blocks_, sharded_, /*count_zeros=*/false, context_);
     squares.push_back(at::scalar_tensor(begun.stats->squares, at::kDouble));
   }
@@ -102,7 +110,7 @@ StepResult Optimizer::step(GradScaler& scaler, const std::optional<BegunStep>& b
   const at::NoGradGuard no_grad;
   const GradStats stats =
       begun && begun->stats ? *begun->stats : gradient_stats(blocks_, sharded_, settings_.count_zeros, context_);
-  const double unscale = scaler.inverse_scale();  // of the scale that these gradients were computed with
+  const double unscale = scaler.inverse_scale();  // before the update below: these gradients used the old scale
   scaler.update(stats.non_finite);
   if (stats.non_finite) return {.updated = false, .grad_norm = std::nullopt, .num_zeros = std::nullopt};
   const double norm = stats.norm * unscale;
@@ -186,7 +194,7 @@ int64_t Optimizer::read_progress(const std::string& progress, const std::string&
   const ordered_json saved = ordered_json::parse(progress, nullptr, /*allow_exceptions=*/false);
   check<DataError>(saved.is_object() && saved.contains("optimizer") && saved.contains("step") &&
                        saved["step"].is_number_integer() && saved["step"].get<int64_t>() >= 0,
-                   "{}: the optimizer's progress is no object with \"optimizer\" and \"step\"", origin);
+                   "{}: the optimizer's progress is not an object with \"optimizer\" and \"step\"", origin);
   check<ConfigError>(
       saved["optimizer"] == rule().name(),
       "{} holds the state of the optimizer {}; this run uses {}. Use the same optimizer, or start without"
@@ -202,6 +210,7 @@ void Optimizer::check_tensors(const StateSource& source) const {
   for (const parallel::ShardedTensor& wanted : sharded_state()) {
     const auto found = saved.find(wanted.name);
     if (found == saved.end()) {
+      // Missing main parameters are no problem: load_state derives them from the model's.
       if (!wanted.name.starts_with(kMain)) problems[wanted.name] = fmt::format("{} is missing", wanted.name);
     } else if (found->second != wanted.global_shape) {
       problems[wanted.name] = fmt::format("{} is [{}] there and [{}] in this model", wanted.name,
@@ -220,9 +229,9 @@ void Optimizer::load_state(const StateSource& source, const std::string& progres
   const at::NoGradGuard no_grad;
   std::set<std::string> saved;
   for (const auto& tensor : source.tensors()) saved.insert(tensor.name);
-  reload_main_params();
+  reload_main_params();  // for those that the source lacks
   for (const parallel::ShardedTensor& wanted : sharded_state())
-    if (saved.contains(wanted.name)) source.read(wanted);
+    if (saved.contains(wanted.name)) source.read(wanted);  // into views of the blocks
   for (const StateBlock& block : blocks_)
     if (block.own_main) block.params.copy_(block.main);
   steps_ = steps;
