@@ -13,7 +13,7 @@ ChunkSums::ChunkSums(uint64_t file_bytes) : file_bytes_(file_bytes), parts_(chun
 uint64_t ChunkSums::chunk_end(uint64_t chunk) const { return std::min(file_bytes_, (chunk + 1) * kChunkBytes); }
 
 void ChunkSums::add(uint64_t offset, const std::byte* data, uint64_t bytes) {
-  check(offset <= file_bytes_ && bytes <= file_bytes_ - offset, "{} bytes at {} lie behind the end of the file, {}",
+  check(offset <= file_bytes_ && bytes <= file_bytes_ - offset, "{} bytes at {} lie beyond the end of the file, {}",
         bytes, offset, file_bytes_);
   while (bytes > 0) {
     const uint64_t chunk = offset / kChunkBytes, end = chunk_end(chunk);

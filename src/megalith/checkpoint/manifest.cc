@@ -1,3 +1,8 @@
+// Writing and reading manifest.json.
+//
+// The manifest protects itself: its last key is the checksum of the object without that key, dumped as compact JSON.
+// Json keeps the order of keys, so parsing and dumping again gives the same bytes on every machine. The version is
+// checked before the checksum, so that a newer format gets the message that helps.
 #include "megalith/checkpoint/manifest.h"
 
 #include <fmt/format.h>
@@ -19,14 +24,14 @@ namespace fs = std::filesystem;
 using io::Json;
 
 constexpr const char* kFormat = "megalith-checkpoint";
-constexpr uint64_t kMaxManifestBytes = 1'000'000'000;
+constexpr uint64_t kMaxManifestBytes = 1'000'000'000;  // refuse absurd files before reading them into memory
 
 std::string hex(uint32_t value) { return fmt::format("{:08x}", value); }
 
 uint32_t from_hex(const std::string& text, const std::string& file_name) {
   const bool good = text.size() == 8 &&
                     std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-  check<DataError>(good, "{}: {} is no checksum of 8 hexadecimal digits", file_name, io::in_quotes(text));
+  check<DataError>(good, "{}: {} is not a checksum; expected 8 hexadecimal digits", file_name, io::in_quotes(text));
   return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
 }
 
@@ -59,8 +64,9 @@ FileRecord read_record(const Json& entry, const std::string& file_name) {
   const io::JsonFields fields = file.fields();
   FileRecord record;
   record.name = fields.required<std::string>("name");
+  // A name must not lead out of the folder or to a hidden file.
   check<DataError>(!record.name.empty() && record.name.find('/') == std::string::npos && record.name[0] != '.',
-                   "{}: {} is no name of a file in its folder", file_name, io::in_quotes(record.name));
+                   "{}: {} is not the name of a file in its folder", file_name, io::in_quotes(record.name));
   const auto bytes = fields.required<int64_t>("bytes");
   check<DataError>(bytes >= 0, "{}: {} has {} bytes", file_name, record.name, bytes);
   record.bytes = static_cast<uint64_t>(bytes);
@@ -71,7 +77,7 @@ FileRecord read_record(const Json& entry, const std::string& file_name) {
   return record;
 }
 
-// Takes the object's own checksum out of it.
+// Removes the object's own checksum from it and compares it with the rest.
 void check_unchanged(Json& root, const std::string& file_name) {
   const auto own = root.find("crc32c");
   check<DataError>(own != root.end() && own->is_string(), "{}: \"crc32c\", its own checksum, is missing", file_name);
@@ -149,7 +155,7 @@ Manifest Manifest::from_json(std::string_view text, const std::string& file_name
   check<DataError>(chunk == static_cast<int64_t>(kChunkBytes), "{}: \"chunk_bytes\" is {}; version 1 has {}", file_name,
                    chunk, kChunkBytes);
   const Json* files = fields.value("files");
-  check<DataError>(files != nullptr && files->is_array(), "{}: \"files\" is no list", file_name);
+  check<DataError>(files != nullptr && files->is_array(), "{}: \"files\" is not a list", file_name);
   for (const Json& entry : *files) manifest.files.push_back(read_record(entry, file_name));
   return manifest;
 }
@@ -163,7 +169,7 @@ bool is_tensor_file(std::string_view name, std::string_view stem) {
 bool has_manifest(const fs::path& folder) { return fs::is_regular_file(folder / kManifestName); }
 
 Manifest read_manifest(const fs::path& folder) {
-  check<DataError>(fs::is_directory(folder), "{} is no folder", folder.string());
+  check<DataError>(fs::is_directory(folder), "{} is not a folder", folder.string());
   check<DataError>(has_manifest(folder),
                    "{} is not a complete Megalith checkpoint: it has no {}. The weights of a folder with a config.json"
                    " can be used as a model (model_name_or_path), but no run can be continued from it",

@@ -16,9 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMaxPieceListBytes = 1'000'000'000;
+constexpr uint64_t kMaxPieceListBytes = 1'000'000'000;  // refuse absurd files before reading them into memory
 
-// "4096x14336"; an empty text: no dimensions. Nothing for anything but numbers from 0 on.
+// Parses "4096x14336"; an empty text has no dimensions. Returns std::nullopt unless all are numbers >= 0.
 std::optional<std::vector<int64_t>> parse_extents(std::string_view text) {
   std::vector<int64_t> extents;
   if (text.empty()) return extents;
@@ -50,7 +50,7 @@ std::string PieceName::text() const {
 }
 
 std::optional<PieceName> PieceName::parse(std::string_view text) {
-  const size_t at = text.rfind('@');
+  const size_t at = text.rfind('@');  // the last one: the tensor's own name may contain '@'
   if (at == std::string_view::npos) return std::nullopt;
   const std::string_view place = text.substr(at + 1);
   const size_t plus = place.find('+');
