@@ -1,3 +1,5 @@
+// Fields of all rows are first compared (names, type, shape, fill), then copied strip by strip into one tensor that was
+// filled with padding. Values of labels start where the strip's labels start, so they stay beside them after the shift.
 #include "megalith/data/collate_fields_internal.h"
 
 #include <ATen/ops/empty.h>
@@ -13,12 +15,14 @@ namespace megalith::data {
 
 namespace {
 
+// Returns how many numbers one value has.
 int64_t numbers_of_value(const Field& field) {
   int64_t numbers = 1;
   for (const int64_t size : field.shape) numbers *= size;
   return numbers;
 }
 
+// Returns how many numbers the field has in all.
 int64_t count_of(const Field& field) {
   return std::visit([](const auto& numbers) { return std::ssize(numbers); }, field.numbers);
 }
@@ -35,7 +39,7 @@ std::string field_names(const Sequence& row) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Everything but the numbers is the same.
+// Whether everything but the numbers is the same.
 bool alike(const Field& a, const Field& b) {
   return a.numbers.index() == b.numbers.index() && a.of == b.of && a.shape == b.shape && a.fill == b.fill;
 }
@@ -86,7 +90,7 @@ void write_strips(std::span<const Strip> strips, const std::string& name, T* out
     const Field& field = strip.row->fields.at(name);
     const int64_t each = numbers_of_value(field);
     const int64_t begin = field.of == FieldOf::kLabel ? strip.label_begin() : strip.begin;
-    if (strip.tokens > 0)  // a row without a prediction has no label to begin with
+    if (strip.tokens > 0)  // otherwise `begin` may lie beyond the end of the row
       std::copy_n(std::get<std::vector<T>>(field.numbers).begin() + begin * each, strip.tokens * each, out);
     out += strip.length * each;
   }

@@ -1,3 +1,6 @@
+// Token tables in memory and in mapped files. Both are read through TokenColumns, a set of spans, so TokenDataset does
+// not know the difference. A folder is checked completely when it is opened (all ends and pieces are walked once, ids
+// and labels are not), so that reading a sample later needs no checks and cannot leave the arrays.
 #include "megalith/data/token_table.h"
 
 #include <sys/mman.h>
@@ -17,10 +20,11 @@ namespace {
 namespace fs = std::filesystem;
 static_assert(std::endian::native == std::endian::little, "token folders hold little-endian numbers");
 
-// On disk: may not change. A change of the format takes the next number.
+// Stored on disk: must not change. A new format gets the next version number.
 constexpr int64_t kTokenTableVersion = 1;
 constexpr const char* kFormat = "megalith tokens";
 
+// The arrays of a TokenTable, wherever they are stored.
 struct TokenColumns {
   std::span<const int32_t> ids, labels;
   std::span<const int64_t> row_ends;
@@ -28,7 +32,7 @@ struct TokenColumns {
   std::span<const int64_t> piece_ends;
 };
 
-// `owner` keeps what the spans point at.
+// `owner` keeps the memory alive that the spans point to.
 class TokenDataset : public Dataset {
  public:
   TokenDataset(TokenColumns columns, const TokenTableInfo& info, std::shared_ptr<const void> owner)
@@ -65,16 +69,16 @@ class TokenDataset : public Dataset {
   std::shared_ptr<const void> owner_;
 };
 
-// A file's numbers, mapped.
+// The numbers of one file, mapped into memory.
 template <typename T>
 class MappedColumn {
  public:
   explicit MappedColumn(const fs::path& path) {
     const io::FileHandle file = io::FileHandle::open_for_reading(path);
     bytes_ = file.size();
-    check<DataError>(bytes_ % sizeof(T) == 0, "{} has {} bytes, which is no whole number of values; it is damaged",
+    check<DataError>(bytes_ % sizeof(T) == 0, "{} has {} bytes, which is not a whole number of values; it is damaged",
                      path.string(), bytes_);
-    if (bytes_ == 0) return;
+    if (bytes_ == 0) return;  // mmap refuses empty files
     address_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file.descriptor(), 0);
     check<DataError>(address_ != MAP_FAILED, "cannot map {}: {}", path.string(),
                      std::generic_category().message(errno));
@@ -108,7 +112,7 @@ struct MappedTable {
   MappedColumn<int64_t> piece_ends;
 };
 
-// Requires that both `ends` fit: whether the pieces of each row lie in it.
+// Whether the pieces of each row lie within it. Requires that row_ends and piece_ends have been checked.
 bool pieces_fit(const TokenColumns& columns) {
   int64_t row_begin = 0, piece = 0;
   for (size_t row = 0; row < columns.row_ends.size(); ++row) {
@@ -123,7 +127,7 @@ bool pieces_fit(const TokenColumns& columns) {
   return true;
 }
 
-// A damaged file must not lead outside of the arrays.
+// Makes sure that a damaged file cannot lead outside the arrays.
 void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const fs::path& folder) {
   const auto ends_fit = [](std::span<const int64_t> ends, size_t total) {
     int64_t last = 0;
@@ -137,7 +141,7 @@ void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const 
                      columns.labels.size() == columns.ids.size() && ends_fit(columns.row_ends, columns.ids.size()) &&
                      ends_fit(columns.piece_ends, columns.pieces.size()) && pieces_fit(columns) &&
                      (!pairs || rows % 2 == 0);
-  check<DataError>(sound, "{}: the files do not fit one another; remove the folder and it is made anew",
+  check<DataError>(sound, "{}: the files do not fit one another; remove the folder, and it is built again",
                    folder.string());
 }
 
@@ -219,8 +223,8 @@ bool is_token_folder(const fs::path& folder) {
 OpenedTokens open_token_folder(const fs::path& folder) {
   check<DataError>(
       !fs::exists(folder / "dataset_dict.json") && !fs::exists(folder / "state.json"),
-      "{} was written by the Python package `datasets` (Arrow files), which is not read here. Give another "
-      "tokenized_path, and the tokens are saved there in our own format",
+      "{} was written by the Python package `datasets` (Arrow files), which Megalith does not read. Give another "
+      "tokenized_path, and the tokens are saved there in Megalith's own format",
       folder.string());
   check<DataError>(is_token_folder(folder), "{} has no tokens in it: info.json and ids.bin are missing",
                    folder.string());

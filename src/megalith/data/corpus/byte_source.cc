@@ -36,7 +36,7 @@ class FileBytes final : public ByteSource {
     return read_file(out);
   }
 
-  // The first bytes, up to `count`, which stay to be read.
+  // Returns the first bytes, up to `count`, without consuming them.
   const std::string& look_ahead(size_t count) {
     std::string bytes(count, '\0');
     while (looked_at_.size() < count) {
@@ -50,7 +50,7 @@ class FileBytes final : public ByteSource {
  private:
   size_t read_file(std::span<char> out) {
     for (;;) {
-      // Regular files are always ready.
+      // Wakes up every 100 ms to check for a stop request; regular files are always ready.
       pollfd waiting{.fd = descriptor_, .events = POLLIN, .revents = 0};
       if (::poll(&waiting, 1, 100) == 0) {
         if (stop_.stop_requested()) return 0;
@@ -66,7 +66,7 @@ class FileBytes final : public ByteSource {
   std::string name_;
   std::stop_token stop_;
   int descriptor_ = -1;
-  std::string looked_at_;  // read, and not yet given out
+  std::string looked_at_;  // read ahead and not yet returned
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ class GzipBytes final : public ByteSource {
  public:
   GzipBytes(std::unique_ptr<ByteSource> packed, const std::string& name)
       : packed_(std::move(packed)), name_(name), input_(size_t{1} << 16) {
-    constexpr int kGzipOnly = 16 + MAX_WBITS;
+    constexpr int kGzipOnly = 16 + MAX_WBITS;  // zlib's code for the gzip header with the largest window
     check(inflateInit2(&stream_, kGzipOnly) == Z_OK, "zlib cannot be started");
   }
   ~GzipBytes() override { inflateEnd(&stream_); }
@@ -50,7 +50,7 @@ class GzipBytes final : public ByteSource {
   std::string name_;
   std::vector<char> input_;
   z_stream stream_{};
-  bool between_members_ = false;
+  bool between_members_ = false;  // a gzip file may consist of several members; input may end only between them
 };
 
 }  // namespace

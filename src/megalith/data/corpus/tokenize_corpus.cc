@@ -1,3 +1,10 @@
+// A pipeline of three stages (ordered_pipeline.h):
+//
+//   LineBlocks (1 thread)  ->  BlockEncoder (`workers` threads)  ->  IndexedWriter per key (calling thread)
+//   1 MiB of whole lines       ids of all documents of a block       in the order of the input
+//
+// Blocks are the unit of work because a line is too small to pay for a lock. A worker parses and checks a line
+// completely before it encodes any of it, so that a bad line leaves nothing behind.
 #include "megalith/data/corpus/tokenize_corpus.h"
 
 #include <algorithm>
@@ -18,11 +25,11 @@ namespace {
 
 constexpr size_t kShownBadLines = 10;
 
-// The documents of a block for one key, back to back.
+// The documents of a block for one key, concatenated.
 struct EncodedKey {
   std::vector<int32_t> ids;
   std::vector<size_t> sequence_lengths;
-  std::vector<size_t> document_sequences;  // how many of the sequences each document has
+  std::vector<size_t> document_sequences;  // number of sequences in each document
 };
 
 struct EncodedBlock {
@@ -58,7 +65,7 @@ class BlockEncoder {
  private:
   using Texts = std::vector<std::string>;
 
-  // The texts of each key. Everything that can be wrong with a line is found here, before any of it is added.
+  // Returns the texts of each key. Finds everything that can be wrong with a line, before any of it is added.
   std::vector<Texts> read_texts(std::string_view line, const std::string& place) const {
     check<DataError>(!trim(line).empty(), "{}: the line is empty; every line must be a JSON object", place);
     io::Json document = io::parse_json(line, place);
@@ -86,6 +93,7 @@ class BlockEncoder {
     return texts;
   }
 
+  // Like preprocess_data.py, leaves out texts without tokens and appends EOD to the last sequence of the document.
   void add_document(EncodedBlock& block, const std::vector<Texts>& texts) const {
     ++block.documents;
     for (size_t k = 0; k < texts.size(); ++k) {

@@ -1,3 +1,5 @@
+// Parsing and writing .idx files. The input is untrusted: every count is compared with the size of the file before it
+// is multiplied, so no product can overflow and no view can reach beyond the file. Messages name the byte of the fault.
 #include "megalith/data/indexed/index_file.h"
 
 #include <algorithm>
@@ -20,7 +22,7 @@ T value_at(std::span<const std::byte> file, size_t at) {
   return PackedArray<T>(file.data() + at, 1)[0];
 }
 
-// Byte counts of the three arrays, or nothing when they are more than the file can hold.
+// The counts that determine the sizes of the three arrays.
 struct ArrayBytes {
   uint64_t sequences = 0, documents = 0;
   uint64_t total() const { return kIndexHeaderBytes + 12 * sequences + 8 * documents; }
@@ -28,7 +30,7 @@ struct ArrayBytes {
 
 ArrayBytes checked_counts(std::span<const std::byte> file, const std::string& name) {
   const ArrayBytes counts{value_at<uint64_t>(file, 18), value_at<uint64_t>(file, 26)};
-  // Neither product can overflow once each count is at most the file's size.
+  // Once each count is at most the size of the file, neither product can overflow.
   check<DataError>(counts.sequences <= file.size() / 12,
                    "{}: byte 18: it promises {} sequences, but a file of {} bytes has room for {}; it is cut short or "
                    "damaged",
@@ -50,7 +52,7 @@ IndexView parse_index(std::span<const std::byte> file, const std::string& name) 
                    "{}: byte 0: bad header: an .idx file begins with MMIDIDX and two zero bytes; this file is {}", name,
                    file.empty() ? "empty" : "something else");
   check<DataError>(file.size() >= kIndexHeaderBytes,
-                   "{}: byte {}: the file ends inside of its header, which has {} bytes; it is cut short", name,
+                   "{}: byte {}: the file ends inside its header, which has {} bytes; it is cut short", name,
                    file.size(), kIndexHeaderBytes);
   const auto version = value_at<uint64_t>(file, 9);
   check<DataError>(version == kIndexFileVersion, "{}: byte 9: bad version {}; only version {} is known", name, version,
@@ -103,7 +105,7 @@ void check_documents(const IndexView& index, const std::string& name) {
 
 void check_index(const IndexView& index, uint64_t bin_bytes, const std::string& name) {
   const int64_t bytes_per_token = token_bytes(index.type);
-  uint64_t expected = 0;  // at most 2^31 · 8 more for each of fewer than 2^60 sequences, but stops at bin_bytes
+  uint64_t expected = 0;  // grows by at most 2^34 before it is compared with bin_bytes: no overflow
   for (size_t i = 0; i < index.lengths.size(); ++i) {
     const int32_t length = index.lengths[i];
     check<DataError>(length >= 0, "{}: byte {}: sequence {} has {} tokens", name, index.length_place(i), i, length);

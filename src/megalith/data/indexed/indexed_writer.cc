@@ -28,7 +28,7 @@ void IndexedWriter::add_sequence(std::span<const int32_t> ids) {
     buffer_.resize(at + ids.size() * sizeof(T));
     for (const int32_t id : ids) {
       check<DataError>(id >= 0 && can_hold(type_, id),
-                       "{}: token id {} cannot be stored as {}; the vocabulary is larger than it says", prefix_, id,
+                       "{}: token id {} cannot be stored as {}; the vocabulary is larger than it claims", prefix_, id,
                        token_type_name(type_));
       const T token = static_cast<T>(id);
       std::memcpy(buffer_.data() + at, &token, sizeof token);
@@ -57,6 +57,7 @@ void IndexedWriter::append(const IndexedDataset& other) {
     lengths_.push_back(index.lengths[i]);
     tokens_ += index.lengths[i];
   }
+  // From 1: entry 0 is the start of the first document, which documents_ already ends with.
   for (size_t i = 1; i < index.documents.size(); ++i) documents_.push_back(sequences + index.documents[i]);
 }
 
