@@ -1,3 +1,6 @@
+// One Converter per record turns any of the formats (dataset_info.h) into a Conversation. There are two kinds of
+// problems: a record that does not form a conversation is skipped (LeftOut, caught in convert_record), as LLaMA-Factory
+// does; a missing column or a wrong type means that the description does not fit the file, and is an error at once.
 #include "megalith/data/sft/convert_record.h"
 
 #include <algorithm>
@@ -15,7 +18,7 @@ namespace {
 
 using io::Json;
 
-// Why a record is left out; not a mistake of the file as a whole.
+// Thrown for a record that is skipped; not for a mistake in the file as a whole.
 struct LeftOut {
   std::string problem;
 };
@@ -42,7 +45,7 @@ class Converter {
   }
 
  private:
-  // The column's value; nullptr when the column has no name, is absent or null.
+  // Returns the column's value; nullptr if the column has no name, is absent or is null.
   const Json* find(const std::string& column) const {
     if (column.empty()) return nullptr;
     const auto found = record_.find(column);
@@ -65,12 +68,13 @@ class Converter {
     return value.get<std::string>();
   }
 
-  // The column's text; empty when it is absent.
+  // Returns the column's text; empty if it is absent.
   std::string text(const std::string& column) const {
     const Json* value = find(column);
     return value == nullptr ? std::string() : text_of(*value, "column \"" + column + "\"");
   }
 
+  // Tools may be JSON text or JSON itself; the latter becomes the text that Python would print.
   std::string tools() const {
     const Json* value = find(columns_.tools);
     if (value == nullptr) return {};
@@ -85,7 +89,7 @@ class Converter {
   }
 
   Conversation alpaca() const {
-    // One of its columns has to be there: a wrong file would otherwise give nothing but empty prompts.
+    // One of its columns must exist; otherwise a wrong file would silently give only empty prompts.
     if (find(columns_.prompt) == nullptr && find(columns_.query) == nullptr) required(columns_.prompt);
     Conversation result{.system = text(columns_.system), .tools = tools()};
     if (const Json* history = find(columns_.history)) add_history(*history, result);
@@ -150,10 +154,11 @@ class Converter {
     return {Role::kFunction, python_json(functions)};
   }
 
-  // Tool calls and several results in a row may appear.
+  // Whether turns may hold tool calls and several results in a row.
   bool openai_turns() const { return dataset_.formatting != Formatting::kSharegpt; }
 
-  // Turns of a list; a leading system turn is put into `system`. OpenAI's several tool results in a row become one.
+  // Returns the turns of a list; a leading system turn is moved to `system`. Consecutive tool results in OpenAI's
+  // format are joined into one turn, so that turns alternate.
   std::vector<Message> messages_of(const Json& list, std::string* system) const {
     check<DataError>(list.is_array(), "{}: {} must be a list of turns", place_, io::json_in_words(list));
     std::vector<Message> result;
@@ -183,7 +188,7 @@ class Converter {
     }
   }
 
-  // What the reference's converter of this name does to system texts.
+  // Changes the system text as LLaMA-Factory's "openai" converter does.
   static void add_thinking_switch(Conversation& conversation) {
     std::string& system = conversation.system;
     if (!conversation.tools.empty()) {
@@ -197,7 +202,7 @@ class Converter {
   Conversation turns_of(const Json& list) const {
     Conversation result{.system = text(columns_.system), .tools = tools()};
     result.prompt = messages_of(list, &result.system);
-    // Results that nobody answers are left out, as the reference does.
+    // Tool results at the end, which have no answer, are dropped, as in LLaMA-Factory.
     if (openai_turns() && !result.prompt.empty() && result.prompt.back().role == Role::kObservation)
       result.prompt.pop_back();
     if (dataset_.formatting == Formatting::kOpenai) add_thinking_switch(result);
@@ -215,7 +220,7 @@ class Converter {
     return result;
   }
 
-  // chosen or rejected: a text, a turn, or a list of turns whose last is the answer.
+  // Returns the turns of chosen or rejected: a text, a turn, or a list of turns, the last of which is the answer.
   std::vector<Message> answer_of(const std::string& column, std::string* system) const {
     const Json& value = required(column);
     if (value.is_string()) return {{Role::kAssistant, value.get<std::string>()}};
@@ -239,7 +244,7 @@ class Converter {
       std::vector<Message> turns = answer_of(column, &result.system);
       result.responses.push_back(std::move(turns.back()));
       turns.pop_back();
-      // Without a prompt of its own a pair repeats it in both lists; the chosen one's counts.
+      // A pair without a separate prompt repeats it in both lists; the one of `chosen` counts.
       if (!has_prompt && result.prompt.empty()) result.prompt = std::move(turns);
     }
     check_alternation(result.prompt);
@@ -253,6 +258,7 @@ class Converter {
   const std::string& place_;
 };
 
+// Returns what the conversation lacks for a sample of this kind; empty if nothing.
 std::string incomplete(const Conversation& conversation, SampleKind kind) {
   if (kind == SampleKind::kDocument) return conversation.prompt.empty() ? "no text" : "";
   if (conversation.prompt.size() % 2 == 0) return fmt::format("{} turns before the answer", conversation.prompt.size());
@@ -285,8 +291,8 @@ Sequence pretokenized_row(const Json& record, const std::string& prefix, const s
   row.ids = ids_of(record, prefix + "input_ids", place);
   row.labels = record.contains(prefix + "labels") ? ids_of(record, prefix + "labels", place) : row.ids;
   check<DataError>(row.labels.size() == row.ids.size(),
-                   "{}: \"{}input_ids\" has {} values and \"{}labels\" {}; labels stand beside their tokens, one each",
-                   place, prefix, row.ids.size(), prefix, row.labels.size());
+                   "{}: \"{}input_ids\" has {} values and \"{}labels\" {}; there must be one label per token", place,
+                   prefix, row.ids.size(), prefix, row.labels.size());
   return row;
 }
 

@@ -1,3 +1,5 @@
+// Resolving `--dataset`: names in dataset_info.json first, then paths. Nothing is downloaded and no script is run; an
+// entry that needs either is refused with the command that fetches its files.
 #include "megalith/data/sft/dataset_info.h"
 
 #include <algorithm>
@@ -14,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using io::Json;
 
-// Takes the strings of an object into the members that the table names; what is not there becomes unset.
+// Copies the strings of an object to the members that the table lists; members without a key become empty.
 template <typename T>
 T read_names(const io::JsonFields& fields, std::initializer_list<std::pair<const char*, std::string T::*>> table) {
   T result;
@@ -60,7 +62,7 @@ std::vector<std::string> keys_of(const Json& object) {
   return keys;
 }
 
-// A file, or all files of a folder in the order of their names.
+// Returns a file, or all visible files of a folder sorted by name, which must be of one type.
 std::vector<fs::path> files_of(const fs::path& path, const std::string& name) {
   check<ConfigError>(fs::exists(path), "dataset {}: {} does not exist; check file_name and dataset_dir", name,
                      path.string());
@@ -81,7 +83,7 @@ void refuse_remote(const std::string& name, const io::JsonFields& entry, const f
   const std::string info = (dataset_dir / "dataset_info.json").string(), target = (dataset_dir / name).string();
   const auto refuse = [&](const char* hub, const std::string& command) {
     throw ConfigError(
-        fmt::format("dataset {} is on {}, and nothing is downloaded here. Run `{}`, then give that folder or "
+        fmt::format("dataset {} is on {}, and Megalith does not download data. Run `{}`, then give that folder or "
                     "set \"file_name\" in {}",
                     name, hub, command, info));
   };
@@ -92,8 +94,8 @@ void refuse_remote(const std::string& name, const io::JsonFields& entry, const f
   for (const char* key : {"om_hub_url", "script_url", "cloud_file_name"})
     check<ConfigError>(
         !entry.has(key),
-        "dataset {} is given by \"{}\", and nothing is downloaded or run here. Get its files as .jsonl and "
-        "set \"file_name\" in {}",
+        "dataset {} is given by \"{}\", and Megalith does not download data or run scripts. Get its files as .jsonl"
+        " and set \"file_name\" in {}",
         name, key, info);
 }
 
@@ -145,7 +147,7 @@ DatasetDescription read_dataset_entry(const Json& entry, const std::string& plac
   result.ranking = fields.optional<bool>("ranking").value_or(false);
   result.num_samples = fields.optional_positive<int64_t>("num_samples");
   if (fields.optional<std::string>("split").value_or("train") != "train")
-    fields.refuse("split", "be train: files that are here have no other");
+    fields.refuse("split", "be train: local files have no other split");
   if (const auto columns = fields.optional_object("columns")) result.columns = read_columns(*columns);
   if (const auto tags = fields.optional_object("tags"))
     result.tags = read_tags(*tags);
@@ -156,6 +158,7 @@ DatasetDescription read_dataset_entry(const Json& entry, const std::string& plac
 
 DatasetDescription infer_format(const Json& first_record, const std::string& place) {
   const auto has = [&](const char* column) { return first_record.contains(column); };
+  // The order of the cases matters: records may have columns of several formats, and the most specific one wins.
   const auto when = [&](const char* column) { return has(column) ? std::string(column) : std::string(); };
   DatasetDescription result;
   result.columns = {.prompt = "", .query = "", .response = "", .messages = ""};

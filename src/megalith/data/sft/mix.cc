@@ -19,7 +19,7 @@ std::vector<double> parse_probabilities(const std::vector<std::string>& words, s
     values.push_back(*value);
   }
   check<ConfigError>(values.empty() || values.size() == datasets,
-                     "interleave_probs has {} numbers for {} datasets; give one each", values.size(), datasets);
+                     "interleave_probs has {} numbers for {} datasets; give one per dataset", values.size(), datasets);
   const double sum = std::accumulate(values.begin(), values.end(), 0.0);
   for (double& value : values) value /= sum;
   return values;
@@ -34,6 +34,7 @@ bool DatasetPicker::ended() const {
                                                             : std::ranges::all_of(exhausted_, is_set);
 }
 
+// The last dataset gets what rounding leaves of the unit interval.
 size_t DatasetPicker::draw() {
   const double at = random_.unit();
   double sum = 0;

@@ -1,3 +1,11 @@
+// One encoder serves the stages pt, sft and dpo, from text or from ids:
+//
+//   record -> convert_record -> Conversation -> encode_* -> Sample -> rows (packing, per batch)
+//          -> pretokenized_sample -------------------------^
+//
+// Encoding works record by record and on many threads; packing needs the whole batch and runs on one. Lengths: the
+// collator drops one token of a row (the last is only a label), so an unpacked sample may have cutoff_len + 1 tokens; a
+// packed row has cutoff_len + 1 by construction, and the samples in it have at most cutoff_len.
 #include "megalith/data/sft/record_encoder.h"
 
 #include <algorithm>
@@ -15,19 +23,19 @@ namespace megalith::data {
 
 namespace {
 
-// A pair counts in any case: an answer that it lacks is an error.
+// A pair always counts: if it lacks an answer, that is an error and not a reason to skip it.
 bool has_tokens(const Sample& sample) { return !sample.row.ids.empty() || sample.rejected; }
 
 constexpr std::array kAnswers{"chosen", "rejected"};
 
-// Texts alone: what a template adds to an empty one is no answer.
+// Checks the texts before tokenization: what a template adds to an empty text is not an answer.
 void check_answers(const Conversation& conversation) {
   for (size_t i = 0; i < kAnswers.size(); ++i)
     check<DataError>(!conversation.responses[i].content.empty(),
                      "the {} answer is empty; give a text, or leave the pair out", kAnswers[i]);
 }
 
-// What is left of both answers can be trained on. The first token of a row is no label once labels are shifted.
+// Checks that both answers still have trained tokens. The first token of a row does not count: it is never predicted.
 void check_answers(const Sample& pair, bool cut, int64_t cutoff_len, const std::string& place) {
   const std::array rows{&pair.row, &*pair.rejected};
   for (size_t i = 0; i < kAnswers.size(); ++i) {
@@ -35,7 +43,7 @@ void check_answers(const Sample& pair, bool cut, int64_t cutoff_len, const std::
     const bool trained = !labels.empty() && std::ranges::any_of(labels.begin() + 1, labels.end(),
                                                                 [](int32_t label) { return label != kIgnoredLabel; });
     check<DataError>(trained || !cut,
-                     "{}: the {} answer does not fit: cutoff_len {} leaves no room for it behind the prompt. Raise "
+                     "{}: the {} answer does not fit: cutoff_len {} leaves no room for it after the prompt. Raise "
                      "cutoff_len, or leave the pair out",
                      place, kAnswers[i], cutoff_len);
     check<DataError>(trained, "{}: the {} answer is empty: none of its {} tokens has a label. Leave the pair out",
@@ -53,7 +61,7 @@ RowPlan row_plan(const SftSettings& settings) {
                          "mask_history and train_on_prompt are for stage sft; documents have no turns");
       return {.kind = settings.kind, .cutoff = settings.cutoff_len + 1, .packing = packing, .neat = false};
     case SampleKind::kConversation:
-      // A packed row is made one token longer than its cutoff, a sample may be as long as the row's shifted tokens.
+      // pack_samples makes rows one token longer than the cutoff; a sample may have as many tokens as the shifted row.
       return {.kind = settings.kind,
               .cutoff = settings.cutoff_len + (packing ? 0 : 1),
               .packing = packing,
@@ -96,7 +104,7 @@ std::string BuildReport::text() const {
 RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const TurnEncoder> turns,
                              std::optional<tokenizer::Tokenizer> tokenizer)
     : options_(options), turns_(std::move(turns)), tokenizer_(std::move(tokenizer)) {
-  // Documents need no template; without one the tokenizer's own special tokens are used.
+  // Documents need no template; without one, the tokenizer's own special tokens are used.
   if (turns_)
     tokens_ = turns_->tokens();
   else if (tokenizer_ && options_.plan.kind == SampleKind::kDocument)
@@ -153,7 +161,7 @@ void RecordEncoder::check_ids(const Sequence& row, const std::string& place) con
                     "must be resized",
                     place, fits(id) ? "label" : "token id", fits(id) ? label : id, i,
                     options_.vocab_size ? fmt::format("outside of the model's vocabulary of {}", *options_.vocab_size)
-                                        : std::string("no token id")));
+                                        : std::string("not a token id")));
   }
 }
 
@@ -180,7 +188,7 @@ EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescrip
     result.sample = pretokenized_sample(record, options_.plan.kind, place);
     if (!has_tokens(*result.sample)) return {std::nullopt, "no tokens"};
     const auto limit = static_cast<size_t>(options_.plan.cutoff);
-    const bool blocks = options_.plan.kind == SampleKind::kDocument && options_.plan.packing;
+    const bool blocks = options_.plan.kind == SampleKind::kDocument && options_.plan.packing;  // cut in pack_documents
     for (Sequence* row : {&result.sample->row, result.sample->rejected ? &*result.sample->rejected : nullptr}) {
       if (row == nullptr || blocks || row->ids.size() <= limit) continue;
       row->ids.resize(limit);
@@ -247,6 +255,7 @@ std::vector<Sample> RecordEncoder::rows(std::vector<EncodedRecord> batch, BuildR
   return samples;
 }
 
+// Caches are named by this text: a change of a word makes all of them useless.
 std::string RecordEncoder::description() const {
   const RowPlan& plan = options_.plan;
   return fmt::format("kind {} cutoff {} packing {} neat {} prompt {} history {} bos {} eos {} pad {} end \"{}\" {} {}",

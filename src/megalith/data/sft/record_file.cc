@@ -1,3 +1,6 @@
+// A scanner that finds where records begin and end without parsing them: lines by their ends, elements of a JSON list
+// by counting brackets outside strings. It reads the file in chunks, so a list of any size needs only the memory of its
+// longest record. Records are parsed later, by the threads that encode them.
 #include "megalith/data/sft/record_file.h"
 
 #include <unistd.h>
@@ -15,12 +18,13 @@ namespace megalith::data {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{1} << 20;
-constexpr size_t kMaxRecordBytes = size_t{1} << 28;
+constexpr size_t kMaxRecordBytes = size_t{1} << 28;  // bounds the memory for a file that is not what it seems
 
 bool is_blank(int byte) { return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n'; }
 
 std::string too_long() { return fmt::format("a record of more than {} MB", kMaxRecordBytes >> 20); }
 
+// Reads up to `bytes` bytes; fewer only at the end of the file. pread, so that threads can share the descriptor.
 size_t read_at(const io::FileHandle& file, uint64_t offset, char* to, size_t bytes) {
   size_t done = 0;
   while (done < bytes) {
@@ -33,7 +37,7 @@ size_t read_at(const io::FileHandle& file, uint64_t offset, char* to, size_t byt
   return done;
 }
 
-// What turns a file of another type into JSON lines.
+// Returns the command that converts a file of another type to JSON lines.
 std::string convert_command(const std::filesystem::path& path, const std::string& extension) {
   const std::string from = path.string();
   const std::string to = std::filesystem::path(path).replace_extension(".jsonl").string();
@@ -51,15 +55,15 @@ RecordFormat record_format(const std::filesystem::path& path) {
   if (extension == ".json" || extension == ".jsonl") return RecordFormat::kJson;
   if (extension == ".txt") return RecordFormat::kText;
   const bool convertible = extension == ".parquet" || extension == ".arrow" || extension == ".csv";
-  check<DataError>(convertible, "{}: files of type \"{}\" are not read; give .json, .jsonl or .txt", path.string(),
-                   extension);
-  throw DataError(fmt::format("{}: {} files are not read here. Convert it once and give the new file: {}",
+  check<DataError>(convertible, "{}: Megalith does not read files of type \"{}\"; give .json, .jsonl or .txt",
+                   path.string(), extension);
+  throw DataError(fmt::format("{}: Megalith does not read {} files. Convert it once and give the new file: {}",
                               path.string(), extension, convert_command(path, extension)));
 }
 
 RecordScanner::RecordScanner(const std::filesystem::path& path)
     : file_(io::FileHandle::open_for_reading(path)), format_(record_format(path)) {
-  file_.size();  // refuses what is not a regular file
+  file_.size();  // throws if it is not a regular file
 }
 
 void RecordScanner::fail(const std::string& problem) const {
@@ -103,6 +107,7 @@ bool RecordScanner::next(std::string& text, RecordPlace& place) {
   return next_line(text, place);
 }
 
+// A file whose first character is '[' is a list; otherwise it has one value per line.
 void RecordScanner::begin() {
   begun_ = true;
   skip_blanks();
@@ -146,7 +151,7 @@ bool RecordScanner::next_element(std::string& text, RecordPlace& place) {
   return false;
 }
 
-// A whole value by its brackets and quotes; whether it is valid JSON shows when it is parsed.
+// Takes a whole value by its brackets and quotes. Whether it is valid JSON is found out when it is parsed.
 void RecordScanner::take_value(std::string& text) {
   int depth = 0;
   while (true) {
@@ -168,7 +173,7 @@ void RecordScanner::take_string(std::string& text) {
   take(text);
   while (peek() != '"') {
     if (peek() < 0) fail("the file ends inside a text; it was cut off");
-    if (peek() == '\\') take(text);
+    if (peek() == '\\') take(text);  // the escaped character, which may be a quote, follows
     if (peek() >= 0) take(text);
   }
   take(text);
@@ -199,7 +204,7 @@ io::Json RecordFile::record(int64_t index) const {
   const RecordPlace& place = places_.at(static_cast<size_t>(index));
   std::string text(place.bytes, '\0');
   check<DataError>(read_at(file_, place.offset, text.data(), text.size()) == text.size(),
-                   "{} has become shorter while it was read", path().string());
+                   "{} became shorter while it was being read", path().string());
   return parse_record(text, format_, path(), place.line);
 }
 

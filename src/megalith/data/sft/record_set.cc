@@ -61,7 +61,7 @@ std::vector<RecordRef> RecordSet::select(const SelectionOptions& options) const 
     result.push_back({static_cast<int32_t>(*d), chosen[*d][at[*d]]});
     if (++at[*d] < chosen[*d].size()) continue;
     picker.exhausted(*d);
-    at[*d] = 0;
+    at[*d] = 0;  // interleave_over draws it again from its first record
   }
   return result;
 }
@@ -78,7 +78,7 @@ RecordSplit split_records(const std::vector<RecordRef>& records, double val_size
   check<ConfigError>(held_out < total, "val_size {} holds out {} of {} records; some must be left to train on",
                      val_size, held_out, total);
   std::vector<bool> out(records.size(), false);
-  const Permutation order(total, mix_seed(seed, 0x76616C));
+  const Permutation order(total, mix_seed(seed, 0x76616C));  // "val": independent of other uses of the seed
   for (int64_t i = 0; i < held_out; ++i) out[static_cast<size_t>(order[i])] = true;
   for (size_t i = 0; i < records.size(); ++i) (out[i] ? split.validation : split.train).push_back(records[i]);
   return split;

@@ -53,7 +53,7 @@ bool RecordStream::next_mixed(StreamedRecord& record) {
   record = std::move(source.ahead);
   if (!source.reader->next(source.ahead)) {
     picker_.exhausted(*dataset);
-    open(*dataset);  // it may be drawn again
+    open(*dataset);  // interleave_over may draw it again
   }
   return true;
 }
@@ -64,7 +64,7 @@ bool RecordStream::next(StreamedRecord& record) {
   if (buffer_.empty()) return false;
   const auto at = static_cast<size_t>(random_.below(buffer_.size()));
   record = std::move(buffer_[at]);
-  // The last one takes its place; the next call fills up.
+  // The last record takes its place; the next call refills the buffer.
   if (at + 1 < buffer_.size()) buffer_[at] = std::move(buffer_.back());
   buffer_.pop_back();
   return true;

@@ -10,6 +10,7 @@ namespace {
 
 using io::Json;
 
+// Splits joined tool results into one message each.
 void append_results(const std::string& joined, Json& messages) {
   for (size_t from = 0; from != std::string::npos;) {
     const size_t end = joined.find(kResultSeparator, from);
@@ -19,7 +20,7 @@ void append_results(const std::string& joined, Json& messages) {
 }
 
 Json calling_message(const std::string& content) {
-  const TemplateSpec usual;  // for its words around a thought
+  const TemplateSpec usual;  // for the default marks around a thought
   const auto [around, calls] = parse_function_calls(content, usual.thought_open, usual.thought_close);
   Json tool_calls = Json::array();
   for (const Json& call : calls) tool_calls.push_back({{"type", "function"}, {"function", call}});
@@ -43,12 +44,13 @@ void append_message(const Message& message, Json& messages) {
   }
 }
 
-// Null for none.
+// Returns the list of tools; JSON null if there are none, since templates test for that.
 Json tools_of(const Conversation& conversation) {
   Json tools = parse_tools(conversation.tools);
   return tools.empty() ? Json() : tools;
 }
 
+// Starts a new turn at every change from the assistant to someone else.
 std::vector<EncodedTurn> split_by_mask(const RenderedConversation& rendered) {
   check(rendered.ids.size() == rendered.assistant_mask.size(), "{} ids with {} mask values", rendered.ids.size(),
         rendered.assistant_mask.size());

@@ -1,3 +1,10 @@
+// Named templates, token for token as LLaMA-Factory applies them. A template is a set of texts with markers; each text
+// is tokenized on its own, between token markers, because tokenizing the whole conversation at once could merge tokens
+// across the borders of turns.
+//
+// Thoughts of reasoning models: with mask_history (only the last turn is trained), thoughts of earlier answers are
+// removed, as the model's own chat template does at inference. An answer without a thought gets an empty one, which the
+// model learns to write (Thinking::kOn) or finds in its prompt (otherwise).
 #include "megalith/data/sft/template.h"
 
 #include <utility>
@@ -14,14 +21,14 @@ constexpr std::string_view kContentMark = "{{content}}";
 constexpr std::string_view kBosMark = "{{bos}}";
 constexpr std::string_view kEosMark = "{{eos}}";
 
-// `format` with the content in its place. Content is not looked at again: it may hold braces.
+// Returns `format` with the content inserted. The content is not scanned again, since it may contain markers.
 std::string filled(std::string_view format, const std::string& content) {
   const size_t at = format.find(kContentMark);
   if (at == std::string_view::npos) return std::string(format);
   return std::string(format.substr(0, at)) + content + std::string(format.substr(at + kContentMark.size()));
 }
 
-// In the keys of caches: the words may not change.
+// Part of the keys of caches: the words must not change.
 const char* thinking_name(Thinking thinking) {
   switch (thinking) {
     case Thinking::kOn:
@@ -83,6 +90,8 @@ std::string Template::description() const {
                      thinking_name(options_.thinking), options_.preserve_thinking);
 }
 
+// Appends the ids of a format: token markers become their ids, and the text between two markers is tokenized as one
+// piece.
 void Template::append(std::string_view format, const std::string& content, Ids& ids) const {
   const auto add_text = [&](std::string_view piece) {
     const Ids added = tokenizer_.encode(filled(piece, content));
@@ -120,6 +129,7 @@ Template::Ids Template::encode_message(const Message& message, const std::string
   return ids;
 }
 
+// Encodes each message. The first one also gets the prefix and the system text with the tools.
 std::vector<Template::Ids> Template::encode_messages(const std::vector<Message>& messages,
                                                      const Conversation& conversation) const {
   const std::string& system = conversation.system.empty() ? default_system_ : conversation.system;

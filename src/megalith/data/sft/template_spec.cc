@@ -1,3 +1,5 @@
+// The table of named templates. Every space and newline is part of a model's training format: the texts must not be
+// tidied. Families share a function that fills in what they have in common.
 #include "megalith/data/sft/template_spec.h"
 
 #include <algorithm>
@@ -107,7 +109,7 @@ TemplateSpec seed_oss() {
           .thought_close = "</seed:think>"};
 }
 
-// Templates that are nothing but texts around system, user and assistant.
+// Templates that only put texts around system, user and assistant.
 TemplateSpec plain(std::string_view name, std::string_view system, std::string_view user, std::string_view assistant,
                    std::string_view default_system = {}) {
   return {.name = name,

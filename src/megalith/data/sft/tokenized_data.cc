@@ -1,3 +1,7 @@
+// Tokenization ahead of training. With a cache folder, the result is a folder of tokens (token_table.h) whose name is a
+// hash of everything that the tokens depend on: the content of all data and tokenizer files, the template, and each
+// option that changes a sample. An option that does not is left out of the key, so that changing it reuses the cache.
+// io::build_once lets one process build while all others wait for the folder.
 #include "megalith/data/sft/tokenized_data.h"
 
 #include <algorithm>
@@ -21,10 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A change of what records become takes the next number: caches of older versions are then not used.
+// Increase it when the same records become other tokens: caches of older versions are then ignored.
 constexpr int64_t kEncodingVersion = 2;
 
-// Tokenizes records batch by batch and gives each batch's rows to `take`.
+// Tokenizes records batch by batch and passes the rows of each batch to `take`.
 class Build {
  public:
   Build(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records)
@@ -52,6 +56,7 @@ class Build {
   }
 
  private:
+  // Problems are logged after the parallel loop, in the order of the records.
   std::vector<EncodedRecord> encode(std::span<const RecordRef> refs) {
     std::vector<EncodedRecord> result(refs.size());
     io::parallel_for(std::ssize(refs), request_.data.preprocessing_num_workers, [&](int64_t i) {
@@ -118,6 +123,7 @@ OpenedTokens open_part(const fs::path& folder, const DataRequest& request) {
   return tokens;
 }
 
+// A folder written here has the parts train and validation; a folder with tokens of its own is training data.
 TokenizedData open_folder(const fs::path& folder, const DataRequest& request) {
   const bool ours = fs::is_directory(folder / "train");
   OpenedTokens train = open_part(ours ? folder / "train" : folder, request);
@@ -126,7 +132,7 @@ TokenizedData open_folder(const fs::path& folder, const DataRequest& request) {
   return result;
 }
 
-// Its files, or its sizes when it comes from none.
+// Adds the content of the tokenizer's files to the key; only its sizes if it was not read from a folder.
 void add_tokenizer(const DataRequest& request, io::ContentHash& key) {
   key.add(request.tokenizer->vocab_size()).add(request.tokenizer->id_end());
   if (request.tokenizer_folder.empty()) return;
@@ -185,7 +191,7 @@ std::vector<EvaluationRequest> evaluation_requests(const DataRequest& request) {
 
 std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& request) {
   std::shared_ptr<const TurnEncoder> turns = request.turns;
-  // Documents have no turns: only a template by name says anything about them (how they end).
+  // Documents have no turns; only a named template matters to them, by how it ends a document.
   const bool needless = request.data.kind == SampleKind::kDocument && request.data.chat.is_own();
   if (!turns && request.tokenizer && !needless)
     turns = make_turn_encoder(request.data.chat, *request.tokenizer, request.tokenizer_folder);

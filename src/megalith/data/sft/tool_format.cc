@@ -1,3 +1,5 @@
+// Qwen's format for tools, which is the only one so far. The texts are prompts that models were trained with: they must
+// not be edited, and the JSON in them must look as Python prints it (python_json.h).
 #include "megalith/data/sft/tool_format.h"
 
 #include <algorithm>
@@ -23,7 +25,7 @@ constexpr std::string_view kQwenCallClose = "</tool_call>";
 
 void check_format(std::string_view template_name, ToolFormat format) {
   check<ConfigError>(format == ToolFormat::kQwen,
-                     "the data has tools or function calls, and template {} has no format for them here. Use a qwen "
+                     "the data has tools or function calls, for which template {} has no format. Use a qwen "
                      "template, or take the tools out of the data",
                      template_name);
 }
@@ -36,8 +38,9 @@ Json parsed(const std::string& text, const char* what) {
   }
 }
 
+// A part of a text between two marks.
 struct Part {
-  size_t begin = 0, end = 0;              // with the marks
+  size_t begin = 0, end = 0;              // including the marks
   size_t inner_begin = 0, inner_end = 0;  // between them
 };
 
@@ -60,7 +63,7 @@ Json calls_of(const std::string& text) {
   return calls;
 }
 
-// All occurrences of the part's text are taken out, as the reference does.
+// Removes all occurrences of the part's text, as LLaMA-Factory does.
 std::string without_text(std::string text, const std::string& part) {
   for (size_t at = 0; (at = text.find(part, at)) != std::string::npos;) text.erase(at, part.size());
   return text;
