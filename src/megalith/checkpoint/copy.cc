@@ -99,6 +99,7 @@ void add_manifest(const fs::path& folder) {
   write_manifest(folder, {.step = 0, .layout = {}, .holds = {"model"}, .files = file_records(folder)});
 }
 
+// Checksums of the copy are computed from the new files, which also proves that they can be read.
 Manifest copy_checkpoint(const fs::path& source, const fs::path& target, const CopyOptions& options) {
   Manifest manifest = read_manifest(source);
   const auto problems = problems_of_content(source, manifest);

@@ -59,6 +59,7 @@ SavedLayout read_layout(const io::JsonFields& fields) {
   return layout;
 }
 
+// Reads one entry of "files".
 FileRecord read_record(const Json& entry, const std::string& file_name) {
   const io::JsonFile file(entry, file_name);
   const io::JsonFields fields = file.fields();
@@ -101,6 +102,7 @@ SavedLayout SavedLayout::of(const layout::GridShape& shape, bool distributed_opt
           .distributed_optimizer = distributed_optimizer};
 }
 
+// Leaves out sizes of 1, and etp if it equals tp.
 std::string SavedLayout::in_words() const {
   std::string text = fmt::format("{} rank{}", world_size, world_size == 1 ? "" : "s");
   for (const auto& [name, size] : {std::pair{"tp", tp}, {"pp", pp}, {"vpp", vpp}, {"cp", cp}, {"ep", ep}})
@@ -131,7 +133,7 @@ std::string Manifest::to_json() const {
             {"holds", holds},
             {"chunk_bytes", kChunkBytes},
             {"files", std::move(list)}};
-  root["crc32c"] = hex(crc32c(root.dump()));
+  root["crc32c"] = hex(crc32c(root.dump()));  // of the compact form; the file itself is indented
   return root.dump(1) + "\n";
 }
 
@@ -145,7 +147,7 @@ Manifest Manifest::from_json(std::string_view text, const std::string& file_name
   check<DataError>(version <= kFormatVersion,
                    "{} is of format version {}; this Megalith reads versions up to {}. Use a newer Megalith", file_name,
                    version, kFormatVersion);
-  check_unchanged(root, file_name);
+  check_unchanged(root, file_name);  // before any field below is trusted
   Manifest manifest;
   manifest.version = version;
   manifest.step = fields.required<int64_t>("step");
@@ -160,6 +162,7 @@ Manifest Manifest::from_json(std::string_view text, const std::string& file_name
   return manifest;
 }
 
+// stem.safetensors, stem-00001-of-00003.safetensors or stem-rank-00007.safetensors.
 bool is_tensor_file(std::string_view name, std::string_view stem) {
   if (!name.starts_with(stem) || !name.ends_with(".safetensors")) return false;
   name.remove_prefix(stem.size());

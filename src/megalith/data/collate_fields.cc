@@ -44,6 +44,7 @@ bool alike(const Field& a, const Field& b) {
   return a.numbers.index() == b.numbers.index() && a.of == b.of && a.shape == b.shape && a.fill == b.fill;
 }
 
+// Checks that a field has a value for each token, or one for the row.
 void check_field(const std::string& name, const Field& field, const Sequence& row, size_t number) {
   const int64_t values = field.of == FieldOf::kRow ? 1 : std::ssize(row.ids);
   const int64_t each = numbers_of_value(field);
@@ -84,6 +85,7 @@ void write_rows(std::span<const Sequence* const> rows, const std::string& name, 
     out = std::ranges::copy(std::get<std::vector<T>>(row->fields.at(name).numbers), out).out;
 }
 
+// Writes the values of tokens or labels; padding between strips keeps the fill value.
 template <typename T>
 void write_strips(std::span<const Strip> strips, const std::string& name, T* out) {
   for (const Strip& strip : strips) {

@@ -14,6 +14,7 @@ namespace {
 
 std::string sizes_in_words(at::IntArrayRef sizes) { return fmt::format("[{}]", fmt::join(sizes, ", ")); }
 
+// Returns the name of a dtype as a Python user knows it.
 std::string type_in_words(at::ScalarType type) {
   switch (type) {
     case at::kInt:
@@ -52,6 +53,7 @@ void check_tokens(const MicroBatch& batch) {
   check_token_tensor("labels", labels, like_ids);
   check<DataError>(labels.sizes() == ids.sizes(), "the collator's \"labels\" is {}; it must be {}",
                    tensor_in_words(labels), like_ids);
+  // The size of the vocabulary is not known here, so only negative ids can be found.
   const int64_t least = labels.masked_fill(labels.eq(kIgnoredLabel), 0).min().item<int64_t>();
   check<DataError>(least >= 0,
                    "the collator's \"labels\" {} holds {}; a label is a token id, or {} where nothing is predicted",
@@ -113,6 +115,7 @@ void check_extra(const std::string& name, const ExtraTensor& extra, const at::Te
                      tensor_in_words(extra.values), rows);
 }
 
+// Checks the numbers that the collator may set itself.
 void check_counts(const MicroBatch& batch) {
   const int64_t sequences = batch.layout.sequences();
   check<DataError>(batch.sequences > 0 && batch.sequences <= sequences && batch.real_tokens <= batch.tokens(),

@@ -9,6 +9,7 @@ Sampler::Sampler(const SamplerOptions& options) : options_(options) {
   check<DataError>(options.size > 0, "the dataset is empty: there is nothing to train on");
 }
 
+// Computes the order on the fly (Permutation), so a dataset of any size costs no memory and resuming costs no time.
 int64_t Sampler::sample_at(const SamplerPosition& position) const {
   if (!options_.shuffle) return position.consumed;
   const uint64_t seed = mix_seed(options_.seed, static_cast<uint64_t>(position.epoch));

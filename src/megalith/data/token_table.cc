@@ -47,6 +47,7 @@ class TokenDataset : public Dataset {
   }
 
  private:
+  // Returns the values of one row; `ends` are cumulative.
   template <typename T>
   static std::vector<T> slice(std::span<const T> values, std::span<const int64_t> ends, int64_t row) {
     const auto at = static_cast<size_t>(row);
@@ -96,6 +97,7 @@ class MappedColumn {
   size_t bytes_ = 0;
 };
 
+// All columns of a folder. Kept alive by the dataset.
 struct MappedTable {
   explicit MappedTable(const fs::path& folder)
       : ids(folder / "ids.bin"),
@@ -147,6 +149,7 @@ void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const 
 
 }  // namespace
 
+// The format has no place for shifted rows and for fields.
 void TokenTable::append(const Sequence& row) {
   check(!row.shifted, "token tables hold labels beside their tokens");
   check<DataError>(row.fields.empty(),
@@ -164,6 +167,7 @@ void TokenTable::append(const Sample& sample) {
   if (sample.rejected) append(*sample.rejected);
 }
 
+// Concatenates the columns; ends are cumulative, so those of `other` move up.
 void TokenTable::append(const TokenTable& other) {
   const auto tokens = std::ssize(ids), piece_count = std::ssize(pieces);
   ids.insert(ids.end(), other.ids.begin(), other.ids.end());
@@ -208,6 +212,7 @@ void TokenFolderWriter::append(const TokenTable& rows) {
   rows_ += std::ssize(rows.row_ends);
 }
 
+// The columns are on disk before info.json is: is_token_folder needs both.
 void TokenFolderWriter::finish(const TokenTableInfo& info) {
   for (const Column* column : {&ids_, &labels_, &row_ends_, &pieces_, &piece_ends_}) column->file.sync();
   const io::Json document = {
@@ -237,7 +242,7 @@ OpenedTokens open_token_folder(const fs::path& folder) {
                       .pieces_attend = fields.required<bool>("pieces_attend"),
                       .max_id = fields.required<int64_t>("max_id"),
                       .report = fields.required<std::string>("report")};
-  const auto owner = std::make_shared<const MappedTable>(folder);
+  const auto owner = std::make_shared<const MappedTable>(folder);  // unmapped with the last copy of the dataset
   check_columns(owner->columns(), fields.required<int64_t>("rows"), info.pairs, folder);
   auto dataset = std::make_shared<TokenDataset>(owner->columns(), info, owner);
   return {std::move(dataset), std::move(info)};

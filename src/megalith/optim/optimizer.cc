@@ -80,6 +80,7 @@ void Optimizer::check_groups() const {
   }
 }
 
+// Several ranks would need a collective for the norm, and offloaded state is updated by the host, which has to know it.
 bool Optimizer::begins_steps() const {
   return rule().is_fused() && context_.world().world().size() == 1 && !settings_.count_zeros &&
          std::ranges::none_of(blocks_, [](const StateBlock& block) { return block.on_host; });
@@ -135,6 +136,7 @@ std::vector<ops::UpdateRun> Optimizer::runs_of(const StateBlock& block, double g
   return runs;
 }
 
+// Device blocks are queued first, so that the device works while the host updates its own.
 void Optimizer::update(const Factor& factor) {
   for (const StateBlock& block : blocks_)
     if (!block.on_host) rule().update_runs(elements_of(block, factor.gate), runs_of(block, factor.grad_scale));
@@ -166,6 +168,7 @@ std::vector<std::pair<std::string, at::Tensor>> Optimizer::state_of(const StateB
   return state;
 }
 
+// block -> tensor (main, states) -> piece (parameter) -> rectangles of the model's tensors.
 std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
   std::vector<parallel::ShardedTensor> all;
   for (const StateBlock& block : blocks_)

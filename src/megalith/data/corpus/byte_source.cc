@@ -73,7 +73,7 @@ class FileBytes final : public ByteSource {
 
 std::unique_ptr<ByteSource> open_bytes(const std::string& path, std::stop_token stop) {
   auto file = std::make_unique<FileBytes>(path, std::move(stop));
-  const std::string start = file->look_ahead(4);
+  const std::string start = file->look_ahead(4);  // the magic numbers of gzip and Zstandard
   if (start.starts_with("\x1f\x8b")) return unpack_gzip(std::move(file), path);
   if (start == "\x28\xb5\x2f\xfd") return unpack_zstd(std::move(file), path);
   return file;

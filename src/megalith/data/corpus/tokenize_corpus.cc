@@ -23,7 +23,7 @@ namespace megalith::data {
 
 namespace {
 
-constexpr size_t kShownBadLines = 10;
+constexpr size_t kShownBadLines = 10;  // messages kept; all bad lines are counted
 
 // The documents of a block for one key, concatenated.
 struct EncodedKey {
@@ -81,6 +81,7 @@ class BlockEncoder {
     return texts;
   }
 
+  // A string is one text, a list of strings several. Takes the strings out of the field instead of copying them.
   static Texts texts_of(io::Json& field, const std::string& place) {
     const auto take = [&](io::Json& value) {
       check<DataError>(value.is_string(), "{} is {}; it must be a string or a list of strings", place,
@@ -150,6 +151,7 @@ TokenizeCorpusResult tokenize_corpus(const tokenizer::Tokenizer& tokenizer, cons
                                      StagedFiles& files,
                                      const std::function<void(const TokenizeCorpusProgress&)>& progress) {
   check_options(tokenizer, options);
+  // By the larger of both, since added tokens may have ids beyond vocab_size.
   const TokenType type = token_type_for_vocabulary(std::max(tokenizer.vocab_size(), tokenizer.id_end()));
   std::deque<IndexedWriter> writers;
   for (const std::string& key : options.json_keys)
@@ -173,7 +175,7 @@ TokenizeCorpusResult tokenize_corpus(const tokenizer::Tokenizer& tokenizer, cons
       if (result.bad_line_messages.size() < kShownBadLines) result.bad_line_messages.push_back(std::move(message));
     if (progress) progress(result.total);
   };
-  pipeline.run(options.workers, 2 * static_cast<size_t>(options.workers) + 2);
+  pipeline.run(options.workers, 2 * static_cast<size_t>(options.workers) + 2);  // per worker: one in work, one waiting
 
   for (IndexedWriter& writer : writers) {
     check<DataError>(writer.token_count() > 0,

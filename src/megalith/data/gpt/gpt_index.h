@@ -16,7 +16,7 @@
 
 namespace megalith::data {
 
-// Which sequences make which samples.
+// The sequences to use and the samples to make from them.
 struct GptIndexRequest {
   int64_t begin = 0, end = 0;             // sequences of the source: [begin, end)
   std::optional<int64_t> samples;         // at least this many; std::nullopt: one epoch

@@ -46,6 +46,7 @@ ArrayBytes checked_counts(std::span<const std::byte> file, const std::string& na
 }  // namespace
 
 IndexView parse_index(std::span<const std::byte> file, const std::string& name) {
+  // A truncated file may have only the start of the magic number: then the message says that it is cut short.
   const size_t shown = std::min(file.size(), kIndexFileMagic.size());
   const std::string_view start(reinterpret_cast<const char*>(file.data()), shown);
   check<DataError>(start == kIndexFileMagic.substr(0, shown) && shown > 0,
@@ -65,6 +66,7 @@ IndexView parse_index(std::span<const std::byte> file, const std::string& name) 
                    name, code);
   const ArrayBytes counts = checked_counts(file, name);
   const uint64_t promised = counts.total();
+  // The header does not tell whether modes follow; only the size does.
   const bool has_modes = counts.sequences > 0 && file.size() == promised + counts.sequences;
   check<DataError>(file.size() == promised || has_modes,
                    "{}: byte {}: {} sequences and {} entries of the document index take {} bytes, but the file has {}; "
@@ -81,6 +83,7 @@ IndexView parse_index(std::span<const std::byte> file, const std::string& name) 
 
 namespace {
 
+// Checks that the document index rises from 0 to the number of sequences.
 void check_documents(const IndexView& index, const std::string& name) {
   const auto sequences = static_cast<int64_t>(index.lengths.size());
   int64_t previous = 0;
@@ -124,6 +127,7 @@ void check_index(const IndexView& index, uint64_t bin_bytes, const std::string& 
   check_documents(index, name);
 }
 
+// Built in memory as a whole: 12 bytes per sequence, which the writer holds anyway.
 std::vector<std::byte> index_bytes(TokenType type, std::span<const int32_t> lengths,
                                    std::span<const int64_t> documents) {
   check(!documents.empty() && documents.front() == 0, "the document index does not begin with 0");

@@ -62,6 +62,7 @@ int64_t IndexedDataset::length(int64_t sequence) const {
   return length;
 }
 
+// Trusts neither length nor offset of the entry: together they must lie within the .bin file.
 int64_t IndexedDataset::first_byte(int64_t sequence, int64_t offset, int64_t count) const {
   megalith::check(sequence >= 0 && sequence < sequence_count() && offset >= 0 && offset + count <= length(sequence),
                   "{}: tokens {} to {} of sequence {} do not exist", prefix_, offset, offset + count, sequence);
@@ -104,6 +105,7 @@ void IndexedDataset::check_sequence(int64_t sequence, int64_t most_tokens) const
 void IndexedDataset::check_some(int64_t most_tokens) const {
   const auto all_tokens = static_cast<int64_t>(bin_.size()) / token_bytes(index_.type);
   const bool all = all_tokens <= most_tokens;
+  // A large file: the start of up to 256 sequences, at equal distances by number.
   const int64_t count = all ? sequence_count() : std::min(sequence_count(), kSpotChecks);
   for (int64_t i = 0; i < count; ++i)
     check_sequence(i * sequence_count() / count, all ? all_tokens : most_tokens / kSpotChecks);

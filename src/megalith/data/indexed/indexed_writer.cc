@@ -9,7 +9,7 @@ namespace megalith::data {
 
 namespace {
 
-constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr size_t kBufferBytes = size_t{1} << 20;  // tokens are written in blocks of about this size
 
 }  // namespace
 
@@ -21,6 +21,7 @@ IndexedWriter::IndexedWriter(StagedFiles& files, const std::string& prefix, Toke
 void IndexedWriter::add_sequence(std::span<const int32_t> ids) {
   check<DataError>(ids.size() <= static_cast<size_t>(std::numeric_limits<int32_t>::max()),
                    "{}: a sequence of {} tokens; at most 2^31 - 1 fit", prefix_, ids.size());
+  // One dispatch per sequence, not per token.
   visit_token_type(type_, [&](auto type) {
     using T = decltype(type);
     if (buffer_.size() + ids.size() * sizeof(T) > kBufferBytes) flush();
@@ -46,7 +47,7 @@ void IndexedWriter::append(const IndexedDataset& other) {
                    "{} stores its tokens as {}, {} as {}; only pairs of one type can be merged", other.name(),
                    token_type_name(other.token_type()), prefix_, token_type_name(type_));
   check<DataError>(!other.index().has_modes, "{} is multimodal; only sets of text can be merged", other.name());
-  other.check();
+  other.check();  // a fault in one part would make the whole merged file useless
   flush();
   const auto bytes = other.bin();
   bin_.write_at(written_, bytes.data(), bytes.size());

@@ -52,6 +52,7 @@ class Converter {
     return found == record_.end() || found->is_null() ? nullptr : &*found;
   }
 
+  // Returns the column's value, or throws with the names of the existing columns.
   const Json& required(const std::string& column) const {
     const Json* value = find(column);
     if (value != nullptr) return *value;
@@ -81,6 +82,7 @@ class Converter {
     return value->is_string() ? value->get<std::string>() : python_json(*value);
   }
 
+  // Alpaca's instruction and input, on separate lines.
   std::string joined_prompt() const {
     std::string prompt = text(columns_.prompt);
     const std::string query = text(columns_.query);
@@ -103,6 +105,7 @@ class Converter {
     return result;
   }
 
+  // A missing answer is not an error here: incomplete() decides whether the kind of sample needs it.
   void add_answer(const std::string& column, Conversation& result) const {
     const Json* value = find(column);
     if (value != nullptr && value->is_string())
@@ -121,6 +124,7 @@ class Converter {
     }
   }
 
+  // Returns a value of a turn. null counts as empty: OpenAI's messages with tool calls have no content.
   std::string tag_of(const Json& turn, const std::string& tag) const {
     check<DataError>(turn.is_object() && turn.contains(tag),
                      "{}: a turn is {}; it needs \"{}\" and \"{}\" (\"tags\" in "
@@ -140,6 +144,7 @@ class Converter {
     throw LeftOut{fmt::format("the role {} is not one of the dataset's", io::in_quotes(role))};
   }
 
+  // A turn with tool calls becomes a function message, whose content is the calls as JSON text.
   Message message_of(const Json& turn) const {
     const Role role = role_of(tag_of(turn, tags_.role));
     const bool answers = role == Role::kAssistant || role == Role::kFunction;
@@ -178,6 +183,7 @@ class Converter {
     return result;
   }
 
+  // Questions (user, observation) and answers (assistant, function) must alternate, starting with a question.
   static void check_alternation(const std::vector<Message>& messages) {
     for (size_t i = 0; i < messages.size(); ++i) {
       const Role role = messages[i].role;
@@ -199,6 +205,7 @@ class Converter {
     }
   }
 
+  // ShareGPT and OpenAI: the last turn is the answer; with ranking, the answers are in columns of their own.
   Conversation turns_of(const Json& list) const {
     Conversation result{.system = text(columns_.system), .tools = tools()};
     result.prompt = messages_of(list, &result.system);
@@ -230,6 +237,8 @@ class Converter {
     return turns;
   }
 
+  // Preference pairs without an entry in dataset_info.json: the prompt may be in `messages`, in `prompt`, or repeated
+  // at the start of both answers.
   Conversation pairs() const {
     Conversation result{.system = text(columns_.system), .tools = tools()};
     const Json* prompt = find(columns_.prompt);
@@ -277,6 +286,7 @@ std::vector<int32_t> ids_of(const Json& record, const std::string& column, const
   ids.reserve(found->size());
   for (const Json& value : *found) {
     constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+    // Negative numbers are allowed for labels (kIgnoredLabel); check_ids refuses others.
     const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= static_cast<uint64_t>(kMax)
                                                  : value.is_number_integer() && value.get<int64_t>() >= -kMax;
     check<DataError>(fits, "{}: column \"{}\" has {} at position {}; token ids are whole numbers", place, column,

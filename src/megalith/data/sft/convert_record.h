@@ -10,7 +10,7 @@
 
 namespace megalith::data {
 
-// What records become (stages pt, sft, dpo). It decides which of them are complete.
+// The kind of sample that records become, in stages pt, sft and dpo. It decides which records are complete.
 enum class SampleKind { kDocument, kConversation, kPreference };
 
 struct ConvertedRecord {

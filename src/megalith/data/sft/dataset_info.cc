@@ -24,6 +24,7 @@ T read_names(const io::JsonFields& fields, std::initializer_list<std::pair<const
   return result;
 }
 
+// Columns that would change what a sample is must not be ignored silently.
 Columns read_columns(const io::JsonFields& fields) {
   for (const char* media : {"images", "videos", "audios", "kto_tag"})
     if (fields.has(media)) fields.refuse(media, "be left out: such columns are not supported");
@@ -56,6 +57,7 @@ Formatting read_formatting(const io::JsonFields& fields) {
   fields.refuse("formatting", "be alpaca, sharegpt or openai");
 }
 
+// Returns the names of an object's members, in their order.
 std::vector<std::string> keys_of(const Json& object) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.items()) keys.push_back(key);
@@ -79,6 +81,7 @@ std::vector<fs::path> files_of(const fs::path& path, const std::string& name) {
   return files;
 }
 
+// Throws if the entry refers to a hub, a script or cloud storage instead of local files.
 void refuse_remote(const std::string& name, const io::JsonFields& entry, const fs::path& dataset_dir) {
   const std::string info = (dataset_dir / "dataset_info.json").string(), target = (dataset_dir / name).string();
   const auto refuse = [&](const char* hub, const std::string& command) {
@@ -99,6 +102,7 @@ void refuse_remote(const std::string& name, const io::JsonFields& entry, const f
         name, key, info);
 }
 
+// A dataset with an entry: the entry says how to read it.
 DatasetDescription from_entry(const std::string& name, const Json& entry, const fs::path& dataset_dir) {
   const std::string place = fmt::format("{}: \"{}\"", (dataset_dir / "dataset_info.json").string(), name);
   check<DataError>(entry.is_object(), "{} is {}; it must be an object", place, io::json_in_words(entry));
@@ -111,13 +115,14 @@ DatasetDescription from_entry(const std::string& name, const Json& entry, const 
   return result;
 }
 
+// A dataset without an entry: the first record of the first file that has one decides.
 DatasetDescription from_path(const std::string& name, const fs::path& path) {
   const std::vector<fs::path> files = files_of(path, name);
   for (const fs::path& file : files) {
     RecordScanner scanner(file);
     std::string text;
     RecordPlace place;
-    if (!scanner.next(text, place)) continue;
+    if (!scanner.next(text, place)) continue;  // an empty file among others is allowed
     DatasetDescription result = infer_format(parse_record(text, scanner.format(), file, place.line),
                                              fmt::format("{}:{}", file.string(), place.line));
     result.name = name;
@@ -161,7 +166,7 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
   // The order of the cases matters: records may have columns of several formats, and the most specific one wins.
   const auto when = [&](const char* column) { return has(column) ? std::string(column) : std::string(); };
   DatasetDescription result;
-  result.columns = {.prompt = "", .query = "", .response = "", .messages = ""};
+  result.columns = {.prompt = "", .query = "", .response = "", .messages = ""};  // no defaults: only what is there
   Columns& columns = result.columns;
   columns.system = when("system");
   columns.tools = when("tools");
@@ -177,7 +182,7 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
     columns.messages = has("conversations") ? "conversations" : when("messages");
     columns.prompt = has("prompt") ? "prompt" : has("question") ? "question" : when("instruction");
     columns.query = when("input");
-    if (columns.messages == "conversations") result.tags = Tags{};
+    if (columns.messages == "conversations") result.tags = Tags{};  // ShareGPT's names: from, value, human, gpt
   } else if (has("messages")) {
     result.formatting = Formatting::kMessages;
     columns.messages = "messages";
@@ -185,7 +190,7 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
     result.formatting = Formatting::kSharegpt;
     columns.messages = "conversations";
     result.tags = Tags{};
-  } else if (has("instruction")) {
+  } else if (has("instruction")) {  // Alpaca
     columns.prompt = "instruction";
     columns.query = "input";
     columns.response = "output";
@@ -193,7 +198,7 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
   } else if (has("prompt") && (has("response") || has("completion"))) {
     columns.prompt = "prompt";
     columns.response = has("response") ? "response" : "completion";
-  } else if (has("text")) {
+  } else if (has("text")) {  // documents for stage pt
     columns.prompt = "text";
   } else {
     throw DataError(fmt::format(
@@ -214,6 +219,7 @@ std::vector<DatasetDescription> find_datasets(const std::vector<std::string>& na
   }
   std::vector<DatasetDescription> result;
   for (const std::string& name : names) {
+    // An entry wins over a path of the same name.
     if (info.contains(name)) {
       result.push_back(from_entry(name, info.at(name), dataset_dir));
     } else if (fs::exists(name)) {

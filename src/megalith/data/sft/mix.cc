@@ -49,7 +49,7 @@ std::optional<size_t> DatasetPicker::next() {
     while (turn_ < exhausted_.size() && exhausted_[turn_]) ++turn_;
     return turn_ < exhausted_.size() ? std::optional(turn_) : std::nullopt;
   }
-  while (true) {
+  while (true) {  // interleave_once may have to skip exhausted datasets
     const bool round_complete = !in_turn || turn_ % exhausted_.size() == 0;
     if (round_complete && ended()) return std::nullopt;
     const size_t dataset = in_turn ? turn_++ % exhausted_.size() : draw();

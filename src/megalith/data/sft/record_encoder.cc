@@ -115,6 +115,8 @@ RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const
   if (tokenizer_ && options_.vocab_size) check_vocabulary();
 }
 
+// Padding is in nearly every batch, so a bad pad id is an error at once; other ids may never occur, so they only get a
+// warning here and are checked record by record.
 void RecordEncoder::check_vocabulary() const {
   const int64_t size = *options_.vocab_size;
   check<ConfigError>(tokens_.pad < size,
@@ -151,6 +153,7 @@ void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {
       dataset.name);
 }
 
+// Finds bad ids before training begins, while the message can still name the record.
 void RecordEncoder::check_ids(const Sequence& row, const std::string& place) const {
   for (size_t i = 0; i < row.ids.size(); ++i) {
     const auto fits = [&](int32_t id) { return id >= 0 && (!options_.vocab_size || id < *options_.vocab_size); };
@@ -176,6 +179,7 @@ Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) c
     case SampleKind::kDocument:
       break;
   }
+  // With packing, a document stays whole: pack_documents cuts the concatenation of the batch.
   const std::string& text = conversation.prompt.front().content;
   if (!options_.plan.packing) return {encode_document(text, *tokenizer_, tokens_, settings.cutoff, cut), std::nullopt};
   return {whole_document(text, *tokenizer_, tokens_), std::nullopt};
@@ -199,7 +203,7 @@ EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescrip
     ConvertedRecord converted = convert_record(record, dataset, options_.plan.kind, place);
     result.problem = std::move(converted.problem);
     if (!converted.conversation) return result;
-    try {
+    try {  // the encoder does not know where the record comes from
       result.sample = encode_text(*converted.conversation, &result.cut);
     } catch (const DataError& error) {
       throw DataError(fmt::format("{}: {}", place, error.what()));
@@ -241,6 +245,7 @@ std::vector<Sample> RecordEncoder::rows(std::vector<EncodedRecord> batch, BuildR
     samples.clear();
     for (Sequence& row : packed) samples.push_back({std::move(row), std::nullopt});
   }
+  // Count what training will see: rows after packing, both rows of a pair.
   added.samples = std::ssize(samples);
   for (const Sample& sample : samples)
     for (const Sequence* row : {&sample.row, sample.rejected ? &*sample.rejected : nullptr}) {

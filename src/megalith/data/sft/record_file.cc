@@ -17,7 +17,7 @@
 namespace megalith::data {
 namespace {
 
-constexpr size_t kChunkBytes = size_t{1} << 20;
+constexpr size_t kChunkBytes = size_t{1} << 20;      // bytes per read
 constexpr size_t kMaxRecordBytes = size_t{1} << 28;  // bounds the memory for a file that is not what it seems
 
 bool is_blank(int byte) { return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n'; }
@@ -70,6 +70,7 @@ void RecordScanner::fail(const std::string& problem) const {
   throw DataError(fmt::format("{}:{}: {}", path().string(), line_, problem));
 }
 
+// Replaces the buffer by the next chunk; callers have consumed all of the old one.
 bool RecordScanner::fill() {
   buffer_start_ += buffer_.size();
   at_ = 0;
@@ -115,6 +116,7 @@ void RecordScanner::begin() {
   if (in_list_) skip();
 }
 
+// Appends whole stretches of the buffer instead of single bytes: lines are the common case. A line may span chunks.
 bool RecordScanner::next_line(std::string& text, RecordPlace& place) {
   if (peek() < 0) return false;
   place = {.offset = buffer_start_ + at_, .line = line_};
@@ -131,6 +133,7 @@ bool RecordScanner::next_line(std::string& text, RecordPlace& place) {
   return true;
 }
 
+// Reads one element of a list, with the comma before it. After the last one, only blanks may follow.
 bool RecordScanner::next_element(std::string& text, RecordPlace& place) {
   skip_blanks();
   if (!list_ended_ && peek() != ']') {
@@ -181,7 +184,7 @@ void RecordScanner::take_string(std::string& text) {
 
 io::Json parse_record(const std::string& text, RecordFormat format, const std::filesystem::path& path, int64_t line) {
   const std::string place = fmt::format("{}:{}", path.string(), line);
-  if (format == RecordFormat::kText) {
+  if (format == RecordFormat::kText) {  // JSON is checked for UTF-8 by its parser
     const auto invalid = tokenizer::first_invalid_utf8(text);
     check<DataError>(!invalid, "{}: byte {} of the line is not valid UTF-8 text", place, invalid.value_or(0));
     return {{"text", text}};
@@ -197,7 +200,7 @@ RecordFile::RecordFile(const std::filesystem::path& path)
   RecordScanner scanner(path);
   std::string text;
   RecordPlace place;
-  while (scanner.next(text, place)) places_.push_back(place);
+  while (scanner.next(text, place)) places_.push_back(place);  // only places: texts are read again on demand
 }
 
 io::Json RecordFile::record(int64_t index) const {

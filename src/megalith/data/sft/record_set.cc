@@ -20,6 +20,7 @@ RecordSet::RecordSet(std::vector<DatasetDescription> datasets) : datasets_(std::
   }
 }
 
+// Finds the file of a record and its number there. Datasets have few files, so a linear search is enough.
 const RecordFile& RecordSet::locate(const RecordRef& ref, int64_t& index) const {
   index = ref.record;
   for (const RecordFile& file : files_.at(static_cast<size_t>(ref.dataset))) {
@@ -41,6 +42,7 @@ std::string RecordSet::place(const RecordRef& ref) const {
   return file.place(index);
 }
 
+// Only numbers are chosen and mixed here; no record is read.
 std::vector<RecordRef> RecordSet::select(const SelectionOptions& options) const {
   std::vector<std::vector<int64_t>> chosen;
   for (size_t d = 0; d < datasets_.size(); ++d) {
@@ -66,6 +68,7 @@ std::vector<RecordRef> RecordSet::select(const SelectionOptions& options) const 
   return result;
 }
 
+// Marks the first records of a random order, then walks over all of them, so that both parts keep their order.
 RecordSplit split_records(const std::vector<RecordRef>& records, double val_size, uint64_t seed) {
   RecordSplit split;
   if (val_size <= 0) {

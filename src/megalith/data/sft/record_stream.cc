@@ -34,6 +34,7 @@ RecordStream::RecordStream(const std::vector<DatasetDescription>& datasets, cons
       buffer_size_(static_cast<size_t>(std::max<int64_t>(buffer_size, 1))),
       random_(shuffle_seed) {
   for (size_t d = 0; d < datasets.size(); ++d) open(d);
+  // Before shuffling: what is left out is the same in every epoch.
   StreamedRecord unused;
   while (left_out-- > 0 && next_mixed(unused)) {
   }

@@ -22,7 +22,7 @@ enum class Packing {
 };
 
 struct SftSettings {
-  // Which records.
+  // ---- The selection of records ----
   std::vector<std::string> dataset;  // names in dataset_info.json, or paths
   std::string dataset_dir = "data";
   std::optional<int64_t> max_samples;  // records of each dataset; std::nullopt: all of them
@@ -33,7 +33,7 @@ struct SftSettings {
   std::vector<std::string> eval_dataset;  // separate evaluation data
   bool eval_on_each_dataset = false;      // one evaluation per name instead of one for all
 
-  // What becomes of a record.
+  // ---- The form of samples ----
   SampleKind kind = SampleKind::kConversation;
   int cutoff_len = 2048;  // maximum tokens of a row
   Packing packing = Packing::kNone;
@@ -41,7 +41,7 @@ struct SftSettings {
   bool mask_history = false;     // only the last turn has labels
   TemplateChoice chat;
 
-  // How it is done.
+  // ---- Execution ----
   int preprocessing_batch_size = 1000;                  // records that are tokenized, and packed, together
   int preprocessing_num_workers = 1;                    // threads that tokenize; results do not depend on them
   int buffer_size = 16384;                              // records of a stream that are shuffled together

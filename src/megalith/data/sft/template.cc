@@ -56,7 +56,7 @@ TemplateTokens template_tokens(const TemplateSpec& spec, const tokenizer::Tokeni
   tokens.bos = tokenizer.bos_id();
   const auto own_eos = tokenizer.eos_id();
   tokens.eos = !spec.eos.empty() ? need(spec.eos) : own_eos ? *own_eos : need("<|endoftext|>");
-  tokens.pad = tokenizer.pad_id().value_or(tokens.eos);
+  tokens.pad = tokenizer.pad_id().value_or(tokens.eos);  // harmless: padding has no label
   for (const std::string_view stop : spec.stops)
     if (const auto id = tokenizer.id_of(stop)) tokens.stops.push_back(*id);
   tokens.document_end = !spec.document_end.empty() ? std::string(spec.document_end)
@@ -155,6 +155,7 @@ std::vector<Template::Ids> Template::encode_messages(const std::vector<Message>&
   return encoded;
 }
 
+// Whether the content has neither mark of a thought; blanks around the marks do not count.
 bool Template::without_thought(const std::string& content) const {
   return content.find(trim(spec_.thought_open)) == std::string::npos &&
          content.find(trim(spec_.thought_close)) == std::string::npos;
@@ -175,6 +176,8 @@ void Template::add_empty_thought(EncodedTurn& turn) const {
 std::vector<EncodedTurn> Template::turns(const Conversation& conversation, bool last_turn_only) const {
   std::vector<Message> messages = conversation.prompt;
   messages.push_back(conversation.responses.at(0));
+  // Odd messages are answers. Earlier ones lose their thoughts if they are not trained themselves; with thinking off,
+  // all answers do.
   const bool strip_history = spec_.reasoning && last_turn_only && !options_.preserve_thinking;
   const bool strip_all = spec_.reasoning && options_.thinking == Thinking::kOff;
   for (size_t i = 1; i < messages.size(); i += 2)
@@ -191,6 +194,7 @@ std::vector<EncodedTurn> Template::turns(const Conversation& conversation, bool 
   return result;
 }
 
+// For preference pairs, which train only the answer: thoughts of all earlier turns are removed unless preserved.
 EncodedTurn Template::answer(const Conversation& conversation, size_t response) const {
   std::vector<Message> messages = conversation.prompt;
   messages.push_back(conversation.responses.at(response));

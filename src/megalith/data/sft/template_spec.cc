@@ -10,6 +10,8 @@
 namespace megalith::data {
 namespace {
 
+// Texts that several templates share. A user's text ends with the header of the answer, so that the answer itself
+// begins with the first token that the model has to predict.
 constexpr std::string_view kChatmlSystem = "<|im_start|>system\n{{content}}<|im_end|>\n";
 constexpr std::string_view kChatmlUser = "<|im_start|>user\n{{content}}<|im_end|>\n<|im_start|>assistant\n";
 constexpr std::string_view kChatmlAssistant = "{{content}}<|im_end|>\n";
@@ -19,6 +21,7 @@ constexpr std::string_view kDeepseekUser = "<｜User｜>{{content}}<｜Assistant
 constexpr std::string_view kContentEos = "{{content}}{{eos}}";
 constexpr std::string_view kContent = "{{content}}";
 
+// ChatML with Qwen's tool format. Tool results come as a user's turn.
 TemplateSpec qwen_like(std::string_view name) {
   return {.name = name,
           .system = kChatmlSystem,
@@ -29,6 +32,7 @@ TemplateSpec qwen_like(std::string_view name) {
           .tools = ToolFormat::kQwen};
 }
 
+// Qwen 2.5; Qwen 3 has no default system text.
 TemplateSpec qwen() {
   TemplateSpec spec = qwen_like("qwen");
   spec.default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
@@ -50,6 +54,7 @@ TemplateSpec chatml() {
           .stops = {"<|im_start|>"}};
 }
 
+// Answers end with <|eot_id|>, documents with <|end_of_text|>: two different tokens.
 TemplateSpec llama3() {
   return {.name = "llama3",
           .prefix = "{{bos}}",
@@ -75,6 +80,7 @@ TemplateSpec deepseek(std::string_view name) {
           .observation = kDeepseekUser};
 }
 
+// The system text precedes the first user's text, inside [INST].
 TemplateSpec mistral_like(std::string_view name, std::string_view user, std::string_view assistant,
                           std::string_view observation) {
   return {.name = name,
@@ -86,6 +92,7 @@ TemplateSpec mistral_like(std::string_view name, std::string_view user, std::str
           .system_in_user = true};
 }
 
+// Answers have no end token: the role token of the next turn ends them (efficient_eos).
 TemplateSpec glm4_like(std::string_view name) {
   return {.name = name,
           .prefix = "[gMASK]<sop>",
@@ -134,6 +141,7 @@ TemplateSpec breeze() {
   return spec;
 }
 
+// All templates, sorted by name.
 std::vector<TemplateSpec> make_specs() {
   return {
       plain("alpaca", kContent, "### Instruction:\n{{content}}\n\n### Response:\n", "{{content}}{{eos}}\n\n",

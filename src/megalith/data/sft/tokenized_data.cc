@@ -75,11 +75,13 @@ class Build {
   ProblemLog problems_;
 };
 
+// Chooses the records to train on and those held out, before anything is tokenized.
 RecordSplit selected(const DataRequest& request, const RecordSet& records) {
   const SelectionOptions options{.max_samples = request.data.max_samples, .mix = mix_options(request)};
   return split_records(records.select(options), request.data.val_size, request.seed);
 }
 
+// Without a folder, every rank tokenizes for itself.
 TokenizedData in_memory(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
   const auto make = [&](const std::vector<RecordRef>& refs, std::string& report) {
     TokenTable all;
@@ -96,6 +98,8 @@ TokenizedData in_memory(const DataRequest& request, const RecordEncoder& encoder
   return result;
 }
 
+// Builds a folder with the parts train and validation. It gets its name once it is complete, so a killed run leaves no
+// half of one.
 void write_folder(const fs::path& target, const DataRequest& request, const RecordEncoder& encoder,
                   const RecordSet& records) {
   io::StagedFolder staged(target, "tokens");
@@ -111,6 +115,7 @@ void write_folder(const fs::path& target, const DataRequest& request, const Reco
   staged.commit();
 }
 
+// Opens one part and checks that it fits the run: tokens may come from a tokenized_path made for another one.
 OpenedTokens open_part(const fs::path& folder, const DataRequest& request) {
   OpenedTokens tokens = open_token_folder(folder);
   const bool pairs = request.data.kind == SampleKind::kPreference;
@@ -145,6 +150,7 @@ void add_tokenizer(const DataRequest& request, io::ContentHash& key) {
     key.add(file.filename().string()).add_file(file);
 }
 
+// preprocessing_batch_size is part of the key, since packing works within a batch; the number of workers is not.
 std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
   const SftSettings& data = request.data;
   io::ContentHash key;

@@ -30,6 +30,7 @@ void check_format(std::string_view template_name, ToolFormat format) {
                      template_name);
 }
 
+// Parses JSON; an error shows the text, which is only a part of the record.
 Json parsed(const std::string& text, const char* what) {
   try {
     return io::parse_json(text, what);
@@ -52,6 +53,7 @@ std::optional<Part> find_part(const std::string& text, std::string_view open, st
   return Part{begin, inner_end + close.size(), begin + open.size(), inner_end};
 }
 
+// Returns the calls in a text as a list of objects with only "name" and "arguments", in this order.
 Json calls_of(const std::string& text) {
   const Json value = parsed(text, "function message");
   Json calls = Json::array();
@@ -74,7 +76,7 @@ std::string without_text(std::string text, const std::string& part) {
 Json parse_tools(const std::string& tools) {
   if (tools.empty()) return Json::array();
   const Json list = parsed(tools, "tools");
-  if (list.is_structured() && list.empty()) return Json::array();
+  if (list.is_structured() && list.empty()) return Json::array();  // also for "{}"
   check<DataError>(list.is_array(), "tools: {} must be a list of tools", io::json_in_words(list));
   Json result = Json::array();
   for (const Json& tool : list) {
