@@ -19,6 +19,7 @@ std::vector<FileRecord> file_records(const std::filesystem::path& folder);
 // Turns a model folder into a checkpoint of step 0 that holds only the model.
 void add_manifest(const std::filesystem::path& folder);
 
+// Options of copy_checkpoint.
 struct CopyOptions {
   uint64_t max_shard_bytes = 5'000'000'000;
   bool overwrite = false;  // replace an existing target folder

@@ -14,6 +14,7 @@ inline constexpr const char* kTrackerName = "latest";
 
 std::string folder_name(int64_t step);  // "checkpoint-10"
 
+// A checkpoint folder and the step in its name.
 struct StepFolder {
   int64_t step = 0;
   std::filesystem::path folder;

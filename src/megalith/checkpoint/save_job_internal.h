@@ -13,6 +13,7 @@
 
 namespace megalith::checkpoint {
 
+// All ranks call the constructor and finish() together; everything between concerns one rank alone.
 class Saver::Job {
  public:
   // Plans the save and creates the files. Collective.

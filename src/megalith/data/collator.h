@@ -24,6 +24,7 @@ enum class Padding {
   kNone,     // each sequence keeps its own length: the packed attention path
 };
 
+// Options of a Collator.
 struct CollatorOptions {
   int32_t pad_id = 0;
   Padding padding = Padding::kLongest;

@@ -11,6 +11,7 @@
 
 namespace megalith::data {
 
+// A block of whole lines of one input.
 struct LineBlock {
   std::string input;       // the name of the file
   int64_t first_line = 1;  // number of the first line within the file, counted from 1

@@ -12,6 +12,7 @@
 
 namespace megalith::data {
 
+// Options of tokenize_corpus, as of the command `data tokenize`.
 struct TokenizeCorpusOptions {
   std::vector<std::string> inputs;             // files of JSON lines, compressed or not; "-" is stdin
   std::string output;                          // files are named OUTPUT_KEY_document.bin and .idx
@@ -27,6 +28,7 @@ struct TokenizeCorpusProgress {
   int64_t documents = 0, tokens = 0, input_bytes = 0, bad_lines = 0;
 };
 
+// What tokenize_corpus has written.
 struct TokenizeCorpusResult {
   struct Output {
     std::string key, prefix;

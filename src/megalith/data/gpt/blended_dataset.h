@@ -22,6 +22,7 @@ BlendIndices blend_by_weight(std::span<const double> weights, int64_t size);
 // Returns a blend of exactly sizes[d] samples of each dataset d, interleaved in the same way.
 BlendIndices blend_exhaustively(std::span<const int64_t> sizes);
 
+// Draws samples from several datasets in the order of BlendIndices.
 class BlendedDataset final : public PretrainDataset {
  public:
   // Throws a DataError if a dataset has fewer samples than the indices require. `names` are for that message.

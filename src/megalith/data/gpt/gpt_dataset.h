@@ -19,6 +19,7 @@ struct GptSampleOptions {
   bool reset_attention_mask = false;  // tokens do not attend to those before the last eod_id
 };
 
+// The samples of one source of sequences.
 class GptDataset final : public PretrainDataset {
  public:
   // Builds the indices (gpt_index.h) or, with a key, takes them from the cache (index_cache.h). Throws a DataError as

@@ -34,6 +34,7 @@ struct EpochPlan {
   int64_t samples_before_last = 0;  // in the epochs before the last; used only if that is separate
 };
 
+// The three indices.
 struct GptIndices {
   IndexArray documents;  // int32
   IndexArray samples;    // int32; int64 if the document index or a sequence is longer than 2^31 - 1

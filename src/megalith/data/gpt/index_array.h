@@ -12,6 +12,7 @@
 
 namespace megalith::data {
 
+// The stored type of the integers.
 enum class IndexType { kInt16, kInt32, kInt64, kUint32 };
 
 // One or two dimensions, in C order. Immutable and thread-safe; copies share the numbers.

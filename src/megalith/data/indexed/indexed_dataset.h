@@ -10,6 +10,7 @@
 
 namespace megalith::data {
 
+// Return PREFIX.bin and PREFIX.idx.
 std::filesystem::path bin_path(const std::string& prefix);
 std::filesystem::path idx_path(const std::string& prefix);
 

@@ -9,6 +9,7 @@ namespace megalith::data {
 // Who speaks: kObservation is the result of a tool, kFunction an assistant's call of tools.
 enum class Role { kUser, kAssistant, kObservation, kFunction };
 
+// One turn.
 struct Message {
   Role role = Role::kUser;
   std::string content;

@@ -10,6 +10,7 @@
 
 namespace megalith::data {
 
+// How conversations become rows.
 struct EncodeSettings {
   // Tokens of a sample before the collator shifts it: one more than the option cutoff_len, since the last token is only
   // a label (row_plan in record_encoder.h).

@@ -11,6 +11,7 @@
 
 namespace megalith::data {
 
+// How several datasets are mixed.
 struct MixOptions {
   config::MixStrategy strategy = config::MixStrategy::kConcat;
   std::vector<double> probabilities;  // one per dataset; empty: datasets take turns

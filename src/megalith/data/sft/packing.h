@@ -13,6 +13,7 @@ namespace megalith::data {
 // lengths the last sample is taken first. No length may exceed the capacity.
 std::vector<std::vector<size_t>> plan_rows(std::span<const int64_t> lengths, int64_t capacity);
 
+// The result of pack_samples.
 struct PackedRows {
   std::vector<Sequence> rows;  // each padded to cutoff + 1 tokens with `pad`, label kIgnoredLabel
   int64_t too_long = 0;        // number of samples dropped because they are longer than cutoff

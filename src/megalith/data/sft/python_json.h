@@ -8,6 +8,7 @@
 
 namespace megalith::data {
 
+// Returns `value` as such text.
 std::string python_json(const io::Json& value);
 
 }  // namespace megalith::data

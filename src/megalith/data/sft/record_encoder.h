@@ -51,6 +51,7 @@ struct BuildReport {
   bool operator==(const BuildReport&) const = default;
 };
 
+// Options of a RecordEncoder.
 struct RecordEncoderOptions {
   RowPlan plan;
   bool train_on_prompt = false;

@@ -14,6 +14,7 @@
 
 namespace megalith::data {
 
+// How a file is divided into records.
 enum class RecordFormat {
   kJson,  // a list of values, or one value per line
   kText,  // one record per line: {"text": line}

@@ -19,6 +19,7 @@ struct RecordRef {
   bool operator==(const RecordRef&) const = default;
 };
 
+// Options of RecordSet::select.
 struct SelectionOptions {
   std::optional<int64_t> max_samples;  // keep only the first records of each dataset; std::nullopt: all
   MixOptions mix;
@@ -47,6 +48,7 @@ class RecordSet {
   std::vector<int64_t> sizes_;
 };
 
+// The result of split_records.
 struct RecordSplit {
   std::vector<RecordRef> train;
   std::vector<RecordRef> validation;

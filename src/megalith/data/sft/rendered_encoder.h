@@ -22,6 +22,7 @@ struct RenderedConversation {
 // `tools` is null or a non-empty list of {"type": "function", "function": …}. Must be thread-safe.
 using RenderConversation = std::function<RenderedConversation(const io::Json& messages, const io::Json& tools)>;
 
+// Divides a rendered conversation into turns by its mask.
 class RenderedTurnEncoder : public TurnEncoder {
  public:
   // `description` identifies the template in the key of a cache.

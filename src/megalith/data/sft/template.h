@@ -19,6 +19,7 @@ enum class Thinking {
   kUnset,  // keep thoughts; the empty one belongs to the prompt. A Jinja template does not get enable_thinking
 };
 
+// Options of a template, named or the tokenizer's own.
 struct TemplateOptions {
   // System text of conversations that have none; std::nullopt: the template's own, if any.
   std::optional<std::string> default_system;
@@ -26,6 +27,7 @@ struct TemplateOptions {
   bool preserve_thinking = false;  // keep thoughts of earlier turns that would otherwise be removed
 };
 
+// A row of the table, bound to a tokenizer.
 class Template : public TurnEncoder {
  public:
   // Throws a ConfigError for an unknown name, or if the tokenizer lacks a token that the template needs.

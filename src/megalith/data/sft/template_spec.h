@@ -32,6 +32,7 @@ struct TemplateSpec {
   ToolFormat tools = ToolFormat::kNone;
 };
 
+// Returns all templates, sorted by name.
 std::span<const TemplateSpec> template_specs();
 // Returns the template of that name. Throws a ConfigError that lists the nearest and all known names.
 const TemplateSpec& find_template(std::string_view name);

@@ -46,6 +46,7 @@ struct EvaluationRequest {
 // without eval_dataset.
 std::vector<EvaluationRequest> evaluation_requests(const DataRequest& request);
 
+// The result of load_tokenized_data.
 struct TokenizedData {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> validation;  // nullptr without val_size

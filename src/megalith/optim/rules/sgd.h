@@ -5,6 +5,7 @@
 
 namespace megalith::optim {
 
+// Its only state is the momentum buffer. Fused.
 class Sgd : public UpdateRule {
  public:
   explicit Sgd(const ops::SgdSettings& settings = {}) : settings_(settings) {}
