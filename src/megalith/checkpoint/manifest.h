@@ -1,7 +1,7 @@
 // manifest.json: lists the content of a checkpoint folder with checksums, to verify that it is complete and unchanged.
 //
 //   {"format": "megalith-checkpoint", "version": 1, "step": 10,
-//    "layout": {"world_size": 8, "tp": 2, "pp": 2, "vpp": null, "cp": 1, "ep": 1, "etp": 2, …},
+//    "layout": {"world_size": 8, "tp": 2, "pp": 2, "vpp": 1, "cp": 1, "ep": 1, "etp": 2, …},
 //    "holds": ["model", "optimizer", "rng"], "chunk_bytes": 16777216,
 //    "files": [{"name": "model.safetensors", "bytes": 123, "crc32c": ["8a9136aa", …]}, …],
 //    "crc32c": "…"}                              checksum of the object without this key, as compact JSON

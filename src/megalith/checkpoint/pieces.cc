@@ -49,6 +49,7 @@ std::string PieceName::text() const {
   return fmt::format("{}@{}+{}", tensor, fmt::join(global_shape, "x"), fmt::join(offset, "x"));
 }
 
+// NAME@SHAPE+OFFSET; a scalar has both parts empty ("scalar@+").
 std::optional<PieceName> PieceName::parse(std::string_view text) {
   const size_t at = text.rfind('@');  // the last one: the tensor's own name may contain '@'
   if (at == std::string_view::npos) return std::nullopt;

@@ -74,6 +74,7 @@ std::optional<fs::path> read_tracker(const fs::path& run) {
   return run / name;
 }
 
+// The tracker wins: it is written only after a checkpoint is complete and has its final name.
 std::optional<fs::path> latest_checkpoint(const fs::path& run) {
   if (const auto named = read_tracker(run)) return named;
   const std::vector<StepFolder> all = list_checkpoints(run);
@@ -108,6 +109,7 @@ std::vector<std::string> rotate(const fs::path& run, const Retention& keep) {
   return problems;
 }
 
+// Temporary names are checkpoint-S.tmp-save, checkpoint-S.tmp-removed and the like.
 void remove_leftovers(const fs::path& run) {
   std::error_code error;
   std::vector<fs::path> left;

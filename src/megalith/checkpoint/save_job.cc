@@ -220,6 +220,7 @@ void Saver::Job::keep_error(const std::function<void()>& part) {
   }
 }
 
+// Runs on the background thread or on the caller; makes no collective calls.
 void Saver::Job::write_share() {
   if (context_.rank() == 0 && request_.other_files) request_.other_files(place_.path());
   for (size_t f = 0; f < files_.size(); ++f) {

@@ -123,6 +123,7 @@ std::vector<optim::StateSource::Tensor> StateFiles::tensors() const {
   return all;
 }
 
+// Returns false if the rectangle cannot be read with pread: on a device, strided, of another dtype, or not contiguous.
 bool StateFiles::read_directly(const File& file, const hf::TensorInfo& info,
                                const parallel::ShardedTensor& wanted) const {
   const at::Tensor& to = wanted.local;

@@ -27,6 +27,7 @@ std::vector<std::string> from_text(const std::string& text) {
   return io::Json::parse(text).get<std::vector<std::string>>();
 }
 
+// Returns a sentence if the file is missing or has the wrong size.
 std::optional<std::string> size_problem(const fs::path& folder, const FileRecord& file) {
   std::error_code error;
   const fs::path path = folder / file.name;
@@ -131,6 +132,7 @@ std::optional<fs::path> find_checkpoint(const std::string& wanted, const fs::pat
   return folder;
 }
 
+// Rank 0 makes the list of candidates, newest first; all ranks verify each in turn until one is whole.
 ResumeChoice choose_checkpoint(const std::string& wanted, const fs::path& run,
                                const parallel::ParallelContext& context) {
   // One rank lists the folders, so that all see the same ones even while files come and go.

@@ -11,6 +11,7 @@
 namespace megalith::data {
 namespace {
 
+// Random access: a checkpoint's position is enough to continue, and samples of other ranks are never read.
 class NumberedLoader : public BatchLoader {
  public:
   NumberedLoader(std::shared_ptr<const Dataset> dataset, const Sampler& sampler, const Collator& collator,
@@ -49,6 +50,7 @@ class NumberedLoader : public BatchLoader {
   LoaderStart at_;
 };
 
+// Sequential access: continues by skipping what the checkpoint has consumed.
 class StreamLoader : public BatchLoader {
  public:
   StreamLoader(OpenStream open, const Collator& collator, ShapeOfStep shape, LoaderStart start, CollateParts parts)

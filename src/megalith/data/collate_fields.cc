@@ -55,6 +55,7 @@ void check_field(const std::string& name, const Field& field, const Sequence& ro
                    fmt::join(field.shape, ", "));
 }
 
+// Compares all rows with the first one, which stands for the batch in collate_field.
 void check_rows(std::span<const Sequence* const> rows) {
   const Sequence& first = *rows.front();
   for (size_t i = 0; i < rows.size(); ++i) {

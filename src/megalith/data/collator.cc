@@ -161,6 +161,7 @@ MicroBatch Collator::collate(std::span<const Sample> samples, CollateParts parts
   return batch;
 }
 
+// Lengths first, since they decide the size of every tensor; then layout, extras and tokens from the same strips.
 MicroBatch Collator::collate_built_in(std::span<const Sample> samples, CollateParts parts) const {
   MicroBatch batch;
   batch.samples = std::ssize(samples);

@@ -97,6 +97,7 @@ bool begins_with(at::IntArrayRef sizes, at::IntArrayRef start) {
   return sizes.size() >= start.size() && sizes.slice(0, start.size()) == start;
 }
 
+// Checks one extra tensor against the dimension that it claims to follow.
 void check_extra(const std::string& name, const ExtraTensor& extra, const at::Tensor& ids, int64_t rows) {
   check<DataError>(extra.values.defined(), "the collator's extra tensor \"{}\" is undefined; leave it out, or give it",
                    name);

@@ -42,6 +42,8 @@ Permutation::Permutation(int64_t n, uint64_t seed)
       half_bits_((static_cast<unsigned>(std::bit_width(std::max<uint64_t>(n_, 2) - 1)) + 1) / 2),
       seed_(seed) {}
 
+// A Feistel network permutes [0, 2^(2 half_bits)), whatever its round function is. Cycle walking (apply it again until
+// the value is below n) restricts it to a permutation of [0, n).
 int64_t Permutation::operator[](int64_t index) const {
   check(index >= 0 && static_cast<uint64_t>(index) < n_, "element {} of a permutation of {}", index, n_);
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;

@@ -52,6 +52,7 @@ int64_t Sampler::steps_per_epoch(int64_t count) const {
   return (options_.size + (whole ? count - 1 : 0)) / count;
 }
 
+// kDrop and kWrap: every epoch takes whole steps, so its length in consumed samples is steps * count.
 SamplerPosition Sampler::position_of(int64_t consumed_samples, int64_t count) const {
   switch (options_.end) {
     case EpochEnd::kContinue:

@@ -225,6 +225,7 @@ bool is_token_folder(const fs::path& folder) {
   return fs::exists(folder / "info.json") && fs::exists(folder / "ids.bin");
 }
 
+// Recognizes folders of Hugging Face's `datasets` first, since tokenized_path of LLaMA-Factory points to such a one.
 OpenedTokens open_token_folder(const fs::path& folder) {
   check<DataError>(
       !fs::exists(folder / "dataset_dict.json") && !fs::exists(folder / "state.json"),

@@ -90,6 +90,7 @@ DistributedDataParallel::~DistributedDataParallel() {
   for (auto& [parameter, place] : places_) place.accumulator->del_post_hook(place.hook);
 }
 
+// Makes the buffer of one kind of parameters (dense or expert, one dtype) and hooks all of them.
 void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters, bool expert,
                                          const parallel::ParallelContext& context) {
   ReduceGroups groups;
@@ -133,6 +134,8 @@ void DistributedDataParallel::set_gradient_check(const GradientCheck& check) {
   for (const auto& buffer : buffers_) buffer->set_gradient_check(check);
 }
 
+// The hook runs after autograd has added to value.grad. It captures `this`, which is why the class cannot be copied or
+// moved and removes its hooks in the destructor.
 void DistributedDataParallel::watch(nn::Parameter& parameter) {
   using torch::autograd::variable_list;
   Place& place = places_.at(&parameter);
@@ -176,6 +179,7 @@ void DistributedDataParallel::on_gradient(nn::Parameter& parameter) {
     report(parameter);
 }
 
+// Counts a report; the last one that a bucket waits for starts it.
 void DistributedDataParallel::report(const nn::Parameter& parameter) {
   if (!sync_ || !settings_.overlap_grad_reduce) return;
   Place& place = places_.at(&parameter);
@@ -232,6 +236,8 @@ void DistributedDataParallel::check_gradients() const {
   for (const auto& buffer : buffers_) buffer->check_gradients();
 }
 
+// Only the elements this rank owns: with ZeRO-1 the rest of the buffer holds no valid gradients after the
+// reduce-scatter.
 void DistributedDataParallel::scale_gradients(double factor) {
   if (factor == 1) return;
   for (const auto& buffer : buffers_) buffer->forget_squares();

@@ -49,6 +49,7 @@ std::vector<std::string> problems(const GradScalerParams& params) {
   return out;
 }
 
+// Reads an integer field. The hysteresis tracker may be negative.
 int64_t whole_number(const Json& object, const char* key, const std::string& origin) {
   const auto found = object.find(key);
   check<DataError>(found != object.end() && found->is_number_integer() && *found >= -kMostSteps && *found <= kMostSteps,

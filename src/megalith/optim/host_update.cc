@@ -26,6 +26,7 @@ struct Piece {
   size_t group;
 };
 
+// Cuts the runs of all offloaded blocks into pieces, so that each piece has one group.
 std::vector<Piece> pieces_of(const std::vector<StateBlock>& blocks) {
   std::vector<Piece> pieces;
   for (const StateBlock& block : blocks) {

@@ -43,6 +43,7 @@ void check_rates(const ScheduleParams& params, const ScheduleNames& names, Probl
             names.init_lr, params.init_lr, names.max_lr, params.max_lr);
 }
 
+// W < D keeps (n - W) / (D - W) finite.
 void check_lengths(const ScheduleParams& params, const ScheduleNames& names, Problems& out) {
   require(params.lr_decay_steps > 0, out, "{} is {} {}; the decay must have a length of 1 or more",
           names.lr_decay_steps, params.lr_decay_steps, names.unit);
@@ -58,6 +59,7 @@ void check_lengths(const ScheduleParams& params, const ScheduleNames& names, Pro
             *params.wsd_decay_steps);
 }
 
+// Megatron only supports weight decay that grows.
 void check_decay(double start, double end, const ScheduleParams& params, const ScheduleNames& names, Problems& out) {
   const bool start_is_good = check_amount(start, names.start_wd, out);
   if (!check_amount(end, names.end_wd, out) || !start_is_good) return;

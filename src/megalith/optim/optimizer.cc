@@ -86,6 +86,8 @@ bool Optimizer::begins_steps() const {
          std::ranges::none_of(blocks_, [](const StateBlock& block) { return block.on_host; });
 }
 
+// Every CUDA block needs a sum of squares that start_reduce has queued; if one is missing, computing it here would cost
+// the pass over memory that this function is meant to save.
 std::optional<BegunStep> Optimizer::begin_step(const GradScaler& scaler) {
   if (!begins_steps()) return std::nullopt;
   check_groups();
@@ -106,6 +108,7 @@ std::optional<BegunStep> Optimizer::begin_step(const GradScaler& scaler) {
   return begun;
 }
 
+// With `begun` the update is already queued, and the device has decided by itself whether to apply it.
 StepResult Optimizer::step(GradScaler& scaler, const std::optional<BegunStep>& begun) {
   check_groups();
   const at::NoGradGuard no_grad;
@@ -206,6 +209,7 @@ int64_t Optimizer::read_progress(const std::string& progress, const std::string&
   return saved["step"].get<int64_t>();
 }
 
+// All problems are reported at once, and before any state changes.
 void Optimizer::check_tensors(const StateSource& source) const {
   std::map<std::string, std::vector<int64_t>> saved;
   for (auto& tensor : source.tensors()) saved[tensor.name] = tensor.global_shape;
@@ -226,6 +230,8 @@ void Optimizer::check_tensors(const StateSource& source) const {
                    fmt::join(lines, "; "));
 }
 
+// Order matters: main parameters come from the model first, then from the source where it has them, and at last the
+// model is rounded from main, so that both agree on every rank.
 void Optimizer::load_state(const StateSource& source, const std::string& progress) {
   const int64_t steps = read_progress(progress, source.name());
   check_tensors(source);

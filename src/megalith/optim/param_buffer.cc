@@ -114,6 +114,8 @@ void ParamBuffer::zero_missing(int bucket) {
   }
 }
 
+// Three ways to look at the gradients, cheapest first: a sum of squares that the optimizer reuses (single CUDA rank), a
+// flag that is read later, or a check for which the host waits. All but the first scale in the same pass.
 void ParamBuffer::start_reduce(int bucket) {
   zero_missing(bucket);
   BucketGradients measured{.buffer = *this, .bucket = bucket};

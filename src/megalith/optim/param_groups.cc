@@ -28,6 +28,7 @@ std::string ParamGroup::name() const {
                      expert ? ", experts" : "", multiplier < 0 ? "" : fmt::format(", lr times {}", lr_mult));
 }
 
+// The order is fixed by these loops: multiplier, decoupled, expert, decay.
 std::vector<ParamGroup> all_groups(const GroupOptions& options) {
   std::vector<ParamGroup> groups;
   for (int m = -1; m < static_cast<int>(options.multipliers.size()); ++m)

@@ -41,6 +41,7 @@ T merged(const T& own, const T& stored, SchedulerLoad mode, const char* name) {
   return stored;
 }
 
+// Learning-rate values. The names in messages list the options that may have set them.
 ScheduleParams merged_rates(const ScheduleParams& own, const SchedulerState& state, SchedulerLoad mode) {
   ScheduleParams params = own;
   params.max_lr = merged(own.max_lr, state.max_lr, mode, "max_lr (lr, learning_rate)");

@@ -21,6 +21,7 @@ class GzipBytes final : public ByteSource {
   GzipBytes(const GzipBytes&) = delete;
   GzipBytes& operator=(const GzipBytes&) = delete;
 
+  // Returns as soon as there is any output; 0 would mean the end.
   size_t read(std::span<char> out) override {
     stream_.next_out = reinterpret_cast<Bytef*>(out.data());
     stream_.avail_out = static_cast<uInt>(out.size());

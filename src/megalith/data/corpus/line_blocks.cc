@@ -16,6 +16,7 @@ constexpr size_t kLongestLine = size_t{1} << 30;  // bounds the memory for input
 LineBlocks::LineBlocks(std::vector<std::string> inputs, size_t block_bytes)
     : inputs_(std::move(inputs)), block_bytes_(block_bytes) {}
 
+// Reads until a block is full and ends with a whole line. Blocks never span two inputs, so that lines can be counted.
 std::optional<LineBlock> LineBlocks::next(const std::stop_token& stop) {
   size_t whole = 0;  // bytes of whole lines in held_; between calls it holds only an incomplete line
   while (current_ < inputs_.size()) {

@@ -38,6 +38,7 @@ struct EncodedBlock {
   std::vector<std::string> bad_line_messages;
 };
 
+// Used by all workers at once: it has no state but the options.
 class BlockEncoder {
  public:
   BlockEncoder(const tokenizer::Tokenizer& tokenizer, const TokenizeCorpusOptions& options)
@@ -119,6 +120,7 @@ class BlockEncoder {
   const TokenizeCorpusOptions& options_;
 };
 
+// Writes the documents of a block; each ends even if it has no sequences, so that documents match lines of the input.
 void write_key(const EncodedKey& key, IndexedWriter& writer) {
   std::span<const int32_t> ids = key.ids;
   auto length = key.sequence_lengths.begin();

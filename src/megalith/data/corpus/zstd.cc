@@ -20,6 +20,7 @@ class ZstdBytes final : public ByteSource {
   ZstdBytes(const ZstdBytes&) = delete;
   ZstdBytes& operator=(const ZstdBytes&) = delete;
 
+  // Returns as soon as there is any output; 0 would mean the end.
   size_t read(std::span<char> out) override {
     ZSTD_outBuffer to{.dst = out.data(), .size = out.size(), .pos = 0};
     while (to.pos == 0) {

@@ -72,6 +72,7 @@ BlendIndices blend_by_weight(std::span<const double> weights, int64_t size) {
   return std::move(blend).finish();
 }
 
+// An exhausted dataset drops out, and the others share the remaining steps by the same rule.
 BlendIndices blend_exhaustively(std::span<const int64_t> sizes) {
   std::vector<size_t> open = all_of(sizes.size());
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});

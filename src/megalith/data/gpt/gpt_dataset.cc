@@ -21,6 +21,7 @@ GptIndices from_arrays(IndexArrays arrays) {
   return {.documents = std::move(arrays[0]), .samples = std::move(arrays[1]), .shuffle = std::move(arrays[2])};
 }
 
+// From the cache if there is a key; cached indices must have the shapes of the request.
 GptIndices make_indices(const SequenceSource& source, const GptIndexRequest& request,
                         const std::optional<IndexCacheKey>& cache, const io::LockWait& wait) {
   if (!cache) return build_gpt_indices(source, request);
@@ -85,6 +86,7 @@ std::vector<int64_t> GptDataset::text(int64_t index) const {
   return tokens;
 }
 
+// Masks and positions follow Megatron's get_ltor_masks_and_position_ids.
 PretrainSample GptDataset::sample(int64_t index) const {
   PretrainSample sample;
   sample.tokens = text(index);

@@ -90,6 +90,7 @@ int64_t longest(const SequenceSource& source) {
 
 }  // namespace
 
+// As few epochs as give the requested samples; one token more is needed than samples consume, for the last label.
 EpochPlan plan_epochs(const SequenceSource& source, const GptIndexRequest& request) {
   check(0 <= request.begin && request.begin <= request.end && request.end <= source.sequence_count() &&
             request.seq_length > 0 && request.samples.value_or(0) >= 0,

@@ -84,6 +84,7 @@ std::vector<int64_t> parse_shape(const std::string& text, const std::string& nam
   return shape;
 }
 
+// Formats 1 and 2 differ only in the width of the header's length.
 NpyHeader parse_npy(const io::MappedFile& file, const std::string& name) {
   check<DataError>(file.size() >= 12 && file.text(0, 6) == kNumpyMagic,
                    "{}: byte 0: this is not a .npy file, or it is cut short", name);

@@ -59,6 +59,7 @@ fs::path IndexCacheKey::path(const std::string& affix) const {
   return folder / fmt::format("{}-{}-{}-{}", md5_hex(description), class_name, split, affix);
 }
 
+// Double-checked: once without the lock, for the common case, and again with it.
 IndexArrays load_or_build(const IndexCacheKey& key, const std::vector<std::string>& names,
                           const std::function<IndexArrays()>& build,
                           const std::function<void(const IndexArrays&)>& accept, const io::LockWait& wait) {

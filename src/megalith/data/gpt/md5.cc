@@ -42,6 +42,7 @@ Mixed mix(size_t i, uint32_t b, uint32_t c, uint32_t d) {
   }
 }
 
+// Processes one block of 64 bytes.
 void add_block(State& state, const char* block, const std::array<uint32_t, 64>& constants) {
   uint32_t words[16];
   std::memcpy(words, block, sizeof words);

@@ -57,6 +57,7 @@ class Builder {
   }
 
  private:
+  // A split without data in one prefix has no data at all.
   DatasetPtr build_weighted(const Blend& blend, size_t split, const char* split_text) {
     check<ConfigError>(request_.samples[split].has_value(),
                        "the number of {} samples is not given; a blend with weights needs it", kSplitNames[split]);
@@ -168,6 +169,7 @@ class Builder {
 
   static const char* class_of(const Json& path) { return path.is_null() ? "MockGPTDataset" : "GPTDataset"; }
 
+  // The keys, their order and their types are Megatron's: the text is hashed.
   Json identity_of(const Json& path, size_t split, const char* split_text, std::optional<int64_t> samples) const {
     Json matrix;
     if (split_text != nullptr)

@@ -45,6 +45,7 @@ ArrayBytes checked_counts(std::span<const std::byte> file, const std::string& na
 
 }  // namespace
 
+// Checks fields in the order of the file, so that the message names the first one that is wrong.
 IndexView parse_index(std::span<const std::byte> file, const std::string& name) {
   // A truncated file may have only the start of the magic number: then the message says that it is cut short.
   const size_t shown = std::min(file.size(), kIndexFileMagic.size());

@@ -32,6 +32,7 @@ const io::FileHandle& StagedFiles::create(const fs::path& target) {
   return files_.back()->handle;
 }
 
+// Syncs before it takes the lock, so that discard() on another thread (an interrupt) does not wait for the disk.
 void StagedFiles::commit() {
   for (const auto& file : files_) file->handle.sync();
   const std::lock_guard lock(mutex_);

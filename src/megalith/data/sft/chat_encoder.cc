@@ -48,6 +48,8 @@ Json prepared(Json messages, const std::string& default_system, bool with_though
   return messages;
 }
 
+// The description is part of cache keys. It holds what the user chose; the template itself is covered by the hash of
+// the tokenizer's files.
 std::shared_ptr<const TurnEncoder> own_template(const TemplateOptions& told, const tokenizer::Tokenizer& tokenizer,
                                                 const std::filesystem::path& folder) {
   // A Jinja template has its own default for an absent system text; an empty one counts as absent.

@@ -23,6 +23,7 @@ struct LeftOut {
   std::string problem;
 };
 
+// Reads one record. `place` is "file:line", for messages.
 class Converter {
  public:
   Converter(const Json& record, const DatasetDescription& dataset, const std::string& place)
@@ -278,6 +279,7 @@ std::string incomplete(const Conversation& conversation, SampleKind kind) {
   return "";
 }
 
+// Returns a column of ids or labels.
 std::vector<int32_t> ids_of(const Json& record, const std::string& column, const std::string& place) {
   const auto found = record.find(column);
   check<DataError>(found != record.end() && found->is_array(), "{}: column \"{}\" must be a list of token ids", place,

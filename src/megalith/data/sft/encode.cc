@@ -66,6 +66,7 @@ TurnLengths cut_turn(int64_t source, int64_t target, int64_t limit) {
   return {std::min(std::max<int64_t>(limit - kept_target, 0), source), kept_target};
 }
 
+// With mask_history, turns are reversed, cut from the last one on, and reversed again.
 Sequence encode_conversation(const Conversation& conversation, const TurnEncoder& encoder,
                              const EncodeSettings& settings, bool* cut) {
   check<ConfigError>(!(settings.train_on_prompt && encoder.efficient_eos()),

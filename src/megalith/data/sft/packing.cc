@@ -30,6 +30,7 @@ std::vector<std::vector<size_t>> plan_rows(std::span<const int64_t> lengths, int
   return rows;
 }
 
+// Drops samples that do not fit, then fills rows by plan_rows and pads them; pieces remember the samples' lengths.
 PackedRows pack_samples(std::vector<Sequence> samples, int64_t cutoff, bool neat, int32_t pad) {
   PackedRows result;
   std::erase_if(samples, [&](const Sequence& sample) {

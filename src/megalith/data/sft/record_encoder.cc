@@ -130,6 +130,7 @@ void RecordEncoder::check_vocabulary() const {
         tokenizer_->id_end() - 1, size);
 }
 
+// Called once per dataset, before any record is read.
 void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {
   const bool pairs = options_.plan.kind == SampleKind::kPreference;
   check<ConfigError>(
@@ -223,6 +224,7 @@ bool RecordEncoder::is_complete(const io::Json& record, const DatasetDescription
   return convert_record(record, dataset, options_.plan.kind, place).conversation.has_value();
 }
 
+// Packing never crosses a batch, so the rows depend on preprocessing_batch_size.
 std::vector<Sample> RecordEncoder::rows(std::vector<EncodedRecord> batch, BuildReport& report) const {
   BuildReport added{.records = std::ssize(batch)};
   std::vector<Sample> samples;

@@ -50,6 +50,7 @@ std::string convert_command(const std::filesystem::path& path, const std::string
 
 }  // namespace
 
+// By extension only: the content of a wrong file would give a much worse message.
 RecordFormat record_format(const std::filesystem::path& path) {
   const std::string extension = to_lower(path.extension().string());
   if (extension == ".json" || extension == ".jsonl") return RecordFormat::kJson;

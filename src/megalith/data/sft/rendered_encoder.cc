@@ -84,6 +84,7 @@ std::vector<EncodedTurn> RenderedTurnEncoder::turns(const Conversation& conversa
   return split_by_mask(render_(openai_messages(conversation, 0), tools_of(conversation)));
 }
 
+// Joins all turns but the last answer into the source.
 EncodedTurn RenderedTurnEncoder::answer(const Conversation& conversation, size_t response) const {
   std::vector<EncodedTurn> turns =
       split_by_mask(render_(openai_messages(conversation, response), tools_of(conversation)));

@@ -47,6 +47,7 @@ bool is_complete(const Plan& plan, const StreamedRecord& record) {
   return plan.encoder->is_complete(parsed(plan, record), plan.datasets[record.dataset], place_of(plan, record));
 }
 
+// The samples of one epoch.
 class EncodedStream : public SampleStream {
  public:
   EncodedStream(std::shared_ptr<const Plan> plan, int64_t epoch)

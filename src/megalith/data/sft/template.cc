@@ -165,6 +165,7 @@ std::string Template::thought_removed(const std::string& content) const {
   return without_thoughts(content, spec_.thought_open, spec_.thought_close);
 }
 
+// Trained as part of the answer with thinking on; given as part of the prompt otherwise.
 void Template::add_empty_thought(EncodedTurn& turn) const {
   const Ids thought = tokenizer_.encode(std::string(spec_.thought_open) + std::string(spec_.thought_close));
   if (options_.thinking == Thinking::kOn)

@@ -220,6 +220,7 @@ CollatorOptions collator_options(SampleKind kind, int32_t pad_id) {
   return {.pad_id = pad_id, .length_multiple = kind == SampleKind::kDocument ? 8 : 64};
 }
 
+// Options are checked before the wait for another rank, so that a mistake shows at once on all of them.
 TokenizedData load_tokenized_data(const DataRequest& request) {
   const auto& tokenized_path = request.data.tokenized_path;
   if (tokenized_path && fs::exists(*tokenized_path)) return open_folder(*tokenized_path, request);

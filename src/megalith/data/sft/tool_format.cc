@@ -45,6 +45,7 @@ struct Part {
   size_t inner_begin = 0, inner_end = 0;  // between them
 };
 
+// Finds the first part from `from` on that has both marks.
 std::optional<Part> find_part(const std::string& text, std::string_view open, std::string_view close, size_t from) {
   const size_t begin = text.find(open, from);
   if (begin == std::string::npos) return std::nullopt;
@@ -87,6 +88,7 @@ Json parse_tools(const std::string& tools) {
   return result;
 }
 
+// Three forms: calls already written in qwen's format, JSON after a thought, JSON alone.
 FunctionCalls parse_function_calls(const std::string& content, std::string_view thought_open,
                                    std::string_view thought_close) {
   if (const auto call = find_part(content, kQwenCallOpen, kQwenCallClose, 0))
