@@ -137,6 +137,7 @@ std::string Manifest::to_json() const {
   return root.dump(1) + "\n";
 }
 
+// In order of what helps the user most: another file, a newer format, a damaged file, a wrong field.
 Manifest Manifest::from_json(std::string_view text, const std::string& file_name) {
   Json root = io::parse_json(text, file_name);
   check<DataError>(root.is_object() && root.contains("format") && root["format"] == kFormat,
@@ -171,6 +172,7 @@ bool is_tensor_file(std::string_view name, std::string_view stem) {
 
 bool has_manifest(const fs::path& folder) { return fs::is_regular_file(folder / kManifestName); }
 
+// The manifest is written last, so a folder without one is incomplete or was not written by Megalith.
 Manifest read_manifest(const fs::path& folder) {
   check<DataError>(fs::is_directory(folder), "{} is not a folder", folder.string());
   check<DataError>(has_manifest(folder),

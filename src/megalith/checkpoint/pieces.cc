@@ -72,6 +72,7 @@ void write_piece_list(const fs::path& folder, std::string_view stem, const std::
   io::write_text_file(folder / piece_list_name(stem), io::Json{{"tensors", std::move(list)}}.dump(1) + "\n");
 }
 
+// Without the list, a reader would have to open every rank's file to know which tensors there are.
 std::optional<std::vector<hf::WeightSpec>> read_piece_list(const fs::path& folder, std::string_view stem) {
   const fs::path path = folder / piece_list_name(stem);
   if (!fs::is_regular_file(path)) return std::nullopt;

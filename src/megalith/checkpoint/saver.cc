@@ -39,6 +39,7 @@ std::optional<SaveReport> Saver::poll() {
   return wait();
 }
 
+// The job leaves job_ first: if finish() throws, the save is abandoned and the next one can start.
 SaveReport Saver::wait() {
   check(busy(), "no save is in flight");
   const std::unique_ptr<Job> job = std::move(job_);

@@ -96,6 +96,7 @@ std::vector<std::string> problems_of_content(const fs::path& folder, const Manif
   return problems;
 }
 
+// Every rank finds the problems of sizes and manifest, so duplicates are removed.
 std::vector<std::string> verify(const fs::path& folder, const parallel::ParallelContext& context) {
   const comm::Group everyone = context.world().world();
   const auto mine =
@@ -107,6 +108,7 @@ std::vector<std::string> verify(const fs::path& folder, const parallel::Parallel
   return all;
 }
 
+// "auto" ignores the tracker: it may name a folder that is gone, and choose_checkpoint verifies candidates anyway.
 std::optional<fs::path> find_checkpoint(const std::string& wanted, const fs::path& run) {
   if (is_word(wanted, "false") || wanted.empty()) return std::nullopt;
   if (is_word(wanted, "auto")) {

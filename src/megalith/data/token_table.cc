@@ -56,6 +56,7 @@ class TokenDataset : public Dataset {
     return {part.begin(), part.end()};
   }
 
+  // Copies the row, so that a Sample does not refer to the mapping.
   Sequence row(int64_t index) const {
     Sequence result;
     result.ids = slice(columns_.ids, columns_.row_ends, index);
@@ -197,6 +198,7 @@ void TokenFolderWriter::write(Column& column, const std::vector<T>& values) {
   column.bytes += values.size() * sizeof(T);
 }
 
+// Ends in `rows` are relative to its own start; on disk they are relative to the start of the folder.
 void TokenFolderWriter::append(const TokenTable& rows) {
   const auto shifted = [](std::vector<int64_t> ends, int64_t by) {
     for (int64_t& end : ends) end += by;

@@ -68,6 +68,7 @@ std::string to_json_text(const GradScalerState& state) {
   return json.dump();
 }
 
+// An infinite scale is valid: a checkpoint may have been written just after it overflowed.
 GradScalerState parse_grad_scaler_state(std::string_view json_text, const std::string& origin) {
   const Json object = io::parse_json(json_text, origin);
   check<DataError>(object.is_object(), "{}: the loss scaler's state is {}; expected an object", origin,
@@ -116,6 +117,7 @@ void GradScaler::update(bool found_inf) {
   state_.scale *= static_cast<float>(params_->growth_factor);
 }
 
+// A run with a constant scale may continue a checkpoint of a dynamic one: it keeps its own scale.
 void GradScaler::load(const GradScalerState& state) {
   if (!params_) return;
   check<DataError>(state.scale > 0 && state.growth_tracker >= 0,

@@ -91,6 +91,7 @@ ParamScheduler::ParamScheduler(LrSchedule schedule, std::vector<RateGroup> group
   step(0);  // sets the rates of the first step
 }
 
+// Values of all groups are computed once per step and read many times.
 void ParamScheduler::step(int64_t increment) {
   check(increment >= 0, "a step of {} would go back", increment);
   check(increment <= std::numeric_limits<int64_t>::max() - num_steps_, "progress {} + {} is too large", num_steps_,
@@ -214,6 +215,7 @@ std::string to_json_text(const SchedulerState& state) {
   return json.dump();
 }
 
+// Files without start_wd predate scheduled weight decay; load() then keeps the run's own values.
 SchedulerState parse_scheduler_state(std::string_view json_text, const std::string& origin) {
   const StateReader reader(json_text, origin);
   SchedulerState state;

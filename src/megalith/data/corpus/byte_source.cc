@@ -16,6 +16,7 @@ namespace megalith::data {
 
 namespace {
 
+// A file or pipe, uncompressed, with a few bytes of look-ahead for its magic number.
 class FileBytes final : public ByteSource {
  public:
   FileBytes(const std::string& path, std::stop_token stop) : name_(path), stop_(std::move(stop)) {
@@ -48,6 +49,7 @@ class FileBytes final : public ByteSource {
   }
 
  private:
+  // A stop request looks like the end of the input; a partial last line does no harm, since nothing is committed then.
   size_t read_file(std::span<char> out) {
     for (;;) {
       // Wakes up every 100 ms to check for a stop request; regular files are always ready.

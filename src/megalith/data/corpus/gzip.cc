@@ -10,6 +10,7 @@ namespace megalith::data {
 
 namespace {
 
+// Decompresses a sequence of gzip members, as `cat a.gz b.gz` makes it.
 class GzipBytes final : public ByteSource {
  public:
   GzipBytes(std::unique_ptr<ByteSource> packed, const std::string& name)

@@ -9,6 +9,7 @@ namespace megalith::data {
 
 namespace {
 
+// Decompresses a sequence of Zstandard frames.
 class ZstdBytes final : public ByteSource {
  public:
   ZstdBytes(std::unique_ptr<ByteSource> packed, const std::string& name)

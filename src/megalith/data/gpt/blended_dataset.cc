@@ -1,6 +1,7 @@
 // Megatron's greedy blending: an error-diffusion (Bresenham) of the weights. After every step, the number of samples
 // taken from dataset d differs from weight[d] · step by little, so any prefix of the run has the right mixture. The
-// order is part of the data's identity: doubles are computed and compared exactly as in Megatron's C++ helper.
+// order is part of the data's identity: doubles are computed and compared exactly as in Megatron's C++ helper, which is
+// why this file is compiled without fused multiply-add (CMakeLists.txt).
 #include "megalith/data/gpt/blended_dataset.h"
 
 #include <algorithm>

@@ -72,6 +72,7 @@ std::pair<int64_t, int64_t> sequences_of(const std::pair<double, double>& bounds
   return {place(bounds.first), std::min<int64_t>(place(bounds.second), count)};
 }
 
+// Options for several sources would silently override one another.
 void DataSources::validate() const {
   const bool some_split = std::ranges::any_of(by_split, [](const auto& blend) { return blend.has_value(); });
   const int given = (mock ? 1 : 0) + (all ? 1 : 0) + (some_split ? 1 : 0);

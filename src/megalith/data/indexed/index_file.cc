@@ -107,6 +107,7 @@ void check_documents(const IndexView& index, const std::string& name) {
 
 }  // namespace
 
+// Sequences must be contiguous: that is how Megatron writes them, and it makes overlaps and gaps impossible.
 void check_index(const IndexView& index, uint64_t bin_bytes, const std::string& name) {
   const int64_t bytes_per_token = token_bytes(index.type);
   uint64_t expected = 0;  // grows by at most 2^34 before it is compared with bin_bytes: no overflow

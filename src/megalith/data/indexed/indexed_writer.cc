@@ -42,6 +42,7 @@ void IndexedWriter::add_sequence(std::span<const int32_t> ids) {
 
 void IndexedWriter::end_document() { documents_.push_back(sequence_count()); }
 
+// Copies the tokens as bytes, without decoding them; only lengths and documents are renumbered.
 void IndexedWriter::append(const IndexedDataset& other) {
   check<DataError>(other.token_type() == type_,
                    "{} stores its tokens as {}, {} as {}; only pairs of one type can be merged", other.name(),
@@ -62,6 +63,7 @@ void IndexedWriter::append(const IndexedDataset& other) {
   for (size_t i = 1; i < index.documents.size(); ++i) documents_.push_back(sequences + index.documents[i]);
 }
 
+// The index is written last and in one piece, since the offsets of its arrays depend on the number of sequences.
 void IndexedWriter::finish() {
   flush();
   const std::vector<std::byte> index = index_bytes(type_, lengths_, documents_);
@@ -74,6 +76,7 @@ void IndexedWriter::flush() {
   buffer_.clear();
 }
 
+// The first input decides the token type. Compares files, not names: a link to an input is refused as well.
 void merge_indexed(std::span<const std::string> prefixes, const std::string& output, StagedFiles& files) {
   check(!prefixes.empty(), "nothing to merge");
   for (const std::string& prefix : prefixes) {

@@ -49,6 +49,7 @@ Tags read_tags(const io::JsonFields& fields) {
                                    {"system_tag", &Tags::system}});
 }
 
+// The other formats of Formatting are only inferred from columns; LLaMA-Factory has no names for them.
 Formatting read_formatting(const io::JsonFields& fields) {
   const std::string name = fields.optional<std::string>("formatting").value_or("alpaca");
   if (name == "alpaca") return Formatting::kAlpaca;
@@ -134,6 +135,7 @@ DatasetDescription from_path(const std::string& name, const fs::path& path) {
 
 }  // namespace
 
+// A function call has a role of its own here; messages with "tool_calls" are converted to it.
 Tags openai_tags() {
   return {.role = "role",
           .content = "content",
@@ -144,6 +146,8 @@ Tags openai_tags() {
           .system = "system"};
 }
 
+// `columns` and `tags`, if present, replace the defaults as a whole, as in LLaMA-Factory: an entry that names only
+// `messages` has no `response` column.
 DatasetDescription read_dataset_entry(const Json& entry, const std::string& place) {
   const io::JsonFile file(entry, place);
   const io::JsonFields fields = file.fields();

@@ -43,6 +43,7 @@ size_t DatasetPicker::draw() {
   return exhausted_.size() - 1;
 }
 
+// The end is checked only between rounds if datasets take turns, so that each contributes equally.
 std::optional<size_t> DatasetPicker::next() {
   const bool in_turn = options_.probabilities.empty();
   if (options_.strategy == MixStrategy::kConcat) {

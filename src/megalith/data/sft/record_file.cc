@@ -100,6 +100,7 @@ void RecordScanner::skip_blanks() {
   while (is_blank(peek())) skip();
 }
 
+// Blank lines between JSON records are skipped; in a text file every line is a record, even an empty one.
 bool RecordScanner::next(std::string& text, RecordPlace& place) {
   text.clear();
   if (format_ == RecordFormat::kText) return next_line(text, place);
@@ -173,6 +174,7 @@ void RecordScanner::take_value(std::string& text) {
   if (text.empty()) fail("a record is missing between commas");
 }
 
+// Brackets and commas inside a string do not count, so it is taken as a whole.
 void RecordScanner::take_string(std::string& text) {
   take(text);
   while (peek() != '"') {

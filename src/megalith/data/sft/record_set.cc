@@ -9,6 +9,7 @@
 
 namespace megalith::data {
 
+// Scans all files once, to count records and find where they begin.
 RecordSet::RecordSet(std::vector<DatasetDescription> datasets) : datasets_(std::move(datasets)) {
   for (const DatasetDescription& dataset : datasets_) {
     std::vector<RecordFile> files;

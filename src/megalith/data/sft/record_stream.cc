@@ -47,6 +47,7 @@ void RecordStream::open(size_t dataset) {
                    datasets_[dataset].files.front().string());
 }
 
+// Reads one record ahead, because the picker must know at once that a dataset is exhausted.
 bool RecordStream::next_mixed(StreamedRecord& record) {
   const auto dataset = picker_.next();
   if (!dataset) return false;

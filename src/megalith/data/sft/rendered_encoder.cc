@@ -19,6 +19,7 @@ void append_results(const std::string& joined, Json& messages) {
   }
 }
 
+// A function message becomes an assistant message with tool_calls; a thought stays in its content.
 Json calling_message(const std::string& content) {
   const TemplateSpec usual;  // for the default marks around a thought
   const auto [around, calls] = parse_function_calls(content, usual.thought_open, usual.thought_close);

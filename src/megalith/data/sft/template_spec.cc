@@ -39,6 +39,7 @@ TemplateSpec qwen() {
   return spec;
 }
 
+// The same template for a model that writes its thoughts before the answer.
 TemplateSpec reasoning(TemplateSpec spec) {
   spec.reasoning = true;
   return spec;
@@ -71,6 +72,7 @@ TemplateSpec llama3() {
           .document_end = "<|end_of_text|>"};
 }
 
+// Turns are marked by single tokens, and only answers end with eos.
 TemplateSpec deepseek(std::string_view name) {
   return {.name = name,
           .prefix = "{{bos}}",
@@ -104,6 +106,7 @@ TemplateSpec glm4_like(std::string_view name) {
           .efficient_eos = true};
 }
 
+// bos and eos mark every turn, and thoughts have marks of their own.
 TemplateSpec seed_oss() {
   constexpr std::string_view user = "{{bos}}user\n{{content}}{{eos}}{{bos}}assistant\n";
   return {.name = "seed_oss",

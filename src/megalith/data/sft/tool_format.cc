@@ -109,6 +109,7 @@ std::string tools_text(std::string_view template_name, ToolFormat format, const 
   return std::string(kQwenToolsBefore) + lines + std::string(kQwenToolsAfter);
 }
 
+// Calls are written again, even if they already had qwen's format, so that all look alike.
 std::string function_calls_text(std::string_view template_name, ToolFormat format, const std::string& content,
                                 std::string_view thought_open, std::string_view thought_close) {
   check_format(template_name, format);
