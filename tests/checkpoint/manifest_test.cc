@@ -43,7 +43,7 @@ TEST(Manifest, RefusesWhatIsNoneOfOurs) {
 
 TEST(Manifest, SaysWhyAFolderIsNoCheckpoint) {
   const testing::TempFolder folder;
-  expect_error<DataError>([&] { read_manifest(folder / "nothing"); }, {"nothing", "no folder"});
+  expect_error<DataError>([&] { read_manifest(folder / "nothing"); }, {"nothing", "not a folder"});
   expect_error<DataError>([&] { read_manifest(folder.path()); },
                           {folder.path().string(), "no manifest.json", "model_name_or_path"});
 }

@@ -79,7 +79,7 @@ TEST(FindCheckpoint, ByWordsAndPaths) {
   EXPECT_EQ(find_checkpoint("false", run.path()), std::nullopt);
   EXPECT_EQ(find_checkpoint("auto", run.path()), std::nullopt);
   expect_error<ConfigError>([&] { find_checkpoint("true", run.path()); }, {"resume_from_checkpoint", "no checkpoint"});
-  expect_error<ConfigError>([&] { find_checkpoint("nowhere", run.path()); }, {"nowhere", "no folder"});
+  expect_error<ConfigError>([&] { find_checkpoint("nowhere", run.path()); }, {"nowhere", "not a folder"});
   fs::create_directory(run / "empty");
   expect_error<DataError>([&] { find_checkpoint((run / "empty").string(), run.path()); }, {"empty", "manifest.json"});
   testing::save_small(run / "checkpoint-2", 2);

@@ -128,7 +128,7 @@ TEST(ParamScheduler, what_a_function_of_ones_own_gives_is_a_rate) {
     return error_of<ConfigError>([&] { scheduler.step(2); });
   };
   expect_contains(message(std::nan("")),
-                  "gives a learning rate of nan at progress 2; it must give a finite number >= 0");
+                  "returned a learning rate of nan at progress 2; it must be a finite number >= 0");
   expect_contains(message(-1), "learning rate of -1");
   EXPECT_EQ(message(1), "");
 }

@@ -366,7 +366,7 @@ TEST(Pretrain, ContinuesARun) {
   EXPECT_EQ(tuned.output.state.global_step, 3);
   EXPECT_NE(tuned.numbers("loss"), fresh.numbers("loss"));
   expect_contains(pretrain_refusal(kLlama + load + Words{"--num-layers=2"}), "num_layers is 4 there and 2 in this run");
-  expect_contains(pretrain_refusal(kLlama + load + Words{"--ckpt-step=5"}), "checkpoint-5 is no folder");
+  expect_contains(pretrain_refusal(kLlama + load + Words{"--ckpt-step=5"}), "checkpoint-5 is not a folder");
   expect_contains(pretrain_refusal(kLlama + load + Words{"--finetune", "--override-ckpt-iteration=3"}),
                   "exclude each other");
 }

@@ -12,8 +12,10 @@ ChunkSums::ChunkSums(uint64_t file_bytes) : file_bytes_(file_bytes), parts_(chun
 
 uint64_t ChunkSums::chunk_end(uint64_t chunk) const { return std::min(file_bytes_, (chunk + 1) * kChunkBytes); }
 
+// The CRC of a chunk is linear in its bytes: each part contributes its own register, moved over the bytes that follow
+// it in the chunk, whatever they are.
 void ChunkSums::add(uint64_t offset, const std::byte* data, uint64_t bytes) {
-  check(offset <= file_bytes_ && bytes <= file_bytes_ - offset, "{} bytes at {} lie behind the end of the file, {}",
+  check(offset <= file_bytes_ && bytes <= file_bytes_ - offset, "{} bytes at {} lie beyond the end of the file, {}",
         bytes, offset, file_bytes_);
   while (bytes > 0) {
     const uint64_t chunk = offset / kChunkBytes, end = chunk_end(chunk);

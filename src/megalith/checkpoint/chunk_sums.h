@@ -1,5 +1,5 @@
-// ChunkSums: the checksums of a file's chunks, put together from what ranks write into it, without reading it back.
-// What nobody wrote, or somebody wrote twice, does not fit its checksum.
+// ChunkSums: computes the checksums of a file's chunks from the data that ranks write into it, without reading it back.
+// Bytes that no rank wrote, or that were written twice, make the checksum wrong.
 #pragma once
 
 #include <cstddef>
@@ -8,25 +8,25 @@
 
 namespace megalith::checkpoint {
 
-// One thread at a time.
+// Not thread-safe.
 class ChunkSums {
  public:
   explicit ChunkSums(uint64_t file_bytes);
 
-  // Each byte of the file once, in any order and by any rank.
+  // Adds data written at `offset`. Each byte of the file must be added once, in any order and on any rank.
   void add(uint64_t offset, const std::byte* data, uint64_t bytes);
 
-  // What this rank has added, for a sum over all ranks: [chunks]. The sum is the exclusive or.
+  // This rank's contribution, [chunks]. The contributions of all ranks are combined by exclusive or.
   std::vector<uint32_t>& parts() { return parts_; }
   const std::vector<uint32_t>& parts() const { return parts_; }
-  // The checksums, once parts() are those of all ranks together.
+  // Returns the checksums, once parts() holds the combination of all ranks.
   std::vector<uint32_t> crc32c() const;
 
  private:
   uint64_t chunk_end(uint64_t chunk) const;
 
   uint64_t file_bytes_;
-  std::vector<uint32_t> parts_;  // one a chunk: registers moved to its end
+  std::vector<uint32_t> parts_;  // by chunk: CRC registers moved to the chunk's end (base/crc32c.h)
 };
 
 }  // namespace megalith::checkpoint

@@ -1,3 +1,6 @@
+// Copies are made from verified sources into a StagedFolder. Tensors stored in pieces are joined, since pieces are only
+// a fast way to save: a copy is always of version 1, which other readers of safetensors can use. Files are mapped, and
+// the pages of each tensor are released once it is written, so memory stays at one tensor.
 #include "megalith/checkpoint/copy.h"
 
 #include <ATen/ops/empty.h>
@@ -25,13 +28,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Tensors, and the index that says which of them is where.
+// Whether the file holds tensors, or lists which file holds which tensor. Such files are written again, not copied.
 bool is_of_tensors(const Manifest& manifest, const std::string& name) {
   return std::ranges::any_of(manifest.holds, [&](const std::string& stem) {
     return is_tensor_file(name, stem) || name == stem + ".safetensors.index.json" || name == piece_list_name(stem);
   });
 }
 
+// Writes tensors that are stored in pieces as whole tensors.
 void join_pieces(const std::vector<hf::WeightSpec>& tensors, const StateFiles& files, const fs::path& to,
                  const hf::WeightWriterOptions& options) {
   hf::WeightWriter writer(to, tensors, options);
@@ -45,7 +49,7 @@ void join_pieces(const std::vector<hf::WeightSpec>& tensors, const StateFiles& f
   writer.write_index();
 }
 
-// Whole tensors, also of those that lie in pieces.
+// Writes the tensors of one stem into new files.
 void copy_tensors(const fs::path& source, const Manifest& manifest, const std::string& stem, const fs::path& to,
                   uint64_t max_shard_bytes) {
   if (const auto pieces = read_piece_list(source, stem))
@@ -95,12 +99,13 @@ void add_manifest(const fs::path& folder) {
   write_manifest(folder, {.step = 0, .layout = {}, .holds = {"model"}, .files = file_records(folder)});
 }
 
+// Checksums of the copy are computed from the new files, which also proves that they can be read.
 Manifest copy_checkpoint(const fs::path& source, const fs::path& target, const CopyOptions& options) {
   Manifest manifest = read_manifest(source);
   const auto problems = problems_of_content(source, manifest);
   check<DataError>(problems.empty(), "{} is broken: {}", source.string(), list_in_words(problems, 8));
   std::error_code error;
-  check<ConfigError>(!fs::equivalent(source, target, error), "the output is the input, {}; choose another folder",
+  check<ConfigError>(!fs::equivalent(source, target, error), "the output is also the input, {}; choose another folder",
                      source.string());
   io::StagedFolder staged(target, "convert", {.overwrite = options.overwrite});
   for (const std::string& stem : manifest.holds)
@@ -111,7 +116,7 @@ Manifest copy_checkpoint(const fs::path& source, const fs::path& target, const C
     check<DataError>(!error, "cannot copy {}: {}", (source / record.name).string(), error.message());
   }
   manifest.files = file_records(staged.path());
-  manifest.version = 1;
+  manifest.version = 1;  // no pieces any more
   write_manifest(staged.path(), manifest);
   staged.commit();
   return manifest;

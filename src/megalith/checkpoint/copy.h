@@ -1,4 +1,5 @@
-// Checkpoints by one process, file by file: other shard sizes, and manifests for folders that have none.
+// Tools that handle a checkpoint in a single process: copying with other shard sizes, and adding a manifest to a folder
+// that has none.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +11,22 @@
 
 namespace megalith::checkpoint {
 
-// A file with the checksums of what is on the disk.
+// Reads a file and returns its record with the checksums of its content.
 FileRecord record_of(const std::filesystem::path& file);
-// Every file of the folder but the manifest; folders in it are left out.
+// Returns the records of every file in the folder except the manifest, sorted by name. Subfolders are left out.
 std::vector<FileRecord> file_records(const std::filesystem::path& folder);
 
-// Makes a model folder a checkpoint that holds the model alone, of step 0.
+// Turns a model folder into a checkpoint of step 0 that holds only the model.
 void add_manifest(const std::filesystem::path& folder);
 
+// Options of copy_checkpoint.
 struct CopyOptions {
   uint64_t max_shard_bytes = 5'000'000'000;
-  bool overwrite = false;  // replace a folder that is there
+  bool overwrite = false;  // replace an existing target folder
 };
-// All of a checkpoint, verified before, with its tensors in files of other sizes. Tensor by tensor: it is never in
-// memory as a whole. The target appears complete or not at all. Throws DataError for a source that is broken.
+// Verifies a checkpoint and copies all of it, with its tensors in files of another size. Works tensor by tensor, so the
+// checkpoint is never in memory as a whole. The target appears complete or not at all. Throws a DataError if the source
+// is broken.
 Manifest copy_checkpoint(const std::filesystem::path& source, const std::filesystem::path& target,
                          const CopyOptions& options);
 

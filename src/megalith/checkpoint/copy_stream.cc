@@ -11,7 +11,7 @@ void CopyStream::begin() {
   const c10::impl::VirtualGuardImpl guard(device_.type());
   stream_ = guard.getStreamFromGlobalPool(device_, /*isHighPriority=*/false);
   begun_.emplace(device_.type());
-  begun_->record(guard.getStream(device_));
+  begun_->record(guard.getStream(device_));  // all work that the copies must come after
 }
 
 void CopyStream::enter() {

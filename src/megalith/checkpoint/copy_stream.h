@@ -1,17 +1,16 @@
-// CopyStream: copies from a device to the host that run beside its computation.
+// CopyStream: copies from a device to the host that overlap with its computation.
 //
-//   copies.begin();                     // the caller: copies come after what its stream has been given so far
+//   copies.begin();                 // caller: copies run after the work queued on its stream so far
 //   std::thread([&] {
-//     copies.enter();                   // this thread's copies go to a stream of their own
-//     host.copy_(tensor, true); …       // pinned memory: the host only queues them
-//     copies.leave();                   // the last one is queued
-//     copies.wait();                    // the host memory holds the data
+//     copies.enter();               // this thread's copies go to a separate stream
+//     host.copy_(tensor, true); …   // to pinned memory: the host only queues them
+//     copies.leave();               // the last one is queued
+//     copies.wait();                // the host memory holds the data
 //   });
-//   copies.hold_back();                 // the caller, after leave(): its stream waits, so that tensors may now be
-//   changed
+//   copies.hold_back();             // caller, after leave(): its stream waits, so later work may change the tensors
 //
 // Neither the caller nor the computation that it queues before hold_back() waits for the copies. On the CPU, where
-// copies are done when they return, every function does nothing.
+// copies are complete when they return, every function does nothing.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,14 +21,14 @@
 
 namespace megalith::checkpoint {
 
-// One save's copies. begin() and hold_back() belong to the caller's thread, the others to the thread that copies. The
-// caller orders the calls as above.
+// The copies of one save. The caller's thread calls begin() and hold_back(), the copying thread all others. The caller
+// must order the calls as above.
 class CopyStream {
  public:
   explicit CopyStream(c10::Device device) : device_(device) {}
 
   void begin();
-  // Also makes the device current on this thread, which keeps the stream for the rest of its life.
+  // Also makes the device current on this thread. The thread keeps the stream until it ends.
   void enter();
   void leave();
   void wait() const;
@@ -39,8 +38,8 @@ class CopyStream {
   bool has_streams() const { return !device_.is_cpu(); }
 
   const c10::Device device_;
-  std::optional<c10::Stream> stream_;       // from begin() on
-  std::optional<c10::Event> begun_, done_;  // from begin() and leave() on
+  std::optional<c10::Stream> stream_;       // set by begin()
+  std::optional<c10::Event> begun_, done_;  // set by begin() and leave()
 };
 
 }  // namespace megalith::checkpoint

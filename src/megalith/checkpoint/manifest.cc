@@ -1,3 +1,8 @@
+// Writing and reading manifest.json.
+//
+// The manifest protects itself: its last key is the checksum of the object without that key, dumped as compact JSON.
+// Json keeps the order of keys, so parsing and dumping again gives the same bytes on every machine. The version is
+// checked before the checksum, so that a newer format gets the message that helps.
 #include "megalith/checkpoint/manifest.h"
 
 #include <fmt/format.h>
@@ -19,14 +24,14 @@ namespace fs = std::filesystem;
 using io::Json;
 
 constexpr const char* kFormat = "megalith-checkpoint";
-constexpr uint64_t kMaxManifestBytes = 1'000'000'000;
+constexpr uint64_t kMaxManifestBytes = 1'000'000'000;  // refuse absurd files before reading them into memory
 
 std::string hex(uint32_t value) { return fmt::format("{:08x}", value); }
 
 uint32_t from_hex(const std::string& text, const std::string& file_name) {
   const bool good = text.size() == 8 &&
                     std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-  check<DataError>(good, "{}: {} is no checksum of 8 hexadecimal digits", file_name, io::in_quotes(text));
+  check<DataError>(good, "{}: {} is not a checksum; expected 8 hexadecimal digits", file_name, io::in_quotes(text));
   return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
 }
 
@@ -54,13 +59,15 @@ SavedLayout read_layout(const io::JsonFields& fields) {
   return layout;
 }
 
+// Reads one entry of "files".
 FileRecord read_record(const Json& entry, const std::string& file_name) {
   const io::JsonFile file(entry, file_name);
   const io::JsonFields fields = file.fields();
   FileRecord record;
   record.name = fields.required<std::string>("name");
+  // A name must not lead out of the folder or to a hidden file.
   check<DataError>(!record.name.empty() && record.name.find('/') == std::string::npos && record.name[0] != '.',
-                   "{}: {} is no name of a file in its folder", file_name, io::in_quotes(record.name));
+                   "{}: {} is not the name of a file in its folder", file_name, io::in_quotes(record.name));
   const auto bytes = fields.required<int64_t>("bytes");
   check<DataError>(bytes >= 0, "{}: {} has {} bytes", file_name, record.name, bytes);
   record.bytes = static_cast<uint64_t>(bytes);
@@ -71,7 +78,7 @@ FileRecord read_record(const Json& entry, const std::string& file_name) {
   return record;
 }
 
-// Takes the object's own checksum out of it.
+// Removes the object's own checksum from it and compares it with the rest.
 void check_unchanged(Json& root, const std::string& file_name) {
   const auto own = root.find("crc32c");
   check<DataError>(own != root.end() && own->is_string(), "{}: \"crc32c\", its own checksum, is missing", file_name);
@@ -95,6 +102,7 @@ SavedLayout SavedLayout::of(const layout::GridShape& shape, bool distributed_opt
           .distributed_optimizer = distributed_optimizer};
 }
 
+// Leaves out sizes of 1, and etp if it equals tp.
 std::string SavedLayout::in_words() const {
   std::string text = fmt::format("{} rank{}", world_size, world_size == 1 ? "" : "s");
   for (const auto& [name, size] : {std::pair{"tp", tp}, {"pp", pp}, {"vpp", vpp}, {"cp", cp}, {"ep", ep}})
@@ -125,10 +133,11 @@ std::string Manifest::to_json() const {
             {"holds", holds},
             {"chunk_bytes", kChunkBytes},
             {"files", std::move(list)}};
-  root["crc32c"] = hex(crc32c(root.dump()));
+  root["crc32c"] = hex(crc32c(root.dump()));  // of the compact form; the file itself is indented
   return root.dump(1) + "\n";
 }
 
+// In order of what helps the user most: another file, a newer format, a damaged file, a wrong field.
 Manifest Manifest::from_json(std::string_view text, const std::string& file_name) {
   Json root = io::parse_json(text, file_name);
   check<DataError>(root.is_object() && root.contains("format") && root["format"] == kFormat,
@@ -139,7 +148,7 @@ Manifest Manifest::from_json(std::string_view text, const std::string& file_name
   check<DataError>(version <= kFormatVersion,
                    "{} is of format version {}; this Megalith reads versions up to {}. Use a newer Megalith", file_name,
                    version, kFormatVersion);
-  check_unchanged(root, file_name);
+  check_unchanged(root, file_name);  // before any field below is trusted
   Manifest manifest;
   manifest.version = version;
   manifest.step = fields.required<int64_t>("step");
@@ -149,11 +158,12 @@ Manifest Manifest::from_json(std::string_view text, const std::string& file_name
   check<DataError>(chunk == static_cast<int64_t>(kChunkBytes), "{}: \"chunk_bytes\" is {}; version 1 has {}", file_name,
                    chunk, kChunkBytes);
   const Json* files = fields.value("files");
-  check<DataError>(files != nullptr && files->is_array(), "{}: \"files\" is no list", file_name);
+  check<DataError>(files != nullptr && files->is_array(), "{}: \"files\" is not a list", file_name);
   for (const Json& entry : *files) manifest.files.push_back(read_record(entry, file_name));
   return manifest;
 }
 
+// stem.safetensors, stem-00001-of-00003.safetensors or stem-rank-00007.safetensors.
 bool is_tensor_file(std::string_view name, std::string_view stem) {
   if (!name.starts_with(stem) || !name.ends_with(".safetensors")) return false;
   name.remove_prefix(stem.size());
@@ -162,8 +172,9 @@ bool is_tensor_file(std::string_view name, std::string_view stem) {
 
 bool has_manifest(const fs::path& folder) { return fs::is_regular_file(folder / kManifestName); }
 
+// The manifest is written last, so a folder without one is incomplete or was not written by Megalith.
 Manifest read_manifest(const fs::path& folder) {
-  check<DataError>(fs::is_directory(folder), "{} is no folder", folder.string());
+  check<DataError>(fs::is_directory(folder), "{} is not a folder", folder.string());
   check<DataError>(has_manifest(folder),
                    "{} is not a complete Megalith checkpoint: it has no {}. The weights of a folder with a config.json"
                    " can be used as a model (model_name_or_path), but no run can be continued from it",

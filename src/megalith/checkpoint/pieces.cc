@@ -16,9 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMaxPieceListBytes = 1'000'000'000;
+constexpr uint64_t kMaxPieceListBytes = 1'000'000'000;  // refuse absurd files before reading them into memory
 
-// "4096x14336"; an empty text: no dimensions. Nothing for anything but numbers from 0 on.
+// Parses "4096x14336"; an empty text has no dimensions. Returns std::nullopt unless all are numbers >= 0.
 std::optional<std::vector<int64_t>> parse_extents(std::string_view text) {
   std::vector<int64_t> extents;
   if (text.empty()) return extents;
@@ -49,8 +49,9 @@ std::string PieceName::text() const {
   return fmt::format("{}@{}+{}", tensor, fmt::join(global_shape, "x"), fmt::join(offset, "x"));
 }
 
+// NAME@SHAPE+OFFSET; a scalar has both parts empty ("scalar@+").
 std::optional<PieceName> PieceName::parse(std::string_view text) {
-  const size_t at = text.rfind('@');
+  const size_t at = text.rfind('@');  // the last one: the tensor's own name may contain '@'
   if (at == std::string_view::npos) return std::nullopt;
   const std::string_view place = text.substr(at + 1);
   const size_t plus = place.find('+');
@@ -71,6 +72,7 @@ void write_piece_list(const fs::path& folder, std::string_view stem, const std::
   io::write_text_file(folder / piece_list_name(stem), io::Json{{"tensors", std::move(list)}}.dump(1) + "\n");
 }
 
+// Without the list, a reader would have to open every rank's file to know which tensors there are.
 std::optional<std::vector<hf::WeightSpec>> read_piece_list(const fs::path& folder, std::string_view stem) {
   const fs::path path = folder / piece_list_name(stem);
   if (!fs::is_regular_file(path)) return std::nullopt;

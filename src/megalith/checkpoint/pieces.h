@@ -1,10 +1,10 @@
-// Pieces: tensors that lie in a checkpoint as the rectangles that ranks held, each rank's in a file of its own.
+// Pieces: tensors stored in a checkpoint as the rectangles that ranks held, one file per rank.
 //
-//   optimizer-rank-00007.safetensors     what rank 7 has written, one rectangle after the other: tensors named
-//                                        NAME@4096x14336+0x1792, the global shape and where the rectangle begins
+//   optimizer-rank-00007.safetensors     the rectangles that rank 7 wrote, one after the other, as tensors named
+//                                        NAME@4096x14336+0x1792: the global shape and the offset of the rectangle
 //   optimizer.pieces.json                {"tensors": [{"name": NAME, "dtype": "F32", "shape": [4096, 14336]}, …]}
 //
-// The names are on disks: they do not change within a version of the format.
+// The names are stored on disks: they must not change within a version of the format.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 
 namespace megalith::checkpoint {
 
+// The parsed form of NAME@4096x14336+0x1792.
 struct PieceName {
   std::string tensor;
   std::vector<int64_t> global_shape;
@@ -25,7 +26,7 @@ struct PieceName {
   bool operator==(const PieceName&) const = default;
 
   std::string text() const;
-  // Nothing for the name of a whole tensor, which has no '@'. Throws DataError for a piece that makes no sense.
+  // Returns std::nullopt for the name of a whole tensor, which has no '@'. Throws a DataError for a malformed piece.
   static std::optional<PieceName> parse(std::string_view text);
 };
 
@@ -34,8 +35,8 @@ std::string piece_stem(std::string_view stem, int rank);
 // "optimizer.pieces.json"
 std::string piece_list_name(std::string_view stem);
 
-// The list of whole tensors. Reading throws DataError for anything else; nothing where there is no such file: the
-// stem's tensors are whole.
+// Write and read the list of tensors that are stored in pieces. read_piece_list returns std::nullopt if there is no
+// such file, which means that the stem's tensors are stored whole, and throws a DataError for a malformed one.
 void write_piece_list(const std::filesystem::path& folder, std::string_view stem,
                       const std::vector<hf::WeightSpec>& tensors);
 std::optional<std::vector<hf::WeightSpec>> read_piece_list(const std::filesystem::path& folder, std::string_view stem);

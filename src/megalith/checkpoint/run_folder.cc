@@ -1,3 +1,6 @@
+// Names and order of a run's checkpoints. Everything here must survive a kill at any moment: folders appear and vanish
+// by rename, the tracker is replaced by rename, and temporary names (checkpoint-S.tmp-*) are never mistaken for
+// checkpoints. Removal ignores errors: a full or slow file system must not stop training.
 #include "megalith/checkpoint/run_folder.h"
 
 #include <fmt/format.h>
@@ -18,6 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "checkpoint-";
 
+// Returns S of checkpoint-S; std::nullopt for other names, including checkpoint-07, which folder_name never writes.
 std::optional<int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const auto step = parse_int(name.substr(kPrefix.size()));
@@ -29,11 +33,11 @@ bool same_folder(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, error) && !error;
 }
 
-// Out of sight at once, then gone. A sentence when it cannot be.
+// Renames the folder, so that nobody sees it half-removed, and then deletes it. Returns a sentence if that fails.
 std::optional<std::string> remove_checkpoint(const fs::path& folder) {
   const fs::path going = folder.string() + ".tmp-removed";
   std::error_code error;
-  fs::remove_all(going, error);
+  fs::remove_all(going, error);  // left by a process that was killed here
   fs::rename(folder, going, error);
   if (!error) fs::remove_all(going, error);
   if (!error) return std::nullopt;
@@ -70,6 +74,7 @@ std::optional<fs::path> read_tracker(const fs::path& run) {
   return run / name;
 }
 
+// The tracker wins: it is written only after a checkpoint is complete and has its final name.
 std::optional<fs::path> latest_checkpoint(const fs::path& run) {
   if (const auto named = read_tracker(run)) return named;
   const std::vector<StepFolder> all = list_checkpoints(run);
@@ -87,7 +92,7 @@ std::vector<fs::path> to_remove(const std::vector<StepFolder>& all, const Retent
   std::vector<fs::path> gone;
   size_t left = all.size();
   const size_t limit = keep.total_limit.value_or(0) > 0 ? static_cast<size_t>(*keep.total_limit) : all.size();
-  for (const StepFolder& each : all) {
+  for (const StepFolder& each : all) {  // oldest first
     if (stays(each)) continue;
     const bool over_limit = left > limit;
     if (!over_limit && !(keep.retain_interval && each.step % *keep.retain_interval != 0)) continue;
@@ -104,6 +109,7 @@ std::vector<std::string> rotate(const fs::path& run, const Retention& keep) {
   return problems;
 }
 
+// Temporary names are checkpoint-S.tmp-save, checkpoint-S.tmp-removed and the like.
 void remove_leftovers(const fs::path& run) {
   std::error_code error;
   std::vector<fs::path> left;
@@ -113,7 +119,7 @@ void remove_leftovers(const fs::path& run) {
     if (dot != std::string::npos && step_of(name.substr(0, dot)) && name.substr(dot).starts_with(".tmp-"))
       left.push_back(entry.path());
   }
-  for (const fs::path& folder : left) fs::remove_all(folder, error);
+  for (const fs::path& folder : left) fs::remove_all(folder, error);  // after the listing: it must not change meanwhile
 }
 
 }  // namespace megalith::checkpoint

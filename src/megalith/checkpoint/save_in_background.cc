@@ -1,5 +1,11 @@
-// The part of a save that runs beside training: this rank's share is copied to the host, by a stream of its own from a
-// device, and written by a thread.
+// The part of a save that overlaps with training: a thread copies this rank's share to the host (from a device on a
+// separate stream) and writes it.
+//
+//   caller    begin | forward, backward ... | finish_copy | update, next steps ...          | poll: finish
+//   thread          | queue copies | wait for them        | write, sync                     |
+//   stream          | copies -------------->|
+//
+// The caller blocks only in finish_copy, and there only until the copies are queued (host state: copied).
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -11,7 +17,8 @@ namespace megalith::checkpoint {
 
 namespace {
 
-// A copy from a device is only queued. memcpy goes around the cache for what is large, which ATen's copy does not.
+// Copies one tensor; from a device the copy is only queued. For large host tensors memcpy uses stores that bypass the
+// cache, which ATen's copy does not, and so leaves the cache to the computation.
 void copy_elements(const at::Tensor& to, const at::Tensor& from) {
   if (from.device().is_cpu() && from.is_contiguous())
     std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
@@ -21,6 +28,7 @@ void copy_elements(const at::Tensor& to, const at::Tensor& from) {
 
 }  // namespace
 
+// Each part keeps its own error, so that the steps after a failed one still release the caller and the tensors.
 void Saver::Job::write_in_background(at::Tensor& buffer) {
   copies_.begin();
   thread_ = std::thread([this, &buffer] {
@@ -28,7 +36,7 @@ void Saver::Job::write_in_background(at::Tensor& buffer) {
       copies_.enter();
       copy_share(buffer);
     });
-    keep_error([&] { copies_.leave(); });  // in any case: what was queued before an error reads the tensors, too
+    keep_error([&] { copies_.leave(); });  // even after an error: copies queued before it still read the tensors
     copies_queued_ = true;
     copies_queued_.notify_all();
     keep_error([&] { copies_.wait(); });
@@ -38,7 +46,7 @@ void Saver::Job::write_in_background(at::Tensor& buffer) {
   stalled_seconds_ = seconds_since(start_);
 }
 
-// The host waits for the thread, which only queues copies from a device; the device's stream waits for the copies.
+// The host waits only until the thread has queued its copies; the device's stream waits for the copies themselves.
 void Saver::Job::finish_copy() {
   if (held_back_) return;
   const auto entered = Clock::now();
@@ -48,10 +56,10 @@ void Saver::Job::finish_copy() {
   stalled_seconds_ += seconds_since(entered);
 }
 
-// Everything that others go on changing is replaced by its copy, or let go. Originals live until they are copied: their
-// memory may otherwise be given to somebody who writes on another stream.
+// Replaces every tensor that training continues to change by its copy, and drops what other ranks write. Originals are
+// kept alive until they are copied: the allocator might otherwise reuse their memory for work on another stream.
 void Saver::Job::copy_share(at::Tensor& buffer) {
-  constexpr int64_t kAlignment = 64;
+  constexpr int64_t kAlignment = 64;  // bytes: a cache line, and enough for every dtype
   const at::NoGradGuard no_grad;
   const auto padded = [](int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
   int64_t total = 0;
@@ -61,7 +69,7 @@ void Saver::Job::copy_share(at::Tensor& buffer) {
   if (!buffer.defined() || buffer.numel() < total)
     buffer = at::empty({total}, at::TensorOptions().dtype(at::kByte).pinned_memory(context_.device().is_cuda()));
   int64_t at = 0;
-  std::vector<std::pair<at::Tensor, at::Tensor>> on_host;  // copies and originals; after the device has been given its
+  std::vector<std::pair<at::Tensor, at::Tensor>> on_host;  // (copy, original); done last, while the device copies
   for (size_t f = 0; f < files_.size(); ++f) {
     std::vector<hf::HeldRectangle>& held = request_.tensors[f].held;
     std::vector<hf::HeldRectangle> copies;

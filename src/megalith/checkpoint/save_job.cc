@@ -1,3 +1,15 @@
+// One save from plan to rename. The steps, and where ranks talk to each other:
+//
+//   plan_files                  every rank plans the same shared files                         -
+//   make_files                  rank 0 creates folder and files                                broadcast
+//   share                       replicas agree who writes which rectangle                      all-gather of hashes
+//   write_share                 every rank writes its rectangles and syncs                     -
+//   agree_on_errors             an error on one rank becomes an error on all                   all-gather
+//   join_sums, check_coverage   checksums of shared files; each element written exactly once   one all-reduce
+//   complete                    rank 0 writes manifest, renames, moves the tracker             gather, broadcast
+//
+// Between collectives no rank may throw, or the others would wait forever: errors are kept as text (keep_error) until
+// the next step that exchanges them.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
@@ -22,20 +34,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// FNV-1a.
+// The 64-bit FNV-1a hash: fixed by its definition, unlike std::hash, which may differ between ranks' machines.
 uint64_t hash_of(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325U;
   for (const unsigned char c : text) hash = (hash ^ c) * 0x100000001b3U;
   return hash;
 }
 
+// The key stands for the rectangle: 64 bits instead of its name and numbers keep the all-gather small.
 ShareItem share_item(const std::string& stem, const hf::HeldRectangle& held) {
   const std::string text =
       fmt::format("{}/{}/{}/{}", stem, held.tensor, fmt::join(held.offset, ","), fmt::join(held.data.sizes(), ","));
   return {hash_of(text), held.data.nbytes(), held.replica == 0};
 }
 
-// Items of all members of a group.
+// Returns the items of every member of a group.
 std::vector<std::vector<ShareItem>> items_of_all(const comm::Group& group, const std::vector<ShareItem>& mine) {
   const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(ShareItem));
   std::vector<std::vector<ShareItem>> all;
@@ -46,9 +59,12 @@ std::vector<std::vector<ShareItem>> items_of_all(const comm::Group& group, const
   return all;
 }
 
-// Exclusive or over ranks with a sum: each bit in a lane of its own, four lanes of 16 bits a number. For fewer than
-// 65536 ranks.
-constexpr int64_t kLanes = 8;
+// Checksums are combined by exclusive or, which collectives lack. A sum does it if no bit carries into the next: each
+// bit of a 32-bit part gets a lane of 16 bits, four lanes per int64. The lowest bit of a lane's sum is then the
+// exclusive or, for fewer than 65536 ranks.
+//
+//   int64 n of a part:  | bit 4n+3 | bit 4n+2 | bit 4n+1 | bit 4n |     16 bits each, n = 0 … 7
+constexpr int64_t kLanes = 8;  // int64 numbers per part
 
 void spread(const std::vector<uint32_t>& parts, int64_t*& to) {
   for (const uint32_t part : parts)
@@ -65,7 +81,10 @@ void join(const int64_t*& from, std::vector<uint32_t>& parts) {
   }
 }
 
-// Σ over the elements of a rectangle of their numbers in the whole tensor, modulo 2^64.
+// Returns Σ i modulo 2^64 over the flat indices i, within the whole tensor, of a rectangle's elements. With n elements,
+// the first at index f, size s_d and stride t_d of dimension d:
+//
+//   Σ i = n f + Σ_d (n / s_d) (0 + 1 + … + s_d - 1) t_d
 uint64_t sum_of_positions(const std::vector<int64_t>& shape, at::IntArrayRef offset, at::IntArrayRef sizes) {
   uint64_t first = 0, elements = 1;
   for (size_t d = 0; d < shape.size(); ++d) {
@@ -80,18 +99,20 @@ uint64_t sum_of_positions(const std::vector<int64_t>& shape, at::IntArrayRef off
   return sum;
 }
 
+// Appends the records of a writer's files.
 void add_records(const hf::WeightWriter& writer, const std::vector<ChunkSums>& sums, std::vector<FileRecord>& records) {
   const std::vector<std::string> names = writer.file_names();
   const std::vector<uint64_t> bytes = writer.file_bytes();
   for (size_t i = 0; i < names.size(); ++i) records.push_back({names[i], bytes[i], sums[i].crc32c()});
 }
 
+// Returns the name of a piece (pieces.h) after checking that it lies within the tensor.
 std::string piece_of(const hf::WeightSpec& whole, const hf::HeldRectangle& held) {
   const auto sizes = held.data.sizes();
   bool inside = held.offset.size() == whole.shape.size() && sizes.size() == whole.shape.size();
   for (size_t d = 0; inside && d < sizes.size(); ++d)
     inside = held.offset[d] >= 0 && held.offset[d] + sizes[d] <= whole.shape[d];
-  check(inside, "a rectangle [{}] at [{}] does not lie inside of tensor {} of shape [{}]", fmt::join(sizes, ","),
+  check(inside, "a rectangle [{}] at [{}] does not lie inside tensor {} of shape [{}]", fmt::join(sizes, ","),
         fmt::join(held.offset, ","), whole.name, fmt::join(whole.shape, ","));
   return PieceName{whole.name, whole.shape, held.offset}.text();
 }
@@ -107,13 +128,14 @@ Saver::Job::Job(const parallel::ParallelContext& context, SaveRequest request)
   plan_files();
   make_files();
   share();
-  keep_error([this] { plan_own_files(); });  // this rank's alone: the others hear of it when all have written
+  keep_error([this] { plan_own_files(); });  // concerns this rank alone: the others learn of it in finish()
 }
 
 Saver::Job::~Job() {
   if (thread_.joinable()) thread_.join();
 }
 
+// Shared files only: the same on every rank. Files of single ranks are planned once the work is shared.
 void Saver::Job::plan_files() {
   for (const TensorFiles& tensors : request_.tensors) {
     Files& files = files_.emplace_back();
@@ -126,6 +148,7 @@ void Saver::Job::plan_files() {
   }
 }
 
+// Makes the writer of files_[number], which passes every byte to the checksums as it writes it.
 void Saver::Job::make_writer(size_t number, const std::vector<hf::WeightSpec>& tensors,
                              hf::WeightWriterOptions options) {
   options.on_write = [this, number](size_t file, uint64_t offset, const std::byte* data, uint64_t bytes) {
@@ -136,7 +159,7 @@ void Saver::Job::make_writer(size_t number, const std::vector<hf::WeightSpec>& t
   for (const uint64_t bytes : files.writer->file_bytes()) files.sums.emplace_back(bytes);
 }
 
-// What a rank's own file holds follows from its share.
+// Plans the file that this rank alone writes: the rectangles of its share, one after the other.
 void Saver::Job::plan_own_files() {
   for (size_t f = 0; f < files_.size(); ++f) {
     const TensorFiles& tensors = request_.tensors[f];
@@ -151,6 +174,7 @@ void Saver::Job::plan_own_files() {
   }
 }
 
+// Rank 0 creates the files, so that the others can open them for writing in place.
 void Saver::Job::make_files() {
   std::string problem;
   if (context_.rank() == 0) {
@@ -167,7 +191,8 @@ void Saver::Job::make_files() {
   check<DataError>(problem.empty(), "{} could not be saved: {}", request_.folder.string(), problem);
 }
 
-// Replicas are found among the ranks that have the same part of the model: the data-parallel group.
+// Divides the rectangles among the ranks that may hold the same ones: those with the same part of the model, which are
+// the data-parallel group.
 void Saver::Job::share() {
   std::vector<ShareItem> items;
   for (const TensorFiles& tensors : request_.tensors)
@@ -195,6 +220,7 @@ void Saver::Job::keep_error(const std::function<void()>& part) {
   }
 }
 
+// Runs on the background thread or on the caller; makes no collective calls.
 void Saver::Job::write_share() {
   if (context_.rank() == 0 && request_.other_files) request_.other_files(place_.path());
   for (size_t f = 0; f < files_.size(); ++f) {
@@ -216,7 +242,7 @@ void Saver::Job::write_share() {
   }
 }
 
-// Every rank learns of every problem, and all throw the same.
+// Exchanges errors, so that all ranks throw the same one.
 void Saver::Job::agree_on_errors(const std::string& mine) const {
   std::vector<std::string> problems;
   int rank = 0;
@@ -227,7 +253,8 @@ void Saver::Job::agree_on_errors(const std::string& mine) const {
   check<DataError>(problems.empty(), "{} could not be saved. {}", request_.folder.string(), fmt::join(problems, "; "));
 }
 
-// Sums of shared files; those of a rank's own are complete.
+// Combines the checksums of shared files, and the counts for check_coverage, in one all-reduce. The checksums of a
+// rank's own files are complete already.
 void Saver::Job::join_sums() {
   int64_t numbers = 0;
   const auto shared_sums = [this](size_t f) {
@@ -237,7 +264,7 @@ void Saver::Job::join_sums() {
     numbers += static_cast<int64_t>(files_[f].elements.size() + files_[f].positions.size());
     for (const ChunkSums& sums : shared_sums(f)) numbers += static_cast<int64_t>(sums.parts().size()) * kLanes;
   }
-  at::Tensor all = at::zeros({numbers}, at::kLong);
+  at::Tensor all = at::zeros({numbers}, at::kLong);  // zeros: spread() only sets bits
   auto* to = all.mutable_data_ptr<int64_t>();
   for (size_t f = 0; f < files_.size(); ++f) {
     to = std::ranges::copy(files_[f].elements, to).out;
@@ -255,7 +282,7 @@ void Saver::Job::join_sums() {
   }
 }
 
-// What rank 0 has to know of this rank's own files, as the text of a manifest.
+// Returns the records of this rank's own files for rank 0, as the text of a manifest.
 std::string Saver::Job::own_records() const {
   Manifest manifest;
   for (size_t f = 0; f < files_.size(); ++f)
@@ -264,9 +291,9 @@ std::string Saver::Job::own_records() const {
   return manifest.to_json();
 }
 
-// Every element of every tensor by exactly one rank: as many as there are, and in places that add up to those of all.
-// (In a shared file the checksums would show it, too; files of single ranks have nothing that a hole or a double would
-// contradict.)
+// Checks that every element of every tensor was written by exactly one rank: the number of elements must be right, and
+// their indices must add up to the sum over the whole tensor. (In a shared file the checksums would show it too; in
+// files of single ranks nothing else would reveal a hole or a duplicate.)
 void Saver::Job::check_coverage() const {
   std::vector<std::string> wrong;
   for (size_t f = 0; f < files_.size(); ++f) {
@@ -285,7 +312,8 @@ void Saver::Job::check_coverage() const {
   check(wrong.empty(), "the ranks together do not hold each tensor once: {}", list_in_words(wrong, 8));
 }
 
-// Rank 0, once the sums are those of all ranks.
+// Returns the records of all files. Called on rank 0 after join_sums. Files without tensors, which are small, are read
+// back for their checksums.
 std::vector<FileRecord> Saver::Job::records() const {
   std::vector<FileRecord> records = own_files_;
   for (size_t f = 0; f < files_.size(); ++f)
@@ -299,7 +327,8 @@ std::vector<FileRecord> Saver::Job::records() const {
   return records;
 }
 
-// Rank 0: from files to a checkpoint.
+// Turns the files into a checkpoint. Called on rank 0. The manifest comes last before the rename, and the tracker only
+// after it: at every moment the tracker names a complete checkpoint.
 void Saver::Job::complete() {
   bool in_pieces = false;
   for (size_t f = 0; f < files_.size(); ++f) {
@@ -319,6 +348,7 @@ void Saver::Job::complete() {
   write_tracker(request_.folder);
 }
 
+// stalled_seconds_ > 0 marks a save in the background; in the foreground the caller waited for all of it.
 SaveReport Saver::Job::finish() {
   const auto entered = Clock::now();
   if (thread_.joinable()) thread_.join();

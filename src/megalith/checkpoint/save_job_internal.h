@@ -1,4 +1,4 @@
-// One save, step by step. See saver.h.
+// Saver::Job: one save, step by step. See saver.h.
 #pragma once
 
 #include <atomic>
@@ -13,35 +13,36 @@
 
 namespace megalith::checkpoint {
 
+// All ranks call the constructor and finish() together; everything between concerns one rank alone.
 class Saver::Job {
  public:
-  // Plans, and makes the files. Collective.
+  // Plans the save and creates the files. Collective.
   Job(const parallel::ParallelContext& context, SaveRequest request);
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Writes this rank's share. What goes wrong is kept for finish().
+  // Writes this rank's share. An error is kept for finish().
   void write();
-  // Starts a thread that copies the share to the host, into `buffer`, which grows as needed, and writes it.
+  // Starts a thread that copies the share into `buffer` on the host, which grows as needed, and writes it.
   void write_in_background(at::Tensor& buffer);
-  // From the return on what the caller's stream is given may change the tensors.
+  // After it returns, work queued on the caller's stream may change the tensors.
   void finish_copy();
   bool is_written() const { return written_; }
 
-  // Waits for this rank's share; agrees with all ranks; ends the save. Collective.
+  // Waits until this rank's share is written, exchanges errors with all ranks and completes the save. Collective.
   SaveReport finish();
 
  private:
   using Clock = std::chrono::steady_clock;
   // The files of one stem.
   struct Files {
-    std::unique_ptr<hf::WeightWriter> writer;         // empty for a rank's own file that would hold nothing
-    std::vector<ChunkSums> sums;                      // of each file of the writer
-    std::vector<int64_t> elements;                    // of each tensor: written by this rank
-    std::vector<uint64_t> positions;                  // of each tensor: the sum of the places of those elements
-    std::vector<size_t> mine;                         // numbers of held rectangles that this rank writes
-    std::unordered_map<std::string, size_t> numbers;  // of tensors, by name
+    std::unique_ptr<hf::WeightWriter> writer;         // nullptr for a rank's own file that would be empty
+    std::vector<ChunkSums> sums;                      // by file of the writer
+    std::vector<int64_t> elements;                    // by tensor: number of elements that this rank wrote
+    std::vector<uint64_t> positions;                  // by tensor: sum of the flat indices of those elements
+    std::vector<size_t> mine;                         // indices of held rectangles that this rank writes
+    std::unordered_map<std::string, size_t> numbers;  // index of each tensor, by name
   };
 
   static double seconds_since(Clock::time_point start) {
@@ -55,7 +56,7 @@ class Saver::Job {
   void share();
   void write_share();
   void copy_share(at::Tensor& buffer);
-  void keep_error(const std::function<void()>& part);  // the first of a save
+  void keep_error(const std::function<void()>& part);  // runs `part`; keeps the first error of the save
   void agree_on_errors(const std::string& mine) const;
   void join_sums();
   void check_coverage() const;
@@ -65,21 +66,21 @@ class Saver::Job {
   const parallel::ParallelContext& context_;
   const comm::Group everyone_;
   SaveRequest request_;
-  const io::StagedFolder place_;            // says where everybody writes
-  std::optional<io::StagedFolder> staged_;  // rank 0: the folder itself
+  const io::StagedFolder place_;            // the path of the folder that all ranks write into
+  std::optional<io::StagedFolder> staged_;  // rank 0: owns that folder
   std::vector<Files> files_;
   const Clock::time_point start_ = Clock::now();
   double stalled_seconds_ = 0;
-  uint64_t bytes_ = 0;                 // rank 0: of the whole folder
-  std::vector<FileRecord> own_files_;  // rank 0: of the files that single ranks have written
+  uint64_t bytes_ = 0;                 // rank 0: size of the whole folder
+  std::vector<FileRecord> own_files_;  // rank 0: records of the files that single ranks wrote
 
-  std::string error_;  // of the writer; read after written_
+  std::string error_;  // the first error of this rank; read after written_ is set
   std::atomic<bool> written_ = false;
   CopyStream copies_;
-  std::vector<at::Tensor> originals_;        // the thread's, until their copies are done
-  std::atomic<bool> copies_queued_ = false;  // set by the thread, whatever becomes of the copies
-  bool held_back_ = false;                   // the caller's: its stream waits for the copies
-  std::thread thread_;                       // the writer in the background; last: uses the others
+  std::vector<at::Tensor> originals_;        // used by the thread: kept alive until they are copied
+  std::atomic<bool> copies_queued_ = false;  // set by the thread, even after an error
+  bool held_back_ = false;                   // used by the caller: its stream waits for the copies
+  std::thread thread_;                       // the background writer; last, since it uses the other members
 };
 
 }  // namespace megalith::checkpoint

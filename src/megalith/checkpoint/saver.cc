@@ -13,14 +13,14 @@ Saver::Saver(const parallel::ParallelContext& context) : context_(context) {}
 Saver::~Saver() = default;
 
 SaveReport Saver::save(SaveRequest request) {
-  check(!busy(), "a save begins while another goes on");
+  check(!busy(), "a save begins while another is in flight");
   Job job(context_, std::move(request));
   job.write();
   return job.finish();
 }
 
 void Saver::start(SaveRequest request) {
-  check(!busy(), "a save begins while another goes on");
+  check(!busy(), "a save begins while another is in flight");
   auto job = std::make_unique<Job>(context_, std::move(request));
   job->write_in_background(host_copy_);
   job_ = std::move(job);
@@ -31,21 +31,24 @@ void Saver::finish_copy() {
 }
 
 std::optional<SaveReport> Saver::poll() {
-  check(busy(), "no save goes on");
+  check(busy(), "no save is in flight");
+  // The minimum over ranks: all complete the save in the same call, as the collectives in finish() need.
   const at::Tensor written = at::tensor({job_->is_written() ? 1 : 0}, at::kInt).to(context_.device());
   context_.world().world().all_reduce(written, comm::ReduceOp::kMin, "checkpoint: is it written");
   if (written.item<int>() == 0) return std::nullopt;
   return wait();
 }
 
+// The job leaves job_ first: if finish() throws, the save is abandoned and the next one can start.
 SaveReport Saver::wait() {
-  check(busy(), "no save goes on");
+  check(busy(), "no save is in flight");
   const std::unique_ptr<Job> job = std::move(job_);
   return job->finish();
 }
 
 TensorFiles rng_files(const parallel::ParallelContext& context, const std::string& state) {
   const int size = context.world().size(), rank = context.rank();
+  // Sizes may differ between ranks, and every rank has to plan all tensors alike.
   const auto bytes = static_cast<int64_t>(state.size());
   const at::Tensor sizes = at::empty({size}, at::TensorOptions().dtype(at::kLong).device(context.device()));
   context.world().world().all_gather(sizes, at::tensor({bytes}, at::kLong).to(context.device()), "checkpoint: rng");

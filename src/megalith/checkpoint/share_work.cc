@@ -8,6 +8,8 @@ namespace megalith::checkpoint {
 
 namespace {
 
+// A greedy assignment. Rectangles with a single holder leave no choice, so they are counted first; those with many
+// holders then even out the load. Sorting large ones first keeps the remaining imbalance small.
 struct Rectangle {
   uint64_t key = 0, bytes = 0;
   bool written = false;
@@ -29,7 +31,7 @@ std::vector<bool> share_work(const std::vector<std::vector<ShareItem>>& items, s
       rectangle.holders.emplace_back(member, number);
     }
   std::ranges::sort(all, std::less<>(),
-                    [](const Rectangle& r) { return std::tuple(r.holders.size(), ~r.bytes, r.key); });
+                    [](const Rectangle& r) { return std::tuple(r.holders.size(), ~r.bytes, r.key); });  // ~: descending
   std::vector<uint64_t> load(items.size());
   std::vector<bool> writes(items[mine].size());
   for (const Rectangle& rectangle : all) {

@@ -1,4 +1,4 @@
-// Who writes what, where several ranks hold the same.
+// Decides which rank writes a rectangle that several ranks hold.
 #pragma once
 
 #include <cstddef>
@@ -7,17 +7,17 @@
 
 namespace megalith::checkpoint {
 
-// A rectangle of a tensor that a rank holds.
+// A rectangle of a tensor that a rank holds. Ranks exchange it as raw bytes.
 struct ShareItem {
-  uint64_t key = 0;      // the same for the same rectangle
-  uint64_t bytes = 0;    //
-  bool written = false;  // this rank's copy is number 0: somebody in the group has to write it
+  uint64_t key = 0;      // equal for equal rectangles
+  uint64_t bytes = 0;    // size of the rectangle
+  bool written = false;  // this rank holds copy number 0, so some member of this group must write it
 };
 
-// The items of member `mine` that it writes, `items` being those of each member of a group. Of the holders of a
-// rectangle exactly one writes it, provided that one of them has `written`. Rectangles with the fewest holders are
-// dealt first, larger ones first among them, each to the holder with the fewest bytes so far: the same answer on every
-// member.
+// Returns, for each item of member `mine`, whether that member writes it; `items` lists the items of each member of a
+// group. Exactly one holder writes a rectangle, provided that one of them has `written`. Rectangles with the fewest
+// holders are assigned first, larger ones first among them, each to the holder with the fewest bytes so far. Every
+// member computes the same assignment.
 std::vector<bool> share_work(const std::vector<std::vector<ShareItem>>& items, size_t mine);
 
 }  // namespace megalith::checkpoint

@@ -1,3 +1,10 @@
+// Reading rectangles out of files that hold whole tensors or other rectangles.
+//
+// read() intersects the wanted rectangle with the pieces found so far and opens further files only while elements are
+// missing. Pieces never overlap (a save checks that), so counting elements is enough to know when all are there.
+//
+// Each intersection is read in one of two ways: with pread, by all threads of the rank, straight into the destination,
+// if its elements are contiguous in the file and need no conversion; otherwise through the mapping and a strided copy.
 #include "megalith/checkpoint/state_files.h"
 
 #include <ATen/ATen.h>
@@ -22,9 +29,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kPieceBytes = 1 << 20;
+constexpr int64_t kPieceBytes = 1 << 20;  // unit of work of one thread
 
-// 0 or the system's error; a file that ends too early is EIO.
+// Returns 0 or the system's error code; EIO if the file ends too early.
 int read_piece(int descriptor, char* to, uint64_t offset, int64_t bytes) {
   while (bytes > 0) {
     const ssize_t got = ::pread(descriptor, to, static_cast<size_t>(bytes), static_cast<off_t>(offset));
@@ -37,7 +44,7 @@ int read_piece(int descriptor, char* to, uint64_t offset, int64_t bytes) {
   return 0;
 }
 
-// By all threads of this rank.
+// Reads a range of a file with all threads of this rank. Threads must not throw, so the last error is kept.
 void read_range(const io::FileHandle& file, char* to, uint64_t offset, int64_t bytes) {
   std::atomic<int> failure = 0;
   ops::parallel_for((bytes + kPieceBytes - 1) / kPieceBytes, 1, [&](int64_t first, int64_t last) {
@@ -48,10 +55,11 @@ void read_range(const io::FileHandle& file, char* to, uint64_t offset, int64_t b
   check<DataError>(failure == 0, "cannot read {}: {}", file.path().string(), std::strerror(failure));
 }
 
-// The first element of the rectangle among those of the whole tensor, when its elements are neighbours there.
+// Returns the flat index of the rectangle's first element if its elements are contiguous in the whole tensor;
+// std::nullopt otherwise.
 std::optional<int64_t> start_of_run(const std::vector<int64_t>& shape, const parallel::ShardedTensor& wanted) {
   int64_t start = 0;
-  bool one_run = true, partial = false;  // behind the first dimension that is not a single index all are taken whole
+  bool one_run = true, partial = false;  // after the first dimension with more than one index, all must be whole
   for (size_t d = 0; d < shape.size(); ++d) {
     const int64_t size = wanted.local.size(static_cast<int64_t>(d));
     start = start * shape[d] + wanted.offset[d];
@@ -65,7 +73,7 @@ std::optional<int64_t> start_of_run(const std::vector<int64_t>& shape, const par
 
 StateFiles::StateFiles(const fs::path& folder, const Manifest& manifest, const std::string& stem, int reader)
     : folder_(folder) {
-  check<DataError>(manifest.has(stem), "{} does not hold \"{}\": it was saved without", folder.string(), stem);
+  check<DataError>(manifest.has(stem), "{} does not hold \"{}\": it was saved without it", folder.string(), stem);
   std::vector<fs::path> paths;
   for (const FileRecord& record : manifest.files)
     if (is_tensor_file(record.name, stem)) paths.push_back(folder / record.name);
@@ -88,6 +96,7 @@ StateFiles::Whole& StateFiles::add_tensor(const std::string& name, hf::Dtype dty
   return wholes_[place->second];
 }
 
+// Opens a file and enters its tensors, or pieces of tensors, into wholes_.
 void StateFiles::open(const fs::path& path) const {
   const auto& file = files_.emplace_back(
       new File{hf::SafetensorsFile(path), io::FileHandle::open_for_reading(path), /*data_offset=*/0});
@@ -105,7 +114,7 @@ void StateFiles::open(const fs::path& path) const {
                      fmt::join(info.shape, ","), whole.name, fmt::join(whole.shape, ","));
     whole.pieces.push_back({file.get(), &info, place.offset});
   }
-  file->data_offset = file->handle.size() - data_bytes;  // a header that was accepted covers the rest exactly
+  file->data_offset = file->handle.size() - data_bytes;  // SafetensorsFile has checked that tensors fill all the rest
 }
 
 std::vector<optim::StateSource::Tensor> StateFiles::tensors() const {
@@ -114,6 +123,7 @@ std::vector<optim::StateSource::Tensor> StateFiles::tensors() const {
   return all;
 }
 
+// Returns false if the rectangle cannot be read with pread: on a device, strided, of another dtype, or not contiguous.
 bool StateFiles::read_directly(const File& file, const hf::TensorInfo& info,
                                const parallel::ShardedTensor& wanted) const {
   const at::Tensor& to = wanted.local;
@@ -125,7 +135,7 @@ bool StateFiles::read_directly(const File& file, const hf::TensorInfo& info,
   return true;
 }
 
-// The elements that the piece and `wanted` have in common; returns how many.
+// Reads the elements that the piece and `wanted` have in common and returns how many there are.
 int64_t StateFiles::read_piece(const Piece& piece, const parallel::ShardedTensor& wanted) const {
   parallel::ShardedTensor part{wanted.name, piece.info->shape, {}, wanted.local, 0};
   for (size_t d = 0; d < piece.offset.size(); ++d) {
@@ -141,7 +151,7 @@ int64_t StateFiles::read_piece(const Piece& piece, const parallel::ShardedTensor
     for (int64_t d = 0; d < from.dim(); ++d)
       from = from.narrow(d, part.offset[static_cast<size_t>(d)], part.local.size(d));
     part.local.copy_(from);
-    piece.file->tensors.release(piece.info->name);
+    piece.file->tensors.release(piece.info->name);  // or a large file would stay resident as a whole
   }
   return part.local.numel();
 }
@@ -156,8 +166,8 @@ void StateFiles::read(const parallel::ShardedTensor& wanted) const {
         wanted.name, shape.size(), wanted.local.dim());
   for (size_t d = 0; d < shape.size(); ++d)
     check(wanted.offset[d] >= 0 && wanted.offset[d] + wanted.local.size(static_cast<int64_t>(d)) <= shape[d],
-          "a rectangle does not lie inside of tensor {} of {}", wanted.name, folder_.string());
-  int64_t found = 0;
+          "a rectangle does not lie inside tensor {} of {}", wanted.name, folder_.string());
+  int64_t found = 0;  // elements read; pieces do not overlap
   for (size_t next = 0; found < wanted.local.numel(); ++next) {
     for (; next >= wholes_[number].pieces.size() && !unopened_.empty(); unopened_.pop_front()) open(unopened_.front());
     check<DataError>(next < wholes_[number].pieces.size(), "{} holds only {} of the {} elements of a part of tensor {}",

@@ -1,5 +1,5 @@
-// StateFiles: the optimizer's state and the random states in a checkpoint folder, for any layout: whoever reads asks
-// for its own rectangles.
+// StateFiles: reads optimizer and random states from a checkpoint folder. Each rank asks for its own rectangles, so the
+// layout need not be the one that saved them.
 #pragma once
 
 #include <deque>
@@ -17,29 +17,30 @@
 namespace megalith::checkpoint {
 
 // The files of one stem, whether they hold tensors whole or in pieces (pieces.h). A rectangle whose elements are
-// neighbours in the file, which are all of them where the layout is the one that saved, is read straight into its
-// place; others are copied out of the mapped file. One thread: files with pieces are opened when they are needed.
+// contiguous in the file (all of them, if the layout is the one that saved) is read straight into its place; others are
+// copied out of the mapped file. Not thread-safe: files with pieces are opened when they are first needed.
 class StateFiles : public optim::StateSource {
  public:
-  // Of files with pieces that of rank `reader` is looked into first: in the layout that saved it holds most of what
-  // that rank wants. Throws DataError when the checkpoint does not hold `stem`, or a file of it is missing or broken.
+  // Among files with pieces, the one written by rank `reader` is searched first: if the layout is unchanged, it holds
+  // most of what that rank asks for. Throws a DataError if the checkpoint does not hold `stem`, or if one of its files
+  // is missing or broken.
   StateFiles(const std::filesystem::path& folder, const Manifest& manifest, const std::string& stem, int reader = 0);
 
   std::string name() const override { return folder_.string(); }
   std::vector<Tensor> tensors() const override;
-  // Throws DataError for a tensor that is not there, or a part of which no file holds.
+  // Throws a DataError if the tensor does not exist, or if no file holds a part of it.
   void read(const parallel::ShardedTensor& wanted) const override;
 
-  // The elements of a whole tensor of bytes.
+  // Returns the raw bytes of a whole tensor.
   std::string bytes(const std::string& name) const;
 
  private:
   struct File {
     hf::SafetensorsFile tensors;
     io::FileHandle handle;
-    uint64_t data_offset;  // of the tensors' bytes
+    uint64_t data_offset;  // where the tensor data begins
   };
-  // A rectangle of a tensor; a whole tensor is one.
+  // A rectangle of a tensor, or a whole tensor.
   struct Piece {
     const File* file;
     const hf::TensorInfo* info;
@@ -49,7 +50,7 @@ class StateFiles : public optim::StateSource {
     std::string name;
     hf::Dtype dtype;
     std::vector<int64_t> shape;
-    std::vector<Piece> pieces;  // that have been found so far
+    std::vector<Piece> pieces;  // found in the files opened so far
   };
   Whole& add_tensor(const std::string& name, hf::Dtype dtype, const std::vector<int64_t>& shape) const;
   void open(const std::filesystem::path& path) const;
@@ -60,8 +61,8 @@ class StateFiles : public optim::StateSource {
   bool in_pieces_ = false;
   mutable std::vector<std::unique_ptr<File>> files_;
   mutable std::vector<Whole> wholes_;
-  mutable std::unordered_map<std::string, size_t> places_;  // in wholes_, by name
-  mutable std::deque<std::filesystem::path> unopened_;      // files with pieces
+  mutable std::unordered_map<std::string, size_t> places_;  // index into wholes_, by name
+  mutable std::deque<std::filesystem::path> unopened_;      // files with pieces, in the order of the search
 };
 
 }  // namespace megalith::checkpoint

@@ -1,3 +1,6 @@
+// Verification is divided among ranks by chunk: chunk number c, counted over all files, belongs to rank c modulo the
+// number of ranks, so even a single large file is read by all of them. Ranks exchange their findings as JSON lists of
+// sentences, never by exceptions, which would leave the other ranks waiting.
 #include "megalith/checkpoint/verify.h"
 
 #include <fmt/ranges.h>
@@ -18,11 +21,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Lists of strings as JSON text, for exchange between ranks.
 std::string to_text(const std::vector<std::string>& lines) { return io::Json(lines).dump(); }
 std::vector<std::string> from_text(const std::string& text) {
   return io::Json::parse(text).get<std::vector<std::string>>();
 }
 
+// Returns a sentence if the file is missing or has the wrong size.
 std::optional<std::string> size_problem(const fs::path& folder, const FileRecord& file) {
   std::error_code error;
   const fs::path path = folder / file.name;
@@ -33,7 +38,7 @@ std::optional<std::string> size_problem(const fs::path& folder, const FileRecord
   return fmt::format("{} has {} bytes; it was written with {}", path.string(), bytes, file.bytes);
 }
 
-// The chunks whose number, counted over all files, is `share` modulo `shares`.
+// Checks chunks first, first + shares, first + 2 shares, … of a file.
 void check_chunks(const fs::path& path, const FileRecord& file, uint64_t first, uint64_t shares,
                   std::vector<std::string>& problems) {
   if (first >= file.crc32c.size()) return;
@@ -47,7 +52,7 @@ void check_chunks(const fs::path& path, const FileRecord& file, uint64_t first, 
   }
 }
 
-// What one rank finds, without exceptions: others wait for it.
+// Returns the problems that this rank finds. Does not throw, since the other ranks wait for the result.
 std::vector<std::string> problems_here(const fs::path& folder, uint64_t share, uint64_t shares) {
   try {
     return problems_of_content(folder, read_manifest(folder), share, shares);
@@ -58,7 +63,7 @@ std::vector<std::string> problems_here(const fs::path& folder, uint64_t share, u
 
 bool is_word(const std::string& wanted, const char* word) { return to_lower(wanted) == word; }
 
-// Newest first.
+// Returns the checkpoints of a run, newest first.
 std::vector<fs::path> candidates(const fs::path& run) {
   std::vector<fs::path> folders;
   for (const StepFolder& each : list_checkpoints(run)) folders.insert(folders.begin(), each.folder);
@@ -79,9 +84,9 @@ std::vector<std::string> problems_of_sizes(const fs::path& folder, const Manifes
 std::vector<std::string> problems_of_content(const fs::path& folder, const Manifest& manifest, uint64_t share,
                                              uint64_t shares) {
   std::vector<std::string> problems;
-  uint64_t before = 0;  // chunks of the files before
+  uint64_t before = 0;  // chunks of all previous files
   for (const FileRecord& file : manifest.files) {
-    const uint64_t first = (share + shares - before % shares) % shares;
+    const uint64_t first = (share + shares - before % shares) % shares;  // (before + first) % shares == share
     before += file.crc32c.size();
     if (auto problem = size_problem(folder, file))
       problems.push_back(std::move(*problem));
@@ -91,6 +96,7 @@ std::vector<std::string> problems_of_content(const fs::path& folder, const Manif
   return problems;
 }
 
+// Every rank finds the problems of sizes and manifest, so duplicates are removed.
 std::vector<std::string> verify(const fs::path& folder, const parallel::ParallelContext& context) {
   const comm::Group everyone = context.world().world();
   const auto mine =
@@ -102,6 +108,7 @@ std::vector<std::string> verify(const fs::path& folder, const parallel::Parallel
   return all;
 }
 
+// "auto" ignores the tracker: it may name a folder that is gone, and choose_checkpoint verifies candidates anyway.
 std::optional<fs::path> find_checkpoint(const std::string& wanted, const fs::path& run) {
   if (is_word(wanted, "false") || wanted.empty()) return std::nullopt;
   if (is_word(wanted, "auto")) {
@@ -112,24 +119,25 @@ std::optional<fs::path> find_checkpoint(const std::string& wanted, const fs::pat
     const auto newest = latest_checkpoint(run);
     check<ConfigError>(newest.has_value(),
                        "resume_from_checkpoint is {}, and {} holds no checkpoint. Give a checkpoint's folder, or auto"
-                       " to start afresh where there is none",
+                       " to start from the beginning if there is none",
                        wanted, run.string());
     return newest;
   }
   const fs::path folder = wanted;
   check<ConfigError>(fs::is_directory(folder),
-                     "resume_from_checkpoint is {}, which is no folder; give a checkpoint's folder, true, latest or"
+                     "resume_from_checkpoint is {}, which is not a folder; give a checkpoint's folder, true, latest or"
                      " auto",
                      wanted);
   if (has_manifest(folder)) return folder;
   if (const auto inside = latest_checkpoint(folder)) return inside;
-  read_manifest(folder);  // says why not
+  read_manifest(folder);  // throws with the reason
   return folder;
 }
 
+// Rank 0 makes the list of candidates, newest first; all ranks verify each in turn until one is whole.
 ResumeChoice choose_checkpoint(const std::string& wanted, const fs::path& run,
                                const parallel::ParallelContext& context) {
-  // One rank looks, so that all see the same while files come and go.
+  // One rank lists the folders, so that all see the same ones even while files come and go.
   std::string chosen;
   const comm::Group everyone = context.world().world();
   const bool automatic = is_word(wanted, "auto");
@@ -142,7 +150,7 @@ ResumeChoice choose_checkpoint(const std::string& wanted, const fs::path& run,
         folders.push_back(folder->string());
       chosen = to_text(folders);
     } catch (const std::exception& error) {
-      chosen = error.what();  // no list: begins otherwise
+      chosen = error.what();  // told apart from a list, which begins with '['
     }
   }
   chosen = everyone.broadcast_bytes(chosen, 0, "checkpoint: choose");
@@ -155,7 +163,8 @@ ResumeChoice choose_checkpoint(const std::string& wanted, const fs::path& run,
       return choice;
     }
     const std::string sentence = fmt::format("{} is broken: {}", folder, said(problems));
-    check<DataError>(automatic, "{}. With resume_from_checkpoint auto the newest that is whole is taken", sentence);
+    check<DataError>(automatic, "{}. Set resume_from_checkpoint to auto to use the newest checkpoint that is whole",
+                     sentence);
     choice.skipped.push_back(sentence);
   }
   return choice;

@@ -1,4 +1,4 @@
-// Is a checkpoint complete and unchanged? And: which one does a run continue?
+// Verifies that a checkpoint is complete and unchanged, and chooses the one that a run continues from.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,33 @@
 
 namespace megalith::checkpoint {
 
-// A sentence for each file that is missing or has another size. Nothing is read.
+// Returns a sentence for each file that is missing or has the wrong size. Does not read the files.
 std::vector<std::string> problems_of_sizes(const std::filesystem::path& folder, const Manifest& manifest);
-// Also for each chunk that does not fit its checksum, of which this is one of `shares` equal parts of all; a file with
-// another size is not read.
+// Also returns a sentence for each chunk that does not match its checksum. Checks part number `share` of `shares` equal
+// parts of all chunks. A file with the wrong size is not read.
 std::vector<std::string> problems_of_content(const std::filesystem::path& folder, const Manifest& manifest,
                                              uint64_t share = 0, uint64_t shares = 1);
 
-// The same by all ranks together, each byte read by one of them: all problems on every rank. What makes the manifest
-// unreadable is one of them.
+// Verifies the content with all ranks; each byte is read by one of them. Returns all problems on every rank, including
+// a manifest that cannot be read. Collective.
 std::vector<std::string> verify(const std::filesystem::path& folder, const parallel::ParallelContext& context);
 
-// From resume_from_checkpoint to a folder, without a look at its content. "false": nothing. "true" and "latest": the
-// newest of `run` (run_folder.h); ConfigError when there is none. "auto": likewise, or nothing. Otherwise a checkpoint
-// folder, or the folder of a run, whose newest is taken. Throws ConfigError or DataError for what is no checkpoint.
+// Returns the folder that resume_from_checkpoint = `wanted` selects, without checking its content:
+//   "false"            std::nullopt
+//   "true", "latest"   the newest checkpoint of `run` (run_folder.h); throws a ConfigError if there is none
+//   "auto"             the newest checkpoint of `run`; std::nullopt if there is none
+//   a path             that checkpoint, or the newest one if it is the folder of a run
+// Throws a ConfigError or DataError if the path is not a checkpoint.
 std::optional<std::filesystem::path> find_checkpoint(const std::string& wanted, const std::filesystem::path& run);
 
-// The same on all ranks together, with its content verified: DataError naming everything that is wrong. With "auto" a
-// broken one is named in `skipped` and the next older one is tried.
+// The result of choose_checkpoint.
 struct ResumeChoice {
-  std::optional<std::filesystem::path> folder;
-  std::vector<std::string> skipped{};
+  std::optional<std::filesystem::path> folder;  // std::nullopt: start from the beginning
+  std::vector<std::string> skipped{};           // one sentence per broken checkpoint that "auto" passed over
 };
+// Selects like find_checkpoint and verifies the content, with all ranks; every rank gets the same result. Throws a
+// DataError that names every problem of a broken checkpoint; with "auto" it tries the next older one instead.
+// Collective.
 ResumeChoice choose_checkpoint(const std::string& wanted, const std::filesystem::path& run,
                                const parallel::ParallelContext& context);
 

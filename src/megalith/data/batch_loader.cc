@@ -1,3 +1,7 @@
+// Two loaders with one contract: a step's samples are the same on all ranks in number and order, and each rank collates
+// only its own. NumberedLoader asks the Sampler and reads just the samples of this rank. StreamLoader must walk over
+// the samples of other ranks too; skip() makes that cheap. Since only reading tells where a stream ends, it prepares
+// one step ahead, and only then knows whether the step it returns is the last of its epoch.
 #include "megalith/data/batch_loader.h"
 
 #include <utility>
@@ -7,6 +11,7 @@
 namespace megalith::data {
 namespace {
 
+// Random access: a checkpoint's position is enough to continue, and samples of other ranks are never read.
 class NumberedLoader : public BatchLoader {
  public:
   NumberedLoader(std::shared_ptr<const Dataset> dataset, const Sampler& sampler, const Collator& collator,
@@ -45,11 +50,13 @@ class NumberedLoader : public BatchLoader {
   LoaderStart at_;
 };
 
+// Sequential access: continues by skipping what the checkpoint has consumed.
 class StreamLoader : public BatchLoader {
  public:
   StreamLoader(OpenStream open, const Collator& collator, ShapeOfStep shape, LoaderStart start, CollateParts parts)
       : open_(std::move(open)), collator_(collator), shape_(std::move(shape)), parts_(parts), at_(start) {
     stream_ = open_(at_.position.epoch);
+    // A stream that has become shorter than the checkpoint's position just begins the next epoch.
     for (int64_t i = 0; i < at_.position.consumed; ++i)
       if (!stream_->skip()) break;
   }
@@ -62,7 +69,7 @@ class StreamLoader : public BatchLoader {
   }
 
  private:
-  // Of this epoch or, when it has ended, of the next.
+  // Returns a step of this epoch or, if that has ended, of the next one.
   StepBatch first_step() {
     const BatchShape shape = shape_(at_.consumed_samples);
     auto step = try_step(shape);
@@ -73,16 +80,16 @@ class StreamLoader : public BatchLoader {
     check<DataError>(step.has_value(),
                      "an epoch of the data has fewer samples than the {} that a step takes. Lower "
                      "per_device_train_batch_size or gradient_accumulation_steps, use fewer ranks, or give more data; "
-                     "records that were left out are in the warnings",
+                     "the warnings list records that were left out",
                      shape.samples());
     return std::move(*step);
   }
 
-  // Nothing when the epoch has not enough left.
+  // Returns std::nullopt if the epoch does not have enough samples left. The dealing is that of deal() (sampler.h).
   std::optional<StepBatch> try_step(const BatchShape& shape) {
     std::vector<std::vector<Sample>> mine(static_cast<size_t>(shape.num_microbatches));
     for (int64_t i = 0; i < shape.samples(); ++i) {
-      const int64_t chunk = i / shape.micro_batch_size;  // of micro_batch_size samples, dealt to ranks in turn
+      const int64_t chunk = i / shape.micro_batch_size;  // chunks of micro_batch_size samples go to the ranks in turn
       if (chunk % shape.dp_size != shape.dp_rank) {
         if (!stream_->skip()) return std::nullopt;
         continue;
@@ -103,9 +110,9 @@ class StreamLoader : public BatchLoader {
   Collator collator_;
   ShapeOfStep shape_;
   CollateParts parts_;
-  LoaderStart at_;  // behind ahead_
+  LoaderStart at_;  // the position after ahead_
   std::unique_ptr<SampleStream> stream_;
-  std::optional<StepBatch> ahead_;  // the step after the last one given, when it is of the same epoch
+  std::optional<StepBatch> ahead_;  // the step after the last one returned, if it belongs to the same epoch
 };
 
 }  // namespace

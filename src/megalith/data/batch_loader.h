@@ -1,4 +1,4 @@
-// The micro-batches of a step, for one data-parallel rank.
+// BatchLoader: delivers the micro-batches of each step to one data-parallel rank.
 #pragma once
 
 #include <functional>
@@ -12,52 +12,53 @@
 
 namespace megalith::data {
 
-// What one step of training takes.
+// The data of one training step.
 struct StepBatch {
-  std::vector<MicroBatch> microbatches;  // of this rank
-  SamplerPosition after;                 // where the next step begins: what a checkpoint keeps
+  std::vector<MicroBatch> microbatches;  // those of this rank
+  SamplerPosition after;                 // where the next step begins; checkpoints store it
   int64_t samples = 0;                   // consumed by all ranks in this step
-  bool ends_epoch = false;               // the next step is of another epoch, or there is none
+  bool ends_epoch = false;               // the next step belongs to another epoch, or there is none
 };
 
-// The shape of the step that begins when `consumed_samples` of the run are consumed: a constant, or a batch size that
-// grows (layout::MicrobatchCalculator). The same on all ranks.
+// Returns the shape of the step that begins after the run has consumed `consumed_samples`: a constant, or a batch size
+// that grows (layout::MicrobatchCalculator). The same on all ranks.
 using ShapeOfStep = std::function<BatchShape(int64_t consumed_samples)>;
 
-// Where a loader begins. Both numbers come from a checkpoint.
+// Where a loader begins. Both values come from a checkpoint.
 struct LoaderStart {
   SamplerPosition position;
-  int64_t consumed_samples = 0;  // of the run, over all epochs
+  int64_t consumed_samples = 0;  // in the whole run, over all epochs
 };
 
+// Not thread-safe, but next() may be the produce function of a Prefetcher.
 class BatchLoader {
  public:
   virtual ~BatchLoader() = default;
-  // The next step; nothing at the end of the data. One thread; may be the produce function of a Prefetcher.
+  // Returns the next step; std::nullopt at the end of the data.
   virtual std::optional<StepBatch> next() = 0;
 };
 
-// Samples by number.
+// Returns a loader over numbered samples, in the order of `sampler`.
 std::unique_ptr<BatchLoader> make_batch_loader(std::shared_ptr<const Dataset> dataset, const Sampler& sampler,
                                                const Collator& collator, ShapeOfStep shape, LoaderStart start = {},
                                                CollateParts parts = CollateParts::kAll);
 
-// Samples that come one after another and have no numbers: `streaming`. One thread.
+// A sequence of samples without random access, for `streaming`. Not thread-safe.
 class SampleStream {
  public:
   virtual ~SampleStream() = default;
-  // Nothing at the end.
+  // Returns the next sample; std::nullopt at the end.
   virtual std::optional<Sample> next() = 0;
-  // The same as next(), without the work of making the sample where that can be avoided. False at the end.
+  // Advances like next(), but avoids making the sample where it can. Returns false at the end.
   virtual bool skip() = 0;
 };
 
-// The stream of an epoch, from its first sample.
+// Opens the stream of an epoch at its first sample.
 using OpenStream = std::function<std::unique_ptr<SampleStream>(int64_t epoch)>;
 
-// All ranks read the same stream and keep their own samples of it. An epoch's samples that do not fill a step are left
-// out. To know where an epoch ends, the loader is always one step ahead of what it has given. Throws DataError for a
-// stream without enough samples for a step.
+// Returns a loader over a stream. All ranks read the same stream and keep their own samples. Samples at the end of an
+// epoch that do not fill a step are dropped. To know where an epoch ends, the loader reads one step ahead. Throws a
+// DataError if an epoch has too few samples for a single step.
 std::unique_ptr<BatchLoader> make_stream_loader(OpenStream open, const Collator& collator, ShapeOfStep shape,
                                                 LoaderStart start = {}, CollateParts parts = CollateParts::kAll);
 

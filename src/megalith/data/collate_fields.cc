@@ -1,3 +1,5 @@
+// Fields of all rows are first compared (names, type, shape, fill), then copied strip by strip into one tensor that was
+// filled with padding. Values of labels start where the strip's labels start, so they stay beside them after the shift.
 #include "megalith/data/collate_fields_internal.h"
 
 #include <ATen/ops/empty.h>
@@ -13,12 +15,14 @@ namespace megalith::data {
 
 namespace {
 
+// Returns how many numbers one value has.
 int64_t numbers_of_value(const Field& field) {
   int64_t numbers = 1;
   for (const int64_t size : field.shape) numbers *= size;
   return numbers;
 }
 
+// Returns how many numbers the field has in all.
 int64_t count_of(const Field& field) {
   return std::visit([](const auto& numbers) { return std::ssize(numbers); }, field.numbers);
 }
@@ -35,11 +39,12 @@ std::string field_names(const Sequence& row) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Everything but the numbers is the same.
+// Whether everything but the numbers is the same.
 bool alike(const Field& a, const Field& b) {
   return a.numbers.index() == b.numbers.index() && a.of == b.of && a.shape == b.shape && a.fill == b.fill;
 }
 
+// Checks that a field has a value for each token, or one for the row.
 void check_field(const std::string& name, const Field& field, const Sequence& row, size_t number) {
   const int64_t values = field.of == FieldOf::kRow ? 1 : std::ssize(row.ids);
   const int64_t each = numbers_of_value(field);
@@ -50,6 +55,7 @@ void check_field(const std::string& name, const Field& field, const Sequence& ro
                    fmt::join(field.shape, ", "));
 }
 
+// Compares all rows with the first one, which stands for the batch in collate_field.
 void check_rows(std::span<const Sequence* const> rows) {
   const Sequence& first = *rows.front();
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -80,13 +86,14 @@ void write_rows(std::span<const Sequence* const> rows, const std::string& name, 
     out = std::ranges::copy(std::get<std::vector<T>>(row->fields.at(name).numbers), out).out;
 }
 
+// Writes the values of tokens or labels; padding between strips keeps the fill value.
 template <typename T>
 void write_strips(std::span<const Strip> strips, const std::string& name, T* out) {
   for (const Strip& strip : strips) {
     const Field& field = strip.row->fields.at(name);
     const int64_t each = numbers_of_value(field);
     const int64_t begin = field.of == FieldOf::kLabel ? strip.label_begin() : strip.begin;
-    if (strip.tokens > 0)  // a row without a prediction has no label to begin with
+    if (strip.tokens > 0)  // otherwise `begin` may lie beyond the end of the row
       std::copy_n(std::get<std::vector<T>>(field.numbers).begin() + begin * each, strip.tokens * each, out);
     out += strip.length * each;
   }

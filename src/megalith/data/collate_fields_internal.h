@@ -1,4 +1,4 @@
-// Fields of rows to extra tensors of a micro-batch.
+// Turns the fields of rows into extra tensors of a micro-batch.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 namespace megalith::data {
 
-// `rows`: in the order of the micro-batch. `strips`: with their lengths; what follows them, up to `total` tokens, is
-// padding. Throws DataError for rows with different fields, and for a field that does not fit its row.
+// `rows` are in the order of the micro-batch; `strips` have their lengths set, and all that follows them, up to `total`
+// tokens, is padding. Throws a DataError if rows have different fields or if a field does not fit its row.
 std::map<std::string, ExtraTensor, std::less<>> collate_fields(std::span<const Sequence* const> rows,
                                                                std::span<const Strip> strips, int64_t total);
 

@@ -1,3 +1,12 @@
+// The built-in collator. Rows become strips (the sequences of the layout), strips get lengths, and tokens are copied:
+//
+//   row     a b c d | e f          two pieces, labels beside their tokens
+//   strips  a b c     e            one per piece; the last token of each is only a label
+//   ids     a b c . e .            padded to a multiple of 2·cp each
+//   labels  b c d - f -            shifted; '-' is kIgnoredLabel
+//   fill    . .                    a last sequence of padding, up to a multiple of cp·tp
+//
+// Ranks collate on their own, so everything here must be a function of samples and options only.
 #include "megalith/data/collator.h"
 
 #include <ATen/ops/empty.h>
@@ -17,27 +26,28 @@ namespace {
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// The sequences that a row becomes. Tokens behind the pieces are padding and left out.
+// Appends the sequences that a row becomes. Tokens after the last piece are padding and left out.
 void add_strips(const Sequence& row, std::vector<Strip>& strips) {
   const auto tokens =
       row.pieces.empty() ? std::ssize(row.ids) : std::accumulate(row.pieces.begin(), row.pieces.end(), int64_t{0});
   check(tokens <= std::ssize(row.ids) && row.labels.size() == row.ids.size(), "a row of {} tokens with {} labels",
         row.ids.size(), row.labels.size());
-  const int64_t dropped = row.shifted ? 0 : 1;  // the last token, where it is a label only
+  const int64_t dropped = row.shifted ? 0 : 1;  // the last token, if it is only a label
   if (row.pieces.size() <= 1 || row.pieces_attend) {
     strips.push_back({&row, 0, std::max<int64_t>(tokens - dropped, 0)});
     return;
   }
   int64_t begin = 0;
   for (const int64_t piece : row.pieces) {
-    if (piece > dropped) strips.push_back({&row, begin, piece - dropped});
+    if (piece > dropped) strips.push_back({&row, begin, piece - dropped});  // a single token predicts nothing
     begin += piece;
   }
 }
 
 bool separate_pieces(const Sequence& row) { return row.pieces.size() > 1 && !row.pieces_attend; }
 
-// Positions that restart at pieces which attend to one another: their sequence is one, its positions are not.
+// Writes positions that restart at every piece of a strip whose pieces attend to one another: for attention they are a
+// single sequence, but each has its own positions.
 void write_positions(const Strip& strip, int64_t* out) {
   int64_t at = 0;
   for (const int64_t piece : strip.row->pieces)
@@ -53,7 +63,7 @@ std::span<const int32_t> labels_of(const Strip& strip) {
 
 int64_t loss_tokens(const Strip& strip) { return strip.tokens - std::ranges::count(labels_of(strip), kIgnoredLabel); }
 
-// `ids` and `labels` are those of padding before.
+// Writes the tokens over `ids` and `labels`, which are filled with padding before.
 void write_tokens(std::span<const Strip> strips, int64_t* ids, int64_t* labels) {
   for (const Strip& strip : strips) {
     std::copy_n(strip.row->ids.begin() + strip.begin, strip.tokens, ids);
@@ -63,6 +73,7 @@ void write_tokens(std::span<const Strip> strips, int64_t* ids, int64_t* labels) 
   }
 }
 
+// Replaces the positions of the layout where a strip needs restarts. Most batches need none and share the default ones.
 ops::SequenceLayout with_restarts(ops::SequenceLayout layout, const std::vector<Strip>& strips) {
   const auto restarts = [](const Strip& strip) { return strip.row->pieces_attend && strip.row->pieces.size() > 1; };
   if (std::ranges::none_of(strips, restarts)) return layout;
@@ -75,7 +86,7 @@ ops::SequenceLayout with_restarts(ops::SequenceLayout layout, const std::vector<
   return layout.with_positions(std::move(positions));
 }
 
-// In the order of the micro-batch: all chosen rows, then all rejected ones.
+// Returns the rows in the order of the micro-batch: all chosen rows, then all rejected ones.
 std::vector<const Sequence*> rows_of(std::span<const Sample> samples, bool preference) {
   std::vector<const Sequence*> rows;
   for (const Sample& sample : samples) {
@@ -93,7 +104,7 @@ std::vector<Strip> strips_of(std::span<const Sequence* const> rows) {
   return strips;
 }
 
-// fp32 [2·samples]: of the chosen rows, then of the rejected ones.
+// Returns fp32 [2·samples]: the scores of the chosen rows, then of the rejected ones. Undefined if there are none.
 at::Tensor reference_of(std::span<const Sample> samples) {
   const auto has = [](const Sample& sample) { return sample.reference.has_value(); };
   if (std::ranges::none_of(samples, has)) return {};
@@ -109,7 +120,8 @@ at::Tensor reference_of(std::span<const Sample> samples) {
   return scores;
 }
 
-// Sets the lengths; returns the number of tokens that the micro-batch needs.
+// Sets the lengths of the strips and returns the number of tokens of the micro-batch. With a fixed length, packed rows
+// are also filled up to rows * fixed_length, so that every micro-batch has the same size.
 int64_t pad_strips(std::span<Strip> strips, bool packed, int64_t rows, const CollatorOptions& options) {
   const bool fixed = options.padding == Padding::kFixed;
   const int64_t unit = options.sequence_multiple();
@@ -143,12 +155,13 @@ int64_t Collator::padded_length(int64_t tokens) const {
 
 MicroBatch Collator::collate(std::span<const Sample> samples, CollateParts parts) const {
   if (!own_) return collate_built_in(samples, parts);
-  // All of it on every stage, so that all ranks of a replica refuse the same batches.
+  // Complete on every stage, so that all ranks of a replica refuse the same batches.
   MicroBatch batch = completed_batch(own_(samples, Collator(options_)), samples, options_);
   if (parts == CollateParts::kLayoutOnly) batch.ids = batch.labels = at::Tensor();
   return batch;
 }
 
+// Lengths first, since they decide the size of every tensor; then layout, extras and tokens from the same strips.
 MicroBatch Collator::collate_built_in(std::span<const Sample> samples, CollateParts parts) const {
   MicroBatch batch;
   batch.samples = std::ssize(samples);

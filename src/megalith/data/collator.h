@@ -1,4 +1,4 @@
-// Collator: samples to a micro-batch, by the built-in rules or by a function of one's own.
+// Collator: turns samples into a micro-batch, by the built-in rules or by a user-defined function.
 //
 //   const data::Collator collator(options, [](std::span<const data::Sample> samples, const data::Collator& built_in) {
 //     data::MicroBatch batch = built_in.collate(samples);
@@ -17,61 +17,66 @@
 
 namespace megalith::data {
 
+// How sequences are brought to a length.
 enum class Padding {
-  kLongest,  // sequences as long as the longest: the dense attention path
-  kFixed,    // sequences of fixed_length
-  kNone,     // each as long as it is: the packed attention path
+  kLongest,  // all sequences as long as the longest: the dense attention path
+  kFixed,    // all sequences of fixed_length
+  kNone,     // each sequence keeps its own length: the packed attention path
 };
 
+// Options of a Collator.
 struct CollatorOptions {
   int32_t pad_id = 0;
   Padding padding = Padding::kLongest;
-  int64_t length_multiple = 1;  // of padded sequences; of the total when packed
-  int64_t fixed_length = 0;     // kFixed; a row of more tokens is refused
-  int64_t cp = 1;               // sequences become multiples of 2·cp when cp > 1
+  int64_t length_multiple = 1;  // padded sequences have a multiple of this length; if packed, the total has
+  int64_t fixed_length = 0;     // for kFixed; a longer row is an error
+  int64_t cp = 1;               // sequences become multiples of 2·cp if cp > 1
   int64_t tp = 1;               // the total becomes a multiple of cp·tp
 
-  // What every sequence's length, and the number of all tokens, has to be a multiple of.
+  // The length of every sequence must be a multiple of the first, the total number of tokens of the second.
   int64_t sequence_multiple() const { return cp > 1 ? 2 * cp : 1; }
   int64_t total_multiple() const { return std::lcm(sequence_multiple(), cp * tp); }
 };
 
-// kLayoutOnly leaves out ids and labels, for stages between the first and the last. Extra tensors are on all stages.
+// kLayoutOnly leaves out ids and labels, for pipeline stages between the first and the last. All stages get the extra
+// tensors.
 enum class CollateParts { kAll, kLayoutOnly };
 
 class Collator;
 
-// A collator of one's own. `built_in` is the run's own collator with the same options: its batch may be taken and added
-// to, or made from scratch:
-//   ids, labels  int64 [rows, tokens], or [t] with a layout; labels already stand where their predictions are made
-//   extras       any, see MicroBatch; with ids of [rows, tokens] those of tokens begin with [rows, tokens] too
-//   real_tokens  without padding; when left 0, all tokens count
-// The rest is filled in. Every sequence has a length that padded_length() gives, so that it can be cut for
+// A user-defined collator. `built_in` is the run's built-in collator with the same options. The function may extend the
+// batch of `built_in` or make one from scratch:
+//   ids, labels  int64 [rows, tokens], or [t] with a layout; labels already shifted to where they are predicted
+//   extras       any, see MicroBatch; if ids are [rows, tokens], extras of tokens also begin with [rows, tokens]
+//   real_tokens  number of tokens without padding; if left 0, all tokens count
+// The rest is filled in. Every sequence must have a length that padded_length() returns, so that it can be cut for
 // context-parallel ranks.
 //
-// It has to be a pure function of the samples: the ranks of a replica call it for themselves, on the threads of their
-// loaders, and a resumed run calls it again.
+// It must be a pure function of the samples: each rank of a replica calls it, on the thread of its loader, and a
+// resumed run calls it again.
 using CollateFunction = std::function<MicroBatch(std::span<const Sample> samples, const Collator& built_in)>;
 
-// Immutable; any number of threads. The same samples give the same layout on every rank.
+// Immutable and thread-safe. The same samples give the same layout on every rank.
 class Collator {
  public:
-  // Throws ConfigError for sizes that are not positive.
+  // Throws a ConfigError for sizes that are not positive.
   explicit Collator(const CollatorOptions& options) : Collator(options, {}) {}
-  // With a function of one's own in place of the built-in rules.
+  // Uses a user-defined function instead of the built-in rules.
   Collator(const CollatorOptions& options, CollateFunction own);
 
-  // The built-in rules: rows whose pieces do not see one another always take the packed path, without the padding of
-  // the row. Preference pairs: all chosen rows, then all rejected rows. Fields of the rows become extra tensors. Throws
-  // ConfigError for a row longer than fixed_length, DataError for fields that do not fit their rows or one another.
+  // Built-in rules: rows whose pieces do not attend to one another always take the packed path, without the padding of
+  // the row. Preference pairs become all chosen rows, then all rejected rows. Fields of the rows become extra tensors.
+  // Throws a ConfigError for a row longer than fixed_length, and a DataError for fields that do not fit their rows or
+  // one another.
   //
-  // A function of one's own is held to what CollateFunction says: throws DataError that names the tensor, its shape and
-  // what is allowed. What comes back is token-major and complete, as from the built-in rules.
+  // The result of a user-defined function must be as CollateFunction says; otherwise throws a DataError that names the
+  // tensor, its shape and what is allowed. The returned batch is token-major and complete, as from the built-in rules.
   MicroBatch collate(std::span<const Sample> samples, CollateParts parts = CollateParts::kAll) const;
 
   const CollatorOptions& options() const { return options_; }
+  // Whether a user-defined function is used.
   bool is_own() const { return own_ != nullptr; }
-  // The least length of at least `tokens` that a sequence may have wherever sequences have equal lengths.
+  // Returns the smallest allowed length >= `tokens` for sequences of equal length.
   int64_t padded_length(int64_t tokens) const;
 
  private:

@@ -1,4 +1,4 @@
-// Dataset: numbered samples.
+// Dataset: samples with random access by number.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace megalith::data {
 
-// Immutable; all functions may be called from any number of threads, and give the same on every rank.
+// Immutable and thread-safe. All functions return the same on every rank.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -18,7 +18,7 @@ class Dataset {
   virtual Sample sample(int64_t index) const = 0;
 };
 
-// The same pairs with what a reference model gave them, one for each.
+// Returns the same preference pairs with the scores of a reference model, one per pair.
 std::shared_ptr<const Dataset> with_reference_scores(std::shared_ptr<const Dataset> pairs,
                                                      std::vector<ReferenceScores> scores);
 

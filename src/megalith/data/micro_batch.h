@@ -1,5 +1,5 @@
-// MicroBatch: the tokens of a forward pass and what belongs to them. t: its tokens; on a context-parallel rank, those
-// of its slice.
+// MicroBatch: the tokens of one forward pass with all data that belongs to them. In shapes, t is the number of tokens;
+// on a context-parallel rank, of those in its slice.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,45 +15,45 @@
 
 namespace megalith::data {
 
-// What the first dimension of an extra tensor counts.
+// The meaning of the first dimension of an extra tensor.
 enum class ExtraOf {
-  kTokens,  // [t, …]: cut for context-parallel ranks exactly as ids and labels are
-  kRows,    // [rows, …]: one entry per sample; of pairs, all chosen rows, then all rejected ones. Not cut. Where a
-            // collator of one's own gives ids as [rows, tokens], its rows
-  kBatch,   // any shape; not cut
+  kTokens,  // [t, …]: sliced for context-parallel ranks exactly like ids and labels
+  kRows,    // [rows, …]: one entry per sample; for pairs, all chosen rows, then all rejected ones. If a user-defined
+            // collator returns ids as [rows, tokens], one entry per row. Not sliced
+  kBatch,   // any shape; not sliced
 };
 
-// A tensor that the library carries without knowing what it means. On the CPU; of any type.
+// A tensor that the library carries without knowing what it means. On the CPU; of any dtype.
 struct ExtraTensor {
   at::Tensor values;
   ExtraOf of = ExtraOf::kTokens;
 };
 
-// Everything that the trainer and every pipeline stage need to know of a micro-batch, on the CPU.
+// Everything that the trainer and every pipeline stage need to know about a micro-batch, on the CPU.
 //
-// Tokens stand sequence by sequence. labels[i] is what token i has to predict: shifted, the last token of a sample is a
-// label only. Padding has the label kIgnoredLabel and comes behind the tokens of its sequence, where causal attention
-// does not see it; padding that fills up the total is a sequence of its own, the last.
+// Tokens are stored sequence by sequence. labels[i] is the token that token i has to predict: labels are shifted, and
+// the last token of a sample appears only as a label. Padding has the label kIgnoredLabel and follows the tokens of its
+// sequence, where causal attention does not see it; padding that fills up the total forms a last, separate sequence.
 struct MicroBatch {
-  at::Tensor ids;     // int64 [t]; undefined where only the layout was asked for
+  at::Tensor ids;     // int64 [t]; undefined with CollateParts::kLayoutOnly
   at::Tensor labels;  // int64 [t]; likewise
   ops::SequenceLayout layout;
-  int64_t samples = 0;      // of the dataset; a preference pair is one
-  int64_t sequences = 0;    // of the layout, without the one that fills up the total
-  int64_t real_tokens = 0;  // without padding
-  int64_t loss_tokens = 0;  // with a label
+  int64_t samples = 0;      // number of dataset samples; a preference pair is one
+  int64_t sequences = 0;    // number of sequences in the layout, without the one that fills up the total
+  int64_t real_tokens = 0;  // number of tokens without padding
+  int64_t loss_tokens = 0;  // number of tokens with a label
   bool preference = false;  // the first half of the sequences are the chosen ones, the second the rejected ones
-  at::Tensor reference;     // fp32 [sequences]: log p by a reference model; undefined where the samples have none
+  at::Tensor reference;     // fp32 [sequences]: log p under a reference model; undefined if the samples have none
   std::map<std::string, ExtraTensor, std::less<>> extras{};  // by name; on every pipeline stage
 
   int64_t tokens() const { return layout.tokens(); }
-  // The part of the tokens that is not padding.
+  // Returns the fraction of the tokens that is not padding.
   double efficiency() const;
 
-  // An extra tensor on the device where it is used: batch.extra("weight", losses.device()). Throws DataError, with the
-  // names that there are, when there is none of that name.
+  // Returns an extra tensor on the device where it is used: batch.extra("weight", losses.device()). Throws a DataError
+  // that lists the existing names if there is none of that name.
   at::Tensor extra(std::string_view name, at::Device device) const;
-  // Throws the same error unless all of these are there.
+  // Throws the same error unless all of these exist.
   void require_extras(std::span<const std::string> names) const;
 };
 

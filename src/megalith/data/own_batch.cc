@@ -1,6 +1,6 @@
-// Checks of what a collator of one's own gives. Every message names the tensor, what it is and what it must be: the
+// Checks the batch of a user-defined collator. Every message names the tensor, what it is and what it must be: the
 // mistake is in the program's code, where no option helps. All ranks of a replica see the same tensors and throw the
-// same, before any of them is used.
+// same error, before any tensor is used.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@ namespace {
 
 std::string sizes_in_words(at::IntArrayRef sizes) { return fmt::format("[{}]", fmt::join(sizes, ", ")); }
 
+// Returns the name of a dtype as a Python user knows it.
 std::string type_in_words(at::ScalarType type) {
   switch (type) {
     case at::kInt:
@@ -35,12 +36,12 @@ std::string tensor_in_words(const at::Tensor& tensor) {
 }
 
 void check_token_tensor(const char* name, const at::Tensor& tensor, const std::string& allowed) {
-  check<DataError>(tensor.defined(), "the collator has given no \"{}\"; a batch needs it: {}", name, allowed);
+  check<DataError>(tensor.defined(), "the collator has not set \"{}\"; a batch needs it: {}", name, allowed);
   check<DataError>(tensor.scalar_type() == at::kLong && tensor.is_cpu(),
                    "the collator's \"{}\" is {}; it must be {}, on the CPU", name, tensor_in_words(tensor), allowed);
 }
 
-// Ids and labels fit each other; labels are ids, or ignored.
+// Checks that ids and labels fit each other, and that every label is an id or kIgnoredLabel.
 void check_tokens(const MicroBatch& batch) {
   const at::Tensor &ids = batch.ids, &labels = batch.labels;
   const std::string allowed = "int64 [rows, tokens], or int64 [tokens] with a layout";
@@ -52,6 +53,7 @@ void check_tokens(const MicroBatch& batch) {
   check_token_tensor("labels", labels, like_ids);
   check<DataError>(labels.sizes() == ids.sizes(), "the collator's \"labels\" is {}; it must be {}",
                    tensor_in_words(labels), like_ids);
+  // The size of the vocabulary is not known here, so only negative ids can be found.
   const int64_t least = labels.masked_fill(labels.eq(kIgnoredLabel), 0).min().item<int64_t>();
   check<DataError>(least >= 0,
                    "the collator's \"labels\" {} holds {}; a label is a token id, or {} where nothing is predicted",
@@ -60,6 +62,7 @@ void check_tokens(const MicroBatch& batch) {
                    sizes_in_words(ids.sizes()), ids.min().item<int64_t>());
 }
 
+// Returns the batch's own layout; a dense one if it has none and ids are [rows, tokens].
 ops::SequenceLayout layout_of(const MicroBatch& batch) {
   if (batch.ids.dim() == 2 && batch.layout.tokens() == 0)
     return ops::SequenceLayout::dense(batch.ids.size(0), batch.ids.size(1));
@@ -70,6 +73,7 @@ ops::SequenceLayout layout_of(const MicroBatch& batch) {
   return batch.layout;
 }
 
+// Checks that context and sequence parallelism can divide the tokens.
 void check_multiples(const MicroBatch& batch, const CollatorOptions& options) {
   const std::vector<int64_t>& ends = batch.layout.cumulative();
   const int64_t multiple = options.sequence_multiple(), total = options.total_multiple();
@@ -93,6 +97,7 @@ bool begins_with(at::IntArrayRef sizes, at::IntArrayRef start) {
   return sizes.size() >= start.size() && sizes.slice(0, start.size()) == start;
 }
 
+// Checks one extra tensor against the dimension that it claims to follow.
 void check_extra(const std::string& name, const ExtraTensor& extra, const at::Tensor& ids, int64_t rows) {
   check<DataError>(extra.values.defined(), "the collator's extra tensor \"{}\" is undefined; leave it out, or give it",
                    name);
@@ -111,6 +116,7 @@ void check_extra(const std::string& name, const ExtraTensor& extra, const at::Te
                      tensor_in_words(extra.values), rows);
 }
 
+// Checks the numbers that the collator may set itself.
 void check_counts(const MicroBatch& batch) {
   const int64_t sequences = batch.layout.sequences();
   check<DataError>(batch.sequences > 0 && batch.sequences <= sequences && batch.real_tokens <= batch.tokens(),
@@ -133,7 +139,7 @@ MicroBatch completed_batch(MicroBatch batch, std::span<const Sample> samples, co
   const int64_t rows = batch.ids.dim() == 2 ? batch.ids.size(0) : batch.samples * (batch.preference ? 2 : 1);
   for (auto& [name, extra] : batch.extras) {
     check_extra(name, extra, batch.ids, rows);
-    extra.values = extra.values.detach();
+    extra.values = extra.values.detach();  // extras are data: no gradient flows into the collator
     if (extra.of == ExtraOf::kTokens && batch.ids.dim() == 2) extra.values = extra.values.flatten(0, 1);
   }
   batch.ids = batch.ids.flatten().contiguous();

@@ -1,4 +1,4 @@
-// What a collator of one's own has given, checked and completed.
+// Checks and completes the batch of a user-defined collator.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace megalith::data {
 
-// Tensors become token-major; layout, counts and the rest are filled in. Throws DataError as Collator::collate says.
+// Makes the tensors token-major and fills in layout, counts and the rest. Throws as Collator::collate says.
 MicroBatch completed_batch(MicroBatch batch, std::span<const Sample> samples, const CollatorOptions& options);
 
 }  // namespace megalith::data

@@ -1,4 +1,4 @@
-// Random numbers of data: the same on every machine, rank and library version.
+// Random numbers for the order of data: the same on every machine, rank and library version.
 #pragma once
 
 #include <cstdint>
@@ -6,25 +6,25 @@
 
 namespace megalith::data {
 
-// A stream of numbers from a seed (SplitMix64).
+// A generator of random numbers (SplitMix64).
 class RandomStream {
  public:
   explicit RandomStream(uint64_t seed) : state_(seed) {}
   uint64_t next();
-  // Even in [0, bound); bound > 0.
+  // Returns a number uniformly distributed in [0, bound); bound > 0.
   uint64_t below(uint64_t bound);
-  // Even in [0, 1).
+  // Returns a number uniformly distributed in [0, 1).
   double unit();
 
  private:
   uint64_t state_;
 };
 
-// One number from several: seeds of streams that must not be alike.
+// Combines two numbers into a seed, for streams that must be independent of one another.
 uint64_t mix_seed(uint64_t a, uint64_t b);
 
-// 0 … n-1 in random order, by number and without a table: any element costs the same, memory is constant. A Feistel
-// network over the next even power of two, walked until it lands inside.
+// A random permutation of 0 … n-1 with random access and without a table: constant memory, and any element costs the
+// same. A Feistel network over the next even power of two, applied until the result is less than n.
 class Permutation {
  public:
   Permutation(int64_t n, uint64_t seed);
@@ -37,7 +37,7 @@ class Permutation {
   uint64_t seed_;
 };
 
-// The first `count` of a random order of 0 … n-1; beyond n, draws with repetition follow.
+// Returns the first `count` elements of a random order of 0 … n-1, followed by draws with repetition if count > n.
 std::vector<int64_t> random_selection(int64_t n, int64_t count, uint64_t seed);
 
 }  // namespace megalith::data

@@ -9,6 +9,7 @@ Sampler::Sampler(const SamplerOptions& options) : options_(options) {
   check<DataError>(options.size > 0, "the dataset is empty: there is nothing to train on");
 }
 
+// Computes the order on the fly (Permutation), so a dataset of any size costs no memory and resuming costs no time.
 int64_t Sampler::sample_at(const SamplerPosition& position) const {
   if (!options_.shuffle) return position.consumed;
   const uint64_t seed = mix_seed(options_.seed, static_cast<uint64_t>(position.epoch));
@@ -21,6 +22,7 @@ std::optional<SampledStep> Sampler::step(const SamplerPosition& position, int64_
   const int64_t size = options_.size;
   const bool partial = options_.end == EpochEnd::kDrop || options_.end == EpochEnd::kStop;
   SamplerPosition at = position;
+  // Nothing is left of this epoch, or too little for a step: begin the next one, if there is one.
   if (at.consumed >= size || (partial && size - at.consumed < count)) {
     if (options_.end == EpochEnd::kStop) return std::nullopt;
     check<ConfigError>(!partial || count <= size,
@@ -33,13 +35,13 @@ std::optional<SampledStep> Sampler::step(const SamplerPosition& position, int64_
   const int64_t first_epoch = at.epoch;
   for (int64_t i = 0; i < count; ++i) {
     if (at.consumed == size && options_.end == EpochEnd::kContinue) at = {at.epoch + 1, 0};
-    // kWrap: beyond the end the epoch's own order begins again.
+    // kWrap: beyond the end, the order of this epoch starts again.
     result.samples.push_back(sample_at({at.epoch, at.consumed % size}));
     ++at.consumed;
   }
   const int64_t left = size - at.consumed;
-  // kDrop: samples that a step of this size can no longer use stay unseen in the position, for a smaller one after
-  // resuming.
+  // kDrop: samples that are too few for a step of this size are not skipped in the position, so a run that resumes with
+  // a smaller batch still sees them.
   result.after = left <= 0 && options_.end != EpochEnd::kStop ? SamplerPosition{at.epoch + 1, 0} : at;
   result.ends_epoch = result.after.epoch != first_epoch || left <= 0 || (partial && left < count);
   return result;
@@ -50,6 +52,7 @@ int64_t Sampler::steps_per_epoch(int64_t count) const {
   return (options_.size + (whole ? count - 1 : 0)) / count;
 }
 
+// kDrop and kWrap: every epoch takes whole steps, so its length in consumed samples is steps * count.
 SamplerPosition Sampler::position_of(int64_t consumed_samples, int64_t count) const {
   switch (options_.end) {
     case EpochEnd::kContinue:
@@ -65,7 +68,10 @@ SamplerPosition Sampler::position_of(int64_t consumed_samples, int64_t count) co
       break;
   }
   const int64_t steps = steps_per_epoch(count);
-  check<ConfigError>(steps > 0, "a step takes {} samples and the dataset has {}", count, options_.size);
+  check<ConfigError>(steps > 0,
+                     "a step takes {} samples and the dataset has {}. Lower the batch size, use fewer ranks, or give "
+                     "more data",
+                     count, options_.size);
   return {consumed_samples / (steps * count), consumed_samples % (steps * count)};
 }
 

@@ -1,4 +1,4 @@
-// Which samples a step takes, and which of them this data-parallel rank.
+// Sampler: decides which samples a step takes, and which of them belong to this data-parallel rank.
 #pragma once
 
 #include <cstdint>
@@ -7,24 +7,24 @@
 
 namespace megalith::data {
 
-// What happens where an epoch has fewer samples left than a step takes.
+// What happens if an epoch has fewer samples left than a step takes.
 enum class EpochEnd {
-  kDrop,      // they are left out, the next epoch begins (Hugging Face's drop_last)
+  kDrop,      // they are dropped and the next epoch begins (Hugging Face's drop_last)
   kWrap,      // the step is filled up with the epoch's first samples; every sample is seen at least once
-  kContinue,  // the step is filled up from the next epoch: an endless stream, every sample once an epoch
-  kStop,      // they are left out and the data has ended: Megatron's `single`
+  kContinue,  // the step is filled up from the next epoch: an endless stream, every sample once per epoch
+  kStop,      // they are dropped and the data ends: Megatron's `single`
 };
 
-// run::epoch_sampler and run::megatron_sampler make it from options.
+// run::epoch_sampler and run::megatron_sampler make these from the options.
 struct SamplerOptions {
-  int64_t size = 0;     // samples of the dataset
-  bool shuffle = true;  // another order each epoch; false: as they are numbered
+  int64_t size = 0;     // number of samples in the dataset
+  bool shuffle = true;  // a different order in each epoch; false: in the order of the dataset
   uint64_t seed = 42;
   EpochEnd end = EpochEnd::kDrop;
 };
 
-// How far the data has been consumed: by all ranks together, in an order that depends on the seed and the epoch alone.
-// A run that resumes here, with any number of ranks and any batch size, sees the samples not seen yet.
+// How much of the data all ranks together have consumed. The order of samples depends only on the seed and the epoch,
+// so a run that resumes here, with any number of ranks and any batch size, continues with the samples not yet seen.
 struct SamplerPosition {
   int64_t epoch = 0;
   int64_t consumed = 0;  // samples of this epoch
@@ -35,26 +35,26 @@ struct SamplerPosition {
 struct SampledStep {
   std::vector<int64_t> samples;
   SamplerPosition after;  // where the next step begins
-  bool ends_epoch =
-      false;  // an epoch has ended with this step: the next one of this size is of another, or there is none
+  // An epoch ends with this step: the next step of this size belongs to another epoch, or there is none.
+  bool ends_epoch = false;
 };
 
-// Pure: the answer depends on the arguments alone.
+// Stateless: results depend only on the arguments.
 class Sampler {
  public:
-  // Throws DataError when there are no samples.
+  // Throws a DataError if there are no samples.
   explicit Sampler(const SamplerOptions& options);
 
-  // The `count` samples that come next; nothing at the end of the data (kStop). Throws ConfigError when an epoch has
-  // fewer than `count` samples in all (kDrop), saying what to change.
+  // Returns the next `count` samples; std::nullopt at the end of the data (kStop). Throws a ConfigError, with advice,
+  // if a whole epoch has fewer than `count` samples (kDrop).
   std::optional<SampledStep> step(const SamplerPosition& position, int64_t count) const;
 
-  // Steps of an epoch that starts at its beginning; at least 0.
+  // Returns the number of steps of `count` samples in a whole epoch; may be 0.
   int64_t steps_per_epoch(int64_t count) const;
 
-  // The position after `consumed_samples` in all, for drivers that keep only this number (Megatron's). Exact for
-  // kContinue and kStop. kDrop and kWrap need the batch size, which must not have changed. Throws ConfigError under
-  // kStop when no samples are left.
+  // Returns the position after `consumed_samples` in total, for checkpoints that store only this number (Megatron's).
+  // Exact for kContinue and kStop; for kDrop and kWrap the batch size `count` must not have changed. Throws a
+  // ConfigError under kStop if no samples are left.
   SamplerPosition position_of(int64_t consumed_samples, int64_t count) const;
 
   const SamplerOptions& options() const { return options_; }
@@ -65,18 +65,18 @@ class Sampler {
   SamplerOptions options_;
 };
 
-// How a step's samples are dealt: micro-batch m of data-parallel rank r has samples [(m * size + r) * micro_batch_size,
-// …).
+// How the samples of a step are distributed. Micro-batch m of data-parallel rank r gets micro_batch_size samples from
+// (m * dp_size + r) * micro_batch_size on.
 struct BatchShape {
   int64_t micro_batch_size = 1;
   int64_t num_microbatches = 1;
   int64_t dp_size = 1;
   int64_t dp_rank = 0;
 
-  int64_t samples() const { return micro_batch_size * num_microbatches * dp_size; }  // of a step, all ranks
+  int64_t samples() const { return micro_batch_size * num_microbatches * dp_size; }  // per step, over all ranks
 };
 
-// The samples of each micro-batch of this rank.
+// Returns the samples of each micro-batch of this rank.
 std::vector<std::vector<int64_t>> deal(const std::vector<int64_t>& samples, const BatchShape& shape);
 
 }  // namespace megalith::data

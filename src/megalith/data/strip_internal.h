@@ -1,4 +1,4 @@
-// Strip: where a part of a row stands in a micro-batch.
+// Strip: the part of a row that becomes one sequence of a micro-batch.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ struct Strip {
   const Sequence* row = nullptr;
   int64_t begin = 0;
   int64_t tokens = 0;
-  int64_t length = 0;  // with padding
+  int64_t length = 0;  // in the micro-batch, including padding
 
-  // Where its labels begin in the row. Unless shifted, they stand one to the right of their place in the micro-batch.
+  // Where its labels begin in the row. Unless the row is shifted, token i predicts label i + 1.
   int64_t label_begin() const { return begin + (row->shifted ? 0 : 1); }
 };
 

@@ -1,3 +1,6 @@
+// Token tables in memory and in mapped files. Both are read through TokenColumns, a set of spans, so TokenDataset does
+// not know the difference. A folder is checked completely when it is opened (all ends and pieces are walked once, ids
+// and labels are not), so that reading a sample later needs no checks and cannot leave the arrays.
 #include "megalith/data/token_table.h"
 
 #include <sys/mman.h>
@@ -17,10 +20,11 @@ namespace {
 namespace fs = std::filesystem;
 static_assert(std::endian::native == std::endian::little, "token folders hold little-endian numbers");
 
-// On disk: may not change. A change of the format takes the next number.
+// Stored on disk: must not change. A new format gets the next version number.
 constexpr int64_t kTokenTableVersion = 1;
 constexpr const char* kFormat = "megalith tokens";
 
+// The arrays of a TokenTable, wherever they are stored.
 struct TokenColumns {
   std::span<const int32_t> ids, labels;
   std::span<const int64_t> row_ends;
@@ -28,7 +32,7 @@ struct TokenColumns {
   std::span<const int64_t> piece_ends;
 };
 
-// `owner` keeps what the spans point at.
+// `owner` keeps the memory alive that the spans point to.
 class TokenDataset : public Dataset {
  public:
   TokenDataset(TokenColumns columns, const TokenTableInfo& info, std::shared_ptr<const void> owner)
@@ -43,6 +47,7 @@ class TokenDataset : public Dataset {
   }
 
  private:
+  // Returns the values of one row; `ends` are cumulative.
   template <typename T>
   static std::vector<T> slice(std::span<const T> values, std::span<const int64_t> ends, int64_t row) {
     const auto at = static_cast<size_t>(row);
@@ -51,6 +56,7 @@ class TokenDataset : public Dataset {
     return {part.begin(), part.end()};
   }
 
+  // Copies the row, so that a Sample does not refer to the mapping.
   Sequence row(int64_t index) const {
     Sequence result;
     result.ids = slice(columns_.ids, columns_.row_ends, index);
@@ -65,16 +71,16 @@ class TokenDataset : public Dataset {
   std::shared_ptr<const void> owner_;
 };
 
-// A file's numbers, mapped.
+// The numbers of one file, mapped into memory.
 template <typename T>
 class MappedColumn {
  public:
   explicit MappedColumn(const fs::path& path) {
     const io::FileHandle file = io::FileHandle::open_for_reading(path);
     bytes_ = file.size();
-    check<DataError>(bytes_ % sizeof(T) == 0, "{} has {} bytes, which is no whole number of values; it is damaged",
+    check<DataError>(bytes_ % sizeof(T) == 0, "{} has {} bytes, which is not a whole number of values; it is damaged",
                      path.string(), bytes_);
-    if (bytes_ == 0) return;
+    if (bytes_ == 0) return;  // mmap refuses empty files
     address_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file.descriptor(), 0);
     check<DataError>(address_ != MAP_FAILED, "cannot map {}: {}", path.string(),
                      std::generic_category().message(errno));
@@ -92,6 +98,7 @@ class MappedColumn {
   size_t bytes_ = 0;
 };
 
+// All columns of a folder. Kept alive by the dataset.
 struct MappedTable {
   explicit MappedTable(const fs::path& folder)
       : ids(folder / "ids.bin"),
@@ -108,7 +115,7 @@ struct MappedTable {
   MappedColumn<int64_t> piece_ends;
 };
 
-// Requires that both `ends` fit: whether the pieces of each row lie in it.
+// Whether the pieces of each row lie within it. Requires that row_ends and piece_ends have been checked.
 bool pieces_fit(const TokenColumns& columns) {
   int64_t row_begin = 0, piece = 0;
   for (size_t row = 0; row < columns.row_ends.size(); ++row) {
@@ -123,7 +130,7 @@ bool pieces_fit(const TokenColumns& columns) {
   return true;
 }
 
-// A damaged file must not lead outside of the arrays.
+// Makes sure that a damaged file cannot lead outside the arrays.
 void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const fs::path& folder) {
   const auto ends_fit = [](std::span<const int64_t> ends, size_t total) {
     int64_t last = 0;
@@ -137,12 +144,13 @@ void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const 
                      columns.labels.size() == columns.ids.size() && ends_fit(columns.row_ends, columns.ids.size()) &&
                      ends_fit(columns.piece_ends, columns.pieces.size()) && pieces_fit(columns) &&
                      (!pairs || rows % 2 == 0);
-  check<DataError>(sound, "{}: the files do not fit one another; remove the folder and it is made anew",
+  check<DataError>(sound, "{}: the files do not fit one another; remove the folder, and it is built again",
                    folder.string());
 }
 
 }  // namespace
 
+// The format has no place for shifted rows and for fields.
 void TokenTable::append(const Sequence& row) {
   check(!row.shifted, "token tables hold labels beside their tokens");
   check<DataError>(row.fields.empty(),
@@ -160,6 +168,7 @@ void TokenTable::append(const Sample& sample) {
   if (sample.rejected) append(*sample.rejected);
 }
 
+// Concatenates the columns; ends are cumulative, so those of `other` move up.
 void TokenTable::append(const TokenTable& other) {
   const auto tokens = std::ssize(ids), piece_count = std::ssize(pieces);
   ids.insert(ids.end(), other.ids.begin(), other.ids.end());
@@ -189,6 +198,7 @@ void TokenFolderWriter::write(Column& column, const std::vector<T>& values) {
   column.bytes += values.size() * sizeof(T);
 }
 
+// Ends in `rows` are relative to its own start; on disk they are relative to the start of the folder.
 void TokenFolderWriter::append(const TokenTable& rows) {
   const auto shifted = [](std::vector<int64_t> ends, int64_t by) {
     for (int64_t& end : ends) end += by;
@@ -204,6 +214,7 @@ void TokenFolderWriter::append(const TokenTable& rows) {
   rows_ += std::ssize(rows.row_ends);
 }
 
+// The columns are on disk before info.json is: is_token_folder needs both.
 void TokenFolderWriter::finish(const TokenTableInfo& info) {
   for (const Column* column : {&ids_, &labels_, &row_ends_, &pieces_, &piece_ends_}) column->file.sync();
   const io::Json document = {
@@ -216,11 +227,12 @@ bool is_token_folder(const fs::path& folder) {
   return fs::exists(folder / "info.json") && fs::exists(folder / "ids.bin");
 }
 
+// Recognizes folders of Hugging Face's `datasets` first, since tokenized_path of LLaMA-Factory points to such a one.
 OpenedTokens open_token_folder(const fs::path& folder) {
   check<DataError>(
       !fs::exists(folder / "dataset_dict.json") && !fs::exists(folder / "state.json"),
-      "{} was written by the Python package `datasets` (Arrow files), which is not read here. Give another "
-      "tokenized_path, and the tokens are saved there in our own format",
+      "{} was written by the Python package `datasets` (Arrow files), which Megalith does not read. Give another "
+      "tokenized_path, and the tokens are saved there in Megalith's own format",
       folder.string());
   check<DataError>(is_token_folder(folder), "{} has no tokens in it: info.json and ids.bin are missing",
                    folder.string());
@@ -233,7 +245,7 @@ OpenedTokens open_token_folder(const fs::path& folder) {
                       .pieces_attend = fields.required<bool>("pieces_attend"),
                       .max_id = fields.required<int64_t>("max_id"),
                       .report = fields.required<std::string>("report")};
-  const auto owner = std::make_shared<const MappedTable>(folder);
+  const auto owner = std::make_shared<const MappedTable>(folder);  // unmapped with the last copy of the dataset
   check_columns(owner->columns(), fields.required<int64_t>("rows"), info.pairs, folder);
   auto dataset = std::make_shared<TokenDataset>(owner->columns(), info, owner);
   return {std::move(dataset), std::move(info)};

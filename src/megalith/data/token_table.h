@@ -1,4 +1,4 @@
-// Samples as flat arrays: what a tokenized dataset is in memory and on disk.
+// TokenTable: samples as flat arrays, the form of a tokenized dataset in memory and on disk.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace megalith::data {
 
-// The arrays. Row r has the tokens [row_ends[r-1], row_ends[r]) and the pieces [piece_ends[r-1], piece_ends[r]), with 0
-// for r = 0. A sample is one row, or two (chosen, rejected) in a table of pairs.
+// The arrays. Row r has the tokens [row_ends[r-1], row_ends[r]) and the pieces [piece_ends[r-1], piece_ends[r]); row 0
+// begins at 0. A sample is one row, or two (chosen, rejected) in a table of pairs.
 struct TokenTable {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
@@ -26,26 +26,26 @@ struct TokenTable {
   void append(const TokenTable& other);
 };
 
-// What holds for a table as a whole.
+// Properties of a table as a whole.
 struct TokenTableInfo {
   bool pairs = false;
-  bool pieces_attend = false;  // of all rows with more than one piece
+  bool pieces_attend = false;  // Sequence::pieces_attend of all rows with more than one piece
   int64_t max_id = -1;         // the largest token id
-  std::string report;          // how the table came about: a line for people
+  std::string report;          // how the table was made: one line for people
 };
 
-// A table in memory.
+// Returns a dataset over a table in memory.
 std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info);
 
-// A folder with the arrays as files of little-endian numbers (ids.bin, labels.bin, row_ends.bin, pieces.bin,
-// piece_ends.bin) and info.json. Written bit by bit, there when complete.
+// Writes a folder with the arrays as files of little-endian numbers (ids.bin, labels.bin, row_ends.bin, pieces.bin,
+// piece_ends.bin) and info.json. Rows are written as they come; info.json, written last, marks the folder as complete.
 class TokenFolderWriter {
  public:
-  // Writes into `folder`, which is there and empty.
+  // `folder` must exist and be empty.
   explicit TokenFolderWriter(const std::filesystem::path& folder);
-  // Rows behind those that are there.
+  // Appends rows.
   void append(const TokenTable& rows);
-  // The last call.
+  // Completes the folder. No other call may follow.
   void finish(const TokenTableInfo& info);
 
  private:
@@ -61,14 +61,15 @@ class TokenFolderWriter {
   int64_t tokens_ = 0, piece_count_ = 0, rows_ = 0;
 };
 
+// The result of open_token_folder.
 struct OpenedTokens {
-  std::shared_ptr<const Dataset> dataset;  // files stay mapped as long as it lives
+  std::shared_ptr<const Dataset> dataset;  // keeps the files mapped while it lives
   TokenTableInfo info;
 };
-// True when the folder was written by TokenFolderWriter.
+// Whether the folder was written by TokenFolderWriter.
 bool is_token_folder(const std::filesystem::path& folder);
-// Throws DataError for a folder of another format (an Arrow dataset is named as such), a broken one or one of a newer
-// version.
+// Opens a folder written by TokenFolderWriter. Throws a DataError if it has another format (an Arrow dataset is named
+// as such), is broken, or was written by another version.
 OpenedTokens open_token_folder(const std::filesystem::path& folder);
 
 }  // namespace megalith::data

@@ -16,13 +16,15 @@ BufferLayout plan_buffer(const std::vector<BufferItem>& items, const BufferRules
   check(rules.shards >= 1 && rules.bucket_elements >= 0, "a buffer of {} shards and buckets of {} elements",
         rules.shards, rules.bucket_elements);
   const int64_t shard_multiple = rules.shards * kAlignElements;
+  // Shards must start aligned. 128 elements are 256 bytes in 16-bit types, the alignment that cuBLAS prefers. NCCL's
+  // ring sends messages of bucket / ranks bytes, which are fastest if divisible by a large power of two.
   const int64_t bucket_multiple =
       rules.pad_for_bandwidth ? std::lcm(shard_multiple, int64_t{65536}) : std::lcm(shard_multiple, int64_t{128});
   BufferLayout layout;
   layout.shards = rules.shards;
   layout.items.resize(items.size());
   BufferLayout::Bucket open;
-  int64_t end = 0;  // of the last item
+  int64_t end = 0;  // end of the last item placed, or of the last bucket closed
   const auto close = [&] {
     if (open.items.empty()) return;
     open.end = round_up(end, bucket_multiple);
@@ -32,7 +34,7 @@ BufferLayout plan_buffer(const std::vector<BufferItem>& items, const BufferRules
   };
   for (size_t left = items.size(); left > 0; --left) {
     const BufferItem& item = items[left - 1];
-    if (item.own_bucket) close();
+    if (item.own_bucket) close();  // before and, below, after it
     const int64_t begin = round_up(end, kAlignElements);
     end = begin + item.numel;
     layout.items[left - 1] = {begin, end, static_cast<int>(layout.buckets.size())};

@@ -1,5 +1,9 @@
-// Where parameters lie in a flat buffer and how it is cut into buckets. Pure arithmetic: the same on every rank that
-// holds parameters of the same sizes.
+// Places parameters in a flat buffer and cuts the buffer into buckets. Pure arithmetic: every rank that holds
+// parameters of the same sizes computes the same layout without communication.
+//
+//   | item 5 | item 4 |pad| item 3 |  pad   | item 2 | item 1 | item 0 |  pad   |
+//   |<------------ bucket 0 -------------->|<------------ bucket 1 ----------->|
+//   | rank 0   | rank 1   | rank 2 | rank 3 |           shards of each bucket, ZeRO-1 only
 #pragma once
 
 #include <cstdint>
@@ -10,28 +14,31 @@ namespace megalith::optim {
 // Every parameter starts at a multiple of this, and so does every rank's shard of a bucket.
 inline constexpr int64_t kAlignElements = 64;
 
+// One parameter to be placed.
 struct BufferItem {
   int64_t numel = 0;
-  bool own_bucket = false;  // tied embeddings: both stages that hold one reduce it alone
+  bool own_bucket = false;  // tied embeddings: both stages that hold a copy reduce it in a bucket of its own
 };
 
+// How a buffer is cut into buckets.
 struct BufferRules {
-  int64_t bucket_elements = 0;     // a bucket is closed once it has so many; 0: one bucket
+  int64_t bucket_elements = 0;     // a bucket is closed once it has this many elements; 0 means a single bucket
   int shards = 1;                  // ranks that own equal parts of each bucket
   bool pad_for_bandwidth = false;  // buckets end at multiples of 65536 elements: NCCL's fastest sizes
 };
 
+// The result of plan_buffer.
 struct BufferLayout {
   struct Item {
     int64_t begin = 0, end = 0;  // elements of the buffer
     int bucket = 0;
   };
   struct Bucket {
-    int64_t begin = 0, end = 0;  // with the padding behind its last item
-    std::vector<int> items;      // in the order of the buffer
+    int64_t begin = 0, end = 0;  // including the padding after its last item
+    std::vector<int> items;      // in buffer order
     int64_t numel() const { return end - begin; }
   };
-  std::vector<Item> items;  // in the order they were given in
+  std::vector<Item> items;  // in the order given to plan_buffer
   std::vector<Bucket> buckets;
   int shards = 1;
 
@@ -41,8 +48,8 @@ struct BufferLayout {
   int64_t shard_begin(int bucket, int rank) const { return buckets[bucket].begin + rank * shard_numel(bucket); }
 };
 
-// Items are given in the order of the forward pass and laid out in reverse: about the order in which their gradients
-// become ready, so that buckets fill one after the other.
+// Lays out `items`, given in the order of the forward pass, in reverse: roughly the order in which their gradients
+// become ready, so that buckets fill up one after the other.
 BufferLayout plan_buffer(const std::vector<BufferItem>& items, const BufferRules& rules);
 
 }  // namespace megalith::optim

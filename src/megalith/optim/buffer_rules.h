@@ -1,4 +1,4 @@
-// How the flat buffers of a chunk are cut: shared by the buffers themselves and by those who plan their size.
+// How the flat buffers of a chunk are cut: shared by the buffers themselves and by the memory planner.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,14 @@
 
 namespace megalith::optim {
 
+// The facts about one buffer that its bucket size depends on.
 struct BufferPlace {
-  int64_t elements = 0;  // of its parameters
-  int replicas = 1;      // of the data
-  int shards = 1;        // of the optimizer's state
-  bool cuda = false;
+  int64_t elements = 0;  // total elements of its parameters
+  int replicas = 1;      // data-parallel replicas
+  int shards = 1;        // ranks that share the optimizer state
+  bool cuda = false;     // the buffer is on a GPU
 };
+// Resolves the bucket size of `settings` for one buffer.
 BufferRules buffer_rules(const DdpSettings& settings, const BufferPlace& place);
 
 }  // namespace megalith::optim

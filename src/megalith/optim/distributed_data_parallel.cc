@@ -1,3 +1,16 @@
+// Gradient accumulation and its overlap with backward.
+//
+// Every parameter has a post hook on its autograd accumulation node. The hook adds what autograd computed to main_grad,
+// a view of the flat buffer (layers that write main_grad themselves leave nothing to add), and then counts the report:
+//
+//   hook -> on_gradient -> report -> start_ready_buckets -> ParamBuffer::start_reduce
+//
+// Buckets are started strictly in buffer order, even if a later one is complete first: collectives must be issued in
+// the same order on all ranks, and the order of hooks is up to autograd. Since buffers are laid out in reverse forward
+// order, little is lost.
+//
+// Everything runs on the rank's own thread, or on autograd's device thread while that one waits in backward, so nothing
+// here is locked.
 #include "megalith/optim/distributed_data_parallel.h"
 
 #include <ATen/ATen.h>
@@ -17,8 +30,8 @@ using layout::GroupKind;
 
 namespace {
 
-// Large enough that links are used well, small enough that reductions begin early. On a CPU they compete with the
-// computation for its cores, and pieces that fit its caches cost least.
+// Large enough to use the links well, small enough that reductions begin early. On a CPU reductions compete with the
+// computation for cores, and buckets that fit into the caches cost least.
 int64_t fitting_bucket_elements(const BufferPlace& place) {
   if (!place.cuda) return 1'500'000;
   return std::max<int64_t>(40'000'000, int64_t{1'000'000} * place.replicas);
@@ -55,7 +68,7 @@ BufferRules buffer_rules(const DdpSettings& settings, const BufferPlace& place) 
       rules.bucket_elements = size.value;
       break;
     case BucketSize::Rule::kCount:
-      rules.bucket_elements = std::max<int64_t>(1, place.elements / size.value);
+      rules.bucket_elements = std::max<int64_t>(1, place.elements / size.value);  // 0 would mean one bucket
       break;
   }
   return rules;
@@ -65,6 +78,7 @@ DistributedDataParallel::DistributedDataParallel(const std::vector<nn::Parameter
                                                  const DdpSettings& settings, const parallel::ParallelContext& context)
     : settings_(settings) {
   settings_.validate();
+  // An ordered map: all ranks must create their buffers, and later their collectives, in the same order.
   std::map<std::pair<bool, at::ScalarType>, std::vector<nn::Parameter*>> kinds;
   for (nn::Parameter* p : parameters)
     if (p->value.requires_grad()) kinds[{p->spec.expert, p->value.scalar_type()}].push_back(p);
@@ -76,6 +90,7 @@ DistributedDataParallel::~DistributedDataParallel() {
   for (auto& [parameter, place] : places_) place.accumulator->del_post_hook(place.hook);
 }
 
+// Makes the buffer of one kind of parameters (dense or expert, one dtype) and hooks all of them.
 void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters, bool expert,
                                          const parallel::ParallelContext& context) {
   ReduceGroups groups;
@@ -85,7 +100,8 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
     groups.shards = context.group(expert ? GroupKind::kIntraEdp : GroupKind::kIntraDpCp);
     groups.instances = context.group(GroupKind::kInterEdp);
   }
-  // Gradients are averaged over all replicas of the data, for experts too: they saw the tokens of all of them.
+  // Gradients are averaged over all data-parallel replicas, those of experts as well: although fewer ranks hold an
+  // expert, it saw tokens of all replicas.
   const int replicas = context.group(GroupKind::kDpCp).size();
   ReduceRules reduce;
   if (settings_.check_for_nan)
@@ -93,6 +109,7 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
                                                                                      : FiniteMeasure::kBeforeReduction;
   reduce.alone = context.world().world().size() == 1;
   reduce.grad_dtype = parameters[0]->value.scalar_type() == at::kFloat ? at::kFloat : settings_.grad_dtype;
+  // Both branches divide by `replicas` in total; the collective itself divides by the size of its group.
   if (settings_.average_in_collective) {
     reduce.op = comm::ReduceOp::kAvg;
     reduce.factor = static_cast<double>(groups.all.size()) / replicas;
@@ -117,6 +134,8 @@ void DistributedDataParallel::set_gradient_check(const GradientCheck& check) {
   for (const auto& buffer : buffers_) buffer->set_gradient_check(check);
 }
 
+// The hook runs after autograd has added to value.grad. It captures `this`, which is why the class cannot be copied or
+// moved and removes its hooks in the destructor.
 void DistributedDataParallel::watch(nn::Parameter& parameter) {
   using torch::autograd::variable_list;
   Place& place = places_.at(&parameter);
@@ -140,12 +159,12 @@ void DistributedDataParallel::zero_grad() {
 }
 
 void DistributedDataParallel::on_gradient(nn::Parameter& parameter) {
-  at::Tensor& small = parameter.value.mutable_grad();
+  at::Tensor& small = parameter.value.mutable_grad();  // autograd's own gradient, in the parameter's dtype
   Place& place = places_.at(&parameter);
   const bool late = progress_[place.buffer].started > place.bucket;
   check(!late, "{} got a gradient after its bucket had been reduced: it reported more often than in the first step",
         parameter.spec.name);
-  if (small.defined()) {  // of a layer that leaves it to autograd
+  if (small.defined()) {  // the layer left accumulation to autograd instead of writing main_grad itself
     if (parameter.grad.stale)
       parameter.grad.main_grad.copy_(small);
     else
@@ -153,12 +172,14 @@ void DistributedDataParallel::on_gradient(nn::Parameter& parameter) {
     parameter.grad.stale = false;
     small.reset();
   }
+  // A deferred weight gradient is not computed yet: its queue reports when it is.
   if (parameter.grad.defers())
     parameter.grad.queue->add_report([this, &parameter] { report(parameter); });
   else
     report(parameter);
 }
 
+// Counts a report; the last one that a bucket waits for starts it.
 void DistributedDataParallel::report(const nn::Parameter& parameter) {
   if (!sync_ || !settings_.overlap_grad_reduce) return;
   Place& place = places_.at(&parameter);
@@ -187,10 +208,13 @@ void DistributedDataParallel::finish_grad_sync() {
       for (size_t bucket = 0; bucket < buffer->layout().buckets.size(); ++bucket)
         ((*buffer).*part)(static_cast<int>(bucket));
   };
-  // The sums over optimizer instances of the first buckets run while later buckets are still being scattered.
+  // Two passes, so that the sums over optimizer instances of the first buckets run while later buckets are still in
+  // their reduce-scatter.
   for_each_bucket(&ParamBuffer::continue_reduce);
   for_each_bucket(&ParamBuffer::finish_reduce);
   if (recorded_ || !settings_.overlap_grad_reduce) return;
+  // A parameter that did not report because nothing used it is expected once; in steps without its report, its bucket
+  // and all later ones wait for finish_grad_sync.
   for (auto& [parameter, place] : places_) place.expected = std::max(1, place.reports);
   recorded_ = true;
 }
@@ -212,6 +236,8 @@ void DistributedDataParallel::check_gradients() const {
   for (const auto& buffer : buffers_) buffer->check_gradients();
 }
 
+// Only the elements this rank owns: with ZeRO-1 the rest of the buffer holds no valid gradients after the
+// reduce-scatter.
 void DistributedDataParallel::scale_gradients(double factor) {
   if (factor == 1) return;
   for (const auto& buffer : buffers_) buffer->forget_squares();
@@ -221,7 +247,7 @@ void DistributedDataParallel::scale_gradients(double factor) {
 }
 
 void DistributedDataParallel::start_param_gather() {
-  // Buffers are laid out in the order of backward: the last bucket is what forward needs first.
+  // Buffers are laid out in the order of backward, so forward needs the last bucket first.
   for (const auto& buffer : buffers_)
     for (size_t left = buffer->layout().buckets.size(); left > 0; --left)
       buffer->start_gather(static_cast<int>(left - 1));

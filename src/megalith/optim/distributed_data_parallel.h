@@ -1,13 +1,13 @@
-// DistributedDataParallel: gradients of a model chunk gathered in flat buffers and reduced over its replicas, while
-// backward still runs when asked.
+// DistributedDataParallel: collects the gradients of a model chunk in flat buffers and reduces them over its replicas,
+// optionally while backward is still running.
 //
-// A step, for each chunk:
+// One step, for each chunk:
 //   zero_grad
 //   every micro-batch but the last: { NoSync scope(ddp); forward; backward }     gradients accumulate
-//   the last: forward; backward                     with overlap_grad_reduce buckets leave as they become complete
-//   finish_grad_sync                                the rest leaves; waits for all (finalize_gradients calls it)
-//   check_gradients                                 the NaN checks that were left for later, as they are on CUDA
-//   optimizer step (optimizer.h)                    on what this rank owns
+//   the last: forward; backward      with overlap_grad_reduce each bucket is reduced as soon as it is complete
+//   finish_grad_sync                 reduces the rest and waits for all buckets (finalize_gradients calls it)
+//   check_gradients                  runs the deferred NaN checks (the default on CUDA)
+//   optimizer step (optimizer.h)     updates the elements this rank owns
 //   start_param_gather; then, before a part of the model runs: wait_for_params(its parameters)
 #pragma once
 
@@ -32,41 +32,43 @@ namespace megalith::optim {
 // How large the buckets of a buffer are.
 struct BucketSize {
   enum class Rule {
-    kFitting,   // as suits the place: max(40 000 000, 1 000 000 · replicas) elements, on CPU 1 500 000
+    kFitting,   // chosen by device: max(40 000 000, 1 000 000 · replicas) elements on CUDA, 1 500 000 on the CPU
     kElements,  // a bucket is closed once it has `value` elements
     kCount,     // the buffer is cut into about `value` buckets
   };
   Rule rule = Rule::kFitting;
-  int64_t value = 0;  // without meaning for kFitting
+  int64_t value = 0;  // unused by kFitting
 
   static BucketSize elements(int64_t value) { return {Rule::kElements, value}; }
   static BucketSize count(int64_t value) { return {Rule::kCount, value}; }
   bool operator==(const BucketSize&) const = default;
 };
 
-// run::ddp_settings makes it from options.
+// Settings of DistributedDataParallel. run::ddp_settings makes them from the options.
 struct DdpSettings {
   bool use_distributed_optimizer = false;  // ranks own shards of the buffers (ZeRO-1)
-  bool overlap_grad_reduce = false;        // a bucket's reduction starts when its last gradient is there
-  bool average_in_collective = false;      // divide in the collective in place of before it
+  bool overlap_grad_reduce = false;        // reduce a bucket as soon as its last gradient is complete
+  bool average_in_collective = false;      // divide inside the collective instead of before it
   bool per_token_loss = false;             // only sum: gradients are divided by the number of tokens later
-  bool check_for_nan = true;               // gradients are measured, and the GradientCheck is told
-  std::optional<bool> checks_later;        // by check_gradients; empty: on CUDA, where a check waits for the device
-  bool pad_buckets_for_bandwidth = false;  // bucket ends at multiples of 65536 elements
+  bool check_for_nan = true;               // check gradients for NaN and infinity and notify the GradientCheck
+  std::optional<bool> checks_later;        // defer checks to check_gradients; std::nullopt: only on CUDA, where a
+                                           // check would wait for the device
+  bool pad_buckets_for_bandwidth = false;  // buckets end at multiples of 65536 elements
   BucketSize bucket_size;
-  bool bucketing = true;                   // false: one bucket a buffer (chunks after the first)
-  at::ScalarType grad_dtype = at::kFloat;  // of the buffers; bf16: half the traffic and less exact sums
+  bool bucketing = true;                   // false: one bucket per buffer (chunks after the first)
+  at::ScalarType grad_dtype = at::kFloat;  // dtype of gradient buffers; bf16 halves the traffic, sums are less exact
 
-  // Throws ConfigError with every problem.
+  // Throws a ConfigError for settings that cannot be used.
   void validate() const;
 };
 
-// The settings of a chunk: `chunk` is its number on this rank, `first_stage` whether the rank is of the first pipeline
-// stage. As in the reference, only the first chunk of the first stage is cut into buckets, and only to overlap.
+// Returns the settings of one chunk. `chunk` is its number on this rank; `first_stage` says whether the rank belongs
+// to the first pipeline stage. As in Megatron, only the first chunk of the first stage is cut into buckets, and only
+// to overlap.
 DdpSettings settings_of_chunk(DdpSettings settings, bool first_stage, int chunk);
 
-// One thread a rank. The parameters and the context outlive it. Parameters that need no gradient when it is made are
-// not part of it.
+// Used by one thread per rank. The parameters and the context must outlive it. Parameters that do not require a
+// gradient at construction are left out.
 class DistributedDataParallel {
  public:
   DistributedDataParallel(const std::vector<nn::Parameter*>& parameters, const DdpSettings& settings,
@@ -76,15 +78,16 @@ class DistributedDataParallel {
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
   const DdpSettings& settings() const { return settings_; }
-  // Dense parameters and experts apart, one buffer for each dtype.
+  // One buffer per dtype, separately for dense parameters and for experts.
   const std::vector<std::unique_ptr<ParamBuffer>>& buffers() const { return buffers_; }
 
+  // Starts a step: the next gradients overwrite the old ones. Writes no memory.
   void zero_grad();
 
-  // From now on `check` decides about gradients that are not finite; require_finite does at first.
+  // Replaces the policy for gradients that are not finite. The default is require_finite, which throws.
   void set_gradient_check(const GradientCheck& check);
 
-  // While one lives, backward accumulates only.
+  // While an object of this class is alive, backward only accumulates and starts no reduction.
   class NoSync {
    public:
     explicit NoSync(DistributedDataParallel& ddp) : ddp_(ddp), before_(ddp.sync_) { ddp_.sync_ = false; }
@@ -96,42 +99,44 @@ class DistributedDataParallel {
     DistributedDataParallel& ddp_;
     const bool before_;
   };
-  // The same by hand, for schedules.
+  // Does the same without a scope, for pipeline schedules.
   void set_sync(bool on) { sync_ = on; }
 
-  // Starts the reduction of every bucket that has not started, complete or not: all gradients of this step are there.
+  // Starts the reduction of every bucket that has not been started. Call it when no more gradients of this step will
+  // come; a parameter without a gradient counts as zero.
   void start_grad_sync();
-  // That, and waits for all of them.
+  // Calls start_grad_sync and waits for all reductions.
   void finish_grad_sync();
-  // Buckets whose reduction has been started in this step; how many of those are done already.
+  // Number of buckets whose reduction has started in this step, and how many of those have finished.
   int buckets_started() const;
   int buckets_reduced() const;
-  // See ParamBuffer::check_gradients; after finish_grad_sync.
+  // Calls ParamBuffer::check_gradients on every buffer. Call it after finish_grad_sync.
   void check_gradients() const;
-  // Multiplies what this rank owns of the reduced gradients.
+  // Multiplies the reduced gradients that this rank owns.
   void scale_gradients(double factor);
 
-  // After the optimizer's step: collects the parameters from their owners, bucket by bucket in the order of the forward
-  // pass, in the background. Nothing without the distributed optimizer.
+  // Call after the optimizer step: starts gathering the parameters from their owners in the background, bucket by
+  // bucket in the order of the forward pass. Does nothing without the distributed optimizer.
   void start_param_gather();
+  // Waits for all gathers.
   void finish_param_gather();
-  // Returns when these parameters are there.
+  // Waits until these parameters have been gathered.
   void wait_for_params(std::span<nn::Parameter* const> parameters);
 
  private:
-  // Autograd calls the accumulation node of a parameter once in a backward pass, when all its uses are through; a
-  // recomputed region is a pass of its own, so one backward of the model may report a parameter several times. How
-  // often is recorded in the first synchronised backward; from the second on a bucket leaves when all have reported
-  // that often.
+  // Autograd calls the accumulation node of a parameter once per backward pass, after the last use of the parameter.
+  // A recomputed region is a pass of its own, so one backward of the model may report a parameter several times. The
+  // first synchronized backward records how often; from the second on, a bucket is reduced once each of its parameters
+  // has reported that often.
   struct Place {
     size_t buffer = 0;
     int bucket = 0;
-    int reports = 0;                                     // in this step's synchronised backward
-    int expected = 0;                                    // as recorded
-    std::shared_ptr<torch::autograd::Node> accumulator;  // autograd itself holds it only weakly
+    int reports = 0;                                     // in this step's synchronized backward
+    int expected = 0;                                    // as recorded in the first one
+    std::shared_ptr<torch::autograd::Node> accumulator;  // kept alive here: autograd holds it only weakly
     uintptr_t hook = 0;
   };
-  // Of a buffer in this step.
+  // The state of one buffer within a step.
   struct Progress {
     std::vector<int> missing;  // by bucket: parameters that have not reported as often as expected
     int started = 0;           // buckets [0, started) have been started: always in this order, the same on every rank
@@ -145,7 +150,7 @@ class DistributedDataParallel {
 
   DdpSettings settings_;
   bool sync_ = true;
-  bool recorded_ = false;  // how often each parameter reports in a synchronised backward is known
+  bool recorded_ = false;  // Place::expected is known
   std::vector<std::unique_ptr<ParamBuffer>> buffers_;
   std::vector<Progress> progress_;  // by buffer
   std::unordered_map<const nn::Parameter*, Place> places_;

@@ -9,13 +9,12 @@
 
 namespace megalith::optim {
 
-// Collective. In the order of the reference:
-//   1. reduction over data (and context) parallel ranks, per chunk
-//   2. sum over tp of replicated parameters of which each tp rank saw its tokens or heads only
-//   3. sum over the embedding group of tied embeddings on the first and last stage
-//   4. with `tokens`, the number of trained tokens in this rank's micro-batches (equal on tp ranks; read on the last
-//   stage
-//      only): division by the number of all replicas together, or by 1 when there are none
+// Turns the gradients of this rank's micro-batches into gradients of the global batch. Collective. In Megatron's order:
+//   1. reduces over the data-parallel (and context-parallel) ranks, chunk by chunk
+//   2. sums over tp the gradients of replicated parameters that saw only this rank's tokens or heads
+//   3. sums the tied embeddings of the first and last stage over the embedding group
+//   4. with `tokens`, divides by the number of trained tokens in all replicas (by 1 if there are none). `tokens` is the
+//      number in this rank's micro-batches: equal on all tp ranks, and read on the last stage only
 void finalize_gradients(const std::vector<DistributedDataParallel*>& chunks, const parallel::ParallelContext& context,
                         std::optional<int64_t> tokens = std::nullopt);
 

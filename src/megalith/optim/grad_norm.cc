@@ -1,3 +1,12 @@
+// Norms that do not depend on the order of addition.
+//
+// Floating-point addition is not associative, so a norm summed rank by rank would change with the number of ranks, and
+// with it the clipping factor and every weight after it. Sums are therefore added in an ExactSum, a fixed-point
+// accumulator of int64 words that is exact and can be all-reduced as integers in any order. On the CPU its terms are
+// sums over aligned blocks of 64 elements, so the result is independent of the layout; on CUDA a term is the fp64 sum
+// of one stretch, and the last bits may change with the cuts.
+//
+// Parameters that several ranks hold (replicated over tp, or tied embeddings) count only where StatePiece::counted.
 #include "megalith/optim/grad_norm.h"
 
 #include <ATen/ATen.h>
@@ -13,10 +22,12 @@ using layout::GroupKind;
 
 namespace {
 
+// Sums over one rank's elements, then over all ranks of a group.
 struct Sums {
   ExactSum squares;
   int64_t zeros = 0;
 
+  // One collective: the words of the exact sum with the number of zeros at the end.
   void all_reduce(const comm::Group& group) {
     if (group.size() == 1) return;
     const ExactSum::Words words = squares.words();
@@ -35,7 +46,9 @@ struct Sums {
   }
 };
 
-// Pieces of a block that count. With `joined`, on CUDA, neighbours go together, with the zeros between them.
+// Returns the pieces of a block that count. With `joined`, adjacent pieces on CUDA become one, including the padding
+// between them: its zeros do not change a norm (they would change a count of zeros), and each stretch costs a kernel
+// launch.
 std::vector<StatePiece> stretches(const StateBlock& block, bool joined) {
   std::vector<StatePiece> result;
   for (const StatePiece& piece : block.pieces) {
@@ -51,7 +64,12 @@ std::vector<StatePiece> stretches(const StateBlock& block, bool joined) {
   return result;
 }
 
-// Over all pieces that count of the tensor that `of` takes of a block; `known` may give a block's sum of squares.
+// Sums over all pieces that count. `of` selects the tensor of a block; `known` may return a sum of squares that was
+// computed earlier.
+//
+// With ZeRO-1 every element has one owner within the optimizer instance, so one group covers dense parameters and
+// experts. Without it a rank holds whole parameters, and dense ones are split over other ranks (tp, pp) than experts
+// (etp, ep, pp): two groups.
 template <typename Of, typename Known>
 Sums sums_over_model(const std::vector<StateBlock>& blocks, const Of& of, const Known& known, bool sharded,
                      bool count_zeros, const parallel::ParallelContext& context) {
@@ -71,7 +89,7 @@ Sums sums_over_model(const std::vector<StateBlock>& blocks, const Of& of, const 
   }
   ops::add_squares(dense_values, dense.squares);
   ops::add_squares(expert_values, experts.squares);
-  if (sharded) {  // shards, stages and slices: together all ranks of the optimizer instance
+  if (sharded) {  // shards, stages and tp slices together are all ranks of the optimizer instance
     dense.all_reduce(context.group(GroupKind::kIntraDistOpt));
   } else {
     dense.all_reduce(context.group(GroupKind::kTpPp));
@@ -86,6 +104,7 @@ Sums sums_over_model(const std::vector<StateBlock>& blocks, const Of& of, const 
 
 GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
                          const parallel::ParallelContext& context) {
+  // On a single-rank CUDA run the NaN check has summed the squares already.
   const auto known = [](const StateBlock& block) -> std::optional<ExactSum> {
     if (!block.whole_bucket) return std::nullopt;
     return block.buffer->known_squares(block.bucket);

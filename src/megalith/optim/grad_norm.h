@@ -1,4 +1,4 @@
-// The global gradient norm: every gradient of the model counted once, whoever holds it.
+// The global gradient norm: counts every gradient of the model once, however it is sharded or replicated.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,20 @@
 
 namespace megalith::optim {
 
+// Statistics of all gradients of a step, still multiplied by the loss scale.
 struct GradStats {
-  double squares = 0;       // sum over the gradients as they are
-  double norm = 0;          // its root
-  bool non_finite = false;  // some gradient is NaN or infinite; both are then NaN
-  int64_t zeros = 0;        // elements that are exactly zero; where asked for
+  double squares = 0;       // sum of the squared gradients
+  double norm = 0;          // square root of `squares`
+  bool non_finite = false;  // some gradient is NaN or infinite; `squares` and `norm` are then NaN
+  int64_t zeros = 0;        // elements that are exactly zero; counted only on request
 };
 
-// Collective: over the ranks that together hold one copy of the model and its optimizer state. The result is the same
-// on all of them, and for any way in which the buffers are cut into shards, bit for bit.
+// Collective over the ranks that together hold one copy of the model and its optimizer state. The result is identical
+// bit for bit on all of them, and on the CPU also for every way to cut the buffers into shards.
 GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
                          const parallel::ParallelContext& context);
 
-// The L2 norm of the parameters, each counted once; main parameters where there are any. Collective as above.
+// Returns the L2 norm of the parameters, each counted once, taken from the fp32 main parameters. Collective as above.
 double parameter_norm(const std::vector<StateBlock>& blocks, bool sharded, const parallel::ParallelContext& context);
 
 }  // namespace megalith::optim

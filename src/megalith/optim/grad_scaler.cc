@@ -1,3 +1,5 @@
+// A host-side state machine of three numbers. The arithmetic is Megatron's to the last bit: the scale is a float32 and
+// is multiplied in float32, so that a run that continues a Megatron checkpoint takes the same steps.
 #include "megalith/optim/grad_scaler.h"
 
 #include <fmt/format.h>
@@ -18,8 +20,9 @@ namespace {
 
 using io::Json;
 
-constexpr int64_t kMostSteps = int64_t{1} << 53;  // counters stay far from overflow
+constexpr int64_t kMostSteps = int64_t{1} << 53;  // bound on counters read from files: increments cannot overflow
 
+// Whether the value is positive and finite after rounding to float32.
 bool is_positive_float(double value) {
   return std::isfinite(static_cast<float>(value)) && static_cast<float>(value) > 0;
 }
@@ -34,7 +37,8 @@ std::vector<std::string> problems(const GradScalerParams& params) {
   require(initial, fmt::format("initial_loss_scale is {}; it must be a positive float32", params.initial_scale));
   require(least, fmt::format("min_loss_scale is {}; it must be a positive float32", params.min_scale));
   require(!initial || !least || params.min_scale <= params.initial_scale,
-          fmt::format("min_loss_scale is {}, more than initial_loss_scale {}", params.min_scale, params.initial_scale));
+          fmt::format("min_loss_scale is {}, more than initial_loss_scale {}; lower the first or raise the second",
+                      params.min_scale, params.initial_scale));
   require(std::isfinite(params.growth_factor) && params.growth_factor > 1,
           fmt::format("the growth factor is {}; it must be more than 1", params.growth_factor));
   require(params.backoff_factor > 0 && params.backoff_factor < 1,
@@ -45,6 +49,7 @@ std::vector<std::string> problems(const GradScalerParams& params) {
   return out;
 }
 
+// Reads an integer field. The hysteresis tracker may be negative.
 int64_t whole_number(const Json& object, const char* key, const std::string& origin) {
   const auto found = object.find(key);
   check<DataError>(found != object.end() && found->is_number_integer() && *found >= -kMostSteps && *found <= kMostSteps,
@@ -59,10 +64,11 @@ std::string to_json_text(const GradScalerState& state) {
   Json json{{"scale", state.scale},
             {"growth_tracker", state.growth_tracker},
             {"hysteresis_tracker", state.hysteresis_tracker}};
-  if (!std::isfinite(state.scale)) json["scale"] = "inf";  // JSON has no such number
+  if (!std::isfinite(state.scale)) json["scale"] = "inf";  // JSON has no infinity
   return json.dump();
 }
 
+// An infinite scale is valid: a checkpoint may have been written just after it overflowed.
 GradScalerState parse_grad_scaler_state(std::string_view json_text, const std::string& origin) {
   const Json object = io::parse_json(json_text, origin);
   check<DataError>(object.is_object(), "{}: the loss scaler's state is {}; expected an object", origin,
@@ -82,14 +88,14 @@ GradScaler GradScaler::constant(double scale) {
 
 GradScaler GradScaler::dynamic(const GradScalerParams& params) {
   const std::vector<std::string> found = problems(params);
-  check<ConfigError>(found.empty(), "the loss scale cannot be: {}", fmt::join(found, "\n"));
+  check<ConfigError>(found.empty(), "invalid loss scaling: {}", fmt::join(found, "\n"));
   GradScaler scaler({static_cast<float>(params.initial_scale), 0, params.hysteresis});
   scaler.params_ = params;
   return scaler;
 }
 
 float GradScaler::inverse_scale() const {
-  // In double and rounded once, as the reference does.
+  // Divided in double and rounded once, as Megatron does.
   return static_cast<float>(1.0 / static_cast<double>(state_.scale));
 }
 
@@ -99,7 +105,7 @@ void GradScaler::update(bool found_inf) {
   if (!params_) return;
   if (found_inf) {
     state_.growth_tracker = 0;
-    --state_.hysteresis_tracker;
+    --state_.hysteresis_tracker;  // not reset at 0: until a growth restores it, every overflow shrinks the scale
     if (state_.hysteresis_tracker <= 0)
       state_.scale =
           std::max(state_.scale * static_cast<float>(params_->backoff_factor), static_cast<float>(params_->min_scale));
@@ -111,6 +117,7 @@ void GradScaler::update(bool found_inf) {
   state_.scale *= static_cast<float>(params_->growth_factor);
 }
 
+// A run with a constant scale may continue a checkpoint of a dynamic one: it keeps its own scale.
 void GradScaler::load(const GradScalerState& state) {
   if (!params_) return;
   check<DataError>(state.scale > 0 && state.growth_tracker >= 0,

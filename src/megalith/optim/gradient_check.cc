@@ -13,7 +13,7 @@ at::Tensor BucketGradients::values() const {
 
 std::string BucketGradients::name() const { return fmt::format("bucket {} of buffer {}", bucket, buffer.number()); }
 
-// What was not finite is not finite after a reduction either.
+// Also works after the reduction: a sum or mean with a NaN or infinity in it is not finite either.
 std::optional<std::string> describe_non_finite(const BucketGradients& gradients) {
   const ParamBuffer& buffer = gradients.buffer;
   for (const int item : buffer.layout().buckets[gradients.bucket].items) {
@@ -23,7 +23,7 @@ std::optional<std::string> describe_non_finite(const BucketGradients& gradients)
     const int64_t numel = p.grad.main_grad.numel();
     return fmt::format(
         "the gradient of {} on rank {} of {} has {} elements of {} that are NaN or infinite, {}; look at the loss and "
-        "the input of this step (check_for_nan_in_loss_and_grad: false goes on in spite of it)",
+        "the input of this step (set check_for_nan_in_loss_and_grad=false to continue anyway)",
         p.spec.name, buffer.groups().all.rank(), buffer.groups().all.name(),
         numel - at::count_nonzero(good).item<int64_t>(), numel,
         gradients.reduced ? "some of them before it was reduced" : "before it is reduced");

@@ -12,12 +12,21 @@ namespace megalith::optim {
 
 namespace {
 
+// The pipeline of run(), with two staging buffers in turn; each transfer has its own thread. Piece i + 1 may only come
+// in after piece i - 1, which used the same buffer, has gone out:
+//
+//   host:        | update 0 |     | update 1 |     | update 2 |
+//   incoming:  0 | 1        |     | 2        |     |          |
+//   outgoing:    |          |  0  |          |  1  |          | 2
+
+// Part of one run of a block: elements [begin, begin + n).
 struct Piece {
   const StateBlock* block;
   int64_t begin, n;
   size_t group;
 };
 
+// Cuts the runs of all offloaded blocks into pieces, so that each piece has one group.
 std::vector<Piece> pieces_of(const std::vector<StateBlock>& blocks) {
   std::vector<Piece> pieces;
   for (const StateBlock& block : blocks) {
@@ -29,7 +38,7 @@ std::vector<Piece> pieces_of(const std::vector<StateBlock>& blocks) {
   return pieces;
 }
 
-// Runs in a thread of its own: no autograd state of the caller's is there.
+// Copies on a new thread. Neither the caller's NoGradGuard nor its current device applies there, so both are set.
 std::future<void> copy_in_background(at::Tensor to, at::Tensor from) {
   return std::async(std::launch::async, [to = std::move(to), from = std::move(from)] {
     const at::NoGradGuard no_grad;
@@ -40,6 +49,7 @@ std::future<void> copy_in_background(at::Tensor to, at::Tensor from) {
 
 }  // namespace
 
+// Blocks may differ in dtype: a staging tensor is replaced when the dtype changes, and reused otherwise.
 void HostUpdate::allocate(const StateBlock& block) {
   for (Staging& staging : staging_) {
     const auto make = [&block](at::Tensor& tensor, const at::Tensor& like) {
@@ -58,7 +68,7 @@ void HostUpdate::run(const std::vector<StateBlock>& blocks,
   std::future<void> coming[2], going[2];
   const auto fetch = [&](size_t i) {
     const Piece& p = pieces[i];
-    if (going[i % 2].valid()) going[i % 2].get();  // its staging is free again
+    if (going[i % 2].valid()) going[i % 2].get();  // wait until piece i - 2 has left this staging buffer
     allocate(*p.block);
     coming[i % 2] = copy_in_background(staging_[i % 2].grads.narrow(0, 0, p.n), p.block->grads.narrow(0, p.begin, p.n));
   };
@@ -68,6 +78,7 @@ void HostUpdate::run(const std::vector<StateBlock>& blocks,
     const Staging& staging = staging_[i % 2];
     coming[i % 2].get();
     if (i + 1 < pieces.size()) fetch(i + 1);
+    // fp32 parameters are copied straight from main; others are first cast into the staging buffer by the update.
     const bool low_precision = p.block->params.scalar_type() != at::kFloat;
     const at::Tensor main = p.block->main.narrow(0, p.begin, p.n);
     FlatElements elements{.main = main, .grad = staging.grads.narrow(0, 0, p.n)};

@@ -1,5 +1,5 @@
-// Updates of blocks whose state is on the host, piece by piece: while one is computed, the gradients of the next come
-// from the device and the parameters of the last go back.
+// HostUpdate: updates blocks whose state is offloaded to the host, piece by piece. While one piece is computed, the
+// gradients of the next are copied from the device; updated parameters are copied back on another thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,13 +11,15 @@
 
 namespace megalith::optim {
 
-// One thread calls it; it uses others for the transfers.
+// Called by one thread; uses others for the transfers.
 class HostUpdate {
  public:
-  // Elements of a piece: small enough that two of everything cost little, large enough to hide a transfer's start.
+  // Elements per piece: small enough that double buffering costs little memory, large enough to hide the latency of
+  // starting a transfer.
   static constexpr int64_t kPieceElements = int64_t{1} << 20;
 
-  // `update` is called with elements on the host and the group of the piece. Parameters are there when it returns.
+  // Calls `update` with the host elements and the parameter group of each piece. On return all parameters have been
+  // copied back.
   void run(const std::vector<StateBlock>& blocks,
            const std::function<void(const FlatElements& piece, size_t group)>& update);
 

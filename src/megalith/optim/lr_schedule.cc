@@ -1,3 +1,5 @@
+// The formulas of lr_schedule.h and the checks on their parameters. All problems are collected before anything throws,
+// so that a user can fix them in one go; messages use the names that the user wrote (ScheduleNames).
 #include "megalith/optim/lr_schedule.h"
 
 #include <fmt/format.h>
@@ -18,12 +20,13 @@ using config::WeightDecayStyle;
 using config::WsdDecayStyle;
 using Problems = std::vector<std::string>;
 
+// Adds the message to `out` unless `holds`.
 template <typename... Args>
 void require(bool holds, Problems& out, fmt::format_string<Args...> message, Args&&... args) {
   if (!holds) out.push_back(fmt::format(message, std::forward<Args>(args)...));
 }
 
-// A finite number >= 0. False when it is none, with the problem added.
+// Returns whether the value is a finite number >= 0; adds a problem if not.
 bool check_amount(double value, const std::string& name, Problems& out) {
   const bool good = std::isfinite(value) && value >= 0;
   require(good, out, "{} is {}; it must be a finite number >= 0", name, value);
@@ -33,13 +36,14 @@ bool check_amount(double value, const std::string& name, Problems& out) {
 void check_rates(const ScheduleParams& params, const ScheduleNames& names, Problems& out) {
   const bool max_is_good = check_amount(params.max_lr, names.max_lr, out);
   if (check_amount(params.min_lr, names.min_lr, out) && max_is_good)
-    require(params.min_lr <= params.max_lr, out, "{} is {}, more than {} {}; the floor lies below the peak",
+    require(params.min_lr <= params.max_lr, out, "{} is {}, more than {} {}; the floor must not exceed the peak",
             names.min_lr, params.min_lr, names.max_lr, params.max_lr);
   if (check_amount(params.init_lr, names.init_lr, out) && max_is_good)
     require(params.init_lr <= params.max_lr, out, "{} is {}, more than {} {}; a warm-up starts at or below the peak",
             names.init_lr, params.init_lr, names.max_lr, params.max_lr);
 }
 
+// W < D keeps (n - W) / (D - W) finite.
 void check_lengths(const ScheduleParams& params, const ScheduleNames& names, Problems& out) {
   require(params.lr_decay_steps > 0, out, "{} is {} {}; the decay must have a length of 1 or more",
           names.lr_decay_steps, params.lr_decay_steps, names.unit);
@@ -55,6 +59,7 @@ void check_lengths(const ScheduleParams& params, const ScheduleNames& names, Pro
             *params.wsd_decay_steps);
 }
 
+// Megatron only supports weight decay that grows.
 void check_decay(double start, double end, const ScheduleParams& params, const ScheduleNames& names, Problems& out) {
   const bool start_is_good = check_amount(start, names.start_wd, out);
   if (!check_amount(end, names.end_wd, out) || !start_is_good) return;
@@ -68,10 +73,10 @@ void check_decay(double start, double end, const ScheduleParams& params, const S
 // From 1 at q = 0 to 0 at q = 1.
 double half_cosine(double q) { return 0.5 * (std::cos(std::numbers::pi * q) + 1.0); }
 
-// What a function of the program's own gave.
+// Returns the value of a user-defined curve if it is usable.
 double checked_rate(double value, const char* what, int64_t progress) {
   check<ConfigError>(std::isfinite(value) && value >= 0,
-                     "the schedule of this program gives a {} of {} at progress {}; it must give a finite number >= 0",
+                     "the user-defined schedule returned a {} of {} at progress {}; it must be a finite number >= 0",
                      what, value, progress);
   return value;
 }
@@ -96,7 +101,7 @@ std::vector<std::string> problems(const ScheduleParams& params, const RateGroup&
   ScheduleParams own = params;
   own.max_lr = group.max_lr.value_or(params.max_lr);
   own.min_lr = group.min_lr.value_or(params.min_lr);
-  own.init_lr = 0;  // a group's peak may lie below the start of the warm-up
+  own.init_lr = 0;  // not checked: a group's peak may lie below the start of the warm-up
   check_rates(own, names, out);
   check_decay(group.start_wd.value_or(params.start_wd), group.end_wd.value_or(params.end_wd), params, names, out);
   check_amount(group.lr_mult, "lr_mult of " + name, out);
@@ -107,7 +112,7 @@ std::vector<std::string> problems(const ScheduleParams& params, const RateGroup&
 LrSchedule::LrSchedule(ScheduleParams params, const ScheduleNames& names, RateFunctions functions)
     : params_(params), functions_(std::move(functions)) {
   const Problems found = problems(params_, names);
-  check<ConfigError>(found.empty(), "the schedule cannot be: {}", fmt::join(found, "\n"));
+  check<ConfigError>(found.empty(), "invalid schedule: {}", fmt::join(found, "\n"));
 }
 
 double LrSchedule::lr(int64_t progress, const RateGroup& group) const {
@@ -118,6 +123,8 @@ double LrSchedule::lr(int64_t progress, const RateGroup& group) const {
   const double warmup = params_.lr_warmup_steps;
   const auto n = static_cast<double>(progress);
   const auto end = static_cast<double>(params_.lr_decay_steps);
+  // The order of the cases is Megatron's and matters at the borders: the warm-up includes n = W, and a constant rate
+  // does not fall to the floor after D.
   if (warmup > 0 && n <= warmup) return group.lr_mult * (params_.init_lr + (max_lr - params_.init_lr) * n / warmup);
   if (params_.lr_decay_style == LrDecayStyle::kConstant) return group.lr_mult * max_lr;
   if (progress > params_.lr_decay_steps) return group.lr_mult * min_lr;
@@ -125,7 +132,7 @@ double LrSchedule::lr(int64_t progress, const RateGroup& group) const {
     const double rate = max_lr * std::sqrt(std::max(warmup, 1.0)) / std::sqrt(std::max(n, 1.0));
     return group.lr_mult * std::max(min_lr, rate);
   }
-  const double part = (n - warmup) / (end - warmup);
+  const double part = (n - warmup) / (end - warmup);  // r of the header; W < D, so no division by zero
   double factor = 1.0 - part;
   if (params_.lr_decay_style == LrDecayStyle::kCosine) factor = half_cosine(part);
   if (params_.lr_decay_style == LrDecayStyle::kWsd) factor = wsd_factor(n);
@@ -158,6 +165,7 @@ double LrSchedule::weight_decay(int64_t progress, const RateGroup& group) const 
   const double end = group.end_wd.value_or(params_.end_wd);
   if (progress > params_.wd_incr_steps || params_.wd_incr_style == WeightDecayStyle::kConstant)
     return group.wd_mult * end;
+  // wd_incr_steps >= 1 here: problems() allows 0 only for a constant.
   const double part = static_cast<double>(progress) / static_cast<double>(params_.wd_incr_steps);
   const double factor = params_.wd_incr_style == WeightDecayStyle::kLinear ? part : half_cosine(1.0 - part);
   return group.wd_mult * (start + factor * (end - start));

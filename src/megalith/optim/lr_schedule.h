@@ -1,10 +1,10 @@
-// Learning rate and weight decay as functions of how far training has come.
+// Learning rate and weight decay as functions of the progress of training.
 //
 // Megatron's schedule: a linear warm-up, then one of five shapes. With n the progress, W the warm-up, D the decay
 // length, r = (n - W) / (D - W):
 //
 //   n <= W, W > 0          init + (max - init) * n / W
-//   constant               max, for ever
+//   constant               max, forever
 //   n > D                  min
 //   linear                 min + (max - min) * (1 - r)
 //   cosine                 min + (max - min) * (1 + cos(pi r)) / 2
@@ -12,10 +12,10 @@
 //   WSD                    max until D - A, then with q = (n - D + A) / A from max to min by the factor
 //                          linear 1 - q, cosine (1 + cos(pi q)) / 2, exponential 2 * 0.5^q - 1, minus_sqrt 1 - sqrt(q)
 //
-// Weight decay goes from start to end over wd_incr_steps in a straight line or half a cosine, and stays there.
+// Weight decay rises from start to end over wd_incr_steps, linearly or along half a cosine, and then stays there.
 //
-// Progress is counted in samples or in optimizer steps; whoever makes the schedule decides (run_schedule.h). A value
-// of 0 belongs to the first step of training.
+// Progress is counted in samples or in optimizer steps, as RunSchedule says (run_schedule.h). The first step of
+// training has progress 0.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,12 @@
 
 namespace megalith::optim {
 
-// Named as Megatron's OptimizerParamScheduler takes them.
+// Parameters of a schedule, named as in Megatron's OptimizerParamScheduler.
 struct ScheduleParams {
   double init_lr = 0;          // rate at progress 0 when there is a warm-up
   double max_lr = 0;           // peak
   double min_lr = 0;           // floor
-  double lr_warmup_steps = 0;  // may be fractional; 0: none
+  double lr_warmup_steps = 0;  // may be fractional; 0 means no warm-up
   int64_t lr_decay_steps = 1;  // progress at which the floor is reached
   config::LrDecayStyle lr_decay_style = config::LrDecayStyle::kLinear;
   double start_wd = 0;
@@ -45,7 +45,7 @@ struct ScheduleParams {
   bool operator==(const ScheduleParams&) const = default;
 };
 
-// What the user calls these values: for messages.
+// The user's names for these values, for messages.
 struct ScheduleNames {
   std::string init_lr = "init_lr";
   std::string max_lr = "max_lr";
@@ -58,49 +58,49 @@ struct ScheduleNames {
   std::string wd_incr_steps = "wd_incr_steps";
   std::string wd_incr_style = "wd_incr_style";
   std::string wsd_decay_steps = "wsd_decay_steps";
-  std::string unit = "steps";  // of the four lengths
+  std::string unit = "steps";  // unit of the four lengths
 };
 
-// What a group of parameters has of its own; an empty value is the schedule's.
+// The values in which one group of parameters differs; std::nullopt means the schedule's own value.
 struct RateGroup {
   std::optional<double> max_lr;  // decoupled_lr: embedding and head
   std::optional<double> min_lr;  // decoupled_min_lr
   std::optional<double> start_wd;
   std::optional<double> end_wd;
-  double lr_mult = 1;  // of the rate; B of LoRA+ has loraplus_lr_ratio
-  double wd_mult = 1;  // of the decay; biases and norms have 0
+  double lr_mult = 1;  // multiplies the rate; loraplus_lr_ratio for the B matrices of LoRA+
+  double wd_mult = 1;  // multiplies the decay; 0 for biases and norms
   bool operator==(const RateGroup&) const = default;
 };
 
-// Curves of a program's own in place of the named ones, as functions of the progress: 0 for the first step, and once
-// more for the step after the last. Pure: a resumed run asks again at the progress that the checkpoint holds. An empty
-// function leaves the named curve. Of a group, lr_mult and wd_mult apply; rates and decays of its own do not.
+// User-defined curves that replace the named ones, as functions of the progress: called with 0 for the first step, and
+// once more after the last step. They must be pure: a resumed run evaluates them at the checkpoint's progress. An empty
+// function keeps the named curve. lr_mult and wd_mult of a group still apply; its own rates and decays do not.
 struct RateFunctions {
   std::function<double(int64_t progress)> lr{};
   std::function<double(int64_t progress)> weight_decay{};
 };
 
-// Every problem of the values, each with what is allowed; none when an LrSchedule can be made of them.
+// Returns every problem of the values, each with what is allowed; empty if an LrSchedule can be built from them.
 std::vector<std::string> problems(const ScheduleParams& params, const ScheduleNames& names = {});
-// The same for a group of such a schedule; `name` says which group.
+// Does the same for one group of such a schedule; `name` identifies the group in messages.
 std::vector<std::string> problems(const ScheduleParams& params, const RateGroup& group, const std::string& name);
 
 // A value: copies are independent, every function is pure, any thread may call it.
 class LrSchedule {
  public:
-  // Throws ConfigError with every problem, one a line.
+  // Throws a ConfigError that lists every problem, one per line.
   explicit LrSchedule(ScheduleParams params, const ScheduleNames& names = {}, RateFunctions functions = {});
 
   const ScheduleParams& params() const { return params_; }
   const RateFunctions& functions() const { return functions_; }
-  // At `progress` >= 0; lr_mult is applied. Throws ConfigError when a function of the program's own gives something
-  // else than a finite number of at least 0.
+  // Returns the learning rate at `progress` >= 0, with lr_mult applied. Throws a ConfigError if a user-defined curve
+  // returns anything but a finite number >= 0.
   double lr(int64_t progress, const RateGroup& group = {}) const;
-  // At `progress` >= 0; wd_mult is applied. Throws like lr().
+  // Returns the weight decay at `progress` >= 0, with wd_mult applied. Throws like lr().
   double weight_decay(int64_t progress, const RateGroup& group = {}) const;
 
  private:
-  double wsd_factor(double progress) const;
+  double wsd_factor(double progress) const;  // 1 at the peak, 0 at the floor
 
   ScheduleParams params_;
   RateFunctions functions_;

@@ -11,17 +11,24 @@ namespace megalith::optim {
 
 namespace {
 
+// Returns the product of sizes[from], sizes[from + 1], …; 1 for none.
 int64_t product(const std::vector<int64_t>& sizes, size_t from) {
   return std::accumulate(sizes.begin() + static_cast<std::ptrdiff_t>(from), sizes.end(), int64_t{1},
                          std::multiplies<>());
 }
 
-// Appends the rectangles of [begin, end) within the sub-tensor at `prefix` (indices of the leading dimensions).
+// Appends the rectangles of [begin, end) within the sub-tensor at `prefix` (indices of the leading dimensions), whose
+// first element has flat index `base`. For a matrix:
+//
+//   . . . a a a     a: a part of the first row   (recursion)
+//   b b b b b b     b: whole rows, one rectangle
+//   b b b b b b
+//   c c . . . .     c: a part of the last row    (recursion)
 void append(const std::vector<int64_t>& shape, std::vector<int64_t> prefix, int64_t base, int64_t begin, int64_t end,
             std::vector<Rectangle>& out) {
   if (begin >= end) return;
   const size_t dim = prefix.size();
-  const int64_t inner = product(shape, dim + 1);  // elements of one index of this dimension
+  const int64_t inner = product(shape, dim + 1);  // elements per index of this dimension
   const auto add = [&](int64_t first, int64_t count) {
     Rectangle r{.offset = prefix, .extent = std::vector<int64_t>(prefix.size(), 1), .begin = base + first * inner};
     r.offset.push_back(first);
@@ -38,6 +45,7 @@ void append(const std::vector<int64_t>& shape, std::vector<int64_t> prefix, int6
     deeper.push_back(index);
     append(shape, std::move(deeper), base + index * inner, from, to, out);
   };
+  // Whole indices are [first_whole, last_whole); first > last means that the range lies strictly inside one index.
   const int64_t first_whole = (begin + inner - 1) / inner, last_whole = end / inner;
   if (first_whole > last_whole) return descend(begin / inner, begin % inner, begin % inner + end - begin);
   if (begin % inner != 0) descend(begin / inner, begin % inner, inner);
@@ -62,7 +70,8 @@ std::vector<parallel::ShardedTensor> sharded_range(const nn::Parameter& paramete
     const int64_t numel = product(r.extent, 0);
     const at::Tensor whole = flat.narrow(0, r.begin - begin, numel).view(r.extent);
     for (const nn::ParameterPart& part : parameter.spec.parts) {
-      // What the rectangle and the part have in common, in coordinates of the parameter.
+      // Intersect the rectangle with the part, in coordinates of the parameter. Parts are stacked along dimension 0:
+      // part.row is the first row of this one.
       at::Tensor local = whole;
       std::vector<int64_t> offset = part.offset;
       for (size_t d = 0; d < r.extent.size() && local.defined(); ++d) {

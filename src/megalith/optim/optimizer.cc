@@ -1,3 +1,11 @@
+// One optimizer step on this rank, and its state in model space.
+//
+// The usual step is: gradient statistics (a collective; the host waits), loss scale, clip factor, update, gather. On a
+// single GPU that wait would leave the device idle for a launch latency in every step. begin_step avoids it: the update
+// is queued with a gate, a small device tensor computed from the sum of squares, which holds the clip factor and
+// whether to update at all. step() then only reads the norm for the report.
+//
+// Saved names and shapes are those of the model's tensors, never of buffers or shards, so any layout can load them.
 #include "megalith/optim/optimizer.h"
 
 #include <ATen/ATen.h>
@@ -19,11 +27,12 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// The names under which state is saved may not change: they are in checkpoints.
+// Checkpoints contain these names: they must not change.
 constexpr const char* kMain = "optimizer.main.";
 std::string prefix_of(const std::string& state) { return fmt::format("optimizer.{}.", state); }
 
-// Exactly one rank has number 0 for a piece of state.
+// Numbers the copies of a piece of state such that exactly one rank has number 0. The tied copy of an embedding on the
+// last stage is numbered after all copies of the original; 2^20 exceeds any number of tp ranks.
 int replica_of(const StatePiece& piece, const StateBlock& block) {
   const int among_tp =
       piece.parameter->spec.replica + (piece.parameter->spec.role == nn::ParameterRole::kTiedCopy ? 1 << 20 : 0);
@@ -63,20 +72,22 @@ Optimizer::Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSett
 void Optimizer::check_groups() const {
   for (const ParamGroup& group : groups_) {
     const auto good = [](double x) { return std::isfinite(x) && x >= 0; };
-    check<ConfigError>(good(group.lr),
-                       "the learning rate of the parameters {} is {}; it must be a number and at least 0", group.name(),
-                       group.lr);
+    check<ConfigError>(good(group.lr), "the learning rate of the parameters {} is {}; it must be a finite number >= 0",
+                       group.name(), group.lr);
     check<ConfigError>(good(group.weight_decay),
-                       "the weight decay of the parameters {} is {}; it must be a number and at least 0", group.name(),
+                       "the weight decay of the parameters {} is {}; it must be a finite number >= 0", group.name(),
                        group.weight_decay);
   }
 }
 
+// Several ranks would need a collective for the norm, and offloaded state is updated by the host, which has to know it.
 bool Optimizer::begins_steps() const {
   return rule().is_fused() && context_.world().world().size() == 1 && !settings_.count_zeros &&
          std::ranges::none_of(blocks_, [](const StateBlock& block) { return block.on_host; });
 }
 
+// Every CUDA block needs a sum of squares that start_reduce has queued; if one is missing, computing it here would cost
+// the pass over memory that this function is meant to save.
 std::optional<BegunStep> Optimizer::begin_step(const GradScaler& scaler) {
   if (!begins_steps()) return std::nullopt;
   check_groups();
@@ -89,7 +100,7 @@ std::optional<BegunStep> Optimizer::begin_step(const GradScaler& scaler) {
       if (!known.defined()) return std::nullopt;
       squares.push_back(known);
     }
-  if (squares.empty()) {
+  if (squares.empty()) {  // on the CPU nothing is asynchronous: compute the norm now and keep it for step()
     begun.stats = gradient_stats(blocks_, sharded_, /*count_zeros=*/false, context_);
     squares.push_back(at::scalar_tensor(begun.stats->squares, at::kDouble));
   }
@@ -97,12 +108,13 @@ std::optional<BegunStep> Optimizer::begin_step(const GradScaler& scaler) {
   return begun;
 }
 
+// With `begun` the update is already queued, and the device has decided by itself whether to apply it.
 StepResult Optimizer::step(GradScaler& scaler, const std::optional<BegunStep>& begun) {
   check_groups();
   const at::NoGradGuard no_grad;
   const GradStats stats =
       begun && begun->stats ? *begun->stats : gradient_stats(blocks_, sharded_, settings_.count_zeros, context_);
-  const double unscale = scaler.inverse_scale();  // of the scale that these gradients were computed with
+  const double unscale = scaler.inverse_scale();  // before the update below: these gradients used the old scale
   scaler.update(stats.non_finite);
   if (stats.non_finite) return {.updated = false, .grad_norm = std::nullopt, .num_zeros = std::nullopt};
   const double norm = stats.norm * unscale;
@@ -127,6 +139,7 @@ std::vector<ops::UpdateRun> Optimizer::runs_of(const StateBlock& block, double g
   return runs;
 }
 
+// Device blocks are queued first, so that the device works while the host updates its own.
 void Optimizer::update(const Factor& factor) {
   for (const StateBlock& block : blocks_)
     if (!block.on_host) rule().update_runs(elements_of(block, factor.gate), runs_of(block, factor.grad_scale));
@@ -158,6 +171,7 @@ std::vector<std::pair<std::string, at::Tensor>> Optimizer::state_of(const StateB
   return state;
 }
 
+// block -> tensor (main, states) -> piece (parameter) -> rectangles of the model's tensors.
 std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
   std::vector<parallel::ShardedTensor> all;
   for (const StateBlock& block : blocks_)
@@ -186,7 +200,7 @@ int64_t Optimizer::read_progress(const std::string& progress, const std::string&
   const ordered_json saved = ordered_json::parse(progress, nullptr, /*allow_exceptions=*/false);
   check<DataError>(saved.is_object() && saved.contains("optimizer") && saved.contains("step") &&
                        saved["step"].is_number_integer() && saved["step"].get<int64_t>() >= 0,
-                   "{}: the optimizer's progress is no object with \"optimizer\" and \"step\"", origin);
+                   "{}: the optimizer's progress is not an object with \"optimizer\" and \"step\"", origin);
   check<ConfigError>(
       saved["optimizer"] == rule().name(),
       "{} holds the state of the optimizer {}; this run uses {}. Use the same optimizer, or start without"
@@ -195,6 +209,7 @@ int64_t Optimizer::read_progress(const std::string& progress, const std::string&
   return saved["step"].get<int64_t>();
 }
 
+// All problems are reported at once, and before any state changes.
 void Optimizer::check_tensors(const StateSource& source) const {
   std::map<std::string, std::vector<int64_t>> saved;
   for (auto& tensor : source.tensors()) saved[tensor.name] = tensor.global_shape;
@@ -202,6 +217,7 @@ void Optimizer::check_tensors(const StateSource& source) const {
   for (const parallel::ShardedTensor& wanted : sharded_state()) {
     const auto found = saved.find(wanted.name);
     if (found == saved.end()) {
+      // Missing main parameters are no problem: load_state derives them from the model's.
       if (!wanted.name.starts_with(kMain)) problems[wanted.name] = fmt::format("{} is missing", wanted.name);
     } else if (found->second != wanted.global_shape) {
       problems[wanted.name] = fmt::format("{} is [{}] there and [{}] in this model", wanted.name,
@@ -214,15 +230,17 @@ void Optimizer::check_tensors(const StateSource& source) const {
                    fmt::join(lines, "; "));
 }
 
+// Order matters: main parameters come from the model first, then from the source where it has them, and at last the
+// model is rounded from main, so that both agree on every rank.
 void Optimizer::load_state(const StateSource& source, const std::string& progress) {
   const int64_t steps = read_progress(progress, source.name());
   check_tensors(source);
   const at::NoGradGuard no_grad;
   std::set<std::string> saved;
   for (const auto& tensor : source.tensors()) saved.insert(tensor.name);
-  reload_main_params();
+  reload_main_params();  // for those that the source lacks
   for (const parallel::ShardedTensor& wanted : sharded_state())
-    if (saved.contains(wanted.name)) source.read(wanted);
+    if (saved.contains(wanted.name)) source.read(wanted);  // into views of the blocks
   for (const StateBlock& block : blocks_)
     if (block.own_main) block.params.copy_(block.main);
   steps_ = steps;

@@ -1,9 +1,10 @@
-// Optimizer: an update rule (AdamW, SGD, one's own) over the flat buffers of a rank's model chunks, with fp32 main
-// parameters, clipping by the global norm and, with the distributed optimizer, on this rank's shards only.
+// Optimizer: applies an update rule (AdamW, SGD or a user-defined one) to the flat buffers of a rank's model chunks,
+// with fp32 main parameters and clipping by the global norm. With the distributed optimizer it updates only the shards
+// that this rank owns.
 //
-// Elements of the model's parameters and what they cost in bytes (bf16 model, AdamW, fp32 gradients; d ranks share the
-// state): 2 parameter + 4 gradient + 12/d main parameter and moments. An fp32 model needs no main parameters: 4 + 4 +
-// 8/d.
+// Bytes per parameter with AdamW and fp32 gradients, where d ranks share the state:
+//   bf16 model   2 parameter + 4 gradient + 12/d main parameter and moments
+//   fp32 model   4 parameter + 4 gradient +  8/d moments; it needs no main parameters
 #pragma once
 
 #include <optional>
@@ -20,19 +21,20 @@
 
 namespace megalith::optim {
 
+// The outcome of Optimizer::step.
 struct StepResult {
-  bool updated = true;               // false: gradients were not finite and nothing but the loss scale changed
-  std::optional<double> grad_norm;   // before clipping; where updated
-  std::optional<int64_t> num_zeros;  // where counted
+  bool updated = true;               // false: gradients were not finite and only the loss scale changed
+  std::optional<double> grad_norm;   // before clipping; std::nullopt if not updated
+  std::optional<int64_t> num_zeros;  // std::nullopt unless counted
 };
 
-// An update that has been handed to the device before the host knows the gradients' norm. It takes place only if they
-// are finite: what is not, leaves everything as it was.
+// An update that was queued on the device before the host knows the gradient norm. The device applies it only if the
+// gradients are finite; otherwise everything stays as it was.
 struct BegunStep {
-  std::optional<GradStats> stats;  // where they are known already
+  std::optional<GradStats> stats;  // std::nullopt if they are not known yet
 };
 
-// Where saved state is read from.
+// Interface to saved state, such as a checkpoint folder.
 class StateSource {
  public:
   struct Tensor {
@@ -46,62 +48,66 @@ class StateSource {
   virtual void read(const parallel::ShardedTensor& wanted) const = 0;
 };
 
-// One thread a rank. The chunks and the context outlive it.
+// Used by one thread per rank. The chunks and the context must outlive it.
 class Optimizer {
  public:
-  // All chunks of this rank; all with or all without the distributed optimizer. Gathering of parameters after a step is
-  // waited for unless `overlap_param_gather`: then whoever runs the model calls wait_for_params of the chunks.
+  // `chunks` are all chunks of this rank, either all with or all without the distributed optimizer. A step waits until
+  // the parameters have been gathered, unless `overlap_param_gather`: then the code that runs the model must call
+  // wait_for_params of the chunks.
   Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSettings settings,
             const parallel::ParallelContext& context, bool overlap_param_gather = false);
 
-  // Same groups in the same order on every rank. Set lr and weight_decay of each before a step.
+  // The same groups in the same order on every rank. Set lr and weight_decay of each before a step.
   std::vector<ParamGroup>& groups() { return groups_; }
   const std::vector<ParamGroup>& groups() const { return groups_; }
 
-  // Gradients are final (finalize.h). Collective. Throws ConfigError for a learning rate or decay that is no number.
-  // `begun`: what begin_step gave for the same gradients, groups and scale.
+  // Updates the parameters from final gradients (finalize.h). `begun` is the result of begin_step for the same
+  // gradients, groups and scale. Collective. Throws a ConfigError for a learning rate or decay that is negative or not
+  // finite.
   StepResult step(GradScaler& scaler, const std::optional<BegunStep>& begun = std::nullopt);
-  // Starts the update without waiting for the norm: for a rank that is alone, with a fused rule, its state on the
-  // device and no zeros to count. Nothing where that cannot be, also when the norm would have to be computed first. A
-  // step that is begun has to be ended by step(), unless gradients were not finite.
+  // Whether begin_step can work at all: on a single-rank run with a fused rule, all state on the device and no zeros
+  // to count.
   bool begins_steps() const;
+  // Starts the update without waiting for the norm. Returns std::nullopt, with nothing started, if begins_steps() is
+  // false or the norm would have to be computed first. A step that was begun must be completed by step(), unless
+  // gradients were not finite.
   std::optional<BegunStep> begin_step(const GradScaler& scaler);
 
-  // The L2 norm of the whole model's parameters. Collective.
+  // Returns the L2 norm of the whole model's parameters. Collective.
   double parameter_norm() const;
 
-  // Parameters changed behind its back (weights were loaded): takes them over as main parameters.
+  // Call after loading weights into the model: refreshes the fp32 main parameters from them.
   void reload_main_params();
 
   // ---- State ----
-  // In model space: "optimizer.exp_avg.layers.3.attention.q.weight" with the global shape of that tensor and the
-  // rectangles that this rank owns, and so for the rule's other states and main. fp32 models have no main: the
-  // parameters are it.
-  // Views: writing into them changes the state.
+  // Returns the state in model space, such as "optimizer.exp_avg.layers.3.attention.q.weight" with the global shape of
+  // that tensor and the rectangles that this rank owns; likewise the rule's other states and the main parameters,
+  // except for fp32 models, whose parameters are their main parameters. Views: writing into them changes the state.
   std::vector<parallel::ShardedTensor> sharded_state() const;
-  // What those names begin with, one for each kind of state, the same on all ranks: every tensor that is trained in
-  // numbers of the type `parameter` has each. No main for fp32 ones, also where offloaded state has copies.
+  // Returns the prefixes of those names, one per kind of state, the same on all ranks. Every tensor trained in the
+  // dtype `parameter` has all of them. fp32 has no main prefix, even where offloaded state keeps copies.
   std::vector<std::string> state_prefixes(at::ScalarType parameter) const;
-  // Steps and the rule's name as one JSON object: what is no tensor.
+  // Returns the state that is not a tensor, the number of steps and the rule's name, as one JSON object.
   std::string progress_json() const;
 
-  // Takes over state saved in any layout. `progress` is what progress_json gave. Throws DataError that lists every
-  // tensor that is missing or has another shape, and ConfigError when it belongs to another update rule; nothing is
-  // changed then. Main parameters that the source has none of are taken from the model. Collective.
+  // Loads state saved in any layout; `progress` comes from progress_json. Main parameters that the source lacks are
+  // taken from the model. Collective. Throws a DataError that lists every tensor that is missing or has another shape,
+  // or a ConfigError if the state belongs to another update rule; nothing has changed then.
   void load_state(const StateSource& source, const std::string& progress);
 
   int64_t steps() const { return steps_; }
-  // Bytes of state that this rank holds, on the device and on the host.
+  // Returns the bytes of state that this rank holds, either on the host or on the device.
   int64_t state_bytes(bool on_host) const;
 
  private:
-  // What the gradients of one step are multiplied with: known to the host, or to the device alone.
+  // The factor that scales the gradients of one step: known to the host, or to the device alone.
   struct Factor {
     double grad_scale = 1;
     at::Tensor gate{};  // FlatElements::gate
   };
   const UpdateRule& rule() const { return *settings_.rule; }
-  // The tensors of a block that are state of their own, under the prefixes of their names.
+  // Returns the state tensors of a block with the prefixes of their names. `main` is left out where it is only a view
+  // of the parameters.
   std::vector<std::pair<std::string, at::Tensor>> state_of(const StateBlock& block) const;
   ops::UpdateScalars scalars_of(size_t group, double grad_scale) const;
   std::vector<ops::UpdateRun> runs_of(const StateBlock& block, double grad_scale) const;

@@ -10,7 +10,7 @@ namespace megalith::optim {
 
 namespace {
 
-// State is found again by these names, in checkpoints of any layout.
+// Checks the names under which checkpoints store the state of a rule.
 std::vector<std::string> name_problems(const UpdateRule& rule) {
   std::vector<std::string> problems;
   if (rule.name().empty()) problems.emplace_back("an update rule has an empty name; checkpoints need one");

@@ -1,5 +1,5 @@
-// What the optimizer does, apart from learning rate and weight decay, which the schedule sets. run::optimizer_settings
-// makes it from options.
+// Settings of the optimizer, except for learning rate and weight decay, which the schedule sets.
+// run::optimizer_settings makes them from the options.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,12 @@ namespace megalith::optim {
 
 struct OptimizerSettings {
   std::shared_ptr<const UpdateRule> rule = std::make_shared<AdamW>();
-  double clip_grad = 1.0;       // gradients are scaled to this global norm when theirs is larger; 0: never
-  bool count_zeros = false;     // report num_zeros
-  double offload_fraction = 0;  // of this rank's state: kept and updated on the host
+  double clip_grad = 1.0;       // gradients with a larger global norm are scaled down to it; 0 disables clipping
+  bool count_zeros = false;     // report StepResult::num_zeros
+  double offload_fraction = 0;  // share of this rank's state that is kept and updated on the host
   GroupOptions groups;
 
-  // Throws ConfigError with every problem, under the options' names.
+  // Throws a ConfigError that lists every problem, under the names of the options.
   void validate() const;
 };
 

@@ -1,3 +1,9 @@
+// From flat buffers to blocks of optimizer state.
+//
+//   bucket of a buffer -> this rank's shard -> at most two blocks (host, device) -> pieces (parameters), runs (groups)
+//
+// A block is what one call of the update rule covers; a run is what one set of scalars covers. Since padding stays zero
+// under every rule, runs extend over it, and a block of one group is a single run.
 #include "megalith/optim/optimizer_state.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +26,7 @@ struct Range {
   bool on_host;
 };
 
-// What this rank owns, in the order of the buffers; cut once more where the offloaded part ends.
+// Returns the ranges that this rank owns, in buffer order, with one additional cut where the offloaded part ends.
 std::vector<Range> own_ranges(const std::vector<DistributedDataParallel*>& chunks, double offload_fraction) {
   std::vector<Range> ranges;
   int64_t total = 0;
@@ -34,7 +40,7 @@ std::vector<Range> own_ranges(const std::vector<DistributedDataParallel*>& chunk
   auto left = static_cast<int64_t>(std::ceil(offload_fraction * static_cast<double>(total)));
   std::vector<Range> result;
   for (Range range : ranges) {
-    // Cuts at multiples of the alignment keep norms independent of the fraction.
+    // Cut at a multiple of the alignment, so that norms do not depend on the fraction.
     const int64_t host = std::min(range.n, (left + kAlignElements - 1) / kAlignElements * kAlignElements);
     left -= std::min(left, host);
     if (host > 0) result.push_back({range.buffer, range.bucket, range.begin, host, true});
@@ -45,6 +51,7 @@ std::vector<Range> own_ranges(const std::vector<DistributedDataParallel*>& chunk
   return result;
 }
 
+// Fills block.pieces with the parameters that intersect the range, and block.runs with adjacent ones of equal group.
 void add_pieces(StateBlock& block, const Range& range, const GroupOptions& groups) {
   const BufferLayout& layout = range.buffer->layout();
   for (const int item : layout.buckets[range.bucket].items) {
@@ -65,7 +72,7 @@ void add_pieces(StateBlock& block, const Range& range, const GroupOptions& group
   }
 }
 
-// Hands out pieces of one allocation, so that the state is as large as its elements.
+// Hands out pieces of one allocation: the allocator would round each of many tensors up to its block size.
 class Arena {
  public:
   Arena(int64_t numel, at::TensorOptions options) : all_(at::zeros({numel}, options)) {}
@@ -79,8 +86,10 @@ class Arena {
   int64_t used_ = 0;
 };
 
+// Whether main needs its own memory: not if the model's parameters are fp32 and on the same device.
 bool needs_main(const Range& range) { return range.on_host || range.buffer->params().scalar_type() != at::kFloat; }
 
+// Host state of a GPU run is pinned, for asynchronous copies.
 at::TensorOptions state_options(at::Device device, bool on_host) {
   if (!on_host || device.is_cpu()) return at::TensorOptions(at::kFloat).device(device);
   return at::TensorOptions(at::kFloat).device(at::kCPU).pinned_memory(true);

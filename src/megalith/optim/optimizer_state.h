@@ -1,4 +1,4 @@
-// The state that this rank's part of the optimizer holds, cut into blocks that are updated in one go.
+// The optimizer state of one rank, cut into blocks that are each updated in one call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,40 +11,40 @@
 
 namespace megalith::optim {
 
-// A piece of one parameter in a block.
+// The part of one parameter that lies in a block.
 struct StatePiece {
   const nn::Parameter* parameter = nullptr;
   int64_t begin = 0, end = 0;  // elements of the block
-  int64_t offset = 0;          // of the first among the elements of the parameter
-  bool counted = true;         // in norms: not a copy of what another rank counts
+  int64_t offset = 0;          // index of its first element within the parameter
+  bool counted = true;         // counts in norms; false for a copy that another rank counts
 };
 
-// Neighbours of one parameter group, with the padding between them, which stays zero under every update.
+// Adjacent pieces of one parameter group, with the padding between them, which stays zero under every update.
 struct StateRun {
   int64_t begin = 0, end = 0;  // elements of the block
   size_t group = 0;
 };
 
-// Elements of one bucket that this rank owns. All tensors are [n].
+// Elements of one bucket that this rank owns, all on the device or all on the host. All tensors are [n].
 struct StateBlock {
   at::Tensor grads, params;        // views of the buffers
   at::Tensor main;                 // fp32; a view of params where those are fp32 and the block is not on the host
-  std::vector<at::Tensor> states;  // fp32; those of the update rule, in its order
+  std::vector<at::Tensor> states;  // fp32; the update rule's states, in the order of state_names()
   bool on_host = false;            // offloaded: main and states are in (pinned) host memory
-  int copies = 1;                  // ranks that hold the same state, and which of them this is
-  int copy = 0;
+  int copies = 1;                  // number of ranks that hold the same state
+  int copy = 0;                    // this rank's number among them
   std::vector<StatePiece> pieces;
   std::vector<StateRun> runs;
-  const ParamBuffer* buffer = nullptr;  // that it is part of
-  int bucket = 0;                       // there
-  bool whole_bucket = false;            // it is all of that bucket, and every piece is counted
-  // main is memory of its own and params a copy of it in the model's dtype.
+  const ParamBuffer* buffer = nullptr;  // the buffer that it is part of
+  int bucket = 0;                       // its bucket in that buffer
+  bool whole_bucket = false;            // it covers all of that bucket, and every piece is counted
+  // main has its own memory, and params is a copy of it in the model's dtype.
   bool own_main = false;
 };
 
-// Allocates zeros for the states and copies the parameters into main.
+// Builds the state of this rank: allocates zeros for the states and copies the parameters into main.
 //
-// Offload: blocks go to the host in the order of the buffers until a fraction of the elements is there.
+// With offload_fraction, blocks are placed on the host in buffer order until that share of the elements is there.
 std::vector<StateBlock> make_state(const std::vector<DistributedDataParallel*>& chunks,
                                    const OptimizerSettings& settings);
 

@@ -1,3 +1,12 @@
+// The collectives on one pair of flat buffers. What start_reduce does depends on the optimizer:
+//
+//   replicated state   all-reduce of the bucket over all replicas
+//   ZeRO-1             reduce-scatter over the shards; each rank keeps its part
+//   several instances  reduce-scatter within the instance, then all-reduce of the part over the instances
+//
+// Before that, gradients are scaled and checked for NaN, in one pass over memory. On CUDA the result of the check stays
+// on the device until check_gradients, so the host can run ahead; the price is that a NaN is noticed after it has been
+// reduced. No step is lost: check_gradients comes before the optimizer.
 #include "megalith/optim/param_buffer.h"
 
 #include <ATen/ATen.h>
@@ -14,6 +23,7 @@ namespace megalith::optim {
 
 namespace {
 
+// A tied embedding gets its own bucket (BufferItem::own_bucket).
 BufferLayout plan(const std::vector<nn::Parameter*>& parameters, const BufferRules& rules) {
   std::vector<BufferItem> items;
   items.reserve(parameters.size());
@@ -38,6 +48,7 @@ ParamBuffer::ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRul
   check(!parameters_.empty(), "a buffer of no parameters");
   const at::NoGradGuard no_grad;
   const auto options = parameters_[0]->value.options().requires_grad(false);
+  // Padding must be zero: it is reduced, gathered and updated with the rest.
   params_ = at::zeros({layout_.numel()}, options);
   grads_ = at::zeros({layout_.numel()}, options.dtype(reduce_.grad_dtype));
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -45,7 +56,7 @@ ParamBuffer::ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRul
     const BufferLayout::Item& item = layout_.items[i];
     at::Tensor view = params_.narrow(0, item.begin, item.end - item.begin).view(p.value.sizes());
     view.copy_(p.value.detach());
-    p.value.set_data(view);
+    p.value.set_data(view);  // keeps the tensor's identity, which autograd and the layers refer to
     p.grad.main_grad = grads_.narrow(0, item.begin, item.end - item.begin).view(p.value.sizes());
   }
   mark_stale();
@@ -94,6 +105,7 @@ void ParamBuffer::mark_stale() {
   for (nn::Parameter* p : parameters_) p->grad.stale = true;
 }
 
+// A gradient that is still stale was not written in this step: its parameter was not used.
 void ParamBuffer::zero_missing(int bucket) {
   for (const int item : layout_.buckets[bucket].items) {
     nn::Parameter& p = *parameters_[item];
@@ -102,11 +114,14 @@ void ParamBuffer::zero_missing(int bucket) {
   }
 }
 
+// Three ways to look at the gradients, cheapest first: a sum of squares that the optimizer reuses (single CUDA rank), a
+// flag that is read later, or a check for which the host waits. All but the first scale in the same pass.
 void ParamBuffer::start_reduce(int bucket) {
   zero_missing(bucket);
   BucketGradients measured{.buffer = *this, .bucket = bucket};
   const at::Tensor grads = measured.values();
   if (reduce_.alone && grads.is_cuda() && reduce_.factor == 1) {
+    // The squares tell both: their sum is not finite if a gradient is not, and its root is the norm.
     const at::Tensor sum = ops::sum_of_squares(grads);
     squares_[bucket] = Squares{sum, ops::HostScalar(sum)};
   } else if (reduce_.measure == FiniteMeasure::kLater && !check_.reads) {
@@ -124,8 +139,8 @@ void ParamBuffer::start_reduce(int bucket) {
     reducing_[bucket] =
         groups_.shards.reduce_scatter_async(own(grads_, bucket), grads, reduce_.op, "gradients of a bucket");
     over_instances_[bucket].reset();
-    // On a device both halves are queued at once, the second behind the first. Only a stream that does nothing else
-    // waits in between: the one that computes goes on.
+    // On a device both halves are queued at once, the second behind the first. Only a stream with no other work waits
+    // in between; the computation continues.
     if (!grads.is_cuda() || !spans_instances()) return;
     if (!between_halves_)
       between_halves_ = c10::impl::VirtualGuardImpl(grads.device().type()).getStreamFromGlobalPool(grads.device());

@@ -1,5 +1,5 @@
-// ParamBuffer: parameters of one dtype of a model chunk and their gradients, in two flat buffers of one layout, and the
-// collectives on their buckets.
+// ParamBuffer: the parameters of one dtype in a model chunk and their gradients, in two flat buffers with the same
+// layout, and the collectives on their buckets.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@
 
 namespace megalith::optim {
 
-// Who reduces what. With the distributed optimizer (ZeRO-1) the ranks of `shards` own equal parts of each bucket;
-// `instances` are the ranks that own the same part in the other optimizer instances.
+// The groups that reduce gradients. With the distributed optimizer (ZeRO-1) the ranks of `shards` own equal parts of
+// each bucket; `instances` are the ranks that own the same part in the other optimizer instances.
 struct ReduceGroups {
   comm::Group all;        // every replica of these parameters: dp_cp, or edp for experts
   bool sharded = false;   // the distributed optimizer
@@ -26,27 +26,29 @@ struct ReduceGroups {
   comm::Group instances;  // across optimizer instances; sharded only
 };
 
-// Whether a buffer measures that its gradients are finite, and when it tells the GradientCheck.
+// Whether a buffer checks that its gradients are finite, and when it notifies the GradientCheck.
 enum class FiniteMeasure {
-  kNone,             // BucketGradients::finite is always true
-  kBeforeReduction,  // the host waits for the result
-  kLater             // in check_gradients: no reduction waits for the host, unless the GradientCheck reads gradients
+  kNone,             // not at all: BucketGradients::finite is always true
+  kBeforeReduction,  // at once: the host waits for the result before each reduction
+  kLater             // in check_gradients(), so that no reduction waits for the host, unless the check reads gradients
 };
 
+// How gradients are reduced.
 struct ReduceRules {
-  double factor = 1;                         // multiplies the gradients first
-  comm::ReduceOp op = comm::ReduceOp::kSum;  // then
+  double factor = 1;                         // multiplies the gradients before the reduction
+  comm::ReduceOp op = comm::ReduceOp::kSum;  // the reduction itself
   FiniteMeasure measure = FiniteMeasure::kNone;
-  at::ScalarType grad_dtype = at::kFloat;  // of the buffer and of the reduction
-  // This rank is the only one: nothing comes between the gradients of a bucket and the optimizer, and on CUDA one pass
-  // over them serves both, the NaN check and the norm.
+  at::ScalarType grad_dtype = at::kFloat;  // dtype of the buffer and of the reduction
+  // This rank is the only one in the run, so nothing changes the gradients of a bucket before the optimizer reads them:
+  // on CUDA a single pass over them serves both the NaN check and the norm.
   bool alone = false;
 };
 
-// One thread a rank. The parameters outlive it; from construction on their values and main_grads are views of it.
+// Used by one thread per rank. The parameters must outlive it; after construction, their values and main_grads are
+// views of its two buffers.
 class ParamBuffer {
  public:
-  // `number`: its place among the buffers of its chunk, for messages.
+  // `number` is the position of the buffer in its chunk, for messages.
   ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRules& rules, const ReduceRules& reduce,
               ReduceGroups groups, size_t number);
   ParamBuffer(const ParamBuffer&) = delete;
@@ -54,48 +56,48 @@ class ParamBuffer {
 
   size_t number() const { return number_; }
   const BufferLayout& layout() const { return layout_; }
-  // By item of the layout.
+  // Indexed like BufferLayout::items.
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
   const ReduceGroups& groups() const { return groups_; }
   int shard_rank() const { return groups_.sharded ? groups_.shards.rank() : 0; }
 
   const at::Tensor& params() const { return params_; }  // [n]
   const at::Tensor& grads() const { return grads_; }    // [n]
-  // This rank's part of a bucket, of either buffer.
+  // Returns this rank's part of a bucket in `flat`, which is params() or grads().
   at::Tensor own(const at::Tensor& flat, int bucket) const;
 
-  // From now on `check` decides about gradients; require_finite does at first.
+  // Replaces the policy for gradients that are not finite. The default is require_finite, which throws.
   void set_gradient_check(GradientCheck check) { check_ = std::move(check); }
 
-  // Gradients of the next step overwrite what is there.
+  // Starts a step: the next gradients overwrite the old ones instead of adding to them.
   void mark_stale();
-  // Starts the reduction of a bucket: every gradient is there, or none will come (it is then zero). Buckets are started
-  // in the same order on all ranks.
+  // Starts the reduction of a bucket. No more gradients may come in this step; a missing one counts as zero. All ranks
+  // must start buckets in the same order.
   void start_reduce(int bucket);
-  // Where optimizer instances share the gradients, a reduction has a second half: the sum over the instances. Starts it
-  // when the first half is done, for which it waits; on CUDA start_reduce has queued it already. Nothing elsewhere, and
-  // in a second call. Buckets come in the same order on all ranks.
+  // With several optimizer instances a reduction has a second half, the sum over the instances. Waits for the first
+  // half and starts the second; on CUDA start_reduce has already queued it. Does nothing with one instance, or when
+  // called again. All ranks must continue buckets in the same order.
   void continue_reduce(int bucket);
-  // Whether a reduction that was started is over.
+  // Whether a reduction that was started has finished.
   bool reduced(int bucket) const;
-  // Waits for it. Afterwards own(grads(), bucket) holds the reduced gradients.
+  // Waits for the reduction. Afterwards own(grads(), bucket) holds the reduced gradients.
   void finish_reduce(int bucket);
 
-  // For a rank that is alone on CUDA start_reduce starts a sum of the squares of a bucket's gradients and does not wait
-  // for it. On the device, one fp64 number; undefined elsewhere, and when the gradients have been changed since.
+  // On a single-rank CUDA run, start_reduce queues a sum of the squared gradients of the bucket without waiting for it.
+  // Returns that sum, one fp64 number on the device; undefined otherwise, and after the gradients have changed.
   at::Tensor squares_on_device(int bucket) const;
-  // The same on the host; waits for it.
+  // Returns the same sum on the host, after waiting for it; std::nullopt if there is none.
   std::optional<ExactSum> known_squares(int bucket) const;
-  // Tells the GradientCheck about buckets that start_reduce measured without waiting: those with such a sum, and those
-  // of FiniteMeasure::kLater. Throws what the check throws.
+  // Notifies the GradientCheck of buckets that start_reduce measured without waiting: those with such a sum, and those
+  // of FiniteMeasure::kLater. Waits for the device. Throws whatever the check throws.
   void check_gradients() const;
-  // Gradients are about to be changed in place. Tells the check about buckets with a sum first.
+  // Call before gradients are changed in place: drops the sums, after notifying the GradientCheck of their buckets.
   void forget_squares();
 
-  // Starts to collect the parameters of a bucket from the ranks that own them; nothing without the distributed
+  // Starts gathering the parameters of a bucket from the ranks that own them. Does nothing without the distributed
   // optimizer.
   void start_gather(int bucket);
-  // Waits for it; nothing when none was started.
+  // Waits for the gather, if one was started.
   void finish_gather(int bucket);
 
  private:
@@ -103,6 +105,7 @@ class ParamBuffer {
   void zero_missing(int bucket);
   void check_squares() const;
 
+  // Sum of squares of one bucket; `on_host` receives its value asynchronously.
   struct Squares {
     at::Tensor on_device;
     ops::HostScalar on_host;
@@ -116,10 +119,10 @@ class ParamBuffer {
   at::Tensor params_, grads_;
   GradientCheck check_;
   std::vector<comm::Work> reducing_, gathering_;           // by bucket
-  std::vector<std::optional<comm::Work>> over_instances_;  // by bucket; nothing before the first half is done
+  std::vector<std::optional<comm::Work>> over_instances_;  // by bucket; set once the second half has started
   std::optional<c10::Stream> between_halves_;              // the stream on which the second half waits for the first
   std::vector<std::optional<Squares>> squares_;            // by bucket
-  std::vector<std::optional<ops::HostScalar>> flagged_;    // by bucket; 0: all were finite before the reduction
+  std::vector<std::optional<ops::HostScalar>> flagged_;    // by bucket; 0 if all were finite before the reduction
 };
 
 }  // namespace megalith::optim

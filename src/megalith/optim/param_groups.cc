@@ -6,6 +6,7 @@ namespace megalith::optim {
 
 namespace {
 
+// Megatron's rule: no decay for biases and for one-dimensional parameters, which are norm weights.
 bool decays(const nn::Parameter& p, const GroupOptions& options) {
   if (p.spec.name.ends_with(".bias")) return false;
   if (p.value.dim() > 1) return true;
@@ -13,6 +14,7 @@ bool decays(const nn::Parameter& p, const GroupOptions& options) {
          (p.spec.name.find("q_norm") != std::string::npos || p.spec.name.find("k_norm") != std::string::npos);
 }
 
+// Returns the index of the first multiplier that matches the name; -1 if none does.
 int multiplier(const nn::Parameter& p, const GroupOptions& options) {
   for (size_t i = 0; i < options.multipliers.size(); ++i)
     if (p.spec.name.find(options.multipliers[i].part) != std::string::npos) return static_cast<int>(i);
@@ -26,6 +28,7 @@ std::string ParamGroup::name() const {
                      expert ? ", experts" : "", multiplier < 0 ? "" : fmt::format(", lr times {}", lr_mult));
 }
 
+// The order is fixed by these loops: multiplier, decoupled, expert, decay.
 std::vector<ParamGroup> all_groups(const GroupOptions& options) {
   std::vector<ParamGroup> groups;
   for (int m = -1; m < static_cast<int>(options.multipliers.size()); ++m)

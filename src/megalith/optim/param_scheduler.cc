@@ -1,3 +1,8 @@
+// Progress through a schedule, and its state in checkpoints.
+//
+// A checkpoint stores the parameters of the schedule beside the progress, because resuming with other parameters would
+// bend the curve silently. load() merges the two sets value by value (SchedulerLoad says which side wins) before it
+// changes anything. The reading half accepts every key that Megatron has ever written.
 #include "megalith/optim/param_scheduler.h"
 
 #include <fmt/format.h>
@@ -16,6 +21,7 @@
 namespace megalith::optim {
 namespace {
 
+// Formats a value as the user writes it.
 template <typename T>
 std::string shown(const T& value) {
   if constexpr (std::is_enum_v<T>)
@@ -24,7 +30,7 @@ std::string shown(const T& value) {
     return fmt::format("{}", value);
 }
 
-// The value that holds after loading.
+// Returns the value to use after loading.
 template <typename T>
 T merged(const T& own, const T& stored, SchedulerLoad mode, const char* name) {
   if (mode == SchedulerLoad::kOverride) return own;
@@ -35,6 +41,7 @@ T merged(const T& own, const T& stored, SchedulerLoad mode, const char* name) {
   return stored;
 }
 
+// Learning-rate values. The names in messages list the options that may have set them.
 ScheduleParams merged_rates(const ScheduleParams& own, const SchedulerState& state, SchedulerLoad mode) {
   ScheduleParams params = own;
   params.max_lr = merged(own.max_lr, state.max_lr, mode, "max_lr (lr, learning_rate)");
@@ -80,10 +87,11 @@ ParamScheduler::ParamScheduler(LrSchedule schedule, std::vector<RateGroup> group
   for (size_t i = 0; i < groups_.size(); ++i)
     for (std::string& problem : problems(schedule_.params(), groups_[i], fmt::format("parameter group {}", i)))
       found.push_back(std::move(problem));
-  check<ConfigError>(found.empty(), "the schedule cannot be: {}", fmt::join(found, "\n"));
-  step(0);
+  check<ConfigError>(found.empty(), "invalid schedule: {}", fmt::join(found, "\n"));
+  step(0);  // sets the rates of the first step
 }
 
+// Values of all groups are computed once per step and read many times.
 void ParamScheduler::step(int64_t increment) {
   check(increment >= 0, "a step of {} would go back", increment);
   check(increment <= std::numeric_limits<int64_t>::max() - num_steps_, "progress {} + {} is too large", num_steps_,
@@ -109,14 +117,15 @@ void ParamScheduler::load(const SchedulerState& state) {
   check<DataError>(state.num_steps >= 0 && state.num_steps <= std::numeric_limits<int64_t>::max() - num_steps_,
                    "the checkpoint's scheduler state has num_steps {}; it must be a number of steps or samples",
                    state.num_steps);
-  // What a function of the program's own replaces need not agree: the function alone says how the curve continues.
+  // Values of a curve that a user-defined function replaces need not agree: the function alone defines the curve.
   const RateFunctions functions = schedule_.functions();
   const auto mode = [this](bool replaced) { return replaced ? SchedulerLoad::kOverride : mode_; };
   const ScheduleParams rates = merged_rates(schedule_.params(), state, mode(functions.lr != nullptr));
   const ScheduleParams both = merged_decay(rates, state, mode(functions.weight_decay != nullptr));
   check_stored(rates);
   check_stored(both);
-  // The order of the reference, which golden data shows: rates, step, weight decay.
+  // Megatron's order, confirmed by golden data: rates, step, weight decay. So the first step after a resume still uses
+  // the run's own weight decay.
   schedule_ = LrSchedule(rates, {}, functions);
   step(state.num_steps);
   schedule_ = LrSchedule(both, {}, functions);
@@ -126,9 +135,9 @@ namespace {
 
 using io::Json;
 
-constexpr double kLargestLength = 9e15;  // whole numbers are exact in a double up to here
+constexpr double kLargestLength = 9e15;  // just below 2^53: whole numbers are exact in a double up to there
 
-// The fields of one object; every error names file and key.
+// Reads the fields of one object; every error names the file and the key.
 class StateReader {
  public:
   StateReader(std::string_view text, const std::string& origin)
@@ -139,7 +148,8 @@ class StateReader {
 
   bool has(const char* key) const { return object_.contains(key); }
 
-  // Of several keys for the same thing the first that is there; the last is the one of today.
+  // Each takes several keys for the same value, oldest first, and reads the first that is present. The last is the
+  // current one, which messages name.
   double number(std::initializer_list<const char*> keys) const {
     const char* key = present(keys);
     const Json& value = object_.at(key);
@@ -181,7 +191,7 @@ class StateReader {
   Json object_;
 };
 
-// 5 in place of 5.0 where the number is whole, as the reference writes it.
+// Writes whole numbers as 5 instead of 5.0, as Megatron does.
 Json length_json(double length) {
   if (length == std::floor(length) && std::abs(length) <= kLargestLength) return static_cast<int64_t>(length);
   return length;
@@ -205,6 +215,7 @@ std::string to_json_text(const SchedulerState& state) {
   return json.dump();
 }
 
+// Files without start_wd predate scheduled weight decay; load() then keeps the run's own values.
 SchedulerState parse_scheduler_state(std::string_view json_text, const std::string& origin) {
   const StateReader reader(json_text, origin);
   SchedulerState state;

@@ -1,4 +1,5 @@
-// The schedule of a run: where it stands, what each parameter group gets now, and how it is saved and resumed.
+// ParamScheduler: the schedule of a run, with its progress, the current values of each parameter group, and saving and
+// resuming.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace megalith::optim {
 
-// What a checkpoint keeps. The first rate of the warm-up and length and style of WSD's last phase are not part of it.
+// The part of a schedule that checkpoints store. As in Megatron, they do not store the initial rate of the warm-up or
+// the length and style of WSD's last phase.
 struct SchedulerState {
   struct WeightDecay {
     double start_wd = 0;
@@ -26,29 +28,29 @@ struct SchedulerState {
   int64_t lr_decay_steps = 1;
   config::LrDecayStyle lr_decay_style = config::LrDecayStyle::kLinear;
   int64_t num_steps = 0;                    // progress
-  std::optional<WeightDecay> weight_decay;  // absent in old files
+  std::optional<WeightDecay> weight_decay;  // std::nullopt when read from old files, which lack it
   bool operator==(const SchedulerState&) const = default;
 };
 
-// One JSON object with Megatron's keys (max_lr, lr_warmup_steps, num_steps, …).
+// Writes one JSON object with Megatron's keys (max_lr, lr_warmup_steps, num_steps, …).
 std::string to_json_text(const SchedulerState& state);
-// Reads it back; also Megatron's older keys start_lr, warmup_iter or warmup_steps, end_iter or decay_steps, decay_style
-// and num_iters. Throws DataError naming `origin` (the file) and the key.
+// Reads it back. Also accepts Megatron's older keys start_lr, warmup_iter or warmup_steps, end_iter or decay_steps,
+// decay_style and num_iters. Throws a DataError that names `origin` (the file) and the key.
 SchedulerState parse_scheduler_state(std::string_view json_text, const std::string& origin);
 
-// What happens when the checkpoint's values are not those of the run.
+// What to do if the checkpoint's values differ from those of the run.
 enum class SchedulerLoad {
-  kMustMatch,      // an error that names the value
-  kOverride,       // override_opt_param_scheduler: the run's are kept
-  kUseCheckpoint,  // use_checkpoint_opt_param_scheduler: the checkpoint's are taken
+  kMustMatch,      // throw an error that names the value
+  kOverride,       // override_opt_param_scheduler: keep the run's values
+  kUseCheckpoint,  // use_checkpoint_opt_param_scheduler: take the checkpoint's values
 };
-// From the two options; ConfigError when both are set.
+// Returns the mode that the two options select. Throws a ConfigError if both are set.
 SchedulerLoad scheduler_load(bool override_opt_param_scheduler, bool use_checkpoint_opt_param_scheduler);
 
-// Megatron's OptimizerParamScheduler. The values of a group are those of the last step() or load(). One thread.
+// Megatron's OptimizerParamScheduler. The values of a group are those of the last step() or load(). Not thread-safe.
 class ParamScheduler {
  public:
-  // Throws ConfigError with every problem of the groups.
+  // Throws a ConfigError that lists every problem of the groups.
   ParamScheduler(LrSchedule schedule, std::vector<RateGroup> groups, SchedulerLoad mode = SchedulerLoad::kMustMatch);
 
   const LrSchedule& schedule() const { return schedule_; }
@@ -57,14 +59,15 @@ class ParamScheduler {
   double lr(size_t group) const { return current_.at(group).lr; }
   double weight_decay(size_t group) const { return current_.at(group).weight_decay; }
 
-  // Goes on by `increment` >= 0: the samples of a step, or 1 where steps are counted.
+  // Advances by `increment` >= 0: the number of samples in the step, or 1 if progress is counted in steps.
   void step(int64_t increment);
 
+  // Returns the state for a checkpoint.
   SchedulerState state() const;
-  // Takes over a checkpoint's state by the mode. The stored progress is added to the present one, as in the reference.
-  // Weight-decay values of the checkpoint hold from the next step() on, also as there. Values of a curve that a
-  // function of the program's own replaces are not looked at. Throws ConfigError when a value differs under kMustMatch,
-  // DataError when the checkpoint's values make no schedule; nothing is changed then.
+  // Loads a checkpoint's state according to the mode. As in Megatron, the stored progress is added to the current one,
+  // and the checkpoint's weight-decay values take effect at the next step(). Values of a curve that a user-defined
+  // function replaces are ignored. Throws a ConfigError if a value differs under kMustMatch, and a DataError if the
+  // checkpoint's values do not form a valid schedule; nothing has changed then.
   void load(const SchedulerState& state);
 
  private:
@@ -77,7 +80,7 @@ class ParamScheduler {
   std::vector<RateGroup> groups_;
   SchedulerLoad mode_;
   int64_t num_steps_ = 0;
-  std::vector<Rates> current_;  // one a group
+  std::vector<Rates> current_;  // by group
 };
 
 }  // namespace megalith::optim

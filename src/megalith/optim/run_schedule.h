@@ -10,24 +10,25 @@
 
 namespace megalith::optim {
 
-// What progress is counted in. With a constant batch size the curves are the same.
+// The unit of progress: optimizer steps or samples. With a constant batch size the curves are the same.
 enum class ScheduleUnit { kSteps, kSamples };
 
+// A schedule together with the facts about the run that it needs.
 struct RunSchedule {
   LrSchedule schedule;
   ScheduleUnit unit = ScheduleUnit::kSteps;
   int64_t train_iters = 0;  // optimizer steps of the run
   SchedulerLoad load = SchedulerLoad::kMustMatch;
-  std::vector<RateGroup> groups{{}};  // the first is everybody's; a second one is that of embedding and head
+  std::vector<RateGroup> groups{{}};  // the first is the default; a second one is for embedding and head
 
-  // What a step of this many samples adds to the progress.
+  // Returns the progress made by a step of this many samples.
   int64_t increment(int64_t samples_of_step) const { return unit == ScheduleUnit::kSamples ? samples_of_step : 1; }
-  // The same with curves of a program's own, which count progress in the same unit. Throws ConfigError for a function
-  // of the learning rate where embedding and head have rates of their own.
+  // Returns a copy with user-defined curves, which count progress in the same unit. Throws a ConfigError if a
+  // learning-rate function is given although embedding and head have their own rates.
   RunSchedule with(RateFunctions functions) const;
 };
 
-// Makes the schedule of a run once its length in steps is known. Throws ConfigError.
+// Makes the schedule of a run once its length in steps is known. May throw a ConfigError.
 using MakeSchedule = std::function<RunSchedule(const layout::MicrobatchCalculator& batches, int64_t total_steps)>;
 
 }  // namespace megalith::optim

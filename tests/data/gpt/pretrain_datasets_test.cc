@@ -82,7 +82,7 @@ TEST_F(PretrainData, SettingsThatCannotBe) {
   expect_contains(refused<ConfigError>(), "seq_length is 0");
   request_.seq_length = 4;
   request_.samples[1] = -3;
-  expect_contains(refused<ConfigError>(), "-3 valid samples are asked for");
+  expect_contains(refused<ConfigError>(), "-3 valid samples are requested");
   request_.samples[1] = 2;
   request_.data.sources.mock = true;
   expect_contains(refused<ConfigError>(), "2 sources of pre-training data are given");

@@ -144,7 +144,7 @@ TEST_F(BadIndex, TokensThatAreNone) {
   std::string bytes = file_bytes(bin_path(prefix_));
   bytes.replace(4, 4, "\xFF\xFF\xFF\xFF");
   put_file(bin_path(prefix_), bytes);
-  expect_contains(message(), ".bin: byte 4: token 1 of sequence 0 is -1; a token id is a whole number from 0 on");
+  expect_contains(message(), ".bin: byte 4: token 1 of sequence 0 is -1; a token id is a whole number >= 0");
   write_pair(prefix_, TokenType::kFloat32, {{{1, 2}}});
   for (const float value : {0.5F, -1.0F, std::numeric_limits<float>::quiet_NaN(), 1e30F}) {
     bytes.replace(4, 4, reinterpret_cast<const char*>(&value), 4);

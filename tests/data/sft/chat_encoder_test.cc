@@ -44,7 +44,7 @@ TEST(MakeTurnEncoder, says_what_is_missing) {
   EXPECT_EQ(make_turn_encoder({}, Tokenizer::bytes(), folder.path()), nullptr);
   EXPECT_EQ(make_turn_encoder({}, Tokenizer::bytes(), {}), nullptr);
   expect_contains(error(named("tokenizer"), folder.path()), folder.path().string());
-  expect_contains(error(named("tokenizer"), {}), "read from no folder");
+  expect_contains(error(named("tokenizer"), {}), "not read from a folder");
   expect_contains(error(named("qwen33"), folder.path()), "did you mean qwen3");
   expect_contains(error(named("llama3"), folder.path()), "<|eot_id|>");
   folder.write("chat_template.jinja", "{% for m in messages %}");

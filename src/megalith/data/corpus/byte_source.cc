@@ -16,6 +16,7 @@ namespace megalith::data {
 
 namespace {
 
+// A file or pipe, uncompressed, with a few bytes of look-ahead for its magic number.
 class FileBytes final : public ByteSource {
  public:
   FileBytes(const std::string& path, std::stop_token stop) : name_(path), stop_(std::move(stop)) {
@@ -36,7 +37,7 @@ class FileBytes final : public ByteSource {
     return read_file(out);
   }
 
-  // The first bytes, up to `count`, which stay to be read.
+  // Returns the first bytes, up to `count`, without consuming them.
   const std::string& look_ahead(size_t count) {
     std::string bytes(count, '\0');
     while (looked_at_.size() < count) {
@@ -48,9 +49,10 @@ class FileBytes final : public ByteSource {
   }
 
  private:
+  // A stop request looks like the end of the input; a partial last line does no harm, since nothing is committed then.
   size_t read_file(std::span<char> out) {
     for (;;) {
-      // Regular files are always ready.
+      // Wakes up every 100 ms to check for a stop request; regular files are always ready.
       pollfd waiting{.fd = descriptor_, .events = POLLIN, .revents = 0};
       if (::poll(&waiting, 1, 100) == 0) {
         if (stop_.stop_requested()) return 0;
@@ -66,14 +68,14 @@ class FileBytes final : public ByteSource {
   std::string name_;
   std::stop_token stop_;
   int descriptor_ = -1;
-  std::string looked_at_;  // read, and not yet given out
+  std::string looked_at_;  // read ahead and not yet returned
 };
 
 }  // namespace
 
 std::unique_ptr<ByteSource> open_bytes(const std::string& path, std::stop_token stop) {
   auto file = std::make_unique<FileBytes>(path, std::move(stop));
-  const std::string start = file->look_ahead(4);
+  const std::string start = file->look_ahead(4);  // the magic numbers of gzip and Zstandard
   if (start.starts_with("\x1f\x8b")) return unpack_gzip(std::move(file), path);
   if (start == "\x28\xb5\x2f\xfd") return unpack_zstd(std::move(file), path);
   return file;

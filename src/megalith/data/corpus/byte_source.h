@@ -1,4 +1,4 @@
-// Bytes of a file or of stdin, unpacked when they are packed.
+// ByteSource: the bytes of a file or of stdin, decompressed if necessary.
 #pragma once
 
 #include <cstddef>
@@ -9,18 +9,19 @@
 
 namespace megalith::data {
 
-// One thread at a time.
+// Not thread-safe.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // Fills `out` from the front and returns how many bytes; 0 at the end. Throws DataError, naming the file, when it
+  // Reads bytes to the front of `out` and returns how many; 0 at the end. Throws a DataError that names the file if it
   // cannot be read, is damaged or is cut short.
   virtual size_t read(std::span<char> out) = 0;
 };
 
-// "-" is stdin. What begins as gzip or Zstandard does is unpacked, whatever its name (several packed parts one behind
-// the other are fine). Waiting for a pipe ends when `stop` is requested, as if the input ended. Throws DataError when
-// the file cannot be opened, ConfigError when this build cannot unpack it.
+// Opens a file; "-" is stdin. Data that begins with the magic number of gzip or Zstandard is decompressed, whatever the
+// name of the file; several compressed parts in a row are allowed. A request through `stop` ends the wait for a pipe,
+// as if the input had ended. Throws a DataError if the file cannot be opened, and a ConfigError if this build cannot
+// decompress it.
 std::unique_ptr<ByteSource> open_bytes(const std::string& path, std::stop_token stop = {});
 
 }  // namespace megalith::data

@@ -10,17 +10,19 @@ namespace megalith::data {
 
 namespace {
 
+// Decompresses a sequence of gzip members, as `cat a.gz b.gz` makes it.
 class GzipBytes final : public ByteSource {
  public:
   GzipBytes(std::unique_ptr<ByteSource> packed, const std::string& name)
       : packed_(std::move(packed)), name_(name), input_(size_t{1} << 16) {
-    constexpr int kGzipOnly = 16 + MAX_WBITS;
+    constexpr int kGzipOnly = 16 + MAX_WBITS;  // zlib's code for the gzip header with the largest window
     check(inflateInit2(&stream_, kGzipOnly) == Z_OK, "zlib cannot be started");
   }
   ~GzipBytes() override { inflateEnd(&stream_); }
   GzipBytes(const GzipBytes&) = delete;
   GzipBytes& operator=(const GzipBytes&) = delete;
 
+  // Returns as soon as there is any output; 0 would mean the end.
   size_t read(std::span<char> out) override {
     stream_.next_out = reinterpret_cast<Bytef*>(out.data());
     stream_.avail_out = static_cast<uInt>(out.size());
@@ -50,7 +52,7 @@ class GzipBytes final : public ByteSource {
   std::string name_;
   std::vector<char> input_;
   z_stream stream_{};
-  bool between_members_ = false;
+  bool between_members_ = false;  // a gzip file may consist of several members; input may end only between them
 };
 
 }  // namespace

@@ -9,15 +9,16 @@ namespace megalith::data {
 namespace {
 
 constexpr size_t kReadBytes = size_t{1} << 18;
-constexpr size_t kLongestLine = size_t{1} << 30;
+constexpr size_t kLongestLine = size_t{1} << 30;  // bounds the memory for input that is not text
 
 }  // namespace
 
 LineBlocks::LineBlocks(std::vector<std::string> inputs, size_t block_bytes)
     : inputs_(std::move(inputs)), block_bytes_(block_bytes) {}
 
+// Reads until a block is full and ends with a whole line. Blocks never span two inputs, so that lines can be counted.
 std::optional<LineBlock> LineBlocks::next(const std::stop_token& stop) {
-  size_t whole = 0;  // bytes of whole lines in held_, which holds none between calls
+  size_t whole = 0;  // bytes of whole lines in held_; between calls it holds only an incomplete line
   while (current_ < inputs_.size()) {
     if (!source_) source_ = open_bytes(inputs_[current_], stop);
     const size_t filled = held_.size();
@@ -36,13 +37,13 @@ std::optional<LineBlock> LineBlocks::next(const std::stop_token& stop) {
     if (end != std::string_view::npos) whole = filled + end + 1;
     if (held_.size() >= block_bytes_ && whole > 0) return take(whole);
     check<DataError>(held_.size() - whole <= kLongestLine,
-                     "{} line {}: more than 1 GiB without an end of line; is this JSON, one object a line?",
+                     "{} line {}: more than 1 GiB without an end of line; is this JSON with one object per line?",
                      inputs_[current_], line_);
   }
   return std::nullopt;
 }
 
-// The first `bytes` of what is held, as a block.
+// Removes the first `bytes` from held_ and returns them as a block.
 std::optional<LineBlock> LineBlocks::take(size_t bytes) {
   if (bytes == 0) return std::nullopt;
   LineBlock block{.input = inputs_[current_], .first_line = line_, .text = held_.substr(0, bytes)};

@@ -1,4 +1,4 @@
-// LineBlocks: the lines of several inputs, in blocks of whole lines.
+// LineBlocks: reads several inputs in blocks of whole lines.
 #pragma once
 
 #include <memory>
@@ -11,19 +11,20 @@
 
 namespace megalith::data {
 
+// A block of whole lines of one input.
 struct LineBlock {
   std::string input;       // the name of the file
-  int64_t first_line = 1;  // number of the first line in its file, from 1
-  std::string text;        // whole lines with their ends; the last one of a file may have none
+  int64_t first_line = 1;  // number of the first line within the file, counted from 1
+  std::string text;        // whole lines with their line ends; the last one of a file may have none
 };
 
-// One thread at a time. Holds one block and one unfinished line.
+// Not thread-safe. Holds one block and one incomplete line in memory.
 class LineBlocks {
  public:
   explicit LineBlocks(std::vector<std::string> inputs, size_t block_bytes = size_t{1} << 20);
 
-  // The next block, of some `block_bytes` (more when a line is longer); nothing behind the last input. Throws DataError
-  // as ByteSource does, and for a line of more than 1 GiB.
+  // Returns the next block, of about `block_bytes` (more if a line is longer); std::nullopt after the last input.
+  // Throws a DataError like ByteSource, and for a line of more than 1 GiB.
   std::optional<LineBlock> next(const std::stop_token& stop = {});
 
  private:
@@ -31,9 +32,9 @@ class LineBlocks {
 
   std::vector<std::string> inputs_;
   size_t block_bytes_;
-  size_t current_ = 0;  // of inputs_
+  size_t current_ = 0;  // index into inputs_
   std::unique_ptr<ByteSource> source_;
-  std::string held_;  // read, and not yet given out
+  std::string held_;  // read and not yet returned
   int64_t line_ = 1;  // number of the first line in held_
 };
 

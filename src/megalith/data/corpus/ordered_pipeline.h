@@ -1,4 +1,4 @@
-// Work on a stream in parallel, with results in the stream's order and bounded memory.
+// OrderedPipeline: processes a stream in parallel, with results in the order of the stream and bounded memory.
 #pragma once
 
 #include <condition_variable>
@@ -16,15 +16,15 @@
 
 namespace megalith::data {
 
-// One use: construct, run().
+// Used once: set the three functions and call run().
 //
-//   produce    called on one thread until it returns nothing
+//   produce    called on one thread until it returns std::nullopt
 //   transform  called on `workers` threads
 //   consume    called on the thread of run(), with the results in the order of production
 //
-// At most `in_flight` items are between produce and the end of consume. When one of them throws, everything stops and
-// run() throws what belongs to the earliest item; later items may have been transformed in vain. `produce` gets a token
-// by which it learns that it should not wait any longer.
+// At most `in_flight` items are between produce and the end of consume. If a function throws, everything stops and
+// run() rethrows the error of the earliest item; work on later items is lost. The stop token of `produce` tells it to
+// stop waiting for input.
 template <typename In, typename Out>
 class OrderedPipeline {
  public:
@@ -49,7 +49,7 @@ class OrderedPipeline {
  private:
   using Result = std::variant<Out, std::exception_ptr>;
 
-  // However run() ends, its threads end before they are joined.
+  // Tells the threads to stop before they are joined, however run() ends.
   struct StopAtEnd {
     OrderedPipeline& pipeline;
     ~StopAtEnd() { pipeline.stop_all(); }
@@ -84,7 +84,7 @@ class OrderedPipeline {
     }
   }
 
-  // One item, or what was thrown, or neither at the end.
+  // An item, an error, or neither at the end.
   struct Produced {
     std::optional<In> item;
     std::exception_ptr error;
@@ -117,7 +117,7 @@ class OrderedPipeline {
     }
   }
 
-  // The result of item number consumed_; nothing behind the last.
+  // Waits for the result of item number consumed_; std::nullopt after the last.
   std::optional<Result> next_result() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_.contains(consumed_) || end_ == consumed_; });
@@ -126,10 +126,10 @@ class OrderedPipeline {
   }
 
   std::stop_source stop_;
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  std::deque<std::pair<size_t, In>> waiting_;
-  std::map<size_t, Result> done_;
+  std::mutex mutex_;                           // guards the members below
+  std::condition_variable changed_;            // any of them has changed, or a stop was requested
+  std::deque<std::pair<size_t, In>> waiting_;  // produced, with their numbers
+  std::map<size_t, Result> done_;              // transformed, by number
   size_t consumed_ = 0;
   std::optional<size_t> end_;  // number of items, once it is known
 };

@@ -1,3 +1,10 @@
+// A pipeline of three stages (ordered_pipeline.h):
+//
+//   LineBlocks (1 thread)  ->  BlockEncoder (`workers` threads)  ->  IndexedWriter per key (calling thread)
+//   1 MiB of whole lines       ids of all documents of a block       in the order of the input
+//
+// Blocks are the unit of work because a line is too small to pay for a lock. A worker parses and checks a line
+// completely before it encodes any of it, so that a bad line leaves nothing behind.
 #include "megalith/data/corpus/tokenize_corpus.h"
 
 #include <algorithm>
@@ -16,13 +23,13 @@ namespace megalith::data {
 
 namespace {
 
-constexpr size_t kShownBadLines = 10;
+constexpr size_t kShownBadLines = 10;  // messages kept; all bad lines are counted
 
-// The documents of a block for one key, back to back.
+// The documents of a block for one key, concatenated.
 struct EncodedKey {
   std::vector<int32_t> ids;
   std::vector<size_t> sequence_lengths;
-  std::vector<size_t> document_sequences;  // how many of the sequences each document has
+  std::vector<size_t> document_sequences;  // number of sequences in each document
 };
 
 struct EncodedBlock {
@@ -31,6 +38,7 @@ struct EncodedBlock {
   std::vector<std::string> bad_line_messages;
 };
 
+// Used by all workers at once: it has no state but the options.
 class BlockEncoder {
  public:
   BlockEncoder(const tokenizer::Tokenizer& tokenizer, const TokenizeCorpusOptions& options)
@@ -58,7 +66,7 @@ class BlockEncoder {
  private:
   using Texts = std::vector<std::string>;
 
-  // The texts of each key. Everything that can be wrong with a line is found here, before any of it is added.
+  // Returns the texts of each key. Finds everything that can be wrong with a line, before any of it is added.
   std::vector<Texts> read_texts(std::string_view line, const std::string& place) const {
     check<DataError>(!trim(line).empty(), "{}: the line is empty; every line must be a JSON object", place);
     io::Json document = io::parse_json(line, place);
@@ -74,6 +82,7 @@ class BlockEncoder {
     return texts;
   }
 
+  // A string is one text, a list of strings several. Takes the strings out of the field instead of copying them.
   static Texts texts_of(io::Json& field, const std::string& place) {
     const auto take = [&](io::Json& value) {
       check<DataError>(value.is_string(), "{} is {}; it must be a string or a list of strings", place,
@@ -86,6 +95,7 @@ class BlockEncoder {
     return texts;
   }
 
+  // Like preprocess_data.py, leaves out texts without tokens and appends EOD to the last sequence of the document.
   void add_document(EncodedBlock& block, const std::vector<Texts>& texts) const {
     ++block.documents;
     for (size_t k = 0; k < texts.size(); ++k) {
@@ -110,6 +120,7 @@ class BlockEncoder {
   const TokenizeCorpusOptions& options_;
 };
 
+// Writes the documents of a block; each ends even if it has no sequences, so that documents match lines of the input.
 void write_key(const EncodedKey& key, IndexedWriter& writer) {
   std::span<const int32_t> ids = key.ids;
   auto length = key.sequence_lengths.begin();
@@ -142,6 +153,7 @@ TokenizeCorpusResult tokenize_corpus(const tokenizer::Tokenizer& tokenizer, cons
                                      StagedFiles& files,
                                      const std::function<void(const TokenizeCorpusProgress&)>& progress) {
   check_options(tokenizer, options);
+  // By the larger of both, since added tokens may have ids beyond vocab_size.
   const TokenType type = token_type_for_vocabulary(std::max(tokenizer.vocab_size(), tokenizer.id_end()));
   std::deque<IndexedWriter> writers;
   for (const std::string& key : options.json_keys)
@@ -165,7 +177,7 @@ TokenizeCorpusResult tokenize_corpus(const tokenizer::Tokenizer& tokenizer, cons
       if (result.bad_line_messages.size() < kShownBadLines) result.bad_line_messages.push_back(std::move(message));
     if (progress) progress(result.total);
   };
-  pipeline.run(options.workers, 2 * static_cast<size_t>(options.workers) + 2);
+  pipeline.run(options.workers, 2 * static_cast<size_t>(options.workers) + 2);  // per worker: one in work, one waiting
 
   for (IndexedWriter& writer : writers) {
     check<DataError>(writer.token_count() > 0,

@@ -1,11 +1,11 @@
-// One function for each packed format; a build without the library has one that throws ConfigError.
+// One function per compression format; a build without the library has one that throws a ConfigError.
 #pragma once
 
 #include "megalith/data/corpus/byte_source.h"
 
 namespace megalith::data {
 
-// What `packed` unpacks to; `name` stands for the file in messages.
+// Return a source of the decompressed bytes of `packed`. `name` is the file's name in messages.
 std::unique_ptr<ByteSource> unpack_gzip(std::unique_ptr<ByteSource> packed, const std::string& name);
 std::unique_ptr<ByteSource> unpack_zstd(std::unique_ptr<ByteSource> packed, const std::string& name);
 

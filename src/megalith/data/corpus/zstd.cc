@@ -9,17 +9,19 @@ namespace megalith::data {
 
 namespace {
 
+// Decompresses a sequence of Zstandard frames.
 class ZstdBytes final : public ByteSource {
  public:
   ZstdBytes(std::unique_ptr<ByteSource> packed, const std::string& name)
       : packed_(std::move(packed)), name_(name), input_(ZSTD_DStreamInSize()), context_(ZSTD_createDCtx()) {
     check(context_ != nullptr, "zstd cannot be started");
-    ZSTD_DCtx_setParameter(context_, ZSTD_d_windowLogMax, 31);  // files made with `zstd --long=31`, too
+    ZSTD_DCtx_setParameter(context_, ZSTD_d_windowLogMax, 31);  // also accept files made with `zstd --long=31`
   }
   ~ZstdBytes() override { ZSTD_freeDCtx(context_); }
   ZstdBytes(const ZstdBytes&) = delete;
   ZstdBytes& operator=(const ZstdBytes&) = delete;
 
+  // Returns as soon as there is any output; 0 would mean the end.
   size_t read(std::span<char> out) override {
     ZSTD_outBuffer to{.dst = out.data(), .size = out.size(), .pos = 0};
     while (to.pos == 0) {
@@ -47,7 +49,7 @@ class ZstdBytes final : public ByteSource {
   ZSTD_DCtx* context_;
   ZSTD_inBuffer from_{};
   bool between_frames_ = false;
-  bool may_hold_more_ = false;  // the output was full: there may be more of it without new input
+  bool may_hold_more_ = false;  // the output was full, so there may be more without new input
 };
 
 }  // namespace

@@ -1,3 +1,7 @@
+// Megatron's greedy blending: an error-diffusion (Bresenham) of the weights. After every step, the number of samples
+// taken from dataset d differs from weight[d] · step by little, so any prefix of the run has the right mixture. The
+// order is part of the data's identity: doubles are computed and compared exactly as in Megatron's C++ helper, which is
+// why this file is compiled without fused multiply-add (CMakeLists.txt).
 #include "megalith/data/gpt/blended_dataset.h"
 
 #include <algorithm>
@@ -10,7 +14,7 @@ namespace megalith::data {
 
 namespace {
 
-// Collects the choices and counts what each dataset has given.
+// Collects the choices and counts how many samples each dataset has contributed.
 class BlendOrder {
  public:
   BlendOrder(std::span<const double> weights, int64_t size) : weights_(weights), taken_(weights.size()) {
@@ -18,7 +22,7 @@ class BlendOrder {
     samples_.reserve(static_cast<size_t>(size));
   }
 
-  // The one of `open` that lags behind most.
+  // Returns the dataset of `open` that is furthest below its share.
   size_t most_behind(std::span<const size_t> open) const {
     const double step = std::max(static_cast<double>(datasets_.size()), 1.0);
     size_t best = open[0];
@@ -33,7 +37,7 @@ class BlendOrder {
     return best;
   }
 
-  // Returns how many of this dataset are taken now.
+  // Appends the next sample of the dataset. Returns how many have been taken from it.
   int64_t take(size_t dataset) {
     datasets_.push_back(static_cast<int16_t>(dataset));
     samples_.push_back(taken_[dataset]);
@@ -53,6 +57,7 @@ class BlendOrder {
 };
 
 std::vector<size_t> all_of(size_t count) {
+  // Indices of datasets are int16.
   check<ConfigError>(count > 0 && count < 32767, "a blend of {} datasets; 1 to 32766 can be blended", count);
   std::vector<size_t> numbers(count);
   std::iota(numbers.begin(), numbers.end(), size_t{0});
@@ -68,6 +73,7 @@ BlendIndices blend_by_weight(std::span<const double> weights, int64_t size) {
   return std::move(blend).finish();
 }
 
+// An exhausted dataset drops out, and the others share the remaining steps by the same rule.
 BlendIndices blend_exhaustively(std::span<const int64_t> sizes) {
   std::vector<size_t> open = all_of(sizes.size());
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
@@ -95,7 +101,7 @@ BlendedDataset::BlendedDataset(std::vector<std::shared_ptr<const PretrainDataset
   }
   for (size_t d = 0; d < datasets_.size(); ++d)
     check<DataError>(asked[d] <= datasets_[d]->size(),
-                     "the blend asks {} samples of {}, which has {}. Ask for fewer samples or lower its weight",
+                     "the blend needs {} samples of {}, which has {}. Ask for fewer samples or lower its weight",
                      asked[d], names[d], datasets_[d]->size());
 }
 

@@ -1,4 +1,4 @@
-// BlendedDataset: samples of several datasets, interleaved so that each has its share at every moment.
+// BlendedDataset: samples of several datasets, interleaved so that each has its share at any point of the run.
 #pragma once
 
 #include <memory>
@@ -10,24 +10,27 @@
 
 namespace megalith::data {
 
+// For each sample of the blend, where it comes from. Both arrays have one entry per sample.
 struct BlendIndices {
-  IndexArray datasets;  // int16: which dataset
-  IndexArray samples;   // int64: which of its samples
+  IndexArray datasets;  // int16: index of the dataset
+  IndexArray samples;   // int64: index of the sample in it
 };
 
-// `size` samples. Step i takes the dataset whose count lags behind weight · max(i, 1) most, the first one of equals.
+// Returns a blend of `size` samples. Step i takes the dataset whose count is furthest below weight · max(i, 1); the
+// first one wins ties. Megatron's rule.
 BlendIndices blend_by_weight(std::span<const double> weights, int64_t size);
-// Exactly sizes[d] samples of each dataset d, in the same way.
+// Returns a blend of exactly sizes[d] samples of each dataset d, interleaved in the same way.
 BlendIndices blend_exhaustively(std::span<const int64_t> sizes);
 
+// Draws samples from several datasets in the order of BlendIndices.
 class BlendedDataset final : public PretrainDataset {
  public:
-  // Throws DataError when a dataset has fewer samples than the indices ask of it. `names` are for that message.
+  // Throws a DataError if a dataset has fewer samples than the indices require. `names` are for that message.
   BlendedDataset(std::vector<std::shared_ptr<const PretrainDataset>> datasets, BlendIndices indices,
                  std::span<const std::string> names);
 
   int64_t size() const override { return indices_.datasets.rows(); }
-  // With `dataset` set.
+  // Returns a sample with PretrainSample::dataset set.
   PretrainSample sample(int64_t index) const override;
 
   const BlendIndices& indices() const { return indices_; }

@@ -12,6 +12,7 @@ namespace megalith::data {
 Blend parse_blend(std::span<const std::string> words, const std::string& option) {
   check<ConfigError>(!words.empty(), "{} names no data; give prefixes of .bin/.idx files", option);
   Blend blend;
+  // Numbers among the words 0, 2, 4, … are weights. Either all of these words are numbers or none is.
   std::vector<double> weights;
   for (size_t i = 0; words.size() % 2 == 0 && i < words.size(); i += 2)
     if (const auto weight = parse_double(trim(words[i]))) weights.push_back(*weight);
@@ -28,6 +29,8 @@ Blend parse_blend(std::span<const std::string> words, const std::string& option)
   return blend;
 }
 
+// As permissive as Megatron, which finds the numbers with a regular expression and ignores what stands between them;
+// but only separators may stand there, so that "-5" or "1e3" are not silently misread.
 SplitBounds parse_split(const std::string& text) {
   std::vector<double> parts;
   constexpr std::string_view kDigits = ".0123456789";
@@ -47,11 +50,10 @@ SplitBounds parse_split(const std::string& text) {
     ++at;
   }
   const bool some = std::ranges::any_of(parts, [](double part) { return part > 0; });
-  check<ConfigError>(
-      good && some && parts.size() <= kSplits,
-      "split is \"{}\"; it must be up to three numbers from 0 on, not all 0, for training, evaluation and "
-      "test: \"969, 30, 1\"",
-      text);
+  check<ConfigError>(good && some && parts.size() <= kSplits,
+                     "split is \"{}\"; it must be up to three numbers >= 0, not all 0, for training, evaluation and "
+                     "test, such as \"969, 30, 1\"",
+                     text);
   parts.resize(kSplits, 0.0);
   parts = normalized(parts);
   SplitBounds bounds;
@@ -65,11 +67,12 @@ SplitBounds parse_split(const std::string& text) {
 }
 
 std::pair<int64_t, int64_t> sequences_of(const std::pair<double, double>& bounds, int64_t count) {
-  // Halves go to the even neighbour, as Python's round() does.
+  // llrint rounds halves to the even neighbor, as Python's round() does.
   const auto place = [&](double fraction) { return std::llrint(fraction * static_cast<double>(count)); };
   return {place(bounds.first), std::min<int64_t>(place(bounds.second), count)};
 }
 
+// Options for several sources would silently override one another.
 void DataSources::validate() const {
   const bool some_split = std::ranges::any_of(by_split, [](const auto& blend) { return blend.has_value(); });
   const int given = (mock ? 1 : 0) + (all ? 1 : 0) + (some_split ? 1 : 0);

@@ -1,4 +1,5 @@
-// Which files pre-training reads, and the words that options say it with. run::data_sources reads the options.
+// DataSources: the files that pre-training reads, and the parsers of the options that name them. run::data_sources
+// reads the options.
 #pragma once
 
 #include <array>
@@ -17,31 +18,33 @@ inline constexpr std::array<const char*, kSplits> kSplitNames{"train", "valid", 
 template <typename T>
 using PerSplit = std::array<T, kSplits>;
 
+// Several prefixes of .bin/.idx files and their weights.
 struct Blend {
   std::vector<std::string> prefixes;
-  std::optional<std::vector<double>> weights;  // one a prefix, positive; empty: by length
+  std::optional<std::vector<double>> weights;  // one per prefix, positive; std::nullopt: in proportion to their lengths
   bool operator==(const Blend&) const = default;
 };
 
-// Words are alternating weights and prefixes when they are even in number and every other one is a number, else
-// prefixes. Throws ConfigError naming `option` for no words, weights that are not positive, and a mixture.
+// Parses weights and prefixes in turn, if the number of words is even and every other word is a number; otherwise
+// prefixes only. Throws a ConfigError that names `option` for no words, a weight that is not positive, or a mixture.
 Blend parse_blend(std::span<const std::string> words, const std::string& option);
 
-// Which part of the sequences belongs to which split, as fractions; nothing for a split without any.
+// The range of sequences of each split, as fractions of all; std::nullopt for a split without sequences.
 using SplitBounds = PerSplit<std::optional<std::pair<double, double>>>;
-// "969, 30, 1": up to three numbers, missing ones are 0. Throws ConfigError for others, and when all are 0.
+// Parses "969, 30, 1": up to three numbers >= 0; missing ones are 0. Throws a ConfigError for anything else, and if all
+// are 0.
 SplitBounds parse_split(const std::string& text);
-// The sequences [first, second) of `count` that a part covers.
+// Returns the sequences [first, second) of `count` that the bounds cover.
 std::pair<int64_t, int64_t> sequences_of(const std::pair<double, double>& bounds, int64_t count);
 
-// Exactly one of `all`, `by_split` and `mock`.
+// Exactly one of `all`, `by_split` and `mock` is set.
 struct DataSources {
-  std::optional<Blend> all;                 // each prefix is cut into three,
-  std::string split = "969, 30, 1";         // as parse_split reads it
-  PerSplit<std::optional<Blend>> by_split;  // absent: no data of that split
+  std::optional<Blend> all;                 // each prefix is divided into three splits
+  std::string split = "969, 30, 1";         // how `all` is divided (parse_split)
+  PerSplit<std::optional<Blend>> by_split;  // std::nullopt: no data for that split
   bool mock = false;                        // MockSequences (pretrain_datasets.h) in three equal parts
 
-  // Throws ConfigError, naming the options, when there is not exactly one.
+  // Throws a ConfigError that names the options unless exactly one is set.
   void validate() const;
 };
 

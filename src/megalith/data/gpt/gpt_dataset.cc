@@ -1,3 +1,11 @@
+// From indices to samples. shuffle[index] gives a row of the sample index; that row and the next one give the first and
+// last (entry of the document index, token), both inclusive, since neighboring samples share one token:
+//
+//   documents   | seq 7          | seq 2    | seq 9               |
+//   samples     |-- row 0 ---|                                       seq_length + 1 tokens
+//                            |-- row 1 ----------|                   starts with the last token of row 0
+//
+// Cached indices come from files that may be damaged, so every number is checked before it is used.
 #include "megalith/data/gpt/gpt_dataset.h"
 
 #include <algorithm>
@@ -13,6 +21,7 @@ GptIndices from_arrays(IndexArrays arrays) {
   return {.documents = std::move(arrays[0]), .samples = std::move(arrays[1]), .shuffle = std::move(arrays[2])};
 }
 
+// From the cache if there is a key; cached indices must have the shapes of the request.
 GptIndices make_indices(const SequenceSource& source, const GptIndexRequest& request,
                         const std::optional<IndexCacheKey>& cache, const io::LockWait& wait) {
   if (!cache) return build_gpt_indices(source, request);
@@ -26,7 +35,7 @@ GptIndices make_indices(const SequenceSource& source, const GptIndexRequest& req
   return from_arrays(load_or_build(*cache, {"document_index", "sample_index", "shuffle_index"}, build, accept, wait));
 }
 
-// Where parts of the sample start: behind each EOD, and the sample's ends.
+// Returns where the parts of the sample start: at 0 and after each EOD; and the end of the sample.
 std::vector<int32_t> part_bounds(const std::vector<int64_t>& tokens, int64_t eod_id) {
   std::vector<int32_t> bounds{0};
   const auto size = static_cast<int32_t>(tokens.size());
@@ -47,9 +56,9 @@ GptDataset::GptDataset(std::shared_ptr<const SequenceSource> source, const GptIn
       pad_id_(options.pad_id == options.eod_id ? -1 : options.pad_id.value_or(-1)),
       indices_(make_indices(*source_, request, cache, wait)) {}
 
-// The seq_length + 1 tokens of a sample, padded at the end when the data ends before.
+// Returns the seq_length + 1 tokens of a sample, padded at the end if the data ends early.
 std::vector<int64_t> GptDataset::text(int64_t index) const {
-  check(index >= 0 && index < size(), "sample {} of {} is asked for; there are {}", index, source_->name(), size());
+  check(index >= 0 && index < size(), "sample {} of {} is requested; there are {}", index, source_->name(), size());
   const int64_t row = indices_.shuffle[index];
   check<DataError>(row >= 0 && row < size(), "{}: the cached shuffle index is damaged: entry {} is {}", source_->name(),
                    index, row);
@@ -77,6 +86,7 @@ std::vector<int64_t> GptDataset::text(int64_t index) const {
   return tokens;
 }
 
+// Masks and positions follow Megatron's get_ltor_masks_and_position_ids.
 PretrainSample GptDataset::sample(int64_t index) const {
   PretrainSample sample;
   sample.tokens = text(index);
@@ -98,7 +108,7 @@ PretrainSample GptDataset::sample(int64_t index) const {
   for (size_t i = 0; i < size; ++i) {
     const bool masked = (options_.eod_mask_loss && sample.tokens[i] == options_.eod_id) || sample.labels[i] == pad_id_;
     if (masked) sample.loss_mask[i] = 0;
-    // Every token must be one that the embedding knows.
+    // Padding may be -1, but the embedding needs a valid id.
     if (sample.tokens[i] == pad_id_) sample.tokens[i] = 0;
     if (sample.labels[i] == pad_id_) sample.labels[i] = 0;
   }

@@ -1,4 +1,4 @@
-// GptDataset: sequences joined and cut into samples, in shuffled order.
+// GptDataset: sequences concatenated and cut into samples of equal length, in shuffled order.
 #pragma once
 
 #include <memory>
@@ -10,18 +10,20 @@
 
 namespace megalith::data {
 
-// What is made of the tokens of a sample.
+// How the tokens of a sample are treated.
 struct GptSampleOptions {
   int64_t eod_id = 0;                 // ends a document
-  std::optional<int64_t> pad_id;      // not counted in the loss; taken for none when it is eod_id
-  bool eod_mask_loss = false;         // tokens that are eod_id have loss mask 0
-  bool reset_position_ids = false;    // positions start again behind them
-  bool reset_attention_mask = false;  // a part of the sample ends with each of them
+  std::optional<int64_t> pad_id;      // not counted in the loss; ignored if equal to eod_id
+  bool eod_mask_loss = false;         // eod_id tokens have loss mask 0
+  bool reset_position_ids = false;    // positions restart after each eod_id
+  bool reset_attention_mask = false;  // tokens do not attend to those before the last eod_id
 };
 
+// The samples of one source of sequences.
 class GptDataset final : public PretrainDataset {
  public:
-  // Builds the indices, or takes them from the cache when there is a key. Throws DataError as those functions do.
+  // Builds the indices (gpt_index.h) or, with a key, takes them from the cache (index_cache.h). Throws a DataError as
+  // those functions do.
   GptDataset(std::shared_ptr<const SequenceSource> source, const GptIndexRequest& request,
              const GptSampleOptions& options, const std::optional<IndexCacheKey>& cache = std::nullopt,
              const io::LockWait& wait = {});
@@ -32,12 +34,12 @@ class GptDataset final : public PretrainDataset {
   const GptIndices& indices() const { return indices_; }
 
  private:
-  std::vector<int64_t> text(int64_t index) const;
+  std::vector<int64_t> text(int64_t index) const;  // [seq_length + 1]
 
   std::shared_ptr<const SequenceSource> source_;
   GptSampleOptions options_;
   int64_t seq_length_;
-  int64_t pad_id_;  // -1, which no file holds, for none
+  int64_t pad_id_;  // -1, which no file contains, if there is none
   GptIndices indices_;
 };
 

@@ -1,3 +1,6 @@
+// The indices equal Megatron's bit for bit, so that a run draws the same samples and can use Megatron's caches. That
+// fixes three things that look arbitrary: NumPy's generator and shuffle, one generator for all indices in the order
+// documents, shuffle (the sample index draws nothing), and the types of the arrays.
 #include "megalith/data/gpt/gpt_index.h"
 
 #include <algorithm>
@@ -12,14 +15,16 @@ namespace megalith::data {
 namespace {
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
-// The reference's own bound: numpy.iinfo(uint32).max - 1.
+// Megatron's bound: numpy.iinfo(uint32).max - 1.
 constexpr int64_t kUint32Samples = int64_t{std::numeric_limits<uint32_t>::max()} - 1;
 
+// Returns the number of samples in a stream of tokens; each sample consumes seq_length of them, and one is left over as
+// the last label.
 int64_t samples_of(int64_t tokens, const GptIndexRequest& request) {
   return (tokens - 1 + (request.keep_last_partial_sample ? request.seq_length - 1 : 0)) / request.seq_length;
 }
 
-// Repeated `epochs` times and shuffled together.
+// Appends the sequences of `epochs` epochs, shuffled together: epochs are not kept apart within one call.
 void append_shuffled(std::vector<int32_t>& documents, const GptIndexRequest& request, int64_t epochs,
                      NumpyRandom& random) {
   const size_t first = documents.size();
@@ -36,14 +41,14 @@ std::vector<int32_t> build_document_index(const GptIndexRequest& request, const 
   return documents;
 }
 
-// Walks once over the document index.
+// Walks over the document index once and records where every sample starts.
 template <typename T>
 IndexArray build_sample_index(const SequenceSource& source, const std::vector<int32_t>& documents,
                               const GptIndexRequest& request, const EpochPlan& plan) {
   std::vector<T> rows;
   rows.reserve(2 * static_cast<size_t>(plan.samples + 1));
-  size_t at = 0;       // in the document index
-  int64_t offset = 0;  // of the next sample in that document
+  size_t at = 0;       // current entry of the document index
+  int64_t offset = 0;  // where the next sample starts in that sequence
   rows.insert(rows.end(), {T{0}, T{0}});
   for (int64_t sample = 0; sample < plan.samples; ++sample) {
     int64_t missing = request.seq_length + 1;
@@ -66,6 +71,7 @@ IndexArray build_sample_index(const SequenceSource& source, const std::vector<in
   return {std::move(rows), {plan.samples + 1, 2}};
 }
 
+// A separate last epoch is shuffled within itself, so that its samples come after all others.
 template <typename T>
 IndexArray build_shuffle_index(const EpochPlan& plan, NumpyRandom& random) {
   std::vector<T> order(static_cast<size_t>(plan.samples));
@@ -84,6 +90,7 @@ int64_t longest(const SequenceSource& source) {
 
 }  // namespace
 
+// As few epochs as give the requested samples; one token more is needed than samples consume, for the last label.
 EpochPlan plan_epochs(const SequenceSource& source, const GptIndexRequest& request) {
   check(0 <= request.begin && request.begin <= request.end && request.end <= source.sequence_count() &&
             request.seq_length > 0 && request.samples.value_or(0) >= 0,
@@ -107,6 +114,7 @@ EpochPlan plan_epochs(const SequenceSource& source, const GptIndexRequest& reque
   if (plan.epochs > 1) {
     const auto whole = [&](int64_t tokens) { return (tokens - 1) / request.seq_length; };
     plan.samples_before_last = whole((plan.epochs - 1) * plan.tokens_per_epoch);
+    // If only a small part of the last epoch is needed, mixing it in would leave out samples of all other epochs.
     const int64_t of_last = *request.samples - plan.samples_before_last;
     plan.separate_last_epoch = of_last < static_cast<int64_t>(0.80 * static_cast<double>(whole(plan.tokens_per_epoch)));
   }
@@ -115,7 +123,7 @@ EpochPlan plan_epochs(const SequenceSource& source, const GptIndexRequest& reque
 
 GptIndices build_gpt_indices(const SequenceSource& source, const GptIndexRequest& request) {
   const EpochPlan plan = plan_epochs(source, request);
-  NumpyRandom random(request.seed);  // one generator for all, in this order
+  NumpyRandom random(request.seed);  // one generator for documents, then shuffle
   std::vector<int32_t> documents = build_document_index(request, plan, random);
   const auto entries = static_cast<int64_t>(documents.size());
   GptIndices indices;
@@ -135,7 +143,7 @@ void check_gpt_indices(const GptIndices& indices, const SequenceSource& source, 
   const bool fits = indices.documents.shape() == Shape{plan.epochs * (request.end - request.begin)} &&
                     indices.samples.shape() == Shape{plan.samples + 1, 2} &&
                     indices.shuffle.shape() == Shape{plan.samples};
-  check<DataError>(fits, "{}: indices of another dataset: {} documents and {} samples; {} and {} are expected", name,
+  check<DataError>(fits, "{}: indices of another dataset: {} documents and {} samples; expected {} and {}", name,
                    indices.documents.rows(), indices.shuffle.rows(), plan.epochs * (request.end - request.begin),
                    plan.samples);
 }

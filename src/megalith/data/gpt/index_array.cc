@@ -1,3 +1,9 @@
+// The .npy format, as much as index caches need:
+//
+//   "\x93NUMPY", major, minor, length of the header (2 bytes in format 1, 4 in format 2), header, numbers
+//
+// The header is a Python dictionary as text, padded with spaces and a newline such that the numbers start at a multiple
+// of 64 bytes. NumPy always writes it in one form, so a regular expression reads it.
 #include "megalith/data/gpt/index_array.h"
 
 #include <fmt/ranges.h>
@@ -26,9 +32,10 @@ constexpr IndexType type_of() {
 
 struct TypeName {
   IndexType type;
-  const char* descr;  // NumPy's
+  const char* descr;  // NumPy's name for it
   size_t bytes;
 };
+// In the order of IndexType.
 constexpr TypeName kTypes[] = {{IndexType::kInt16, "<i2", 2},
                                {IndexType::kInt32, "<i4", 4},
                                {IndexType::kInt64, "<i8", 8},
@@ -42,7 +49,8 @@ size_t count_of(const std::vector<int64_t>& shape) {
   return count;
 }
 
-// The dictionary in front of the numbers, padded as NumPy does: room for the first size to grow, then to 64 bytes.
+// Returns everything in front of the numbers, padded as NumPy does: first up to 21 digits of room for the first size,
+// so that a file could grow in place, then to a multiple of 64 bytes.
 std::string npy_header(IndexType type, const std::vector<int64_t>& shape) {
   std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", name_of(type).descr,
                                  fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
@@ -76,9 +84,10 @@ std::vector<int64_t> parse_shape(const std::string& text, const std::string& nam
   return shape;
 }
 
+// Formats 1 and 2 differ only in the width of the header's length.
 NpyHeader parse_npy(const io::MappedFile& file, const std::string& name) {
   check<DataError>(file.size() >= 12 && file.text(0, 6) == kNumpyMagic,
-                   "{}: byte 0: this is no .npy file, or it is cut short", name);
+                   "{}: byte 0: this is not a .npy file, or it is cut short", name);
   const int version = static_cast<int>(file.data()[6]);
   check<DataError>(version == 1 || version == 2, "{}: byte 6: .npy format {} is unknown", name, version);
   uint32_t length = 0;
@@ -118,7 +127,7 @@ template IndexArray::IndexArray(std::vector<uint32_t>, std::vector<int64_t>);
 IndexArray IndexArray::open_npy(const std::filesystem::path& path) {
   auto file = std::make_shared<const io::MappedFile>(path);
   const NpyHeader header = parse_npy(*file, path.string());
-  // No overflow: sizes are below 2^48, and the second is compared before it is multiplied.
+  // Cannot overflow: sizes are below 2^48, and the second is compared before it is multiplied.
   const auto room = (file->size() - header.data_offset) / header.type->bytes;
   const auto rows = static_cast<uint64_t>(header.shape[0]);
   const auto columns = header.shape.size() == 2 ? static_cast<uint64_t>(header.shape[1]) : 1;
@@ -140,6 +149,7 @@ void IndexArray::write_npy(const io::FileHandle& file) const {
   file.write_at(header.size(), data_, count_of(shape_) * name_of(type_).bytes);
 }
 
+// memcpy, because numbers in a mapped file need not be aligned.
 int64_t IndexArray::operator[](int64_t i) const {
   const auto load = [&](auto value) {
     std::memcpy(&value, data_ + static_cast<size_t>(i) * sizeof value, sizeof value);

@@ -1,4 +1,4 @@
-// IndexArray: a table of whole numbers, in memory or in a mapped .npy file.
+// IndexArray: a table of integers, in memory or in a mapped .npy file.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +12,33 @@
 
 namespace megalith::data {
 
+// The stored type of the integers.
 enum class IndexType { kInt16, kInt32, kInt64, kUint32 };
 
-// Numbers in rows of `columns`. Constant after construction; copies share the numbers; any number of threads may read.
+// One or two dimensions, in C order. Immutable and thread-safe; copies share the numbers.
 class IndexArray {
  public:
   IndexArray() = default;
-  // Takes the numbers over; T is int16_t, int32_t, int64_t or uint32_t. `shape` has one or two dimensions.
+  // Takes ownership of the numbers; T is int16_t, int32_t, int64_t or uint32_t. `shape` has one or two dimensions.
   template <typename T>
   IndexArray(std::vector<T> values, std::vector<int64_t> shape);
 
-  // Maps a .npy file (format 1 or 2, little-endian, C order, one or two dimensions). Throws DataError with the file and
-  // the byte for anything else, also when it is cut short.
+  // Maps a .npy file (format 1 or 2, little-endian, C order, one or two dimensions). Throws a DataError that names the
+  // file and the byte for anything else, including a truncated file.
   static IndexArray open_npy(const std::filesystem::path& path);
-  // Byte for byte what numpy.save writes.
+  // Writes byte for byte what numpy.save writes.
   void write_npy(const io::FileHandle& file) const;
 
   IndexType type() const { return type_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t rows() const { return shape_.empty() ? 0 : shape_[0]; }
-  // Number i in reading order; 0 <= i < the product of the shape.
+  // Returns number i in C order; requires 0 <= i < product of the shape.
   int64_t operator[](int64_t i) const;
 
  private:
   IndexType type_ = IndexType::kInt32;
   std::vector<int64_t> shape_;
-  std::shared_ptr<const void> owner_;  // of the bytes
+  std::shared_ptr<const void> owner_;  // keeps the bytes alive
   const std::byte* data_ = nullptr;
 };
 

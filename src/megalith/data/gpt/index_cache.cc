@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr uint64_t kLongestDescription = uint64_t{64} << 20;
+constexpr uint64_t kLongestDescription = uint64_t{64} << 20;  // bytes; a blend of many prefixes has a long one
 
 std::string array_file(const std::string& name) { return name + ".npy"; }
 
@@ -23,7 +23,7 @@ bool is_complete(const IndexCacheKey& key, const std::vector<std::string>& names
   return complete;
 }
 
-// Throws DataError when the files are not what they should be.
+// Opens the arrays. Throws a DataError if the files are not those of the key.
 IndexArrays load(const IndexCacheKey& key, const std::vector<std::string>& names,
                  const std::function<void(const IndexArrays&)>& accept) {
   const fs::path description = key.path("description.txt");
@@ -41,7 +41,7 @@ std::optional<IndexArrays> try_load(const IndexCacheKey& key, const std::vector<
   try {
     return load(key, names, accept);
   } catch (const DataError& error) {
-    log_warning("{}; it is built again", error.what());
+    log_warning("{}; the indices are built again", error.what());
     return std::nullopt;
   }
 }
@@ -59,6 +59,7 @@ fs::path IndexCacheKey::path(const std::string& affix) const {
   return folder / fmt::format("{}-{}-{}-{}", md5_hex(description), class_name, split, affix);
 }
 
+// Double-checked: once without the lock, for the common case, and again with it.
 IndexArrays load_or_build(const IndexCacheKey& key, const std::vector<std::string>& names,
                           const std::function<IndexArrays()>& build,
                           const std::function<void(const IndexArrays&)>& accept, const io::LockWait& wait) {
@@ -67,12 +68,12 @@ IndexArrays load_or_build(const IndexCacheKey& key, const std::vector<std::strin
   if (auto arrays = try_load(key, names, accept)) return *std::move(arrays);
   for (;;) {
     if (const auto lock = io::FileLock::try_lock(lock_path)) {
-      // Another process may have built them since they were looked for.
+      // Another process may have built them in the meantime.
       if (auto arrays = try_load(key, names, accept)) return *std::move(arrays);
       const IndexArrays built = build();
       check(built.size() == names.size(), "{} arrays were built, {} have names", built.size(), names.size());
       save(key, names, built);
-      return load(key, names, accept);  // mapped: pages are shared by the ranks of a machine
+      return load(key, names, accept);  // not `built`: ranks on one machine share the pages of the mapped files
     }
     patience.pause();
   }

@@ -14,6 +14,7 @@ namespace {
 
 using State = std::array<uint32_t, 4>;
 
+// Rotations by round and step modulo 4; the additive constants are floor(2^32 |sin(i + 1)|) (RFC 1321, section 3.4).
 constexpr int kRotations[4][4] = {{7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}, {6, 10, 15, 21}};
 
 std::array<uint32_t, 64> make_constants() {
@@ -23,7 +24,7 @@ std::array<uint32_t, 64> make_constants() {
   return constants;
 }
 
-// What one of the four rounds makes of three words, and which word of the block step i takes.
+// Step i: the round function of three words, and the index of the block's word that is added.
 struct Mixed {
   uint32_t value;
   size_t word;
@@ -41,6 +42,7 @@ Mixed mix(size_t i, uint32_t b, uint32_t c, uint32_t d) {
   }
 }
 
+// Processes one block of 64 bytes.
 void add_block(State& state, const char* block, const std::array<uint32_t, 64>& constants) {
   uint32_t words[16];
   std::memcpy(words, block, sizeof words);
@@ -64,6 +66,7 @@ void add_block(State& state, const char* block, const std::array<uint32_t, 64>& 
 std::string md5_hex(std::string_view text) {
   static_assert(std::endian::native == std::endian::little, "words are read in the machine's order");
   const auto constants = make_constants();
+  // Padding: a 1 bit, zeros to 56 modulo 64 bytes, the length in bits.
   std::string padded(text);
   padded += '\x80';
   padded.resize((padded.size() + 8 + 63) / 64 * 64 - 8, '\0');

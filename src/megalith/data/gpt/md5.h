@@ -1,4 +1,4 @@
-// MD5 (RFC 1321): names of files in caches that are shared with Megatron. Not for security.
+// MD5 (RFC 1321), for the names of cache files that are shared with Megatron. Not for security.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace megalith::data {
 
-// 32 hexadecimal digits.
+// Returns the hash as 32 hexadecimal digits.
 std::string md5_hex(std::string_view text);
 
 }  // namespace megalith::data

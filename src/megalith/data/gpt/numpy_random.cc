@@ -10,10 +10,11 @@ __extension__ using Uint128 = unsigned __int128;
 
 constexpr Uint128 uint128(uint64_t high, uint64_t low) { return Uint128{high} << 64 | low; }
 
-// PCG64 (XSL RR 128/64) with the state that NumPy's SeedSequence(0) gives it.
+// PCG64 (XSL RR 128/64) in the state that NumPy's SeedSequence(0) sets. Only seed 0 is needed, so SeedSequence itself
+// is not implemented.
 class Pcg64OfSeedZero {
  public:
-  // The low half of a word, then its high half.
+  // Returns the low half of a word, then its high half.
   uint32_t next32() {
     half_left_ = !half_left_;
     if (!half_left_) return static_cast<uint32_t>(word_ >> 32);
@@ -34,7 +35,7 @@ class Pcg64OfSeedZero {
   bool half_left_ = false;
 };
 
-// NumPy's pairwise summation: eight running sums in blocks of up to 128, halves above.
+// NumPy's pairwise summation: eight running sums in blocks of up to 128 numbers; longer inputs are split in half.
 double pairwise_sum(std::span<const double> values) {
   if (values.size() < 8) {
     double sum = 0;
@@ -63,7 +64,7 @@ std::vector<int32_t> numpy_mock_lengths(int32_t high, size_t count) {
   const uint32_t threshold = (0U - range) % range;
   std::vector<int32_t> lengths(count);
   for (int32_t& length : lengths) {
-    uint64_t product = 0;  // Lemire's method
+    uint64_t product = 0;  // Lemire's method: the high half is the result, a small low half is rejected
     do product = uint64_t{random.next32()} * range;
     while (static_cast<uint32_t>(product) < threshold);
     length = static_cast<int32_t>(product >> 32) + 1;

@@ -1,4 +1,4 @@
-// Random numbers and sums that come out as NumPy's, bit for bit: the order of samples depends on them.
+// Random numbers and sums that equal NumPy's bit for bit: the order of samples depends on them.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ class NumpyRandom {
  public:
   explicit NumpyRandom(uint32_t seed) : engine_(seed) {}
 
-  // Seed 1234 makes 7 2 9 1 0 8 4 5 6 3 of 0 … 9.
+  // Fisher-Yates from the end. Seed 1234 turns 0 … 9 into 7 2 9 1 0 8 4 5 6 3.
   template <typename T>
   void shuffle(std::span<T> items) {
     for (uint64_t i = items.size(); i-- > 1;) std::swap(items[i], items[up_to(i)]);
   }
 
  private:
-  // A number from 0 to `largest`: words masked to its bits, until one is not too large.
+  // Uniform in [0, largest] by masked rejection sampling, bit for bit as NumPy's legacy generator.
   uint64_t up_to(uint64_t largest) {
     uint64_t mask = largest;
     for (int shift = 1; shift < 64; shift *= 2) mask |= mask >> shift;
@@ -38,10 +38,10 @@ class NumpyRandom {
   std::mt19937 engine_;
 };
 
-// numpy.random.default_rng(0).integers(1, high, count, dtype=int32): the lengths of mock sequences.
+// Returns numpy.random.default_rng(0).integers(1, high, count, dtype=int32): the lengths of mock sequences.
 std::vector<int32_t> numpy_mock_lengths(int32_t high, size_t count);
 
-// weights / numpy.sum(weights): every number divided by the sum of all, which is added up in NumPy's order.
+// Returns weights / numpy.sum(weights), with the sum in NumPy's order of addition.
 std::vector<double> normalized(std::span<const double> weights);
 
 }  // namespace megalith::data

@@ -1,4 +1,4 @@
-// What pre-training reads: numbered samples of equal length.
+// PretrainDataset: numbered samples of equal length, for pre-training.
 #pragma once
 
 #include <cstdint>
@@ -6,23 +6,23 @@
 
 namespace megalith::data {
 
-// s: tokens of a sample.
+// One sample; s is its number of tokens.
 struct PretrainSample {
   std::vector<int64_t> tokens;              // [s]
-  std::vector<int64_t> labels;              // [s] the token that follows each
-  std::vector<float> loss_mask;             // [s] 1 where the label counts, else 0
+  std::vector<int64_t> labels;              // [s] the next token
+  std::vector<float> loss_mask;             // [s] 1 if the label counts, otherwise 0
   std::vector<int64_t> position_ids;        // [s]
-  std::vector<int32_t> cumulative_lengths;  // [parts + 1] first 0, last s: attention stays inside of a part
-  int32_t dataset = 0;                      // which one of a blend
+  std::vector<int32_t> cumulative_lengths;  // [parts + 1] from 0 to s: tokens attend only within their part
+  int32_t dataset = 0;                      // index of the dataset in a blend
   bool operator==(const PretrainSample&) const = default;
 };
 
-// Constant after construction; all functions may be called from several threads.
+// Immutable and thread-safe.
 class PretrainDataset {
  public:
   virtual ~PretrainDataset() = default;
   virtual int64_t size() const = 0;
-  // 0 <= index < size(). Throws DataError when the files turn out to be damaged.
+  // Requires 0 <= index < size(). Throws a DataError if a file turns out to be damaged.
   virtual PretrainSample sample(int64_t index) const = 0;
 };
 

@@ -1,3 +1,10 @@
+// From options to datasets, by Megatron's rules:
+//
+//   prefix -> IndexedDataset -> GptDataset (one per split) -> BlendedDataset, if there are several prefixes
+//
+// Each dataset has an identity, a JSON object with everything that its indices depend on. Its text, formatted exactly
+// as Python's json.dumps does, is hashed to the name of the cache files, so that Megalith and Megatron find each
+// other's indices. The order of keys and the types of numbers in it must therefore not change.
 #include "megalith/data/gpt/pretrain_datasets.h"
 
 #include <cmath>
@@ -19,15 +26,15 @@ namespace {
 using io::Json;
 using DatasetPtr = std::shared_ptr<const PretrainDataset>;
 
-// Samples that a blend builds more than it takes, so that rounding does not leave it short.
+// The share of samples that a blend builds beyond those it takes, so that rounding does not leave it short.
 constexpr double kSurplus = 0.005;
 
-// Python's json.dumps(value, indent=4), which the reference's MD5 is of.
+// Returns what Python's json.dumps(value, indent=4) returns: Megatron hashes that text.
 std::string identity_text(const Json& value) { return value.dump(4, ' ', true); }
 
 // One dataset of a blend, or a whole split.
 struct Member {
-  DatasetPtr dataset;  // null: no data, and none is needed
+  DatasetPtr dataset;  // nullptr: there is no data, and none is needed
   Json identity;
 };
 
@@ -41,15 +48,16 @@ class Builder {
     return build_member(source, nullptr, split, "1,1,1", request_.samples[split]).dataset;
   }
 
-  // `split_text` cuts each prefix into three; null: all of it belongs to `split`.
+  // `split_text` divides each prefix into three splits; with nullptr, all of it belongs to `split`.
   DatasetPtr build(const Blend& blend, size_t split, const char* split_text) {
-    // The reference makes a blend of one prefix with a weight only where the prefix is split.
+    // Megatron makes a blend of a single prefix with a weight only if the prefix is divided into splits.
     const bool single = blend.prefixes.size() == 1 && (!blend.weights || split_text == nullptr);
     if (single) return build_prefix(blend.prefixes[0], split, split_text, request_.samples[split]).dataset;
     return blend.weights ? build_weighted(blend, split, split_text) : build_by_length(blend, split, split_text);
   }
 
  private:
+  // A split without data in one prefix has no data at all.
   DatasetPtr build_weighted(const Blend& blend, size_t split, const char* split_text) {
     check<ConfigError>(request_.samples[split].has_value(),
                        "the number of {} samples is not given; a blend with weights needs it", kSplitNames[split]);
@@ -63,9 +71,10 @@ class Builder {
       if (!members.back().dataset) return nullptr;
       size += static_cast<int64_t>(taken);
     }
-    return join(blend, members, split, normalized(weights), size);
+    return join(blend, members, split, normalized(weights), size);  // again, as Megatron does: it may change last bits
   }
 
+  // Without weights: one epoch of each prefix, all of it or, if fewer samples are requested, a proportional part.
   DatasetPtr build_by_length(const Blend& blend, size_t split, const char* split_text) {
     std::vector<Member> members;
     std::vector<int64_t> sizes;
@@ -92,6 +101,7 @@ class Builder {
     return make_blend(blend, members, split, sizes, nullptr, [&] { return blend_exhaustively(sizes); });
   }
 
+  // Takes the indices of the blend from the cache, if there is a cache folder, or builds them.
   DatasetPtr make_blend(const Blend& blend, const std::vector<Member>& members, size_t split, const Json& weights,
                         const Json& size, const std::function<BlendIndices()>& build_indices) {
     Json identity{{"class", "BlendedDataset"}, {"datasets", Json::array()}};
@@ -130,7 +140,7 @@ class Builder {
     return build_member(source, prefix, split, split_text, samples);
   }
 
-  // `path` is null for mock data.
+  // `path` is JSON null for mock data.
   Member build_member(const std::shared_ptr<const SequenceSource>& source, const Json& path, size_t split,
                       const char* split_text, std::optional<int64_t> samples) {
     const auto bounds = split_text != nullptr ? *parse_split(split_text)[split] : std::pair{0.0, 1.0};
@@ -159,12 +169,13 @@ class Builder {
 
   static const char* class_of(const Json& path) { return path.is_null() ? "MockGPTDataset" : "GPTDataset"; }
 
+  // The keys, their order and their types are Megatron's: the text is hashed.
   Json identity_of(const Json& path, size_t split, const char* split_text, std::optional<int64_t> samples) const {
     Json matrix;
     if (split_text != nullptr)
       for (const auto& bounds : parse_split(split_text))
         matrix.push_back(bounds ? Json{bounds->first, bounds->second} : Json());
-    // The reference's list starts with the integer 0.
+    // In Megatron's list the very first number is the integer 0, not 0.0.
     if (matrix.is_array() && matrix[0].is_array()) matrix[0][0] = 0;
     return {{"class", class_of(path)},
             {"dataset_path", path},
@@ -192,9 +203,9 @@ void check_request(const PretrainDataRequest& request) {
   request.data.sources.validate();
   check<ConfigError>(request.seq_length >= 1, "seq_length is {}; it must be at least 1", request.seq_length);
   check<ConfigError>(request.seed >= 0 && request.seed <= std::numeric_limits<uint32_t>::max(),
-                     "seed is {}; the order of the data takes one from 0 to 2^32 - 1", request.seed);
+                     "seed is {}; for the order of the data it must be from 0 to 2^32 - 1", request.seed);
   for (size_t i = 0; i < kSplits; ++i)
-    check<ConfigError>(request.samples[i].value_or(0) >= 0, "{} {} samples are asked for; 0 is the least",
+    check<ConfigError>(request.samples[i].value_or(0) >= 0, "{} {} samples are requested; give 0 or more",
                        *request.samples[i], kSplitNames[i]);
   check(request.tokens.eod_id >= 0 && request.tokens.eod_id < request.tokens.vocab_size,
         "EOD is {}, but the vocabulary has {} tokens", request.tokens.eod_id, request.tokens.vocab_size);
@@ -204,7 +215,7 @@ void check_request(const PretrainDataRequest& request) {
 
 PretrainTokens pretrain_tokens(const tokenizer::Tokenizer& tokenizer, const std::string& path) {
   check<ConfigError>(tokenizer.eos_id().has_value(),
-                     "the tokenizer {} names no EOS token, which ends documents; add eos_token to its "
+                     "the tokenizer {} has no EOS token, which ends documents; add eos_token to its "
                      "tokenizer_config.json",
                      path);
   PretrainTokens tokens{.vocab_size = tokenizer.id_end(), .eod_id = *tokenizer.eos_id()};

@@ -1,4 +1,4 @@
-// The datasets of a pre-training run.
+// Builds the datasets of a pre-training run.
 //
 //   const auto datasets = make_pretrain_datasets({.data = {.sources = {.all = Blend{{"corpus/part"}}}},
 //                                                 .seq_length = 4096,
@@ -22,54 +22,55 @@
 
 namespace megalith::data {
 
-// What a dataset knows of the tokenizer.
+// The properties of the tokenizer that datasets need.
 struct PretrainTokens {
-  int64_t vocab_size = 0;  // ids are below it
+  int64_t vocab_size = 0;  // ids are less than this
   int64_t eod_id = 0;
   std::optional<int64_t> pad_id;
-  std::string identity = "null";  // JSON: tells tokenizers apart in the description that caches are named by
+  std::string identity = "null";  // JSON that distinguishes tokenizers in the names of cache files
 };
 
-// EOD is the tokenizer's EOS token; throws ConfigError when it has none. A pad token that is also BOS, EOS or the
-// unknown token is taken for none, so that nothing real is masked.
+// Returns the properties of a tokenizer. EOD is its EOS token; throws a ConfigError if it has none. A pad token that is
+// also BOS, EOS or the unknown token is ignored, so that no real token is masked.
 PretrainTokens pretrain_tokens(const tokenizer::Tokenizer& tokenizer, const std::string& path);
 
-// Which tokens a run reads, and what its samples look like. run::indexed_settings makes it from options.
+// The tokens that a run reads and the form of its samples. run::indexed_settings makes them from the options.
 struct IndexedSettings {
   DataSources sources;
-  std::optional<std::filesystem::path> cache_folder;  // of indices; absent: PREFIX/cache/GPTDataset_indices, and the
-                                                      // indices of blends are not kept
-  bool eod_mask_loss = false;                         // ends of documents have no label
-  bool reset_position_ids = false;                    // positions begin again after them
-  bool reset_attention_mask = false;                  // documents do not see one another
+  std::optional<std::filesystem::path> cache_folder;  // for indices; std::nullopt: PREFIX/cache/GPTDataset_indices, and
+                                                      // indices of blends are not stored
+  bool eod_mask_loss = false;                         // EOD tokens do not count in the loss
+  bool reset_position_ids = false;                    // positions restart after each EOD
+  bool reset_attention_mask = false;                  // documents do not attend to one another
 };
 
+// The arguments of make_pretrain_datasets.
 struct PretrainDataRequest {
   IndexedSettings data;
   int64_t seq_length = 0;
   int64_t seed = 1234;                       // 0 to 2^32 - 1
-  PerSplit<std::optional<int64_t>> samples;  // at least so many; empty: one epoch
+  PerSplit<std::optional<int64_t>> samples;  // at least this many; std::nullopt: one epoch
   PretrainTokens tokens;
   bool keep_last_partial_validation_sample = false;
   io::LockWait wait;
 };
 
-// Constant; any number of threads may read. Null for a split without data: of weight 0, or without a path, or without
-// sequences when no sample of it is asked for.
+// The result of make_pretrain_datasets. Thread-safe. nullptr for a split without data: one with weight 0, without a
+// path, or without sequences if no samples are requested from it.
 struct PretrainDatasets {
   std::shared_ptr<const PretrainDataset> train, valid, test;
 };
 
-// Every rank that reads data calls it with the same request; it is no collective. Indices are taken from the cache
-// folder, or built there by the first that comes.
+// Builds the datasets of all splits. Every rank that reads data calls it with the same request, but it is not a
+// collective: indices are taken from the cache folder, or built there by the first rank that gets the lock.
 //
-// A single prefix gives samples of it alone. A blend with weights w takes ceil(samples · w) of each prefix, from
+// A single prefix is used alone. A blend with weights w takes ceil(samples · w) samples of each prefix, out of
 // ceil(ceil(samples · w) · 1.005) that are built; one without weights takes whole epochs, in proportion to their sizes.
-// Throws ConfigError for settings that cannot be, DataError for files, each naming the option or the file: also for ids
-// beyond the vocabulary, where IndexedDataset::check_some finds them.
+// Throws a ConfigError for invalid settings and a DataError for bad files, including ids outside the vocabulary if
+// IndexedDataset::check_some finds them. Messages name the option or the file.
 PretrainDatasets make_pretrain_datasets(const PretrainDataRequest& request);
 
-// 100000 sequences of 1 to 4095 tokens: 1, 2, 3, … modulo the vocabulary, then EOD.
+// Data for benchmarks and tests: 100000 sequences of 1 to 4095 tokens, 1, 2, 3, … modulo the vocabulary, then EOD.
 class MockSequences final : public SequenceSource {
  public:
   MockSequences(int64_t vocab_size, int64_t eod_id);

@@ -1,3 +1,5 @@
+// Parsing and writing .idx files. The input is untrusted: every count is compared with the size of the file before it
+// is multiplied, so no product can overflow and no view can reach beyond the file. Messages name the byte of the fault.
 #include "megalith/data/indexed/index_file.h"
 
 #include <algorithm>
@@ -20,7 +22,7 @@ T value_at(std::span<const std::byte> file, size_t at) {
   return PackedArray<T>(file.data() + at, 1)[0];
 }
 
-// Byte counts of the three arrays, or nothing when they are more than the file can hold.
+// The counts that determine the sizes of the three arrays.
 struct ArrayBytes {
   uint64_t sequences = 0, documents = 0;
   uint64_t total() const { return kIndexHeaderBytes + 12 * sequences + 8 * documents; }
@@ -28,7 +30,7 @@ struct ArrayBytes {
 
 ArrayBytes checked_counts(std::span<const std::byte> file, const std::string& name) {
   const ArrayBytes counts{value_at<uint64_t>(file, 18), value_at<uint64_t>(file, 26)};
-  // Neither product can overflow once each count is at most the file's size.
+  // Once each count is at most the size of the file, neither product can overflow.
   check<DataError>(counts.sequences <= file.size() / 12,
                    "{}: byte 18: it promises {} sequences, but a file of {} bytes has room for {}; it is cut short or "
                    "damaged",
@@ -43,14 +45,16 @@ ArrayBytes checked_counts(std::span<const std::byte> file, const std::string& na
 
 }  // namespace
 
+// Checks fields in the order of the file, so that the message names the first one that is wrong.
 IndexView parse_index(std::span<const std::byte> file, const std::string& name) {
+  // A truncated file may have only the start of the magic number: then the message says that it is cut short.
   const size_t shown = std::min(file.size(), kIndexFileMagic.size());
   const std::string_view start(reinterpret_cast<const char*>(file.data()), shown);
   check<DataError>(start == kIndexFileMagic.substr(0, shown) && shown > 0,
                    "{}: byte 0: bad header: an .idx file begins with MMIDIDX and two zero bytes; this file is {}", name,
                    file.empty() ? "empty" : "something else");
   check<DataError>(file.size() >= kIndexHeaderBytes,
-                   "{}: byte {}: the file ends inside of its header, which has {} bytes; it is cut short", name,
+                   "{}: byte {}: the file ends inside its header, which has {} bytes; it is cut short", name,
                    file.size(), kIndexHeaderBytes);
   const auto version = value_at<uint64_t>(file, 9);
   check<DataError>(version == kIndexFileVersion, "{}: byte 9: bad version {}; only version {} is known", name, version,
@@ -63,6 +67,7 @@ IndexView parse_index(std::span<const std::byte> file, const std::string& name) 
                    name, code);
   const ArrayBytes counts = checked_counts(file, name);
   const uint64_t promised = counts.total();
+  // The header does not tell whether modes follow; only the size does.
   const bool has_modes = counts.sequences > 0 && file.size() == promised + counts.sequences;
   check<DataError>(file.size() == promised || has_modes,
                    "{}: byte {}: {} sequences and {} entries of the document index take {} bytes, but the file has {}; "
@@ -79,6 +84,7 @@ IndexView parse_index(std::span<const std::byte> file, const std::string& name) 
 
 namespace {
 
+// Checks that the document index rises from 0 to the number of sequences.
 void check_documents(const IndexView& index, const std::string& name) {
   const auto sequences = static_cast<int64_t>(index.lengths.size());
   int64_t previous = 0;
@@ -101,9 +107,10 @@ void check_documents(const IndexView& index, const std::string& name) {
 
 }  // namespace
 
+// Sequences must be contiguous: that is how Megatron writes them, and it makes overlaps and gaps impossible.
 void check_index(const IndexView& index, uint64_t bin_bytes, const std::string& name) {
   const int64_t bytes_per_token = token_bytes(index.type);
-  uint64_t expected = 0;  // at most 2^31 · 8 more for each of fewer than 2^60 sequences, but stops at bin_bytes
+  uint64_t expected = 0;  // grows by at most 2^34 before it is compared with bin_bytes: no overflow
   for (size_t i = 0; i < index.lengths.size(); ++i) {
     const int32_t length = index.lengths[i];
     check<DataError>(length >= 0, "{}: byte {}: sequence {} has {} tokens", name, index.length_place(i), i, length);
@@ -122,6 +129,7 @@ void check_index(const IndexView& index, uint64_t bin_bytes, const std::string& 
   check_documents(index, name);
 }
 
+// Built in memory as a whole: 12 bytes per sequence, which the writer holds anyway.
 std::vector<std::byte> index_bytes(TokenType type, std::span<const int32_t> lengths,
                                    std::span<const int64_t> documents) {
   check(!documents.empty() && documents.front() == 0, "the document index does not begin with 0");

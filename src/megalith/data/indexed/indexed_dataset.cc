@@ -1,3 +1,6 @@
+// Tokens are converted from the mapped .bin file on every read, and checked there too: reading is the only place that
+// sees each token. The search for the faulty token is a second loop, which runs only after an error, so that the loop
+// over good tokens has no branch that throws.
 #include "megalith/data/indexed/indexed_dataset.h"
 
 #include <array>
@@ -11,10 +14,10 @@ namespace megalith::data {
 
 namespace {
 
-// Places that check_some looks at in a large file.
+// The number of sequences that check_some reads from a large file.
 constexpr int64_t kSpotChecks = 256;
 
-// A stored token as an id; -1 for what is none (negative, a fraction, not a number).
+// Returns a stored token as an id; -1 if it is not one (negative, a fraction, NaN).
 template <typename T>
 int64_t id_of(T token) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -26,7 +29,7 @@ int64_t id_of(T token) {
 }
 
 std::string advice(std::optional<int64_t> vocab_size) {
-  if (!vocab_size) return "a token id is a whole number from 0 on";
+  if (!vocab_size) return "a token id is a whole number >= 0";
   return fmt::format("ids go from 0 to {}: the file was made with another tokenizer, or it is damaged",
                      *vocab_size - 1);
 }
@@ -46,7 +49,7 @@ IndexedDataset::IndexedDataset(const std::string& prefix, std::optional<int64_t>
       index_(parse_index(idx_.bytes(), idx_name_)) {
   const int64_t bytes = token_bytes(index_.type);
   megalith::check<DataError>(bin_.size() % static_cast<uint64_t>(bytes) == 0,
-                             "{}: byte {}: the file has {} bytes, which is no multiple of the {} that a token takes "
+                             "{}: byte {}: the file has {} bytes, which is not a multiple of the {} that a token takes "
                              "({}); it is cut short or damaged",
                              bin_name_, bin_.size(), bin_.size(), bytes, token_type_name(index_.type));
 }
@@ -59,6 +62,7 @@ int64_t IndexedDataset::length(int64_t sequence) const {
   return length;
 }
 
+// Trusts neither length nor offset of the entry: together they must lie within the .bin file.
 int64_t IndexedDataset::first_byte(int64_t sequence, int64_t offset, int64_t count) const {
   megalith::check(sequence >= 0 && sequence < sequence_count() && offset >= 0 && offset + count <= length(sequence),
                   "{}: tokens {} to {} of sequence {} do not exist", prefix_, offset, offset + count, sequence);
@@ -101,6 +105,7 @@ void IndexedDataset::check_sequence(int64_t sequence, int64_t most_tokens) const
 void IndexedDataset::check_some(int64_t most_tokens) const {
   const auto all_tokens = static_cast<int64_t>(bin_.size()) / token_bytes(index_.type);
   const bool all = all_tokens <= most_tokens;
+  // A large file: the start of up to 256 sequences, at equal distances by number.
   const int64_t count = all ? sequence_count() : std::min(sequence_count(), kSpotChecks);
   for (int64_t i = 0; i < count; ++i)
     check_sequence(i * sequence_count() / count, all ? all_tokens : most_tokens / kSpotChecks);

@@ -9,7 +9,7 @@ namespace megalith::data {
 
 namespace {
 
-constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr size_t kBufferBytes = size_t{1} << 20;  // tokens are written in blocks of about this size
 
 }  // namespace
 
@@ -21,6 +21,7 @@ IndexedWriter::IndexedWriter(StagedFiles& files, const std::string& prefix, Toke
 void IndexedWriter::add_sequence(std::span<const int32_t> ids) {
   check<DataError>(ids.size() <= static_cast<size_t>(std::numeric_limits<int32_t>::max()),
                    "{}: a sequence of {} tokens; at most 2^31 - 1 fit", prefix_, ids.size());
+  // One dispatch per sequence, not per token.
   visit_token_type(type_, [&](auto type) {
     using T = decltype(type);
     if (buffer_.size() + ids.size() * sizeof(T) > kBufferBytes) flush();
@@ -28,7 +29,7 @@ void IndexedWriter::add_sequence(std::span<const int32_t> ids) {
     buffer_.resize(at + ids.size() * sizeof(T));
     for (const int32_t id : ids) {
       check<DataError>(id >= 0 && can_hold(type_, id),
-                       "{}: token id {} cannot be stored as {}; the vocabulary is larger than it says", prefix_, id,
+                       "{}: token id {} cannot be stored as {}; the vocabulary is larger than it claims", prefix_, id,
                        token_type_name(type_));
       const T token = static_cast<T>(id);
       std::memcpy(buffer_.data() + at, &token, sizeof token);
@@ -41,12 +42,13 @@ void IndexedWriter::add_sequence(std::span<const int32_t> ids) {
 
 void IndexedWriter::end_document() { documents_.push_back(sequence_count()); }
 
+// Copies the tokens as bytes, without decoding them; only lengths and documents are renumbered.
 void IndexedWriter::append(const IndexedDataset& other) {
   check<DataError>(other.token_type() == type_,
                    "{} stores its tokens as {}, {} as {}; only pairs of one type can be merged", other.name(),
                    token_type_name(other.token_type()), prefix_, token_type_name(type_));
   check<DataError>(!other.index().has_modes, "{} is multimodal; only sets of text can be merged", other.name());
-  other.check();
+  other.check();  // a fault in one part would make the whole merged file useless
   flush();
   const auto bytes = other.bin();
   bin_.write_at(written_, bytes.data(), bytes.size());
@@ -57,9 +59,11 @@ void IndexedWriter::append(const IndexedDataset& other) {
     lengths_.push_back(index.lengths[i]);
     tokens_ += index.lengths[i];
   }
+  // From 1: entry 0 is the start of the first document, which documents_ already ends with.
   for (size_t i = 1; i < index.documents.size(); ++i) documents_.push_back(sequences + index.documents[i]);
 }
 
+// The index is written last and in one piece, since the offsets of its arrays depend on the number of sequences.
 void IndexedWriter::finish() {
   flush();
   const std::vector<std::byte> index = index_bytes(type_, lengths_, documents_);
@@ -72,6 +76,7 @@ void IndexedWriter::flush() {
   buffer_.clear();
 }
 
+// The first input decides the token type. Compares files, not names: a link to an input is refused as well.
 void merge_indexed(std::span<const std::string> prefixes, const std::string& output, StagedFiles& files) {
   check(!prefixes.empty(), "nothing to merge");
   for (const std::string& prefix : prefixes) {

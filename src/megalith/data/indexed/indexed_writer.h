@@ -1,4 +1,4 @@
-// IndexedWriter: makes a pair of files PREFIX.bin and PREFIX.idx, byte for byte as Megatron's IndexedDatasetBuilder.
+// IndexedWriter: writes a pair of files PREFIX.bin and PREFIX.idx, byte for byte like Megatron's IndexedDatasetBuilder.
 //
 //   StagedFiles files;
 //   IndexedWriter writer(files, prefix, TokenType::kUint16);
@@ -17,20 +17,20 @@
 
 namespace megalith::data {
 
-// One thread at a time. Holds 4 bytes a sequence and 8 bytes a document, and a block of tokens.
+// Not thread-safe. Holds 4 bytes per sequence and 8 bytes per document in memory, and a block of tokens.
 class IndexedWriter {
  public:
-  // The files are created in `files`, which outlives this object.
+  // The files are created in `files`, which must outlive this object.
   IndexedWriter(StagedFiles& files, const std::string& prefix, TokenType type);
 
-  // Throws DataError for an id that is negative or that the token type cannot hold.
+  // Throws a DataError for an id that is negative or does not fit into the token type.
   void add_sequence(std::span<const int32_t> ids);
-  // The sequences since the last call are a document; there may be none.
+  // Ends a document, which consists of the sequences since the last call; it may be empty.
   void end_document();
-  // All sequences and documents of another pair, whose tokens are stored in the same way (DataError otherwise). The
-  // pair is checked first.
+  // Appends all sequences and documents of another pair, after checking it completely. Throws a DataError if its token
+  // type differs.
   void append(const IndexedDataset& other);
-  // Writes what is left, and the .idx file. Nothing may be added afterwards.
+  // Writes buffered tokens and the .idx file. Nothing may be added afterwards.
   void finish();
 
   int64_t sequence_count() const { return static_cast<int64_t>(lengths_.size()); }
@@ -53,8 +53,8 @@ class IndexedWriter {
   int64_t tokens_ = 0;
 };
 
-// One pair with the content of all, in their order. Throws DataError, and leaves nothing behind, when one is damaged or
-// stores its tokens in another way than the first; ConfigError when the output is one of the inputs.
+// Merges several pairs into one, in their order. Throws a DataError, without leaving files behind, if one is damaged or
+// has another token type than the first; throws a ConfigError if the output is one of the inputs.
 void merge_indexed(std::span<const std::string> prefixes, const std::string& output, StagedFiles& files);
 
 }  // namespace megalith::data

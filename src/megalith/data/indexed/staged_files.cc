@@ -19,8 +19,9 @@ const io::FileHandle& StagedFiles::create(const fs::path& target) {
   file->staged = target.string() + ".tmp";
   std::error_code error;
   if (target.has_parent_path()) fs::create_directories(target.parent_path(), error);
-  check<DataError>(!error, "the folder {} cannot be made: {}", target.parent_path().string(), error.message());
-  // Not emptied before it is known to be nobody else's. The lock ends with the process, however it ends.
+  check<DataError>(!error, "cannot create the folder {}: {}", target.parent_path().string(), error.message());
+  // The file is truncated only after the lock shows that no other process uses it. The lock ends with the process,
+  // however that ends. is_named(): the file may have been renamed or removed between open and lock.
   file->handle = io::FileHandle::open_or_create(file->staged);
   check<ConfigError>(::flock(file->handle.descriptor(), LOCK_EX | LOCK_NB) == 0 && file->handle.is_named(),
                      "{} is being written by another process; wait for it or choose another output", target.string());
@@ -31,6 +32,7 @@ const io::FileHandle& StagedFiles::create(const fs::path& target) {
   return files_.back()->handle;
 }
 
+// Syncs before it takes the lock, so that discard() on another thread (an interrupt) does not wait for the disk.
 void StagedFiles::commit() {
   for (const auto& file : files_) file->handle.sync();
   const std::lock_guard lock(mutex_);
@@ -39,7 +41,7 @@ void StagedFiles::commit() {
   for (const auto& file : std::views::reverse(files_)) fs::remove(file->target, error);
   for (const auto& file : files_) {
     fs::rename(file->staged, file->target, error);
-    check<DataError>(!error, "{} cannot be renamed to {}: {}", file->staged.string(), file->target.string(),
+    check<DataError>(!error, "cannot rename {} to {}: {}", file->staged.string(), file->target.string(),
                      error.message());
   }
   ended_ = true;

@@ -1,4 +1,4 @@
-// StagedFiles: files that get their names together, when all of them are complete.
+// StagedFiles: files that get their final names together, once all of them are complete.
 //
 //   StagedFiles files;
 //   const io::FileHandle& bin = files.create(prefix + ".bin");
@@ -6,8 +6,8 @@
 //   … write …
 //   files.commit();
 //
-// Until then each lies beside its place as <name>.tmp. What is not committed is removed with the object, also when an
-// exception passes. What a killed process left behind is overwritten by the next one that writes the same files.
+// Until then each is named <name>.tmp in the same folder. Files that are not committed are removed with the object,
+// also when an exception is thrown. Files left by a killed process are overwritten by the next one that writes them.
 #pragma once
 
 #include <filesystem>
@@ -19,7 +19,7 @@
 
 namespace megalith::data {
 
-// One thread creates and writes. commit() and discard() may be called from different threads: the second of them does
+// One thread creates and writes. commit() and discard() may be called from different threads; the later call does
 // nothing.
 class StagedFiles {
  public:
@@ -28,14 +28,14 @@ class StagedFiles {
   StagedFiles(const StagedFiles&) = delete;
   StagedFiles& operator=(const StagedFiles&) = delete;
 
-  // Opens <target>.tmp for writing and makes the target's folder. Throws ConfigError when another process is writing
-  // that file now, DataError when it cannot be created. The reference holds until commit or discard.
+  // Creates the target's folder and opens <target>.tmp for writing. Throws a ConfigError if another process is writing
+  // that file, and a DataError if it cannot be created. The reference is valid until commit or discard.
   const io::FileHandle& create(const std::filesystem::path& target);
 
-  // Brings the content to the disk, then gives each file its name in the order of their creation. Files of those names
-  // are removed before, the last one first, so that an old file never stands beside a new one.
+  // Syncs the content to disk, then renames the files in the order of their creation. Existing files of those names are
+  // removed first, in reverse order, so that an old file never exists together with a new one.
   void commit();
-  // Removes what was written. May be called at any time before the object ends, from any thread.
+  // Removes the files. May be called at any time before the object is destroyed, from any thread.
   void discard();
 
  private:
@@ -45,7 +45,7 @@ class StagedFiles {
   };
   void remove_staged();  // requires the mutex
 
-  std::mutex mutex_;  // guards what follows, and the renames as a whole
+  std::mutex mutex_;  // guards the members below, and the renames as a whole
   std::vector<std::unique_ptr<File>> files_;
   bool ended_ = false;
 };

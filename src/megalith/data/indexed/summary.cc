@@ -5,6 +5,7 @@
 
 namespace megalith::data {
 
+// Ranges are powers of two: the number of bits of a length is the index of its range.
 IndexedSummary summarize(const IndexedDataset& dataset) {
   IndexedSummary summary;
   std::vector<int64_t> counts(64);  // by the bits of the length

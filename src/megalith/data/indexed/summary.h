@@ -1,4 +1,4 @@
-// What a pair of files holds, in numbers.
+// Statistics of an indexed dataset.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,17 @@
 
 namespace megalith::data {
 
+// Total tokens and the distribution of sequence lengths.
 struct IndexedSummary {
-  // Sequences of `from` to `to` tokens, both included: 0, 1, 2 to 3, 4 to 7, ….
+  // Number of sequences with `from` to `to` tokens, inclusive. Ranges are 0, 1, 2 to 3, 4 to 7, ….
   struct LengthRange {
     int64_t from = 0, to = 0, sequences = 0;
   };
   int64_t tokens = 0, shortest = 0, longest = 0;
-  std::vector<LengthRange> lengths;  // from the shortest to the longest, also empty ranges between
+  std::vector<LengthRange> lengths;  // from the shortest to the longest, including empty ranges between them
 };
 
-// Reads all lengths, no tokens.
+// Computes the statistics. Reads all lengths, but no tokens.
 IndexedSummary summarize(const IndexedDataset& dataset);
 
 }  // namespace megalith::data

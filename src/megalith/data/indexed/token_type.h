@@ -1,4 +1,4 @@
-// How a token is stored in a .bin file.
+// TokenType: how tokens are stored in a .bin file.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace megalith::data {
 
-// The numbers live in .idx files and may not change.
+// The numbers are stored in .idx files and must not change. They are the codes of Megatron's DType.
 enum class TokenType : uint8_t {
   kUint8 = 1,
   kInt8 = 2,
@@ -19,15 +19,16 @@ enum class TokenType : uint8_t {
   kUint16 = 8,
 };
 
-// Nothing for a number that names no type.
+// Returns std::nullopt for a code that is not a TokenType.
 std::optional<TokenType> token_type_of_code(uint8_t code);
+// Returns the size of one token.
 int64_t token_bytes(TokenType type);
-// NumPy's name: "uint16", "int32", ….
+// Returns NumPy's name: "uint16", "int32", ….
 std::string_view token_type_name(TokenType type);
-// Whether `id`, which is not negative, can be stored.
+// Whether `id`, which must not be negative, can be stored exactly.
 bool can_hold(TokenType type, int64_t id);
 
-// What the writer of the reference chooses: uint16 below 65500 tokens, else int32.
+// Returns the type that Megatron's writer chooses: uint16 for fewer than 65500 tokens, otherwise int32.
 TokenType token_type_for_vocabulary(int64_t vocab_size);
 
 // Calls visit(T{}) with the C++ type that `type` stores.

@@ -19,7 +19,7 @@ using tokenizer::ChatTemplate;
 constexpr std::string_view kThoughtOpen = "<think>";
 constexpr std::string_view kThoughtClose = "</think>";
 
-// Friday, 26 July 2024.
+// Returns Friday, 26 July 2024.
 std::tm template_date() {
   std::tm date{};
   date.tm_year = 2024 - 1900;
@@ -37,7 +37,7 @@ ChatOptions chat_options(const TemplateOptions& told) {
   return options;
 }
 
-// The messages as the options want them.
+// Adds the default system text and removes thoughts, as the options say.
 Json prepared(Json messages, const std::string& default_system, bool with_thoughts) {
   if (!default_system.empty() && messages.front().at("role") != "system")
     messages.insert(messages.begin(), Json{{"role", "system"}, {"content", default_system}});
@@ -48,9 +48,11 @@ Json prepared(Json messages, const std::string& default_system, bool with_though
   return messages;
 }
 
+// The description is part of cache keys. It holds what the user chose; the template itself is covered by the hash of
+// the tokenizer's files.
 std::shared_ptr<const TurnEncoder> own_template(const TemplateOptions& told, const tokenizer::Tokenizer& tokenizer,
                                                 const std::filesystem::path& folder) {
-  // A template in Jinja says itself what an absent system text is; an empty one is none.
+  // A Jinja template has its own default for an absent system text; an empty one counts as absent.
   const std::string system = told.default_system ? *told.default_system : "";
   const bool with_thoughts = told.thinking != Thinking::kOff;
   ChatOptions options = chat_options(told);
@@ -77,7 +79,7 @@ std::shared_ptr<const TurnEncoder> make_turn_encoder(const TemplateChoice& choic
       "template is {}, and the tokenizer has no chat template: {}. Name one of the known templates (for "
       "example --template qwen), or put the model's chat_template.jinja there",
       kOwnTemplate,
-      folder.empty() ? std::string("it was read from no folder")
+      folder.empty() ? std::string("it was not read from a folder")
                      : "neither chat_template.jinja nor tokenizer_config.json of " + folder.string() + " holds one");
   return nullptr;
 }

@@ -1,4 +1,4 @@
-// A conversation as fine-tuning data describes it, before any token.
+// Conversation: one record of fine-tuning data as text, before tokenization.
 #pragma once
 
 #include <string>
@@ -6,8 +6,10 @@
 
 namespace megalith::data {
 
+// Who speaks: kObservation is the result of a tool, kFunction an assistant's call of tools.
 enum class Role { kUser, kAssistant, kObservation, kFunction };
 
+// One turn.
 struct Message {
   Role role = Role::kUser;
   std::string content;
@@ -16,11 +18,11 @@ struct Message {
 
 // One record. Prompt turns alternate: even positions are kUser or kObservation, odd ones kAssistant or kFunction.
 struct Conversation {
-  std::vector<Message>
-      prompt;  // ends with the turn that is answered: an odd number; pt: one, whose content is the text
+  // An odd number of turns; the last is the one to answer. Stage pt: one turn, whose content is the text.
+  std::vector<Message> prompt;
   std::vector<Message> responses;  // sft: one; preference pairs: chosen, rejected; pt: none
   std::string system;
-  std::string tools;  // JSON text, or nothing
+  std::string tools;  // JSON text; empty for none
   bool operator==(const Conversation&) const = default;
 };
 

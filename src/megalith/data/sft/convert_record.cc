@@ -1,3 +1,6 @@
+// One Converter per record turns any of the formats (dataset_info.h) into a Conversation. There are two kinds of
+// problems: a record that does not form a conversation is skipped (LeftOut, caught in convert_record), as LLaMA-Factory
+// does; a missing column or a wrong type means that the description does not fit the file, and is an error at once.
 #include "megalith/data/sft/convert_record.h"
 
 #include <algorithm>
@@ -15,11 +18,12 @@ namespace {
 
 using io::Json;
 
-// Why a record is left out; not a mistake of the file as a whole.
+// Thrown for a record that is skipped; not for a mistake in the file as a whole.
 struct LeftOut {
   std::string problem;
 };
 
+// Reads one record. `place` is "file:line", for messages.
 class Converter {
  public:
   Converter(const Json& record, const DatasetDescription& dataset, const std::string& place)
@@ -42,13 +46,14 @@ class Converter {
   }
 
  private:
-  // The column's value; nullptr when the column has no name, is absent or null.
+  // Returns the column's value; nullptr if the column has no name, is absent or is null.
   const Json* find(const std::string& column) const {
     if (column.empty()) return nullptr;
     const auto found = record_.find(column);
     return found == record_.end() || found->is_null() ? nullptr : &*found;
   }
 
+  // Returns the column's value, or throws with the names of the existing columns.
   const Json& required(const std::string& column) const {
     const Json* value = find(column);
     if (value != nullptr) return *value;
@@ -65,18 +70,20 @@ class Converter {
     return value.get<std::string>();
   }
 
-  // The column's text; empty when it is absent.
+  // Returns the column's text; empty if it is absent.
   std::string text(const std::string& column) const {
     const Json* value = find(column);
     return value == nullptr ? std::string() : text_of(*value, "column \"" + column + "\"");
   }
 
+  // Tools may be JSON text or JSON itself; the latter becomes the text that Python would print.
   std::string tools() const {
     const Json* value = find(columns_.tools);
     if (value == nullptr) return {};
     return value->is_string() ? value->get<std::string>() : python_json(*value);
   }
 
+  // Alpaca's instruction and input, on separate lines.
   std::string joined_prompt() const {
     std::string prompt = text(columns_.prompt);
     const std::string query = text(columns_.query);
@@ -85,7 +92,7 @@ class Converter {
   }
 
   Conversation alpaca() const {
-    // One of its columns has to be there: a wrong file would otherwise give nothing but empty prompts.
+    // One of its columns must exist; otherwise a wrong file would silently give only empty prompts.
     if (find(columns_.prompt) == nullptr && find(columns_.query) == nullptr) required(columns_.prompt);
     Conversation result{.system = text(columns_.system), .tools = tools()};
     if (const Json* history = find(columns_.history)) add_history(*history, result);
@@ -99,6 +106,7 @@ class Converter {
     return result;
   }
 
+  // A missing answer is not an error here: incomplete() decides whether the kind of sample needs it.
   void add_answer(const std::string& column, Conversation& result) const {
     const Json* value = find(column);
     if (value != nullptr && value->is_string())
@@ -117,6 +125,7 @@ class Converter {
     }
   }
 
+  // Returns a value of a turn. null counts as empty: OpenAI's messages with tool calls have no content.
   std::string tag_of(const Json& turn, const std::string& tag) const {
     check<DataError>(turn.is_object() && turn.contains(tag),
                      "{}: a turn is {}; it needs \"{}\" and \"{}\" (\"tags\" in "
@@ -136,6 +145,7 @@ class Converter {
     throw LeftOut{fmt::format("the role {} is not one of the dataset's", io::in_quotes(role))};
   }
 
+  // A turn with tool calls becomes a function message, whose content is the calls as JSON text.
   Message message_of(const Json& turn) const {
     const Role role = role_of(tag_of(turn, tags_.role));
     const bool answers = role == Role::kAssistant || role == Role::kFunction;
@@ -150,10 +160,11 @@ class Converter {
     return {Role::kFunction, python_json(functions)};
   }
 
-  // Tool calls and several results in a row may appear.
+  // Whether turns may hold tool calls and several results in a row.
   bool openai_turns() const { return dataset_.formatting != Formatting::kSharegpt; }
 
-  // Turns of a list; a leading system turn is put into `system`. OpenAI's several tool results in a row become one.
+  // Returns the turns of a list; a leading system turn is moved to `system`. Consecutive tool results in OpenAI's
+  // format are joined into one turn, so that turns alternate.
   std::vector<Message> messages_of(const Json& list, std::string* system) const {
     check<DataError>(list.is_array(), "{}: {} must be a list of turns", place_, io::json_in_words(list));
     std::vector<Message> result;
@@ -173,6 +184,7 @@ class Converter {
     return result;
   }
 
+  // Questions (user, observation) and answers (assistant, function) must alternate, starting with a question.
   static void check_alternation(const std::vector<Message>& messages) {
     for (size_t i = 0; i < messages.size(); ++i) {
       const Role role = messages[i].role;
@@ -183,7 +195,7 @@ class Converter {
     }
   }
 
-  // What the reference's converter of this name does to system texts.
+  // Changes the system text as LLaMA-Factory's "openai" converter does.
   static void add_thinking_switch(Conversation& conversation) {
     std::string& system = conversation.system;
     if (!conversation.tools.empty()) {
@@ -194,10 +206,11 @@ class Converter {
     }
   }
 
+  // ShareGPT and OpenAI: the last turn is the answer; with ranking, the answers are in columns of their own.
   Conversation turns_of(const Json& list) const {
     Conversation result{.system = text(columns_.system), .tools = tools()};
     result.prompt = messages_of(list, &result.system);
-    // Results that nobody answers are left out, as the reference does.
+    // Tool results at the end, which have no answer, are dropped, as in LLaMA-Factory.
     if (openai_turns() && !result.prompt.empty() && result.prompt.back().role == Role::kObservation)
       result.prompt.pop_back();
     if (dataset_.formatting == Formatting::kOpenai) add_thinking_switch(result);
@@ -215,7 +228,7 @@ class Converter {
     return result;
   }
 
-  // chosen or rejected: a text, a turn, or a list of turns whose last is the answer.
+  // Returns the turns of chosen or rejected: a text, a turn, or a list of turns, the last of which is the answer.
   std::vector<Message> answer_of(const std::string& column, std::string* system) const {
     const Json& value = required(column);
     if (value.is_string()) return {{Role::kAssistant, value.get<std::string>()}};
@@ -225,6 +238,8 @@ class Converter {
     return turns;
   }
 
+  // Preference pairs without an entry in dataset_info.json: the prompt may be in `messages`, in `prompt`, or repeated
+  // at the start of both answers.
   Conversation pairs() const {
     Conversation result{.system = text(columns_.system), .tools = tools()};
     const Json* prompt = find(columns_.prompt);
@@ -239,7 +254,7 @@ class Converter {
       std::vector<Message> turns = answer_of(column, &result.system);
       result.responses.push_back(std::move(turns.back()));
       turns.pop_back();
-      // Without a prompt of its own a pair repeats it in both lists; the chosen one's counts.
+      // A pair without a separate prompt repeats it in both lists; the one of `chosen` counts.
       if (!has_prompt && result.prompt.empty()) result.prompt = std::move(turns);
     }
     check_alternation(result.prompt);
@@ -253,6 +268,7 @@ class Converter {
   const std::string& place_;
 };
 
+// Returns what the conversation lacks for a sample of this kind; empty if nothing.
 std::string incomplete(const Conversation& conversation, SampleKind kind) {
   if (kind == SampleKind::kDocument) return conversation.prompt.empty() ? "no text" : "";
   if (conversation.prompt.size() % 2 == 0) return fmt::format("{} turns before the answer", conversation.prompt.size());
@@ -263,6 +279,7 @@ std::string incomplete(const Conversation& conversation, SampleKind kind) {
   return "";
 }
 
+// Returns a column of ids or labels.
 std::vector<int32_t> ids_of(const Json& record, const std::string& column, const std::string& place) {
   const auto found = record.find(column);
   check<DataError>(found != record.end() && found->is_array(), "{}: column \"{}\" must be a list of token ids", place,
@@ -271,6 +288,7 @@ std::vector<int32_t> ids_of(const Json& record, const std::string& column, const
   ids.reserve(found->size());
   for (const Json& value : *found) {
     constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+    // Negative numbers are allowed for labels (kIgnoredLabel); check_ids refuses others.
     const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= static_cast<uint64_t>(kMax)
                                                  : value.is_number_integer() && value.get<int64_t>() >= -kMax;
     check<DataError>(fits, "{}: column \"{}\" has {} at position {}; token ids are whole numbers", place, column,
@@ -285,8 +303,8 @@ Sequence pretokenized_row(const Json& record, const std::string& prefix, const s
   row.ids = ids_of(record, prefix + "input_ids", place);
   row.labels = record.contains(prefix + "labels") ? ids_of(record, prefix + "labels", place) : row.ids;
   check<DataError>(row.labels.size() == row.ids.size(),
-                   "{}: \"{}input_ids\" has {} values and \"{}labels\" {}; labels stand beside their tokens, one each",
-                   place, prefix, row.ids.size(), prefix, row.labels.size());
+                   "{}: \"{}input_ids\" has {} values and \"{}labels\" {}; there must be one label per token", place,
+                   prefix, row.ids.size(), prefix, row.labels.size());
   return row;
 }
 

@@ -1,4 +1,4 @@
-// Records of a data file to conversations, as the dataset's description says.
+// Converts the records of a data file into conversations, as the dataset's description says.
 #pragma once
 
 #include <optional>
@@ -10,21 +10,24 @@
 
 namespace megalith::data {
 
-// What becomes of the records: it decides which of them are complete.
+// The kind of sample that records become, in stages pt, sft and dpo. It decides which records are complete.
 enum class SampleKind { kDocument, kConversation, kPreference };
 
+// The result of convert_record.
 struct ConvertedRecord {
-  std::optional<Conversation> conversation;  // nothing: the record is left out
-  std::string problem;                       // why: "turn 2 has the role \"gpt\"…"
+  std::optional<Conversation> conversation;  // std::nullopt: the record is skipped
+  std::string problem;                       // the reason: "turn 2 should be …"
 };
 
-// Leaves out, as the reference does: turns that do not alternate, a number of turns that does not fit, a record without
-// the answers that `kind` needs. Throws DataError, naming `place`, when a column is missing or not of its type.
+// Converts one record. Like LLaMA-Factory, skips a record whose turns do not alternate, whose number of turns is wrong,
+// or that lacks the answers `kind` needs. Throws a DataError that names `place` if a column is missing or has the wrong
+// type.
 ConvertedRecord convert_record(const io::Json& record, const DatasetDescription& dataset, SampleKind kind,
                                const std::string& place);
 
-// A record with ids: input_ids and, beside them, labels (absent: all are trained); for pairs chosen_* and rejected_*.
-// Throws DataError, naming `place` and column, for lists that are not of whole numbers or not of the same length.
+// Converts a record that holds ids: input_ids and, parallel to them, labels (if absent, all tokens are trained); for
+// pairs chosen_* and rejected_*. Throws a DataError that names `place` and the column if a list does not consist of
+// integers or the lengths differ.
 Sample pretokenized_sample(const io::Json& record, SampleKind kind, const std::string& place);
 
 }  // namespace megalith::data

@@ -1,3 +1,5 @@
+// Resolving `--dataset`: names in dataset_info.json first, then paths. Nothing is downloaded and no script is run; an
+// entry that needs either is refused with the command that fetches its files.
 #include "megalith/data/sft/dataset_info.h"
 
 #include <algorithm>
@@ -14,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using io::Json;
 
-// Takes the strings of an object into the members that the table names; what is not there becomes unset.
+// Copies the strings of an object to the members that the table lists; members without a key become empty.
 template <typename T>
 T read_names(const io::JsonFields& fields, std::initializer_list<std::pair<const char*, std::string T::*>> table) {
   T result;
@@ -22,6 +24,7 @@ T read_names(const io::JsonFields& fields, std::initializer_list<std::pair<const
   return result;
 }
 
+// Columns that would change what a sample is must not be ignored silently.
 Columns read_columns(const io::JsonFields& fields) {
   for (const char* media : {"images", "videos", "audios", "kto_tag"})
     if (fields.has(media)) fields.refuse(media, "be left out: such columns are not supported");
@@ -46,6 +49,7 @@ Tags read_tags(const io::JsonFields& fields) {
                                    {"system_tag", &Tags::system}});
 }
 
+// The other formats of Formatting are only inferred from columns; LLaMA-Factory has no names for them.
 Formatting read_formatting(const io::JsonFields& fields) {
   const std::string name = fields.optional<std::string>("formatting").value_or("alpaca");
   if (name == "alpaca") return Formatting::kAlpaca;
@@ -54,13 +58,14 @@ Formatting read_formatting(const io::JsonFields& fields) {
   fields.refuse("formatting", "be alpaca, sharegpt or openai");
 }
 
+// Returns the names of an object's members, in their order.
 std::vector<std::string> keys_of(const Json& object) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.items()) keys.push_back(key);
   return keys;
 }
 
-// A file, or all files of a folder in the order of their names.
+// Returns a file, or all visible files of a folder sorted by name, which must be of one type.
 std::vector<fs::path> files_of(const fs::path& path, const std::string& name) {
   check<ConfigError>(fs::exists(path), "dataset {}: {} does not exist; check file_name and dataset_dir", name,
                      path.string());
@@ -77,11 +82,12 @@ std::vector<fs::path> files_of(const fs::path& path, const std::string& name) {
   return files;
 }
 
+// Throws if the entry refers to a hub, a script or cloud storage instead of local files.
 void refuse_remote(const std::string& name, const io::JsonFields& entry, const fs::path& dataset_dir) {
   const std::string info = (dataset_dir / "dataset_info.json").string(), target = (dataset_dir / name).string();
   const auto refuse = [&](const char* hub, const std::string& command) {
     throw ConfigError(
-        fmt::format("dataset {} is on {}, and nothing is downloaded here. Run `{}`, then give that folder or "
+        fmt::format("dataset {} is on {}, and Megalith does not download data. Run `{}`, then give that folder or "
                     "set \"file_name\" in {}",
                     name, hub, command, info));
   };
@@ -92,11 +98,12 @@ void refuse_remote(const std::string& name, const io::JsonFields& entry, const f
   for (const char* key : {"om_hub_url", "script_url", "cloud_file_name"})
     check<ConfigError>(
         !entry.has(key),
-        "dataset {} is given by \"{}\", and nothing is downloaded or run here. Get its files as .jsonl and "
-        "set \"file_name\" in {}",
+        "dataset {} is given by \"{}\", and Megalith does not download data or run scripts. Get its files as .jsonl"
+        " and set \"file_name\" in {}",
         name, key, info);
 }
 
+// A dataset with an entry: the entry says how to read it.
 DatasetDescription from_entry(const std::string& name, const Json& entry, const fs::path& dataset_dir) {
   const std::string place = fmt::format("{}: \"{}\"", (dataset_dir / "dataset_info.json").string(), name);
   check<DataError>(entry.is_object(), "{} is {}; it must be an object", place, io::json_in_words(entry));
@@ -109,13 +116,14 @@ DatasetDescription from_entry(const std::string& name, const Json& entry, const 
   return result;
 }
 
+// A dataset without an entry: the first record of the first file that has one decides.
 DatasetDescription from_path(const std::string& name, const fs::path& path) {
   const std::vector<fs::path> files = files_of(path, name);
   for (const fs::path& file : files) {
     RecordScanner scanner(file);
     std::string text;
     RecordPlace place;
-    if (!scanner.next(text, place)) continue;
+    if (!scanner.next(text, place)) continue;  // an empty file among others is allowed
     DatasetDescription result = infer_format(parse_record(text, scanner.format(), file, place.line),
                                              fmt::format("{}:{}", file.string(), place.line));
     result.name = name;
@@ -127,6 +135,7 @@ DatasetDescription from_path(const std::string& name, const fs::path& path) {
 
 }  // namespace
 
+// A function call has a role of its own here; messages with "tool_calls" are converted to it.
 Tags openai_tags() {
   return {.role = "role",
           .content = "content",
@@ -137,6 +146,8 @@ Tags openai_tags() {
           .system = "system"};
 }
 
+// `columns` and `tags`, if present, replace the defaults as a whole, as in LLaMA-Factory: an entry that names only
+// `messages` has no `response` column.
 DatasetDescription read_dataset_entry(const Json& entry, const std::string& place) {
   const io::JsonFile file(entry, place);
   const io::JsonFields fields = file.fields();
@@ -145,7 +156,7 @@ DatasetDescription read_dataset_entry(const Json& entry, const std::string& plac
   result.ranking = fields.optional<bool>("ranking").value_or(false);
   result.num_samples = fields.optional_positive<int64_t>("num_samples");
   if (fields.optional<std::string>("split").value_or("train") != "train")
-    fields.refuse("split", "be train: files that are here have no other");
+    fields.refuse("split", "be train: local files have no other split");
   if (const auto columns = fields.optional_object("columns")) result.columns = read_columns(*columns);
   if (const auto tags = fields.optional_object("tags"))
     result.tags = read_tags(*tags);
@@ -156,9 +167,10 @@ DatasetDescription read_dataset_entry(const Json& entry, const std::string& plac
 
 DatasetDescription infer_format(const Json& first_record, const std::string& place) {
   const auto has = [&](const char* column) { return first_record.contains(column); };
+  // The order of the cases matters: records may have columns of several formats, and the most specific one wins.
   const auto when = [&](const char* column) { return has(column) ? std::string(column) : std::string(); };
   DatasetDescription result;
-  result.columns = {.prompt = "", .query = "", .response = "", .messages = ""};
+  result.columns = {.prompt = "", .query = "", .response = "", .messages = ""};  // no defaults: only what is there
   Columns& columns = result.columns;
   columns.system = when("system");
   columns.tools = when("tools");
@@ -174,7 +186,7 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
     columns.messages = has("conversations") ? "conversations" : when("messages");
     columns.prompt = has("prompt") ? "prompt" : has("question") ? "question" : when("instruction");
     columns.query = when("input");
-    if (columns.messages == "conversations") result.tags = Tags{};
+    if (columns.messages == "conversations") result.tags = Tags{};  // ShareGPT's names: from, value, human, gpt
   } else if (has("messages")) {
     result.formatting = Formatting::kMessages;
     columns.messages = "messages";
@@ -182,7 +194,7 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
     result.formatting = Formatting::kSharegpt;
     columns.messages = "conversations";
     result.tags = Tags{};
-  } else if (has("instruction")) {
+  } else if (has("instruction")) {  // Alpaca
     columns.prompt = "instruction";
     columns.query = "input";
     columns.response = "output";
@@ -190,7 +202,7 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
   } else if (has("prompt") && (has("response") || has("completion"))) {
     columns.prompt = "prompt";
     columns.response = has("response") ? "response" : "completion";
-  } else if (has("text")) {
+  } else if (has("text")) {  // documents for stage pt
     columns.prompt = "text";
   } else {
     throw DataError(fmt::format(
@@ -211,6 +223,7 @@ std::vector<DatasetDescription> find_datasets(const std::vector<std::string>& na
   }
   std::vector<DatasetDescription> result;
   for (const std::string& name : names) {
+    // An entry wins over a path of the same name.
     if (info.contains(name)) {
       result.push_back(from_entry(name, info.at(name), dataset_dir));
     } else if (fs::exists(name)) {

@@ -1,4 +1,4 @@
-// What `--dataset` names: entries of LLaMA-Factory's dataset_info.json, or files and folders.
+// DatasetDescription: what `--dataset` names, entries of LLaMA-Factory's dataset_info.json or files and folders.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,17 @@
 
 namespace megalith::data {
 
+// How the records of a dataset are laid out.
 enum class Formatting {
   kAlpaca,        // columns prompt, query, response
   kSharegpt,      // a list of turns in the column `messages`
-  kMessages,      // the same, with tool calls as OpenAI writes them
-  kOpenai,        // that, and the system texts that LLaMA-Factory adds to it ("detailed thinking off")
+  kMessages,      // the same, with tool calls in OpenAI's format
+  kOpenai,        // like kMessages, plus the system texts that LLaMA-Factory adds ("detailed thinking off")
   kPairs,         // prompt, chosen, rejected as texts or lists of turns
   kPretokenized,  // input_ids and labels; chosen_input_ids … for pairs
 };
 
-// Which column holds what; an empty name: there is none.
+// Names of the columns; empty if a dataset has no such column.
 struct Columns {
   std::string prompt = "instruction";
   std::string query = "input";
@@ -30,7 +31,7 @@ struct Columns {
   bool operator==(const Columns&) const = default;
 };
 
-// Names inside of turns; empty: there is none.
+// Names of the keys and roles inside turns; empty if there is none.
 struct Tags {
   std::string role = "from";
   std::string content = "value";
@@ -42,12 +43,12 @@ struct Tags {
   bool operator==(const Tags&) const = default;
 };
 
-// The names of OpenAI's messages: role, content, user, assistant, tool, system.
+// Returns the names of OpenAI's messages: role, content, user, assistant, tool, system.
 Tags openai_tags();
 
 // One dataset: its files and how to read them.
 struct DatasetDescription {
-  std::string name;  // what the user wrote
+  std::string name;  // as the user wrote it
   std::vector<std::filesystem::path> files;
   Formatting formatting = Formatting::kAlpaca;
   bool ranking = false;  // preference pairs
@@ -57,17 +58,17 @@ struct DatasetDescription {
   bool operator==(const DatasetDescription&) const = default;
 };
 
-// The entry of a dataset_info.json, without its files. If `columns` or `tags` is there, all that it does not list are
-// unset, defaults included. `place` names file and entry in messages. Throws DataError.
+// Reads an entry of dataset_info.json, without its files. If `columns` or `tags` is present, everything that it does
+// not list is unset, even if it has a default. `place` names file and entry in messages. Throws a DataError.
 DatasetDescription read_dataset_entry(const io::Json& entry, const std::string& place);
 
-// Each name is an entry of dataset_dir/dataset_info.json or else a path: as given, or in dataset_dir. A path's format
-// is told by the columns of its first record. Throws ConfigError for a name that is neither, with the nearest ones, and
-// for an entry that names a hub, with the command that downloads it.
+// Finds the datasets. Each name is an entry of dataset_dir/dataset_info.json or a path, as given or in dataset_dir. The
+// format of a path is inferred from the columns of its first record. Throws a ConfigError for a name that is neither,
+// with the nearest names, and for an entry that refers to a hub, with the command that downloads it.
 std::vector<DatasetDescription> find_datasets(const std::vector<std::string>& names,
                                               const std::filesystem::path& dataset_dir);
 
-// The format of a file that has no entry. Throws DataError that names the columns that are there.
+// Infers the format of a file without an entry. Throws a DataError that lists the existing columns if it cannot.
 DatasetDescription infer_format(const io::Json& first_record, const std::string& place);
 
 }  // namespace megalith::data

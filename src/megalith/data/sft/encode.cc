@@ -1,3 +1,6 @@
+// LLaMA-Factory's rules for labels and cuts, token for token. Turns are taken in order (from the last, with
+// mask_history) until the cutoff is reached; the turn that crosses it is cut in both parts, and all further ones are
+// dropped. Labels stand beside their tokens here; the collator shifts them.
 #include "megalith/data/sft/encode.h"
 
 #include <algorithm>
@@ -14,15 +17,16 @@ void append(Ids& to, const Ids& from) { to.insert(to.end(), from.begin(), from.e
 
 Ids ignored(size_t count) { return Ids(count, kIgnoredLabel); }
 
-// Which labels a turn of a conversation gets; `first` is the first turn that is taken, the last of the conversation
-// under mask_history.
+// Returns a turn with its labels. `first` says that it is the first turn taken, which is the last one of the
+// conversation under mask_history.
 Sequence label_turn(EncodedTurn turn, bool first, const TurnEncoder& encoder, const EncodeSettings& settings) {
   Sequence part;
   if (settings.train_on_prompt) {
     part.labels = turn.source;
   } else {
     part.labels = ignored(turn.source.size());
-    // The end of the answer before: with efficient_eos it is what the first token of the next turn stands for.
+    // With efficient_eos the first token of a turn takes the place of the end token of the previous answer, so the
+    // label there is eos.
     if (encoder.efficient_eos() && !first && !part.labels.empty()) part.labels.front() = encoder.tokens().eos;
   }
   append(part.labels, settings.mask_history && !first ? ignored(turn.target.size()) : turn.target);
@@ -46,6 +50,7 @@ void note(bool* cut, bool happened) {
 
 }  // namespace
 
+// A short target is kept whole, a short source too; otherwise both parts share the limit in proportion.
 TurnLengths cut_turn(int64_t source, int64_t target, int64_t limit) {
   int64_t most_target = 0;
   if (target * 2 < limit) {
@@ -53,7 +58,7 @@ TurnLengths cut_turn(int64_t source, int64_t target, int64_t limit) {
   } else if (source * 2 < limit) {
     most_target = limit - source;
   } else {
-    // In double precision, as the reference: a rounding difference would move a token.
+    // In double precision, as in Python: rounding differently would move a token.
     const double share = static_cast<double>(target) / static_cast<double>(source + target);
     most_target = static_cast<int64_t>(static_cast<double>(limit) * share);
   }
@@ -61,6 +66,7 @@ TurnLengths cut_turn(int64_t source, int64_t target, int64_t limit) {
   return {std::min(std::max<int64_t>(limit - kept_target, 0), source), kept_target};
 }
 
+// With mask_history, turns are reversed, cut from the last one on, and reversed again.
 Sequence encode_conversation(const Conversation& conversation, const TurnEncoder& encoder,
                              const EncodeSettings& settings, bool* cut) {
   check<ConfigError>(!(settings.train_on_prompt && encoder.efficient_eos()),
@@ -70,7 +76,7 @@ Sequence encode_conversation(const Conversation& conversation, const TurnEncoder
   std::vector<EncodedTurn> turns = encoder.turns(conversation, settings.mask_history);
   if (settings.mask_history) std::ranges::reverse(turns);
   std::vector<Sequence> parts;
-  int64_t total = encoder.efficient_eos() ? 1 : 0;
+  int64_t total = encoder.efficient_eos() ? 1 : 0;  // room for the end token below
   for (EncodedTurn& turn : turns) {
     if (total >= settings.cutoff) {
       note(cut, true);
@@ -104,6 +110,7 @@ Sample encode_preference(const Conversation& conversation, const TurnEncoder& en
     chosen.target.push_back(encoder.tokens().eos);
     rejected.push_back(encoder.tokens().eos);
   }
+  // Both answers are cut to the same length, so that the shared prompt is cut only once.
   const int64_t longest = std::max(std::ssize(chosen.target), std::ssize(rejected));
   const auto [source, target] = cut_turn(std::ssize(chosen.source), longest, settings.cutoff);
   note(cut, source < std::ssize(chosen.source) || target < longest);

@@ -1,4 +1,4 @@
-// Conversations to token sequences with labels, cut to a number of tokens.
+// Turns conversations into token sequences with labels, cut to a number of tokens.
 #pragma once
 
 #include <cstdint>
@@ -10,36 +10,40 @@
 
 namespace megalith::data {
 
+// How conversations become rows.
 struct EncodeSettings {
-  // Tokens of a sample before the collator shifts it: one more than cutoff_len of the command line, since the last
-  // token is a label only (cutoff_for in sft_options.h).
+  // Tokens of a sample before the collator shifts it: one more than the option cutoff_len, since the last token is only
+  // a label (row_plan in record_encoder.h).
   int64_t cutoff = 2048;
-  bool train_on_prompt = false;  // not with an encoder of efficient_eos
-  bool mask_history = false;     // only the last turn is trained; turns are kept from the last on
+  bool train_on_prompt = false;  // not allowed with an encoder of efficient_eos
+  bool mask_history = false;     // only the last turn is trained; if there is too much, the first turns are dropped
 };
 
-// How a turn is cut to `limit` tokens: the tail of each part goes.
+// Lengths of the two parts of a turn.
 struct TurnLengths {
   int64_t source = 0;
   int64_t target = 0;
 };
+// Returns the lengths to which a turn is cut to fit into `limit` tokens, by LLaMA-Factory's rule. Each part loses its
+// tail.
 TurnLengths cut_turn(int64_t source, int64_t target, int64_t limit);
 
-// Sets `cut` (when given) if tokens were left out.
+// Encodes one row. Sets `cut` (if not nullptr) to true if tokens were left out; likewise below.
 Sequence encode_conversation(const Conversation& conversation, const TurnEncoder& encoder,
                              const EncodeSettings& settings, bool* cut = nullptr);
 
-// Chosen and rejected rows; both share the prompt, which is that of the chosen conversation.
+// Encodes the chosen and rejected rows. Both share the prompt of the chosen conversation.
 Sample encode_preference(const Conversation& conversation, const TurnEncoder& encoder, const EncodeSettings& settings,
                          bool* cut = nullptr);
 
-// A document without packing: bos in front where the tokenizer wants it, the text, its end; cut. All of it is trained.
+// Encodes a document without packing: bos if the tokenizer adds one, the text, the end of the document; then cuts it.
+// All tokens are trained.
 Sequence encode_document(const std::string& text, const tokenizer::Tokenizer& tokenizer, const TemplateTokens& tokens,
                          int64_t cutoff, bool* cut = nullptr);
-// A document as it is, for pack_documents: the text and its end.
+// Encodes a document uncut, for pack_documents: the text and the end of the document.
 Sequence whole_document(const std::string& text, const tokenizer::Tokenizer& tokenizer, const TemplateTokens& tokens);
-// Documents one behind the other, cut into rows of exactly `cutoff` tokens; the rest is left out. Where the tokenizer
-// puts bos in front of a text, it replaces the first token of each row (as the reference does).
+// Concatenates documents and cuts them into rows of exactly `cutoff` tokens; the remainder is dropped. If the tokenizer
+// adds bos, it replaces the first token of each row, as in LLaMA-Factory.
 std::vector<Sequence> pack_documents(const std::vector<Sequence>& documents, const TemplateTokens& tokens,
                                      int64_t cutoff);
 

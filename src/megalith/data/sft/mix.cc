@@ -19,7 +19,7 @@ std::vector<double> parse_probabilities(const std::vector<std::string>& words, s
     values.push_back(*value);
   }
   check<ConfigError>(values.empty() || values.size() == datasets,
-                     "interleave_probs has {} numbers for {} datasets; give one each", values.size(), datasets);
+                     "interleave_probs has {} numbers for {} datasets; give one per dataset", values.size(), datasets);
   const double sum = std::accumulate(values.begin(), values.end(), 0.0);
   for (double& value : values) value /= sum;
   return values;
@@ -34,6 +34,7 @@ bool DatasetPicker::ended() const {
                                                             : std::ranges::all_of(exhausted_, is_set);
 }
 
+// The last dataset gets what rounding leaves of the unit interval.
 size_t DatasetPicker::draw() {
   const double at = random_.unit();
   double sum = 0;
@@ -42,13 +43,14 @@ size_t DatasetPicker::draw() {
   return exhausted_.size() - 1;
 }
 
+// The end is checked only between rounds if datasets take turns, so that each contributes equally.
 std::optional<size_t> DatasetPicker::next() {
   const bool in_turn = options_.probabilities.empty();
   if (options_.strategy == MixStrategy::kConcat) {
     while (turn_ < exhausted_.size() && exhausted_[turn_]) ++turn_;
     return turn_ < exhausted_.size() ? std::optional(turn_) : std::nullopt;
   }
-  while (true) {
+  while (true) {  // interleave_once may have to skip exhausted datasets
     const bool round_complete = !in_turn || turn_ % exhausted_.size() == 0;
     if (round_complete && ended()) return std::nullopt;
     const size_t dataset = in_turn ? turn_++ % exhausted_.size() : draw();

@@ -1,4 +1,4 @@
-// The order in which several datasets are drawn from.
+// DatasetPicker: the order in which records are drawn from several datasets.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,32 @@
 
 namespace megalith::data {
 
+// How several datasets are mixed.
 struct MixOptions {
   config::MixStrategy strategy = config::MixStrategy::kConcat;
-  std::vector<double> probabilities;  // one a dataset, or none: in turn
+  std::vector<double> probabilities;  // one per dataset; empty: datasets take turns
   uint64_t seed = 42;
 };
 
-// "0.3, 0.7" of the command line as numbers that sum to 1. Throws ConfigError, naming interleave_probs, for anything
-// but one positive number a dataset.
+// Parses "0.3, 0.7" of the command line and normalizes the numbers to a sum of 1. Throws a ConfigError that names
+// interleave_probs unless there is one positive number per dataset, or none.
 std::vector<double> parse_probabilities(const std::vector<std::string>& words, size_t datasets);
 
-// Says from which dataset the next record comes. Its caller tells when a dataset's last record was taken; one that is
-// drawn again afterwards (interleave_over) starts anew.
+// Decides from which dataset the next record comes. The caller reports when it has taken the last record of a dataset;
+// if that is drawn again (interleave_over), it starts from its first record.
 //
-//   concat            one behind the other
-//   interleave_under  until the first is exhausted
-//   interleave_over   until all are; shorter ones repeat
-//   interleave_once   until all are; exhausted ones are passed over
+//   concat            one dataset after the other
+//   interleave_under  until the first one is exhausted
+//   interleave_over   until all are exhausted; shorter ones repeat
+//   interleave_once   until all are exhausted; exhausted ones are skipped
 //
-// In turn (no probabilities) a round is always completed.
+// If datasets take turns (no probabilities), a round is always completed.
 class DatasetPicker {
  public:
   DatasetPicker(size_t datasets, const MixOptions& options);
-  // Nothing at the end.
+  // Returns the number of the dataset; std::nullopt at the end.
   std::optional<size_t> next();
+  // Reports that the last record of a dataset has been taken.
   void exhausted(size_t dataset);
 
  private:

@@ -16,7 +16,8 @@ std::vector<std::vector<size_t>> plan_rows(std::span<const int64_t> lengths, int
   while (!waiting.empty()) {
     std::vector<size_t> row;
     int64_t room = capacity;
-    // The longest that fits; none is left when even the shortest does not.
+    // upper_bound(room) is the first length that does not fit, so its predecessor is the longest that does; the row is
+    // full when there is none.
     for (auto next = waiting.upper_bound(room); next != waiting.begin(); next = waiting.upper_bound(room)) {
       --next;
       room -= next->first;
@@ -29,6 +30,7 @@ std::vector<std::vector<size_t>> plan_rows(std::span<const int64_t> lengths, int
   return rows;
 }
 
+// Drops samples that do not fit, then fills rows by plan_rows and pads them; pieces remember the samples' lengths.
 PackedRows pack_samples(std::vector<Sequence> samples, int64_t cutoff, bool neat, int32_t pad) {
   PackedRows result;
   std::erase_if(samples, [&](const Sequence& sample) {

@@ -1,4 +1,4 @@
-// Several samples in one row.
+// Packs several samples into one row.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,17 @@
 
 namespace megalith::data {
 
-// Which samples share a row of `capacity` tokens: the longest that still fits goes next. Of equal lengths the later
-// sample is taken first. Every length is at most capacity.
+// Decides which samples share a row of `capacity` tokens: greedily, the longest that still fits comes next. Among equal
+// lengths the last sample is taken first. No length may exceed the capacity.
 std::vector<std::vector<size_t>> plan_rows(std::span<const int64_t> lengths, int64_t capacity);
 
+// The result of pack_samples.
 struct PackedRows {
   std::vector<Sequence> rows;  // each padded to cutoff + 1 tokens with `pad`, label kIgnoredLabel
-  int64_t too_long = 0;        // samples left out: longer than cutoff
+  int64_t too_long = 0;        // number of samples dropped because they are longer than cutoff
 };
 
-// `neat`: samples of a row do not see one another.
+// Packs samples into rows. With `neat`, samples of a row do not attend to one another.
 PackedRows pack_samples(std::vector<Sequence> samples, int64_t cutoff, bool neat, int32_t pad);
 
 }  // namespace megalith::data

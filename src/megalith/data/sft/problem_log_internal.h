@@ -1,4 +1,4 @@
-// Records that are left out, for people.
+// ProblemLog: reports skipped records to the user.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,14 +9,14 @@
 
 namespace megalith::data {
 
-// Warns of the first few. One thread.
+// Logs a warning for the first few. Not thread-safe.
 class ProblemLog {
  public:
   void add(const std::string& place, const std::string& problem) {
     if (shown_++ < kShown) log_warning("{}: record left out: {}", place, problem);
     if (first_.empty()) first_ = fmt::format("{}: {}", place, problem);
   }
-  // For the end of a message: "; the first problem is …", or nothing.
+  // Returns "; the first problem is …" for the end of a message; empty if there was none.
   std::string in_words() const { return first_.empty() ? "" : "; the first problem is " + first_; }
 
  private:

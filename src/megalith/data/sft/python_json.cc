@@ -7,6 +7,7 @@
 namespace megalith::data {
 namespace {
 
+// Strings, integers and constants print alike in both; only separators and floats differ.
 void append(const io::Json& value, std::string& text) {
   if (value.is_object()) {
     text += '{';

@@ -1,5 +1,5 @@
-// JSON as Python's json.dumps(value, ensure_ascii=False) writes it: ", " and ": " between parts, numbers as Python's
-// repr. Prompts of tools hold such text, and ids depend on every blank.
+// Writes JSON as Python's json.dumps(value, ensure_ascii=False) does: ", " and ": " between parts, numbers as by
+// Python's repr. Prompts that describe tools contain such text, and token ids depend on every space.
 #pragma once
 
 #include <string>
@@ -8,6 +8,7 @@
 
 namespace megalith::data {
 
+// Returns `value` as such text.
 std::string python_json(const io::Json& value);
 
 }  // namespace megalith::data

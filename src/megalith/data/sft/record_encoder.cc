@@ -1,3 +1,11 @@
+// One encoder serves the stages pt, sft and dpo, from text or from ids:
+//
+//   record -> convert_record -> Conversation -> encode_* -> Sample -> rows (packing, per batch)
+//          -> pretokenized_sample -------------------------^
+//
+// Encoding works record by record and on many threads; packing needs the whole batch and runs on one. Lengths: the
+// collator drops one token of a row (the last is only a label), so an unpacked sample may have cutoff_len + 1 tokens; a
+// packed row has cutoff_len + 1 by construction, and the samples in it have at most cutoff_len.
 #include "megalith/data/sft/record_encoder.h"
 
 #include <algorithm>
@@ -15,19 +23,19 @@ namespace megalith::data {
 
 namespace {
 
-// A pair counts in any case: an answer that it lacks is an error.
+// A pair always counts: if it lacks an answer, that is an error and not a reason to skip it.
 bool has_tokens(const Sample& sample) { return !sample.row.ids.empty() || sample.rejected; }
 
 constexpr std::array kAnswers{"chosen", "rejected"};
 
-// Texts alone: what a template adds to an empty one is no answer.
+// Checks the texts before tokenization: what a template adds to an empty text is not an answer.
 void check_answers(const Conversation& conversation) {
   for (size_t i = 0; i < kAnswers.size(); ++i)
     check<DataError>(!conversation.responses[i].content.empty(),
                      "the {} answer is empty; give a text, or leave the pair out", kAnswers[i]);
 }
 
-// What is left of both answers can be trained on. The first token of a row is no label once labels are shifted.
+// Checks that both answers still have trained tokens. The first token of a row does not count: it is never predicted.
 void check_answers(const Sample& pair, bool cut, int64_t cutoff_len, const std::string& place) {
   const std::array rows{&pair.row, &*pair.rejected};
   for (size_t i = 0; i < kAnswers.size(); ++i) {
@@ -35,7 +43,7 @@ void check_answers(const Sample& pair, bool cut, int64_t cutoff_len, const std::
     const bool trained = !labels.empty() && std::ranges::any_of(labels.begin() + 1, labels.end(),
                                                                 [](int32_t label) { return label != kIgnoredLabel; });
     check<DataError>(trained || !cut,
-                     "{}: the {} answer does not fit: cutoff_len {} leaves no room for it behind the prompt. Raise "
+                     "{}: the {} answer does not fit: cutoff_len {} leaves no room for it after the prompt. Raise "
                      "cutoff_len, or leave the pair out",
                      place, kAnswers[i], cutoff_len);
     check<DataError>(trained, "{}: the {} answer is empty: none of its {} tokens has a label. Leave the pair out",
@@ -53,7 +61,7 @@ RowPlan row_plan(const SftSettings& settings) {
                          "mask_history and train_on_prompt are for stage sft; documents have no turns");
       return {.kind = settings.kind, .cutoff = settings.cutoff_len + 1, .packing = packing, .neat = false};
     case SampleKind::kConversation:
-      // A packed row is made one token longer than its cutoff, a sample may be as long as the row's shifted tokens.
+      // pack_samples makes rows one token longer than the cutoff; a sample may have as many tokens as the shifted row.
       return {.kind = settings.kind,
               .cutoff = settings.cutoff_len + (packing ? 0 : 1),
               .packing = packing,
@@ -96,7 +104,7 @@ std::string BuildReport::text() const {
 RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const TurnEncoder> turns,
                              std::optional<tokenizer::Tokenizer> tokenizer)
     : options_(options), turns_(std::move(turns)), tokenizer_(std::move(tokenizer)) {
-  // Documents need no template; without one the tokenizer's own special tokens are used.
+  // Documents need no template; without one, the tokenizer's own special tokens are used.
   if (turns_)
     tokens_ = turns_->tokens();
   else if (tokenizer_ && options_.plan.kind == SampleKind::kDocument)
@@ -107,6 +115,8 @@ RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const
   if (tokenizer_ && options_.vocab_size) check_vocabulary();
 }
 
+// Padding is in nearly every batch, so a bad pad id is an error at once; other ids may never occur, so they only get a
+// warning here and are checked record by record.
 void RecordEncoder::check_vocabulary() const {
   const int64_t size = *options_.vocab_size;
   check<ConfigError>(tokens_.pad < size,
@@ -120,6 +130,7 @@ void RecordEncoder::check_vocabulary() const {
         tokenizer_->id_end() - 1, size);
 }
 
+// Called once per dataset, before any record is read.
 void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {
   const bool pairs = options_.plan.kind == SampleKind::kPreference;
   check<ConfigError>(
@@ -143,6 +154,7 @@ void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {
       dataset.name);
 }
 
+// Finds bad ids before training begins, while the message can still name the record.
 void RecordEncoder::check_ids(const Sequence& row, const std::string& place) const {
   for (size_t i = 0; i < row.ids.size(); ++i) {
     const auto fits = [&](int32_t id) { return id >= 0 && (!options_.vocab_size || id < *options_.vocab_size); };
@@ -153,7 +165,7 @@ void RecordEncoder::check_ids(const Sequence& row, const std::string& place) con
                     "must be resized",
                     place, fits(id) ? "label" : "token id", fits(id) ? label : id, i,
                     options_.vocab_size ? fmt::format("outside of the model's vocabulary of {}", *options_.vocab_size)
-                                        : std::string("no token id")));
+                                        : std::string("not a token id")));
   }
 }
 
@@ -168,6 +180,7 @@ Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) c
     case SampleKind::kDocument:
       break;
   }
+  // With packing, a document stays whole: pack_documents cuts the concatenation of the batch.
   const std::string& text = conversation.prompt.front().content;
   if (!options_.plan.packing) return {encode_document(text, *tokenizer_, tokens_, settings.cutoff, cut), std::nullopt};
   return {whole_document(text, *tokenizer_, tokens_), std::nullopt};
@@ -180,7 +193,7 @@ EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescrip
     result.sample = pretokenized_sample(record, options_.plan.kind, place);
     if (!has_tokens(*result.sample)) return {std::nullopt, "no tokens"};
     const auto limit = static_cast<size_t>(options_.plan.cutoff);
-    const bool blocks = options_.plan.kind == SampleKind::kDocument && options_.plan.packing;
+    const bool blocks = options_.plan.kind == SampleKind::kDocument && options_.plan.packing;  // cut in pack_documents
     for (Sequence* row : {&result.sample->row, result.sample->rejected ? &*result.sample->rejected : nullptr}) {
       if (row == nullptr || blocks || row->ids.size() <= limit) continue;
       row->ids.resize(limit);
@@ -191,7 +204,7 @@ EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescrip
     ConvertedRecord converted = convert_record(record, dataset, options_.plan.kind, place);
     result.problem = std::move(converted.problem);
     if (!converted.conversation) return result;
-    try {
+    try {  // the encoder does not know where the record comes from
       result.sample = encode_text(*converted.conversation, &result.cut);
     } catch (const DataError& error) {
       throw DataError(fmt::format("{}: {}", place, error.what()));
@@ -211,6 +224,7 @@ bool RecordEncoder::is_complete(const io::Json& record, const DatasetDescription
   return convert_record(record, dataset, options_.plan.kind, place).conversation.has_value();
 }
 
+// Packing never crosses a batch, so the rows depend on preprocessing_batch_size.
 std::vector<Sample> RecordEncoder::rows(std::vector<EncodedRecord> batch, BuildReport& report) const {
   BuildReport added{.records = std::ssize(batch)};
   std::vector<Sample> samples;
@@ -233,6 +247,7 @@ std::vector<Sample> RecordEncoder::rows(std::vector<EncodedRecord> batch, BuildR
     samples.clear();
     for (Sequence& row : packed) samples.push_back({std::move(row), std::nullopt});
   }
+  // Count what training will see: rows after packing, both rows of a pair.
   added.samples = std::ssize(samples);
   for (const Sample& sample : samples)
     for (const Sequence* row : {&sample.row, sample.rejected ? &*sample.rejected : nullptr}) {
@@ -247,6 +262,7 @@ std::vector<Sample> RecordEncoder::rows(std::vector<EncodedRecord> batch, BuildR
   return samples;
 }
 
+// Caches are named by this text: a change of a word makes all of them useless.
 std::string RecordEncoder::description() const {
   const RowPlan& plan = options_.plan;
   return fmt::format("kind {} cutoff {} packing {} neat {} prompt {} history {} bos {} eos {} pad {} end \"{}\" {} {}",

@@ -1,4 +1,4 @@
-// Records of data files to samples, as the options of a run say.
+// RecordEncoder: turns records of data files into samples, as the options of a run say.
 #pragma once
 
 #include <memory>
@@ -12,73 +12,76 @@
 
 namespace megalith::data {
 
-// How rows are made. A row has at most cutoff_len tokens once the
-// collator has shifted it, exactly so many when packed.
+// How rows are made. After the collator has shifted it, a row has at most cutoff_len tokens, or exactly that many if
+// packed.
 struct RowPlan {
   SampleKind kind = SampleKind::kConversation;
   int64_t cutoff = 2049;  // tokens of a sample
   bool packing = false;
-  bool neat = false;  // samples of a row do not see one another
+  bool neat = false;  // samples of a row do not attend to one another
 };
-// Throws ConfigError for combinations that have no meaning (packing of preference pairs, mask_history in pt).
+// Returns the plan that the settings describe. Throws a ConfigError for meaningless combinations (packing of preference
+// pairs, mask_history in stage pt).
 RowPlan row_plan(const SftSettings& settings);
 
-// What a record becomes.
+// The result of encoding one record.
 struct EncodedRecord {
-  std::optional<Sample> sample;  // nothing: the record was left out
-  std::string problem;           // why
+  std::optional<Sample> sample;  // std::nullopt: the record is skipped
+  std::string problem;           // the reason
   bool cut = false;              // tokens were left out to fit
 };
 
-// How many of what; adds up over batches.
+// Counts; they add up over batches.
 struct BuildReport {
-  int64_t records = 0;      // read
+  int64_t records = 0;      // records read
   int64_t left_out = 0;     // invalid records
   int64_t cut = 0;          // samples that were longer than the cutoff
   int64_t too_long = 0;     // samples that did not fit into a packed row
   int64_t samples = 0;      // rows, or pairs
-  int64_t tokens = 0;       // without padding
-  int64_t room = 0;         // with padding of packed rows
-  int64_t loss_tokens = 0;  // with a label
+  int64_t tokens = 0;       // tokens without padding
+  int64_t room = 0;         // tokens including the padding of packed rows
+  int64_t loss_tokens = 0;  // tokens with a label
   int64_t longest = 0;      // tokens of the longest row
 
   void add(const BuildReport& other);
-  // The part of packed rows that is not padding; 1 without packing.
+  // Returns the fraction of packed rows that is not padding; 1 without packing.
   double packing_efficiency() const;
-  // For the log and for people: one line.
+  // Returns one line for the log.
   std::string text() const;
   bool operator==(const BuildReport&) const = default;
 };
 
+// Options of a RecordEncoder.
 struct RecordEncoderOptions {
   RowPlan plan;
   bool train_on_prompt = false;
   bool mask_history = false;
   bool documents_get_bos = false;     // adds_bos_token of the tokenizer
-  std::optional<int64_t> vocab_size;  // of the model; ids beyond it are refused
+  std::optional<int64_t> vocab_size;  // vocabulary size of the model; larger ids are refused
 };
 
-// Immutable; any number of threads.
+// Immutable and thread-safe.
 class RecordEncoder {
  public:
-  // `turns` may be absent when no record holds conversations, `tokenizer` when all hold ids. Throws ConfigError when
-  // the tokenizer pads with an id outside of the vocabulary, and warns when it has any such id.
+  // `turns` may be nullptr if no record holds conversations, `tokenizer` std::nullopt if all hold ids. Throws a
+  // ConfigError if the tokenizer pads with an id outside the vocabulary, and warns if it has any such id.
   RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const TurnEncoder> turns,
                 std::optional<tokenizer::Tokenizer> tokenizer);
 
-  // Throws ConfigError when the dataset needs what is absent, or is of pairs and the stage is not (or the reverse).
+  // Throws a ConfigError if the dataset needs a tokenizer or template that is missing, or if it holds pairs and the
+  // stage does not train on them (or the reverse).
   void check_dataset(const DatasetDescription& dataset) const;
-  // Throws DataError, naming `place`, for records that no option makes valid, for ids beyond the vocabulary, and for a
-  // preference pair with an answer that is empty or that the cutoff leaves nothing of.
+  // Encodes one record. Throws a DataError that names `place` for a record that no option makes valid, for an id
+  // outside the vocabulary, and for a preference pair with an answer that is empty or removed entirely by the cutoff.
   EncodedRecord encode(const io::Json& record, const DatasetDescription& dataset, const std::string& place) const;
-  // Whether the record would give a sample, without making it.
+  // Whether encode() would return a sample. Does not tokenize.
   bool is_complete(const io::Json& record, const DatasetDescription& dataset, const std::string& place) const;
-  // The rows of a batch of records: packed, or as they are. Adds to the report.
+  // Returns the rows of a batch of records, packed if the plan says so. Adds to the report.
   std::vector<Sample> rows(std::vector<EncodedRecord> batch, BuildReport& report) const;
 
   const RowPlan& plan() const { return options_.plan; }
   int32_t pad_id() const { return tokens_.pad; }
-  // Stands for the options, the template and its tokens in the key of a cache.
+  // Identifies the options, the template and its tokens in the key of a cache.
   std::string description() const;
 
  private:

@@ -1,3 +1,6 @@
+// A scanner that finds where records begin and end without parsing them: lines by their ends, elements of a JSON list
+// by counting brackets outside strings. It reads the file in chunks, so a list of any size needs only the memory of its
+// longest record. Records are parsed later, by the threads that encode them.
 #include "megalith/data/sft/record_file.h"
 
 #include <unistd.h>
@@ -14,13 +17,14 @@
 namespace megalith::data {
 namespace {
 
-constexpr size_t kChunkBytes = size_t{1} << 20;
-constexpr size_t kMaxRecordBytes = size_t{1} << 28;
+constexpr size_t kChunkBytes = size_t{1} << 20;      // bytes per read
+constexpr size_t kMaxRecordBytes = size_t{1} << 28;  // bounds the memory for a file that is not what it seems
 
 bool is_blank(int byte) { return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n'; }
 
 std::string too_long() { return fmt::format("a record of more than {} MB", kMaxRecordBytes >> 20); }
 
+// Reads up to `bytes` bytes; fewer only at the end of the file. pread, so that threads can share the descriptor.
 size_t read_at(const io::FileHandle& file, uint64_t offset, char* to, size_t bytes) {
   size_t done = 0;
   while (done < bytes) {
@@ -33,7 +37,7 @@ size_t read_at(const io::FileHandle& file, uint64_t offset, char* to, size_t byt
   return done;
 }
 
-// What turns a file of another type into JSON lines.
+// Returns the command that converts a file of another type to JSON lines.
 std::string convert_command(const std::filesystem::path& path, const std::string& extension) {
   const std::string from = path.string();
   const std::string to = std::filesystem::path(path).replace_extension(".jsonl").string();
@@ -46,26 +50,28 @@ std::string convert_command(const std::filesystem::path& path, const std::string
 
 }  // namespace
 
+// By extension only: the content of a wrong file would give a much worse message.
 RecordFormat record_format(const std::filesystem::path& path) {
   const std::string extension = to_lower(path.extension().string());
   if (extension == ".json" || extension == ".jsonl") return RecordFormat::kJson;
   if (extension == ".txt") return RecordFormat::kText;
   const bool convertible = extension == ".parquet" || extension == ".arrow" || extension == ".csv";
-  check<DataError>(convertible, "{}: files of type \"{}\" are not read; give .json, .jsonl or .txt", path.string(),
-                   extension);
-  throw DataError(fmt::format("{}: {} files are not read here. Convert it once and give the new file: {}",
+  check<DataError>(convertible, "{}: Megalith does not read files of type \"{}\"; give .json, .jsonl or .txt",
+                   path.string(), extension);
+  throw DataError(fmt::format("{}: Megalith does not read {} files. Convert it once and give the new file: {}",
                               path.string(), extension, convert_command(path, extension)));
 }
 
 RecordScanner::RecordScanner(const std::filesystem::path& path)
     : file_(io::FileHandle::open_for_reading(path)), format_(record_format(path)) {
-  file_.size();  // refuses what is not a regular file
+  file_.size();  // throws if it is not a regular file
 }
 
 void RecordScanner::fail(const std::string& problem) const {
   throw DataError(fmt::format("{}:{}: {}", path().string(), line_, problem));
 }
 
+// Replaces the buffer by the next chunk; callers have consumed all of the old one.
 bool RecordScanner::fill() {
   buffer_start_ += buffer_.size();
   at_ = 0;
@@ -94,6 +100,7 @@ void RecordScanner::skip_blanks() {
   while (is_blank(peek())) skip();
 }
 
+// Blank lines between JSON records are skipped; in a text file every line is a record, even an empty one.
 bool RecordScanner::next(std::string& text, RecordPlace& place) {
   text.clear();
   if (format_ == RecordFormat::kText) return next_line(text, place);
@@ -103,6 +110,7 @@ bool RecordScanner::next(std::string& text, RecordPlace& place) {
   return next_line(text, place);
 }
 
+// A file whose first character is '[' is a list; otherwise it has one value per line.
 void RecordScanner::begin() {
   begun_ = true;
   skip_blanks();
@@ -110,6 +118,7 @@ void RecordScanner::begin() {
   if (in_list_) skip();
 }
 
+// Appends whole stretches of the buffer instead of single bytes: lines are the common case. A line may span chunks.
 bool RecordScanner::next_line(std::string& text, RecordPlace& place) {
   if (peek() < 0) return false;
   place = {.offset = buffer_start_ + at_, .line = line_};
@@ -126,6 +135,7 @@ bool RecordScanner::next_line(std::string& text, RecordPlace& place) {
   return true;
 }
 
+// Reads one element of a list, with the comma before it. After the last one, only blanks may follow.
 bool RecordScanner::next_element(std::string& text, RecordPlace& place) {
   skip_blanks();
   if (!list_ended_ && peek() != ']') {
@@ -146,7 +156,7 @@ bool RecordScanner::next_element(std::string& text, RecordPlace& place) {
   return false;
 }
 
-// A whole value by its brackets and quotes; whether it is valid JSON shows when it is parsed.
+// Takes a whole value by its brackets and quotes. Whether it is valid JSON is found out when it is parsed.
 void RecordScanner::take_value(std::string& text) {
   int depth = 0;
   while (true) {
@@ -164,11 +174,12 @@ void RecordScanner::take_value(std::string& text) {
   if (text.empty()) fail("a record is missing between commas");
 }
 
+// Brackets and commas inside a string do not count, so it is taken as a whole.
 void RecordScanner::take_string(std::string& text) {
   take(text);
   while (peek() != '"') {
     if (peek() < 0) fail("the file ends inside a text; it was cut off");
-    if (peek() == '\\') take(text);
+    if (peek() == '\\') take(text);  // the escaped character, which may be a quote, follows
     if (peek() >= 0) take(text);
   }
   take(text);
@@ -176,7 +187,7 @@ void RecordScanner::take_string(std::string& text) {
 
 io::Json parse_record(const std::string& text, RecordFormat format, const std::filesystem::path& path, int64_t line) {
   const std::string place = fmt::format("{}:{}", path.string(), line);
-  if (format == RecordFormat::kText) {
+  if (format == RecordFormat::kText) {  // JSON is checked for UTF-8 by its parser
     const auto invalid = tokenizer::first_invalid_utf8(text);
     check<DataError>(!invalid, "{}: byte {} of the line is not valid UTF-8 text", place, invalid.value_or(0));
     return {{"text", text}};
@@ -192,14 +203,14 @@ RecordFile::RecordFile(const std::filesystem::path& path)
   RecordScanner scanner(path);
   std::string text;
   RecordPlace place;
-  while (scanner.next(text, place)) places_.push_back(place);
+  while (scanner.next(text, place)) places_.push_back(place);  // only places: texts are read again on demand
 }
 
 io::Json RecordFile::record(int64_t index) const {
   const RecordPlace& place = places_.at(static_cast<size_t>(index));
   std::string text(place.bytes, '\0');
   check<DataError>(read_at(file_, place.offset, text.data(), text.size()) == text.size(),
-                   "{} has become shorter while it was read", path().string());
+                   "{} became shorter while it was being read", path().string());
   return parse_record(text, format_, path(), place.line);
 }
 

@@ -1,6 +1,7 @@
-// Records of a data file: JSON lists, JSON lines and plain text, read piece by piece.
+// Reads the records of a data file: JSON lists, JSON lines or plain text.
 //
-// Memory is bounded by the longest record, or 24 bytes a record for random access; files are never held as a whole.
+// Memory is bounded by the longest record, plus 24 bytes per record for random access; a file is never in memory as a
+// whole.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +14,31 @@
 
 namespace megalith::data {
 
+// How a file is divided into records.
 enum class RecordFormat {
-  kJson,  // a list of values, or one value a line
-  kText,  // one record a line: {"text": line}
+  kJson,  // a list of values, or one value per line
+  kText,  // one record per line: {"text": line}
 };
 
-// The format that a file's extension names. Throws DataError for .parquet, .arrow, .csv and others, with the command
-// that converts the file.
+// Returns the format by the file's extension. Throws a DataError for any other than .json, .jsonl and .txt; for
+// .parquet, .arrow and .csv with the command that converts the file.
 RecordFormat record_format(const std::filesystem::path& path);
 
-// Where a record stands.
+// The position of a record in its file.
 struct RecordPlace {
-  uint64_t offset = 0;  // of its first byte
+  uint64_t offset = 0;  // offset of its first byte
   uint64_t bytes = 0;
   int64_t line = 1;  // counted from 1
 };
 
-// Reads a file once, from the first record to the last. One thread.
+// Reads a file sequentially, from the first record to the last. Not thread-safe.
 class RecordScanner {
  public:
-  // Throws DataError when the file cannot be read.
+  // Throws a DataError if the file cannot be read.
   explicit RecordScanner(const std::filesystem::path& path);
 
-  // The next record's text; false at the end. Throws DataError, naming file and line, for a list that is not closed or
-  // has something between or behind its records, and for a record of more than 256 MB.
+  // Reads the text of the next record; returns false at the end. Throws a DataError that names file and line if a list
+  // is not closed or has anything between or after its records, and for a record of more than 256 MB.
   bool next(std::string& text, RecordPlace& place);
 
   const std::filesystem::path& path() const { return file_.path(); }
@@ -44,41 +46,40 @@ class RecordScanner {
 
  private:
   bool fill();  // reads more; false at the end of the file
-  int peek();   // the next byte, or -1
-  void skip();  // it is taken
+  int peek();   // returns the next byte, or -1 at the end
+  void skip();  // consumes it
   void skip_blanks();
   void begin();
   bool next_line(std::string& text, RecordPlace& place);
   bool next_element(std::string& text, RecordPlace& place);
   void take_value(std::string& text);
   void take_string(std::string& text);
-  void take(std::string& text);  // one byte
+  void take(std::string& text);  // appends the next byte to `text`
   [[noreturn]] void fail(const std::string& problem) const;
 
   io::FileHandle file_;
   RecordFormat format_;
   std::string buffer_;
-  size_t at_ = 0;              // in the buffer
+  size_t at_ = 0;              // position in the buffer
   uint64_t buffer_start_ = 0;  // offset of the buffer in the file
   int64_t line_ = 1;
   bool begun_ = false, in_list_ = false, list_ended_ = false, first_element_ = true;
 };
 
-// The value that a record's text stands for; `place` in messages is "file:line". Throws DataError for what is no JSON
-// object, and for text that is not UTF-8.
+// Parses the text of a record. Throws a DataError that names "file:line" if it is not a JSON object or not UTF-8.
 io::Json parse_record(const std::string& text, RecordFormat format, const std::filesystem::path& path, int64_t line);
 
-// All records of a file by number. Immutable; any number of threads.
+// Random access to the records of a file. Immutable and thread-safe.
 class RecordFile {
  public:
-  // Reads the file once to find the records; their content is checked when they are asked for.
+  // Reads the file once to find the records; their content is checked when they are read.
   explicit RecordFile(const std::filesystem::path& path);
 
   int64_t size() const { return std::ssize(places_); }
   const std::filesystem::path& path() const { return file_.path(); }
-  // Requires 0 <= index < size(). Throws as parse_record.
+  // Requires 0 <= index < size(). Throws like parse_record.
   io::Json record(int64_t index) const;
-  // "data/train.jsonl:17", for messages.
+  // Returns "data/train.jsonl:17", for messages.
   std::string place(int64_t index) const;
 
  private:

@@ -9,6 +9,7 @@
 
 namespace megalith::data {
 
+// Scans all files once, to count records and find where they begin.
 RecordSet::RecordSet(std::vector<DatasetDescription> datasets) : datasets_(std::move(datasets)) {
   for (const DatasetDescription& dataset : datasets_) {
     std::vector<RecordFile> files;
@@ -20,6 +21,7 @@ RecordSet::RecordSet(std::vector<DatasetDescription> datasets) : datasets_(std::
   }
 }
 
+// Finds the file of a record and its number there. Datasets have few files, so a linear search is enough.
 const RecordFile& RecordSet::locate(const RecordRef& ref, int64_t& index) const {
   index = ref.record;
   for (const RecordFile& file : files_.at(static_cast<size_t>(ref.dataset))) {
@@ -41,6 +43,7 @@ std::string RecordSet::place(const RecordRef& ref) const {
   return file.place(index);
 }
 
+// Only numbers are chosen and mixed here; no record is read.
 std::vector<RecordRef> RecordSet::select(const SelectionOptions& options) const {
   std::vector<std::vector<int64_t>> chosen;
   for (size_t d = 0; d < datasets_.size(); ++d) {
@@ -61,11 +64,12 @@ std::vector<RecordRef> RecordSet::select(const SelectionOptions& options) const 
     result.push_back({static_cast<int32_t>(*d), chosen[*d][at[*d]]});
     if (++at[*d] < chosen[*d].size()) continue;
     picker.exhausted(*d);
-    at[*d] = 0;
+    at[*d] = 0;  // interleave_over draws it again from its first record
   }
   return result;
 }
 
+// Marks the first records of a random order, then walks over all of them, so that both parts keep their order.
 RecordSplit split_records(const std::vector<RecordRef>& records, double val_size, uint64_t seed) {
   RecordSplit split;
   if (val_size <= 0) {
@@ -78,7 +82,7 @@ RecordSplit split_records(const std::vector<RecordRef>& records, double val_size
   check<ConfigError>(held_out < total, "val_size {} holds out {} of {} records; some must be left to train on",
                      val_size, held_out, total);
   std::vector<bool> out(records.size(), false);
-  const Permutation order(total, mix_seed(seed, 0x76616C));
+  const Permutation order(total, mix_seed(seed, 0x76616C));  // "val": independent of other uses of the seed
   for (int64_t i = 0; i < held_out; ++i) out[static_cast<size_t>(order[i])] = true;
   for (size_t i = 0; i < records.size(); ++i) (out[i] ? split.validation : split.train).push_back(records[i]);
   return split;

@@ -1,4 +1,4 @@
-// The records of several datasets by number, and the order that options give them.
+// RecordSet: random access to the records of several datasets, and the order that options give them.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,16 @@ struct RecordRef {
   bool operator==(const RecordRef&) const = default;
 };
 
+// Options of RecordSet::select.
 struct SelectionOptions {
-  std::optional<int64_t> max_samples;  // records kept of each dataset, the first ones
+  std::optional<int64_t> max_samples;  // keep only the first records of each dataset; std::nullopt: all
   MixOptions mix;
 };
 
-// The files stay open. Immutable; any number of threads.
+// Keeps the files open. Immutable and thread-safe.
 class RecordSet {
  public:
-  // Throws DataError for a dataset without records.
+  // Throws a DataError for a dataset without records.
   explicit RecordSet(std::vector<DatasetDescription> datasets);
 
   const std::vector<DatasetDescription>& datasets() const { return datasets_; }
@@ -35,7 +36,8 @@ class RecordSet {
   io::Json record(const RecordRef& ref) const;
   std::string place(const RecordRef& ref) const;
 
-  // num_samples of each dataset, max_samples of that, then mixed. The order depends on the options alone.
+  // Returns num_samples records of each dataset, at most max_samples of these, mixed. The order depends only on the
+  // options and the sizes.
   std::vector<RecordRef> select(const SelectionOptions& options) const;
 
  private:
@@ -46,12 +48,13 @@ class RecordSet {
   std::vector<int64_t> sizes_;
 };
 
+// The result of split_records.
 struct RecordSplit {
   std::vector<RecordRef> train;
   std::vector<RecordRef> validation;
 };
-// Takes `val_size` records out at random: a number from 1 on, a fraction below (rounded up). Both parts keep their
-// order. Throws ConfigError when nothing would be left.
+// Holds out `val_size` random records for validation: a number if >= 1, otherwise a fraction (rounded up). Both parts
+// keep their order. Throws a ConfigError if nothing would be left to train on.
 RecordSplit split_records(const std::vector<RecordRef>& records, double val_size, uint64_t seed);
 
 }  // namespace megalith::data

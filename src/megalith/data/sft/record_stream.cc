@@ -34,6 +34,7 @@ RecordStream::RecordStream(const std::vector<DatasetDescription>& datasets, cons
       buffer_size_(static_cast<size_t>(std::max<int64_t>(buffer_size, 1))),
       random_(shuffle_seed) {
   for (size_t d = 0; d < datasets.size(); ++d) open(d);
+  // Before shuffling: what is left out is the same in every epoch.
   StreamedRecord unused;
   while (left_out-- > 0 && next_mixed(unused)) {
   }
@@ -46,6 +47,7 @@ void RecordStream::open(size_t dataset) {
                    datasets_[dataset].files.front().string());
 }
 
+// Reads one record ahead, because the picker must know at once that a dataset is exhausted.
 bool RecordStream::next_mixed(StreamedRecord& record) {
   const auto dataset = picker_.next();
   if (!dataset) return false;
@@ -53,7 +55,7 @@ bool RecordStream::next_mixed(StreamedRecord& record) {
   record = std::move(source.ahead);
   if (!source.reader->next(source.ahead)) {
     picker_.exhausted(*dataset);
-    open(*dataset);  // it may be drawn again
+    open(*dataset);  // interleave_over may draw it again
   }
   return true;
 }
@@ -64,7 +66,7 @@ bool RecordStream::next(StreamedRecord& record) {
   if (buffer_.empty()) return false;
   const auto at = static_cast<size_t>(random_.below(buffer_.size()));
   record = std::move(buffer_[at]);
-  // The last one takes its place; the next call fills up.
+  // The last record takes its place; the next call refills the buffer.
   if (at + 1 < buffer_.size()) buffer_[at] = std::move(buffer_.back());
   buffer_.pop_back();
   return true;

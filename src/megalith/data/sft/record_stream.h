@@ -1,4 +1,4 @@
-// Records one after another, with bounded memory: what `streaming` reads.
+// RecordStream: sequential access to mixed records with bounded memory, for `streaming`.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@
 
 namespace megalith::data {
 
-// A record and where it stands.
+// A record and its position.
 struct StreamedRecord {
   std::string text;  // not parsed yet
   RecordFormat format = RecordFormat::kJson;
   size_t dataset = 0;
-  size_t file = 0;  // of the dataset
+  size_t file = 0;  // index into the files of the dataset
   int64_t line = 1;
 };
 
-// The files of one dataset from the first record to the last. One thread.
+// Reads the files of one dataset from the first record to the last. Not thread-safe.
 class DatasetReader {
  public:
   DatasetReader(const DatasetDescription& dataset, size_t number);
-  // False at the end.
+  // Returns false at the end.
   bool next(StreamedRecord& record);
 
  private:
@@ -37,17 +37,18 @@ class DatasetReader {
   std::optional<RecordScanner> scanner_;
 };
 
-// Several datasets, mixed; then shuffled in a buffer: a record leaves it when a new one takes its place. One thread.
+// Mixes several datasets and shuffles the result in a buffer: each record returned is drawn at random from the buffer,
+// which is then refilled. Not thread-safe.
 class RecordStream {
  public:
-  // `datasets` outlives this. A buffer of 0 or 1 records: not shuffled. The first `left_out` mixed records do not
-  // appear.
+  // `datasets` must outlive this object. A buffer of 0 or 1 records does not shuffle. The first `left_out` mixed
+  // records are skipped.
   RecordStream(const std::vector<DatasetDescription>& datasets, const MixOptions& mix, int64_t buffer_size,
                uint64_t shuffle_seed, int64_t left_out = 0);
   bool next(StreamedRecord& record);
 
  private:
-  // A dataset and its next record: that it is the last one is known when it is taken.
+  // A dataset with its next record read ahead, so that it is known whether a record is the last one when it is taken.
   struct Source {
     std::unique_ptr<DatasetReader> reader;
     StreamedRecord ahead;

@@ -10,6 +10,7 @@ namespace {
 
 using io::Json;
 
+// Splits joined tool results into one message each.
 void append_results(const std::string& joined, Json& messages) {
   for (size_t from = 0; from != std::string::npos;) {
     const size_t end = joined.find(kResultSeparator, from);
@@ -18,8 +19,9 @@ void append_results(const std::string& joined, Json& messages) {
   }
 }
 
+// A function message becomes an assistant message with tool_calls; a thought stays in its content.
 Json calling_message(const std::string& content) {
-  const TemplateSpec usual;  // for its words around a thought
+  const TemplateSpec usual;  // for the default marks around a thought
   const auto [around, calls] = parse_function_calls(content, usual.thought_open, usual.thought_close);
   Json tool_calls = Json::array();
   for (const Json& call : calls) tool_calls.push_back({{"type", "function"}, {"function", call}});
@@ -43,12 +45,13 @@ void append_message(const Message& message, Json& messages) {
   }
 }
 
-// Null for none.
+// Returns the list of tools; JSON null if there are none, since templates test for that.
 Json tools_of(const Conversation& conversation) {
   Json tools = parse_tools(conversation.tools);
   return tools.empty() ? Json() : tools;
 }
 
+// Starts a new turn at every change from the assistant to someone else.
 std::vector<EncodedTurn> split_by_mask(const RenderedConversation& rendered) {
   check(rendered.ids.size() == rendered.assistant_mask.size(), "{} ids with {} mask values", rendered.ids.size(),
         rendered.assistant_mask.size());
@@ -82,6 +85,7 @@ std::vector<EncodedTurn> RenderedTurnEncoder::turns(const Conversation& conversa
   return split_by_mask(render_(openai_messages(conversation, 0), tools_of(conversation)));
 }
 
+// Joins all turns but the last answer into the source.
 EncodedTurn RenderedTurnEncoder::answer(const Conversation& conversation, size_t response) const {
   std::vector<EncodedTurn> turns =
       split_by_mask(render_(openai_messages(conversation, response), tools_of(conversation)));

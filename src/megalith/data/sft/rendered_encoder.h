@@ -1,4 +1,5 @@
-// A TurnEncoder over whole rendered conversations. chat_encoder.h makes one of a tokenizer's own chat template.
+// RenderedTurnEncoder: a TurnEncoder for templates that render a conversation as a whole. chat_encoder.h makes one from
+// the tokenizer's own chat template.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +12,24 @@
 
 namespace megalith::data {
 
-// All of a conversation; as many ids as mask values.
+// A whole conversation.
 struct RenderedConversation {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> assistant_mask;  // 1: the assistant writes it
+  std::vector<uint8_t> assistant_mask;  // one per id; 1 if the assistant writes it
 };
 
-// `messages` are OpenAI's: role (system, user, assistant, tool), content, tool_calls. `tools` is null or a list that is
-// not empty, each {"type": "function", "function": …}. May be called from several threads.
+// Renders a conversation. `messages` are in OpenAI's format: role (system, user, assistant, tool), content, tool_calls.
+// `tools` is null or a non-empty list of {"type": "function", "function": …}. Must be thread-safe.
 using RenderConversation = std::function<RenderedConversation(const io::Json& messages, const io::Json& tools)>;
 
+// Divides a rendered conversation into turns by its mask.
 class RenderedTurnEncoder : public TurnEncoder {
  public:
-  // `description` stands for the template in the key of a cache.
+  // `description` identifies the template in the key of a cache.
   RenderedTurnEncoder(RenderConversation render, TemplateTokens tokens, std::string description);
 
-  // A turn is what stands before a part of the assistant's, and that part. What follows the last part is left out:
-  // nothing is predicted from it. Throws DataError when nothing is the assistant's.
+  // A turn is a part that the assistant writes, with everything before it since the previous such part. Tokens after
+  // the last such part are dropped: nothing is predicted from them. Throws a DataError if the assistant writes nothing.
   std::vector<EncodedTurn> turns(const Conversation& conversation, bool last_turn_only) const override;
   EncodedTurn answer(const Conversation& conversation, size_t response) const override;
   const TemplateTokens& tokens() const override { return tokens_; }
@@ -40,8 +42,8 @@ class RenderedTurnEncoder : public TurnEncoder {
   std::string description_;
 };
 
-// The messages of a conversation with response number `response` at the end, as OpenAI writes them: results that
-// kResultSeparator joins are messages of their own again. Throws DataError for a function message that is no JSON.
+// Returns a conversation in OpenAI's format, with response number `response` at the end. Tool results joined by
+// kResultSeparator become separate messages again. Throws a DataError for a function message that is not JSON.
 io::Json openai_messages(const Conversation& conversation, size_t response);
 
 }  // namespace megalith::data

@@ -1,4 +1,8 @@
-// open_streamed_data of tokenized_data.h.
+// open_streamed_data of tokenized_data.h: encodes records while training runs.
+//
+// A sample is encoded only by the rank that trains on it. skip(), which passes over samples of other ranks, only checks
+// that a record would give a sample, so that all ranks count alike. Packed rows depend on all records of a batch, so
+// with packing skip() has to do all the work.
 #include <deque>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -12,7 +16,7 @@
 namespace megalith::data {
 namespace {
 
-// What all epochs share.
+// The state that all epochs share.
 struct Plan {
   std::vector<DatasetDescription> datasets;
   std::shared_ptr<const RecordEncoder> encoder;
@@ -20,7 +24,7 @@ struct Plan {
   int64_t buffer_size = 1;
   int64_t batch_size = 1000;
   uint64_t seed = 42;
-  int64_t held_out = 0;  // the first records are not for training
+  int64_t held_out = 0;  // number of records at the start that are not trained on
 };
 
 std::string place_of(const Plan& plan, const StreamedRecord& record) {
@@ -31,7 +35,7 @@ io::Json parsed(const Plan& plan, const StreamedRecord& record) {
   return parse_record(record.text, record.format, plan.datasets[record.dataset].files[record.file], record.line);
 }
 
-// Notes in `problems`, when given, why a record is left out.
+// Encodes a record. Adds the reason to `problems`, if not nullptr, when the record is skipped.
 EncodedRecord encode(const Plan& plan, const StreamedRecord& record, ProblemLog* problems) {
   const std::string place = place_of(plan, record);
   EncodedRecord result = plan.encoder->encode(parsed(plan, record), plan.datasets[record.dataset], place);
@@ -43,6 +47,7 @@ bool is_complete(const Plan& plan, const StreamedRecord& record) {
   return plan.encoder->is_complete(parsed(plan, record), plan.datasets[record.dataset], place_of(plan, record));
 }
 
+// The samples of one epoch.
 class EncodedStream : public SampleStream {
  public:
   EncodedStream(std::shared_ptr<const Plan> plan, int64_t epoch)
@@ -68,7 +73,7 @@ class EncodedStream : public SampleStream {
   }
 
  private:
-  // The rows of one record, or of a batch when packing. False at the end.
+  // Makes the rows of one record, or of a batch with packing. Returns false at the end.
   bool fill() {
     const int64_t wanted = plan_->encoder->plan().packing ? plan_->batch_size : 1;
     std::vector<EncodedRecord> batch;
@@ -83,22 +88,24 @@ class EncodedStream : public SampleStream {
 
   std::shared_ptr<const Plan> plan_;
   bool first_epoch_;
-  ProblemLog problems_;  // of the first epoch: the others have the same
+  ProblemLog problems_;  // first epoch only: later ones have the same problems
   RecordStream records_;
   std::deque<Sample> ready_;
 };
 
 void check_stream(const SftSettings& data) {
-  check<ConfigError>(!data.max_samples, "max_samples does not go with streaming; end the run with max_steps");
+  check<ConfigError>(!data.max_samples, "max_samples cannot be used with streaming; end the run with max_steps");
   check<ConfigError>(
       data.val_size == 0 || data.val_size >= 1,
       "val_size is {}; with streaming, which does not know the number of records, it must be a whole number "
       "of them",
       data.val_size);
-  check<ConfigError>(!data.tokenized_path, "tokenized_path does not go with streaming: nothing is tokenized ahead");
+  check<ConfigError>(!data.tokenized_path,
+                     "tokenized_path cannot be used with streaming, which tokenizes nothing in advance; leave one of "
+                     "them out");
 }
 
-// The records that are held out, in file order.
+// Returns the samples of the held-out records, in file order.
 std::shared_ptr<const Dataset> held_out_samples(const Plan& plan) {
   RecordStream records(plan.datasets, plan.mix, 1, plan.seed);
   std::vector<EncodedRecord> batch;

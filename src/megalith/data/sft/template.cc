@@ -1,3 +1,10 @@
+// Named templates, token for token as LLaMA-Factory applies them. A template is a set of texts with markers; each text
+// is tokenized on its own, between token markers, because tokenizing the whole conversation at once could merge tokens
+// across the borders of turns.
+//
+// Thoughts of reasoning models: with mask_history (only the last turn is trained), thoughts of earlier answers are
+// removed, as the model's own chat template does at inference. An answer without a thought gets an empty one, which the
+// model learns to write (Thinking::kOn) or finds in its prompt (otherwise).
 #include "megalith/data/sft/template.h"
 
 #include <utility>
@@ -14,14 +21,14 @@ constexpr std::string_view kContentMark = "{{content}}";
 constexpr std::string_view kBosMark = "{{bos}}";
 constexpr std::string_view kEosMark = "{{eos}}";
 
-// `format` with the content in its place. Content is not looked at again: it may hold braces.
+// Returns `format` with the content inserted. The content is not scanned again, since it may contain markers.
 std::string filled(std::string_view format, const std::string& content) {
   const size_t at = format.find(kContentMark);
   if (at == std::string_view::npos) return std::string(format);
   return std::string(format.substr(0, at)) + content + std::string(format.substr(at + kContentMark.size()));
 }
 
-// In the keys of caches: the words may not change.
+// Part of the keys of caches: the words must not change.
 const char* thinking_name(Thinking thinking) {
   switch (thinking) {
     case Thinking::kOn:
@@ -49,7 +56,7 @@ TemplateTokens template_tokens(const TemplateSpec& spec, const tokenizer::Tokeni
   tokens.bos = tokenizer.bos_id();
   const auto own_eos = tokenizer.eos_id();
   tokens.eos = !spec.eos.empty() ? need(spec.eos) : own_eos ? *own_eos : need("<|endoftext|>");
-  tokens.pad = tokenizer.pad_id().value_or(tokens.eos);
+  tokens.pad = tokenizer.pad_id().value_or(tokens.eos);  // harmless: padding has no label
   for (const std::string_view stop : spec.stops)
     if (const auto id = tokenizer.id_of(stop)) tokens.stops.push_back(*id);
   tokens.document_end = !spec.document_end.empty() ? std::string(spec.document_end)
@@ -83,6 +90,8 @@ std::string Template::description() const {
                      thinking_name(options_.thinking), options_.preserve_thinking);
 }
 
+// Appends the ids of a format: token markers become their ids, and the text between two markers is tokenized as one
+// piece.
 void Template::append(std::string_view format, const std::string& content, Ids& ids) const {
   const auto add_text = [&](std::string_view piece) {
     const Ids added = tokenizer_.encode(filled(piece, content));
@@ -120,6 +129,7 @@ Template::Ids Template::encode_message(const Message& message, const std::string
   return ids;
 }
 
+// Encodes each message. The first one also gets the prefix and the system text with the tools.
 std::vector<Template::Ids> Template::encode_messages(const std::vector<Message>& messages,
                                                      const Conversation& conversation) const {
   const std::string& system = conversation.system.empty() ? default_system_ : conversation.system;
@@ -145,6 +155,7 @@ std::vector<Template::Ids> Template::encode_messages(const std::vector<Message>&
   return encoded;
 }
 
+// Whether the content has neither mark of a thought; blanks around the marks do not count.
 bool Template::without_thought(const std::string& content) const {
   return content.find(trim(spec_.thought_open)) == std::string::npos &&
          content.find(trim(spec_.thought_close)) == std::string::npos;
@@ -154,6 +165,7 @@ std::string Template::thought_removed(const std::string& content) const {
   return without_thoughts(content, spec_.thought_open, spec_.thought_close);
 }
 
+// Trained as part of the answer with thinking on; given as part of the prompt otherwise.
 void Template::add_empty_thought(EncodedTurn& turn) const {
   const Ids thought = tokenizer_.encode(std::string(spec_.thought_open) + std::string(spec_.thought_close));
   if (options_.thinking == Thinking::kOn)
@@ -165,6 +177,8 @@ void Template::add_empty_thought(EncodedTurn& turn) const {
 std::vector<EncodedTurn> Template::turns(const Conversation& conversation, bool last_turn_only) const {
   std::vector<Message> messages = conversation.prompt;
   messages.push_back(conversation.responses.at(0));
+  // Odd messages are answers. Earlier ones lose their thoughts if they are not trained themselves; with thinking off,
+  // all answers do.
   const bool strip_history = spec_.reasoning && last_turn_only && !options_.preserve_thinking;
   const bool strip_all = spec_.reasoning && options_.thinking == Thinking::kOff;
   for (size_t i = 1; i < messages.size(); i += 2)
@@ -181,6 +195,7 @@ std::vector<EncodedTurn> Template::turns(const Conversation& conversation, bool 
   return result;
 }
 
+// For preference pairs, which train only the answer: thoughts of all earlier turns are removed unless preserved.
 EncodedTurn Template::answer(const Conversation& conversation, size_t response) const {
   std::vector<Message> messages = conversation.prompt;
   messages.push_back(conversation.responses.at(response));

@@ -1,4 +1,4 @@
-// A chat template by name, applied with a tokenizer.
+// Template: a named chat template (template_spec.h), applied with a tokenizer.
 #pragma once
 
 #include <filesystem>
@@ -12,23 +12,25 @@
 
 namespace megalith::data {
 
-// What templates of reasoning models do with the thoughts in answers.
+// How templates of reasoning models treat the thoughts in answers.
 enum class Thinking {
-  kOn,     // thoughts stay, and an answer without one gets an empty one, which is trained
-  kOff,    // thoughts are removed; the empty one belongs to the prompt
-  kUnset,  // thoughts stay; the empty one belongs to the prompt. A template in Jinja is told nothing
+  kOn,     // keep thoughts; an answer without one gets an empty one, which is trained
+  kOff,    // remove thoughts; the empty one belongs to the prompt
+  kUnset,  // keep thoughts; the empty one belongs to the prompt. A Jinja template does not get enable_thinking
 };
 
+// Options of a template, named or the tokenizer's own.
 struct TemplateOptions {
-  std::optional<std::string>
-      default_system;  // of conversations without system text; absent: the template's own, if any
+  // System text of conversations that have none; std::nullopt: the template's own, if any.
+  std::optional<std::string> default_system;
   Thinking thinking = Thinking::kOn;
-  bool preserve_thinking = false;  // keep thoughts of earlier turns where they would be removed
+  bool preserve_thinking = false;  // keep thoughts of earlier turns that would otherwise be removed
 };
 
+// A row of the table, bound to a tokenizer.
 class Template : public TurnEncoder {
  public:
-  // Throws ConfigError for an unknown name, and when the tokenizer lacks a token that the template needs.
+  // Throws a ConfigError for an unknown name, or if the tokenizer lacks a token that the template needs.
   Template(std::string_view name, tokenizer::Tokenizer tokenizer, TemplateOptions options = {});
 
   std::vector<EncodedTurn> turns(const Conversation& conversation, bool last_turn_only) const override;
@@ -49,19 +51,18 @@ class Template : public TurnEncoder {
   const TemplateSpec& spec_;
   tokenizer::Tokenizer tokenizer_;
   TemplateOptions options_;
-  std::string default_system_;  // of conversations without system text
+  std::string default_system_;  // system text of conversations that have none
   TemplateTokens tokens_;
 };
 
-// The special tokens that `spec` wants of `tokenizer`. Throws ConfigError when it lacks one.
+// Returns the special tokens of `tokenizer` that `spec` needs. Throws a ConfigError if it lacks one.
 TemplateTokens template_tokens(const TemplateSpec& spec, const tokenizer::Tokenizer& tokenizer);
 
-// The special tokens of the tokenizer itself, for templates that write theirs as text. 0 stands for an end token that
-// it lacks.
+// Returns the tokenizer's own special tokens, for templates that write theirs as text. The end token is 0 if it has
+// none.
 TemplateTokens own_tokens(const tokenizer::Tokenizer& tokenizer);
 
-// Whether the tokenizer's configuration says that texts begin with bos: `add_bos_token` of tokenizer_config.json. False
-// for an empty path.
+// Whether texts begin with bos according to `add_bos_token` in tokenizer_config.json. False for an empty path.
 bool adds_bos_token(const std::filesystem::path& tokenizer_folder);
 
 }  // namespace megalith::data

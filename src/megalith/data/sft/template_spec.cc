@@ -1,3 +1,5 @@
+// The table of named templates. Every space and newline is part of a model's training format: the texts must not be
+// tidied. Families share a function that fills in what they have in common.
 #include "megalith/data/sft/template_spec.h"
 
 #include <algorithm>
@@ -8,6 +10,8 @@
 namespace megalith::data {
 namespace {
 
+// Texts that several templates share. A user's text ends with the header of the answer, so that the answer itself
+// begins with the first token that the model has to predict.
 constexpr std::string_view kChatmlSystem = "<|im_start|>system\n{{content}}<|im_end|>\n";
 constexpr std::string_view kChatmlUser = "<|im_start|>user\n{{content}}<|im_end|>\n<|im_start|>assistant\n";
 constexpr std::string_view kChatmlAssistant = "{{content}}<|im_end|>\n";
@@ -17,6 +21,7 @@ constexpr std::string_view kDeepseekUser = "<｜User｜>{{content}}<｜Assistant
 constexpr std::string_view kContentEos = "{{content}}{{eos}}";
 constexpr std::string_view kContent = "{{content}}";
 
+// ChatML with Qwen's tool format. Tool results come as a user's turn.
 TemplateSpec qwen_like(std::string_view name) {
   return {.name = name,
           .system = kChatmlSystem,
@@ -27,12 +32,14 @@ TemplateSpec qwen_like(std::string_view name) {
           .tools = ToolFormat::kQwen};
 }
 
+// Qwen 2.5; Qwen 3 has no default system text.
 TemplateSpec qwen() {
   TemplateSpec spec = qwen_like("qwen");
   spec.default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
   return spec;
 }
 
+// The same template for a model that writes its thoughts before the answer.
 TemplateSpec reasoning(TemplateSpec spec) {
   spec.reasoning = true;
   return spec;
@@ -48,6 +55,7 @@ TemplateSpec chatml() {
           .stops = {"<|im_start|>"}};
 }
 
+// Answers end with <|eot_id|>, documents with <|end_of_text|>: two different tokens.
 TemplateSpec llama3() {
   return {.name = "llama3",
           .prefix = "{{bos}}",
@@ -64,6 +72,7 @@ TemplateSpec llama3() {
           .document_end = "<|end_of_text|>"};
 }
 
+// Turns are marked by single tokens, and only answers end with eos.
 TemplateSpec deepseek(std::string_view name) {
   return {.name = name,
           .prefix = "{{bos}}",
@@ -73,6 +82,7 @@ TemplateSpec deepseek(std::string_view name) {
           .observation = kDeepseekUser};
 }
 
+// The system text precedes the first user's text, inside [INST].
 TemplateSpec mistral_like(std::string_view name, std::string_view user, std::string_view assistant,
                           std::string_view observation) {
   return {.name = name,
@@ -84,6 +94,7 @@ TemplateSpec mistral_like(std::string_view name, std::string_view user, std::str
           .system_in_user = true};
 }
 
+// Answers have no end token: the role token of the next turn ends them (efficient_eos).
 TemplateSpec glm4_like(std::string_view name) {
   return {.name = name,
           .prefix = "[gMASK]<sop>",
@@ -95,6 +106,7 @@ TemplateSpec glm4_like(std::string_view name) {
           .efficient_eos = true};
 }
 
+// bos and eos mark every turn, and thoughts have marks of their own.
 TemplateSpec seed_oss() {
   constexpr std::string_view user = "{{bos}}user\n{{content}}{{eos}}{{bos}}assistant\n";
   return {.name = "seed_oss",
@@ -107,7 +119,7 @@ TemplateSpec seed_oss() {
           .thought_close = "</seed:think>"};
 }
 
-// Templates that are nothing but texts around system, user and assistant.
+// Templates that only put texts around system, user and assistant.
 TemplateSpec plain(std::string_view name, std::string_view system, std::string_view user, std::string_view assistant,
                    std::string_view default_system = {}) {
   return {.name = name,
@@ -132,6 +144,7 @@ TemplateSpec breeze() {
   return spec;
 }
 
+// All templates, sorted by name.
 std::vector<TemplateSpec> make_specs() {
   return {
       plain("alpaca", kContent, "### Instruction:\n{{content}}\n\n### Response:\n", "{{content}}{{eos}}\n\n",

@@ -1,4 +1,4 @@
-// Chat templates by name, as data. The rows are those of LLaMA-Factory; template.h turns them into ids.
+// TemplateSpec: named chat templates as data. The rows are those of LLaMA-Factory; template.h turns them into ids.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace megalith::data {
 
-// How tools and calls of them are written.
+// How tools and tool calls are written: kNone has no format for them.
 enum class ToolFormat { kNone, kQwen };
 
 // Texts with the markers {{content}}, {{bos}} and {{eos}}. Text between two token markers is tokenized as one piece.
@@ -20,20 +20,21 @@ struct TemplateSpec {
   std::string_view user;
   std::string_view assistant;
   std::string_view observation;
-  std::string_view default_system;      // when a record has none
-  std::string_view eos;                 // replaces the tokenizer's end token; empty: its own
-  std::vector<std::string_view> stops;  // further tokens that end an answer
-  std::string_view document_end;        // end of a pre-training text; empty: the end token
-  bool system_in_user = false;          // the system text is a part of the first user content
-  bool efficient_eos = false;           // answers carry no end token; one stands at the end of the conversation
+  std::string_view default_system;      // for records without a system text
+  std::string_view eos;                 // replaces the tokenizer's end token; empty: the tokenizer's own
+  std::vector<std::string_view> stops;  // additional tokens that end an answer
+  std::string_view document_end;        // ends a pre-training text; empty: the end token
+  bool system_in_user = false;          // the system text is part of the first user content
+  bool efficient_eos = false;           // answers have no end token; only the conversation ends with one
   bool reasoning = false;               // answers have thoughts
   std::string_view thought_open = "<think>\n";
   std::string_view thought_close = "\n</think>\n\n";
   ToolFormat tools = ToolFormat::kNone;
 };
 
+// Returns all templates, sorted by name.
 std::span<const TemplateSpec> template_specs();
-// Throws ConfigError that names the nearest and all known names.
+// Returns the template of that name. Throws a ConfigError that lists the nearest and all known names.
 const TemplateSpec& find_template(std::string_view name);
 
 }  // namespace megalith::data

@@ -1,3 +1,7 @@
+// Tokenization ahead of training. With a cache folder, the result is a folder of tokens (token_table.h) whose name is a
+// hash of everything that the tokens depend on: the content of all data and tokenizer files, the template, and each
+// option that changes a sample. An option that does not is left out of the key, so that changing it reuses the cache.
+// io::build_once lets one process build while all others wait for the folder.
 #include "megalith/data/sft/tokenized_data.h"
 
 #include <algorithm>
@@ -21,10 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A change of what records become takes the next number: caches of older versions are then not used.
+// Increase it when the same records become other tokens: caches of older versions are then ignored.
 constexpr int64_t kEncodingVersion = 2;
 
-// Tokenizes records batch by batch and gives each batch's rows to `take`.
+// Tokenizes records batch by batch and passes the rows of each batch to `take`.
 class Build {
  public:
   Build(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records)
@@ -52,6 +56,7 @@ class Build {
   }
 
  private:
+  // Problems are logged after the parallel loop, in the order of the records.
   std::vector<EncodedRecord> encode(std::span<const RecordRef> refs) {
     std::vector<EncodedRecord> result(refs.size());
     io::parallel_for(std::ssize(refs), request_.data.preprocessing_num_workers, [&](int64_t i) {
@@ -70,11 +75,13 @@ class Build {
   ProblemLog problems_;
 };
 
+// Chooses the records to train on and those held out, before anything is tokenized.
 RecordSplit selected(const DataRequest& request, const RecordSet& records) {
   const SelectionOptions options{.max_samples = request.data.max_samples, .mix = mix_options(request)};
   return split_records(records.select(options), request.data.val_size, request.seed);
 }
 
+// Without a folder, every rank tokenizes for itself.
 TokenizedData in_memory(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
   const auto make = [&](const std::vector<RecordRef>& refs, std::string& report) {
     TokenTable all;
@@ -91,6 +98,8 @@ TokenizedData in_memory(const DataRequest& request, const RecordEncoder& encoder
   return result;
 }
 
+// Builds a folder with the parts train and validation. It gets its name once it is complete, so a killed run leaves no
+// half of one.
 void write_folder(const fs::path& target, const DataRequest& request, const RecordEncoder& encoder,
                   const RecordSet& records) {
   io::StagedFolder staged(target, "tokens");
@@ -106,6 +115,7 @@ void write_folder(const fs::path& target, const DataRequest& request, const Reco
   staged.commit();
 }
 
+// Opens one part and checks that it fits the run: tokens may come from a tokenized_path made for another one.
 OpenedTokens open_part(const fs::path& folder, const DataRequest& request) {
   OpenedTokens tokens = open_token_folder(folder);
   const bool pairs = request.data.kind == SampleKind::kPreference;
@@ -118,6 +128,7 @@ OpenedTokens open_part(const fs::path& folder, const DataRequest& request) {
   return tokens;
 }
 
+// A folder written here has the parts train and validation; a folder with tokens of its own is training data.
 TokenizedData open_folder(const fs::path& folder, const DataRequest& request) {
   const bool ours = fs::is_directory(folder / "train");
   OpenedTokens train = open_part(ours ? folder / "train" : folder, request);
@@ -126,7 +137,7 @@ TokenizedData open_folder(const fs::path& folder, const DataRequest& request) {
   return result;
 }
 
-// Its files, or its sizes when it comes from none.
+// Adds the content of the tokenizer's files to the key; only its sizes if it was not read from a folder.
 void add_tokenizer(const DataRequest& request, io::ContentHash& key) {
   key.add(request.tokenizer->vocab_size()).add(request.tokenizer->id_end());
   if (request.tokenizer_folder.empty()) return;
@@ -139,6 +150,7 @@ void add_tokenizer(const DataRequest& request, io::ContentHash& key) {
     key.add(file.filename().string()).add_file(file);
 }
 
+// preprocessing_batch_size is part of the key, since packing works within a batch; the number of workers is not.
 std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
   const SftSettings& data = request.data;
   io::ContentHash key;
@@ -185,7 +197,7 @@ std::vector<EvaluationRequest> evaluation_requests(const DataRequest& request) {
 
 std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& request) {
   std::shared_ptr<const TurnEncoder> turns = request.turns;
-  // Documents have no turns: only a template by name says anything about them (how they end).
+  // Documents have no turns; only a named template matters to them, by how it ends a document.
   const bool needless = request.data.kind == SampleKind::kDocument && request.data.chat.is_own();
   if (!turns && request.tokenizer && !needless)
     turns = make_turn_encoder(request.data.chat, *request.tokenizer, request.tokenizer_folder);
@@ -208,6 +220,7 @@ CollatorOptions collator_options(SampleKind kind, int32_t pad_id) {
   return {.pad_id = pad_id, .length_multiple = kind == SampleKind::kDocument ? 8 : 64};
 }
 
+// Options are checked before the wait for another rank, so that a mistake shows at once on all of them.
 TokenizedData load_tokenized_data(const DataRequest& request) {
   const auto& tokenized_path = request.data.tokenized_path;
   if (tokenized_path && fs::exists(*tokenized_path)) return open_folder(*tokenized_path, request);

@@ -1,4 +1,4 @@
-// From `--dataset` to datasets of tokens.
+// Loads `--dataset` as datasets of tokens.
 #pragma once
 
 #include <chrono>
@@ -17,66 +17,70 @@
 
 namespace megalith::data {
 
+// Everything that the tokens of a run depend on.
 struct DataRequest {
-  SftSettings data;  // `dataset` is what is read
+  SftSettings data;  // data.dataset is what is read
   uint64_t seed = 42;
-  std::optional<int64_t> vocab_size;  // of the model: ids beyond it are refused before training
-  // A tokenizer and the folder it was read from (which names it in the key of the cache). Neither for data with ids.
+  std::optional<int64_t> vocab_size;  // vocabulary size of the model: larger ids are refused before training
+  // A tokenizer and the folder it was read from (whose files are part of the cache key). Neither for data with ids.
   std::optional<tokenizer::Tokenizer> tokenizer;
   std::filesystem::path tokenizer_folder;
-  // In place of what make_turn_encoder (chat_encoder.h) makes of data.chat.
+  // If set, used instead of the result of make_turn_encoder (chat_encoder.h) for data.chat.
   std::shared_ptr<const TurnEncoder> turns;
-  // Tokens are kept in a folder here, named by everything they depend on; not kept when empty. The same on all ranks.
+  // Tokens are cached in a subfolder named by everything they depend on; not cached if empty. The same on all ranks.
   std::filesystem::path cache_folder;
-  std::chrono::milliseconds wait_limit = std::chrono::hours(2);  // for the rank that tokenizes
+  std::chrono::milliseconds wait_limit = std::chrono::hours(2);  // how long other ranks wait for the one that tokenizes
 };
 
-// The same for evaluation data: `names` (eval_dataset, or one of it when eval_on_each_dataset) in place of dataset, all
-// of them, one after the other. What is said of the training data alone goes: mixing, val_size and
-// tokenized_path, whose tokens are those of the training data.
+// Returns the request for evaluation data: all records of `names` (eval_dataset, or one of it with
+// eval_on_each_dataset), one dataset after the other. Settings that apply only to training data are reset: mixing,
+// val_size and tokenized_path, which holds the tokens of the training data.
 DataRequest evaluation_request(DataRequest request, const std::vector<std::string>& names);
 
-// One set of data to evaluate on.
+// One evaluation.
 struct EvaluationRequest {
-  std::string name;  // in its metrics; empty when it is the only one
+  std::string name;  // in its metrics; empty if it is the only one
   DataRequest request;
 };
-// What eval_dataset asks for: all of it together, or, with eval_on_each_dataset, each name on its own. None without it.
+// Returns the evaluations for eval_dataset: one for all names, or, with eval_on_each_dataset, one per name. Empty
+// without eval_dataset.
 std::vector<EvaluationRequest> evaluation_requests(const DataRequest& request);
 
+// The result of load_tokenized_data.
 struct TokenizedData {
   std::shared_ptr<const Dataset> train;
-  std::shared_ptr<const Dataset> validation;  // nothing without val_size
-  std::string report;                         // how it came about, a line for the log
+  std::shared_ptr<const Dataset> validation;  // nullptr without val_size
+  std::string report;                         // how it was made: one line for the log
 };
 
 // Reads, selects, mixes, splits, tokenizes and packs, in this order, in batches of preprocessing_batch_size records on
-// preprocessing_num_workers threads. The result depends on files and options alone. Of ranks
-// that share a cache_folder or tokenized_path one does the work while the others wait; call it outside of collectives.
+// preprocessing_num_workers threads. The result depends only on files and options. Among ranks that share a
+// cache_folder or tokenized_path one does the work while the others wait; call it outside collectives.
 //
-// With tokenized_path: a folder that is there is loaded, whatever other options say; otherwise tokens are saved there.
+// With tokenized_path, an existing folder is loaded, whatever other options say; otherwise tokens are saved there.
 //
-// Throws ConfigError and DataError that name the dataset, file and line: broken records, missing columns, ids beyond
+// Throws a ConfigError or DataError that names the dataset, file and line: broken records, missing columns, ids outside
 // the vocabulary, no samples.
 TokenizedData load_tokenized_data(const DataRequest& request);
 
-// A stream: nothing is tokenized ahead, memory is bounded. Each epoch reads the files again, with records
-// shuffled in a buffer of buffer_size; num_samples has no effect. A whole val_size holds out the first so many records
-// of the mixed files.
+// A stream: nothing is tokenized in advance, and memory is bounded. Each epoch reads the files again, with records
+// shuffled in a buffer of buffer_size; num_samples has no effect. val_size, a whole number here, holds out that many
+// records from the start of the mixed files.
 struct StreamedData {
   OpenStream train;                           // for make_stream_loader
-  std::shared_ptr<const Dataset> validation;  // nothing without val_size
+  std::shared_ptr<const Dataset> validation;  // nullptr without val_size
 };
-// Throws ConfigError for what streaming cannot do: max_samples, a fraction as val_size, tokenized_path.
+// Throws a ConfigError for options that streaming does not support: max_samples, a fraction as val_size,
+// tokenized_path.
 StreamedData open_streamed_data(const DataRequest& request);
 
-// The encoder that a request asks for.
+// Makes the encoder of a request.
 std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& request);
-// How several datasets are mixed.
+// Returns how the datasets of a request are mixed.
 MixOptions mix_options(const DataRequest& request);
 
-// The padding of such samples: sequences as long as the longest, rounded up to a multiple of 64 (documents: 8). cp and
-// tp are for the caller to set.
+// Returns the padding for such samples: all sequences as long as the longest, rounded up to a multiple of 64 (8 for
+// documents). The caller sets cp and tp.
 CollatorOptions collator_options(SampleKind kind, int32_t pad_id);
 
 }  // namespace megalith::data

@@ -1,3 +1,5 @@
+// Qwen's format for tools, which is the only one so far. The texts are prompts that models were trained with: they must
+// not be edited, and the JSON in them must look as Python prints it (python_json.h).
 #include "megalith/data/sft/tool_format.h"
 
 #include <algorithm>
@@ -23,11 +25,12 @@ constexpr std::string_view kQwenCallClose = "</tool_call>";
 
 void check_format(std::string_view template_name, ToolFormat format) {
   check<ConfigError>(format == ToolFormat::kQwen,
-                     "the data has tools or function calls, and template {} has no format for them here. Use a qwen "
+                     "the data has tools or function calls, for which template {} has no format. Use a qwen "
                      "template, or take the tools out of the data",
                      template_name);
 }
 
+// Parses JSON; an error shows the text, which is only a part of the record.
 Json parsed(const std::string& text, const char* what) {
   try {
     return io::parse_json(text, what);
@@ -36,11 +39,13 @@ Json parsed(const std::string& text, const char* what) {
   }
 }
 
+// A part of a text between two marks.
 struct Part {
-  size_t begin = 0, end = 0;              // with the marks
+  size_t begin = 0, end = 0;              // including the marks
   size_t inner_begin = 0, inner_end = 0;  // between them
 };
 
+// Finds the first part from `from` on that has both marks.
 std::optional<Part> find_part(const std::string& text, std::string_view open, std::string_view close, size_t from) {
   const size_t begin = text.find(open, from);
   if (begin == std::string::npos) return std::nullopt;
@@ -49,6 +54,7 @@ std::optional<Part> find_part(const std::string& text, std::string_view open, st
   return Part{begin, inner_end + close.size(), begin + open.size(), inner_end};
 }
 
+// Returns the calls in a text as a list of objects with only "name" and "arguments", in this order.
 Json calls_of(const std::string& text) {
   const Json value = parsed(text, "function message");
   Json calls = Json::array();
@@ -60,7 +66,7 @@ Json calls_of(const std::string& text) {
   return calls;
 }
 
-// All occurrences of the part's text are taken out, as the reference does.
+// Removes all occurrences of the part's text, as LLaMA-Factory does.
 std::string without_text(std::string text, const std::string& part) {
   for (size_t at = 0; (at = text.find(part, at)) != std::string::npos;) text.erase(at, part.size());
   return text;
@@ -71,7 +77,7 @@ std::string without_text(std::string text, const std::string& part) {
 Json parse_tools(const std::string& tools) {
   if (tools.empty()) return Json::array();
   const Json list = parsed(tools, "tools");
-  if (list.is_structured() && list.empty()) return Json::array();
+  if (list.is_structured() && list.empty()) return Json::array();  // also for "{}"
   check<DataError>(list.is_array(), "tools: {} must be a list of tools", io::json_in_words(list));
   Json result = Json::array();
   for (const Json& tool : list) {
@@ -82,6 +88,7 @@ Json parse_tools(const std::string& tools) {
   return result;
 }
 
+// Three forms: calls already written in qwen's format, JSON after a thought, JSON alone.
 FunctionCalls parse_function_calls(const std::string& content, std::string_view thought_open,
                                    std::string_view thought_close) {
   if (const auto call = find_part(content, kQwenCallOpen, kQwenCallClose, 0))
@@ -102,6 +109,7 @@ std::string tools_text(std::string_view template_name, ToolFormat format, const 
   return std::string(kQwenToolsBefore) + lines + std::string(kQwenToolsAfter);
 }
 
+// Calls are written again, even if they already had qwen's format, so that all look alike.
 std::string function_calls_text(std::string_view template_name, ToolFormat format, const std::string& content,
                                 std::string_view thought_open, std::string_view thought_close) {
   check_format(template_name, format);

@@ -5,6 +5,7 @@
 
 namespace megalith::optim {
 
+// Its states are the first and second moment; weight decay is decoupled from the gradient. Fused.
 class AdamW : public UpdateRule {
  public:
   explicit AdamW(const ops::AdamSettings& settings = {}) : settings_(settings) {}

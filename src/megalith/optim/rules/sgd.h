@@ -1,16 +1,17 @@
-// Gradient descent with momentum; weight decay is added to the gradient.
+// Stochastic gradient descent with momentum; weight decay is added to the gradient.
 #pragma once
 
 #include "megalith/optim/rules/update_rule.h"
 
 namespace megalith::optim {
 
+// Its only state is the momentum buffer. Fused.
 class Sgd : public UpdateRule {
  public:
   explicit Sgd(const ops::SgdSettings& settings = {}) : settings_(settings) {}
 
   std::string name() const override { return "sgd"; }
-  // The momentum. Checkpoints have always called it so.
+  // The momentum. The name is fixed: existing checkpoints use it.
   std::vector<std::string> state_names() const override { return {"exp_avg"}; }
   std::vector<std::string> problems() const override;
   bool is_fused() const override { return true; }

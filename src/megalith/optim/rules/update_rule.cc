@@ -11,7 +11,7 @@ namespace megalith::optim {
 
 namespace {
 
-// Elements that a rule which is not fused gets at once: 16 MB for each temporary.
+// Elements per call of a rule that is not fused: 16 MB for each of its temporaries.
 constexpr int64_t kPlainPieceElements = int64_t{1} << 22;
 
 }  // namespace
@@ -32,7 +32,7 @@ void UpdateRule::update_runs(const FlatElements& block, std::span<const ops::Upd
   for (const ops::UpdateRun& run : runs)
     for (int64_t begin = run.begin; begin < run.end; begin += kPlainPieceElements) {
       FlatElements piece = block.slice(begin, std::min(run.end, begin + kPlainPieceElements));
-      const at::Tensor param = std::exchange(piece.param, at::Tensor());
+      const at::Tensor param = std::exchange(piece.param, at::Tensor());  // written below instead of by the rule
       piece.grad = piece.grad.to(at::kFloat).mul(run.scalars.grad_scale);
       update(piece, run.scalars);
       if (param.defined()) param.copy_(piece.main);
