@@ -1,3 +1,7 @@
+// What a checkpoint of a run holds, and how it is restored. Three groups of tensors, each with its own files
+// (docs/checkpoint-format.md): the weights under Hugging Face's names, so that the folder is also a model; the
+// optimizer's state, stored by global shape and therefore readable in any layout; and the random states, one per rank,
+// which are useful only in the same layout. Small things go into progress.json, trainer_state.json and args.yaml.
 #include "megalith/train/run_checkpoint.h"
 
 #include <ATen/ATen.h>
@@ -24,10 +28,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A bound for text files, so that a wrong file cannot exhaust the memory; a log history needs far less.
 constexpr uint64_t kMaxTextBytes = 1'000'000'000;
 constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json";
-constexpr const char* kFp8 = "fp8";  // stem of its files
+constexpr const char* kFp8 = "fp8";  // stem of the files with fp8 histories
 
+// The plan lists the state of every tensor of the model on all ranks; `held` lists the shards of this rank.
 checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, const optim::Optimizer& optimizer,
                                         bool file_per_writer) {
   checkpoint::TensorFiles files{.stem = "optimizer", .tensors = {}, .held = {}, .per_writer = file_per_writer};
@@ -42,7 +48,7 @@ checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, cons
   return files;
 }
 
-// What the delayed fp8 recipe remembers; no tensors: another recipe.
+// State of the delayed fp8 recipe; no tensors with other recipes.
 checkpoint::TensorFiles fp8_files(const model::VirtualModels& models) {
   checkpoint::TensorFiles files{.stem = kFp8, .tensors = {}, .held = {}};
   for (const hf::GlobalTensor& tensor : model::global_fp8_states(models))
@@ -52,7 +58,7 @@ checkpoint::TensorFiles fp8_files(const model::VirtualModels& models) {
   return files;
 }
 
-// The weights that training changes: the model's, or its adapter's.
+// The weights that training changes: those of the model, or those of its adapter.
 checkpoint::TensorFiles weight_files(const model::VirtualModels& models, at::ScalarType dtype) {
   const bool adapter = model::has_adapter(models);
   auto [tensors, held] = adapter ? model::exported_adapter(models) : model::exported_weights(models, dtype);
@@ -66,6 +72,7 @@ checkpoint::SavedLayout layout_of(const SaveSettings& settings, const parallel::
   return checkpoint::SavedLayout::of(context.grid().shape(), settings.sharded_optimizer);
 }
 
+// "name: value" lines of a YAML file as a map; the file is written by Megalith and has no nesting.
 std::map<std::string, std::string> lines_of(const std::string& yaml) {
   std::map<std::string, std::string> lines;
   for (const std::string& line : split(yaml, '\n')) {
@@ -109,7 +116,8 @@ void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manif
   model.scaler().load(optim::parse_grad_scaler_state(progress.scaler, origin));
 }
 
-// A checkpoint of another recipe, or of another length of the history, has none that fit: scales are found anew.
+// A checkpoint of another recipe, or with histories of another length, has no states that fit: scales are then found
+// again from scratch.
 void restore_fp8(const fs::path& folder, const checkpoint::Manifest& manifest, const model::VirtualModels& models) {
   const std::vector<parallel::ShardedTensor> wanted = model::fp8_states(models);
   if (wanted.empty() || !manifest.has(kFp8)) return;

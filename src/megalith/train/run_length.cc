@@ -13,7 +13,8 @@ namespace {
 
 int64_t round_up(double value) { return static_cast<int64_t>(std::ceil(value)); }
 
-// Steps that the run's epochs take.
+// Returns the steps in the epochs of the run. While the batch size ramps up, epochs have different numbers of steps, so
+// their samples are counted instead.
 int64_t steps_of_epochs(double epochs, const layout::MicrobatchCalculator& batches, const data::Sampler& sampler,
                         int64_t steps_per_epoch) {
   if (!batches.next_change(0)) return round_up(epochs * static_cast<double>(steps_per_epoch));
@@ -41,6 +42,7 @@ RunLength run_length(const LengthSettings& settings, const layout::MicrobatchCal
                      count, size);
   length.end = sampler->options().end;
   length.steps_per_epoch = steps;
+  // With kDrop and kStop the incomplete last batch of an epoch is not used.
   const bool drops = length.end == data::EpochEnd::kDrop || length.end == data::EpochEnd::kStop;
   length.samples_per_epoch = drops ? steps * count : size;
   if (length.max_steps == 0) {
@@ -57,8 +59,10 @@ RunLength run_length(const LengthSettings& settings, const layout::MicrobatchCal
 
 double RunLength::epoch_after(const data::StepBatch& step) const {
   const auto epoch = static_cast<double>(step.after.epoch);
+  // A stream has no length: the whole run counts as one epoch.
   const int64_t samples = samples_per_epoch.value_or(max_steps * step.samples);
   const double part = static_cast<double>(step.after.consumed) / static_cast<double>(samples);
+  // With kContinue the last batch of an epoch may reach into the next one; otherwise the last step completes the epoch.
   if (!step.ends_epoch || end == data::EpochEnd::kContinue) return epoch + std::min(1.0, part);
   return step.after.consumed == 0 ? epoch : epoch + 1;
 }

@@ -23,6 +23,7 @@ void RunSaver::save(OptimizedModel& model, RunProgress progress) {
   setup_.heartbeat.enter(comm::Section::kCheckpointing, state.global_step);
   const auto span = setup_.trace.span({.name = "save-checkpoint", .lane = TraceLane::kHost, .level = 0});
   folder_ = setup_.settings.output_dir / checkpoint::folder_name(state.global_step);
+  // Set before saving, because the state with this name is part of the save point; reset if the save fails.
   if (state.best_global_step == state.global_step) state.best_model_checkpoint = folder_.string();
   checkpoint::SaveRequest request = save_request(model, {.folder = folder_,
                                                          .settings = setup_.settings,
@@ -58,6 +59,7 @@ void RunSaver::end(bool wait) {
   });
 }
 
+// A failed save is reported on all ranks as the same DataError, so all of them take the same branch here.
 void RunSaver::guarded(const std::function<void()>& save) {
   try {
     save();
@@ -68,6 +70,7 @@ void RunSaver::guarded(const std::function<void()>& save) {
   }
 }
 
+// Old save points are removed only after the new one is complete.
 void RunSaver::complete(const checkpoint::SaveReport& report) {
   if (context_.rank() == 0) {
     log_info("saved {}: {:.1f} MB in {:.2f} s, of which training waited {:.2f} s", report.folder.string(),

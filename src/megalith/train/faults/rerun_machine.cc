@@ -1,3 +1,6 @@
+// The state machine of rerun_machine.h. next() advances it between passes and is the only place with a collective;
+// validate() only records what this rank has seen in a pass. At most one value per rank and step is rejected: the first
+// one, which the rerun then compares by message and number of the call.
 #include "megalith/train/faults/rerun_machine.h"
 
 #include <fmt/format.h>
@@ -18,7 +21,7 @@ using config::RerunMode;
 namespace {
 
 constexpr double kSpike = 10;           // times the largest of the first values
-constexpr int64_t kSpikeSamples = 100;  // how many those are
+constexpr int64_t kSpikeSamples = 100;  // number of first values
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 double percentile(const std::vector<double>& sorted, double p) {
@@ -34,6 +37,7 @@ double relative_difference(double a, double b) {
   return a + b == 0 ? kInfinite : std::abs(2 * (a - b) / (a + b));
 }
 
+// Differences are sorted so that percentiles are lookups.
 std::string describe_differences(std::vector<double> differences) {
   if (differences.empty()) return "0 results";
   std::ranges::sort(differences);
@@ -88,6 +92,7 @@ RerunMachine::RerunMachine(Settings settings, AnyRank any_rank, RejectionTracker
       tracker_(tracker),
       random_(static_cast<uint64_t>(settings_.place.rank) + 1) {}
 
+// Does not touch rejected_: after a resume it holds the value from the checkpoint.
 void RerunMachine::begin_step(int64_t iteration) {
   iteration_ = iteration;
   failed_ = repeated_ = same_device_ = false;
@@ -108,7 +113,7 @@ RerunMachine::Next RerunMachine::next(int64_t iteration) {
     case RerunState::kRerunningInPlace:
       return after_rerun_in_place();
     case RerunState::kRerunningFromCheckpoint:
-      if (iteration_ != iteration) {
+      if (iteration_ != iteration) {  // the first step after a resume begins here
         begin_step(iteration);
         return Next::kRun;
       }
@@ -118,6 +123,7 @@ RerunMachine::Next RerunMachine::next(int64_t iteration) {
   }
 }
 
+// Disabled mode and the first step after a start accept without asking the other ranks.
 RerunMachine::Next RerunMachine::after_initial_run() {
   const auto accept = [this] {
     state_ = RerunState::kNotRunning;
@@ -173,6 +179,7 @@ void RerunMachine::validate(const CheckedResult& result) {
     if (!rejected_ && (result.rejected || inject())) reject(result, call);
     return;
   }
+  // Only the value that was rejected is compared.
   if (!rejected_ || rejected_->message != result.message || rejected_->call != call) return;
   if (from_checkpoint)
     compare_from_checkpoint(result);
@@ -231,7 +238,7 @@ void RerunMachine::compare_from_checkpoint(const CheckedResult& result) {
   failed_ = result.fatal;
 }
 
-// What an injected error looks like: a transient one differs in place, a persistent one on another device only.
+// An injected error pretends: a transient one differs in place, a persistent one only on another device.
 double RerunMachine::difference_to(const CheckedResult& again) const {
   if (!rejected_->injected) return relative_difference(rejected_->value, again.value);
   const bool in_place = state_ == RerunState::kRerunningInPlace;
@@ -247,6 +254,7 @@ void RerunMachine::collect(const CheckedResult& result, int64_t call) {
     differences_[result.message].push_back(relative_difference(first->second, result.value));
 }
 
+// The first values set the scale. Reruns do not count, so that a value is not counted twice.
 bool RerunMachine::is_spike(const std::string& kind, double value) {
   auto& [seen, largest] = largest_[kind];
   value = std::abs(value);

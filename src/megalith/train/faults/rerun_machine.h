@@ -75,7 +75,7 @@ struct RejectedResult {
 std::string rejected_to_json(const std::vector<RejectedResult>& results);
 std::vector<RejectedResult> rejected_from_json(const std::string& text, const std::string& origin);
 
-// Returns |2(a-b)/(a+b)|; 0 if both are equal or both NaN; infinity if exactly one is NaN or infinite.
+// Returns |2(a-b)/(a+b)|; 0 if both are equal or both NaN; infinity if only one of them is finite or a = -b.
 double relative_difference(double a, double b);
 
 // Summarizes relative differences: "12 results, 11 identical, avg 1e-9, p50 …, max …".

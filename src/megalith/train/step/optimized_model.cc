@@ -25,10 +25,12 @@ OptimizedModel::OptimizedModel(model::VirtualModels& models, const UpdateSetting
         std::make_unique<optim::DistributedDataParallel>(parameters_of(models[chunk]), gradients, context));
     chunks_.push_back(own_chunks_.back().get());
   }
+  // Order matters: the gradient buffers take over the parameters' storage, and the optimizer refers to the buffers.
   optimizer_ = std::make_unique<optim::Optimizer>(chunks_, settings.optimizer, context, settings.overlap_param_gather);
   scheduler_ = std::make_unique<optim::ParamScheduler>(schedule_.schedule, schedule_.groups, schedule_.load);
   apply_rates();
   if (!settings.overlap_param_gather) return;
+  // With overlap_param_gather each part of the model waits for its own parameters just before it uses them.
   for (size_t chunk = 0; chunk < models.size(); ++chunk)
     models[chunk].set_before_part(
         [ddp = chunks_[chunk]](std::span<nn::Parameter* const> part) { ddp->wait_for_params(part); });
@@ -40,7 +42,7 @@ OptimizedModel::~OptimizedModel() {
 
 void OptimizedModel::apply_rates() {
   for (optim::ParamGroup& group : optimizer_->groups()) {
-    const size_t rates = group.decoupled_lr ? 1 : 0;
+    const size_t rates = group.decoupled_lr ? 1 : 0;  // schedule 1 is for input and output layers
     group.lr = scheduler_->lr(rates);
     group.weight_decay = scheduler_->weight_decay(rates);
   }
