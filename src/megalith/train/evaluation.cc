@@ -56,7 +56,8 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
     }
   }
   const std::vector<MetricTotal> totals = sums.reduce(runner.context(), "evaluation");
-  check<DataError>(totals[0].weight > 0, "no token of the {} evaluation samples has a label: there is no loss",
+  check<DataError>(totals[0].weight > 0,
+                   "no token of the {} evaluation samples has a label, so there is no loss to compute",
                    reader.samples());
   const std::string& prefix = settings.metric_key_prefix;
   EvalLoopOutput output{as_metrics(totals, prefix, runner.objective().has_perplexity()),

@@ -86,29 +86,27 @@ std::map<std::string, std::string> lines_of(const std::string& yaml) {
 void say_what_changed(const fs::path& folder, const std::string& arguments) {
   if (!fs::exists(folder / kArgumentsFile)) return;
   const auto changes = changed_options(io::read_text_file(folder / kArgumentsFile, kMaxTextBytes), arguments);
-  log_info(
-      "resuming from {}: {}", folder.string(),
-      changes.empty() ? "all options are as they were" : fmt::format("changed since: {}", fmt::join(changes, "; ")));
+  log_info("resuming from {}: {}", folder.string(),
+           changes.empty() ? "all options are unchanged" : fmt::format("changed since: {}", fmt::join(changes, "; ")));
 }
 
 void restore_rng(const fs::path& folder, const checkpoint::Manifest& manifest, bool same_layout,
                  parallel::ParallelContext& context) {
-  check<DataError>(manifest.has("rng"), "{} holds no random states; give no_load_rng to seed them anew",
+  check<DataError>(manifest.has("rng"), "{} contains no random states; set no_load_rng to reseed them",
                    folder.string());
   if (same_layout)
     context.rng().restore(
         checkpoint::StateFiles(folder, manifest, "rng").bytes(fmt::format("rank-{}", context.rank())));
   else if (context.rank() == 0)
-    log_info("{} was saved by {}: random numbers are seeded anew", folder.string(), manifest.layout.in_words());
+    log_info("{} was saved by {}; random streams are reseeded", folder.string(), manifest.layout.in_words());
 }
 
 void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manifest, const RunProgress& progress,
                        OptimizedModel& model) {
-  check<DataError>(
-      manifest.has("optimizer"),
-      "{} holds no optimizer state (save_only_model, no_save_optim), so that a run cannot be continued from"
-      " it; take it as a model (model_name_or_path), or give no_load_optim or finetune",
-      folder.string());
+  check<DataError>(manifest.has("optimizer"),
+                   "{} holds no optimizer state (save_only_model, no_save_optim), so a run cannot continue from"
+                   " it; use it as a model (model_name_or_path), or set no_load_optim or finetune",
+                   folder.string());
   const std::string origin = (folder / kProgress).string();
   const int rank = model.models().context().rank();
   model.optimizer().load_state(checkpoint::StateFiles(folder, manifest, "optimizer", rank), progress.optimizer);
@@ -126,7 +124,8 @@ void restore_fp8(const fs::path& folder, const checkpoint::Manifest& manifest, c
   for (const auto& tensor : files.tensors()) there[tensor.name] = tensor.global_shape;
   for (const parallel::ShardedTensor& part : wanted)
     if (const auto found = there.find(part.name); found == there.end() || found->second != part.global_shape) {
-      log_info("{} holds other fp8 histories than this run has; scales are found anew", folder.string());
+      log_info("{} contains other fp8 histories than this run needs; scales are found again from scratch",
+               folder.string());
       return;
     }
   for (const parallel::ShardedTensor& part : wanted) files.read(part);
@@ -207,7 +206,8 @@ void load_checkpoint_weights(const model::VirtualModels& models, const fs::path&
   compare("num_query_groups", saved.num_kv_heads, mine.num_kv_heads);
   compare("ffn_hidden_size", saved.mlp_width, mine.mlp_width);
   compare("the vocabulary", saved.vocab_size, mine.vocab_size);
-  check<ConfigError>(differences.empty(), "{} holds another model: {}", folder.string(), fmt::join(differences, "; "));
+  check<ConfigError>(differences.empty(), "{} contains a different model: {}", folder.string(),
+                     fmt::join(differences, "; "));
   model::load_weights(models, folder, saved, seed);
 }
 
@@ -220,13 +220,13 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
     if (kLeftOut.contains(name)) continue;
     const auto found = old_lines.find(name);
     if (found == old_lines.end())
-      changes.push_back(fmt::format("{}: not there, now {}", name, value));
+      changes.push_back(fmt::format("{}: not set, now {}", name, value));
     else if (found->second != value)
       changes.push_back(fmt::format("{}: {}, now {}", name, found->second, value));
   }
   for (const auto& [name, value] : old_lines)
     if (!kLeftOut.contains(name) && !new_lines.contains(name))
-      changes.push_back(fmt::format("{}: {}, now not there", name, value));
+      changes.push_back(fmt::format("{}: {}, now not set", name, value));
   return changes;
 }
 
@@ -234,18 +234,18 @@ void check_same_data(const ResumePoint& resume, const std::optional<data::Sample
   if (!resume.sampler || !now) return;
   const data::SamplerOptions &then = *resume.sampler, &mine = now->options();
   std::vector<std::string> changes;
-  if (then.size != mine.size) changes.push_back(fmt::format("it had {} samples and has {}", then.size, mine.size));
+  if (then.size != mine.size) changes.push_back(fmt::format("it had {} samples and now has {}", then.size, mine.size));
   if (then.shuffle != mine.shuffle)
     changes.push_back(
-        fmt::format("it was {}shuffled and is {}", then.shuffle ? "" : "not ", mine.shuffle ? "" : "not"));
+        fmt::format("it was {}shuffled and is {}", then.shuffle ? "" : "not ", mine.shuffle ? "now" : "not now"));
   if (then.seed != mine.seed && mine.shuffle)
-    changes.push_back(fmt::format("its order was that of seed {} and is that of {}", then.seed, mine.seed));
+    changes.push_back(fmt::format("it was shuffled with seed {} and now with {}", then.seed, mine.seed));
   if (changes.empty()) return;
   const std::string sentence = fmt::format(
-      "the training data is not that of the checkpoint, whose position in it is {} samples into epoch {}: {}",
+      "the training data differs from that of the checkpoint, whose position is {} samples into epoch {}: {}",
       resume.data.position.consumed, resume.data.position.epoch, fmt::join(changes, "; "));
-  check<ConfigError>(may_change, "{}. Give the same data, or ignore_data_skip to begin the epoch anew", sentence);
-  if (resume.state.is_world_process_zero) log_warning("{}; some samples may come twice or not at all", sentence);
+  check<ConfigError>(may_change, "{}. Use the same data, or set ignore_data_skip to restart the epoch", sentence);
+  if (resume.state.is_world_process_zero) log_warning("{}; some samples may be used twice or not at all", sentence);
 }
 
 }  // namespace megalith::train

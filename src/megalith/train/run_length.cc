@@ -31,14 +31,14 @@ RunLength run_length(const LengthSettings& settings, const layout::MicrobatchCal
                      : settings.train_samples > 0 ? batches.steps_of(settings.train_samples)
                                                   : 0;
   if (!sampler) {
-    check<ConfigError>(length.max_steps > 0, "the data has no length: set max_steps to the number of steps");
+    check<ConfigError>(length.max_steps > 0, "the length of the data is unknown; set max_steps to the number of steps");
     length.num_train_epochs = 1;
     return length;
   }
   const int64_t steps = sampler->steps_per_epoch(count), size = sampler->options().size;
   check<ConfigError>(steps > 0,
                      "a step takes {} samples and the dataset has {}. Lower per_device_train_batch_size or "
-                     "gradient_accumulation_steps, use fewer ranks, or give more data",
+                     "gradient_accumulation_steps, use fewer ranks, or provide more data",
                      count, size);
   length.end = sampler->options().end;
   length.steps_per_epoch = steps;
@@ -52,7 +52,8 @@ RunLength run_length(const LengthSettings& settings, const layout::MicrobatchCal
     length.num_train_epochs = (length.max_steps + steps - 1) / steps;
   }
   check<ConfigError>(length.max_steps > 0,
-                     "num_train_epochs {} of {} steps come to no step; set num_train_epochs or max_steps to more",
+                     "num_train_epochs is {} and an epoch has {} steps, which makes less than one step; increase "
+                     "num_train_epochs or set max_steps",
                      settings.num_train_epochs, steps);
   return length;
 }

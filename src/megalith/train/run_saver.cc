@@ -14,7 +14,8 @@ RunSaver::RunSaver(Setup setup, parallel::ParallelContext& context)
 
 void RunSaver::wait_for_earlier() {
   if (!saver_.busy()) return;
-  if (context_.rank() == 0) log_warning("a save is still going on: step {} waits for it", setup_.state.global_step);
+  if (context_.rank() == 0)
+    log_warning("the previous save is still running; step {} waits for it", setup_.state.global_step);
   finish();
 }
 
@@ -65,7 +66,8 @@ void RunSaver::guarded(const std::function<void()>& save) {
     save();
   } catch (const DataError& error) {
     if (required_) throw;
-    if (context_.rank() == 0) log_text(LogLevel::kError, fmt::format("{}; training goes on without it", error.what()));
+    if (context_.rank() == 0)
+      log_text(LogLevel::kError, fmt::format("{}; training continues without it", error.what()));
     if (setup_.state.best_model_checkpoint == folder_.string()) setup_.state.best_model_checkpoint.reset();
   }
 }

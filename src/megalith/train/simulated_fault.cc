@@ -204,16 +204,17 @@ int drawn_rank(const parallel::ParallelContext& context) {
 
 FaultDescription FaultDescription::parse(const std::string& text) {
   const std::vector<std::string> parts = split(text, ';');
-  check<ConfigError>(parts.size() == 3, "{} is \"{}\"; write kind;rank;delay, the rank may be empty", kVariable, text);
+  check<ConfigError>(parts.size() == 3, "{} is \"{}\"; write kind;rank;delay, where the rank may be empty", kVariable,
+                     text);
   const auto kind = std::ranges::find(kKinds, parts[0], &std::pair<std::string_view, FaultKind>::first);
   std::vector<std::string> names;
   for (const auto& [name, value] : kKinds) names.emplace_back(name);
-  check<ConfigError>(kind != kKinds.end(), "{}: \"{}\" is no kind of fault; there are {}", kVariable, parts[0],
+  check<ConfigError>(kind != kKinds.end(), "{}: \"{}\" is not a kind of fault; choose {}", kVariable, parts[0],
                      list_in_words(names));
   FaultDescription what{.kind = kind->second, .rank = {}, .delay_seconds = 0, .trigger = {}};
   if (!parts[1].empty()) {
     const auto rank = parse_int(parts[1]);
-    check<ConfigError>(rank && *rank >= 0, "{}: \"{}\" is no rank", kVariable, parts[1]);
+    check<ConfigError>(rank && *rank >= 0, "{}: \"{}\" is not a rank", kVariable, parts[1]);
     what.rank = static_cast<int>(*rank);
   }
   if (parts[2].starts_with('@')) {
@@ -222,7 +223,7 @@ FaultDescription FaultDescription::parse(const std::string& text) {
     char* end = nullptr;
     what.delay_seconds = std::strtod(parts[2].c_str(), &end);
     check<ConfigError>(!parts[2].empty() && *end == '\0' && what.delay_seconds >= 0,
-                       "{}: \"{}\" is no delay in seconds and no @file", kVariable, parts[2]);
+                       "{}: \"{}\" is neither a delay in seconds nor @file", kVariable, parts[2]);
   }
   return what;
 }

@@ -86,7 +86,7 @@ TrainOutput Trainer::train() {
   const auto unfinished = [this] { return state_.global_step < state_.max_steps && !control_.should_training_stop; };
   if (epoch_end_pending_) end_epoch();  // it was saved between the last step and on_epoch_end
   while (unfinished() && data.begin_epoch()) run_epoch(data);
-  if (unfinished()) log_warning("the data has ended after step {} of {}", state_.global_step, state_.max_steps);
+  if (unfinished()) log_warning("the data ended after step {} of {}", state_.global_step, state_.max_steps);
   TrainOutput output = end_training(watch.seconds());
   output.start_step = start_step;
   output.start_input_tokens = start_input_tokens;
@@ -96,7 +96,7 @@ TrainOutput Trainer::train() {
 void Trainer::begin_training() {
   check<ConfigError>(setup_.train_data.has_value(), "there is no data to train on; set dataset (or data_path)");
   check<ConfigError>(model::has_adapter(models_) == settings_.trains_adapter,
-                     "finetuning_type is {}, and the model has {}; make it with model::with_adapter for lora, with"
+                     "finetuning_type is {}, but the model has {}; create it with model::with_adapter for lora, or with"
                      " AutoModel for full",
                      settings_.trains_adapter ? "lora" : "full",
                      model::has_adapter(models_) ? "an adapter" : "no adapter");
@@ -135,10 +135,10 @@ void Trainer::check_before_work() const {
   check_pipeline_schedule(settings_.step, batches_, setup_.resume ? setup_.resume->data.consumed_samples : 0);
   const bool evaluates = settings_.eval.strategy != config::Interval::kNo || settings_.eval.on_start;
   check<ConfigError>(!evaluates || !setup_.eval_data.empty(),
-                     "eval_strategy asks for evaluations, and there is no data for them; set eval_dataset or val_size");
+                     "eval_strategy requests evaluations, but there is no data for them; set eval_dataset or val_size");
   check<ConfigError>(!settings_.save.saves_points() || models_.config().source != nullptr,
-                     "the model has no Hugging Face configuration, so that its save points could not be written; set"
-                     " save_strategy to no, or make the model from a config.json");
+                     "the model has no Hugging Face configuration, so its save points could not be written; set"
+                     " save_strategy to no, or create the model from a config.json");
   try_collators();
 }
 

@@ -73,7 +73,7 @@ EvalLoopOutput Trainer::evaluate_on(const EvalData& data, const std::string& pre
 
 MetricList Trainer::evaluate(const std::string& prefix) {
   check<ConfigError>(!setup_.eval_data.empty(),
-                     "there is no data to evaluate on; set eval_dataset or val_size, or leave out evaluation");
+                     "there is no data to evaluate on; set eval_dataset or val_size, or do not evaluate");
   MetricList all;
   for (const EvalData& data : setup_.eval_data) {
     const EvalLoopOutput output = evaluate_on(data, data.name.empty() ? prefix : prefix + "_" + data.name);

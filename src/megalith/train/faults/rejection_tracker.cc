@@ -40,7 +40,7 @@ RejectionTracker::RejectionTracker(std::filesystem::path file, ResultPlace place
   const int fd = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   check<ConfigError>(fd >= 0,
                      "result_rejected_tracker_filename {} cannot be appended to: {}; choose a file in a folder"
-                     " that exists and that this user may write",
+                     " that exists and is writable by this user",
                      file_.string(), std::strerror(errno));
   ::close(fd);
 }

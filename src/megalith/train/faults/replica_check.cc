@@ -50,7 +50,7 @@ void compare(const std::vector<const nn::Parameter*>& parameters, const comm::Gr
     if (one.eq(one[0]).all().item<bool>()) continue;
     throw CommError(fmt::format(
         "after step {} the replicas of {} are not equal: it has {} values, {}. A device, its memory or a link "
-        "is broken: test these machines, and go on from a checkpoint that was written before",
+        "is broken. Test these machines, and resume from an earlier checkpoint",
         step, parameters[static_cast<size_t>(i)]->spec.name, std::get<0>(at::unique_dim(one, 0)).size(0),
         sides(one, replicas)));
   }

@@ -1,8 +1,8 @@
 // Runs a pass until the RerunMachine accepts it, and turns the machine's demand to leave into one exception with the
 // same text on all ranks.
 //
-// A rerun must see the same random numbers, so the streams are saved before each step and
-// restored before a rerun and before leaving. The data needs no such care: the caller still holds the batch.
+// A rerun must see the same random numbers, so the streams are saved before each step and restored before a rerun and
+// before leaving. The data needs no such care: the caller still holds the batch.
 #include "megalith/train/faults/rerun_guard.h"
 
 #include <ATen/ATen.h>

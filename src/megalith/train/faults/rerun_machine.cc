@@ -80,8 +80,8 @@ std::vector<RejectedResult> rejected_from_json(const std::string& text, const st
       results.push_back(std::move(result));
     }
   } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format("{}: the record of rejected results is broken ({}); remove it to go on without", origin,
-                                error.what()));
+    throw DataError(fmt::format("{}: the record of rejected results is broken ({}); remove it to continue without it",
+                                origin, error.what()));
   }
   return results;
 }
@@ -212,9 +212,9 @@ void RerunMachine::compare_in_place(const CheckedResult& result) {
   track(same ? "first_rerun_reproducible" : "first_rerun_not_reproducible", result);
   const std::string first =
       fmt::format("rank {}: {} (value {}, again {})", place_of(result), result.message, rejected_->value, result.value);
-  demand_.text = same ? first + ": the rerun gives the same; it has to be computed on another device to know more"
-                      : first + ": the rerun differs: a transient error of this device";
-  if (!result.fatal) log_warning("{}; training goes on", demand_.text);
+  demand_.text = same ? first + ": the rerun gives the same value; only another device can tell whether it is correct"
+                      : first + ": the rerun differs, which means a transient error of this device";
+  if (!result.fatal) log_warning("{}; training continues", demand_.text);
   (same ? repeated_ : failed_) = result.fatal;
 }
 
@@ -231,10 +231,10 @@ void RerunMachine::compare_from_checkpoint(const CheckedResult& result) {
   const bool same = difference_to(result) <= result.tolerance;
   track(same ? "second_rerun_reproducible" : "second_rerun_not_reproducible", result);
   demand_.text =
-      same ? first + ": the same on both: the result is correct; look at the data, the learning rate and the model"
-           : first + fmt::format(": the other device differs: a persistent error of node {}, device {}",
+      same ? first + ": both devices agree, so the result is correct; check the data, the learning rate and the model"
+           : first + fmt::format(": the other device differs, which means a persistent error of node {}, device {}",
                                  rejected_->node, rejected_->device);
-  if (!result.fatal) log_warning("{}; training goes on", demand_.text);
+  if (!result.fatal) log_warning("{}; training continues", demand_.text);
   failed_ = result.fatal;
 }
 

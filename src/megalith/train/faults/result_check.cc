@@ -78,13 +78,13 @@ void ResultCheck::require_finite_losses() const {
   for (size_t i = 0; i < losses_.size(); ++i)
     if (!std::isfinite(losses_[i].sum.value()))
       fail<NonFiniteLoss>("loss", describe(i) +
-                                      "; look at the data of this step, and at the learning rate"
-                                      " (check_for_nan_in_loss_and_grad: false leaves such steps out instead)");
+                                      "; check the data of this step and the learning rate"
+                                      " (set check_for_nan_in_loss_and_grad=false to skip such steps instead)");
 }
 
 void ResultCheck::warn_of_skipped_step() const {
   for (size_t i = 0; i < losses_.size(); ++i)
-    if (!std::isfinite(losses_[i].sum.value())) log_warning("{}; the step is left out", describe(i));
+    if (!std::isfinite(losses_[i].sum.value())) log_warning("{}; the step is skipped", describe(i));
 }
 
 std::string ResultCheck::describe(size_t microbatch) const {

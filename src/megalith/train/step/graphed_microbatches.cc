@@ -31,15 +31,15 @@ constexpr size_t kShapesRemembered = 64;
 std::string graph_obstacle(const model::ModelOptions& options, const model::ModelConfig& config,
                            const layout::GridShape& grid, bool on_cuda, bool plain_objective) {
   if (!on_cuda) return "the run is on the CPU";
-  if (grid.world_size > 1) return fmt::format("{} ranks exchange tensors inside of a step", grid.world_size);
-  if (!plain_objective) return "the objective is not plain language modelling";
+  if (grid.world_size > 1) return fmt::format("{} ranks exchange tensors within a step", grid.world_size);
+  if (!plain_objective) return "the objective is not plain language modeling";
   if (config.moe) return "the host reads how many tokens each expert gets";
   if (config.mtp_layers > 0) return "multi-token prediction counts its targets on the host";
   const bool adapter_dropout = options.adapter && options.adapter->dropout > 0;
   if (config.attention_dropout > 0 || config.hidden_dropout > 0 || config.embedding_dropout > 0 || adapter_dropout)
     return "dropout draws its seeds on the host";
-  if (options.recompute.any()) return "recompute_granularity runs parts of the model inside of backward";
-  if (options.fp8) return "fp8 keeps scales between the steps";
+  if (options.recompute.any()) return "recompute_granularity runs parts of the model during backward";
+  if (options.fp8) return "fp8 carries scales from step to step";
   return "";
 }
 
@@ -85,7 +85,7 @@ std::optional<at::Tensor> GraphedMicrobatches::run(const data::MicroBatch& batch
   if (broken_) return std::nullopt;
   if (!batch.extras.empty()) {
     log_warning(
-        "cuda_graph_impl local is not used: micro-batches have extra tensors (\"{}\"), which graphs do not follow",
+        "cuda_graph_impl local is not used: micro-batches have extra tensors (\"{}\"), which graphs do not support",
         batch.extras.begin()->first);
     broken_ = true;
     return std::nullopt;
@@ -153,7 +153,7 @@ const GraphedMicrobatches::Graph* GraphedMicrobatches::graph_of(Shape& shape, co
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const std::exception& error) {
-    log_warning("cuda_graph_impl local: a micro-batch cannot be recorded ({}); the run goes on without graphs",
+    log_warning("cuda_graph_impl local: a micro-batch cannot be recorded ({}); the run continues without graphs",
                 first_line(error.what()));
     broken_ = true;
     set_stale(before);

@@ -64,7 +64,7 @@ UpdateResult OptimizedModel::update(int64_t samples, const std::optional<optim::
   UpdateResult result{.step = {}, .learning_rate = scheduler_->lr(0), .loss_scale = scaler_.scale()};
   result.step = optimizer_->step(scaler_, begun);
   check<ConfigError>(scaler_.is_finite(),
-                     "the loss scale has grown beyond the largest fp32 number; set loss_scale to a constant, or lower"
+                     "the loss scale exceeds the largest fp32 number; set loss_scale to a constant, or lower"
                      " initial_loss_scale");
   if (result.step.updated) {
     scheduler_->step(schedule_.increment(samples));
