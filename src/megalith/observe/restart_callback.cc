@@ -36,8 +36,10 @@ void RestartCallback::on_log(train::TrainerEvent& event) {
   event.metrics.set("goodput", comm::useful_seconds(all) / seconds_since(launch_.started_ns));
   if (!launch_.launcher_tells && totals) log_info("{}", comm::restarts_in_words(launch_, all));
   if (!launch_.launcher_tells && !totals && resume_seconds_)
-    log_info("running again: the failure was seen {:.1f} s after the last step, and the next one done {:.1f} s later",
-             launch_.earlier.back().detect_seconds, *resume_seconds_);
+    log_info(
+        "running again: the failure was detected {:.1f} s after the last step, and the next step was done {:.1f} s "
+        "later",
+        launch_.earlier.back().detect_seconds, *resume_seconds_);
 }
 
 }  // namespace megalith::observe

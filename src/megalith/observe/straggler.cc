@@ -56,8 +56,9 @@ void StragglerCallback::on_log(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
   if (report.is_straggler)
     log_warning(
-        "rank {} is slow: {:.3f} s of compute a step, the others {:.3f} s (median); ranks wait up to {:.3f} s"
-        " a step. {}",
+        "rank {} is slow: it computes for {:.3f} s per step, the others for {:.3f} s (median); ranks wait up to {:.3f} "
+        "s"
+        " per step. {}",
         report.slowest.rank, report.slowest.compute, report.median_compute, report.longest_wait, report.text);
   else
     log_info("straggler report: {}", report.text);

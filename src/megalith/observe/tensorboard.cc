@@ -10,7 +10,7 @@
 namespace megalith::observe {
 namespace {
 
-// Megatron-LM's tags (spec/pretrain.md §7 and §8).
+// Megatron-LM's names of the curves.
 constexpr auto kMegatronTags = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"loss", "lm loss"},
     {"learning_rate", "learning-rate"},
@@ -30,7 +30,7 @@ std::string hf_tag(std::string_view metric) {
   return fmt::format("train/{}", metric);
 }
 
-// A code block: every line of a YAML file is indented by four blanks.
+// Returns a Markdown code block: every line is indented by four spaces.
 std::string as_markdown(std::string_view yaml) {
   std::string text = "    ";
   for (const char c : yaml) {

@@ -15,8 +15,9 @@ namespace {
 
 using Bucket = DownsampledSeries::Bucket;
 
+// Whole numbers without a fraction, everything else with 7 digits: more than a screen shows.
 void append_number(std::string& to, double value) {
-  constexpr double kExact = 1e15;
+  constexpr double kExact = 1e15;  // whole numbers below are exact
   if (!std::isfinite(value))
     to += "null";
   else if (value == std::trunc(value) && std::abs(value) < kExact)
@@ -35,6 +36,7 @@ void append_list(std::string& to, const char* name, const std::vector<Bucket>& b
   to += ']';
 }
 
+// Merges a bucket into its left neighbor.
 void join(Bucket& to, const Bucket& from) {
   to.last_x = from.last_x;
   to.points += from.points;
@@ -71,6 +73,7 @@ void DownsampledSeries::add(double x, double y) {
   buckets_.push_back(point);
 }
 
+// Halves the number of buckets; the cost is spread over the points added since the last time.
 void DownsampledSeries::join_neighbours() {
   for (size_t i = 0; i < capacity_ / 2; ++i) {
     buckets_[i] = buckets_[2 * i];
