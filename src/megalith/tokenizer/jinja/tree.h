@@ -1,4 +1,4 @@
-// A parsed template: statements and expressions, as jinja2's nodes. Built by the parser, never changed afterwards.
+// A parsed template: statements and expressions, like jinja2's nodes. Built by the parser, never changed afterwards.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ using ExpressionPtr = std::unique_ptr<const Expression>;
 struct Statement;
 using Body = std::vector<Statement>;
 
-// A variable: a position in Tree::names.
+// A variable: an index into Tree::names.
 using NameId = int;
 
 // --------------------------------------------------------------------------------------------------------- expressions
@@ -44,6 +44,7 @@ struct BinaryExpression {
   BinaryOperator op;
   ExpressionPtr left, right;
 };
+// a ~ b ~ c
 struct ConcatExpression {
   std::vector<ExpressionPtr> parts;
 };
@@ -53,7 +54,7 @@ struct ComparisonExpression {  // a < b <= c: all of them hold
   std::vector<std::pair<ComparisonOperator, ExpressionPtr>> others;
 };
 struct ConditionalExpression {
-  ExpressionPtr condition, then, otherwise;  // otherwise: null when there is no else
+  ExpressionPtr condition, then, otherwise;  // `otherwise` is nullptr without an else
 };
 struct AttributeExpression {
   ExpressionPtr object;
@@ -64,19 +65,19 @@ struct SubscriptExpression {
 };
 struct SliceExpression {
   ExpressionPtr object;
-  ExpressionPtr start, stop, step;  // null: left out
+  ExpressionPtr start, stop, step;  // nullptr if omitted
 };
 struct CallArguments {
   std::vector<ExpressionPtr> positional;
   std::vector<std::pair<std::string, ExpressionPtr>> named;
-  ExpressionPtr more_positional, more_named;  // *args and **kwargs; null: none
+  ExpressionPtr more_positional, more_named;  // *args and **kwargs; nullptr for none
 };
 struct CallExpression {
   ExpressionPtr callee;
   CallArguments arguments;
 };
 struct FilterExpression {
-  ExpressionPtr input;  // null: the text of a filter block
+  ExpressionPtr input;  // nullptr: the text of a filter block
   std::string name;
   CallArguments arguments;
 };
@@ -86,6 +87,7 @@ struct TestExpression {
   CallArguments arguments;
 };
 
+// Any expression, with its line for messages.
 struct Expression {
   int line = 1;
   std::variant<Literal, NameExpression, ListExpression, DictExpression, UnaryExpression, BinaryExpression,
@@ -96,22 +98,23 @@ struct Expression {
 
 // ---------------------------------------------------------------------------------------------------------- statements
 
-// What a value is assigned to: a name, an attribute of a namespace, or several of them in a tuple.
+// The target of an assignment: a name, an attribute of a namespace, or a tuple of these.
 struct Target {
   int line = 1;
   NameId name = -1;
-  std::string attribute;      // of the namespace `name`; empty: the name itself
-  std::vector<Target> items;  // of a tuple; name is -1 then
+  std::string attribute;      // of the namespace `name`; empty for the name itself
+  std::vector<Target> items;  // of a tuple; then name is -1
 };
 
+// Parameters of a macro or of a call block.
 struct Signature {
   struct Parameter {
     std::string text;
     NameId name;
-    ExpressionPtr otherwise;  // null: none
+    ExpressionPtr otherwise;  // default value; nullptr for none
   };
   std::vector<Parameter> parameters;
-  NameId varargs = -1, kwargs = -1, caller = -1;  // ids of these names when the body uses them
+  NameId varargs = -1, kwargs = -1, caller = -1;  // ids of these names if the body uses them
 };
 
 struct TextStatement {
@@ -126,7 +129,7 @@ struct IfStatement {
 };
 struct ForStatement {
   Target target;
-  ExpressionPtr iterable, condition;  // condition: null when there is none
+  ExpressionPtr iterable, condition;  // `condition` is nullptr when there is none
   NameId loop;
   bool recursive = false;
   Body body, otherwise;
@@ -137,7 +140,7 @@ struct SetStatement {
 };
 struct SetBlockStatement {
   Target target;
-  ExpressionPtr filter;  // null: none
+  ExpressionPtr filter;  // nullptr for none
   Body body;
 };
 struct MacroStatement {
@@ -147,7 +150,7 @@ struct MacroStatement {
   Body body;
 };
 struct CallStatement {
-  ExpressionPtr call;  // a CallExpression, or null: {% generation %}
+  ExpressionPtr call;  // a CallExpression, or nullptr for {% generation %}
   Signature signature;
   Body body;
 };
@@ -162,6 +165,7 @@ struct WithStatement {
 struct BreakStatement {};
 struct ContinueStatement {};
 
+// Any statement, with its line for messages.
 struct Statement {
   int line = 1;
   std::variant<TextStatement, OutputStatement, IfStatement, ForStatement, SetStatement, SetBlockStatement,
@@ -169,6 +173,7 @@ struct Statement {
       node;
 };
 
+// A whole template.
 struct Tree {
   std::vector<std::string> names;
   Body body;
