@@ -1,4 +1,5 @@
-// Which tokens are special, and which of them begin, end and pad: the files beside a tokenizer's own.
+// Reads the files beside a tokenizer's own: which tokens are special, and which of them begin, end and pad. The rules
+// are those of transformers, including which file wins: the first that names a token.
 #include <algorithm>
 
 #include "megalith/base/error.h"
@@ -10,6 +11,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
+// A token as a plain string, or as an object with its flags.
 AddedToken read_flags(const JsonNode& node, bool special) {
   AddedToken token;
   token.special = special;
@@ -26,7 +28,7 @@ AddedToken read_flags(const JsonNode& node, bool special) {
   return token;
 }
 
-// transformers adds the tokens of added_tokens_decoder that a tokenizer.json has not, under their ids.
+// transformers adds the tokens of added_tokens_decoder that a tokenizer.json lacks, under their ids.
 void read_added_tokens_decoder(const JsonNode& config, Tokenizer::Parts& parts) {
   const auto list = config.find("added_tokens_decoder");
   if (!list) return;
@@ -47,7 +49,7 @@ void read_added_tokens_decoder(const JsonNode& config, Tokenizer::Parts& parts) 
   }
 }
 
-// A named special token (bos_token, …): added when it is not yet, as transformers does. Its id.
+// Reads a named special token (bos_token, …), adding it if necessary, as transformers does. Returns its id.
 std::optional<int32_t> read_named(const JsonNode& config, const char* name, Tokenizer::Parts& parts) {
   const auto node = config.find(name);
   if (!node) return std::nullopt;
@@ -86,7 +88,7 @@ void read_names(const JsonNode& config, Tokenizer::Parts& parts) {
   read_lists(config, parts);
 }
 
-// One id or a list of them.
+// Reads one id or a list of them.
 std::vector<int32_t> read_ids(const JsonNode& config, const char* name) {
   std::vector<int32_t> ids;
   const auto node = config.find(name);

@@ -1,4 +1,4 @@
-// Reading a tokenizer.json.
+// Reads a tokenizer.json: each part by its "type", then the shortcut for byte-level models.
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/models/bpe_internal.h"
 #include "megalith/tokenizer/models/unigram_internal.h"
@@ -68,7 +68,7 @@ ModelPointer read_word_piece_model(const JsonNode& node, TokenizerDocument& docu
 }
 
 ModelPointer read_model(const JsonNode& node, TokenizerDocument& document) {
-  // Old files have no type.
+  // Old files have no type; the members tell which model it is.
   if (!node.find("type")) {
     if (document.merges) return read_bpe_model(node, document);
     if (!document.vocabulary) return read_unigram_model(node, document);
@@ -104,7 +104,8 @@ int64_t end_of_ids(const Tokenizer::Parts& parts) {
   return end;
 }
 
-// Pieces that end as characters which stand for bytes go to the model as bytes.
+// If pieces end as characters that stand for bytes, and the model is a BPE over these, lets both work on the bytes
+// themselves.
 void use_bytes(Tokenizer::Parts& parts) {
   auto* bpe = dynamic_cast<Bpe*>(parts.model.get());
   if (bpe != nullptr && bpe->can_take_bytes() && parts.pre_tokenizer && parts.pre_tokenizer->leave_bytes())

@@ -12,7 +12,7 @@ std::optional<int32_t> Tokenizer::Parts::id_of(std::string_view token) const {
   return found != by_content_.end() ? added[found->second].id : model->id_of(token);
 }
 
-// As tokenizers numbers them: behind the model's tokens and behind all others that were added.
+// Numbers new tokens like tokenizers: after the model's tokens and after all added ones.
 int32_t Tokenizer::Parts::next_id() const {
   return std::max(last_id_ + 1, std::max(model->id_end(), static_cast<int32_t>(model->size())));
 }

@@ -1,3 +1,5 @@
+// Finds the template files of a folder, prepares the variables of a template as transformers does, and maps what the
+// assistant writes from the text to tokens.
 #include "megalith/tokenizer/chat/chat_template.h"
 
 #include <algorithm>
@@ -42,7 +44,7 @@ std::vector<NamedSource> sources_of_config(const JsonNode& config) {
   return sources;
 }
 
-// Special tokens by their names ("bos_token"), as texts; those of earlier files stay.
+// Reads special tokens by their names ("bos_token") as texts; those of earlier files win.
 void read_special_texts(const JsonNode& config, Json& texts) {
   for (const char* name :
        {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
@@ -60,13 +62,14 @@ void with_json_file(const fs::path& path, const auto& use) {
   use(root);
 }
 
-// A message's reasoning under both names that templates read, whichever it was given as.
+// Provides a message's reasoning under both names that templates read, no matter under which it was given.
 Json with_reasoning(const Json& message) {
   for (const char* field : {"reasoning_content", "thinking", "reasoning"}) {
     const auto found = message.find(field);
     if (found == message.end() || found->is_null()) continue;
     Json result = Json::object();
     result["thinking"] = *found;
+    // A field of the message itself keeps its value and comes in its own order.
     for (const auto& [key, value] : message.items()) result[key] = value;
     result["reasoning_content"] = *found;
     return result;
@@ -189,7 +192,7 @@ ChatEncoding ChatTemplate::apply(const Conversation& conversation, const Tokeniz
   TokenizedText tokens = tokenizer.encode_with_starts(rendered.text);
   std::vector<uint8_t> mask(tokens.ids.size());
   const bool by_blocks = choose(conversation, options).marks_generation();
-  // Where the characters end that a token begins with; tokens that share a character begin at the same place.
+  // Returns where the text of token i ends; tokens that share a character begin at the same place.
   const auto end_of = [&](size_t i) {
     const auto next = std::ranges::upper_bound(tokens.starts, tokens.starts[i]);
     return next == tokens.starts.end() ? rendered.text.size() : *next;

@@ -104,7 +104,7 @@ class Evaluator {
   std::string* out_ = &rendered_.text;  // target of text: the result, or what a macro or block is collecting
 };
 
-// -------------------------------------------------------------------------------------------- what the evaluator uses
+// --------------------------------------------------------------------------------------------- what the evaluator uses
 
 // Python's str and repr.
 std::string to_text(Evaluator& evaluator, const Value& value);

@@ -183,7 +183,7 @@ Value Evaluator::value_of(const TestExpression& node, const ScopePtr& scope) {
   return Value::boolean(call_test(node.name, input, arguments));
 }
 
-// ------------------------------------------------------------------------------------------------- attributes and
+// ------------------------------------------------------------------------------------------------------ attributes and
 // calls
 
 Value Evaluator::attribute(const Value& object, std::string_view name) {

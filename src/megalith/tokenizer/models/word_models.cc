@@ -45,6 +45,7 @@ WordPiece::WordPiece(Vocabulary vocabulary, std::string unk_token, std::string p
       max_characters_(max_characters),
       where_(std::move(where)) {}
 
+// Greedy, longest first; each try that fails drops the last character.
 bool WordPiece::append_tokens(std::string_view piece, std::vector<int32_t>& ids) const {
   std::string text;
   for (size_t begin = 0; begin < piece.size();) {
@@ -68,7 +69,7 @@ void WordPiece::tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const 
     const std::string_view piece = pieces.view(span);
     const size_t before = ids.size();
     if (count_characters(piece) <= max_characters_ && append_tokens(piece, ids)) continue;
-    ids.resize(before);
+    ids.resize(before);  // drops the tokens of a piece that failed halfway
     ids.push_back(checked_unknown(unk_id_, unk_token_, where_, piece));
   }
 }

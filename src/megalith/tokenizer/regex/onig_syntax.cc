@@ -1,4 +1,6 @@
-// Oniguruma's syntax, read from left to right and written again for PCRE2. See regex_internal.h for what differs.
+// Translates Oniguruma's syntax: reads it from left to right and writes it again for PCRE2. regex_internal.h lists the
+// differences. The translator remembers where the last atom begins in the output, because some quantifiers have to be
+// wrapped around it.
 #include <charconv>
 
 #include "megalith/base/error.h"
@@ -28,11 +30,11 @@ class Translator {
 
  private:
   static constexpr size_t kNone = std::string::npos;
-  static constexpr int kMaxDepth = 100;  // of nested classes
+  static constexpr int kMaxDepth = 100;  // nesting of classes
 
   struct Group {
-    size_t start;         // in out_
-    std::string closing;  // of option groups that last to the end of this one
+    size_t start;         // offset in out_
+    std::string closing;  // ends option groups that last to the end of this one
   };
 
   [[noreturn]] void fail(const std::string& what) const {

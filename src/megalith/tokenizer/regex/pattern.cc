@@ -26,7 +26,7 @@ void Pieces::rewrite(std::string& text, std::vector<Span>& spans) {
   rewritten_ = true;
 }
 
-// ------------------------------------------------------------------------------------------------------------ matches
+// ------------------------------------------------------------------------------------------------------------- matches
 
 Pattern::Search::Search(const Pattern& pattern, std::string_view whole) : pattern_(pattern) {
   if (const auto* regex = std::get_if<Regex>(&pattern.kind_)) matcher_.emplace(*regex, whole);
@@ -70,7 +70,7 @@ std::string replace_matches(std::string_view text, const Pattern& pattern, std::
   return result;
 }
 
-// ------------------------------------------------------------------------------------------------------------ cutting
+// ------------------------------------------------------------------------------------------------------------- cutting
 
 namespace {
 

@@ -1,3 +1,5 @@
+// Searches a text for added tokens. A table of first bytes skips most of a text without touching the tree. There is one
+// finder for tokens in the original text and one for tokens in normalized text.
 #include "megalith/tokenizer/steps/added_tokens_internal.h"
 
 #include <algorithm>
@@ -61,8 +63,8 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* norma
   }
 }
 
-// Follows AddedVocabulary::find_matches: a match that is not a single word is passed over as a whole, and the search
-// goes on behind a match, not behind the blanks that it takes.
+// Follows AddedVocabulary::find_matches: a match that fails single_word is skipped as a whole, and the search continues
+// after a match, not after the whitespace that it takes.
 std::vector<TextPart> AddedTokens::split(std::string_view text, Stage stage, bool with_special) const {
   std::vector<TextPart> parts;
   const std::optional<Finder>& finder = finders_.at(static_cast<size_t>(stage));
@@ -74,6 +76,7 @@ std::vector<TextPart> AddedTokens::split(std::string_view text, Stage stage, boo
     }
     size_t length = 0;
     size_t found = 0;
+    // The walk goes from short to long, so the last call is the longest token.
     finder->tree.walk(text.substr(at), [&](size_t bytes, int32_t position) {
       length = bytes;
       found = static_cast<size_t>(position);

@@ -36,7 +36,7 @@ void JsonNode::expect(bool is_type, std::string_view type) const {
   if (is_type) return;
   std::string given;
   if (value_->is_primitive()) given = value_->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  if (given.size() > 60) given = given.substr(0, 60) + "…";
+  if (given.size() > 60) given = given.substr(0, 60) + "…";  // enough to recognize the value
   fail(fmt::format("is {}{}; {} is expected", value_->type_name(), given.empty() ? "" : " " + given, type));
 }
 
