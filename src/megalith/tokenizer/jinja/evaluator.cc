@@ -1,3 +1,5 @@
+// Statements: walks the tree and writes text. Every statement and every byte is charged to the Runtime, and every
+// recursion holds a Level, so a hostile template ends with an error instead of exhausting time, memory or the stack.
 #include "megalith/tokenizer/jinja/evaluator.h"
 
 #include <fmt/format.h>
@@ -10,6 +12,7 @@
 
 namespace megalith::tokenizer::jinja {
 
+// Linear search: a frame has few variables.
 void Scope::set(NameId name, Value value) {
   const auto found = std::ranges::find(values_, name, &std::pair<NameId, Value>::first);
   if (found == values_.end())
@@ -26,6 +29,7 @@ const Value* Scope::find(NameId name) const {
   return nullptr;
 }
 
+// Names are resolved to ids when parsing, so only names that occur in the template are looked up here.
 Rendered Evaluator::run(const Dict& variables) {
   const auto globals = std::make_shared<Scope>(nullptr);
   for (size_t i = 0; i < tree_.names.size(); ++i) {
@@ -44,6 +48,7 @@ void Evaluator::write(std::string_view text) {
   *out_ += text;
 }
 
+// Redirects the output, also when `work` throws.
 template <typename Work>
 std::string Evaluator::collected(const Work& work) {
   std::string text;
@@ -125,7 +130,7 @@ void Evaluator::run_loop(const ForStatement& node, const Value& iterable, const 
   Loop& loop = runtime_.make<Loop>(node, std::move(items), scope, depth);
   for (size_t i = 0; i < loop.items().size(); ++i) {
     loop.set_position(i);
-    // A macro of the last round may hold on to its variables.
+    // A macro defined in the last iteration may still refer to its variables; then the iteration gets a new scope.
     if (inner.use_count() == 1)
       inner->clear();
     else
@@ -141,6 +146,7 @@ Evaluator::Flow Evaluator::run(const SetStatement& node, const ScopePtr& scope) 
   return Flow::kNext;
 }
 
+// Filters of a block form a chain whose innermost input is the block's text.
 Value Evaluator::filtered(const Expression* filter, Value text, const ScopePtr& scope) {
   if (filter == nullptr) return text;
   const auto& node = std::get<FilterExpression>(filter->node);
@@ -178,7 +184,7 @@ Evaluator::Flow Evaluator::run(const CallStatement& node, const ScopePtr& scope)
   return Flow::kNext;
 }
 
-// Inside of a macro or a block that is collected transformers counts from where the text outside stands; so do we.
+// Inside a macro or block that is being collected, transformers counts from the end of the text outside; so do we.
 void Evaluator::run_generation(const Body& body, const ScopePtr& scope) {
   const size_t begin = rendered_.text.size();
   const std::string text = render_body(body, std::make_shared<Scope>(scope));
@@ -226,7 +232,7 @@ std::vector<Value> Evaluator::iterate(const Value& value) {
       break;
     case Value::Kind::kString: {
       const std::string& text = value.as_text();
-      runtime_.pay_bytes(text.size() * (sizeof(Value) + sizeof(std::string)));
+      runtime_.pay_bytes(text.size() * (sizeof(Value) + sizeof(std::string)));  // charged before it is built
       for (size_t at = 0; at < text.size(); at += utf8_length(text[at]))
         items.push_back(Value::text(text.substr(at, utf8_length(text[at]))));
       break;

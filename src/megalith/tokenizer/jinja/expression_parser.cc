@@ -1,3 +1,8 @@
+// Recursive descent with one function per level of precedence, lowest first, in the order of jinja2's parser:
+//
+//   conditional ─ or ─ and ─ not ─ comparison ─ + - ─ ~ ─ * / // % ─ ** ─ unary ─ postfix, filters, tests
+//
+// Left-associative chains make the tree deeper with each operator, so they call Level::deepen in their loops.
 #include <algorithm>
 
 #include "megalith/base/error.h"
@@ -317,7 +322,7 @@ ExpressionPtr ExpressionParser::filters(ExpressionPtr node, bool inline_start) {
 }
 
 ExpressionPtr ExpressionParser::test(ExpressionPtr node) {
-  constexpr const char* kEnds[] = {"else", "or", "and", "if", "not", "in"};  // no argument of a test
+  constexpr const char* kEnds[] = {"else", "or", "and", "if", "not", "in"};  // never an argument of a test
   const int line = reader_.next().line;                                      // "is"
   const bool negated = reader_.skip_name("not");
   TestExpression result{std::move(node), dotted_name(), {}};

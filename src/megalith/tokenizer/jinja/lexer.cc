@@ -1,3 +1,6 @@
+// A hand-written lexer with two states: outside tags it collects text, inside {{ … }} and {% … %} it reads names,
+// literals and operators. Whitespace control happens here, because it changes the text around a tag: trim_blocks
+// removes the newline after a block, lstrip_blocks the indentation before it, and "-" or "+" at a tag override both.
 #include "megalith/tokenizer/jinja/lexer.h"
 
 #include <algorithm>
@@ -17,7 +20,7 @@ namespace {
 constexpr size_t kNone = std::string_view::npos;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-// Letters of other scripts may be part of a name; bytes of them are all >= 0x80.
+// Letters of other scripts may be part of a name; all their bytes are >= 0x80.
 bool is_name_start(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || static_cast<unsigned char>(c) >= 0x80;
 }
@@ -54,7 +57,7 @@ class Lexer {
 
   std::string_view rest() const { return std::string_view(source_).substr(at_); }
 
-  // Moves on, counting lines.
+  // Advances, counting lines.
   void advance(size_t count) {
     line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_),
                                          source_.begin() + static_cast<std::ptrdiff_t>(at_ + count), '\n'));
@@ -68,7 +71,7 @@ class Lexer {
     return tokens_.back();
   }
 
-  // Text up to the next tag, then the tag.
+  // Reads the text up to the next tag, then the tag.
   void read_text() {
     const std::string_view text = rest();
     size_t tag = kNone;
@@ -92,7 +95,7 @@ class Lexer {
     read_tag(kind == '{');
   }
 
-  // Text before a tag whose sign is '-', '+' or anything else.
+  // Adds the text before a tag, whose sign is '-', '+' or anything else.
   void add_text(std::string_view text, char sign, bool may_strip_line) {
     if (sign == '-') {
       text = strip(text, std::nullopt, Side::kRight);
@@ -105,8 +108,7 @@ class Lexer {
     if (!text.empty()) add(Token::Kind::kText, std::string(text));
   }
 
-  // Where a tag's end stands ("%}", "-%}", "+%}"): eats it and the whitespace that goes with it. `mark`: '%', '#' or
-  // '}'.
+  // Reads the end of a tag ("%}", "-%}", "+%}"; `mark` is '%', '#' or '}') and the whitespace that belongs to it.
   bool read_end(char mark) {
     const std::string_view text = rest();
     const std::array<char, 2> plain{mark, '}'};
@@ -139,7 +141,7 @@ class Lexer {
     }
   }
 
-  // {% raw %} … {% endraw %}: text as it is. False when the block is another one.
+  // Reads {% raw %} … {% endraw %} as plain text. Returns false when it is another block.
   bool read_raw() {
     std::string_view text = rest();
     size_t i = text.find_first_not_of(" \t\n\r\f\v");
@@ -233,7 +235,7 @@ class Lexer {
     advance(end + 1);
   }
 
-  // Digits of a base, with single underscores between them, from `at` on; where they end.
+  // Returns the end of the digits of a base, with single underscores between them, that start at `at`.
   size_t digits_end(size_t at, std::string_view digits) const {
     while (at < source_.size() &&
            (digits.find(source_[at]) != kNone ||
@@ -283,7 +285,7 @@ class Lexer {
   size_t at_ = 0;
   int line_ = 1;
   bool at_line_start_ = true;
-  std::string open_;  // brackets of the current tag that are open
+  std::string open_;  // open brackets of the current tag
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Filters that go over the elements of a value.
+// Filters that visit the elements of a value.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using SequenceKind = Sequence::Kind;
 
-// "a.b.0": attributes and elements of elements, as make_attrgetter of jinja2. An integer is an element.
+// Follows "a.b.0", attributes and elements of elements, like make_attrgetter of jinja2. An integer is an element.
 Value attribute_path(Evaluator& e, Value value, const Value& path, const Value& otherwise = Value()) {
   const auto step = [&](const Value& part) {
     value = e.subscript(value, part);
@@ -37,7 +37,7 @@ Value folded(const Value& value, bool case_sensitive) {
 
 // Sorts by keys, stably; keys are computed once.
 std::vector<Value> sorted_by(Evaluator& e, std::vector<std::pair<Value, Value>> keyed, bool reverse) {
-  e.runtime().step(keyed.size() * 8);
+  e.runtime().step(keyed.size() * 8);  // charges the comparisons in advance
   std::ranges::stable_sort(keyed, [&](const auto& a, const auto& b) {
     return reverse ? less(e, b.first, a.first) : less(e, a.first, b.first);
   });
@@ -175,7 +175,7 @@ Value batch_filter(Evaluator& e, const Value& input, const Arguments& arguments)
   return e.runtime().sequence(SequenceKind::kGenerator, std::move(rows));
 }
 
-// What map, select and reject go over: nothing at all for a value that is false, whatever it is.
+// Returns the elements for map, select and reject: none for any value that is false.
 std::vector<Value> iterate_if_true(Evaluator& e, const Value& input) {
   return input.truth() ? e.iterate(input) : std::vector<Value>();
 }

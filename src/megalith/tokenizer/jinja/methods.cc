@@ -1,4 +1,4 @@
-// Methods of strings, lists and dictionaries.
+// Methods of strings, lists and dictionaries, in tables by name. Only methods that do not change their object exist.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,8 +26,8 @@ Value list_of(Evaluator& e, const std::vector<std::string>& texts) {
   return e.runtime().list(std::move(items));
 }
 
-// The part of the text that optional arguments start and end (bound i and i + 1) name, and its first character's
-// number.
+// The part of the text selected by the optional arguments start and end (bound i and i + 1), and the number of its
+// first character.
 struct Window {
   std::string_view text;
   int64_t first;
@@ -236,6 +236,7 @@ Value count_in_list(Evaluator& e, const Value& self, const Arguments& arguments)
       std::ranges::count_if(self.as_sequence().items, [&](const Value& item) { return equal(item, bound.at(0)); }));
 }
 
+// Values are immutable, so a copy is the value itself.
 Value itself(Evaluator&, const Value& self, const Arguments&) { return self; }
 
 constexpr NamedMethod kListMethods[] = {{"index", index_in_list}, {"count", count_in_list}, {"copy", itself}};

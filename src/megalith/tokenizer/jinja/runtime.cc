@@ -13,7 +13,7 @@ constexpr int kMaxValueDepth = 200;
 }  // namespace
 
 Value Object::call(Evaluator&, const Arguments&) {
-  throw InternalError("an object was called that cannot be");  // is_callable() says so
+  throw InternalError("an object was called that cannot be");  // is_callable() is false, and call() checks that
 }
 
 void Runtime::fail(std::string_view what) const {

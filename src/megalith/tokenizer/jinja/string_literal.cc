@@ -10,7 +10,7 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-// \xHH, \uHHHH, \UHHHHHHHH with the digits at `at`: appends the character and moves on.
+// Reads the digits of \xHH, \uHHHH or \UHHHHHHHH at `at`, appends the character and advances.
 bool append_hex(std::string& out, std::string_view text, size_t& at, size_t digits, std::string& problem) {
   const auto code = at + digits <= text.size() ? parse_based_int(text.substr(at, digits), 16) : std::nullopt;
   if (!code) {

@@ -1,4 +1,4 @@
-// Tests: what may stand behind "is".
+// Tests: the names that may follow "is".
 #include <algorithm>
 
 #include "megalith/tokenizer/jinja/evaluator.h"

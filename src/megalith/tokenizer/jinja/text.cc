@@ -1,4 +1,4 @@
-// str, repr and json.dumps of values.
+// Python's str, repr and json.dumps of values. Nested values are bounded by Runtime::Level, their size by pay_bytes.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -9,13 +9,13 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-// Where the first stretch of whitespace starts.
+// Returns the start of the first stretch of whitespace.
 size_t find_space(std::string_view text) {
   for (size_t at = 0; at < text.size(); at += utf8_length(text[at]))
     if (is_python_space(code_point_at(text, at))) return at;
   return std::string_view::npos;
 }
-// Where the last word starts.
+// Returns the start of the last word.
 size_t last_word(std::string_view text) {
   size_t at = text.size();
   while (at > 0) {
@@ -77,7 +77,7 @@ std::string replaced(std::string_view text, std::string_view old, std::string_vi
     out += with;
     at = found + old.size();
     if (!old.empty()) continue;
-    if (at >= text.size()) return out;  // an empty text stands between all characters and at both ends
+    if (at >= text.size()) return out;  // an empty text occurs between all characters and at both ends
     const size_t length = utf8_length(text[at]);
     out += text.substr(at, length);
     at += length;
@@ -95,7 +95,7 @@ size_t occurrences(std::string_view text, std::string_view part) {
 std::string padded(std::string_view text, int64_t width, std::string_view fill, Alignment alignment) {
   const auto size = static_cast<int64_t>(code_points(text));
   const int64_t missing = std::max<int64_t>(width - size, 0);
-  // str.center: an odd blank more goes to the left when the width is odd.
+  // str.center: if the width is odd, an odd space goes to the left.
   const int64_t left = alignment == Alignment::kLeft    ? 0
                        : alignment == Alignment::kRight ? missing
                                                         : missing / 2 + (missing & width & 1);

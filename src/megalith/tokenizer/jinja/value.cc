@@ -8,7 +8,7 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-constexpr size_t kManyKeys = 8;  // from here on a table of keys is faster than looking at each
+constexpr size_t kManyKeys = 8;  // from here on, a table is faster than comparing with each key
 
 }  // namespace
 

@@ -21,7 +21,7 @@ Value default_filter(Evaluator& e, const Value& input, const Arguments& argument
   return missing ? bound.value_or(0, Value::text("")) : input;
 }
 
-// Digits with an optional sign and blanks around them, as int() reads them.
+// Parses digits with an optional sign and surrounding whitespace, like int().
 std::optional<int64_t> read_whole(std::string_view text, int64_t base) {
   text = strip(text, std::nullopt, Side::kBoth);
   if (base == 10) return parse_int(text.starts_with('+') ? text.substr(1) : text);
@@ -62,7 +62,7 @@ Value abs_filter(Evaluator& e, const Value& input, const Arguments&) {
   return negated(e, input, UnaryOperator::kPlus);
 }
 
-// Half to even at the given decimal, from the exact decimal value, as Python's round.
+// Rounds half to even at the given decimal, starting from the exact decimal value, like Python's round.
 double rounded(double value, int64_t precision) {
   if (precision >= 0) return *parse_double(fmt::format("{:.{}f}", value, std::min<int64_t>(precision, 300)));
   const double unit = std::pow(10.0, static_cast<double>(std::min<int64_t>(-precision, 300)));
@@ -93,7 +93,7 @@ Value length_filter(Evaluator& e, const Value& input, const Arguments&) {
 
 Value attr_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "attr", arguments, {"name"}, 1);
-  // Attributes only: the keys of a dictionary are none.
+  // Attributes only: keys of a dictionary do not count.
   if (input.is(Value::Kind::kDict) && find_method(input, bound.text(0)) == nullptr)
     return Value::undefined(fmt::format("'dict object' has no attribute '{}'", bound.text(0)));
   return e.attribute(input, bound.text(0));

@@ -101,7 +101,7 @@ class Translator {
 
   // -------------------------------------------------------------------------------------------------- repetition
 
-  // Writes a quantifier of `length` input bytes. A second one behind it applies to the whole (x{1,3}+ is (?:x{1,3})+).
+  // Writes a quantifier of `length` input bytes. A second one after it applies to the whole (x{1,3}+ is (?:x{1,3})+).
   void quantifier(const std::string& text, size_t length, bool interval = false, bool fixed = false) {
     if (atom_ == kNone) fail("there is nothing to repeat");
     at_ += length;
@@ -118,7 +118,7 @@ class Translator {
     }
   }
 
-  // The length of {n}, {n,}, {n,m} or {,m} here; 0 when the brace is a plain character.
+  // Returns the length of {n}, {n,}, {n,m} or {,m} here; 0 when the brace is a plain character.
   size_t interval_length() const {
     if (!next_is("{")) return 0;
     size_t i = at_ + 1;
@@ -176,7 +176,7 @@ class Translator {
     open_options(start);
   }
 
-  // (?i:…) and (?i): the latter lasts to the end of the group it stands in, alternatives included.
+  // (?i:…) and (?i): the latter lasts to the end of the enclosing group, including its alternatives.
   void open_options(size_t start) {
     at_ += 2;
     std::string options;
@@ -246,7 +246,7 @@ class Translator {
   void write_set(const CharacterItems& set) {
     CharacterSetNode node;
     node.add(set);
-    // One property needs no brackets, which PCRE2 matches faster.
+    // A single property needs no brackets, and PCRE2 matches it faster without.
     const bool one = node.nested.empty() && node.items.size() > 3 && (node.items[1] == 'p' || node.items[1] == 'P') &&
                      node.items.find('}') == node.items.size() - 1;
     out_ += one ? node.items : pcre2_class(node);
@@ -268,7 +268,7 @@ class Translator {
 
   static std::string hex_item(char32_t code) { return fmt::format("\\x{{{:x}}}", static_cast<uint32_t>(code)); }
 
-  // \p{name}, \P{name}, \p{^name}: the input stands at the backslash.
+  // Reads \p{name}, \P{name} or \p{^name}; the input is at the backslash.
   CharacterItems property() {
     const bool negated = in_[at_ + 1] == 'P';
     const size_t end = in_.find('}', at_);
@@ -279,7 +279,7 @@ class Translator {
     return set;
   }
 
-  // An escape that means one character, as a code point. The input stands at the backslash.
+  // Reads an escape that means one character, as a code point; the input is at the backslash.
   char32_t character_escape() {
     const char c = in_[at_ + 1];
     at_ += 2;
@@ -335,7 +335,7 @@ class Translator {
     return value;
   }
 
-  // \x{4e00}, \x41, and \xe4\xb8\x80, where the numbers from 80 on are bytes of UTF-8.
+  // Reads \x{4e00}, \x41, or \xe4\xb8\x80, where numbers from 80 on are bytes of UTF-8.
   char32_t hexadecimal() {
     if (take("{")) {
       const char32_t code = number(1, 6, 16);
@@ -353,12 +353,12 @@ class Translator {
 
   // ------------------------------------------------------------------------------------------------------ classes
 
-  // The class whose opening bracket was just read, up to and with its closing one.
+  // Reads the class whose opening bracket was just read, up to and including its closing one.
   CharacterSetNode bracket(int depth) {
     if (depth > kMaxDepth) fail("classes are nested too deeply");
     CharacterSetNode whole;
     whole.negated = take("^");
-    CharacterSetNode* part = &whole;  // of an intersection
+    CharacterSetNode* part = &whole;  // the current operand of an intersection
     std::vector<CharacterSetNode> parts;
     for (bool first = true;; first = false) {
       if (at_ >= in_.size()) fail("a class is not closed");
@@ -379,7 +379,7 @@ class Translator {
       const size_t end = in_.find(":]", at_);
       if (end == kNone) fail("a bracket [: is not closed");
       const std::string_view name = in_.substr(at_, end - at_);
-      // Within brackets, and only there, symbols are punctuation.
+      // Only within brackets does punctuation include symbols.
       node.add(name == "punct" ? CharacterItems{R"(\p{P}\p{S})"} : class_of_property(name, coverage_));
       at_ = end + 2;
     } else if (take("[")) {
@@ -395,7 +395,7 @@ class Translator {
     }
   }
 
-  // A set in a class: \s, \p{L}, …
+  // Reads a set within a class: \s, \p{L}, …
   std::optional<CharacterItems> class_escape() {
     if (!next_is("\\") || at_ + 1 == in_.size()) return std::nullopt;
     const char c = in_[at_ + 1];
@@ -439,7 +439,7 @@ class Translator {
   Coverage coverage_;
   size_t at_ = 0;
   std::string out_;
-  size_t atom_ = kNone;  // where the thing in out_ starts that a quantifier would repeat
+  size_t atom_ = kNone;  // offset in out_ of the atom that a quantifier would repeat
   std::vector<Group> groups_;
 };
 

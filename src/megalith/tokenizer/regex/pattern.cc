@@ -56,7 +56,7 @@ std::optional<std::pair<size_t, size_t>> Pattern::Search::next() {
 }
 
 std::string replace_matches(std::string_view text, const Pattern& pattern, std::string_view content) {
-  if (text.empty()) return {};  // where even an expression that matches nothing is not looked for
+  if (text.empty()) return {};  // not even an expression that matches the empty text is searched for here
   std::string result;
   Pattern::Search search(pattern, text);
   search.start(text);
@@ -83,7 +83,7 @@ void add_span(std::vector<Span>& spans, Span span) {
   if (span.begin < span.end) spans.push_back(span);
 }
 
-// Matches and what lies between them, covering the piece.
+// Returns the matches and the stretches between them, covering the piece.
 void find_parts(Pattern::Search& search, std::string_view text, const Span& piece, bool invert,
                 std::vector<Part>& parts) {
   parts.clear();
@@ -99,7 +99,7 @@ void find_parts(Pattern::Search& search, std::string_view text, const Span& piec
   if (done != piece.end) parts.push_back({{done, piece.end}, invert});
 }
 
-// The remaining behaviours join neighbours; each follows tokenizers' NormalizedString::split.
+// The remaining behaviors join neighbors; each follows tokenizers' NormalizedString::split.
 void join_parts(const std::vector<Part>& parts, SplitBehavior behavior, std::vector<Span>& out) {
   const size_t first = out.size();
   bool previous = false;

@@ -1,3 +1,5 @@
+// Matching by PCRE2. Each Matcher borrows a State (match data, context, JIT stack) from a pool of its expression, since
+// creating these costs more than matching a short text.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -28,9 +30,9 @@ std::string message_of(int error) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-constexpr int kNewestUnicode = 16;  // of newer_characters
+constexpr int kNewestUnicode = 16;  // the newest version covered by newer_characters
 
-// The major version of Unicode that PCRE2 has.
+// Returns the major version of Unicode that PCRE2 supports.
 int unicode_version() {
   std::array<char, 64> text{};
   pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, text.data());

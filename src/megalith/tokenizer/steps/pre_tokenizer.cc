@@ -1,3 +1,6 @@
+// The pre-tokenizers of tokenizers, one class each, under the names and with the parameters of tokenizer.json. Most
+// only cut spans of the same text; those that rewrite it (ByteLevel, Metaspace) build a new text and its spans
+// together.
 #include "megalith/tokenizer/steps/pre_tokenizer_internal.h"
 
 #include <array>
@@ -38,7 +41,7 @@ class SequencePreTokenizer final : public PreTokenizer {
   std::vector<std::unique_ptr<PreTokenizer>> steps_;
 };
 
-// Writes every piece anew: rewrite(i, piece, text) appends what piece i becomes.
+// Rewrites every piece: rewrite(i, piece, text) appends what piece i becomes.
 template <typename Rewrite>
 void rewrite_pieces(Pieces& pieces, const Rewrite& rewrite) {
   std::string text;
@@ -133,10 +136,10 @@ class FixedLengthPreTokenizer final : public PreTokenizer {
   }
 
  private:
-  size_t length_;  // characters of a piece
+  size_t length_;  // characters per piece
 };
 
-// \w+|[^\w\s]+: runs of word characters and runs of others, without what lies between.
+// \w+|[^\w\s]+: runs of word characters and runs of other characters; whitespace is dropped.
 class WhitespacePreTokenizer final : public PreTokenizer {
  public:
   void apply(Pieces& pieces) const override {
@@ -186,7 +189,7 @@ PreTokenizerPtr read_metaspace_pre_tokenizer(const JsonNode& node) {
   if (const auto scheme = node.find("prepend_scheme"))
     prepend = read_choice<Prepend>(
         *scheme, {{"always", Prepend::kAlways}, {"first", Prepend::kFirst}, {"never", Prepend::kNever}});
-  // Files from before prepend_scheme.
+  // For files from before prepend_scheme existed.
   if (!node.boolean_or("add_prefix_space", true)) prepend = Prepend::kNever;
   return std::make_unique<MetaspacePreTokenizer>(node.at("replacement").character(), prepend,
                                                  node.boolean_or("split", true));

@@ -1,3 +1,5 @@
+// Python's str in C++. ASCII is handled directly; only other characters need utf8proc, so templates in English work
+// without it.
 #include "megalith/tokenizer/text/python_text.h"
 
 #include <fmt/format.h>
@@ -45,7 +47,7 @@ bool is_letter_at(std::string_view text, size_t at) {
   return is_letter(c);
 }
 
-// The character at `at` in lower case; a capital sigma that ends a word becomes a final one.
+// Appends the character at `at` in lower case; a capital sigma that ends a word becomes a final sigma.
 void add_lower(std::string& out, std::string_view text, size_t at) {
   constexpr char32_t kSigma = 0x3A3;
   const char32_t c = code_point_at(text, at);
@@ -68,7 +70,7 @@ void add_title(std::string& out, char32_t c) {
   append_title(out, c);
 }
 
-// Calls f for every character, and with where it stands.
+// Calls f with every character and its offset.
 template <typename F>
 void each_character(std::string_view text, const F& f) {
   for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) f(code_point_at(text, at), at);

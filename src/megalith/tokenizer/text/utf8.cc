@@ -10,8 +10,8 @@ namespace megalith::tokenizer {
 namespace {
 
 struct Lead {
-  size_t length;            // of the whole character; 0 for a byte that starts none
-  unsigned char low, high;  // allowed second byte: rules out overlong forms, surrogates and what lies beyond U+10FFFF
+  size_t length;            // of the whole character; 0 for a byte that cannot start one
+  unsigned char low, high;  // allowed second bytes: excludes overlong forms, surrogates and values above U+10FFFF
 };
 
 Lead lead_of(unsigned char byte) {
@@ -29,7 +29,7 @@ Lead lead_of(unsigned char byte) {
   return {4, low, high};
 }
 
-// The first position at or after `at` that does not hold an ASCII byte, to within one word.
+// Returns the first position at or after `at` that is not ASCII, to within one word (8 bytes at a time).
 size_t skip_ascii(std::string_view text, size_t at) {
   while (at + sizeof(uint64_t) <= text.size()) {
     uint64_t word = 0;
