@@ -18,7 +18,7 @@
 
 namespace megalith::observe {
 
-// What the observers need besides ReportSettings.
+// The objects that observers need besides ReportSettings.
 struct ObserverSetup {
   comm::Group world;
   at::Device device = at::kCPU;                   // device of the tensors that the world's collectives take

@@ -1,6 +1,6 @@
-// What a run prints. On a terminal the live line is redrawn in place (carriage return, clear line) at most ten times
-// per second; any other line first clears it. Off a terminal, and in Megatron's style, every logged step is a line of
-// its own, which can be kept in a file.
+// Prints the progress of a run. On a terminal the live line is redrawn in place (carriage return, clear line) at most
+// ten times per second; any other line first clears it. Off a terminal, and in Megatron's style, every logged step is a
+// line of its own, which can be kept in a file.
 #include "megalith/observe/progress.h"
 
 #include <fmt/chrono.h>

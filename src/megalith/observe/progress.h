@@ -1,5 +1,5 @@
-// What a run prints to stderr: on a terminal one live line, elsewhere one line per logged step; in Megatron's style
-// Megatron's log line.
+// Prints the progress of a run to stderr: on a terminal one live line, elsewhere one line per logged step; in
+// Megatron's style Megatron's log line.
 #pragma once
 
 #include <functional>

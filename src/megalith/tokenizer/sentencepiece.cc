@@ -104,7 +104,7 @@ std::shared_ptr<const Processor> load(const std::filesystem::path& file) {
   auto processor = std::make_shared<Processor>();
   const std::string content = read_file(file);
   const auto status = processor->LoadFromSerializedProto(content);
-  check<DataError>(status.ok(), "{} is no SentencePiece model: {}", file.string(), status.ToString());
+  check<DataError>(status.ok(), "{} is not a SentencePiece model: {}", file.string(), status.ToString());
   check<DataError>(processor->GetPieceSize() <= Vocabulary::kMaxIds, "{} has {} pieces; at most {} are supported",
                    file.string(), processor->GetPieceSize(), Vocabulary::kMaxIds);
   return processor;

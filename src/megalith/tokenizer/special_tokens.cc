@@ -38,7 +38,7 @@ void read_added_tokens_decoder(const JsonNode& config, Tokenizer::Parts& parts) 
     const JsonNode node = list->at(key);
     AddedToken token = read_flags(node, false);
     const auto id = parse_int(key);
-    if (!id || *id < 0 || *id >= Vocabulary::kMaxIds) node.fail("has a name that is no token id");
+    if (!id || *id < 0 || *id >= Vocabulary::kMaxIds) node.fail("has a name that is not a token id");
     token.id = static_cast<int32_t>(*id);
     tokens.push_back(std::move(token));
   }

@@ -44,7 +44,7 @@ ModelPointer read_unigram_model(const JsonNode& node, TokenizerDocument&) {
     const JsonNode entry = list.at(i);
     const std::string token = entry.at(0).string();
     if (const auto id = vocabulary.find(token))
-      entry.fail(fmt::format("is \"{}\", which token {} is already", token, *id));
+      entry.fail(fmt::format("is \"{}\", which is already token {}", token, *id));
     vocabulary.add(token, static_cast<int32_t>(i));
     scores.push_back(entry.at(1).number());
   }

@@ -32,7 +32,7 @@ void Tokenizer::Parts::add(AddedToken token, const std::string& where) {
   } else if (token.id < 0) {
     token.id = next_id();
   }
-  check<DataError>(token.id < Vocabulary::kMaxIds, "{}: the added token \"{}\" has id {}; ids end at {}", where,
+  check<DataError>(token.id < Vocabulary::kMaxIds, "{}: the added token \"{}\" has id {}; the largest id is {}", where,
                    token.content, token.id, Vocabulary::kMaxIds - 1);
   if (const auto other = model->token_of(token.id); other && *other != token.content)
     throw DataError(fmt::format("{}: the added token \"{}\" has id {}, which is the id of \"{}\" in the vocabulary",

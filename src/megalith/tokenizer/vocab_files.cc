@@ -10,7 +10,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
-// What these files do not contain because the tokenizer's class implies it.
+// The steps that these files do not contain, because the tokenizer's class implies them.
 constexpr std::string_view kGpt2 = R"({
   "normalizer": null,
   "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},

@@ -14,7 +14,7 @@
 
 namespace megalith::train {
 
-// What to check with.
+// Parameters of the check.
 struct LayoutCheckOptions {
   std::optional<int64_t> bytes;                 // size of large messages; std::nullopt: 64 MiB on CUDA, 4 on the CPU
   std::optional<std::filesystem::path> folder;  // see check_save_and_load

@@ -1,4 +1,4 @@
-// What a checkpoint of a run holds, and how it is restored. Three groups of tensors, each with its own files
+// Saves and restores the state of a run. A checkpoint has three groups of tensors, each with its own files
 // (docs/checkpoint-format.md): the weights under Hugging Face's names, so that the folder is also a model; the
 // optimizer's state, stored by global shape and therefore readable in any layout; and the random states, one per rank,
 // which are useful only in the same layout. Small things go into progress.json, trainer_state.json and args.yaml.

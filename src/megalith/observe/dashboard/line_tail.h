@@ -15,7 +15,7 @@ namespace megalith::observe {
 // lines of steps that it repeats), are replaced by another file, or disappear. One thread.
 class LineTail {
  public:
-  // What poll() has found.
+  // The result of poll().
   enum class Change {
     kNone,
     kGrown,        // there are new lines

@@ -8,7 +8,7 @@
 
 namespace megalith::observe {
 
-// Where to listen.
+// The address to listen on.
 struct ServerAddress {
   std::string host = "127.0.0.1";  // the default admits this machine only
   int port = 0;                    // 0 picks a free port

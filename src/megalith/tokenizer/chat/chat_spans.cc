@@ -83,7 +83,7 @@ std::vector<AssistantSpan> ChatTemplate::assistant_spans(const Conversation& con
     if (!prompt || begin < from || !text.starts_with(*prompt)) {
       begin = find_content(text, content, from, prompt.value_or(""));
       check<DataError>(!content.empty() && begin != std::string::npos,
-                       "{}: the template writes the assistant's message {} so that it cannot be found in the text; "
+                       "{}: the template writes the assistant's message {} in a way that cannot be found in the text; "
                        "mark what is trained with {{% generation %}} blocks in the template",
                        source_, i);
     }

@@ -115,7 +115,7 @@ bool ChatTemplate::is_in(const fs::path& folder) {
 }
 
 ChatTemplate ChatTemplate::from_folder(const fs::path& folder) {
-  check<DataError>(fs::is_directory(folder), "{} is not a folder; a chat template stands in a model's folder",
+  check<DataError>(fs::is_directory(folder), "{} is not a folder; a chat template is part of a model's folder",
                    folder.string());
   ChatTemplate result;
   result.source_ = folder.string();
@@ -129,7 +129,7 @@ ChatTemplate ChatTemplate::from_folder(const fs::path& folder) {
   check<DataError>(
       !sources.empty(),
       "{} has no chat template: neither {}, nor {}/*.jinja, nor chat_template in tokenizer_config.json. It "
-      "is the folder of a base model, or its template has to be written into one of them.",
+      "may be a base model; to use it, add a template in one of these places.",
       folder.string(), kFile, kFolder);
   for (const NamedSource& source : sources)
     result.templates_.insert_or_assign(source.name, jinja::Template(source.source, source.where));
@@ -163,8 +163,8 @@ const jinja::Template& ChatTemplate::choose(const Conversation& conversation, co
   }
   if (!conversation.tools.is_null()) chosen = find("tool_use");
   if (chosen == nullptr) chosen = find(kDefault);
-  check<ConfigError>(chosen != nullptr, "{} has several chat templates and none is the default; name one of: {}",
-                     source_, list_in_words(names()));
+  check<ConfigError>(chosen != nullptr, "{} has several chat templates and no default; choose one of: {}", source_,
+                     list_in_words(names()));
   return *chosen;
 }
 

@@ -202,7 +202,7 @@ void Evaluator::assign(const Target& target, const Value& value, const ScopePtr&
   if (target.name < 0) {
     const std::vector<Value> items = iterate(value);
     if (items.size() != target.items.size())
-      runtime_.fail(fmt::format("{} values are to be unpacked into {} names", items.size(), target.items.size()));
+      runtime_.fail(fmt::format("{} values cannot be unpacked into {} names", items.size(), target.items.size()));
     for (size_t i = 0; i < items.size(); ++i) assign(target.items[i], items[i], scope);
     return;
   }
@@ -214,7 +214,7 @@ void Evaluator::assign(const Target& target, const Value& value, const ScopePtr&
   auto* space =
       object != nullptr && object->is(Value::Kind::kObject) ? dynamic_cast<Namespace*>(&object->as_object()) : nullptr;
   if (space == nullptr)
-    runtime_.fail(fmt::format("cannot assign attribute '{}' on '{}': it is no namespace object", target.attribute,
+    runtime_.fail(fmt::format("cannot assign attribute '{}' on '{}': it is not a namespace object", target.attribute,
                               tree_.names[static_cast<size_t>(target.name)]));
   space->set(runtime_, target.attribute, value);
 }

@@ -281,7 +281,7 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr node) {
     if (token.kind == Token::Kind::kName) return make(line, AttributeExpression{std::move(node), token.text});
     if (token.kind == Token::Kind::kInteger)
       return make(line, SubscriptExpression{std::move(node), make(line, Literal{Value::integer(token.integer)})});
-    reader_.fail(fmt::format("expected a name or a number behind '.', got {}", describe(token)), token.line);
+    reader_.fail(fmt::format("expected a name or a number after '.', got {}", describe(token)), token.line);
   }
   reader_.expect_operator("[");
   ExpressionPtr result = subscript_key(std::move(node), line);
@@ -360,16 +360,16 @@ CallArguments ExpressionParser::arguments() {
       result.more_named = expression();
     } else if (reader_.skip_operator("*")) {
       if (result.more_positional || result.more_named)
-        reader_.fail("invalid syntax for function call: * stands once, and before **", line);
+        reader_.fail("invalid syntax for function call: * may occur once, before **", line);
       result.more_positional = expression();
     } else if (reader_.current().kind == Token::Kind::kName && reader_.following().is_operator("=")) {
-      if (result.more_named) reader_.fail("invalid syntax for function call: an argument behind **", line);
+      if (result.more_named) reader_.fail("invalid syntax for function call: an argument after **", line);
       std::string name = reader_.identifier();
       reader_.next();
       result.named.emplace_back(std::move(name), expression());
     } else {
       if (!result.named.empty() || result.more_positional || result.more_named)
-        reader_.fail("invalid syntax for function call: a positional argument behind a named one", line);
+        reader_.fail("invalid syntax for function call: a positional argument after a named one", line);
       result.positional.push_back(expression());
     }
   }

@@ -146,7 +146,7 @@ Arguments Evaluator::arguments_of(const CallArguments& node, const ScopePtr& sco
       arguments.positional.push_back(std::move(value));
   if (node.more_named) {
     const Value more = evaluate(*node.more_named, scope);
-    if (!more.is(Value::Kind::kDict)) runtime_.fail("the argument behind ** must be a mapping");
+    if (!more.is(Value::Kind::kDict)) runtime_.fail("the argument after ** must be a mapping");
     for (const auto& [key, value] : more.as_dict().entries()) {
       if (!key.is_string()) runtime_.fail("keywords must be strings");
       arguments.named.emplace_back(key.as_text(), value);

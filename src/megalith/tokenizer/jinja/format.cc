@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kMaxWidth = 10'000;  // widths come from the template; larger ones would waste memory
 
-// What both kinds of formatting specify.
+// The format of one value, common to both kinds of formatting.
 struct Spec {
   std::string fill = " ";
   char align = 0;  // '<', '>', '^', '='; 0: numbers right, texts left

@@ -10,7 +10,7 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-constexpr int64_t kMaxRange = 100'000;  // as jinja2's sandbox limits it
+constexpr int64_t kMaxRange = 100'000;  // as jinja2's sandbox
 
 Value make_range(Evaluator& e, const Arguments& arguments) {
   const Bound bound(e.runtime(), "range", arguments, {"start", "stop", "step"}, 1);

@@ -265,7 +265,7 @@ class Lexer {
     std::string text = source_.substr(at_, end - at_);
     std::erase(text, '_');
     const auto value = parse_double(text);
-    if (!value) fail(fmt::format("\"{}\" is no number", text));
+    if (!value) fail(fmt::format("\"{}\" is not a number", text));
     add(Token::Kind::kFloat, text).real = *value;
     advance(end - at_);
   }
@@ -274,7 +274,7 @@ class Lexer {
     std::string text = source_.substr(at_, end - at_);
     std::erase(text, '_');
     const auto value = base == 10 ? parse_int(text) : parse_based_int(std::string_view(text).substr(2), base);
-    if (!value) fail(fmt::format("\"{}\" is no whole number of 64 bits", text));
+    if (!value) fail(fmt::format("\"{}\" is not a whole number of 64 bits", text));
     add(Token::Kind::kInteger, text).integer = *value;
     advance(end - at_);
   }

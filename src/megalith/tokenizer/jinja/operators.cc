@@ -26,7 +26,7 @@ constexpr std::string_view kSigns[] = {"and", "or", "+", "-", "*", "/", "//", "%
                                         b.type_name()));
 }
 
-[[noreturn]] void overflow(const Runtime& runtime) { runtime.fail("a whole number is beyond 64 bits"); }
+[[noreturn]] void overflow(const Runtime& runtime) { runtime.fail("a whole number does not fit into 64 bits"); }
 
 // The loop ends by overflow after at most 63 steps, since |base| >= 2.
 Value whole_power(Evaluator& evaluator, int64_t base, int64_t exponent) {
@@ -241,7 +241,7 @@ Value slice(Evaluator& evaluator, const Value& value, const Value& start, const 
     if (bound.is_none()) return otherwise;
     const auto whole = bound.whole_number();
     if (bound.is_undefined()) runtime.fail(bound.undefined_message());
-    if (!whole) runtime.fail(fmt::format("a slice is given by whole numbers, not by '{}'", bound.type_name()));
+    if (!whole) runtime.fail(fmt::format("slice bounds must be whole numbers, not '{}'", bound.type_name()));
     return *whole;
   };
   const std::vector<size_t> offsets = is_text ? character_offsets(value.as_text()) : std::vector<size_t>();

@@ -69,7 +69,7 @@ NameId TokenReader::intern(const std::string& name) {
 
 void TokenReader::Level::deepen() {
   if (reader_.level_ >= kMaxDepth)
-    reader_.fail(fmt::format("expressions or blocks lie more than {} deep in one another", kMaxDepth));
+    reader_.fail(fmt::format("expressions or blocks are nested more than {} levels deep", kMaxDepth));
   ++reader_.level_;
   ++count_;
 }
@@ -159,7 +159,7 @@ class StatementParser {
     if (tag == "with") return {line, with_block()};
     if (tag == "print") return {line, OutputStatement{expressions_.tuple()}};
     if (tag == "break" || tag == "continue") {
-      if (loops_ == 0) reader_.fail(fmt::format("'{}' stands outside of a loop", tag), line);
+      if (loops_ == 0) reader_.fail(fmt::format("'{}' is outside a loop", tag), line);
       return tag == "break" ? Statement{line, BreakStatement{}} : Statement{line, ContinueStatement{}};
     }
     refuse(tag, line, ends);

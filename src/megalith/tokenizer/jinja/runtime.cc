@@ -23,15 +23,15 @@ void Runtime::fail(std::string_view what) const {
 void Runtime::step(size_t count) {
   steps_ += count;
   if (steps_ > limits_.steps)
-    fail(fmt::format("the template takes more than {} steps; does a loop or a macro not end?", limits_.steps));
+    fail(fmt::format("the template takes more than {} steps; is there an endless loop or macro?", limits_.steps));
 }
 
 void Runtime::pay_bytes(size_t bytes) {
   bytes_ += bytes;
   if (bytes_ > limits_.bytes || bytes > limits_.bytes)
-    fail(
-        fmt::format("the template makes more than {} bytes of values; does a loop not end, or something double itself?",
-                    limits_.bytes));
+    fail(fmt::format(
+        "the template makes more than {} bytes of values; is there an endless loop, or a value that keeps doubling?",
+        limits_.bytes));
 }
 
 Value Runtime::text(std::string text) {
@@ -42,14 +42,14 @@ Value Runtime::text(std::string text) {
 Value Runtime::sequence(Sequence::Kind kind, std::vector<Value> items) {
   pay_bytes(items.size() * sizeof(Value) + sizeof(Sequence));
   Value value = Value::sequence({kind, std::move(items)});
-  if (value.depth() > kMaxValueDepth) fail(fmt::format("lists lie more than {} deep in one another", kMaxValueDepth));
+  if (value.depth() > kMaxValueDepth) fail(fmt::format("lists are nested more than {} levels deep", kMaxValueDepth));
   return value;
 }
 
 Value Runtime::dict(Dict dict) {
   pay_bytes(dict.entries().size() * sizeof(Dict::Entry) + sizeof(Dict));
   if (dict.depth() > kMaxValueDepth)
-    fail(fmt::format("dictionaries lie more than {} deep in one another", kMaxValueDepth));
+    fail(fmt::format("dictionaries are nested more than {} levels deep", kMaxValueDepth));
   return Value::dict(std::move(dict));
 }
 
@@ -64,8 +64,8 @@ std::tm Runtime::now() const {
 Runtime::Level::Level(Runtime& runtime) : runtime_(runtime) {
   if (++runtime_.level_ > runtime_.limits_.depth) {
     --runtime_.level_;
-    runtime_.fail(
-        fmt::format("the template goes more than {} levels deep; does a macro call itself?", runtime_.limits_.depth));
+    runtime_.fail(fmt::format("the template recurses more than {} levels deep; does a macro call itself?",
+                              runtime_.limits_.depth));
   }
 }
 

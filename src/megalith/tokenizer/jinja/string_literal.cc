@@ -18,7 +18,7 @@ bool append_hex(std::string& out, std::string_view text, size_t& at, size_t digi
     return false;
   }
   if (*code > 0x10FFFF || (*code >= 0xD800 && *code <= 0xDFFF)) {
-    problem = fmt::format("the escape \\{}{} is no Unicode character", text[at - 1], text.substr(at, digits));
+    problem = fmt::format("the escape \\{}{} is not a Unicode character", text[at - 1], text.substr(at, digits));
     return false;
   }
   append_utf8(out, static_cast<char32_t>(*code));

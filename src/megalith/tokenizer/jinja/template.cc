@@ -43,7 +43,7 @@ Dict dict_of(const Json& json, const std::string& path, int depth) {
 }
 
 Value value_of(const Json& json, const std::string& path, int depth) {
-  check<DataError>(depth <= kMaxJsonDepth, "{}: values lie more than {} deep in one another", path, kMaxJsonDepth);
+  check<DataError>(depth <= kMaxJsonDepth, "{}: values are nested more than {} levels deep", path, kMaxJsonDepth);
   switch (json.type()) {
     case Json::value_t::null:
     case Json::value_t::discarded:

@@ -26,7 +26,7 @@ std::string dict_repr(Evaluator& evaluator, const Dict& dict) {
 std::string sequence_repr(Evaluator& evaluator, const Value& value) {
   const Sequence& sequence = value.as_sequence();
   if (!sequence.has_length())
-    evaluator.runtime().fail("a generator has no text of its own; write |list or |join behind the filter");
+    evaluator.runtime().fail("a generator cannot be printed; add |list or |join after the filter");
   if (sequence.kind == Sequence::Kind::kRange) {
     const auto& items = sequence.items;
     const auto at = [&](size_t i) { return *items[i].whole_number(); };

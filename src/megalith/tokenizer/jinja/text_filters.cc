@@ -74,7 +74,7 @@ std::string unchanged(std::string_view text) { return std::string(text); }
 // Returns the input of a filter that takes only texts.
 const std::string& text_input(Evaluator& e, const Value& input, std::string_view filter) {
   if (input.is_undefined()) e.runtime().fail(input.undefined_message());
-  if (!input.is_string()) e.runtime().fail(fmt::format("{}: '{}' is no text", filter, input.type_name()));
+  if (!input.is_string()) e.runtime().fail(fmt::format("{}: '{}' is not a text", filter, input.type_name()));
   return input.as_text();
 }
 

@@ -75,7 +75,7 @@ Value round_filter(Evaluator& e, const Value& input, const Arguments& arguments)
   const std::string method = bound.text_or(1, "common");
   if (input.is_undefined()) e.runtime().fail(input.undefined_message());
   const auto number = input.number();
-  if (!number) e.runtime().fail(fmt::format("round(): '{}' is no number", input.type_name()));
+  if (!number) e.runtime().fail(fmt::format("round(): '{}' is not a number", input.type_name()));
   if (method == "common") {
     // A whole number stays one.
     if (const auto whole = input.whole_number(); whole && precision >= 0) return Value::integer(*whole);

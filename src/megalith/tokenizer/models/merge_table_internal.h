@@ -7,7 +7,7 @@
 
 namespace megalith::tokenizer {
 
-// What a pair of neighbors becomes.
+// The result of merging a pair of neighbors.
 struct Merge {
   static constexpr uint32_t kNoRank = UINT32_MAX;
   uint32_t rank = kNoRank;  // lower ranks merge first

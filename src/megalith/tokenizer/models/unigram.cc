@@ -79,7 +79,7 @@ void Unigram::tokenize_piece(std::string_view piece, std::vector<Step>& best, st
     });
     if (!whole_character) {
       check<DataError>(unk_id_.has_value(),
-                       "{}: the text has \"{}\", which the vocabulary lacks, and unk_id is not set", where_,
+                       "{}: the text has \"{}\", which is not in the vocabulary, and unk_id is not set", where_,
                        piece.substr(at, length));
       offer(at, at + length, score + unk_score_, *unk_id_);
     }

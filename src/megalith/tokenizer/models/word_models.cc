@@ -15,8 +15,9 @@ size_t count_characters(std::string_view text) {
 
 int32_t checked_unknown(const std::optional<int32_t>& id, const std::string& unk_token, const std::string& where,
                         std::string_view piece) {
-  check<DataError>(id.has_value(), "{}: the text has \"{}\", which the vocabulary lacks, and so is unk_token \"{}\"",
-                   where, piece.substr(0, 100), unk_token);
+  check<DataError>(id.has_value(),
+                   "{}: the text has \"{}\", which is not in the vocabulary, and neither is unk_token \"{}\"", where,
+                   piece.substr(0, 100), unk_token);
   return *id;
 }
 

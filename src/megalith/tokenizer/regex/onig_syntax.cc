@@ -330,7 +330,7 @@ class Translator {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
     const auto length = static_cast<size_t>(end - digits.data());
     if (error != std::errc() || length < least || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
-      fail("a number that is no character");
+      fail("a number that is not a character");
     at_ += length;
     return value;
   }
@@ -347,7 +347,7 @@ class Translator {
     std::string bytes(1, static_cast<char>(first));
     while (utf8_part(bytes, 0).kind == Utf8Part::Kind::kUnfinished && take("\\x"))
       bytes += static_cast<char>(number(2, 2, 16));
-    if (utf8_part(bytes, 0).kind != Utf8Part::Kind::kCharacter) fail("bytes that are no UTF-8; write \\x{…}");
+    if (utf8_part(bytes, 0).kind != Utf8Part::Kind::kCharacter) fail("bytes that are not valid UTF-8; write \\x{…}");
     return code_point_at(bytes, 0);
   }
 

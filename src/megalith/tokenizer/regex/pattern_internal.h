@@ -44,7 +44,7 @@ class Pattern {
   Kind kind_;
 };
 
-// What happens to the matches, as in tokenizers' SplitDelimiterBehavior.
+// The treatment of matches, as in tokenizers' SplitDelimiterBehavior.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 // Cuts every piece at the matches of `pattern`; with `invert`, at everything that is not a match.

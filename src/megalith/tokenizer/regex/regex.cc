@@ -136,7 +136,7 @@ std::optional<std::pair<size_t, size_t>> Regex::Matcher::next() {
     check<DataError>(
         count >= 0,
         "{}: matching the regular expression \"{}\" with a text of {} bytes failed: {}. The expression needs "
-        "too many steps for this text; split the text, or mend the expression.",
+        "too many steps for this text; split the text, or fix the expression.",
         code_.where, code_.pattern, s.subject.size(), message_of(count));
     const PCRE2_SIZE* found = pcre2_get_ovector_pointer(s.data.get());
     const size_t begin = found[0], end = found[1];

@@ -118,7 +118,7 @@ const AddedToken* AddedTokens::find(int32_t id) const {
 
 const std::string& AddedTokens::decoded(int32_t id) const {
   const auto position = position_of(id);
-  check(position.has_value(), "token {} is no added token", id);
+  check(position.has_value(), "token {} is not an added token", id);
   return forms_[*position];
 }
 

@@ -34,7 +34,7 @@ template <typename Result, typename... Args>
 Result read_component(const JsonNode& node, std::string_view kind,
                       std::initializer_list<std::pair<std::string_view, Result (*)(const JsonNode&, Args...)>> readers,
                       Args... args) {
-  if (node.depth() > kMaxDepth) node.fail(fmt::format("lies more than {} levels deep", kMaxDepth));
+  if (node.depth() > kMaxDepth) node.fail(fmt::format("is nested more than {} levels deep", kMaxDepth));
   const JsonNode type = node.at("type");
   const std::string name = type.string();
   std::vector<std::string> names;

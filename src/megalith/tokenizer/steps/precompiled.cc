@@ -109,7 +109,7 @@ std::unique_ptr<Normalizer> read_precompiled(const JsonNode& node) {
     if (bytes->size() < 4 || size % 4 != 0 || size > bytes->size() - 4) field.fail("is cut off");
     for (size_t at = 4; at < 4 + size; at += 4) units.push_back(little_endian(*bytes, at));
     texts = bytes->substr(4 + size);
-    if (first_invalid_utf8(texts)) field.fail("holds texts that are not UTF-8");
+    if (first_invalid_utf8(texts)) field.fail("contains texts that are not valid UTF-8");
   }
   return std::make_unique<PrecompiledStep>(std::move(units), std::move(texts));
 }

@@ -151,12 +151,12 @@ void BpeTrainerOptions::validate() const {
   for (size_t i = 0; i < special_tokens.size(); ++i) {
     const std::string& token = special_tokens[i];
     check<ConfigError>(!token.empty() && !first_invalid_utf8(token),
-                       "special token {} is empty or not valid UTF-8; give texts such as <|endoftext|>", i);
+                       "special token {} is empty or not valid UTF-8; use texts such as <|endoftext|>", i);
     check<ConfigError>(std::ranges::count(special_tokens, token) == 1, "the special token {} is given twice", token);
     const bool is_byte = token.size() <= 2 && bytes_of_characters(token).value_or("").size() == 1;
-    check<ConfigError>(!is_byte, "the special token {} stands for a byte already; give it a longer name", token);
+    check<ConfigError>(!is_byte, "the special token {} already stands for a byte; use a longer name", token);
   }
-  check<ConfigError>(!special_tokens.empty(), "at least one special token is needed: it ends texts and pads");
+  check<ConfigError>(!special_tokens.empty(), "at least one special token is needed, to end and pad texts");
   const auto least = static_cast<int64_t>(special_tokens.size()) + kBytes;
   check<ConfigError>(vocab_size >= least && vocab_size <= kMaxVocabulary,
                      "vocab_size is {}; it must be from {} ({} special tokens and {} bytes) to {}", vocab_size, least,

@@ -60,7 +60,7 @@ class WordCounter {
   uint64_t bytes_ = 0;
 };
 
-// What to train.
+// Parameters of the training.
 struct BpeTrainerOptions {
   int32_t vocab_size = 32'000;  // in total: special tokens, 256 bytes and merges
   uint64_t min_frequency = 2;   // rarer pairs are not merged

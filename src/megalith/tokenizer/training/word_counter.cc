@@ -89,7 +89,7 @@ struct WordCounter::Cutter {
 };
 
 WordCounter::WordCounter(PreTokenization kind, int threads) : kind_(kind), cutter_(std::make_unique<Cutter>(kind)) {
-  check<ConfigError>(threads >= 1, "words are to be counted by {} threads; at least 1 is needed", threads);
+  check<ConfigError>(threads >= 1, "words cannot be counted by {} threads; at least 1 is needed", threads);
   counts_.resize(static_cast<size_t>(threads));
 }
 
@@ -122,7 +122,7 @@ void WordCounter::add(std::span<const std::string> texts) {
 
 void WordCounter::add_file(const std::filesystem::path& path, const std::string& text_key) {
   std::ifstream file(path, std::ios::binary);
-  check<DataError>(file.is_open(), "{} cannot be opened; texts to train on are expected there", path.string());
+  check<DataError>(file.is_open(), "{} cannot be opened; it should contain texts to train on", path.string());
   const bool is_jsonl = path.extension() == ".jsonl";
   std::vector<std::string> texts;
   std::string line;

@@ -22,7 +22,7 @@ namespace megalith::train {
 
 struct TrainerSettings;
 
-// What the trainer does next. Callbacks set the flags; the trainer reads and clears them.
+// The trainer's next actions. Callbacks set the flags; the trainer reads and clears them.
 struct TrainerControl {
   bool should_training_stop = false;  // after this step; stays set
   bool should_epoch_stop = false;     // after this step; cleared at the start of an epoch

@@ -1,11 +1,11 @@
-// Which results of a step are checked, and what a suspicious one triggers (faults/rerun_guard.h).
+// RerunSettings: selects the results of a step to check, and the reaction to a suspicious one (faults/rerun_guard.h).
 #pragma once
 
 #include "megalith/config/choices.h"
 
 namespace megalith::train {
 
-// What an injected fault turns out to be when the step is run again.
+// The diagnosis of an injected fault when the step is run again.
 enum class InjectedFault { kCorrectResult, kTransientError, kPersistentError };
 
 // See faults/result_check.h for the checks.

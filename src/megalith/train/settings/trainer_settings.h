@@ -102,7 +102,7 @@ struct SaveSettings {
   bool saves_points() const { return !output_dir.empty() && strategy != config::Interval::kNo; }
 };
 
-// What a run restores from the save point that it continues, besides the weights.
+// The parts of a save point, besides the weights, that a run restores when it continues from it.
 struct ResumeSettings {
   bool optimizer = true;         // including the schedule and the loss scale
   bool rng = true;               // random streams; reseeded if the layout differs from the one that saved
