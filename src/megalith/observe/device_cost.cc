@@ -44,6 +44,7 @@ std::optional<double> peak_flops(std::string_view device_name) {
   return std::nullopt;
 }
 
+// Maxima over ranks take one small all-reduce per line.
 void DeviceCostCallback::on_log(train::TrainerEvent& event) {
   const auto tokens_per_second = event.metrics.find("tokens_per_second");
   if (!tokens_per_second) return;  // the line of an evaluation

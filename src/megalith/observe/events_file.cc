@@ -68,6 +68,7 @@ void EventsFileCallback::on_train_begin(train::TrainerEvent& event) {
           {"layout", layout_of(settings_.grid)}});
 }
 
+// One line may report several events: a skipped step, a straggler, an evaluation.
 void EventsFileCallback::on_log(train::TrainerEvent& event) {
   const train::MetricList& line = event.metrics;
   if (line.find("skipped_iter").value_or(0) != 0) append(event, "skip", Json::object());

@@ -88,6 +88,7 @@ std::string line(double x1, double y1, double x2, double y2, std::string_view st
                      stroke);
 }
 
+// Grid lines and labels at round numbers, then the two axes on top of them.
 std::string axes(const Frame& frame, const PlotText& text) {
   constexpr std::string_view kGrid = "#dddddd", kAxis = "#333333";
   std::string svg;

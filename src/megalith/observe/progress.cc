@@ -31,6 +31,7 @@ int64_t count(const train::MetricList& metrics, std::string_view name) {
   return static_cast<int64_t>(metrics.find(name).value_or(0));
 }
 
+// Collects the numbers of Megatron's line from a log line, which has Hugging Face's names.
 MegatronNumbers megatron_numbers(const train::TrainerEvent& event, const ProgressSettings& settings,
                                  double milliseconds) {
   const train::MetricList& metrics = event.metrics;
@@ -106,6 +107,7 @@ void ProgressCallback::on_step_end(train::TrainerEvent& event) {
   begin_step_ = event.state.global_step;
 }
 
+// A live line is only redrawn with the new numbers; elsewhere each training line is printed.
 void ProgressCallback::on_log(train::TrainerEvent& event) {
   const train::MetricList& metrics = event.metrics;
   if (!event.state.is_world_process_zero) return;

@@ -12,6 +12,7 @@ double seconds_since(int64_t begin_ns) { return static_cast<double>(comm::monoto
 
 void RestartCallback::on_step_begin(train::TrainerEvent&) { step_began_ns_ = comm::monotonic_ns(); }
 
+// The launcher keeps what on_step receives, so that the next start knows what this one achieved.
 void RestartCallback::on_step_end(train::TrainerEvent& event) {
   own_.last_step = event.state.global_step;
   if (own_.first_step == 0) own_.first_step = own_.last_step;
@@ -20,6 +21,7 @@ void RestartCallback::on_step_end(train::TrainerEvent& event) {
   if (launch_.on_step) launch_.on_step(own_);
 }
 
+// Goodput divides the time of useful steps in all starts by the time since the first start.
 void RestartCallback::on_log(train::TrainerEvent& event) {
   const bool totals = event.metrics.find("train_runtime").has_value();
   const bool line = event.metrics.find("loss").has_value();

@@ -23,6 +23,7 @@ std::string names(const std::vector<RankTime>& ranks) {
 
 }  // namespace
 
+// Ranks are sorted by compute time; the median is that of all ranks but the slowest.
 StragglerReport straggler_report(std::vector<RankTime> ranks, int count) {
   check(!ranks.empty(), "a report of no ranks");
   std::ranges::stable_sort(ranks, std::greater<>(), &RankTime::compute);
@@ -38,6 +39,7 @@ StragglerReport straggler_report(std::vector<RankTime> ranks, int count) {
   return report;
 }
 
+// One all-gather of two numbers per rank and line.
 void StragglerCallback::on_log(train::TrainerEvent& event) {
   if (!event.metrics.find("loss") || clock_.steps() == 0) return;
   const StepClock::Means times = clock_.take();

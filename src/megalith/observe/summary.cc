@@ -66,6 +66,7 @@ std::string data_text(const StartSummary& summary) {
   return text;
 }
 
+// The product that makes the global batch, written out.
 std::string batch_text(const StartSummary& summary) {
   const int64_t sequences = summary.micro_batch_size * summary.microbatches * summary.dp;
   if (sequences == 0) return "";
@@ -95,6 +96,7 @@ std::string loss_text(const EndSummary& summary) {
                      *summary.best_metric);
 }
 
+// Rates only if there is something to divide.
 std::string done_text(const EndSummary& summary) {
   std::string text = counted(summary.steps, "step", "steps");
   if (summary.last_step < summary.max_steps)

@@ -53,6 +53,7 @@ std::string wandb_sync_command(const std::filesystem::path& folder) {
   return fmt::format("wandb sync {}", folder.string());
 }
 
+// A resumed run makes TensorBoard drop the steps after the save point; the arguments are written once.
 void TensorboardCallback::on_train_begin(train::TrainerEvent& event) {
   const train::TrainerState& state = event.state;
   if (!state.is_world_process_zero) return;
@@ -62,6 +63,7 @@ void TensorboardCallback::on_train_begin(train::TrainerEvent& event) {
   if (state.global_step == 0) file_->add_text("args", as_markdown(settings_.arguments), 0, now);
 }
 
+// consumed_samples is an axis in Megatron's style and not a curve.
 void TensorboardCallback::on_log(train::TrainerEvent& event) {
   if (!file_) return;
   const bool megatron = settings_.style == ReportStyle::kMegatron;

@@ -30,6 +30,7 @@ Extremes min_max(const PhaseTimes& phase) {
   return found;
 }
 
+// One phase in Megatron's layout; "" if no rank has it.
 std::string phase_line(std::string_view option, const PhaseTimes& phase) {
   const auto [low, high] = min_max(phase);
   if (high <= 0) return "";
@@ -89,6 +90,7 @@ std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& p
   return fmt::format("{} across ranks (ms):{}", heading, text);
 }
 
+// Ranks of different stages may have different phases, so names travel with the times.
 std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& recorder, int64_t steps) {
   nlohmann::json mine = nlohmann::json::array();
   const double to_ms = 1e3 / static_cast<double>(std::max<int64_t>(steps, 1));

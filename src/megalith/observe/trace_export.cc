@@ -185,6 +185,7 @@ int64_t clock_offset_ns(const comm::Group& group, const TraceRecorder& recorder,
   return clock_offset_ns(reference, own);
 }
 
+// The clock offset is measured right after the recorded steps, so that the clocks have hardly drifted since.
 void write_trace(const comm::Group& group, TraceRecorder& recorder, const std::string& label,
                  const std::filesystem::path& file) {
   const int64_t offset = clock_offset_ns(group, recorder);

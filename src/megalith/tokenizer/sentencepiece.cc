@@ -128,6 +128,7 @@ PostProcessor added_around(const std::filesystem::path& folder, const Tokenizer:
 
 }  // namespace
 
+// Control tokens and the unknown token become added tokens, so that they are found in texts and left out on request.
 Tokenizer::Parts read_sentencepiece(const std::filesystem::path& file) {
   const std::shared_ptr<const Processor> processor = load(file);
   Tokenizer::Parts parts;

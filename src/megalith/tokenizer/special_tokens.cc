@@ -62,6 +62,7 @@ std::optional<int32_t> read_named(const JsonNode& config, const char* name, Toke
   return parts.id_of(content);
 }
 
+// Further special tokens; extra_special_tokens is the newer name, and may also be an object, which is ignored here.
 void read_lists(const JsonNode& config, Tokenizer::Parts& parts) {
   for (const char* name : {"additional_special_tokens", "extra_special_tokens"}) {
     const auto list = config.find(name);
@@ -75,6 +76,7 @@ void read_lists(const JsonNode& config, Tokenizer::Parts& parts) {
   }
 }
 
+// An id that an earlier file has named stays.
 void read_names(const JsonNode& config, Tokenizer::Parts& parts) {
   const auto set = [&](const char* name, std::optional<int32_t>& id) {
     const auto named = read_named(config, name, parts);
@@ -99,6 +101,7 @@ std::vector<int32_t> read_ids(const JsonNode& config, const char* name) {
   return ids;
 }
 
+// Ids here are only a fallback, except that every eos_token_id ends a generated text.
 void read_generation_config(const JsonNode& config, Tokenizer::Parts& parts) {
   const auto set = [&](const char* name, std::optional<int32_t>& id) {
     std::vector<int32_t> ids = read_ids(config, name);

@@ -96,6 +96,7 @@ std::vector<size_t> Tokenizer::Impl::starts_within(std::string_view part, std::s
   return starts;
 }
 
+// Follows encode(): the text between added tokens is encoded and located part by part, so an error cannot spread.
 TokenizedText Tokenizer::encode_with_starts(std::string_view text) const {
   const Impl& impl = *impl_;
   require_valid_utf8(text);

@@ -110,6 +110,7 @@ Tokenizer Tokenizer::bytes() {
 
 // ------------------------------------------------------------------------------------------------------------ encoding
 
+// Tokens that are searched for in normalized text cut it a second time here.
 void Tokenizer::Impl::encode_text(std::string_view text, bool at_start, const EncodeOptions& options,
                                   std::vector<int32_t>& ids) const {
   std::string normalized;
@@ -188,6 +189,7 @@ std::vector<std::vector<int32_t>> Tokenizer::encode_batch(std::span<const std::s
 
 // ------------------------------------------------------------------------------------------------------------ decoding
 
+// Bytewise decoders need no list of tokens: their bytes are concatenated and repaired once at the end.
 std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
   const Impl& impl = *impl_;
   std::string text;

@@ -34,6 +34,7 @@ ModelPointer read_bpe_model(const JsonNode& node, TokenizerDocument& document) {
   return std::make_unique<Bpe>(take_vocabulary(node, document), *document.merges, std::move(options), node.where());
 }
 
+// The vocabulary is a list of [token, score]; the id is the position.
 ModelPointer read_unigram_model(const JsonNode& node, TokenizerDocument&) {
   Vocabulary vocabulary;
   std::vector<double> scores;
@@ -98,6 +99,7 @@ void read_added_tokens(const JsonNode& list, Tokenizer::Parts& parts) {
   }
 }
 
+// One more than the largest id of the model or an added token.
 int64_t end_of_ids(const Tokenizer::Parts& parts) {
   int64_t end = parts.model->id_end();
   for (const AddedToken& token : parts.added) end = std::max<int64_t>(end, token.id + 1);
@@ -114,6 +116,7 @@ void use_bytes(Tokenizer::Parts& parts) {
 
 }  // namespace
 
+// The order matters: added tokens need the model's ids, the post-processor needs both.
 Tokenizer::Parts read_tokenizer_json(std::string_view json, const std::string& file) {
   require_regex(file);
   require_unicode(file);

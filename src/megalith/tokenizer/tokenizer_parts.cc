@@ -17,6 +17,7 @@ int32_t Tokenizer::Parts::next_id() const {
   return std::max(last_id_ + 1, std::max(model->id_end(), static_cast<int32_t>(model->size())));
 }
 
+// The checks come in the order of tokenizers: known content, then the model's id, then the file's, then a free one.
 void Tokenizer::Parts::add(AddedToken token, const std::string& where) {
   check<DataError>(!token.content.empty(), "{}: an added token is empty", where);
   if (const auto same = by_content_.find(token.content); same != by_content_.end()) {

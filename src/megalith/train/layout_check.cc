@@ -36,6 +36,7 @@ std::string machine_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
+// Runs the checks in order and collects the report.
 class LayoutChecker {
  public:
   LayoutChecker(const ParallelContext& context, const LayoutCheckOptions& options)

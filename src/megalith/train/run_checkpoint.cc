@@ -101,6 +101,7 @@ void restore_rng(const fs::path& folder, const checkpoint::Manifest& manifest, b
     log_info("{} was saved by {}; random streams are reseeded", folder.string(), manifest.layout.in_words());
 }
 
+// The optimizer reads only the shards that this rank needs now, whatever layout wrote them.
 void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manifest, const RunProgress& progress,
                        OptimizedModel& model) {
   check<DataError>(manifest.has("optimizer"),
@@ -134,6 +135,8 @@ void restore_fp8(const fs::path& folder, const checkpoint::Manifest& manifest, c
 
 }  // namespace
 
+// Everything that may change while a background save runs is copied here: state, progress and arguments as text. The
+// tensors are views; the saver copies them before finish_copy() returns.
 checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
   const model::VirtualModels& models = model.models();
   const parallel::ParallelContext& context = models.context();
@@ -164,6 +167,7 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
   return request;
 }
 
+// Reads text files only. The tensors are read in restore(), when the model with its buffers exists.
 ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& settings,
                               parallel::ParallelContext& context) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
@@ -192,6 +196,7 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
   return point;
 }
 
+// Compares the sizes first: a missing or misshapen tensor would give a far less helpful message.
 void load_checkpoint_weights(const model::VirtualModels& models, const fs::path& folder, uint64_t seed) {
   if (model::has_adapter(models)) return model::load_adapter(models, folder);
   const model::ModelConfig& mine = models.config();
@@ -230,6 +235,7 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
   return changes;
 }
 
+// A position is a number of samples, so it means the same samples only if size, shuffling and seed are the same.
 void check_same_data(const ResumePoint& resume, const std::optional<data::Sampler>& now, bool may_change) {
   if (!resume.sampler || !now) return;
   const data::SamplerOptions &then = *resume.sampler, &mine = now->options();

@@ -68,6 +68,7 @@ double RunLength::epoch_after(const data::StepBatch& step) const {
   return step.after.consumed == 0 ? epoch : epoch + 1;
 }
 
+// The loader asks before each step, because the batch size may ramp up.
 data::ShapeOfStep shape_of_step(const layout::MicrobatchCalculator& batches, int dp_rank) {
   return [batches, dp_rank](int64_t consumed) {
     const layout::BatchSizes sizes = batches.at(consumed);

@@ -50,6 +50,7 @@ void RunSaver::finish() {
   end(/*wait=*/true);
 }
 
+// Completes the background save: waits for it, or only looks whether all ranks are done.
 void RunSaver::end(bool wait) {
   const auto span = setup_.trace.span({.name = "save-checkpoint-finalize", .lane = TraceLane::kHost, .level = 0});
   guarded([&] {

@@ -202,6 +202,7 @@ int drawn_rank(const parallel::ParallelContext& context) {
 
 }  // namespace
 
+// Each part has its own message, since the variable is typed by hand.
 FaultDescription FaultDescription::parse(const std::string& text) {
   const std::vector<std::string> parts = split(text, ';');
   check<ConfigError>(parts.size() == 3, "{} is \"{}\"; write kind;rank;delay, where the rank may be empty", kVariable,

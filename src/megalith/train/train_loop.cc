@@ -330,6 +330,7 @@ void Trainer::load_best_model() {
   model_->reload_parameters();
 }
 
+// The save is finished first, so that on_save comes before on_train_end and the best model can be loaded from it.
 TrainOutput Trainer::end_training(double seconds) {
   setup_.heartbeat.enter(comm::Section::kOutside, state_.global_step);
   saver_.finish();

@@ -17,6 +17,7 @@ void TrainingLog::add_loss(const MetricTotal& loss) {
   totals_.all_steps.add({.name = {}, .sum = loss.mean(), .weight = 1});
 }
 
+// Metrics have the same order in every report of a run.
 void TrainingLog::add(const StepReport& report, const StepTiming& timing) {
   ++totals_.steps;
   add_loss(report.loss);

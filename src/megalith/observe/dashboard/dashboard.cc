@@ -123,6 +123,7 @@ DashboardAnswer Dashboard::api(std::string_view path) {
   return {200, "application/json", std::move(*body), ""};
 }
 
+// Texts are appended rather than built as one JSON document, which would double the memory of large timelines.
 std::string Dashboard::report() {
   const std::scoped_lock lock(mutex_);
   look_for_news();

@@ -1,3 +1,5 @@
+// A series of n points is kept in O(capacity) memory: when the buckets are full, neighbors are merged and each bucket
+// covers twice as many points. Minimum and maximum survive every merge, so a spike stays visible.
 #include "megalith/observe/dashboard/downsampled_series.h"
 
 #include <fmt/format.h>
@@ -57,6 +59,7 @@ DownsampledSeries::DownsampledSeries(size_t capacity) : capacity_(capacity) {
   check(capacity >= 2 && capacity % 2 == 0, "a series of {} buckets; the number must be even", capacity);
 }
 
+// Fills the last bucket, or opens a new one after making room.
 void DownsampledSeries::add(double x, double y) {
   ++points_;
   last_x_ = x;

@@ -53,6 +53,7 @@ int size_of(const Json& sizes, const char* key) {
   return size > 0 && size <= layout::kMaxGridSize ? static_cast<int>(size) : 0;
 }
 
+// The file may come from anywhere, so the layout is checked before ranks are placed in it.
 std::optional<layout::GridShape> shape_of(const Json& sizes) {
   layout::GridShape shape;
   shape.world_size = size_of(sizes, "world_size");

@@ -26,6 +26,7 @@ fs::path place_of(int descriptor) {
   return error ? fs::path() : place;
 }
 
+// Compares path components, so that /runs/ab does not count as inside /runs/a.
 bool lies_in(const fs::path& place, const fs::path& folder) {
   const auto rest = std::mismatch(folder.begin(), folder.end(), place.begin(), place.end());
   return rest.first == folder.end();
@@ -61,6 +62,7 @@ std::optional<InsideFile> InsideFile::open(const fs::path& folder, const std::st
   return file;
 }
 
+// pread may return less than asked for; only 0 means the end.
 size_t InsideFile::read_at(uint64_t offset, char* to, size_t bytes) const {
   size_t done = 0;
   while (done < bytes) {

@@ -21,6 +21,7 @@ bool LineTail::continues(const InsideFile& file) const {
   return again == last_read_;
 }
 
+// An unchanged version means that nothing has to be read, which is the common case.
 LineTail::Change LineTail::poll(const std::function<void(std::string_view)>& line,
                                 const std::function<void()>& start_anew) {
   const std::optional<InsideFile> file = InsideFile::open(folder_, name_);

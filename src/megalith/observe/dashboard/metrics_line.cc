@@ -93,6 +93,7 @@ bool MetricsLine::parse(std::string_view line) {
   return parse_any(line);
 }
 
+// Gives up on anything unusual; parse_any then decides.
 bool MetricsLine::parse_flat(std::string_view line) {
   Cursor rest(line);
   if (!rest.take('{')) return false;

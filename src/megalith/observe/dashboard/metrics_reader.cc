@@ -44,6 +44,7 @@ DownsampledSeries* MetricsReader::series_at(size_t place, std::string_view name)
   return &series_[number].values;
 }
 
+// A line without a usable step has no place on the x axis.
 void MetricsReader::add(std::string_view line) {
   if (!line_.parse(line)) {
     ++malformed_;

@@ -75,6 +75,7 @@ void RunView::guarded(const Read& read) {
   }
 }
 
+// The version grows when something changed, so the page asks for data only then.
 void RunView::update() {
   const std::vector<std::string> before = std::exchange(problems_, {});
   guarded([this] { return metrics_.update(); });
@@ -135,6 +136,7 @@ void RunView::refresh_checkpoints() {
   });
 }
 
+// Concatenates parts that are JSON already; only names and texts are escaped here.
 std::string RunView::json() const {
   constexpr double kNanoseconds = 1e9;
   std::string json = fmt::format(

@@ -68,6 +68,7 @@ std::optional<size_t> ChatTemplate::span_end(const Conversation& until, const st
   return next == std::string::npos ? text.size() : next;
 }
 
+// Rendering once per assistant message makes this quadratic in the length of a conversation, which is short.
 std::vector<AssistantSpan> ChatTemplate::assistant_spans(const Conversation& conversation, const std::string& text,
                                                          const Tokenizer& tokenizer, const ChatOptions& options) const {
   std::vector<AssistantSpan> spans;

@@ -31,6 +31,7 @@ std::vector<NamedSource> sources_of_files(const fs::path& folder) {
   return sources;
 }
 
+// One text, or a list of {"name": …, "template": …}.
 std::vector<NamedSource> sources_of_config(const JsonNode& config) {
   const auto node = config.find("chat_template");
   if (!node) return {};
@@ -114,6 +115,7 @@ bool ChatTemplate::is_in(const fs::path& folder) {
   return found;
 }
 
+// Files of their own win over tokenizer_config.json, as in transformers.
 ChatTemplate ChatTemplate::from_folder(const fs::path& folder) {
   check<DataError>(fs::is_directory(folder), "{} is not a folder; a chat template is part of a model's folder",
                    folder.string());
@@ -149,6 +151,7 @@ std::vector<std::string> ChatTemplate::names() const {
   return result;
 }
 
+// As in transformers: tool_use if there are tools and such a template, else default.
 const jinja::Template& ChatTemplate::choose(const Conversation& conversation, const ChatOptions& options) const {
   const auto find = [&](const std::string& name) {
     const auto found = templates_.find(name);
@@ -168,6 +171,7 @@ const jinja::Template& ChatTemplate::choose(const Conversation& conversation, co
   return *chosen;
 }
 
+// kwargs may replace special tokens, but not messages, tools and documents.
 jinja::Rendered ChatTemplate::render_with_blocks(const Conversation& conversation, const ChatOptions& options) const {
   check<ConfigError>(options.kwargs.is_object(), "the variables for the chat template are a {}; an object is expected",
                      options.kwargs.type_name());

@@ -171,6 +171,7 @@ Evaluator::Flow Evaluator::run(const MacroStatement& node, const ScopePtr& scope
   return Flow::kNext;
 }
 
+// {% call f(x) %}: calls f with an argument `caller`, a macro that renders the body.
 Evaluator::Flow Evaluator::run(const CallStatement& node, const ScopePtr& scope) {
   if (!node.call) {
     run_generation(node.body, scope);
@@ -198,6 +199,7 @@ Evaluator::Flow Evaluator::run(const WithStatement& node, const ScopePtr& scope)
   return execute(node.body, inner);
 }
 
+// A tuple is unpacked; an attribute can be set only on a namespace.
 void Evaluator::assign(const Target& target, const Value& value, const ScopePtr& scope) {
   if (target.name < 0) {
     const std::vector<Value> items = iterate(value);

@@ -65,6 +65,7 @@ ExpressionPtr ExpressionParser::negation() {
   return comparison();
 }
 
+// a < b < c is one node, which evaluates b once.
 ExpressionPtr ExpressionParser::comparison() {
   constexpr std::pair<std::string_view, ComparisonOperator> kSigns[] = {
       {"==", ComparisonOperator::kEqual},  {"!=", ComparisonOperator::kNotEqual},
@@ -143,6 +144,7 @@ ExpressionPtr ExpressionParser::power() {
   return left;
 }
 
+// A sign binds tighter than filters: -1|abs is (-1)|abs.
 ExpressionPtr ExpressionParser::unary(bool with_filters) {
   const TokenReader::Level level(reader_);
   const int line = reader_.current().line;
@@ -157,6 +159,7 @@ ExpressionPtr ExpressionParser::unary(bool with_filters) {
   return with_filters ? filters_and_tests(std::move(node)) : std::move(node);
 }
 
+// Adjacent string literals are joined, as in Python.
 ExpressionPtr ExpressionParser::primary() {
   const Token& token = reader_.current();
   const int line = token.line;
@@ -229,6 +232,7 @@ bool ExpressionParser::at_tuple_end(std::initializer_list<std::string_view> ends
          std::ranges::any_of(ends, [&](std::string_view end) { return token.is_name(end); });
 }
 
+// Without a comma it is the expression itself, not a tuple of one.
 ExpressionPtr ExpressionParser::tuple(bool conditional, std::initializer_list<std::string_view> ends) {
   const int line = reader_.current().line;
   ListExpression node{{}, true};
@@ -246,6 +250,7 @@ ExpressionPtr ExpressionParser::tuple(bool conditional, std::initializer_list<st
   return make(line, std::move(node));
 }
 
+// Attributes, subscripts and calls: a.b[c](d).
 ExpressionPtr ExpressionParser::postfix(ExpressionPtr node) {
   TokenReader::Level level(reader_);
   for (;;) {
@@ -289,6 +294,7 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr node) {
   return result;
 }
 
+// Either one key or up to three bounds of a slice.
 ExpressionPtr ExpressionParser::subscript_key(ExpressionPtr node, int line) {
   const auto at_bound = [&] { return reader_.current().is_operator(":") || reader_.current().is_operator("]"); };
   ExpressionPtr first = at_bound() ? nullptr : expression();
@@ -345,6 +351,7 @@ ExpressionPtr ExpressionParser::call(ExpressionPtr callee) {
   return make(line, CallExpression{std::move(callee), arguments()});
 }
 
+// Positional, named, *args and **kwargs, in Python's order.
 CallArguments ExpressionParser::arguments() {
   const TokenReader::Level level(reader_);
   CallArguments result;

@@ -137,6 +137,7 @@ Value Evaluator::value_of(const SliceExpression& node, const ScopePtr& scope) {
   return slice(*this, object, start, stop, step);
 }
 
+// Evaluates all arguments, and unpacks *args and **kwargs.
 Arguments Evaluator::arguments_of(const CallArguments& node, const ScopePtr& scope) {
   Arguments arguments;
   for (const ExpressionPtr& value : node.positional) arguments.positional.push_back(evaluate(*value, scope));
@@ -188,6 +189,7 @@ Value Evaluator::value_of(const TestExpression& node, const ScopePtr& scope) {
 // ------------------------------------------------------------------------------------------------------ attributes and
 // calls
 
+// As in the sandbox: names with an underscore in front and methods that change an object are unsafe.
 Value Evaluator::attribute(const Value& object, std::string_view name) {
   if (object.is_undefined()) runtime_.fail(object.undefined_message());
   if (object.is(Value::Kind::kObject)) {

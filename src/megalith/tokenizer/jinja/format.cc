@@ -95,6 +95,7 @@ std::string aligned(const std::string& sign, const std::string& body, const Spec
 
 bool is_one_of(char c, std::string_view set) { return c != 0 && set.find(c) != set.npos; }
 
+// Sign and digits are made apart, so that zeros can be filled in between them.
 std::string number_text(Evaluator& e, const Value& value, const Spec& spec) {
   const auto number = value.number();
   if (!number) {
@@ -115,6 +116,7 @@ std::string number_text(Evaluator& e, const Value& value, const Spec& spec) {
   return aligned(sign, digits, spec, true);
 }
 
+// A bool without a type prints as text, all other numbers as numbers.
 std::string formatted(Evaluator& e, const Value& value, const Spec& spec) {
   e.runtime().pay_bytes(static_cast<size_t>(std::max<int64_t>(spec.width, 0)));
   const bool wants_text = spec.type == 's' || (spec.type == 0 && !value.is_number());
@@ -196,6 +198,7 @@ Value field_value(Evaluator& e, std::string_view name, const Arguments& argument
 
 }  // namespace
 
+// {{ and }} stand for braces; !r and !s convert before formatting.
 std::string format_text(Evaluator& e, const std::string& format, const Arguments& arguments) {
   std::string out;
   size_t next = 0;

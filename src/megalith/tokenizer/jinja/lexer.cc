@@ -27,6 +27,7 @@ bool is_name_start(char c) {
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
+// Like jinja2: all line ends become \n, and a single one at the very end is dropped.
 std::string normalize_newlines(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -75,6 +76,7 @@ class Lexer {
   void read_text() {
     const std::string_view text = rest();
     size_t tag = kNone;
+    // A tag starts with {{, {% or {#.
     for (size_t i = text.find('{'); i != kNone; i = text.find('{', i + 1)) {
       if (i + 1 < text.size() && (text[i + 1] == '{' || text[i + 1] == '%' || text[i + 1] == '#')) {
         tag = i;
@@ -96,6 +98,8 @@ class Lexer {
   }
 
   // Adds the text before a tag, whose sign is '-', '+' or anything else.
+  // A "-" removes all whitespace before the tag. Otherwise, lstrip_blocks removes the indentation of a block or comment
+  // that is first on its line.
   void add_text(std::string_view text, char sign, bool may_strip_line) {
     if (sign == '-') {
       text = strip(text, std::nullopt, Side::kRight);
@@ -115,9 +119,10 @@ class Lexer {
     const std::string_view end(plain.data(), plain.size());
     if (text.starts_with(end)) {
       advance(2);
-      if (mark != '}' && rest().starts_with('\n')) advance(1);
+      if (mark != '}' && rest().starts_with('\n')) advance(1);  // trim_blocks: the newline after a block or comment
       return true;
     }
+    // A plus sign is allowed at the end of blocks and comments only.
     if (text.size() < 3 || text.substr(1, 2) != end || (text[0] != '-' && (text[0] != '+' || mark == '}')))
       return false;
     advance(3);
@@ -130,7 +135,7 @@ class Lexer {
     for (;;) {
       const size_t end = rest().find("#}");
       if (end == kNone) {
-        line_ = start;
+        line_ = start;  // the message names the start
         fail("a comment starts here and does not end; \"#}\" is missing");
       }
       const std::string_view text = rest();
@@ -170,6 +175,7 @@ class Lexer {
     fail("a raw block starts here and does not end; {% endraw %} is missing");
   }
 
+  // Reads the tokens of a tag. Its end counts only outside brackets: {{ {'a': {}} }} contains "}}" earlier.
   void read_tag(bool is_variable) {
     add(is_variable ? Token::Kind::kVariableBegin : Token::Kind::kBlockBegin);
     const int start = line_;
@@ -204,6 +210,7 @@ class Lexer {
   }
 
   void read_operator() {
+    // Longer operators come first.
     constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
                                                "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
     const auto found =
@@ -255,6 +262,7 @@ class Lexer {
       return add_integer(digits_end(at_ + 2, digits), digits.size() > 16 ? 16 : static_cast<int>(digits.size()));
     size_t end = digits_end(at_, kDecimal);
     const size_t whole_end = end;
+    // "1.x" is an attribute of 1, so a point needs a digit after it.
     const auto digit_at = [&](size_t i) { return i < source_.size() && is_digit(source_[i]); };
     if (end < source_.size() && source_[end] == '.' && digit_at(end + 1)) end = digits_end(end + 1, kDecimal);
     if (end < source_.size() && (source_[end] == 'e' || source_[end] == 'E')) {
@@ -290,6 +298,7 @@ class Lexer {
 
 }  // namespace
 
+// The words of jinja2's messages.
 std::string describe(const Token& token) {
   switch (token.kind) {
     case Token::Kind::kText:

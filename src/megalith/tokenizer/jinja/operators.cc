@@ -75,6 +75,7 @@ Value whole_arithmetic(Evaluator& evaluator, BinaryOperator op, int64_t a, int64
   return Value::integer(a / b - (rounds_down ? 1 : 0));
 }
 
+// The remainder takes the sign of the divisor, as in Python.
 Value float_arithmetic(Evaluator& evaluator, BinaryOperator op, double a, double b) {
   switch (op) {
     case BinaryOperator::kAdd:
@@ -127,6 +128,7 @@ Value joined(Evaluator& evaluator, const Value& a, const Value& b) {
   return evaluator.runtime().sequence(a.as_sequence().kind, std::move(items));
 }
 
+// Searching a list is charged per element.
 bool contains(Evaluator& evaluator, const Value& container, const Value& item) {
   Runtime& runtime = evaluator.runtime();
   switch (container.kind()) {
@@ -150,6 +152,7 @@ bool contains(Evaluator& evaluator, const Value& container, const Value& item) {
 
 }  // namespace
 
+// Whole numbers stay whole except for /; texts and lists can be added and repeated; % formats a text.
 Value arithmetic(Evaluator& evaluator, BinaryOperator op, const Value& a, const Value& b) {
   const auto x = a.whole_number(), y = b.whole_number();
   if (x && y) return whole_arithmetic(evaluator, op, *x, *y);
@@ -183,6 +186,7 @@ Value negated(Evaluator& evaluator, const Value& value, UnaryOperator op) {
       fmt::format("bad operand type for unary {}: '{}'", op == UnaryOperator::kMinus ? "-" : "+", value.type_name()));
 }
 
+// Sequences compare by their first difference.
 bool less(Evaluator& evaluator, const Value& a, const Value& b) {
   const Runtime::Level level(evaluator.runtime());
   if (const auto x = a.whole_number(), y = b.whole_number(); x && y) return *x < *y;

@@ -8,7 +8,7 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-constexpr int kMaxValueDepth = 200;
+constexpr int kMaxValueDepth = 200;  // of lists and dictionaries
 
 }  // namespace
 
@@ -26,6 +26,7 @@ void Runtime::step(size_t count) {
     fail(fmt::format("the template takes more than {} steps; is there an endless loop or macro?", limits_.steps));
 }
 
+// The second condition catches a single huge request, whose addition might wrap around.
 void Runtime::pay_bytes(size_t bytes) {
   bytes_ += bytes;
   if (bytes_ > limits_.bytes || bytes > limits_.bytes)
@@ -63,7 +64,7 @@ std::tm Runtime::now() const {
 
 Runtime::Level::Level(Runtime& runtime) : runtime_(runtime) {
   if (++runtime_.level_ > runtime_.limits_.depth) {
-    --runtime_.level_;
+    --runtime_.level_;  // the destructor does not run after a throw
     runtime_.fail(fmt::format("the template recurses more than {} levels deep; does a macro call itself?",
                               runtime_.limits_.depth));
   }
@@ -71,6 +72,7 @@ Runtime::Level::Level(Runtime& runtime) : runtime_(runtime) {
 
 // ----------------------------------------------------------------------------------------------------------- arguments
 
+// The messages are those of Python's functions.
 Bound::Bound(const Runtime& runtime, std::string_view function, const Arguments& arguments,
              std::initializer_list<std::string_view> parameters, size_t required)
     : runtime_(runtime), function_(function), parameters_(parameters), values_(parameters.size()) {
@@ -91,6 +93,7 @@ Bound::Bound(const Runtime& runtime, std::string_view function, const Arguments&
     if (!values_[i]) runtime_.fail(fmt::format("{}() needs the argument '{}'", function_, parameters_[i]));
 }
 
+// An undefined argument is the template's real mistake, so its own message is shown.
 void Bound::refuse(size_t i, std::string_view expected) const {
   if (values_[i]->is_undefined()) runtime_.fail(values_[i]->undefined_message());
   runtime_.fail(

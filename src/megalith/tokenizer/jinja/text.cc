@@ -23,6 +23,7 @@ std::string dict_repr(Evaluator& evaluator, const Dict& dict) {
   return text + "}";
 }
 
+// Python prints ranges and dictionary views by their type; a generator has no text.
 std::string sequence_repr(Evaluator& evaluator, const Value& value) {
   const Sequence& sequence = value.as_sequence();
   if (!sequence.has_length())
@@ -46,6 +47,7 @@ std::string sequence_repr(Evaluator& evaluator, const Value& value) {
   return sequence.kind == Sequence::Kind::kList ? text : fmt::format("{}({})", value.type_name(), text);
 }
 
+// json.dumps with the separators and indentation of a style.
 class JsonWriter {
  public:
   JsonWriter(Evaluator& evaluator, const JsonStyle& style) : evaluator_(evaluator), style_(style) {}

@@ -96,6 +96,7 @@ Value replace_filter(Evaluator& e, const Value& input, const Arguments& argument
   return e.runtime().text(replaced(text, old, with, bound.integer_or(2, -1)));
 }
 
+// Empty lines are not indented unless `blank` is set; the first line only with `first`.
 Value indent_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "indent", arguments, {"width", "first", "blank"});
   const std::string indent =

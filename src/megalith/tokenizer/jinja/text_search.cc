@@ -26,6 +26,7 @@ size_t last_word(std::string_view text) {
   return at;
 }
 
+// str.split() without a separator: whitespace at the near end is dropped, and at the limit the rest is kept as it is.
 std::vector<std::string> split_words(std::string_view text, int64_t limit, bool from_right) {
   std::vector<std::string> parts;
   const Side near = from_right ? Side::kRight : Side::kLeft;
@@ -85,6 +86,7 @@ std::string replaced(std::string_view text, std::string_view old, std::string_vi
   return out += text.substr(std::min(at, text.size()));
 }
 
+// An empty text occurs before each character and at the end.
 size_t occurrences(std::string_view text, std::string_view part) {
   if (part.empty()) return code_points(text) + 1;
   size_t count = 0;

@@ -13,8 +13,9 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-constexpr double kLargestWhole = 9.2e18;
+constexpr double kLargestWhole = 9.2e18;  // just below 2^63, so that the conversion is defined
 
+// default(value, boolean): with `boolean`, values that are false are replaced, too.
 Value default_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "default", arguments, {"default_value", "boolean"});
   const bool missing = input.is_undefined() || (bound.flag(1, false) && !input.truth());
@@ -33,6 +34,7 @@ std::optional<int64_t> read_whole(std::string_view text, int64_t base) {
   return value && negative ? std::optional(-*value) : value;
 }
 
+// Like jinja2's int: text that is not a whole number is tried as a float, and anything else gives the default.
 Value int_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "int", arguments, {"default", "base"});
   if (input.is_undefined()) e.runtime().fail(input.undefined_message());
@@ -99,6 +101,7 @@ Value attr_filter(Evaluator& e, const Value& input, const Arguments& arguments) 
   return e.attribute(input, bound.text(0));
 }
 
+// With an indentation, Python drops the space after the comma.
 Value json_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "tojson", arguments, {"ensure_ascii", "indent", "separators", "sort_keys"});
   JsonStyle style;

@@ -19,6 +19,7 @@ std::pair<std::string, std::string> split_merge(std::string_view text, const std
   return {std::string(text.substr(0, blank)), std::string(text.substr(blank + 1))};
 }
 
+// Sums up the sizes first, so that nothing is reallocated.
 Vocabulary read_vocabulary(const JsonNode& node) {
   if (!node.is_object()) node.fail("is not an object of tokens and their ids");
   Vocabulary vocabulary;
@@ -34,6 +35,7 @@ Vocabulary read_vocabulary(const JsonNode& node) {
   return vocabulary;
 }
 
+// The first line may be "#version: 0.2"; other lines that start with # are merges.
 MergeList parse_merges(std::string_view text, const std::string& file) {
   MergeList merges;
   size_t line_number = 0;

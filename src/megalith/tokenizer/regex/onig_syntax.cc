@@ -102,6 +102,7 @@ class Translator {
   // -------------------------------------------------------------------------------------------------- repetition
 
   // Writes a quantifier of `length` input bytes. A second one after it applies to the whole (x{1,3}+ is (?:x{1,3})+).
+  // `interval`: {…}, after which + is not possessive in Oniguruma; `fixed`: {n}, after which ? is not lazy.
   void quantifier(const std::string& text, size_t length, bool interval = false, bool fixed = false) {
     if (atom_ == kNone) fail("there is nothing to repeat");
     at_ += length;
@@ -137,7 +138,7 @@ class Translator {
     const size_t length = interval_length();
     if (length == 0) return false;
     std::string text(in_.substr(at_, length));
-    if (text[1] == ',') text.insert(1, "0");
+    if (text[1] == ',') text.insert(1, "0");  // PCRE2 takes {,n} literally
     quantifier(text, length, true, text.find(',') == std::string::npos);
     return true;
   }
@@ -185,7 +186,7 @@ class Translator {
         case 'i':
           options += 'i';
           break;
-        case 'm':
+        case 'm':  // Oniguruma's (?m) is PCRE2's (?s)
           options += 's';
           break;  // the dot matches a newline
         case '-':
@@ -228,6 +229,7 @@ class Translator {
     } else if (c == 'O') {
       at_ += 2;
       out_ += "(?s:.)";
+      // These mean the same in both.
     } else if (std::string_view("AzZGKRN").find(c) != std::string_view::npos || (c >= '1' && c <= '9')) {
       out_ += {'\\', c};
       at_ += 2;
@@ -252,6 +254,7 @@ class Translator {
     out_ += one ? node.items : pcre2_class(node);
   }
 
+  // PCRE2's \b uses its own idea of a word, so the boundary is written out with look-arounds.
   void word_boundary(bool negated) {
     const std::string word = "[" + class_of_escape('w', coverage_)->items + "]";
     out_ += negated ? fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word)
@@ -360,6 +363,7 @@ class Translator {
     whole.negated = take("^");
     CharacterSetNode* part = &whole;  // the current operand of an intersection
     std::vector<CharacterSetNode> parts;
+    // A "]" directly after the opening bracket is a character.
     for (bool first = true;; first = false) {
       if (at_ >= in_.size()) fail("a class is not closed");
       if (!first && take("]")) break;

@@ -38,6 +38,7 @@ void Pattern::Search::start(std::string_view text) {
   if (matcher_) matcher_->start(text);
 }
 
+// Three kinds of search behind one function; matches of texts and characters are never empty.
 std::optional<std::pair<size_t, size_t>> Pattern::Search::next() {
   if (matcher_) return matcher_->next();
   if (const auto* literal = std::get_if<std::string>(&pattern_.kind_)) {
@@ -131,6 +132,7 @@ void join_parts(const std::vector<Part>& parts, SplitBehavior behavior, std::vec
 
 }  // namespace
 
+// Cuts within pieces, never across them: a match cannot span two pieces.
 void split_pieces(Pieces& pieces, const Pattern& pattern, SplitBehavior behavior, bool invert) {
   Pattern::Search search(pattern, pieces.text());
   std::vector<Span> out;

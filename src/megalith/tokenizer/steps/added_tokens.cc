@@ -38,6 +38,7 @@ AddedTokens::Finder::Finder(std::vector<PrefixTree::Key> keys) : tree(keys) {
   for (const PrefixTree::Key& key : keys) first[static_cast<unsigned char>(key.text[0])] = true;
 }
 
+// Sorted by id for lookups; each token is searched for in its own form, normalized or not.
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer, const std::string& where)
     : tokens_(std::move(tokens)) {
   std::ranges::sort(tokens_, {}, &AddedToken::id);

@@ -130,6 +130,7 @@ void byte_level(std::string& text) {
   text.swap(result);
 }
 
+// BERT's cleaning: control characters vanish, Chinese characters stand alone, accents and case are removed.
 class BertNormalizer final : public Normalizer {
  public:
   BertNormalizer(bool clean, bool chinese, bool accents, bool lowercase)

@@ -29,6 +29,7 @@ class SplitPreTokenizer final : public PreTokenizer {
   bool invert_;
 };
 
+// Applies several pre-tokenizers in order.
 class SequencePreTokenizer final : public PreTokenizer {
  public:
   explicit SequencePreTokenizer(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
@@ -46,7 +47,7 @@ template <typename Rewrite>
 void rewrite_pieces(Pieces& pieces, const Rewrite& rewrite) {
   std::string text;
   std::vector<Span> spans;
-  text.reserve(pieces.text().size() * 5 / 4);
+  text.reserve(pieces.text().size() * 5 / 4);  // prefix spaces and two-byte characters make a text a little longer
   spans.reserve(pieces.spans().size());
   for (size_t i = 0; i < pieces.spans().size(); ++i) {
     const auto begin = static_cast<uint32_t>(text.size());
@@ -56,6 +57,7 @@ void rewrite_pieces(Pieces& pieces, const Rewrite& rewrite) {
   pieces.rewrite(text, spans);
 }
 
+// Cuts at words by GPT-2's expression, then writes each byte as its character, unless the model takes bytes.
 class ByteLevelPreTokenizer final : public PreTokenizer {
  public:
   ByteLevelPreTokenizer(bool add_prefix_space, std::optional<Pattern> words)
@@ -71,6 +73,7 @@ class ByteLevelPreTokenizer final : public PreTokenizer {
   bool leave_bytes() override { return leave_bytes_ = true; }
 
  private:
+  // Rewriting copies the whole text, so it is skipped if every piece starts with a space.
   static void add_prefix_spaces(Pieces& pieces) {
     bool needed = false;
     for (const Span& span : pieces.spans()) needed = needed || pieces.view(span)[0] != ' ';
@@ -86,6 +89,7 @@ class ByteLevelPreTokenizer final : public PreTokenizer {
   bool leave_bytes_ = false;
 };
 
+// Replaces spaces by "▁" and cuts before each.
 class MetaspacePreTokenizer final : public PreTokenizer {
  public:
   enum class Prepend { kAlways, kFirst, kNever };
@@ -117,6 +121,7 @@ class MetaspacePreTokenizer final : public PreTokenizer {
   std::optional<Pattern> pattern_;
 };
 
+// Cuts every `length` characters.
 class FixedLengthPreTokenizer final : public PreTokenizer {
  public:
   explicit FixedLengthPreTokenizer(size_t length) : length_(length) {}

@@ -40,6 +40,7 @@ void JsonNode::expect(bool is_type, std::string_view type) const {
   fail(fmt::format("is {}{}; {} is expected", value_->type_name(), given.empty() ? "" : " " + given, type));
 }
 
+// A child shares the document and remembers one more step of the path.
 JsonNode JsonNode::at(const std::string& key) const {
   expect(value_->is_object(), "an object");
   const auto found = value_->find(key);

@@ -59,6 +59,7 @@ constexpr int options_of(NormalForm form) {
   return options;
 }
 
+// utf8proc allocates the result with malloc.
 void append_normalized(std::string& out, std::string_view text, int options) {
   utf8proc_uint8_t* result = nullptr;
   const utf8proc_ssize_t length =
@@ -129,6 +130,7 @@ std::unique_ptr<const CharacterSet> stable_characters(NormalForm form) {
   return set;
 }
 
+// Built once per process, on first use: NFC alone, since most models need only that.
 const CharacterSet& stable_set(NormalForm form) {
   static const std::unique_ptr<const CharacterSet> nfc = stable_characters(NormalForm::kNfc);
   if (form == NormalForm::kNfc) return *nfc;

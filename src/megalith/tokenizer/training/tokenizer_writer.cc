@@ -54,6 +54,7 @@ std::string model_json(const TrainedBpe& model) {
   return text + "]}";
 }
 
+// Members in the order of files that tokenizers writes.
 std::string tokenizer_json(const TrainedBpe& model) {
   Json added = Json::array();
   for (size_t id = 0; id < model.special_tokens.size(); ++id) {

@@ -95,6 +95,7 @@ WordCounter::WordCounter(PreTokenization kind, int threads) : kind_(kind), cutte
 
 WordCounter::~WordCounter() = default;
 
+// Texts are taken in runs from a shared counter; the order in which threads get them does not matter for sums.
 void WordCounter::add(std::span<const std::string> texts) {
   std::atomic<size_t> next = 0;
   std::mutex mutex;
@@ -120,6 +121,7 @@ void WordCounter::add(std::span<const std::string> texts) {
   for (const std::string& text : texts) bytes_ += text.size();
 }
 
+// A text file is trained with its newlines, a .jsonl file with the texts in it; empty lines of the latter are skipped.
 void WordCounter::add_file(const std::filesystem::path& path, const std::string& text_key) {
   std::ifstream file(path, std::ios::binary);
   check<DataError>(file.is_open(), "{} cannot be opened; it should contain texts to train on", path.string());

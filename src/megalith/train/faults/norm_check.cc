@@ -32,6 +32,7 @@ double norm_gradient(NormPart part, int64_t stage, int64_t slice, int64_t i) {
   return static_cast<double>((static_cast<int64_t>(part) * 5 + stage * 3 + slice * 7 + i) % 11 - 5) + 0.5;
 }
 
+// Adds up what every rank knows by the formula, without communication.
 double sum_of_squares(NormPart part, int stages, int slices, double factor) {
   double sum = 0;
   for (int stage = 0; stage < stages; ++stage)
@@ -132,6 +133,7 @@ class NormModel {
   std::vector<at::Tensor> gradients_;  // by parameter; fp32
 };
 
+// Runs the end of a step on the real buffers, and compares norm, zeros and gathered parameters with the formula.
 void check_norm_with(const parallel::ParallelContext& context, bool sharded, std::vector<std::string>& problems) {
   const NormModel model(context);
   const optim::DdpSettings settings{.use_distributed_optimizer = sharded, .per_token_loss = true};

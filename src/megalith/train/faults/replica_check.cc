@@ -37,6 +37,7 @@ std::string sides(const at::Tensor& sums, const comm::Group& replicas) {
   return list_in_words(each);
 }
 
+// One all-gather of 16 bytes per parameter and rank.
 void compare(const std::vector<const nn::Parameter*>& parameters, const comm::Group& replicas, int64_t step) {
   if (replicas.size() == 1 || parameters.empty()) return;
   std::vector<at::Tensor> sums;

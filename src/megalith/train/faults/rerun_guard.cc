@@ -84,6 +84,7 @@ void RerunGuard::resume(const std::string& state, const std::string& origin) {
   if (!state.empty()) machine_.resume(rejected_from_json(state, origin));
 }
 
+// Asks the machine what to do until it accepts the pass.
 void RerunGuard::run(int64_t number, const std::function<void()>& pass) {
   using Next = RerunMachine::Next;
   for (Next next = machine_.next(number); next != Next::kUpdate; next = machine_.next(number)) {

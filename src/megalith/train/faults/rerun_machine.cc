@@ -136,6 +136,7 @@ RerunMachine::Next RerunMachine::after_initial_run() {
   return Next::kRerun;
 }
 
+// If any rank saw the same value again, another device has to decide; if a value changed, this run is over.
 RerunMachine::Next RerunMachine::after_rerun_in_place() {
   state_ = RerunState::kNotRunning;
   if (settings_.mode != RerunMode::kValidateResults) return Next::kUpdate;
@@ -147,6 +148,7 @@ RerunMachine::Next RerunMachine::after_rerun_in_place() {
   return Next::kLeave;
 }
 
+// The verdict after the second device: the same device again asks for yet another start.
 RerunMachine::Next RerunMachine::after_rerun_from_checkpoint() {
   const std::vector<bool> any = any_rank_({same_device_, failed_});
   first_step_done_ = true;
@@ -160,6 +162,7 @@ RerunMachine::Next RerunMachine::after_rerun_from_checkpoint() {
   return Next::kUpdate;
 }
 
+// Only the rank that rejected a value has something to compare; the others just run the step.
 void RerunMachine::resume(const std::vector<RejectedResult>& of_all_ranks) {
   if (of_all_ranks.empty() || settings_.mode != RerunMode::kValidateResults) return;
   state_ = RerunState::kRerunningFromCheckpoint;
@@ -194,6 +197,7 @@ void RerunMachine::validate_disabled(const CheckedResult& result) {
   log_warning("{}", describe(result));
 }
 
+// Keeps what the rerun has to compare, and says who computed it.
 void RerunMachine::reject(const CheckedResult& result, int64_t call) {
   rejected_ = RejectedResult{.rank = settings_.place.rank,
                              .iteration = iteration_,
@@ -207,6 +211,7 @@ void RerunMachine::reject(const CheckedResult& result, int64_t call) {
   log_warning("{}; the step is run again", describe(result));
 }
 
+// If the value comes again, another device has to judge; if it differs, the first one was a transient error.
 void RerunMachine::compare_in_place(const CheckedResult& result) {
   const bool same = difference_to(result) <= result.tolerance;
   track(same ? "first_rerun_reproducible" : "first_rerun_not_reproducible", result);
@@ -218,6 +223,7 @@ void RerunMachine::compare_in_place(const CheckedResult& result) {
   (same ? repeated_ : failed_) = result.fatal;
 }
 
+// Only a comparison with another device says something; on the same device the run has to be started elsewhere.
 void RerunMachine::compare_from_checkpoint(const CheckedResult& result) {
   const ResultPlace& place = settings_.place;
   const std::string first =
@@ -247,6 +253,7 @@ double RerunMachine::difference_to(const CheckedResult& again) const {
   return 0;
 }
 
+// Statistics mode: remembers the first run's values, then records how much the second differs.
 void RerunMachine::collect(const CheckedResult& result, int64_t call) {
   if (state_ == RerunState::kInitialRun)
     first_values_[{result.message, call}] = result.value;

@@ -121,6 +121,7 @@ int64_t targets_at_depth(const at::Tensor& labels, const ops::SequenceLayout& la
 
 }  // namespace
 
+// The factor is shared by all depths, as in Megatron.
 std::vector<AttachedLoss> mtp_losses(const model::ModelConfig& config, const std::vector<at::Tensor>& token_losses,
                                      const data::MicroBatch& batch) {
   std::vector<AttachedLoss> losses;

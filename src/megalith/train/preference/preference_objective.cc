@@ -24,6 +24,8 @@ std::vector<std::string> PreferenceObjective::metrics_keys(Phase /*phase*/) cons
   return keys;
 }
 
+// Scores of the reference come with the data (precomputed) or from the model; either way they are on the device before
+// the policy runs.
 void PreferenceObjective::begin(std::span<const data::MicroBatch> batches, Phase /*phase*/) {
   check(std::ranges::all_of(batches, &data::MicroBatch::preference),
         "preferences are trained on pairs, but the data has single rows");

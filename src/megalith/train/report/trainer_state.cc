@@ -133,6 +133,7 @@ void TrainerState::keep_callback(CallbackRecord record) {
     stateful_callbacks.push_back(std::move(record));
 }
 
+// In alphabetical order, as Hugging Face writes it; fields that have no meaning here are written with HF's defaults.
 Json TrainerState::to_json() const {
   Json json;
   json["best_global_step"] = or_null(best_global_step);

@@ -28,6 +28,7 @@ constexpr size_t kShapesRemembered = 64;
 
 }  // namespace
 
+// A graph replays kernels only, so a pass that computes something on the host cannot be recorded.
 std::string graph_obstacle(const model::ModelOptions& options, const model::ModelConfig& config,
                            const layout::GridShape& grid, bool on_cuda, bool plain_objective) {
   if (!on_cuda) return "the run is on the CPU";

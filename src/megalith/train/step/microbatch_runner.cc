@@ -245,6 +245,7 @@ void MicrobatchRunner::run_graphs(std::span<const data::MicroBatch> batches, con
   }
 }
 
+// Forward only: the same engine and schedule without backward actions, and never with graphs.
 std::vector<MicrobatchLoss> MicrobatchRunner::evaluate(std::span<const data::MicroBatch> whole) {
   check_extras(whole, objective_);
   const std::vector<data::MicroBatch> batches = context_slices(whole, context_);

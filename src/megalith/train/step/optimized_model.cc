@@ -40,6 +40,7 @@ OptimizedModel::~OptimizedModel() {
   for (size_t chunk = 0; chunk < models_.size(); ++chunk) models_[chunk].set_before_part(nullptr);
 }
 
+// The optimizer knows nothing of schedules: each parameter group just has a rate and a decay.
 void OptimizedModel::apply_rates() {
   for (optim::ParamGroup& group : optimizer_->groups()) {
     const size_t rates = group.decoupled_lr ? 1 : 0;  // schedule 1 is for input and output layers
@@ -60,6 +61,7 @@ void OptimizedModel::check_gradients() const {
   for (const optim::DistributedDataParallel* chunk : chunks_) chunk->check_gradients();
 }
 
+// A skipped step (fp16 overflow) changes only the loss scale: neither parameters nor schedule advance.
 UpdateResult OptimizedModel::update(int64_t samples, const std::optional<optim::BegunStep>& begun) {
   UpdateResult result{.step = {}, .learning_rate = scheduler_->lr(0), .loss_scale = scaler_.scale()};
   result.step = optimizer_->step(scaler_, begun);
