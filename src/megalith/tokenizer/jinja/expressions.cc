@@ -186,10 +186,9 @@ Value Evaluator::value_of(const TestExpression& node, const ScopePtr& scope) {
   return Value::boolean(call_test(node.name, input, arguments));
 }
 
-// ------------------------------------------------------------------------------------------------------ attributes and
-// calls
+// ------------------------------------------------------------------------------------------------ attributes and calls
 
-// As in the sandbox: names with an underscore in front and methods that change an object are unsafe.
+// As in the sandbox: names that start with "__" and methods that change an object are unsafe.
 Value Evaluator::attribute(const Value& object, std::string_view name) {
   if (object.is_undefined()) runtime_.fail(object.undefined_message());
   if (object.is(Value::Kind::kObject)) {

@@ -49,8 +49,8 @@ std::optional<std::string> unescape_string(std::string_view text, std::string& p
     if (const size_t name = kNames.find(kind); name != std::string_view::npos) {
       out += kCharacters[name];
       at += 2;
-      // A backslash at the end of a line joins the lines.
     } else if (kind == '\n') {
+      // A backslash at the end of a line joins the lines.
       at += 2;
     } else if (kind >= '0' && kind <= '7') {
       append_octal(out, text, ++at);

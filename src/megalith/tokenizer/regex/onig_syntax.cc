@@ -229,8 +229,8 @@ class Translator {
     } else if (c == 'O') {
       at_ += 2;
       out_ += "(?s:.)";
-      // These mean the same in both.
     } else if (std::string_view("AzZGKRN").find(c) != std::string_view::npos || (c >= '1' && c <= '9')) {
+      // These mean the same in both.
       out_ += {'\\', c};
       at_ += 2;
       while (is_ascii_digit(c) && at_ < in_.size() && is_ascii_digit(in_[at_])) out_ += in_[at_++];

@@ -38,7 +38,7 @@ void Pattern::Search::start(std::string_view text) {
   if (matcher_) matcher_->start(text);
 }
 
-// Three kinds of search behind one function; matches of texts and characters are never empty.
+// Three kinds of search in one function; matches of texts and characters are never empty.
 std::optional<std::pair<size_t, size_t>> Pattern::Search::next() {
   if (matcher_) return matcher_->next();
   if (const auto* literal = std::get_if<std::string>(&pattern_.kind_)) {

@@ -150,8 +150,8 @@ const GraphedMicrobatches::Graph* GraphedMicrobatches::graph_of(Shape& shape, co
   try {
     graph->device = make_(other);
     graph->device->record([to = graph.get(), batch = &shape.batch, work] { to->loss = work(*batch); });
-    // Passed on: the caller explains what to do when memory runs out.
   } catch (const c10::OutOfMemoryError&) {
+    // Passed on: the caller explains what to do when memory runs out.
     throw;
   } catch (const std::exception& error) {
     log_warning("cuda_graph_impl local: a micro-batch cannot be recorded ({}); the run continues without graphs",
