@@ -1,4 +1,4 @@
-// From spans to a picture. Clocks of different machines differ by more than a step takes, so each rank first measures
+// From spans to a picture. Clocks of different machines may differ by more than a step takes, so each rank measures
 // its offset to rank 0 by barriers; then the spans are gathered as CBOR on rank 0, which shifts them to one clock and
 // distributes overlapping spans over rows.
 #include "megalith/observe/trace_export.h"
@@ -46,7 +46,7 @@ class Rows {
   Rows() {
     for (int lane = 0; lane < kTraceLanes; ++lane) rows_.push_back({static_cast<TraceLane>(lane)});
   }
-  // Returns the first row of the lane with room, or a new one. "M" events name processes and threads.
+  // Returns the thread of the first row of the lane with room, or of a new one.
   int thread_for(const ExportedSpan& span) {
     int number = 0;
     for (Row& row : rows_) {
@@ -64,6 +64,7 @@ class Rows {
   std::vector<Row> rows_;
 };
 
+// "M" events name processes and threads.
 Json metadata(const char* kind, size_t rank, int thread, Json args) {
   return {{"name", kind}, {"ph", "M"}, {"pid", rank}, {"tid", thread}, {"args", std::move(args)}};
 }
