@@ -22,6 +22,7 @@ namespace megalith::observe {
 // Collective over `world` only when it is written; the ranks agree on that by TrainerEvent::clock_seconds.
 class LiveFileCallback : public train::TrainerCallback {
  public:
+  // The target folder and the sources of the numbers.
   struct Settings {
     std::filesystem::path folder;
     std::function<double()> waited_seconds{};  // World::waited_seconds

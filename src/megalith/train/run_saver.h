@@ -22,6 +22,7 @@ namespace megalith::train {
 // outlives it.
 class RunSaver {
  public:
+  // Everything that a saver works with.
   struct Setup {
     const SaveSettings& settings;
     TrainerState& state;           // best_model_checkpoint is updated with each save

@@ -20,6 +20,7 @@ struct StepTiming {
 // Accumulates the steps since the last line, and since the start of the run. One thread per rank.
 class TrainingLog {
  public:
+  // What the lines contain.
   struct Options {
     bool per_token = false;         // weigh the loss by token over all steps since the last line; otherwise by step
     bool nan_inf_filter = true;     // replace a loss that is not finite by the mean of the others since the last line

@@ -11,6 +11,7 @@ namespace megalith::observe {
 // neighbors are merged: between capacity/2 and capacity of them stay, each with its smallest, largest and mean value.
 class DownsampledSeries {
  public:
+  // Some consecutive points.
   struct Bucket {
     double first_x = 0, last_x = 0;
     double sum = 0, min = 0, max = 0;  // of the finite values

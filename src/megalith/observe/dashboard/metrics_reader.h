@@ -15,6 +15,7 @@ namespace megalith::observe {
 // Makes one pass over the file, then over what is appended; memory does not grow with the number of lines. One thread.
 class MetricsReader {
  public:
+  // One curve.
   struct Series {
     std::string name;
     DownsampledSeries values;

@@ -11,6 +11,7 @@ namespace megalith::observe {
 // Reads Chrome's trace format as observe/trace_export.h writes it. Times are in microseconds since the first span.
 class TraceView {
  public:
+  // Something that a rank did.
   struct Span {
     double begin = 0, duration = 0;
     uint32_t name = 0;     // index into names()
@@ -19,6 +20,7 @@ class TraceView {
     bool communication = false;
     double end() const { return begin + duration; }
   };
+  // The timeline of one rank.
   struct Rank {
     std::string label;
     std::vector<Span> spans;  // ordered by begin

@@ -129,6 +129,7 @@ bool changes_object(const Value& object, std::string_view name);
 
 // Filters and tests by name; nullptr when there is none.
 using Filter = Value (*)(Evaluator& evaluator, const Value& input, const Arguments& arguments);
+// An entry of a table of filters.
 struct NamedFilter {
   std::string_view name;
   Filter call;

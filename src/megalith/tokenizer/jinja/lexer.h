@@ -10,6 +10,7 @@ namespace megalith::tokenizer::jinja {
 
 // One token.
 struct Token {
+  // {{ and }} are kVariableBegin and kVariableEnd, {% and %} kBlockBegin and kBlockEnd.
   enum class Kind {
     kText,
     kVariableBegin,

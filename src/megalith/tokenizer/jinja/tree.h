@@ -21,24 +21,30 @@ using NameId = int;
 
 // --------------------------------------------------------------------------------------------------------- expressions
 
+// Nodes of expressions; the comments show their source.
 struct Literal {
   Value value;
 };
+// x: a variable
 struct NameExpression {
   NameId name;
 };
+// [a, b] or (a, b)
 struct ListExpression {
   std::vector<ExpressionPtr> items;
   bool is_tuple = false;
 };
+// {a: b}
 struct DictExpression {
   std::vector<std::pair<ExpressionPtr, ExpressionPtr>> entries;
 };
+// not a, -a, +a
 enum class UnaryOperator { kNot, kMinus, kPlus };
 struct UnaryExpression {
   UnaryOperator op;
   ExpressionPtr operand;
 };
+// a and b, a or b, a + b, …
 enum class BinaryOperator { kAnd, kOr, kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
 struct BinaryExpression {
   BinaryOperator op;
@@ -48,39 +54,48 @@ struct BinaryExpression {
 struct ConcatExpression {
   std::vector<ExpressionPtr> parts;
 };
+// a == b, a in b, …
 enum class ComparisonOperator { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kIn, kNotIn };
 struct ComparisonExpression {  // a < b <= c: all of them hold
   ExpressionPtr first;
   std::vector<std::pair<ComparisonOperator, ExpressionPtr>> others;
 };
+// then if condition else otherwise
 struct ConditionalExpression {
   ExpressionPtr condition, then, otherwise;  // `otherwise` is nullptr without an else
 };
+// object.name
 struct AttributeExpression {
   ExpressionPtr object;
   std::string name;
 };
+// object[key]
 struct SubscriptExpression {
   ExpressionPtr object, key;
 };
+// object[start:stop:step]
 struct SliceExpression {
   ExpressionPtr object;
   ExpressionPtr start, stop, step;  // nullptr if omitted
 };
+// (a, b=c, *d, **e)
 struct CallArguments {
   std::vector<ExpressionPtr> positional;
   std::vector<std::pair<std::string, ExpressionPtr>> named;
   ExpressionPtr more_positional, more_named;  // *args and **kwargs; nullptr for none
 };
+// callee(arguments)
 struct CallExpression {
   ExpressionPtr callee;
   CallArguments arguments;
 };
+// input | name(arguments)
 struct FilterExpression {
   ExpressionPtr input;  // nullptr: the text of a filter block
   std::string name;
   CallArguments arguments;
 };
+// input is name(arguments)
 struct TestExpression {
   ExpressionPtr input;
   std::string name;
@@ -117,16 +132,20 @@ struct Signature {
   NameId varargs = -1, kwargs = -1, caller = -1;  // ids of these names if the body uses them
 };
 
+// Text outside tags.
 struct TextStatement {
   std::string text;
 };
+// {{ value }}
 struct OutputStatement {
   ExpressionPtr value;
 };
+// {% if … %} … {% elif … %} … {% else %} … {% endif %}
 struct IfStatement {
   std::vector<std::pair<ExpressionPtr, Body>> branches;
   Body otherwise;
 };
+// {% for target in iterable if condition recursive %} … {% else %} … {% endfor %}
 struct ForStatement {
   Target target;
   ExpressionPtr iterable, condition;  // `condition` is nullptr when there is none
@@ -134,34 +153,41 @@ struct ForStatement {
   bool recursive = false;
   Body body, otherwise;
 };
+// {% set target = value %}
 struct SetStatement {
   Target target;
   ExpressionPtr value;
 };
+// {% set target | filter %} … {% endset %}
 struct SetBlockStatement {
   Target target;
   ExpressionPtr filter;  // nullptr for none
   Body body;
 };
+// {% macro name(signature) %} … {% endmacro %}
 struct MacroStatement {
   std::string text;  // its name
   NameId name;
   Signature signature;
   Body body;
 };
+// {% call(signature) f(…) %} … {% endcall %}
 struct CallStatement {
   ExpressionPtr call;  // a CallExpression, or nullptr for {% generation %}
   Signature signature;
   Body body;
 };
+// {% filter name %} … {% endfilter %}
 struct FilterStatement {
   ExpressionPtr filter;
   Body body;
 };
+// {% with a = b %} … {% endwith %}
 struct WithStatement {
   std::vector<std::pair<Target, ExpressionPtr>> values;
   Body body;
 };
+// {% break %} and {% continue %}
 struct BreakStatement {};
 struct ContinueStatement {};
 

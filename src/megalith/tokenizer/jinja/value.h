@@ -23,6 +23,7 @@ struct Sequence;
 // A value; None by default.
 class Value {
  public:
+  // The alternatives of Data, in order.
   enum class Kind { kNone, kUndefined, kBool, kInt, kFloat, kString, kSequence, kDict, kObject };
 
   Value() = default;  // None

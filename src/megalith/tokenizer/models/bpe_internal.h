@@ -71,6 +71,7 @@ struct BpeOptions {
   bool ignore_merges = false;  // a piece that is itself a token is not split
 };
 
+// See bpe.cc for the steps.
 class Bpe final : public Model {
  public:
   // `merges` are ordered by rank. `where` names the file and field in messages. Throws DataError for a merge or an

@@ -10,6 +10,7 @@
 
 namespace megalith::tokenizer {
 
+// A range of characters of one category.
 struct NewerCharacters {
   char32_t first, last;
   std::string_view category;  // "Lo"

@@ -10,6 +10,7 @@ namespace megalith::tokenizer {
 // A trie over bytes. Immutable.
 class PrefixTree {
  public:
+  // A text and the id to report for it.
   struct Key {
     std::string_view text;
     int32_t id;

@@ -15,10 +15,12 @@ namespace megalith::tokenizer {
 // str.isspace of one character: the Unicode property White_Space and the separators U+001C to U+001F.
 bool is_python_space(char32_t c);
 
+// The ends of a text that are stripped.
 enum class Side { kLeft, kRight, kBoth };
 // str.strip, lstrip, rstrip: removes whitespace, or the characters in `characters`.
 std::string_view strip(std::string_view text, std::optional<std::string_view> characters, Side side);
 
+// str.upper, lower, title, capitalize and swapcase.
 std::string python_upper(std::string_view text);
 std::string python_lower(std::string_view text);
 std::string python_title(std::string_view text);       // capitalizes every word

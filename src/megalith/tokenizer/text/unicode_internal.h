@@ -38,6 +38,7 @@ void append_title(std::string& text, char32_t c);
 // utf8proc everything beyond ASCII counts as printable.
 bool is_printable(char32_t c);
 
+// The four normal forms of Unicode: canonical or compatible (K), composed (C) or decomposed (D).
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 // Stretches that cannot change are copied; only the rest is decomposed and composed again. Requires valid UTF-8.
 std::string normalize(NormalForm form, std::string_view text);

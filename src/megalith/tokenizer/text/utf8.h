@@ -48,6 +48,7 @@ char32_t code_point_at(std::string_view text, size_t at);
 // Returns the start of the character before `at`. Requires valid UTF-8 and 0 < at <= text.size().
 size_t previous_character(std::string_view text, size_t at);
 
+// Appends a code point as UTF-8.
 void append_utf8(std::string& text, char32_t code);
 
 }  // namespace megalith::tokenizer

@@ -19,6 +19,7 @@ namespace megalith::train {
 // Ends the run with an exit code, the same on all ranks. The message says what rank `rank` has found.
 class RerunExit : public Error {
  public:
+  // What the caller needs to act on it.
   struct Facts {
     int exit_code = kExitResultRejected;
     bool save = false;  // first save the state before the step, with `state` in it

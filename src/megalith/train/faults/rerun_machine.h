@@ -84,6 +84,7 @@ std::string describe_differences(std::vector<double> differences);
 // One thread per rank. All ranks call next() in step; validate() may be called by any rank at any time during a pass.
 class RerunMachine {
  public:
+  // Fixed for a run.
   struct Settings {
     config::RerunMode mode = config::RerunMode::kValidateResults;
     double injection_rate = 0;  // n > 0: about one of n validations is rejected although nothing is wrong; 0: none

@@ -51,6 +51,7 @@ ForwardStepResult gpt_forward_step(const ForwardStepInput& step);
 // An Objective that runs a forward step. One thread per rank.
 class ForwardStepObjective : public Objective {
  public:
+  // How the forward step is used.
   struct Settings {
     ForwardStep forward_step = gpt_forward_step;
     std::vector<std::string> report_keys{};  // names that LossResult::report may have

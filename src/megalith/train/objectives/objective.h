@@ -29,6 +29,7 @@
 
 namespace megalith::train {
 
+// Whether a pass trains or evaluates.
 enum class Phase { kTraining, kEvaluation };
 
 // The output of the last stage for a micro-batch; equal on all tensor-parallel ranks.

@@ -20,6 +20,7 @@
 
 namespace megalith::train {
 
+// One thread per rank.
 class PreferenceObjective : public Objective {
  public:
   // `reference` is nullptr if the loss needs none (config::needs_reference) or if the samples carry their reference

@@ -20,6 +20,7 @@
 
 namespace megalith::train {
 
+// Where scores are kept, and the model that they belong to.
 struct ReferenceCache {
   std::filesystem::path folder;                   // empty: scores are not kept
   std::filesystem::path model;                    // folder of the reference model
