@@ -293,7 +293,7 @@ TEST_F(TrainCommand, ContinuesARun) {
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   expect_contains(resumed.err, "checkpoint-4 is broken");
   expect_contains(resumed.err, "optimizer.safetensors: bytes 0 to");
-  expect_contains(resumed.err, "all options are as they were");
+  expect_contains(resumed.err, "all options are unchanged");
   EXPECT_EQ(losses("stopped"), losses("whole"));
   // The end summary counts what this start has done, from step 2.
   expect_contains(whole.err, "done        6 steps in ");

@@ -139,7 +139,7 @@ std::vector<FaultKindCase> all_fault_kinds() {
        .strike = fill_disk,
        .prepare = mount_small_disk,
        .clean_up = unmount,
-       .told = {"could not be saved", "No space left on device", "training goes on"}},
+       .told = {"could not be saved", "No space left on device", "training continues"}},
       {.name = "torchrun",
        .strike = signal_to(1, SIGKILL),
        .prepare =

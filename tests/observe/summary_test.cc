@@ -23,11 +23,11 @@ TEST(Summary, Start) {
   summary.epochs = 7.8125;
   summary.output_dir = "out";
   EXPECT_EQ(text_of(summary),
-            "model       llama, 4 layers of width 256: 5,242,880 parameters, 1,310,720 to 1,572,864 a rank\n"
+            "model       llama, 4 layers of width 256: 5,242,880 parameters, 1,310,720 to 1,572,864 per rank\n"
             "layout      4 ranks = tp 2 x pp 2; gloo on CPU, fp32\n"
-            "memory      20.0 MB a rank: parameters 5.0 MB, gradients 5.0 MB, optimizer 10.0 MB\n"
+            "memory      20.0 MB per rank: parameters 5.0 MB, gradients 5.0 MB, optimizer 10.0 MB\n"
             "data        train: 1,024 sequences; evaluation: 64 sequences\n"
-            "batch       2 sequences x 4 micro-batches x 1 replica = 8 sequences, at most 2,048 tokens, a step\n"
+            "batch       2 sequences x 4 micro-batches x 1 replica = 8 sequences, at most 2,048 tokens, per step\n"
             "run         1,000 steps (7.81 epochs)\n"
             "output      out\n");
 }
@@ -37,7 +37,7 @@ TEST(Summary, StartOfOneRankWithLittleToSay) {
   StartSummary summary{
       .model = "m", .fewest_on_rank = 10, .most_on_rank = 10, .world_size = 2, .max_steps = 1, .resumed_step = 1234};
   EXPECT_EQ(text_of(summary),
-            "model       m, 10 a rank\nlayout      2 ranks\nrun         1 step, resumed after step 1,234\n");
+            "model       m, 10 per rank\nlayout      2 ranks\nrun         1 step, resumed after step 1,234\n");
 }
 
 TEST(Summary, End) {
@@ -55,7 +55,7 @@ TEST(Summary, End) {
   EXPECT_EQ(text_of(summary),
             "done        1,000 steps in 0:02:03 (8.13 steps/s, 16.7k tokens/s)\n"
             "loss        8.3176 -> 2.3456; best eval_loss 2.2500\n"
-            "memory      50.0 MB at most on a rank\n"
+            "memory      50.0 MB at most per rank\n"
             "model       out\n"
             "plot        out/loss.svg\n"
             "wandb       nothing was sent; to upload: wandb sync out/tensorboard\n");

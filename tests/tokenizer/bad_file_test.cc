@@ -175,7 +175,7 @@ TEST(BadTokenizerFolder, FilesBesideTheTokenizerAreChecked) {
   refused("tokenizer_config.json", "{", "tokenizer_config.json is not valid JSON");
   refused("tokenizer_config.json", "[]", "tokenizer_config.json is not an object");
   refused("tokenizer_config.json", R"({"bos_token": 5})", "tokenizer_config.json: bos_token is number 5");
-  refused("tokenizer_config.json", R"({"added_tokens_decoder": {"x": {"content": "<x>"}}})", "no token id");
+  refused("tokenizer_config.json", R"({"added_tokens_decoder": {"x": {"content": "<x>"}}})", "not a token id");
   refused("tokenizer_config.json", R"({"added_tokens_decoder": {"1": {"content": "<x>"}}})",
           "which is the id of \"b\"");
   refused("special_tokens_map.json", R"({"eos_token": {"lstrip": false}})", "eos_token has no \"content\"");

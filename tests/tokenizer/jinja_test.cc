@@ -139,7 +139,7 @@ TEST(Jinja, ErrorsNameTemplateLineAndWhatWasExpected) {
   expect_error("\n{# never", "t.jinja:2:", "\"#}\" is missing");
   expect_error("{{ 'abc }}", "t.jinja:1:", "string starts here and does not end");
   expect_error("{% include 'x' %}", "t.jinja:1:", "'include' is not supported in chat templates");
-  expect_error("{{ '\\ud800' }}", "t.jinja:1:", "no Unicode character");
+  expect_error("{{ '\\ud800' }}", "t.jinja:1:", "not a Unicode character");
   expect_error("x\n{{ messages[0].content }}", "t.jinja:2:", "'messages' is undefined");
   expect_error("{% set a = {} %}\n{{ a.b.c }}", "t.jinja:2:", "'dict object' has no attribute 'b'");
   expect_error("{{ 'a' + 1 }}", "t.jinja:1:", "can only concatenate str (not \"int\") to str");
@@ -159,27 +159,27 @@ TEST(Jinja, ATemplateCannotRunForeverOrEatMemory) {
     testing::expect_contains(error_of(source, Json::object(), limits), what);
   };
   expect_stopped("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "levels deep");
-  expect_stopped("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}", "does a loop");
+  expect_stopped("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}", "an endless loop");
   expect_stopped("{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-                 "double itself");
+                 "keeps doubling");
   expect_stopped("{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-                 "double itself");
-  expect_stopped("{{ 'x' * 100000000000 }}", "double itself");
-  expect_stopped("{{ [0] * 100000000000 }}", "double itself");
+                 "keeps doubling");
+  expect_stopped("{{ 'x' * 100000000000 }}", "keeps doubling");
+  expect_stopped("{{ [0] * 100000000000 }}", "keeps doubling");
   expect_stopped("{% set ns = namespace(s=[]) %}{% for i in range(999) %}{% set ns.s = [ns.s] %}{% endfor %}",
-                 "deep in one another");
+                 "levels deep");
   expect_stopped("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", "levels deep");
-  expect_stopped("{{ 'a'.ljust(100000000000) }}", "double itself");
+  expect_stopped("{{ 'a'.ljust(100000000000) }}", "keeps doubling");
   expect_stopped("{{ '%100000d' % 1 }}", "more than 10000");
-  expect_stopped("{{ 9223372036854775807 + 1 }}", "beyond 64 bits");
+  expect_stopped("{{ 9223372036854775807 + 1 }}", "does not fit into 64 bits");
   expect_stopped(std::string(5000, '(') + "1" + std::string(5000, ')'), "no error, but");  // text outside of a tag
-  expect_stopped("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}", "deep in one another");
+  expect_stopped("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}", "levels deep");
   std::string chain = "{{ x";
   for (int i = 0; i < 100'000; ++i) chain += ".a";
-  expect_stopped(chain + " }}", "deep in one another");
+  expect_stopped(chain + " }}", "levels deep");
   std::string blocks;
   for (int i = 0; i < 5000; ++i) blocks += "{% if x %}";
-  expect_stopped(blocks, "deep in one another");
+  expect_stopped(blocks, "levels deep");
   jinja::Limits small;
   small.output_bytes = 10;
   testing::expect_contains(error_of("{% for i in range(9) %}abc{% endfor %}", Json::object(), small),
@@ -195,7 +195,7 @@ TEST(Jinja, AChainOfNamespacesIsFreed) {
 TEST(Jinja, InputIsChecked) {
   Json deep = 1;
   for (int i = 0; i < 300; ++i) deep = Json::array({deep});
-  testing::expect_contains(error_of("{{ x }}", {{"x", deep}}), "deep in one another");
+  testing::expect_contains(error_of("{{ x }}", {{"x", deep}}), "levels deep");
   testing::expect_contains(error_of("{{ x }}", {{"x", {{"y", 18446744073709551615U}}}}), "x.y is 18446744073709551615");
   testing::expect_contains(error_of("{{ x }}", {{"x", "\xFF"}}), "x: byte 0");
 }

@@ -62,8 +62,8 @@ TEST(Regex, WhatDoesNotCompileIsNamedWithItsPlace) {
   expect_pattern_refused("\\", "ends with a backslash");
   expect_pattern_refused("\\p{L", "property is not closed");
   expect_pattern_refused("\\p{NoSuchScript}", "does not compile");
-  expect_pattern_refused("\\x{110000}", "no character");
-  expect_pattern_refused("\\xFF", "no UTF-8");
+  expect_pattern_refused("\\x{110000}", "not a character");
+  expect_pattern_refused("\\xFF", "not valid UTF-8");
   expect_pattern_refused("(?~abc)", "not supported");
   expect_pattern_refused("(?x: a)", "not supported");
   expect_pattern_refused("\\X", "not supported");

@@ -92,7 +92,7 @@ TEST(SentencePiece, ABrokenModelIsNamed) {
     Tokenizer::from_folder(folder.path());
     FAIL() << "accepted";
   } catch (const DataError& error) {
-    testing::expect_contains(error.what(), "tokenizer.model is no SentencePiece model");
+    testing::expect_contains(error.what(), "tokenizer.model is not a SentencePiece model");
   }
 }
 

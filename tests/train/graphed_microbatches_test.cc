@@ -184,7 +184,7 @@ TEST(GraphedMicrobatches, ARecordingThatFailsLeavesNoTrace) {
     testing::expect_identical(r.gradients()[0], gradients, "gradients");
     EXPECT_EQ(graphs.recorded(), 0);
     expect_contains(said, "operation not permitted when stream is capturing)");
-    expect_contains(said, "goes on without graphs");
+    expect_contains(said, "continues without graphs");
   });
 }
 

@@ -230,7 +230,7 @@ TEST(SimulatedFault, Descriptions) {
   EXPECT_EQ(train::FaultDescription::parse("nan_loss;0;@/tmp/now").trigger, "/tmp/now");
   for (const auto& [text, part] : {std::pair{"rank_gone;0;1", "rank_gone"},
                                    {"rank_killed;0", "kind;rank;delay"},
-                                   {"rank_killed;x;1", "\"x\" is no rank"},
+                                   {"rank_killed;x;1", "\"x\" is not a rank"},
                                    {"rank_killed;0;soon", "\"soon\""}}) {
     try {
       train::FaultDescription::parse(text);

@@ -173,7 +173,8 @@ class ResumeChanged : public ::testing::Test {
 
 TEST_F(ResumeChanged, OtherDataIsRefusedUnlessTheEpochBeginsAnew) {
   const ResumeRun other{.checkpoint = at(3), .samples = random_sequences(24, 200)};
-  expect_refused<ConfigError>(other, {"it had 20 samples and has 24", "8 samples into epoch 1", "ignore_data_skip"});
+  expect_refused<ConfigError>(other,
+                              {"it had 20 samples and now has 24", "8 samples into epoch 1", "ignore_data_skip"});
   how_.args.sampler.ignore_data_skip = true;
   EXPECT_EQ(run_resumable(how_, other).global_step, 4);
 }
@@ -209,10 +210,9 @@ TEST_F(ResumeChanged, AnotherScheduleOrOptimizerIsRefused) {
 }
 
 TEST_F(ResumeChanged, OptionsThatChangedAreNamed) {
-  EXPECT_EQ(
-      train::changed_options("learning_rate: 0.1\nseed: 4\noutput_dir: a\nold: 1\n",
-                             "learning_rate: 0.2\nseed: 4\noutput_dir: b\nnew: 2\n"),
-      (std::vector<std::string>{"learning_rate: 0.1, now 0.2", "new: not there, now 2", "old: 1, now not there"}));
+  EXPECT_EQ(train::changed_options("learning_rate: 0.1\nseed: 4\noutput_dir: a\nold: 1\n",
+                                   "learning_rate: 0.2\nseed: 4\noutput_dir: b\nnew: 2\n"),
+            (std::vector<std::string>{"learning_rate: 0.1, now 0.2", "new: not set, now 2", "old: 1, now not set"}));
 }
 
 // ---- What is kept ----

@@ -12,7 +12,8 @@
 namespace megalith::observe {
 namespace {
 
-// In TFLOP/s, without sparsity. The first entry that the name contains counts: longer names come first.
+// TFLOP/s of dense bf16 products, without sparsity. The first entry that the name contains counts, so longer names come
+// first.
 constexpr auto kPeaks = std::to_array<std::pair<std::string_view, double>>({
     {"gb200", 2500},
     {"b200", 2250},
@@ -43,14 +44,15 @@ std::optional<double> peak_flops(std::string_view device_name) {
   return std::nullopt;
 }
 
+// Maxima over ranks take one small all-reduce per line.
 void DeviceCostCallback::on_log(train::TrainerEvent& event) {
   const auto tokens_per_second = event.metrics.find("tokens_per_second");
-  if (!tokens_per_second) return;  // an evaluation's line
+  if (!tokens_per_second) return;  // the line of an evaluation
   event.metrics.set("tflops_per_device", *tokens_per_second * settings_.flops_per_token / world_.size() * 1e-12);
   if (!settings_.peak_bytes) return;
   std::vector<int64_t> bytes{settings_.peak_bytes()};
   if (settings_.reserved_bytes) bytes.push_back(settings_.reserved_bytes());
-  if (world_.size() > 1) {  // alone without a wait for the device
+  if (world_.size() > 1) {  // a single rank needs no wait for the device
     const at::Tensor largest = at::tensor(bytes, at::kLong).to(settings_.device);
     world_.all_reduce(largest, comm::ReduceOp::kMax, "peak memory of all ranks");
     const at::Tensor read = largest.cpu();

@@ -1,4 +1,4 @@
-// What a step costs its devices: TFLOP/s, the part of the peak that is (MFU), and memory.
+// The cost of a step in terms of its devices: TFLOP/s, their share of the peak (MFU), and memory.
 #pragma once
 
 #include <functional>
@@ -10,22 +10,22 @@
 
 namespace megalith::observe {
 
-// FLOP/s of dense bf16 matrix products by the maker's data sheet, for the name that the driver gives a GPU ("NVIDIA
-// H100 80GB HBM3"). Nothing for devices that are not in the table, CPUs among them.
+// Returns the FLOP/s of dense bf16 matrix products from the vendor's data sheet, for the name that the driver reports
+// for a GPU ("NVIDIA H100 80GB HBM3"); std::nullopt for devices that are not in the table, such as CPUs.
 std::optional<double> peak_flops(std::string_view device_name);
 
-// Completes the trainer's lines, for the callbacks after it:
-//   tflops_per_device   from tokens_per_second and what a token of the model costs
-//   memory              bytes, peak of this run so far, the largest of all ranks
-//   memory_reserved     bytes that the allocator of the device holds now, likewise: the rest is held in reserve
-// Collective over `world`: all ranks have it.
+// Adds to the trainer's lines, for the callbacks after it:
+//   tflops_per_device   from tokens_per_second and the model's FLOPs per token
+//   memory              bytes: peak of this run so far, the largest of all ranks
+//   memory_reserved     bytes held by the device's allocator now, the largest of all ranks; includes unused reserve
+// Collective over `world`: every rank needs one.
 class DeviceCostCallback : public train::TrainerCallback {
  public:
   struct Settings {
     double flops_per_token = 0;               // of forward and backward; layout::model_flops
-    std::function<int64_t()> peak_bytes;      // of this rank; empty: memory is left out
-    std::function<int64_t()> reserved_bytes;  // of this rank; empty: there is no such allocator
-    at::Device device = at::kCPU;             // where the group's collectives take tensors
+    std::function<int64_t()> peak_bytes;      // of this rank; empty leaves out memory
+    std::function<int64_t()> reserved_bytes;  // of this rank; empty when there is no such allocator
+    at::Device device = at::kCPU;             // device of the tensors that the group's collectives take
   };
   DeviceCostCallback(comm::Group world, Settings settings) : world_(std::move(world)), settings_(std::move(settings)) {}
   void on_log(train::TrainerEvent& event) override;

@@ -1,3 +1,10 @@
+// TensorBoard's file format without TensorFlow. A file is a sequence of TFRecords, each holding one Event message in
+// the wire format of protocol buffers:
+//
+//   8 bytes length │ 4 bytes masked CRC-32C of the length │ the message │ 4 bytes masked CRC-32C of the message
+//
+// Only the few fields that curves and text need are written; the numbers of the fields are those of TensorBoard's
+// .proto files. A reader may follow the file while it grows, because each record is appended by one write.
 #include "megalith/observe/event_file.h"
 
 #include <unistd.h>
@@ -11,7 +18,8 @@
 namespace megalith::observe {
 namespace {
 
-// As TFRecord stores it: rotated and shifted, so that a checksum of data that holds checksums is a good one.
+// The checksum as TFRecord stores it: rotated and offset, so that checksums of data that itself contains checksums stay
+// meaningful.
 uint32_t masked_crc32c(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8U; }
 
 std::string little_endian(uint64_t value, int bytes) {
@@ -20,7 +28,7 @@ std::string little_endian(uint64_t value, int bytes) {
   return text;
 }
 
-// Protocol-buffer wire format: a key (field number and kind of value), then the value.
+// Builds a message in wire format: each field is a key (field number and wire type), followed by its value.
 class Message {
  public:
   Message& add_varint(int field, uint64_t value) {
@@ -48,7 +56,9 @@ class Message {
   const std::string& text() const { return text_; }
 
  private:
+  // Wire types: 0 varint, 1 fixed64, 2 length-delimited, 5 fixed32.
   void key(int field, unsigned kind) { varint(static_cast<uint64_t>(field) << 3 | kind); }
+  // 7 bits per byte, lowest first; the top bit says that more follow.
   void varint(uint64_t value) {
     for (; value >= 0x80; value >>= 7) text_ += static_cast<char>((value & 0x7f) | 0x80);
     text_ += static_cast<char>(value);
@@ -56,7 +66,7 @@ class Message {
   std::string text_;
 };
 
-// Field numbers of event.proto, summary.proto, tensor.proto and tensor_shape.proto. They may not change.
+// Field numbers of event.proto, summary.proto, tensor.proto and tensor_shape.proto; they must not change.
 enum EventField { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7 };
 enum SummaryField { kValue = 1 };
 enum ValueField { kTag = 1, kSimpleValue = 2, kTensor = 8, kMetadata = 9 };
@@ -99,6 +109,7 @@ EventFile::EventFile(const std::filesystem::path& folder, const EventFileOptions
   io::make_folders(folder);
   file_ = io::FileHandle::create(free_name(folder, options));
   add_record(event(options.wall_time, 0).add_bytes(kFileVersion, "brain.Event:2").text());
+  // A session start makes TensorBoard drop points of earlier files from this step on.
   if (options.purge_step >= 0)
     add_record(event(options.wall_time, options.purge_step)
                    .add(kSessionLog, Message().add_varint(kSessionStatus, kSessionStart))
@@ -118,7 +129,7 @@ void EventFile::add_text(std::string_view tag, std::string_view markdown, int64_
   add_record(with_value(event(wall_time, step), value).text());
 }
 
-// A TFRecord: length, its checksum, the bytes, their checksum.
+// Appends a TFRecord: length, checksum of the length, bytes, checksum of the bytes.
 void EventFile::add_record(const std::string& event) {
   const std::string length = little_endian(event.size(), 8);
   const std::string record =

@@ -1,4 +1,5 @@
-// EventFile: TensorBoard's event files, written by hand: TFRecords of Event messages (tensorboard/compat/proto).
+// EventFile: writes TensorBoard's event files without its library: TFRecords of Event messages
+// (tensorboard/compat/proto).
 #pragma once
 
 #include <cstdint>
@@ -10,23 +11,24 @@
 
 namespace megalith::observe {
 
+// How a file is named, and what it supersedes.
 struct EventFileOptions {
-  double wall_time = 0;   // seconds since 1970 of the file's start, in its name
-  std::string host = "";  // in its name; empty: this machine's
-  int64_t purge_step =
-      -1;  // >= 0: TensorBoard forgets what earlier files of the folder say of this step and later ones
+  double wall_time = 0;   // seconds since 1970, for the name of the file
+  std::string host = "";  // for the name of the file; empty for this machine's name
+  // >= 0: TensorBoard forgets what earlier files of the folder say about this step and later ones.
+  int64_t purge_step = -1;
 };
 
-// One file, `events.out.tfevents.<seconds>.<host>.<process>.<n>` in a folder; n is the first number that is free. Every
-// call reaches the file before it returns. Throws DataError.
+// One file `events.out.tfevents.<seconds>.<host>.<process>.<n>` in a folder; n is the first free number. Every call
+// reaches the file before it returns. Throws DataError.
 class EventFile {
  public:
   explicit EventFile(const std::filesystem::path& folder, const EventFileOptions& options = {});
 
   const std::filesystem::path& path() const { return file_.path(); }
-  // A point of a curve. `wall_time` in seconds since 1970; TensorBoard has single precision.
+  // Adds a point to a curve. `wall_time` is in seconds since 1970; TensorBoard stores values in single precision.
   void add_scalar(std::string_view tag, double value, int64_t step, double wall_time);
-  // Markdown, shown under "Text".
+  // Adds Markdown, shown under "Text".
   void add_text(std::string_view tag, std::string_view markdown, int64_t step, double wall_time);
 
  private:

@@ -22,9 +22,9 @@ Json layout_of(const layout::GridShape& shape) {
           {"order", shape.order}};
 }
 
-// Opens a file to go on with; one that a crash cut in the middle of a line gets the end of that line.
+// Opens a file to append to. If a crash cut its last line, that line is ended first.
 io::FileHandle reopen(const std::filesystem::path& path) {
-  constexpr uint64_t kMostBytes = uint64_t{1} << 32;
+  constexpr uint64_t kMostBytes = uint64_t{1} << 32;  // a bound for reading; events take some 100 bytes each
   const bool cut = std::filesystem::exists(path) && !io::read_text_file(path, kMostBytes).ends_with('\n');
   io::FileHandle file = io::FileHandle::open_or_create(path);
   if (cut && file.size() > 0) file.write_at(file.size(), "\n", 1);
@@ -41,6 +41,7 @@ void EventsFileCallback::append(const train::TrainerEvent& event, const char* wh
   if (!file_.is_open()) return;
   Json line{{"time", seconds_since_1970()}, {"step", event.state.global_step}, {"event", what}};
   line.update(details);
+  // Invalid UTF-8 (in a name given by the user) is replaced instead of ending the run.
   const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   file_.write_at(bytes_, text.data(), text.size());
   bytes_ += text.size();
@@ -51,6 +52,7 @@ void EventsFileCallback::on_train_begin(train::TrainerEvent& event) {
   io::make_folders(folder_);
   const std::filesystem::path path = folder_ / "events.jsonl";
   const int restarts = launch_ ? launch_->restarts : 0;
+  // A restarted job may be at step 0 again, but its history counts.
   const bool fresh = event.state.global_step == 0 && restarts == 0;
   file_ = fresh ? io::FileHandle::create(path) : reopen(path);
   bytes_ = file_.size();
@@ -66,6 +68,7 @@ void EventsFileCallback::on_train_begin(train::TrainerEvent& event) {
           {"layout", layout_of(settings_.grid)}});
 }
 
+// One line may report several events: a skipped step, a straggler, an evaluation.
 void EventsFileCallback::on_log(train::TrainerEvent& event) {
   const train::MetricList& line = event.metrics;
   if (line.find("skipped_iter").value_or(0) != 0) append(event, "skip", Json::object());

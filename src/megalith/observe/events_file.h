@@ -1,16 +1,19 @@
-// events.jsonl: what happened in a run, beside its numbers; one JSON object a line, for programs to read while it goes
-// on.
+// events.jsonl: what happens in a run besides its numbers; one JSON object per line, for programs to read during the
+// run.
 //
 //   {"time":1763230000.123,"step":0,"event":"start","run_name":"…","max_steps":300,"restarts":0,
 //    "layout":{"world_size":4,"tp":2,"pp":2,"cp":1,"ep":1,"etp":2,"vpp":1,"order":"tp-cp-ep-dp-pp"}}
 //
-// `time` is in seconds since 1970, `step` how many were done. The events:
-//   start        the run (re)starts at `step`, in this layout; `restarts` starts of the same job came before
-//   restart      the job was started again; `detect_seconds`: from the last sign of life until the failure was seen
-//   skip         the step's update was left out: its gradients were not finite (noticed at the step's line)
-//   straggler    `rank` computes `compute_seconds` a step, the others `median_seconds`, since the last line
-//   (log_straggler) evaluation   `loss`, if there is one save         `checkpoint` is complete end          the run is
-//   over; `finished`: it did max_steps
+// `time` is in seconds since 1970, `step` is the number of completed steps. The events:
+//   start        the run (re)starts at `step` in this layout; `restarts` counts earlier starts of the same job
+//   restart      the job was started again; `detect_seconds` is the time from the last sign of life until the failure
+//                was detected
+//   skip         the step's update was skipped because its gradients were not finite (noticed when the step is logged)
+//   straggler    `rank` computes for `compute_seconds` per step, the others for `median_seconds`, since the last line
+//                (log_straggler)
+//   evaluation   `loss`, if there is one
+//   save         `checkpoint` is complete
+//   end          the run is over; `finished` says whether it reached max_steps
 #pragma once
 
 #include <filesystem>
@@ -25,15 +28,15 @@
 
 namespace megalith::observe {
 
-// Writes `<folder>/events.jsonl` on world process zero. A run from the start begins the file anew; one that resumes or
-// was started again goes on with it, since what happened has happened.
+// Writes `<folder>/events.jsonl` on world process zero. A run from the start begins a new file; one that resumes or was
+// started again appends to it: past events stay recorded.
 class EventsFileCallback : public train::TrainerCallback {
  public:
   struct Settings {
     std::string run_name;
     layout::GridShape grid;
   };
-  // `launch`: how the ranks were started, when known.
+  // `launch` says how the ranks were started, if known.
   EventsFileCallback(std::filesystem::path folder, Settings settings, std::optional<comm::RankLaunch> launch);
   void on_train_begin(train::TrainerEvent& event) override;
   void on_log(train::TrainerEvent& event) override;
@@ -46,7 +49,7 @@ class EventsFileCallback : public train::TrainerCallback {
   const std::filesystem::path folder_;
   const Settings settings_;
   const std::optional<comm::RankLaunch> launch_;
-  io::FileHandle file_;  // open on world process zero, between the begin and the end
+  io::FileHandle file_;  // open on world process zero between begin and end of training
   uint64_t bytes_ = 0;
 };
 

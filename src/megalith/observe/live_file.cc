@@ -23,8 +23,9 @@ void LiveFileCallback::on_log(train::TrainerEvent& event) {
 
 void LiveFileCallback::on_train_end(train::TrainerEvent& event) { write(event); }
 
+// Experts are reported by one rank per layer; rank 0 sorts them by layer.
 void LiveFileCallback::write(const train::TrainerEvent& event) {
-  if (clock_.steps() == 0) return;
+  if (clock_.steps() == 0) return;  // no step since the last file
   written_at_ = event.clock_seconds;
   const StepClock::Means times = clock_.take();
   Json mine{{"compute_seconds", times.compute}, {"wait_seconds", times.wait}};

@@ -1,9 +1,9 @@
-// live.json: what the ranks did since the last one, and what the experts got; replaced as the run goes on.
+// live.json: what the ranks have been doing since the previous version, and the load of the experts; replaced during
+// the run.
 //
 //   {"time":1763230000.1,"step":120,
-//    "ranks":[{"compute_seconds":0.41,"wait_seconds":0.02,"peak_bytes":1234},…],        by rank; means of a step
-//    "experts":[{"layer":0,"load":[120,96,…]},…]}                                       tokens of the last step, by
-//    expert
+//    "ranks":[{"compute_seconds":0.41,"wait_seconds":0.02,"peak_bytes":1234},…],   by rank; means per step
+//    "experts":[{"layer":0,"load":[120,96,…]},…]}                                  tokens per expert in the last step
 #pragma once
 
 #include <filesystem>
@@ -18,15 +18,16 @@
 
 namespace megalith::observe {
 
-// Rank 0 writes `<folder>/live.json` at lines of training, but not more often than every two seconds, and at the end.
-// Collective over `world` when it is written, and only then: the ranks agree on that by TrainerEvent::clock_seconds.
+// Rank 0 writes `<folder>/live.json` when training lines are logged, but at most every two seconds, and at the end.
+// Collective over `world` only when it is written; the ranks agree on that by TrainerEvent::clock_seconds.
 class LiveFileCallback : public train::TrainerCallback {
  public:
+  // The target folder and the sources of the numbers.
   struct Settings {
     std::filesystem::path folder;
     std::function<double()> waited_seconds{};  // World::waited_seconds
     std::function<int64_t()> peak_bytes{};     // of this rank's memory
-    std::function<void()> note_experts{};      // train::ExpertLoads, with experts
+    std::function<void()> note_experts{};      // train::ExpertLoads::note, if the model has experts
     std::function<std::vector<train::ExpertLoad>()> take_experts{};
   };
   LiveFileCallback(comm::Group world, Settings settings)

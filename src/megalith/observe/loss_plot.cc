@@ -1,3 +1,6 @@
+// A line plot as SVG text: a frame that maps numbers to pixels, round ticks, one polyline per uninterrupted part of a
+// curve. Written by hand, so that a run ends with a picture without any plotting library. All numbers are printed with
+// a fixed number of digits, so that the same input gives the same bytes.
 #include "megalith/observe/loss_plot.h"
 
 #include <fmt/format.h>
@@ -11,15 +14,15 @@
 namespace megalith::observe {
 namespace {
 
-constexpr double kWidth = 720, kHeight = 420;
-// Of the frame, inside of the picture.
+constexpr double kWidth = 720, kHeight = 420;  // pixels
+// The frame inside the picture, in pixels; the margins hold labels and title.
 constexpr double kLeft = 70, kRight = kWidth - 20, kTop = 40, kBottom = kHeight - 55;
 constexpr std::array kColors{"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e"};
-constexpr size_t kFewPoints = 40;
+constexpr size_t kFewPoints = 40;  // up to this many points are also drawn as dots
 
 struct Range {
   double low = 0, high = 1;
-  // Makes room for what has none: one value, or nothing.
+  // Makes room around a single value, or when there is none.
   void widen() {
     if (high > low) return;
     const double margin = low == 0 ? 1 : std::abs(low) * 0.1;
@@ -32,7 +35,7 @@ bool finite(const std::pair<double, double>& point) {
   return std::isfinite(point.first) && std::isfinite(point.second);
 }
 
-// From numbers to places in the picture.
+// Maps numbers to pixels. The y range gets 4 % of margin, so that curves do not touch the frame.
 struct Frame {
   Range x, y;
   bool empty = true;
@@ -85,6 +88,7 @@ std::string line(double x1, double y1, double x2, double y2, std::string_view st
                      stroke);
 }
 
+// Grid lines and labels at round numbers, then the two axes on top of them.
 std::string axes(const Frame& frame, const PlotText& text) {
   constexpr std::string_view kGrid = "#dddddd", kAxis = "#333333";
   std::string svg;
@@ -104,7 +108,7 @@ std::string axes(const Frame& frame, const PlotText& text) {
   return svg;
 }
 
-// A line for each part between points that are missing.
+// Draws one line for each part between missing points.
 std::string drawn(const Curve& curve, const Frame& frame, std::string_view color) {
   std::string svg, places;
   const auto finish = [&] {
@@ -134,6 +138,7 @@ std::string legend_entry(std::string_view name, size_t place, std::string_view c
 
 }  // namespace
 
+// The step is the smallest of 1, 2, 5 or 10 times a power of ten that gives at most `most` intervals.
 std::vector<double> round_ticks(double low, double high, int most) {
   const double rough = (high - low) / most;
   const double power = std::pow(10, std::floor(std::log10(rough)));

@@ -1,4 +1,4 @@
-// A picture of curves as SVG, and the one of a run's loss.
+// Draws curves as SVG, in particular the losses of a run.
 #pragma once
 
 #include <filesystem>
@@ -11,28 +11,28 @@
 
 namespace megalith::observe {
 
+// One line of the plot.
 struct Curve {
-  std::string name;                               // in the legend
-  std::vector<std::pair<double, double>> points;  // x ascending; one that is not finite interrupts the line
+  std::string name;                               // shown in the legend
+  std::vector<std::pair<double, double>> points;  // x ascending; a value that is not finite interrupts the line
 };
 
+// The words of a plot.
 struct PlotText {
   std::string title, x_label, y_label;
 };
 
-// Axes with round ticks, a grid, a line in its own colour for each curve, a legend. A curve of few points shows them as
-// dots, too. Without any point the frame says so. The same input gives the same text.
+// Draws axes with round ticks, a grid, one line per curve in its own color, and a legend. A curve of few points also
+// shows dots; a plot without points says so in its frame. The same input gives the same text.
 std::string plot_svg(std::span<const Curve> curves, const PlotText& text);
 
-// "train" and "eval" from the lines of a run, those without points left out.
+// Returns "train" and "eval" from the lines of a run; curves without points are left out.
 std::vector<Curve> loss_curves(std::span<const train::MetricList> history);
 
-// Between two and about `most` round numbers (1, 2 or 5 times a power of ten apart) that lie in [low, high]; low <
-// high.
+// Returns between two and about `most` round numbers (1, 2 or 5 times a power of ten apart) in [low, high]; low < high.
 std::vector<double> round_ticks(double low, double high, int most);
 
-// Writes `<folder>/loss.svg` when training ends, on world process zero, with the name of the run (empty: "Loss") as
-// title.
+// Writes `<folder>/loss.svg` on world process zero when training ends. The title is the name of the run, or "Loss".
 class LossPlotCallback : public train::TrainerCallback {
  public:
   explicit LossPlotCallback(std::filesystem::path folder, std::string run_name = "")

@@ -8,7 +8,7 @@
 namespace megalith::observe {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 32;
+constexpr uint64_t kMostBytes = uint64_t{1} << 32;  // a bound for reading an old file
 
 int64_t step_of(std::string_view line, const std::string& place) {
   const io::Json object = io::parse_json(line, place);
@@ -20,7 +20,8 @@ int64_t step_of(std::string_view line, const std::string& place) {
   return object["step"].get<int64_t>();
 }
 
-// What of the old content a run that goes on after `resumed_step` keeps.
+// Returns the lines of the old content that a run continuing after `resumed_step` keeps. A last line without its end is
+// dropped.
 std::string kept_lines(const std::filesystem::path& path, int64_t resumed_step) {
   const std::string text = io::read_text_file(path, kMostBytes);
   std::string kept;

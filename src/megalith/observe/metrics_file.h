@@ -1,4 +1,4 @@
-// metrics.jsonl: one JSON object a logged step, for programs to read while the run goes on.
+// metrics.jsonl: one JSON object per logged step, for programs to read during the run.
 //
 //   {"step":10,"epoch":0.5,"loss":2.345678901234,"grad_norm":1.5,"learning_rate":0.0001,"skipped_iter":0, …}
 //   {"step":10,"epoch":0.5,"eval_loss":2.25,"eval_perplexity":9.487735836358526}
@@ -14,11 +14,12 @@
 
 namespace megalith::observe {
 
+// Appends lines to the file. One thread.
 class MetricsFile {
  public:
-  // Opens or makes the file. Of a file that is there, lines up to `resumed_step` stay: later ones are of steps that the
-  // resumed run does again, and a last line without its end was cut off by a crash. A run from the start (0) keeps
-  // none. Throws DataError when a line that ends is no JSON object with a step: it is not ours to cut.
+  // Opens or creates the file. Of an existing file, lines up to `resumed_step` stay: later lines are of steps that the
+  // resumed run repeats, and a last line without its end was cut off by a crash. A run from the start (0) keeps none.
+  // Throws DataError when a complete line is not a JSON object with a step: such a file is not ours to cut.
   MetricsFile(const std::filesystem::path& path, int64_t resumed_step);
 
   void append(int64_t step, std::optional<double> epoch, const train::MetricList& metrics);
@@ -28,7 +29,7 @@ class MetricsFile {
   uint64_t bytes_ = 0;  // written so far
 };
 
-// Keeps `<folder>/metrics.jsonl` on the rank that is world process zero; does nothing on others.
+// Keeps `<folder>/metrics.jsonl` on world process zero; does nothing on other ranks.
 class MetricsFileCallback : public train::TrainerCallback {
  public:
   explicit MetricsFileCallback(std::filesystem::path folder) : folder_(std::move(folder)) {}

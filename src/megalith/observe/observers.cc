@@ -17,7 +17,7 @@ namespace {
 
 using Callbacks = std::vector<std::unique_ptr<train::TrainerCallback>>;
 
-// Those that complete the lines come first, then those that store them.
+// The callbacks that store lines; they come after those that complete them.
 void add_files(Callbacks& callbacks, const ReportSettings& settings, const ObserverSetup& setup) {
   if (const std::filesystem::path& folder = settings.output_dir; !folder.empty()) {
     callbacks.push_back(std::make_unique<MetricsFileCallback>(folder));
@@ -40,6 +40,7 @@ void add_files(Callbacks& callbacks, const ReportSettings& settings, const Obser
 
 void add_timing(Callbacks& callbacks, const ReportSettings& settings, const ObserverSetup& setup) {
   if (!setup.timing) return;
+  // Timers print to the same place as progress.
   const auto say = [write = setup.progress.write](const std::string& text) { write(text + "\n"); };
   callbacks.push_back(std::make_unique<TimerCallback>(
       setup.world, *setup.trace, TimerCallback::Settings{settings.timing_log_level, settings.timing_log_option}, say));
@@ -52,6 +53,7 @@ void add_timeline(Callbacks& callbacks, const ReportSettings& settings, const Ob
   timeline.file = settings.output_dir / "trace.json";
   timeline.label = setup.rank_label;
   const std::vector<int>& ranks = settings.profile_ranks;
+  // --trace records all ranks, profile only profile_ranks.
   timeline.records = setup.steps || std::ranges::find(ranks, setup.world.rank()) != ranks.end();
   callbacks.push_back(std::make_unique<TraceCallback>(setup.world, *setup.trace, std::move(timeline)));
 }
@@ -66,6 +68,7 @@ ProgressSettings progress_of(const ReportSettings& settings, ProgressSettings pr
 }  // namespace
 
 Callbacks make_observers(const ReportSettings& settings, const ObserverSetup& setup) {
+  // The order matters: the first three add numbers to the lines, the others write what they find in them.
   Callbacks callbacks;
   if (setup.flops_per_token > 0)
     callbacks.push_back(std::make_unique<DeviceCostCallback>(

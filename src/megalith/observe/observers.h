@@ -1,4 +1,4 @@
-// All that shows a run, in the order in which it is called.
+// Assembles everything that reports on a run, in the order in which it is called.
 #pragma once
 
 #include <filesystem>
@@ -18,30 +18,31 @@
 
 namespace megalith::observe {
 
+// The objects that observers need besides ReportSettings.
 struct ObserverSetup {
   comm::Group world;
-  at::Device device = at::kCPU;                   // where the world's collectives take tensors
-  TraceRecorder* trace = nullptr;                 // this rank's; outlives the callbacks. None: no timers, no timeline
-  ProgressSettings progress;                      //
-  double flops_per_token = 0;                     // forward and backward; 0: no TFLOP/s, no memory in the lines
+  at::Device device = at::kCPU;                   // device of the tensors that the world's collectives take
+  TraceRecorder* trace = nullptr;                 // outlives the callbacks; nullptr: no timers, no timeline
+  ProgressSettings progress;                      // its style and contents are taken from ReportSettings
+  double flops_per_token = 0;                     // of forward and backward; 0: lines have no TFLOP/s and no memory
   std::function<int64_t()> peak_bytes{};          // of this rank's memory
-  std::function<int64_t()> reserved_bytes{};      // what its device's allocator holds; empty: it has none
-  bool timing = false;                            // say what phases take
-  std::optional<TraceSteps> steps{};              // of the timeline (--trace); empty: those of the settings, if any
-  std::string rank_label{};                       // of this rank in it
-  std::optional<comm::RankLaunch> launch{};       // how the ranks were started: restarts are part of the lines
+  std::function<int64_t()> reserved_bytes{};      // bytes held by its device's allocator; empty if it has none
+  bool timing = false;                            // report the time of phases
+  std::optional<TraceSteps> steps{};              // of the timeline (--trace); std::nullopt: as in ReportSettings
+  std::string rank_label{};                       // name of this rank in the timeline
+  std::optional<comm::RankLaunch> launch{};       // how the ranks were started, so that lines can report restarts
   std::function<double()> waited_seconds{};       // World::waited_seconds; for log_straggler and live.json
   std::shared_ptr<train::ExpertLoads> experts{};  // of a model with experts; for live.json
 };
 
-// In output_dir (without one, none of these): metrics.jsonl, events.jsonl, live.json, args.yaml, trainer_state.json,
-// trace.json, loss.svg; in tensorboard_dir TensorBoard's files; on stderr progress and timers. All ranks of the world
-// call it alike.
+// Creates the callbacks. They write into output_dir (if there is one) metrics.jsonl, events.jsonl, live.json,
+// args.yaml, trainer_state.json, trace.json and loss.svg; into tensorboard_dir TensorBoard's files; and to stderr
+// progress and timers. All ranks of the world must call it with the same settings.
 std::vector<std::unique_ptr<train::TrainerCallback>> make_observers(const ReportSettings& settings,
                                                                     const ObserverSetup& setup);
 
-// Writes `args.yaml` (every effective option; `megalith train args.yaml` does the same run) when training starts, and
-// `trainer_state.json` when it ends; on world process zero.
+// On world process zero, writes `args.yaml` (every effective option; `megalith train args.yaml` repeats the run) when
+// training starts, and `trainer_state.json` when it ends.
 class RunFilesCallback : public train::TrainerCallback {
  public:
   RunFilesCallback(std::filesystem::path folder, std::string arguments)

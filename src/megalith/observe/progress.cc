@@ -1,3 +1,6 @@
+// Prints the progress of a run. On a terminal the live line is redrawn in place (carriage return, clear line) at most
+// ten times per second; any other line first clears it. Off a terminal, and in Megatron's style, every logged step is a
+// line of its own, which can be kept in a file.
 #include "megalith/observe/progress.h"
 
 #include <fmt/chrono.h>
@@ -13,21 +16,22 @@
 namespace megalith::observe {
 namespace {
 
-constexpr double kSecondsBetweenDraws = 0.1;
-constexpr std::string_view kClearLine = "\r\x1b[2K";
+constexpr double kSecondsBetweenDraws = 0.1;          // redrawing more often only costs time
+constexpr std::string_view kClearLine = "\r\x1b[2K";  // carriage return, then ANSI "erase line"
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 bool is_evaluation(const train::MetricList& metrics) { return metrics.find("eval_loss").has_value(); }
-// The other lines without a loss are the totals at the end; the end summary tells them.
+// Lines without a loss and without an evaluation are the totals at the end, which the end summary shows.
 bool is_training(const train::MetricList& metrics) { return metrics.find("loss").has_value(); }
 
 int64_t count(const train::MetricList& metrics, std::string_view name) {
   return static_cast<int64_t>(metrics.find(name).value_or(0));
 }
 
+// Collects the numbers of Megatron's line from a log line, which has Hugging Face's names.
 MegatronNumbers megatron_numbers(const train::TrainerEvent& event, const ProgressSettings& settings,
                                  double milliseconds) {
   const train::MetricList& metrics = event.metrics;
@@ -64,7 +68,7 @@ void ProgressCallback::on_train_begin(train::TrainerEvent& event) {
   start_step_ = begin_step_ = last_line_step_ = event.state.global_step;
 }
 
-// The first step is slow (it allocates, connects and plans), so the estimate starts after it.
+// Extrapolates from the steps after the first, which is slow because it allocates, connects and plans.
 std::optional<double> ProgressCallback::remaining_seconds(const train::TrainerState& state) const {
   const int64_t done = state.global_step - begin_step_;
   if (done <= 0) return std::nullopt;
@@ -83,6 +87,7 @@ std::string ProgressCallback::current_line(const train::TrainerState& state) {
 void ProgressCallback::draw_live(const train::TrainerEvent& event) {
   last_draw_ = settings_.now();
   std::string line = current_line(event.state);
+  // One column less than the terminal has: some terminals wrap when the last column is written.
   if (settings_.columns > 1) line.resize(std::min(line.size(), static_cast<size_t>(settings_.columns - 1)));
   settings_.write(std::string(kClearLine) + line);
   line_is_open_ = true;
@@ -102,6 +107,7 @@ void ProgressCallback::on_step_end(train::TrainerEvent& event) {
   begin_step_ = event.state.global_step;
 }
 
+// A live line is only redrawn with the new numbers; elsewhere each training line is printed.
 void ProgressCallback::on_log(train::TrainerEvent& event) {
   const train::MetricList& metrics = event.metrics;
   if (!event.state.is_world_process_zero) return;
@@ -157,6 +163,7 @@ void ProgressCallback::on_train_end(train::TrainerEvent& event) {
   line_is_open_ = false;
 }
 
+// ASCII only, so that columns can be counted in bytes.
 std::string progress_line(const ProgressNumbers& numbers) {
   std::string line = fmt::format("step {}/{}", numbers.step, numbers.max_steps);
   const auto part = [&](const std::string& text) { line += " | " + text; };

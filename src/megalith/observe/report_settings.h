@@ -1,5 +1,4 @@
-// ReportSettings: what the reports of a run are told, with every default resolved. run::report_settings makes it from
-// options.
+// ReportSettings: how a run is reported, with every default resolved. run::report_settings makes it from options.
 #pragma once
 
 #include <cstdint>
@@ -13,38 +12,39 @@
 
 namespace megalith::observe {
 
-// Whose words a run's lines and curves use.
+// The vocabulary of a run's lines and curves.
 enum class ReportStyle {
   kHuggingFace,  // "train/loss", "eval/loss"; one live line on a terminal
   kMegatron,     // "lm loss", "lm loss validation"; Megatron's log line
 };
 
-// Steps, counted from 1, both included.
+// A range of steps, counted from 1, both ends included.
 struct TraceSteps {
   int64_t first = 1, last = 1;
-  // "10-12" or "10". Throws ConfigError.
+  // Parses "10-12" or "10". Throws ConfigError.
   static TraceSteps parse(std::string_view text);
   bool operator==(const TraceSteps&) const = default;
 };
 
+// Settings of all reports.
 struct ReportSettings {
   ReportStyle style = ReportStyle::kHuggingFace;
   std::filesystem::path output_dir;       // empty: no files
   std::filesystem::path tensorboard_dir;  // empty: no TensorBoard files
-  bool wandb = false;                     // the end of the run says how Weights & Biases gets them
-  std::string run_name;                   // empty: it has none
-  std::string arguments;                  // every effective option, as YAML: args.yaml
+  bool wandb = false;                     // the end of the run shows the command that sends the files to W&B
+  std::string run_name;                   // empty: unnamed
+  std::string arguments;                  // every effective option as YAML: the text of args.yaml
   layout::GridShape grid;
-  std::string best_metric = "eval_loss";  // name of the metric by which evaluations are compared
-  int tensorboard_log_interval = 1;       // steps between points; evaluations always are points
-  int timing_log_level = 0;               // 0 to 2: how many timers
-  std::string timing_log_option = "minmax";
-  bool log_throughput = false;        // TFLOP/s in Megatron's line
-  bool log_num_zeros = false;         // zeros of the gradients in it
-  bool log_straggler = false;         // name slow ranks
-  int straggler_count = 1;            // so many
-  std::optional<TraceSteps> profile;  // steps of the timeline; empty: there is none
-  std::vector<int> profile_ranks{0};  // ranks that are part of it
+  std::string best_metric = "eval_loss";     // the metric by which evaluations are compared
+  int tensorboard_log_interval = 1;          // steps between points; evaluations are always written
+  int timing_log_level = 0;                  // 0 to 2: higher levels have more timers
+  std::string timing_log_option = "minmax";  // see timer_text
+  bool log_throughput = false;               // TFLOP/s in Megatron's line
+  bool log_num_zeros = false;                // zeros of the gradients in it
+  bool log_straggler = false;                // name slow ranks
+  int straggler_count = 1;                   // how many
+  std::optional<TraceSteps> profile;         // steps of the timeline; std::nullopt for none
+  std::vector<int> profile_ranks{0};         // ranks that record it
 };
 
 }  // namespace megalith::observe

@@ -12,6 +12,7 @@ double seconds_since(int64_t begin_ns) { return static_cast<double>(comm::monoto
 
 void RestartCallback::on_step_begin(train::TrainerEvent&) { step_began_ns_ = comm::monotonic_ns(); }
 
+// The launcher keeps what on_step receives, so that the next start knows what this one achieved.
 void RestartCallback::on_step_end(train::TrainerEvent& event) {
   own_.last_step = event.state.global_step;
   if (own_.first_step == 0) own_.first_step = own_.last_step;
@@ -20,6 +21,7 @@ void RestartCallback::on_step_end(train::TrainerEvent& event) {
   if (launch_.on_step) launch_.on_step(own_);
 }
 
+// Goodput divides the time of useful steps in all starts by the time since the first start.
 void RestartCallback::on_log(train::TrainerEvent& event) {
   const bool totals = event.metrics.find("train_runtime").has_value();
   const bool line = event.metrics.find("loss").has_value();
@@ -36,8 +38,10 @@ void RestartCallback::on_log(train::TrainerEvent& event) {
   event.metrics.set("goodput", comm::useful_seconds(all) / seconds_since(launch_.started_ns));
   if (!launch_.launcher_tells && totals) log_info("{}", comm::restarts_in_words(launch_, all));
   if (!launch_.launcher_tells && !totals && resume_seconds_)
-    log_info("running again: the failure was seen {:.1f} s after the last step, and the next one done {:.1f} s later",
-             launch_.earlier.back().detect_seconds, *resume_seconds_);
+    log_info(
+        "running again: the failure was detected {:.1f} s after the last step, and the next step was done {:.1f} s "
+        "later",
+        launch_.earlier.back().detect_seconds, *resume_seconds_);
 }
 
 }  // namespace megalith::observe

@@ -1,4 +1,4 @@
-// What restarts have cost, in the lines of a run.
+// Adds the cost of restarts to the lines of a run.
 #pragma once
 
 #include <optional>
@@ -8,13 +8,13 @@
 
 namespace megalith::observe {
 
-// Completes the trainer's lines of a job that was started again, for the callbacks after it; the first line after the
-// restart and the totals at the end get
-//   restarts         starts before this one
-//   detect_seconds   from the failed rank's last sign of life until its failure was seen, mean of all failures
-//   resume_seconds   from there until the first step was done again, of this restart
-//   goodput          share of the job's time in steps whose results are in use
-// Where no launcher of ours says so, it says the same (torchrun; detect_seconds then counts from the last step done).
+// Adds to the first line after a restart, and to the totals at the end, for the callbacks after it:
+//   restarts         number of earlier starts
+//   detect_seconds   from the failed rank's last sign of life until its failure was detected; mean of all failures
+//   resume_seconds   from there until the first step of this start was done
+//   goodput          share of the job's time spent in steps whose results are in use
+// If the job was not started by our launcher, which prints the same (torchrun, for example), it also logs them;
+// detect_seconds then counts from the last completed step.
 class RestartCallback : public train::TrainerCallback {
  public:
   explicit RestartCallback(comm::RankLaunch launch) : launch_(std::move(launch)) {}

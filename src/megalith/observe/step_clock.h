@@ -1,4 +1,4 @@
-// StepClock: how a rank's time in steps divides into its own work and waiting for others.
+// StepClock: splits a rank's time in steps into its own work and waiting for others.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,16 @@
 
 namespace megalith::observe {
 
-// Told of each step's begin and end; one thread.
+// Call begin() and end() around each step; one thread.
 class StepClock {
  public:
-  // Seconds of a step, means.
+  // Seconds per step, as means.
   struct Means {
     double compute = 0;
     double wait = 0;
   };
-  // `waited_seconds`: so far, in operations, on this rank; empty: not known, and waiting counts as work.
+  // `waited_seconds` returns the seconds that this rank has waited in operations so far; if it is empty, waiting counts
+  // as work.
   explicit StepClock(std::function<double()> waited_seconds) : waited_seconds_(std::move(waited_seconds)) {}
 
   void begin() {
@@ -30,7 +31,7 @@ class StepClock {
     wait_ += waited() - waited_;
   }
   int64_t steps() const { return steps_; }
-  // Of the steps since this was last called; there has to be one.
+  // Returns the means over the steps since the last call; there must be at least one.
   Means take() {
     const auto steps = static_cast<double>(std::exchange(steps_, 0));
     const double seconds = std::exchange(seconds_, 0), wait = std::exchange(wait_, 0);
@@ -42,7 +43,7 @@ class StepClock {
   double waited() const { return waited_seconds_ ? waited_seconds_() : 0; }
 
   std::function<double()> waited_seconds_;
-  double began_ = 0, waited_ = 0;  // when the step began; what had been waited by then
+  double began_ = 0, waited_ = 0;  // start of the step, and the wait until then
   double seconds_ = 0, wait_ = 0;
   int64_t steps_ = 0;
 };

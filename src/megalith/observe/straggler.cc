@@ -23,6 +23,7 @@ std::string names(const std::vector<RankTime>& ranks) {
 
 }  // namespace
 
+// Ranks are sorted by compute time; the median is that of all ranks but the slowest.
 StragglerReport straggler_report(std::vector<RankTime> ranks, int count) {
   check(!ranks.empty(), "a report of no ranks");
   std::ranges::stable_sort(ranks, std::greater<>(), &RankTime::compute);
@@ -38,6 +39,7 @@ StragglerReport straggler_report(std::vector<RankTime> ranks, int count) {
   return report;
 }
 
+// One all-gather of two numbers per rank and line.
 void StragglerCallback::on_log(train::TrainerEvent& event) {
   if (!event.metrics.find("loss") || clock_.steps() == 0) return;
   const StepClock::Means times = clock_.take();
@@ -56,8 +58,9 @@ void StragglerCallback::on_log(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
   if (report.is_straggler)
     log_warning(
-        "rank {} is slow: {:.3f} s of compute a step, the others {:.3f} s (median); ranks wait up to {:.3f} s"
-        " a step. {}",
+        "rank {} is slow: it computes for {:.3f} s per step, the others for {:.3f} s (median); ranks wait up to {:.3f} "
+        "s"
+        " per step. {}",
         report.slowest.rank, report.slowest.compute, report.median_compute, report.longest_wait, report.text);
   else
     log_info("straggler report: {}", report.text);

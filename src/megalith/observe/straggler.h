@@ -1,4 +1,4 @@
-// Which rank keeps the others waiting? (log_straggler)
+// Finds the rank that keeps the others waiting (log_straggler).
 #pragma once
 
 #include <functional>
@@ -11,16 +11,18 @@
 
 namespace megalith::observe {
 
-// Seconds of a step on one rank, means since the last line: its own work, and waiting for others in operations. Where a
-// slow rank holds all up, steps take equally long everywhere: it is the one that waits least.
+// Seconds per step on one rank, means since the last line: its own work, and waiting for others in operations. When a
+// slow rank holds up the others, steps take equally long everywhere; the slow rank is the one that waits least.
 struct RankTime {
   int rank = 0;
   double compute = 0;
   double wait = 0;
 };
 
+// A rank is slow if it computes this many times as long as the median of the others.
 inline constexpr double kSlow = 1.5;
 
+// The verdict on one log interval.
 struct StragglerReport {
   RankTime slowest;
   double median_compute = 0;
@@ -28,16 +30,17 @@ struct StragglerReport {
   bool is_straggler = false;  // slowest.compute > kSlow · median of the others
   std::string text;           // "slowest: rank 3 (0.520 s compute, 0.010 s wait); fastest: …", `count` of each
 };
+// Compares the ranks; `count` is the number of slowest and fastest ranks to name.
 StragglerReport straggler_report(std::vector<RankTime> ranks, int count);
 
 // Adds to the trainer's lines, for the callbacks after it: compute_seconds_max, compute_seconds_median,
-// wait_seconds_max, slowest_rank; says the report on rank 0, as a warning where a rank is slow. Collective over `world`
+// wait_seconds_max, slowest_rank. Prints the report on rank 0, as a warning if a rank is slow. Collective over `world`
 // at each line.
 class StragglerCallback : public train::TrainerCallback {
  public:
   struct Settings {
-    std::function<double()> waited_seconds;  // so far, in operations, on this rank
-    at::Device device = at::kCPU;            // where the group's collectives take tensors
+    std::function<double()> waited_seconds;  // seconds waited in operations so far, on this rank
+    at::Device device = at::kCPU;            // device of the tensors that the group's collectives take
     int count = 1;                           // ranks to name (straggler_minmax_count)
   };
   StragglerCallback(comm::Group world, Settings settings)

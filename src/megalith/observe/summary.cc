@@ -1,3 +1,5 @@
+// Formats the summaries. Each part is a function that returns its text or "" if it has nothing to say; Lines leaves
+// empty parts out.
 #include "megalith/observe/summary.h"
 
 #include <fmt/format.h>
@@ -10,6 +12,7 @@
 namespace megalith::observe {
 namespace {
 
+// Lines of a name in a column of its own and a text.
 class Lines {
  public:
   void add(std::string_view name, std::string_view text) {
@@ -21,6 +24,7 @@ class Lines {
   std::string text_;
 };
 
+// "1 rank", "1,024 ranks".
 std::string counted(int64_t number, std::string_view one, std::string_view many) {
   return fmt::format("{} {}", grouped(number), number == 1 ? one : many);
 }
@@ -30,8 +34,8 @@ std::string model_text(const StartSummary& summary) {
   if (summary.parameters > 0) text += fmt::format(": {} parameters", grouped(summary.parameters));
   if (summary.world_size == 1 || summary.most_on_rank == 0) return text;
   if (summary.fewest_on_rank == summary.most_on_rank)
-    return text + fmt::format(", {} a rank", grouped(summary.most_on_rank));
-  return text + fmt::format(", {} to {} a rank", grouped(summary.fewest_on_rank), grouped(summary.most_on_rank));
+    return text + fmt::format(", {} per rank", grouped(summary.most_on_rank));
+  return text + fmt::format(", {} to {} per rank", grouped(summary.fewest_on_rank), grouped(summary.most_on_rank));
 }
 
 std::string layout_text(const StartSummary& summary) {
@@ -53,7 +57,7 @@ std::string memory_text(const StartSummary& summary) {
     all += bytes;
     parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", part, bytes_text(bytes));
   }
-  return fmt::format("{} a rank: {}", bytes_text(all), parts);
+  return fmt::format("{} per rank: {}", bytes_text(all), parts);
 }
 
 std::string data_text(const StartSummary& summary) {
@@ -62,6 +66,7 @@ std::string data_text(const StartSummary& summary) {
   return text;
 }
 
+// The product that makes the global batch, written out.
 std::string batch_text(const StartSummary& summary) {
   const int64_t sequences = summary.micro_batch_size * summary.microbatches * summary.dp;
   if (sequences == 0) return "";
@@ -71,7 +76,7 @@ std::string batch_text(const StartSummary& summary) {
                   counted(summary.dp, "replica", "replicas"), counted(sequences, "sequence", "sequences"));
   if (summary.sequence_length > 0)
     text += fmt::format(", at most {} tokens,", grouped(sequences * summary.sequence_length));
-  return text + " a step";
+  return text + " per step";
 }
 
 std::string run_text(const StartSummary& summary) {
@@ -91,6 +96,7 @@ std::string loss_text(const EndSummary& summary) {
                      *summary.best_metric);
 }
 
+// Rates only if there is something to divide.
 std::string done_text(const EndSummary& summary) {
   std::string text = counted(summary.steps, "step", "steps");
   if (summary.last_step < summary.max_steps)
@@ -121,7 +127,7 @@ std::string text_of(const EndSummary& summary) {
   Lines lines;
   lines.add("done", done_text(summary));
   lines.add("loss", loss_text(summary));
-  if (summary.peak_bytes) lines.add("memory", bytes_text(*summary.peak_bytes) + " at most on a rank");
+  if (summary.peak_bytes) lines.add("memory", bytes_text(*summary.peak_bytes) + " at most per rank");
   for (const auto& [name, path] : summary.files) lines.add(name, path);
   if (!summary.wandb_folder.empty())
     lines.add("wandb", "nothing was sent; to upload: " + wandb_sync_command(summary.wandb_folder));
@@ -135,6 +141,7 @@ EndSummary end_summary(const ReportSettings& settings, const train::TrainerState
   summary.last_step = state.global_step;
   summary.max_steps = state.max_steps;
   summary.seconds = seconds;
+  // Losses before the resume belong to an earlier run.
   for (const train::MetricList& line : state.log_history) {
     const auto loss = line.find("loss");
     if (!loss || line.find("step").value_or(0) <= static_cast<double>(start_step)) continue;

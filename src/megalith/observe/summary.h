@@ -1,4 +1,4 @@
-// What is said before the first step and after the last: pure functions from numbers to text.
+// The texts before the first step and after the last one: pure functions from numbers to text.
 #pragma once
 
 #include <cstdint>
@@ -12,52 +12,55 @@
 
 namespace megalith::observe {
 
-// Parts that are empty or 0 are left out.
+// Facts about a run before its first step; parts that are empty or 0 are left out.
 struct StartSummary {
   std::string model;       // "llama, 4 layers of width 256, vocabulary 4096"
   int64_t parameters = 0;  // of the whole model
   int64_t fewest_on_rank = 0, most_on_rank = 0;
   int world_size = 1;
-  std::vector<std::pair<std::string, int>> axes;             // "tp" 2, "pp" 2, …; those of size 1 are not shown
+  std::vector<std::pair<std::string, int>> axes;             // "tp" 2, "pp" 2, …; axes of size 1 are not shown
   std::string machinery;                                     // "gloo on CPU, fp32"
-  std::vector<std::pair<std::string, double>> memory_bytes;  // by part, on the fullest rank: "parameters" …
+  std::vector<std::pair<std::string, double>> memory_bytes;  // by part, on the fullest rank: "parameters", …
   std::vector<std::pair<std::string, std::string>> data;     // "train" "1,024 sequences", "evaluation" …
   int64_t micro_batch_size = 0, microbatches = 0, dp = 1;    // their product is the global batch
-  int64_t sequence_length = 0;                               // longest; for the tokens of a step
+  int64_t sequence_length = 0;                               // of the longest sequence, to compute the tokens per step
   int64_t max_steps = 0;
   std::optional<double> epochs;
-  int64_t resumed_step = 0;  // > 0: the run goes on from there
+  int64_t resumed_step = 0;  // > 0: the run continues from there
   std::string output_dir;
 };
-// Some lines, each a name and what there is to say, ending with a line break:
-//   model       llama, 4 layers of width 256: 5,242,880 parameters, 1,310,720 to 1,572,864 a rank
+// Returns some lines, each with a name and its facts, ending with a line break:
+//   model       llama, 4 layers of width 256: 5,242,880 parameters, 1,310,720 to 1,572,864 per rank
 //   layout      4 ranks = tp 2 x pp 2; gloo on CPU, fp32
-//   memory      20.0 MB a rank: parameters 5.0 MB, gradients 5.0 MB, optimizer 10.0 MB
+//   memory      20.0 MB per rank: parameters 5.0 MB, gradients 5.0 MB, optimizer 10.0 MB
 //   data        train: 1,024 sequences; evaluation: 64 sequences
-//   batch       2 sequences x 4 micro-batches x 1 replica = 8 sequences, at most 2,048 tokens, a step
+//   batch       2 sequences x 4 micro-batches x 1 replica = 8 sequences, at most 2,048 tokens, per step
 //   run         1,000 steps (7.81 epochs)
 //   output      out
 std::string text_of(const StartSummary& summary);
 
+// Facts about a run after its last step.
 struct EndSummary {
   int64_t steps = 0;      // done since the start or the resume
-  int64_t last_step = 0;  // where the run stands
-  int64_t max_steps = 0;  // where it was to end
+  int64_t last_step = 0;  // at which the run stopped
+  int64_t max_steps = 0;  // at which it was to end
   double seconds = 0;
-  int64_t tokens = 0;  // seen in that time, all ranks
+  int64_t tokens = 0;  // seen in that time by all ranks
   std::optional<double> first_loss, last_loss, best_metric;
   std::string best_metric_name;
   std::optional<double> peak_bytes;                        // of the fullest rank
   std::vector<std::pair<std::string, std::string>> files;  // "model" "out", "plot" "out/loss.svg", …
-  std::string wandb_folder;                                // report_to wandb: its command for these files is shown
+  std::string wandb_folder;                                // with report_to wandb: the folder for its sync command
 };
+// Returns the lines
 //   done        1,000 steps in 0:02:03 (8.13 steps/s, 16.6k tokens/s)
 //   loss        8.3176 -> 2.3456; best eval_loss 2.2500
 //   …
 std::string text_of(const EndSummary& summary);
 
-// What settings and state tell of a run that went on from `start_step` and took so long: steps, first and last logged
-// loss since, best metric, the files that make_observers has written. Tokens and memory are the caller's to add.
+// Collects what settings and state say about a run that started at `start_step` and took `seconds`: steps, first and
+// last loss logged since then, best metric, and the files that the observers have written. The caller adds tokens and
+// memory.
 EndSummary end_summary(const ReportSettings& settings, const train::TrainerState& state, int64_t start_step,
                        double seconds);
 

@@ -10,7 +10,7 @@
 namespace megalith::observe {
 namespace {
 
-// Megatron-LM's tags (spec/pretrain.md §7 and §8).
+// Megatron-LM's names of the curves.
 constexpr auto kMegatronTags = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"loss", "lm loss"},
     {"learning_rate", "learning-rate"},
@@ -30,7 +30,7 @@ std::string hf_tag(std::string_view metric) {
   return fmt::format("train/{}", metric);
 }
 
-// A code block: every line of a YAML file is indented by four blanks.
+// Returns a Markdown code block: every line is indented by four spaces.
 std::string as_markdown(std::string_view yaml) {
   std::string text = "    ";
   for (const char c : yaml) {
@@ -53,6 +53,7 @@ std::string wandb_sync_command(const std::filesystem::path& folder) {
   return fmt::format("wandb sync {}", folder.string());
 }
 
+// A resumed run makes TensorBoard drop the steps after the save point; the arguments are written once.
 void TensorboardCallback::on_train_begin(train::TrainerEvent& event) {
   const train::TrainerState& state = event.state;
   if (!state.is_world_process_zero) return;
@@ -62,6 +63,7 @@ void TensorboardCallback::on_train_begin(train::TrainerEvent& event) {
   if (state.global_step == 0) file_->add_text("args", as_markdown(settings_.arguments), 0, now);
 }
 
+// consumed_samples is an axis in Megatron's style and not a curve.
 void TensorboardCallback::on_log(train::TrainerEvent& event) {
   if (!file_) return;
   const bool megatron = settings_.style == ReportStyle::kMegatron;

@@ -1,4 +1,4 @@
-// The run's numbers as TensorBoard files (report_to: tensorboard, or wandb, which reads the same files).
+// Writes a run's numbers as TensorBoard files (report_to: tensorboard, or wandb, which reads the same files).
 #pragma once
 
 #include <optional>
@@ -9,22 +9,22 @@
 
 namespace megalith::observe {
 
-// The tag of a metric: Hugging Face's ("train/loss", "eval/loss") or Megatron's ("lm loss", "learning-rate", "lm loss
-// validation").
+// Returns the tag of a metric: Hugging Face's ("train/loss", "eval/loss") or Megatron's ("lm loss", "learning-rate",
+// "lm loss validation").
 std::string tensorboard_tag(ReportStyle style, std::string_view metric);
 
-// How Weights & Biases gets these files; nothing is sent by Megalith.
+// Returns the command that sends these files to Weights & Biases; Megalith itself sends nothing.
 std::string wandb_sync_command(const std::filesystem::path& folder);
 
-// Writes on world process zero: the arguments as text, then every logged number. In Megatron's style a loss also
-// appears over the consumed samples ("lm loss vs samples"), and only every log_interval-th step is taken. The files
-// of a resumed run tell TensorBoard to forget the steps that are done again.
+// Writes, on world process zero, the arguments as text and then every logged number. In Megatron's style a loss is also
+// plotted over the consumed samples ("lm loss vs samples"), and only every log_interval-th step is written. The files
+// of a resumed run tell TensorBoard to forget the steps that are repeated.
 class TensorboardCallback : public train::TrainerCallback {
  public:
   struct Settings {
     ReportStyle style = ReportStyle::kHuggingFace;
     int log_interval = 1;   // see above
-    std::string arguments;  // the text that is written
+    std::string arguments;  // the text that is written first
   };
   TensorboardCallback(std::filesystem::path folder, Settings settings)
       : folder_(std::move(folder)), settings_(std::move(settings)) {}

@@ -1,3 +1,5 @@
+// The timeline is recorded per rank and gathered only once, after its last step, so that recording does not disturb
+// what it measures. Timers keep only totals per phase, which are gathered with every log line.
 #include "megalith/observe/trace_callback.h"
 
 #include <algorithm>
@@ -10,13 +12,14 @@
 namespace megalith::observe {
 namespace {
 
+// Megatron's layout: the name, filled up with dots.
 std::string dotted(const std::string& name) { return fmt::format("{:.<48}", name + " "); }
 
 struct Extremes {
   double low = 0, high = 0;
 };
 
-// Over the ranks that have the phase.
+// Smallest and largest time over the ranks that have the phase.
 Extremes min_max(const PhaseTimes& phase) {
   Extremes found;
   for (const double ms : phase.milliseconds) {
@@ -27,6 +30,7 @@ Extremes min_max(const PhaseTimes& phase) {
   return found;
 }
 
+// One phase in Megatron's layout; "" if no rank has it.
 std::string phase_line(std::string_view option, const PhaseTimes& phase) {
   const auto [low, high] = min_max(phase);
   if (high <= 0) return "";
@@ -38,6 +42,7 @@ std::string phase_line(std::string_view option, const PhaseTimes& phase) {
   return text;
 }
 
+// Returns the entry of a phase, added on first sight.
 PhaseTimes& phase_of(std::vector<PhaseTimes>& phases, const std::string& name, size_t ranks) {
   const auto found = std::ranges::find(phases, name, &PhaseTimes::name);
   if (found != phases.end()) return *found;
@@ -51,7 +56,7 @@ TraceSteps TraceSteps::parse(std::string_view text) {
   const std::vector<std::string> parts = split(text, '-');
   const auto first = parse_int(parts.front()), last = parse_int(parts.back());
   check<ConfigError>(parts.size() <= 2 && first && last && *first >= 1 && *last >= *first,
-                     "trace is \"{}\"; give a range of steps such as 10-12, counted from 1", text);
+                     "trace is \"{}\"; it must be a range of steps such as 10-12, counted from 1", text);
   return {*first, *last};
 }
 
@@ -85,6 +90,7 @@ std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& p
   return fmt::format("{} across ranks (ms):{}", heading, text);
 }
 
+// Ranks of different stages may have different phases, so names travel with the times.
 std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& recorder, int64_t steps) {
   nlohmann::json mine = nlohmann::json::array();
   const double to_ms = 1e3 / static_cast<double>(std::max<int64_t>(steps, 1));
@@ -104,7 +110,7 @@ void TimerCallback::on_train_begin(train::TrainerEvent& event) {
 
 void TimerCallback::on_log(train::TrainerEvent& event) {
   const int64_t steps = event.state.global_step - last_step_;
-  if (steps == 0) return;  // an evaluation's line
+  if (steps == 0) return;  // the line of an evaluation
   last_step_ = event.state.global_step;
   const std::vector<PhaseTimes> phases = gather_times(world_, recorder_, steps);
   const std::string text = timer_text(settings_.log_option, phases);

@@ -1,4 +1,4 @@
-// Timeline and timers as callbacks. Both use collectives: every rank of the group has them.
+// Timeline and timers as callbacks. Both use collectives, so every rank of the group needs them.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,15 @@
 
 namespace megalith::observe {
 
-// Records the steps and has rank 0 write them to `file` as the last of them ends (or the run, if that is earlier). The
-// recorder outlives it.
+// Records the given steps; rank 0 writes them to `file` at the end of the last one (or of the run, if that comes
+// first). The recorder outlives it.
 class TraceCallback : public train::TrainerCallback {
  public:
   struct Settings {
     TraceSteps steps;
     std::filesystem::path file;
-    std::string label;    // of this rank: "rank 3: tp 1, pp 1, dp 0"
-    bool records = true;  // false: takes part, with no spans of its own (profile_ranks)
+    std::string label;    // name of this rank: "rank 3: tp 1, pp 1, dp 0"
+    bool records = true;  // false: takes part in the collectives without recording spans (profile_ranks)
   };
   TraceCallback(comm::Group world, TraceRecorder& recorder, Settings settings)
       : world_(std::move(world)), recorder_(recorder), settings_(std::move(settings)) {}
@@ -36,27 +36,26 @@ class TraceCallback : public train::TrainerCallback {
   bool open_ = false;  // between the first and the last of the steps
 };
 
-// What became of a phase's time on each rank of a group.
+// The time of one phase on each rank of a group.
 struct PhaseTimes {
   std::string name;
   std::vector<double> milliseconds;  // by rank; 0 where the phase did not occur
 };
 
-// Megatron's texts for `timing_log_option`: "minmax", "max" or "all". Phases that no rank has are left out; nothing but
-// the heading is an empty text. Throws ConfigError for another option.
+// Returns Megatron's text for `timing_log_option`: "minmax", "max" or "all". Phases that no rank has are left out;
+// without phases the text is empty. Throws ConfigError for any other option.
 std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& phases);
 
-// On rank 0 the totals of all members by phase, each divided by `steps`, in the order in which rank 0 (then rank 1, …)
-// saw the phases; nothing on the others. Collective over the group.
+// Returns, on rank 0, the times of all members by phase, divided by `steps`, in the order in which rank 0 (then rank 1,
+// …) first saw the phases; empty on other ranks. Collective over the group.
 std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& recorder, int64_t steps);
 
-// Switches totals on and says at each logged training line what a step's phases took, on world
-// process zero.
+// Enables totals, and at each logged training line prints on world process zero how long the phases of a step took.
 class TimerCallback : public train::TrainerCallback {
  public:
   using Say = std::function<void(const std::string&)>;
   struct Settings {
-    int log_level = 0;                  // 0 to 2: how many timers
+    int log_level = 0;                  // 0 to 2: higher levels have more timers
     std::string log_option = "minmax";  // see timer_text
   };
   TimerCallback(comm::Group world, TraceRecorder& recorder, Settings settings, Say say)
@@ -70,7 +69,7 @@ class TimerCallback : public train::TrainerCallback {
   TraceRecorder& recorder_;
   Settings settings_;
   Say say_;
-  int64_t last_step_ = 0;  // at which times were taken
+  int64_t last_step_ = 0;  // the step at which times were last taken
 };
 
 }  // namespace megalith::observe

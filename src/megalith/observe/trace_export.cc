@@ -1,3 +1,6 @@
+// From spans to a picture. Clocks of different machines may differ by more than a step takes, so each rank measures
+// its offset to rank 0 by barriers; then the spans are gathered as CBOR on rank 0, which shifts them to one clock and
+// distributes overlapping spans over rows.
 #include "megalith/observe/trace_export.h"
 
 #include <algorithm>
@@ -13,20 +16,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// "forward-compute 3.1": micro-batch and chunk.
 std::string shown_name(const ExportedSpan& span) {
   if (span.microbatch < 0) return span.name;
   return fmt::format("{} {}.{}", span.name, span.microbatch, std::max(span.chunk, 0));
 }
 
-// A row of a rank in the picture: a lane, and within it the first row that has room.
+// One row of a rank in the picture: a lane, and within it the number of the row. Chrome shows spans of one thread only
+// if they nest, so spans that overlap otherwise go to another row.
 struct Row {
   TraceLane lane;
   int number = 0;
-  std::vector<int64_t> open_ends{};  // of the spans that the last one lies in, itself among them
+  std::vector<int64_t> open_ends{};  // ends of the spans around the last one, itself included
 
   int thread() const { return static_cast<int>(lane) + kTraceLanes * number; }
   std::string label() const { return number == 0 ? name(lane) : fmt::format("{} ({})", name(lane), number + 1); }
-  // Takes the span if it comes after the last one or lies in it.
+  // Takes the span if it begins after the last one has ended, or lies inside it.
   bool take(const ExportedSpan& span) {
     while (!open_ends.empty() && open_ends.back() <= span.begin_ns) open_ends.pop_back();
     if (!open_ends.empty() && span.end_ns > open_ends.back()) return false;
@@ -35,12 +40,13 @@ struct Row {
   }
 };
 
-// The rows of one rank; spans come in order of their begin, outer ones first.
+// The rows of one rank. Spans must come ordered by begin, outer ones first.
 class Rows {
  public:
   Rows() {
     for (int lane = 0; lane < kTraceLanes; ++lane) rows_.push_back({static_cast<TraceLane>(lane)});
   }
+  // Returns the thread of the first row of the lane with room, or of a new one.
   int thread_for(const ExportedSpan& span) {
     int number = 0;
     for (Row& row : rows_) {
@@ -58,6 +64,7 @@ class Rows {
   std::vector<Row> rows_;
 };
 
+// "M" events name processes and threads.
 Json metadata(const char* kind, size_t rank, int thread, Json args) {
   return {{"name", kind}, {"ph", "M"}, {"pid", rank}, {"tid", thread}, {"args", std::move(args)}};
 }
@@ -67,7 +74,7 @@ void add_names(Json& events, const RankTrace& trace, size_t rank, const Rows& ro
   if (trace.dropped > 0) label += fmt::format(" ({} spans left out)", trace.dropped);
   events.push_back(metadata("process_name", rank, 0, {{"name", std::move(label)}}));
   events.push_back(metadata("process_sort_index", rank, 0, {{"sort_index", rank}}));
-  constexpr int kMostRows = 1000;
+  constexpr int kMostRows = 1000;  // more rows than a lane ever has, so that lanes stay together when sorted
   for (const Row& row : rows.all()) {
     const int place = static_cast<int>(row.lane) * kMostRows + row.number;
     events.push_back(metadata("thread_name", rank, row.thread(), {{"name", row.label()}}));
@@ -112,7 +119,7 @@ std::string trace_json(const std::vector<RankTrace>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankTrace& trace = ranks[rank];
     std::vector<ExportedSpan> spans = trace.spans;
-    // Outer spans before those that begin with them.
+    // Outer spans come before those that begin at the same time.
     std::ranges::stable_sort(spans, {},
                              [](const ExportedSpan& span) { return std::pair(span.begin_ns, -span.end_ns); });
     Rows rows;
@@ -124,6 +131,7 @@ std::string trace_json(const std::vector<RankTrace>& ranks) {
   return document.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+// CBOR: compact, and nlohmann::json reads and writes it.
 std::string to_bytes(const RankTrace& trace) {
   Json spans = Json::array();
   for (const ExportedSpan& span : trace.spans)
@@ -159,6 +167,7 @@ int64_t clock_offset_ns(const ClockMarks& reference, const ClockMarks& own) {
   check(reference.size() == own.size() && !own.empty(), "{} and {} marks of two clocks", reference.size(), own.size());
   int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
   for (size_t round = 0; round < own.size(); ++round) {
+    // Rank `reference` had entered before `own` left, and left after `own` had entered.
     least = std::max(least, reference[round].entered_ns - own[round].left_ns);
     most = std::min(most, reference[round].left_ns - own[round].entered_ns);
   }
@@ -177,6 +186,7 @@ int64_t clock_offset_ns(const comm::Group& group, const TraceRecorder& recorder,
   return clock_offset_ns(reference, own);
 }
 
+// The clock offset is measured right after the recorded steps, so that the clocks have hardly drifted since.
 void write_trace(const comm::Group& group, TraceRecorder& recorder, const std::string& label,
                  const std::filesystem::path& file) {
   const int64_t offset = clock_offset_ns(group, recorder);

@@ -1,4 +1,4 @@
-// The timelines of all ranks as one file for chrome://tracing and ui.perfetto.dev, on one clock.
+// Exports the timelines of all ranks, on one clock, as one file for chrome://tracing and ui.perfetto.dev.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 
 namespace megalith::observe {
 
-// A span as it travels: what TraceSpan holds, with a name of its own.
+// A span as it is sent between ranks: the contents of a TraceSpan, owning its strings.
 struct ExportedSpan {
   std::string name;
   TraceLane lane = TraceLane::kCompute;
@@ -20,40 +20,43 @@ struct ExportedSpan {
   bool operator==(const ExportedSpan&) const = default;
 };
 
+// The timeline of one rank.
 struct RankTrace {
-  std::string label;            // what the row is called: "rank 3: tp 1, pp 1, dp 0"
-  int64_t clock_offset_ns = 0;  // added to its times gives those of rank 0's clock
-  size_t dropped = 0;           // spans that did not fit
+  std::string label;            // name of its row: "rank 3: tp 1, pp 1, dp 0"
+  int64_t clock_offset_ns = 0;  // add it to this rank's times to get times of rank 0's clock
+  size_t dropped = 0;           // spans that did not fit into the recorder
   std::vector<ExportedSpan> spans;
   bool operator==(const RankTrace&) const = default;
 };
 
-// Chrome's trace format: rank r is process r with a thread for each lane, and further ones for spans that overlap
-// without one lying in the other, as operations under way at the same time do; complete events ("X") in microseconds
-// since the first span of all, in order of their begin. Pipeline actions are called "forward 3.1" (micro-batch.chunk),
-// with both numbers as arguments too; communication has purpose and group as arguments.
+// Returns Chrome's trace format. Rank r is process r, with one thread per lane plus further threads for spans that
+// overlap without nesting, such as concurrent operations. Spans are complete events ("X") in microseconds since the
+// first span of all, ordered by begin. Pipeline actions are called "forward 3.1" (micro-batch.chunk), with both numbers
+// as arguments, too; communication has purpose and group as arguments.
 std::string trace_json(const std::vector<RankTrace>& ranks);
 
-// Bytes and back: how a rank's part reaches rank 0. from_bytes throws CommError for anything but such bytes.
+// Convert to bytes and back, to send a rank's timeline to rank 0. trace_from_bytes throws CommError for any other
+// bytes.
 std::string to_bytes(const RankTrace& trace);
 RankTrace trace_from_bytes(const std::string& bytes);
 
-// What a rank's clock said when it entered a barrier, and when it had left it.
+// A rank's clock when it entered a barrier and after it had left it.
 struct ClockMark {
   int64_t entered_ns = 0, left_ns = 0;
 };
 using ClockMarks = std::vector<ClockMark>;  // one per barrier
+// Runs `rounds` barriers and returns this rank's marks. Collective over the group.
 ClockMarks mark_clock(const comm::Group& group, const TraceRecorder& recorder, int rounds);
 
-// How far the clock of `reference` is ahead of that of `own`. Nobody leaves a barrier before everybody has entered it,
-// so each barrier bounds the difference from both sides; the middle between the tightest bounds of all is taken. The
-// error is at most half of what two ranks together spend in the quickest barrier.
+// Returns how far the clock of `reference` is ahead of that of `own`. Nobody leaves a barrier before everybody has
+// entered it, so each barrier bounds the difference from both sides; the result is the middle between the tightest
+// bounds. The error is at most half of the time that the two ranks together spend in the quickest barrier.
 int64_t clock_offset_ns(const ClockMarks& reference, const ClockMarks& own);
-// The same for rank 0 and this rank: `rounds` barriers on the host, however many ranks there are. Collective over the
-// group.
+// Does the same for rank 0 and this rank with `rounds` barriers on the host, regardless of the number of ranks.
+// Collective over the group.
 int64_t clock_offset_ns(const comm::Group& group, const TraceRecorder& recorder, int rounds = 8);
 
-// Takes the recorder's spans of all members and has rank 0 write `file`. Collective over the group.
+// Collects the spans of all members; rank 0 writes them to `file`. Collective over the group.
 void write_trace(const comm::Group& group, TraceRecorder& recorder, const std::string& label,
                  const std::filesystem::path& file);
 

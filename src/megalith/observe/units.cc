@@ -20,6 +20,7 @@ std::string grouped(int64_t number) {
   return text;
 }
 
+// The next unit begins at 1023.95, which would otherwise print as "1024.0".
 std::string bytes_text(double bytes) {
   constexpr std::array kUnits{"kB", "MB", "GB", "TB"};
   if (bytes < 1024) return fmt::format("{:.0f} B", bytes);

@@ -1,4 +1,4 @@
-// Numbers as people read them, and the time of day.
+// Formats numbers for people, and tells the time of day.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ double seconds_since_1970();               // now, to the millisecond
 std::string grouped(int64_t number);       // "1,234,567"
 std::string bytes_text(double bytes);      // "980 B", "1.5 MB", "12.3 GB": powers of 1024, at most one decimal
 std::string rate_text(double per_second);  // "987", "12.3k", "4.56M"
-std::string duration_text(
-    double seconds);  // "0:00:07", "1:23:45", "2d 03:04:05"; "?" for what is not finite or below 0
+// "0:00:07", "1:23:45", "2d 03:04:05"; "?" for values that are not finite or negative.
+std::string duration_text(double seconds);
 
 }  // namespace megalith::observe

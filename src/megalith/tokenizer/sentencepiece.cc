@@ -1,4 +1,5 @@
-// Reading tokenizer.model, with the SentencePiece library.
+// Reads tokenizer.model with the SentencePiece library, which normalizes, cuts and tokenizes by itself; only control
+// tokens are handled here, as added tokens.
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
@@ -13,9 +14,9 @@ namespace megalith::tokenizer {
 namespace {
 
 using Processor = sentencepiece::SentencePieceProcessor;
-constexpr std::string_view kBlank = "\u2581";  // stands for a blank in pieces
+constexpr std::string_view kBlank = "\u2581";  // stands for a space in pieces
 
-// Normalization, cutting and the model are all inside; its const functions may be called by several threads.
+// The library does everything; its const functions may be called by several threads.
 class SentencePieceModel final : public Model {
  public:
   explicit SentencePieceModel(std::shared_ptr<const Processor> processor) : processor_(std::move(processor)) {}
@@ -44,13 +45,14 @@ class SentencePieceModel final : public Model {
   std::shared_ptr<const Processor> processor_;
 };
 
+// How often `unit` is repeated at the start of the text.
 size_t count_prefix(std::string_view text, std::string_view unit) {
   size_t count = 0;
   for (; text.starts_with(unit); text.remove_prefix(unit.size())) ++count;
   return count;
 }
 
-// Control tokens are text; the pieces between them are SentencePiece's to decode.
+// Control tokens are text; the pieces between them are decoded by SentencePiece.
 class SentencePieceDecoder final : public Decoder {
  public:
   SentencePieceDecoder(std::shared_ptr<const Processor> processor, std::unordered_set<std::string> controls)
@@ -77,7 +79,8 @@ class SentencePieceDecoder final : public Decoder {
     return id >= 0 && id < processor_->GetPieceSize() && processor_->IdToPiece(id) == token;
   }
 
-  // SentencePiece drops the blank that it put before a text. Behind a control token it was there to see, and stays.
+  // SentencePiece drops the space that it put before a text. After a control token that space was visible, so it is
+  // restored.
   void append_run(std::vector<std::string>& run, std::string& text) const {
     if (run.empty()) return;
     std::string decoded;
@@ -101,7 +104,7 @@ std::shared_ptr<const Processor> load(const std::filesystem::path& file) {
   auto processor = std::make_shared<Processor>();
   const std::string content = read_file(file);
   const auto status = processor->LoadFromSerializedProto(content);
-  check<DataError>(status.ok(), "{} is no SentencePiece model: {}", file.string(), status.ToString());
+  check<DataError>(status.ok(), "{} is not a SentencePiece model: {}", file.string(), status.ToString());
   check<DataError>(processor->GetPieceSize() <= Vocabulary::kMaxIds, "{} has {} pieces; at most {} are supported",
                    file.string(), processor->GetPieceSize(), Vocabulary::kMaxIds);
   return processor;
@@ -109,7 +112,8 @@ std::shared_ptr<const Processor> load(const std::filesystem::path& file) {
 
 std::optional<int32_t> known_id(int id) { return id < 0 ? std::nullopt : std::optional<int32_t>(id); }
 
-// BOS in front unless tokenizer_config.json says otherwise, EOS behind only if it says so; T5 is the other way round.
+// BOS in front unless tokenizer_config.json says otherwise, EOS at the end only if it says so; for T5 the other way
+// round.
 PostProcessor added_around(const std::filesystem::path& folder, const Tokenizer::Parts& parts) {
   const auto path = folder / "tokenizer_config.json";
   nlohmann::json config = nlohmann::json::object();
@@ -124,6 +128,7 @@ PostProcessor added_around(const std::filesystem::path& folder, const Tokenizer:
 
 }  // namespace
 
+// Control tokens and the unknown token become added tokens, so that they are found in texts and left out on request.
 Tokenizer::Parts read_sentencepiece(const std::filesystem::path& file) {
   const std::shared_ptr<const Processor> processor = load(file);
   Tokenizer::Parts parts;

@@ -1,4 +1,5 @@
-// Which tokens are special, and which of them begin, end and pad: the files beside a tokenizer's own.
+// Reads the files beside a tokenizer's own: which tokens are special, and which of them begin, end and pad. The rules
+// are those of transformers, including which file wins: the first that names a token.
 #include <algorithm>
 
 #include "megalith/base/error.h"
@@ -10,6 +11,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
+// A token as a plain string, or as an object with its flags.
 AddedToken read_flags(const JsonNode& node, bool special) {
   AddedToken token;
   token.special = special;
@@ -26,7 +28,7 @@ AddedToken read_flags(const JsonNode& node, bool special) {
   return token;
 }
 
-// transformers adds the tokens of added_tokens_decoder that a tokenizer.json has not, under their ids.
+// transformers adds the tokens of added_tokens_decoder that a tokenizer.json lacks, under their ids.
 void read_added_tokens_decoder(const JsonNode& config, Tokenizer::Parts& parts) {
   const auto list = config.find("added_tokens_decoder");
   if (!list) return;
@@ -36,7 +38,7 @@ void read_added_tokens_decoder(const JsonNode& config, Tokenizer::Parts& parts) 
     const JsonNode node = list->at(key);
     AddedToken token = read_flags(node, false);
     const auto id = parse_int(key);
-    if (!id || *id < 0 || *id >= Vocabulary::kMaxIds) node.fail("has a name that is no token id");
+    if (!id || *id < 0 || *id >= Vocabulary::kMaxIds) node.fail("has a name that is not a token id");
     token.id = static_cast<int32_t>(*id);
     tokens.push_back(std::move(token));
   }
@@ -47,7 +49,7 @@ void read_added_tokens_decoder(const JsonNode& config, Tokenizer::Parts& parts) 
   }
 }
 
-// A named special token (bos_token, …): added when it is not yet, as transformers does. Its id.
+// Reads a named special token (bos_token, …), adding it if necessary, as transformers does. Returns its id.
 std::optional<int32_t> read_named(const JsonNode& config, const char* name, Tokenizer::Parts& parts) {
   const auto node = config.find(name);
   if (!node) return std::nullopt;
@@ -60,6 +62,7 @@ std::optional<int32_t> read_named(const JsonNode& config, const char* name, Toke
   return parts.id_of(content);
 }
 
+// Further special tokens; extra_special_tokens is the newer name, and may also be an object, which is ignored here.
 void read_lists(const JsonNode& config, Tokenizer::Parts& parts) {
   for (const char* name : {"additional_special_tokens", "extra_special_tokens"}) {
     const auto list = config.find(name);
@@ -73,6 +76,7 @@ void read_lists(const JsonNode& config, Tokenizer::Parts& parts) {
   }
 }
 
+// An id that an earlier file has named stays.
 void read_names(const JsonNode& config, Tokenizer::Parts& parts) {
   const auto set = [&](const char* name, std::optional<int32_t>& id) {
     const auto named = read_named(config, name, parts);
@@ -86,7 +90,7 @@ void read_names(const JsonNode& config, Tokenizer::Parts& parts) {
   read_lists(config, parts);
 }
 
-// One id or a list of them.
+// Reads one id or a list of them.
 std::vector<int32_t> read_ids(const JsonNode& config, const char* name) {
   std::vector<int32_t> ids;
   const auto node = config.find(name);
@@ -97,6 +101,7 @@ std::vector<int32_t> read_ids(const JsonNode& config, const char* name) {
   return ids;
 }
 
+// Ids here are only a fallback, except that every eos_token_id ends a generated text.
 void read_generation_config(const JsonNode& config, Tokenizer::Parts& parts) {
   const auto set = [&](const char* name, std::optional<int32_t>& id) {
     std::vector<int32_t> ids = read_ids(config, name);

@@ -1,4 +1,8 @@
-// Where in a text its tokens stand.
+// Finds where in a text its tokens begin.
+//
+// Byte-level tokens concatenate to the normalized text, so their places there are exact; `origins` maps them back to
+// the text before normalization. All other models lose information (unknown tokens, lowercase), so their tokens are
+// searched for one after another, which can only be approximate.
 #include <algorithm>
 
 #include "megalith/tokenizer/text/unicode_internal.h"
@@ -9,10 +13,11 @@ namespace megalith::tokenizer {
 
 namespace {
 
-constexpr size_t kSearchBytes = 64;  // how far behind its place a token is looked for
+constexpr size_t kSearchBytes = 64;  // how far after its expected place a token is searched for
 
-// For each byte of `normalized`, where in `text` the characters begin that it comes from. Normal forms do not work
-// across grapheme clusters. Nothing when the normalizer does more than that.
+// Returns for each byte of `normalized` where in `text` the characters begin that it comes from. Works cluster by
+// cluster, since normal forms do not reach across grapheme clusters; std::nullopt when the normalizer does more than
+// that.
 std::optional<std::vector<size_t>> origins(const Normalizer& normalizer, std::string_view text,
                                            std::string_view normalized) {
   std::vector<size_t> result;
@@ -29,7 +34,7 @@ std::optional<std::vector<size_t>> origins(const Normalizer& normalizer, std::st
   return result.size() == normalized.size() ? std::optional(result) : std::nullopt;
 }
 
-// What a token of a vocabulary of texts stands for: "▁" is a blank, "<0x0A>" a byte, "##" joins.
+// Returns the text that a token of a text vocabulary stands for: "▁" is a space, "<0x0A>" a byte, "##" joins.
 std::string surface(std::string_view token) {
   constexpr std::string_view kBlank = "\xE2\x96\x81";
   if (token.size() == 6 && token.starts_with("<0x") && token.ends_with('>')) {
@@ -49,7 +54,7 @@ std::string surface(std::string_view token) {
   return text;
 }
 
-// Finds the tokens' texts one behind the other. One that is not there (unknown, changed by the normalizer) begins where
+// Finds the tokens' texts one after another. One that is not there (unknown, or changed by the normalizer) begins where
 // the one before it ended.
 std::vector<size_t> found_in_order(std::string_view text, const std::vector<std::string>& surfaces) {
   std::vector<size_t> starts;
@@ -91,6 +96,7 @@ std::vector<size_t> Tokenizer::Impl::starts_within(std::string_view part, std::s
   return starts;
 }
 
+// Follows encode(): the text between added tokens is encoded and located part by part, so an error cannot spread.
 TokenizedText Tokenizer::encode_with_starts(std::string_view text) const {
   const Impl& impl = *impl_;
   require_valid_utf8(text);

@@ -1,3 +1,11 @@
+// The steps of a tokenizer, in order:
+//
+//   text ─► added tokens (plain) ─► normalizer ─► added tokens (normalized) ─► pre-tokenizer ─► model ─► ids
+//   ids  ─► tokens ─► decoder ─► text
+//
+// Impl is constant after construction and shared by all copies, so every function is safe to call from many threads.
+// For decoders that work token by token on bytes, the bytes of all tokens are computed once; decoding is then
+// concatenation.
 #include "megalith/tokenizer/tokenizer.h"
 
 #include <algorithm>
@@ -38,7 +46,7 @@ Tokenizer::Impl::Impl(Parts parts)
   const auto repeats = std::ranges::unique(stop_ids);
   stop_ids.erase(repeats.begin(), repeats.end());
 
-  // tokenizers skips a token when the text that the decoder would get is the content of a special token.
+  // tokenizers skips a token if the text that the decoder would get is the content of a special token.
   special.assign(static_cast<size_t>(id_end), false);
   for (const AddedToken& token : added.all()) {
     const AddedToken* shown = added.find(added.decoded(token.id));
@@ -102,6 +110,7 @@ Tokenizer Tokenizer::bytes() {
 
 // ------------------------------------------------------------------------------------------------------------ encoding
 
+// Tokens that are searched for in normalized text cut it a second time here.
 void Tokenizer::Impl::encode_text(std::string_view text, bool at_start, const EncodeOptions& options,
                                   std::vector<int32_t>& ids) const {
   std::string normalized;
@@ -133,7 +142,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   const Impl& impl = *impl_;
   require_valid_utf8(text);
   std::vector<int32_t> ids;
-  ids.reserve(text.size() / 3 + 4);
+  ids.reserve(text.size() / 3 + 4);  // about 3 bytes per token in English
   if (options.add_special_tokens) ids = impl.post_processor.before;
   for (const TextPart& part : impl.added.split(text, AddedTokens::Stage::kPlain, options.special_tokens_in_text)) {
     if (part.id) {
@@ -151,6 +160,8 @@ std::vector<std::vector<int32_t>> Tokenizer::encode_batch(std::span<const std::s
                                                           const EncodeOptions& options, int threads) const {
   check<ConfigError>(threads >= 1, "encode_batch was given {} threads; at least 1 is needed", threads);
   std::vector<std::vector<int32_t>> result(texts.size());
+  // Threads take texts one at a time from a shared counter. Of several errors the first text's is reported, so that the
+  // result does not depend on timing.
   std::atomic<size_t> next = 0;
   std::mutex mutex;
   size_t failed = texts.size();  // the first text that failed, guarded by mutex
@@ -178,6 +189,7 @@ std::vector<std::vector<int32_t>> Tokenizer::encode_batch(std::span<const std::s
 
 // ------------------------------------------------------------------------------------------------------------ decoding
 
+// Bytewise decoders need no list of tokens: their bytes are concatenated and repaired once at the end.
 std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
   const Impl& impl = *impl_;
   std::string text;
@@ -200,8 +212,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions&
   return text;
 }
 
-// --------------------------------------------------------------------------------------------------------------
-// lookups
+// ------------------------------------------------------------------------------------------------------------- lookups
 
 int32_t Tokenizer::vocab_size() const { return impl_->size; }
 int32_t Tokenizer::id_end() const { return impl_->id_end; }
@@ -243,11 +254,12 @@ std::string Tokenizer::StreamDecoder::push_bytes(int32_t id) {
   return text;
 }
 
-// Decodes the ids of the latest text together with the new one: a decoder may look at a token's neighbours (a leading
-// blank is kept behind another token only), but no further back. The same way as tokenizers' DecodeStream.
+// Decodes the ids of the latest text together with the new one: a decoder may look at the neighbors of a token (a
+// leading space is kept only after another token), but no further back. The same method as tokenizers' DecodeStream.
 std::string Tokenizer::StreamDecoder::push_tokens(int32_t id) {
   ids_.push_back(id);
   const std::string text = tokenizer_.decode(ids_, options_);
+  // Nothing new, or a character that may still be completed.
   if (text.size() <= given_.size() || text.ends_with(kReplacementCharacter)) return {};
   std::string fresh = text.starts_with(given_) ? text.substr(given_.size()) : text;
   ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(settled_));

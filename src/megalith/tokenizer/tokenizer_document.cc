@@ -1,3 +1,5 @@
+// A SAX handler: events within model.vocab and model.merges go directly into their final form; everything else builds a
+// JSON document as usual. Most of a tokenizer.json is these two members.
 #include "megalith/tokenizer/tokenizer_document_internal.h"
 
 #include "megalith/base/error.h"
@@ -100,7 +102,7 @@ class Handler final : public nlohmann::json_sax<json> {
  private:
   enum class Mode { kDocument, kVocabulary, kMerges };
 
-  // Whether the value that starts now is the member `name` of the root's "model".
+  // Returns whether the value that starts now is the member `name` of the root's "model".
   bool in_model(std::string_view name) const { return open_.size() == 2 && model_open_ && key_ == name; }
 
   std::string merge_name() const { return fmt::format("{}: model.merges[{}]", file_, document_.merges->size()); }
@@ -112,6 +114,7 @@ class Handler final : public nlohmann::json_sax<json> {
         fmt::format("{} has {}; a string with two tokens, or an array of two, is expected", merge_name(), given));
   }
 
+  // Adds a value to the innermost open object or array, and returns its place.
   json* put(json v) {
     if (open_.empty()) return &(document_.rest = std::move(v));
     if (open_.back()->is_array()) return &open_.back()->emplace_back(std::move(v));
@@ -133,7 +136,7 @@ class Handler final : public nlohmann::json_sax<json> {
   TokenizerDocument document_;
   std::vector<json*> open_;  // objects and arrays around the next value, outermost first
   bool model_open_ = false;  // open_[1] is the root's "model"
-  std::string key_;          // of the next value
+  std::string key_;          // key of the next value
   Mode mode_ = Mode::kDocument;
   bool in_pair_ = false;
   std::vector<std::string> pair_;

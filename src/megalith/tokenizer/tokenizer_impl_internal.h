@@ -1,23 +1,24 @@
-// The inside of a Tokenizer.
+// The implementation of Tokenizer.
 #pragma once
 
 #include "megalith/tokenizer/tokenizer_parts_internal.h"
 
 namespace megalith::tokenizer {
 
+// Everything that copies of a Tokenizer share.
 struct Tokenizer::Impl {
   explicit Impl(Parts parts);
 
-  // Appends the ids of a text without plain added tokens. `at_start`: it begins where the whole text begins.
+  // Appends the ids of a text without plain added tokens. `at_start` says that it begins where the whole text begins.
   void encode_text(std::string_view text, bool at_start, const EncodeOptions& options, std::vector<int32_t>& ids) const;
-  // Where in `part` each of its tokens begins.
+  // Returns the offsets in `part` at which its tokens begin.
   std::vector<size_t> starts_within(std::string_view part, std::span<const int32_t> ids) const;
-  // What the decoder gets for an id; nothing when it names no token.
+  // Returns the text that the decoder gets for an id; std::nullopt when it has no token.
   std::optional<std::string_view> decoded_token(int32_t id) const;
-  // With by_bytes: what an id adds to the bytes of a text. Empty for an id that names no token.
+  // Returns the bytes that an id contributes to a text (requires by_bytes); empty for an id without a token.
   std::string_view bytes_of(int32_t id) const;
 
-  // All constant after construction.
+  // Constant after construction.
   std::unique_ptr<Normalizer> normalizer;
   std::unique_ptr<PreTokenizer> pre_tokenizer;
   std::unique_ptr<Model> model;
@@ -31,8 +32,8 @@ struct Tokenizer::Impl {
   std::vector<bool> special;  // by id
 
   bool by_bytes = false;            // the decoder works token by token, on bytes:
-  std::string bytes;                // of all tokens, one behind the other
-  std::vector<uint32_t> byte_ends;  // by id
+  std::string bytes;                // of all tokens, concatenated
+  std::vector<uint32_t> byte_ends;  // by id: end of its bytes
 };
 
 }  // namespace megalith::tokenizer

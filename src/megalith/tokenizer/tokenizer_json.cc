@@ -1,4 +1,4 @@
-// Reading a tokenizer.json.
+// Reads a tokenizer.json: each part by its "type", then the shortcut for byte-level models.
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/models/bpe_internal.h"
 #include "megalith/tokenizer/models/unigram_internal.h"
@@ -34,6 +34,7 @@ ModelPointer read_bpe_model(const JsonNode& node, TokenizerDocument& document) {
   return std::make_unique<Bpe>(take_vocabulary(node, document), *document.merges, std::move(options), node.where());
 }
 
+// The vocabulary is a list of [token, score]; the id is the position.
 ModelPointer read_unigram_model(const JsonNode& node, TokenizerDocument&) {
   Vocabulary vocabulary;
   std::vector<double> scores;
@@ -44,7 +45,7 @@ ModelPointer read_unigram_model(const JsonNode& node, TokenizerDocument&) {
     const JsonNode entry = list.at(i);
     const std::string token = entry.at(0).string();
     if (const auto id = vocabulary.find(token))
-      entry.fail(fmt::format("is \"{}\", which token {} is already", token, *id));
+      entry.fail(fmt::format("is \"{}\", which is already token {}", token, *id));
     vocabulary.add(token, static_cast<int32_t>(i));
     scores.push_back(entry.at(1).number());
   }
@@ -68,7 +69,7 @@ ModelPointer read_word_piece_model(const JsonNode& node, TokenizerDocument& docu
 }
 
 ModelPointer read_model(const JsonNode& node, TokenizerDocument& document) {
-  // Old files have no type.
+  // Old files have no type; the members tell which model it is.
   if (!node.find("type")) {
     if (document.merges) return read_bpe_model(node, document);
     if (!document.vocabulary) return read_unigram_model(node, document);
@@ -98,13 +99,15 @@ void read_added_tokens(const JsonNode& list, Tokenizer::Parts& parts) {
   }
 }
 
+// One more than the largest id of the model or an added token.
 int64_t end_of_ids(const Tokenizer::Parts& parts) {
   int64_t end = parts.model->id_end();
   for (const AddedToken& token : parts.added) end = std::max<int64_t>(end, token.id + 1);
   return end;
 }
 
-// Pieces that end as characters which stand for bytes go to the model as bytes.
+// If pieces end as characters that stand for bytes, and the model is a BPE over these, lets both work on the bytes
+// themselves.
 void use_bytes(Tokenizer::Parts& parts) {
   auto* bpe = dynamic_cast<Bpe*>(parts.model.get());
   if (bpe != nullptr && bpe->can_take_bytes() && parts.pre_tokenizer && parts.pre_tokenizer->leave_bytes())
@@ -113,6 +116,7 @@ void use_bytes(Tokenizer::Parts& parts) {
 
 }  // namespace
 
+// The order matters: added tokens need the model's ids, the post-processor needs both.
 Tokenizer::Parts read_tokenizer_json(std::string_view json, const std::string& file) {
   require_regex(file);
   require_unicode(file);

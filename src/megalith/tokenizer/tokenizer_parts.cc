@@ -12,11 +12,12 @@ std::optional<int32_t> Tokenizer::Parts::id_of(std::string_view token) const {
   return found != by_content_.end() ? added[found->second].id : model->id_of(token);
 }
 
-// As tokenizers numbers them: behind the model's tokens and behind all others that were added.
+// Numbers new tokens like tokenizers: after the model's tokens and after all added ones.
 int32_t Tokenizer::Parts::next_id() const {
   return std::max(last_id_ + 1, std::max(model->id_end(), static_cast<int32_t>(model->size())));
 }
 
+// The checks come in the order of tokenizers: known content, then the model's id, then the file's, then a free one.
 void Tokenizer::Parts::add(AddedToken token, const std::string& where) {
   check<DataError>(!token.content.empty(), "{}: an added token is empty", where);
   if (const auto same = by_content_.find(token.content); same != by_content_.end()) {
@@ -32,7 +33,7 @@ void Tokenizer::Parts::add(AddedToken token, const std::string& where) {
   } else if (token.id < 0) {
     token.id = next_id();
   }
-  check<DataError>(token.id < Vocabulary::kMaxIds, "{}: the added token \"{}\" has id {}; ids end at {}", where,
+  check<DataError>(token.id < Vocabulary::kMaxIds, "{}: the added token \"{}\" has id {}; the largest id is {}", where,
                    token.content, token.id, Vocabulary::kMaxIds - 1);
   if (const auto other = model->token_of(token.id); other && *other != token.content)
     throw DataError(fmt::format("{}: the added token \"{}\" has id {}, which is the id of \"{}\" in the vocabulary",

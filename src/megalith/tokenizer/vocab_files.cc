@@ -1,4 +1,4 @@
-// Reading vocab.json and merges.txt, the files of a byte-level model before there was a tokenizer.json.
+// Reads vocab.json and merges.txt, the files of a byte-level model before there was a tokenizer.json.
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/models/bpe_internal.h"
 #include "megalith/tokenizer/models/vocabulary_json_internal.h"
@@ -10,7 +10,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
-// What these files do not say: it belongs to the tokenizer's class.
+// The steps that these files do not contain, because the tokenizer's class implies them.
 constexpr std::string_view kGpt2 = R"({
   "normalizer": null,
   "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},

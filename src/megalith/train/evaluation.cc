@@ -37,10 +37,12 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
   std::vector<std::string> names{kEvalLoss, kEvalSamples};
   for (std::string& key : runner.objective().metrics_keys(Phase::kEvaluation)) names.push_back(std::move(key));
   MetricSums sums(std::move(names));
+  // Context-parallel ranks share their tokens, so only one of them counts.
   const double counts = runner.counts_for_replica() ? 1 : 0;
   int64_t groups = 0;
   for (int64_t first = 0; first < reader.microbatches(); ++groups) {
     const auto wanted = static_cast<int>(std::min<int64_t>(settings.microbatches, reader.microbatches() - first));
+    // The group may be larger than wanted, because the schedule needs it; the rest are fillers of count 0.
     std::vector<MicroBatch> group;
     for (int i = 0; i < runner.evaluation_group(wanted); ++i) group.push_back(reader.microbatch(first + i));
     const std::vector<MicrobatchLoss> losses = runner.evaluate(group);
@@ -54,7 +56,8 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
     }
   }
   const std::vector<MetricTotal> totals = sums.reduce(runner.context(), "evaluation");
-  check<DataError>(totals[0].weight > 0, "no token of the {} evaluation samples has a label: there is no loss",
+  check<DataError>(totals[0].weight > 0,
+                   "no token of the {} evaluation samples has a label, so there is no loss to compute",
                    reader.samples());
   const std::string& prefix = settings.metric_key_prefix;
   EvalLoopOutput output{as_metrics(totals, prefix, runner.objective().has_perplexity()),

@@ -1,3 +1,6 @@
+// The checks run in an order in which each relies only on what was proved before: first the answers of every group,
+// then what uses them (gradient norm, files), and timing last. Findings of single ranks are exchanged as JSON over the
+// world group, so that all ranks return the same outcome and take the same branches.
 #include "megalith/train/layout_check.h"
 
 #include <fmt/format.h>
@@ -24,7 +27,8 @@ namespace {
 
 using LayoutJson = nlohmann::json;
 
-constexpr int kCheckRounds = 2;  // the second finds what the first left in buffers
+constexpr int kCheckRounds = 2;  // the second round finds leftovers of the first in buffers
+// Large enough to be limited by bandwidth, small enough to keep the check within seconds.
 constexpr int64_t kCudaBytes = int64_t{64} << 20, kCpuBytes = int64_t{4} << 20;
 
 std::string machine_name() {
@@ -32,6 +36,7 @@ std::string machine_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
+// Runs the checks in order and collects the report.
 class LayoutChecker {
  public:
   LayoutChecker(const ParallelContext& context, const LayoutCheckOptions& options)
@@ -53,7 +58,7 @@ class LayoutChecker {
   }
 
  private:
-  // Runs one check: says so, and puts its name in front of what it throws.
+  // Runs one check: announces it, and puts its name in front of the message of any exception.
   template <typename Work>
   std::invoke_result_t<Work> named(const std::string& name, const Work& work) {
     if (context_.rank() == 0) options_.progress(name);
@@ -66,7 +71,7 @@ class LayoutChecker {
     }
   }
 
-  // Every rank learns of the problems of all.
+  // Gives every rank the problems of all ranks, without duplicates.
   void agree(CheckOutcome outcome, const std::vector<std::string>& mine) {
     for (const std::string& theirs : world_.all_gather_bytes(LayoutJson(mine).dump(), "self-check"))
       for (const auto& problem : LayoutJson::parse(theirs).get<std::vector<std::string>>())
@@ -74,7 +79,8 @@ class LayoutChecker {
     report_.outcomes.push_back(std::move(outcome));
   }
 
-  // Problems are exchanged after all groups: the world among them is what carries them.
+  // Problems are exchanged only after all groups were checked, because the world group, which carries them, is one of
+  // them.
   void check_groups(const std::vector<GroupUse>& uses) {
     std::vector<std::pair<CheckOutcome, std::vector<std::string>>> found;
     for (const GroupUse& use : uses) {
@@ -111,7 +117,7 @@ class LayoutChecker {
 
   int64_t large_bytes() const { return options_.bytes.value_or(context_.device().is_cuda() ? kCudaBytes : kCpuBytes); }
 
-  // Groups of one kind work at the same time, as in a run.
+  // Groups of one kind are timed at the same time, as they would run in training.
   void time_groups(const std::vector<GroupUse>& uses) {
     std::vector<LinkRow> mine;
     for (const GroupUse& use : uses)
@@ -122,7 +128,7 @@ class LayoutChecker {
           const auto time = parallel::time_operation(*group, op, use.large ? large_bytes() : 0, context_.device());
           if (group->rank() == 0) mine.push_back({use.name(), use.purpose, group->ranks(), op, time});
         }
-        world_.barrier("self-check timing");  // no kind disturbs the next
+        world_.barrier("self-check timing");  // keeps one kind from disturbing the next
       });
     named("speed of all groups", [&] { gather_links(uses, mine); });
   }
@@ -139,7 +145,7 @@ class LayoutChecker {
             .time = {.latency_s = row[4], .bytes = row[5], .seconds = row[6]}};
   }
 
-  // In the order of the kinds, operation by operation.
+  // Orders the rows by kind of group, then by operation, on every rank.
   void gather_links(const std::vector<GroupUse>& uses, const std::vector<LinkRow>& mine) {
     LayoutJson rows = LayoutJson::array();
     for (const LinkRow& row : mine) rows.push_back(as_json(row));

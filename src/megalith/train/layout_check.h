@@ -1,5 +1,5 @@
-// The self-check of a layout on these machines: are its groups right, how fast are they, do a gradient norm, a save and
-// a load work? What `megalith doctor --nproc N` prints.
+// Self-check of a layout on the machines of a run, printed by `megalith doctor --nproc N`: are its groups right, how
+// fast are they, do a gradient norm, a save and a load work?
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,22 @@
 
 namespace megalith::train {
 
+// Parameters of the check.
 struct LayoutCheckOptions {
-  std::optional<int64_t> bytes;                 // of large messages; nullopt: 64 MiB on CUDA, 4 MiB on the CPU
+  std::optional<int64_t> bytes;                 // size of large messages; std::nullopt: 64 MiB on CUDA, 4 on the CPU
   std::optional<std::filesystem::path> folder;  // see check_save_and_load
-  // Hears what is about to be done; called on rank 0 alone.
+  // Called with a description of each check before it starts; on rank 0 only.
   std::function<void(const std::string&)> progress = [](const std::string&) {};
 };
 
-// One kind of check, over all ranks.
+// The outcome of one kind of check, over all ranks.
 struct CheckOutcome {
   std::string name;  // "group tp", "gradient norm", "save and load"
   int operations = 0;
-  std::vector<std::string> problems;  // of all ranks, a sentence each; none when it passed
+  std::vector<std::string> problems;  // of all ranks, one sentence each; empty when the check passed
 };
 
-// One operation of one group.
+// The measured time of one operation of one group.
 struct LinkRow {
   std::string group;
   std::string purpose;
@@ -37,24 +38,25 @@ struct LinkRow {
   parallel::LinkTime time;
 };
 
+// The outcome of all checks.
 struct LayoutReport {
   std::vector<std::string> hosts;      // by rank
   std::vector<CheckOutcome> outcomes;  // the same on all ranks
-  std::vector<LinkRow> links;          // of every group; rank 0 only
+  std::vector<LinkRow> links;          // of every group; filled on rank 0 only
   std::vector<parallel::PairSpeed> pairs;
   std::vector<parallel::PairSummary> pair_summaries;
   std::string saved_in;
   uint64_t saved_bytes = 0;
-  double save_seconds = 0, load_seconds = 0;  // of rank 0
-  double seconds = 0;                         // of everything
+  double save_seconds = 0, load_seconds = 0;  // on rank 0
+  double seconds = 0;                         // of the whole check
 
   bool ok() const;
   std::vector<std::string> problems() const;
 };
 
-// Collective over the world. When a group gives wrong answers the rest is left out: nothing could be trusted. An
-// exception of an operation is thrown on as CommError with the name of the check in front; another rank's
-// (PeerFailure) as it is.
+// Runs all checks. Collective over the world. If a group gives wrong answers, the remaining checks are left out because
+// their results could not be trusted. An exception of an operation is rethrown as CommError with the name of the check
+// in front; PeerFailure, which reports another rank's exception, is rethrown unchanged.
 LayoutReport check_layout(const parallel::ParallelContext& context, const LayoutCheckOptions& options = {});
 
 }  // namespace megalith::train

@@ -1,3 +1,7 @@
+// Saves and restores the state of a run. A checkpoint has three groups of tensors, each with its own files
+// (docs/checkpoint-format.md): the weights under Hugging Face's names, so that the folder is also a model; the
+// optimizer's state, stored by global shape and therefore readable in any layout; and the random states, one per rank,
+// which are useful only in the same layout. Small things go into progress.json, trainer_state.json and args.yaml.
 #include "megalith/train/run_checkpoint.h"
 
 #include <ATen/ATen.h>
@@ -24,10 +28,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A bound for text files, so that a wrong file cannot exhaust the memory; a log history needs far less.
 constexpr uint64_t kMaxTextBytes = 1'000'000'000;
 constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json";
-constexpr const char* kFp8 = "fp8";  // stem of its files
+constexpr const char* kFp8 = "fp8";  // stem of the files with fp8 histories
 
+// The plan lists the state of every tensor of the model on all ranks; `held` lists the shards of this rank.
 checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, const optim::Optimizer& optimizer,
                                         bool file_per_writer) {
   checkpoint::TensorFiles files{.stem = "optimizer", .tensors = {}, .held = {}, .per_writer = file_per_writer};
@@ -42,7 +48,7 @@ checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, cons
   return files;
 }
 
-// What the delayed fp8 recipe remembers; no tensors: another recipe.
+// State of the delayed fp8 recipe; no tensors with other recipes.
 checkpoint::TensorFiles fp8_files(const model::VirtualModels& models) {
   checkpoint::TensorFiles files{.stem = kFp8, .tensors = {}, .held = {}};
   for (const hf::GlobalTensor& tensor : model::global_fp8_states(models))
@@ -52,7 +58,7 @@ checkpoint::TensorFiles fp8_files(const model::VirtualModels& models) {
   return files;
 }
 
-// The weights that training changes: the model's, or its adapter's.
+// The weights that training changes: those of the model, or those of its adapter.
 checkpoint::TensorFiles weight_files(const model::VirtualModels& models, at::ScalarType dtype) {
   const bool adapter = model::has_adapter(models);
   auto [tensors, held] = adapter ? model::exported_adapter(models) : model::exported_weights(models, dtype);
@@ -66,6 +72,7 @@ checkpoint::SavedLayout layout_of(const SaveSettings& settings, const parallel::
   return checkpoint::SavedLayout::of(context.grid().shape(), settings.sharded_optimizer);
 }
 
+// "name: value" lines of a YAML file as a map; the file is written by Megalith and has no nesting.
 std::map<std::string, std::string> lines_of(const std::string& yaml) {
   std::map<std::string, std::string> lines;
   for (const std::string& line : split(yaml, '\n')) {
@@ -79,29 +86,28 @@ std::map<std::string, std::string> lines_of(const std::string& yaml) {
 void say_what_changed(const fs::path& folder, const std::string& arguments) {
   if (!fs::exists(folder / kArgumentsFile)) return;
   const auto changes = changed_options(io::read_text_file(folder / kArgumentsFile, kMaxTextBytes), arguments);
-  log_info(
-      "resuming from {}: {}", folder.string(),
-      changes.empty() ? "all options are as they were" : fmt::format("changed since: {}", fmt::join(changes, "; ")));
+  log_info("resuming from {}: {}", folder.string(),
+           changes.empty() ? "all options are unchanged" : fmt::format("changed since: {}", fmt::join(changes, "; ")));
 }
 
 void restore_rng(const fs::path& folder, const checkpoint::Manifest& manifest, bool same_layout,
                  parallel::ParallelContext& context) {
-  check<DataError>(manifest.has("rng"), "{} holds no random states; give no_load_rng to seed them anew",
+  check<DataError>(manifest.has("rng"), "{} contains no random states; set no_load_rng to reseed them",
                    folder.string());
   if (same_layout)
     context.rng().restore(
         checkpoint::StateFiles(folder, manifest, "rng").bytes(fmt::format("rank-{}", context.rank())));
   else if (context.rank() == 0)
-    log_info("{} was saved by {}: random numbers are seeded anew", folder.string(), manifest.layout.in_words());
+    log_info("{} was saved by {}; random streams are reseeded", folder.string(), manifest.layout.in_words());
 }
 
+// The optimizer reads only the shards that this rank needs now, whatever layout wrote them.
 void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manifest, const RunProgress& progress,
                        OptimizedModel& model) {
-  check<DataError>(
-      manifest.has("optimizer"),
-      "{} holds no optimizer state (save_only_model, no_save_optim), so that a run cannot be continued from"
-      " it; take it as a model (model_name_or_path), or give no_load_optim or finetune",
-      folder.string());
+  check<DataError>(manifest.has("optimizer"),
+                   "{} holds no optimizer state (save_only_model, no_save_optim), so a run cannot continue from"
+                   " it; use it as a model (model_name_or_path), or set no_load_optim or finetune",
+                   folder.string());
   const std::string origin = (folder / kProgress).string();
   const int rank = model.models().context().rank();
   model.optimizer().load_state(checkpoint::StateFiles(folder, manifest, "optimizer", rank), progress.optimizer);
@@ -109,7 +115,8 @@ void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manif
   model.scaler().load(optim::parse_grad_scaler_state(progress.scaler, origin));
 }
 
-// A checkpoint of another recipe, or of another length of the history, has none that fit: scales are found anew.
+// A checkpoint of another recipe, or with histories of another length, has no states that fit: scales are then found
+// again from scratch.
 void restore_fp8(const fs::path& folder, const checkpoint::Manifest& manifest, const model::VirtualModels& models) {
   const std::vector<parallel::ShardedTensor> wanted = model::fp8_states(models);
   if (wanted.empty() || !manifest.has(kFp8)) return;
@@ -118,7 +125,8 @@ void restore_fp8(const fs::path& folder, const checkpoint::Manifest& manifest, c
   for (const auto& tensor : files.tensors()) there[tensor.name] = tensor.global_shape;
   for (const parallel::ShardedTensor& part : wanted)
     if (const auto found = there.find(part.name); found == there.end() || found->second != part.global_shape) {
-      log_info("{} holds other fp8 histories than this run has; scales are found anew", folder.string());
+      log_info("{} contains other fp8 histories than this run needs; scales are found again from scratch",
+               folder.string());
       return;
     }
   for (const parallel::ShardedTensor& part : wanted) files.read(part);
@@ -127,6 +135,8 @@ void restore_fp8(const fs::path& folder, const checkpoint::Manifest& manifest, c
 
 }  // namespace
 
+// Everything that may change while a background save runs is copied here: state, progress and arguments as text. The
+// tensors are views; the saver copies them before finish_copy() returns.
 checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
   const model::VirtualModels& models = model.models();
   const parallel::ParallelContext& context = models.context();
@@ -157,6 +167,7 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
   return request;
 }
 
+// Reads text files only. The tensors are read in restore(), when the model with its buffers exists.
 ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& settings,
                               parallel::ParallelContext& context) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
@@ -185,6 +196,7 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
   return point;
 }
 
+// Compares the sizes first: a missing or misshapen tensor would give a far less helpful message.
 void load_checkpoint_weights(const model::VirtualModels& models, const fs::path& folder, uint64_t seed) {
   if (model::has_adapter(models)) return model::load_adapter(models, folder);
   const model::ModelConfig& mine = models.config();
@@ -199,7 +211,8 @@ void load_checkpoint_weights(const model::VirtualModels& models, const fs::path&
   compare("num_query_groups", saved.num_kv_heads, mine.num_kv_heads);
   compare("ffn_hidden_size", saved.mlp_width, mine.mlp_width);
   compare("the vocabulary", saved.vocab_size, mine.vocab_size);
-  check<ConfigError>(differences.empty(), "{} holds another model: {}", folder.string(), fmt::join(differences, "; "));
+  check<ConfigError>(differences.empty(), "{} contains a different model: {}", folder.string(),
+                     fmt::join(differences, "; "));
   model::load_weights(models, folder, saved, seed);
 }
 
@@ -212,32 +225,33 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
     if (kLeftOut.contains(name)) continue;
     const auto found = old_lines.find(name);
     if (found == old_lines.end())
-      changes.push_back(fmt::format("{}: not there, now {}", name, value));
+      changes.push_back(fmt::format("{}: not set, now {}", name, value));
     else if (found->second != value)
       changes.push_back(fmt::format("{}: {}, now {}", name, found->second, value));
   }
   for (const auto& [name, value] : old_lines)
     if (!kLeftOut.contains(name) && !new_lines.contains(name))
-      changes.push_back(fmt::format("{}: {}, now not there", name, value));
+      changes.push_back(fmt::format("{}: {}, now not set", name, value));
   return changes;
 }
 
+// A position is a number of samples, so it means the same samples only if size, shuffling and seed are the same.
 void check_same_data(const ResumePoint& resume, const std::optional<data::Sampler>& now, bool may_change) {
   if (!resume.sampler || !now) return;
   const data::SamplerOptions &then = *resume.sampler, &mine = now->options();
   std::vector<std::string> changes;
-  if (then.size != mine.size) changes.push_back(fmt::format("it had {} samples and has {}", then.size, mine.size));
+  if (then.size != mine.size) changes.push_back(fmt::format("it had {} samples and now has {}", then.size, mine.size));
   if (then.shuffle != mine.shuffle)
     changes.push_back(
-        fmt::format("it was {}shuffled and is {}", then.shuffle ? "" : "not ", mine.shuffle ? "" : "not"));
+        fmt::format("it was {}shuffled and is {}", then.shuffle ? "" : "not ", mine.shuffle ? "now" : "not now"));
   if (then.seed != mine.seed && mine.shuffle)
-    changes.push_back(fmt::format("its order was that of seed {} and is that of {}", then.seed, mine.seed));
+    changes.push_back(fmt::format("it was shuffled with seed {} and now with {}", then.seed, mine.seed));
   if (changes.empty()) return;
   const std::string sentence = fmt::format(
-      "the training data is not that of the checkpoint, whose position in it is {} samples into epoch {}: {}",
+      "the training data differs from that of the checkpoint, whose position is {} samples into epoch {}: {}",
       resume.data.position.consumed, resume.data.position.epoch, fmt::join(changes, "; "));
-  check<ConfigError>(may_change, "{}. Give the same data, or ignore_data_skip to begin the epoch anew", sentence);
-  if (resume.state.is_world_process_zero) log_warning("{}; some samples may come twice or not at all", sentence);
+  check<ConfigError>(may_change, "{}. Use the same data, or set ignore_data_skip to restart the epoch", sentence);
+  if (resume.state.is_world_process_zero) log_warning("{}; some samples may be used twice or not at all", sentence);
 }
 
 }  // namespace megalith::train

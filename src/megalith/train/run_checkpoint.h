@@ -1,4 +1,4 @@
-// From a run to a checkpoint and back. The folder is described in docs/checkpoint-format.md.
+// Turns the state of a run into a checkpoint and back. docs/checkpoint-format.md describes the folder.
 #pragma once
 
 #include <filesystem>
@@ -15,48 +15,48 @@
 
 namespace megalith::train {
 
-// What a run leaves to itself at a step.
+// Everything that a save point at one step is made of.
 struct SavePoint {
   std::filesystem::path folder;  // output_dir/checkpoint-S
   const SaveSettings& settings;
   const TrainerState& state;
-  RunProgress progress;          // its optimizer, scheduler and scaler are filled in by save_request
-  std::filesystem::path assets;  // folder with tokenizer files; empty: none
+  RunProgress progress;          // optimizer, scheduler and scaler are filled in by save_request
+  std::filesystem::path assets;  // folder with tokenizer files; empty for none
 };
-// Weights under Hugging Face's names in the type that they are trained in; unless the settings leave them out, the
-// optimizer's state and the random states; all the rest as text. Views: see SaveRequest. All ranks call it; every
-// parameter is there (finish_param_gather).
+// Builds the request for a save: the weights under Hugging Face's names in the type that they are trained in; the
+// optimizer's state and the random states unless the settings leave them out; and everything else as text. Tensors are
+// views: see SaveRequest. Collective; every parameter must have arrived (finish_param_gather).
 checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point);
 
-// The options of the run that saved, in the folder of a checkpoint.
+// Name of the file in a checkpoint folder that holds the options of the run that saved it.
 inline constexpr const char* kArgumentsFile = "args.yaml";
 
-// Where a run goes on.
+// The state from which a run continues.
 struct ResumePoint {
   TrainerState state;
   data::LoaderStart data;
-  // Fills optimizer, schedule, loss scale and random states of a model that has its weights; collective.
+  // Fills optimizer, schedule, loss scale and random states of a model that already has its weights. Collective.
   std::function<void(OptimizedModel&)> restore;
-  std::optional<data::SamplerOptions> sampler{};  // in whose order `data` is; nothing: not known
+  std::optional<data::SamplerOptions> sampler{};  // the order to which `data` refers; std::nullopt when unknown
   TrainingLog::Totals log{};
   int64_t skipped_samples = 0;
   bool epoch_end_pending = false;
 };
 
-// Reads the small files of `folder`; restore() reads the rest. Says which options have changed since. Throws DataError
-// for what is missing, saying which option does without. All ranks call it.
+// Reads the small files of `folder`; restore() reads the rest. Logs which options have changed since the save. Throws
+// DataError for a missing part, naming the option that does without it. Collective.
 ResumePoint read_resume_point(const std::filesystem::path& folder, const TrainerSettings& settings,
                               parallel::ParallelContext& context);
-// The weights alone: of a model with an adapter, the adapter's. Throws ConfigError when the checkpoint's model has
-// another shape, naming each size.
+// Loads only the weights; for a model with an adapter, only those of the adapter. Throws ConfigError, naming each size,
+// when the checkpoint's model has another shape.
 void load_checkpoint_weights(const model::VirtualModels& models, const std::filesystem::path& folder, uint64_t seed);
 
-// "learning_rate: 0.001, now 0.0001" for each option of two args.yaml that differs; where a run writes and what it
-// continues is left out.
+// Returns "learning_rate: 0.001, now 0.0001" for each option in which two args.yaml differ, except those that say where
+// a run writes and what it continues.
 std::vector<std::string> changed_options(const std::string& before, const std::string& now);
 
-// Checks that the position means the same samples as when it was saved. Throws ConfigError saying what has changed, or,
-// where the data may change (Megatron's datasets grow with the length of the run), warns.
+// Checks that the saved position still refers to the same samples. If it does not, throws ConfigError saying what has
+// changed or, with `may_change` (Megatron's datasets grow with the length of the run), logs a warning.
 void check_same_data(const ResumePoint& resume, const std::optional<data::Sampler>& now, bool may_change);
 
 }  // namespace megalith::train

@@ -13,7 +13,8 @@ namespace {
 
 int64_t round_up(double value) { return static_cast<int64_t>(std::ceil(value)); }
 
-// Steps that the run's epochs take.
+// Returns the steps in the epochs of the run. While the batch size ramps up, epochs have different numbers of steps, so
+// their samples are counted instead.
 int64_t steps_of_epochs(double epochs, const layout::MicrobatchCalculator& batches, const data::Sampler& sampler,
                         int64_t steps_per_epoch) {
   if (!batches.next_change(0)) return round_up(epochs * static_cast<double>(steps_per_epoch));
@@ -30,17 +31,18 @@ RunLength run_length(const LengthSettings& settings, const layout::MicrobatchCal
                      : settings.train_samples > 0 ? batches.steps_of(settings.train_samples)
                                                   : 0;
   if (!sampler) {
-    check<ConfigError>(length.max_steps > 0, "the data has no length: set max_steps to the number of steps");
+    check<ConfigError>(length.max_steps > 0, "the length of the data is unknown; set max_steps to the number of steps");
     length.num_train_epochs = 1;
     return length;
   }
   const int64_t steps = sampler->steps_per_epoch(count), size = sampler->options().size;
   check<ConfigError>(steps > 0,
                      "a step takes {} samples and the dataset has {}. Lower per_device_train_batch_size or "
-                     "gradient_accumulation_steps, use fewer ranks, or give more data",
+                     "gradient_accumulation_steps, use fewer ranks, or provide more data",
                      count, size);
   length.end = sampler->options().end;
   length.steps_per_epoch = steps;
+  // With kDrop and kStop the incomplete last batch of an epoch is not used.
   const bool drops = length.end == data::EpochEnd::kDrop || length.end == data::EpochEnd::kStop;
   length.samples_per_epoch = drops ? steps * count : size;
   if (length.max_steps == 0) {
@@ -50,19 +52,23 @@ RunLength run_length(const LengthSettings& settings, const layout::MicrobatchCal
     length.num_train_epochs = (length.max_steps + steps - 1) / steps;
   }
   check<ConfigError>(length.max_steps > 0,
-                     "num_train_epochs {} of {} steps come to no step; set num_train_epochs or max_steps to more",
+                     "num_train_epochs is {} and an epoch has {} steps, which makes less than one step; increase "
+                     "num_train_epochs or set max_steps",
                      settings.num_train_epochs, steps);
   return length;
 }
 
 double RunLength::epoch_after(const data::StepBatch& step) const {
   const auto epoch = static_cast<double>(step.after.epoch);
+  // A stream has no length: the whole run counts as one epoch.
   const int64_t samples = samples_per_epoch.value_or(max_steps * step.samples);
   const double part = static_cast<double>(step.after.consumed) / static_cast<double>(samples);
+  // With kContinue the last batch of an epoch may reach into the next one; otherwise the last step completes the epoch.
   if (!step.ends_epoch || end == data::EpochEnd::kContinue) return epoch + std::min(1.0, part);
   return step.after.consumed == 0 ? epoch : epoch + 1;
 }
 
+// The loader asks before each step, because the batch size may ramp up.
 data::ShapeOfStep shape_of_step(const layout::MicrobatchCalculator& batches, int dp_rank) {
   return [batches, dp_rank](int64_t consumed) {
     const layout::BatchSizes sizes = batches.at(consumed);

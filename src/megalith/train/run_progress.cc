@@ -1,3 +1,6 @@
+// progress.json: written with the field names below and read back strictly (a missing field is an error), since a run
+// that continues with a default would silently train on the wrong data or rate. Only metric totals may be null, which
+// stands for NaN.
 #include "megalith/train/run_progress.h"
 
 #include <limits>
@@ -14,7 +17,7 @@ using io::Json;
 
 Json to_json(const MetricTotal& total) { return {{"name", total.name}, {"sum", total.sum}, {"weight", total.weight}}; }
 
-// A number that is none is null in JSON.
+// JSON has no NaN; null stands for it.
 double number(const io::JsonFields& fields, const char* key) {
   return fields.optional<double>(key).value_or(std::numeric_limits<double>::quiet_NaN());
 }
@@ -50,6 +53,7 @@ TrainingLog::Totals log_of(const io::JsonFields& fields) {
   return log;
 }
 
+// Names in the file; they must not change.
 constexpr std::pair<data::EpochEnd, const char*> kEpochEnds[] = {{data::EpochEnd::kDrop, "drop"},
                                                                  {data::EpochEnd::kWrap, "wrap"},
                                                                  {data::EpochEnd::kContinue, "continue"},
@@ -72,6 +76,7 @@ data::SamplerOptions sampler_of(const io::JsonFields& fields) {
   return sampler;
 }
 
+// A required number that is not negative.
 int64_t count(const io::JsonFields& fields, const char* key) {
   const auto value = fields.required<int64_t>(key);
   if (value < 0) fields.refuse(key, "be 0 or more");

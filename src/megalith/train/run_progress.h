@@ -1,5 +1,5 @@
-// RunProgress: how far a run has come, as progress.json of a checkpoint keeps it: all that is neither a tensor nor in
-// trainer_state.json.
+// RunProgress: the progress of a run as stored in progress.json of a checkpoint: everything that is neither a tensor
+// nor part of trainer_state.json.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,14 @@
 
 namespace megalith::train {
 
+// See the top of the file.
 struct RunProgress {
-  std::string optimizer, scheduler, scaler;     // JSON objects: what those parts give and take
-  data::LoaderStart data;                       // behind the last step
-  std::optional<data::SamplerOptions> sampler;  // in whose order that is; nothing: a stream
-  TrainingLog::Totals log;                      // of the line that is not complete, and of the run
+  std::string optimizer, scheduler, scaler;     // JSON objects, written and read by these parts
+  data::LoaderStart data;                       // position after the last step
+  std::optional<data::SamplerOptions> sampler;  // the order to which `data` refers; std::nullopt for a stream
+  TrainingLog::Totals log;                      // of the incomplete log line, and of the whole run
   int64_t skipped_samples = 0;
-  bool epoch_end_pending = false;  // the last step was the epoch's last, and its end has not been told yet
+  bool epoch_end_pending = false;  // the last step ended an epoch, but on_epoch_end has not been called yet
 
   std::string to_json() const;
   // Throws DataError naming the file and the field.

@@ -14,7 +14,8 @@ RunSaver::RunSaver(Setup setup, parallel::ParallelContext& context)
 
 void RunSaver::wait_for_earlier() {
   if (!saver_.busy()) return;
-  if (context_.rank() == 0) log_warning("a save is still going on: step {} waits for it", setup_.state.global_step);
+  if (context_.rank() == 0)
+    log_warning("the previous save is still running; step {} waits for it", setup_.state.global_step);
   finish();
 }
 
@@ -23,6 +24,7 @@ void RunSaver::save(OptimizedModel& model, RunProgress progress) {
   setup_.heartbeat.enter(comm::Section::kCheckpointing, state.global_step);
   const auto span = setup_.trace.span({.name = "save-checkpoint", .lane = TraceLane::kHost, .level = 0});
   folder_ = setup_.settings.output_dir / checkpoint::folder_name(state.global_step);
+  // Set before saving, because the state with this name is part of the save point; reset if the save fails.
   if (state.best_global_step == state.global_step) state.best_model_checkpoint = folder_.string();
   checkpoint::SaveRequest request = save_request(model, {.folder = folder_,
                                                          .settings = setup_.settings,
@@ -48,6 +50,7 @@ void RunSaver::finish() {
   end(/*wait=*/true);
 }
 
+// Completes the background save: waits for it, or only looks whether all ranks are done.
 void RunSaver::end(bool wait) {
   const auto span = setup_.trace.span({.name = "save-checkpoint-finalize", .lane = TraceLane::kHost, .level = 0});
   guarded([&] {
@@ -58,16 +61,19 @@ void RunSaver::end(bool wait) {
   });
 }
 
+// A failed save is reported on all ranks as the same DataError, so all of them take the same branch here.
 void RunSaver::guarded(const std::function<void()>& save) {
   try {
     save();
   } catch (const DataError& error) {
     if (required_) throw;
-    if (context_.rank() == 0) log_text(LogLevel::kError, fmt::format("{}; training goes on without it", error.what()));
+    if (context_.rank() == 0)
+      log_text(LogLevel::kError, fmt::format("{}; training continues without it", error.what()));
     if (setup_.state.best_model_checkpoint == folder_.string()) setup_.state.best_model_checkpoint.reset();
   }
 }
 
+// Old save points are removed only after the new one is complete.
 void RunSaver::complete(const checkpoint::SaveReport& report) {
   if (context_.rank() == 0) {
     log_info("saved {}: {:.1f} MB in {:.2f} s, of which training waited {:.2f} s", report.folder.string(),

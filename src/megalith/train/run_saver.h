@@ -1,7 +1,8 @@
-// RunSaver: the save points of a run, from the request to the complete folder, and which of them are kept.
+// RunSaver: writes the save points of a run, from the request to the complete folder, and decides which to keep.
 //
-// A save that fails costs a checkpoint, not the run: nothing older was touched, and all ranks know of it. Only where a
-// run ends in order to go on from what is saved (a signal, a rerun elsewhere) a failure ends it; see require().
+// A save that fails costs a checkpoint, not the run: no older checkpoint has been touched, and all ranks know of the
+// failure. Only when a run ends in order to continue from the save (after a signal, or to rerun elsewhere) does a
+// failure end it with an error; see require().
 #pragma once
 
 #include <filesystem>
@@ -17,33 +18,35 @@
 
 namespace megalith::train {
 
-// One thread per rank; all ranks call the same functions in the same order. Everything that it is made of outlives it.
+// One thread per rank; all ranks call the same functions in the same order. Everything passed to the constructor
+// outlives it.
 class RunSaver {
  public:
+  // Everything that a saver works with.
   struct Setup {
     const SaveSettings& settings;
-    TrainerState& state;           // best_model_checkpoint follows what is saved
-    std::filesystem::path assets;  // folder whose tokenizer files become part of each save point; empty: none
+    TrainerState& state;           // best_model_checkpoint is updated with each save
+    std::filesystem::path assets;  // folder whose tokenizer files are copied into each save point; empty for none
     comm::Heartbeat heartbeat;
     TraceRecorder& trace;
-    std::function<void(const std::filesystem::path&)> saved;  // called with each folder that is complete
+    std::function<void(const std::filesystem::path&)> saved;  // called with each complete folder
   };
   RunSaver(Setup setup, parallel::ParallelContext& context);
 
-  // Waits for a save in the background, if there is one. Call it before save().
+  // Waits for a background save, if there is one. Must be called before save().
   void wait_for_earlier();
-  // Writes output_dir/checkpoint-S for the step of the state, or, with in_background, starts to. All parameters have
-  // arrived (finish_param_gather).
+  // Writes output_dir/checkpoint-S for the step of the state or, with in_background, starts to. All parameters must
+  // have arrived (finish_param_gather).
   void save(OptimizedModel& model, RunProgress progress);
-  // Ends a save in the background if it is complete; does not wait.
+  // Completes a background save if all ranks have written theirs; does not wait.
   void poll();
-  // Ends a save in the background.
+  // Waits for a background save and completes it.
   void finish();
-  // Before parameters change: what is being written in the background has been copied.
+  // Must be called before parameters change: waits until a background save has copied them.
   void finish_copy() { saver_.finish_copy(); }
   bool busy() const { return saver_.busy(); }
 
-  // Whether a save that fails throws.
+  // Sets whether a failed save throws.
   void require(bool required) { required_ = required; }
 
  private:
@@ -53,7 +56,7 @@ class RunSaver {
 
   const Setup setup_;
   parallel::ParallelContext& context_;
-  std::filesystem::path folder_;  // the last save point that was begun
+  std::filesystem::path folder_;  // of the save point begun last
   bool required_ = false;
   checkpoint::Saver saver_;
 };

@@ -1,3 +1,7 @@
+// Fault injection for tests. A thread waits for the time of the fault. Faults of the whole process (killed, stopped) it
+// commits itself; for all others it only sets a flag, and wrappers around the objective, the loader and the callbacks,
+// which run on the training thread, act on it at their next call. Without FT_SIM_FAULT_DESC nothing of this is in a
+// run.
 #include "megalith/train/simulated_fault.h"
 
 #include <ATen/ATen.h>
@@ -46,14 +50,14 @@ constexpr auto kKinds =
   while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-// What the thread that waits and the places in the run share.
+// State shared by the waiting thread and the wrappers in the run.
 struct Armed {
   std::atomic<bool> up{false};  // the time has come
-  // True once: for a fault that happens once.
+  // Returns true once, for faults that happen once.
   bool take() { return up.exchange(false); }
 };
 
-// The fault in what is computed: passes everything on.
+// Passes everything on to the real objective, and misbehaves in the middle of a step.
 class FaultyObjective : public Objective {
  public:
   FaultyObjective(std::unique_ptr<Objective> inner, FaultKind kind, std::shared_ptr<Armed> armed,
@@ -97,13 +101,14 @@ class FaultyObjective : public Objective {
   }
 
  private:
-  // A NaN comes again in each rerun: it is the program's. A bit flips once: it is the device's.
+  // A NaN comes again in each rerun, as if the program were at fault; a bit flips only once, as if the device were.
   void spoil(at::Tensor& value) const {
     if (kind_ == FaultKind::kNanLoss && armed_->up) value = value * std::nan("");
     if (kind_ == FaultKind::kGradientBit && armed_->take())
       value.register_hook([](const at::Tensor& gradient) {
         at::Tensor flipped = gradient.to(at::kFloat).clone();
         auto* first = flipped.mutable_data_ptr<float>();
+        // The top bit of the exponent: the value becomes huge or tiny.
         *first = std::bit_cast<float>(std::bit_cast<uint32_t>(*first) ^ (uint32_t{1} << 30));
         return flipped.to(gradient.scalar_type());
       });
@@ -115,6 +120,7 @@ class FaultyObjective : public Objective {
   parallel::ParallelContext& context_;
 };
 
+// A loader that hangs: kDataStuck.
 class FaultyLoader : public data::BatchLoader {
  public:
   FaultyLoader(std::unique_ptr<data::BatchLoader> inner, std::shared_ptr<Armed> armed)
@@ -129,6 +135,7 @@ class FaultyLoader : public data::BatchLoader {
   std::shared_ptr<Armed> armed_;
 };
 
+// A callback that hangs after a save: kSaveStuck.
 class FaultySave : public TrainerCallback {
  public:
   explicit FaultySave(std::shared_ptr<Armed> armed) : armed_(std::move(armed)) {}
@@ -140,7 +147,7 @@ class FaultySave : public TrainerCallback {
   std::shared_ptr<Armed> armed_;
 };
 
-// Waits on a thread of its own, then acts or arms.
+// Waits on its own thread, then acts or sets the flag.
 class Waiting : public SimulatedFault {
  public:
   Waiting(const FaultDescription& what, std::shared_ptr<Armed> armed, int rank)
@@ -155,6 +162,7 @@ class Waiting : public SimulatedFault {
   }
 
  private:
+  // Polls every 20 ms, since a trigger file cannot be waited for.
   void wait(int rank) {
     std::random_device random;
     const double longer = 0.2 * static_cast<double>(random() % 1000) / 1000;
@@ -185,6 +193,7 @@ class Waiting : public SimulatedFault {
   std::thread thread_;
 };
 
+// Rank 0 draws a rank for all.
 int drawn_rank(const parallel::ParallelContext& context) {
   std::random_device random;
   const std::string own = std::to_string(random() % static_cast<unsigned>(context.world().size()));
@@ -193,18 +202,20 @@ int drawn_rank(const parallel::ParallelContext& context) {
 
 }  // namespace
 
+// Each part has its own message, since the variable is typed by hand.
 FaultDescription FaultDescription::parse(const std::string& text) {
   const std::vector<std::string> parts = split(text, ';');
-  check<ConfigError>(parts.size() == 3, "{} is \"{}\"; write kind;rank;delay, the rank may be empty", kVariable, text);
+  check<ConfigError>(parts.size() == 3, "{} is \"{}\"; write kind;rank;delay, where the rank may be empty", kVariable,
+                     text);
   const auto kind = std::ranges::find(kKinds, parts[0], &std::pair<std::string_view, FaultKind>::first);
   std::vector<std::string> names;
   for (const auto& [name, value] : kKinds) names.emplace_back(name);
-  check<ConfigError>(kind != kKinds.end(), "{}: \"{}\" is no kind of fault; there are {}", kVariable, parts[0],
+  check<ConfigError>(kind != kKinds.end(), "{}: \"{}\" is not a kind of fault; choose {}", kVariable, parts[0],
                      list_in_words(names));
   FaultDescription what{.kind = kind->second, .rank = {}, .delay_seconds = 0, .trigger = {}};
   if (!parts[1].empty()) {
     const auto rank = parse_int(parts[1]);
-    check<ConfigError>(rank && *rank >= 0, "{}: \"{}\" is no rank", kVariable, parts[1]);
+    check<ConfigError>(rank && *rank >= 0, "{}: \"{}\" is not a rank", kVariable, parts[1]);
     what.rank = static_cast<int>(*rank);
   }
   if (parts[2].starts_with('@')) {
@@ -213,7 +224,7 @@ FaultDescription FaultDescription::parse(const std::string& text) {
     char* end = nullptr;
     what.delay_seconds = std::strtod(parts[2].c_str(), &end);
     check<ConfigError>(!parts[2].empty() && *end == '\0' && what.delay_seconds >= 0,
-                       "{}: \"{}\" is no delay in seconds and no @file", kVariable, parts[2]);
+                       "{}: \"{}\" is neither a delay in seconds nor @file", kVariable, parts[2]);
   }
   return what;
 }
@@ -222,6 +233,7 @@ std::unique_ptr<SimulatedFault> simulate_fault(const FaultDescription& what, par
                                                int restarts, TrainerSetup& setup) {
   const int rank = what.rank ? *what.rank : drawn_rank(context);
   check<ConfigError>(rank < context.world().size(), "{}: rank {} of {}", kVariable, rank, context.world().size());
+  // A delay counts only in the first start of a job; a trigger file works in any.
   if (rank != context.rank() || (restarts > 0 && what.trigger.empty())) return nullptr;
   auto armed = std::make_shared<Armed>();
   if (!setup.objective) setup.objective = std::make_unique<Objective>();

@@ -1,14 +1,14 @@
-// Faults on purpose, for tests of everything that looks after a run (the reference's FT_SIM_FAULT_DESC).
+// Injects faults to test everything that supervises a run (the reference's FT_SIM_FAULT_DESC).
 //
 //   FT_SIM_FAULT_DESC="kind;rank;delay"
 //
-//   kind   rank_killed (SIGKILL), rank_hung (SIGSTOP), random (one of the two); and, of a rank that still works:
-//          exception, out_of_memory (as the device's allocator says it), data_stuck, collective_stuck, kernel_stuck
-//          (the device has a kernel that does not end), save_stuck, nan_loss, gradient_bit (an exponent bit of the
-//          gradient is flipped), slow (each step takes 200 ms longer)
-//   rank   which one; empty: rank 0 draws it
-//   delay  seconds after training has begun, and up to a fifth more; in the first start of a job only.
-//          Or @file: once that file is there, which is then removed; in any start
+//   kind   rank_killed (SIGKILL), rank_hung (SIGSTOP), random (one of the two); faults of a rank that keeps working:
+//          exception, out_of_memory (worded as by the device's allocator), data_stuck, collective_stuck,
+//          kernel_stuck (a kernel that does not end), save_stuck, nan_loss, gradient_bit (flips an exponent bit
+//          of the gradient), slow (adds 200 ms to each step)
+//   rank   the rank that fails; if empty, rank 0 draws one
+//   delay  seconds after training has begun, plus up to a fifth; only in the first start of a job.
+//          Or @file: as soon as that file exists, which is then removed; in any start
 #pragma once
 
 #include <memory>
@@ -20,6 +20,7 @@
 
 namespace megalith::train {
 
+// Values of `kind` above.
 enum class FaultKind {
   kRankKilled,
   kRankHung,
@@ -35,27 +36,28 @@ enum class FaultKind {
   kSlow,
 };
 
+// The parsed FT_SIM_FAULT_DESC.
 struct FaultDescription {
   FaultKind kind = FaultKind::kRandom;
   std::optional<int> rank;
   double delay_seconds = 0;
-  std::string trigger;  // a file, in place of the delay
+  std::string trigger;  // the @file that replaces the delay; empty for none
 
   // Throws ConfigError naming FT_SIM_FAULT_DESC and the part that is wrong.
   static FaultDescription parse(const std::string& text);
 };
 
-// Waits for its time while it lives.
+// Owns the thread that waits for the time of the fault; the destructor ends it.
 class SimulatedFault {
  public:
   virtual ~SimulatedFault() = default;
 };
 
-// Puts the fault into the set-up of a trainer. All ranks call it; the one that is meant gets an object to keep as long
-// as the trainer. The context outlives both.
+// Puts the fault into the setup of a trainer. Collective; the rank that is to fail gets an object that must be kept as
+// long as the trainer, the others nullptr. The context outlives both.
 std::unique_ptr<SimulatedFault> simulate_fault(const FaultDescription& what, parallel::ParallelContext& context,
                                                int restarts, TrainerSetup& setup);
-// By FT_SIM_FAULT_DESC; nothing without it.
+// Does the same with FT_SIM_FAULT_DESC; returns nullptr when it is not set.
 std::unique_ptr<SimulatedFault> simulate_fault_from_env(parallel::ParallelContext& context, int restarts,
                                                         TrainerSetup& setup);
 

@@ -1,12 +1,12 @@
-// StopFlag: a request to end training soon, from a signal handler or another thread.
+// StopFlag: lets a signal handler or another thread request a graceful stop.
 #pragma once
 
 #include <atomic>
 
 namespace megalith::train {
 
-// Outlives the trainers that read it. A request on one rank is enough: the trainer asks all ranks in each step, so that
-// all of them end after the same one.
+// Outlives the trainers that read it. A request on one rank is enough: in each step the trainer asks all ranks, so that
+// all of them end after the same step.
 class StopFlag {
  public:
   void request() { requested_.store(true, std::memory_order_relaxed); }  // safe in a signal handler

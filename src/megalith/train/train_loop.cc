@@ -1,4 +1,15 @@
-// Trainer::train: a run as a list of epochs, steps, lines, evaluations and save points.
+// Trainer::train: the run as nested loops.
+//
+//   begin_training ─► on_train_begin ─► [evaluate]
+//     epoch: on_epoch_begin
+//       step:  wait for the batch ─► on_step_begin ─► train_step ─► on_step_end ─► [log] [evaluate] [save]
+//     on_epoch_end ─► [log] [evaluate] [save]
+//   end_training: finish the save, load the best model, log the totals, on_train_end
+//
+// Everything that could fail because of wrong options is checked before memory for gradients is taken. The callbacks
+// only set flags (TrainerControl); log_evaluate_save() acts on them at one place, in one order, so all ranks do the
+// same. State advances (global_step, epoch, position_) only after train_step has returned: if a step is rejected, what
+// is saved is the state before it.
 #include <algorithm>
 #include <chrono>
 
@@ -17,6 +28,7 @@ namespace megalith::train {
 
 namespace {
 
+// Seconds since construction.
 class Stopwatch {
  public:
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
@@ -25,7 +37,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// As Hugging Face counts: 6 operations for each parameter that is no embedding.
+// Counts as Hugging Face does: 6 operations per token for each parameter that is not an embedding.
 double flops_per_token(const model::ModelConfig& config) {
   double parameters = 0;
   for (const hf::GlobalTensor& tensor : model::global_tensors(config)) {
@@ -37,17 +49,19 @@ double flops_per_token(const model::ModelConfig& config) {
   return 6 * parameters;
 }
 
+// Tokens per row, with padding; a preference sample has two rows.
 int64_t row_length(const data::MicroBatch& batch) {
   return batch.tokens() / std::max<int64_t>(1, batch.samples * (batch.preference ? 2 : 1));
 }
 
-// Micro-batches are recorded while it lives, where the run asks for that and can.
+// Enables graphs for the lifetime of the object, if the run requests them and can use them.
 class RecordedRun {
  public:
   RecordedRun(bool wanted, MicrobatchRunner& runner) : runner_(runner) {
     if (wanted && runner.start_graphs()) stream_.emplace(runner.context().device());
   }
   ~RecordedRun() {
+    // Waits for the stream before the graphs that it may still run are destroyed.
     stream_.reset();
     runner_.stop_graphs();
   }
@@ -70,9 +84,9 @@ TrainOutput Trainer::train() {
   const Stopwatch watch;
   if (settings_.eval.on_start && state_.global_step == 0) note_evaluation(settings_, evaluate(), state_, control_);
   const auto unfinished = [this] { return state_.global_step < state_.max_steps && !control_.should_training_stop; };
-  if (epoch_end_pending_) end_epoch();
+  if (epoch_end_pending_) end_epoch();  // it was saved between the last step and on_epoch_end
   while (unfinished() && data.begin_epoch()) run_epoch(data);
-  if (unfinished()) log_warning("the data has ended after step {} of {}", state_.global_step, state_.max_steps);
+  if (unfinished()) log_warning("the data ended after step {} of {}", state_.global_step, state_.max_steps);
   TrainOutput output = end_training(watch.seconds());
   output.start_step = start_step;
   output.start_input_tokens = start_input_tokens;
@@ -82,13 +96,13 @@ TrainOutput Trainer::train() {
 void Trainer::begin_training() {
   check<ConfigError>(setup_.train_data.has_value(), "there is no data to train on; set dataset (or data_path)");
   check<ConfigError>(model::has_adapter(models_) == settings_.trains_adapter,
-                     "finetuning_type is {}, and the model has {}; make it with model::with_adapter for lora, with"
+                     "finetuning_type is {}, but the model has {}; create it with model::with_adapter for lora, or with"
                      " AutoModel for full",
                      settings_.trains_adapter ? "lora" : "full",
                      model::has_adapter(models_) ? "an adapter" : "no adapter");
   length_ = run_length(settings_.length, batches_, setup_.train_data->sampler);
   check_before_work();
-  model_.reset();  // of an earlier run: its memory
+  model_.reset();  // frees the memory of an earlier run first
   guard_ = std::make_unique<RerunGuard>(settings_.rerun, setup_.rejection_tracker, context_);
   skipped_steps_ = settings_.length.iterations_to_skip;
   for (const int64_t step : guard_->iterations_to_skip()) skipped_steps_.push_back(step);
@@ -115,20 +129,20 @@ void Trainer::begin_training() {
   if (settings_.save.saves_points() && context_.rank() == 0) checkpoint::remove_leftovers(settings_.save.output_dir);
 }
 
-// What would otherwise end the run at its first step or its first save point.
+// Finds mistakes that would otherwise end the run only at its first step or its first save point.
 void Trainer::check_before_work() const {
   if (setup_.resume) check_same_data(*setup_.resume, setup_.train_data->sampler, settings_.resume.data_may_change);
   check_pipeline_schedule(settings_.step, batches_, setup_.resume ? setup_.resume->data.consumed_samples : 0);
   const bool evaluates = settings_.eval.strategy != config::Interval::kNo || settings_.eval.on_start;
   check<ConfigError>(!evaluates || !setup_.eval_data.empty(),
-                     "eval_strategy asks for evaluations, and there is no data for them; set eval_dataset or val_size");
+                     "eval_strategy requests evaluations, but there is no data for them; set eval_dataset or val_size");
   check<ConfigError>(!settings_.save.saves_points() || models_.config().source != nullptr,
-                     "the model has no Hugging Face configuration, so that its save points could not be written; set"
-                     " save_strategy to no, or make the model from a config.json");
+                     "the model has no Hugging Face configuration, so its save points could not be written; set"
+                     " save_strategy to no, or create the model from a config.json");
   try_collators();
 }
 
-// A trial where the program brings a collator, or reads extra tensors.
+// Collates a first batch as a trial if the program brings its own collator or reads extra tensors.
 void Trainer::try_collators() const {
   const std::vector<std::string> keys = setup_.objective->extra_keys();
   const auto wanted = [&](const data::Collator& collator) { return collator.is_own() || !keys.empty(); };
@@ -140,6 +154,8 @@ void Trainer::try_collators() const {
     if (wanted(each.collator)) check_first_batch(*each.dataset, each.collator, size, keys);
 }
 
+// Resets the state, or takes it from the save point. Weights were loaded before; restore() fills the optimizer, the
+// schedule and the random streams.
 void Trainer::start_state() {
   TrainerState fresh;
   if (setup_.resume) fresh = setup_.resume->state;
@@ -154,6 +170,7 @@ void Trainer::start_state() {
   guard_->resume(std::exchange(state_.rerun_state, {}), "trainer_state.json");
 }
 
+// Only the first and the last stage need ids and labels; the others get by with the lengths of the sequences.
 EpochReader Trainer::open_data() const {
   const auto parts = context_.is_first_stage() || context_.is_last_stage() ? data::CollateParts::kAll
                                                                            : data::CollateParts::kLayoutOnly;
@@ -175,6 +192,7 @@ void Trainer::run_epoch(EpochReader& data) {
     setup_.heartbeat.step_done(state_.global_step, waiting.seconds());
     limit_collectives();
     compare_replicas();
+    // A stop request ends the run after a save point, and a failure to write it must not go unnoticed.
     if (interrupted_) {
       saver_.require(true);
       control_.should_training_stop = true;
@@ -187,6 +205,7 @@ void Trainer::run_epoch(EpochReader& data) {
   end_epoch();
 }
 
+// Compares the parameters of data-parallel replicas every check_weight_hash_interval steps.
 void Trainer::compare_replicas() {
   const int64_t interval = settings_.check_weight_hash_interval;
   if (interval == 0 || state_.global_step % interval != 0) return;
@@ -205,6 +224,7 @@ std::optional<data::StepBatch> Trainer::next_step(EpochReader& data) {
   return data.next();
 }
 
+// Runs one step, or only consumes its data if it is one of the steps to skip, and advances the state.
 void Trainer::run_step(const data::StepBatch& batch, double waited_seconds) {
   const int64_t number = state_.global_step + 1;
   if (std::ranges::count(skipped_steps_, number) > 0)
@@ -223,6 +243,7 @@ void Trainer::run_step(const data::StepBatch& batch, double waited_seconds) {
   epoch_end_pending_ = batch.ends_epoch;
 }
 
+// Trains on one batch and records its report. The time of a step includes the wait for its data.
 void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double waited_seconds) {
   const Stopwatch watch;
   const StepReport report = train_step(*model_, runner_, *guard_, batch, number, setup_.stop,
@@ -239,12 +260,14 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
   clock_seconds_ = report.clock_seconds;
 }
 
+// The update overwrites parameters that a background save may still be copying.
 void Trainer::before_update() {
   saver_.finish_copy();
   emit(&TrainerCallback::on_pre_optimizer_step);
 }
 
-// The step was not taken: parameters, random streams and data stand where it began, and so does what is saved.
+// The step was not taken: parameters, random streams and data are still as they were before it, so that is what a save
+// point written here contains.
 void Trainer::save_for_rerun(const RerunExit& exit) {
   if (!exit.facts().save || settings_.save.output_dir.empty()) return;
   state_.rerun_state = exit.facts().state;
@@ -253,7 +276,7 @@ void Trainer::save_for_rerun(const RerunExit& exit) {
   saver_.finish();
 }
 
-// The first step of a run includes the connections of all groups; later ones have to be quicker.
+// The first step of a run also connects all groups, so the shorter limit applies only afterwards.
 void Trainer::limit_collectives() {
   if (!settings_.collective_limit || limited_) return;
   context_.world().set_timeout(*settings_.collective_limit);
@@ -276,6 +299,7 @@ MetricList Trainer::training_line() {
   return line;
 }
 
+// Parameters must have arrived, and callbacks must have put their counters into the state, before either is saved.
 void Trainer::save_point() {
   saver_.wait_for_earlier();
   model_->finish_param_gather();
@@ -294,6 +318,7 @@ RunProgress Trainer::progress() const {
   return progress;
 }
 
+// Loads the weights only: optimizer and position stay where the run ended.
 void Trainer::load_best_model() {
   if (!settings_.eval.loads_best_at_end || !state_.best_model_checkpoint) return;
   const std::filesystem::path folder = *state_.best_model_checkpoint;
@@ -305,6 +330,7 @@ void Trainer::load_best_model() {
   model_->reload_parameters();
 }
 
+// The save is finished first, so that on_save comes before on_train_end and the best model can be loaded from it.
 TrainOutput Trainer::end_training(double seconds) {
   setup_.heartbeat.enter(comm::Section::kOutside, state_.global_step);
   saver_.finish();

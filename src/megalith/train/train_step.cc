@@ -1,3 +1,9 @@
+// One step: forward and backward under the guard, reduction of gradients, update, and one all-reduce for all numbers
+// that are reported.
+//
+// The host should wait for the device only once per step. With begin_update the optimizer's kernels are queued before
+// the host reads the gradient norm; the update itself checks on the device that all gradients are finite. The sums of
+// the step are collected as tensors and read together in MetricSums::reduce.
 #include "megalith/train/train_step.h"
 
 #include <algorithm>
@@ -14,26 +20,29 @@ namespace megalith::train {
 
 namespace {
 
+// Names of the sums that every step has, in the order in which train_step reads them.
 constexpr const char* kLossSum = "loss";
 constexpr const char* kTokens = "tokens of the step";  // sum: without padding, weight: with
 constexpr const char* kTrained = "tokens with a label";
-constexpr const char* kStop = "wish to stop";
+constexpr const char* kStop = "stop requests";
 constexpr const char* kClock = "clocks of all ranks";
 
-// The first steps try kernels and fill caches. From then on MEGALITH_FORBID_DEVICE_WAITS=1 ends a run that waits for
-// the device before it has started the update.
+// The first steps try out kernels and fill caches. After them, MEGALITH_FORBID_DEVICE_WAITS=1 makes any wait for the
+// device before the update has been started an error (for tests).
 constexpr int64_t kFirstSteps = 3;
 bool looks_for_waits(int64_t step) { return env_flag("MEGALITH_FORBID_DEVICE_WAITS") && step > kFirstSteps; }
 
-// What finalize_gradients divides by; nothing when each micro-batch's mean counts the same.
+// Returns the number by which finalize_gradients divides; std::nullopt if each micro-batch's mean counts the same.
 std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses, const MicrobatchRunner& runner) {
   if (!runner.per_token_loss()) return std::nullopt;
-  if (runner.context().place().cp_rank != 0) return 0;  // the same tokens on all context-parallel ranks
+  if (runner.context().place().cp_rank != 0) return 0;  // all context-parallel ranks have the same tokens
   int64_t count = 0;
   for (const MicrobatchLoss& loss : losses) count += loss.count;
   return count;
 }
 
+// Collects this rank's share of all reported numbers. On the last stage every context-parallel rank adds its part of
+// the losses, but only the first one adds counts: the others count the same tokens.
 MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBatch& batch,
                    const MicrobatchRunner& runner, const model::VirtualModels& models, const StopFlag* stop) {
   std::vector<std::string> names{kLossSum, kTokens, kTrained, kStop, kClock};
@@ -44,6 +53,7 @@ MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBa
   end_routing_step(models, sums);
   if (stop && stop->requested()) sums.add(kStop, 1, 1);
   sums.add(kClock, static_cast<double>(comm::monotonic_ns()) / 1e9, 1);
+  // Only the clock, the stop request and the routers concern all ranks.
   if (!runner.speaks_for_replica()) return sums;
   const double counts = runner.counts_for_replica() ? 1 : 0;
   const auto add = [&](const std::string& name, const at::Tensor& sum, int64_t count) {
@@ -78,7 +88,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
   ResultCheck& results = guard.result_check();
   std::vector<MicrobatchLoss> losses;
   std::optional<optim::BegunStep> begun;
-  bool announced = false;  // that the update comes
+  bool announced = false;  // pre_optimizer_step has been called
   guard.run(number, [&] {
     begun.reset();
     model.zero_grad();
@@ -98,7 +108,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
       model.finalize_gradients(trained_tokens(losses, runner));
     }
     announced = model.begins_updates() && guard.only_non_finite_gradients_matter();
-    if (announced) {  // the device goes on while the host waits for the norm
+    if (announced) {  // the device continues while the host waits for the norm
       call(events.pre_optimizer_step);
       begun = model.begin_update();
     }
@@ -112,6 +122,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
     report.update = model.update(batch.samples, begun);
   }
   call(events.optimizer_step);
+  // After the update: the scales of the next step depend on this step's amax values.
   nn::end_fp8_step(model.models().parameters(), runner.context().group(layout::GroupKind::kTpDpCp));
 
   std::vector<MetricTotal> totals =

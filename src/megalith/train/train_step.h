@@ -1,4 +1,4 @@
-// One training step, as a list.
+// One training step, written down as a list.
 #pragma once
 
 #include <cstdint>
@@ -14,32 +14,32 @@
 
 namespace megalith::train {
 
-// Moments inside of a step; each may be empty.
+// Hooks inside a step; each may be empty.
 struct StepEvents {
   std::function<void()> substep_end{};         // see BackwardPass
-  std::function<void()> pre_optimizer_step{};  // gradients are complete
+  std::function<void()> pre_optimizer_step{};  // gradients are complete and reduced
   std::function<void()> optimizer_step{};      // parameters are updated, or the update was skipped
 };
 
-// What a step came to; the same on every rank.
+// The results of a step; the same on every rank.
 struct StepReport {
-  // Per token: sum over the tokens of all ranks, and their number. Otherwise: the sum of the micro-batches' means, and
-  // the number of micro-batches of all ranks. mean() is the loss of the step.
+  // Per token: the sum over the tokens of all ranks and their number. Otherwise: the sum of the micro-batches' means
+  // and the number of micro-batches of all ranks. mean() is the loss of the step in both cases.
   MetricTotal loss;
   std::vector<MetricTotal> metrics;  // Objective::metrics_keys, then the attached losses, then routing_metrics
   UpdateResult update;
   int64_t tokens = 0;          // of all ranks, with padding
-  int64_t real_tokens = 0;     // without
-  int64_t trained_tokens = 0;  // with a label
-  bool stop = false;           // some rank wishes to end
-  double clock_seconds = 0;    // the mean of all ranks' clocks at the end of the step; its origin means nothing
+  int64_t real_tokens = 0;     // of all ranks, without padding
+  int64_t trained_tokens = 0;  // of all ranks, with a label
+  bool stop = false;           // some rank has requested a stop
+  double clock_seconds = 0;    // mean of all ranks' clocks at the end of the step; only differences have a meaning
 
   bool skipped() const { return !update.step.updated; }
 };
 
-// Collective over all ranks. `number`: of the step, from 1. `stop` is looked at when everything else is done; may be
-// nullptr. `guard` decides whether forward and backward are run once or more; it may throw RerunExit, and nothing is
-// updated then.
+// Runs step `number` (from 1) on `batch`. Collective over all ranks. `guard` decides whether forward and backward run
+// once or several times; it may throw RerunExit, and then nothing is updated. `stop`, which may be nullptr, is read
+// when everything else is done.
 StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuard& guard, const data::StepBatch& batch,
                       int64_t number, const StopFlag* stop, const StepEvents& events = {});
 

@@ -1,3 +1,4 @@
+// The parts of a Trainer that are not the loop: construction, events, evaluation, export. The loop is in train_loop.cc.
 #include "megalith/train/trainer.h"
 
 #include "megalith/base/error.h"
@@ -44,6 +45,7 @@ void Trainer::emit(CallbackList::Handler handler, MetricList metrics, std::files
   callbacks_.call(handler, event);
 }
 
+// The history also keeps the step, which callbacks can read from the state.
 void Trainer::log(MetricList line) {
   if (state_.epoch) line.set("epoch", *state_.epoch);
   if (settings_.log.tokens_seen != config::TokensSeen::kNo)
@@ -54,6 +56,8 @@ void Trainer::log(MetricList line) {
   emit(&TrainerCallback::on_log, std::move(line));
 }
 
+// Groups have as many micro-batches as a training step, so that a pipeline is as busy as in training. The watchdog
+// hears of every group: an evaluation may take longer than any step.
 EvalLoopOutput Trainer::evaluate_on(const EvalData& data, const std::string& prefix) {
   const auto span = trace_.span({.name = "evaluate", .level = 0});
   const auto beat = [this] { setup_.heartbeat.enter(comm::Section::kEvaluation, state_.global_step); };
@@ -71,9 +75,10 @@ EvalLoopOutput Trainer::evaluate_on(const EvalData& data, const std::string& pre
        }});
 }
 
+// Each data set is logged on its own; on_evaluate gets all metrics together, once.
 MetricList Trainer::evaluate(const std::string& prefix) {
   check<ConfigError>(!setup_.eval_data.empty(),
-                     "there is no data to evaluate on; set eval_dataset or val_size, or leave out evaluation");
+                     "there is no data to evaluate on; set eval_dataset or val_size, or do not evaluate");
   MetricList all;
   for (const EvalData& data : setup_.eval_data) {
     const EvalLoopOutput output = evaluate_on(data, data.name.empty() ? prefix : prefix + "_" + data.name);

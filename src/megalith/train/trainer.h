@@ -4,14 +4,14 @@
 //   trainer.train();                        // epochs of steps, with log lines, evaluations and save points
 //   trainer.save_model("my-model");
 //
-// What happens in a step is in train_step.h, how samples become micro-batches in data/collator.h (the place for a
-// collator of one's own), what is optimised in objective.h (the place to override inputs, loss and metrics), when
-// something happens in callback.h and flow_callback.h, what a line says in training_log.h.
+// A step is in train_step.h. To change something: how samples become micro-batches is in data/collator.h, what is
+// optimized (inputs, loss, metrics) in objective.h, when something happens in callback.h and flow_callback.h, what a
+// log line says in training_log.h.
 //
-// Save points. output_dir/checkpoint-S holds the model as a Hugging Face folder and all that a run needs to go on
-// (docs/checkpoint-format.md). read_resume_point (run_checkpoint.h) reads it; it comes back through
-// TrainerSetup::resume, before the first step. A save point can be written while training goes on
-// (SaveSettings::in_background): on_save is called when it is complete, at the end of a later step.
+// Save points. output_dir/checkpoint-S holds the model as a Hugging Face folder plus everything that a run needs to
+// continue (docs/checkpoint-format.md). read_resume_point (run_checkpoint.h) reads it, and TrainerSetup::resume
+// restores it before the first step. With SaveSettings::in_background a save point is written while training continues:
+// on_save is then called at the end of a later step, once the folder is complete.
 #pragma once
 
 #include <filesystem>
@@ -41,72 +41,73 @@
 
 namespace megalith::train {
 
-// Hugging Face's name.
+// The result of Trainer::train(), under Hugging Face's name.
 struct TrainOutput {
   int64_t global_step = 0;
-  // Where this call of train() began: 0, or what the save point says that the run resumed.
+  // The step at which this call of train() began: 0, or the step of the save point that it resumed.
   int64_t start_step = 0;
-  int64_t start_input_tokens = 0;  // num_input_tokens_seen there
+  int64_t start_input_tokens = 0;  // num_input_tokens_seen at start_step
   double training_loss = 0;        // mean of the steps' losses
   MetricList metrics;        // train_runtime, train_samples_per_second, train_steps_per_second, total_flos, train_loss
-  bool interrupted = false;  // the StopFlag ended it
+  bool interrupted = false;  // a StopFlag ended it
 };
 
-// What a trainer works with. Callbacks come after the trainer's own (FlowCallback; EarlyStoppingCallback with
-// early_stopping_steps).
+// Everything that a trainer works with besides its settings. The callbacks run after the trainer's own (FlowCallback,
+// and EarlyStoppingCallback with early_stopping_steps).
 struct TrainerSetup {
   std::optional<TrainingData> train_data{};
   std::vector<EvalData> eval_data{};
-  std::unique_ptr<Objective> objective{};  // empty: language modelling
-  // In place of the rule that the option `optimizer` names. Save points keep its name and states; a run that resumes
-  // one gives the same rule.
+  std::unique_ptr<Objective> objective{};  // nullptr means language modeling
+  // Replaces the update rule that the option `optimizer` names. Save points keep its name and its state; a run that
+  // resumes from one must pass the same rule.
   std::shared_ptr<const optim::UpdateRule> update_rule{};
-  // In place of the curves that options describe, in optimizer steps (or samples: see optim::ScheduleUnit) that were
-  // not skipped. A resumed run continues at the step of the save point.
+  // Replace the curves that the options describe. Their argument counts the optimizer steps (or samples: see
+  // optim::ScheduleUnit) that were not skipped. A resumed run continues at the step of the save point.
   optim::RateFunctions rates{};
   std::vector<std::unique_ptr<TrainerCallback>> callbacks{};
-  const StopFlag* stop = nullptr;             // once it is up: the step is finished, saved, and train() returns
-  comm::Heartbeat heartbeat{};                // gets the section in which the run is, for whoever looks after it
+  const StopFlag* stop = nullptr;             // once requested, the step is finished and saved, and train() returns
+  comm::Heartbeat heartbeat{};                // receives the current phase of the run, for the watchdog
   std::filesystem::path assets{};             // folder whose tokenizer files go into exports
-  std::filesystem::path rejection_tracker{};  // file that remembers rejected results over restarts; empty: none
+  std::filesystem::path rejection_tracker{};  // file that remembers rejected results across restarts; empty for none
   std::optional<ResumePoint> resume{};
-  TraceRecorder* trace = nullptr;  // gets spans of the phases of each step; outlives the trainer
+  TraceRecorder* trace = nullptr;  // records spans of the phases of each step; outlives the trainer
 };
 
-// One thread a rank; all ranks call the same functions in the same order. `models` outlives it. Of several trainers of
-// the same models one at a time may have trained: its buffers are the model's.
+// One thread per rank; all ranks call the same functions in the same order. `models` outlives the trainer. Several
+// trainers may share models, but only one of them may have trained at a time: its buffers hold the model's parameters.
 class Trainer {
  public:
-  // Throws ConfigError for batch sizes that do not multiply out.
+  // Throws ConfigError when the batch sizes do not multiply out.
   Trainer(model::VirtualModels& models, TrainerSettings settings, TrainerSetup setup);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Trains to max_steps or the end of the epochs. Ends earlier when a callback says so, the StopFlag is up on any rank,
-  // or the data ends. With load_best_model_at_end the model is then the best save point's. Throws ConfigError without
-  // train_data or for a length that is not known, before memory for gradients is taken; RerunExit when a result is
-  // rejected (rerun_guard.h), after the save point that it asks for.
+  // Trains to max_steps or to the end of the epochs. Ends earlier when a callback asks for it, when the StopFlag is set
+  // on any rank, or when the data ends. With load_best_model_at_end the model then holds the best save point. Throws
+  // ConfigError without train_data or when the length of the run is unknown, before any memory for gradients is taken;
+  // throws RerunExit when a result is rejected (rerun_guard.h), after writing the save point that it asks for.
   TrainOutput train();
 
-  // Evaluates on all of eval_data, reports it (on_log, on_evaluate) and returns all metrics together; the names start
-  // with `prefix`, and with several sets of data with prefix_name. Throws ConfigError without eval_data.
+  // Evaluates on all of eval_data, reports the results (on_log, on_evaluate) and returns all metrics together. Their
+  // names start with `prefix`, or with prefix_name when there are several data sets. Throws ConfigError without
+  // eval_data.
   MetricList evaluate(const std::string& prefix = "eval");
-  // The same for other data, with on_predict.
+  // Does the same for other data, and calls on_predict.
   EvalLoopOutput predict(const EvalData& data, const std::string& prefix = "test");
 
-  // See save_model.h.
+  // Exports the model or its adapter; see saving/save_model.h.
   void save_model(const std::filesystem::path& folder);
 
   const TrainerSettings& settings() const { return settings_; }
   const TrainerState& state() const { return state_; }
   model::VirtualModels& models() { return models_; }
-  // Of the present or last train(); nullptr before.
+  // The model with the optimizer of the current or last train(); nullptr before the first.
   OptimizedModel* optimized_model() { return model_.get(); }
-  // Behind the last step that was done.
+  // The position in the data after the last completed step.
   const data::LoaderStart& data_position() const { return position_; }
 
  private:
-  // train_loop.cc, in the order in which they run.
+  // Defined in train_loop.cc, in the order in which they run.
   void begin_training();
   void check_before_work() const;
   void try_collators() const;
@@ -138,12 +139,12 @@ class Trainer {
   TrainerSetup setup_;
   const layout::MicrobatchCalculator batches_;
   CallbackList callbacks_;
-  TraceRecorder no_trace_;  // nobody looks
+  TraceRecorder no_trace_;  // the target of trace_ when the setup has none; nobody reads it
   TraceRecorder& trace_;
   MicrobatchRunner runner_;
   TrainerState state_;
   TrainerControl control_;
-  // Of a call of train().
+  // State of one call of train().
   RunLength length_;
   std::unique_ptr<RerunGuard> guard_;  // outlives model_
   std::vector<int64_t> skipped_steps_;
@@ -151,13 +152,13 @@ class Trainer {
   std::unique_ptr<TrainingLog> log_;
   data::LoaderStart position_;
   double flops_per_token_ = 0;
-  int64_t last_samples_ = 0;        // of the last step
-  int64_t skipped_samples_ = 0;     // of iterations_to_skip
-  bool epoch_end_pending_ = false;  // the epoch's last step is done, and its end not told
+  int64_t last_samples_ = 0;        // samples of the last step
+  int64_t skipped_samples_ = 0;     // samples of iterations_to_skip
+  bool epoch_end_pending_ = false;  // the last step of the epoch is done, but on_epoch_end has not been called yet
   bool interrupted_ = false;
-  double clock_seconds_ = 0;  // see TrainerEvent
-  bool limited_ = false;      // collective_limit holds
-  RunSaver saver_;            // last: gives up what it is doing before the model goes
+  double clock_seconds_ = 0;  // see TrainerEvent::clock_seconds
+  bool limited_ = false;      // collective_limit is in force
+  RunSaver saver_;            // declared last: it abandons a running save before the model is destroyed
 };
 
 }  // namespace megalith::train

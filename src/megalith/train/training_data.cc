@@ -11,6 +11,7 @@ namespace megalith::train {
 
 namespace {
 
+// Two steps hide the time of collating one without holding much memory.
 constexpr size_t kStepsAhead = 2;
 
 }  // namespace
@@ -46,6 +47,7 @@ void check_first_batch(const data::Dataset& dataset, const data::Collator& colla
 EpochReader::EpochReader(std::unique_ptr<data::BatchLoader> loader, bool stream)
     : loader_(std::move(loader)), stream_(stream), steps_([this] { return loader_->next(); }, kStepsAhead) {}
 
+// The first step of the epoch is read here, and next() returns it: only by reading it is it known whether there is one.
 bool EpochReader::begin_epoch() {
   if (!held_back_) held_back_ = steps_.next();
   epoch_over_ = !held_back_;
@@ -56,7 +58,7 @@ bool EpochReader::begin_epoch() {
 std::optional<data::StepBatch> EpochReader::next() {
   if (epoch_over_) return std::nullopt;
   std::optional<data::StepBatch> step = held_back_ ? std::exchange(held_back_, std::nullopt) : steps_.next();
-  // A stream tells of an epoch's end by the first step of the next.
+  // A stream reveals the end of an epoch only by the first step of the next one, which is held back.
   const bool of_next_epoch = step && stream_ && step->after.epoch != epoch_;
   epoch_over_ = !step || of_next_epoch || step->ends_epoch;
   if (!of_next_epoch) return step;
@@ -86,6 +88,7 @@ data::MicroBatch EvalReader::microbatch(int64_t m) const {
   std::vector<data::Sample> members;
   for (int64_t i = first; i < std::min(first + size_, samples_); ++i) members.push_back(data_.dataset->sample(i));
   if (!members.empty()) return data_.collator.collate(members, parts_);
+  // A filler is a copy of sample 0, so that its shapes are valid, with all counts set to 0.
   members.push_back(data_.dataset->sample(0));
   data::MicroBatch filler = data_.collator.collate(members, parts_);
   filler.samples = filler.real_tokens = filler.loss_tokens = 0;

@@ -8,7 +8,7 @@ namespace megalith::train {
 
 void TrainingLog::add_loss(const MetricTotal& loss) {
   const bool good = std::isfinite(loss.sum) || !options_.nan_inf_filter;
-  // A step that is left out counts as the mean of the others: it changes no mean.
+  // A step left out of the mean counts as the mean of the others.
   if (!good) return;
   if (options_.per_token)
     totals_.loss.add(loss);
@@ -17,6 +17,7 @@ void TrainingLog::add_loss(const MetricTotal& loss) {
   totals_.all_steps.add({.name = {}, .sum = loss.mean(), .weight = 1});
 }
 
+// Metrics have the same order in every report of a run.
 void TrainingLog::add(const StepReport& report, const StepTiming& timing) {
   ++totals_.steps;
   add_loss(report.loss);
@@ -49,6 +50,7 @@ MetricList TrainingLog::line() {
   line.set("tokens_per_second", static_cast<double>(totals_.real_tokens) / totals_.seconds);
   if (options_.effective_tokens)
     line.set("effective_tokens_per_second", static_cast<double>(totals_.trained_tokens) / totals_.seconds);
+  // Starts the next line; only the totals of the run are kept.
   Totals next;
   next.all_steps = totals_.all_steps;
   totals_ = std::move(next);

@@ -1,4 +1,4 @@
-// TrainingLog: from the reports of steps to the numbers of a log line.
+// TrainingLog: turns the reports of steps into the numbers of a log line.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,24 @@
 
 namespace megalith::train {
 
-// What the clock says of a step, on this rank.
+// How long a step took on this rank, and the length of its rows.
 struct StepTiming {
   double seconds = 0;
-  int64_t row_lengths = 0;  // tokens of a row, padding too, of each micro-batch of this rank, summed up
+  int64_t row_lengths = 0;  // tokens per row, with padding, summed over this rank's micro-batches
 };
 
-// Steps since the last line, and since the beginning. One thread a rank.
+// Accumulates the steps since the last line, and since the start of the run. One thread per rank.
 class TrainingLog {
  public:
+  // What the lines contain.
   struct Options {
-    bool per_token = false;         // loss: all tokens since the last line count the same; otherwise all steps do
-    bool nan_inf_filter = true;     // a loss that is no number counts as the mean of the others since the last line
-    bool effective_tokens = false;  // tokens that are trained, per second, are shown
-    bool loss_scale = false;        // is shown (fp16)
+    bool per_token = false;         // weigh the loss by token over all steps since the last line; otherwise by step
+    bool nan_inf_filter = true;     // replace a loss that is not finite by the mean of the others since the last line
+    bool effective_tokens = false;  // also report the labeled tokens per second
+    bool loss_scale = false;        // also report the loss scale (fp16)
   };
-  // What a line is made of, besides the last step: kept in checkpoints, so that a line over the end of a process is
-  // the same.
+  // Everything that a line needs besides the last step. Checkpoints keep it, so that a line that spans a restart is the
+  // same as without one.
   struct Totals {
     // Since the last line.
     int64_t steps = 0;
@@ -39,29 +40,29 @@ class TrainingLog {
     MetricTotal all_steps{};
   };
   explicit TrainingLog(const Options& options) : options_(options) {}
-  // Goes on.
+  // Continues from the totals of a checkpoint.
   TrainingLog(const Options& options, Totals totals) : options_(options), totals_(std::move(totals)) {}
 
   void add(const StepReport& report, const StepTiming& timing);
   int64_t steps_since_line() const { return totals_.steps; }
   const Totals& totals() const { return totals_; }
 
-  // The line, in this order; what comes after it belongs to the next:
-  //   loss                    of the steps since the last line
-  //   grad_norm               before clipping, of the last step; not there when it was skipped
-  //   learning_rate           of the last step
-  //   loss_scale              of the last step, when shown
-  //   the objective's metrics since the last line
-  //   skipped_iter            1 when the last step was skipped
-  //   num_zeros_in_grad       of the last step; 0 unless counted (log_num_zeros_in_grad)
-  //   token_per_sec_per_gpu   ROLL's number: lengths of the micro-batches' rows, batch size not multiplied in, of the
-  //                           last step, by its seconds on this rank
-  //   tokens_per_second       tokens of all ranks that are no padding, by the seconds of the steps since the last line
-  //   effective_tokens_per_second   of these the tokens with a label, when shown
-  // Requires a step by this object since the last line.
+  // Returns the line, in this order, and starts the next one:
+  //   loss                          mean of the steps since the last line
+  //   grad_norm                     of the last step, before clipping; absent when that step was skipped
+  //   learning_rate                 of the last step
+  //   loss_scale                    of the last step; if enabled
+  //   <the objective's metrics>     means since the last line
+  //   skipped_iter                  1 when the last step was skipped
+  //   num_zeros_in_grad             of the last step; 0 unless counted (log_num_zeros_in_grad)
+  //   token_per_sec_per_gpu         ROLL's number: row lengths of the last step's micro-batches (not multiplied by the
+  //                                 batch size) divided by its seconds on this rank
+  //   tokens_per_second             tokens of all ranks without padding, divided by the seconds since the last line
+  //   effective_tokens_per_second   the labeled ones among them; if enabled
+  // Requires at least one add() on this object since the last line.
   MetricList line();
 
-  // The mean of the steps' losses (Hugging Face's train_loss); 0 before the first.
+  // Returns the mean loss of all steps (Hugging Face's train_loss); 0 before the first.
   double mean_loss() const;
 
  private:

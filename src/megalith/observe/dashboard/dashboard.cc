@@ -1,3 +1,5 @@
+// Routing of requests, and the names of runs. A request can only contain a fixed word or a small number, which is an
+// index into the list of runs: nothing from the network ever reaches the file system as a path.
 #include "megalith/observe/dashboard/dashboard.h"
 
 #include <algorithm>
@@ -22,11 +24,12 @@ bool holds_run(const fs::path& folder) {
                              [&](const char* name) { return fs::exists(folder / name, error); });
 }
 
-// The folder itself or the runs in it; a folder without any is a run that has not begun.
+// Returns the folder itself or the runs in it; a folder without any counts as a run that has not begun.
 std::vector<fs::path> runs_in(const fs::path& folder) {
   std::error_code error;
   check<ConfigError>(fs::is_directory(folder, error),
-                     "{} is not a folder; give the output_dir of a run, or a folder of such folders", folder.string());
+                     "{} is not a folder; pass the output_dir of a run, or a folder that contains such folders",
+                     folder.string());
   if (holds_run(folder)) return {folder};
   std::vector<fs::path> found;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
@@ -35,7 +38,7 @@ std::vector<fs::path> runs_in(const fs::path& folder) {
   return found.empty() ? std::vector{folder} : found;
 }
 
-// The last part of each path, or as many of its parts as make it unlike the others.
+// Returns the last part of each path, prefixed by as many parts as it takes to make the names unique.
 std::vector<std::string> names_of(const std::vector<fs::path>& paths) {
   std::vector<fs::path> rest, names(paths.size());
   for (const fs::path& path : paths) rest.push_back(fs::canonical(path));
@@ -56,7 +59,7 @@ std::vector<std::string> names_of(const std::vector<fs::path>& paths) {
   return texts;
 }
 
-// A short number without sign; nothing for anything else.
+// Parses a short number without sign; std::nullopt for anything else.
 std::optional<size_t> number_in(std::string_view text) {
   constexpr size_t kMostDigits = 6;
   if (text.empty() || text.size() > kMostDigits ||
@@ -70,21 +73,21 @@ DashboardAnswer not_found() { return {404, "application/json", R"({"error":"ther
 }  // namespace
 
 Dashboard::Dashboard(std::span<const fs::path> folders) {
-  check<ConfigError>(!folders.empty(), "there is no run to show; give the output_dir of one");
+  check<ConfigError>(!folders.empty(), "there is no run to show; pass the output_dir of a run");
   std::vector<fs::path> paths;
   for (const fs::path& folder : folders)
     for (fs::path& run : runs_in(folder))
       if (std::ranges::find(paths, run) == paths.end()) paths.push_back(std::move(run));
   check<ConfigError>(paths.size() <= kMostRuns,
-                     "these folders hold {} runs; at most {} are shown. Name those to compare", paths.size(),
-                     kMostRuns);
+                     "these folders contain {} runs, but at most {} can be shown. Pass only the runs to compare",
+                     paths.size(), kMostRuns);
   const std::vector<std::string> names = names_of(paths);
   runs_.reserve(paths.size());
   for (size_t i = 0; i < paths.size(); ++i) runs_.emplace_back(paths[i], names[i]);
 }
 
 void Dashboard::look_for_news() {
-  constexpr auto kPause = std::chrono::milliseconds(500);
+  constexpr auto kPause = std::chrono::milliseconds(500);  // several open pages must not read the files several times
   const auto now = std::chrono::steady_clock::now();
   if (looked_ && now - *looked_ < kPause) return;
   for (RunView& run : runs_) run.update();
@@ -120,6 +123,7 @@ DashboardAnswer Dashboard::api(std::string_view path) {
   return {200, "application/json", std::move(*body), ""};
 }
 
+// Texts are appended rather than built as one JSON document, which would double the memory of large timelines.
 std::string Dashboard::report() {
   const std::scoped_lock lock(mutex_);
   look_for_news();

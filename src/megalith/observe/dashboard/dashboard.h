@@ -1,5 +1,5 @@
-// Dashboard: the runs of some folders as a page, its data, and a report in one file. Knows requests and answers, no
-// network.
+// Dashboard: serves the runs of some folders as a page with its data, or as a report in one file. Knows requests and
+// answers, but not the network.
 #pragma once
 
 #include <chrono>
@@ -15,33 +15,35 @@
 
 namespace megalith::observe {
 
+// The answer to a request.
 struct DashboardAnswer {
   int status = 200;
   std::string type = "application/json";
   std::string body;
-  std::string nonce;  // of the page: the scripts and styles that may run (see page.h)
+  std::string nonce;  // for the page: identifies the scripts and styles that may run (see page.h)
 };
 
-// Reads alone, and only what InsideFile lets it: nothing of a request ever becomes a path. Thread-safe.
+// Only reads, and only through InsideFile: no part of a request ever becomes a path. Thread-safe.
 class Dashboard {
  public:
-  // The folders of runs. One that has no metrics.jsonl, events.jsonl or args.yaml, but folders that do, stands for all
-  // of those. Runs are called by their folders, with as much of the path as tells them apart. Throws ConfigError when
-  // one is not there or no folder, or when there are none or more than kMostRuns.
+  // Takes the folders of runs. A folder without metrics.jsonl, events.jsonl and args.yaml, but with subfolders that
+  // have one of them, stands for all of these. Runs are named after their folders, with as much of the path as
+  // distinguishes them. Throws ConfigError when a folder does not exist or is not a folder, or when there are no runs
+  // or more than kMostRuns.
   explicit Dashboard(std::span<const std::filesystem::path> folders);
 
   size_t runs() const { return runs_.size(); }
 
-  // Answers GET `path`:
+  // Answers a GET of `path`:
   //   /                          the page
-  //   /api/runs                  {"now":seconds since 1970,"runs":[{"name":…,"version":…},…]}; looks for news
+  //   /api/runs                  {"now":seconds since 1970,"runs":[{"name":…,"version":…},…]}; reads new data first
   //   /api/runs/2                RunView::json
   //   /api/runs/2/trace/0        RunView::trace_step_json
   // Anything else is not found (404).
   DashboardAnswer answer(std::string_view path);
 
-  // The page with everything in it: opens without a server. Of each timeline the first steps are there, up to
-  // kMostReportBytes.
+  // Returns the page with all data in it, which opens without a server. Of each timeline it contains the first steps,
+  // up to kMostReportBytes.
   std::string report();
 
   static constexpr size_t kMostRuns = 64;
@@ -51,9 +53,9 @@ class Dashboard {
   void look_for_news();
   DashboardAnswer api(std::string_view path);
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the fields below
   std::vector<RunView> runs_;
-  std::optional<std::chrono::steady_clock::time_point> looked_;
+  std::optional<std::chrono::steady_clock::time_point> looked_;  // when the folders were last read
 };
 
 }  // namespace megalith::observe

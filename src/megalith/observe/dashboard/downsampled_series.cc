@@ -1,3 +1,5 @@
+// A series of n points is kept in O(capacity) memory: when the buckets are full, neighbors are merged and each bucket
+// covers twice as many points. Minimum and maximum survive every merge, so a spike stays visible.
 #include "megalith/observe/dashboard/downsampled_series.h"
 
 #include <fmt/format.h>
@@ -15,8 +17,9 @@ namespace {
 
 using Bucket = DownsampledSeries::Bucket;
 
+// Whole numbers without a fraction, everything else with 7 digits: more than a screen shows.
 void append_number(std::string& to, double value) {
-  constexpr double kExact = 1e15;
+  constexpr double kExact = 1e15;  // whole numbers below are exact
   if (!std::isfinite(value))
     to += "null";
   else if (value == std::trunc(value) && std::abs(value) < kExact)
@@ -35,6 +38,7 @@ void append_list(std::string& to, const char* name, const std::vector<Bucket>& b
   to += ']';
 }
 
+// Merges a bucket into its left neighbor.
 void join(Bucket& to, const Bucket& from) {
   to.last_x = from.last_x;
   to.points += from.points;
@@ -55,6 +59,7 @@ DownsampledSeries::DownsampledSeries(size_t capacity) : capacity_(capacity) {
   check(capacity >= 2 && capacity % 2 == 0, "a series of {} buckets; the number must be even", capacity);
 }
 
+// Fills the last bucket, or opens a new one after making room.
 void DownsampledSeries::add(double x, double y) {
   ++points_;
   last_x_ = x;
@@ -71,6 +76,7 @@ void DownsampledSeries::add(double x, double y) {
   buckets_.push_back(point);
 }
 
+// Halves the number of buckets; the cost is spread over the points added since the last time.
 void DownsampledSeries::join_neighbours() {
   for (size_t i = 0; i < capacity_ / 2; ++i) {
     buckets_[i] = buckets_[2 * i];

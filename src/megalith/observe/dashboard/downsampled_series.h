@@ -1,4 +1,4 @@
-// DownsampledSeries: any number of points in little memory, so that no peak is lost to the eye.
+// DownsampledSeries: any number of points in bounded memory, without losing visible peaks.
 #pragma once
 
 #include <cstdint>
@@ -7,30 +7,31 @@
 
 namespace megalith::observe {
 
-// Points in the order in which they come, in buckets of equally many. Where the buckets become too many, neighbours are
-// joined: between capacity/2 and capacity of them stay, each with its smallest, largest and mean value.
+// Collects points, in the order in which they come, in buckets of equal counts. When there are too many buckets,
+// neighbors are merged: between capacity/2 and capacity of them stay, each with its smallest, largest and mean value.
 class DownsampledSeries {
  public:
+  // Some consecutive points.
   struct Bucket {
     double first_x = 0, last_x = 0;
-    double sum = 0, min = 0, max = 0;  // of the values that are finite
+    double sum = 0, min = 0, max = 0;  // of the finite values
     int64_t finite = 0;
     int64_t points = 0;
     double mean() const;  // NaN without a finite value
   };
   explicit DownsampledSeries(size_t capacity = 2048);  // even
 
-  // O(1) on the average. `y` may be infinite or NaN: it is counted.
+  // Amortized O(1). `y` may be infinite or NaN; such values are only counted.
   void add(double x, double y);
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   int64_t points() const { return points_; }
   int64_t not_finite() const { return not_finite_; }
-  // Whether each bucket is one point.
+  // Returns whether each bucket is a single point.
   bool exact() const { return per_bucket_ == 1; }
 
-  // {"points":3,"not_finite":0,"x":[1,2,3],"mean":[…],"min":[…],"max":[…],"last":[3,2.5]}: values to 7 digits, those
-  // that are not finite as null; min and max are left out when exact.
+  // Appends {"points":3,"not_finite":0,"x":[1,2,3],"mean":[…],"min":[…],"max":[…],"last":[3,2.5]}: values with 7
+  // digits, null for values that are not finite; min and max are left out when exact.
   void append_json(std::string& to) const;
 
  private:

@@ -29,7 +29,7 @@ void EventsReader::add(std::string_view line) try {
                         event.contains("time") && event["time"].is_number() && event.contains("step") &&
                         event["step"].is_number();
   if (!complete) return void(++malformed_);
-  const std::string text = event.dump();
+  const std::string text = event.dump();  // written again, so that malformed UTF-8 or spacing never reaches the page
   if (event["event"] == "start") {
     start_ = text;
     ended_ = false;
@@ -45,7 +45,7 @@ void EventsReader::add(std::string_view line) try {
 
 namespace {
 
-// A size of the layout: a whole number, or 0 (which no layout has).
+// Returns a size of the layout, or 0, which no layout has, for anything but a positive whole number.
 int size_of(const Json& sizes, const char* key) {
   const auto found = sizes.find(key);
   if (found == sizes.end() || !found->is_number_integer()) return 0;
@@ -53,6 +53,7 @@ int size_of(const Json& sizes, const char* key) {
   return size > 0 && size <= layout::kMaxGridSize ? static_cast<int>(size) : 0;
 }
 
+// The file may come from anywhere, so the layout is checked before ranks are placed in it.
 std::optional<layout::GridShape> shape_of(const Json& sizes) {
   layout::GridShape shape;
   shape.world_size = size_of(sizes, "world_size");

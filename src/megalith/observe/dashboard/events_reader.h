@@ -1,4 +1,4 @@
-// EventsReader: events.jsonl of a run that may still go on.
+// EventsReader: reads events.jsonl of a run that may still be running.
 #pragma once
 
 #include <deque>
@@ -11,20 +11,20 @@
 
 namespace megalith::observe {
 
-// Keeps the newest kMostEvents. One thread.
+// Keeps the newest kMostEvents events. One thread.
 class EventsReader {
  public:
-  // The run's folder, canonical.
+  // `folder` is the run's folder, canonical.
   explicit EventsReader(std::filesystem::path folder) : tail_(std::move(folder), "events.jsonl") {}
 
-  // Takes what is new; whether anything is. Throws DataError (see InsideFile).
+  // Reads what is new; returns whether there was anything. Throws DataError (see InsideFile).
   bool update();
 
-  // Texts of JSON objects, oldest first, with "time", "step" and "event" as in observe/events_file.h.
+  // Returns JSON objects as text, oldest first, with "time", "step" and "event" as in observe/events_file.h.
   const std::deque<std::string>& events() const { return events_; }
-  int64_t left_out() const { return left_out_; }    // older ones
-  int64_t malformed() const { return malformed_; }  // lines that are no events
-  // Of the newest start: text of a JSON object; its "layout"; and whether the run has ended since.
+  int64_t left_out() const { return left_out_; }    // older events that were dropped
+  int64_t malformed() const { return malformed_; }  // lines that are not events
+  // The newest start event as JSON text, and whether the run has ended since.
   const std::string& start() const { return start_; }
   bool ended() const { return ended_; }
 
@@ -41,9 +41,10 @@ class EventsReader {
   int64_t left_out_ = 0, malformed_ = 0;
 };
 
-// The places of all ranks of a start event's layout, for drawing:
+// Returns the places of all ranks in the layout of a start event, for drawing, by rank:
 //   {"world_size":4,"tp":2,"pp":2,"cp":1,"dp":1,"ep":1,"vpp":1,"order":"…","places":[[tp,cp,dp,pp,ep],…]}
-// by rank. Nothing when the event has none, or an impossible one. Of more than kMostPlaces ranks `places` is left out.
+// std::nullopt when the event has no layout, or an impossible one. `places` is left out for more than kMostPlaces
+// ranks.
 std::optional<std::string> layout_json(const std::string& start_event);
 inline constexpr int kMostPlaces = 16384;
 

@@ -7,7 +7,7 @@ namespace megalith::observe {
 
 namespace {
 
-// "[::1]:8080" to "::1", "Localhost:1" to "localhost".
+// Returns the name in a Host header: "[::1]:8080" gives "::1", "Localhost:1" gives "localhost".
 std::string name_in(const std::string& header) {
   if (header.starts_with('[')) return header.substr(1, header.find(']') - 1);
   return to_lower(header.substr(0, header.find(':')));

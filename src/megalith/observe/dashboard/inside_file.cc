@@ -19,13 +19,14 @@ namespace {
 
 constexpr int64_t kNanosecondsOfASecond = 1'000'000'000;
 
-// Where the open file is: asked of the kernel after the open, so that nobody can exchange the name in between.
+// Returns the path of the open file. The kernel is asked after the open, so that nobody can swap the name in between.
 fs::path place_of(int descriptor) {
   std::error_code error;
   fs::path place = fs::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), error);
   return error ? fs::path() : place;
 }
 
+// Compares path components, so that /runs/ab does not count as inside /runs/a.
 bool lies_in(const fs::path& place, const fs::path& folder) {
   const auto rest = std::mismatch(folder.begin(), folder.end(), place.begin(), place.end());
   return rest.first == folder.end();
@@ -44,15 +45,15 @@ InsideFile::~InsideFile() {
 
 std::optional<InsideFile> InsideFile::open(const fs::path& folder, const std::string& name) {
   const fs::path path = folder / name;
-  // Not blocking: a FIFO would wait for a writer.
+  // O_NONBLOCK: opening a FIFO would otherwise wait for a writer.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor < 0 && (errno == ENOENT || errno == ENOTDIR)) return std::nullopt;
   check<DataError>(descriptor >= 0, "cannot read {}: {}", path.string(), std::strerror(errno));
   InsideFile file(path, descriptor);
   struct stat info {};
   const bool known = ::fstat(descriptor, &info) == 0;
-  check<DataError>(known && S_ISREG(info.st_mode), "{} is not a regular file; it is left out", path.string());
-  check<DataError>(lies_in(place_of(descriptor), folder), "{} leads out of the run's folder; it is left out",
+  check<DataError>(known && S_ISREG(info.st_mode), "{} is not a regular file; it is not shown", path.string());
+  check<DataError>(lies_in(place_of(descriptor), folder), "{} leads out of the run's folder; it is not shown",
                    path.string());
   file.version_ = {.device = info.st_dev,
                    .inode = info.st_ino,
@@ -61,6 +62,7 @@ std::optional<InsideFile> InsideFile::open(const fs::path& folder, const std::st
   return file;
 }
 
+// pread may return less than asked for; only 0 means the end.
 size_t InsideFile::read_at(uint64_t offset, char* to, size_t bytes) const {
   size_t done = 0;
   while (done < bytes) {

@@ -1,4 +1,4 @@
-// InsideFile: a file of a run's folder, opened for reading so that nothing outside of the folder can be reached.
+// InsideFile: opens a file of a run's folder for reading such that nothing outside the folder can be reached.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +8,28 @@
 
 namespace megalith::observe {
 
-// What tells that a file is another one than before, or has changed.
+// Identifies a file and its state: changes when the file is replaced or modified.
 struct FileVersion {
   uint64_t device = 0, inode = 0, bytes = 0;
   int64_t changed_ns = 0;  // last modification, since 1970
   bool operator==(const FileVersion&) const = default;
 };
 
-// Reading alone; the file may grow, shrink or go meanwhile. Links are followed as long as they end in the folder.
+// Read-only; the file may grow, shrink or disappear meanwhile. Links are followed as long as they end inside the
+// folder.
 class InsideFile {
  public:
-  // `name` is below `folder`, which is canonical. Nothing when there is no such file. Throws DataError when it lies
-  // outside (through a link or ..), is no regular file (a FIFO, a device), or cannot be opened.
+  // Opens `name` below `folder`, which is canonical; std::nullopt when there is no such file. Throws DataError when it
+  // lies outside (through a link or ..), is not a regular file (a FIFO, a device), or cannot be opened.
   static std::optional<InsideFile> open(const std::filesystem::path& folder, const std::string& name);
   ~InsideFile();
   InsideFile(InsideFile&& other) noexcept;
   InsideFile& operator=(InsideFile&& other) = delete;
 
   const FileVersion& version() const { return version_; }
-  // Bytes that were read, fewer only at the end of the file. Throws DataError.
+  // Returns the number of bytes read, which is smaller than `bytes` only at the end of the file. Throws DataError.
   size_t read_at(uint64_t offset, char* to, size_t bytes) const;
-  // The whole file as it was when opened. Throws DataError when it has more than `most_bytes`.
+  // Returns the whole file as it was when opened. Throws DataError when it has more than `most_bytes`.
   std::string text(uint64_t most_bytes) const;
 
  private:

@@ -7,10 +7,12 @@ namespace megalith::observe {
 
 namespace {
 
+// Bytes before the current position that are compared to tell growth from a rewrite.
 constexpr size_t kFingerprintBytes = 256;
 
 }  // namespace
 
+// The same file (device and inode), not shorter than before, with the same bytes before our position.
 bool LineTail::continues(const InsideFile& file) const {
   if (!version_ || version_->device != file.version().device || version_->inode != file.version().inode) return false;
   if (file.version().bytes < done_) return false;
@@ -19,6 +21,7 @@ bool LineTail::continues(const InsideFile& file) const {
   return again == last_read_;
 }
 
+// An unchanged version means that nothing has to be read, which is the common case.
 LineTail::Change LineTail::poll(const std::function<void(std::string_view)>& line,
                                 const std::function<void()>& start_anew) {
   const std::optional<InsideFile> file = InsideFile::open(folder_, name_);
@@ -39,7 +42,7 @@ LineTail::Change LineTail::poll(const std::function<void(std::string_view)>& lin
 }
 
 void LineTail::read(const InsideFile& file, const std::function<void(std::string_view)>& line) {
-  // The buffer begins with the byte at done_.
+  // The buffer begins with the byte at offset done_; an incomplete line moves to its front.
   const uint64_t bytes = file.version().bytes;
   std::string buffer(std::min<uint64_t>(kMostLineBytes, bytes - done_), '\0');
   size_t held = 0;
@@ -54,6 +57,7 @@ void LineTail::read(const InsideFile& file, const std::function<void(std::string
       line(std::string_view(buffer).substr(taken, end - taken));
       taken = end + 1;
     }
+    // A line that does not fit: reported once as empty, and its bytes are dropped.
     if (taken == 0 && held == kMostLineBytes) {
       line({});
       taken = held;

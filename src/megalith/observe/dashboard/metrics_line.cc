@@ -1,3 +1,6 @@
+// Two parsers: a hand-written one for flat objects with plain ASCII names, which is what Megalith writes, and
+// nlohmann::json for everything else. The first needs no allocation per line; the dashboard has to read files of
+// millions of lines.
 #include "megalith/observe/dashboard/metrics_line.h"
 
 #include <array>
@@ -14,6 +17,7 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
+// Values that are words, including Python's extensions of JSON.
 struct Word {
   std::string_view text;
   double meaning;
@@ -36,7 +40,7 @@ class Cursor {
   void skip_blanks() {
     while (at_ != end_ && (*at_ == ' ' || *at_ == '\t' || *at_ == '\r')) ++at_;
   }
-  // A string of plain ASCII without escapes; what else there may be is not for this reader.
+  // Takes a string of plain ASCII without escapes; anything else is left to the general parser.
   bool take_name(std::string_view& name) {
     if (!take('"')) return false;
     const char* begin = at_;
@@ -89,6 +93,7 @@ bool MetricsLine::parse(std::string_view line) {
   return parse_any(line);
 }
 
+// Gives up on anything unusual; parse_any then decides.
 bool MetricsLine::parse_flat(std::string_view line) {
   Cursor rest(line);
   if (!rest.take('{')) return false;
@@ -108,7 +113,7 @@ bool MetricsLine::parse_any(std::string_view line) try {
   const io::Json object = io::parse_json(line, "a line");
   if (!object.is_object()) return false;
   names_.clear();
-  names_.reserve(object.size());  // views of them are kept
+  names_.reserve(object.size());  // so that views of them stay valid
   for (const auto& [name, value] : object.items()) {
     if (!value.is_number() && !value.is_null() && !value.is_boolean()) continue;
     names_.push_back(name);

@@ -1,4 +1,4 @@
-// A line of metrics.jsonl, read fast: nearly all of them are flat objects of numbers.
+// MetricsLine: a fast parser for lines of metrics.jsonl, nearly all of which are flat objects of numbers.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace megalith::observe {
 
-// The numbers of one object, by name. Used again for line after line, so that it allocates nothing.
+// The numbers of one object, by name. Reused for line after line, so that it does not allocate.
 class MetricsLine {
  public:
   using Entry = std::pair<std::string_view, double>;
 
-  // False for anything but a JSON object. Its numbers become entries, true 1 and false 0, null and Python's NaN and
-  // Infinity NaN; other values are left out. Names are valid UTF-8, and as long as the text of `line` lives or until
-  // the next call.
+  // Returns false for anything but a JSON object. Its numbers become entries; true is 1 and false 0; null and Python's
+  // NaN and Infinity are NaN; other values are skipped. Names are valid UTF-8, and valid until the next call or until
+  // the text of `line` is gone.
   bool parse(std::string_view line);
 
   const std::vector<Entry>& entries() const { return entries_; }
@@ -25,7 +25,7 @@ class MetricsLine {
   bool parse_any(std::string_view line);
 
   std::vector<Entry> entries_;
-  std::vector<std::string> names_;  // of lines that were not flat
+  std::vector<std::string> names_;  // names of the last line, if it was not flat
 };
 
 }  // namespace megalith::observe

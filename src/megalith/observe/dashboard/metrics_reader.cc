@@ -7,7 +7,7 @@ namespace megalith::observe {
 
 namespace {
 
-constexpr double kMostSteps = 9007199254740992.0;  // 2^53: larger ones are no whole numbers
+constexpr double kMostSteps = 9007199254740992.0;  // 2^53: whole numbers are exact below
 
 }  // namespace
 
@@ -28,6 +28,7 @@ const MetricsReader::Series* MetricsReader::find(std::string_view name) const {
   return found == index_.end() ? nullptr : &series_[found->second];
 }
 
+// Tries the series of the same place in the line before, which saves a hash lookup per value.
 DownsampledSeries* MetricsReader::series_at(size_t place, std::string_view name) {
   if (place < guesses_.size() && guesses_[place] < series_.size() && series_[guesses_[place]].name == name)
     return &series_[guesses_[place]].values;
@@ -43,6 +44,7 @@ DownsampledSeries* MetricsReader::series_at(size_t place, std::string_view name)
   return &series_[number].values;
 }
 
+// A line without a usable step has no place on the x axis.
 void MetricsReader::add(std::string_view line) {
   if (!line_.parse(line)) {
     ++malformed_;

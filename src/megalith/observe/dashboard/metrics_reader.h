@@ -1,4 +1,4 @@
-// MetricsReader: metrics.jsonl of a run that may still go on, as curves.
+// MetricsReader: reads metrics.jsonl of a run that may still be running, as curves.
 #pragma once
 
 #include <filesystem>
@@ -12,25 +12,26 @@
 
 namespace megalith::observe {
 
-// One pass over the file, then over what is appended; memory does not grow with the number of lines. One thread.
+// Makes one pass over the file, then over what is appended; memory does not grow with the number of lines. One thread.
 class MetricsReader {
  public:
+  // One curve.
   struct Series {
     std::string name;
     DownsampledSeries values;
   };
-  // The run's folder, canonical.
+  // `folder` is the run's folder, canonical.
   explicit MetricsReader(std::filesystem::path folder) : tail_(std::move(folder), "metrics.jsonl") {}
 
-  // Takes what is new; whether anything is. Throws DataError (see InsideFile).
+  // Reads what is new; returns whether there was anything. Throws DataError (see InsideFile).
   bool update();
 
-  // In order of first appearance; "step", which is x, is not among them.
+  // In order of first appearance, without "step", which is x.
   const std::vector<Series>& series() const { return series_; }
   const Series* find(std::string_view name) const;
-  int64_t lines() const { return lines_; }          // with a step
-  int64_t malformed() const { return malformed_; }  // that were skipped: no JSON object, or without a step
-  int64_t left_out() const { return left_out_; }    // values whose series were too many, or had too long a name
+  int64_t lines() const { return lines_; }          // lines with a step
+  int64_t malformed() const { return malformed_; }  // lines that were skipped: not a JSON object, or without a step
+  int64_t left_out() const { return left_out_; }    // values of series beyond kMostSeries, or with too long a name
   const LineTail& file() const { return tail_; }
 
   static constexpr size_t kMostSeries = 400;
@@ -39,15 +40,15 @@ class MetricsReader {
  private:
   void clear();
   void add(std::string_view line);
-  // The series of the `place`-th entry of a line; nullptr: none. Lines are alike, so the answer is nearly always the
-  // one that was given for this place before.
+  // Returns the series of the `place`-th entry of a line, or nullptr for none. Lines are alike, so the answer is nearly
+  // always the same as for this place in the line before.
   DownsampledSeries* series_at(size_t place, std::string_view name);
 
   LineTail tail_;
   MetricsLine line_;
   std::vector<Series> series_;
-  std::unordered_map<std::string, size_t> index_;  // of series_ by name
-  std::vector<size_t> guesses_;                    // by place in the line
+  std::unordered_map<std::string, size_t> index_;  // index into series_ by name
+  std::vector<size_t> guesses_;                    // index into series_ by place in the line
   int64_t lines_ = 0, malformed_ = 0, left_out_ = 0;
 };
 

@@ -11,14 +11,14 @@ namespace megalith::observe {
 
 namespace {
 
-// Replaces the one place of `mark`.
+// Replaces the only occurrence of `mark`.
 void fill(std::string& page, std::string_view mark, std::string_view with) {
   const size_t at = page.find(mark);
   check(at != std::string::npos, "the page has no place for {}", mark);
   page.replace(at, mark.size(), with);
 }
 
-// JSON strings are the only place where these can be; U+2028 and U+2029 need no care in data blocks.
+// Escapes `<`, which can occur only inside JSON strings; U+2028 and U+2029 need no care in data blocks.
 std::string safe_in_script(std::string_view json) {
   std::string safe;
   safe.reserve(json.size());
@@ -51,7 +51,7 @@ std::string page_html(std::string_view data, std::string_view nonce) {
   fill(page, "@STYLE@", page_files::dashboard_css);
   fill(page, "@SCRIPT_NONCE@", attribute);
   fill(page, "@SCRIPT@", scripts);
-  fill(page, "@DATA@", safe_in_script(data));  // the last: what it holds is not looked at any more
+  fill(page, "@DATA@", safe_in_script(data));  // last: its contents are not searched for marks
   return page;
 }
 

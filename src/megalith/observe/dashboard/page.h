@@ -6,15 +6,16 @@
 
 namespace megalith::observe {
 
-// The page from observe/dashboard/page/, which is compiled in. `data` is JSON: null, and the page asks its server; or
-// what Dashboard::report gives. Whatever texts `data` holds, they end up as text: JSON in a script element can only be
-// left by a `<`, and none stays. The page's own policy lets only scripts and styles run that carry `nonce`.
+// Returns the page of observe/dashboard/page/, which is compiled in. `data` is JSON: null makes the page ask its
+// server; otherwise it is the data that Dashboard::report collects. Texts in `data` cannot escape: JSON in a script
+// element can be left only by a `<`, and none remains. The page's policy lets only scripts and styles run that carry
+// `nonce`.
 std::string page_html(std::string_view data, std::string_view nonce);
 
-// The same policy as a header: no other sources, no frames, connections to this server alone.
+// Returns the same policy as a header: no other sources, no frames, connections to this server only.
 std::string content_security_policy(std::string_view nonce);
 
-// 128 random bits, unlike those of any other call.
+// Returns 128 random bits, different in every call.
 std::string random_nonce();
 
 }  // namespace megalith::observe

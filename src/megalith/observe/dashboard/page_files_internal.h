@@ -1,4 +1,4 @@
-// The files of observe/dashboard/page/, as cmake/EmbedFiles.cmake compiles them in.
+// The files of observe/dashboard/page/, compiled in by cmake/EmbedFiles.cmake.
 #pragma once
 
 #include <string_view>

@@ -1,3 +1,6 @@
+// Collects everything about one run. Each source is read in guarded(): a file that is broken or unreadable becomes a
+// line under "problems", and the rest of the page still works. Files are read again only when their version (device,
+// inode, size, time) has changed.
 #include "megalith/observe/dashboard/run_view.h"
 
 #include <chrono>
@@ -15,13 +18,14 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
+// Larger files are a problem that is shown.
 constexpr uint64_t kMostArgsBytes = 1 << 20, kMostLiveBytes = uint64_t{1} << 26, kMostTraceBytes = uint64_t{1} << 29;
 
 std::string text_json(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// Bytes of the regular files in a folder, links not followed; looks at so many entries.
+// Returns the bytes of the regular files in a folder, without following links; stops after kMostEntries entries.
 uint64_t folder_bytes(const fs::path& folder) {
   constexpr int kMostEntries = 20'000;
   uint64_t bytes = 0;
@@ -42,7 +46,7 @@ double changed_seconds(const fs::path& path) {
   return std::chrono::duration<double>(fs::file_time_type::clock::to_sys(time).time_since_epoch()).count();
 }
 
-// The name that the tracker has, if it is that of a checkpoint.
+// Returns the name of the newest checkpoint from the tracker file, or "" if it is missing or broken.
 std::string latest_name(const fs::path& run) try {
   const auto folder = checkpoint::read_tracker(run);
   return folder ? folder->filename().string() : "";
@@ -61,6 +65,7 @@ RunView::RunView(const fs::path& folder, std::string name)
       live_{"live.json", kMostLiveBytes},
       trace_file_{"trace.json", kMostTraceBytes} {}
 
+// Runs `read`, which returns whether something changed, and turns exceptions into problems.
 template <typename Read>
 void RunView::guarded(const Read& read) {
   try {
@@ -70,6 +75,7 @@ void RunView::guarded(const Read& read) {
   }
 }
 
+// The version grows when something changed, so the page asks for data only then.
 void RunView::update() {
   const std::vector<std::string> before = std::exchange(problems_, {});
   guarded([this] { return metrics_.update(); });
@@ -115,7 +121,7 @@ void RunView::refresh_checkpoints() {
     Json all = Json::array();
     const std::string latest = latest_name(folder_);
     for (const checkpoint::StepFolder& each : checkpoint::list_checkpoints(folder_)) {
-      if (fs::is_symlink(each.folder)) continue;
+      if (fs::is_symlink(each.folder)) continue;  // might lead outside the folder
       const std::string name = each.folder.filename().string();
       all.push_back({{"name", name},
                      {"step", each.step},
@@ -130,6 +136,7 @@ void RunView::refresh_checkpoints() {
   });
 }
 
+// Concatenates parts that are JSON already; only names and texts are escaped here.
 std::string RunView::json() const {
   constexpr double kNanoseconds = 1e9;
   std::string json = fmt::format(

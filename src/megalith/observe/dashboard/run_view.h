@@ -1,4 +1,4 @@
-// RunView: everything that the dashboard shows of one run's folder.
+// RunView: everything that the dashboard shows about one run's folder.
 #pragma once
 
 #include <filesystem>
@@ -12,35 +12,35 @@
 
 namespace megalith::observe {
 
-// Reads what is there and new; changes nothing. What cannot be read is a problem that is shown, never an error. One
-// thread.
+// Only reads. What cannot be read is shown as a problem and never throws. One thread.
 class RunView {
  public:
-  // The folder exists. `name` is what the run is called on the page.
+  // The folder must exist. `name` is the name of the run on the page.
   RunView(const std::filesystem::path& folder, std::string name);
 
   const std::string& name() const { return name_; }
   const std::filesystem::path& folder() const { return folder_; }
 
+  // Reads what is new in the folder.
   void update();
   // Grows whenever json() or the trace have changed.
   int64_t version() const { return version_; }
 
-  // One object:
+  // Returns one object:
   //   name, folder, version, lines, malformed, left_out, problems [texts]
-  //   changed      when metrics.jsonl last was, in seconds since 1970; 0: it is not there
+  //   changed      time of the last change of metrics.jsonl in seconds since 1970; 0 if there is no such file
   //   series       {name: DownsampledSeries}
   //   events, events_left_out, malformed_events, start (the newest start event, or null), ended
   //   layout       layout_json, or null;  live: live.json, or null;  trace: TraceView::summary_json, or null
   //   checkpoints  [{name, step, bytes, time, latest}]
   //   args         text of args.yaml
   std::string json() const;
-  // A step of the timeline; nothing when there is no such step.
+  // Returns one step of the timeline; std::nullopt when there is no such step.
   std::optional<std::string> trace_step_json(size_t step) const;
   size_t trace_steps() const { return trace_ ? trace_->steps().size() : 0; }
 
  private:
-  // A file that is read whole when it has changed.
+  // A file that is read whole whenever it has changed.
   struct WholeFile {
     std::string name;
     uint64_t most_bytes;

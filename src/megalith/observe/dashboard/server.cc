@@ -15,6 +15,7 @@ struct DashboardServer::Parts {
 
 namespace {
 
+// Sets the headers that keep the page and its data from other sites, then lets the dashboard answer.
 void answer(Dashboard& dashboard, const std::string& host, const httplib::Request& request,
             httplib::Response& response) {
   response.set_header("X-Content-Type-Options", "nosniff");
@@ -39,10 +40,10 @@ DashboardServer::DashboardServer(Dashboard& dashboard, const ServerAddress& addr
   server.Get(".*", [parts = parts_.get()](const httplib::Request& request, httplib::Response& response) {
     answer(parts->dashboard, parts->address.host, request, response);
   });
-  constexpr size_t kMostBodyBytes = 1024;
+  constexpr size_t kMostBodyBytes = 1024;  // requests have no bodies
   server.set_payload_max_length(kMostBodyBytes);
   server.set_keep_alive_timeout(2);
-  // The library's own options let two servers share a port.
+  // The library's own options would let two servers share a port.
   server.set_socket_options([](socket_t socket) {
     const int yes = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -54,7 +55,7 @@ DashboardServer::DashboardServer(Dashboard& dashboard, const ServerAddress& addr
     port = -1;
   check<ConfigError>(port > 0,
                      "cannot listen on {} port {}: the address is not this machine's, or the port is taken. Choose "
-                     "another --port (0 takes any that is free) or --host",
+                     "another --port (0 picks a free one) or another --host",
                      address.host, address.port);
 }
 

@@ -1,4 +1,4 @@
-// DashboardServer: a Dashboard on a port, by cpp-httplib.
+// DashboardServer: serves a Dashboard on a port, using cpp-httplib.
 #pragma once
 
 #include <memory>
@@ -8,17 +8,18 @@
 
 namespace megalith::observe {
 
+// The address to listen on.
 struct ServerAddress {
-  std::string host = "127.0.0.1";  // other machines can look only when this says so
-  int port = 0;                    // 0: any that is free
+  std::string host = "127.0.0.1";  // the default admits this machine only
+  int port = 0;                    // 0 picks a free port
 };
 
-// Answers GET and HEAD. On a loopback address a request whose Host is another one is refused: a page of somebody else
-// that a browser was led to resolve to this machine must not read runs.
+// Answers GET and HEAD. On a loopback address, a request with another Host is refused: a foreign page whose name was
+// made to resolve to this machine (DNS rebinding) must not read runs.
 class DashboardServer {
  public:
-  // Listens from now on; run() answers. `dashboard` outlives it. Throws ConfigError when the address cannot be had, or
-  // when this program was built without cpp-httplib.
+  // Starts to listen; run() answers. `dashboard` outlives it. Throws ConfigError when the address is not available, or
+  // when the program was built without cpp-httplib.
   DashboardServer(Dashboard& dashboard, const ServerAddress& address);
   ~DashboardServer();
   DashboardServer(const DashboardServer&) = delete;
@@ -27,7 +28,7 @@ class DashboardServer {
   int port() const;
   std::string url() const;  // "http://127.0.0.1:41234/"
 
-  // Returns after stop(), which any thread may call.
+  // run() returns after stop(), which any thread may call.
   void run();
   void stop();
 
@@ -36,7 +37,7 @@ class DashboardServer {
   std::unique_ptr<Parts> parts_;
 };
 
-// Whether a request with this Host header may be answered by a server on `host`: "127.0.0.1", "localhost:8080", …
+// Returns whether a server on `host` may answer a request with this Host header: "127.0.0.1", "localhost:8080", …
 bool is_own_host(const std::string& host, const std::string& host_header);
 
 }  // namespace megalith::observe

@@ -1,4 +1,4 @@
-// In place of server.cc where cpp-httplib is missing.
+// Replaces server.cc in a build without cpp-httplib.
 #include "megalith/base/error.h"
 #include "megalith/observe/dashboard/server.h"
 

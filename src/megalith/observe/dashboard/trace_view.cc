@@ -1,3 +1,6 @@
+// Reads a timeline of up to half a gigabyte: nlohmann's parser calls back for each event, which is stored in a few
+// dozen bytes and dropped, so the document never exists as a tree. Then steps are found by the `forward-backward`
+// spans, and the pipeline bubble of each step is measured as the time without a pipeline action.
 #include "megalith/observe/dashboard/trace_view.h"
 
 #include <algorithm>
@@ -17,13 +20,13 @@ class TraceParser {
  public:
   explicit TraceParser(TraceView& view) : view_(view) { name_index(""); }
 
-  // The callback of nlohmann::json::parse: looks at each element of traceEvents, and drops it.
+  // The callback of nlohmann::json::parse: takes each element of traceEvents, and drops it.
   bool operator()(int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
     if (depth != 2 || event != nlohmann::json::parse_event_t::object_end) return true;
     take(value);
     return false;
   }
-  // Threads have their names only after their spans: which of them are communication.
+  // Marks communication and sorts. Threads are named only after their spans, so this is known only at the end.
   void finish() {
     for (size_t rank = 0; rank < view_.ranks_.size(); ++rank) {
       auto& spans = view_.ranks_[rank].spans;
@@ -40,7 +43,7 @@ class TraceParser {
     return found != from.end() && found->is_number() ? found->get<double>() : 0;
   }
   static std::string text(const nlohmann::json& from, const char* key) {
-    constexpr size_t kMostBytes = 200;
+    constexpr size_t kMostBytes = 200;  // longer names are cut: they are shown, not looked up
     const auto found = from.find(key);
     return found != from.end() && found->is_string() ? found->get<std::string>().substr(0, kMostBytes) : "";
   }
@@ -90,13 +93,14 @@ class TraceParser {
 
   TraceView& view_;
   std::unordered_map<std::string, uint32_t> index_;
-  std::vector<std::vector<double>> threads_;           // of each span, by rank
-  std::set<std::pair<size_t, double>> communication_;  // rank and thread
+  std::vector<std::vector<double>> threads_;           // by rank: the thread of each span
+  std::set<std::pair<size_t, double>> communication_;  // rank and thread of communication
 };
 
 namespace {
 
-// Microseconds of [begin, end] in which one of the actions runs; spans by begin.
+// Returns the microseconds of [begin, end] covered by pipeline actions. Spans are ordered by begin; overlapping ones
+// count once.
 double covered(const std::vector<TraceView::Span>& spans, double begin, double end) {
   double sum = 0, reached = begin;
   for (const TraceView::Span& span : spans) {
@@ -108,6 +112,7 @@ double covered(const std::vector<TraceView::Span>& spans, double begin, double e
   return sum;
 }
 
+// Fewer digits make the page's data smaller.
 double rounded(double microseconds) { return std::round(microseconds * 10) / 10; }
 double share(double value) { return std::round(value * 1e5) / 1e5; }
 
@@ -140,6 +145,7 @@ void TraceView::find_steps() {
       step.work_end = std::max(step.work_end, span.end());
     }
   }
+  // A step lasts until the next one begins; the first starts at 0, the last ends with the last span.
   double last = 0;
   for (const Rank& rank : ranks_)
     for (const Span& span : rank.spans) last = std::max(last, span.end());
@@ -178,7 +184,7 @@ std::string TraceView::step_json(size_t number) const {
   for (const Rank& rank : ranks_)
     for (const Span& span : rank.spans)
       if (in_step(span)) lengths.push_back(span.duration);
-  double least = 0;  // of what is shown
+  double least = 0;  // shortest duration that is shown
   const size_t count = lengths.size();
   if (count > kMostShown) {
     const auto cut = lengths.begin() + static_cast<std::ptrdiff_t>(count - kMostShown);

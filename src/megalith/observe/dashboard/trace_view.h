@@ -1,4 +1,4 @@
-// TraceView: trace.json of a run, step by step, with what each rank was doing and how much of it was waiting.
+// TraceView: trace.json of a run, step by step, with what each rank was doing and how long it waited.
 #pragma once
 
 #include <cstdint>
@@ -8,30 +8,32 @@
 
 namespace megalith::observe {
 
-// A picture of Chrome's trace format as observe/trace_export.h writes it. Times in microseconds since the first span.
+// Reads Chrome's trace format as observe/trace_export.h writes it. Times are in microseconds since the first span.
 class TraceView {
  public:
+  // Something that a rank did.
   struct Span {
     double begin = 0, duration = 0;
     uint32_t name = 0;     // index into names()
-    uint32_t purpose = 0;  // index into names(); of communication, with its group
+    uint32_t purpose = 0;  // index into names(): of communication, with its group
     int microbatch = -1, chunk = -1;
     bool communication = false;
     double end() const { return begin + duration; }
   };
+  // The timeline of one rank.
   struct Rank {
     std::string label;
-    std::vector<Span> spans;  // by begin
+    std::vector<Span> spans;  // ordered by begin
   };
-  // A step is one `forward-backward` of each rank, with what lies between it and the next.
+  // A step is one `forward-backward` of each rank, plus everything until the next one.
   struct Step {
-    double begin = 0, end = 0;            // all of it
-    double work_begin = 0, work_end = 0;  // forward and backward, of the first rank to start and the last to end
+    double begin = 0, end = 0;            // from its first span to the next step
+    double work_begin = 0, work_end = 0;  // forward and backward: from the first rank's start to the last rank's end
     double bubble = 0;                    // share of ranks · (work_end - work_begin) without a pipeline action
     std::vector<double> busy;             // by rank: share of that time in pipeline actions
   };
 
-  // Throws DataError when it is no such file. Spans beyond kMostSpans are counted and left out.
+  // Throws DataError when it is not such a file. Spans beyond kMostSpans are only counted.
   static TraceView parse(std::string_view json);
 
   const std::vector<Rank>& ranks() const { return ranks_; }
@@ -42,10 +44,11 @@ class TraceView {
 
   // {"steps":3,"ranks":4,"spans":1200,"left_out":0,"bubbles":[0.21,…]}
   std::string summary_json() const;
-  // One step with its spans, the longest kMostShown of them. Requires step < steps().size().
-  //   {"step":0,"of":3,"bubble":0.21,"microseconds":5120.5,"work":[12,4800],"left_out":0,"names":["forward-compute",…],
-  //    "ranks":[{"label":"rank 0:
-  //    …","busy":0.83,"spans":[[begin,duration,name,micro-batch,chunk,communication,purpose],…]}]}
+  // Returns one step with its spans, or the kMostShown longest of them. Requires step < steps().size().
+  //   {"step":0,"of":3,"bubble":0.21,"microseconds":5120.5,"work":[12,4800],"left_out":0,
+  //    "names":["forward-compute",…],
+  //    "ranks":[{"label":"rank 0: …","busy":0.83,
+  //              "spans":[[begin,duration,name,micro-batch,chunk,communication,purpose],…]}]}
   std::string step_json(size_t step) const;
 
   static constexpr int64_t kMostSpans = 2'000'000;

@@ -1,4 +1,6 @@
-// Which part of a rendered conversation the assistant writes, when the template does not say.
+// Finds the part of a rendered conversation that the assistant writes, for templates that do not mark it. The idea:
+// render the conversation up to a message, with and without it; a template normally only appends, so the difference is
+// the message. Templates that rewrite earlier messages (dropping old reasoning, for example) need the fallbacks.
 #include <algorithm>
 
 #include "megalith/base/error.h"
@@ -14,29 +16,29 @@ bool is_assistant(const Json& message) {
   return role != message.end() && role->is_string() && role->get_ref<const std::string&>() == "assistant";
 }
 
-// The first `count` messages.
+// Returns the first `count` messages.
 Conversation beginning(const Conversation& conversation, size_t count) {
   Conversation result{Json::array(), conversation.tools, conversation.documents};
   for (size_t i = 0; i < count; ++i) result.messages.push_back(conversation.messages[i]);
   return result;
 }
 
-// A message's content where it is one text, without the blanks around it.
+// Returns a message's content if it is one text, without surrounding whitespace.
 std::string_view content_of(const Json& message) {
   const auto content = message.find("content");
   if (content == message.end() || !content->is_string()) return {};
   return strip(content->get_ref<const std::string&>(), std::nullopt, Side::kBoth);
 }
 
-// Where `content` stands in `text`, not before `from`: behind what the text shares with the prompt, for messages before
-// may hold the same words; or, for the prompt may be written differently, anywhere.
+// Finds `content` in `text`, not before `from`: first after the part that the text shares with the prompt, since
+// earlier messages may contain the same words; then, since the prompt may be written differently, anywhere.
 size_t find_content(const std::string& text, std::string_view content, size_t from, const std::string& prompt) {
   const auto shared = static_cast<size_t>(std::ranges::mismatch(text, prompt).in1 - text.begin());
   const size_t at = text.find(content, std::max(from, shared));
   return at == std::string::npos ? text.find(content, from) : at;
 }
 
-// What `work` gives; nothing when the template refuses a part of the conversation.
+// Returns the result of `work`; std::nullopt if the template refuses a part of the conversation.
 template <typename Work>
 std::optional<std::string> unless_refused(const Work& work) {
   try {
@@ -48,7 +50,7 @@ std::optional<std::string> unless_refused(const Work& work) {
 
 }  // namespace
 
-// Where the message ends that is the last of `until` and begins at `begin`.
+// Returns where the last message of `until`, which begins at `begin`, ends.
 std::optional<size_t> ChatTemplate::span_end(const Conversation& until, const std::string& text, size_t begin,
                                              const Tokenizer& tokenizer, const ChatOptions& options) const {
   ChatOptions plain = options;
@@ -66,6 +68,7 @@ std::optional<size_t> ChatTemplate::span_end(const Conversation& until, const st
   return next == std::string::npos ? text.size() : next;
 }
 
+// Rendering once per assistant message makes this quadratic in the length of a conversation, which is short.
 std::vector<AssistantSpan> ChatTemplate::assistant_spans(const Conversation& conversation, const std::string& text,
                                                          const Tokenizer& tokenizer, const ChatOptions& options) const {
   std::vector<AssistantSpan> spans;
@@ -81,7 +84,7 @@ std::vector<AssistantSpan> ChatTemplate::assistant_spans(const Conversation& con
     if (!prompt || begin < from || !text.starts_with(*prompt)) {
       begin = find_content(text, content, from, prompt.value_or(""));
       check<DataError>(!content.empty() && begin != std::string::npos,
-                       "{}: the template writes the assistant's message {} so that it cannot be found in the text; "
+                       "{}: the template writes the assistant's message {} in a way that cannot be found in the text; "
                        "mark what is trained with {{% generation %}} blocks in the template",
                        source_, i);
     }
@@ -109,6 +112,7 @@ std::vector<ChatTurn> ChatTemplate::turns(const Conversation& conversation, cons
                      "{}: with the assistant's message {} the template does not continue the prompt before it, so it "
                      "cannot be a sample of its own; train whole conversations",
                      source_, i);
+    // A token that straddles the boundary starts before it, and so belongs to the prompt.
     const TokenizedText tokens = tokenizer.encode_with_starts(whole);
     const auto response = std::ranges::lower_bound(tokens.starts, prompt.size()) - tokens.starts.begin();
     const auto cut = tokens.ids.begin() + response;

@@ -1,3 +1,5 @@
+// Finds the template files of a folder, prepares the variables of a template as transformers does, and maps what the
+// assistant writes from the text to tokens.
 #include "megalith/tokenizer/chat/chat_template.h"
 
 #include <algorithm>
@@ -29,6 +31,7 @@ std::vector<NamedSource> sources_of_files(const fs::path& folder) {
   return sources;
 }
 
+// One text, or a list of {"name": …, "template": …}.
 std::vector<NamedSource> sources_of_config(const JsonNode& config) {
   const auto node = config.find("chat_template");
   if (!node) return {};
@@ -42,7 +45,7 @@ std::vector<NamedSource> sources_of_config(const JsonNode& config) {
   return sources;
 }
 
-// Special tokens by their names ("bos_token"), as texts; those of earlier files stay.
+// Reads special tokens by their names ("bos_token") as texts; those of earlier files win.
 void read_special_texts(const JsonNode& config, Json& texts) {
   for (const char* name :
        {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
@@ -60,13 +63,14 @@ void with_json_file(const fs::path& path, const auto& use) {
   use(root);
 }
 
-// A message's reasoning under both names that templates read, whichever it was given as.
+// Provides a message's reasoning under both names that templates read, no matter under which it was given.
 Json with_reasoning(const Json& message) {
   for (const char* field : {"reasoning_content", "thinking", "reasoning"}) {
     const auto found = message.find(field);
     if (found == message.end() || found->is_null()) continue;
     Json result = Json::object();
     result["thinking"] = *found;
+    // A field of the message itself keeps its value and comes in its own order.
     for (const auto& [key, value] : message.items()) result[key] = value;
     result["reasoning_content"] = *found;
     return result;
@@ -111,8 +115,9 @@ bool ChatTemplate::is_in(const fs::path& folder) {
   return found;
 }
 
+// Files of their own win over tokenizer_config.json, as in transformers.
 ChatTemplate ChatTemplate::from_folder(const fs::path& folder) {
-  check<DataError>(fs::is_directory(folder), "{} is not a folder; a chat template stands in a model's folder",
+  check<DataError>(fs::is_directory(folder), "{} is not a folder; a chat template is part of a model's folder",
                    folder.string());
   ChatTemplate result;
   result.source_ = folder.string();
@@ -126,7 +131,7 @@ ChatTemplate ChatTemplate::from_folder(const fs::path& folder) {
   check<DataError>(
       !sources.empty(),
       "{} has no chat template: neither {}, nor {}/*.jinja, nor chat_template in tokenizer_config.json. It "
-      "is the folder of a base model, or its template has to be written into one of them.",
+      "may be a base model; to use it, add a template in one of these places.",
       folder.string(), kFile, kFolder);
   for (const NamedSource& source : sources)
     result.templates_.insert_or_assign(source.name, jinja::Template(source.source, source.where));
@@ -146,6 +151,7 @@ std::vector<std::string> ChatTemplate::names() const {
   return result;
 }
 
+// As in transformers: tool_use if there are tools and such a template, else default.
 const jinja::Template& ChatTemplate::choose(const Conversation& conversation, const ChatOptions& options) const {
   const auto find = [&](const std::string& name) {
     const auto found = templates_.find(name);
@@ -160,11 +166,12 @@ const jinja::Template& ChatTemplate::choose(const Conversation& conversation, co
   }
   if (!conversation.tools.is_null()) chosen = find("tool_use");
   if (chosen == nullptr) chosen = find(kDefault);
-  check<ConfigError>(chosen != nullptr, "{} has several chat templates and none is the default; name one of: {}",
-                     source_, list_in_words(names()));
+  check<ConfigError>(chosen != nullptr, "{} has several chat templates and no default; choose one of: {}", source_,
+                     list_in_words(names()));
   return *chosen;
 }
 
+// kwargs may replace special tokens, but not messages, tools and documents.
 jinja::Rendered ChatTemplate::render_with_blocks(const Conversation& conversation, const ChatOptions& options) const {
   check<ConfigError>(options.kwargs.is_object(), "the variables for the chat template are a {}; an object is expected",
                      options.kwargs.type_name());
@@ -189,7 +196,7 @@ ChatEncoding ChatTemplate::apply(const Conversation& conversation, const Tokeniz
   TokenizedText tokens = tokenizer.encode_with_starts(rendered.text);
   std::vector<uint8_t> mask(tokens.ids.size());
   const bool by_blocks = choose(conversation, options).marks_generation();
-  // Where the characters end that a token begins with; tokens that share a character begin at the same place.
+  // Returns where the text of token i ends; tokens that share a character begin at the same place.
   const auto end_of = [&](size_t i) {
     const auto next = std::ranges::upper_bound(tokens.starts, tokens.starts[i]);
     return next == tokens.starts.end() ? rendered.text.size() : *next;

@@ -1,3 +1,5 @@
+// Statements: walks the tree and writes text. Every statement and every byte is charged to the Runtime, and every
+// recursion holds a Level, so a hostile template ends with an error instead of exhausting time, memory or the stack.
 #include "megalith/tokenizer/jinja/evaluator.h"
 
 #include <fmt/format.h>
@@ -10,6 +12,7 @@
 
 namespace megalith::tokenizer::jinja {
 
+// Linear search: a frame has few variables.
 void Scope::set(NameId name, Value value) {
   const auto found = std::ranges::find(values_, name, &std::pair<NameId, Value>::first);
   if (found == values_.end())
@@ -26,6 +29,7 @@ const Value* Scope::find(NameId name) const {
   return nullptr;
 }
 
+// Names are resolved to ids when parsing, so only names that occur in the template are looked up here.
 Rendered Evaluator::run(const Dict& variables) {
   const auto globals = std::make_shared<Scope>(nullptr);
   for (size_t i = 0; i < tree_.names.size(); ++i) {
@@ -44,6 +48,7 @@ void Evaluator::write(std::string_view text) {
   *out_ += text;
 }
 
+// Redirects the output, also when `work` throws.
 template <typename Work>
 std::string Evaluator::collected(const Work& work) {
   std::string text;
@@ -125,7 +130,7 @@ void Evaluator::run_loop(const ForStatement& node, const Value& iterable, const 
   Loop& loop = runtime_.make<Loop>(node, std::move(items), scope, depth);
   for (size_t i = 0; i < loop.items().size(); ++i) {
     loop.set_position(i);
-    // A macro of the last round may hold on to its variables.
+    // A macro defined in the last iteration may still refer to its variables; then the iteration gets a new scope.
     if (inner.use_count() == 1)
       inner->clear();
     else
@@ -141,6 +146,7 @@ Evaluator::Flow Evaluator::run(const SetStatement& node, const ScopePtr& scope) 
   return Flow::kNext;
 }
 
+// Filters of a block form a chain whose innermost input is the block's text.
 Value Evaluator::filtered(const Expression* filter, Value text, const ScopePtr& scope) {
   if (filter == nullptr) return text;
   const auto& node = std::get<FilterExpression>(filter->node);
@@ -165,6 +171,7 @@ Evaluator::Flow Evaluator::run(const MacroStatement& node, const ScopePtr& scope
   return Flow::kNext;
 }
 
+// {% call f(x) %}: calls f with an argument `caller`, a macro that renders the body.
 Evaluator::Flow Evaluator::run(const CallStatement& node, const ScopePtr& scope) {
   if (!node.call) {
     run_generation(node.body, scope);
@@ -178,7 +185,7 @@ Evaluator::Flow Evaluator::run(const CallStatement& node, const ScopePtr& scope)
   return Flow::kNext;
 }
 
-// Inside of a macro or a block that is collected transformers counts from where the text outside stands; so do we.
+// Inside a macro or block that is being collected, transformers counts from the end of the text outside; so do we.
 void Evaluator::run_generation(const Body& body, const ScopePtr& scope) {
   const size_t begin = rendered_.text.size();
   const std::string text = render_body(body, std::make_shared<Scope>(scope));
@@ -192,11 +199,12 @@ Evaluator::Flow Evaluator::run(const WithStatement& node, const ScopePtr& scope)
   return execute(node.body, inner);
 }
 
+// A tuple is unpacked; an attribute can be set only on a namespace.
 void Evaluator::assign(const Target& target, const Value& value, const ScopePtr& scope) {
   if (target.name < 0) {
     const std::vector<Value> items = iterate(value);
     if (items.size() != target.items.size())
-      runtime_.fail(fmt::format("{} values are to be unpacked into {} names", items.size(), target.items.size()));
+      runtime_.fail(fmt::format("{} values cannot be unpacked into {} names", items.size(), target.items.size()));
     for (size_t i = 0; i < items.size(); ++i) assign(target.items[i], items[i], scope);
     return;
   }
@@ -208,7 +216,7 @@ void Evaluator::assign(const Target& target, const Value& value, const ScopePtr&
   auto* space =
       object != nullptr && object->is(Value::Kind::kObject) ? dynamic_cast<Namespace*>(&object->as_object()) : nullptr;
   if (space == nullptr)
-    runtime_.fail(fmt::format("cannot assign attribute '{}' on '{}': it is no namespace object", target.attribute,
+    runtime_.fail(fmt::format("cannot assign attribute '{}' on '{}': it is not a namespace object", target.attribute,
                               tree_.names[static_cast<size_t>(target.name)]));
   space->set(runtime_, target.attribute, value);
 }
@@ -226,7 +234,7 @@ std::vector<Value> Evaluator::iterate(const Value& value) {
       break;
     case Value::Kind::kString: {
       const std::string& text = value.as_text();
-      runtime_.pay_bytes(text.size() * (sizeof(Value) + sizeof(std::string)));
+      runtime_.pay_bytes(text.size() * (sizeof(Value) + sizeof(std::string)));  // charged before it is built
       for (size_t at = 0; at < text.size(); at += utf8_length(text[at]))
         items.push_back(Value::text(text.substr(at, utf8_length(text[at]))));
       break;

@@ -1,4 +1,4 @@
-// Runs a parsed template.
+// Evaluator: runs a parsed template.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace megalith::tokenizer::jinja {
 
-// Variables of one frame: the template, an iteration of a loop, a macro's call, a block that keeps its own. What it has
-// not is looked for in the frame around it, where it was written.
+// The variables of one frame: the template, an iteration of a loop, the call of a macro, or a block with its own
+// variables. Lookup continues in the enclosing frame, where the code was written.
 class Scope {
  public:
   explicit Scope(std::shared_ptr<const Scope> outer) : outer_(std::move(outer)) {}
@@ -27,6 +27,7 @@ class Scope {
 };
 using ScopePtr = std::shared_ptr<Scope>;
 
+// Runs one rendering; not reusable. One thread.
 class Evaluator {
  public:
   Evaluator(const Tree& tree, Runtime& runtime, size_t max_output)
@@ -36,22 +37,23 @@ class Evaluator {
 
   Runtime& runtime() { return runtime_; }
 
-  // env.getattr and env.getitem of jinja2's sandbox: attributes and methods, then keys; or the other way round.
+  // env.getattr and env.getitem of jinja2's sandbox: attribute() tries attributes and methods, then keys; subscript()
+  // the other way round.
   Value attribute(const Value& object, std::string_view name);
   Value subscript(const Value& object, const Value& key);
   Value call(const Value& callee, const Arguments& arguments);
   Value call_filter(std::string_view name, const Value& input, const Arguments& arguments);
   bool call_test(std::string_view name, const Value& input, const Arguments& arguments);
-  // What a for loop goes over; fails for a value that is no iterable.
+  // Returns the elements that a for loop visits; fails for a value that is not iterable.
   std::vector<Value> iterate(const Value& value);
 
-  // For macros and loops that are called: the text that comes of them in a scope.
+  // For macros and recursive loops: return the text that they produce in a scope.
   std::string render_body(const Body& body, const ScopePtr& scope);
   std::string render_loop(const ForStatement& node, const Value& iterable, const ScopePtr& scope, int depth);
   Value evaluate(const Expression& expression, const ScopePtr& scope);
 
  private:
-  enum class Flow { kNext, kBreak, kContinue };
+  enum class Flow { kNext, kBreak, kContinue };  // what follows a statement
 
   // Statements.
   Flow execute(const Body& body, const ScopePtr& scope);
@@ -72,7 +74,7 @@ class Evaluator {
   void run_generation(const Body& body, const ScopePtr& scope);
   void assign(const Target& target, const Value& value, const ScopePtr& scope);
   void write(std::string_view text);
-  // What `work` writes, in place of the output.
+  // Returns what `work` writes instead of adding it to the output.
   template <typename Work>
   std::string collected(const Work& work);
   Value filtered(const Expression* filter, Value text, const ScopePtr& scope);
@@ -99,45 +101,46 @@ class Evaluator {
   Runtime& runtime_;
   size_t max_output_;
   Rendered rendered_;
-  std::string* out_ = &rendered_.text;  // where text goes: the result, or what a macro or a block is collecting
+  std::string* out_ = &rendered_.text;  // target of text: the result, or what a macro or block is collecting
 };
 
-// -------------------------------------------------------------------------------------------- what the evaluator uses
+// --------------------------------------------------------------------------------------------- what the evaluator uses
 
-// str and repr of Python.
+// Python's str and repr.
 std::string to_text(Evaluator& evaluator, const Value& value);
 std::string to_repr(Evaluator& evaluator, const Value& value);
 
-// Arithmetic, as Python does it; fails for operands that do not fit.
+// Arithmetic with Python's rules; fails for operands that do not fit.
 Value arithmetic(Evaluator& evaluator, BinaryOperator op, const Value& a, const Value& b);
 Value negated(Evaluator& evaluator, const Value& value, UnaryOperator op);
 bool compare(Evaluator& evaluator, ComparisonOperator op, const Value& a, const Value& b);
-// a < b, for sorting: numbers, texts, and sequences of them.
+// a < b for sorting: numbers, texts, and sequences of them.
 bool less(Evaluator& evaluator, const Value& a, const Value& b);
-// value[start:stop:step]; each may be None.
+// value[start:stop:step]; each of the three may be None.
 Value slice(Evaluator& evaluator, const Value& value, const Value& start, const Value& stop, const Value& step);
-// len(); fails for what has none.
+// len(); fails for values without a length.
 size_t length(Evaluator& evaluator, const Value& value);
 
-// Methods of strings, lists and dictionaries: null when the type has none of that name.
+// Methods of strings, lists and dictionaries; nullptr when the type has none of that name.
 using Method = Value (*)(Evaluator& evaluator, const Value& self, const Arguments& arguments);
 Method find_method(const Value& object, std::string_view name);
-// Whether a method of that name would change the object: chat templates may not.
+// Returns whether a method of that name would change the object, which chat templates must not do.
 bool changes_object(const Value& object, std::string_view name);
 
-// Filters and tests by name; null: there is none.
+// Filters and tests by name; nullptr when there is none.
 using Filter = Value (*)(Evaluator& evaluator, const Value& input, const Arguments& arguments);
+// An entry of a table of filters.
 struct NamedFilter {
   std::string_view name;
   Filter call;
 };
 Filter find_filter(std::string_view name);
-Filter find_text_filter(std::string_view name);   // those that take a text
-Filter find_value_filter(std::string_view name);  // those that take one value of any kind
+Filter find_text_filter(std::string_view name);   // filters of a text
+Filter find_value_filter(std::string_view name);  // filters of one value of any kind
 using Test = bool (*)(Evaluator& evaluator, const Value& input, const Arguments& arguments);
 Test find_test(std::string_view name);
 
-// The function with that name that every template knows (range, namespace, …); nothing when there is none.
+// Returns the global function of that name (range, namespace, …); std::nullopt when there is none.
 std::optional<Value> make_global(Runtime& runtime, std::string_view name);
 
 // A namespace: attributes that a template may set.
@@ -156,7 +159,7 @@ class Namespace : public Object {
 std::string printf_text(Evaluator& evaluator, const std::string& format, const Value& values);
 std::string format_text(Evaluator& evaluator, const std::string& format, const Arguments& arguments);
 
-// json.dumps.
+// Parameters of json.dumps.
 struct JsonStyle {
   bool ensure_ascii = false;
   std::optional<std::string> indent;

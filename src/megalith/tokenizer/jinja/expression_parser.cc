@@ -1,3 +1,8 @@
+// Recursive descent with one function per level of precedence, lowest first, in the order of jinja2's parser:
+//
+//   conditional ─ or ─ and ─ not ─ comparison ─ + - ─ ~ ─ * / // % ─ ** ─ unary ─ postfix, filters, tests
+//
+// Left-associative chains make the tree deeper with each operator, so they call Level::deepen in their loops.
 #include <algorithm>
 
 #include "megalith/base/error.h"
@@ -60,6 +65,7 @@ ExpressionPtr ExpressionParser::negation() {
   return comparison();
 }
 
+// a < b < c is one node, which evaluates b once.
 ExpressionPtr ExpressionParser::comparison() {
   constexpr std::pair<std::string_view, ComparisonOperator> kSigns[] = {
       {"==", ComparisonOperator::kEqual},  {"!=", ComparisonOperator::kNotEqual},
@@ -138,6 +144,7 @@ ExpressionPtr ExpressionParser::power() {
   return left;
 }
 
+// A sign binds tighter than filters: -1|abs is (-1)|abs.
 ExpressionPtr ExpressionParser::unary(bool with_filters) {
   const TokenReader::Level level(reader_);
   const int line = reader_.current().line;
@@ -152,6 +159,7 @@ ExpressionPtr ExpressionParser::unary(bool with_filters) {
   return with_filters ? filters_and_tests(std::move(node)) : std::move(node);
 }
 
+// Adjacent string literals are joined, as in Python.
 ExpressionPtr ExpressionParser::primary() {
   const Token& token = reader_.current();
   const int line = token.line;
@@ -224,6 +232,7 @@ bool ExpressionParser::at_tuple_end(std::initializer_list<std::string_view> ends
          std::ranges::any_of(ends, [&](std::string_view end) { return token.is_name(end); });
 }
 
+// Without a comma it is the expression itself, not a tuple of one.
 ExpressionPtr ExpressionParser::tuple(bool conditional, std::initializer_list<std::string_view> ends) {
   const int line = reader_.current().line;
   ListExpression node{{}, true};
@@ -241,6 +250,7 @@ ExpressionPtr ExpressionParser::tuple(bool conditional, std::initializer_list<st
   return make(line, std::move(node));
 }
 
+// Attributes, subscripts and calls: a.b[c](d).
 ExpressionPtr ExpressionParser::postfix(ExpressionPtr node) {
   TokenReader::Level level(reader_);
   for (;;) {
@@ -276,7 +286,7 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr node) {
     if (token.kind == Token::Kind::kName) return make(line, AttributeExpression{std::move(node), token.text});
     if (token.kind == Token::Kind::kInteger)
       return make(line, SubscriptExpression{std::move(node), make(line, Literal{Value::integer(token.integer)})});
-    reader_.fail(fmt::format("expected a name or a number behind '.', got {}", describe(token)), token.line);
+    reader_.fail(fmt::format("expected a name or a number after '.', got {}", describe(token)), token.line);
   }
   reader_.expect_operator("[");
   ExpressionPtr result = subscript_key(std::move(node), line);
@@ -284,6 +294,7 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr node) {
   return result;
 }
 
+// Either one key or up to three bounds of a slice.
 ExpressionPtr ExpressionParser::subscript_key(ExpressionPtr node, int line) {
   const auto at_bound = [&] { return reader_.current().is_operator(":") || reader_.current().is_operator("]"); };
   ExpressionPtr first = at_bound() ? nullptr : expression();
@@ -317,7 +328,7 @@ ExpressionPtr ExpressionParser::filters(ExpressionPtr node, bool inline_start) {
 }
 
 ExpressionPtr ExpressionParser::test(ExpressionPtr node) {
-  constexpr const char* kEnds[] = {"else", "or", "and", "if", "not", "in"};  // no argument of a test
+  constexpr const char* kEnds[] = {"else", "or", "and", "if", "not", "in"};  // never an argument of a test
   const int line = reader_.next().line;                                      // "is"
   const bool negated = reader_.skip_name("not");
   TestExpression result{std::move(node), dotted_name(), {}};
@@ -340,6 +351,7 @@ ExpressionPtr ExpressionParser::call(ExpressionPtr callee) {
   return make(line, CallExpression{std::move(callee), arguments()});
 }
 
+// Positional, named, *args and **kwargs, in Python's order.
 CallArguments ExpressionParser::arguments() {
   const TokenReader::Level level(reader_);
   CallArguments result;
@@ -355,16 +367,16 @@ CallArguments ExpressionParser::arguments() {
       result.more_named = expression();
     } else if (reader_.skip_operator("*")) {
       if (result.more_positional || result.more_named)
-        reader_.fail("invalid syntax for function call: * stands once, and before **", line);
+        reader_.fail("invalid syntax for function call: * may occur once, before **", line);
       result.more_positional = expression();
     } else if (reader_.current().kind == Token::Kind::kName && reader_.following().is_operator("=")) {
-      if (result.more_named) reader_.fail("invalid syntax for function call: an argument behind **", line);
+      if (result.more_named) reader_.fail("invalid syntax for function call: an argument after **", line);
       std::string name = reader_.identifier();
       reader_.next();
       result.named.emplace_back(std::move(name), expression());
     } else {
       if (!result.named.empty() || result.more_positional || result.more_named)
-        reader_.fail("invalid syntax for function call: a positional argument behind a named one", line);
+        reader_.fail("invalid syntax for function call: a positional argument after a named one", line);
       result.positional.push_back(expression());
     }
   }

@@ -1,4 +1,5 @@
-// Expressions: what a node of the tree comes to.
+// Expressions: computes the value of a node. Undefined values are passed on and fail only when they are used, as in
+// jinja2.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-// What jinja2 calls an object in the message of an undefined attribute.
+// Returns jinja2's name for an object in the message about an undefined attribute.
 std::string described(const Value& value) {
   return value.is_none() ? "None" : fmt::format("{} object", value.type_name());
 }
@@ -22,7 +23,7 @@ Value undefined_attribute(const Value& object, std::string_view name) {
   return Value::undefined(fmt::format("'{}' has no attribute '{}'", described(object), name));
 }
 
-// obj[key] of Python; nothing when there is no such element.
+// obj[key] of Python; std::nullopt when there is no such element.
 std::optional<Value> element(const Value& object, const Value& key) {
   if (object.is(Value::Kind::kDict)) {
     const Value* found = object.as_dict().find(key);
@@ -30,6 +31,7 @@ std::optional<Value> element(const Value& object, const Value& key) {
   }
   const auto index = key.whole_number();
   if (!index) return std::nullopt;
+  // Negative indices count from the end.
   const auto wrapped = [&](size_t size) -> std::optional<size_t> {
     const int64_t at = *index < 0 ? *index + static_cast<int64_t>(size) : *index;
     return at < 0 || at >= static_cast<int64_t>(size) ? std::nullopt : std::optional(static_cast<size_t>(at));
@@ -135,6 +137,7 @@ Value Evaluator::value_of(const SliceExpression& node, const ScopePtr& scope) {
   return slice(*this, object, start, stop, step);
 }
 
+// Evaluates all arguments, and unpacks *args and **kwargs.
 Arguments Evaluator::arguments_of(const CallArguments& node, const ScopePtr& scope) {
   Arguments arguments;
   for (const ExpressionPtr& value : node.positional) arguments.positional.push_back(evaluate(*value, scope));
@@ -144,7 +147,7 @@ Arguments Evaluator::arguments_of(const CallArguments& node, const ScopePtr& sco
       arguments.positional.push_back(std::move(value));
   if (node.more_named) {
     const Value more = evaluate(*node.more_named, scope);
-    if (!more.is(Value::Kind::kDict)) runtime_.fail("the argument behind ** must be a mapping");
+    if (!more.is(Value::Kind::kDict)) runtime_.fail("the argument after ** must be a mapping");
     for (const auto& [key, value] : more.as_dict().entries()) {
       if (!key.is_string()) runtime_.fail("keywords must be strings");
       arguments.named.emplace_back(key.as_text(), value);
@@ -154,7 +157,7 @@ Arguments Evaluator::arguments_of(const CallArguments& node, const ScopePtr& sco
 }
 
 Value Evaluator::value_of(const CallExpression& node, const ScopePtr& scope) {
-  // A method is called without making an object of it first.
+  // A method is called directly, without making an object of it first.
   if (const auto* member = std::get_if<AttributeExpression>(&node.callee->node)) {
     const Value object = evaluate(*member->object, scope);
     if (const Method method = find_method(object, member->name)) {
@@ -183,9 +186,9 @@ Value Evaluator::value_of(const TestExpression& node, const ScopePtr& scope) {
   return Value::boolean(call_test(node.name, input, arguments));
 }
 
-// ------------------------------------------------------------------------------------------------- attributes and
-// calls
+// ------------------------------------------------------------------------------------------------ attributes and calls
 
+// As in the sandbox: names that start with "__" and methods that change an object are unsafe.
 Value Evaluator::attribute(const Value& object, std::string_view name) {
   if (object.is_undefined()) runtime_.fail(object.undefined_message());
   if (object.is(Value::Kind::kObject)) {

@@ -1,4 +1,5 @@
-// "%5.2f" % x, "{:>8}".format(x).
+// Python's two kinds of formatting, "%5.2f" % x and "{:>8}".format(x), on top of one Spec and one function that formats
+// a value.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,9 +16,9 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-constexpr int64_t kMaxWidth = 10'000;
+constexpr int64_t kMaxWidth = 10'000;  // widths come from the template; larger ones would waste memory
 
-// What both ways of formatting ask for.
+// The format of one value, common to both kinds of formatting.
 struct Spec {
   std::string fill = " ";
   char align = 0;  // '<', '>', '^', '='; 0: numbers right, texts left
@@ -39,7 +40,7 @@ std::string grouped(const std::string& digits, char separator) {
   return out + digits.substr(end);
 }
 
-// The digits of |value|; the sign is put before them later.
+// Returns the digits of |value|; the sign is added later.
 std::string float_digits(double value, const Spec& spec) {
   const auto precision = static_cast<int>(std::min<int64_t>(spec.precision.value_or(6), 300));
   const double size = std::fabs(value);
@@ -84,6 +85,7 @@ std::string aligned(const std::string& sign, const std::string& body, const Spec
     return sign + padded(body, spec.width - static_cast<int64_t>(sign.size()), spec.fill, Alignment::kRight);
   const std::string text = sign + body;
   if (align == '^') {
+    // An odd number of fill characters has the extra one on the right.
     const int64_t missing = std::max<int64_t>(spec.width - static_cast<int64_t>(code_points(text)), 0);
     const std::string left = padded("", missing / 2, spec.fill, Alignment::kLeft);
     return padded(left + text, spec.width, spec.fill, Alignment::kLeft);
@@ -93,6 +95,7 @@ std::string aligned(const std::string& sign, const std::string& body, const Spec
 
 bool is_one_of(char c, std::string_view set) { return c != 0 && set.find(c) != set.npos; }
 
+// Sign and digits are made apart, so that zeros can be filled in between them.
 std::string number_text(Evaluator& e, const Value& value, const Spec& spec) {
   const auto number = value.number();
   if (!number) {
@@ -113,6 +116,7 @@ std::string number_text(Evaluator& e, const Value& value, const Spec& spec) {
   return aligned(sign, digits, spec, true);
 }
 
+// A bool without a type prints as text, all other numbers as numbers.
 std::string formatted(Evaluator& e, const Value& value, const Spec& spec) {
   e.runtime().pay_bytes(static_cast<size_t>(std::max<int64_t>(spec.width, 0)));
   const bool wants_text = spec.type == 's' || (spec.type == 0 && !value.is_number());
@@ -126,7 +130,7 @@ std::string formatted(Evaluator& e, const Value& value, const Spec& spec) {
   return aligned("", text, spec, false);
 }
 
-// A run of digits at `at`; nothing when there is none.
+// Reads a run of digits at `at`; std::nullopt when there is none.
 std::optional<int64_t> read_digits(Evaluator& e, std::string_view text, size_t& at) {
   const size_t begin = at;
   while (at < text.size() && text[at] >= '0' && text[at] <= '9') ++at;
@@ -165,7 +169,7 @@ Spec read_spec(Evaluator& e, std::string_view text) {
   return spec;
 }
 
-// The value of "name.attribute[key]" or "0" in a replacement field.
+// Returns the value of "name.attribute[key]" or "0" in a replacement field.
 Value field_value(Evaluator& e, std::string_view name, const Arguments& arguments, size_t& next) {
   const size_t end = std::min(name.find_first_of(".["), name.size());
   const std::string head(name.substr(0, end));
@@ -194,6 +198,7 @@ Value field_value(Evaluator& e, std::string_view name, const Arguments& argument
 
 }  // namespace
 
+// {{ and }} stand for braces; !r and !s convert before formatting.
 std::string format_text(Evaluator& e, const std::string& format, const Arguments& arguments) {
   std::string out;
   size_t next = 0;
@@ -224,7 +229,7 @@ std::string format_text(Evaluator& e, const std::string& format, const Arguments
 
 namespace {
 
-// "%" and what follows it.
+// Reads the conversions of a % format one after another.
 class PrintfReader {
  public:
   PrintfReader(Evaluator& e, const std::string& format, const Value& values) : e_(e), format_(format), values_(values) {
@@ -263,7 +268,7 @@ class PrintfReader {
     return converted(named ? *named : items_[next_++], spec);
   }
 
-  // "(name)"; nothing when it is not there.
+  // Reads "(name)"; std::nullopt when it is not there.
   std::optional<Value> named_value() {
     if (at_ >= format_.size() || format_[at_] != '(') return std::nullopt;
     const size_t end = format_.find(')', at_);

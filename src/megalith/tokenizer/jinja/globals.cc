@@ -23,7 +23,7 @@ Value make_range(Evaluator& e, const Arguments& arguments) {
     if (items.size() == kMaxRange)
       e.runtime().fail(fmt::format("range too big: the sandbox allows {} elements", kMaxRange));
     items.push_back(Value::integer(i));
-    if (__builtin_add_overflow(i, step, &i)) break;
+    if (__builtin_add_overflow(i, step, &i)) break;  // the next element does not fit into 64 bits
   }
   e.runtime().step(items.size());
   return e.runtime().sequence(Sequence::Kind::kRange, std::move(items));
@@ -75,7 +75,7 @@ Value strftime_now(Evaluator& e, const Arguments& arguments) {
   return e.runtime().text(std::move(text));
 }
 
-// Gives its items one after the other, and starts again.
+// Returns its items one after another, and then starts again.
 class Cycler : public Object {
  public:
   explicit Cycler(std::vector<Value> items) : items_(std::move(items)) {}
@@ -101,7 +101,7 @@ Value make_cycler(Evaluator& e, const Arguments& arguments) {
   return Value::object(e.runtime().make<Cycler>(arguments.positional));
 }
 
-// Nothing at the first call, the separator at all others.
+// Returns a function that gives "" at its first call, and the separator afterwards.
 Value make_joiner(Evaluator& e, const Arguments& arguments) {
   const Bound bound(e.runtime(), "joiner", arguments, {"sep"});
   const Value separator = bound.value_or(0, Value::text(", "));

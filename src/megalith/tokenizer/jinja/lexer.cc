@@ -1,3 +1,6 @@
+// A hand-written lexer with two states: outside tags it collects text, inside {{ … }} and {% … %} it reads names,
+// literals and operators. Whitespace control happens here, because it changes the text around a tag: trim_blocks
+// removes the newline after a block, lstrip_blocks the indentation before it, and "-" or "+" at a tag override both.
 #include "megalith/tokenizer/jinja/lexer.h"
 
 #include <algorithm>
@@ -17,13 +20,14 @@ namespace {
 constexpr size_t kNone = std::string_view::npos;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-// Letters of other scripts may be part of a name; bytes of them are all >= 0x80.
+// Letters of other scripts may be part of a name; all their bytes are >= 0x80.
 bool is_name_start(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || static_cast<unsigned char>(c) >= 0x80;
 }
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
+// Like jinja2: all line ends become \n, and a single one at the very end is dropped.
 std::string normalize_newlines(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -54,7 +58,7 @@ class Lexer {
 
   std::string_view rest() const { return std::string_view(source_).substr(at_); }
 
-  // Moves on, counting lines.
+  // Advances, counting lines.
   void advance(size_t count) {
     line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_),
                                          source_.begin() + static_cast<std::ptrdiff_t>(at_ + count), '\n'));
@@ -68,10 +72,11 @@ class Lexer {
     return tokens_.back();
   }
 
-  // Text up to the next tag, then the tag.
+  // Reads the text up to the next tag, then the tag.
   void read_text() {
     const std::string_view text = rest();
     size_t tag = kNone;
+    // A tag starts with {{, {% or {#.
     for (size_t i = text.find('{'); i != kNone; i = text.find('{', i + 1)) {
       if (i + 1 < text.size() && (text[i + 1] == '{' || text[i + 1] == '%' || text[i + 1] == '#')) {
         tag = i;
@@ -92,7 +97,9 @@ class Lexer {
     read_tag(kind == '{');
   }
 
-  // Text before a tag whose sign is '-', '+' or anything else.
+  // Adds the text before a tag, whose sign is '-', '+' or anything else.
+  // A "-" removes all whitespace before the tag. Otherwise, lstrip_blocks removes the indentation of a block or comment
+  // that is first on its line.
   void add_text(std::string_view text, char sign, bool may_strip_line) {
     if (sign == '-') {
       text = strip(text, std::nullopt, Side::kRight);
@@ -105,17 +112,17 @@ class Lexer {
     if (!text.empty()) add(Token::Kind::kText, std::string(text));
   }
 
-  // Where a tag's end stands ("%}", "-%}", "+%}"): eats it and the whitespace that goes with it. `mark`: '%', '#' or
-  // '}'.
+  // Reads the end of a tag ("%}", "-%}", "+%}"; `mark` is '%', '#' or '}') and the whitespace that belongs to it.
   bool read_end(char mark) {
     const std::string_view text = rest();
     const std::array<char, 2> plain{mark, '}'};
     const std::string_view end(plain.data(), plain.size());
     if (text.starts_with(end)) {
       advance(2);
-      if (mark != '}' && rest().starts_with('\n')) advance(1);
+      if (mark != '}' && rest().starts_with('\n')) advance(1);  // trim_blocks: the newline after a block or comment
       return true;
     }
+    // A plus sign is allowed at the end of blocks and comments only.
     if (text.size() < 3 || text.substr(1, 2) != end || (text[0] != '-' && (text[0] != '+' || mark == '}')))
       return false;
     advance(3);
@@ -128,7 +135,7 @@ class Lexer {
     for (;;) {
       const size_t end = rest().find("#}");
       if (end == kNone) {
-        line_ = start;
+        line_ = start;  // the message names the start
         fail("a comment starts here and does not end; \"#}\" is missing");
       }
       const std::string_view text = rest();
@@ -139,7 +146,7 @@ class Lexer {
     }
   }
 
-  // {% raw %} … {% endraw %}: text as it is. False when the block is another one.
+  // Reads {% raw %} … {% endraw %} as plain text. Returns false when it is another block.
   bool read_raw() {
     std::string_view text = rest();
     size_t i = text.find_first_not_of(" \t\n\r\f\v");
@@ -168,6 +175,7 @@ class Lexer {
     fail("a raw block starts here and does not end; {% endraw %} is missing");
   }
 
+  // Reads the tokens of a tag. Its end counts only outside brackets: {{ {'a': {}} }} contains "}}" earlier.
   void read_tag(bool is_variable) {
     add(is_variable ? Token::Kind::kVariableBegin : Token::Kind::kBlockBegin);
     const int start = line_;
@@ -202,6 +210,7 @@ class Lexer {
   }
 
   void read_operator() {
+    // Longer operators come first.
     constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
                                                "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
     const auto found =
@@ -233,7 +242,7 @@ class Lexer {
     advance(end + 1);
   }
 
-  // Digits of a base, with single underscores between them, from `at` on; where they end.
+  // Returns the end of the digits of a base, with single underscores between them, that start at `at`.
   size_t digits_end(size_t at, std::string_view digits) const {
     while (at < source_.size() &&
            (digits.find(source_[at]) != kNone ||
@@ -253,6 +262,7 @@ class Lexer {
       return add_integer(digits_end(at_ + 2, digits), digits.size() > 16 ? 16 : static_cast<int>(digits.size()));
     size_t end = digits_end(at_, kDecimal);
     const size_t whole_end = end;
+    // "1.x" is an attribute of 1, so a point needs a digit after it.
     const auto digit_at = [&](size_t i) { return i < source_.size() && is_digit(source_[i]); };
     if (end < source_.size() && source_[end] == '.' && digit_at(end + 1)) end = digits_end(end + 1, kDecimal);
     if (end < source_.size() && (source_[end] == 'e' || source_[end] == 'E')) {
@@ -263,7 +273,7 @@ class Lexer {
     std::string text = source_.substr(at_, end - at_);
     std::erase(text, '_');
     const auto value = parse_double(text);
-    if (!value) fail(fmt::format("\"{}\" is no number", text));
+    if (!value) fail(fmt::format("\"{}\" is not a number", text));
     add(Token::Kind::kFloat, text).real = *value;
     advance(end - at_);
   }
@@ -272,7 +282,7 @@ class Lexer {
     std::string text = source_.substr(at_, end - at_);
     std::erase(text, '_');
     const auto value = base == 10 ? parse_int(text) : parse_based_int(std::string_view(text).substr(2), base);
-    if (!value) fail(fmt::format("\"{}\" is no whole number of 64 bits", text));
+    if (!value) fail(fmt::format("\"{}\" is not a whole number of 64 bits", text));
     add(Token::Kind::kInteger, text).integer = *value;
     advance(end - at_);
   }
@@ -283,11 +293,12 @@ class Lexer {
   size_t at_ = 0;
   int line_ = 1;
   bool at_line_start_ = true;
-  std::string open_;  // brackets of the current tag that are open
+  std::string open_;  // open brackets of the current tag
 };
 
 }  // namespace
 
+// The words of jinja2's messages.
 std::string describe(const Token& token) {
   switch (token.kind) {
     case Token::Kind::kText:

@@ -1,4 +1,4 @@
-// A template's source as tokens: stretches of text, and what stands in {{ … }} and {% … %}.
+// Splits a template's source into tokens: stretches of text, and the contents of {{ … }} and {% … %}.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,9 @@
 
 namespace megalith::tokenizer::jinja {
 
+// One token.
 struct Token {
+  // {{ and }} are kVariableBegin and kVariableEnd, {% and %} kBlockBegin and kBlockEnd.
   enum class Kind {
     kText,
     kVariableBegin,
@@ -24,7 +26,7 @@ struct Token {
   };
   Kind kind = Kind::kEnd;
   int line = 1;
-  std::string text;  // kText, kString: the content; kName, kOperator: as written
+  std::string text;  // kText, kString: the content; kName, kOperator: the source text
   int64_t integer = 0;
   double real = 0;
 
@@ -32,11 +34,11 @@ struct Token {
   bool is_operator(std::string_view sign) const { return kind == Kind::kOperator && text == sign; }
 };
 
-// What a token is, for messages: "name 'x'", "end of print statement".
+// Describes a token for messages: "name 'x'", "end of print statement".
 std::string describe(const Token& token);
 
-// All tokens, kEnd last. Comments are gone, whitespace control is done (trim_blocks and lstrip_blocks are on, one line
-// end at the very end is dropped), raw blocks are text. Throws DataError: name, line and what is wrong.
+// Returns all tokens, kEnd last. Comments are removed, whitespace control is applied (trim_blocks and lstrip_blocks are
+// on, a single newline at the very end is dropped), raw blocks are text. Throws DataError with name, line and problem.
 std::vector<Token> tokenize(std::string_view source, const std::string& name);
 
 }  // namespace megalith::tokenizer::jinja

@@ -1,4 +1,4 @@
-// Filters that go over the elements of a value.
+// Filters that visit the elements of a value.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using SequenceKind = Sequence::Kind;
 
-// "a.b.0": attributes and elements of elements, as make_attrgetter of jinja2. An integer is an element.
+// Follows "a.b.0", attributes and elements of elements, like make_attrgetter of jinja2. An integer is an element.
 Value attribute_path(Evaluator& e, Value value, const Value& path, const Value& otherwise = Value()) {
   const auto step = [&](const Value& part) {
     value = e.subscript(value, part);
@@ -31,13 +31,14 @@ Value attribute_path(Evaluator& e, Value value, const Value& path, const Value& 
   return value;
 }
 
+// Sorting and comparing ignore case unless told otherwise.
 Value folded(const Value& value, bool case_sensitive) {
   return value.is_string() && !case_sensitive ? Value::text(python_lower(value.as_text())) : value;
 }
 
 // Sorts by keys, stably; keys are computed once.
 std::vector<Value> sorted_by(Evaluator& e, std::vector<std::pair<Value, Value>> keyed, bool reverse) {
-  e.runtime().step(keyed.size() * 8);
+  e.runtime().step(keyed.size() * 8);  // charges the comparisons in advance
   std::ranges::stable_sort(keyed, [&](const auto& a, const auto& b) {
     return reverse ? less(e, b.first, a.first) : less(e, a.first, b.first);
   });
@@ -91,6 +92,7 @@ Value reverse_filter(Evaluator& e, const Value& input, const Arguments&) {
   return e.runtime().text(std::move(text));
 }
 
+// Several attributes separated by commas are compared as a list.
 Value sort_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "sort", arguments, {"reverse", "case_sensitive", "attribute"});
   const bool case_sensitive = bound.flag(1, false);
@@ -122,6 +124,7 @@ Value dictsort_filter(Evaluator& e, const Value& input, const Arguments& argumen
   return e.runtime().list(sorted_by(e, std::move(keyed), bound.flag(2, false)));
 }
 
+// Keeps the first of equal elements; the search in `seen` is charged.
 Value unique_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "unique", arguments, {"case_sensitive", "attribute"});
   Dict seen;
@@ -158,6 +161,7 @@ Value sum_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   return total;
 }
 
+// Rows of `linecount` elements; the last is filled up if a filler is given.
 Value batch_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "batch", arguments, {"linecount", "fill_with"}, 1);
   const int64_t size = bound.integer(0);
@@ -175,11 +179,12 @@ Value batch_filter(Evaluator& e, const Value& input, const Arguments& arguments)
   return e.runtime().sequence(SequenceKind::kGenerator, std::move(rows));
 }
 
-// What map, select and reject go over: nothing at all for a value that is false, whatever it is.
+// Returns the elements for map, select and reject: none for any value that is false.
 std::vector<Value> iterate_if_true(Evaluator& e, const Value& input) {
   return input.truth() ? e.iterate(input) : std::vector<Value>();
 }
 
+// map(attribute=…) reads an attribute, map("name", …) calls a filter.
 Value map_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   std::vector<Value> items;
   if (arguments.positional.empty()) {

@@ -1,4 +1,4 @@
-// Methods of strings, lists and dictionaries.
+// Methods of strings, lists and dictionaries, in tables by name. Only methods that do not change their object exist.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,14 +20,15 @@ struct NamedMethod {
   Method call;
 };
 
+// A list of texts, each charged to the runtime.
 Value list_of(Evaluator& e, const std::vector<std::string>& texts) {
   std::vector<Value> items;
   for (const std::string& text : texts) items.push_back(e.runtime().text(text));
   return e.runtime().list(std::move(items));
 }
 
-// The part of the text that optional arguments start and end (bound i and i + 1) name, and its first character's
-// number.
+// The part of the text selected by the optional arguments start and end (bound i and i + 1), and the number of its
+// first character.
 struct Window {
   std::string_view text;
   int64_t first;
@@ -86,6 +87,7 @@ Value starts_or_ends(Evaluator& e, const Value& self, const Arguments& arguments
       bound.at(0).as_sequence().items, [&](const Value& part) { return part.is_string() && fits(part.as_text()); }));
 }
 
+// find, rfind, index and rindex: positions count characters, not bytes.
 template <bool from_right, bool must_be>
 Value find_method_of_text(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound bound(e.runtime(), "find", arguments, {"sub", "start", "end"}, 1);
@@ -102,6 +104,7 @@ Value count_in_text(Evaluator& e, const Value& self, const Arguments& arguments)
   return Value::integer(static_cast<int64_t>(occurrences(window(self.as_text(), bound, 1).text, bound.text(0))));
 }
 
+// The size of the result is charged before it is built.
 Value replace_method(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound bound(e.runtime(), "replace", arguments, {"old", "new", "count"}, 2);
   const size_t growth = occurrences(self.as_text(), bound.text(0)) * bound.text(1).size();
@@ -128,6 +131,7 @@ Value format_method(Evaluator& e, const Value& self, const Arguments& arguments)
   return e.runtime().text(format_text(e, self.as_text(), arguments));
 }
 
+// Without a match the text is in the first part, or with rpartition in the last.
 template <bool from_right>
 Value partition(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound bound(e.runtime(), "partition", arguments, {"sep"}, 1);
@@ -236,6 +240,7 @@ Value count_in_list(Evaluator& e, const Value& self, const Arguments& arguments)
       std::ranges::count_if(self.as_sequence().items, [&](const Value& item) { return equal(item, bound.at(0)); }));
 }
 
+// Values are immutable, so a copy is the value itself.
 Value itself(Evaluator&, const Value& self, const Arguments&) { return self; }
 
 constexpr NamedMethod kListMethods[] = {{"index", index_in_list}, {"count", count_in_list}, {"copy", itself}};
@@ -277,6 +282,7 @@ Method find_method(const Value& object, std::string_view name) {
   return nullptr;
 }
 
+// The methods that jinja2's immutable sandbox refuses.
 bool changes_object(const Value& object, std::string_view name) {
   constexpr std::string_view kOfLists[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
   constexpr std::string_view kOfDicts[] = {"clear", "pop", "popitem", "setdefault", "update"};

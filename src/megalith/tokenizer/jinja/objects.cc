@@ -16,6 +16,7 @@ std::optional<Value> Macro::attribute(Evaluator&, std::string_view name) {
   return Value::tuple(std::move(names));
 }
 
+// Binds like Python; missing parameters are undefined, further ones go to varargs and kwargs if the body uses these.
 void Macro::bind(Evaluator& evaluator, const Arguments& arguments, const ScopePtr& scope) const {
   const auto& parameters = signature_.parameters;
   std::vector<bool> is_set(parameters.size());

@@ -1,4 +1,4 @@
-// Macros, loops and methods that are held like values.
+// Macros, loops and functions as values.
 #pragma once
 
 #include <utility>
@@ -24,10 +24,10 @@ class Macro : public Object {
   std::string name_;
   const Signature& signature_;
   const Body& body_;
-  ScopePtr scope_;  // where it was written
+  ScopePtr scope_;  // where it was defined
 };
 
-// `loop`. Calling it runs a recursive loop over something else.
+// The variable `loop`. Calling it runs a recursive loop over something else.
 class Loop : public Object {
  public:
   Loop(const ForStatement& node, std::vector<Value> items, ScopePtr scope, int depth)
@@ -40,19 +40,19 @@ class Loop : public Object {
   std::optional<Value> attribute(Evaluator& evaluator, std::string_view name) override;
   bool is_callable() const override { return true; }
   Value call(Evaluator& evaluator, const Arguments& arguments) override;
-  // loop.changed(…): whether the arguments are others than at the last call.
+  // loop.changed(…): returns whether the arguments differ from those of the last call.
   bool changed(const Arguments& arguments);
 
  private:
   const ForStatement& node_;
   const std::vector<Value> items_;
-  ScopePtr scope_;  // around the loop
+  ScopePtr scope_;  // the scope around the loop
   const int depth_;
   size_t position_ = 0;
-  std::optional<Value> last_;  // of changed()
+  std::optional<Value> last_;  // arguments of the last changed()
 };
 
-// A function that is at hand as a value: "text".split, loop.cycle, range.
+// A function as a value: "text".split, loop.cycle, range.
 class Function : public Object {
  public:
   using Body = std::function<Value(Evaluator& evaluator, const Arguments& arguments)>;

@@ -1,4 +1,5 @@
-// Arithmetic, comparison, slices, lengths.
+// Arithmetic, comparison, slices and lengths with Python's rules, except that whole numbers have 64 bits: overflow is
+// an error.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,8 +26,9 @@ constexpr std::string_view kSigns[] = {"and", "or", "+", "-", "*", "/", "//", "%
                                         b.type_name()));
 }
 
-[[noreturn]] void overflow(const Runtime& runtime) { runtime.fail("a whole number is beyond 64 bits"); }
+[[noreturn]] void overflow(const Runtime& runtime) { runtime.fail("a whole number does not fit into 64 bits"); }
 
+// The loop ends by overflow after at most 63 steps, since |base| >= 2.
 Value whole_power(Evaluator& evaluator, int64_t base, int64_t exponent) {
   if (exponent < 0) {
     if (base == 0) evaluator.runtime().fail("0 cannot be raised to a negative power");
@@ -60,17 +62,20 @@ Value whole_arithmetic(Evaluator& evaluator, BinaryOperator op, int64_t a, int64
   }
   if (b == 0) runtime.fail("division by zero");
   if (op == BinaryOperator::kDivide) return Value::real(static_cast<double>(a) / static_cast<double>(b));
+  // INT64_MIN / -1 overflows, and INT64_MIN % -1 is undefined in C++.
   if (b == -1) {
     if (op == BinaryOperator::kModulo) return Value::integer(0);
     if (__builtin_sub_overflow(int64_t{0}, a, &result)) overflow(runtime);
     return Value::integer(result);
   }
+  // Python rounds down, C++ toward zero; they differ when the signs differ.
   const int64_t rest = a % b;
   const bool rounds_down = rest != 0 && (rest < 0) != (b < 0);
   if (op == BinaryOperator::kModulo) return Value::integer(rounds_down ? rest + b : rest);
   return Value::integer(a / b - (rounds_down ? 1 : 0));
 }
 
+// The remainder takes the sign of the divisor, as in Python.
 Value float_arithmetic(Evaluator& evaluator, BinaryOperator op, double a, double b) {
   switch (op) {
     case BinaryOperator::kAdd:
@@ -92,14 +97,14 @@ Value float_arithmetic(Evaluator& evaluator, BinaryOperator op, double a, double
   return Value::real(op == BinaryOperator::kModulo ? rest : std::floor((a - rest) / b + 0.5));
 }
 
-// A text or a list, `count` times.
+// Returns a text or a list repeated `count` times.
 Value repeated(Evaluator& evaluator, const Value& value, int64_t count) {
   Runtime& runtime = evaluator.runtime();
   const auto times = static_cast<size_t>(std::clamp<int64_t>(count, 0, std::numeric_limits<int32_t>::max()));
   if (value.is_string()) {
     const std::string& text = value.as_text();
     if (text.empty()) return value;
-    runtime.pay_bytes(text.size() * times);
+    runtime.pay_bytes(text.size() * times);  // charged before it is built
     std::string result;
     for (size_t i = 0; i < times; ++i) result += text;
     return runtime.text(std::move(result));
@@ -123,6 +128,7 @@ Value joined(Evaluator& evaluator, const Value& a, const Value& b) {
   return evaluator.runtime().sequence(a.as_sequence().kind, std::move(items));
 }
 
+// Searching a list is charged per element.
 bool contains(Evaluator& evaluator, const Value& container, const Value& item) {
   Runtime& runtime = evaluator.runtime();
   switch (container.kind()) {
@@ -146,6 +152,7 @@ bool contains(Evaluator& evaluator, const Value& container, const Value& item) {
 
 }  // namespace
 
+// Whole numbers stay whole except for /; texts and lists can be added and repeated; % formats a text.
 Value arithmetic(Evaluator& evaluator, BinaryOperator op, const Value& a, const Value& b) {
   const auto x = a.whole_number(), y = b.whole_number();
   if (x && y) return whole_arithmetic(evaluator, op, *x, *y);
@@ -179,6 +186,7 @@ Value negated(Evaluator& evaluator, const Value& value, UnaryOperator op) {
       fmt::format("bad operand type for unary {}: '{}'", op == UnaryOperator::kMinus ? "-" : "+", value.type_name()));
 }
 
+// Sequences compare by their first difference.
 bool less(Evaluator& evaluator, const Value& a, const Value& b) {
   const Runtime::Level level(evaluator.runtime());
   if (const auto x = a.whole_number(), y = b.whole_number(); x && y) return *x < *y;
@@ -237,11 +245,12 @@ Value slice(Evaluator& evaluator, const Value& value, const Value& start, const 
     if (bound.is_none()) return otherwise;
     const auto whole = bound.whole_number();
     if (bound.is_undefined()) runtime.fail(bound.undefined_message());
-    if (!whole) runtime.fail(fmt::format("a slice is given by whole numbers, not by '{}'", bound.type_name()));
+    if (!whole) runtime.fail(fmt::format("slice bounds must be whole numbers, not '{}'", bound.type_name()));
     return *whole;
   };
   const std::vector<size_t> offsets = is_text ? character_offsets(value.as_text()) : std::vector<size_t>();
   const auto size = static_cast<int64_t>(is_text ? offsets.size() - 1 : value.as_sequence().items.size());
+  // Bounds far outside are clamped first, so that no sum below overflows.
   const int64_t by = std::clamp<int64_t>(number(step, 1), -size - 1, size + 1);
   if (number(step, 1) == 0) runtime.fail("slice step cannot be zero");
   const int64_t low = by > 0 ? 0 : -1, high = by > 0 ? size : size - 1;

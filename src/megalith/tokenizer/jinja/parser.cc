@@ -1,3 +1,5 @@
+// Statements: recursive descent over blocks. Names of variables are replaced by ids while parsing (intern), so that the
+// evaluator compares numbers.
 #include "megalith/tokenizer/jinja/parser.h"
 
 #include <algorithm>
@@ -9,7 +11,7 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-constexpr int kMaxDepth = 1000;  // steps of the grammar in one another; an expression in brackets takes about ten
+constexpr int kMaxDepth = 1000;  // nested steps of the grammar; a parenthesized expression takes about ten
 
 }  // namespace
 
@@ -67,7 +69,7 @@ NameId TokenReader::intern(const std::string& name) {
 
 void TokenReader::Level::deepen() {
   if (reader_.level_ >= kMaxDepth)
-    reader_.fail(fmt::format("expressions or blocks lie more than {} deep in one another", kMaxDepth));
+    reader_.fail(fmt::format("expressions or blocks are nested more than {} levels deep", kMaxDepth));
   ++reader_.level_;
   ++count_;
 }
@@ -112,7 +114,7 @@ class StatementParser {
  public:
   explicit StatementParser(TokenReader& reader) : reader_(reader), expressions_(reader) {}
 
-  // Statements up to a block that starts with one of `ends`, whose name is the next token; or to the end of the
+  // Parses statements up to a block that starts with one of `ends`, whose name is the next token, or to the end of the
   // template.
   Body statements(Ends ends) {
     const TokenReader::Level level(reader_);
@@ -157,7 +159,7 @@ class StatementParser {
     if (tag == "with") return {line, with_block()};
     if (tag == "print") return {line, OutputStatement{expressions_.tuple()}};
     if (tag == "break" || tag == "continue") {
-      if (loops_ == 0) reader_.fail(fmt::format("'{}' stands outside of a loop", tag), line);
+      if (loops_ == 0) reader_.fail(fmt::format("'{}' is outside a loop", tag), line);
       return tag == "break" ? Statement{line, BreakStatement{}} : Statement{line, ContinueStatement{}};
     }
     refuse(tag, line, ends);
@@ -179,7 +181,7 @@ class StatementParser {
     reader_.fail(message, line);
   }
 
-  // The rest of a block's first tag, its statements, and the name that ended them.
+  // Parses the rest of a block's first tag and its statements, up to the name that ends them.
   Body body(Ends ends) {
     reader_.expect(Token::Kind::kBlockEnd, "'%}', the end of the block's first tag");
     return statements(ends);
@@ -242,7 +244,7 @@ class StatementParser {
     return result;
   }
 
-  // A body that is called: loops around it are not its own, and it may use varargs, kwargs and caller.
+  // Parses a body that is called: break does not reach loops around it, and it may use varargs, kwargs and caller.
   Body callable_body(std::string_view end, Signature& signature) {
     const int loops = std::exchange(loops_, 0);
     Body result = body_to_end(end);

@@ -1,4 +1,4 @@
-// Tokens to a tree, by the grammar of jinja2's parser.py.
+// Parses tokens into a tree, by the grammar of jinja2's parser.py.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 
 namespace megalith::tokenizer::jinja {
 
-// Throws DataError: name, line, what was found and what was expected.
+// Throws DataError with name, line, what was found and what was expected.
 Tree parse_template(std::string_view source, const std::string& name);
 
-// The tokens still to be read, and the names met so far.
+// The tokens still to be read, and the names seen so far.
 class TokenReader {
  public:
   TokenReader(std::vector<Token> tokens, const std::string& template_name)
@@ -42,7 +42,8 @@ class TokenReader {
   bool knows(const std::string& name) const { return ids_.contains(name); }
   std::vector<std::string> take_names() { return std::move(names_); }
 
-  // Held by every function that calls itself or makes a tree deeper: what is read later follows the tree.
+  // Held by every function that recurses or makes the tree deeper: bounds the depth of the tree, which everything that
+  // later walks it relies on.
   class Level {
    public:
     explicit Level(TokenReader& reader) : reader_(reader) { deepen(); }
@@ -65,17 +66,18 @@ class TokenReader {
   std::unordered_map<std::string, NameId> ids_;
 };
 
+// Parses expressions; one function per level of precedence.
 class ExpressionParser {
  public:
   explicit ExpressionParser(TokenReader& reader) : reader_(reader) {}
 
-  // One expression; without `conditional` an "if" behind it is not part of it.
+  // Parses one expression; without `conditional` an "if" after it is not part of it.
   ExpressionPtr expression(bool conditional = true);
-  // One, or a tuple of several with commas, up to the end of the block or one of `ends`.
+  // Parses one expression, or a tuple of several separated by commas, up to the end of the block or one of `ends`.
   ExpressionPtr tuple(bool conditional = true, std::initializer_list<std::string_view> ends = {});
-  // A name, a namespace's attribute (with_namespace) or a tuple of them.
+  // Parses a name, an attribute of a namespace (with_namespace) or a tuple of them.
   Target target(bool with_namespace, std::initializer_list<std::string_view> ends = {});
-  // "| name(arguments) | …" behind `input`; with `inline_start` the first has no "|" before it.
+  // Parses "| name(arguments) | …" after `input`; with `inline_start` the first filter has no "|".
   ExpressionPtr filters(ExpressionPtr input, bool inline_start = false);
 
  private:

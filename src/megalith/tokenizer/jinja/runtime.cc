@@ -8,12 +8,12 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-constexpr int kMaxValueDepth = 200;
+constexpr int kMaxValueDepth = 200;  // of lists and dictionaries
 
 }  // namespace
 
 Value Object::call(Evaluator&, const Arguments&) {
-  throw InternalError("an object was called that cannot be");  // is_callable() says so
+  throw InternalError("an object was called that cannot be");  // is_callable() is false, and call() checks that
 }
 
 void Runtime::fail(std::string_view what) const {
@@ -23,15 +23,16 @@ void Runtime::fail(std::string_view what) const {
 void Runtime::step(size_t count) {
   steps_ += count;
   if (steps_ > limits_.steps)
-    fail(fmt::format("the template takes more than {} steps; does a loop or a macro not end?", limits_.steps));
+    fail(fmt::format("the template takes more than {} steps; is there an endless loop or macro?", limits_.steps));
 }
 
+// The second condition catches a single huge request, whose addition might wrap around.
 void Runtime::pay_bytes(size_t bytes) {
   bytes_ += bytes;
   if (bytes_ > limits_.bytes || bytes > limits_.bytes)
-    fail(
-        fmt::format("the template makes more than {} bytes of values; does a loop not end, or something double itself?",
-                    limits_.bytes));
+    fail(fmt::format(
+        "the template makes more than {} bytes of values; is there an endless loop, or a value that keeps doubling?",
+        limits_.bytes));
 }
 
 Value Runtime::text(std::string text) {
@@ -42,14 +43,14 @@ Value Runtime::text(std::string text) {
 Value Runtime::sequence(Sequence::Kind kind, std::vector<Value> items) {
   pay_bytes(items.size() * sizeof(Value) + sizeof(Sequence));
   Value value = Value::sequence({kind, std::move(items)});
-  if (value.depth() > kMaxValueDepth) fail(fmt::format("lists lie more than {} deep in one another", kMaxValueDepth));
+  if (value.depth() > kMaxValueDepth) fail(fmt::format("lists are nested more than {} levels deep", kMaxValueDepth));
   return value;
 }
 
 Value Runtime::dict(Dict dict) {
   pay_bytes(dict.entries().size() * sizeof(Dict::Entry) + sizeof(Dict));
   if (dict.depth() > kMaxValueDepth)
-    fail(fmt::format("dictionaries lie more than {} deep in one another", kMaxValueDepth));
+    fail(fmt::format("dictionaries are nested more than {} levels deep", kMaxValueDepth));
   return Value::dict(std::move(dict));
 }
 
@@ -63,14 +64,15 @@ std::tm Runtime::now() const {
 
 Runtime::Level::Level(Runtime& runtime) : runtime_(runtime) {
   if (++runtime_.level_ > runtime_.limits_.depth) {
-    --runtime_.level_;
-    runtime_.fail(
-        fmt::format("the template goes more than {} levels deep; does a macro call itself?", runtime_.limits_.depth));
+    --runtime_.level_;  // the destructor does not run after a throw
+    runtime_.fail(fmt::format("the template recurses more than {} levels deep; does a macro call itself?",
+                              runtime_.limits_.depth));
   }
 }
 
 // ----------------------------------------------------------------------------------------------------------- arguments
 
+// The messages are those of Python's functions.
 Bound::Bound(const Runtime& runtime, std::string_view function, const Arguments& arguments,
              std::initializer_list<std::string_view> parameters, size_t required)
     : runtime_(runtime), function_(function), parameters_(parameters), values_(parameters.size()) {
@@ -91,6 +93,7 @@ Bound::Bound(const Runtime& runtime, std::string_view function, const Arguments&
     if (!values_[i]) runtime_.fail(fmt::format("{}() needs the argument '{}'", function_, parameters_[i]));
 }
 
+// An undefined argument is the template's real mistake, so its own message is shown.
 void Bound::refuse(size_t i, std::string_view expected) const {
   if (values_[i]->is_undefined()) runtime_.fail(values_[i]->undefined_message());
   runtime_.fail(

@@ -1,5 +1,5 @@
-// What everything that runs while a template is rendered shares: where it is, what it may still spend, and the objects
-// it has made.
+// Runtime: what all code shares while a template is rendered: the current line, the remaining budget, and the objects
+// made so far.
 #pragma once
 
 #include <ctime>
@@ -19,12 +19,13 @@ namespace megalith::tokenizer::jinja {
 
 class Evaluator;
 
+// Evaluated arguments of a call.
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
 };
 
-// Something with attributes of its own, or that can be called: a macro, a function, `loop`, a namespace.
+// A value with its own attributes, or that can be called: a macro, a function, `loop`, a namespace.
 class Object {
  public:
   Object() = default;
@@ -37,6 +38,7 @@ class Object {
   virtual Value call(Evaluator& evaluator, const Arguments& arguments);
 };
 
+// State of one rendering. One thread.
 class Runtime {
  public:
   Runtime(const std::string& template_name, const RenderOptions& options)
@@ -48,17 +50,16 @@ class Runtime {
   void set_line(int line) { line_ = line; }
   int line() const { return line_; }
 
-  // Every step of the evaluation, and every byte of a value that is made, is paid for; a template that spends more than
-  // its limits fails.
+  // Charge a step of the evaluation, or bytes of a value that is made. A template that exceeds its limits fails.
   void step(size_t count = 1);
   void pay_bytes(size_t bytes);
-  // Values that the runtime pays for. Lists and dictionaries may not lie too deep in one another.
+  // Make values and charge for them. Lists and dictionaries must not be nested too deeply.
   Value text(std::string text);
   Value sequence(Sequence::Kind kind, std::vector<Value> items);
   Value list(std::vector<Value> items) { return sequence(Sequence::Kind::kList, std::move(items)); }
   Value dict(Dict dict);
 
-  // Objects live until the end of the rendering, so they may refer to one another in circles.
+  // Makes an object that lives until the end of the rendering, so objects may refer to one another in cycles.
   template <typename T, typename... Args>
   T& make(Args&&... args) {
     pay_bytes(sizeof(T));
@@ -68,9 +69,11 @@ class Runtime {
     return result;
   }
 
+  // The time that strftime_now prints.
   std::tm now() const;
 
-  // Held by every function that calls itself: expressions, macros, printing of nested values.
+  // Held by every function that recurses: expressions, macros, printing of nested values. Fails when the depth exceeds
+  // the limit.
   class Level {
    public:
     explicit Level(Runtime& runtime);
@@ -93,7 +96,7 @@ class Runtime {
   std::deque<std::unique_ptr<Object>> objects_;
 };
 
-// Arguments by position or name, as a Python function with these parameters takes them. Fails for those that do not
+// Binds arguments by position or name, like a Python function with these parameters. Fails for arguments that do not
 // fit, and for missing ones among the first `required`.
 class Bound {
  public:
@@ -106,7 +109,7 @@ class Bound {
   const Value& at(size_t i) const { return *values_[i]; }
   Value value_or(size_t i, Value otherwise) const { return has(i) ? *values_[i] : std::move(otherwise); }
   bool flag(size_t i, bool otherwise) const { return has(i) ? values_[i]->truth() : otherwise; }
-  // Of the type that is asked for; a failure names function and parameter.
+  // Return a value of the requested type; a failure names the function and the parameter.
   const std::string& text(size_t i) const;
   std::string text_or(size_t i, std::string_view otherwise) const;
   int64_t integer(size_t i) const;

@@ -10,7 +10,7 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-// \xHH, \uHHHH, \UHHHHHHHH with the digits at `at`: appends the character and moves on.
+// Reads the digits of \xHH, \uHHHH or \UHHHHHHHH at `at`, appends the character and advances.
 bool append_hex(std::string& out, std::string_view text, size_t& at, size_t digits, std::string& problem) {
   const auto code = at + digits <= text.size() ? parse_based_int(text.substr(at, digits), 16) : std::nullopt;
   if (!code) {
@@ -18,7 +18,7 @@ bool append_hex(std::string& out, std::string_view text, size_t& at, size_t digi
     return false;
   }
   if (*code > 0x10FFFF || (*code >= 0xD800 && *code <= 0xDFFF)) {
-    problem = fmt::format("the escape \\{}{} is no Unicode character", text[at - 1], text.substr(at, digits));
+    problem = fmt::format("the escape \\{}{} is not a Unicode character", text[at - 1], text.substr(at, digits));
     return false;
   }
   append_utf8(out, static_cast<char32_t>(*code));
@@ -50,6 +50,7 @@ std::optional<std::string> unescape_string(std::string_view text, std::string& p
       out += kCharacters[name];
       at += 2;
     } else if (kind == '\n') {
+      // A backslash at the end of a line joins the lines.
       at += 2;
     } else if (kind >= '0' && kind <= '7') {
       append_octal(out, text, ++at);

@@ -1,4 +1,4 @@
-// What stands between the quotes of a string literal, and whole numbers of other bases.
+// The contents of string literals, and whole numbers in other bases.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,12 @@
 
 namespace megalith::tokenizer::jinja {
 
-// Python's escapes resolved: \n, \', \x41, \u00e9, \U0001F600, \101, …; one that Python does not know stays as it is.
-// Nothing, with the reason in `problem`, for one that is cut off or no character.
+// Resolves Python's escapes: \n, \', \x41, \u00e9, \U0001F600, \101, …; unknown ones stay as they are. Returns
+// std::nullopt, with the reason in `problem`, for an escape that is cut off or not a character.
 std::optional<std::string> unescape_string(std::string_view text, std::string& problem);
 
-// All of `text` as digits of a base from 2 to 36; nothing for anything else and beyond 64 bits.
+// Parses all of `text` as digits in a base from 2 to 36; std::nullopt for anything else, and for numbers of more than
+// 64 bits.
 std::optional<int64_t> parse_based_int(std::string_view text, int base);
 
 }  // namespace megalith::tokenizer::jinja

@@ -1,3 +1,4 @@
+// Converts the variables from JSON, checks them (UTF-8, 64 bits, depth), and runs the evaluator.
 #include "megalith/tokenizer/jinja/template.h"
 
 #include <fmt/format.h>
@@ -15,8 +16,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxJsonDepth = 150;
+constexpr int kMaxJsonDepth = 150;  // deeper input would exhaust the stack of recursive functions
 
+// `path` names the value in messages: "messages[2].content".
 Value value_of(const Json& json, const std::string& path, int depth);
 
 Value text_of(const std::string& text, const std::string& path) {
@@ -43,7 +45,7 @@ Dict dict_of(const Json& json, const std::string& path, int depth) {
 }
 
 Value value_of(const Json& json, const std::string& path, int depth) {
-  check<DataError>(depth <= kMaxJsonDepth, "{}: values lie more than {} deep in one another", path, kMaxJsonDepth);
+  check<DataError>(depth <= kMaxJsonDepth, "{}: values are nested more than {} levels deep", path, kMaxJsonDepth);
   switch (json.type()) {
     case Json::value_t::null:
     case Json::value_t::discarded:

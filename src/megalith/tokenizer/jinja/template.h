@@ -1,10 +1,10 @@
-// A Jinja template, as chat templates of Hugging Face models are written in: parsed once, rendered any number of times.
+// Template: the Jinja language in which chat templates of Hugging Face models are written; parsed once, rendered any
+// number of times.
 //
 // The language is that of jinja2 3.1 in transformers' ImmutableSandboxedEnvironment: trim_blocks and lstrip_blocks are
-// on, break and continue are known, {% generation %} marks what an assistant writes, tojson prints as json.dumps with
-// ensure_ascii=False, raise_exception, strftime_now, namespace, dict, range, cycler and joiner are the global
-// functions. Not part of it, and refused by name: include, import, extends and block, for a chat template has no other
-// files.
+// on, break and continue exist, {% generation %} marks what an assistant writes, and tojson prints like json.dumps with
+// ensure_ascii=False. The global functions are raise_exception, strftime_now, namespace, dict, range, cycler and
+// joiner. include, import, extends and block are refused by name: a chat template has no other files.
 #pragma once
 
 #include <cstddef>
@@ -19,38 +19,40 @@
 
 namespace megalith::tokenizer::jinja {
 
-// What one rendering may spend; a template comes from other people.
+// The budget of one rendering; templates come from other people.
 struct Limits {
-  size_t steps = 20'000'000;              // expressions, statements and elements that are looked at
-  size_t bytes = size_t{1} << 30;         // of all values and texts that are made on the way
-  size_t output_bytes = size_t{1} << 28;  // of the text
-  int depth = 400;                        // of expressions, blocks and macros in one another
+  size_t steps = 20'000'000;              // expressions, statements and elements visited
+  size_t bytes = size_t{1} << 30;         // of all intermediate values and texts
+  size_t output_bytes = size_t{1} << 28;  // of the resulting text
+  int depth = 400;                        // nesting of expressions, blocks and macros
 };
 
+// How a template is rendered.
 struct RenderOptions {
   Limits limits;
-  std::optional<std::tm> now;  // what strftime_now prints; none: the local time
+  std::optional<std::tm> now;  // the time for strftime_now; std::nullopt: the local time
 };
 
+// The result of a rendering.
 struct Rendered {
   std::string text;
-  // What stands in {% generation %} blocks, as [begin, end) in bytes of the text.
+  // The {% generation %} blocks, as [begin, end) in bytes of the text.
   std::vector<std::pair<size_t, size_t>> generation;
 };
 
 struct Tree;
 
-// Immutable: any number of threads may render at the same time. Copies share everything.
+// Immutable: any number of threads may render at the same time. Copies share all data.
 class Template {
  public:
-  // `name` stands for the template in messages. Throws DataError: name, line and what was expected.
+  // `name` is the template's name in messages. Throws DataError with name, line and what was expected.
   Template(std::string_view source, std::string name);
 
-  // `variables`: an object of names and values. Throws DataError for what the template does wrong and for what it
-  // refuses (raise_exception), naming the line.
+  // Renders with `variables`, an object of names and values. Throws DataError, naming the line, for errors of the
+  // template and for its own refusals (raise_exception).
   Rendered render(const nlohmann::ordered_json& variables, const RenderOptions& options = {}) const;
 
-  // Whether it has {% generation %} blocks.
+  // Returns whether it has {% generation %} blocks.
   bool marks_generation() const;
   const std::string& name() const { return name_; }
 

@@ -1,4 +1,4 @@
-// Tests: what may stand behind "is".
+// Tests: the names that may follow "is".
 #include <algorithm>
 
 #include "megalith/tokenizer/jinja/evaluator.h"
@@ -31,6 +31,7 @@ bool is_compared(Evaluator& e, const Value& value, const Arguments& arguments) {
 
 bool is_defined(Evaluator&, const Value& value, const Arguments&) { return !value.is_undefined(); }
 bool is_number(Evaluator&, const Value& value, const Arguments&) { return value.is_number(); }
+// jinja2 asks for len() and [], so texts and dictionaries are sequences, too.
 bool is_sequence(Evaluator&, const Value& value, const Arguments&) {
   const bool is_row = value.is(Kind::kSequence) && value.as_sequence().has_elements();
   return is_row || value.is_string() || value.is(Kind::kDict) || value.is_undefined();
@@ -46,6 +47,7 @@ bool is_same(Evaluator& e, const Value& value, const Arguments& arguments) {
   return value.kind() == bound.at(0).kind() && equal(value, bound.at(0));
 }
 
+// INT64_MIN % -1 is undefined in C++.
 int64_t remainder(Evaluator& e, const Value& value, int64_t divisor) {
   const auto whole = value.whole_number();
   if (!whole) e.runtime().fail("a test of divisibility needs a whole number");
@@ -67,6 +69,7 @@ bool is_filter(Evaluator&, const Value& value, const Arguments&) {
 bool is_test(Evaluator&, const Value& value, const Arguments&) {
   return value.is_string() && find_test(value.as_text()) != nullptr;
 }
+// Chat templates do not escape HTML, so no text is marked as escaped.
 bool never(Evaluator&, const Value&, const Arguments&) { return false; }
 
 constexpr NamedTest kTests[] = {

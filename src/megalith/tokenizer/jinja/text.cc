@@ -1,4 +1,4 @@
-// str, repr and json.dumps of values.
+// Python's str, repr and json.dumps of values. Nested values are bounded by Runtime::Level, their size by pay_bytes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,10 +23,11 @@ std::string dict_repr(Evaluator& evaluator, const Dict& dict) {
   return text + "}";
 }
 
+// Python prints ranges and dictionary views by their type; a generator has no text.
 std::string sequence_repr(Evaluator& evaluator, const Value& value) {
   const Sequence& sequence = value.as_sequence();
   if (!sequence.has_length())
-    evaluator.runtime().fail("a generator has no text of its own; write |list or |join behind the filter");
+    evaluator.runtime().fail("a generator cannot be printed; add |list or |join after the filter");
   if (sequence.kind == Sequence::Kind::kRange) {
     const auto& items = sequence.items;
     const auto at = [&](size_t i) { return *items[i].whole_number(); };
@@ -46,6 +47,7 @@ std::string sequence_repr(Evaluator& evaluator, const Value& value) {
   return sequence.kind == Sequence::Kind::kList ? text : fmt::format("{}({})", value.type_name(), text);
 }
 
+// json.dumps with the separators and indentation of a style.
 class JsonWriter {
  public:
   JsonWriter(Evaluator& evaluator, const JsonStyle& style) : evaluator_(evaluator), style_(style) {}

@@ -18,7 +18,7 @@ Value convert_filter(Evaluator& e, const Value& input, const Arguments&) {
   return e.runtime().text(convert(to_text(e, input)));
 }
 
-// Every word starts large; words are cut at blanks, hyphens and opening brackets.
+// Capitalizes every word; words end at whitespace, hyphens and opening brackets.
 std::string title_of(std::string_view text) {
   std::string out, word;
   const auto finish = [&] {
@@ -71,10 +71,10 @@ std::string url_encoded(std::string_view text) {
 
 std::string unchanged(std::string_view text) { return std::string(text); }
 
-// The input of a filter that takes nothing but a text.
+// Returns the input of a filter that takes only texts.
 const std::string& text_input(Evaluator& e, const Value& input, std::string_view filter) {
   if (input.is_undefined()) e.runtime().fail(input.undefined_message());
-  if (!input.is_string()) e.runtime().fail(fmt::format("{}: '{}' is no text", filter, input.type_name()));
+  if (!input.is_string()) e.runtime().fail(fmt::format("{}: '{}' is not a text", filter, input.type_name()));
   return input.as_text();
 }
 
@@ -96,6 +96,7 @@ Value replace_filter(Evaluator& e, const Value& input, const Arguments& argument
   return e.runtime().text(replaced(text, old, with, bound.integer_or(2, -1)));
 }
 
+// Empty lines are not indented unless `blank` is set; the first line only with `first`.
 Value indent_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "indent", arguments, {"width", "first", "blank"});
   const std::string indent =
@@ -131,6 +132,7 @@ Value truncate_filter(Evaluator& e, const Value& input, const Arguments& argumen
   const int64_t kept = limit - static_cast<int64_t>(code_points(end));
   if (kept < 0 || leeway < 0)
     e.runtime().fail("truncate(): length is less than that of the end, or leeway is negative");
+  // A little longer than the limit is not worth cutting.
   if (size - leeway <= limit) return e.runtime().text(text);
   std::string start = text.substr(0, offsets[static_cast<size_t>(kept)]);
   if (!bound.flag(1, false)) start = start.substr(0, start.rfind(' '));

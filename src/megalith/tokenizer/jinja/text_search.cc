@@ -9,13 +9,13 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-// Where the first stretch of whitespace starts.
+// Returns the start of the first stretch of whitespace.
 size_t find_space(std::string_view text) {
   for (size_t at = 0; at < text.size(); at += utf8_length(text[at]))
     if (is_python_space(code_point_at(text, at))) return at;
   return std::string_view::npos;
 }
-// Where the last word starts.
+// Returns the start of the last word.
 size_t last_word(std::string_view text) {
   size_t at = text.size();
   while (at > 0) {
@@ -26,6 +26,7 @@ size_t last_word(std::string_view text) {
   return at;
 }
 
+// str.split() without a separator: whitespace at the near end is dropped, and at the limit the rest is kept as it is.
 std::vector<std::string> split_words(std::string_view text, int64_t limit, bool from_right) {
   std::vector<std::string> parts;
   const Side near = from_right ? Side::kRight : Side::kLeft;
@@ -77,7 +78,7 @@ std::string replaced(std::string_view text, std::string_view old, std::string_vi
     out += with;
     at = found + old.size();
     if (!old.empty()) continue;
-    if (at >= text.size()) return out;  // an empty text stands between all characters and at both ends
+    if (at >= text.size()) return out;  // an empty text occurs between all characters and at both ends
     const size_t length = utf8_length(text[at]);
     out += text.substr(at, length);
     at += length;
@@ -85,6 +86,7 @@ std::string replaced(std::string_view text, std::string_view old, std::string_vi
   return out += text.substr(std::min(at, text.size()));
 }
 
+// An empty text occurs before each character and at the end.
 size_t occurrences(std::string_view text, std::string_view part) {
   if (part.empty()) return code_points(text) + 1;
   size_t count = 0;
@@ -95,7 +97,7 @@ size_t occurrences(std::string_view text, std::string_view part) {
 std::string padded(std::string_view text, int64_t width, std::string_view fill, Alignment alignment) {
   const auto size = static_cast<int64_t>(code_points(text));
   const int64_t missing = std::max<int64_t>(width - size, 0);
-  // str.center: an odd blank more goes to the left when the width is odd.
+  // str.center: if the width is odd, an odd space goes to the left.
   const int64_t left = alignment == Alignment::kLeft    ? 0
                        : alignment == Alignment::kRight ? missing
                                                         : missing / 2 + (missing & width & 1);

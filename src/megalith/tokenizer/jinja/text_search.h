@@ -1,4 +1,4 @@
-// Cutting and searching texts, shared by methods and filters.
+// Splitting and searching of texts, shared by methods and filters.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace megalith::tokenizer::jinja {
 
-// str.split and str.rsplit: at whitespace when there is no separator. `limit` < 0: no limit. A separator is not empty.
+// str.split and str.rsplit: at whitespace without a separator, which must not be empty. `limit` < 0 means no limit.
 std::vector<std::string> split_text(std::string_view text, std::optional<std::string_view> separator, int64_t limit,
                                     bool from_right);
 
-// str.replace; `limit` < 0: all.
+// str.replace; `limit` < 0 replaces all.
 std::string replaced(std::string_view text, std::string_view old, std::string_view with, int64_t limit);
 
-// How often `part` stands in the text without overlap.
+// Counts non-overlapping occurrences of `part`.
 size_t occurrences(std::string_view text, std::string_view part);
 
-// The text in the middle, on the left or on the right of `width` characters of `fill`.
+// Pads the text with `fill` to `width` characters.
 enum class Alignment { kLeft, kRight, kCenter };
 std::string padded(std::string_view text, int64_t width, std::string_view fill, Alignment alignment);
 

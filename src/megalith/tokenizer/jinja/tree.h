@@ -1,4 +1,4 @@
-// A parsed template: statements and expressions, as jinja2's nodes. Built by the parser, never changed afterwards.
+// A parsed template: statements and expressions, like jinja2's nodes. Built by the parser, never changed afterwards.
 #pragma once
 
 #include <memory>
@@ -16,76 +16,93 @@ using ExpressionPtr = std::unique_ptr<const Expression>;
 struct Statement;
 using Body = std::vector<Statement>;
 
-// A variable: a position in Tree::names.
+// A variable: an index into Tree::names.
 using NameId = int;
 
 // --------------------------------------------------------------------------------------------------------- expressions
 
+// Nodes of expressions; the comments show their source.
 struct Literal {
   Value value;
 };
+// x: a variable
 struct NameExpression {
   NameId name;
 };
+// [a, b] or (a, b)
 struct ListExpression {
   std::vector<ExpressionPtr> items;
   bool is_tuple = false;
 };
+// {a: b}
 struct DictExpression {
   std::vector<std::pair<ExpressionPtr, ExpressionPtr>> entries;
 };
+// not a, -a, +a
 enum class UnaryOperator { kNot, kMinus, kPlus };
 struct UnaryExpression {
   UnaryOperator op;
   ExpressionPtr operand;
 };
+// a and b, a or b, a + b, …
 enum class BinaryOperator { kAnd, kOr, kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
 struct BinaryExpression {
   BinaryOperator op;
   ExpressionPtr left, right;
 };
+// a ~ b ~ c
 struct ConcatExpression {
   std::vector<ExpressionPtr> parts;
 };
+// a == b, a in b, …
 enum class ComparisonOperator { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kIn, kNotIn };
 struct ComparisonExpression {  // a < b <= c: all of them hold
   ExpressionPtr first;
   std::vector<std::pair<ComparisonOperator, ExpressionPtr>> others;
 };
+// then if condition else otherwise
 struct ConditionalExpression {
-  ExpressionPtr condition, then, otherwise;  // otherwise: null when there is no else
+  ExpressionPtr condition, then, otherwise;  // `otherwise` is nullptr without an else
 };
+// object.name
 struct AttributeExpression {
   ExpressionPtr object;
   std::string name;
 };
+// object[key]
 struct SubscriptExpression {
   ExpressionPtr object, key;
 };
+// object[start:stop:step]
 struct SliceExpression {
   ExpressionPtr object;
-  ExpressionPtr start, stop, step;  // null: left out
+  ExpressionPtr start, stop, step;  // nullptr if omitted
 };
+// (a, b=c, *d, **e)
 struct CallArguments {
   std::vector<ExpressionPtr> positional;
   std::vector<std::pair<std::string, ExpressionPtr>> named;
-  ExpressionPtr more_positional, more_named;  // *args and **kwargs; null: none
+  ExpressionPtr more_positional, more_named;  // *args and **kwargs; nullptr for none
 };
+// callee(arguments)
 struct CallExpression {
   ExpressionPtr callee;
   CallArguments arguments;
 };
+// input | name(arguments)
 struct FilterExpression {
-  ExpressionPtr input;  // null: the text of a filter block
+  ExpressionPtr input;  // nullptr: the text of a filter block
   std::string name;
   CallArguments arguments;
 };
+// input is name(arguments)
 struct TestExpression {
   ExpressionPtr input;
   std::string name;
   CallArguments arguments;
 };
 
+// Any expression, with its line for messages.
 struct Expression {
   int line = 1;
   std::variant<Literal, NameExpression, ListExpression, DictExpression, UnaryExpression, BinaryExpression,
@@ -96,72 +113,85 @@ struct Expression {
 
 // ---------------------------------------------------------------------------------------------------------- statements
 
-// What a value is assigned to: a name, an attribute of a namespace, or several of them in a tuple.
+// The target of an assignment: a name, an attribute of a namespace, or a tuple of these.
 struct Target {
   int line = 1;
   NameId name = -1;
-  std::string attribute;      // of the namespace `name`; empty: the name itself
-  std::vector<Target> items;  // of a tuple; name is -1 then
+  std::string attribute;      // of the namespace `name`; empty for the name itself
+  std::vector<Target> items;  // of a tuple; then name is -1
 };
 
+// Parameters of a macro or of a call block.
 struct Signature {
   struct Parameter {
     std::string text;
     NameId name;
-    ExpressionPtr otherwise;  // null: none
+    ExpressionPtr otherwise;  // default value; nullptr for none
   };
   std::vector<Parameter> parameters;
-  NameId varargs = -1, kwargs = -1, caller = -1;  // ids of these names when the body uses them
+  NameId varargs = -1, kwargs = -1, caller = -1;  // ids of these names if the body uses them
 };
 
+// Text outside tags.
 struct TextStatement {
   std::string text;
 };
+// {{ value }}
 struct OutputStatement {
   ExpressionPtr value;
 };
+// {% if … %} … {% elif … %} … {% else %} … {% endif %}
 struct IfStatement {
   std::vector<std::pair<ExpressionPtr, Body>> branches;
   Body otherwise;
 };
+// {% for target in iterable if condition recursive %} … {% else %} … {% endfor %}
 struct ForStatement {
   Target target;
-  ExpressionPtr iterable, condition;  // condition: null when there is none
+  ExpressionPtr iterable, condition;  // `condition` is nullptr when there is none
   NameId loop;
   bool recursive = false;
   Body body, otherwise;
 };
+// {% set target = value %}
 struct SetStatement {
   Target target;
   ExpressionPtr value;
 };
+// {% set target | filter %} … {% endset %}
 struct SetBlockStatement {
   Target target;
-  ExpressionPtr filter;  // null: none
+  ExpressionPtr filter;  // nullptr for none
   Body body;
 };
+// {% macro name(signature) %} … {% endmacro %}
 struct MacroStatement {
   std::string text;  // its name
   NameId name;
   Signature signature;
   Body body;
 };
+// {% call(signature) f(…) %} … {% endcall %}
 struct CallStatement {
-  ExpressionPtr call;  // a CallExpression, or null: {% generation %}
+  ExpressionPtr call;  // a CallExpression, or nullptr for {% generation %}
   Signature signature;
   Body body;
 };
+// {% filter name %} … {% endfilter %}
 struct FilterStatement {
   ExpressionPtr filter;
   Body body;
 };
+// {% with a = b %} … {% endwith %}
 struct WithStatement {
   std::vector<std::pair<Target, ExpressionPtr>> values;
   Body body;
 };
+// {% break %} and {% continue %}
 struct BreakStatement {};
 struct ContinueStatement {};
 
+// Any statement, with its line for messages.
 struct Statement {
   int line = 1;
   std::variant<TextStatement, OutputStatement, IfStatement, ForStatement, SetStatement, SetBlockStatement,
@@ -169,6 +199,7 @@ struct Statement {
       node;
 };
 
+// A whole template.
 struct Tree {
   std::vector<std::string> names;
   Body body;

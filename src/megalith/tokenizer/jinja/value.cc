@@ -1,3 +1,5 @@
+// Values and dictionaries. The depth of nesting is computed when a container is made, so the limit on it costs nothing
+// later; since values are immutable it cannot change.
 #include "megalith/tokenizer/jinja/value.h"
 
 #include <algorithm>
@@ -8,7 +10,7 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-constexpr size_t kManyKeys = 8;  // from here on a table of keys is faster than looking at each
+constexpr size_t kManyKeys = 8;  // from here on, a table is faster than comparing with each key
 
 }  // namespace
 
@@ -40,6 +42,7 @@ std::optional<double> Value::number() const {
   return std::nullopt;
 }
 
+// A generator is true even if it yields nothing, as in Python.
 bool Value::truth() const {
   switch (kind()) {
     case Kind::kNone:
@@ -95,6 +98,7 @@ int Value::depth() const {
 
 namespace {
 
+// As in Python, a list never equals a tuple, and generators are equal only to themselves.
 bool equal_sequences(const Sequence& a, const Sequence& b) {
   if (a.kind != b.kind || !a.has_length()) return &a == &b;
   return std::ranges::equal(a.items, b.items, equal);
@@ -110,6 +114,7 @@ bool equal_dicts(const Dict& a, const Dict& b) {
 
 }  // namespace
 
+// Whole numbers are compared first and exactly; doubles lose digits beyond 2^53.
 bool equal(const Value& a, const Value& b) {
   if (const auto x = a.whole_number(), y = b.whole_number(); x && y) return *x == *y;
   if (const auto x = a.number(), y = b.number(); x && y) return *x == *y;
@@ -145,6 +150,7 @@ std::optional<size_t> Dict::position(const Value& key) const {
   return std::nullopt;
 }
 
+// Builds the table of keys when the dictionary first becomes large, and keeps it up to date afterwards.
 void Dict::append(Value key, Value value) {
   depth_ = std::max({depth_, value.depth() + 1, key.depth() + 1});
   entries_.emplace_back(std::move(key), std::move(value));

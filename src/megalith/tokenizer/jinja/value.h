@@ -1,7 +1,7 @@
-// The values a template computes with: those of Python that can be met in a chat template.
+// Value: the kinds of Python values that occur in chat templates.
 //
 // Values are immutable, as in transformers' ImmutableSandboxedEnvironment, and cheap to copy: strings, sequences and
-// dictionaries are shared. The one thing that a template can change is a namespace, which is an Object.
+// dictionaries are shared. The only thing that a template can change is a namespace, which is an Object.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,14 @@ class Dict;
 class Object;
 struct Sequence;
 
+// A value; None by default.
 class Value {
  public:
+  // The alternatives of Data, in order.
   enum class Kind { kNone, kUndefined, kBool, kInt, kFloat, kString, kSequence, kDict, kObject };
 
   Value() = default;  // None
-  // Jinja's Undefined; `message` is what the template's user is told when it is used as if it were something.
+  // Jinja's Undefined; `message` is the error if it is used as if it had a value.
   static Value undefined(std::string message);
   static Value boolean(bool value) { return Value(value); }
   static Value integer(int64_t value) { return Value(value); }
@@ -35,7 +37,7 @@ class Value {
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
   static Value dict(Dict value);
-  // Borrowed: objects live as long as the rendering does (Runtime::make).
+  // Borrowed: objects live as long as the rendering (Runtime::make).
   static Value object(Object& value) { return Value(&value); }
 
   Kind kind() const { return static_cast<Kind>(data_.index()); }
@@ -54,14 +56,14 @@ class Value {
   const Dict& as_dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
   Object& as_object() const { return *std::get<Object*>(data_); }
 
-  // True and False are 1 and 0; nothing for other kinds.
+  // Numbers; True and False are 1 and 0; std::nullopt for other kinds.
   std::optional<int64_t> whole_number() const;
   std::optional<double> number() const;
 
   bool truth() const;
-  // Python's name of the type: "str", "int", "dict", …
+  // Returns Python's name of the type: "str", "int", "dict", …
   std::string_view type_name() const;
-  // How deep lists and dictionaries lie in one another.
+  // Returns how deeply lists and dictionaries are nested.
   int depth() const;
 
  private:
@@ -79,8 +81,9 @@ class Value {
   Data data_;
 };
 
+// Anything that a loop can run over, except dictionaries and strings.
 struct Sequence {
-  // kGenerator: what filters such as map give; it is true, has no length and no elements to ask for.
+  // kGenerator is the result of filters such as map: it is true, has no length, and cannot be indexed.
   enum class Kind { kList, kTuple, kGenerator, kKeys, kValues, kItems, kRange };
   Kind kind = Kind::kList;
   std::vector<Value> items;
@@ -90,17 +93,17 @@ struct Sequence {
   bool has_elements() const { return kind == Kind::kList || kind == Kind::kTuple || kind == Kind::kRange; }
 };
 
-// Python's ==: 1 == 1.0 == True, sequences and dictionaries by content, objects by identity.
+// Python's ==: 1 == 1.0 == True; sequences and dictionaries by content, objects by identity.
 bool equal(const Value& a, const Value& b);
 
-// Keys and values in the order in which keys came first.
+// A dictionary in insertion order.
 class Dict {
  public:
   using Entry = std::pair<Value, Value>;
 
   void set(const Value& key, Value value);
   void set(std::string_view key, Value value);
-  // Null when there is none.
+  // Return nullptr when there is no such key.
   const Value* find(const Value& key) const;
   const Value* find(std::string_view key) const;
   const std::vector<Entry>& entries() const { return entries_; }
@@ -112,7 +115,7 @@ class Dict {
   void append(Value key, Value value);
 
   std::vector<Entry> entries_;
-  std::unordered_map<std::string, size_t> by_text_;  // positions of string keys, once there are many
+  std::unordered_map<std::string, size_t> by_text_;  // position of string keys, once there are many
   int depth_ = 1;
 };
 

@@ -13,15 +13,16 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-constexpr double kLargestWhole = 9.2e18;
+constexpr double kLargestWhole = 9.2e18;  // just below 2^63, so that the conversion is defined
 
+// default(value, boolean): with `boolean`, values that are false are replaced, too.
 Value default_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "default", arguments, {"default_value", "boolean"});
   const bool missing = input.is_undefined() || (bound.flag(1, false) && !input.truth());
   return missing ? bound.value_or(0, Value::text("")) : input;
 }
 
-// Digits with an optional sign and blanks around them, as int() reads them.
+// Parses digits with an optional sign and surrounding whitespace, like int().
 std::optional<int64_t> read_whole(std::string_view text, int64_t base) {
   text = strip(text, std::nullopt, Side::kBoth);
   if (base == 10) return parse_int(text.starts_with('+') ? text.substr(1) : text);
@@ -33,6 +34,7 @@ std::optional<int64_t> read_whole(std::string_view text, int64_t base) {
   return value && negative ? std::optional(-*value) : value;
 }
 
+// Like jinja2's int: text that is not a whole number is tried as a float, and anything else gives the default.
 Value int_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "int", arguments, {"default", "base"});
   if (input.is_undefined()) e.runtime().fail(input.undefined_message());
@@ -62,7 +64,7 @@ Value abs_filter(Evaluator& e, const Value& input, const Arguments&) {
   return negated(e, input, UnaryOperator::kPlus);
 }
 
-// Half to even at the given decimal, from the exact decimal value, as Python's round.
+// Rounds half to even at the given decimal, starting from the exact decimal value, like Python's round.
 double rounded(double value, int64_t precision) {
   if (precision >= 0) return *parse_double(fmt::format("{:.{}f}", value, std::min<int64_t>(precision, 300)));
   const double unit = std::pow(10.0, static_cast<double>(std::min<int64_t>(-precision, 300)));
@@ -75,7 +77,7 @@ Value round_filter(Evaluator& e, const Value& input, const Arguments& arguments)
   const std::string method = bound.text_or(1, "common");
   if (input.is_undefined()) e.runtime().fail(input.undefined_message());
   const auto number = input.number();
-  if (!number) e.runtime().fail(fmt::format("round(): '{}' is no number", input.type_name()));
+  if (!number) e.runtime().fail(fmt::format("round(): '{}' is not a number", input.type_name()));
   if (method == "common") {
     // A whole number stays one.
     if (const auto whole = input.whole_number(); whole && precision >= 0) return Value::integer(*whole);
@@ -93,12 +95,13 @@ Value length_filter(Evaluator& e, const Value& input, const Arguments&) {
 
 Value attr_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "attr", arguments, {"name"}, 1);
-  // Attributes only: the keys of a dictionary are none.
+  // Attributes only: keys of a dictionary do not count.
   if (input.is(Value::Kind::kDict) && find_method(input, bound.text(0)) == nullptr)
     return Value::undefined(fmt::format("'dict object' has no attribute '{}'", bound.text(0)));
   return e.attribute(input, bound.text(0));
 }
 
+// With an indentation, Python drops the space after the comma.
 Value json_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "tojson", arguments, {"ensure_ascii", "indent", "separators", "sort_keys"});
   JsonStyle style;

@@ -1,3 +1,9 @@
+// Tokenizes a piece: looks it up in the word cache first (most words of a text repeat); otherwise splits it into
+// characters or bytes and merges these. Each call works with its own Scratch from a pool, so the model itself stays
+// immutable.
+//
+// With take_bytes() pieces are plain bytes: the 256 characters of the byte alphabet are replaced by a table of their
+// ids, which saves writing every byte as a two-byte character and looking it up again.
 #include "megalith/tokenizer/models/bpe_internal.h"
 
 #include "megalith/base/error.h"
@@ -6,15 +12,17 @@
 
 namespace megalith::tokenizer {
 
+// Working memory of one call.
 struct Bpe::Scratch {
   WordCache cache;
   Merger merger;
-  std::string text;  // a token under construction
+  std::string text;  // a token being assembled
 };
 
 Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::string>>& merges, BpeOptions options,
          const std::string& where)
     : vocabulary_(std::move(vocabulary)), merges_(merges.size()), options_(std::move(options)) {
+  // Merges name tokens; the table needs ids.
   const auto id_in = [&](size_t rank, std::string_view token) {
     const auto id = vocabulary_.find(token);
     check<DataError>(id.has_value(), "{}: merge {} (\"{}\" and \"{}\") names \"{}\", which is not in the vocabulary",
@@ -28,7 +36,7 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::st
     check<DataError>(right.size() >= prefix,
                      "{}: merge {} (\"{}\" and \"{}\") lacks the continuing_subword_prefix \"{}\"", where, rank, left,
                      right, options_.continuing_subword_prefix);
-    whole.assign(left).append(right, prefix);
+    whole.assign(left).append(right, prefix);  // the second token loses its prefix when joined
     const int32_t left_id = id_in(rank, left), right_id = id_in(rank, right);
     merges_.set(left_id, right_id, {static_cast<uint32_t>(rank), id_in(rank, whole)});
   }
@@ -79,8 +87,8 @@ std::optional<int32_t> Bpe::whole_token(std::string_view piece, Scratch& scratch
   return vocabulary_.find(scratch.text);
 }
 
-// Follows BPE::merge_word of tokenizers, also in that an unknown token that waits to be fused is put behind the bytes
-// of a character that falls back to them.
+// Follows BPE::merge_word of tokenizers, including that an unknown token waiting to be fused is put after the bytes of
+// a character that falls back to bytes.
 void Bpe::start_symbols(std::string_view piece, Scratch& scratch) const {
   std::vector<int32_t>& symbols = scratch.merger.symbols;
   if (bytes_) {
@@ -105,6 +113,7 @@ void Bpe::start_symbols(std::string_view piece, Scratch& scratch) const {
       symbols.push_back(*id);
       continue;
     }
+    // All bytes of the character must be tokens; otherwise it is unknown as a whole.
     if (options_.byte_fallback) {
       const size_t before = symbols.size();
       for (const char byte : text) symbols.push_back(fallback_ids_[static_cast<unsigned char>(byte)]);
@@ -112,7 +121,7 @@ void Bpe::start_symbols(std::string_view piece, Scratch& scratch) const {
         continue;
       symbols.resize(before);
     }
-    if (!unk_id_) continue;
+    if (!unk_id_) continue;  // without an unknown token the character is dropped
     if (!options_.fuse_unk) flush();
     unknown_waits = true;
   }

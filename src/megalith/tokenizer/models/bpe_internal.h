@@ -1,5 +1,5 @@
-// Byte-pair encoding, as tokenizers' BPE model: a piece starts as characters, and the pair of neighbours with the
-// lowest rank is merged, leftmost first, until no pair is left that has one.
+// Byte-pair encoding as in tokenizers' BPE model: a piece starts as characters; then, again and again, the pair of
+// neighbors with the lowest rank is merged, leftmost first, until no pair has a rank.
 #pragma once
 
 #include <algorithm>
@@ -20,16 +20,16 @@
 
 namespace megalith::tokenizer {
 
-// A cache of the ids of words, of a fixed size (kSlots * 64 bytes): a new word replaces the one in its slot. For one
-// thread.
+// A cache of the ids of words with a fixed size (kSlots · 64 bytes): direct-mapped, a new word replaces the one in its
+// slot. For one thread.
 class WordCache {
  public:
-  static constexpr size_t kMaxBytes = 30;  // longer words are rare, and not kept
+  static constexpr size_t kMaxBytes = 30;  // longer words are rare and not kept
   static constexpr size_t kMaxIds = 8;
 
   WordCache() : slots_(kSlots) {}
 
-  // Appends the ids of the word; false when it is not here. Requires 0 < word.size() <= kMaxBytes.
+  // Appends the ids of the word; returns false when it is not in the cache. Requires 0 < word.size() <= kMaxBytes.
   bool find(std::string_view word, uint64_t hash, std::vector<int32_t>& ids) const {
     const Slot& slot = slots_[hash % kSlots];
     if (slot.length != word.size() || std::memcmp(slot.word.data(), word.data(), word.size()) != 0) return false;
@@ -37,6 +37,7 @@ class WordCache {
     return true;
   }
 
+  // Stores a word, unless it has too many ids for a slot.
   void put(std::string_view word, uint64_t hash, std::span<const int32_t> ids) {
     if (ids.size() > kMaxIds) return;
     Slot& slot = slots_[hash % kSlots];
@@ -48,8 +49,9 @@ class WordCache {
 
  private:
   static constexpr size_t kSlots = size_t{1} << 15;
+  // One cache line: 2 + 30 + 32 bytes.
   struct alignas(64) Slot {
-    uint8_t length = 0;  // 0: free
+    uint8_t length = 0;  // 0 means free
     uint8_t count = 0;
     std::array<char, kMaxBytes> word;
     std::array<int32_t, kMaxIds> ids;
@@ -59,19 +61,21 @@ class WordCache {
   std::vector<Slot> slots_;
 };
 
+// Settings of the model, under the names of tokenizer.json.
 struct BpeOptions {
-  std::string unk_token;                  // for characters that the vocabulary lacks; empty: they are left out
-  std::string continuing_subword_prefix;  // of every character but a piece's first
-  std::string end_of_word_suffix;         // of a piece's last character
-  bool fuse_unk = false;                  // neighbouring unknown characters are one unknown token
-  bool byte_fallback = false;  // an unknown character becomes its bytes, <0xE4><0xB8><0x80>, if the vocabulary has them
-  bool ignore_merges = false;  // a piece that is a token as a whole is not merged
+  std::string unk_token;                  // for characters not in the vocabulary; empty: they are dropped
+  std::string continuing_subword_prefix;  // of every character of a piece but the first
+  std::string end_of_word_suffix;         // of the last character of a piece
+  bool fuse_unk = false;                  // adjacent unknown characters become one unknown token
+  bool byte_fallback = false;  // an unknown character becomes its bytes, <0xE4><0xB8><0x80>, if these are tokens
+  bool ignore_merges = false;  // a piece that is itself a token is not split
 };
 
+// See bpe.cc for the steps.
 class Bpe final : public Model {
  public:
-  // Pairs in the order of their rank. `where` names the file and field for error messages. Throws DataError for a merge
-  // or an unk_token that names a token which is not in the vocabulary.
+  // `merges` are ordered by rank. `where` names the file and field in messages. Throws DataError for a merge or an
+  // unk_token that names a token not in the vocabulary.
   Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::string>>& merges, BpeOptions options,
       const std::string& where);
   ~Bpe() override;
@@ -82,9 +86,9 @@ class Bpe final : public Model {
   size_t size() const override { return vocabulary_.size(); }
   int32_t id_end() const override { return vocabulary_.id_end(); }
 
-  // From now on pieces are plain bytes. Requires can_take_bytes.
+  // Makes tokenize() take plain bytes from now on. Requires can_take_bytes().
   void take_bytes() { bytes_ = true; }
-  // Whether every byte's character is a token and nothing else is done to characters.
+  // Returns whether the character of every byte is a token, and no option changes characters.
   bool can_take_bytes() const;
   bool takes_bytes() const override { return bytes_; }
 
@@ -99,8 +103,8 @@ class Bpe final : public Model {
   MergeTable merges_;
   BpeOptions options_;
   std::optional<int32_t> unk_id_;
-  std::array<int32_t, 256> byte_ids_{};      // of the bytes' characters; -1: not in the vocabulary
-  std::array<int32_t, 256> fallback_ids_{};  // of <0x00> to <0xFF>; -1: not in the vocabulary
+  std::array<int32_t, 256> byte_ids_{};      // id of each byte's character; -1 if not in the vocabulary
+  std::array<int32_t, 256> fallback_ids_{};  // ids of <0x00> to <0xFF>; -1 if not in the vocabulary
   bool bytes_ = false;
   mutable Pool<Scratch> scratch_;
 };

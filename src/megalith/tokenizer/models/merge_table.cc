@@ -1,3 +1,4 @@
+// The two merging algorithms. Both merge the pair of lowest rank, leftmost first, so they give the same result.
 #include "megalith/tokenizer/models/merge_table_internal.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@ namespace megalith::tokenizer {
 namespace {
 
 constexpr uint32_t kEnd = UINT32_MAX;
-constexpr size_t kKeptSymbols = size_t{1} << 16;  // memory of longer rows is given back
+constexpr size_t kKeptSymbols = size_t{1} << 16;  // memory for longer rows is freed
 
 }  // namespace
 
@@ -32,6 +33,7 @@ void Merger::run(const MergeTable& table) {
   }
 }
 
+// O(n²) with a small constant: a linear scan for the minimum and moving the rest left, all in cache.
 void Merger::run_short(const MergeTable& table) {
   size_t count = symbols.size();
   merges_.resize(count);
@@ -43,7 +45,7 @@ void Merger::run_short(const MergeTable& table) {
     if (best->rank == Merge::kNoRank) break;
     const auto i = static_cast<size_t>(best - merges_.begin());
     symbols[i] = best->id;
-    // Symbol i + 1 and the merge at i vanish.
+    // Symbol i+1 and the merge at i disappear.
     std::copy(symbols.begin() + static_cast<std::ptrdiff_t>(i + 2),
               symbols.begin() + static_cast<std::ptrdiff_t>(count),
               symbols.begin() + static_cast<std::ptrdiff_t>(i + 1));
@@ -55,6 +57,7 @@ void Merger::run_short(const MergeTable& table) {
   symbols.resize(count);
 }
 
+// Computes the merge of a symbol with its right neighbor, and queues it.
 void Merger::push(const MergeTable& table, uint32_t at) {
   merges_[at] = next_[at] == kEnd ? Merge{} : table.find(symbols[at], symbols[next_[at]]);
   if (merges_[at].rank == Merge::kNoRank) return;
@@ -62,6 +65,8 @@ void Merger::push(const MergeTable& table, uint32_t at) {
   std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
 }
 
+// Symbols form a linked list; the heap holds rank and position of every possible merge. Entries that became invalid
+// stay in the heap and are recognized when popped, because the rank at their position differs.
 void Merger::run_long(const MergeTable& table) {
   const auto count = static_cast<uint32_t>(symbols.size());
   merges_.assign(count, {});
@@ -78,7 +83,7 @@ void Merger::run_long(const MergeTable& table) {
     const auto rank = static_cast<uint32_t>(heap_.front() >> 32);
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
     heap_.pop_back();
-    if (merges_[at].rank != rank) continue;  // one of the two has changed since
+    if (merges_[at].rank != rank) continue;  // outdated: one of the two symbols has changed
     const uint32_t gone = next_[at];
     symbols[at] = merges_[at].id;
     merges_[gone] = {};

@@ -1,4 +1,4 @@
-// Which neighbours merge, in which order, into what; and the merging itself.
+// MergeTable and Merger: which neighbors merge, in which order and into what; and the merging itself.
 #pragma once
 
 #include <cstddef>
@@ -7,20 +7,21 @@
 
 namespace megalith::tokenizer {
 
+// The result of merging a pair of neighbors.
 struct Merge {
   static constexpr uint32_t kNoRank = UINT32_MAX;
-  uint32_t rank = kNoRank;  // lower ones first
-  int32_t id = -1;          // of the result
+  uint32_t rank = kNoRank;  // lower ranks merge first
+  int32_t id = -1;          // id of the result
 };
 
-// A hash table from pairs of ids to merges.
+// An open-addressing hash table from pairs of ids to merges.
 class MergeTable {
  public:
   explicit MergeTable(size_t merges);
-  // A pair that is there already takes the new rank, as in tokenizers.
+  // If the pair is already there, it takes the new rank, as in tokenizers.
   void set(int32_t left, int32_t right, Merge merge);
 
-  // rank == kNoRank: these do not merge.
+  // Returns rank == kNoRank for a pair that does not merge.
   Merge find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);
     for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
@@ -39,14 +40,15 @@ class MergeTable {
   static uint64_t key_of(int32_t left, int32_t right) {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
+  // Fibonacci hashing: the constant is 2^64 / golden ratio.
   size_t slot_of(uint64_t key) const { return (key * 0x9E3779B97F4A7C15u >> 20) & mask_; }
 
   std::vector<Slot> slots_;  // at most half full
   size_t mask_;
 };
 
-// Merges a row of symbols. Short rows are searched for the lowest rank again and again; long ones keep a heap, so that
-// a piece of n symbols takes n log n steps. Reusable; for one thread.
+// Merges a row of symbols. Short rows are scanned for the lowest rank after each merge; long ones keep a heap, so that
+// a piece of n symbols takes O(n log n). Reusable; for one thread.
 class Merger {
  public:
   std::vector<int32_t> symbols;  // in: the characters; out: the tokens
@@ -58,10 +60,10 @@ class Merger {
   void run_long(const MergeTable& table);
   void push(const MergeTable& table, uint32_t at);
 
-  static constexpr size_t kShort = 48;
+  static constexpr size_t kShort = 48;  // up to this length, scanning is faster than a heap
 
-  std::vector<Merge> merges_;            // of symbol i with the one behind it
-  std::vector<uint32_t> next_, before_;  // links between the symbols that are left
+  std::vector<Merge> merges_;            // of symbol i with its right neighbor
+  std::vector<uint32_t> next_, before_;  // links between the remaining symbols
   std::vector<uint64_t> heap_;           // rank << 32 | position, lowest first
 };
 

@@ -1,4 +1,4 @@
-// The model of a tokenizer: turns pieces of text into ids.
+// Model: the part of a tokenizer that turns pieces of text into ids.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,14 @@ class Model {
   virtual void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const = 0;
 
   virtual std::optional<int32_t> id_of(std::string_view token) const = 0;
-  // Nothing for an id without a token.
+  // Returns std::nullopt for an id without a token.
   virtual std::optional<std::string_view> token_of(int32_t id) const = 0;
-  // Tokens, and one more than the largest id.
+  // The number of tokens, and one more than the largest id.
   virtual size_t size() const = 0;
   virtual int32_t id_end() const = 0;
 
-  // Whether tokenize takes plain bytes in place of the characters that stand for them (byte_alphabet_internal.h).
+  // Returns whether tokenize takes plain bytes instead of the characters that stand for them
+  // (byte_alphabet_internal.h).
   virtual bool takes_bytes() const { return false; }
 };
 

@@ -1,3 +1,6 @@
+// The Viterbi algorithm: best[e] is the best way to cover the first e bytes of a piece, found from left to right. At
+// each character a walk through the prefix tree offers every token that starts there; an unknown character costs more
+// than any token. The path is then read backwards.
 #include "megalith/tokenizer/models/unigram_internal.h"
 
 #include <algorithm>
@@ -9,7 +12,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
-constexpr double kUnknownPenalty = 10.0;  // below the lowest score
+constexpr double kUnknownPenalty = 10.0;  // how far below the lowest score an unknown character is
 
 std::vector<PrefixTree::Key> keys_of(const Vocabulary& vocabulary) {
   std::vector<PrefixTree::Key> keys;
@@ -20,9 +23,10 @@ std::vector<PrefixTree::Key> keys_of(const Vocabulary& vocabulary) {
 
 }  // namespace
 
+// The best way to reach a position.
 struct Unigram::Step {
-  double score = 0;    // of the best way to here
-  int32_t begin = -1;  // where its last token starts; -1: nothing ends here
+  double score = 0;    // sum of the scores
+  int32_t begin = -1;  // start of its last token; -1: unreachable
   int32_t id = -1;
 };
 
@@ -46,7 +50,7 @@ void Unigram::tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const {
 }
 
 void Unigram::append_unknown(std::string_view text, std::vector<int32_t>& ids) const {
-  if (const auto id = vocabulary_.find(text)) {  // the unknown token itself, written in the text
+  if (const auto id = vocabulary_.find(text)) {  // the unknown token itself, written out in the text
     ids.push_back(*id);
     return;
   }
@@ -59,7 +63,7 @@ void Unigram::append_unknown(std::string_view text, std::vector<int32_t>& ids) c
   }
 }
 
-// Unigram::encode_optimized of tokenizers, with its order of comparisons.
+// Unigram::encode_optimized of tokenizers, with its order of comparisons, which decides between equal sums.
 void Unigram::tokenize_piece(std::string_view piece, std::vector<Step>& best, std::vector<int32_t>& ids) const {
   best.assign(piece.size() + 1, {});
   const auto offer = [&](size_t begin, size_t end, double score, int32_t id) {
@@ -75,13 +79,13 @@ void Unigram::tokenize_piece(std::string_view piece, std::vector<Step>& best, st
     });
     if (!whole_character) {
       check<DataError>(unk_id_.has_value(),
-                       "{}: the text has \"{}\", which the vocabulary lacks, and unk_id is not set", where_,
+                       "{}: the text has \"{}\", which is not in the vocabulary, and unk_id is not set", where_,
                        piece.substr(at, length));
       offer(at, at + length, score + unk_score_, *unk_id_);
     }
     at += length;
   }
-  // Backwards, with neighbouring unknown characters as one.
+  // Reads the path backwards, merging adjacent unknown characters.
   std::vector<std::pair<Span, int32_t>> path;
   for (auto end = static_cast<uint32_t>(piece.size()); end > 0;) {
     const Step& step = best[end];

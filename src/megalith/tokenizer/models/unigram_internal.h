@@ -1,4 +1,4 @@
-// Unigram, as tokenizers' and SentencePiece's: the tokens whose scores have the largest sum.
+// Unigram as in tokenizers and SentencePiece: splits a piece into the tokens with the largest sum of scores.
 #pragma once
 
 #include <array>
@@ -9,9 +9,11 @@
 
 namespace megalith::tokenizer {
 
+// See unigram.cc for the search.
 class Unigram final : public Model {
  public:
-  // Scores by id. Throws DataError, naming `where`, for a text that cannot be tokenized for lack of an unknown token.
+  // `scores` are by id. tokenize() throws DataError, naming `where`, for a text that needs an unknown token when there
+  // is none.
   Unigram(Vocabulary vocabulary, std::vector<double> scores, std::optional<int32_t> unk_id, bool byte_fallback,
           std::string where);
 
@@ -31,7 +33,7 @@ class Unigram final : public Model {
   std::vector<double> scores_;
   double unk_score_;
   std::optional<int32_t> unk_id_;
-  std::array<int32_t, 256> fallback_ids_{};  // of <0x00> to <0xFF>; -1 where they are not used
+  std::array<int32_t, 256> fallback_ids_{};  // ids of <0x00> to <0xFF>; -1 if not used
   PrefixTree tree_;
   std::string where_;
 };

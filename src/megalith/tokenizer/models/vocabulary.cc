@@ -1,3 +1,5 @@
+// An open-addressing hash table over one long string, which loads a vocabulary of 150,000 tokens without an allocation
+// per token.
 #include <algorithm>
 #include <bit>
 
@@ -13,6 +15,7 @@ void Vocabulary::reserve(size_t tokens, size_t bytes) {
   grow(std::bit_ceil(std::max<size_t>(16, tokens * 2)));
 }
 
+// Doubles the table and inserts everything again.
 void Vocabulary::grow(size_t slots) {
   if (slots <= slots_.size()) return;
   slots_.assign(slots, {});
@@ -35,7 +38,7 @@ void Vocabulary::add(std::string_view token, int32_t id) {
   span = {static_cast<uint32_t>(text_.size()), static_cast<int32_t>(token.size())};
   text_ += token;
   if (slots_.size() < (count_ + 1) * 2) {
-    grow(std::bit_ceil(std::max<size_t>(16, (count_ + 1) * 4)));  // inserts this one, too
+    grow(std::bit_ceil(std::max<size_t>(16, (count_ + 1) * 4)));  // also inserts this token
   } else {
     insert(hash_bytes(token), id);
   }
@@ -46,7 +49,7 @@ std::optional<int32_t> Vocabulary::find(std::string_view token) const {
   if (slots_.empty()) return std::nullopt;
   const size_t mask = slots_.size() - 1;
   const uint64_t hash = hash_bytes(token);
-  const auto tag = static_cast<uint32_t>(hash >> 32);
+  const auto tag = static_cast<uint32_t>(hash >> 32);  // compared first: the text is touched only for a likely match
   for (size_t slot = hash & mask; slots_[slot].id >= 0; slot = (slot + 1) & mask) {
     const Slot& found = slots_[slot];
     if (found.tag == tag && view(spans_[static_cast<size_t>(found.id)]) == token) return found.id;

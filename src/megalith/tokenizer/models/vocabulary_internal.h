@@ -1,4 +1,4 @@
-// Tokens and their ids, both ways.
+// Vocabulary: tokens by id and ids by token.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace megalith::tokenizer {
 
-// Ids may have gaps, but end below kMaxIds: a file that names a larger one is broken.
+// Ids may have gaps, but must be below kMaxIds: a file with a larger id is broken.
 class Vocabulary {
  public:
   static constexpr int64_t kMaxIds = int64_t{1} << 24;
@@ -19,11 +19,11 @@ class Vocabulary {
   void add(std::string_view token, int32_t id);
 
   std::optional<int32_t> find(std::string_view token) const;
-  // Nothing for an id without a token. The view lives until the next add.
+  // Returns std::nullopt for an id without a token. The view is valid until the next add.
   std::optional<std::string_view> token(int32_t id) const;
 
   size_t size() const { return count_; }
-  // One more than the largest id.
+  // Returns one more than the largest id.
   int32_t id_end() const { return static_cast<int32_t>(spans_.size()); }
 
  private:
@@ -33,7 +33,7 @@ class Vocabulary {
   };
 
   struct Slot {
-    uint32_t tag = 0;  // upper bits of the hash: most other tokens are passed over without a look at their text
+    uint32_t tag = 0;  // upper bits of the hash: skips most other tokens without comparing their text
     int32_t id = -1;   // -1: free
   };
 
@@ -43,7 +43,7 @@ class Vocabulary {
   void grow(size_t slots);
   void insert(uint64_t hash, int32_t id);
 
-  std::string text_;         // all tokens, one behind the other
+  std::string text_;         // all tokens, concatenated
   std::vector<Span> spans_;  // by id
   std::vector<Slot> slots_;  // open addressing by hash; a power of two, at most half full
   size_t count_ = 0;

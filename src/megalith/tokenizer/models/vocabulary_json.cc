@@ -15,10 +15,11 @@ void add_to_vocabulary(Vocabulary& vocabulary, std::string_view token, int32_t i
 std::pair<std::string, std::string> split_merge(std::string_view text, const std::string& where) {
   const size_t blank = text.find(' ');
   if (blank == std::string_view::npos || text.find(' ', blank + 1) != std::string_view::npos)
-    throw DataError(fmt::format("{} is \"{}\"; two tokens with a blank between them are expected", where, text));
+    throw DataError(fmt::format("{} is \"{}\"; two tokens separated by a space are expected", where, text));
   return {std::string(text.substr(0, blank)), std::string(text.substr(blank + 1))};
 }
 
+// Sums up the sizes first, so that nothing is reallocated.
 Vocabulary read_vocabulary(const JsonNode& node) {
   if (!node.is_object()) node.fail("is not an object of tokens and their ids");
   Vocabulary vocabulary;
@@ -28,12 +29,13 @@ Vocabulary read_vocabulary(const JsonNode& node) {
   for (const auto& [token, value] : node.raw().items()) {
     if (!value.is_number_integer() || value < 0 || value >= Vocabulary::kMaxIds)
       node.at(token).fail(
-          fmt::format("is no token id; a whole number from 0 to {} is expected", Vocabulary::kMaxIds - 1));
+          fmt::format("is not a token id; a whole number from 0 to {} is expected", Vocabulary::kMaxIds - 1));
     add_to_vocabulary(vocabulary, token, value.get<int32_t>(), node.where());
   }
   return vocabulary;
 }
 
+// The first line may be "#version: 0.2"; other lines that start with # are merges.
 MergeList parse_merges(std::string_view text, const std::string& file) {
   MergeList merges;
   size_t line_number = 0;

@@ -1,4 +1,4 @@
-// Vocabularies and merges as files hold them.
+// Reads vocabularies and merges from files.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace megalith::tokenizer {
 
-// {"token": id, …}. Throws DataError for an id that is no number, out of range or given twice.
+// Reads {"token": id, …}. Throws DataError for an id that is not a number, is out of range, or occurs twice.
 Vocabulary read_vocabulary(const JsonNode& node);
-// One of them. Throws DataError, naming `where`, when the token or the id is taken.
+// Adds one token. Throws DataError, naming `where`, when the token or the id is taken.
 void add_to_vocabulary(Vocabulary& vocabulary, std::string_view token, int32_t id, const std::string& where);
 
 using MergeList = std::vector<std::pair<std::string, std::string>>;
-// "left right", with exactly one blank. Throws DataError, naming `where`, for anything else.
+// Splits "left right" at its only space. Throws DataError, naming `where`, for anything else.
 std::pair<std::string, std::string> split_merge(std::string_view text, const std::string& where);
-// The lines of a merges.txt.
+// Parses the lines of a merges.txt.
 MergeList parse_merges(std::string_view text, const std::string& file);
 
 }  // namespace megalith::tokenizer

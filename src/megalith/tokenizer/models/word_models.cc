@@ -15,8 +15,9 @@ size_t count_characters(std::string_view text) {
 
 int32_t checked_unknown(const std::optional<int32_t>& id, const std::string& unk_token, const std::string& where,
                         std::string_view piece) {
-  check<DataError>(id.has_value(), "{}: the text has \"{}\", which the vocabulary lacks, and so is unk_token \"{}\"",
-                   where, piece.substr(0, 100), unk_token);
+  check<DataError>(id.has_value(),
+                   "{}: the text has \"{}\", which is not in the vocabulary, and neither is unk_token \"{}\"", where,
+                   piece.substr(0, 100), unk_token);
   return *id;
 }
 
@@ -45,6 +46,7 @@ WordPiece::WordPiece(Vocabulary vocabulary, std::string unk_token, std::string p
       max_characters_(max_characters),
       where_(std::move(where)) {}
 
+// Greedy, longest first; each try that fails drops the last character.
 bool WordPiece::append_tokens(std::string_view piece, std::vector<int32_t>& ids) const {
   std::string text;
   for (size_t begin = 0; begin < piece.size();) {
@@ -68,7 +70,7 @@ void WordPiece::tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const 
     const std::string_view piece = pieces.view(span);
     const size_t before = ids.size();
     if (count_characters(piece) <= max_characters_ && append_tokens(piece, ids)) continue;
-    ids.resize(before);
+    ids.resize(before);  // drops the tokens of a piece that failed halfway
     ids.push_back(checked_unknown(unk_id_, unk_token_, where_, piece));
   }
 }

@@ -6,7 +6,7 @@
 
 namespace megalith::tokenizer {
 
-// Shared by the models below: everything about a vocabulary.
+// Base of the models below: implements everything that concerns the vocabulary.
 class VocabularyModel : public Model {
  public:
   explicit VocabularyModel(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
@@ -19,7 +19,7 @@ class VocabularyModel : public Model {
   Vocabulary vocabulary_;
 };
 
-// A piece is a token or unknown.
+// Each piece is one token or unknown.
 class WordLevel final : public VocabularyModel {
  public:
   // Throws DataError, naming `where`, for an unknown piece when the vocabulary lacks `unk_token`.
@@ -32,7 +32,7 @@ class WordLevel final : public VocabularyModel {
   std::string where_;
 };
 
-// The longest token first, again and again; a piece with a rest that no token starts is unknown as a whole.
+// Repeatedly takes the longest token that the rest starts with; if no token fits, the whole piece is unknown.
 class WordPiece final : public VocabularyModel {
  public:
   WordPiece(Vocabulary vocabulary, std::string unk_token, std::string prefix, size_t max_characters, std::string where);
@@ -48,7 +48,7 @@ class WordPiece final : public VocabularyModel {
   std::string where_;
 };
 
-// Each byte is its own id. Tokens are called <0x00> to <0xFF>.
+// Each byte is its own id. The tokens are called <0x00> to <0xFF>.
 class ByteModel final : public VocabularyModel {
  public:
   ByteModel();

@@ -1,3 +1,6 @@
+// The vocabulary of character sets. Where PCRE2 and Oniguruma agree on a name, the name is used; where they differ, or
+// PCRE2 has none, the set is written out as ranges. Nested complements and intersections, which a PCRE2 class cannot
+// express, become alternations and look-aheads.
 #include "megalith/tokenizer/regex/onig_class_internal.h"
 
 #include <array>
@@ -25,7 +28,7 @@ constexpr std::string_view kWordItems =
 constexpr std::string_view kHex = "0-9A-Fa-f";
 constexpr std::string_view kNotHex = R"(\x{0}-\x{2f}\x{3a}-\x{40}\x{47}-\x{60}\x{67}-\x{10ffff})";
 
-// Categories by their long names, and the POSIX names. Keys as loose_name gives them.
+// Categories by their long names, and the POSIX names. The keys are in the form of loose_name.
 constexpr std::array kNamed{Entry{"letter", "L"},
                             Entry{"casedletter", "Lu Ll Lt"},
                             Entry{"lc", "Lu Ll Lt"},
@@ -73,7 +76,7 @@ constexpr std::array kNamed{Entry{"letter", "L"},
                             Entry{"upper", "Uppercase"},
                             Entry{"lower", "Lowercase"}};
 
-// Sets that PCRE2 has no name for.
+// Sets that have no name in PCRE2.
 constexpr std::array kWritten{Entry{"space", kSpaceItems},
                               Entry{"whitespace", kSpaceItems},
                               Entry{"word", kWordItems},
@@ -83,7 +86,7 @@ constexpr std::array kWritten{Entry{"space", kSpaceItems},
                               Entry{"any", R"(\x{0}-\x{10ffff})"},
                               Entry{"ascii", R"(\x{0}-\x{7f})"}};
 
-// Properties with two values that PCRE2 knows by the same name; everything else is a script.
+// Binary properties that PCRE2 knows by the same name; everything else is a script.
 constexpr std::array<std::string_view, 34> kBinary{"alphabetic",
                                                    "asciihexdigit",
                                                    "bidicontrol",
@@ -119,6 +122,7 @@ constexpr std::array<std::string_view, 34> kBinary{"alphabetic",
                                                    "xidcontinue",
                                                    "xidstart"};
 
+// Lower case without spaces, hyphens and underscores.
 std::string loose_name(std::string_view name) {
   std::string result;
   for (const char c : name)
@@ -135,7 +139,7 @@ std::optional<std::string_view> find_in(const Table& table, std::string_view key
 
 std::string property_item(std::string_view name) { return "\\p{" + std::string(name) + "}"; }
 
-// "Lu" for "lu": how PCRE2 spells a category.
+// Returns PCRE2's spelling of a category: "Lu" for "lu".
 std::optional<std::string> category_name(std::string_view loose) {
   if (loose.empty() || loose.size() > 2) return std::nullopt;
   constexpr std::array<std::string_view, 7> kKinds{"cfnosc", "cemn", "dlo", "cdefios", "ckmo", "lps", "lmotu"};
@@ -148,7 +152,7 @@ std::optional<std::string> category_name(std::string_view loose) {
   return result;
 }
 
-// Adds the newer characters of every category that the items name.
+// Adds the newer characters of every category that occurs in the items.
 std::string covered(std::string items, Coverage coverage) {
   if (coverage == Coverage::kAsPcre2) return items;
   std::string more;
@@ -169,6 +173,7 @@ std::string covered(std::string items, Coverage coverage) {
 
 bool is_plain(const CharacterSetNode& node) { return node.nested.empty() && node.also.empty(); }
 
+// An empty set never matches; its complement matches any character.
 std::string bracket(const std::string& items, bool negated) {
   if (items.empty()) return negated ? "(?s:.)" : "(?!)";
   return (negated ? "[^" : "[") + items + "]";
@@ -219,13 +224,14 @@ CharacterItems class_of_property(std::string_view name, Coverage coverage) {
   } else {
     bool binary = false;
     for (const std::string_view known_name : kBinary) binary = binary || known_name == loose;
-    // PCRE2's bare script names mean the property Script_Extensions, Oniguruma's the property Script.
+    // A bare script name means Script_Extensions in PCRE2, but Script in Oniguruma.
     result.items = property_item(binary ? loose : "sc:" + loose);
   }
   result.items = covered(std::move(result.items), coverage);
   return result;
 }
 
+// A complement of several items cannot stand inside a bracket class: it becomes a nested class.
 void CharacterSetNode::add(const CharacterItems& set) {
   const bool one_property = set.items.starts_with("\\p{") && set.items.find('}') == set.items.size() - 1;
   if (!set.negated) {
@@ -248,6 +254,7 @@ std::string pcre2_class(const CharacterSetNode& node) {
     }
   }
   if (choices.empty() && node.also.empty()) return bracket(items, node.negated);
+  // A union of classes is an alternation, an intersection a look-ahead, a complement a negative look-ahead.
   std::string text;
   if (choices.empty() || !items.empty()) choices.insert(choices.begin(), bracket(items, false));
   for (const std::string& choice : choices) text += (text.empty() ? "(?:" : "|") + choice;

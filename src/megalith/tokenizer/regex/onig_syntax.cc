@@ -1,4 +1,6 @@
-// Oniguruma's syntax, read from left to right and written again for PCRE2. See regex_internal.h for what differs.
+// Translates Oniguruma's syntax: reads it from left to right and writes it again for PCRE2. regex_internal.h lists the
+// differences. The translator remembers where the last atom begins in the output, because some quantifiers have to be
+// wrapped around it.
 #include <charconv>
 
 #include "megalith/base/error.h"
@@ -28,11 +30,11 @@ class Translator {
 
  private:
   static constexpr size_t kNone = std::string::npos;
-  static constexpr int kMaxDepth = 100;  // of nested classes
+  static constexpr int kMaxDepth = 100;  // nesting of classes
 
   struct Group {
-    size_t start;         // in out_
-    std::string closing;  // of option groups that last to the end of this one
+    size_t start;         // offset in out_
+    std::string closing;  // ends option groups that last to the end of this one
   };
 
   [[noreturn]] void fail(const std::string& what) const {
@@ -99,7 +101,8 @@ class Translator {
 
   // -------------------------------------------------------------------------------------------------- repetition
 
-  // Writes a quantifier of `length` input bytes. A second one behind it applies to the whole (x{1,3}+ is (?:x{1,3})+).
+  // Writes a quantifier of `length` input bytes. A second one after it applies to the whole (x{1,3}+ is (?:x{1,3})+).
+  // `interval`: {…}, after which + is not possessive in Oniguruma; `fixed`: {n}, after which ? is not lazy.
   void quantifier(const std::string& text, size_t length, bool interval = false, bool fixed = false) {
     if (atom_ == kNone) fail("there is nothing to repeat");
     at_ += length;
@@ -116,7 +119,7 @@ class Translator {
     }
   }
 
-  // The length of {n}, {n,}, {n,m} or {,m} here; 0 when the brace is a plain character.
+  // Returns the length of {n}, {n,}, {n,m} or {,m} here; 0 when the brace is a plain character.
   size_t interval_length() const {
     if (!next_is("{")) return 0;
     size_t i = at_ + 1;
@@ -135,7 +138,7 @@ class Translator {
     const size_t length = interval_length();
     if (length == 0) return false;
     std::string text(in_.substr(at_, length));
-    if (text[1] == ',') text.insert(1, "0");
+    if (text[1] == ',') text.insert(1, "0");  // PCRE2 takes {,n} literally
     quantifier(text, length, true, text.find(',') == std::string::npos);
     return true;
   }
@@ -174,7 +177,7 @@ class Translator {
     open_options(start);
   }
 
-  // (?i:…) and (?i): the latter lasts to the end of the group it stands in, alternatives included.
+  // (?i:…) and (?i): the latter lasts to the end of the enclosing group, including its alternatives.
   void open_options(size_t start) {
     at_ += 2;
     std::string options;
@@ -183,7 +186,7 @@ class Translator {
         case 'i':
           options += 'i';
           break;
-        case 'm':
+        case 'm':  // Oniguruma's (?m) is PCRE2's (?s)
           options += 's';
           break;  // the dot matches a newline
         case '-':
@@ -227,6 +230,7 @@ class Translator {
       at_ += 2;
       out_ += "(?s:.)";
     } else if (std::string_view("AzZGKRN").find(c) != std::string_view::npos || (c >= '1' && c <= '9')) {
+      // These mean the same in both.
       out_ += {'\\', c};
       at_ += 2;
       while (is_ascii_digit(c) && at_ < in_.size() && is_ascii_digit(in_[at_])) out_ += in_[at_++];
@@ -244,12 +248,13 @@ class Translator {
   void write_set(const CharacterItems& set) {
     CharacterSetNode node;
     node.add(set);
-    // One property needs no brackets, which PCRE2 matches faster.
+    // A single property needs no brackets, and PCRE2 matches it faster without.
     const bool one = node.nested.empty() && node.items.size() > 3 && (node.items[1] == 'p' || node.items[1] == 'P') &&
                      node.items.find('}') == node.items.size() - 1;
     out_ += one ? node.items : pcre2_class(node);
   }
 
+  // PCRE2's \b uses its own idea of a word, so the boundary is written out with look-arounds.
   void word_boundary(bool negated) {
     const std::string word = "[" + class_of_escape('w', coverage_)->items + "]";
     out_ += negated ? fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word)
@@ -266,7 +271,7 @@ class Translator {
 
   static std::string hex_item(char32_t code) { return fmt::format("\\x{{{:x}}}", static_cast<uint32_t>(code)); }
 
-  // \p{name}, \P{name}, \p{^name}: the input stands at the backslash.
+  // Reads \p{name}, \P{name} or \p{^name}; the input is at the backslash.
   CharacterItems property() {
     const bool negated = in_[at_ + 1] == 'P';
     const size_t end = in_.find('}', at_);
@@ -277,7 +282,7 @@ class Translator {
     return set;
   }
 
-  // An escape that means one character, as a code point. The input stands at the backslash.
+  // Reads an escape that means one character, as a code point; the input is at the backslash.
   char32_t character_escape() {
     const char c = in_[at_ + 1];
     at_ += 2;
@@ -328,12 +333,12 @@ class Translator {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
     const auto length = static_cast<size_t>(end - digits.data());
     if (error != std::errc() || length < least || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
-      fail("a number that is no character");
+      fail("a number that is not a character");
     at_ += length;
     return value;
   }
 
-  // \x{4e00}, \x41, and \xe4\xb8\x80, where the numbers from 80 on are bytes of UTF-8.
+  // Reads \x{4e00}, \x41, or \xe4\xb8\x80, where numbers from 80 on are bytes of UTF-8.
   char32_t hexadecimal() {
     if (take("{")) {
       const char32_t code = number(1, 6, 16);
@@ -345,19 +350,20 @@ class Translator {
     std::string bytes(1, static_cast<char>(first));
     while (utf8_part(bytes, 0).kind == Utf8Part::Kind::kUnfinished && take("\\x"))
       bytes += static_cast<char>(number(2, 2, 16));
-    if (utf8_part(bytes, 0).kind != Utf8Part::Kind::kCharacter) fail("bytes that are no UTF-8; write \\x{…}");
+    if (utf8_part(bytes, 0).kind != Utf8Part::Kind::kCharacter) fail("bytes that are not valid UTF-8; write \\x{…}");
     return code_point_at(bytes, 0);
   }
 
   // ------------------------------------------------------------------------------------------------------ classes
 
-  // The class whose opening bracket was just read, up to and with its closing one.
+  // Reads the class whose opening bracket was just read, up to and including its closing one.
   CharacterSetNode bracket(int depth) {
     if (depth > kMaxDepth) fail("classes are nested too deeply");
     CharacterSetNode whole;
     whole.negated = take("^");
-    CharacterSetNode* part = &whole;  // of an intersection
+    CharacterSetNode* part = &whole;  // the current operand of an intersection
     std::vector<CharacterSetNode> parts;
+    // A "]" directly after the opening bracket is a character.
     for (bool first = true;; first = false) {
       if (at_ >= in_.size()) fail("a class is not closed");
       if (!first && take("]")) break;
@@ -377,7 +383,7 @@ class Translator {
       const size_t end = in_.find(":]", at_);
       if (end == kNone) fail("a bracket [: is not closed");
       const std::string_view name = in_.substr(at_, end - at_);
-      // Within brackets, and only there, symbols are punctuation.
+      // Only within brackets does punctuation include symbols.
       node.add(name == "punct" ? CharacterItems{R"(\p{P}\p{S})"} : class_of_property(name, coverage_));
       at_ = end + 2;
     } else if (take("[")) {
@@ -393,7 +399,7 @@ class Translator {
     }
   }
 
-  // A set in a class: \s, \p{L}, …
+  // Reads a set within a class: \s, \p{L}, …
   std::optional<CharacterItems> class_escape() {
     if (!next_is("\\") || at_ + 1 == in_.size()) return std::nullopt;
     const char c = in_[at_ + 1];
@@ -437,7 +443,7 @@ class Translator {
   Coverage coverage_;
   size_t at_ = 0;
   std::string out_;
-  size_t atom_ = kNone;  // where the thing in out_ starts that a quantifier would repeat
+  size_t atom_ = kNone;  // offset in out_ of the atom that a quantifier would repeat
   std::vector<Group> groups_;
 };
 

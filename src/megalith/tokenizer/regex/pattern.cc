@@ -26,7 +26,7 @@ void Pieces::rewrite(std::string& text, std::vector<Span>& spans) {
   rewritten_ = true;
 }
 
-// ------------------------------------------------------------------------------------------------------------ matches
+// ------------------------------------------------------------------------------------------------------------- matches
 
 Pattern::Search::Search(const Pattern& pattern, std::string_view whole) : pattern_(pattern) {
   if (const auto* regex = std::get_if<Regex>(&pattern.kind_)) matcher_.emplace(*regex, whole);
@@ -38,6 +38,7 @@ void Pattern::Search::start(std::string_view text) {
   if (matcher_) matcher_->start(text);
 }
 
+// Three kinds of search in one function; matches of texts and characters are never empty.
 std::optional<std::pair<size_t, size_t>> Pattern::Search::next() {
   if (matcher_) return matcher_->next();
   if (const auto* literal = std::get_if<std::string>(&pattern_.kind_)) {
@@ -56,7 +57,7 @@ std::optional<std::pair<size_t, size_t>> Pattern::Search::next() {
 }
 
 std::string replace_matches(std::string_view text, const Pattern& pattern, std::string_view content) {
-  if (text.empty()) return {};  // where even an expression that matches nothing is not looked for
+  if (text.empty()) return {};  // not even an expression that matches the empty text is searched for here
   std::string result;
   Pattern::Search search(pattern, text);
   search.start(text);
@@ -70,7 +71,7 @@ std::string replace_matches(std::string_view text, const Pattern& pattern, std::
   return result;
 }
 
-// ------------------------------------------------------------------------------------------------------------ cutting
+// ------------------------------------------------------------------------------------------------------------- cutting
 
 namespace {
 
@@ -83,7 +84,7 @@ void add_span(std::vector<Span>& spans, Span span) {
   if (span.begin < span.end) spans.push_back(span);
 }
 
-// Matches and what lies between them, covering the piece.
+// Returns the matches and the stretches between them, covering the piece.
 void find_parts(Pattern::Search& search, std::string_view text, const Span& piece, bool invert,
                 std::vector<Part>& parts) {
   parts.clear();
@@ -99,7 +100,7 @@ void find_parts(Pattern::Search& search, std::string_view text, const Span& piec
   if (done != piece.end) parts.push_back({{done, piece.end}, invert});
 }
 
-// The remaining behaviours join neighbours; each follows tokenizers' NormalizedString::split.
+// The remaining behaviors join neighbors; each follows tokenizers' NormalizedString::split.
 void join_parts(const std::vector<Part>& parts, SplitBehavior behavior, std::vector<Span>& out) {
   const size_t first = out.size();
   bool previous = false;
@@ -131,6 +132,7 @@ void join_parts(const std::vector<Part>& parts, SplitBehavior behavior, std::vec
 
 }  // namespace
 
+// Cuts within pieces, never across them: a match cannot span two pieces.
 void split_pieces(Pieces& pieces, const Pattern& pattern, SplitBehavior behavior, bool invert) {
   Pattern::Search search(pattern, pieces.text());
   std::vector<Span> out;

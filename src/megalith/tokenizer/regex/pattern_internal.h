@@ -1,5 +1,5 @@
-// What a Split or a Replace looks for: a text, a regular expression or characters of a kind; and how pieces are cut at
-// it.
+// Pattern: what a Split or a Replace searches for (a text, a regular expression or characters of a kind), and how
+// pieces are cut at it.
 #pragma once
 
 #include <optional>
@@ -13,19 +13,20 @@
 
 namespace megalith::tokenizer {
 
+// Immutable.
 class Pattern {
  public:
   using Predicate = bool (*)(char32_t);
 
   static Pattern literal(std::string text) { return Pattern(std::move(text)); }
   static Pattern regex(Regex regex) { return Pattern(std::move(regex)); }
-  // Every character for which the predicate holds is a match of its own.
+  // Every character for which the predicate holds is a match.
   static Pattern characters(Predicate predicate) { return Pattern(predicate); }
 
-  // Matches from left to right, in one text after another. For one thread; the Pattern outlives it.
+  // Finds matches from left to right, in one text after another. For one thread; the Pattern outlives it.
   class Search {
    public:
-    // `whole`: what the texts are parts of.
+    // The texts passed to start() are parts of `whole`.
     Search(const Pattern& pattern, std::string_view whole);
     void start(std::string_view text);
     std::optional<std::pair<size_t, size_t>> next();
@@ -43,13 +44,13 @@ class Pattern {
   Kind kind_;
 };
 
-// What becomes of the matches, as tokenizers' SplitDelimiterBehavior.
+// The treatment of matches, as in tokenizers' SplitDelimiterBehavior.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// Cuts every piece at the matches of `pattern`; with `invert` at what is no match.
+// Cuts every piece at the matches of `pattern`; with `invert`, at everything that is not a match.
 void split_pieces(Pieces& pieces, const Pattern& pattern, SplitBehavior behavior, bool invert = false);
 
-// The text with `content` in place of every match.
+// Returns the text with every match replaced by `content`.
 std::string replace_matches(std::string_view text, const Pattern& pattern, std::string_view content);
 
 }  // namespace megalith::tokenizer

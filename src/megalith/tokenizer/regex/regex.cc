@@ -1,3 +1,5 @@
+// Matching by PCRE2. Each Matcher borrows a State (match data, context, JIT stack) from a pool of its expression, since
+// creating these costs more than matching a short text.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -28,9 +30,9 @@ std::string message_of(int error) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-constexpr int kNewestUnicode = 16;  // of newer_characters
+constexpr int kNewestUnicode = 16;  // the newest version covered by newer_characters
 
-// The major version of Unicode that PCRE2 has.
+// Returns the major version of Unicode that PCRE2 supports.
 int unicode_version() {
   std::array<char, 64> text{};
   pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, text.data());
@@ -51,7 +53,7 @@ struct Regex::Matcher::State {
     if (stack) pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
 
-  // What pcre2_match returns for a search from `at`.
+  // Searches from `at`; returns what pcre2_match returns. If the JIT stack is too small, the interpreter takes over.
   int search() {
     const auto* text = reinterpret_cast<PCRE2_SPTR>(subject.data());
     if (jit) {
@@ -77,7 +79,7 @@ struct Regex::Code {
 
   std::unique_ptr<pcre2_code, Freer<pcre2_code_free>> code;
   bool jit = false;
-  std::string pattern;  // as written
+  std::string pattern;  // as written in the file
   std::string where;
   mutable Pool<Matcher::State> states;
 };
@@ -90,7 +92,7 @@ Regex::Code::Code(const std::string& pcre2_pattern, std::string_view written, co
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  // MULTILINE: ^ and $ always mean lines.
+  // MULTILINE: ^ and $ always refer to lines, as in Oniguruma.
   code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre2_pattern.data()), pcre2_pattern.size(),
                            PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
                            &error, &offset, context.get()));
@@ -134,10 +136,11 @@ std::optional<std::pair<size_t, size_t>> Regex::Matcher::next() {
     check<DataError>(
         count >= 0,
         "{}: matching the regular expression \"{}\" with a text of {} bytes failed: {}. The expression needs "
-        "too many steps for this text; split the text, or mend the expression.",
+        "too many steps for this text; split the text, or fix the expression.",
         code_.where, code_.pattern, s.subject.size(), message_of(count));
     const PCRE2_SIZE* found = pcre2_get_ovector_pointer(s.data.get());
     const size_t begin = found[0], end = found[1];
+    // An empty match directly after the previous match is skipped, as in tokenizers.
     if (begin == end && s.last_end == end) {
       s.at = end < s.subject.size() ? end + utf8_length(s.subject[end]) : end + 1;
       continue;

@@ -1,4 +1,4 @@
-// The build has no PCRE2.
+// Replaces regex.cc in a build without PCRE2.
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/regex/regex_internal.h"
 

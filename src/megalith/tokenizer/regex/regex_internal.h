@@ -1,4 +1,4 @@
-// Regular expressions as a tokenizer.json means them: Oniguruma's syntax, run by PCRE2 with its JIT compiler.
+// Regex: regular expressions of a tokenizer.json, written in Oniguruma's syntax and run by PCRE2 with its JIT compiler.
 #pragma once
 
 #include <memory>
@@ -14,39 +14,38 @@ namespace megalith::tokenizer {
 // Throws ConfigError, naming the library and `file`, when the build has no PCRE2.
 void require_regex(const std::string& file);
 
-// Turns an expression in Oniguruma's syntax into one for PCRE2 with the same meaning. Differences that are handled:
-// \s \d \w \h and their negations (also within classes), \p{…} with Oniguruma's names, nested and intersected classes
-// ([a[bc]], [\p{L}&&[^\p{Han}]]), POSIX brackets, \uHHHH, \v, \O, {,n}, a quantified interval (x{1,3}+ is not
-// possessive there), (?m) for "dot matches newline". Throws DataError for what cannot be expressed, beginning with
-// `where`.
+// Translates an expression from Oniguruma's syntax to an equivalent one for PCRE2. Handles these differences: \s \d \w
+// \h and their negations (also within classes), \p{…} with Oniguruma's names, nested and intersected classes ([a[bc]],
+// [\p{L}&&[^\p{Han}]]), POSIX brackets, \uHHHH, \v, \O, {,n}, a quantified interval (x{1,3}+ is not possessive in
+// Oniguruma), and (?m) for "dot matches newline". Throws DataError, beginning with `where`, for anything that cannot be
+// expressed.
 std::string pcre2_from_oniguruma(std::string_view pattern, const std::string& where, Coverage coverage);
 
-// A compiled expression. Immutable: any number of threads may match with it, each through a Matcher of its own.
+// A compiled expression. Immutable: any number of threads may match with it, each through its own Matcher.
 class Regex {
   struct Code;
 
  public:
-  // `where` names the place of the expression (file and field) for error messages. Throws DataError when it does not
-  // compile.
+  // `where` names the place of the expression (file and field) in messages. Throws DataError when it does not compile.
   Regex(std::string_view oniguruma_pattern, const std::string& where);
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
   // Finds matches from left to right in one subject after another. For one thread; the Regex outlives it. Its working
-  // memory is borrowed from the Regex, so that making one costs little.
+  // memory is borrowed from the Regex, so it is cheap to make.
   class Matcher {
    public:
-    // `text` is what the subjects are parts of.
+    // The subjects passed to start() are parts of `text`.
     Matcher(const Regex& regex, std::string_view text);
     ~Matcher();
     Matcher(const Matcher&) = delete;
     Matcher& operator=(const Matcher&) = delete;
 
-    // Valid UTF-8 that outlives the search.
+    // `subject` is valid UTF-8 and outlives the search.
     void start(std::string_view subject);
-    // The next match as [begin, end). Empty matches are found, but not directly behind the match before. Throws
-    // DataError when a match takes more steps than kMatchLimit: the expression is not fit for such text.
+    // Returns the next match as [begin, end). Empty matches are found, but not directly after the previous match.
+    // Throws DataError when a match takes more than kMatchLimit steps: the expression is not suitable for such a text.
     std::optional<std::pair<size_t, size_t>> next();
 
    private:
@@ -60,8 +59,8 @@ class Regex {
 
  private:
   std::unique_ptr<Code> code_;
-  std::unique_ptr<Code>
-      newer_;  // for texts with characters that this PCRE2 does not know; null when it makes no difference
+  // For texts with characters that this PCRE2 does not know; nullptr when it makes no difference.
+  std::unique_ptr<Code> newer_;
 };
 
 }  // namespace megalith::tokenizer

@@ -1,3 +1,5 @@
+// Searches a text for added tokens. A table of first bytes skips most of a text without touching the tree. There is one
+// finder for tokens in the original text and one for tokens in normalized text.
 #include "megalith/tokenizer/steps/added_tokens_internal.h"
 
 #include <algorithm>
@@ -36,6 +38,7 @@ AddedTokens::Finder::Finder(std::vector<PrefixTree::Key> keys) : tree(keys) {
   for (const PrefixTree::Key& key : keys) first[static_cast<unsigned char>(key.text[0])] = true;
 }
 
+// Sorted by id for lookups; each token is searched for in its own form, normalized or not.
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer, const std::string& where)
     : tokens_(std::move(tokens)) {
   std::ranges::sort(tokens_, {}, &AddedToken::id);
@@ -61,8 +64,8 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* norma
   }
 }
 
-// Follows AddedVocabulary::find_matches: a match that is not a single word is passed over as a whole, and the search
-// goes on behind a match, not behind the blanks that it takes.
+// Follows AddedVocabulary::find_matches: a match that fails single_word is skipped as a whole, and the search continues
+// after a match, not after the whitespace that it takes.
 std::vector<TextPart> AddedTokens::split(std::string_view text, Stage stage, bool with_special) const {
   std::vector<TextPart> parts;
   const std::optional<Finder>& finder = finders_.at(static_cast<size_t>(stage));
@@ -74,6 +77,7 @@ std::vector<TextPart> AddedTokens::split(std::string_view text, Stage stage, boo
     }
     size_t length = 0;
     size_t found = 0;
+    // The walk goes from short to long, so the last call is the longest token.
     finder->tree.walk(text.substr(at), [&](size_t bytes, int32_t position) {
       length = bytes;
       found = static_cast<size_t>(position);
@@ -115,7 +119,7 @@ const AddedToken* AddedTokens::find(int32_t id) const {
 
 const std::string& AddedTokens::decoded(int32_t id) const {
   const auto position = position_of(id);
-  check(position.has_value(), "token {} is no added token", id);
+  check(position.has_value(), "token {} is not an added token", id);
   return forms_[*position];
 }
 

@@ -1,4 +1,4 @@
-// How the parts of a tokenizer.json are read: each is an object whose "type" decides.
+// Reads the parts of a tokenizer.json: each is an object whose "type" decides.
 #pragma once
 
 #include <initializer_list>
@@ -14,7 +14,7 @@
 
 namespace megalith::tokenizer {
 
-// The value that a string names. Throws DataError with the names that are allowed.
+// Returns the value that a string names. Throws DataError listing the allowed names.
 template <typename T>
 T read_choice(const JsonNode& node, std::initializer_list<std::pair<std::string_view, T>> choices) {
   const std::string name = node.string();
@@ -26,15 +26,15 @@ T read_choice(const JsonNode& node, std::initializer_list<std::pair<std::string_
   node.fail(fmt::format("is \"{}\"; allowed: {}", name, list_in_words(names, names.size())));
 }
 
-inline constexpr int kMaxDepth = 64;  // of sequences within sequences
+inline constexpr int kMaxDepth = 64;  // nesting of sequences
 
-// Calls the reader of the object's "type", with `args` behind the object. `kind` names what is read, for the message
-// about a type that is not known.
+// Calls the reader for the object's "type" with the object and `args`. `kind` names what is being read, for the message
+// about an unknown type.
 template <typename Result, typename... Args>
 Result read_component(const JsonNode& node, std::string_view kind,
                       std::initializer_list<std::pair<std::string_view, Result (*)(const JsonNode&, Args...)>> readers,
                       Args... args) {
-  if (node.depth() > kMaxDepth) node.fail(fmt::format("lies more than {} levels deep", kMaxDepth));
+  if (node.depth() > kMaxDepth) node.fail(fmt::format("is nested more than {} levels deep", kMaxDepth));
   const JsonNode type = node.at("type");
   const std::string name = type.string();
   std::vector<std::string> names;
@@ -46,7 +46,7 @@ Result read_component(const JsonNode& node, std::string_view kind,
                         list_in_words(names, names.size())));
 }
 
-// {"String": "…"} or {"Regex": "…"}.
+// Reads {"String": "…"} or {"Regex": "…"}.
 Pattern read_pattern(const JsonNode& node);
 
 }  // namespace megalith::tokenizer

@@ -1,3 +1,5 @@
+// The decoders of tokenizers, one class each, under the names and with the parameters of tokenizer.json. Each changes
+// the list of tokens; read_decoder at the end maps "type" to a class.
 #include "megalith/tokenizer/steps/decoder_internal.h"
 
 #include <algorithm>
@@ -42,7 +44,7 @@ class SequenceDecoder final : public Decoder {
   std::vector<DecoderPtr> steps_;
 };
 
-// Decoders that work on bytes, token by token.
+// Base of decoders that work on bytes, token by token.
 class BytewiseDecoder : public Decoder {
  public:
   void apply(Tokens& tokens) const override {
@@ -61,7 +63,7 @@ class ByteLevelDecoder final : public BytewiseDecoder {
   }
 };
 
-// The byte that a token such as <0xE4> stands for.
+// Returns the byte that a token such as <0xE4> stands for.
 std::optional<char> byte_of(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return std::nullopt;
   unsigned value = 0;
@@ -78,7 +80,7 @@ class ByteTokenDecoder final : public BytewiseDecoder {
   }
 };
 
-// A run of byte tokens that is no UTF-8 becomes one U+FFFD a byte.
+// A run of byte tokens that is not valid UTF-8 becomes one U+FFFD per byte.
 class ByteFallbackDecoder final : public Decoder {
  public:
   void apply(Tokens& tokens) const override {
@@ -106,12 +108,13 @@ class ByteFallbackDecoder final : public Decoder {
   }
 };
 
+// Joins all tokens into one.
 class FuseDecoder final : public Decoder {
  public:
   void apply(Tokens& tokens) const override { tokens.assign(1, join(tokens)); }
 };
 
-// Up to `start` times `content` at the start of each token goes, and up to `stop` times at its end.
+// Removes `content` up to `start` times from the start of each token, and up to `stop` times from its end.
 class StripDecoder final : public Decoder {
  public:
   StripDecoder(char32_t content, size_t start, size_t stop) : start_(start), stop_(stop) {
@@ -143,6 +146,7 @@ class ReplaceDecoder final : public Decoder {
   std::string content_;
 };
 
+// The replacement character ("▁") becomes a space again.
 class MetaspaceDecoder final : public Decoder {
  public:
   MetaspaceDecoder(char32_t replacement, bool drop_first) : drop_first_(drop_first) {
@@ -154,10 +158,10 @@ class MetaspaceDecoder final : public Decoder {
 
  private:
   std::string replacement_;
-  bool drop_first_;  // in the first token they were put there, not found
+  bool drop_first_;  // in the first token they were added, not found
 };
 
-// Spaces that English does not put before punctuation.
+// Removes spaces that English does not put before punctuation.
 void clean_up(std::string& text) {
   constexpr std::pair<std::string_view, std::string_view> kRules[] = {
       {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
@@ -180,6 +184,7 @@ class WordPieceDecoder final : public Decoder {
   bool cleanup_;
 };
 
+// A suffix marks the end of a word: it becomes a space.
 class BpeDecoder final : public Decoder {
  public:
   explicit BpeDecoder(std::string suffix) : suffix_(std::move(suffix)) {}
@@ -188,9 +193,10 @@ class BpeDecoder final : public Decoder {
   }
 
  private:
-  std::string suffix_;  // of the last token of a word
+  std::string suffix_;  // marks the last token of a word
 };
 
+// Connectionist temporal classification: repeated tokens and padding vanish.
 class CtcDecoder final : public Decoder {
  public:
   CtcDecoder(std::string pad, std::string delimiter, bool cleanup)
@@ -212,8 +218,7 @@ class CtcDecoder final : public Decoder {
   bool cleanup_;
 };
 
-// --------------------------------------------------------------------------------------------------------------
-// reading
+// ------------------------------------------------------------------------------------------------------------- reading
 
 DecoderPtr read_sequence_decoder(const JsonNode& node) {
   std::vector<DecoderPtr> steps;

@@ -1,4 +1,4 @@
-// Decoders of a tokenizer.json: how tokens become text again.
+// Decoders of a tokenizer.json: turn tokens back into text.
 #pragma once
 
 #include <memory>
@@ -13,18 +13,18 @@ namespace megalith::tokenizer {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // Changes the tokens of a whole sequence; the text is what they are one behind the other.
+  // Changes the tokens of a whole sequence; the text is their concatenation.
   virtual void apply(std::vector<std::string>& tokens) const = 0;
-  // Whether each token stands for bytes, whatever its neighbours are, as with ByteLevel. Then bytes_of gives them, and
-  // the text is those of all tokens with U+FFFD for what is not valid.
+  // Returns whether each token stands for bytes regardless of its neighbors, as with ByteLevel. Then bytes_of returns
+  // them, and the text is the bytes of all tokens with U+FFFD for invalid parts.
   virtual bool is_bytewise() const { return false; }
   virtual std::string bytes_of(std::string_view token) const { return std::string(token); }
 };
 
-// Throws DataError, naming the field, for a type or a setting that is not known.
+// Throws DataError, naming the field, for an unknown type or setting.
 std::unique_ptr<Decoder> read_decoder(const JsonNode& node);
 
-// For a vocabulary of bytes (<0x00> to <0xFF>): bytewise; other tokens are text.
+// Returns the decoder of a vocabulary of bytes (<0x00> to <0xFF>): bytewise; other tokens are text.
 std::unique_ptr<Decoder> make_byte_decoder();
 
 }  // namespace megalith::tokenizer

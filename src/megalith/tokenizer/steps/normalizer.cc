@@ -1,3 +1,5 @@
+// The normalizers of tokenizers, one class or function each, under the names and with the parameters of tokenizer.json;
+// read_normalizer at the end maps "type" to them.
 #include "megalith/tokenizer/steps/normalizer_internal.h"
 
 #include <vector>
@@ -29,6 +31,7 @@ class SequenceNormalizer final : public Normalizer {
 class FormNormalizer final : public Normalizer {
  public:
   explicit FormNormalizer(NormalForm form) : form_(form) {}
+  // ASCII is its own normal form in all four; most texts are ASCII.
   void apply(std::string& text) const override {
     if (has_non_ascii(text)) text = normalize(form_, text);
   }
@@ -82,7 +85,7 @@ class StripNormalizer final : public Normalizer {
   bool left_, right_;
 };
 
-// Each character becomes what `map` appends for it.
+// Replaces each character by what `map` appends for it.
 template <typename Map>
 void map_characters(std::string& text, const Map& map) {
   std::string result;
@@ -110,7 +113,7 @@ class FunctionNormalizer final : public Normalizer {
   void (*function_)(std::string&);
 };
 
-// SentencePiece's nmt rules: control characters vanish, odd blanks become blanks.
+// SentencePiece's nmt rules: control characters vanish, unusual spaces become spaces.
 void nmt(std::string& text) {
   map_characters(text, [](char32_t c, std::string& out) {
     const bool control =
@@ -127,6 +130,7 @@ void byte_level(std::string& text) {
   text.swap(result);
 }
 
+// BERT's cleaning: control characters vanish, Chinese characters stand alone, accents and case are removed.
 class BertNormalizer final : public Normalizer {
  public:
   BertNormalizer(bool clean, bool chinese, bool accents, bool lowercase)
@@ -161,8 +165,7 @@ class BertNormalizer final : public Normalizer {
   bool clean_, chinese_, accents_, lowercase_;
 };
 
-// --------------------------------------------------------------------------------------------------------------
-// reading
+// ------------------------------------------------------------------------------------------------------------- reading
 
 template <NormalForm kForm>
 NormalizerPtr read_form_normalizer(const JsonNode&) {

@@ -1,4 +1,4 @@
-// Normalizers of a tokenizer.json: what happens to a text before it is cut.
+// Normalizers of a tokenizer.json: change a text before it is cut into pieces.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@ namespace megalith::tokenizer {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // `text` is valid UTF-8, and so is what it becomes.
+  // `text` must be valid UTF-8, and stays valid.
   virtual void apply(std::string& text) const = 0;
 };
 
-// Throws DataError, naming the field, for a type or a setting that is not known.
+// Throws DataError, naming the field, for an unknown type or setting.
 std::unique_ptr<Normalizer> read_normalizer(const JsonNode& node);
 
 }  // namespace megalith::tokenizer

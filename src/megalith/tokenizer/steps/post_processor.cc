@@ -19,6 +19,7 @@ std::vector<int32_t> read_special(const JsonNode& piece, const JsonNode& tokens)
   return ids;
 }
 
+// A template such as [CLS] $A [SEP]; only single sequences are supported.
 PostProcessor read_template_processor(const JsonNode& node) {
   PostProcessor result;
   const JsonNode pieces = node.at("single");
@@ -50,6 +51,7 @@ PostProcessor read_byte_level_processor(const JsonNode&) { return {}; }
 
 PostProcessor read_any(const JsonNode& node);
 
+// Each processor puts its tokens around what the earlier ones made.
 PostProcessor read_sequence_processor(const JsonNode& node) {
   PostProcessor result;
   const JsonNode list = node.at("processors");

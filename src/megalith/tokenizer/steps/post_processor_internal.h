@@ -1,4 +1,4 @@
-// Post-processors of a tokenizer.json: the special tokens that are put around a sequence.
+// Post-processors of a tokenizer.json: put special tokens around a sequence.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace megalith::tokenizer {
 
-// A sequence and the ids around it, as one row of parts. Sequences of processors are applied while reading: a processor
-// works on what the one before it gave.
+// The ids around a sequence. Chains of processors are resolved while reading: each works on the result of the one
+// before it.
 struct PostProcessor {
   std::vector<int32_t> before;
   std::vector<int32_t> after;
 };
 
-// Ids must be below `id_end`. Throws DataError, naming the field, for a type or a setting that is not known.
+// Ids must be below `id_end`. Throws DataError, naming the field, for an unknown type or setting.
 PostProcessor read_post_processor(const JsonNode& node, int64_t id_end);
 
 }  // namespace megalith::tokenizer

@@ -1,3 +1,6 @@
+// The pre-tokenizers of tokenizers, one class each, under the names and with the parameters of tokenizer.json. Most
+// only cut spans of the same text; those that rewrite it (ByteLevel, Metaspace) build a new text and its spans
+// together.
 #include "megalith/tokenizer/steps/pre_tokenizer_internal.h"
 
 #include <array>
@@ -26,6 +29,7 @@ class SplitPreTokenizer final : public PreTokenizer {
   bool invert_;
 };
 
+// Applies several pre-tokenizers in order.
 class SequencePreTokenizer final : public PreTokenizer {
  public:
   explicit SequencePreTokenizer(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
@@ -38,12 +42,12 @@ class SequencePreTokenizer final : public PreTokenizer {
   std::vector<std::unique_ptr<PreTokenizer>> steps_;
 };
 
-// Writes every piece anew: rewrite(i, piece, text) appends what piece i becomes.
+// Rewrites every piece: rewrite(i, piece, text) appends what piece i becomes.
 template <typename Rewrite>
 void rewrite_pieces(Pieces& pieces, const Rewrite& rewrite) {
   std::string text;
   std::vector<Span> spans;
-  text.reserve(pieces.text().size() * 5 / 4);
+  text.reserve(pieces.text().size() * 5 / 4);  // prefix spaces and two-byte characters make a text a little longer
   spans.reserve(pieces.spans().size());
   for (size_t i = 0; i < pieces.spans().size(); ++i) {
     const auto begin = static_cast<uint32_t>(text.size());
@@ -53,6 +57,7 @@ void rewrite_pieces(Pieces& pieces, const Rewrite& rewrite) {
   pieces.rewrite(text, spans);
 }
 
+// Cuts at words by GPT-2's expression, then writes each byte as its character, unless the model takes bytes.
 class ByteLevelPreTokenizer final : public PreTokenizer {
  public:
   ByteLevelPreTokenizer(bool add_prefix_space, std::optional<Pattern> words)
@@ -68,6 +73,7 @@ class ByteLevelPreTokenizer final : public PreTokenizer {
   bool leave_bytes() override { return leave_bytes_ = true; }
 
  private:
+  // Rewriting copies the whole text, so it is skipped if every piece starts with a space.
   static void add_prefix_spaces(Pieces& pieces) {
     bool needed = false;
     for (const Span& span : pieces.spans()) needed = needed || pieces.view(span)[0] != ' ';
@@ -83,6 +89,7 @@ class ByteLevelPreTokenizer final : public PreTokenizer {
   bool leave_bytes_ = false;
 };
 
+// Replaces spaces by "▁" and cuts before each.
 class MetaspacePreTokenizer final : public PreTokenizer {
  public:
   enum class Prepend { kAlways, kFirst, kNever };
@@ -114,6 +121,7 @@ class MetaspacePreTokenizer final : public PreTokenizer {
   std::optional<Pattern> pattern_;
 };
 
+// Cuts every `length` characters.
 class FixedLengthPreTokenizer final : public PreTokenizer {
  public:
   explicit FixedLengthPreTokenizer(size_t length) : length_(length) {}
@@ -133,10 +141,10 @@ class FixedLengthPreTokenizer final : public PreTokenizer {
   }
 
  private:
-  size_t length_;  // characters of a piece
+  size_t length_;  // characters per piece
 };
 
-// \w+|[^\w\s]+: runs of word characters and runs of others, without what lies between.
+// \w+|[^\w\s]+: runs of word characters and runs of other characters; whitespace is dropped.
 class WhitespacePreTokenizer final : public PreTokenizer {
  public:
   void apply(Pieces& pieces) const override {
@@ -161,8 +169,7 @@ class WhitespacePreTokenizer final : public PreTokenizer {
   }
 };
 
-// --------------------------------------------------------------------------------------------------------------
-// reading
+// ------------------------------------------------------------------------------------------------------------- reading
 
 using PreTokenizerPtr = std::unique_ptr<PreTokenizer>;
 
@@ -187,7 +194,7 @@ PreTokenizerPtr read_metaspace_pre_tokenizer(const JsonNode& node) {
   if (const auto scheme = node.find("prepend_scheme"))
     prepend = read_choice<Prepend>(
         *scheme, {{"always", Prepend::kAlways}, {"first", Prepend::kFirst}, {"never", Prepend::kNever}});
-  // Files from before prepend_scheme.
+  // For files from before prepend_scheme existed.
   if (!node.boolean_or("add_prefix_space", true)) prepend = Prepend::kNever;
   return std::make_unique<MetaspacePreTokenizer>(node.at("replacement").character(), prepend,
                                                  node.boolean_or("split", true));

@@ -1,4 +1,4 @@
-// Pre-tokenizers of a tokenizer.json: how a text is cut into the pieces that a model sees.
+// Pre-tokenizers of a tokenizer.json: cut a text into the pieces that a model sees.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,12 @@ class PreTokenizer {
   virtual ~PreTokenizer() = default;
   virtual void apply(Pieces& pieces) const = 0;
 
-  // If the last step turns bytes into the characters that stand for them (ByteLevel): leave the bytes from now on, and
-  // say that the pieces are bytes. Otherwise false, and nothing happens.
+  // If the last step turns bytes into the characters that stand for them (ByteLevel), makes it leave the bytes alone
+  // from now on, and returns true: pieces are then bytes. Otherwise does nothing and returns false.
   virtual bool leave_bytes() { return false; }
 };
 
-// Throws DataError, naming the field, for a type or a setting that is not known.
+// Throws DataError, naming the field, for an unknown type or setting.
 std::unique_ptr<PreTokenizer> read_pre_tokenizer(const JsonNode& node);
 
 }  // namespace megalith::tokenizer

@@ -1,3 +1,6 @@
+// SentencePiece's compiled rules: a trie from UTF-8 keys to replacement texts, in the double-array form of darts-clone.
+// A unit has the label of the edge that leads to it (8 bits), whether it has a value (bit 8), and the offset of its
+// children (22 bits and a shift in bit 9); a child is found by XOR of offset and label.
 #include "megalith/tokenizer/steps/precompiled_internal.h"
 
 #include <array>
@@ -12,7 +15,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
-// Nothing when the text is no base64.
+// Returns std::nullopt when the text is not base64.
 std::optional<std::string> decode_base64(std::string_view text) {
   constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::array<int, 256> values{};
@@ -40,14 +43,14 @@ uint32_t little_endian(std::string_view bytes, size_t at) {
   return value;
 }
 
-// The layout on disk, which is SentencePiece's: the number of bytes of the trie, the trie as 32-bit units of a double
-// array (darts-clone), and the texts, each ended by a zero byte, which the trie's values point into.
+// The layout on disk is SentencePiece's: the size of the trie in bytes, the trie as 32-bit units of a double array
+// (darts-clone), and the texts, each ended by a zero byte, to which the trie's values point.
 class PrecompiledStep final : public Normalizer {
  public:
   PrecompiledStep(std::vector<uint32_t> units, std::string texts)
       : units_(std::move(units)), texts_(std::move(texts)) {}
 
-  // As tokenizers: a grapheme of fewer than 6 bytes as a whole, otherwise character by character.
+  // Like tokenizers: replaces a grapheme of fewer than 6 bytes as a whole, otherwise character by character.
   void apply(std::string& text) const override {
     std::string result;
     result.reserve(text.size());
@@ -70,7 +73,7 @@ class PrecompiledStep final : public Normalizer {
  private:
   static size_t offset_of(uint32_t unit) { return (unit >> 10) << ((unit & (1u << 9)) >> 6); }
 
-  // What the shortest key becomes that `text` starts with; tokenizers takes that one, too.
+  // Returns the replacement of the shortest key that `text` starts with; tokenizers takes that one, too.
   std::optional<std::string_view> find(std::string_view text) const {
     if (units_.empty()) return std::nullopt;
     size_t node = offset_of(units_[0]);
@@ -106,7 +109,7 @@ std::unique_ptr<Normalizer> read_precompiled(const JsonNode& node) {
     if (bytes->size() < 4 || size % 4 != 0 || size > bytes->size() - 4) field.fail("is cut off");
     for (size_t at = 4; at < 4 + size; at += 4) units.push_back(little_endian(*bytes, at));
     texts = bytes->substr(4 + size);
-    if (first_invalid_utf8(texts)) field.fail("holds texts that are not UTF-8");
+    if (first_invalid_utf8(texts)) field.fail("contains texts that are not valid UTF-8");
   }
   return std::make_unique<PrecompiledStep>(std::move(units), std::move(texts));
 }

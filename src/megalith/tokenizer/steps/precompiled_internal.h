@@ -1,4 +1,4 @@
-// SentencePiece's normalization rules as a tokenizer.json carries them ("Precompiled"): a table from texts to texts.
+// SentencePiece's normalization rules as stored in a tokenizer.json ("Precompiled"): a table from texts to texts.
 #pragma once
 
 #include <memory>

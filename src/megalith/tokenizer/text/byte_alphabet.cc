@@ -6,6 +6,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
+// Printable Latin-1 bytes stand for themselves; the others get code points from U+0100 on, in order.
 struct Alphabet {
   std::array<std::string, 256> characters;
   std::array<int16_t, 0x144> bytes;  // by code point; -1: not in the alphabet

@@ -1,4 +1,4 @@
-// A fast hash for short byte strings and for pairs of ids. For tables in memory only: values may change.
+// A fast hash for short byte strings and pairs of ids. For tables in memory only: its values may change.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 namespace megalith::tokenizer {
 
+// Two xor-shifts around a multiplication by 2^64 / golden ratio: every input bit reaches the upper output bits.
 constexpr uint64_t mix_bits(uint64_t value) {
   value ^= value >> 32;
   value *= 0x9E3779B97F4A7C15u;
@@ -14,6 +15,7 @@ constexpr uint64_t mix_bits(uint64_t value) {
   return value;
 }
 
+// 8 bytes per round; the length is the seed, so that zero padding of the last word does not matter.
 inline uint64_t hash_bytes(std::string_view text) {
   uint64_t hash = text.size() * 0xD6E8FEB86659FD93u;
   const char* at = text.data();

@@ -36,10 +36,11 @@ void JsonNode::expect(bool is_type, std::string_view type) const {
   if (is_type) return;
   std::string given;
   if (value_->is_primitive()) given = value_->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  if (given.size() > 60) given = given.substr(0, 60) + "…";
+  if (given.size() > 60) given = given.substr(0, 60) + "…";  // enough to recognize the value
   fail(fmt::format("is {}{}; {} is expected", value_->type_name(), given.empty() ? "" : " " + given, type));
 }
 
+// A child shares the document and remembers one more step of the path.
 JsonNode JsonNode::at(const std::string& key) const {
   expect(value_->is_object(), "an object");
   const auto found = value_->find(key);

@@ -1,4 +1,4 @@
-// A value of a JSON file that knows where it stands, so that every complaint names the file and the field.
+// JsonNode: a value of a JSON file that knows its place, so that every error names the file and the field.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@ namespace megalith::tokenizer {
 
 // Reads a whole file. Throws DataError when it cannot be read.
 std::string read_file(const std::filesystem::path& path);
-// Parses it as JSON. Throws DataError, naming `file`, when it is none.
+// Parses JSON. Throws DataError, naming `file`, when it is invalid.
 nlohmann::json parse_json(std::string_view text, const std::string& file);
 
 // Borrows the document, which outlives it. Getters throw DataError for a value of another type or out of range.
@@ -19,10 +19,10 @@ class JsonNode {
  public:
   JsonNode(const nlohmann::json& document, std::string file) : value_(&document), file_(std::move(file)) {}
 
-  // A member of an object; `find` gives nothing when it is absent or null.
+  // Return a member of an object; find() returns std::nullopt when it is absent or null.
   JsonNode at(const std::string& key) const;
   std::optional<JsonNode> find(const std::string& key) const;
-  // An element of an array.
+  // Returns an element of an array.
   JsonNode at(size_t index) const;
   size_t array_size() const;
 
@@ -30,7 +30,7 @@ class JsonNode {
   bool boolean() const;
   double number() const;
   int64_t integer(int64_t low, int64_t high) const;
-  // A string of exactly one character.
+  // Returns the character of a string of exactly one character.
   char32_t character() const;
 
   std::string string_or(const std::string& key, const std::string& otherwise) const;
@@ -41,10 +41,10 @@ class JsonNode {
   bool is_object() const { return value_->is_object(); }
   const nlohmann::json& raw() const { return *value_; }
 
-  // How many steps the value lies below the document. Readers that call themselves have to stop somewhere.
+  // Returns how many levels the value lies below the document. Recursive readers use it to stop.
   int depth() const { return depth_; }
 
-  // "file: path", for messages.
+  // Returns "file: path", for messages.
   std::string where() const;
   [[noreturn]] void fail(std::string_view what) const;
 

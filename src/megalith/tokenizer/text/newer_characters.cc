@@ -12,7 +12,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
-// From Oniguruma's tables as tokenizers 0.23 has them: assigned there, not assigned in Unicode 14.0.
+// From Oniguruma's tables as in tokenizers 0.23: characters assigned there, but not in Unicode 14.0.
 constexpr NewerCharacters kNewer[] = {
     {0x897, 0x897, "Mn"},     {0xCF3, 0xCF3, "Mc"},     {0xECE, 0xECE, "Mn"},     {0x1B4E, 0x1B4F, "Po"},
     {0x1B7F, 0x1B7F, "Po"},   {0x1C89, 0x1C89, "Lu"},   {0x1C8A, 0x1C8A, "Ll"},   {0x2427, 0x2429, "So"},
@@ -47,7 +47,7 @@ constexpr NewerCharacters kNewer[] = {
     {0x1FAE8, 0x1FAE9, "So"}, {0x1FAF7, 0x1FAF8, "So"}, {0x1FBCB, 0x1FBEF, "So"}, {0x2B739, 0x2B739, "Lo"},
     {0x2EBF0, 0x2EE5D, "Lo"}, {0x31350, 0x323AF, "Lo"}};
 
-// Which blocks of 256 characters have any.
+// The blocks of 256 characters that contain any: a quick test that nearly all characters fail.
 using Blocks = std::bitset<0x1100>;
 
 const Blocks& blocks() {

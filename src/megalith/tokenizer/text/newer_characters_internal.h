@@ -1,7 +1,7 @@
-// Characters that Unicode got in its versions 15.0 to 16.0.
+// Characters added by Unicode 15.0 to 16.0.
 //
-// tokenizers knows them; the PCRE2 and utf8proc of a distribution may be older, and then would cut a text with such a
-// character elsewhere. So their categories are kept here.
+// tokenizers knows them, but the PCRE2 and utf8proc of a distribution may be older, and would then cut a text with such
+// a character differently. So their categories are kept here.
 #pragma once
 
 #include <span>
@@ -10,21 +10,22 @@
 
 namespace megalith::tokenizer {
 
+// A range of characters of one category.
 struct NewerCharacters {
   char32_t first, last;
   std::string_view category;  // "Lo"
 };
 
-// In ascending order.
+// Returns all ranges in ascending order.
 std::span<const NewerCharacters> newer_characters();
 
-// The category of one of them; empty for all other characters.
+// Returns the category of one of them; empty for all other characters.
 std::string_view newer_category(char32_t c);
 
-// Whether a text has any of them. Requires valid UTF-8.
+// Returns whether a text contains any of them. Requires valid UTF-8.
 bool has_newer_characters(std::string_view text);
 
-// Those of a category, or of all categories that start with a letter, as items of a PCRE2 class.
+// Returns those of a category, or of all categories that start with a letter, as items of a PCRE2 class.
 std::string newer_items(std::string_view category);
 
 }  // namespace megalith::tokenizer

@@ -1,4 +1,4 @@
-// A text on its way to the model, cut into pieces.
+// Pieces: a text on its way to the model, cut into pieces.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 namespace megalith::tokenizer {
 
+// A range of bytes.
 struct Span {
   uint32_t begin, end;
 };
@@ -15,20 +16,21 @@ struct Span {
 // Spans of one text, in order, none of them empty. Pre-tokenizers cut them further, and some rewrite the text.
 class Pieces {
  public:
-  static constexpr size_t kMaxBytes = size_t{1} << 31;
+  static constexpr size_t kMaxBytes = size_t{1} << 31;  // offsets are 32 bits wide
 
-  // One piece: the whole text, which outlives this object. `at_start`: it begins where the input begins.
+  // Starts with one piece: the whole text, which outlives this object. `at_start` says that it begins where the input
+  // begins.
   void reset(std::string_view text, bool at_start);
 
   std::string_view text() const { return rewritten_ ? std::string_view(own_) : borrowed_; }
   std::string_view view(const Span& span) const { return text().substr(span.begin, span.end - span.begin); }
   const std::vector<Span>& spans() const { return spans_; }
-  // Whether piece i begins where the input begins.
+  // Returns whether piece i begins where the input begins.
   bool is_start(size_t i) const { return at_start_ && i == 0 && spans_[0].begin == 0; }
 
-  // New spans of the same text; the vector comes back with other memory.
+  // Replaces the spans of the same text. Swaps, so that the caller gets memory to reuse.
   void replace_spans(std::vector<Span>& spans) { spans_.swap(spans); }
-  // A new text and its spans; the first belongs to the former first piece.
+  // Replaces the text and its spans; the first span belongs to the former first piece.
   void rewrite(std::string& text, std::vector<Span>& spans);
 
  private:

@@ -1,4 +1,4 @@
-// Working memory that concurrent calls of a const function borrow, one each, and give back for the next call.
+// Pool: working memory that concurrent calls of a const function borrow, one object each, and return for the next call.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,11 @@
 
 namespace megalith::tokenizer {
 
-// As many objects exist as calls ever ran at the same time.
+// Holds as many objects as calls ever ran at the same time.
 template <typename T>
 class Pool {
  public:
+  // Returns the object to the pool at the end of its scope.
   class Lease {
    public:
     Lease(Pool& pool, std::unique_ptr<T> object) : pool_(&pool), object_(std::move(object)) {}
@@ -28,13 +29,13 @@ class Pool {
     std::unique_ptr<T> object_;
   };
 
-  // `make` is called when none is free and returns a unique_ptr<T>.
+  // `make` is called when no object is free, and returns a unique_ptr<T>.
   template <typename Make>
   Lease borrow(const Make& make) {
     return Lease(*this, take(make));
   }
 
-  // The same without a lease, for owners that are no single scope.
+  // The same without a lease, for owners that are not a single scope.
   template <typename Make>
   std::unique_ptr<T> take(const Make& make) {
     {

@@ -8,7 +8,8 @@ PrefixTree::PrefixTree(std::vector<Key> keys) {
   std::erase_if(keys, [](const Key& key) { return key.text.empty(); });
   std::ranges::stable_sort(keys, {}, &Key::text);
 
-  // Breadth first: each entry is a node and the keys below it, which share their first `depth` bytes.
+  // Breadth first, so that the children of a node are adjacent. Each entry is a node and the range of sorted keys below
+  // it, which share their first `depth` bytes.
   struct Todo {
     uint32_t node;
     size_t first, last, depth;
@@ -31,6 +32,7 @@ PrefixTree::PrefixTree(std::vector<Key> keys) {
   }
 }
 
+// Children are sorted by label; 0 (the root) means none.
 uint32_t PrefixTree::child(uint32_t node, unsigned char label) const {
   const auto begin = nodes_.begin() + nodes_[node].first_child;
   const auto end = begin + nodes_[node].children;

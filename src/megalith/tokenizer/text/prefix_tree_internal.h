@@ -1,4 +1,4 @@
-// All keys that a text starts with, in one walk.
+// PrefixTree: finds all keys that a text starts with in one walk.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,18 @@
 
 namespace megalith::tokenizer {
 
+// A trie over bytes. Immutable.
 class PrefixTree {
  public:
+  // A text and the id to report for it.
   struct Key {
     std::string_view text;
     int32_t id;
   };
-  // Empty keys are left out; of equal ones the last counts.
+  // Empty keys are skipped; of equal ones the last counts.
   explicit PrefixTree(std::vector<Key> keys);
 
-  // Calls found(bytes, id) for each token that `text` starts with, shortest first.
+  // Calls found(bytes, id) for each key that `text` starts with, shortest first.
   template <typename Found>
   void walk(std::string_view text, const Found& found) const {
     uint32_t node = 0;
@@ -29,7 +31,7 @@ class PrefixTree {
 
  private:
   struct Node {
-    uint32_t first_child = 0;  // children stand side by side, in the order of their labels
+    uint32_t first_child = 0;  // children are adjacent, ordered by label
     uint16_t children = 0;
     unsigned char label = 0;
     int32_t id = -1;

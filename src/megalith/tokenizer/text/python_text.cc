@@ -1,3 +1,5 @@
+// Python's str in C++. ASCII is handled directly; only other characters need utf8proc, so templates in English work
+// without it.
 #include "megalith/tokenizer/text/python_text.h"
 
 #include <fmt/format.h>
@@ -45,7 +47,7 @@ bool is_letter_at(std::string_view text, size_t at) {
   return is_letter(c);
 }
 
-// The character at `at` in lower case; a capital sigma that ends a word becomes a final one.
+// Appends the character at `at` in lower case; a capital sigma that ends a word becomes a final sigma.
 void add_lower(std::string& out, std::string_view text, size_t at) {
   constexpr char32_t kSigma = 0x3A3;
   const char32_t c = code_point_at(text, at);
@@ -55,6 +57,7 @@ void add_lower(std::string& out, std::string_view text, size_t at) {
   }
   need_unicode();
   const size_t next = at + utf8_length(text[at]);
+  // Python's rule for a final sigma, reduced to adjacent letters.
   const bool ends_word = c == kSigma && at > 0 && is_letter_at(text, previous_character(text, at)) &&
                          (next == text.size() || !is_letter_at(text, next));
   if (ends_word)
@@ -68,7 +71,7 @@ void add_title(std::string& out, char32_t c) {
   append_title(out, c);
 }
 
-// Calls f for every character, and with where it stands.
+// Calls f with every character and its offset.
 template <typename F>
 void each_character(std::string_view text, const F& f) {
   for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) f(code_point_at(text, at), at);
@@ -94,6 +97,7 @@ bool is_of(char32_t c, CharacterClass kind) {
   return false;
 }
 
+// Characters without case do not count.
 bool all_cased(std::string_view text, bool upper) {
   bool found = false, other = false;
   each_character(text, [&](char32_t c, size_t) {
@@ -106,6 +110,7 @@ bool all_cased(std::string_view text, bool upper) {
 
 bool is_python_space(char32_t c) { return is_whitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
+// Works on whole characters, from both ends.
 std::string_view strip(std::string_view text, std::optional<std::string_view> characters, Side side) {
   const auto goes = [&](size_t at) {
     const std::string_view character = text.substr(at, utf8_length(text[at]));
@@ -173,6 +178,7 @@ bool is_upper_text(std::string_view text) { return all_cased(text, true); }
 bool is_lower_text(std::string_view text) { return all_cased(text, false); }
 
 size_t code_points(std::string_view text) {
+  // Counts bytes that do not continue a character.
   return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & '\xC0') != '\x80'; }));
 }
 
@@ -185,6 +191,7 @@ std::vector<size_t> character_offsets(std::string_view text) {
 }
 
 std::string python_repr(std::string_view text) {
+  // Python prefers single quotes, unless only double quotes avoid escaping.
   const char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
   std::string out(1, quote);
   for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) {
@@ -212,6 +219,7 @@ std::string python_repr(double value) {
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   char buffer[64];
   const double size = std::fabs(value);
+  // Python's repr switches to exponents outside this range.
   const bool plain = size == 0 || (size >= 1e-4 && size < 1e16);
   const auto result = std::to_chars(std::begin(buffer), std::end(buffer), value,
                                     plain ? std::chars_format::fixed : std::chars_format::scientific);
@@ -226,6 +234,7 @@ std::vector<std::string_view> python_lines(std::string_view text, bool keep_ends
   for (size_t at = 0; at < text.size();) {
     const char32_t c = code_point_at(text, at);
     size_t next = at + utf8_length(text[at]);
+    // The line ends of str.splitlines, which include separators that files rarely contain.
     const bool ends = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
     if (!ends) {
       at = next;

@@ -1,3 +1,8 @@
+// Character properties from utf8proc, extended by the table of newer characters.
+//
+// Normalization is the hot path. Most text is already normalized, so a table tells for each character whether text may
+// be cut before it and whether it stays as it is; only the stretches between such stable characters go through
+// utf8proc.
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -16,7 +21,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
-// What utf8proc does not know yet is looked up in our own table.
+// Characters that utf8proc does not know yet are looked up in our own table.
 utf8proc_category_t category(char32_t c) {
   const utf8proc_category_t found = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   const std::string_view newer = found == UTF8PROC_CATEGORY_CN ? newer_category(c) : std::string_view();
@@ -37,7 +42,7 @@ bool category_within(char32_t c, utf8proc_category_t first, utf8proc_category_t 
   return found >= first && found <= last;
 }
 
-constexpr size_t kTableSize = 0x30000;  // beyond it no character has a decomposition or a combining class
+constexpr size_t kTableSize = 0x30000;  // no character beyond it has a decomposition or a combining class
 
 constexpr int options_of(NormalForm form) {
   const int options = UTF8PROC_STABLE;
@@ -54,6 +59,7 @@ constexpr int options_of(NormalForm form) {
   return options;
 }
 
+// utf8proc allocates the result with malloc.
 void append_normalized(std::string& out, std::string_view text, int options) {
   utf8proc_uint8_t* result = nullptr;
   const utf8proc_ssize_t length =
@@ -66,8 +72,8 @@ void append_normalized(std::string& out, std::string_view text, int options) {
 
 using CharacterSet = std::bitset<kTableSize>;
 
-// tokenizers normalizes by Unicode 9.0: characters that are younger stay as they are and where they are. These are
-// those that newer tables would decompose, compose or move; all of newer_characters() come on top.
+// tokenizers normalizes by Unicode 9.0: younger characters stay as and where they are. These are the ones that newer
+// tables would decompose, compose or move; all of newer_characters() are added to them.
 constexpr std::pair<char32_t, char32_t> kYounger[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1AEB},   {0x1DF6, 0x1DFA},
@@ -84,7 +90,7 @@ bool is_younger(char32_t c) {
   return (found != std::end(kYounger) && found->first <= c) || !newer_category(c).empty();
 }
 
-// Normalizes what lies between younger characters.
+// Normalizes the stretches between younger characters.
 void append_around_younger(std::string& out, std::string_view text, int options) {
   size_t begin = 0;
   for (size_t at = 0; at < text.size();) {
@@ -99,9 +105,9 @@ void append_around_younger(std::string& out, std::string_view text, int options)
   if (begin < text.size()) append_normalized(out, text.substr(begin), options);
 }
 
-// Characters before which text may be cut for this form, and which stay as they are when the next cut follows at once:
-// combining class 0, equal to their own normal form, and never a later part of a decomposition (such a part may combine
-// with what stands before it).
+// Returns the characters before which text may be cut for this form, and which stay as they are if the next cut follows
+// at once: combining class 0, equal to their own normal form, and never a later part of a decomposition (which might
+// combine with what is before it).
 std::unique_ptr<const CharacterSet> stable_characters(NormalForm form) {
   auto set = std::make_unique<CharacterSet>();
   set->set();
@@ -124,6 +130,7 @@ std::unique_ptr<const CharacterSet> stable_characters(NormalForm form) {
   return set;
 }
 
+// Built once per process, on first use: NFC alone, since most models need only that.
 const CharacterSet& stable_set(NormalForm form) {
   static const std::unique_ptr<const CharacterSet> nfc = stable_characters(NormalForm::kNfc);
   if (form == NormalForm::kNfc) return *nfc;
@@ -199,15 +206,15 @@ std::string normalize(NormalForm form, std::string_view text) {
     return c < 0xA0 || (c < kTableSize ? stable[c] : true);
   };
   std::string out;
-  size_t copied = 0;       // text before this is in `out`
-  size_t last_stable = 0;  // where the latest stable character starts
+  size_t copied = 0;       // text before this is already in `out`
+  size_t last_stable = 0;  // offset of the latest stable character
   for (size_t at = 0; at < text.size();) {
     if (static_cast<unsigned char>(text[at]) < 0x80 || is_stable(at)) {
       last_stable = at;
       at += utf8_length(text[at]);
       continue;
     }
-    // From the stable character before (it may combine) to the next one.
+    // From the previous stable character, which may combine, to the next one.
     size_t end = at;
     while (end < text.size() && !is_stable(end)) end += utf8_length(text[end]);
     const size_t begin = std::max(last_stable, copied);

@@ -1,4 +1,4 @@
-// The build has no utf8proc.
+// Replaces unicode.cc in a build without utf8proc.
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/text/unicode_internal.h"
 

@@ -1,7 +1,7 @@
-// What utf8proc knows about characters: classes, lower case, normal forms, grapheme clusters.
+// Properties of characters from utf8proc: classes, letter case, normal forms, grapheme clusters.
 //
-// Without utf8proc (unicode_absent.cc) every function but is_whitespace and is_printable is an InternalError: whatever
-// opens a file that may need them calls require_unicode() first, which says what is missing.
+// Without utf8proc (unicode_absent.cc) every function except is_whitespace and is_printable throws InternalError. Code
+// that opens a file which may need them calls require_unicode() first, which says what is missing.
 #pragma once
 
 #include <string>
@@ -28,21 +28,22 @@ bool is_upper_letter(char32_t c);     // Lu
 bool is_lower_letter(char32_t c);     // Ll
 bool is_decimal_digit(char32_t c);    // Nd
 
-// The full lower case of c (one character becomes two: U+0130).
+// Appends the full lower case of c (U+0130 becomes two characters).
 void append_lower(std::string& text, char32_t c);
-// The upper case of c, and what it becomes at the start of a word ("ß": "SS" and "Ss").
+// Append the upper case of c, or its form at the start of a word ("ß": "SS" and "Ss").
 void append_upper(std::string& text, char32_t c);
 void append_title(std::string& text, char32_t c);
 
-// str.isprintable of Python: not control, format, private use, unassigned or a separator other than the blank.
-// Without utf8proc everything beyond ASCII prints.
+// str.isprintable of Python: not control, format, private use, unassigned, or a separator other than the space. Without
+// utf8proc everything beyond ASCII counts as printable.
 bool is_printable(char32_t c);
 
+// The four normal forms of Unicode: canonical or compatible (K), composed (C) or decomposed (D).
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 // Stretches that cannot change are copied; only the rest is decomposed and composed again. Requires valid UTF-8.
 std::string normalize(NormalForm form, std::string_view text);
 
-// Where the extended grapheme cluster that starts at `at` ends. Requires valid UTF-8.
+// Returns the end of the extended grapheme cluster that starts at `at`. Requires valid UTF-8.
 size_t grapheme_end(std::string_view text, size_t at);
 
 }  // namespace megalith::tokenizer

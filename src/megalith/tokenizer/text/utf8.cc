@@ -10,10 +10,11 @@ namespace megalith::tokenizer {
 namespace {
 
 struct Lead {
-  size_t length;            // of the whole character; 0 for a byte that starts none
-  unsigned char low, high;  // allowed second byte: rules out overlong forms, surrogates and what lies beyond U+10FFFF
+  size_t length;            // of the whole character; 0 for a byte that cannot start one
+  unsigned char low, high;  // allowed second bytes: excludes overlong forms, surrogates and values above U+10FFFF
 };
 
+// The table of well-formed UTF-8 in the Unicode standard (table 3-7).
 Lead lead_of(unsigned char byte) {
   if (byte < 0x80) return {1, 0, 0};
   if (byte < 0xC2) return {0, 0, 0};
@@ -29,7 +30,7 @@ Lead lead_of(unsigned char byte) {
   return {4, low, high};
 }
 
-// The first position at or after `at` that does not hold an ASCII byte, to within one word.
+// Returns the first position at or after `at` that is not ASCII, to within one word (8 bytes at a time).
 size_t skip_ascii(std::string_view text, size_t at) {
   while (at + sizeof(uint64_t) <= text.size()) {
     uint64_t word = 0;
@@ -93,6 +94,7 @@ size_t finished_utf8_bytes(std::string_view text) {
   return text.size();
 }
 
+// The text is known to be valid, so the lead byte alone decides.
 char32_t code_point_at(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[at + i])); };
   switch (utf8_length(text[at])) {

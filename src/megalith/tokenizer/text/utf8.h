@@ -1,7 +1,7 @@
-// UTF-8, byte by byte: what is valid, what is cut off, and what replaces what is not valid.
+// UTF-8 byte by byte: what is valid, what is cut off, and what replaces invalid parts.
 //
 // An invalid part is maximal in the sense of the Unicode standard (chapter 3, "U+FFFD substitution of maximal
-// subparts"), as in Rust, Python and browsers: the longest start of a valid character, or else one byte.
+// subparts"), as in Rust, Python and browsers: the longest prefix of a valid character, or else one byte.
 #pragma once
 
 #include <cstddef>
@@ -14,39 +14,41 @@ namespace megalith::tokenizer {
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 
+// One step through a text: a character or an invalid part.
 struct Utf8Part {
   enum class Kind { kCharacter, kInvalid, kUnfinished };  // kUnfinished: the text ends inside a character
   Kind kind = Kind::kInvalid;
   size_t bytes = 1;
 };
 
-// The part that starts at `at`; requires at < text.size().
+// Returns the part that starts at `at`; requires at < text.size().
 Utf8Part utf8_part(std::string_view text, size_t at);
 
-// Where the first byte stands that is no part of a valid character; nothing for valid text.
+// Returns the offset of the first byte that is not part of a valid character; std::nullopt for valid text.
 std::optional<size_t> first_invalid_utf8(std::string_view text);
 
 // Throws DataError, naming the first bad byte, unless the text is valid.
 void require_valid_utf8(std::string_view text);
 
-// The text with U+FFFD in place of each invalid part, an unfinished end included.
+// Returns the text with U+FFFD in place of each invalid part, including an unfinished end.
 std::string replace_invalid_utf8(std::string_view text);
 
-// How many bytes of `text` remain when an unfinished character at its end is held back.
+// Returns the number of bytes of `text` without an unfinished character at its end.
 size_t finished_utf8_bytes(std::string_view text);
 
-// How many bytes the character has that starts with `lead`. Requires valid UTF-8.
+// Returns the number of bytes of the character that starts with `lead`. Requires valid UTF-8.
 inline size_t utf8_length(char lead) {
   const auto byte = static_cast<unsigned char>(lead);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 
-// The code point at `at`. Requires valid UTF-8 and at < text.size().
+// Returns the code point at `at`. Requires valid UTF-8 and at < text.size().
 char32_t code_point_at(std::string_view text, size_t at);
 
-// Where the character before `at` starts. Requires valid UTF-8 and 0 < at <= text.size().
+// Returns the start of the character before `at`. Requires valid UTF-8 and 0 < at <= text.size().
 size_t previous_character(std::string_view text, size_t at);
 
+// Appends a code point as UTF-8.
 void append_utf8(std::string& text, char32_t code);
 
 }  // namespace megalith::tokenizer

@@ -1,4 +1,4 @@
-// The parts of a tokenizer.json that cut texts into words, for training and for the file that is written.
+// The parts of a tokenizer.json that cut texts into words, used for training and for the file that is written.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 namespace megalith::tokenizer {
 
-// "normalizer" and "pre_tokenizer" of tokenizer.json.
+// Return "normalizer" and "pre_tokenizer" of tokenizer.json.
 nlohmann::ordered_json normalizer_json(PreTokenization kind);
 nlohmann::ordered_json pre_tokenizer_json(PreTokenization kind);
 

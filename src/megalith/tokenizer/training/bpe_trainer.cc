@@ -1,3 +1,10 @@
+// BPE training, incrementally. Words are counted once; each distinct word is a row of symbols with its count. A merge
+// visits only the words that contain the pair and updates the counts of the neighboring pairs, so its cost is that of
+// the changed places, not of the corpus.
+//
+// The next pair comes from a priority queue whose counts may be outdated: counts only shrink between insertions, so an
+// entry whose count no longer fits is put back with the right one. Ties go to the lower ids, which makes the result
+// independent of the order of texts.
 #include "megalith/tokenizer/training/bpe_trainer.h"
 
 #include <algorithm>
@@ -17,13 +24,13 @@ namespace {
 constexpr int32_t kBytes = 256;
 constexpr int32_t kMaxVocabulary = 10'000'000;
 
-using Pair = uint64_t;  // two ids
+using Pair = uint64_t;  // two ids in one number
 
 Pair pair_of(int32_t a, int32_t b) { return static_cast<Pair>(a) << 32 | static_cast<uint32_t>(b); }
 int32_t first_of(Pair pair) { return static_cast<int32_t>(pair >> 32); }
 int32_t second_of(Pair pair) { return static_cast<int32_t>(pair & 0xFFFFFFFF); }
 
-// A pair that may be merged next. Its count may have shrunk since: it is compared when its turn comes.
+// A pair that may be merged next. Its count may have shrunk since; it is compared when its turn comes.
 struct Candidate {
   Pair pair;
   int64_t count;
@@ -32,7 +39,7 @@ struct Candidate {
   }
 };
 
-// The corpus as symbols, word by word, and where each pair stands.
+// The corpus as symbols, word by word, and the words that contain each pair.
 class WordMerger {
  public:
   WordMerger(const std::vector<std::pair<std::string, uint64_t>>& words, const std::array<int32_t, kBytes>& byte_ids) {
@@ -51,7 +58,7 @@ class WordMerger {
     queue_new_pairs();
   }
 
-  // The pair to merge next; nothing when none stands `min_frequency` times.
+  // Returns the pair to merge next; std::nullopt if none occurs `min_frequency` times.
   std::optional<Pair> next(uint64_t min_frequency) {
     while (!queue_.empty()) {
       Candidate top = queue_.top();
@@ -68,6 +75,7 @@ class WordMerger {
     return std::nullopt;
   }
 
+  // Replaces the pair by `merged` in all words.
   void merge(Pair pair, int32_t merged) {
     const auto places = places_.extract(pair);
     if (places.empty()) return;
@@ -77,11 +85,12 @@ class WordMerger {
 
  private:
   struct Word {
-    size_t begin;  // in symbols_
+    size_t begin;  // index into symbols_
     uint32_t size;
     int64_t count;
   };
 
+  // Counts a pair in a word up or down; new occurrences are noted for the queue.
   void change(Pair pair, uint32_t word, int64_t by) {
     counts_[pair] += by;
     if (by <= 0) return;
@@ -89,11 +98,12 @@ class WordMerger {
     if (places.empty() || places.back() != word) places.push_back(word);
   }
 
+  // Rewrites the word in place, from left to right.
   void merge_in(uint32_t number, Pair pair, int32_t merged) {
     Word& word = words_[number];
     int32_t* symbols = &symbols_[word.begin];
     const int32_t a = first_of(pair), b = second_of(pair);
-    uint32_t to = 0;  // symbols before it are done
+    uint32_t to = 0;  // symbols before it are final
     for (uint32_t at = 0; at < word.size; ++to) {
       if (at + 1 >= word.size || symbols[at] != a || symbols[at + 1] != b) {
         symbols[to] = symbols[at++];
@@ -130,8 +140,8 @@ class WordMerger {
   std::vector<Word> words_;
   std::vector<int32_t> symbols_;
   std::unordered_map<Pair, int64_t> counts_;
-  std::unordered_map<Pair, std::vector<uint32_t>> places_;      // words that have or had the pair
-  std::unordered_map<Pair, std::vector<uint32_t>> new_places_;  // of the merge that is under way
+  std::unordered_map<Pair, std::vector<uint32_t>> places_;      // words that contain or contained the pair
+  std::unordered_map<Pair, std::vector<uint32_t>> new_places_;  // of the merge in progress
   std::priority_queue<Candidate> queue_;
 };
 
@@ -141,12 +151,12 @@ void BpeTrainerOptions::validate() const {
   for (size_t i = 0; i < special_tokens.size(); ++i) {
     const std::string& token = special_tokens[i];
     check<ConfigError>(!token.empty() && !first_invalid_utf8(token),
-                       "special token {} is empty or not valid UTF-8; give texts such as <|endoftext|>", i);
+                       "special token {} is empty or not valid UTF-8; use texts such as <|endoftext|>", i);
     check<ConfigError>(std::ranges::count(special_tokens, token) == 1, "the special token {} is given twice", token);
     const bool is_byte = token.size() <= 2 && bytes_of_characters(token).value_or("").size() == 1;
-    check<ConfigError>(!is_byte, "the special token {} stands for a byte already; give it a longer name", token);
+    check<ConfigError>(!is_byte, "the special token {} already stands for a byte; use a longer name", token);
   }
-  check<ConfigError>(!special_tokens.empty(), "at least one special token is needed: it ends texts and pads");
+  check<ConfigError>(!special_tokens.empty(), "at least one special token is needed, to end and pad texts");
   const auto least = static_cast<int64_t>(special_tokens.size()) + kBytes;
   check<ConfigError>(vocab_size >= least && vocab_size <= kMaxVocabulary,
                      "vocab_size is {}; it must be from {} ({} special tokens and {} bytes) to {}", vocab_size, least,
@@ -156,7 +166,7 @@ void BpeTrainerOptions::validate() const {
 TrainedBpe train_bpe(const WordCounter& words, const BpeTrainerOptions& options) {
   options.validate();
   TrainedBpe model{words.kind(), options.special_tokens, options.special_tokens, {}};
-  // Bytes in the order of the characters that stand for them.
+  // Bytes are ordered by the characters that stand for them, as in tokenizers.
   std::map<char32_t, unsigned char> alphabet;
   for (int byte = 0; byte < kBytes; ++byte)
     alphabet[code_point_at(character_of_byte(static_cast<unsigned char>(byte)), 0)] = static_cast<unsigned char>(byte);
@@ -172,7 +182,7 @@ TrainedBpe train_bpe(const WordCounter& words, const BpeTrainerOptions& options)
   while (std::ssize(model.tokens) < options.vocab_size) {
     const auto pair = merger.next(options.min_frequency);
     if (!pair) break;
-    // Two ways to merge may spell the same token.
+    // Different merges may spell the same token.
     const std::string token =
         model.tokens[static_cast<size_t>(first_of(*pair))] + model.tokens[static_cast<size_t>(second_of(*pair))];
     const auto [place, is_new] = ids.emplace(token, static_cast<int32_t>(model.tokens.size()));

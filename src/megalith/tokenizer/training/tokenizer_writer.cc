@@ -1,4 +1,4 @@
-// A trained model as the files of a Hugging Face tokenizer.
+// Writes a trained model as the files of a Hugging Face tokenizer.
 #include <algorithm>
 
 #include "megalith/tokenizer/training/bpe_style_internal.h"
@@ -38,7 +38,7 @@ Json added_token(const std::string& content) {
           {"rstrip", false},    {"normalized", false},  {"special", true}};
 }
 
-// By hand: a JSON object that keeps its order looks at all its keys for each new one.
+// Written by hand: an ordered JSON object searches all its keys for each new one, which is quadratic.
 std::string model_json(const TrainedBpe& model) {
   std::string text =
       R"({"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,)"
@@ -54,6 +54,7 @@ std::string model_json(const TrainedBpe& model) {
   return text + "]}";
 }
 
+// Members in the order of files that tokenizers writes.
 std::string tokenizer_json(const TrainedBpe& model) {
   Json added = Json::array();
   for (size_t id = 0; id < model.special_tokens.size(); ++id) {

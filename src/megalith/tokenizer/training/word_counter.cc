@@ -1,3 +1,5 @@
+// Counts words with several threads. Each thread has its own table, so counting needs no locks; the tables are added up
+// once at the end. Files are read in blocks, so that a corpus need not fit into memory.
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -18,7 +20,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
-constexpr size_t kBlockBytes = size_t{32} << 20;  // of texts that are read before their words are counted
+constexpr size_t kBlockBytes = size_t{32} << 20;  // texts that are read before their words are counted
 
 constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr const char* kQwen2Pattern =
@@ -51,7 +53,7 @@ nlohmann::ordered_json pre_tokenizer_json(PreTokenization kind) {
   return {{"type", "Sequence"}, {"pretokenizers", ordered_json::array({split, bytes})}};
 }
 
-// Immutable once made.
+// Cuts texts into words with the same steps that the finished tokenizer will use. Immutable.
 struct WordCounter::Cutter {
   explicit Cutter(PreTokenization kind) {
     require_regex("training a tokenizer");
@@ -87,18 +89,19 @@ struct WordCounter::Cutter {
 };
 
 WordCounter::WordCounter(PreTokenization kind, int threads) : kind_(kind), cutter_(std::make_unique<Cutter>(kind)) {
-  check<ConfigError>(threads >= 1, "words are to be counted by {} threads; at least 1 is needed", threads);
+  check<ConfigError>(threads >= 1, "words cannot be counted by {} threads; at least 1 is needed", threads);
   counts_.resize(static_cast<size_t>(threads));
 }
 
 WordCounter::~WordCounter() = default;
 
+// Texts are taken in runs from a shared counter; the order in which threads get them does not matter for sums.
 void WordCounter::add(std::span<const std::string> texts) {
   std::atomic<size_t> next = 0;
   std::mutex mutex;
-  std::exception_ptr error;  // the first one, guarded by mutex
+  std::exception_ptr error;  // the first one; guarded by mutex
   const auto work = [&](Counts& counts) {
-    constexpr size_t kRun = 64;  // texts at a time: lines are short
+    constexpr size_t kRun = 64;  // texts at a time, because lines are short
     for (size_t begin = next.fetch_add(kRun); begin < texts.size(); begin = next.fetch_add(kRun)) {
       try {
         for (size_t i = begin; i < std::min(begin + kRun, texts.size()); ++i) cutter_->count(texts[i], counts);
@@ -118,9 +121,10 @@ void WordCounter::add(std::span<const std::string> texts) {
   for (const std::string& text : texts) bytes_ += text.size();
 }
 
+// A text file is trained with its newlines, a .jsonl file with the texts in it; empty lines of the latter are skipped.
 void WordCounter::add_file(const std::filesystem::path& path, const std::string& text_key) {
   std::ifstream file(path, std::ios::binary);
-  check<DataError>(file.is_open(), "{} cannot be opened; texts to train on are expected there", path.string());
+  check<DataError>(file.is_open(), "{} cannot be opened; it should contain texts to train on", path.string());
   const bool is_jsonl = path.extension() == ".jsonl";
   std::vector<std::string> texts;
   std::string line;

@@ -1,5 +1,5 @@
-// DeviceGraph: device work that is recorded once and started by one call of the host from then on (a CUDA graph); and
-// the stream that it takes.
+// DeviceGraph: device work that is recorded once and then started by a single call from the host (a CUDA graph), and
+// OwnStream, the stream that recording needs.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -9,27 +9,29 @@
 
 namespace megalith::train {
 
-// One thread. Tensors that the recorded work reads or writes stay where they are and outlive the graph; what it
-// allocates is the graph's, and what is to be read afterwards of that must be held by the caller.
+// One thread. Tensors that the recorded work reads or writes must stay where they are and outlive the graph. Memory
+// that the work allocates belongs to the graph; the caller must hold the tensors that it wants to read afterwards.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
-  // Records what `work` gives to the current stream, in other threads too (autograd's). Nothing of it runs. Throws what
-  // `work` throws, and what the device says of work that cannot be recorded; the graph is of no use then.
+  // Records what `work` submits to the current stream, including work submitted by other threads (autograd's). Nothing
+  // runs. Throws what `work` throws, and the device's error for work that cannot be recorded; the graph is then
+  // unusable.
   virtual void record(const std::function<void()>& work) = 0;
-  // Everything that was recorded, behind what the current stream has to do.
+  // Submits everything that was recorded to the current stream.
   virtual void replay() = 0;
 };
 
-// Graphs that share memory with one another run one at a time. `other` may be nullptr. Throws InternalError in a build
-// without CUDA.
+// Makes an empty graph that shares memory with `other`, if that is not nullptr; graphs that share memory must run one
+// at a time. Throws InternalError in a build without CUDA.
 std::unique_ptr<DeviceGraph> make_device_graph(const DeviceGraph* other);
 using MakeDeviceGraph = std::function<std::unique_ptr<DeviceGraph>(const DeviceGraph* other)>;
 
-// While it lives, this thread's work goes to a stream of its own: the default stream of a device cannot be recorded.
-// `device` is the current one of the thread, as DeviceGraph records that one's stream; InternalError otherwise.
-// Everything that was started before is over when it begins, and everything that it was given is over when it ends.
-// Whoever lets another thread, which uses the default stream, read results in between waits for the device first.
+// While it lives, this thread submits its work to a separate stream, because a device's default stream cannot be
+// recorded. `device` must be the thread's current device, since DeviceGraph records that one's stream; throws
+// InternalError otherwise. The constructor waits for all earlier work, the destructor for all work of the stream.
+// Before another thread, which uses the default stream, may read results in between, the caller must wait for the
+// device.
 class OwnStream {
  public:
   explicit OwnStream(c10::Device device);

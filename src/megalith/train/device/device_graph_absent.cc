@@ -1,4 +1,4 @@
-// In place of device_graph_cuda.cc in a build without CUDA.
+// Replaces device_graph_cuda.cc in a build without CUDA.
 #include "megalith/base/error.h"
 #include "megalith/train/device/device_graph.h"
 

@@ -1,4 +1,4 @@
-// Compiled only with MEGALITH_CUDA.
+// DeviceGraph as a CUDA graph. Compiled only with MEGALITH_CUDA.
 #include <ATen/cuda/CUDAGraph.h>
 
 #include "megalith/train/device/device_graph.h"
@@ -14,7 +14,8 @@ class CudaDeviceGraph : public DeviceGraph {
   c10::MempoolId_t pool() const { return pool_; }
 
   void record(const std::function<void()>& work) override {
-    // Thread-local: other threads of this process go on pinning memory meanwhile.
+    // Thread-local mode: other threads of this process keep pinning memory (the data loader), which global mode
+    // forbids.
     graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     try {
       work();
@@ -22,7 +23,7 @@ class CudaDeviceGraph : public DeviceGraph {
       try {
         graph_.capture_end();
       } catch (const std::exception&) {
-        // What ended the recording is the cause; this is its echo.
+        // The first exception is the cause; this one only follows from it.
       }
       throw;
     }

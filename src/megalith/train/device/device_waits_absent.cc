@@ -1,4 +1,4 @@
-// In place of device_waits_cuda.cc in a build without CUDA.
+// Replaces device_waits_cuda.cc in a build without CUDA.
 #include <chrono>
 #include <thread>
 

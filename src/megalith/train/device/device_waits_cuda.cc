@@ -19,7 +19,7 @@ ForbidDeviceWaits::~ForbidDeviceWaits() {
 }
 
 void stall_device(c10::Device device) {
-  constexpr int64_t kCyclesOfADay = int64_t{86400} * 3'000'000'000;  // at 3 GHz, more than any GPU has
+  constexpr int64_t kCyclesOfADay = int64_t{86400} * 3'000'000'000;  // at 3 GHz, faster than any GPU
   if (device.is_cuda()) return at::cuda::sleep(kCyclesOfADay);
   while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }

@@ -23,7 +23,7 @@ OwnStream::~OwnStream() {
   try {
     at::accelerator::synchronizeDevice(device_.index());
   } catch (const std::exception&) {
-    // A device that has failed has been reported by whoever used it.
+    // A device that has failed has already been reported by the code that used it; destructors must not throw.
   }
   const c10::impl::VirtualGuardImpl guard(device_.type());
   guard.exchangeStream(before_);

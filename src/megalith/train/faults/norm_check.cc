@@ -1,6 +1,8 @@
-// Every gradient is a function of the place of its parameter in the model, so that the norm of all of them is known
-// without any communication. Gradients are summed over replicas and divided by the tokens of all of them
-// (calculate_per_token_loss), which takes the longest way through finalize_gradients.
+// Compares the gradient norm of a layout with one computed without any communication.
+//
+// Every gradient is a formula of its parameter's place in the model (norm_gradient), so each rank can compute the norm
+// of all gradients by itself. Gradients are summed over replicas and divided by the tokens of all of them
+// (calculate_per_token_loss), which is the longest path through finalize_gradients.
 #include "megalith/train/faults/norm_check.h"
 
 #include <ATen/ATen.h>
@@ -17,17 +19,20 @@ namespace megalith::train {
 
 namespace {
 
+// Small and not a power of two, so that buffers are padded and shards end inside a parameter.
 constexpr int64_t kNormElements = 150;
-constexpr int64_t kTokensOfReplica = 8;
+constexpr int64_t kTokensOfReplica = 8;  // tokens of replica 1; replica r has r times as many
 
+// The kinds of parameters, which are reduced in different ways.
 enum class NormPart { kSplit, kReplicated, kTied, kExpert };
 
-// Element i of the gradient on the ranks with these places; 0 at i = 0, and nowhere else.
+// Element i of the gradient on the ranks with these places: 0 for i = 0 and nowhere else, so that zeros can be counted.
 double norm_gradient(NormPart part, int64_t stage, int64_t slice, int64_t i) {
   if (i == 0) return 0;
   return static_cast<double>((static_cast<int64_t>(part) * 5 + stage * 3 + slice * 7 + i) % 11 - 5) + 0.5;
 }
 
+// Adds up what every rank knows by the formula, without communication.
 double sum_of_squares(NormPart part, int stages, int slices, double factor) {
   double sum = 0;
   for (int stage = 0; stage < stages; ++stage)
@@ -39,6 +44,7 @@ double sum_of_squares(NormPart part, int stages, int slices, double factor) {
   return sum;
 }
 
+// One parameter of each kind that this rank holds, with the norm and the zeros of the whole model.
 class NormModel {
  public:
   explicit NormModel(const parallel::ParallelContext& context)
@@ -63,7 +69,7 @@ class NormModel {
     return all;
   }
 
-  // As backward leaves them.
+  // Leaves gradients as backward does.
   void fill_gradients() const {
     const at::NoGradGuard no_grad;
     for (size_t p = 0; p < gradients_.size(); ++p) {
@@ -73,16 +79,18 @@ class NormModel {
     }
   }
 
-  // All tokens; a replica has kTokensOfReplica times its number, from 1.
+  // Returns the tokens of all replicas; replica r (from 1) has r · kTokensOfReplica.
   double tokens() const {
     const double replicas = context_.grid().dp() * context_.grid().shape().cp;
     return kTokensOfReplica * replicas * (replicas + 1) / 2;
   }
-  // Known to the last stage alone.
+  // Only the last stage knows its tokens.
   int64_t own_tokens() const {
     return context_.is_last_stage() ? kTokensOfReplica * (context_.place().dp_cp_rank + 1) : 0;
   }
 
+  // Each term is multiplied by how often the gradient is added up: over replicas, and for replicated parameters over
+  // tp, for tied ones over both stages.
   double norm() const {
     const auto& grid = context_.grid();
     const auto& shape = grid.shape();
@@ -110,7 +118,7 @@ class NormModel {
  private:
   bool tied() const { return context_.grid().shape().pp > 1; }
 
-  // Parameters get the values of their gradients: something that tells them apart.
+  // Parameters take the values of their gradients, so that mixed-up parameters are noticed after gathering.
   void add(nn::ParameterSpec spec, NormPart part, int stage, int slice) {
     const at::NoGradGuard no_grad;
     const at::Tensor host = at::empty({kNormElements}, at::kFloat);
@@ -125,6 +133,7 @@ class NormModel {
   std::vector<at::Tensor> gradients_;  // by parameter; fp32
 };
 
+// Runs the end of a step on the real buffers, and compares norm, zeros and gathered parameters with the formula.
 void check_norm_with(const parallel::ParallelContext& context, bool sharded, std::vector<std::string>& problems) {
   const NormModel model(context);
   const optim::DdpSettings settings{.use_distributed_optimizer = sharded, .per_token_loss = true};

@@ -1,4 +1,4 @@
-// Do the gradients of a step reach their global norm in this layout?
+// Checks that the gradients of a step reach their global norm in a given layout.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace megalith::train {
 
-// Takes a few small parameters of each kind (split over tp, replicated, tied over stages, experts) through what ends
-// every step: reduction over replicas, sums over tp and tied stages, division by the tokens of the batch, gradient
-// norm, count of zeros, and the gathering of parameters; without the distributed optimizer and with it. All on the
-// context's device, as in a run.
+// Takes a few small parameters of each kind (split over tp, replicated, tied over stages, experts) through the end of a
+// step: reduction over replicas, sums over tp and tied stages, division by the tokens of the batch, gradient norm,
+// count of zeros, and the gathering of parameters; first without the distributed optimizer, then with it. Everything
+// runs on the context's device, as in training.
 //
-// Collective over the world. Returns what came out wrong on this rank, a sentence each; throws what an operation
+// Collective over the world. Returns the problems found on this rank, one sentence each; throws whatever an operation
 // throws.
 std::vector<std::string> check_gradient_norm(const parallel::ParallelContext& context);
 

@@ -20,7 +20,7 @@ namespace megalith::train {
 
 namespace {
 
-// The value of `key=` in a line, up to the next space.
+// Returns the value of `key=` in a line, up to the next space.
 std::optional<std::string> field(const std::string& line, const std::string& key) {
   const size_t at = line.find(" " + key + "=");
   if (at == std::string::npos) return std::nullopt;
@@ -40,11 +40,12 @@ RejectionTracker::RejectionTracker(std::filesystem::path file, ResultPlace place
   const int fd = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   check<ConfigError>(fd >= 0,
                      "result_rejected_tracker_filename {} cannot be appended to: {}; choose a file in a folder"
-                     " that exists and that this user may write",
+                     " that exists and is writable by this user",
                      file_.string(), std::strerror(errno));
   ::close(fd);
 }
 
+// O_APPEND and a single write keep lines of several ranks from mixing.
 void RejectionTracker::append(int64_t iteration, std::string_view status, double result,
                               const std::string& message) const {
   const std::string line = fmt::format(
@@ -69,6 +70,7 @@ std::vector<int64_t> iterations_to_skip(const std::filesystem::path& file) {
     ++events[{*iteration, *rank}];
     ranks_of[{*iteration, *job}].insert(*rank);
   }
+  // Steps that several ranks of one job rejected are not skipped.
   std::set<int64_t> several;
   for (const auto& [key, ranks] : ranks_of)
     if (ranks.size() > 1) several.insert(key.first);

@@ -15,7 +15,8 @@ namespace megalith::train {
 
 namespace {
 
-// Two sums over the bits [2]: any flipped bit changes the first, exchanged places of two different numbers the second.
+// Two sums over the bits, int64 [2]: a flipped bit changes the first, two different numbers that swap places the
+// second.
 at::Tensor bit_sums(const at::Tensor& value) {
   const at::ScalarType words = value.element_size() == 2 ? at::kShort : at::kInt;
   const at::Tensor bits = value.detach().contiguous().flatten().view(words);
@@ -23,7 +24,8 @@ at::Tensor bit_sums(const at::Tensor& value) {
   return at::stack({bits.sum(at::kLong), weighted.sum(at::kLong)});
 }
 
-// "ranks 0 and 2 agree, rank 1 differs"; in pairs nobody can say who is wrong.
+// Describes which ranks hold which value: "on rank 1 and on ranks 0 and 2". With two replicas nobody can tell which is
+// wrong.
 std::string sides(const at::Tensor& sums, const comm::Group& replicas) {
   std::map<std::pair<int64_t, int64_t>, std::vector<int>> holders;
   for (int64_t i = 0; i < sums.size(0); ++i)
@@ -35,6 +37,7 @@ std::string sides(const at::Tensor& sums, const comm::Group& replicas) {
   return list_in_words(each);
 }
 
+// One all-gather of 16 bytes per parameter and rank.
 void compare(const std::vector<const nn::Parameter*>& parameters, const comm::Group& replicas, int64_t step) {
   if (replicas.size() == 1 || parameters.empty()) return;
   std::vector<at::Tensor> sums;
@@ -48,7 +51,7 @@ void compare(const std::vector<const nn::Parameter*>& parameters, const comm::Gr
     if (one.eq(one[0]).all().item<bool>()) continue;
     throw CommError(fmt::format(
         "after step {} the replicas of {} are not equal: it has {} values, {}. A device, its memory or a link "
-        "is broken: test these machines, and go on from a checkpoint that was written before",
+        "is broken. Test these machines, and resume from an earlier checkpoint",
         step, parameters[static_cast<size_t>(i)]->spec.name, std::get<0>(at::unique_dim(one, 0)).size(0),
         sides(one, replicas)));
   }

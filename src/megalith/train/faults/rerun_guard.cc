@@ -1,3 +1,8 @@
+// Runs a pass until the RerunMachine accepts it, and turns the machine's demand to leave into one exception with the
+// same text on all ranks.
+//
+// A rerun must see the same random numbers, so the streams are saved before each step and restored before a rerun and
+// before leaving. The data needs no such care: the caller still holds the batch.
 #include "megalith/train/faults/rerun_guard.h"
 
 #include <ATen/ATen.h>
@@ -62,6 +67,7 @@ bool RerunGuard::only_non_finite_gradients_matter() const {
          !settings_.check_for_large_grads && machine_.state() == RerunState::kInitialRun && !machine_.rejected();
 }
 
+// One all-reduce for all questions; a single rank needs none.
 std::vector<bool> RerunGuard::any_rank(const std::vector<bool>& mine) const {
   if (context_.world().world().size() == 1) return mine;
   at::Tensor flags = at::zeros({static_cast<int64_t>(mine.size())}, at::kFloat);
@@ -78,6 +84,7 @@ void RerunGuard::resume(const std::string& state, const std::string& origin) {
   if (!state.empty()) machine_.resume(rejected_from_json(state, origin));
 }
 
+// Asks the machine what to do until it accepts the pass.
 void RerunGuard::run(int64_t number, const std::function<void()>& pass) {
   using Next = RerunMachine::Next;
   for (Next next = machine_.next(number); next != Next::kUpdate; next = machine_.next(number)) {
@@ -99,7 +106,7 @@ void RerunGuard::leave() {
   for (const std::string& text : world.all_gather_bytes(rejected_to_json(mine), "rejected results"))
     for (RejectedResult& each : rejected_from_json(text, "another rank")) all.push_back(std::move(each));
   const std::vector<std::string> texts = world.all_gather_bytes(demand.text, "rejected results");
-  // A bad loss on the last stage makes bad gradients on the others.
+  // A bad loss on the last stage causes bad gradients on the others, so a rank that rejected a loss is named first.
   const auto is_of_loss = [](const RejectedResult& result) { return ResultCheck::is_of_loss(result.message); };
   const RejectedResult* culprit = nullptr;
   for (const RejectedResult& each : all)
@@ -117,6 +124,7 @@ void RerunGuard::report_statistics(int64_t number) {
   for (const std::string& text : context_.world().world().all_gather_bytes(mine.dump(), "determinism statistics")) {
     const nlohmann::json theirs = nlohmann::json::parse(text);
     for (const auto& [message, values] : theirs.items())
+      // JSON has no infinity; null stands for it.
       for (const auto& value : values) all[message].push_back(value.is_null() ? HUGE_VAL : value.get<double>());
   }
   if (context_.rank() != 0) return;

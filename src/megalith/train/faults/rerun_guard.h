@@ -1,5 +1,6 @@
-// RerunGuard: the RerunMachine around forward and backward of a step. Keeps the random streams, and ends the run as the
-// machine demands. What is looked at, and what follows in disabled mode, is the business of its ResultCheck.
+// RerunGuard: runs forward and backward of a step under a RerunMachine. Restores the random streams for a rerun, and
+// ends the run when the machine demands it. Its ResultCheck decides which results are checked and what happens in
+// disabled mode.
 #pragma once
 
 #include <filesystem>
@@ -15,14 +16,15 @@
 
 namespace megalith::train {
 
-// The run ends with this exit code; the same on all ranks. The message tells what the rank `rank` has found.
+// Ends the run with an exit code, the same on all ranks. The message says what rank `rank` has found.
 class RerunExit : public Error {
  public:
+  // What the caller needs to act on it.
   struct Facts {
     int exit_code = kExitResultRejected;
-    bool save = false;  // first a checkpoint of the state before the step, with `state` in it
+    bool save = false;  // first save the state before the step, with `state` in it
     int rank = 0;
-    std::string state;  // for RerunGuard::resume
+    std::string state;  // argument for RerunGuard::resume
   };
   RerunExit(Facts facts, const std::string& text) : Error(text), facts_(std::move(facts)) {}
   const Facts& facts() const { return facts_; }
@@ -31,29 +33,29 @@ class RerunExit : public Error {
   Facts facts_;
 };
 
-// One thread a rank; the context outlives it. Throws ConfigError when the tracker's file cannot be written.
+// One thread per rank; the context outlives it. Throws ConfigError when the tracker's file cannot be written.
 class RerunGuard {
  public:
-  // `tracker`: result_rejected_tracker_filename; empty: none.
+  // `tracker` is result_rejected_tracker_filename; empty for none.
   RerunGuard(const RerunSettings& settings, const std::filesystem::path& tracker, parallel::ParallelContext& context);
   RerunGuard(const RerunGuard&) = delete;
   RerunGuard& operator=(const RerunGuard&) = delete;
 
-  // Looks at the gradients of this model from now on. The guard outlives it.
+  // Checks the gradients of this model from now on. The guard outlives the model.
   void watch(OptimizedModel& model) { check_.watch(model.chunks()); }
-  // The run goes on from a checkpoint with this RerunExit::Facts::state; empty: nothing was wrong.
+  // Continues from a checkpoint with this RerunExit::Facts::state, which is empty when nothing was wrong.
   void resume(const std::string& state, const std::string& origin);
-  // Steps that the tracker's file says to leave out.
+  // Returns the steps that the tracker's file tells the run to skip.
   std::vector<int64_t> iterations_to_skip() const;
 
-  // Runs `pass` (forward and backward of step `number`, gradients reduced) until its result stands. Collective. Throws
-  // RerunExit, with the random streams as they were before the step.
+  // Runs `pass` (forward and backward of step `number`, with reduced gradients) until its result is accepted.
+  // Collective. Throws RerunExit after resetting the random streams to their state before the step.
   void run(int64_t number, const std::function<void()>& pass);
 
-  // Told about the results of each pass.
+  // Receives the results of each pass.
   ResultCheck& result_check() { return check_; }
-  // In the running pass, after its losses: it can be rejected for gradients that are not finite, and for nothing else.
-  // An update that takes place only when they are may be started before they have been looked at.
+  // Returns whether, after the losses of the current pass, only non-finite gradients could still reject it. An update
+  // that takes place only if all gradients are finite may then start before they have been checked.
   bool only_non_finite_gradients_matter() const;
 
  private:
@@ -69,7 +71,7 @@ class RerunGuard {
   std::optional<RejectionTracker> tracker_;
   RerunMachine machine_;
   ResultCheck check_;
-  std::string random_streams_;  // before the step
+  std::string random_streams_;  // their state before the step
 };
 
 }  // namespace megalith::train

@@ -1,3 +1,6 @@
+// The state machine of rerun_machine.h. next() advances it between passes and is the only place with a collective;
+// validate() only records what this rank has seen in a pass. At most one value per rank and step is rejected: the first
+// one, which the rerun then compares by message and number of the call.
 #include "megalith/train/faults/rerun_machine.h"
 
 #include <fmt/format.h>
@@ -18,7 +21,7 @@ using config::RerunMode;
 namespace {
 
 constexpr double kSpike = 10;           // times the largest of the first values
-constexpr int64_t kSpikeSamples = 100;  // how many those are
+constexpr int64_t kSpikeSamples = 100;  // number of first values
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 double percentile(const std::vector<double>& sorted, double p) {
@@ -34,6 +37,7 @@ double relative_difference(double a, double b) {
   return a + b == 0 ? kInfinite : std::abs(2 * (a - b) / (a + b));
 }
 
+// Differences are sorted so that percentiles are lookups.
 std::string describe_differences(std::vector<double> differences) {
   if (differences.empty()) return "0 results";
   std::ranges::sort(differences);
@@ -76,8 +80,8 @@ std::vector<RejectedResult> rejected_from_json(const std::string& text, const st
       results.push_back(std::move(result));
     }
   } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format("{}: the record of rejected results is broken ({}); remove it to go on without", origin,
-                                error.what()));
+    throw DataError(fmt::format("{}: the record of rejected results is broken ({}); remove it to continue without it",
+                                origin, error.what()));
   }
   return results;
 }
@@ -88,6 +92,7 @@ RerunMachine::RerunMachine(Settings settings, AnyRank any_rank, RejectionTracker
       tracker_(tracker),
       random_(static_cast<uint64_t>(settings_.place.rank) + 1) {}
 
+// Does not touch rejected_: after a resume it holds the value from the checkpoint.
 void RerunMachine::begin_step(int64_t iteration) {
   iteration_ = iteration;
   failed_ = repeated_ = same_device_ = false;
@@ -108,7 +113,7 @@ RerunMachine::Next RerunMachine::next(int64_t iteration) {
     case RerunState::kRerunningInPlace:
       return after_rerun_in_place();
     case RerunState::kRerunningFromCheckpoint:
-      if (iteration_ != iteration) {
+      if (iteration_ != iteration) {  // the first step after a resume begins here
         begin_step(iteration);
         return Next::kRun;
       }
@@ -118,6 +123,7 @@ RerunMachine::Next RerunMachine::next(int64_t iteration) {
   }
 }
 
+// Disabled mode and the first step after a start accept without asking the other ranks.
 RerunMachine::Next RerunMachine::after_initial_run() {
   const auto accept = [this] {
     state_ = RerunState::kNotRunning;
@@ -130,6 +136,7 @@ RerunMachine::Next RerunMachine::after_initial_run() {
   return Next::kRerun;
 }
 
+// If any rank saw the same value again, another device has to decide; if a value changed, this run is over.
 RerunMachine::Next RerunMachine::after_rerun_in_place() {
   state_ = RerunState::kNotRunning;
   if (settings_.mode != RerunMode::kValidateResults) return Next::kUpdate;
@@ -141,6 +148,7 @@ RerunMachine::Next RerunMachine::after_rerun_in_place() {
   return Next::kLeave;
 }
 
+// The verdict after the second device: the same device again asks for yet another start.
 RerunMachine::Next RerunMachine::after_rerun_from_checkpoint() {
   const std::vector<bool> any = any_rank_({same_device_, failed_});
   first_step_done_ = true;
@@ -154,6 +162,7 @@ RerunMachine::Next RerunMachine::after_rerun_from_checkpoint() {
   return Next::kUpdate;
 }
 
+// Only the rank that rejected a value has something to compare; the others just run the step.
 void RerunMachine::resume(const std::vector<RejectedResult>& of_all_ranks) {
   if (of_all_ranks.empty() || settings_.mode != RerunMode::kValidateResults) return;
   state_ = RerunState::kRerunningFromCheckpoint;
@@ -173,6 +182,7 @@ void RerunMachine::validate(const CheckedResult& result) {
     if (!rejected_ && (result.rejected || inject())) reject(result, call);
     return;
   }
+  // Only the value that was rejected is compared.
   if (!rejected_ || rejected_->message != result.message || rejected_->call != call) return;
   if (from_checkpoint)
     compare_from_checkpoint(result);
@@ -187,6 +197,7 @@ void RerunMachine::validate_disabled(const CheckedResult& result) {
   log_warning("{}", describe(result));
 }
 
+// Keeps what the rerun has to compare, and says who computed it.
 void RerunMachine::reject(const CheckedResult& result, int64_t call) {
   rejected_ = RejectedResult{.rank = settings_.place.rank,
                              .iteration = iteration_,
@@ -200,17 +211,19 @@ void RerunMachine::reject(const CheckedResult& result, int64_t call) {
   log_warning("{}; the step is run again", describe(result));
 }
 
+// If the value comes again, another device has to judge; if it differs, the first one was a transient error.
 void RerunMachine::compare_in_place(const CheckedResult& result) {
   const bool same = difference_to(result) <= result.tolerance;
   track(same ? "first_rerun_reproducible" : "first_rerun_not_reproducible", result);
   const std::string first =
       fmt::format("rank {}: {} (value {}, again {})", place_of(result), result.message, rejected_->value, result.value);
-  demand_.text = same ? first + ": the rerun gives the same; it has to be computed on another device to know more"
-                      : first + ": the rerun differs: a transient error of this device";
-  if (!result.fatal) log_warning("{}; training goes on", demand_.text);
+  demand_.text = same ? first + ": the rerun gives the same value; only another device can tell whether it is correct"
+                      : first + ": the rerun differs, which means a transient error of this device";
+  if (!result.fatal) log_warning("{}; training continues", demand_.text);
   (same ? repeated_ : failed_) = result.fatal;
 }
 
+// Only a comparison with another device says something; on the same device the run has to be started elsewhere.
 void RerunMachine::compare_from_checkpoint(const CheckedResult& result) {
   const ResultPlace& place = settings_.place;
   const std::string first =
@@ -224,14 +237,14 @@ void RerunMachine::compare_from_checkpoint(const CheckedResult& result) {
   const bool same = difference_to(result) <= result.tolerance;
   track(same ? "second_rerun_reproducible" : "second_rerun_not_reproducible", result);
   demand_.text =
-      same ? first + ": the same on both: the result is correct; look at the data, the learning rate and the model"
-           : first + fmt::format(": the other device differs: a persistent error of node {}, device {}",
+      same ? first + ": both devices agree, so the result is correct; check the data, the learning rate and the model"
+           : first + fmt::format(": the other device differs, which means a persistent error of node {}, device {}",
                                  rejected_->node, rejected_->device);
-  if (!result.fatal) log_warning("{}; training goes on", demand_.text);
+  if (!result.fatal) log_warning("{}; training continues", demand_.text);
   failed_ = result.fatal;
 }
 
-// What an injected error looks like: a transient one differs in place, a persistent one on another device only.
+// An injected error pretends: a transient one differs in place, a persistent one only on another device.
 double RerunMachine::difference_to(const CheckedResult& again) const {
   if (!rejected_->injected) return relative_difference(rejected_->value, again.value);
   const bool in_place = state_ == RerunState::kRerunningInPlace;
@@ -240,6 +253,7 @@ double RerunMachine::difference_to(const CheckedResult& again) const {
   return 0;
 }
 
+// Statistics mode: remembers the first run's values, then records how much the second differs.
 void RerunMachine::collect(const CheckedResult& result, int64_t call) {
   if (state_ == RerunState::kInitialRun)
     first_values_[{result.message, call}] = result.value;
@@ -247,6 +261,7 @@ void RerunMachine::collect(const CheckedResult& result, int64_t call) {
     differences_[result.message].push_back(relative_difference(first->second, result.value));
 }
 
+// The first values set the scale. Reruns do not count, so that a value is not counted twice.
 bool RerunMachine::is_spike(const std::string& kind, double value) {
   auto& [seen, largest] = largest_[kind];
   value = std::abs(value);

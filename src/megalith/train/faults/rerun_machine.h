@@ -1,23 +1,24 @@
-// RerunMachine: is a suspicious result the hardware's fault or the program's? (Megatron's rerun state machine.)
+// RerunMachine: tells whether a suspicious result is the fault of the hardware or of the program (Megatron's rerun
+// state machine).
 //
-// A value that should not be (NaN, infinity, a spike) is computed again: first at once on the same device, then, if it
-// came out the same, from a checkpoint on another device.
+// A suspicious value (NaN, infinity, a spike) is computed again: first at once on the same device and then, if it came
+// out the same, from a checkpoint on another device.
 //
-//   not_running ─► initial_run ─ nobody rejects ─► not_running: the weights are updated
-//                      │ some rank rejects: random streams and data as before
+//   not_running ─► initial_run ─ no rank rejects ─► not_running: the weights are updated
+//                      │ some rank rejects: restore random streams and data
 //                      ▼
-//               rerunning_in_place ─ another value: a transient error ─► fatal: exit 17, otherwise go on
-//                      │ the same value and fatal
+//               rerunning_in_place ─ another value: transient error ─► if fatal exit 17, otherwise continue
+//                      │ the same value, and fatal
 //                      ▼
 //           will_rerun_from_checkpoint: save, exit 16
 //                      │ the run is started again
 //                      ▼
-//           rerunning_from_checkpoint ─ same device as before ─► exit 16 again, nothing is saved
-//                                     ─ another value: a persistent error of that device ─► exit 17
-//                                     ─ the same value: it is correct, the program or its data is at fault ─► exit 17
+//           rerunning_from_checkpoint ─ same device as before ─► exit 16 again without saving
+//                                     ─ another value: persistent error of the first device ─► exit 17
+//                                     ─ the same value: it is correct; the program or its data is at fault ─► exit 17
 //
-// A value is known by its message, its rank and the number of the call in the step. The first step after a start is not
-// validated.
+// A value is identified by its message, its rank and the number of the call within the step. The first step after a
+// start is not validated.
 #pragma once
 
 #include <cstdint>
@@ -35,101 +36,106 @@
 
 namespace megalith::train {
 
-// Numbers that launchers and schedulers act on: they may not change.
-inline constexpr int kExitResumeElsewhere = 16;  // start again from the newest checkpoint, on other hardware
-inline constexpr int kExitResultRejected = 17;   // a result is wrong, or right and useless: look at what is named
+// Exit codes that launchers and schedulers act on; they must never change.
+inline constexpr int kExitResumeElsewhere = 16;  // start again from the newest checkpoint on other hardware
+inline constexpr int kExitResultRejected = 17;   // a result is wrong, or correct but useless: see the message
 
+// The states of the picture above.
 enum class RerunState {
   kNotRunning,
   kInitialRun,
   kRerunningInPlace,
   kWillRerunFromCheckpoint,
   kRerunningFromCheckpoint,
-  kRerunningAgainFromCheckpoint,  // it was the same device: once more
+  kRerunningAgainFromCheckpoint,  // the rerun was on the same device: try once more
 };
 
-// A value of a step, and what is thought of it.
+// A value of a step, with the verdict on it.
 struct CheckedResult {
   std::string message;  // "found NaN in local forward loss calculation"; the same on every rank and in every run
   double value = 0;
   bool rejected = false;
   double tolerance = 0;  // relative difference up to which a rerun counts as the same
   bool fatal = true;
-  std::string where{};  // in the step, for people: "micro-batch 2 of 4"
+  std::string where{};  // place in the step, for people: "micro-batch 2 of 4"
 };
 
-// The value that a rank has rejected, as the run that goes on from the checkpoint needs to know it.
+// A value that a rank has rejected, with everything that the run resumed from the checkpoint needs to know.
 struct RejectedResult {
   int rank = 0;
   int64_t iteration = 0;  // from 1
   std::string message;
-  int64_t call = 0;  // how many of that message came before it in the step
+  int64_t call = 0;  // earlier calls with that message in the step
   double value = 0;
   std::string node, device;
   bool injected = false;  // by error_injection_rate
   bool operator==(const RejectedResult&) const = default;
 };
-// One JSON list, and back. Throws DataError naming `origin`.
+// Converts to one JSON list and back. rejected_from_json throws DataError naming `origin`.
 std::string rejected_to_json(const std::vector<RejectedResult>& results);
 std::vector<RejectedResult> rejected_from_json(const std::string& text, const std::string& origin);
 
-// |2(a-b)/(a+b)|; equal, or both NaN: 0; NaN or infinite on one side: infinite.
+// Returns |2(a-b)/(a+b)|; 0 if both are equal or both NaN; infinity if only one of them is finite or a = -b.
 double relative_difference(double a, double b);
 
-// "12 results, 11 identical, avg 1e-9, p50 …, max …" of relative differences.
+// Summarizes relative differences: "12 results, 11 identical, avg 1e-9, p50 …, max …".
 std::string describe_differences(std::vector<double> differences);
 
-// One thread a rank. All ranks call next() alike; validate() as it comes.
+// One thread per rank. All ranks call next() in step; validate() may be called by any rank at any time during a pass.
 class RerunMachine {
  public:
+  // Fixed for a run.
   struct Settings {
     config::RerunMode mode = config::RerunMode::kValidateResults;
-    double injection_rate = 0;  // n: about one of n validations is rejected although nothing is wrong; 0: none
+    double injection_rate = 0;  // n > 0: about one of n validations is rejected although nothing is wrong; 0: none
     InjectedFault injection = InjectedFault::kTransientError;
     ResultPlace place;  // this rank
   };
-  // Whether any rank says yes, question by question. Collective over all ranks.
+  // Returns for each question whether any rank answers yes. Collective over all ranks.
   using AnyRank = std::function<std::vector<bool>(std::vector<bool> mine)>;
 
   // `tracker` may be nullptr; it outlives the machine.
   RerunMachine(Settings settings, AnyRank any_rank, RejectionTracker* tracker);
 
+  // The caller's next action.
   enum class Next {
-    kRun,     // keep the random streams, then forward and backward
-    kRerun,   // put the random streams back, then the same micro-batches again
-    kUpdate,  // the result stands: update the weights
-    kLeave,   // put the random streams back; leave as demand() says
+    kRun,     // save the random streams, then run forward and backward
+    kRerun,   // restore the random streams, then run the same micro-batches again
+    kUpdate,  // the result is accepted: update the weights
+    kLeave,   // restore the random streams, then leave as demand() says
   };
-  // What comes now in this step (iteration from 1). Collective in validate_results.
+  // Returns the next action in this step (`iteration` counts from 1). Collective in validate_results mode.
   Next next(int64_t iteration);
 
-  // During a run of forward and backward. In disabled mode a rejected value throws ResultRejected when it is fatal and
-  // is warned of otherwise.
+  // Checks a value during forward and backward. In disabled mode a rejected value throws ResultRejected if it is fatal,
+  // and logs a warning otherwise.
   void validate(const CheckedResult& result);
 
-  // Whether a value is at least 10 times the largest |value| of the first 100 of its `kind` ("loss"); those are never.
+  // Returns whether |value| is at least 10 times the largest of the first 100 of its `kind` ("loss"); those 100 never
+  // are spikes.
   bool is_spike(const std::string& kind, double value);
 
+  // How to leave the run.
   struct Demand {
     int exit_code = kExitResultRejected;
-    bool save = false;  // a checkpoint of the state before this step
-    std::string text;   // what this rank has found; empty: another rank did
+    bool save = false;  // first save a checkpoint of the state before this step
+    std::string text;   // what this rank has found; empty when another rank did
   };
-  // After kLeave.
+  // Valid after kLeave.
   const Demand& demand() const { return demand_; }
-  // What this rank has rejected in the present step.
+  // Returns what this rank has rejected in the current step.
   const std::optional<RejectedResult>& rejected() const { return rejected_; }
 
-  // The run goes on from a checkpoint that was saved because of these: the next step is looked at again.
+  // Continues from a checkpoint that was saved because of these results: the next step is checked again.
   void resume(const std::vector<RejectedResult>& of_all_ranks);
 
   RerunState state() const { return state_; }
 
-  // Statistics mode: differences between the two runs of each step since they were last taken, by message.
+  // Returns the differences between the two runs of each step, by message, since the last call (statistics mode).
   std::map<std::string, std::vector<double>> take_differences() { return std::exchange(differences_, {}); }
 
  private:
-  using Call = std::pair<std::string, int64_t>;  // message, number
+  using Call = std::pair<std::string, int64_t>;  // message, number of the call
 
   void begin_step(int64_t iteration);
   Next after_initial_run();
@@ -154,12 +160,12 @@ class RerunMachine {
   RerunState state_ = RerunState::kNotRunning;
   bool first_step_done_ = false;
   int64_t iteration_ = 0;
-  std::map<std::string, int64_t> calls_;                          // in this run of forward and backward
+  std::map<std::string, int64_t> calls_;                          // calls per message in this pass
   std::optional<RejectedResult> rejected_;                        // in this step, on this rank
-  bool failed_ = false, repeated_ = false, same_device_ = false;  // what the rerun has shown on this rank
+  bool failed_ = false, repeated_ = false, same_device_ = false;  // outcome of the rerun on this rank
   Demand demand_;
-  std::map<std::string, std::pair<int64_t, double>> largest_;  // by kind: how many were seen, the largest
-  std::map<Call, double> first_values_;                        // statistics mode
+  std::map<std::string, std::pair<int64_t, double>> largest_;  // by kind: number of values seen, the largest
+  std::map<Call, double> first_values_;                        // values of the first run, in statistics mode
   std::map<std::string, std::vector<double>> differences_;
 };
 

@@ -1,3 +1,5 @@
+// Two paths for a non-finite value, by OnNonFinite: kThrow ends the run here with the exact place; kRerun hands the
+// value to the RerunMachine, which also wants the values that are fine, to compare them in a rerun.
 #include "megalith/train/faults/result_check.h"
 
 #include <ATen/ATen.h>
@@ -12,7 +14,7 @@ namespace megalith::train {
 
 namespace {
 
-constexpr double kGradientTolerance = 0.001;  // the reference's: reductions on a GPU differ from run to run
+constexpr double kGradientTolerance = 0.001;  // the reference's value: reductions on a GPU differ from run to run
 constexpr const char* kNanLoss = "found NaN in local forward loss calculation";
 constexpr const char* kInfLoss = "found Inf in local forward loss calculation";
 
@@ -45,7 +47,7 @@ void ResultCheck::begin(int64_t step, size_t microbatches) {
 
 void ResultCheck::add_loss(const MicrobatchLoss& loss) {
   losses_.push_back({loss.on_host ? *loss.on_host : ops::HostScalar(loss.sum), loss.count});
-  // At once where reading costs nothing: before a gradient of it reaches another rank.
+  // On the CPU reading costs nothing, so a bad loss is found before its gradient reaches another rank.
   if (on_non_finite_ == OnNonFinite::kThrow && loss.sum.is_cpu()) require_finite_losses();
 }
 
@@ -55,6 +57,7 @@ void ResultCheck::check_losses() {
   for (size_t i = 0; i < losses_.size(); ++i) validate_loss(i);
 }
 
+// Values that are fine are passed on, too: the machine counts calls to find the same value again in a rerun.
 void ResultCheck::validate_loss(size_t microbatch) {
   const Loss& loss = losses_[microbatch];
   const double mean = loss.sum.value() / static_cast<double>(std::max<int64_t>(loss.count, 1));
@@ -76,13 +79,13 @@ void ResultCheck::require_finite_losses() const {
   for (size_t i = 0; i < losses_.size(); ++i)
     if (!std::isfinite(losses_[i].sum.value()))
       fail<NonFiniteLoss>("loss", describe(i) +
-                                      "; look at the data of this step, and at the learning rate"
-                                      " (check_for_nan_in_loss_and_grad: false leaves such steps out instead)");
+                                      "; check the data of this step and the learning rate"
+                                      " (set check_for_nan_in_loss_and_grad=false to skip such steps instead)");
 }
 
 void ResultCheck::warn_of_skipped_step() const {
   for (size_t i = 0; i < losses_.size(); ++i)
-    if (!std::isfinite(losses_[i].sum.value())) log_warning("{}; the step is left out", describe(i));
+    if (!std::isfinite(losses_[i].sum.value())) log_warning("{}; the step is skipped", describe(i));
 }
 
 std::string ResultCheck::describe(size_t microbatch) const {
@@ -92,6 +95,7 @@ std::string ResultCheck::describe(size_t microbatch) const {
 
 // ---- Gradients ----
 
+// Whether values are needed beyond the flag `finite`, which the buffers compute anyway.
 bool ResultCheck::reads_gradients() const {
   return settings_.check_for_large_grads ||
          (on_non_finite_ == OnNonFinite::kRerun && settings_.mode == config::RerunMode::kReportDeterminismStats);
@@ -106,7 +110,7 @@ void ResultCheck::watch(std::span<optim::DistributedDataParallel* const> chunks)
 
 void ResultCheck::check_gradients(const optim::BucketGradients& gradients, size_t chunk) {
   if (on_non_finite_ == OnNonFinite::kThrow && !gradients.finite) {
-    require_finite_losses();  // a bad loss is the cause, then
+    require_finite_losses();  // a bad loss would be the cause
     if (const auto text = describe_non_finite(gradients)) fail<optim::NonFiniteGradient>("gradient", *text);
   }
   if (on_non_finite_ != OnNonFinite::kRerun && !settings_.check_for_large_grads) return;

@@ -1,13 +1,12 @@
-// ResultCheck: which results of a step are suspicious, who is told, and what happens then. The one place that decides
-// it.
+// ResultCheck: the one place that decides which results of a step are suspicious, who is told, and what happens then.
 //
 //                                                      NaN or infinite    far above the largest seen
 //   loss of each micro-batch, on the last stage        OnNonFinite        check_for_spiky_loss
 //   gradients of each bucket, before they are reduced  OnNonFinite        check_for_large_grads
 //
-// What is far above goes to the RerunMachine, and is never fatal. The host waits for a device only where it would
-// anyway: losses are read at the end of a pass (at once on the CPU, where that costs nothing), gradients as
-// optim::ParamBuffer::check_gradients says.
+// Values far above the largest seen go to the RerunMachine, and are never fatal. The host waits for a device only where
+// it would wait anyway: losses are read at the end of a pass (at once on the CPU, where that costs nothing), gradients
+// as described at optim::ParamBuffer::check_gradients.
 #pragma once
 
 #include <cstdint>
@@ -22,39 +21,40 @@
 
 namespace megalith::train {
 
-// A loss is NaN or infinite; the message names step, rank and micro-batch.
+// Thrown for a loss that is NaN or infinite; the message names step, rank and micro-batch.
 class NonFiniteLoss : public Error {
  public:
   using Error::Error;
 };
 
-// What a NaN or an infinity leads to.
+// The reaction to a NaN or an infinity.
 enum class OnNonFinite {
-  kSkipStep,  // check_for_nan is off: the optimizer leaves the step out by itself; only a warning
-  kThrow,     // rerun_mode is disabled: NonFiniteLoss or optim::NonFiniteGradient, noted in the tracker
+  kSkipStep,  // check_for_nan is off: only a warning; the optimizer skips the step by itself
+  kThrow,     // rerun_mode is disabled: throws NonFiniteLoss or optim::NonFiniteGradient and notes it in the tracker
   kRerun      // a fatal result for the RerunMachine
 };
 
-// One thread a rank. `machine` and `tracker`, which may be nullptr, outlive it.
+// One thread per rank. `machine` and `tracker`, which may be nullptr, outlive it.
 class ResultCheck {
  public:
   ResultCheck(const RerunSettings& settings, RerunMachine& machine, const RejectionTracker* tracker, int rank);
   ResultCheck(const ResultCheck&) = delete;
   ResultCheck& operator=(const ResultCheck&) = delete;
 
-  // Looks at the gradients of these chunks from now on. It outlives them.
+  // Checks the gradients of these chunks from now on. The check outlives them.
   void watch(std::span<optim::DistributedDataParallel* const> chunks);
 
-  // A pass, forward and backward of all micro-batches of a step: begin; on the last stage add_loss for each
-  // micro-batch, before its backward pass if possible; check_losses when all have run.
+  // One pass is forward and backward of all micro-batches of a step: begin(); on the last stage add_loss() for each
+  // micro-batch, before its backward pass if possible; check_losses() when all have run.
   void begin(int64_t step, size_t microbatches);
   void add_loss(const MicrobatchLoss& loss);
   void check_losses();
 
-  // The loss of the step is not finite, and the run goes on: says which micro-batches are the cause.
+  // Warns that the loss of the step is not finite although the run continues, and names the micro-batches that caused
+  // it.
   void warn_of_skipped_step() const;
 
-  // Whether a CheckedResult::message is about a loss that is not finite.
+  // Returns whether a CheckedResult::message is about a loss that is not finite.
   static bool is_of_loss(const std::string& message);
 
  private:
@@ -67,7 +67,7 @@ class ResultCheck {
   void check_gradients(const optim::BucketGradients& gradients, size_t chunk);
   void require_finite_losses() const;
   void validate_loss(size_t microbatch);
-  std::string describe(size_t microbatch) const;  // its loss
+  std::string describe(size_t microbatch) const;  // of its loss
   template <typename E>
   [[noreturn]] void fail(const char* what, const std::string& text) const;
 
@@ -76,7 +76,7 @@ class ResultCheck {
   RerunMachine& machine_;
   const RejectionTracker* const tracker_;
   const int rank_;
-  // Of the present pass.
+  // State of the current pass.
   int64_t step_ = 0;
   size_t microbatches_ = 0;
   std::vector<Loss> losses_;

@@ -35,19 +35,20 @@ MicrobatchLoss ForwardStepObjective::run_head(const data::MicroBatch& batch, con
   if (phase == Phase::kTraining) input.mtp_losses = &further;
   const ForwardStepResult result = settings_.forward_step(
       {.batch = batch, .chunk = chunk, .input = std::move(input), .microbatch = microbatch, .phase = phase});
+  // A filler of an evaluation group: it takes part in the collectives of the pass, but its loss counts for nothing.
   if (batch.samples == 0) return {.sum = at::zeros({}, result.output.options().dtype(at::kFloat))};
   check<ConfigError>(static_cast<bool>(result.loss),
-                     "forward_step has returned no loss function for the chunk with the head");
+                     "forward_step returned no loss function for the chunk with the head");
   if (phase == Phase::kEvaluation && result.non_loss_data)
     non_loss_data_.push_back(result.non_loss_data(result.output));
   LossResult loss = result.loss(result.output);
   check<ConfigError>(loss.num_tokens || !settings_.per_token,
-                     "calculate_per_token_loss needs a loss function that gives num_tokens, and this one gives none");
+                     "calculate_per_token_loss needs a loss function that returns num_tokens, but this one does not");
   check<ConfigError>(loss.loss.defined() && loss.loss.dim() == 0,
-                     "the loss function of forward_step has given no scalar; return the sum, or the mean, of the"
+                     "the loss function of forward_step did not return a scalar; return the sum or the mean of the"
                      " losses");
   return {.sum = std::move(loss.loss),
-          .count = loss.num_tokens.value_or(1),
+          .count = loss.num_tokens.value_or(1),  // 1: a mean counts as one item
           .metrics = std::move(loss.report),
           .attached = mtp_losses(chunk.config(), further, batch)};
 }

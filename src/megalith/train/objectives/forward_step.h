@@ -1,4 +1,4 @@
-// forward_step: what a program brings to pretrain() in place of the language-modelling loss (Megatron's
+// forward_step: replaces the language-modeling loss of pretrain() by one of the program's own (Megatron's
 // forward_step_func and the loss function that it returns).
 //
 //   ForwardStepResult forward_step(const ForwardStepInput& step) {
@@ -16,49 +16,52 @@
 
 namespace megalith::train {
 
+// The arguments of a forward step.
 struct ForwardStepInput {
-  const data::MicroBatch& batch;  // what the data iterator would have given
-  const model::GptModel& chunk;   // of the model: hidden states come out, or, with the head, losses or logits
-  model::ModelInput input;        // ready for chunk.forward: ids, hidden states of the stage before, targets
+  const data::MicroBatch& batch;  // the batch that Megatron's data iterator would yield
+  const model::GptModel& chunk;   // this chunk of the model: returns hidden states or, with the head, losses or logits
+  model::ModelInput input;        // ready for chunk.forward: ids, hidden states of the previous stage, targets
   int microbatch = 0;             // its number in the step
   Phase phase = Phase::kTraining;
 };
 
-// What a loss function gives. Per token: the sum over this rank's tokens, and their number (batch.loss_tokens). Without
-// a number: a mean, every micro-batch counts the same.
+// The result of a loss function: with num_tokens, the sum over this rank's tokens and their number (batch.loss_tokens);
+// without it, a mean, and every micro-batch counts the same.
 struct LossResult {
-  at::Tensor loss;  // scalar to go back from
+  at::Tensor loss;  // the scalar that backward starts from
   std::optional<int64_t> num_tokens{};
-  // Further numbers of the log line, of names that were announced (PretrainFunctions::report_keys): sum and weight, or
+  // Further numbers for the log line, under announced names (PretrainFunctions::report_keys): a sum and its weight, or
   // a value with weight 1.
   std::vector<MicrobatchMetric> report{};
 };
 using LossFunction = std::function<LossResult(const at::Tensor& output)>;
 
+// The result of a forward step.
 struct ForwardStepResult {
-  at::Tensor output;  // of the chunk; hidden states where the chunk has no head
+  at::Tensor output;  // output of the chunk: hidden states when the chunk has no head
   LossFunction loss;  // called where the chunk has the head; may be empty elsewhere
-  // What of an evaluation's output is kept for process_non_loss_data; empty: nothing.
+  // Selects the part of an evaluation's output to keep for process_non_loss_data; empty keeps nothing.
   std::function<at::Tensor(const at::Tensor& output)> non_loss_data{};
 };
 using ForwardStep = std::function<ForwardStepResult(const ForwardStepInput& step)>;
 
-// Language modelling: the sum of the token losses.
+// Language modeling: the loss is the sum of the token losses.
 ForwardStepResult gpt_forward_step(const ForwardStepInput& step);
 
-// An Objective that runs a forward step. One thread a rank.
+// An Objective that runs a forward step. One thread per rank.
 class ForwardStepObjective : public Objective {
  public:
+  // How the forward step is used.
   struct Settings {
     ForwardStep forward_step = gpt_forward_step;
     std::vector<std::string> report_keys{};  // names that LossResult::report may have
     std::vector<std::string> extra_keys{};   // extra tensors that forward_step reads
-    bool perplexity = true;                  // the loss is a mean of -log p
-    bool per_token = false;                  // calculate_per_token_loss: num_tokens is needed
+    bool perplexity = true;                  // report a perplexity: the loss is a mean of -log p
+    bool per_token = false;                  // calculate_per_token_loss: num_tokens is required
   };
   explicit ForwardStepObjective(Settings settings) : settings_(std::move(settings)) {}
 
-  // Of the last group of micro-batches that was evaluated, on a last stage.
+  // Returns what was kept of the last group of evaluated micro-batches; filled on the last stage only.
   const std::vector<at::Tensor>& non_loss_data() const { return non_loss_data_; }
 
   std::vector<std::string> metrics_keys(Phase /*phase*/) const override { return settings_.report_keys; }

@@ -1,3 +1,7 @@
+// Language modeling as an objective: the inputs of a chunk, the forward pass with the head, and the losses of
+// multi-token prediction.
+//
+// Legend: t tokens of a micro-batch on this rank, v/tp its part of the vocabulary.
 #include "megalith/train/objectives/objective.h"
 
 #include <ATen/ATen.h>
@@ -14,14 +18,16 @@ namespace megalith::train {
 
 namespace {
 
-// logits [t, v/tp], targets [t] -> bool [t].
+// Returns for each token whether its target has the largest logit: logits [t, v/tp], targets [t] -> bool [t]. Each rank
+// finds the best of its part of the vocabulary; the ranks then exchange value and id, and the first rank with the
+// largest value wins. Traffic: 16 bytes per token and rank.
 at::Tensor predictions_right(const at::Tensor& logits, const at::Tensor& targets, const ops::VocabRange& range,
                              const comm::Group& tp) {
   const at::NoGradGuard no_grad;
   const int64_t t = logits.size(0);
   at::Tensor best = at::full({t}, -std::numeric_limits<double>::infinity(), logits.options().dtype(at::kDouble));
   at::Tensor ids = at::full({t}, -1, targets.options());
-  if (range.end > range.begin) {
+  if (range.end > range.begin) {  // a rank may hold only padding of the vocabulary
     const auto [value, index] = logits.narrow(1, 0, range.end - range.begin).max(1);
     best = value.to(at::kDouble);
     ids = index + range.begin;
@@ -34,13 +40,12 @@ at::Tensor predictions_right(const at::Tensor& logits, const at::Tensor& targets
     const at::Tensor winner = by_rank.select(1, 0).argmax(0, /*keepdim=*/true);
     ids = by_rank.select(1, 1).gather(0, winner).squeeze(0).to(at::kLong);
   }
-  return ids.eq(targets);  // an ignored target is no id
+  return ids.eq(targets);  // an ignored target (-100) never equals an id
 }
 
-// The end of a forward pass. `input` has targets, `chunk` the head. With `correct` the logits of the whole micro-batch
-// exist at once, so it has no effect where the model is held so that they never do (ModelOptions::loss_chunk), nor with
-// a head that has no logits.
-// Collective over tp.
+// Ends a forward pass; `input` has targets, `chunk` the head. Computing `correct` needs the logits of the whole
+// micro-batch at once, so it is ignored for models that never hold them (ModelOptions::loss_chunk) and for heads that
+// have none. Collective over tp.
 MicrobatchOutput run_last_stage(const model::GptModel& chunk, model::ModelInput input, bool correct) {
   if (!correct || chunk.options().loss_chunk > 0 || !chunk.head()->predicts_tokens())
     return {.token_losses = chunk.forward(input)};
@@ -55,6 +60,7 @@ MicrobatchOutput run_last_stage(const model::GptModel& chunk, model::ModelInput 
 
 }  // namespace
 
+// A derived class may override loss(), so only the base class itself can promise a plain sum.
 bool Objective::sums_token_losses() const { return typeid(*this) == typeid(Objective); }
 
 std::vector<std::string> Objective::metrics_keys(Phase phase) const {
@@ -83,6 +89,7 @@ MicrobatchLoss Objective::run_head(const data::MicroBatch& batch, const model::G
   std::vector<at::Tensor> further;
   if (phase == Phase::kTraining) {
     if (trains_attached()) input.mtp_losses = &further;
+    // With a known gradient the head can run forward and backward chunk by chunk.
     if (loss_grad_ && batch.samples > 0 && sums_token_losses()) input.loss_grad = loss_grad_(batch.loss_tokens);
   }
   const MicrobatchOutput output = run_last_stage(chunk, std::move(input), wants_correct(phase));
@@ -100,8 +107,8 @@ std::vector<std::string> attached_loss_names(const model::ModelConfig& config) {
 
 namespace {
 
-// Tokens whose target stands `depth` places further on in the same sequence: labels from place `depth` of each
-// sequence. [t] int64, as the collator gives them: in host memory, so that counting waits for no device.
+// Counts the labels from place `depth` of each sequence: tokens whose target, `depth` places further on, is in the same
+// sequence. `labels` is [t] int64 in host memory, as the collator makes it, so that counting waits for no device.
 int64_t targets_at_depth(const at::Tensor& labels, const ops::SequenceLayout& layout, int64_t depth) {
   check(labels.device().is_cpu(), "targets of multi-token prediction are counted on the host, and these are on {}",
         labels.device().str());
@@ -116,6 +123,7 @@ int64_t targets_at_depth(const at::Tensor& labels, const ops::SequenceLayout& la
 
 }  // namespace
 
+// The factor is shared by all depths, as in Megatron.
 std::vector<AttachedLoss> mtp_losses(const model::ModelConfig& config, const std::vector<at::Tensor>& token_losses,
                                      const data::MicroBatch& batch) {
   std::vector<AttachedLoss> losses;

@@ -1,12 +1,11 @@
-// Objective: what training optimises, seen from one micro-batch. The place where other kinds of training differ: a
-// preference trainer derives from it; nothing else of the trainer changes. A loss of one's own, with a weight for each
-// label from an extra tensor of the micro-batch:
+// Objective: what training optimizes, seen from one micro-batch. Other kinds of training differ here and nowhere else
+// in the trainer: preference training derives from it. A custom loss that weighs each label by an extra tensor of the
+// micro-batch:
 //
 //   class WeightedLoss : public train::Objective {
 //     std::vector<std::string> extra_keys() const override { return {"weight"}; }
-//     train::MicrobatchLoss loss(const train::MicrobatchOutput& output, const data::MicroBatch& batch, int
-//     /*microbatch*/,
-//                                train::Phase /*phase*/) const override {
+//     train::MicrobatchLoss loss(const train::MicrobatchOutput& output, const data::MicroBatch& batch,
+//                                int /*microbatch*/, train::Phase /*phase*/) const override {
 //       const at::Tensor weights = batch.extra("weight", output.token_losses.device());
 //       return {.sum = (weights * output.token_losses).sum(), .count = batch.loss_tokens};
 //     }
@@ -30,16 +29,17 @@
 
 namespace megalith::train {
 
+// Whether a pass trains or evaluates.
 enum class Phase { kTraining, kEvaluation };
 
-// What the last stage computed for a micro-batch; equal on all tensor-parallel ranks.
+// The output of the last stage for a micro-batch; equal on all tensor-parallel ranks.
 struct MicrobatchOutput {
-  // fp32 [t]: -log p of what each token has to predict, 0 where that is ignored. Tokens stand as in batch.layout: the
-  // log-probability of a whole sequence is a sum over its tokens (preference pairs: the chosen half, then the
-  // rejected).
+  // fp32 [t]: -log p of each token's target, 0 where the target is ignored. Tokens are ordered as in batch.layout, so
+  // the log-probability of a whole sequence is a sum over its tokens (preference pairs: the chosen half, then the
+  // rejected half).
   at::Tensor token_losses;
-  // bool [t]: what the token has to predict is also the likeliest. Undefined unless wanted, and where the projection
-  // and the loss are one operation (cross_entropy_loss_fusion).
+  // bool [t]: the token's target is also the likeliest token. Undefined unless wanted, and whenever projection and loss
+  // are fused into one operation (cross_entropy_loss_fusion).
   at::Tensor correct;
 };
 
@@ -47,76 +47,79 @@ struct MicrobatchOutput {
 struct MicrobatchMetric {
   std::string name;
   at::Tensor sum;     // scalar
-  double weight = 0;  // of all context-parallel ranks together
+  double weight = 0;  // over all context-parallel ranks together
 };
 
-// A loss of the model's own that is trained beside the main one, and reported beside it.
+// A loss of the model's own (multi-token prediction) that is trained and reported beside the main one.
 struct AttachedLoss {
   std::string name;
   at::Tensor sum;     // scalar, over `count` tokens
-  int64_t count = 0;  // of all context-parallel ranks together
-  double factor = 0;  // its weight beside the main loss
+  int64_t count = 0;  // over all context-parallel ranks together
+  double factor = 0;  // its weight relative to the main loss
 };
 
+// The loss of one micro-batch, with its graph while it is needed for backward.
 struct MicrobatchLoss {
-  at::Tensor sum;     // scalar to go back from: the loss of `count` things (tokens, pairs), summed
-  int64_t count = 0;  // of all context-parallel ranks together
+  at::Tensor sum;     // the scalar that backward starts from: summed loss of `count` items (tokens, pairs)
+  int64_t count = 0;  // over all context-parallel ranks together
   std::vector<MicrobatchMetric> metrics = {};
   std::vector<AttachedLoss> attached = {};
-  std::optional<ops::HostScalar> on_host = {};  // the sum, once it has been asked for
+  std::optional<ops::HostScalar> on_host = {};  // the copy of `sum`, once it has been requested
 
-  double value() const { return on_host ? on_host->value() : ops::HostScalar(sum).value(); }  // of the sum; may wait
+  double value() const { return on_host ? on_host->value() : ops::HostScalar(sum).value(); }  // `sum`; may wait
 };
 
-// Names of the attached losses of a model: mtp_1_loss, …
+// Returns the names of a model's attached losses: mtp_1_loss, …
 std::vector<std::string> attached_loss_names(const model::ModelConfig& config);
-// Those of its multi-token-prediction layers, from what GptModel::forward gave for a micro-batch.
+// Returns the losses of the multi-token-prediction layers, from the outputs of GptModel::forward for a micro-batch.
 std::vector<AttachedLoss> mtp_losses(const model::ModelConfig& config, const std::vector<at::Tensor>& token_losses,
                                      const data::MicroBatch& batch);
 
-// Language modelling. Override what differs. One thread a rank; every rank has one of its own.
+// Language modeling; derived classes override what differs. One thread per rank; every rank has its own object.
 class Objective {
  public:
   virtual ~Objective() = default;
 
-  // Names of the metrics besides the loss that loss() may give; the same on every rank, last stage or not.
+  // Returns the names of the metrics that loss() may report besides the loss; the same on every rank and stage.
   virtual std::vector<std::string> metrics_keys(Phase phase) const;
-  // Names of the extra tensors that the functions below read from micro-batches (MicroBatch::extra). One without them
-  // is refused on every rank of its replica before any of its tokens is used.
+  // Returns the names of the extra tensors that the functions below read (MicroBatch::extra). A micro-batch without
+  // them is refused on every rank of its replica before any of its tokens is used.
   virtual std::vector<std::string> extra_keys() const { return {}; }
-  // Whether loss() looks at MicrobatchOutput::correct.
+  // Returns whether loss() reads MicrobatchOutput::correct.
   virtual bool wants_correct(Phase phase) const { return phase == Phase::kEvaluation; }
-  // Whether the loss is a mean of -log p, so that its exponential is a perplexity.
+  // Returns whether the loss is a mean of -log p, so that its exponential is a perplexity.
   virtual bool has_perplexity() const { return true; }
 
-  // Whether loss() is the plain sum of the token losses, so that their gradient is known before the forward pass: true
-  // of this class, and of those derived from it that say so.
+  // Returns whether loss() is the plain sum of the token losses, so that their gradient is known before the forward
+  // pass. True for this class itself, and for derived classes that say so.
   virtual bool sums_token_losses() const;
-  // Told by whoever runs backward: what it multiplies the loss of a micro-batch of `count` with. Empty: unknown.
+  // Sets the factor by which backward scales the loss of a micro-batch with `count` labels; an empty function means
+  // that it is not known in advance.
   void set_loss_grad(std::function<double(int64_t count)> of) { loss_grad_ = std::move(of); }
 
-  // Whether the model's own further losses (multi-token prediction) are trained beside this one.
+  // Returns whether the model's own further losses (multi-token prediction) are trained beside this one.
   virtual bool trains_attached() const { return true; }
 
-  // Before the micro-batches of a step (or of a group of an evaluation) run; on every rank, which gets them whole: its
-  // context-parallel slices come to the functions below. May run models of its own, by collectives too:
-  // log-probabilities of a reference model are computed here and kept for loss().
+  // Called on every rank before the micro-batches of a step (or of an evaluation group) run, with the whole
+  // micro-batches; the functions below get context-parallel slices. May run other models and use collectives: this is
+  // where log-probabilities of a reference model are computed and kept for loss().
   virtual void begin(std::span<const data::MicroBatch> /*batches*/, Phase /*phase*/) {}
 
-  // What a chunk gets of a micro-batch: token ids where the chunk has the embedding, targets where it has the head.
-  // `hidden` comes from the stage before.
+  // Returns the model's input for a chunk: token ids when the chunk has the embedding, targets when it has the head.
+  // `hidden` comes from the previous stage.
   virtual model::ModelInput inputs(const data::MicroBatch& batch, const model::GptModel& chunk, at::Tensor hidden,
                                    Phase phase) const;
 
-  // A chunk without the head: hidden states for the next stage.
+  // Runs a chunk without the head. Returns the hidden states for the next stage.
   virtual at::Tensor run_stage(const data::MicroBatch& batch, const model::GptModel& chunk, at::Tensor hidden,
                                int microbatch, Phase phase) const;
-  // The chunk with the head: its forward pass and loss(). A micro-batch without samples, which fills a group of an
-  // evaluation up, takes part and comes to a loss of count 0.
+  // Runs the chunk with the head: its forward pass and loss(). A micro-batch without samples, which fills up an
+  // evaluation group, takes part and has a loss of count 0.
   virtual MicrobatchLoss run_head(const data::MicroBatch& batch, const model::GptModel& chunk, at::Tensor hidden,
                                   int microbatch, Phase phase) const;
 
-  // Called once for each micro-batch, on the last stage. `microbatch`: its number in the step, as in begin().
+  // Computes the loss of one micro-batch; called once per micro-batch on the last stage. `microbatch` is its number in
+  // the step, as in begin().
   virtual MicrobatchLoss loss(const MicrobatchOutput& output, const data::MicroBatch& batch, int microbatch,
                               Phase phase) const;
 

@@ -10,7 +10,7 @@ namespace {
 
 using config::PrefLoss;
 
-// fp32 [p].
+// Values of the chosen and the rejected answers, fp32 [p] each.
 struct Pair {
   at::Tensor chosen, rejected;
   at::Tensor difference() const { return chosen - rejected; }
@@ -21,14 +21,15 @@ Pair split_pairs(const at::Tensor& scores) {
   return {scores.narrow(0, 0, pairs), scores.narrow(0, pairs, pairs)};
 }
 
-// log(1 - exp a), a < 0, exact at both ends.
+// log(1 - exp a) for a < 0, accurate at both ends: log1p loses digits for a near 0, expm1 for very negative a.
 at::Tensor log_of_rest(const at::Tensor& a) {
-  constexpr double kCertain = -1e-6;  // a mean probability of 1 has no odds
+  constexpr double kCertain = -1e-6;  // a mean probability of 1 would have infinite odds
   constexpr double kMinusLn2 = -0.6931471805599453;
   const at::Tensor x = a.clamp_max(kCertain);
   return at::where(x > kMinusLn2, at::log(-at::expm1(x)), at::log1p(-at::exp(x)));
 }
 
+// The losses `sigmoid` and `robust`, of β·d.
 at::Tensor sigmoid_loss(const at::Tensor& scaled, const PreferenceSettings& how) {
   const double e = how.label_smoothing;
   const at::Tensor right = -at::log_sigmoid(scaled);
@@ -46,7 +47,8 @@ PreferenceTerms preference_terms(const AnswerScores& scores, const PreferenceSet
         config::choice_name(how.loss));
   const at::Tensor averages = scores.policy / scores.tokens;
   const Pair mean = split_pairs(averages);
-  const at::Tensor gains = compares ? scores.policy - scores.reference : averages;  // what rewards are made of
+  // Log-probabilities relative to the reference, or per token without one; rewards are β times these.
+  const at::Tensor gains = compares ? scores.policy - scores.reference : averages;
   const Pair gain = split_pairs(gains);
   PreferenceTerms terms;
   switch (how.loss) {
@@ -63,7 +65,7 @@ PreferenceTerms preference_terms(const AnswerScores& scores, const PreferenceSet
     case PrefLoss::kOrpo:
       terms.odds = -at::log_sigmoid(mean.difference() - (log_of_rest(mean.chosen) - log_of_rest(mean.rejected)));
       terms.losses = terms.odds * how.beta - mean.chosen;
-      terms.odds = terms.odds.detach();
+      terms.odds = terms.odds.detach();  // reported only: its gradient is already part of losses
       break;
     case PrefLoss::kSimpo:
       terms.losses = -at::log_sigmoid(mean.difference() * how.beta - how.simpo_gamma);

@@ -1,4 +1,4 @@
-// What a pair of answers costs: DPO and its relatives.
+// The loss of a pair of answers: DPO and its relatives.
 //
 // With β pref_beta, ε dpo_label_smoothing, σ the logistic function; p and r the log-probabilities of an answer by the
 // policy and by the reference model (_c chosen, _w rejected), n the tokens of an answer, a = p / n, and
@@ -11,9 +11,9 @@
 //   orpo      -a_c - β log σ(o),  o = (a_c - a_w) - (log(1 - exp a_c) - log(1 - exp a_w))
 //   simpo     -log σ(β(a_c - a_w) - γ)                                γ simpo_gamma
 //
-// To each pref_ftx · (-a_c) is added.
+// To each loss pref_ftx · (-a_c) is added.
 //
-// Legend: p pairs of a micro-batch.
+// Legend: p is the number of pairs in a micro-batch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,23 +22,23 @@
 
 namespace megalith::train {
 
-// Of the chosen answers, then of the rejected ones; fp32 [2p], on one device.
+// Scores of the chosen answers followed by those of the rejected ones; fp32 [2p], on one device.
 struct AnswerScores {
   at::Tensor policy;     // log-probabilities
-  at::Tensor reference;  // the same by the reference model; may be undefined where the loss needs none
-  at::Tensor tokens;     // of each answer, at least 1
+  at::Tensor reference;  // log-probabilities by the reference model; may be undefined if the loss needs none
+  at::Tensor tokens;     // number of tokens of each answer, at least 1
 };
 
-// fp32 [p] each.
+// The parts of the loss, fp32 [p] each.
 struct PreferenceTerms {
   at::Tensor losses;    // with the policy's graph; the others have none
-  at::Tensor chosen;    // rewards: β(p - r), or βa where there is no reference
+  at::Tensor chosen;    // rewards: β(p - r), or βa without a reference
   at::Tensor rejected;  //
   at::Tensor sft;       // -a of the chosen answers
   at::Tensor odds;      // -log σ(o); orpo only, otherwise undefined
 };
 
-// Requires scores.reference where config::needs_reference says so.
+// Computes the losses and rewards of all pairs. Requires scores.reference if config::needs_reference is true.
 PreferenceTerms preference_terms(const AnswerScores& scores, const PreferenceSettings& how);
 
 }  // namespace megalith::train

@@ -24,9 +24,11 @@ std::vector<std::string> PreferenceObjective::metrics_keys(Phase /*phase*/) cons
   return keys;
 }
 
+// Scores of the reference come with the data (precomputed) or from the model; either way they are on the device before
+// the policy runs.
 void PreferenceObjective::begin(std::span<const data::MicroBatch> batches, Phase /*phase*/) {
   check(std::ranges::all_of(batches, &data::MicroBatch::preference),
-        "preferences are trained on pairs, and the data has single rows");
+        "preferences are trained on pairs, but the data has single rows");
   const bool scored = std::ranges::all_of(batches, [](const auto& batch) { return batch.reference.defined(); });
   reference_scores_.assign(batches.size(), at::Tensor());
   if (config::needs_reference(how_.loss) && !scored) {
@@ -52,7 +54,8 @@ MicrobatchLoss PreferenceObjective::loss(const MicrobatchOutput& output, const d
                             .tokens = tokens_[number]};
   const PreferenceTerms terms = preference_terms(scores, how_);
   MicrobatchLoss result{.sum = terms.losses.sum(), .count = pairs, .metrics = {}};
-  // Context-parallel ranks come to the same loss, each with the gradient of its own tokens: what they report adds up.
+  // All context-parallel ranks compute the same loss, each with the gradient of its own tokens only. What they report
+  // is summed, so each reports 1/cp of the value and keeps its whole gradient: x - detach(x)·(1 - 1/cp).
   if (cp.size() > 1) result.sum = result.sum - result.sum.detach() * (1 - 1.0 / cp.size());
   if (cp.rank() != 0) return result;
   const auto report = [&](const char* name, const at::Tensor& values) {

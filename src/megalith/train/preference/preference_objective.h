@@ -1,14 +1,14 @@
-// PreferenceObjective: training on pairs of answers (the reference's DPO trainer). A Trainer with this objective and a
-// dataset of pairs is all of it:
+// PreferenceObjective: training on pairs of answers (the reference's DPO trainer). All it takes is a Trainer with this
+// objective and a dataset of pairs:
 //
 //   setup.objective = std::make_unique<PreferenceObjective>(preferences, context, std::move(reference));
 //   Trainer(models, settings, std::move(setup)).train();
 //
 // Chosen and rejected answers go through the model together, in one forward pass. The loss of a micro-batch is the mean
-// over its pairs (preference_loss.h), so calculate_per_token_loss has no meaning. Log lines also have, as means over
-// the pairs: rewards/chosen, rewards/rejected, rewards/accuracies (chosen above rejected), rewards/margins,
-// logps/chosen, logps/rejected (of whole answers), sft_loss (per token of the chosen answers) and, with orpo,
-// odds_ratio_loss.
+// over its pairs (preference_loss.h), so calculate_per_token_loss does not apply. Log lines also report, as means over
+// the pairs: rewards/chosen, rewards/rejected, rewards/accuracies (share of pairs with chosen above rejected),
+// rewards/margins, logps/chosen, logps/rejected (of whole answers), sft_loss (per token of the chosen answers) and,
+// with orpo, odds_ratio_loss.
 #pragma once
 
 #include <memory>
@@ -20,20 +20,21 @@
 
 namespace megalith::train {
 
+// One thread per rank.
 class PreferenceObjective : public Objective {
  public:
-  // `reference`: nullptr where the loss needs none (config::needs_reference), or where the samples come with their
-  // reference scores. `context` outlives the objective.
+  // `reference` is nullptr if the loss needs none (config::needs_reference) or if the samples carry their reference
+  // scores. `context` outlives the objective.
   PreferenceObjective(const PreferenceSettings& how, const parallel::ParallelContext& context,
                       std::unique_ptr<ReferenceModel> reference);
 
   std::vector<std::string> metrics_keys(Phase phase) const override;
   bool wants_correct(Phase /*phase*/) const override { return false; }
   bool has_perplexity() const override { return false; }
-  // The other tokens that a model with multi-token prediction looks ahead to are those of rejected answers, too.
+  // Multi-token prediction is off: its targets would include tokens of rejected answers.
   bool trains_attached() const override { return false; }
-  // Runs the reference. Throws InternalError for micro-batches that are no pairs, and where scores are needed and
-  // neither they nor a reference are there.
+  // Runs the reference model. Throws InternalError for micro-batches that are not pairs, and when scores are needed but
+  // neither they nor a reference model are available.
   void begin(std::span<const data::MicroBatch> batches, Phase phase) override;
   MicrobatchLoss loss(const MicrobatchOutput& output, const data::MicroBatch& batch, int microbatch,
                       Phase phase) const override;
@@ -42,7 +43,7 @@ class PreferenceObjective : public Objective {
   const PreferenceSettings how_;
   const parallel::ParallelContext& context_;
   const std::unique_ptr<ReferenceModel> reference_;
-  // Of the micro-batches of the step, on the last stage, fp32 [2p] each.
+  // For each micro-batch of the step, on the last stage: fp32 [2p].
   std::vector<at::Tensor> reference_scores_;  // undefined without a reference
   std::vector<at::Tensor> tokens_;
 };

@@ -9,7 +9,7 @@
 
 namespace megalith::train {
 
-// Keeps the log-probabilities of the micro-batches that were run last.
+// An objective without a loss: keeps the log-probabilities of the micro-batches that ran last.
 class ReferenceModel::Scorer : public Objective {
  public:
   explicit Scorer(comm::Group cp) : cp_(std::move(cp)) {}
@@ -50,7 +50,7 @@ ReferenceModel::ReferenceModel(std::unique_ptr<model::VirtualModels> own, model:
 ReferenceModel::~ReferenceModel() = default;
 
 std::vector<at::Tensor> ReferenceModel::log_probabilities(std::span<const data::MicroBatch> batches) {
-  const model::WithoutAdapter below(models_);
+  const model::WithoutAdapter below(models_);  // for a policy with an adapter; other models have none
   runner_.evaluate(batches);
   if (!models_.context().is_last_stage()) return {};
   return scorer_->take();

@@ -1,5 +1,5 @@
-// ReferenceModel: what preferences are measured against. It is only run forward: it has neither gradients nor optimizer
-// state.
+// ReferenceModel: the model that preferences are measured against. It only runs forward, so it has neither gradients
+// nor optimizer state.
 #pragma once
 
 #include <memory>
@@ -12,36 +12,37 @@
 
 namespace megalith::train {
 
-// One thread a rank; every rank has its part of the model, laid out as the policy is. The models' context outlives it.
+// One thread per rank; every rank holds its part of the model, laid out like the policy. The models' context outlives
+// it.
 class ReferenceModel {
  public:
-  // A model of its own: a copy of the policy, or another with the same vocabulary.
+  // Uses separate models: a copy of the policy, or another model with the same vocabulary.
   ReferenceModel(model::VirtualModels models, const StepSettings& settings);
-  // The policy itself, below its adapter (model::WithoutAdapter). `policy` outlives it.
+  // Uses the policy itself without its adapter (model::WithoutAdapter). `policy` outlives it.
   static std::unique_ptr<ReferenceModel> below_adapter(model::VirtualModels& policy, const StepSettings& settings);
   ReferenceModel(const ReferenceModel&) = delete;
   ReferenceModel& operator=(const ReferenceModel&) = delete;
   ~ReferenceModel();
 
-  // log p of each sequence of each (whole) micro-batch, fp32 [sequences], on the last stage; undefined for
-  // micro-batches without samples; nothing on other stages. Runs by the pipeline's schedule. Collective over the
-  // pipeline, tensor- and context-parallel ranks of a replica.
+  // Returns log p of each sequence for each (whole) micro-batch, fp32 [sequences], on the last stage: undefined tensors
+  // for micro-batches without samples, and an empty vector on other stages. Runs by the pipeline's schedule. Collective
+  // over the pipeline-, tensor- and context-parallel ranks of a replica.
   std::vector<at::Tensor> log_probabilities(std::span<const data::MicroBatch> batches);
 
-  // The smallest number of micro-batches >= count that the schedule takes.
+  // Returns the smallest number of micro-batches >= count that the schedule accepts.
   int group_size(int count) const { return runner_.evaluation_group(count); }
-  // The rank of a replica of the data that tells what log_probabilities gave.
+  // True on exactly one rank per data-parallel replica: the one that reports the results of log_probabilities.
   bool speaks_for_replica() const { return runner_.counts_for_replica(); }
 
  private:
   class Scorer;
 
-  // One of `own` and `policy`.
+  // Exactly one of `own` and `policy` is set.
   ReferenceModel(std::unique_ptr<model::VirtualModels> own, model::VirtualModels* policy, const StepSettings& settings);
 
-  const std::unique_ptr<model::VirtualModels> own_;  // nullptr: the policy's
+  const std::unique_ptr<model::VirtualModels> own_;  // nullptr when the policy's models are used
   model::VirtualModels& models_;
-  TraceRecorder no_trace_;  // nobody looks: the policy's passes are what a timeline shows
+  TraceRecorder no_trace_;  // discarded: a timeline shows only the passes of the policy
   std::unique_ptr<Scorer> scorer_;
   MicrobatchRunner runner_;
 };

@@ -1,3 +1,9 @@
+// Scores every pair once, or takes the scores from the cache.
+//
+// Rank 0 alone reads and writes the cache, so the ranks need not share a file system; it broadcasts whether it found
+// something, and the scores. Otherwise the reference model runs over the pairs like an evaluation: every rank fills in
+// the rows of its own samples, and a sum over all ranks completes the table. Samples are assigned by number, so the
+// table does not depend on the layout.
 #include "megalith/train/preference/reference_scores.h"
 
 #include <ATen/ATen.h>
@@ -27,12 +33,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// On disk: may not change. A change of the format or of what is computed takes the next number.
+// On disk; must not change. A change of the format, or of what is computed, takes the next number.
 constexpr const char* kFormat = "megalith reference scores 1";
 constexpr const char* kStem = "scores";
 constexpr const char* kChecksum = "crc32c";
 
-// Of the reference: its configuration, its weights and its adapters.
+// Hashes the reference model: its configuration, its weights and its adapters.
 std::string key_of_model(const ReferenceCache& cache) {
   io::ContentHash key;
   key.add_file(cache.model / "config.json");
@@ -45,6 +51,7 @@ std::string key_of_model(const ReferenceCache& cache) {
   return key.text();
 }
 
+// Hashes everything that the scores depend on: the model, its precision, and the ids and labels of all pairs in order.
 std::string key_of(const data::Dataset& pairs, const std::string& model, at::ScalarType dtype) {
   io::ContentHash key;
   key.add(kFormat)
@@ -58,7 +65,7 @@ std::string key_of(const data::Dataset& pairs, const std::string& model, at::Sca
   };
   for (int64_t i = 0; i < pairs.size(); ++i) {
     const data::Sample pair = pairs.sample(i);
-    check(pair.rejected.has_value(), "reference scores are for pairs, and the data has single rows");
+    check(pair.rejected.has_value(), "reference scores are for pairs, but the data has single rows");
     for (const data::Sequence* row : {&pair.row, &*pair.rejected}) {
       add(row->ids);
       add(row->labels);
@@ -71,7 +78,7 @@ std::string checksum(const at::Tensor& scores) {
   return fmt::format("{:08x}", crc32c({static_cast<const char*>(scores.const_data_ptr()), scores.nbytes()}));
 }
 
-// [pairs, 2]. Throws DataError for a file that is broken, or of something else.
+// Returns [pairs, 2]. Throws DataError for a broken file, or one of other data.
 at::Tensor read_scores(const fs::path& folder, int64_t pairs) {
   const hf::SafetensorsFile file(folder / fmt::format("{}.safetensors", kStem));
   const at::Tensor scores = file.tensor(kStem).clone();
@@ -80,11 +87,11 @@ at::Tensor read_scores(const fs::path& folder, int64_t pairs) {
       "{} does not hold the scores of {} pairs", file.path().string(), pairs);
   const auto expected = file.metadata().find(kChecksum);
   check<DataError>(expected != file.metadata().end() && expected->second == checksum(scores),
-                   "the checksum of {} is not that of its content", file.path().string());
+                   "the checksum of {} does not match its content", file.path().string());
   return scores;
 }
 
-// Nothing when somebody else is writing the same.
+// Does nothing if another process is writing the same scores.
 void write_scores(const fs::path& folder, const at::Tensor& scores) {
   const auto lock = io::FileLock::try_lock(folder.string() + ".lock");
   if (!lock) return;
@@ -97,11 +104,11 @@ void write_scores(const fs::path& folder, const at::Tensor& scores) {
   staged.commit();
 }
 
-// Pairs to [pairs, 2] on all ranks. Collective over all ranks.
+// Runs the model over all pairs and returns their scores, [pairs, 2], on all ranks. Collective over all ranks.
 at::Tensor run_reference(const EvalData& data, ReferenceModel& reference, int64_t micro_batch_size,
                          const parallel::ParallelContext& context) {
   const EvalReader reader(data, micro_batch_size, context);
-  const int64_t group = 4 * context.grid().shape().pp;
+  const int64_t group = 4 * context.grid().shape().pp;  // enough micro-batches to keep a pipeline busy
   at::Tensor scores = at::zeros({reader.samples(), 2}, at::kFloat);
   for (int64_t first = 0; first < reader.microbatches();) {
     const auto wanted = static_cast<int>(std::min(group, reader.microbatches() - first));
@@ -116,11 +123,12 @@ at::Tensor run_reference(const EvalData& data, ReferenceModel& reference, int64_
     }
     first += std::ssize(batches);
   }
+  // Rows of other ranks are 0, so a sum completes the table.
   scores = scores.to(context.device());
   context.world().world().all_reduce(scores, comm::ReduceOp::kSum, "reference scores");
   scores = scores.cpu();
   check<DataError>(scores.isfinite().all().item<bool>(),
-                   "the reference model gives log-probabilities that are no numbers; look at its weights");
+                   "the reference model computes log-probabilities that are not finite; check its weights");
   return scores;
 }
 
@@ -131,7 +139,7 @@ std::vector<data::ReferenceScores> as_list(const at::Tensor& scores) {
   return list;
 }
 
-// The datasets of a run, one after the other. Rank 0 alone looks at the cache.
+// Scores the datasets of a run, one after the other; loads the model at most once.
 class Precomputation {
  public:
   Precomputation(const LoadReference& load, const ReferenceCache& cache, int64_t micro_batch_size,
@@ -160,7 +168,7 @@ class Precomputation {
     return model_key_;
   }
 
-  // Undefined, on all ranks, when there is nothing to use.
+  // Returns the scores on all ranks, or an undefined tensor on all ranks if the cache has none that can be used.
   at::Tensor from_cache(const fs::path& place, int64_t pairs) const {
     at::Tensor scores;
     if (!place.empty() && fs::exists(place)) {
@@ -185,7 +193,7 @@ class Precomputation {
     try {
       write_scores(place, scores);
     } catch (const Error& error) {
-      log_warning("reference scores are not kept: {}", error.what());
+      log_warning("reference scores cannot be cached: {}", error.what());
     }
   }
 
@@ -204,8 +212,9 @@ void precompute_reference_scores(std::optional<TrainingData>& train, std::vector
                                  const parallel::ParallelContext& context) {
   Precomputation work(load, cache, micro_batch_size, context);
   if (train) {
-    check<ConfigError>(train->dataset != nullptr,
-                       "precompute_ref_log_probs and streaming exclude each other: a stream is not read ahead");
+    check<ConfigError>(
+        train->dataset != nullptr,
+        "precompute_ref_log_probs and streaming exclude each other, because a stream cannot be read in advance");
     const data::Collator collator = *train->collator;
     train = numbered_data(work.scored({.dataset = train->dataset, .collator = collator}), train->sampler->options(),
                           collator);

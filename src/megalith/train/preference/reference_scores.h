@@ -1,11 +1,11 @@
-// precompute_ref_log_probs: a reference model that runs once over the data, before training, and is gone when it
-// begins. What it gave is kept on disk.
+// precompute_ref_log_probs: runs the reference model once over the data before training, frees it, and keeps its scores
+// on disk.
 //
 //   <cache>/<key>/scores.safetensors   "scores", fp32 [pairs, 2]: log p of the chosen and the rejected answer
 //
-// The key is a hash of the reference's files, the number format and all tokens and labels of the data in their order:
-// so template, cutoff_len and selection are part of it, the layout of the ranks is not. A file is there complete or not
-// at all, and has a checksum.
+// The key is a hash of the reference's files, its number format, and all tokens and labels of the data in order. So it
+// depends on template, cutoff_len and selection, but not on the layout of the ranks. A file is written atomically and
+// has a checksum.
 #pragma once
 
 #include <filesystem>
@@ -20,20 +20,21 @@
 
 namespace megalith::train {
 
+// Where scores are kept, and the model that they belong to.
 struct ReferenceCache {
   std::filesystem::path folder;                   // empty: scores are not kept
-  std::filesystem::path model;                    // folder of the reference
-  std::vector<std::filesystem::path> adapters{};  // that are merged into it
-  at::ScalarType dtype = at::kFloat;              // in which it computes
+  std::filesystem::path model;                    // folder of the reference model
+  std::vector<std::filesystem::path> adapters{};  // adapters to merge into it
+  at::ScalarType dtype = at::kFloat;              // precision of its computation
 };
 using LoadReference = std::function<std::unique_ptr<ReferenceModel>()>;
 
-// Gives every pair of the training data, if there are any, and of the evaluation data its scores (Sample::reference):
-// from the cache, or by the model that `load` makes, which is made only when something is not in the cache, and freed
-// before this returns. A cache that is broken is named in a warning, and made again; so is one that cannot be written.
-// Throws DataError for a reference whose log-probabilities are no numbers. Collective over all ranks.
+// Fills in the scores (Sample::reference) of every pair of the training data, if any, and of the evaluation data. They
+// come from the cache or from the model that `load` makes, which is loaded only when something is missing and freed
+// before the function returns. A broken cache is named in a warning and recomputed; one that cannot be written is named
+// in a warning, too. Throws DataError if a log-probability is not a number. Collective over all ranks.
 //
-// `micro_batch_size`: pairs that a forward pass takes.
+// `micro_batch_size` is the number of pairs per forward pass.
 void precompute_reference_scores(std::optional<TrainingData>& train, std::vector<EvalData>& eval,
                                  const LoadReference& load, const ReferenceCache& cache, int64_t micro_batch_size,
                                  const parallel::ParallelContext& context);

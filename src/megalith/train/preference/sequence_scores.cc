@@ -8,7 +8,7 @@ namespace megalith::train {
 
 namespace {
 
-// [t] -> [s].
+// Sums [t] to [s]; one reduction if all sequences have the same length.
 at::Tensor sums_by_sequence(const at::Tensor& values, const data::MicroBatch& batch) {
   const ops::SequenceLayout& layout = batch.layout;
   if (layout.uniform()) return values.view({layout.sequences(), -1}).sum(1).narrow(0, 0, batch.sequences);
@@ -27,7 +27,7 @@ at::Tensor sequence_log_probabilities(const at::Tensor& token_losses, const data
   if (cp.size() == 1) return own;
   const at::Tensor all = own.detach().clone();
   cp.all_reduce(all, comm::ReduceOp::kSum, "log-probabilities of sequences");
-  return all + (own - own.detach());
+  return all + (own - own.detach());  // value of all ranks, gradient of this rank's part
 }
 
 at::Tensor labelled_tokens(const data::MicroBatch& batch) {

@@ -1,7 +1,7 @@
-// Log-probabilities of whole sequences, from the losses of their tokens.
+// Log-probabilities of whole sequences, computed from the losses of their tokens.
 //
 // Legend: t tokens of a micro-batch on this rank (its context-parallel slice), s its sequences, without the one that
-// fills up the total.
+// pads the total.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,13 +11,13 @@
 
 namespace megalith::train {
 
-// fp32 [t] losses of tokens (0 where there is no label) -> fp32 [s]: Σ log p over the tokens of each sequence, on all
-// ranks of `cp` the same bits. `batch` is this rank's slice. Backward goes to this rank's tokens alone: a loss of the
-// result has its whole gradient when those of all context-parallel ranks are added up. Collective over cp.
+// Sums token losses, fp32 [t] (0 without a label), to Σ log p over the tokens of each sequence, fp32 [s], bitwise the
+// same on all ranks of `cp`. `batch` is this rank's slice. Backward reaches this rank's tokens only: the gradient of a
+// loss of the result is complete once those of all context-parallel ranks are summed. Collective over cp.
 at::Tensor sequence_log_probabilities(const at::Tensor& token_losses, const data::MicroBatch& batch,
                                       const comm::Group& cp);
 
-// fp32 [s]: how many tokens of each sequence have a label, at least 1. `batch` is whole and has its labels.
+// Returns the number of labeled tokens of each sequence, at least 1, as fp32 [s]. `batch` is whole and has its labels.
 at::Tensor labelled_tokens(const data::MicroBatch& batch);
 
 }  // namespace megalith::train

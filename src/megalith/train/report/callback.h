@@ -1,13 +1,13 @@
-// What happens in a run, as events: TrainerCallback has one virtual function for each (the names of Hugging Face's),
-// and the trainer calls those of a CallbackList in order.
+// The events of a run: TrainerCallback has one virtual function per event, under Hugging Face's names, and the trainer
+// calls them on every callback of a CallbackList in order.
 //
-// A callback steers by the flags of TrainerControl and sees everything through one TrainerEvent. It never touches
-// tensors of the model: the trainer's override points are for that.
+// A callback steers the run through the flags of TrainerControl and sees everything through one TrainerEvent. It never
+// touches the model's tensors; Objective and the data collator are the places for that.
 //
-// Every rank delivers every event, in the same order, to its own callbacks; so a callback may use collectives of a
-// group that it was made with, if all ranks have such a callback. Those that write files look at
-// state.is_world_process_zero. Flags must come out alike on all ranks: a callback that reads a clock or a signal does
-// not set them by itself.
+// Every rank delivers every event, in the same order, to its own callbacks. So a callback may use collectives of a
+// group that it was given, provided that all ranks have such a callback. Callbacks that write files check
+// state.is_world_process_zero. Flags must have the same values on all ranks: a callback that reads a clock or a signal
+// must not set them on its own.
 #pragma once
 
 #include <filesystem>
@@ -22,55 +22,56 @@ namespace megalith::train {
 
 struct TrainerSettings;
 
-// What the trainer does next. Callbacks set the flags; the trainer reads and clears them.
+// The trainer's next actions. Callbacks set the flags; the trainer reads and clears them.
 struct TrainerControl {
   bool should_training_stop = false;  // after this step; stays set
   bool should_epoch_stop = false;     // after this step; cleared at the start of an epoch
-  bool should_save = false;           // a checkpoint, after this step
-  bool should_evaluate = false;       // after this step
-  bool should_log = false;            // a line, after this step
+  bool should_save = false;           // write a checkpoint after this step
+  bool should_evaluate = false;       // evaluate after this step
+  bool should_log = false;            // log a line after this step
   bool operator==(const TrainerControl&) const = default;
 
-  // CallbackList calls them before the callbacks hear of the event.
+  // Called by CallbackList before the callbacks receive the event.
   void new_training() { should_training_stop = false; }
   void new_epoch() { should_epoch_stop = false; }
   void new_step() { should_save = should_evaluate = should_log = false; }
 };
 
-// What every event carries. References are valid during the call.
+// The data of every event. References are valid only during the call.
 struct TrainerEvent {
   const TrainerSettings& settings;
   TrainerState& state;
   TrainerControl& control;
   MetricList metrics{};            // on_log: the line; on_evaluate, on_predict: the results
   std::filesystem::path folder{};  // on_save: the checkpoint that was written
-  // The time at the end of the last step: the same number on all ranks, by which they can agree on what happens every
-  // so many seconds. Only differences mean something; 0 before the first step.
+  // The time at the end of the last step: the same number on all ranks, so that they agree on anything that happens
+  // every so many seconds. Only differences have a meaning; 0 before the first step.
   double clock_seconds = 0;
 };
 
+// Receives the events of a run. Every function does nothing unless overridden.
 class TrainerCallback {
  public:
   virtual ~TrainerCallback() = default;
 
-  virtual void on_init_end(TrainerEvent&) {}     // the trainer is made
-  virtual void on_train_begin(TrainerEvent&) {}  // the state stands where the run (re)starts
+  virtual void on_init_end(TrainerEvent&) {}     // the trainer is constructed
+  virtual void on_train_begin(TrainerEvent&) {}  // the state is that of the step where the run starts or resumes
   virtual void on_train_end(TrainerEvent&) {}    // after the last step, its line and its evaluation
-  virtual void on_epoch_begin(TrainerEvent&) {}  //
+  virtual void on_epoch_begin(TrainerEvent&) {}  // the first step of the epoch has been loaded
   virtual void on_epoch_end(TrainerEvent&) {}    // flags set here are acted on as after a step
   virtual void on_step_begin(TrainerEvent&) {}   // before the first micro-batch
-  virtual void on_substep_end(TrainerEvent&) {}  // a micro-batch is through (unless the pipeline runs them as one)
+  virtual void on_substep_end(TrainerEvent&) {}  // a micro-batch is done; not called with several pipeline stages
   virtual void on_pre_optimizer_step(TrainerEvent&) {}  // gradients are complete
   virtual void on_optimizer_step(TrainerEvent&) {}      // parameters are updated, or the update was skipped
-  virtual void on_step_end(TrainerEvent&) {}            // global_step and epoch are counted
-  virtual void on_evaluate(TrainerEvent&) {}            // `metrics`: eval_*, which on_log has heard before
+  virtual void on_step_end(TrainerEvent&) {}            // global_step and epoch already count the step
+  virtual void on_evaluate(TrainerEvent&) {}            // `metrics`: eval_*, already passed to on_log
   virtual void on_predict(TrainerEvent&) {}             // `metrics`: test_*
-  virtual void on_prediction_step(TrainerEvent&) {}     // a group of evaluation micro-batches is through
+  virtual void on_prediction_step(TrainerEvent&) {}     // a group of evaluation micro-batches is done
   virtual void on_save(TrainerEvent&) {}                // `folder` is complete
   virtual void on_log(TrainerEvent&) {}  // `metrics`: the line, which is also in state.log_history. Evaluations
                                          // and the totals at the end of training are lines, too
 
-  // What a resumed run gives back to restore(), which it calls before on_train_begin; nothing: no state.
+  // Returns the state that a resumed run passes to restore() before on_train_begin; std::nullopt for no state.
   virtual std::optional<CallbackRecord> record() const { return std::nullopt; }
   virtual void restore(const CallbackRecord&) {}
 };
@@ -83,9 +84,9 @@ class CallbackList {
   void add(std::unique_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
   size_t size() const { return callbacks_.size(); }
 
-  // Clears the flags that the event ends (see TrainerControl), then tells everybody:
+  // Clears the flags that the event fulfills (see TrainerControl), then calls all callbacks:
   //   callbacks.call(&TrainerCallback::on_step_end, event);
-  // An exception of a callback passes on; later ones do not hear of the event.
+  // An exception of a callback propagates; later callbacks do not receive the event.
   void call(Handler handler, TrainerEvent& event) const {
     if (handler == &TrainerCallback::on_train_begin) event.control.new_training();
     if (handler == &TrainerCallback::on_epoch_begin) event.control.new_epoch();
@@ -96,7 +97,7 @@ class CallbackList {
     for (const auto& callback : callbacks_) ((*callback).*handler)(event);
   }
 
-  // Into the state before it is saved, and out of it after it was loaded.
+  // Copies the callbacks' records into the state before it is saved, and back after it was loaded.
   void keep_records(TrainerState& state) const {
     for (const auto& callback : callbacks_)
       if (auto record = callback->record()) state.keep_callback(std::move(*record));

@@ -10,6 +10,7 @@ namespace {
 
 using config::Interval;
 
+// Values in (0, 1) are fractions of max_steps, as in Hugging Face's options.
 int64_t resolved(double steps, int64_t max_steps) {
   if (steps > 0 && steps < 1) return static_cast<int64_t>(std::ceil(static_cast<double>(max_steps) * steps));
   return static_cast<int64_t>(steps);
@@ -22,7 +23,7 @@ double value_of(const BestMetric& best, const MetricList& metrics) {
   if (value) return *value;
   std::vector<std::string> names;
   for (const auto& [name, number] : metrics) names.push_back(name);
-  throw ConfigError(fmt::format("metric_for_best_model is {}, but an evaluation gives {}. Choose one of them",
+  throw ConfigError(fmt::format("metric_for_best_model is {}, but an evaluation reports {}. Choose one of these",
                                 best.name, list_in_words(names)));
 }
 
@@ -39,7 +40,7 @@ bool note_evaluation(const TrainerSettings& settings, const MetricList& metrics,
   if (!settings.eval.tracks_best) return false;
   const BestMetric& best = settings.eval.best_metric;
   const double value = value_of(best, metrics);
-  // A NaN is better than nothing only, and everything is better than a NaN.
+  // Any value is better than none or NaN; NaN itself is recorded only if there is nothing better.
   if (state.best_metric && !std::isnan(*state.best_metric) && !best.better(value, *state.best_metric)) return false;
   state.best_metric = value;
   state.best_global_step = state.global_step;
@@ -63,6 +64,7 @@ void FlowCallback::on_step_end(TrainerEvent& event) {
     control.should_evaluate = true;
   if (saves_by_steps && is_multiple(step, state.save_steps)) control.should_save = true;
 
+  // Only the last step gets here.
   if (step < state.max_steps && !is_multiple(step, event.settings.length.exit_interval)) return;
   control.should_training_stop = true;
   if (saves_by_steps) control.should_save = true;
@@ -79,6 +81,7 @@ void FlowCallback::on_epoch_end(TrainerEvent& event) {
 void EarlyStoppingCallback::on_evaluate(TrainerEvent& event) {
   const BestMetric& best = event.settings.eval.best_metric;
   const double value = value_of(best, event.metrics);
+  // Runs before note_evaluation, so best_metric is still that of the earlier evaluations.
   const auto& before = event.state.best_metric;
   const bool gain = !before || (best.better(value, *before) && std::abs(value - *before) > threshold_);
   counter_ = gain ? 0 : counter_ + 1;

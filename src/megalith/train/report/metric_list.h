@@ -11,6 +11,7 @@
 
 namespace megalith::train {
 
+// An ordered map from names to numbers; names are unique.
 class MetricList {
  public:
   using Entry = std::pair<std::string, double>;
@@ -18,11 +19,11 @@ class MetricList {
   MetricList() = default;
   MetricList(std::initializer_list<Entry> entries);
 
-  // Appends, or replaces the value of a name that is there, at its place.
+  // Appends the entry, or replaces the value of an existing name in place.
   void set(std::string_view name, double value);
-  // The entries of another list, one after the other.
+  // Calls set() for each entry of another list, in order.
   void set_all(const MetricList& others);
-  // Nothing when the name is not there.
+  // Returns std::nullopt when the name is absent.
   std::optional<double> find(std::string_view name) const;
   void erase(std::string_view name);
 
@@ -32,11 +33,11 @@ class MetricList {
   auto end() const { return entries_.end(); }
   bool operator==(const MetricList&) const = default;
 
-  // One object: whole numbers below 2^53 without a fraction where the name counts something (`step`, `skipped_iter`,
-  // …), all others as the shortest text that reads back to the same double; infinities and NaN, which JSON does not
-  // have, as null.
+  // Returns one JSON object. Names that count something (`step`, `skipped_iter`, …) have integers if below 2^53; all
+  // other numbers are written as the shortest text that reads back to the same double. Infinities and NaN, which JSON
+  // lacks, become null.
   nlohmann::ordered_json to_json() const;
-  // The numbers of an object; null reads as NaN, true as 1, and what is no number is left out.
+  // Reads the numbers of an object: null becomes NaN, true becomes 1, and entries that are not numbers are skipped.
   static MetricList from_json(const nlohmann::ordered_json& object);
 
  private:

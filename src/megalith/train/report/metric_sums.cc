@@ -37,8 +37,9 @@ std::vector<MetricTotal> MetricSums::reduce(const parallel::ParallelContext& con
     totals[static_cast<int64_t>(i)][1] = columns_[i].weight;
   }
   const comm::Group everyone = context.world().world();
-  const bool alone = everyone.size() == 1;  // then nothing has to go to the device
+  const bool alone = everyone.size() == 1;  // with one rank nothing has to go to the device
   if (!alone) totals = totals.to(everyone.device());
+  // fp64 on the device: token counts of large runs exceed what fp32 can count.
   for (size_t i = 0; i < columns_.size(); ++i)
     if (!columns_[i].pending.empty())
       totals[static_cast<int64_t>(i)][0] += at::stack(columns_[i].pending).to(totals.device(), at::kDouble).sum();

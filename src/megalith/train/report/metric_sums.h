@@ -10,7 +10,7 @@
 
 namespace megalith::train {
 
-// Σ sum and Σ weight of one name.
+// Σ sum and Σ weight under one name.
 struct MetricTotal {
   std::string name;
   double sum = 0;
@@ -23,25 +23,25 @@ struct MetricTotal {
   }
 };
 
-// One thread a rank.
+// Collects the sums of one step or evaluation. One thread per rank.
 class MetricSums {
  public:
-  // The same names in the same order on all ranks.
+  // `names` must be the same, in the same order, on all ranks.
   explicit MetricSums(std::vector<std::string> names);
 
-  // Numbers are kept as they are: nothing waits for the device before reduce(). Throws InternalError for a name that
-  // was not announced.
+  // Adds to a name. Tensors are kept as they are: nothing waits for the device before reduce(). Throws InternalError
+  // for a name that was not announced.
   void add(const std::string& name, const at::Tensor& sum, double weight);
   void add(const std::string& name, double sum, double weight);
 
-  // Collective over all ranks of the context: what everybody has added, summed up in fp64, in the order of the names.
-  // Values that several ranks hold alike are added by one of them only; that is the caller's business.
+  // Returns what all ranks have added, summed in fp64, in the order of the names. Collective over all ranks of the
+  // context. A value that several ranks hold must be added by only one of them; that is the caller's duty.
   std::vector<MetricTotal> reduce(const parallel::ParallelContext& context, const char* label) const;
 
  private:
   struct Column {
     std::string name;
-    std::vector<at::Tensor> pending;  // scalars, wherever they are
+    std::vector<at::Tensor> pending;  // scalars, on any device
     double sum = 0;
     double weight = 0;
   };

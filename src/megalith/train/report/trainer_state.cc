@@ -1,3 +1,6 @@
+// Reads and writes trainer_state.json as Hugging Face's Trainer does, so that its tools (plots, resume) work with our
+// checkpoints and the other way round. Reading is lenient about fields that are absent or unknown, and strict about
+// wrong types.
 #include "megalith/train/report/trainer_state.h"
 
 #include <algorithm>
@@ -16,7 +19,7 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-// HF's dataclass sorts its keys, entries of the history too.
+// Hugging Face's dataclass sorts its keys, also in the entries of the history.
 Json sorted(const Json& object) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.items()) keys.push_back(key);
@@ -32,7 +35,7 @@ Json history_json(const std::vector<MetricList>& history) {
   return list;
 }
 
-// Whole numbers as such: counters and patience of callbacks.
+// Writes whole numbers as integers: counters and patience of callbacks.
 Json record_json(const MetricList& numbers) {
   Json object = numbers.to_json();
   for (auto& value : object)
@@ -55,7 +58,7 @@ void read_count(const io::JsonFields& fields, const char* key, int64_t& value) {
   if (given) value = *given;
 }
 
-// HF stores intervals as it got them: numbers, with or without a fraction.
+// Hugging Face stores intervals as given: numbers with or without a fraction.
 void read_interval(const io::JsonFields& fields, const char* key, int64_t& value) {
   const auto given = fields.optional<double>(key);
   if (given && !(*given >= 0 && *given < 1e15)) fields.refuse(key, "be a number of steps");
@@ -80,8 +83,8 @@ std::vector<CallbackRecord> read_callbacks(const io::JsonFields& fields) {
   if (object == nullptr) return records;
   if (!object->is_object()) fields.refuse("stateful_callbacks", "be an object");
   for (const auto& [name, value] : object->items()) {
-    // HF writes a list of such objects when there are several callbacks of one kind: each of them has its own state
-    // there, and none here.
+    // Hugging Face writes a list of such objects for several callbacks of one kind, each with its own state; that case
+    // is not supported, and the list is ignored.
     if (!value.is_object()) continue;
     CallbackRecord record{name, {}, {}};
     if (value.contains("args") && value["args"].is_object()) record.args = MetricList::from_json(value["args"]);
@@ -130,6 +133,7 @@ void TrainerState::keep_callback(CallbackRecord record) {
     stateful_callbacks.push_back(std::move(record));
 }
 
+// In alphabetical order, as Hugging Face writes it; fields that have no meaning here are written with HF's defaults.
 Json TrainerState::to_json() const {
   Json json;
   json["best_global_step"] = or_null(best_global_step);

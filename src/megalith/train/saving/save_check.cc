@@ -1,3 +1,6 @@
+// A miniature of what a checkpoint does: sharded tensors of every number format, saved collectively and read back by
+// another rank than the one that wrote them. The values are a formula of name and rank, so the reader can check them
+// without communication.
 #include "megalith/train/saving/save_check.h"
 
 #include <ATen/ATen.h>
@@ -23,7 +26,7 @@ namespace {
 using SaveClock = std::chrono::steady_clock;
 
 constexpr const char* kCheckedStem = "state";
-constexpr int64_t kCheckedRows = 37, kCheckedColumns = 1001;
+constexpr int64_t kCheckedRows = 37, kCheckedColumns = 1001;  // odd sizes: nothing is aligned by accident
 
 struct CheckedTensor {
   const char* name;
@@ -37,13 +40,15 @@ constexpr CheckedTensor kCheckedTensors[] = {{"weight", at::kBFloat16, false},
                                              {"random_state", at::kByte, false},
                                              {"norm", at::kFloat, true}};
 
-// Elements that `rank` holds: a pattern that no two ranks share.
+// Returns the elements that `rank` holds: a pattern that no two ranks share. Values stay below 241, so that every
+// format holds them exactly.
 at::Tensor saved_by(const CheckedTensor& tensor, int rank) {
   const int64_t count = kCheckedRows * kCheckedColumns;
   const at::Tensor numbers = (at::arange(count, at::kLong) * 7 + (tensor.shared ? 0 : rank * 29)).remainder(241);
   return numbers.view({kCheckedRows, kCheckedColumns}).to(tensor.type);
 }
 
+// Shape of the whole tensor over all ranks.
 std::vector<int64_t> checked_shape(const CheckedTensor& tensor, int world_size) {
   return {tensor.shared ? kCheckedRows : kCheckedRows * world_size, kCheckedColumns};
 }
@@ -64,7 +69,7 @@ checkpoint::SaveRequest checked_request(const parallel::ParallelContext& context
           .tensors = {std::move(files)}};
 }
 
-// Names of tensors that are not, bit for bit, what the next rank saved.
+// Describes the tensors that are not, bit for bit, what the next rank saved.
 std::vector<std::string> differences_of_saved(const parallel::ParallelContext& context, const fs::path& folder) {
   const checkpoint::StateFiles files(folder, checkpoint::read_manifest(folder), kCheckedStem);
   const int world_size = context.world().size(), next = (context.rank() + 1) % world_size;
@@ -74,26 +79,26 @@ std::vector<std::string> differences_of_saved(const parallel::ParallelContext& c
     const at::Tensor read = at::zeros(wanted.sizes(), wanted.options().device(context.device()));
     files.read({tensor.name, checked_shape(tensor, world_size), {tensor.shared ? 0 : next * kCheckedRows, 0}, read, 0});
     if (!read.cpu().equal(wanted))
-      different.push_back(fmt::format("{} of rank {} is not what was saved, as rank {} reads it from {}", tensor.name,
-                                      next, context.rank(), folder.string()));
+      different.push_back(fmt::format("{} of rank {} differs from what was saved when rank {} reads it from {}",
+                                      tensor.name, next, context.rank(), folder.string()));
   }
   return different;
 }
 
-// Rank 0's word for the name of the check's own folder, which no other check uses.
+// Returns a name for the check's own folder that no other check uses; drawn by rank 0 for all.
 std::string fresh_folder_name(const comm::Group& world) {
   std::random_device random;
   return world.broadcast_bytes(fmt::format(".megalith-doctor-{:08x}{:08x}", random(), random()), 0, "save check");
 }
 
-// Rank 0's word for where to save when nobody says it.
+// Returns the folder to use if none is given; chosen by rank 0 for all.
 fs::path usual_folder(const comm::Group& world, const std::vector<std::string>& hosts) {
   const bool one_machine = std::ranges::all_of(hosts, [&](const std::string& host) { return host == hosts[0]; });
   const fs::path folder = one_machine ? fs::temp_directory_path() : fs::current_path();
   return world.broadcast_bytes(folder.string(), 0, "save check");
 }
 
-// Rank 0 takes away what the check made: its own folder, and `folder` where that was not there before.
+// Removes, on rank 0, what the check created: its own folder, and `folder` if that did not exist before.
 class MadeFolders {
  public:
   MadeFolders(fs::path folder, fs::path own, bool owner) : folder_(std::move(folder)), own_(std::move(own)) {
@@ -104,7 +109,7 @@ class MadeFolders {
   ~MadeFolders() {
     std::error_code ignored;
     if (removes_) fs::remove_all(own_, ignored);
-    if (removes_folder_) fs::remove(folder_, ignored);  // only an empty one
+    if (removes_folder_) fs::remove(folder_, ignored);  // remove() leaves a folder that is not empty
   }
   MadeFolders(const MadeFolders&) = delete;
   MadeFolders& operator=(const MadeFolders&) = delete;
@@ -127,17 +132,17 @@ SaveCheck check_save_and_load(const parallel::ParallelContext& context, const st
   SaveCheck result{.folder = folder.value_or(usual)};
   const fs::path own = result.folder / fresh_folder_name(world);
   const MadeFolders made(result.folder, own, context.rank() == 0);
-  // What one rank of a machine writes the others see at once; a network file system may take its time.
+  // Ranks of the same machine see a new file at once; a network file system may take a while.
   const double patience = hosts[static_cast<size_t>(context.rank())] == hosts[0] ? 0.5 : 10;
   try {
     check_shared_folder_of_ranks(own, world, /*looks=*/true, patience);
     const auto begin = SaveClock::now();
     result.bytes = checkpoint::Saver(context).save(checked_request(context, own / checkpoint::folder_name(1))).bytes;
     result.save_seconds = seconds_until_now(begin);
-  } catch (const ConfigError& error) {  // the same on all ranks
+  } catch (const ConfigError& error) {  // thrown alike on all ranks
     result.problems.emplace_back(error.what());
     return result;
-  } catch (const DataError& error) {  // the same on all ranks
+  } catch (const DataError& error) {  // thrown alike on all ranks
     result.problems.emplace_back(error.what());
     return result;
   }

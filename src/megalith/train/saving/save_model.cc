@@ -14,7 +14,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Moves every file over; `last`, which says that the rest is there, at the end.
+// Moves all files from one folder to another. `last`, whose presence says that the folder is complete, is removed first
+// and moved last.
 void move_files(const fs::path& from, const fs::path& to, const fs::path& last) {
   std::error_code error;
   fs::remove(to / last, error);
@@ -35,7 +36,8 @@ void save_model(const model::VirtualModels& models, const SaveSettings& settings
                 const fs::path& assets) {
   const bool first = models.context().rank() == 0;
   const bool adapter = model::has_adapter(models) && !settings.merged_model;
-  io::StagedFolder staged(folder / "model", "save", {.owner = first, .overwrite = true});  // inside: one file system
+  // Inside `folder`, since files can be renamed only within one file system.
+  io::StagedFolder staged(folder / "model", "save", {.owner = first, .overwrite = true});
   const comm::Group everyone = models.context().world().world();
   everyone.barrier("save: folder made");
   if (adapter) {

@@ -1,5 +1,4 @@
-// What a trainer writes besides logs: the model as a Hugging Face folder, or its adapter as peft's, with the arguments
-// of the run.
+// Exports the model as a Hugging Face folder, or its adapter as a peft folder, together with the arguments of the run.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +8,11 @@
 
 namespace megalith::train {
 
-// The export of `models`, tokenizer files of `assets` (a folder; empty: none) and args.yaml go into `folder`, which may
-// hold other things (the files of the run): they stay. A folder with a config.json is complete: it comes last, and that
-// of an older model goes first. Of a model with an adapter the adapter is written (adapter_config.json comes last);
-// with save_merged_model the model with the adapter merged, and the adapter in folder/adapter. All ranks call it; every
-// parameter is there (finish_param_gather).
+// Writes the export of `models`, the tokenizer files of `assets` (a folder; empty for none) and args.yaml into
+// `folder`; other files in it, such as those of the run, stay. A folder with a config.json is complete: it is written
+// last, and an older one is removed first. For a model with an adapter, writes the adapter (adapter_config.json last);
+// with save_merged_model, the model with the adapter merged in, and the adapter in folder/adapter. Collective; every
+// parameter must have arrived (finish_param_gather).
 void save_model(const model::VirtualModels& models, const SaveSettings& settings, const std::filesystem::path& folder,
                 const std::filesystem::path& assets);
 

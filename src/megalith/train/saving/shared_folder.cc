@@ -29,6 +29,7 @@ std::string fresh_name() {
   return fmt::format(".megalith-shared-{:08x}{:08x}", random(), random());
 }
 
+// Polls, because network file systems cache what they have listed.
 bool appears(const fs::path& file, double patience) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(patience);
   std::error_code ignored;
@@ -39,7 +40,7 @@ bool appears(const fs::path& file, double patience) {
   return true;
 }
 
-// Removed at the end, also by an exception.
+// Removes the file at the end of a scope, also after an exception.
 struct Removed {
   fs::path file;
   ~Removed() {
@@ -63,16 +64,18 @@ void check_shared_folder_of_ranks(const fs::path& folder, const comm::Group& ran
       problem = error.what();
     }
   }
+  // One broadcast carries either the name of the file or, after "!", the reason why there is none.
   const std::string told = ranks.broadcast_bytes(problem.empty() ? name : "!" + problem, 0, "output_dir");
   check<ConfigError>(!told.starts_with('!'), "output_dir {} cannot be written: {}", folder.string(), told.substr(1));
   const bool missing = looks && !first && !appears(folder / told, patience);
   std::set<std::string> blind;
   for (const std::string& host : ranks.all_gather_bytes(missing ? host_name() : "", "output_dir"))
     if (!host.empty()) blind.insert(host);
-  check<ConfigError>(blind.empty(),
-                     "output_dir {} is not the same folder on all machines: what rank 0 wrote there is not seen on {}."
-                     " Use a folder of a file system that all machines share",
-                     folder.string(), list_in_words(std::vector<std::string>(blind.begin(), blind.end())));
+  check<ConfigError>(
+      blind.empty(),
+      "output_dir {} is not the same folder on all machines: a file that rank 0 wrote is not visible on {}."
+      " Use a folder on a file system that all machines share",
+      folder.string(), list_in_words(std::vector<std::string>(blind.begin(), blind.end())));
 }
 
 void check_shared_folder(const fs::path& folder, comm::World& world, double patience) {

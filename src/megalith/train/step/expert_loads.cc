@@ -19,7 +19,7 @@ void ExpertLoads::note() {
 
 std::vector<ExpertLoad> ExpertLoads::take() const {
   std::vector<ExpertLoad> loads;
-  if (noted_.empty()) return loads;  // the same on all ranks of a stage
+  if (noted_.empty()) return loads;  // all ranks of a stage agree on this
   std::vector<at::Tensor> mine;
   for (const auto& [layer, load] : noted_) mine.push_back(load);
   const at::Tensor all = at::stack(mine);

@@ -1,4 +1,4 @@
-// What the experts of a model get, for showing.
+// ExpertLoads: how many tokens each expert of a model gets, for the dashboard.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,23 +13,23 @@ class VirtualModels;
 
 namespace megalith::train {
 
-// One layer in one step, on all ranks together.
+// The load of one layer in one step, summed over all ranks.
 struct ExpertLoad {
-  int64_t layer = 0;          // in the whole model
-  std::vector<float> tokens;  // by expert, after dropping
+  int64_t layer = 0;          // number in the whole model
+  std::vector<float> tokens;  // tokens per expert, after dropping
 };
 
-// One a rank, on all ranks of a model with experts.
+// One per rank, on all ranks of a model with experts.
 class ExpertLoads {
  public:
   // `models` outlives it.
   explicit ExpertLoads(const model::VirtualModels& models) : models_(models) {}
 
-  // Between backward and the end of a step (TrainerCallback::on_optimizer_step): keeps what the routers have counted.
-  // Copies and reads nothing.
+  // Keeps the routers' counts; called between backward and the end of a step (TrainerCallback::on_optimizer_step).
+  // Neither copies nor reads them.
   void note();
-  // Of the step that was last noted: this rank's layers, on the first of the ranks that hold them; nothing on the
-  // others. Collective over all ranks that hold the same layers; reads from the device.
+  // Returns the loads of this rank's layers in the step last noted, on the first of the ranks that hold these layers;
+  // the others get an empty list. Collective over all ranks that hold the same layers; reads from the device.
   std::vector<ExpertLoad> take() const;
 
  private:

@@ -1,3 +1,12 @@
+// Recording and replaying micro-batches.
+//
+// A graph refers to memory by address. So each shape owns the tensors that its graphs read (`batch`, `angles`): a
+// micro-batch is first copied into them, then the graph is replayed. Parameters and gradient buffers stay in place
+// during a run anyway. All graphs share one memory pool, which is safe because they run one after another.
+//
+// State of the host is not part of a graph: what `work` changes there, it changes only while recording. The only such
+// state is Parameter::grad.stale (whether backward overwrites a gradient or adds to it). Graphs are therefore looked up
+// by the flags before the pass, and a replay sets the flags that recording left.
 #include "megalith/train/step/graphed_microbatches.h"
 
 #include <ATen/ATen.h>
@@ -15,38 +24,40 @@ namespace megalith::train {
 
 namespace {
 
+// At this many shapes, those without a graph are forgotten: the list would otherwise grow with the data.
 constexpr size_t kShapesRemembered = 64;
 
 }  // namespace
 
+// A graph replays kernels only, so a pass that computes something on the host cannot be recorded.
 std::string graph_obstacle(const model::ModelOptions& options, const model::ModelConfig& config,
                            const layout::GridShape& grid, bool on_cuda, bool plain_objective) {
   if (!on_cuda) return "the run is on the CPU";
-  if (grid.world_size > 1) return fmt::format("{} ranks exchange tensors inside of a step", grid.world_size);
-  if (!plain_objective) return "the objective is not plain language modelling";
+  if (grid.world_size > 1) return fmt::format("{} ranks exchange tensors within a step", grid.world_size);
+  if (!plain_objective) return "the objective is not plain language modeling";
   if (std::string problem = model::capture_problem(config); !problem.empty()) return problem;
   if (config.mtp_layers > 0) return "multi-token prediction counts its targets on the host";
   const bool adapter_dropout = options.adapter && options.adapter->dropout > 0;
   if (config.attention_dropout > 0 || config.hidden_dropout > 0 || config.embedding_dropout > 0 || adapter_dropout)
     return "dropout draws its seeds on the host";
-  if (options.recompute.any()) return "recompute_granularity runs parts of the model inside of backward";
-  if (options.fp8) return "fp8 keeps scales between the steps";
+  if (options.recompute.any()) return "recompute_granularity runs parts of the model during backward";
+  if (options.fp8) return "fp8 carries scales from step to step";
   return "";
 }
 
 struct GraphedMicrobatches::Graph {
-  std::vector<bool> before, after;  // which gradients are overwritten, and which still would be then
+  std::vector<bool> before, after;  // stale flags before and after the pass
   std::unique_ptr<DeviceGraph> device;
-  at::Tensor loss;  // written by each replay
+  at::Tensor loss;  // written by each replay, hence cloned for the caller
 };
 
 struct GraphedMicrobatches::Shape {
-  std::vector<int64_t> cumulative;
+  std::vector<int64_t> cumulative;  // lengths of the sequences, as offsets
   double factor = 0;
-  int64_t met = 0;
+  int64_t met = 0;  // micro-batches seen with this shape
   // Set when the first graph is recorded.
-  data::MicroBatch batch;  // on the device; graphs read it
-  ops::RopeAngles angles;  // of its layout; graphs read them
+  data::MicroBatch batch;  // on the device; its tensors are read by the graphs
+  ops::RopeAngles angles;  // of its layout; read by the graphs
   std::vector<std::unique_ptr<Graph>> graphs;
 };
 
@@ -71,11 +82,12 @@ void GraphedMicrobatches::set_stale(const std::vector<bool>& stale) const {
   for (size_t i = 0; i < all.size(); ++i) all[i]->grad.stale = stale[i];
 }
 
+// Returns std::nullopt during warm-up, for new shapes, and whenever graphs cannot be used.
 std::optional<at::Tensor> GraphedMicrobatches::run(const data::MicroBatch& batch, double factor, const Work& work) {
   if (broken_) return std::nullopt;
   if (!batch.extras.empty()) {
     log_warning(
-        "cuda_graph_impl local is not used: micro-batches have extra tensors (\"{}\"), which graphs do not follow",
+        "cuda_graph_impl local is not used: micro-batches have extra tensors (\"{}\"), which graphs do not support",
         batch.extras.begin()->first);
     broken_ = true;
     return std::nullopt;
@@ -101,7 +113,7 @@ GraphedMicrobatches::Shape& GraphedMicrobatches::shape_of(const data::MicroBatch
   return *shapes_.back();
 }
 
-// The micro-batch to where graphs read it. False: there is no room for another shape.
+// Copies the micro-batch to where graphs read it. Returns false if there is no room for another shape.
 bool GraphedMicrobatches::start(Shape& shape, const data::MicroBatch& batch) const {
   const at::Device device = chunk_.options().device;
   const at::Tensor ids = ops::to_device(batch.ids, device), labels = ops::to_device(batch.labels, device);
@@ -115,14 +127,14 @@ bool GraphedMicrobatches::start(Shape& shape, const data::MicroBatch& batch) con
   shape.batch = batch;
   shape.batch.ids = ids.clone();
   shape.batch.labels = labels.clone();
-  // What is made of a layout when it is first asked for: not by a graph.
+  // Tensors that a layout creates on first use must exist before recording: a graph must not own them.
   shape.batch.layout.positions(device);
   shape.batch.layout.cumulative_tensor(device);
   shape.angles = chunk_.angles(shape.batch.layout);
   return true;
 }
 
-// nullptr: it cannot be recorded.
+// Returns the graph for the current stale flags, recording it if necessary; nullptr if it cannot be recorded.
 const GraphedMicrobatches::Graph* GraphedMicrobatches::graph_of(Shape& shape, const Work& work) {
   const std::vector<bool> before = stale();
   for (const auto& graph : shape.graphs)
@@ -130,8 +142,8 @@ const GraphedMicrobatches::Graph* GraphedMicrobatches::graph_of(Shape& shape, co
   const DeviceGraph* other = nullptr;
   for (const auto& each : shapes_)
     if (!each->graphs.empty()) other = each->graphs.front()->device.get();
-  chunk_.angles(shape.batch.layout);  // another shape may have run since
-  // Memory that the steps so far left behind would stay reserved beside the graphs' own.
+  chunk_.angles(shape.batch.layout);  // sets the model's angles, which another shape may have replaced
+  // Return cached memory first: the graphs' pool cannot use it, and it would stay reserved beside the pool.
   const at::Device device = chunk_.options().device;
   if (other == nullptr && device.is_cuda()) at::accelerator::emptyCache();
   auto graph = std::make_unique<Graph>();
@@ -140,16 +152,17 @@ const GraphedMicrobatches::Graph* GraphedMicrobatches::graph_of(Shape& shape, co
     graph->device = make_(other);
     graph->device->record([to = graph.get(), batch = &shape.batch, work] { to->loss = work(*batch); });
   } catch (const c10::OutOfMemoryError&) {
+    // Passed on: the caller explains what to do when memory runs out.
     throw;
   } catch (const std::exception& error) {
-    log_warning("cuda_graph_impl local: a micro-batch cannot be recorded ({}); the run goes on without graphs",
+    log_warning("cuda_graph_impl local: a micro-batch cannot be recorded ({}); the run continues without graphs",
                 first_line(error.what()));
     broken_ = true;
     set_stale(before);
     return nullptr;
   }
   graph->after = stale();
-  set_stale(before);  // nothing has run yet
+  set_stale(before);  // recording runs nothing
   shape.graphs.push_back(std::move(graph));
   return shape.graphs.back().get();
 }

@@ -1,5 +1,5 @@
-// GraphedMicrobatches: forward and backward of micro-batches as recorded graphs (cuda_graph_impl local), for small
-// models, where the host cannot start kernels as fast as the device runs them.
+// GraphedMicrobatches: runs forward and backward of micro-batches as recorded graphs (cuda_graph_impl local). This
+// helps small models, for which the host cannot launch kernels as fast as the device runs them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,37 +18,37 @@
 
 namespace megalith::train {
 
-// Why a run cannot use graphs, in words that end a sentence; empty: it can. Whether they are asked for is not looked
-// at.
+// Returns the reason why CUDA graphs cannot be used, as a phrase for a message; empty if they can. Does not check
+// whether they were requested.
 std::string graph_obstacle(const model::ModelOptions& options, const model::ModelConfig& config,
                            const layout::GridShape& grid, bool on_cuda, bool plain_objective);
 
-// A graph is for one shape (the lengths of the sequences) and one factor of the loss: both are written into its
-// kernels. Of each there is one for gradients that are overwritten (the first micro-batch of a step) and one for those
-// that are added to. What a graph does is, bit for bit, what the same kernels do when the host starts them one by one.
+// A graph holds one shape (the lengths of the sequences) and one factor of the loss, since both are baked into its
+// kernels. For each pair there is one graph that overwrites gradients (the first micro-batch of a step) and one that
+// adds to them. Replaying a graph gives, bit for bit, the results of launching its kernels one by one.
 //
-// The first steps (cuda_graph_warmup_steps), and the first micro-batch of each shape, run without: kernels are chosen
-// and caches filled then. At most kMostShapes shapes are recorded; others always run without. A recording that fails is
-// told once, and the run goes on without graphs; likewise once a micro-batch has extra tensors, whose shapes nothing
-// ties to the lengths.
+// The first steps (cuda_graph_warmup_steps) and the first micro-batch of each shape run without graphs: that is when
+// kernels are chosen and caches filled. At most kMostShapes shapes are recorded; others always run without. If a
+// recording fails, the run says so once and continues without graphs; likewise when a micro-batch has extra tensors,
+// whose shapes do not follow from the lengths.
 //
-// One thread a rank. `chunk` outlives it. The caller's current stream is an OwnStream.
+// One thread per rank. `chunk` outlives it. The caller's current stream must be an OwnStream.
 class GraphedMicrobatches {
  public:
   static constexpr int kMostShapes = 4;
 
-  // Forward and backward of a micro-batch, by device work alone; gives the sum of its losses, without its graph.
+  // Runs forward and backward of a micro-batch by device work alone. Returns the sum of its losses, detached.
   using Work = std::function<at::Tensor(const data::MicroBatch&)>;
 
   GraphedMicrobatches(model::GptModel& chunk, int warm_up_steps, MakeDeviceGraph make = make_device_graph);
   ~GraphedMicrobatches();
 
   void begin_step() { ++steps_; }
-  // The sum of the losses of the micro-batch, or nothing when the caller has to run it. `factor`: by what `work`
-  // multiplies the loss before backward.
+  // Returns the sum of the losses of the micro-batch, or std::nullopt when the caller has to run it. `factor` is the
+  // factor by which `work` multiplies the loss before backward.
   std::optional<at::Tensor> run(const data::MicroBatch& batch, double factor, const Work& work);
 
-  int recorded() const;  // graphs
+  int recorded() const;  // number of graphs
 
  private:
   struct Graph;
@@ -64,8 +64,8 @@ class GraphedMicrobatches {
   const int warm_up_steps_;
   const MakeDeviceGraph make_;
   int64_t steps_ = 0;
-  bool broken_ = false;                         // no more graphs
-  std::vector<std::unique_ptr<Shape>> shapes_;  // in the order in which they were met
+  bool broken_ = false;                         // no more graphs after an error
+  std::vector<std::unique_ptr<Shape>> shapes_;  // in the order of their first use
 };
 
 }  // namespace megalith::train

@@ -1,3 +1,12 @@
+// Connects the objective with the pipeline's engine: the engine decides the order of forward and backward passes, this
+// file what each of them computes and by which factor the loss is scaled.
+//
+// Scaling. Let L be the summed loss of a micro-batch on this rank, n its count over all context-parallel ranks, m the
+// micro-batches of a step and s the loss scale. Gradients are later averaged over dp·cp ranks (or, per token, summed
+// and divided by all tokens of the step), so backward starts from
+//
+//   per token      s · L
+//   otherwise      s · L · cp / (n · m)       cp: each context-parallel rank holds only its part of L
 #include "megalith/train/step/microbatch_runner.h"
 
 #include <ATen/ATen.h>
@@ -14,8 +23,8 @@ using pipeline::StageCall;
 
 namespace {
 
-// Returns this context-parallel rank's slices of ids, labels, extra tensors of tokens, and layout; counts (loss_tokens,
-// samples, …) and other extra tensors stay those of the whole. With one context-parallel rank, the micro-batches
+// Returns this context-parallel rank's slices of ids, labels, token-wise extra tensors and layout. Counts (loss_tokens,
+// samples, …) and other extra tensors stay those of the whole micro-batch. With cp = 1, returns the micro-batches
 // themselves.
 std::vector<data::MicroBatch> context_slices(std::span<const data::MicroBatch> batches,
                                              const parallel::ParallelContext& context) {
@@ -32,13 +41,14 @@ std::vector<data::MicroBatch> context_slices(std::span<const data::MicroBatch> b
   return slices;
 }
 
-// Extra tensors are on every stage: all ranks of a replica refuse a micro-batch together, before one waits for another.
+// Every stage has the extra tensors, so all ranks of a replica refuse a micro-batch together, before one waits for
+// another.
 void check_extras(std::span<const data::MicroBatch> batches, const Objective& objective) {
   const std::vector<std::string> keys = objective.extra_keys();
   for (const data::MicroBatch& batch : batches) batch.require_extras(keys);
 }
 
-// While one lives, backward leaves weight gradients for later where the schedule has a place for them (zero_bubble).
+// While it lives, and if the schedule has a place for them (zero_bubble), backward leaves weight gradients for later.
 class WeightGradQueues {
  public:
   WeightGradQueues(model::VirtualModels& models, layout::ScheduleKind schedule)
@@ -74,7 +84,7 @@ TraceLabel label_of(const layout::PipelineAction& action) {
   return {.name = name, .level = 2, .microbatch = action.microbatch, .chunk = action.chunk};
 }
 
-// A span for each action of the schedule.
+// Returns a callback that records a span for each action of the schedule.
 std::function<void(const layout::PipelineAction&, bool)> trace_actions(TraceRecorder& trace) {
   return [&trace, begin = int64_t{0}](const layout::PipelineAction& action, bool begins) mutable {
     if (begins)
@@ -111,6 +121,8 @@ layout::PipelineShape MicrobatchRunner::shape(int microbatches, Phase phase) con
   return settings_.shape(microbatches, phase == Phase::kEvaluation);
 }
 
+// The engine needs the rows of each hidden state to allocate receive buffers; with sequence parallelism a rank holds
+// 1/tp of them.
 pipeline::StepPlan MicrobatchRunner::plan(std::span<const data::MicroBatch> batches, Phase phase) const {
   const layout::GridShape& grid = context_.grid().shape();
   pipeline::StepPlan plan{shape(static_cast<int>(batches.size()), phase), {}};
@@ -126,16 +138,16 @@ int MicrobatchRunner::evaluation_group(int count) const {
 
 double MicrobatchRunner::aux_loss_scale(float loss_scale, size_t microbatches) const {
   const layout::GridShape& grid = context_.grid().shape();
-  const int sharers = grid.cp * (models_[0].options().sequence_parallel ? grid.tp : 1);  // each has its tokens' part
-  // Per token a rank multiplies by its own tokens, and gradients are divided by all; otherwise they are averaged over
-  // cp.
+  const int sharers = grid.cp * (models_[0].options().sequence_parallel ? grid.tp : 1);  // each holds its tokens' share
+  // Per token: a rank multiplies by its own tokens, and gradients are divided by all tokens. Otherwise gradients are
+  // averaged over cp.
   if (per_token_loss()) return static_cast<double>(loss_scale) * sharers;
   return static_cast<double>(loss_scale) * grid.cp / static_cast<double>(microbatches);
 }
 
 double MicrobatchRunner::backward_factor(int64_t count, float loss_scale, size_t microbatches) const {
   double factor = loss_scale;
-  if (!per_token_loss())  // times cp: gradients are averaged over context-parallel ranks, each of which has a part of L
+  if (!per_token_loss())  // ×cp: see the top
     factor *= static_cast<double>(context_.grid().shape().cp) /
               (static_cast<double>(std::max<int64_t>(count, 1)) * static_cast<double>(microbatches));
   return factor;
@@ -162,6 +174,7 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
   check_extras(whole, objective_);
   const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
   objective_.begin(whole, Phase::kTraining);
+  // Known before the forward pass, so that a fused head can compute gradients together with the loss.
   objective_.set_loss_grad([this, scale = pass.loss_scale, count = batches.size()](int64_t tokens) {
     return backward_factor(tokens, scale, count);
   });
@@ -179,12 +192,13 @@ void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, c
   const bool one_stage = context_.grid().shape().pp == 1;
   pipeline::StageWork work;
   work.forward = [&](const StageCall& call) {
+    // With one stage, the forward of micro-batch i > 0 follows the backward of micro-batch i-1.
     if (one_stage && call.microbatch > 0 && pass.substep_end) pass.substep_end();
     const at::Tensor output = forward(call, batches[static_cast<size_t>(call.microbatch)], Phase::kTraining, losses);
     if (!call.last_stage) return output;
     at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
     losses.back().sum = output.detach();
-    losses.back().on_host.emplace(losses.back().sum);  // before backward is in the way
+    losses.back().on_host.emplace(losses.back().sum);  // started before backward, so that it does not queue after it
     for (AttachedLoss& each : losses.back().attached) each.sum = each.sum.detach();
     if (pass.on_loss) pass.on_loss(losses.back());
     return start;
@@ -216,7 +230,8 @@ void MicrobatchRunner::run_graphs(std::span<const data::MicroBatch> batches, con
     start_of_backward(loss, pass.loss_scale, batches.size()).backward();
     return loss.sum.detach();
   };
-  // Gradients are reduced when all are there: alone, that is to look at them.
+  // Gradients are reduced after the last micro-batch. Graphs require a single rank, where reducing only means to check
+  // them.
   const optim::DistributedDataParallel::NoSync accumulate(*pass.chunks[0]);
   for (size_t i = 0; i < batches.size(); ++i) {
     if (i > 0 && pass.substep_end) pass.substep_end();
@@ -230,6 +245,7 @@ void MicrobatchRunner::run_graphs(std::span<const data::MicroBatch> batches, con
   }
 }
 
+// Forward only: the same engine and schedule without backward actions, and never with graphs.
 std::vector<MicrobatchLoss> MicrobatchRunner::evaluate(std::span<const data::MicroBatch> whole) {
   check_extras(whole, objective_);
   const std::vector<data::MicroBatch> batches = context_slices(whole, context_);

@@ -25,10 +25,12 @@ OptimizedModel::OptimizedModel(model::VirtualModels& models, const UpdateSetting
         std::make_unique<optim::DistributedDataParallel>(parameters_of(models[chunk]), gradients, context));
     chunks_.push_back(own_chunks_.back().get());
   }
+  // Order matters: the gradient buffers take over the parameters' storage, and the optimizer refers to the buffers.
   optimizer_ = std::make_unique<optim::Optimizer>(chunks_, settings.optimizer, context, settings.overlap_param_gather);
   scheduler_ = std::make_unique<optim::ParamScheduler>(schedule_.schedule, schedule_.groups, schedule_.load);
   apply_rates();
   if (!settings.overlap_param_gather) return;
+  // With overlap_param_gather each part of the model waits for its own parameters just before it uses them.
   for (size_t chunk = 0; chunk < models.size(); ++chunk)
     models[chunk].set_before_part(
         [ddp = chunks_[chunk]](std::span<nn::Parameter* const> part) { ddp->wait_for_params(part); });
@@ -38,9 +40,10 @@ OptimizedModel::~OptimizedModel() {
   for (size_t chunk = 0; chunk < models_.size(); ++chunk) models_[chunk].set_before_part(nullptr);
 }
 
+// The optimizer knows nothing of schedules: each parameter group just has a rate and a decay.
 void OptimizedModel::apply_rates() {
   for (optim::ParamGroup& group : optimizer_->groups()) {
-    const size_t rates = group.decoupled_lr ? 1 : 0;
+    const size_t rates = group.decoupled_lr ? 1 : 0;  // schedule 1 is for input and output layers
     group.lr = scheduler_->lr(rates);
     group.weight_decay = scheduler_->weight_decay(rates);
   }
@@ -58,11 +61,12 @@ void OptimizedModel::check_gradients() const {
   for (const optim::DistributedDataParallel* chunk : chunks_) chunk->check_gradients();
 }
 
+// A skipped step (fp16 overflow) changes only the loss scale: neither parameters nor schedule advance.
 UpdateResult OptimizedModel::update(int64_t samples, const std::optional<optim::BegunStep>& begun) {
   UpdateResult result{.step = {}, .learning_rate = scheduler_->lr(0), .loss_scale = scaler_.scale()};
   result.step = optimizer_->step(scaler_, begun);
   check<ConfigError>(scaler_.is_finite(),
-                     "the loss scale has grown beyond the largest fp32 number; set loss_scale to a constant, or lower"
+                     "the loss scale exceeds the largest fp32 number; set loss_scale to a constant, or lower"
                      " initial_loss_scale");
   if (result.step.updated) {
     scheduler_->step(schedule_.increment(samples));

@@ -16,7 +16,7 @@ std::vector<const nn::Router*> routers_of(const model::VirtualModels& models) {
   return routers;
 }
 
-// Of all ranks: [layers, E].
+// Returns the tokens per layer and expert over all ranks: fp32 [layers, E].
 at::Tensor loads_of(const std::vector<const nn::Router*>& routers, const model::VirtualModels& models) {
   const at::Device device = models.context().device();
   std::vector<at::Tensor> loads;
@@ -41,7 +41,8 @@ std::vector<std::string> routing_metrics(const model::ModelConfig& config) {
 
 void end_routing_step(const model::VirtualModels& models, MetricSums& sums) {
   const std::vector<const nn::Router*> routers = routers_of(models);
-  if (routers.empty()) return;  // the same on all ranks of a stage
+  if (routers.empty()) return;  // all ranks of a stage agree on this, so no collective is left hanging
+  // Load imbalance per layer: busiest expert over the mean. The clamp avoids 0/0 in a step without tokens.
   const at::Tensor loads = loads_of(routers, models);
   const at::Tensor busiest = loads.amax(1) / loads.mean(1).clamp_min(1e-9);
   sums.add(kMaxLoad, busiest.sum(), static_cast<double>(routers.size()));

@@ -1,4 +1,4 @@
-// The end of a step for layers with experts: what routers saw becomes metrics, and biases move against the load.
+// Ends a step for layers with experts: turns the routers' statistics into metrics, and moves biases against the load.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace megalith::train {
 
-// Names of the metrics of a model with experts, the same on every rank; none without.
-//   load_balancing_loss, seq_load_balancing_loss, global_load_balancing_loss, z_loss   without their coefficients,
-//   means
-//                                       over layers and micro-batches; those that the model has
-//   expert_load_max                     tokens of the busiest expert over the mean of all: 1 is perfect balance; a mean
-//                                       over layers
-//   expert_tokens_dropped               share of the choices that found no room; with a capacity factor
+// Returns the names of the metrics of a model with experts, the same on every rank; empty without experts.
+//   load_balancing_loss, seq_load_balancing_loss,   those that the model has, without their coefficients:
+//   global_load_balancing_loss, z_loss              means over layers and micro-batches
+//   expert_load_max                                 tokens of the busiest expert over the mean of all (1 is
+//                                                   perfect balance), averaged over layers
+//   expert_tokens_dropped                           with a capacity factor: share of the choices that found
+//                                                   no room
 std::vector<std::string> routing_metrics(const model::ModelConfig& config);
 
-// Collective over all ranks that hold the same layers. Adds this step's metrics to `sums`, moves the biases, and starts
-// the statistics anew.
+// Adds this step's metrics to `sums`, moves the biases, and resets the statistics. Collective over all ranks that hold
+// the same layers.
 void end_routing_step(const model::VirtualModels& models, MetricSums& sums);
 
 }  // namespace megalith::train
