@@ -75,7 +75,7 @@ std::string batch_text(const StartSummary& summary) {
                   counted(summary.microbatches, "micro-batch", "micro-batches"),
                   counted(summary.dp, "replica", "replicas"), counted(sequences, "sequence", "sequences"));
   if (summary.sequence_length > 0)
-    text += fmt::format(", at most {} tokens,", grouped(sequences * summary.sequence_length));
+    text += fmt::format(", at most {} tokens", grouped(sequences * summary.sequence_length));
   return text + " per step";
 }
 
