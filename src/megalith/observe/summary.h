@@ -34,7 +34,7 @@ struct StartSummary {
 //   layout      4 ranks = tp 2 x pp 2; gloo on CPU, fp32
 //   memory      20.0 MB per rank: parameters 5.0 MB, gradients 5.0 MB, optimizer 10.0 MB
 //   data        train: 1,024 sequences; evaluation: 64 sequences
-//   batch       2 sequences x 4 micro-batches x 1 replica = 8 sequences, at most 2,048 tokens, per step
+//   batch       2 sequences x 4 micro-batches x 1 replica = 8 sequences, at most 2,048 tokens per step
 //   run         1,000 steps (7.81 epochs)
 //   output      out
 std::string text_of(const StartSummary& summary);
