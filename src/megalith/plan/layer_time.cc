@@ -1,3 +1,6 @@
+// TimeMeter receives the work of a part (products, attention, bytes moved, collectives) and converts it into seconds of
+// forward and backward. Communication that overlaps with a product counts only as far as it is longer than the product.
+// A layer that is recomputed adds its forward to the backward pass under `recompute`.
 #include "megalith/plan/layer_time_internal.h"
 
 #include <algorithm>
@@ -6,7 +9,7 @@ namespace megalith::plan {
 
 namespace {
 
-// Makes seconds of the work that one part states.
+// Converts the work that one part states into seconds.
 class TimeMeter : public nn::WorkMeter {
  public:
   explicit TimeMeter(const RankSpeeds& speeds) : speeds_(speeds), rank_(speeds.rank) {}
@@ -18,7 +21,7 @@ class TimeMeter : public nn::WorkMeter {
     const double gather = speeds_.tp.all_gather(rank_.whole());
     if (rank_.split_tokens) {
       time_.forward.tp += 2 * gather;
-      time_.backward.tp += gather;  // of the gradient, before anything else
+      time_.backward.tp += gather;  // of the output's gradient: nothing can start before it
       speeds_.add_product(time_, rank_.t, up, rank_.h, gather, gather);
     } else {
       const double reduce = speeds_.tp.all_reduce(rank_.whole());
@@ -36,7 +39,7 @@ class TimeMeter : public nn::WorkMeter {
   }
 
   void grouped_products(double groups, double rows, std::initializer_list<Weight> weights) override {
-    const double calls = speeds_.cluster.cuda ? 1 : groups;  // on CUDA one kernel for all
+    const double calls = speeds_.cluster.cuda ? 1 : groups;  // CUDA has one kernel for all groups
     PassTimes one;
     for (const Weight& weight : weights) speeds_.add_product(one, rows / calls, weight.out, weight.in);
     time_.forward.gemm += calls * one.forward.gemm;
@@ -45,17 +48,18 @@ class TimeMeter : public nn::WorkMeter {
 
   void core_attention(const nn::CoreWork& work) override {
     const Cluster& cluster = speeds_.cluster;
-    // Causal: half of the keys; a window sees about as many as it is wide.
+    // A causal query sees half of the keys on average, one with a window about as many as the window is wide.
     const double keys = work.window > 0 && work.window < rank_.length / 2 ? work.window : rank_.length / 2;
     const double flop = 2 * rank_.t * keys * (work.q + work.out);
-    // Speeds are those of heads of 128 channels; the kernels are slower with smaller ones.
+    // Speeds are measured with heads of 128 channels; the kernels are slower with smaller heads.
     const double part = cluster.cuda ? std::min(1.0, 0.2 + 0.8 * work.q / work.heads / 128) : 1;
     const double forward = std::max(cluster.launch_s, flop / (part * cluster.attention_flops));
     const double backward = std::max(cluster.launch_s, 2.5 * flop / (part * cluster.attention_backward_flops));
     time_.forward.attention += forward;
     time_.backward.attention += backward;
     if (rank_.cp == 1) return;
-    // A ring: each step computes with one block while the next one arrives.
+    // Ring attention: each step computes with one block while the next one arrives, so only the excess is exposed. In
+    // backward a block travels with its fp32 gradient.
     const auto ranks = static_cast<double>(rank_.cp);
     const double block = rank_.t * work.kv;
     const double message = speeds_.cp.message(block * rank_.bytes);
@@ -128,7 +132,7 @@ LayerTimes::LayerTimes(const model::ModelFootprint& model, const Cluster& cluste
               .tp = {cluster, static_cast<int>(model.rank().tp), 1},
               .cp = {cluster, static_cast<int>(model.rank().cp), static_cast<int>(model.rank().tp)},
               .ep = {cluster, static_cast<int>(model.rank().ep * model.rank().etp), 1}} {
-  // Two norms: x in, y out; in backward x and two gradients in, one out.
+  // Two norms per layer. Forward reads x and writes y; backward reads x and two gradients and writes one.
   const double stream = model.rank().stream();
   norms_.forward.memory_bound = 2 * speeds_.moved(2 * stream);
   norms_.backward.memory_bound = 2 * speeds_.moved(4 * stream);

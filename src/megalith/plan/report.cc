@@ -1,3 +1,5 @@
+// Text and JSON show the same numbers. Keys of the JSON objects are an interface for programs: bytes and seconds, never
+// rounded. The text is for a terminal of about 110 columns.
 #include "megalith/plan/report.h"
 
 #include <fmt/format.h>

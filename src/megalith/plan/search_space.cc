@@ -1,3 +1,6 @@
+// Nested loops over the sizes, outermost first: tp, cp, pp, then ep and etp for models with experts, then chunks. Each
+// loop offers only sizes that divide what is left of the GPUs and of the model, so that little is built in vain. A size
+// that the user gave replaces its loop.
 #include "megalith/plan/search_space_internal.h"
 
 #include <algorithm>
@@ -12,7 +15,7 @@ constexpr int kMaxTp = 16;
 constexpr int kMaxPp = 64;
 constexpr int kMaxCp = 64;
 constexpr int kMaxChunks = 8;
-constexpr int64_t kLeastCpTokens = 2048;  // of a rank and sequence: less is not worth a ring
+constexpr int64_t kLeastCpTokens = 2048;  // per rank and sequence: a ring does not pay off with fewer
 
 std::vector<int> divisors(int64_t number, int limit) {
   std::vector<int> result;
