@@ -1,4 +1,6 @@
-// `megalith dashboard`: runs in a browser, or as one file.
+// `megalith dashboard`: shows runs in a browser, or writes them as one HTML file. Its words are parsed here, not by the
+// option table: folders come without an option name. The server runs on the main thread; a second thread waits for a
+// signal and stops it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -75,14 +77,14 @@ Wishes read(Words words) {
   return wishes;
 }
 
-// Until a signal asks for the end.
+// Serves until a signal requests the end.
 void serve(observe::Dashboard& dashboard, const observe::ServerAddress& address) {
   run::EndingSignals signals({SIGHUP});
   observe::DashboardServer server(dashboard, address);
   std::atomic<bool> over = false;
   std::thread waiting([&] {
     if (!signals.wait()) return;
-    // Again and again: a signal may come before the server runs.
+    // Repeated, because stop() has no effect if the signal comes before the server runs.
     for (; !over; std::this_thread::sleep_for(std::chrono::milliseconds(20))) server.stop();
   });
   fmt::print("{}\n", server.url());

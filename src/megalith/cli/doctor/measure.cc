@@ -1,3 +1,6 @@
+// Every number is the median of repeated runs on this rank and then the slowest of all ranks, since a step waits for the
+// slowest. Work that ranks do together is repeated a fixed number of times, so that all of them call the same
+// collectives; the rest is repeated until it has taken a fifth of a second.
 #include "megalith/cli/doctor/measure.h"
 
 #include <ATen/ATen.h>
@@ -22,8 +25,8 @@ void finish(at::Device device) {
   if (device.is_cuda()) at::accelerator::synchronizeDevice(device.index());
 }
 
-// The median of a few runs, after one that does not count. `runs`: exactly so many, for what ranks do together. Work
-// that takes longer than a second is not repeated: bf16 products on a CPU without instructions for them.
+// Returns the median of a few runs, after a warm-up run that does not count. `runs` fixes their number, for collective
+// work. Work that takes longer than a second is not repeated: bf16 products on a CPU without instructions for them.
 double seconds_of(at::Device device, const std::function<void()>& work, size_t runs = 0) {
   const auto once = [&] {
     const auto begin = Clock::now();
