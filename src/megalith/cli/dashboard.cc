@@ -24,13 +24,13 @@ namespace {
 constexpr const char* kDashboardUsage = R"(megalith dashboard RUN_DIR… [--host ADDRESS] [--port N]
 megalith dashboard RUN_DIR… --static FILE.html
 
-Shows runs while they go on and afterwards: loss, rates, memory, layout, timeline, experts, checkpoints, events. RUN_DIR is
-a run's output_dir, or a folder of such folders. Nothing is changed, and nothing outside of them is read.
+Shows runs live and afterwards: loss, rates, memory, layout, timeline, experts, checkpoints, events. RUN_DIR is
+a run's output_dir, or a folder of such folders. Nothing is changed, and nothing outside these folders is read.
 
-  --host ADDRESS    where to listen (default 127.0.0.1: this machine alone). There is no password: whoever can reach
-                    another address can look
-  --port N          default 0: any that is free. The address is printed on stdout
-  --static FILE     writes the page with all data into one file instead, which opens without a server
+  --host ADDRESS    where to listen (default 127.0.0.1: this machine only). There is no password: with another address,
+                    everyone who can reach it can see the runs
+  --port N          default 0: any free port. The address is printed on stdout
+  --static FILE     write the page with all data into one file instead, which opens without a server
 )";
 
 struct Wishes {

@@ -38,7 +38,7 @@ The first fault is named with its file and byte, and the exit code is 2.
   --json            print one JSON object in place of a line
 )";
 constexpr const char* kMergeUsage =
-    R"(megalith data merge PREFIX… --output PREFIX: the documents of all, one behind the other
+    R"(megalith data merge PREFIX… --output PREFIX: the documents of all inputs, concatenated
 
   --overwrite       replace files that are there
   --json            print one JSON object in place of a line
