@@ -1,7 +1,7 @@
-// `megalith convert`: converts models and checkpoints to other number formats, shard sizes or vocabularies, and verifies
-// checkpoints. Tensors are copied one at a time, so a model may be larger than memory. Three kinds of work share the
-// options: --verify only reads, --reshard copies a checkpoint with its optimizer state as it is, and everything else
-// writes a Hugging Face folder.
+// `megalith convert`: converts models and checkpoints to other number formats, shard sizes or vocabularies, and
+// verifies checkpoints. Tensors are copied one at a time, so a model may be larger than memory. Three kinds of work
+// share the options: --verify only reads, --reshard copies a checkpoint with its optimizer state as it is, and
+// everything else writes a Hugging Face folder.
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// `megalith tokenize`: converts lines of text or conversations to lines of token ids, and back. It is a filter: one line
-// of output per line of input, so that another program can talk to it through pipes. Hence output is buffered only while
-// input is at hand, and is always written before a read that may block.
+// `megalith tokenize`: converts lines of text or conversations to lines of token ids, and back. It is a filter: one
+// line of output per line of input, so that another program can talk to it through pipes. Hence output is buffered only
+// while input is at hand, and is always written before a read that may block.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -2,9 +2,9 @@
 //
 // The Hugging Face cache keeps models--org--name/{refs,blobs,snapshots}: refs/<revision> holds a commit, and
 // snapshots/<commit> holds the files as links into blobs. ModelScope keeps a plain folder per model. Both may hold
-// interrupted downloads, so every folder found is checked for completeness, and each miss is remembered with its reason:
-// the final message tells the user where the model was looked for and what was wrong there. Parts of names are checked
-// before they become paths, so that a name can never lead out of a cache.
+// interrupted downloads, so every folder found is checked for completeness, and each miss is remembered with its
+// reason: the final message tells the user where the model was looked for and what was wrong there. Parts of names are
+// checked before they become paths, so that a name can never lead out of a cache.
 #include "megalith/hf/hub_cache.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Headers come from files of unknown origin, so nothing in them is trusted: every field is checked for its type and
-// range before it is used, and every product for overflow. Reader collects all problems instead of throwing at the first
-// one, so that one message shows the whole damage. Sorting the tensors by their bytes makes the check for holes and
-// overlaps a single pass.
+// range before it is used, and every product for overflow. Reader collects all problems instead of throwing at the
+// first one, so that one message shows the whole damage. Sorting the tensors by their bytes makes the check for holes
+// and overlaps a single pass.
 #include "megalith/hf/safetensors_header.h"
 
 #include <fmt/format.h>

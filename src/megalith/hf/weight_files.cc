@@ -1,7 +1,7 @@
 // A folder is read in one of two ways. With an index, names come from its weight_map and a shard is opened when one of
 // its tensors is first requested: a rank that needs a tenth of a model touches a tenth of its files. Without an index
-// every file is opened at once to learn its names. In both cases finish() builds the lookup table and refuses names that
-// are in two files. The only state that changes later is Slot::file, guarded by a mutex.
+// every file is opened at once to learn its names. In both cases finish() builds the lookup table and refuses names
+// that are in two files. The only state that changes later is Slot::file, guarded by a mutex.
 #include "megalith/hf/weight_files.h"
 
 #include <algorithm>

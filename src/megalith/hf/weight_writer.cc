@@ -1,10 +1,11 @@
-// The layout of all files is a function of the list of tensors alone, so every rank computes the byte where each element
-// belongs and writes it there with pwrite; ranks do not talk to each other, and no rank ever holds a whole tensor.
+// The layout of all files is a function of the list of tensors alone, so every rank computes the byte where each
+// element belongs and writes it there with pwrite; ranks do not talk to each other, and no rank ever holds a whole
+// tensor.
 //
 //   rectangle of a tensor -> runs of elements that are adjacent in the file -> pieces of kHotBytes -> pwrite
 //
-// A rectangle that is on the CPU, contiguous and of the right type is written from where it lies; everything else is cut
-// along its first dimensions until it fits into one buffer of kPieceBytes, so memory stays bounded.
+// A rectangle that is on the CPU, contiguous and of the right type is written from where it lies; everything else is
+// cut along its first dimensions until it fits into one buffer of kPieceBytes, so memory stays bounded.
 #include "megalith/hf/weight_writer.h"
 
 #include <ATen/core/grad_mode.h>

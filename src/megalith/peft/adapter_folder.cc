@@ -32,8 +32,8 @@ bool is_adapter_folder(const fs::path& folder) {
 fs::path find_adapter(const std::string& path, const fs::path& base) {
   const fs::path folder = !base.empty() && fs::is_directory(base / path) ? base / path : fs::path(path);
   check<ConfigError>(fs::is_directory(folder),
-                     "there is no adapter {}: it is not a folder; give one with {} and {}.safetensors", path, kConfigName,
-                     kWeightsStem);
+                     "there is no adapter {}: it is not a folder; give one with {} and {}.safetensors", path,
+                     kConfigName, kWeightsStem);
   if (!is_adapter_folder(folder)) {
     const std::vector<std::string> inside = adapters_in(folder);
     check<ConfigError>(!inside.empty(), "{} is not an adapter: neither it nor a folder in it has {}", folder.string(),

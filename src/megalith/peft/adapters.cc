@@ -1,14 +1,15 @@
 // How A and B of a weight are laid out.
 //
-// A weight may hold several tensors of the files (q, k and v), and a grouped weight those of all local experts. Only some
-// of these may be targets. One LowRank covers the whole weight, so that its layer runs two products whatever it fuses:
+// A weight may hold several tensors of the files (q, k and v), and a grouped weight those of all local experts. Only
+// some of these may be targets. One LowRank covers the whole weight, so that its layer runs two products whatever it
+// fuses:
 //
 //   A  [groups · modules · r, i]   r rows per targeted module; tensors that the files keep in one module share them
 //   B  [groups · rows, r]          rows of the targets, target by target, each with the rows of all groups
 //
-// Tensor parallelism follows the weight: a column-parallel weight has a replicated A and a split B, a row-parallel one a
-// split A and a replicated B. A replicated factor sees only a part of the outputs or tokens, so its gradient is a partial
-// sum over tp (partial_grad_over_tp).
+// Tensor parallelism follows the weight: a column-parallel weight has a replicated A and a split B, a row-parallel one
+// a split A and a replicated B. A replicated factor sees only a part of the outputs or tokens, so its gradient is a
+// partial sum over tp (partial_grad_over_tp).
 #include "megalith/peft/adapters.h"
 
 #include <ATen/ATen.h>

@@ -293,7 +293,8 @@ ForwardBackward::ForwardBackward(const parallel::ParallelContext& context, const
 
 void ForwardBackward::run(const StepPlan& plan, const StageWork& work) const {
   const layout::PipelineShape& shape = plan.shape;
-  check(shape.pp == context_.pp().size(), "the plan has {} pipeline stages, but the pipeline group has {} ranks", shape.pp, context_.pp().size());
+  check(shape.pp == context_.pp().size(), "the plan has {} pipeline stages, but the pipeline group has {} ranks",
+        shape.pp, context_.pp().size());
   check(shape.pp == 1 || plan.rows.size() == static_cast<size_t>(shape.microbatches),
         "the plan has {} micro-batches, but row counts for {}", shape.microbatches, plan.rows.size());
   check(shape.pp == 1 || settings_.hidden > 0, "EngineSettings::hidden, the width of the hidden states, is not set");

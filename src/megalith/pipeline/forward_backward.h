@@ -46,8 +46,7 @@ struct StageWork {
 // The sizes of one step, equal on all ranks of a pipeline.
 struct StepPlan {
   layout::PipelineShape shape;
-  std::vector<int64_t>
-      rows;  // by micro-batch: rows of the hidden states sent between stages; may be empty when pp = 1
+  std::vector<int64_t> rows;  // by micro-batch: rows of the hidden states sent between stages; may be empty when pp = 1
 };
 
 // Settings that stay the same for all steps.

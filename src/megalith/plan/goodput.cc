@@ -160,8 +160,8 @@ double best_interval_s(SimulatedRun run, uint64_t seed, int courses) {
     run.interval_s = interval;
     return simulate(run, seed, courses).useful;
   };
-  // Hill climbing from Daly's interval, in factors of 2 and then smaller ones. All candidates see the same failures (the
-  // same seeds), so the comparison is not noise.
+  // Hill climbing from Daly's interval, in factors of 2 and then smaller ones. All candidates see the same failures
+  // (the same seeds), so the comparison is not noise.
   double best = std::max(run.step_s, daly_interval_s(run)), most = useful(best);
   for (const double factor : {2.0, 1.25, 1.08}) {
     for (bool moved = true; moved;) {

@@ -46,8 +46,8 @@ Goodput simulate(const SimulatedRun& run, uint64_t seed, int courses);
 
 // Returns the mean time between failures of the whole run.
 double run_mtbf_s(const SimulatedRun& run);
-// Return the interval between saves by Young (1974), sqrt(2 C M), and by Daly's refinement (2006) for intervals that are
-// not small against M. C is the stall of a save, M the mean time between failures.
+// Return the interval between saves by Young (1974), sqrt(2 C M), and by Daly's refinement (2006) for intervals that
+// are not small against M. C is the stall of a save, M the mean time between failures.
 double young_interval_s(const SimulatedRun& run);
 double daly_interval_s(const SimulatedRun& run);
 // Returns the interval with the best mean of `useful` in the simulation.

@@ -1,9 +1,10 @@
-// Two prices decide the order of work: predicting a step's time costs microseconds, walking its memory much more. So all
-// sets of sizes are timed in their leanest form, sorted, and then taken a hundred at a time: all micro-batches and kinds
-// of recomputation of these are timed and sorted, and memory is computed in that order only until enough layouts fit.
+// Two prices decide the order of work: predicting a step's time costs microseconds, walking its memory much more. So
+// all sets of sizes are timed in their leanest form, sorted, and then taken a hundred at a time: all micro-batches and
+// kinds of recomputation of these are timed and sorted, and memory is computed in that order only until enough layouts
+// fit.
 //
-// If nothing fits, the search runs again with the optimizer on the host; if that does not help either, once more without
-// the user's sizes and ordered by distance from them, to propose the nearest layout that fits.
+// If nothing fits, the search runs again with the optimizer on the host; if that does not help either, once more
+// without the user's sizes and ordered by distance from them, to propose the nearest layout that fits.
 #include "megalith/plan/search.h"
 
 #include <fmt/format.h>

@@ -36,8 +36,8 @@ struct LaunchFlags {
   std::optional<comm::SectionLimits> limits() const;
   // Returns the ranks of the run according to the flags, or else to the launcher's variables.
   RunWorld world() const;
-  // Whether this process begins the run, as far as it can know alone: no other machine or rank may have begun it, and
-  // it is not started again. False where ranks have to agree on that (Rendezvous::counts_alone).
+  // Returns whether this process begins the run, as far as it can know alone: no other machine or rank can have begun
+  // it, and it is not a restart. False where ranks have to agree on that (Rendezvous::counts_alone).
   bool begins_run() const;
   // Checks that this machine can run the ranks: the flags are consistent, the backend is built in, and there are enough
   // GPUs. Throws ConfigError. Keeps store_connect_timeout, which the launcher itself needs.

@@ -80,8 +80,8 @@ struct PretrainOutput {
   train::MetricList validation, test;  // evaluations at the end; empty without such data
 };
 
-// Trains, evaluates and tests. All ranks call it, after finish_mpu_init. Throws ConfigError, before any work is done, for
-// a run without length, a model that the options cannot describe (model_from_options.h), or missing training data.
+// Trains, evaluates and tests. All ranks call it, after finish_mpu_init. Throws ConfigError, before any work is done,
+// for a run without length, a model that the options cannot describe (model_from_options.h), or missing training data.
 PretrainOutput pretrain(RunContext& run, PretrainFunctions functions = {});
 
 // Builds the chunks of this rank with a provider, initializes their weights from the seed, and logs the number of

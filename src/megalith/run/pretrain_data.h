@@ -28,7 +28,8 @@ int64_t samples_of_evaluation(const PretrainSettings& settings, const layout::Mi
 ProvidedDatasets gpt_datasets(const RunContext& run, const data::PerSplit<int64_t>& samples);
 
 // The samples of the current evaluation. Each evaluation begins where the previous one ended (Megatron's
-// consumed_valid_samples) and wraps around at the end of the data. The rank's thread calls advance() between evaluations.
+// consumed_valid_samples) and wraps around at the end of the data. The rank's thread calls advance() between
+// evaluations.
 class EvaluationWindow : public data::Dataset {
  public:
   EvaluationWindow(std::shared_ptr<const data::Dataset> all, int64_t samples);

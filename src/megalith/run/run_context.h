@@ -47,8 +47,8 @@ struct InitializeOptions {
   config::Dialect dialect = config::Dialect::kPretrain;  // whose defaults and rules the words follow
   // The program's own options (extra_args_provider); parsing sets their targets.
   std::vector<config::CommandOption> extra_args{};
-  // Pairs of option (with underscores) and value, used where the words do not give the option. If the words give another
-  // value, that one is used, with a warning.
+  // Pairs of option (with underscores) and value, used where the words do not give the option. If the words give
+  // another value, that one is used, with a warning.
   std::vector<std::pair<std::string, std::string>> args_defaults{};
   bool ignore_unknown_args = false;
   bool allow_no_cuda = false;            // run on the CPU; option use_cpu does the same
@@ -62,10 +62,10 @@ struct InitializeOptions {
   const train::StopFlag* stop = nullptr;               // requests a graceful stop; must outlive the run
   comm::Heartbeat heartbeat{};                         // see TrainerSetup
   std::filesystem::path rejection_tracker{};           // see TrainerSetup
-  std::function<void(const std::string&)> on_stuck{};  // see comm::WorldOptions; that of the call that connects
+  std::function<void(const std::string&)> on_stuck{};  // see comm::WorldOptions; used by the call that connects
 
-  // At most one: groups that exist, or a world that is connected. Both outlive the run. With neither, the process's own
-  // connection is used.
+  // At most one of these: existing groups, or a connected world. They must outlive the run. With neither, the
+  // connection of the process is used.
   parallel::ParallelContext* context = nullptr;
   comm::World* world = nullptr;
 };
@@ -133,9 +133,9 @@ class RunContext {
 // groups, it warns and returns a RunContext that cannot train: call shutdown_megatron first.
 std::unique_ptr<RunContext> initialize_megatron(std::span<const std::string> words, InitializeOptions options = {});
 // The same for arguments that a program has filled in itself; dialect, extra_args, args_defaults and
-// ignore_unknown_args have no effect. Arguments are checked like words as far as possible (config::report_of): a refused
-// option without a member in TrainingArguments cannot be seen here. use_checkpoint_args has no effect either, since it
-// depends on which words were given.
+// ignore_unknown_args have no effect. Arguments are checked like words as far as possible (config::report_of): a
+// refused option without a member in TrainingArguments cannot be seen here. use_checkpoint_args has no effect either,
+// since it depends on which words were given.
 std::unique_ptr<RunContext> initialize_megatron(const config::TrainingArguments& args, InitializeOptions options = {});
 
 // Returns whether this process has groups: made by initialize_megatron (without a context or world of the caller) and

@@ -1,5 +1,5 @@
-// Handles the signals that end a process. InterruptGuard cleans up before the process ends; StopOnSignal lets a run stop
-// gracefully at SIGINT, SIGTERM or SIGUSR1, and ends the process at once at a second SIGINT or SIGTERM.
+// Handles the signals that end a process. InterruptGuard cleans up before the process ends; StopOnSignal lets a run
+// stop gracefully at SIGINT, SIGTERM or SIGUSR1, and ends the process at once at a second SIGINT or SIGTERM.
 #pragma once
 
 #include <functional>
@@ -50,10 +50,10 @@ class InterruptGuard {
   std::thread thread_;
 };
 
-// Create it before other threads of the rank (so before it connects), so that they inherit the blocked signals. The first
-// signal raises the flag and, on rank 0, logs a warning; the next SIGINT or SIGTERM ends the process as usual. SIGUSR1
-// is Slurm's warning (--signal=USR1@120), which SIGTERM follows at the time limit: it does not count as the first of
-// two.
+// Create it before other threads of the rank (so before it connects), so that they inherit the blocked signals. The
+// first signal raises the flag and, on rank 0, logs a warning; the next SIGINT or SIGTERM ends the process as usual.
+// SIGUSR1 is Slurm's warning (--signal=USR1@120), which SIGTERM follows at the time limit: it does not count as the
+// first of two.
 class StopOnSignal {
  public:
   StopOnSignal();

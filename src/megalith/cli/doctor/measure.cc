@@ -1,5 +1,5 @@
-// Every number is the median of repeated runs on this rank and then the slowest of all ranks, since a step waits for the
-// slowest. Work that ranks do together is repeated a fixed number of times, so that all of them call the same
+// Every number is the median of repeated runs on this rank and then the slowest of all ranks, since a step waits for
+// the slowest. Work that ranks do together is repeated a fixed number of times, so that all of them call the same
 // collectives; the rest is repeated until it has taken a fifth of a second.
 #include "megalith/cli/doctor/measure.h"
 

@@ -1,6 +1,6 @@
-// `megalith preview batch`: shows the global batch and micro-batches over the course of training. The course is computed
-// phase by phase: the calculator says when the batch changes next, and all steps before that are alike. A batch that
-// cannot run ends the course; it is shown up to there, and the reason is the error message.
+// `megalith preview batch`: shows the global batch and micro-batches over the course of training. The course is
+// computed phase by phase: the calculator says when the batch changes next, and all steps before that are alike. A
+// batch that cannot run ends the course; it is shown up to there, and the reason is the error message.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// `megalith preview pipeline`: draws the order of work on every pipeline rank as a timeline. Times are in forwards of one
-// chunk; a backward costs backward_cost of them, half of it for weight gradients. The drawing is scaled to the terminal
-// and labels are cut to the width of their action.
+// `megalith preview pipeline`: draws the order of work on every pipeline rank as a timeline. Times are in forwards of
+// one chunk; a backward costs backward_cost of them, half of it for weight gradients. The drawing is scaled to the
+// terminal and labels are cut to the width of their action.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

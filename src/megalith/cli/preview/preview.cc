@@ -1,8 +1,8 @@
 // `megalith preview TOPIC`: shows properties of a run by arithmetic alone. This file finds the topic and parses its
 // words; each topic has a file of its own.
 //
-// Options are parsed as `train` options first, since a user of `preview` does not name a dialect. If they turn out to be
-// Megatron's, they are parsed once more as `pretrain`, whose defaults differ.
+// Options are parsed as `train` options first, since a user of `preview` does not name a dialect. If they turn out to
+// be Megatron's, they are parsed once more as `pretrain`, whose defaults differ.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -22,8 +22,8 @@ plan::RunShape closed_shape(plan::RunShape open, const model::ModelConfig& model
                             const plan::Machinery& machinery);
 
 // Returns a search over everything that `args` (before derive()) leave open: parallel sizes, virtual stages,
-// recomputation. The caller sets the micro-batch, the global batch, the length, the GPUs and their cluster. `model` must
-// outlive the request.
+// recomputation. The caller sets the micro-batch, the global batch, the length, the GPUs and their cluster. `model`
+// must outlive the request.
 plan::SearchRequest search_request(const model::ModelConfig& model, const config::TrainingArguments& args);
 
 }  // namespace megalith::run
