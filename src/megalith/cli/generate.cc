@@ -24,7 +24,7 @@ Continues a prompt and prints the text as it comes.
   --model MODEL          folder, or a hub name that has been downloaded
   --prompt TEXT          the text to continue
   --input FILE           one prompt per line, each a JSON string (or, with --ids, a JSON array of ids); - is stdin
-  --chat                 a prompt is a user's message, or in FILE also a list of messages; uses the model's chat template
+  --chat                 a prompt is a user's message, or in FILE also a list of messages; uses the chat template
   --ids                  prompts and results are token ids; needs no tokenizer
   --max_new_tokens N     most tokens to generate (default 128)
   --temperature X        0 always takes the likeliest token (default)

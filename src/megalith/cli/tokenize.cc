@@ -25,8 +25,8 @@ using nlohmann::ordered_json;
 constexpr const char* kTokenizeUsage =
     R"(megalith tokenize --tokenizer DIR < lines: text to token ids, one line at a time
 
-Each line of stdin is a JSON string ("Hello"), each line of stdout a JSON array of its ids ([9707]). DIR is a model folder
-with tokenizer.json, or vocab.json and merges.txt, or tokenizer.model.
+Each line of stdin is a JSON string ("Hello"), each line of stdout a JSON array of its ids ([9707]). DIR is a model
+folder with tokenizer.json, or vocab.json and merges.txt, or tokenizer.model.
 
   --decode               the reverse: arrays of ids to strings
   --add_special_tokens   add the special tokens that the tokenizer is configured to add (BOS, for example)

@@ -97,6 +97,7 @@ TensorMapping::TensorMapping(const NameMap& map, const std::vector<GlobalTensor>
     check(rule != rule_of.end(), "no rule says where {} lies in the checkpoint", tensor.name);
     FileTensor file{fill_in(rule->second->theirs, numbers), tensor.shape, rule->second->transposed,
                     rule->second->channelwise, rule->second->copies};
+    // Concatenate the parts along the outputs; each of them learns its first row.
     file.shape[0] = 0;
     for (const std::string& part : rule->second->ours) {
       const auto held = by_name.find(fill_in(part, numbers));

@@ -48,6 +48,7 @@ std::vector<std::string> matching(const std::vector<std::string>& names, std::st
   return found;
 }
 
+// Returns whether a file holds weights in PyTorch's pickle format, or is the index of such files.
 bool is_pickle(const std::string& name) {
   if (name.ends_with(".index.json")) return name.starts_with("pytorch_model");
   const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
@@ -157,6 +158,7 @@ void WeightFiles::read_all(const std::vector<std::string>& files) {
   }
 }
 
+// Builds the sorted list of names and the lookup table; refuses names that are in two files.
 void WeightFiles::finish() {
   std::vector<std::string> twice;
   std::unordered_map<std::string_view, size_t> seen;

@@ -138,6 +138,7 @@ void WeightWriter::split(const std::vector<WeightSpec>& tensors) {
   }
 }
 
+// Assigns the bytes of a shard. Larger elements come first, so that every tensor is aligned to its element.
 void WeightWriter::lay_out(Shard& shard, size_t number) const {
   std::ranges::stable_sort(shard.tensors, std::greater<>(), [](const TensorInfo& t) { return item_bytes(t.dtype); });
   uint64_t at = 0;

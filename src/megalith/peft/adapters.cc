@@ -56,6 +56,7 @@ struct Targets {
   }
 };
 
+// Finds the targets of a weight. The tensors of one expert are those whose names have the same numbers as the first.
 Targets targets_of(const Parameter& weight, const hf::NameMap& names, const AdapterConfig& config) {
   Targets targets;
   targets.parts_a_group = weight.spec.parts.size();
@@ -75,6 +76,7 @@ Targets targets_of(const Parameter& weight, const hf::NameMap& names, const Adap
     const int64_t end = i + 1 < targets.parts_a_group ? weight.spec.parts[i + 1].row : group_rows;
     targets.parts.push_back({i, targets.modules - 1, weight.spec.parts[i].row, end - weight.spec.parts[i].row});
   }
+  // One grouped product serves all experts, so they must have the same targets.
   for (size_t i = targets.parts_a_group; i < weight.spec.parts.size(); ++i) {
     const bool wanted = is_target(module_of(names, weight.spec.parts[i].name), config);
     const bool first =

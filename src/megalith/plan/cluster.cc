@@ -37,6 +37,7 @@ Cluster gpu_preset(const char* name, double memory_gib, double peak, double gemm
   Cluster c;
   c.gpu = name;
   c.memory_bytes = memory_gib * kGiB;
+  // Bandwidths are taken at the share of the data sheet's values that is reached in practice.
   c.reserved_bytes = 0.06 * c.memory_bytes;
   c.peak_flops = peak;
   c.gemm = gemm_curve(gemm);
@@ -218,6 +219,7 @@ double Cluster::gemm_seconds(double m, double n, double k, bool fp32) const {
   } else if (flop >= gemm.back().flop) {
     speed = gemm.back().flops_per_second;
   } else {
+    // Linear in the logarithm of the work between the two neighboring points.
     const auto above = std::ranges::upper_bound(gemm, flop, {}, &SpeedPoint::flop);
     const auto below = above - 1;
     const double part = std::log(flop / below->flop) / std::log(above->flop / below->flop);

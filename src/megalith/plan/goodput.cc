@@ -57,6 +57,8 @@ class Course {
       use_written_save();
       return now_ < end_;
     }
+    // A failure comes first. Whole steps until then go to the account of work, whose loss fail() counts; the unfinished
+    // step is lost at once. Time of other kinds is spent up to the failure.
     const double whole_steps = std::floor((failure_ - now_) / run_.step_s) * run_.step_s;
     const double broken = failure_ - now_;
     if (&account == &work_since_save_) {
@@ -70,6 +72,7 @@ class Course {
     return false;
   }
 
+  // Once a save is completely written, its work cannot be lost any more.
   void use_written_save() {
     if (pending_work_ == 0 || now_ < usable_at_) return;
     safe_work_ += pending_work_;
@@ -107,7 +110,7 @@ class Course {
   std::mt19937_64 random_;
   double now_ = 0;
   double failure_;
-  double work_since_save_ = 0, pending_work_ = 0, safe_work_ = 0;
+  double work_since_save_ = 0, pending_work_ = 0, safe_work_ = 0;  // seconds of steps, in the three accounts
   double usable_at_ = 0;
   Goodput sum_;
 };

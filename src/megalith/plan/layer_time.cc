@@ -17,6 +17,9 @@ class TimeMeter : public nn::WorkMeter {
 
   void product(double rows, double out, double in) override { speeds_.add_product(time_, rows, out, in); }
 
+  // A column-parallel product up and a row-parallel one down. With sequence parallelism forward all-gathers the input
+  // and reduce-scatters the output (equal times); without it forward all-reduces the output, and backward the input's
+  // gradient while it computes the weight gradient.
   void branch(double up, double down) override {
     const double gather = speeds_.tp.all_gather(rank_.whole());
     if (rank_.split_tokens) {
@@ -167,6 +170,7 @@ void LayerTimes::add_layer(int64_t layer, int64_t local, PassTimes& to) const {
 void LayerTimes::add_embedding(PassTimes& to) const {
   const nn::RankSizes& rank = model_.rank();
   to.forward.memory_bound += speeds_.moved(2 * rank.whole());
+  // Backward reads the gradient and adds it to rows of the fp32 gradient: 4 bytes read and 4 written per element.
   to.backward.memory_bound += speeds_.moved(rank.whole() + 8 * rank.t * rank.h);
   const double sum = rank.split_tokens ? speeds_.tp.all_gather(rank.whole()) : speeds_.tp.all_reduce(rank.whole());
   to.forward.tp += sum;
@@ -183,6 +187,7 @@ void LayerTimes::add_head(PassTimes& to) const {
   time.forward.tp += gather;
   time.forward.memory_bound += speeds_.moved(logits) + speeds_.moved(2 * rank.stream());
   time.backward.memory_bound += speeds_.moved(2 * logits) + speeds_.moved(3 * rank.stream());
+  // A loss in chunks computes its logits twice instead of keeping them.
   if (model_.options().loss_chunk > 0) time.backward.recompute += time.forward.gemm;
   to.forward += time.forward;
   to.backward += time.backward;

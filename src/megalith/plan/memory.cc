@@ -119,6 +119,8 @@ double reduction_copy(const RunShape& run, const StateBytes& state, double tied)
 // cuBLAS keeps 32 MiB for each of the two threads that run products: forward's and backward's.
 constexpr double kLibraryWorkspaces = 2.0 * (32 << 20);
 
+// Returns the bytes of token ids and labels of a step, 8 each per token. On a GPU they stay on the host; with context
+// parallelism a rank holds its slice besides the whole.
 double batch_bytes(const RunShape& run) {
   if (run.machinery.cuda) return 0;
   const auto tokens = static_cast<double>(run.sequences() * run.sequence_length * run.microbatches);
@@ -130,6 +132,7 @@ double batch_bytes(const RunShape& run) {
 const StepActions& ScheduleBook::of(const layout::PipelineShape& shape) {
   layout::PipelineShape cut = shape;
   const int group = shape.group();
+  // Four groups of micro-batches reach the steady state; the remainder of the last group keeps its effect.
   const int enough = 4 * group + shape.microbatches % group;
   if (shape.kind == layout::ScheduleKind::kNone)
     cut.microbatches = std::min(2, shape.microbatches);
@@ -165,8 +168,10 @@ std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
     memory.at_peak = StepWalk(run, model.rank().stream(), std::move(chunks), rank)
                          .run(actions.ranks[index], actions.exchanges[index]);
     const double copy = reduction_copy(run, memory.state, tied_bytes(model, split, rank));
+    // Reductions after backward need their copies when activations are gone, so the larger of the two counts.
     if (copy > nn::total(memory.at_peak)) memory.at_peak = {0, copy, 0};
     if (run.machinery.cuda) memory.at_peak[static_cast<size_t>(Use::kWorkspace)] += kLibraryWorkspaces;
+    // Trained parameters exist twice while they are copied into the flat buffers; frozen ones stay outside.
     memory.making = 2 * memory.state.parameters - memory.state.frozen + memory.state.gradients;
     if (run.saves_in_background)
       memory.save_host = memory.state.parameters / (run.dp() * run.grid.cp) + memory.state.optimizer;

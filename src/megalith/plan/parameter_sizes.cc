@@ -27,6 +27,7 @@ Buffer buffer_of(const List& parameters, bool expert) {
   return buffer;
 }
 
+// Adds a flat buffer as optim::plan_buffer lays it out, padding included. Every shard of it is owned by one rank.
 void add_buffer(const RunShape& run, const Buffer& buffer, bool expert, const optim::DdpSettings& settings,
                 StateBytes& bytes) {
   if (buffer.items.empty()) return;

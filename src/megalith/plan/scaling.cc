@@ -31,9 +31,11 @@ CheckpointCost checkpoint_cost(const Candidate& candidate, const Cluster& cluste
   double elements = 0;  // of one tensor-parallel rank, over all stages
   const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
   for (int rank = 0; rank < run.grid.pp; ++rank) elements += state_bytes(run, model, split, rank).elements;
+  // Parameters, two fp32 moments and, for 16-bit parameters, their fp32 copies.
   const double whole = elements * run.grid.tp * (run.element_bytes() + (run.half() ? 12 : 8));
   const double nodes = std::max(1.0, static_cast<double>(run.grid.world_size) / cluster.gpus_per_node);
   CheckpointCost cost;
+  // Fixed overheads are assumed besides: one second per save, twenty per load.
   cost.stall_s = whole / run.grid.world_size / cluster.host_bytes_per_second + 1;
   cost.write_s = cost.stall_s + whole / (nodes * cluster.storage_bytes_per_second);
   cost.load_s = whole / (nodes * cluster.storage_bytes_per_second) + 20;

@@ -1,4 +1,4 @@
-// Two prices decide the order of work: predicting a step's time costs microseconds, walking its memory much more. So
+// Predicting the time of a step is cheap, walking through its memory is not, and that decides the order of work. So
 // all sets of sizes are timed in their leanest form, sorted, and then taken a hundred at a time: all micro-batches and
 // kinds of recomputation of these are timed and sorted, and memory is computed in that order only until enough layouts
 // fit.
@@ -31,11 +31,13 @@ std::tuple<int, int, int, int, int> sizes_of(const RunShape& run) {
   return {run.grid.tp, run.grid.cp, run.grid.pp, run.grid.ep, run.grid.expert_tp()};
 }
 
+// Caches that all predictions of one search share.
 struct Scratch {
   BubbleBook bubbles;
   ScheduleBook schedules;
 };
 
+// Predicts the time of a layout; std::nullopt if there is no such run.
 std::optional<Candidate> timed(const SearchRequest& request, const LayoutChoice& choice, Scratch& scratch) {
   try {
     Candidate candidate;
@@ -132,6 +134,7 @@ std::string impossible(const SearchRequest& request) {
                      request.global_batch, request.gpus);
 }
 
+// Returns the request without the sizes that the user gave.
 SearchRequest without_wishes(const SearchRequest& request) {
   SearchRequest free = request;
   free.given = {};
@@ -173,6 +176,7 @@ SearchResult search_layouts(const SearchRequest& request) {
   Weighed weighed = search(request, request.best);
   result.possible = weighed.possible;
   if (weighed.fitting.empty() && weighed.smallest && !request.offloads) {
+    // Last resort: the same sizes with all optimizer state on the host.
     SearchRequest offloading = request;
     offloading.shape = [&request](const SearchRequest& mine, std::optional<LayoutChoice> choice) {
       if (choice) choice->offload = true;

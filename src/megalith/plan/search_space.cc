@@ -44,6 +44,7 @@ class Space {
  private:
   std::vector<int> tp_sizes() const {
     std::vector<int> sizes;
+    // Tensor parallelism communicates in every layer: it should stay within a node.
     const int most = std::min(kMaxTp, std::max(8, request_.cluster.gpus_per_node));
     for (const int tp : divisors(request_.gpus, most))
       if (model::tensor_parallel_problems(model_, tp).empty()) sizes.push_back(tp);
@@ -80,6 +81,7 @@ class Space {
 
   void add_chunks(LayoutChoice choice) {
     std::vector<int> sizes{1};
+    // Chunks are tried only where all of them get the same number of layers.
     for (int vpp = 2; vpp <= kMaxChunks && choice.pp > 1; ++vpp)
       if (model_.num_layers % (int64_t{choice.pp} * vpp) == 0) sizes.push_back(vpp);
     for (const int vpp : given_or(request_.given.vpp, sizes)) {
@@ -103,6 +105,7 @@ std::vector<LayoutChoice> ways_of(const SearchRequest& request, LayoutChoice siz
   for (const int micro : given_or(request.given.micro_batch, {1, 2, 4, 8})) {
     const int64_t together = int64_t{micro} * sizes.dp(request.gpus);
     if (request.global_batch % together != 0) continue;
+    // The interleaved schedule needs a multiple of pp micro-batches.
     if (sizes.vpp > 1 && request.global_batch / together % sizes.pp != 0) continue;
     sizes.micro_batch = micro;
     for (const RecomputeChoice kind : kinds) {

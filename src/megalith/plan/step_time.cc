@@ -101,6 +101,8 @@ double BubbleBook::idle_units(const layout::PipelineShape& shape, double backwar
   if (shape.pp == 1) return 0;
   layout::PipelineShape cut = shape;
   cut.sync = layout::PipelineSync::kLeaveOut;
+  // Idle time does not grow beyond two groups of micro-batches. Rounding the ratio to halves lets the cache answer most
+  // questions of a search.
   const int group = shape.group(), enough = 2 * group + shape.microbatches % group;
   cut.microbatches = std::min(shape.microbatches, enough);
   const int ratio = static_cast<int>(std::lround(2 * backward_over_forward));
@@ -118,6 +120,8 @@ GroupSpeed::GroupSpeed(const Cluster& cluster, int members, int stride)
     : size(members),
       inter_bytes_per_second(cluster.inter.bytes_per_second),
       intra_bytes_per_second(cluster.intra.bytes_per_second) {
+  // Members `stride` apart: so many of them share a node. Between nodes, each of these contributes its own network
+  // link.
   const int per_node = std::clamp(cluster.gpus_per_node / std::max(1, stride), 1, members);
   const bool inside = per_node == members;
   outside = inside ? 0 : 1 - static_cast<double>(per_node) / members;
@@ -126,6 +130,7 @@ GroupSpeed::GroupSpeed(const Cluster& cluster, int members, int stride)
                             : std::min(cluster.intra.bytes_per_second, cluster.inter.bytes_per_second * per_node);
 }
 
+// A ring moves (n - 1)/n of the bytes through each link; its latency grows like that of a tree.
 double GroupSpeed::all_gather(double bytes) const {
   if (size <= 1) return 0;
   return bytes * (size - 1) / size / bytes_per_second + latency_s * (1 + std::log2(size));
@@ -133,6 +138,7 @@ double GroupSpeed::all_gather(double bytes) const {
 
 double GroupSpeed::all_to_all(double bytes) const {
   if (size <= 1) return 0;
+  // Every member talks to every other: messages within the node and to other nodes use different links.
   const double others = bytes * (size - 1) / size, far = bytes * outside;
   return far / inter_bytes_per_second + (others - far) / intra_bytes_per_second + latency_s * (1 + std::log2(size));
 }

@@ -70,6 +70,7 @@ comm::LaunchOptions LaunchFlags::launch_options() const {
   launch.kill_after_signal = !ends_in_order;
   launch.rank0_talks = ends_in_order;
   launch.max_restarts = to_int(max_restarts, 0);
+  // A restart would meet the same mistake in the input, or the same rejected result.
   launch.is_final = [](int code) { return code == kBadInput || code == train::kExitResultRejected; };
   launch.elsewhere_code = train::kExitResumeElsewhere;
   launch.limits = limits();

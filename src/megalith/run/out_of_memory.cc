@@ -100,6 +100,7 @@ std::string out_of_memory_text(const plan::RunShape& run, const MemoryFacts& fac
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) || dynamic_cast<const std::bad_alloc*>(&error)) return true;
   if (!dynamic_cast<const c10::Error*>(&error)) return false;
+  // Failures outside libtorch's allocator have no type of their own; only the text tells.
   constexpr auto kSigns = std::to_array<std::string_view>({"CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
                                                            "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory"});
   const std::string_view text = error.what();

@@ -93,6 +93,7 @@ void check_length(const RunSettings& run) {
                      length.train_samples);
 }
 
+// Says why training ended. exit_interval counts only if the run was not over anyway.
 PretrainEnd end_of(const train::Trainer& trainer, const train::TrainOutput& output) {
   if (output.interrupted) return PretrainEnd::kStopped;
   const train::TrainerState& state = trainer.state();

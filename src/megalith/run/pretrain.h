@@ -64,7 +64,7 @@ struct PretrainFunctions {
       callbacks{};
 };
 
-// Why a run has ended.
+// The reason why a run has ended.
 enum class PretrainEnd {
   kFinished,      // all iterations are done
   kExitInterval,  // at a multiple of exit_interval

@@ -104,6 +104,7 @@ int64_t RunContext::padded_vocab_size() const {
                                    settings_.runtime.grid.tp);
 }
 
+// With a context of the caller the groups exist already, and only the random streams are seeded.
 void RunContext::finish_mpu_init() {
   const parallel::RuntimeSettings& settings = settings_.runtime;
   if (runtime_ != nullptr) {

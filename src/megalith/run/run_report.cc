@@ -89,6 +89,7 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const Ru
   const parallel::ParallelContext& context = models.context();
   const model::ModelConfig& config = models.config();
   const int64_t mine = elements_of(models, false), trained = elements_of(models, true);
+  // One reduction for a minimum and two maxima: the minimum is the negated maximum of the negated numbers.
   const at::Tensor extremes = at::tensor({-mine, mine, trained}, at::kLong).to(context.device());
   context.world().world().all_reduce(extremes, comm::ReduceOp::kMax, "summary");
   const layout::GridShape& shape = context.grid().shape();

@@ -34,6 +34,7 @@ EndingSignals::~EndingSignals() {
 std::optional<int> EndingSignals::wait() {
   pollfd waiting[] = {{.fd = signals_, .events = POLLIN, .revents = 0},
                       {.fd = cancel_, .events = POLLIN, .revents = 0}};
+  // An interrupted poll is tried again.
   while (::poll(waiting, 2, -1) < 0) {
   }
   if (waiting[1].revents != 0) return std::nullopt;

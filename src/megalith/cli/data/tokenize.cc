@@ -25,8 +25,8 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kDataTokenizeUsage =
     R"(megalith data tokenize FILE… --tokenizer DIR --output PREFIX: JSON lines into .bin/.idx files
 
-Every line of the files is a JSON object and becomes a document; FILE may be packed (gzip, Zstandard), and - is stdin. The
-files PREFIX_KEY_document.bin and .idx are those of Megatron's preprocess_data.py, byte for byte.
+Every line of the files is a JSON object and becomes a document; FILE may be compressed (gzip, Zstandard), and - is
+stdin. The files PREFIX_KEY_document.bin and .idx are those of Megatron's preprocess_data.py, byte for byte.
 
   --json_keys KEYS      fields to tokenize, with commas between them (default: text); a list of strings makes several
                         sequences of one document

@@ -208,7 +208,7 @@ int preview_batch(Words words) {
                     {"dp", "data-parallel size, in place of world_size", &dp},
                     {"data_parallel_size", "the same as dp", &dp},
                     {"samples", "length of the run (also train_samples): how many steps it takes", &samples},
-                    {"consumed", "the sizes after so many samples; several with commas", &consumed}});
+                    {"consumed", "show the sizes after N samples; several with commas", &consumed}});
   if (!input) return kDone;
   if (!samples) samples = input->args.run.train_samples;
   check<ConfigError>(!samples || (*samples >= 1 && *samples <= kMaxSamples),

@@ -69,6 +69,7 @@ class Progress {
   // Returns the first step with that progress or more; std::nullopt when the run ends before.
   std::optional<int64_t> step_of(double progress) const {
     if (static_cast<double>(at(run_.train_iters)) < progress) return std::nullopt;
+    // Progress grows with every step: bisect.
     int64_t low = 0;
     int64_t high = run_.train_iters;
     while (low < high) {

@@ -25,6 +25,8 @@ void add_recomputed_module(const std::string& module, model::RecomputePlan& plan
   }  // moe_act, shared_experts: moe_options
 }
 
+// gradient_checkpointing alone means full recomputation of every layer; a granularity takes precedence over it.
+// Selective recomputation without modules means core attention, as in Megatron.
 model::RecomputePlan recompute_plan(const config::RecomputeConfig& recompute) {
   using Layers = model::RecomputePlan::Layers;
   model::RecomputePlan plan;

@@ -54,6 +54,7 @@ LrDecayStyle style_of(HfScheduler scheduler) {
   throw InternalError("a scheduler without a style");
 }
 
+// Samples if any length is given in samples, or with Megatron's front end; otherwise optimizer steps.
 ScheduleUnit unit_of(const TrainingArguments& args) {
   const ScheduleConfig& schedule = args.schedule;
   const bool in_samples = args.run.train_samples || schedule.lr_decay_samples || schedule.lr_warmup_samples > 0 ||
@@ -189,6 +190,7 @@ class ScheduleMaker {
     return std::nullopt;
   }
 
+  // Each rate comes from lr_scheduler_kwargs if given there, otherwise from its option; the name follows.
   void set_rates() {
     const auto rate = [this](const char* key, double option, const char* option_name, std::string& name) {
       name = kwargs_.has(key) ? ScheduleKwargs::name(key) : option_name;
