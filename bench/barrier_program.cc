@@ -1,4 +1,4 @@
-// What startup_bench starts: `barrier_program N` runs N ranks that join one another and pass one barrier.
+// The program that startup_bench starts: `barrier_program N` runs N ranks that connect and pass one barrier.
 #include <fmt/format.h>
 
 #include <cstdlib>

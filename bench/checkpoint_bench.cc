@@ -1,6 +1,7 @@
-// Saving and loading a checkpoint of 1 GB, against safetensors and torch.distributed.checkpoint in Python (no peer:
-// MEGALITH_PYTHON=none), the same bytes on the same disk, in turns; what a save in the background, beside a second
-// of computing, costs the caller; and the memory that a save takes besides the state. One JSON line a case.
+// Measures saving and loading a checkpoint of 1 GB against safetensors and torch.distributed.checkpoint in Python, with
+// the same bytes on the same disk, in turns (MEGALITH_PYTHON=none runs without a peer); the time that a background
+// save, during a second of computation, costs the caller; and the memory that a save takes besides the state. Prints
+// one JSON line per case.
 //
 //   checkpoint_bench [FOLDER] [ROUNDS]
 #include <ATen/ATen.h>
@@ -38,7 +39,7 @@ double seconds_of(const std::function<void()>& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The most that was resident since the last reset, in bytes.
+// Returns the peak resident memory since the last reset, in bytes.
 int64_t peak_resident() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -61,7 +62,7 @@ class Bench {
     clear();
     return seconds_of([&] { saver_.save(request()); });
   }
-  // How long the caller waits: at the start, and before the update that follows some computing.
+  // Returns how long the caller waits: at the start, and before the update that follows some computation.
   double stall_in_background() {
     clear();
     const double at_start = seconds_of([&] { saver_.start(request()); });
@@ -87,7 +88,7 @@ class Bench {
   }
 
  private:
-  // Forward and backward of a step of a second or so.
+  // Stands for forward and backward of a step of about a second.
   void compute() const {
     const auto start = std::chrono::steady_clock::now();
     at::Tensor x = at::ones({512, kRows});

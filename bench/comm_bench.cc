@@ -1,4 +1,5 @@
-// A small all-reduce between ranks that are threads, against the same over Gloo on loopback. One JSON line a case.
+// Measures a small all-reduce between ranks that are threads against the same over Gloo on loopback. Prints one JSON
+// line per case.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
@@ -14,7 +15,7 @@
 namespace megalith {
 namespace {
 
-// Median microseconds of an all-reduce of `elements` floats, as rank 0 sees it. Checks the answer first.
+// Returns the median microseconds of an all-reduce of `elements` floats on this rank. Checks the answer first.
 double time_all_reduce(comm::World& world, int64_t elements, int repeats) {
   const auto group = world.world();
   at::Tensor data = at::ones({elements});

@@ -1,11 +1,11 @@
-// Causal attention over context-parallel ranks against the same tokens on one rank, forward and backward. Ranks are
-// threads of one core each. One JSON line a case:
+// Measures causal attention over context-parallel ranks against the same tokens on one rank, forward and backward.
+// Ranks are threads of one core each. Prints one JSON line per case:
 //
 //   context_parallel_bench [--tokens N] [--rounds N]
 //
 //   single_ms, ranks_ms         median of one rank, and of `cp` ranks
-//   overhead                    ranks_ms · min(cp, cores) / single_ms - 1: 0 where nothing but the work is done
-//   single_bytes, rank_bytes    the most that attention holds, beyond its arguments, on a rank
+//   overhead                    ranks_ms · min(cp, cores) / single_ms - 1: 0 if no time is lost
+//   single_bytes, rank_bytes    peak memory of attention on a rank, beyond its arguments
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -31,7 +31,8 @@ struct Measured {
   int64_t bytes = 0;
 };
 
-// One forward and backward pass on this rank.
+// Runs one forward and backward pass on this rank and returns its peak memory. With equal keys, scores cannot depend on
+// the query, so its gradient must vanish.
 int64_t pass(const ops::SequenceLayout& slice, const nn::ContextParallel& cp) {
   const auto leaf = [&](int64_t heads) { return at::ones({slice.tokens(), heads, kHeadDim}).requires_grad_(); };
   const at::Tensor q = leaf(kHeads), k = leaf(kKvHeads), v = leaf(kKvHeads), grad = at::ones_like(q);

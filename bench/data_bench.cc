@@ -1,4 +1,5 @@
-// Pre-training data: how fast a corpus is tokenized, indices are built and samples are read. One JSON line a case.
+// Measures pre-training data: how fast a corpus is tokenized, indices are built and samples are read. Prints one JSON
+// line per case.
 //
 //   data_bench [--tokenizer FOLDER] [--workers N] [--megabytes N] [--billions N]
 //
@@ -41,7 +42,7 @@ void print(const ordered_json& line) {
   std::fflush(stdout);
 }
 
-// Sections of the documentation as lines, until there are enough.
+// Writes sections of the documentation as lines until there are enough; returns the number of lines.
 int64_t write_corpus(const fs::path& path, int64_t megabytes) {
   std::vector<std::string> documents;
   for (const auto& entry : fs::directory_iterator(fs::path(MEGALITH_SOURCE_DIR) / "docs")) {
@@ -99,7 +100,7 @@ void bench_samples(const fs::path& folder, int64_t seq_length) {
          {"tokens_s", static_cast<double>(tokens) / seconds}});
 }
 
-// Lengths alone; nothing is read.
+// A source of sequences that has lengths only: building an index reads no tokens.
 class Lengths final : public data::SequenceSource {
  public:
   explicit Lengths(int64_t tokens) {

@@ -1,12 +1,12 @@
-// A data-parallel training step of real processes, with the reduction of gradients and the collection of parameters
-// overlapped and without. One JSON line:
+// Measures a data-parallel training step of real processes, with and without overlap of gradient reduction and
+// parameter gathering. The two must have the same gradient norm. Prints one JSON line:
 //
 //   ddp_bench [--nproc N] [--rounds N]
 //
 //   overlap_ms, plain_ms       median step times; the two take turns
 //   ratio                      plain / overlap
-//   buckets                    of the gradient buffer
-//   reduced_in_backward        buckets whose reduction was over before backward was, at best
+//   buckets                    buckets of the gradient buffer
+//   reduced_in_backward        most buckets whose reduction had finished before backward
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -58,7 +58,7 @@ class Training {
       models_[0].set_before_part([this](std::span<nn::Parameter* const> part) { ddp_->wait_for_params(part); });
   }
 
-  // Milliseconds of a step.
+  // Runs a step and returns its milliseconds.
   double step() {
     const auto start = std::chrono::steady_clock::now();
     const auto layout = ops::SequenceLayout::dense(kBatch, kTokens);

@@ -1,11 +1,11 @@
-// How long from exec to the end of the first training step: `megalith train` against Hugging Face's Trainer, which
-// torchrun starts where there are several ranks.
+// Measures the time from exec to the end of the first training step: `megalith train` against Hugging Face's Trainer,
+// which torchrun starts when there are several ranks.
 //
 //   first_step_bench [--arch llama] [--shape d256] [--runs N] [--megalith PROGRAM]
 //
-// Both train a model with random weights on the same number of tokens, 1 and 4 data-parallel ranks on CPU. The programs
-// alternate; one JSON line for each number of ranks with the medians. The peer runs with the Python in MEGALITH_PYTHON
-// (torch, transformers, accelerate).
+// Both train a model with random weights on the same number of tokens, with 1 and 4 data-parallel ranks on the CPU. The
+// programs alternate. Prints one JSON line with the medians per number of ranks. The peer runs with the Python in
+// MEGALITH_PYTHON (torch, transformers, accelerate).
 #include <fmt/format.h>
 
 #include <algorithm>

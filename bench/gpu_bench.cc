@@ -1,19 +1,23 @@
-// Tokens a second and peak memory of whole training steps on one GPU: `megalith train` against a PyTorch expert's
-// program.
+// Measures tokens per second and peak memory of whole training steps on one GPU: `megalith train` against programs that
+// PyTorch experts would write.
 //
 //   gpu_bench [--peers torch_best.py] [--hf hf_train.py] [--mcore mcore_train.py] [--peft gpu_lora.py]
 //             [--cluster FILE] [--cases gpt2-124m,llama-1b] [--rounds N] [--megalith PROGRAM]
 //
-// Rounds alternate between our run and the peers' scripts, which run unmodified with the Python in MEGALITH_PYTHON. One
-// JSON line a case: medians over the rounds of the median over the steps after the fourth, of random weights and random
-// tokens, in bf16 with fp32 main parameters, and the seconds from exec to the first finished step and to the end of a
-// run of one step, which writes the model. A case named …-fp8… multiplies the linear layers inside of blocks in fp8
-// and the head in bf16; its peer is the bf16 one. A case named …-lora trains an adapter of rank 16 of all linear layers
-// and is compared with its own full step, as --peft's script compares its two; a case named …-graphs runs with
-// cuda_graph_impl local and is compared with the same run without; a case named …-packed packs samples of random
-// lengths (mean 1024, at most a row) into rows and is compared with rows that one sample fills. A peer that gives no
-// result is named with the last line that it said. --cluster adds what `megalith preview memory` and `megalith plan`
-// expect of the case with this cluster file. Without peers only our own numbers.
+// Rounds alternate between our run and the peers' scripts, which run unmodified with the Python in MEGALITH_PYTHON.
+// Weights and tokens are random; precision is bf16 with fp32 main parameters. Prints one JSON line per case: the median
+// over rounds of the median over the steps after the fourth, and the seconds from exec to the first finished step and
+// to the end of a run of one step, which writes the model. Names of cases:
+//
+//   …-fp8…      linear layers inside blocks run in fp8, the head in bf16; the peer is the bf16 one
+//   …-lora      trains an adapter of rank 16 on all linear layers; compared with our own full step, as --peft's script
+//               compares its two
+//   …-graphs    runs with cuda_graph_impl local; compared with the same run without
+//   …-packed    packs samples of random lengths (mean 1024, at most a row) into rows; compared with rows that are
+//               filled by one sample
+//
+// A peer without a result is reported with the last line of its output. --cluster adds the predictions of `megalith
+// preview memory` and `megalith plan` with this cluster file. Without peers, only our own numbers are printed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,14 +44,14 @@ namespace {
 using nlohmann::json;
 using testing::TempFolder;
 
-// A model as its config.json, and a batch; the shapes of the peer's script.
+// A model as its config.json, and a batch; the same shapes as in the peers' scripts.
 struct Case {
   std::string name;
   int batch, length;
   json config;
-  std::vector<std::string> options;  // of ours beside what all runs have
-  int accumulation = 1;              // micro-batches of a step
-  bool short_samples = false;        // of random lengths, to be packed; otherwise each fills a row
+  std::vector<std::string> options;  // our options besides those of all runs
+  int accumulation = 1;              // micro-batches per step
+  bool short_samples = false;        // samples have random lengths and are packed; otherwise each fills a row
 };
 
 json llama(int vocab, int hidden, int layers, int heads, int kv_heads, int head_dim, int width, bool tied,
@@ -130,7 +134,7 @@ void write_inputs(const Case& c, const TempFolder& folder) {
   }
 }
 
-// What a run is and a plan is made for.
+// Returns the options that a run and its plan share.
 std::vector<std::string> shape_words(const Case& c) {
   std::vector<std::string> words{"--bf16", "--cross_entropy_loss_fusion", fmt::format("--cutoff_len={}", c.length),
                                  fmt::format("--per_device_train_batch_size={}", c.batch),
@@ -178,7 +182,7 @@ Measured run_ours(const Settings& s, const Case& c, const TempFolder& folder) {
   return measured;
 }
 
-// A program to compare with: what its numbers are called, and what it is called with beside model and shape.
+// A program to compare with: the prefix of its numbers, its script, and its words besides model and shape.
 struct Peer {
   std::string name, script;
   std::vector<std::string> words;
@@ -199,7 +203,8 @@ std::string last_line(const std::string& text) {
   return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? -1 : begin));
 }
 
-// The first line of its output that is an object with `key`. Throws what it said when there is none.
+// Returns the first line of a script's output that is an object with `key`. Throws its last line of stderr if there is
+// none.
 json run_script(const std::string& script, const std::vector<std::string>& words, const std::string& key) {
   std::vector<std::string> command{peer_python(), script};
   command.insert(command.end(), words.begin(), words.end());
@@ -221,7 +226,7 @@ Measured run_peer(const Peer& peer, const Case& c) {
   return {row.at("tok_s"), row.value("peak_gib", 0.0)};
 }
 
-// Adds what the planner expects of the case, where it knows such runs.
+// Adds the planner's predictions for the case, if it supports such runs.
 void add_plan(const Settings& s, const Case& c, const TempFolder& folder, json& line) {
   const auto ask = [&](std::vector<std::string> words) {
     words.insert(words.begin(), s.megalith);
@@ -277,7 +282,7 @@ void run(const Settings& s, const Case& c) {
   print(line);
 }
 
-// Tokens a second of a case, and without what makes it special.
+// Tokens per second of a case, with and without its special options.
 struct WithAndWithout {
   double with = 0, without = 0;
 };
@@ -297,7 +302,7 @@ WithAndWithout run_with_and_without(const Settings& s, const Case& c, const std:
   return {median(with), median(without)};
 }
 
-// A step that trains an adapter against a step that trains every weight, ours and peft's.
+// Compares a step that trains an adapter with a step that trains every weight, ours and peft's.
 void run_adapter(const Settings& s, const Case& c) {
   const TempFolder folder;
   std::ofstream(folder / "config.json") << c.config.dump();
@@ -321,7 +326,7 @@ void run_adapter(const Settings& s, const Case& c) {
   print(line);
 }
 
-// The same run with and without graphs; packed and full rows.
+// Compares runs with and without graphs, or with packed and full rows.
 void run_both(const Settings& s, const Case& c) {
   const WithAndWithout ours = run_with_and_without(s, c);
   print({{"bench", "gpu"},

@@ -1,11 +1,10 @@
-// Tokens a second that the input pipeline delivers: sampler, mapped tokens, collator, and the thread that runs ahead.
-// One JSON line a case; goal: at least 100000 on two cores.
+// Measures the tokens per second that the input pipeline delivers: sampler, mapped tokens, collator, and the prefetch
+// thread. Prints one JSON line per case; the goal is at least 100000 on two cores.
 //
 //   input_bench [--samples N] [--steps N] [--length N]
 //
-// The first case counts what the loader alone does on one thread, the second what arrives behind the prefetch thread,
-// the third reads, tokenizes and encodes JSON lines as a stream (bytes as tokens: what is not the tokenizer's own
-// work).
+// The first case is the loader alone on one thread, the second what arrives through the prefetch thread. The third
+// reads, tokenizes and encodes JSON lines as a stream, with bytes as tokens to leave out the tokenizer's own work.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -33,7 +32,7 @@ struct Settings {
   int64_t length = 2048;
 };
 
-// Samples of 50 to length tokens, or packed rows of them.
+// Makes samples of 50 to `length` tokens, or packed rows of them.
 std::shared_ptr<const data::Dataset> make_dataset(const Settings& settings, bool packed,
                                                   const testing::TempFolder& folder) {
   data::RandomStream random(1);

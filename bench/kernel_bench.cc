@@ -1,9 +1,9 @@
-// The fused operations of ops/ on a GPU, one by one: time, bytes a second against a copy of as many bytes in the same
-// process, and the ratio to PyTorch's eager and compiled form, measured in between by a peer.
+// Measures the fused operations of ops/ on a GPU, one by one: time, bytes per second against a copy of as many bytes in
+// the same process, and the ratio to PyTorch's eager and compiled forms, which a peer measures in between.
 //
 //   kernel_bench [--only rms_norm,adam] [--runs N] [--peer 0]
 //
-// One JSON line a case: the median of N runs, each behind a pass over 1 GiB, which empties the second-level cache and
+// Prints one JSON line per case: the median of N runs, each after a pass over 1 GiB, which flushes the L2 cache and
 // lets the host run ahead. The answer is checked against ATen's in fp32 before anything is timed. The peer runs with
 // the Python in MEGALITH_PYTHON (torch 2.11).
 #include <ATen/ATen.h>
@@ -38,7 +38,7 @@ class Clock {
   explicit Clock(int runs)
       : runs_(runs), flush_(at::empty({int64_t{1} << 28}, at::TensorOptions(at::kCUDA).dtype(at::kFloat))) {}
 
-  // Milliseconds of `run`, the median.
+  // Returns the median milliseconds of `run`.
   double ms(const std::function<void()>& prepare, const std::function<void()>& run) const {
     std::deque<c10::Event> events;
     const c10::impl::VirtualGuardImpl device(at::kCUDA);
@@ -57,7 +57,8 @@ class Clock {
     return median(times);
   }
 
-  // Gigabytes a second of a copy that reads and writes `bytes` together; sizes within a factor of two share one.
+  // Returns the gigabytes per second of a copy that reads and writes `bytes` in all; sizes are rounded to powers of two
+  // and their results are cached.
   double copy_rate(double bytes) {
     const auto elements = int64_t{1} << std::clamp(static_cast<int>(std::lround(std::log2(bytes / 8))), 18, 30);
     if (const auto known = copies_.find(elements); known != copies_.end()) return known->second;
@@ -72,7 +73,7 @@ class Clock {
   std::map<int64_t, double> copies_;
 };
 
-constexpr double kAllowed = 1e-2;  // bf16 has eight bits; a wrong term differs by far more
+constexpr double kAllowed = 1e-2;  // bf16 has eight bits of precision; a wrong term differs by far more
 
 void measure(const KernelCase& each, Clock& clock, PeerProcess* peer, int runs) {
   const double error = each.error();

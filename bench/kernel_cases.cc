@@ -1,3 +1,6 @@
+// An Operation states the same computation twice, with our kernel and with ATen's operations, and the bytes that must
+// move. cases_of() makes a forward and a backward case of it; the error of both is checked once, in forward's, against
+// the reference in fp32.
 #include "bench/kernel_cases.h"
 
 #include <ATen/ATen.h>
@@ -22,12 +25,12 @@ namespace {
 using at::Tensor;
 using Function = std::function<Tensors(const Tensors&)>;
 
-// An operation with a gradient, and the same in ATen's own operations.
+// An operation with a gradient, and the same with ATen's own operations.
 struct Operation {
   std::string kernel;
   std::vector<int64_t> sizes;
   Tensors inputs;
-  Function ours, reference;  // an undefined reference: the answer is checked elsewhere
+  Function ours, reference;
   double forward_bytes, backward_bytes;
 };
 
@@ -45,7 +48,7 @@ Tensors differentiable(const Tensors& all) {
   return some;
 }
 
-// Outputs, then gradients.
+// Returns the gradients, then the outputs.
 Tensors run_both(const Function& f, const Tensors& inputs, const Tensors& slopes, bool wide) {
   const Tensors leaves = leaves_of(inputs, wide), outputs = differentiable(f(leaves));
   Tensors grads;
@@ -55,7 +58,8 @@ Tensors run_both(const Function& f, const Tensors& inputs, const Tensors& slopes
   return results;
 }
 
-// What a backward is timed with: the graph is made anew each time, for some operations consume theirs.
+// The state that a backward is timed with. The graph is built again before each run, because some operations consume
+// theirs.
 struct Graph {
   Tensors leaves, outputs, slopes;
 };
@@ -87,7 +91,7 @@ std::vector<KernelCase> cases_of(const Operation& op) {
     torch::autograd::grad(graph->outputs, differentiable(graph->leaves), graph->slopes);
     graph->outputs.clear();
   };
-  backward.error = [] { return 0.0; };  // forward's look has seen both
+  backward.error = [] { return 0.0; };  // forward's check covers both
   return {forward, backward};
 }
 
@@ -136,7 +140,7 @@ Operation layer_norm() {
           3 * matrix(t, h)};
 }
 
-// The first half of the channels turns with the second.
+// Rotates pairs of channels, one from each half: the rotary embedding with ATen's operations.
 Tensor turned(const Tensor& x, const ops::RopeAngles& angles) {  // [t, n, d]
   const int64_t half = x.size(2) / 2;
   const Tensor low = x.narrow(2, 0, half), high = x.narrow(2, half, half);
@@ -144,7 +148,7 @@ Tensor turned(const Tensor& x, const ops::RopeAngles& angles) {  // [t, n, d]
   return at::cat({low * cos - high * sin, high * cos + low * sin}, 2);
 }
 
-// Heads of query, key and value split, with norms of heads where asked for, and rotated.
+// Splits heads of query, key and value, normalizes heads if requested, and rotates queries and keys.
 Operation rope(int64_t n, int64_t g, int64_t d, bool norms) {
   const ops::RopeAngles angles =
       ops::rope_angles({.rotary_dim = d}, ops::SequenceLayout::dense(4, kTokens / 4), at::kCUDA);
@@ -168,7 +172,7 @@ Operation rope(int64_t n, int64_t g, int64_t d, bool norms) {
                2 * x,
                (norms ? 3 : 2) * x};
   const Tensor weight = random_values({d});
-  op.inputs.push_back(norms ? weight : weight.to(at::kLong));  // without norms they take no part
+  op.inputs.push_back(norms ? weight : weight.to(at::kLong));  // integers have no gradient: without norms it is unused
   op.inputs.push_back(op.inputs[1]);
   return op;
 }
@@ -199,7 +203,7 @@ Operation bias_gelu() {
           3 * matrix(t, f)};
 }
 
-// Copies of tokens for eight experts each.
+// Returns a map that copies each token for `k` experts, in random order.
 ops::RowMap expert_rows(int64_t k) {
   const Tensor order = at::randperm(kTokens * k, at::TensorOptions(at::kCUDA).dtype(at::kLong));
   Tensor row = at::empty_like(order);
@@ -249,7 +253,7 @@ Operation top_experts(int64_t experts, int64_t k) {
           2 * logits + chosen};
 }
 
-// The state of the generator decides: both forms get the mask of the same state.
+// The mask depends on the state of the generator only, so both forms start from the same state.
 Operation dropout(int64_t h, bool added) {
   const double x = matrix(kTokens, h);
   at::Generator generator = at::detail::getCUDAHooks().getDefaultGenerator(0);

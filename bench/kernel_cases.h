@@ -1,4 +1,4 @@
-// The operations of ops/ that kernel_bench measures, at the sizes of real models, with what they have to move.
+// The operations of ops/ that kernel_bench measures, at the sizes of real models, with the bytes that they must move.
 //
 // Legend: t tokens, h hidden, f width of an MLP, v vocabulary, n elements of a flat buffer.
 #pragma once
@@ -14,29 +14,29 @@ namespace megalith::bench {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Something to time.
+// One measurement.
 struct KernelCase {
-  std::string kernel;                  // the peer knows it by this name
-  std::string part;                    // forward, backward, or all where it is one pass
-  std::vector<int64_t> sizes;          // as the peer takes them
-  double bytes = 0;                    // that must move: every input read once, every result written once
-  double flops = 0;                    // of matrix products inside; 0: bytes decide
-  std::function<void()> prepare = {};  // before every run, not timed; empty: nothing
-  std::function<void()> run;           // on the current stream
-  // How far the answer is from one in fp32, ‖a - b‖ / ‖b‖ of the worst result.
+  std::string kernel;                  // name, also in the peer's script
+  std::string part;                    // forward, backward, or all for a single pass
+  std::vector<int64_t> sizes;          // in the order in which the peer takes them
+  double bytes = 0;                    // least traffic: every input read once, every result written once
+  double flops = 0;                    // of matrix products inside; 0 means bound by bytes
+  std::function<void()> prepare = {};  // called before every run, not timed; may be empty
+  std::function<void()> run;           // runs on the current stream
+  // Returns the distance from an fp32 answer, ‖a - b‖ / ‖b‖ of the worst result.
   std::function<double()> error;
 };
 
-// Each makes its tensors, so that a list of all of them need not fit on the device at once.
+// Makes cases with their tensors. A list of these functions does not need all tensors on the device at once.
 using MakeCases = std::function<std::vector<KernelCase>()>;
-// With a gradient: forward and backward apart.
+// Returns operations with a gradient, forward and backward separately.
 std::vector<MakeCases> differentiable_cases();
-// Passes over buffers: updates, norms, losses in place, casts.
+// Returns passes over buffers: updates, norms, losses in place, casts.
 std::vector<MakeCases> pass_cases();
 
 // Tokens of every case.
 inline constexpr int64_t kTokens = 16384;
-// Normally distributed, of standard deviation 0.5, on the GPU.
+// Returns normally distributed values with a standard deviation of 0.5, on the GPU.
 at::Tensor random_values(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16);
 
 double relative_error(const at::Tensor& actual, const at::Tensor& expected);

@@ -1,3 +1,5 @@
+// Cases that are one pass over a buffer: each states its bytes, runs the kernel, and compares with a formula in fp32 or
+// fp64. Passes that work in place restore their input in `prepare`, which is not timed.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -26,20 +28,20 @@ constexpr int64_t kVocab = 128256, kFlat = int64_t{1} << 28;
 
 at::TensorOptions cuda(at::ScalarType dtype) { return at::TensorOptions(at::kCUDA).dtype(dtype); }
 
-// One rank, for operations that take a group.
+// A group of one rank, for operations that take a group.
 struct Alone {
   std::vector<std::unique_ptr<comm::World>> worlds = comm::World::in_process(1);
   comm::Group group = worlds[0]->world();
 };
 
-// Σ loss and its gradient in ATen's operations, in fp32.
+// Returns the losses and the gradient of grad · Σ loss, with ATen's operations in fp32.
 std::pair<Tensor, Tensor> exact_loss(const Tensor& logits, const Tensor& labels, double grad) {
   const Tensor wide = logits.to(at::kFloat).requires_grad_();
   const Tensor loss = at::cross_entropy_loss(wide, labels, {}, at::Reduction::None);
   return {loss.detach(), torch::autograd::grad({loss.sum() * grad}, {wide})[0]};
 }
 
-// Losses of logits, in place: all at once; and the vocabulary-parallel form's two halves.
+// Losses of logits with the gradient in place: in one pass, and as the two halves of the vocabulary-parallel form.
 std::vector<KernelCase> cross_entropy() {
   const int64_t rows = 4096;
   const double bytes = static_cast<double>(rows * kVocab) * 2, grad = 0.25;
@@ -70,7 +72,7 @@ std::vector<KernelCase> cross_entropy() {
   forward.error = [=] { return error(false); };
   KernelCase backward{"cross_entropy", "backward", {rows, kVocab}, 2 * bytes, 0, again};
   backward.run = [=] { ops::cross_entropy_backward_(logits, labels, log_sums, grads, range, {}); };
-  backward.error = [] { return 0.0; };  // forward's look has seen both
+  backward.error = [] { return 0.0; };  // forward's check covers both
   return {all, forward, backward};
 }
 
@@ -129,7 +131,7 @@ std::vector<KernelCase> embedding_grad() {
   return {all};
 }
 
-// 64 experts' gradients of a projection, added up in fp32.
+// Adds the gradients of a projection of 64 experts to fp32 sums.
 std::vector<KernelCase> group_products() {
   const int64_t g = 64, o = 1024, i = 2048;
   const ops::GroupCounts counts(std::vector<int64_t>(g, 1));
@@ -153,7 +155,7 @@ std::vector<KernelCase> bias_grad() {
   return {all};
 }
 
-// fp32 parameters and moments, fp32 gradients, a bf16 copy: 30 bytes an element.
+// fp32 parameters and moments, fp32 gradients, a bf16 copy: 30 bytes per element.
 std::vector<KernelCase> adam() {
   const auto zeros = [] { return at::zeros({kFlat}, cuda(at::kFloat)); };
   const ops::UpdateTensors tensors{random_values({kFlat}, at::kFloat), random_values({kFlat}, at::kFloat), zeros(),
@@ -165,7 +167,7 @@ std::vector<KernelCase> adam() {
     const Tensor before = tensors.main.clone(), g = tensors.grad * 0.5;
     tensors.exp_avg.zero_();
     tensors.exp_avg_sq.zero_();
-    ops::adam_update(tensors, {}, scalars);  // of a first step: m̂ = g, v̂ = g²
+    ops::adam_update(tensors, {}, scalars);  // in a first step m̂ = g and v̂ = g²
     const Tensor moved = before * (1 - 1e-4) - g / (g.abs() + 1e-8) * 1e-3;
     return std::max(relative_error(tensors.main - before, moved - before), relative_error(tensors.param, moved));
   };
@@ -200,7 +202,8 @@ std::vector<KernelCase> fills_and_casts() {
   return {zero, cast};
 }
 
-// Two bytes in; both orders of the matrix out, a byte an element. A scale that is found first takes a look of its own.
+// Reads two bytes per element and writes the matrix in both orders, one byte per element each. Finding the scale first
+// costs another read of two bytes.
 std::vector<KernelCase> fp8_casts() {
   const int64_t h = 4096;
   const Tensor x = random_values({kTokens, h}), scale = at::full({1}, 100.0, cuda(at::kFloat)),
@@ -209,7 +212,7 @@ std::vector<KernelCase> fp8_casts() {
   const auto wide = [](const Tensor& bytes, const Tensor& inverse) {
     return bytes.to(at::kFloat) * (inverse.numel() == 1 ? inverse : inverse.repeat_interleave(ops::kFp8Block, 1));
   };
-  const auto error = [x, wide](const ops::Fp8Matrix& cast) {  // 3 bits of mantissa: errors of 2 % on average
+  const auto error = [x, wide](const ops::Fp8Matrix& cast) {  // 3 bits of mantissa: 2 % on average, so divided by 5
     return std::max(relative_error(wide(cast.rows, cast.inverse_scale), x),
                     relative_error(wide(cast.columns, cast.columns_inverse_scale).t(), x)) /
            5;

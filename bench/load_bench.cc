@@ -1,5 +1,5 @@
-// Loading a checkpoint of about 1 GB: seconds, and the most memory that each of two tensor-parallel ranks, which are
-// processes, holds meanwhile, over its own half of the weights. One JSON line.
+// Measures loading a checkpoint of about 1 GB: seconds, and the peak memory that each of two tensor-parallel ranks,
+// which are processes, holds beyond its own half of the weights. Prints one JSON line.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ const ordered_json kConfig{{"model_type", "llama"},       {"hidden_size", 1024},
                            {"hidden_act", "silu"},        {"dtype", "float32"},       {"rope_theta", 10000.0},
                            {"tie_word_embeddings", false}};
 
-// VmHWM, the most that was resident, in bytes. Writing 5 to clear_refs starts it anew.
+// Returns VmHWM, the peak resident memory, in bytes. Writing 5 to clear_refs resets it.
 int64_t peak_resident() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -40,11 +40,11 @@ int64_t peak_resident() {
 
 struct Loaded {
   double seconds = 0;
-  int64_t own_bytes = 0;   // of the parameters of this rank
-  int64_t peak_bytes = 0;  // above what the process held before
+  int64_t own_bytes = 0;   // parameters of this rank
+  int64_t peak_bytes = 0;  // beyond what the process held before
 };
 
-// One rank. Loading needs no collective, so a group that nobody answers is enough.
+// Runs one rank. Loading needs no collective, so a group whose other ranks never answer is enough.
 Loaded load_as_rank(const fs::path& folder, int rank) {
   const auto worlds = comm::World::in_process(2);
   parallel::ParallelContext context(*worlds[static_cast<size_t>(rank)], layout::RankGrid({.world_size = 2, .tp = 2}));

@@ -1,11 +1,11 @@
-// What a step that trains an adapter takes of a step that trains every weight: `megalith train` against PyTorch with
-// Hugging Face's transformers and peft, on the same model.
+// Measures the time of a step that trains an adapter relative to one that trains every weight: `megalith train` against
+// PyTorch with Hugging Face's transformers and peft, on the same model.
 //
 //   lora_bench [--shape d256] [--rank 8] [--rounds N] [--steps N] [--dtype fp32|bf16] [--megalith PROGRAM]
 //
-// Rounds alternate: ours full, theirs full, ours LoRA, theirs LoRA. One JSON line with the medians, both ratios and the
-// peak memory of our runs. The Python of MEGALITH_PYTHON needs torch, transformers and peft; without it only our own
-// numbers.
+// Rounds alternate: ours full, theirs full, ours LoRA, theirs LoRA. Prints one JSON line with the medians, both ratios
+// and the peak memory of our runs. The Python in MEGALITH_PYTHON needs torch, transformers and peft; without it, only
+// our own numbers are printed.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -29,7 +29,7 @@ struct Settings {
 };
 
 struct OwnRun {
-  double ms = 0;        // of the steps after the first two, the middle one
+  double ms = 0;        // median of the steps after the first two
   double peak_mib = 0;  // of the whole run
 };
 

@@ -1,9 +1,10 @@
-// Forward and backward of one layer and of small models, against the same in PyTorch: eager, compiled, bf16 variants.
-// One JSON line a case; ratios are of medians of interleaved runs. Needs a Python with torch 2.11 (MEGALITH_PYTHON).
+// Measures forward and backward of one layer and of small models against the same in PyTorch: eager, compiled and bf16
+// variants. Prints one JSON line per case; ratios are of medians of interleaved runs. Needs a Python with torch 2.11
+// (MEGALITH_PYTHON).
 //
 //   model_bench [--rounds N] [--steps N] [--only llama-d256-fp32] [--what layer|model] [--alone 1]
 //
-// alone: no peer, only our time
+// With --alone 1 there is no peer, only our time.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -106,7 +107,7 @@ class OwnModel {
     return std::sqrt(square);
   }
 
-  // The most that tensors allocate in a step, with the gradients, which are allocated before.
+  // Returns the peak of tensor memory in a step, including the gradients, which are allocated before it.
   int64_t peak_bytes() {
     const testing::MemoryMeter meter;
     step();
@@ -160,7 +161,7 @@ void run_case(const Shape& shape, bool bf16, bool layer, int rounds, int steps, 
   if (layer) command.push_back("--layer");
   bench::PeerProcess peer(command);
 
-  // The answer before the time: fp32, both sides.
+  // Check the answers of both sides in fp32 before timing them.
   const auto expected = peer.ask("check");
   {
     OwnModel own(folder, shape, at::kFloat, layer);
@@ -181,7 +182,7 @@ void run_case(const Shape& shape, bool bf16, bool layer, int rounds, int steps, 
     for (const std::string& variant : variants) {
       const auto answer = peer.ask(fmt::format("time {} {}", variant, steps));
       for (const auto& ms : answer.at("ms")) theirs[variant].push_back(ms.get<double>());
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the other side's threads come to rest
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // lets the other side's threads go idle
       for (const double ms : time_steps(own, steps)) ours.push_back(ms);
     }
   }

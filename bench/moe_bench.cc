@@ -1,6 +1,6 @@
-// Forward and backward of a layer of experts, against Hugging Face's qwen3_moe with each of its implementations, and
-// against a plain loop over the experts in ATen. One JSON line a case; ratios are of medians of interleaved runs. Needs
-// a Python with torch 2.11 and transformers 5 (MEGALITH_PYTHON).
+// Measures forward and backward of a layer of experts against Hugging Face's qwen3_moe with each of its
+// implementations, and against a plain loop over the experts in ATen. Prints one JSON line per case; ratios are of
+// medians of interleaved runs. Needs a Python with torch 2.11 and transformers 5 (MEGALITH_PYTHON).
 //
 //   moe_bench [--rounds N] [--steps N] [--only NAME] [--alone 1]
 #include <ATen/ATen.h>
@@ -28,7 +28,7 @@ struct Shape {
   at::ScalarType dtype = at::kFloat;
 };
 
-// The same numbers as the peer's, spread over (-scale, scale) without order, so that tokens spread over the experts.
+// Returns the same pseudo-random numbers as the peer, in (-scale, scale), so that tokens spread over the experts.
 at::Tensor numbers(std::vector<int64_t> shape, double factor, double scale) {
   int64_t n = 1;
   for (const int64_t s : shape) n *= s;
@@ -63,7 +63,7 @@ class OwnLayer {
     y_.backward(x_);
   }
 
-  // What one writes first: an expert after the other, by ATen's operations and autograd.
+  // The obvious implementation: one expert after the other, with ATen's operations and autograd.
   void loop() {
     start();
     const auto weight = [this](const char* name) { return set_.find(name)->value; };

@@ -1,5 +1,6 @@
-// An optimizer step (global norm, clipping, AdamW on fp32 parameters, cast to bf16) against the same in PyTorch:
-// clipping, torch.optim.AdamW(fused=True) and a cast. One JSON line. Needs a Python with torch 2.11 (MEGALITH_PYTHON).
+// Measures an optimizer step (global norm, clipping, AdamW on fp32 parameters, cast to bf16) against the same in
+// PyTorch: clipping, torch.optim.AdamW(fused=True) and a cast. Prints one JSON line. Needs a Python with torch 2.11
+// (MEGALITH_PYTHON).
 //
 //   optimizer_bench [--rounds N]
 #include <ATen/ATen.h>
@@ -89,7 +90,7 @@ void run(int rounds) {
   for (int round = 0; round < rounds; ++round) {
     const auto answer = peer.ask("time 5");
     for (const auto& ms : answer["ms"]) theirs.push_back(ms.get<double>());
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the other side's threads come to rest
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // lets the other side's threads go idle
     own.step();
     for (int i = 0; i < 5; ++i) ours.push_back(own.step());
   }

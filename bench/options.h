@@ -1,4 +1,4 @@
-// The words of a benchmark: --name value, any number of times.
+// Parses the words of a benchmark: --name value, any number of times.
 #pragma once
 
 #include <map>
@@ -7,7 +7,7 @@
 
 namespace megalith::bench {
 
-// Sets what is named. Throws std::invalid_argument for a name that nobody knows, or without a value.
+// Sets the targets of the named options. Throws std::invalid_argument for an unknown name or a missing value.
 using OptionTarget = std::variant<std::string*, int*>;
 void read_options(int argc, char** argv, const std::map<std::string, OptionTarget>& options);
 

@@ -28,7 +28,7 @@ PeerProcess::PeerProcess(const std::vector<std::string>& command) {
   ::close(out[1]);
   to_ = ::fdopen(in[1], "w");
   from_ = ::fdopen(out[0], "r");
-  std::signal(SIGPIPE, SIG_IGN);  // a peer that has ended is told by the missing answer
+  std::signal(SIGPIPE, SIG_IGN);  // a peer that has ended is noticed by the missing answer
 }
 
 PeerProcess::~PeerProcess() {

@@ -24,9 +24,9 @@ class PeerProcess {
   FILE* from_ = nullptr;
 };
 
-// The Python to run peers with: MEGALITH_PYTHON, or python3.
+// Returns the Python that runs peers: MEGALITH_PYTHON, or python3.
 std::string peer_python();
-// The middle one.
+// Returns the median.
 double median(std::vector<double> values);
 
 }  // namespace megalith::bench

@@ -1,8 +1,8 @@
-// How long from exec to the first barrier of four ranks: ours against torchrun with a Python script that does the same.
+// Measures the time from exec to the first barrier of four ranks: ours against torchrun with a Python script that does
+// the same.
 //
-// The programs alternate; each result is the median of the runs. One JSON line. The peer is `torchrun` from the PATH
-// (or
-// --torchrun PATH, of an environment with torch installed); without it only our own time is printed, and no ratio.
+// The programs alternate; each result is the median of the runs. Prints one JSON line. The peer is `torchrun` from the
+// PATH (or --torchrun PATH, in an environment with torch installed); without it, only our own time is printed.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 using testing::Subprocess;
 
-// Seconds until the program says "barrier"; it must then end well.
+// Returns the seconds until the program prints "barrier"; it must then end with exit code 0.
 double time_to_barrier(const std::vector<std::string>& command) {
   const auto start = std::chrono::steady_clock::now();
   Subprocess program(command);

@@ -1,11 +1,12 @@
-// Encoding, decoding and loading against Hugging Face's tokenizers on the same texts. One JSON line a case.
+// Measures encoding, decoding and loading against Hugging Face's tokenizers on the same texts. Prints one JSON line per
+// case.
 //
 //   tokenizer_bench [--tokenizer FOLDER]… [--text FILE]… [--runs N] [--threads N] [--python PROGRAM]
 //
-// Without --tokenizer the tests' real tokenizers are used, without --text this repository's documentation, its sources,
-// the many scripts of the golden strings, and one word of a megabyte. The programs alternate, results are medians, and
-// the ids of both must be the same. The peer needs a Python with `tokenizers` (0.22 or newer); without it only our own
-// numbers are printed, and no ratio.
+// Without --tokenizer the real tokenizers of the tests are used; without --text, this repository's documentation, its
+// sources, the golden strings in many scripts, and one word of a megabyte. The programs alternate, results are medians,
+// and the ids of both must be the same. The peer needs a Python with `tokenizers` (0.22 or newer); without it, only our
+// own numbers are printed, without a ratio.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,7 +59,7 @@ std::string read_all(const fs::path& path) {
   return std::move(text).str();
 }
 
-// Files below a folder of the repository, as documents.
+// Returns the files below a folder of the repository as documents.
 std::vector<std::string> files_below(const fs::path& folder, const std::vector<std::string>& extensions) {
   std::vector<fs::path> paths;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
@@ -70,7 +71,7 @@ std::vector<std::string> files_below(const fs::path& folder, const std::vector<s
   return documents;
 }
 
-// The golden strings in random order, in documents of forty.
+// Returns the golden strings in random order, in documents of forty.
 std::vector<std::string> many_scripts() {
   const auto strings = testing::golden_json("hf/tokenizer/strings.json").at("strings").get<std::vector<std::string>>();
   std::mt19937 random(1);
@@ -123,7 +124,7 @@ uint32_t checksum(const std::vector<std::vector<int32_t>>& ids) {
   return sum;
 }
 
-// The peer's line, or null when it cannot run.
+// Returns the peer's line, or null when it cannot run.
 json run_peer(const Settings& settings, const fs::path& tokenizer, const std::vector<Text>& texts) {
   std::vector<std::string> command{settings.python, TOKENIZER_SCRIPT, tokenizer.string(),
                                    std::to_string(settings.threads)};

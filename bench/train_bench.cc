@@ -1,10 +1,11 @@
-// Tokens a second of whole training steps: `megalith train` against PyTorch and Hugging Face on the same shapes.
+// Measures tokens per second of whole training steps: `megalith train` against PyTorch and Hugging Face on the same
+// shapes.
 //
 //   train_bench [--peers cpu_peers.py] [--shape d256] [--arch llama] [--rounds N] [--steps N] [--megalith PROGRAM]
 //
 // Rounds alternate between our runs (fp32, bf16, one thread, two data-parallel ranks) and the peers' script, which runs
-// unmodified with the Python in MEGALITH_PYTHON (torch, transformers). One JSON line a case of ours (median over the
-// rounds) with the ratio to the fastest peer of the same precision. Without --peers only our own numbers.
+// unmodified with the Python in MEGALITH_PYTHON (torch, transformers). Prints one JSON line per case of ours (median
+// over the rounds) with the ratio to the fastest peer of the same precision. Without --peers, only our own numbers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +34,7 @@ struct Settings {
   int rounds = 3, steps = 6;
 };
 
-// Tokens a second of the steps after the first two, the middle one.
+// Returns the median tokens per second of the steps after the first two.
 double run_ours(const Settings& s, const TempFolder& folder, const std::vector<std::string>& more, int threads) {
   const std::string out = (folder / "out").string();
   std::filesystem::remove_all(out);
@@ -56,7 +57,7 @@ double run_ours(const Settings& s, const TempFolder& folder, const std::vector<s
   return median(rates);
 }
 
-// What the trainer adds to forward, backward and optimizer, as a part of the step: from the timeline of a run.
+// Returns the share of a step that the trainer adds to forward, backward and optimizer, from the timeline of a run.
 double run_overhead(const Settings& s, const TempFolder& folder, const std::string& batch) {
   run_ours(s, folder, {batch, fmt::format("--trace=3-{}", s.steps + 2)}, 0);
   std::ifstream stream(folder / "out" / "trace.json");
@@ -77,7 +78,7 @@ double run_overhead(const Settings& s, const TempFolder& folder, const std::stri
   return 1 - (covered - last_covered) / (last - first);
 }
 
-// Tokens a second by variant.
+// Tokens per second by variant.
 void run_peers(const Settings& s, std::map<std::string, std::vector<double>>& rates) {
   const auto result = run_process({peer_python(), s.peers, "--shapes", s.shape, "--arch", s.arch, "--rounds", "1",
                                    "--steps", std::to_string(s.steps)},
@@ -94,7 +95,7 @@ bool is_bf16(const std::string& variant) {
          variant.ends_with("-a32");
 }
 
-// The fastest peer of a kind.
+// Returns the fastest peer of a kind.
 std::pair<std::string, double> best_of(const std::map<std::string, std::vector<double>>& peers,
                                        const std::function<bool(const std::string&)>& counts) {
   std::pair<std::string, double> best{"", 0};

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// As in the peers' script.
+// The same shapes as in the peers' script.
 struct Shape {
   int width, layers, heads, kv_heads, mlp;
 };

@@ -1,8 +1,8 @@
-// pretrain() with data, model and loss of one's own: numbers that count up, a small Llama, and a focal loss, which
-// turns to the tokens that are still hard to predict.
+// pretrain() with custom data, model and loss: numbers that count up, a small Llama, and a focal loss, which emphasizes
+// tokens that are still hard to predict.
 //
 //   example_own_loss --train-iters=50
-//   example_own_loss --focal-gamma=0 --num-layers=4 --pipeline-model-parallel-size=2     (two ranks, by torchrun)
+//   example_own_loss --focal-gamma=0 --num-layers=4 --pipeline-model-parallel-size=2     (two ranks, with torchrun)
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -27,7 +27,7 @@ class CountingData : public data::Dataset {
   data::Sample sample(int64_t index) const override {
     data::Sequence row;
     for (int64_t i = 0; i <= length_; ++i) row.ids.push_back(static_cast<int32_t>((index * 7 + i) % kNumbers));
-    row.labels = row.ids;  // beside their tokens: the collator shifts them
+    row.labels = row.ids;  // aligned with their tokens: the collator shifts them
     return {.row = std::move(row), .rejected = std::nullopt};
   }
 
@@ -49,7 +49,7 @@ std::unique_ptr<model::GptModel> provide_model(run::RunContext& run, const run::
                                            context);
 }
 
-// Σ (1 - p)^γ · (-log p), and the plain loss beside it in the log lines.
+// Returns Σ (1 - p)^γ · (-log p), and reports the plain loss beside it in the log lines.
 train::ForwardStep focal_step(double gamma) {
   return [gamma](const train::ForwardStepInput& step) -> train::ForwardStepResult {
     const auto focal = [gamma, &batch = step.batch](const at::Tensor& losses) -> train::LossResult {

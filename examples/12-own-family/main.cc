@@ -1,5 +1,5 @@
-// A model family of one's own: how its config.json is read and what its files call the tensors. Layers, layouts,
-// training, checkpoints and exports are the library's.
+// A custom model family: how its config.json is read, and the names of its tensors in files. The library provides
+// layers, layouts, training, checkpoints and exports.
 //
 //   example_own_family --model_name_or_path=examples/12-own-family --dataset=data.jsonl --output_dir=out
 //     --finetuning_type=full --max_steps=60
@@ -31,7 +31,7 @@ model::ModelConfig read_nano(const io::JsonFields& json) {
   c.mlp_width = 4 * c.hidden_size;
   c.gated_mlp = false;
   c.activation = ops::Activation::kSquaredRelu;
-  c.vocab_size = json.positive<int64_t>("vocab_size");  // of this name: exports change it when the vocabulary grows
+  c.vocab_size = json.positive<int64_t>("vocab_size");  // keep this name: exports update it when the vocabulary grows
   c.tied_embeddings = true;
   c.max_positions = json.positive<int64_t>("context");
   c.rope = ops::RopeSettings{.rotary_dim = c.head_dim};
@@ -40,7 +40,7 @@ model::ModelConfig read_nano(const io::JsonFields& json) {
   return c;
 }
 
-// Their names and ours; {} is the number of a layer. A tensor without a rule is an error that names it.
+// Names in files and our names; {} is the number of a layer. A tensor without a rule is an error that names it.
 hf::NameMap nano_names() {
   return {.rules = {{"tokens", {"embedding.weight"}},
                     {"blocks.{}.norm1", {"layers.{}.attention_norm.weight"}},
@@ -55,7 +55,7 @@ hf::NameMap nano_names() {
           .optional_prefix = ""};
 }
 
-// Says each logged loss on the first rank.
+// Prints each logged loss on the first rank.
 class PrintLoss : public train::TrainerCallback {
   void on_log(train::TrainerEvent& event) override {
     const auto loss = event.metrics.find("loss");

@@ -1,5 +1,5 @@
-// A layer of one's own, written with the library's parallel linear layers, and a family with it. Layouts, optimizer,
-// checkpoints, LoRA, imports and exports are the library's.
+// A custom layer, written with the library's parallel linear layers, and a family that uses it. The library provides
+// layouts, optimizer, checkpoints, LoRA, imports and exports.
 //   example_own_layer --nproc=4 --tp=2 --pp=2 --model_name_or_path=examples/13-own-layer --dataset=data.jsonl …
 //
 // The layer is a gated short convolution in place of attention (h hidden, k tokens that the convolution sees):
@@ -47,7 +47,7 @@ class ShortConv : public nn::BlockPart {
   nn::Parameter* conv_;
 };
 
-// What the library has to know about it.
+// Tells the library what it has to know about the layer.
 struct ShortConvKind : model::PartKind {
   explicit ShortConvKind(const ConvSizes& given) : sizes(given) {}
   std::unique_ptr<nn::BlockPart> make(const nn::ParameterScope& scope, const model::PartSite& site) const override {
@@ -71,7 +71,7 @@ std::unique_ptr<model::PartKind> mixer(const model::ModelConfig& config, int64_t
   return std::make_unique<ShortConvKind>(sizes);
 }
 
-// A llama in all but what mixes the tokens of most layers.
+// A llama except that most layers mix tokens by convolution.
 std::shared_ptr<const model::Family> own_family() {
   auto family = std::make_shared<model::Family>(model::family("llama"));
   family->model_type = "shortconv";

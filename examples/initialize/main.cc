@@ -1,4 +1,4 @@
-// initialize_megatron: from arguments to groups, random streams and this rank's place in every parallel dimension.
+// initialize_megatron: turns arguments into groups, random streams and this rank's place in every parallel dimension.
 //
 //   RANK=0 WORLD_SIZE=4 … example_initialize --tensor_model_parallel_size=2 --pipeline_model_parallel_size=2
 //
@@ -16,7 +16,7 @@ int main(int argc, char** argv) try {
   const auto run = run::initialize_megatron(words, {.dialect = config::Dialect::kTrain, .allow_no_cuda = true});
   parallel::ParallelContext& context = run->context();
 
-  // The ranks that split each weight matrix add up their numbers.
+  // The ranks that share each weight matrix sum their numbers.
   const at::Tensor sum = at::full({1}, context.rank(), at::kLong);
   context.tp().all_reduce(sum);
   const layout::RankPlace& place = context.place();

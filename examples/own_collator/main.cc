@@ -1,5 +1,5 @@
-// Fine-tuning with a collator of one's own, which adds a weight for each label, a loss that reads the weights, and an
-// optimizer of one's own, in any layout; all else is as `megalith train` has it: launcher, checks, progress, files.
+// Fine-tuning with a custom collator, which adds a weight to each label, a loss that reads the weights, and a custom
+// optimizer, in any layout. Everything else is as in `megalith train`: launcher, checks, progress, files.
 //   example_own_collator --nproc=8 --tp=2 --pp=2 --cp=2 --model_name_or_path=MODEL --dataset=data.jsonl …
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace megalith;
 
-// Long answers count less than their length says: a label of an answer with n labels weighs 1/√n.
+// Long answers count less than in proportion to their length: a label of an answer with n labels weighs 1/√n.
 data::MicroBatch add_weights(std::span<const data::Sample> samples, const data::Collator& built_in) {
   data::MicroBatch batch = built_in.collate(samples);
   const at::Tensor weights = batch.labels.ne(data::kIgnoredLabel).to(at::kFloat);  // [t], and 0 for padding
@@ -33,7 +33,7 @@ class WeightedLoss : public train::Objective {
   }
 };
 
-// Momentum that looks ahead.
+// Nesterov momentum.
 class Nesterov : public optim::UpdateRule {
   std::string name() const override { return "nesterov"; }
   std::vector<std::string> state_names() const override { return {"momentum"}; }

@@ -1,8 +1,8 @@
-// Fine-tuning with the library: a model, data, a Trainer, and a callback of one's own.
+// Fine-tuning with the library: a model, data, a Trainer, and a custom callback.
 //
 //   example_sft --model_name_or_path=MODEL --dataset=data.jsonl --output_dir=out --finetuning_type=full --max_steps=10
 //
-// The parts by hand. run/run.h does all that `megalith train` does: checks, launcher, progress line, files.
+// Puts the parts together by hand. run/run.h does everything that `megalith train` does: checks, launcher, files.
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
@@ -17,7 +17,7 @@ namespace {
 
 using namespace megalith;
 
-// Says each logged loss on the first rank.
+// Prints each logged loss on the first rank.
 class PrintLoss : public train::TrainerCallback {
   void on_log(train::TrainerEvent& event) override {
     const auto loss = event.metrics.find("loss");

@@ -52,7 +52,7 @@ TEST(Plan, says_what_is_wrong) {
   EXPECT_TRUE(contains(plan("--gpus 8").error, "--model DIR"));
   EXPECT_TRUE(contains(plan(golden_model()).error, "--gpus N"));
   EXPECT_TRUE(contains(plan("--gpus 0" + golden_model()).error, "gpus is 0"));
-  EXPECT_TRUE(contains(plan("--gpus 8 --gpu v100" + golden_model()).error, "no GPU kind"));
+  EXPECT_TRUE(contains(plan("--gpus 8 --gpu v100" + golden_model()).error, "not a known GPU kind"));
   EXPECT_TRUE(contains(plan("--gpus 8 --gpus_per_node 0" + golden_model()).error, "gpus_per_node is 0"));
   EXPECT_TRUE(contains(plan("--gpus 8 --model /no/such").error, "/no/such"));
   const Answer heads = plan("--gpus 12 --tp 3 --global_batch_size 48" + golden_model());

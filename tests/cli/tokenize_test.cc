@@ -65,9 +65,9 @@ TEST(Tokenize, BadLinesAreNamed) {
   expect_bad_line("", "\"a\"\n\n", "[64]\n", "line 2:");
   expect_bad_line("", "5\n", "", "line 1: number is given; a string is expected");
   expect_bad_line("", "\"\xFF\"\n", "", "line 1:");
-  expect_bad_line(" --decode", "[64]\n[50257]\n", "\"a\"\n", "line 2: 50257 is no token id");
-  expect_bad_line(" --decode", "[-1]\n", "", "line 1: -1 is no token id");
-  expect_bad_line(" --decode", "[1.5]\n", "", "line 1: 1.5 is no token id");
+  expect_bad_line(" --decode", "[64]\n[50257]\n", "\"a\"\n", "line 2: 50257 is not a token id");
+  expect_bad_line(" --decode", "[-1]\n", "", "line 1: -1 is not a token id");
+  expect_bad_line(" --decode", "[1.5]\n", "", "line 1: 1.5 is not a token id");
   expect_bad_line(" --decode", "\"a\"\n", "", "an array of token ids is expected");
 }
 

@@ -158,7 +158,7 @@ TEST(WeightFiles, AFolderWithoutWeightsSaysWhatItHolds) {
   const TempFolder folder;
   put_file(folder / "config.json", "{}");
   expect_contains(refusal(folder), "It holds: config.json");
-  expect_contains(message_of<DataError>([&] { const WeightFiles files(folder / "absent"); }), "is no folder");
+  expect_contains(message_of<DataError>([&] { const WeightFiles files(folder / "absent"); }), "is not a folder");
 }
 
 TEST(WeightFiles, ManyThreadsOpenTheSameShards) {

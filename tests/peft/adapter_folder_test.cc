@@ -47,7 +47,7 @@ TEST(AdapterFolder, SeveralAreListed) {
 
 TEST(AdapterFolder, WhatIsMissingIsNamed) {
   const TempFolder temp;
-  expect_contains(refusal(temp / "nowhere"), "it is no folder");
+  expect_contains(refusal(temp / "nowhere"), "it is not a folder");
   expect_contains(refusal(temp.path()), "has no adapter_config.json");
   make_adapter(temp / "half", /*weights=*/false);
   expect_contains(refusal(temp / "half"), "has no adapter_model.safetensors");

@@ -71,7 +71,7 @@ TEST(ClusterFile, IsRefusedWhereItIsWrong) {
   refuse("gpu: h200\nnods: 4\n", {"c.yaml:2", "nods", "did you mean nodes"});
   refuse("gpu: h200\nnodes: 0\n", {"c.yaml:2", "nodes is 0", "whole number"});
   refuse("gpu: h200\nmemory_gib: lots\n", {"memory_gib is lots", "positive"});
-  refuse("gpu: mine\nmemory_gib: 10\n", {"\"mine\" is no preset", "peak_tflops", "gemm_tflops"});
+  refuse("gpu: mine\nmemory_gib: 10\n", {"\"mine\" is not a preset", "peak_tflops", "gemm_tflops"});
   refuse("gpu: h200\nreserved_gib: 500\n", {"reserved_gib 500.0", "memory_gib"});
   refuse("gpu: h200\ngemm_tflops: 5\n", {"gemm_tflops", "map"});
   refuse("gpu: [\n", {"c.yaml:"});

@@ -6,8 +6,8 @@
 
 namespace megalith::cli {
 
-// The bytes of "5GB", as transformers reads it: powers of ten; KiB, MiB and GiB are powers of two; a number alone
-// counts bytes. Throws ConfigError naming `option`.
+// Returns the bytes of a size like "5GB". As in transformers, KB, MB and GB are powers of ten, and KiB, MiB and GiB
+// powers of two; a number alone counts bytes. Throws ConfigError naming `option`.
 uint64_t parse_byte_size(const std::string& option, const std::string& text);
 
 }  // namespace megalith::cli

@@ -55,10 +55,10 @@ const std::vector<Command>& commands() {
       {"preview",
        "groups, layers, batch, learning rate, pipeline or memory of a run; needs no GPU, no weights, no ranks",
        run_preview},
-      {"dashboard", "runs in a browser while they go on, or as one HTML file", run_dashboard},
-      {"plan", "the fastest layouts of a model on so many GPUs that fit, as options for train", run_plan},
+      {"dashboard", "runs in a browser, live or afterwards, or as one HTML file", run_dashboard},
+      {"plan", "the fastest layouts of a model that fit on N GPUs, as options for train", run_plan},
       {"tokenize", "token ids from text or conversations, text from ids", run_tokenize},
-      {"data", "make what training reads: tokenize a corpus, check its files, train a tokenizer", run_data},
+      {"data", "prepare training data: tokenize a corpus, check its files, train a tokenizer", run_data},
       {"doctor", "devices, backends, libraries; with --nproc N a check of a layout and its links", run_doctor},
   };
   return table;

@@ -1,4 +1,4 @@
-// The sub-commands of `megalith`: one function each, listed in one table. Nothing here but argument wiring.
+// The sub-commands of `megalith`: one function each, listed in one table. They only connect arguments to the library.
 #pragma once
 
 #include <span>
@@ -16,13 +16,14 @@ using run::kBadInput;
 using run::kDone;
 using run::kFailed;
 
+// One row of the table of commands.
 struct Command {
   std::string name;
   std::string summary;      // one line for `megalith --help`
-  int (*run)(Words words);  // the words behind the name; returns an exit code
+  int (*run)(Words words);  // gets the words after the name; returns an exit code
 };
 
-// All commands, in the order of --help.
+// Returns all commands in the order of --help.
 const std::vector<Command>& commands();
 
 int run_train(Words words);  // also pretrain: the same with Megatron-LM's names and defaults
@@ -38,7 +39,7 @@ int run_tokenize(Words words);
 int run_data(Words words);  // tokenize | inspect | verify | merge | train-tokenizer
 int run_doctor(Words words);
 
-// Writes the data of a command to stdout, all at once.
+// Writes the output of a command to stdout, all at once. Throws DataError when that fails.
 void write_stdout(std::string_view text);
 
 // Runs `megalith words…`: finds the command, turns errors into a message on stderr and an exit code.

@@ -1,4 +1,7 @@
-// `megalith convert`: models and checkpoints into other number formats, shard sizes or vocabularies; is one whole?
+// `megalith convert`: converts models and checkpoints to other number formats, shard sizes or vocabularies, and
+// verifies checkpoints. Tensors are copied one at a time, so a model may be larger than memory. Three kinds of work
+// share the options: --verify only reads, --reshard copies a checkpoint with its optimizer state as it is, and
+// everything else writes a Hugging Face folder.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -24,11 +27,11 @@ constexpr const char* kConvertUsage = R"(megalith convert --checkpoint_path MODE
 megalith convert --checkpoint_path CHECKPOINT --output_path FOLDER --reshard [--max_shard_size SIZE]
 megalith convert --checkpoint_path CHECKPOINT --verify
 
-Copies weights, tensor by tensor: the model is never in memory as a whole. From a checkpoint of Megalith (checkpoint-S)
-comes a plain Hugging Face folder; from a Hugging Face model a folder that is also a checkpoint: it has a manifest.
+Copies weights tensor by tensor: the model is never in memory as a whole. A Megalith checkpoint (checkpoint-S) becomes
+a plain Hugging Face folder; a Hugging Face model becomes a folder that is also a checkpoint: it has a manifest.
 
   --checkpoint_path MODEL   folder, checkpoint, or a hub name that has been downloaded
-  --adapter_path FOLDER     merge this adapter (also --merge_adapter): what comes out is a plain model
+  --adapter_path FOLDER     merge this adapter (also --merge_adapter): the result is a plain model
   --output_path FOLDER      where the result goes; it appears when it is complete
   --reshard                 all of a checkpoint, with its optimizer state, in files of another size. Another parallel
                             layout needs no conversion: every layout reads every checkpoint
@@ -36,12 +39,12 @@ comes a plain Hugging Face folder; from a Hugging Face model a folder that is al
   --bf16 | --fp16 | --fp32  number format of the weights; without one every tensor keeps its own
   --max_shard_size SIZE     largest weight file: 5GB, 500MB, or bytes (default 5GB)
   --vocab_size N            grow the vocabulary to N ids; new rows are the mean of the old ones plus noise
-  --seed N                  of that noise (default 42)
-  --overwrite               replace FOLDER when it is there
-  --json                    print a JSON object about what was written
+  --seed N                  seed of that noise (default 42)
+  --overwrite               replace FOLDER if it exists
+  --json                    print a JSON object that describes the result
 )";
 
-// Options of the table that were given and that a copy has no use for.
+// Warns of options of the table that were given and do not affect a conversion.
 void warn_of_unused(const config::OptionReport& report) {
   for (const config::OptionUse& use : report.uses)
     if (use.name != "bf16" && use.name != "fp16" && use.name != "seed")
@@ -93,7 +96,7 @@ int run_convert(Words words) {
                                                {"merge_adapter", "the same", &adapter},
                                                {"output_path", "where the result goes", &target},
                                                {"reshard", "all of a checkpoint, in other files", &reshard},
-                                               {"verify", "is a checkpoint whole?", &verified},
+                                               {"verify", "check that a checkpoint is complete", &verified},
                                                {"fp32", "weights in single precision", &fp32},
                                                {"max_shard_size", "largest weight file", &shard_size},
                                                {"vocab_size", "grow the vocabulary", &vocab},

@@ -1,4 +1,6 @@
-// `megalith dashboard`: runs in a browser, or as one file.
+// `megalith dashboard`: shows runs in a browser, or writes them as one HTML file. Its words are parsed here, not by the
+// option table: folders come without an option name. The server runs on the main thread; a second thread waits for a
+// signal and stops it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,13 +24,13 @@ namespace {
 constexpr const char* kDashboardUsage = R"(megalith dashboard RUN_DIR… [--host ADDRESS] [--port N]
 megalith dashboard RUN_DIR… --static FILE.html
 
-Shows runs while they go on and afterwards: loss, rates, memory, layout, timeline, experts, checkpoints, events. RUN_DIR is
-a run's output_dir, or a folder of such folders. Nothing is changed, and nothing outside of them is read.
+Shows runs live and afterwards: loss, rates, memory, layout, timeline, experts, checkpoints, events. RUN_DIR is
+a run's output_dir, or a folder of such folders. Nothing is changed, and nothing outside these folders is read.
 
-  --host ADDRESS    where to listen (default 127.0.0.1: this machine alone). There is no password: whoever can reach
-                    another address can look
-  --port N          default 0: any that is free. The address is printed on stdout
-  --static FILE     writes the page with all data into one file instead, which opens without a server
+  --host ADDRESS    where to listen (default 127.0.0.1: this machine only). There is no password: with another address,
+                    everyone who can reach it can see the runs
+  --port N          default 0: any free port. The address is printed on stdout
+  --static FILE     write the page with all data into one file instead, which opens without a server
 )";
 
 struct Wishes {
@@ -75,14 +77,14 @@ Wishes read(Words words) {
   return wishes;
 }
 
-// Until a signal asks for the end.
+// Serves until a signal requests the end.
 void serve(observe::Dashboard& dashboard, const observe::ServerAddress& address) {
   run::EndingSignals signals({SIGHUP});
   observe::DashboardServer server(dashboard, address);
   std::atomic<bool> over = false;
   std::thread waiting([&] {
     if (!signals.wait()) return;
-    // Again and again: a signal may come before the server runs.
+    // Repeated, because stop() has no effect if the signal comes before the server runs.
     for (; !over; std::this_thread::sleep_for(std::chrono::milliseconds(20))) server.stop();
   });
   fmt::print("{}\n", server.url());

@@ -1,4 +1,4 @@
-// `megalith eval`: the evaluation loop alone.
+// `megalith eval`: runs only the evaluation of a training run.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -22,9 +22,9 @@ Loss, perplexity and token accuracy of a model on data, every sample once; rewar
   --eval_dataset NAMES   names in dataset_dir/dataset_info.json, or files; several with commas
   --stage pt|sft|dpo     texts, conversations or preferences (default sft)
   --template NAME        chat template by name (default: the tokenizer's own)
-  --cutoff_len N         tokens of a sample
+  --cutoff_len N         most tokens per sample
   --per_device_eval_batch_size N
-  --nproc N --tp N --pp N    ranks of this machine that share the model; what is left runs in data parallel
+  --nproc N --tp N --pp N    ranks on this machine and the sizes that share the model; the rest is data parallel
   --bf16 | --fp16        number format (default fp32)
   --json                 one JSON object instead of a table
 )";

@@ -1,4 +1,5 @@
-// `megalith generate`: continues prompts and streams the text.
+// `megalith generate`: continues prompts and streams the text. All prompts are read and encoded before ranks start, so
+// that mistakes in them cost no loading. Every rank runs the same loop; only rank 0 prints.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -22,15 +23,15 @@ Continues a prompt and prints the text as it comes.
 
   --model MODEL          folder, or a hub name that has been downloaded
   --prompt TEXT          the text to continue
-  --input FILE           a prompt a line, each a JSON string (or, with --ids, a JSON array of ids); - is stdin
-  --chat                 a prompt is what a user says, or in FILE also a list of messages; the model's chat template is used
+  --input FILE           one prompt per line, each a JSON string (or, with --ids, a JSON array of ids); - is stdin
+  --chat                 a prompt is a user's message, or in FILE also a list of messages; uses the chat template
   --ids                  prompts and results are token ids; needs no tokenizer
-  --max_new_tokens N     at most so many tokens (default 128)
-  --temperature X        0: always the likeliest token (default)
-  --top_k N, --top_p X   only the N likeliest tokens; only those that together have probability X
-  --seed N               of the drawing
-  --json                 a JSON object a prompt instead of a stream: {"prompt","text","ids"}
-  --nproc N --tp N       ranks of this machine that share the model
+  --max_new_tokens N     most tokens to generate (default 128)
+  --temperature X        0 always takes the likeliest token (default)
+  --top_k N, --top_p X   sample only from the N likeliest tokens; only from those that together have probability X
+  --seed N               seed of the sampling
+  --json                 one JSON object per prompt instead of a stream: {"prompt","text","ids"}
+  --nproc N --tp N       ranks on this machine that share the model
   --bf16 | --fp16        number format (default fp32)
 )";
 
@@ -46,7 +47,7 @@ std::vector<int64_t> encode(const tokenizer::Tokenizer& tokenizer, const std::st
   return {ids.begin(), ids.end()};
 }
 
-// A text as what the user says, or a whole list of messages.
+// Encodes a text as a user's message, or a whole list of messages.
 std::vector<int64_t> encode_chat(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat,
                                  const ordered_json& given) {
   const ordered_json said{{"role", "user"}, {"content", given}};
@@ -56,7 +57,7 @@ std::vector<int64_t> encode_chat(const tokenizer::Tokenizer& tokenizer, const to
   return {ids.begin(), ids.end()};
 }
 
-// Each line of the input, or the one prompt of the command line.
+// Returns the lines of the input, or the one prompt of the command line.
 std::vector<ordered_json> read_prompts(const std::optional<std::string>& prompt,
                                        const std::optional<std::string>& input, bool as_ids, bool as_chat) {
   check<ConfigError>(prompt.has_value() != input.has_value(), "give either --prompt TEXT or --input FILE");
@@ -91,7 +92,7 @@ void put(const std::string& text) {
   std::fflush(stdout);
 }
 
-// One prompt: streamed on the first rank, or one JSON line at its end.
+// Answers one prompt: rank 0 streams the text, or prints one JSON line at the end.
 void answer(const model::VirtualModels& models, const Prompt& prompt, const model::SamplingOptions& sampling,
             const tokenizer::Tokenizer* tokenizer, bool json) {
   const bool speaks = models.context().rank() == 0;
@@ -124,14 +125,14 @@ int run_generate(Words words) {
   bool as_ids = false, as_chat = false, json = false;
   const bool go = command.parse(words,
                                 {{"prompt", "the text to continue", &prompt},
-                                 {"input", "a prompt a line", &input},
+                                 {"input", "file with one prompt per line", &input},
                                  {"chat", "prompts go through the chat template", &as_chat},
                                  {"ids", "prompts and results are token ids", &as_ids},
-                                 {"max_new_tokens", "at most so many tokens", &max_new_tokens},
+                                 {"max_new_tokens", "most tokens to generate", &max_new_tokens},
                                  {"temperature", "0: greedy", &temperature},
                                  {"top_k", "only the k likeliest", &top_k},
                                  {"top_p", "only the likeliest that together have p", &top_p},
-                                 {"json", "a JSON object a prompt", &json}},
+                                 {"json", "one JSON object per prompt", &json}},
                                 kGenerateUsage);
   if (!go) return kDone;
   model::SamplingOptions sampling{.temperature = temperature.value_or(0),

@@ -1,4 +1,4 @@
-// What the commands that run a model share (score, generate): which model, in which layout, on which ranks.
+// ModelCommand: the part that commands which run a model share (score, generate): model, layout and ranks.
 #pragma once
 
 #include <filesystem>
@@ -14,18 +14,18 @@
 
 namespace megalith::cli {
 
-// Declares itself to the parser, so it must not move.
+// The parser keeps pointers to its members, so it must not move.
 class ModelCommand {
  public:
-  // Reads the words: --model, --adapter_name_or_path (the model gets that adapter), the launch flags, every option of
-  // the table (sizes, precision, seed), and `own`. False when
-  // --help was given and has been answered with `usage`. Everything that can be checked without ranks is checked.
+  // Parses the words: --model, --adapter_name_or_path (the model gets that adapter), the launch flags, every option of
+  // the table (sizes, precision, seed), and `own`. Checks everything that can be checked without ranks. Returns false
+  // if --help was given, after printing `usage`.
   bool parse(Words words, std::vector<config::CommandOption> own, const char* usage);
 
   const config::TrainingArguments& args() const { return args_; }
-  const std::filesystem::path& folder() const { return plan_.folder; }  // of the model
+  const std::filesystem::path& folder() const { return plan_.folder; }  // the folder of the model
 
-  // Starts the ranks, loads the model on them and runs `work` on each; an exit code.
+  // Starts the ranks, loads the model on them and runs `work` on each. Returns an exit code.
   int run(const std::function<void(model::VirtualModels&)>& work) const;
 
  private:

@@ -1,4 +1,4 @@
-// `megalith score`: losses (and logits) of given tokens, in any layout.
+// `megalith score`: computes losses (and logits) of given tokens, in any layout.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -17,9 +17,9 @@ namespace {
 constexpr const char* kScoreUsage =
     R"(megalith score --model MODEL --input batch.safetensors --output out.safetensors [options]
 
-Reads input_ids [b, s] and, where they are there, attention_mask and labels [b, s] (unshifted, -100 ignored; without them
-every token that the mask keeps is a label). Writes token_losses [b, s] (entry t: of the label at t+1), loss (their mean
-over labelled tokens) and, with --logits, logits [b, s, v].
+Reads input_ids [b, s] and, if present, attention_mask and labels [b, s] (unshifted, -100 ignored; without labels every
+token that the mask keeps is one). Writes token_losses [b, s] (entry t is the loss of the label at t+1), loss (their
+mean over labeled tokens) and, with --logits, logits [b, s, v].
 
   --model MODEL                        folder, or a hub name that has been downloaded
   --logits                             write the logits, too

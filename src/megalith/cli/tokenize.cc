@@ -1,4 +1,6 @@
-// `megalith tokenize`: lines of text or of conversations to lines of token ids, and back.
+// `megalith tokenize`: converts lines of text or conversations to lines of token ids, and back. It is a filter: one
+// line of output per line of input, so that another program can talk to it through pipes. Hence output is buffered only
+// while input is at hand, and is always written before a read that may block.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -23,17 +25,17 @@ using nlohmann::ordered_json;
 constexpr const char* kTokenizeUsage =
     R"(megalith tokenize --tokenizer DIR < lines: text to token ids, one line at a time
 
-Each line of stdin is a JSON string ("Hello"), each line of stdout a JSON array of its ids ([9707]). DIR is a model folder
-with tokenizer.json, or vocab.json and merges.txt, or tokenizer.model.
+Each line of stdin is a JSON string ("Hello"), each line of stdout a JSON array of its ids ([9707]). DIR is a model
+folder with tokenizer.json, or vocab.json and merges.txt, or tokenizer.model.
 
-  --decode               the other way: arrays of ids to strings
-  --add_special_tokens   put the tokens around the ids that the tokenizer is made to add (BOS, for example)
+  --decode               the reverse: arrays of ids to strings
+  --add_special_tokens   add the special tokens that the tokenizer is configured to add (BOS, for example)
   --skip_special_tokens  with --decode: leave special tokens out of the text
 
-  --chat                 conversations: each line is a list of messages, or an object with messages and, where they are
-                         wanted, tools, documents and chat_template_kwargs. Each answer is an object with the text of
+  --chat                 conversations: each line is a list of messages, or an object with messages and, optionally,
+                         tools, documents and chat_template_kwargs. Each answer is an object with the text rendered by
                          the folder's chat template, its ids, and assistant_mask: 1 for the tokens that are trained
-  --add_generation_prompt      end with what opens the assistant's answer
+  --add_generation_prompt      end with the opening of the assistant's answer
   --chat_template NAME         one of several templates: default, tool_use, rag, …
   --chat_template_kwargs JSON  more variables for the template: '{"enable_thinking": false}'
 )";
@@ -54,7 +56,7 @@ struct TokenizeFlags {
             {"add_special_tokens", "add the tokenizer's own special tokens", &add_special_tokens},
             {"skip_special_tokens", "leave special tokens out of decoded text", &skip_special_tokens},
             {"chat", "conversations through the chat template", &chat},
-            {"add_generation_prompt", "end with what opens the assistant's answer", &add_generation_prompt},
+            {"add_generation_prompt", "end with the opening of the assistant's answer", &add_generation_prompt},
             {"chat_template", "which of several templates", &chat_template},
             {"chat_template_kwargs", "more variables for the template, as a JSON object", &chat_template_kwargs},
             {"help", "print this", &help}};
@@ -92,20 +94,20 @@ std::vector<int32_t> read_ids(const json& value, const tokenizer::Tokenizer& tok
   for (const json& id : value) {
     const bool known = id.is_number_integer() && id >= 0 && id < tokenizer.id_end() &&
                        tokenizer.token_of(id.get<int32_t>()).has_value();
-    check<DataError>(known, "{} is no token id; they are whole numbers from 0 to {}", id.dump(),
+    check<DataError>(known, "{} is not a token id; they are whole numbers from 0 to {}", id.dump(),
                      tokenizer.id_end() - 1);
     ids.push_back(id.get<int32_t>());
   }
   return ids;
 }
 
-// Lines of stdin. `before_wait` is called before every read, which may have to wait for more input.
+// Reads lines of stdin. Calls `before_wait` before every read, which may block.
 template <typename BeforeWait>
 class LineReader {
  public:
   explicit LineReader(BeforeWait before_wait) : before_wait_(std::move(before_wait)) {}
 
-  // The next line without its end; false at the end of the input.
+  // Reads the next line without its end; returns false at the end of the input.
   bool next(std::string& line) {
     line.clear();
     for (;;) {
@@ -137,7 +139,7 @@ class LineReader {
   size_t at_ = 0, filled_ = 0;
 };
 
-// A conversation: a list of messages, or an object that has one.
+// Encodes a conversation: a list of messages, or an object that has one.
 std::string convert_chat(const std::string& line, const tokenizer::Tokenizer& tokenizer,
                          const tokenizer::ChatTemplate& chat, tokenizer::ChatOptions options) {
   const ordered_json value = ordered_json::parse(line);
@@ -158,7 +160,7 @@ std::string convert_chat(const std::string& line, const tokenizer::Tokenizer& to
                      fmt::join(encoded.ids, ","), fmt::join(encoded.assistant_mask, ","));
 }
 
-// What one line becomes.
+// Converts one line.
 std::string convert(const std::string& line, const tokenizer::Tokenizer& tokenizer, const TokenizeFlags& flags) {
   const json value = json::parse(line);
   if (flags.decode) {
@@ -186,7 +188,7 @@ int run_tokenize(Words words) {
   const auto tokenizer = tokenizer::Tokenizer::from_folder(*flags.tokenizer);
   std::optional<tokenizer::ChatTemplate> chat;
   if (flags.chat) chat = tokenizer::ChatTemplate::from_folder(*flags.tokenizer);
-  // Answers are written in blocks, but never held back while this waits: another program may wait for them.
+  // Answers are written in blocks, but never held back while this waits for input: another program may wait for them.
   std::string line, output;
   const auto write = [&] {
     write_stdout(output);

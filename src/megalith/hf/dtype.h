@@ -1,4 +1,4 @@
-// The element types of safetensors files. No libtorch here: see scalar_type.h for the way to ATen's types.
+// Element types of safetensors files. This header does not need libtorch; scalar_type.h converts to ATen's types.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 
 namespace megalith::hf {
 
+// Named as in the file format: kF8E4M3 is "F8_E4M3", a float of 8 bits with 4 exponent and 3 mantissa bits.
 enum class Dtype {
   kF64,
   kF32,
@@ -27,13 +28,13 @@ enum class Dtype {
   kBool,
 };
 
-// As it is written in a file: "BF16", "F8_E4M3", "BOOL".
+// Returns the name used in files: "BF16", "F8_E4M3", "BOOL".
 std::string_view name(Dtype dtype);
-// Bytes of one element.
+// Returns the bytes of one element.
 size_t item_bytes(Dtype dtype);
-// Nothing for a name that is not above.
+// Returns std::nullopt for a name that is not one of the above.
 std::optional<Dtype> dtype_from_name(std::string_view name);
-// "F64, F32, … and BOOL", for messages.
+// Returns all names for messages: "F64, F32, … and BOOL".
 std::string dtype_names();
 
 }  // namespace megalith::hf

@@ -1,3 +1,10 @@
+// Resolves a model name without any network access.
+//
+// The Hugging Face cache keeps models--org--name/{refs,blobs,snapshots}: refs/<revision> holds a commit, and
+// snapshots/<commit> holds the files as links into blobs. ModelScope keeps a plain folder per model. Both may hold
+// interrupted downloads, so every folder found is checked for completeness, and each miss is remembered with its
+// reason: the final message tells the user where the model was looked for and what was wrong there. Parts of names are
+// checked before they become paths, so that a name can never lead out of a cache.
 #include "megalith/hf/hub_cache.h"
 
 #include <algorithm>
@@ -18,12 +25,12 @@ namespace {
 struct HubName {
   std::string organisation;  // may be empty
   std::string name;
-  std::string revision;  // empty: the default one
+  std::string revision;  // empty means the default revision
 
   std::string repository() const { return organisation.empty() ? name : organisation + "/" + name; }
 };
 
-// Letters, digits, '-', '_' and '.', as the hub allows; nothing that could leave a folder.
+// Accepts letters, digits, '-', '_' and '.', as the hub does; nothing that could lead out of a folder.
 bool is_name(std::string_view text) {
   const auto allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
@@ -80,7 +87,7 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
-// What a downloaded folder lacks; empty when it is complete.
+// Says what a downloaded folder lacks; empty when it is complete. A dangling link is a file that was not downloaded.
 std::string lacking(const fs::path& folder, ModelParts needed) {
   std::vector<std::string> broken, problems;
   bool weights = false;
@@ -97,10 +104,10 @@ std::string lacking(const fs::path& folder, ModelParts needed) {
   return problems.empty() ? "" : fmt::format("incomplete: {}", list_in_words(problems));
 }
 
-// Places that were looked at, each with why it did not serve.
+// Places that were searched, each with the reason why it was not used.
 using Misses = std::vector<std::string>;
 
-// The snapshot of a revision: refs/<revision> holds a commit, or the revision is one.
+// Returns the snapshot of a revision: refs/<revision> holds a commit, or the revision itself is a commit.
 std::optional<fs::path> hf_snapshot(const fs::path& repository, const std::string& revision) {
   const fs::path reference = repository / "refs" / revision;
   const std::string commit = is_file(reference) ? std::string(trim(io::read_text_file(reference, 4096))) : revision;
@@ -131,7 +138,8 @@ std::optional<fs::path> find_in_hf_cache(const HubName& hub, const fs::path& cac
   return std::nullopt;
 }
 
-// ModelScope has moved its models over the years; dots in names become "___" in some versions.
+// ModelScope has moved its models over the years, so all known places are tried; some versions write dots in names as
+// "___".
 std::optional<fs::path> find_in_modelscope(const HubName& hub, const fs::path& cache, ModelParts needed,
                                            Misses& misses) {
   if (cache.empty() || hub.organisation.empty()) return std::nullopt;
@@ -155,7 +163,7 @@ std::optional<fs::path> find_in_modelscope(const HubName& hub, const fs::path& c
 
 fs::path checked_folder(const fs::path& folder) {
   if (is_file(folder / "config.json")) return folder;
-  // A folder of the hub's cache itself: the model is deeper inside.
+  // The user may have given the repository folder of the hub's cache: the model is in one of its snapshots.
   const auto snapshots = entries(folder / "snapshots");
   const std::string advice = snapshots.empty() ? "" : fmt::format("; give {}", snapshots.front().string());
   throw DataError(
@@ -217,7 +225,7 @@ fs::path find_model_folder(const std::string& path_or_name, const HubEnvironment
                      path_or_name);
   Misses misses;
   if (const auto found = find_in_hf_cache(*hub, env.hf_hub_cache, needed, misses)) return *found;
-  // ModelScope keeps one revision without its name.
+  // ModelScope keeps a single revision and not its name, so a request for a certain revision cannot be served from it.
   if (hub->revision.empty())
     if (const auto found = find_in_modelscope(*hub, env.modelscope_cache, needed, misses)) return *found;
   refuse(path_or_name, *hub, misses);

@@ -1,3 +1,9 @@
+// A name is turned into a pattern by replacing its numbers: "layers.3.mlp.up.weight" -> "layers.{}.mlp.up.weight" and
+// {"3"}. A rule matches when one of its patterns is equal, and the numbers then fill the file's pattern. So a family
+// needs one rule per kind of tensor, not per layer, and finding a rule is one lookup.
+//
+// A tensor of the files may hold several of ours, concatenated along the outputs (a fused qkv). TensorMapping computes
+// once where each of ours begins in it; place() then only adds offsets, and transposes as the file stores it.
 #include "megalith/hf/name_map.h"
 
 #include <ATen/ATen.h>
@@ -36,7 +42,7 @@ std::string fill_in(std::string_view pattern, const std::vector<std::string>& nu
   return name;
 }
 
-// '*' stands for any text.
+// Matches a pattern in which '*' stands for any text.
 bool matches(std::string_view pattern, std::string_view text) {
   const size_t star = pattern.find('*');
   if (star == std::string_view::npos) return pattern == text;
@@ -46,7 +52,7 @@ bool matches(std::string_view pattern, std::string_view text) {
   return false;
 }
 
-// The problems of one kind, as a line for a message.
+// Appends the problems of one kind to a message, the first kShown of them by name.
 void add_problem(std::string& message, const char* kind, const std::vector<std::string>& names) {
   if (names.empty()) return;
   constexpr size_t kShown = 40;
@@ -91,6 +97,7 @@ TensorMapping::TensorMapping(const NameMap& map, const std::vector<GlobalTensor>
     check(rule != rule_of.end(), "no rule says where {} lies in the checkpoint", tensor.name);
     FileTensor file{fill_in(rule->second->theirs, numbers), tensor.shape, rule->second->transposed,
                     rule->second->channelwise, rule->second->copies};
+    // Concatenate the parts along the outputs; each of them learns its first row.
     file.shape[0] = 0;
     for (const std::string& part : rule->second->ours) {
       const auto held = by_name.find(fill_in(part, numbers));

@@ -1,8 +1,8 @@
-// NameMap: how a family's checkpoint calls the model's tensors, stated once for both directions and for every layout.
+// NameMap: the names of a model's tensors in a family's checkpoints, stated once for reading, writing and every layout.
 //
 // Our names are the same for all families ("layers.3.attention.q.weight"); a rule says where such a tensor lies in the
-// files. Numbers in names are written {}, in theirs also {+n}: our number plus n. All linear weights are [out, in] on
-// our side.
+// files. Patterns write {} for a number; a file name may also use {+n}, our number plus n. On our side all linear
+// weights are [out, in].
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,28 +19,30 @@
 
 namespace megalith::hf {
 
+// One tensor of the files and the tensors of ours that it holds.
 struct NameRule {
   std::string theirs;                    // "model.layers.{}.self_attn.q_proj.weight"
-  std::vector<std::string> ours;         // what that tensor holds, one behind the other along the outputs; mostly one
+  std::vector<std::string> ours;         // tensors that it holds, concatenated along the outputs; mostly one
   bool transposed = false;               // stored as [in, out]
-  bool channelwise = false;              // stored as [out, 1, in]: a convolution of each channel alone
+  bool channelwise = false;              // stored as [out, 1, in]: a depthwise convolution
   std::vector<std::string> copies = {};  // names under which files repeat the tensor; written as well, never read
 };
 
+// All rules of a family.
 struct NameMap {
   std::vector<NameRule> rules;
-  std::vector<std::string> ignored;  // tensors in files that are no weights: buffers ("*.rotary_emb.inv_freq")
-  std::string optional_prefix;       // of their names; some files lack it
+  std::vector<std::string> ignored;  // tensors in files that are not weights: buffers ("*.rotary_emb.inv_freq")
+  std::string optional_prefix;       // prefix of the names in files, which some files omit
 };
 
-// What files call the tensor that holds one of ours; nothing: no rule names it.
+// Returns the name in files of the tensor that holds one of ours; std::nullopt when no rule names it.
 std::optional<std::string> their_name(const NameMap& map, std::string_view ours);
 
 // A tensor of the model, whole.
 struct GlobalTensor {
   std::string name;
   std::vector<int64_t> shape;
-  bool buffer = false;  // in the files, but not trained
+  bool buffer = false;  // stored in the files, but not trained
 };
 
 // A tensor of the files.
@@ -55,13 +57,13 @@ struct FileTensor {
 // The map applied to the tensors of one model.
 class TensorMapping {
  public:
-  // Throws InternalError for a tensor that no rule names: a family description that is not complete.
+  // Throws InternalError for a tensor that no rule names: the description of the family is incomplete.
   TensorMapping(const NameMap& map, const std::vector<GlobalTensor>& ours);
 
-  // Every tensor of the files, in the order of the model's.
+  // Every tensor of the files, in the order of the model's tensors.
   const std::vector<FileTensor>& files() const { return files_; }
 
-  // Where a rectangle of ours lies in a tensor of theirs.
+  // The place of one of our rectangles in a tensor of the files.
   struct Place {
     const FileTensor* file = nullptr;
     std::vector<int64_t> offset;  // in the file's orientation
@@ -69,19 +71,20 @@ class TensorMapping {
   };
   Place place(const parallel::ShardedTensor& ours) const;
 
-  // Whether the model that the mapping was made for has a tensor of this name (ours).
+  // Returns whether the model has a tensor of this name (one of ours).
   bool holds(const std::string& ours) const { return sources_.contains(ours); }
 
-  // The tensor of the files that holds the one of this name (ours).
+  // Returns the tensor of the files that holds our tensor of this name.
   const FileTensor& file_of(const std::string& ours) const;
 
-  // Compares with what a folder holds: DataError listing every tensor that is missing, unexpected, of another shape or
-  // not of a floating-point type, by name. Copies may be missing. `whose`: what the message says they should be.
+  // Compares with the contents of a folder. Throws DataError that lists by name every tensor that is missing,
+  // unexpected, of another shape or not of a floating-point type. Copies may be missing. `whose` completes the
+  // message: it says which tensors were expected.
   void check_files(const WeightFiles& files,
                    std::string_view whose = "those of the model that config.json describes") const;
-  // How a folder spells one of files(): without the optional prefix where it lacks that.
+  // Returns the name of one of files() in a folder: without the optional prefix if the folder omits it.
   std::string name_in(const WeightFiles& files, const std::string& name) const;
-  // Copies rectangles out of the files (converting the type) and lets go of the pages read.
+  // Copies rectangles out of the files, converting the type, and releases the pages it has read.
   void read(const WeightFiles& files, const std::vector<parallel::ShardedTensor>& into) const;
 
  private:
@@ -100,6 +103,7 @@ struct NamePattern {
   std::string pattern;
   std::vector<std::string> numbers;
 };
+// Replaces each word of digits by {}.
 NamePattern pattern_of(std::string_view name);
 
 }  // namespace megalith::hf

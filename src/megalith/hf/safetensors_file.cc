@@ -20,19 +20,19 @@ static_assert(std::endian::native == std::endian::little, "tensors are views of 
 
 namespace {
 
-// What a file that is no safetensors file probably is; ends with the advice.
+// Guesses from its first bytes what a file that is not a safetensors file is, and says what to do.
 std::string likely_cause(std::string_view start) {
   if (start.starts_with("version https://git-lfs"))
     return "It is a Git LFS pointer, not the weights; fetch them with `git lfs pull`";
   if (start.starts_with("PK\x03\x04")) return "It looks like a pickle file of torch.save, not like safetensors";
   if (start.starts_with("<")) return "It looks like a web page, not like safetensors; download the file again";
-  return "It is no safetensors file, or it is cut short; download it again";
+  return "It is not a safetensors file, or it is truncated; download it again";
 }
 
-// The header's length, after checking it against the file's.
+// Returns the length of the header after checking it against the size of the file.
 uint64_t header_length(std::string_view file, const std::string& name) {
   check<DataError>(file.size() >= 8,
-                   "{}: the file has {} bytes, but a safetensors file begins with 8 that tell the length "
+                   "{}: the file has {} bytes, but a safetensors file begins with 8 bytes that give the length "
                    "of its header. {}",
                    name, file.size(), likely_cause(file));
   uint64_t length = 0;
@@ -79,18 +79,18 @@ at::Tensor SafetensorsFile::tensor(std::string_view name) const {
     if (info.bytes() > 0) std::memcpy(copy.data_ptr(), bytes, info.bytes());
     return copy;
   }
-  // from_blob takes no constant memory; the pages are read only all the same.
+  // from_blob does not take constant memory; the pages are mapped read-only anyway.
   return at::from_blob(
       const_cast<std::byte*>(bytes), info.shape, [mapping = mapping_](void*) {}, options);
 }
 
 void SafetensorsFile::release(std::string_view name) const {
   const TensorInfo& info = get(name);
-  // Whole pages only: the first and the last may hold other tensors' elements. The mapping begins with a page.
+  // Whole pages only: the first and the last may hold elements of other tensors. The mapping begins at a page boundary.
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const uint64_t begin = (data_offset_ + info.begin + page - 1) / page * page;
   const uint64_t end = (data_offset_ + info.end) / page * page;
-  // A hint: where it fails nothing is lost but memory.
+  // Only a hint: if it fails, the process merely uses more memory.
   if (begin < end) ::madvise(const_cast<std::byte*>(mapping_->data() + begin), end - begin, MADV_DONTNEED);
 }
 

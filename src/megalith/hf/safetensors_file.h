@@ -19,10 +19,10 @@ class MappedFile;
 
 namespace megalith::hf {
 
-// Maps the file into memory, read only: nothing is read before it is looked at, and what was looked at can be dropped
-// again. Constant after construction; all functions may be called from several threads.
+// Maps the file into memory, read only: pages are read on first access and can be dropped again. Constant after
+// construction; all functions may be called from several threads.
 //
-// The file must not change while it is open: one that another process cuts short ends this process with SIGBUS.
+// The file must not change while it is open: if another process truncates it, this process dies of SIGBUS.
 class SafetensorsFile {
  public:
   // Reads and checks the header. Throws DataError naming the file and what is wrong with it.
@@ -35,12 +35,12 @@ class SafetensorsFile {
   // nullptr when there is none of that name.
   const TensorInfo* find(std::string_view name) const;
 
-  // A view of the file's bytes, which lives as long as it is used, also after this object. Writing to it ends the
-  // process with SIGSEGV: copy what is to be changed. (A tensor that is not aligned to its elements, which only old
-  // writers made, comes as a copy.) Throws DataError when there is none of that name.
+  // Returns a view of the file's bytes, which may outlive this object (it keeps the mapping alive). Writing to it ends
+  // the process with SIGSEGV: copy a tensor before changing it. A tensor that is not aligned to its elements, which
+  // only old writers produce, is returned as a copy. Throws DataError when there is none of that name.
   at::Tensor tensor(std::string_view name) const;
-  // Takes the tensor's pages out of this process's memory; they come back from the page cache or the file when they are
-  // looked at again, also through views that exist. For tensors that have been copied.
+  // Drops the tensor's pages from this process's memory. Meant for tensors that have been copied; later accesses, also
+  // through existing views, read the pages again from the page cache or the file.
   void release(std::string_view name) const;
 
  private:
@@ -50,8 +50,8 @@ class SafetensorsFile {
   std::filesystem::path path_;
   std::shared_ptr<const io::MappedFile> mapping_;  // shared with the views
   SafetensorsHeader header_;
-  uint64_t data_offset_ = 0;                                // of the data in the file
-  std::unordered_map<std::string_view, size_t> positions_;  // in header_.tensors, whose names are the keys
+  uint64_t data_offset_ = 0;                                // where the data begins in the file
+  std::unordered_map<std::string_view, size_t> positions_;  // name -> index in header_.tensors, which owns the text
 };
 
 }  // namespace megalith::hf

@@ -1,3 +1,7 @@
+// Headers come from files of unknown origin, so nothing in them is trusted: every field is checked for its type and
+// range before it is used, and every product for overflow. Reader collects all problems instead of throwing at the
+// first one, so that one message shows the whole damage. Sorting the tensors by their bytes makes the check for holes
+// and overlaps a single pass.
 #include "megalith/hf/safetensors_header.h"
 
 #include <fmt/format.h>
@@ -13,11 +17,11 @@
 namespace megalith::hf {
 namespace {
 
-constexpr size_t kMaxDims = 64;  // of ATen's tensors
+constexpr size_t kMaxDims = 64;  // limit of ATen's tensors
 constexpr size_t kShownProblems = 20;
 constexpr const char* kMetadataKey = "__metadata__";
 
-// A non-negative whole number that fits into 63 bits.
+// Returns a non-negative integer that fits into 63 bits; std::nullopt for anything else.
 std::optional<int64_t> count(const io::Json& value) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > INT64_MAX) return std::nullopt;
   return value.get<int64_t>();
@@ -25,7 +29,7 @@ std::optional<int64_t> count(const io::Json& value) {
 
 std::string range(uint64_t begin, uint64_t end) { return fmt::format("[{}, {}]", begin, end); }
 
-// Collects every problem of a header; a field that cannot be read makes its tensor drop out.
+// Reads a header and collects every problem. A tensor with an unreadable field is left out of the result.
 class Reader {
  public:
   Reader(uint64_t data_bytes, uint64_t header_bytes) : data_bytes_(data_bytes), header_bytes_(header_bytes) {}
@@ -62,7 +66,7 @@ SafetensorsHeader Reader::read(const io::Json& root) {
       read_tensor(name, value, header);
   }
   std::ranges::sort(header.tensors, {}, [](const TensorInfo& t) { return std::tie(t.begin, t.end, t.name); });
-  // With a tensor left out there would be holes that are not in the file.
+  // A tensor that was left out would look like a hole in the data.
   if (problems_.empty()) check_cover(header.tensors);
   return header;
 }
@@ -155,7 +159,7 @@ void Reader::check_size(const TensorInfo& tensor) {
             range(tensor.begin, tensor.end), tensor.bytes());
 }
 
-// The tensors come in the order of their bytes: each must begin where the one before it ends.
+// The tensors are sorted by their bytes: each must begin where the one before it ends.
 void Reader::check_cover(const std::vector<TensorInfo>& tensors) {
   uint64_t covered = 0;
   const TensorInfo* last = nullptr;
@@ -187,7 +191,8 @@ void Reader::check_cover(const std::vector<TensorInfo>& tensors) {
 }  // namespace
 
 std::optional<uint64_t> tensor_bytes(Dtype dtype, const std::vector<int64_t>& shape) {
-  // Sizes of 0 count as 1 while the product is checked: strides are such products, too.
+  // Sizes of 0 count as 1 while the product is checked, because ATen computes strides in this way, and these must not
+  // overflow either.
   auto product = static_cast<int64_t>(item_bytes(dtype));
   bool empty = false;
   for (const int64_t size : shape) {
@@ -204,7 +209,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view header_json, uint64_
                    kMaxSafetensorsHeaderBytes);
   check<DataError>(
       header_json.starts_with('{'),
-      "{}: the header does not begin with '{{': this is no safetensors file, or it is damaged; download it again",
+      "{}: the header does not begin with '{{': this is not a safetensors file, or it is damaged; download it again",
       file_name);
   const io::Json root = io::parse_json(header_json, file_name + ": header");
   Reader reader(data_bytes, header_json.size());

@@ -1,11 +1,11 @@
-// The header of a safetensors file: which tensors it holds, and where. Text in, table out: no files, no libtorch.
+// Parses the header of a safetensors file: its tensors and their places. Text in, table out: no files, no libtorch.
 //
 //   file    8 bytes: length n of the header, little endian
 //           n bytes: JSON, {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …}, padded with spaces;
 //                    the key __metadata__ holds an object of strings instead
 //           the data: the tensors' elements in row-major order, without holes and overlaps
 //
-// https://github.com/huggingface/safetensors describes the format. What its library refuses is refused here, and more.
+// https://github.com/huggingface/safetensors describes the format. This parser is at least as strict as that library.
 #pragma once
 
 #include <cstdint>
@@ -37,13 +37,13 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// Reads and checks a header that `data_bytes` of data follow. What it returns can be relied on: names are distinct, no
-// product overflows, every tensor has as many bytes as its shape and dtype need, and together they cover the data
-// exactly. Throws one DataError that names the file and every tensor and field that is wrong.
+// Parses and checks a header that is followed by `data_bytes` of data. The result can be relied on: names are distinct,
+// no product overflows, every tensor has as many bytes as its shape and dtype need, and together the tensors cover the
+// data exactly. Throws one DataError that names the file and every tensor and field that is wrong.
 SafetensorsHeader parse_safetensors_header(std::string_view header_json, uint64_t data_bytes,
                                            const std::string& file_name);
 
-// Bytes of a tensor; nothing when the number does not fit into 63 bits.
+// Returns the bytes of a tensor; std::nullopt when the number does not fit into 63 bits.
 std::optional<uint64_t> tensor_bytes(Dtype dtype, const std::vector<int64_t>& shape);
 
 }  // namespace megalith::hf

@@ -1,4 +1,4 @@
-// From the element types of files to ATen's and back.
+// Converts between the element types of files and ATen's.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -8,7 +8,7 @@
 namespace megalith::hf {
 
 at::ScalarType scalar_type(Dtype dtype);
-// Throws ConfigError for a type that safetensors files do not have (complex and quantised ones).
+// Throws ConfigError for a type that safetensors files do not have (complex and quantized types).
 Dtype dtype_of(at::ScalarType type);
 
 }  // namespace megalith::hf

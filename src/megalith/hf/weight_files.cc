@@ -1,3 +1,7 @@
+// A folder is read in one of two ways. With an index, names come from its weight_map and a shard is opened when one of
+// its tensors is first requested: a rank that needs a tenth of a model touches a tenth of its files. Without an index
+// every file is opened at once to learn its names. In both cases finish() builds the lookup table and refuses names
+// that are in two files. The only state that changes later is Slot::file, guarded by a mutex.
 #include "megalith/hf/weight_files.h"
 
 #include <algorithm>
@@ -13,11 +17,11 @@ namespace megalith::hf {
 
 namespace fs = std::filesystem;
 
-// A file and what is known of it.
+// A file and what is known about it.
 struct WeightFiles::Slot {
   fs::path path;
-  std::vector<std::string> names;         // the tensors that it holds, or that the index promises
-  std::unique_ptr<SafetensorsFile> file;  // once it has been opened
+  std::vector<std::string> names;         // tensors that it holds, or should hold according to the index
+  std::unique_ptr<SafetensorsFile> file;  // nullptr until it is opened
 };
 
 namespace {
@@ -25,7 +29,7 @@ namespace {
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-// The names of the files in a folder, sorted; links count as what they lead to.
+// Returns the names of the files in a folder, sorted. Links are followed: the hub's cache consists of them.
 std::vector<std::string> file_names(const fs::path& folder) {
   std::error_code error;
   std::vector<std::string> names;
@@ -44,6 +48,7 @@ std::vector<std::string> matching(const std::vector<std::string>& names, std::st
   return found;
 }
 
+// Returns whether a file holds weights in PyTorch's pickle format, or is the index of such files.
 bool is_pickle(const std::string& name) {
   if (name.ends_with(".index.json")) return name.starts_with("pytorch_model");
   const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
@@ -66,7 +71,7 @@ bool is_pickle(const std::string& name) {
                   from, list_in_words(pickles), from, to, from, to, to));
 }
 
-// The shards that `model-00001-of-00003.safetensors` promises and that are not there.
+// Returns the shards that a name like `model-00001-of-00003.safetensors` implies and that are not there.
 std::vector<std::string> absent_siblings(const std::vector<std::string>& files) {
   std::set<std::string> absent;
   for (const std::string& file : files) {
@@ -90,7 +95,7 @@ void refuse_missing(const fs::path& folder, const std::vector<std::string>& miss
                    folder.string(), missing.size(), promised_by, list_in_words(missing));
 }
 
-// A file of the folder itself, or of one below it.
+// Returns whether a path from an index stays inside the folder.
 bool stays_inside(const fs::path& file) {
   return !file.empty() && file.is_relative() && std::ranges::find(file, fs::path("..")) == file.end();
 }
@@ -98,7 +103,7 @@ bool stays_inside(const fs::path& file) {
 }  // namespace
 
 WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
-  check<DataError>(fs::is_directory(folder), "{} is no folder; a model folder with *.safetensors files is needed",
+  check<DataError>(fs::is_directory(folder), "{} is not a folder; give a model folder with *.safetensors files",
                    folder.string());
   const std::vector<std::string> names = file_names(folder);
   const auto there = [&](const char* name) { return std::ranges::binary_search(names, name); };
@@ -153,6 +158,7 @@ void WeightFiles::read_all(const std::vector<std::string>& files) {
   }
 }
 
+// Builds the sorted list of names and the lookup table; refuses names that are in two files.
 void WeightFiles::finish() {
   std::vector<std::string> twice;
   std::unordered_map<std::string_view, size_t> seen;
@@ -166,7 +172,7 @@ void WeightFiles::finish() {
     }
   }
   check<DataError>(twice.empty(),
-                   "{}: {} tensors lie in two files: {}. Remove the files that do not belong to the model",
+                   "{}: {} tensors are in two files: {}. Remove the files that do not belong to the model",
                    folder_.string(), twice.size(), list_in_words(twice));
   for (const auto& [name, i] : seen) names_.emplace_back(name);
   std::ranges::sort(names_);
@@ -187,7 +193,7 @@ const SafetensorsFile& WeightFiles::opened(Slot& slot) const {
     std::vector<std::string> lacking;
     for (const std::string& name : slot.names)
       if (file->find(name) == nullptr) lacking.push_back(io::in_quotes(name));
-    check<DataError>(lacking.empty(), "{} lacks {} tensors that {} promises: {}. Download the model again",
+    check<DataError>(lacking.empty(), "{} lacks {} tensors that {} lists: {}. Download the model again",
                      slot.path.string(), lacking.size(), kIndexFile, list_in_words(lacking));
     slot.file = std::move(file);
   }

@@ -1,4 +1,4 @@
-// WeightFiles: all tensors of a model folder, whichever files they lie in.
+// WeightFiles: all tensors of a model folder, in whichever files they lie.
 //
 // Looked for in this order, as transformers does:
 //   model.safetensors               everything in one file
@@ -21,30 +21,30 @@
 
 namespace megalith::hf {
 
-// Shards that an index describes are opened when a tensor of theirs is first asked for, and stay mapped; without an
-// index all are opened at once, for their names. All functions may be called from several threads.
+// With an index, a shard is opened when one of its tensors is first requested, and stays mapped. Without an index all
+// files are opened at once, to learn their names. All functions may be called from several threads.
 class WeightFiles {
  public:
-  // Throws DataError naming the folder and every shard that is missing, every tensor that two files hold and every name
-  // that leads out of the folder; with the way to convert them when there are only pickle files.
+  // Throws DataError naming the folder and every shard that is missing, every tensor that is in two files and every
+  // name that leads out of the folder. If there are only pickle files, the message shows how to convert them.
   explicit WeightFiles(const std::filesystem::path& folder);
-  // One file of the folder: an adapter's.
+  // Opens a single file of the folder, as for an adapter.
   WeightFiles(const std::filesystem::path& folder, const std::string& file);
   ~WeightFiles();
 
   const std::filesystem::path& folder() const { return folder_; }
-  // Of every tensor, in alphabetical order. With an index only those that it lists.
+  // Names of all tensors in alphabetical order; with an index, only those that it lists.
   const std::vector<std::string>& names() const { return names_; }
   bool contains(std::string_view name) const { return slot_of_.contains(name); }
-  // nullptr when there is none of that name. Throws DataError when its file is broken or lacks tensors that the index
-  // promises, naming all of them.
+  // Returns nullptr when there is none of that name. Throws DataError when its file is broken or lacks tensors that the
+  // index lists, naming all of them.
   const TensorInfo* find(std::string_view name) const;
-  // For these three there must be one of that name, otherwise DataError. See SafetensorsFile.
+  // These three throw DataError when there is no tensor of that name. See SafetensorsFile.
   at::Tensor tensor(std::string_view name) const;
   void release(std::string_view name) const;
   std::filesystem::path file_of(std::string_view name) const;
 
-  // Of all tensors. Opens every file.
+  // Returns the bytes of all tensors together. Opens every file.
   uint64_t total_bytes() const;
 
  private:
@@ -56,9 +56,9 @@ class WeightFiles {
   const SafetensorsFile& opened(Slot& slot) const;
 
   std::filesystem::path folder_;
-  std::vector<std::unique_ptr<Slot>> slots_;  // one a file
+  std::vector<std::unique_ptr<Slot>> slots_;  // one per file
   std::vector<std::string> names_;
-  std::unordered_map<std::string_view, size_t> slot_of_;  // by name, whose text is in names_
+  std::unordered_map<std::string_view, size_t> slot_of_;  // name -> index in slots_; names_ owns the text
   mutable std::mutex opening_;                            // guards Slot::file of slots_
 };
 

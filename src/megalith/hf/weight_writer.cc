@@ -1,3 +1,11 @@
+// The layout of all files is a function of the list of tensors alone, so every rank computes the byte where each
+// element belongs and writes it there with pwrite; ranks do not talk to each other, and no rank ever holds a whole
+// tensor.
+//
+//   rectangle of a tensor -> runs of elements that are adjacent in the file -> pieces of kHotBytes -> pwrite
+//
+// A rectangle that is on the CPU, contiguous and of the right type is written from where it lies; everything else is
+// cut along its first dimensions until it fits into one buffer of kPieceBytes, so memory stays bounded.
 #include "megalith/hf/weight_writer.h"
 
 #include <ATen/core/grad_mode.h>
@@ -17,19 +25,20 @@
 namespace megalith::hf {
 namespace {
 
-// Pieces that whoever hears of a write and the write itself find in the processor's cache.
+// Size of the pieces given to on_write and then written: small enough that the write finds the bytes, which a checksum
+// has just read, in the processor's cache.
 constexpr uint64_t kHotBytes = 1 << 20;
 
-// The disk begins at once, so that sync() has less to wait for. A hint: what cannot be done now is done then.
+// Lets the disk start at once, so that sync() has less to wait for. Only a hint: sync() writes whatever is left.
 void begin_writing_out(const io::FileHandle& file, uint64_t offset, uint64_t bytes) {
   ::sync_file_range(file.descriptor(), static_cast<off64_t>(offset), static_cast<off64_t>(bytes),
                     SYNC_FILE_RANGE_WRITE);
 }
 
-// What the file begins with.
+// Returns the first bytes of a file: the length of the header and the header, padded so that the data is aligned to 8.
 std::string header_bytes(const std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata) {
   io::Json::object_t root;
-  // Appended to the vector below the map, whose own insertion looks through all keys.
+  // Append to the vector below the ordered map: the map's own insertion compares with all keys, which is quadratic.
   root.reserve(tensors.size() + 1);
   if (!metadata.empty()) root.emplace_back("__metadata__", io::Json(metadata));
   for (const TensorInfo& t : tensors)
@@ -48,7 +57,7 @@ void check_rectangle(const TensorInfo& info, at::IntArrayRef offset, const at::T
   bool inside = offset.size() == info.shape.size() && sizes.size() == info.shape.size();
   for (size_t d = 0; inside && d < offset.size(); ++d)
     inside = offset[d] >= 0 && sizes[d] <= info.shape[d] && offset[d] <= info.shape[d] - sizes[d];
-  check(inside, "a rectangle [{}] at [{}] does not lie inside of tensor {} of shape [{}]", fmt::join(sizes, ","),
+  check(inside, "a rectangle [{}] at [{}] does not lie inside tensor {} of shape [{}]", fmt::join(sizes, ","),
         fmt::join(offset, ","), info.name, fmt::join(info.shape, ","));
   const auto planned = scalar_type(info.dtype);
   check(rectangle.scalar_type() == planned ||
@@ -57,7 +66,7 @@ void check_rectangle(const TensorInfo& info, at::IntArrayRef offset, const at::T
         c10::toString(rectangle.scalar_type()));
 }
 
-// Writes a contiguous rectangle: one call for each run of elements that are neighbours in the file as well.
+// Writes a contiguous rectangle with one call for each run of elements that are adjacent in the file as well.
 class RunWriter {
  public:
   using Write = std::function<void(uint64_t offset, const std::byte* data, uint64_t bytes)>;
@@ -65,7 +74,7 @@ class RunWriter {
       : write_(std::move(write)), info_(info), base_(data_offset + info.begin), item_(item_bytes(info.dtype)) {}
 
   void write(at::IntArrayRef offset, at::IntArrayRef sizes, const std::byte* data) const {
-    // Dimensions from `dim` on form one run: all but the first of them are taken whole.
+    // Dimensions from `dim` on form one run: the rectangle spans all of them completely, except perhaps `dim` itself.
     size_t dim = sizes.size();
     uint64_t run = item_;
     while (dim > 0 && (dim == sizes.size() || sizes[dim] == info_.shape[dim]))
@@ -83,6 +92,7 @@ class RunWriter {
   }
 
  private:
+  // Returns the offset in the file of the element with these indices (row-major).
   uint64_t place(const std::vector<int64_t>& at) const {
     uint64_t index = 0;
     for (size_t d = 0; d < at.size(); ++d)
@@ -111,7 +121,7 @@ WeightWriter::WeightWriter(std::filesystem::path folder, const std::vector<Weigh
   }
 }
 
-// Fills one shard after the other; one that holds nothing yet takes a tensor of any size.
+// Fills one shard after the other; an empty shard takes a tensor of any size.
 void WeightWriter::split(const std::vector<WeightSpec>& tensors) {
   shards_.emplace_back();
   for (const WeightSpec& spec : tensors) {
@@ -128,6 +138,7 @@ void WeightWriter::split(const std::vector<WeightSpec>& tensors) {
   }
 }
 
+// Assigns the bytes of a shard. Larger elements come first, so that every tensor is aligned to its element.
 void WeightWriter::lay_out(Shard& shard, size_t number) const {
   std::ranges::stable_sort(shard.tensors, std::greater<>(), [](const TensorInfo& t) { return item_bytes(t.dtype); });
   uint64_t at = 0;
@@ -173,7 +184,7 @@ void WeightWriter::write(std::string_view name, at::IntArrayRef offset, const at
   write_part(info, found->second.shard, at, rectangle.detach());
 }
 
-// What lies ready in memory is written as it is; the rest is cut along its first dimensions until it fits the buffer.
+// Writes data that is ready in memory as it is; cuts the rest along its first dimensions until it fits the buffer.
 void WeightWriter::write_part(const TensorInfo& info, size_t shard, std::vector<int64_t>& offset,
                               const at::Tensor& part) {
   const bool ready = part.device().is_cpu() && part.scalar_type() == scalar_type(info.dtype) && part.is_contiguous();
@@ -205,15 +216,16 @@ void WeightWriter::write_part(const TensorInfo& info, size_t shard, std::vector<
   offset[static_cast<size_t>(dim)] = first;
 }
 
-// The part in the buffer: on the host, of the planned type, contiguous. Valid until the next call.
+// Returns a copy of the part in the buffer: on the host, of the planned type, contiguous. Valid until the next call.
 at::Tensor WeightWriter::staged(const at::Tensor& part, const TensorInfo& info) {
-  // A device copies faster to pinned memory.
+  // Copies from a device are faster into pinned memory.
   if (!buffer_.defined() || (part.is_cuda() && !buffer_.is_pinned()))
     buffer_ = at::empty({static_cast<int64_t>(kPieceBytes)},
                         at::TensorOptions().dtype(at::kByte).pinned_memory(part.is_cuda()));
   const at::ScalarType type = scalar_type(info.dtype);
   at::Tensor host = at::from_blob(buffer_.data_ptr(), part.sizes(), at::TensorOptions().dtype(type));
-  // A transposed matrix on the host: ATen transposes by blocks only what is contiguous, and else by single elements.
+  // A transposed matrix on the host: ATen transposes block by block only if the source is contiguous, and otherwise
+  // element by element.
   if (part.device().is_cpu() && part.dim() == 2 && part.stride(0) < part.stride(1))
     return host.copy_(part.t().to(type).contiguous().t());
   return host.copy_(part);

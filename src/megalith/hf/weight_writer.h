@@ -1,4 +1,4 @@
-// WeightWriter: tensors into safetensors shards, from many ranks at once and without a gather.
+// WeightWriter: writes tensors into safetensors shards, from many ranks at once and without a gather.
 //
 //   WeightWriter writer(folder, specs);     // all ranks, with the same list: the plan is a function of the list alone
 //   if (rank == 0) writer.create_files();   // headers, and room for the data
@@ -29,6 +29,7 @@
 
 namespace megalith::hf {
 
+// A tensor that is going to be written.
 struct WeightSpec {
   std::string name;
   Dtype dtype;
@@ -36,11 +37,11 @@ struct WeightSpec {
 };
 
 struct WeightWriterOptions {
-  // No file has more bytes of tensors, unless a single tensor has. "5GB" of transformers.
+  // Largest size of a file's tensors in bytes; a single larger tensor gets a file of its own. As "5GB" in transformers.
   uint64_t max_shard_bytes = 5'000'000'000;
   std::string stem = "model";
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  // Hears of every byte that this object writes into file number `file`, before it is written: for checksums.
+  // Receives every byte that this object writes into file number `file`, before it is written: for checksums.
   std::function<void(size_t file, uint64_t offset, const std::byte* data, uint64_t bytes)> on_write{};
 };
 
@@ -49,35 +50,37 @@ struct HeldRectangle {
   std::string tensor;
   std::vector<int64_t> offset;  // in each dimension
   at::Tensor data;
-  int replica = 0;  // ranks that hold the same one count up from 0
+  int replica = 0;  // number of this copy, from 0, among the ranks that hold the same rectangle
 };
 
-// One thread at a time.
+// Used by one thread at a time.
 class WeightWriter {
  public:
-  // Only plans. Files are filled in the order of the list; inside of a file larger elements come first, so that every
-  // tensor is aligned. Throws ConfigError when a name appears twice, is reserved or a size is impossible.
+  // Only plans; touches no file. Files are filled in the order of the list; inside a file larger elements come first,
+  // so that every tensor is aligned. Throws ConfigError when a name appears twice or is reserved, or when a size is
+  // impossible.
   WeightWriter(std::filesystem::path folder, const std::vector<WeightSpec>& tensors, WeightWriterOptions options = {});
 
-  // One rank, before any rank writes: makes every file, with its header and its full size. Files that are there are
-  // replaced. Here and below DataError names the file and what the system said (disk full, …).
+  // Creates every file with its header and its full size, replacing existing files. Called by one rank before any rank
+  // writes. Here and below DataError names the file and the system's reason (disk full, …).
   void create_files() const;
 
   // Writes the elements of `rectangle`, which begins at `offset` in each dimension. It may be of any floating-point
-  // type when the planned one is (otherwise of the planned type), on any device and with any strides; what has to be
-  // converted or fetched goes through a buffer of kPieceBytes. InternalError when it does not lie inside of the tensor.
+  // type when the planned one is (otherwise of the planned type), on any device and with any strides; data that must be
+  // converted or copied from a device goes through a buffer of kPieceBytes. Throws InternalError when the rectangle
+  // does not lie inside the tensor.
   void write(std::string_view name, at::IntArrayRef offset, const at::Tensor& rectangle);
-  // The whole tensor.
+  // Writes the whole tensor.
   void write(std::string_view name, const at::Tensor& tensor);
 
   // Returns when everything that this object wrote is on the disk, and closes the files.
   void sync();
 
-  // One rank: the index, when there are several files.
+  // Writes the index if there are several files. Called by one rank.
   void write_index() const;
 
-  std::vector<std::string> file_names() const;  // of the weights, in order
-  std::vector<uint64_t> file_bytes() const;     // of each, header and data
+  std::vector<std::string> file_names() const;  // names of the weight files, in order
+  std::vector<uint64_t> file_bytes() const;     // size of each file, header and data
   uint64_t total_bytes() const { return total_bytes_; }
 
   static constexpr size_t kPieceBytes = 16 << 20;
@@ -106,7 +109,7 @@ class WeightWriter {
   uint64_t total_bytes_ = 0;
 
   std::map<size_t, io::FileHandle> files_;  // by shard; opened by the first write to it
-  at::Tensor buffer_;                       // kPieceBytes on the host, once something had to be converted
+  at::Tensor buffer_;                       // kPieceBytes on the host; allocated when first needed
 };
 
 }  // namespace megalith::hf

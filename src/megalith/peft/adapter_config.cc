@@ -1,3 +1,6 @@
+// Reading is strict where a field changes the result: an adapter with DoRA or ranks per module would silently compute
+// something else, so it is refused, with all such fields in one message. Unknown fields are kept: to_json() writes them
+// back, so that an adapter survives a round trip through Megalith with all that other tools have stored in it.
 #include "megalith/peft/adapter_config.h"
 
 #include <fmt/ranges.h>
@@ -14,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Fields that change what an adapter computes, and that are not supported unless empty: null, false, 0, {} or [].
+// Fields that change what an adapter computes. They are not supported unless empty: null, false, {} or [].
 constexpr const char* kMustBeEmpty[] = {"use_dora",
                                         "rank_pattern",
                                         "alpha_pattern",
@@ -33,7 +36,7 @@ bool is_empty(const io::Json& value) {
   return value.is_null() || ((value.is_object() || value.is_array()) && value.empty());
 }
 
-// A list of names, or one text.
+// Returns a list of names; the field may also be a single string. peft reads such a string as a pattern.
 std::vector<std::string> names(const io::JsonFields& fields, const char* key) {
   const io::Json* value = fields.value(key);
   if (value == nullptr) return {};
@@ -46,7 +49,7 @@ std::vector<std::string> names(const io::JsonFields& fields, const char* key) {
 
 void check_supported(const io::JsonFields& fields) {
   const auto kind = fields.required<std::string>("peft_type");
-  check<ConfigError>(kind == "LORA", "{}: an adapter of the type {}; only LORA is supported", fields.file_name(), kind);
+  check<ConfigError>(kind == "LORA", "{}: peft_type is {}; only LORA is supported", fields.file_name(), kind);
   std::vector<std::string> problems;
   for (const char* key : kMustBeEmpty)
     if (const io::Json* value = fields.value(key); value != nullptr && !is_empty(*value))

@@ -1,4 +1,4 @@
-// AdapterConfig: what an adapter is: adapter_config.json of Hugging Face's peft, as far as LoRA goes.
+// AdapterConfig: the description of an adapter, adapter_config.json of Hugging Face's peft. Only LoRA is supported.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,26 @@ namespace megalith::peft {
 inline constexpr const char* kConfigName = "adapter_config.json";
 inline constexpr const char* kWeightsStem = "adapter_model";  // .safetensors
 
+// The update of a weight W [o, i] is scale()·B·A with B [o, rank] and A [rank, i].
 struct AdapterConfig {
   int64_t rank = 8;
   double alpha = 16;
   double dropout = 0;
-  bool use_rslora = false;                   // scale by the root of the rank
-  std::vector<std::string> target_modules;   // names of modules, or ends of them: "q_proj"; "all-linear" for all
+  bool use_rslora = false;                   // rank-stabilized: divide alpha by the root of the rank
+  std::vector<std::string> target_modules;   // names of modules, or their ends: "q_proj"; "all-linear" for all
   std::vector<std::string> modules_to_save;  // trained and written as a whole: "embed_tokens"
   std::string base_model;                    // base_model_name_or_path
-  std::shared_ptr<const io::Json> source;    // what it was read from; nullptr: nothing
+  std::shared_ptr<const io::Json> source;    // the JSON that it was read from; nullptr for a new adapter
 
-  // s of W + s·B·A: alpha/r, or alpha/√r.
+  // Returns s of W + s·B·A: alpha/r, or alpha/√r with use_rslora.
   double scale() const;
 };
 
-// Throws DataError for a folder without one, naming what is there, and for fields of another type; ConfigError for
-// other methods than LoRA and for variants of it that are not supported (DoRA, ranks by module, …), all of them named.
+// Reads adapter_config.json. Throws DataError for a folder without one and for fields of the wrong type; ConfigError
+// for methods other than LoRA and for variants that are not supported (DoRA, ranks per module, …), naming all of them.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
-// The file's text: what it was read from with what has changed, or a new one with peft's defaults.
+// Returns the text of the file: the JSON that the configuration was read from, updated, or a new one with peft's
+// defaults.
 std::string to_json(const AdapterConfig& config);
 
 }  // namespace megalith::peft

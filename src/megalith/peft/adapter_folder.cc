@@ -32,11 +32,11 @@ bool is_adapter_folder(const fs::path& folder) {
 fs::path find_adapter(const std::string& path, const fs::path& base) {
   const fs::path folder = !base.empty() && fs::is_directory(base / path) ? base / path : fs::path(path);
   check<ConfigError>(fs::is_directory(folder),
-                     "there is no adapter {}: it is no folder; give one with {} and {}.safetensors", path, kConfigName,
-                     kWeightsStem);
+                     "there is no adapter {}: it is not a folder; give one with {} and {}.safetensors", path,
+                     kConfigName, kWeightsStem);
   if (!is_adapter_folder(folder)) {
     const std::vector<std::string> inside = adapters_in(folder);
-    check<ConfigError>(!inside.empty(), "{} is no adapter: it has no {}, nor has a folder in it", folder.string(),
+    check<ConfigError>(!inside.empty(), "{} is not an adapter: neither it nor a folder in it has {}", folder.string(),
                        kConfigName);
     check<ConfigError>(inside.size() == 1, "{} holds several adapters: {}; give the folder of one, such as {}",
                        folder.string(), list_in_words(inside), (folder / inside[0]).string());

@@ -1,4 +1,4 @@
-// Where adapters lie on the disk.
+// Finds adapters on disk.
 //
 //   folder/adapter_config.json, folder/adapter_model.safetensors       one adapter
 //   folder/<name>/adapter_config.json, …                               several, told apart by name
@@ -10,12 +10,12 @@
 
 namespace megalith::peft {
 
-// Whether a folder is an adapter.
+// Returns whether a folder is an adapter: it has an adapter_config.json.
 bool is_adapter_folder(const std::filesystem::path& folder);
 
-// The adapter that a user means: a folder that is one, or one with a single adapter in a subfolder. `base`: where
-// relative paths are looked for first (adapter_folder); empty: nowhere. Throws ConfigError when there is no such
-// folder, none in it, or several, which are listed.
+// Returns the adapter that a user means: the folder itself, or the only adapter in its subfolders. A path is first
+// looked up relative to `base` (option adapter_folder) unless that is empty. Throws ConfigError when there is no such
+// folder, no adapter in it, or several adapters, which are listed.
 std::filesystem::path find_adapter(const std::string& path, const std::filesystem::path& base = {});
 
 }  // namespace megalith::peft

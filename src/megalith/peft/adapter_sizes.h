@@ -1,4 +1,4 @@
-// AdapterSizes: the updates that Adapters (adapters.h) would attach to a model, by size alone, for the planner.
+// AdapterSizes: the sizes of the updates that Adapters (adapters.h) would attach to a model, for the planner.
 #pragma once
 
 #include "megalith/hf/name_map.h"
@@ -9,8 +9,8 @@ namespace megalith::peft {
 
 class AdapterSizes : public nn::UpdateSizes {
  public:
-  // `config` may still say "all" (before with_targets): then every weight that is asked for gets an update. `names`: of
-  // the family.
+  // `config` may still say "all" (before with_targets): then every weight passed to of() gets an update. `names` is
+  // the name map of the family.
   AdapterSizes(AdapterConfig config, hf::NameMap names);
 
   nn::UpdateSize of(const std::vector<nn::UpdatedPart>& parts, int64_t inputs, int64_t copies) const override;

@@ -1,3 +1,15 @@
+// How A and B of a weight are laid out.
+//
+// A weight may hold several tensors of the files (q, k and v), and a grouped weight those of all local experts. Only
+// some of these may be targets. One LowRank covers the whole weight, so that its layer runs two products whatever it
+// fuses:
+//
+//   A  [groups · modules · r, i]   r rows per targeted module; tensors that the files keep in one module share them
+//   B  [groups · rows, r]          rows of the targets, target by target, each with the rows of all groups
+//
+// Tensor parallelism follows the weight: a column-parallel weight has a replicated A and a split B, a row-parallel one
+// a split A and a replicated B. A replicated factor sees only a part of the outputs or tokens, so its gradient is a
+// partial sum over tp (partial_grad_over_tp).
 #include "megalith/peft/adapters.h"
 
 #include <ATen/ATen.h>
@@ -25,15 +37,16 @@ bool is_grouped(WeightUse use) { return use == WeightUse::kGroupedColumn || use 
 bool splits_outputs(WeightUse use) { return use == WeightUse::kColumn || use == WeightUse::kGroupedColumn; }
 bool splits_inputs(WeightUse use) { return use == WeightUse::kRow || use == WeightUse::kGroupedRow; }
 
-// The tensors of a weight that have an update; of a grouped weight those of one expert, alike for all.
+// The tensors of a weight that have an update. For a grouped weight these are the tensors of one expert; all experts
+// have the same.
 struct Targets {
   struct Part {
-    size_t number;   // within a group
-    int64_t module;  // among the group's
-    int64_t out, rows;
+    size_t number;      // among the tensors of a group
+    int64_t module;     // among the targeted modules of a group
+    int64_t out, rows;  // first output row in the group, and number of rows
   };
   int64_t groups = 1;
-  size_t parts_a_group = 1;
+  size_t parts_a_group = 1;  // tensors per group
   std::vector<Part> parts;
   int64_t modules = 0;
   int64_t rows() const {
@@ -43,6 +56,7 @@ struct Targets {
   }
 };
 
+// Finds the targets of a weight. The tensors of one expert are those whose names have the same numbers as the first.
 Targets targets_of(const Parameter& weight, const hf::NameMap& names, const AdapterConfig& config) {
   Targets targets;
   targets.parts_a_group = weight.spec.parts.size();
@@ -62,6 +76,7 @@ Targets targets_of(const Parameter& weight, const hf::NameMap& names, const Adap
     const int64_t end = i + 1 < targets.parts_a_group ? weight.spec.parts[i + 1].row : group_rows;
     targets.parts.push_back({i, targets.modules - 1, weight.spec.parts[i].row, end - weight.spec.parts[i].row});
   }
+  // One grouped product serves all experts, so they must have the same targets.
   for (size_t i = targets.parts_a_group; i < weight.spec.parts.size(); ++i) {
     const bool wanted = is_target(module_of(names, weight.spec.parts[i].name), config);
     const bool first =
@@ -72,13 +87,13 @@ Targets targets_of(const Parameter& weight, const hf::NameMap& names, const Adap
   return targets;
 }
 
-// A: [groups · modules · r, i], replicated or with the weight's columns.
+// Describes A, [groups · modules · r, i]: replicated, or split along the inputs like its weight.
 ParameterSpec make_a(const ParameterSpec& weight, const Targets& targets, int64_t rank) {
   ParameterSpec a{.name = a_name(weight.name)};
   for (int64_t group = 0; group < targets.groups; ++group) {
     int64_t made = 0;
     for (const Targets::Part& target : targets.parts) {
-      if (target.module < made) continue;  // shares the one before
+      if (target.module < made) continue;  // shares the A of the tensor before it
       const ParameterPart& part = weight.parts[static_cast<size_t>(group) * targets.parts_a_group + target.number];
       const int64_t inputs = part.global_shape[1];
       const int64_t row = (group * targets.modules + made++) * rank;
@@ -91,7 +106,7 @@ ParameterSpec make_a(const ParameterSpec& weight, const Targets& targets, int64_
   return a;
 }
 
-// B: the rows of the targets, one target behind the other, each of all groups.
+// Describes B: the rows of the targets, one target after the other, each with the rows of all groups.
 ParameterSpec make_b(const ParameterSpec& weight, const Targets& targets, int64_t rank, LowRank& update) {
   ParameterSpec b{.name = b_name(weight.name)};
   int64_t row = 0;
@@ -106,7 +121,7 @@ ParameterSpec make_b(const ParameterSpec& weight, const Targets& targets, int64_
   return b;
 }
 
-// W[first …] += s · b a, rounded once.
+// rows += scale · b a, computed in fp32 and rounded once.
 void add_update(const at::Tensor& rows, const at::Tensor& b, const at::Tensor& a, double scale) {
   rows.copy_(at::addmm(rows.to(at::kFloat), b.to(at::kFloat), a.to(at::kFloat), 1, scale));
 }
@@ -162,13 +177,13 @@ void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
   a.expert = b.expert = spec.expert;
   a.split_over_tp = splits_inputs(spec.use) && ranks > 1;
   b.split_over_tp = splits_outputs(spec.use) && ranks > 1;
-  // What is whole on every rank and sees only a part of the outputs, the inputs or the tokens.
+  // A factor that is whole on every rank but sees only a part of the outputs, inputs or tokens has a partial gradient.
   a.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_outputs(spec.use) && ranks > 1;
   b.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_inputs(spec.use) && ranks > 1;
   a.equal_grad_over_tp = b.equal_grad_over_tp = whole && ranks > 1 && !tp_.splits_tokens();
   a.replica = a.split_over_tp ? 0 : rank;
   b.replica = b.split_over_tp ? 0 : rank;
-  // Kaiming's uniform numbers for a slope of √5, as peft draws them: within ±1/√i.
+  // Kaiming-uniform with a slope of √5, as peft draws it: uniform within ±1/√i.
   a.init = nn::Init::uniform(1 / std::sqrt(static_cast<double>(spec.parts[0].global_shape[1])));
   a.dtype = b.dtype = at::kFloat;
   a.role = b.role = ParameterRole::kAdapter;
@@ -179,7 +194,7 @@ void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
   finish(weight, std::move(update));
 }
 
-// The embedding: A is looked up, B multiplies; peft starts with zeros in A.
+// Attaches an update to the embedding: A is looked up, B multiplies; as in peft, A starts as zeros and B is normal.
 void Adapters::attach_lookup(const nn::ParameterScope& scope, Parameter& weight) {
   const ParameterPart& part = weight.spec.parts[0];
   if (!is_target(module_of(names_, part.name), config_)) return;
@@ -220,7 +235,7 @@ void Adapters::merge() const {
       add_update(value, a, b.t(), update->scale);
       continue;
     }
-    const int64_t modules = update->parts.back().a + update->rank;  // rows of A of a group
+    const int64_t modules = update->parts.back().a + update->rank;  // rows of A per group
     const int64_t groups = a.size(0) / modules;
     for (int64_t group = 0; group < groups; ++group)
       for (const LowRank::Part& part : update->parts)

@@ -1,10 +1,9 @@
-// Adapters: the updates of low rank (nn/parameter/low_rank.h) of a model chunk, and which of its parameters are
-// trained.
+// Adapters: attaches low-rank updates (nn/parameter/low_rank.h) to the weights of a model chunk and freezes the rest.
 //
 //   Adapters adapters(config, names, tp, context);
 //   adapters.add(ParameterScope(set), parameters_of_a_part);    // as the model makes its parts
 //
-// From then on the layers add the updates to their weights. Only A's and B's (fp32) and modules to save need gradients.
+// From then on the layers add the updates to their weights. Only A and B (fp32) and the modules to save need gradients.
 #pragma once
 
 #include <memory>
@@ -20,36 +19,36 @@
 
 namespace megalith::peft {
 
-// One thread a rank. Parameters and `context` outlive it; while it lives, weights refer to it.
+// Used by one thread per rank. Parameters and `context` must outlive it; weights refer to it while it lives.
 class Adapters {
  public:
-  // `config` after with_targets. `names`: of the family.
+  // `config` has gone through with_targets. `names` is the name map of the family.
   Adapters(AdapterConfig config, hf::NameMap names, nn::TensorParallel tp, parallel::ParallelContext& context);
-  // Leaves the parameters as they were before add().
+  // Restores the parameters to their state before add().
   ~Adapters();
   Adapters(const Adapters&) = delete;
   Adapters& operator=(const Adapters&) = delete;
 
-  // Makes A and B of every target among `parameters` in `scope` (without values: initialize() or files fill them) and
-  // freezes the rest, apart from modules to save. Multi-token-prediction layers are frozen. Throws ConfigError when
-  // only some of the tensors that a parameter fuses are to be saved.
+  // Creates A and B of every target among `parameters` in `scope` (without values: initialization or files fill them)
+  // and freezes the rest, apart from modules to save. Multi-token-prediction layers are frozen. Throws ConfigError when
+  // only some of the tensors that are fused into one parameter are to be saved.
   void add(const nn::ParameterScope& scope, std::span<nn::Parameter* const> parameters);
 
   const AdapterConfig& config() const { return config_; }
   nn::LowRankState& state() { return state_; }
-  // Parameters that are modules to save.
+  // Returns the parameters of the modules to save.
   const std::vector<nn::Parameter*>& saved() const { return saved_; }
 
-  // Adds the updates to the weights, in fp32 and rounded once. Nothing is communicated.
+  // Adds the updates to the weights, in fp32 and rounded once. No communication.
   void merge() const;
-  // The weights that merge() changes.
+  // Returns the weights that merge() changes.
   std::vector<nn::Parameter*> merged_weights() const;
 
-  // Remembers the modules to save as they are now: what Off brings back. Without it Off leaves them.
+  // Copies the modules to save as they are now; Off restores these copies. Without this call Off leaves them trained.
   void keep_originals();
 
-  // While one lives the model is the one below the adapter: no updates, and modules to save as they were at
-  // keep_originals. For passes without gradients.
+  // While an object lives, the model computes as the base model: no updates, and modules to save as they were at
+  // keep_originals(). For passes without gradients.
   class [[nodiscard]] Off {
    public:
     explicit Off(Adapters& adapters);
@@ -68,7 +67,7 @@ class Adapters {
     nn::Parameter* weight;
     std::unique_ptr<nn::LowRank> update;
   };
-  // How a parameter was before.
+  // State of a parameter before add().
   struct Before {
     nn::Parameter* parameter;
     bool requires_grad;
@@ -88,7 +87,7 @@ class Adapters {
   std::vector<Before> before_;
   std::vector<Attached> attached_;
   std::vector<nn::Parameter*> saved_;
-  std::vector<at::Tensor> originals_;  // of saved_; empty: not kept
+  std::vector<at::Tensor> originals_;  // copies of saved_; empty before keep_originals()
 };
 
 }  // namespace megalith::peft

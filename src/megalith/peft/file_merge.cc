@@ -15,11 +15,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// [o, i] as the update sees it.
+// Returns [o, i] of a tensor as the update sees it, whichever way the file stores it.
 std::pair<int64_t, int64_t> sizes_of(const hf::FileTensor& file) {
   return file.transposed ? std::pair(file.shape[1], file.shape[0]) : std::pair(file.shape[0], file.shape[1]);
 }
 
+// Compares the tensors of an adapter with those of the base model and collects every difference.
 class Checker {
  public:
   Checker(const hf::WeightFiles& files, int64_t rank) : files_(files), rank_(rank) {}
@@ -36,7 +37,7 @@ class Checker {
   void finish(const fs::path& folder) const {
     std::vector<std::string> problems = problems_;
     for (const std::string& name : files_.names())
-      if (!known_.contains(name)) problems.push_back(fmt::format("the model has nothing for {}", name));
+      if (!known_.contains(name)) problems.push_back(fmt::format("the model has no tensor that {} belongs to", name));
     check<DataError>(problems.empty(), "the adapter {} does not fit the model: {}", folder.string(),
                      list_in_words(problems, 20));
   }

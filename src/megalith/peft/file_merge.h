@@ -1,4 +1,4 @@
-// FileMerge: adds an adapter to the tensors of its base model as files have them, one at a time.
+// FileMerge: adds an adapter to the tensors of its base model's files, one tensor at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,12 +15,12 @@ namespace megalith::peft {
 // Constant after construction.
 class FileMerge {
  public:
-  // Reads the configuration and opens the file. `base`: the tensors of the model's files. Throws DataError when the
-  // adapter is one of another model: tensors that fit no tensor of the base, by name, or of another shape.
+  // Reads the configuration and opens the file. `base` lists the tensors of the model's files. Throws DataError when
+  // the adapter belongs to another model: it has tensors without a counterpart in the base, or of another shape.
   FileMerge(const std::filesystem::path& adapter, const std::vector<hf::FileTensor>& base);
 
-  // The tensor with its update, in its own type, rounded once; the adapter's own where it was saved as a whole; the
-  // tensor itself where the adapter has nothing for it.
+  // Returns the tensor with its update, in its own type, rounded once; the adapter's own tensor if it was saved as a
+  // whole; the tensor itself if the adapter has no update for it.
   at::Tensor merged(const hf::FileTensor& file, const at::Tensor& tensor) const;
 
  private:

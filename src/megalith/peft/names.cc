@@ -1,3 +1,7 @@
+// Three kinds of names meet here: ours ("layers.3.attention.q.weight"), those of the base model's files
+// ("model.layers.3.self_attn.q_proj.weight") and peft's ("base_model.model.<module>.lora_A.weight"). The map of the
+// family leads from the first to the second, fixed prefixes and endings from there to the third. Targets are matched
+// against module names of the files, since these are the names that users of peft know.
 #include "megalith/peft/names.h"
 
 #include <fmt/format.h>
@@ -14,10 +18,10 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight";
 constexpr const char *kEmbedding = "embedding.weight", *kHead = "head.weight";
-constexpr const char* kHeadModule = "lm_head";  // of every family
+constexpr const char* kHeadModule = "lm_head";  // the same in every family
 
 std::string renamed(std::string_view weight, const char* ending) {
-  check(weight.ends_with(kWeight), "{} is no weight", weight);
+  check(weight.ends_with(kWeight), "{} is not a weight", weight);
   return fmt::format("{}.{}", weight.substr(0, weight.size() - kWeight.size()), ending);
 }
 
@@ -41,7 +45,7 @@ std::string suggestion(const std::string& name, const std::set<std::string>& kno
                        : fmt::format("did you mean {}? Known are {}", list_in_words(close), list_in_words(all, 40));
 }
 
-// The last words of the modules of all weights that `wanted` picks.
+// Returns the last words of the modules of all weights that `wanted` selects.
 template <typename Wanted>
 std::set<std::string> words_of(const hf::NameMap& names, const std::vector<Weight>& weights, const Wanted& wanted) {
   std::set<std::string> words;
@@ -63,7 +67,8 @@ void check_targets(const AdapterConfig& config, const hf::NameMap& names, const 
   }
 }
 
-// A name of files that several words of the list can mean is fine; one that nothing ends with is not.
+// Checks modules_to_save: every name must be the end of some module (several matches are fine), and a tied embedding
+// and head must be saved together.
 void check_saved(AdapterConfig& config, const hf::NameMap& names, const std::vector<Weight>& weights) {
   const bool tied = std::ranges::find(weights, kHead, &Weight::name) == weights.end();
   const auto head = std::ranges::find(config.modules_to_save, kHeadModule);

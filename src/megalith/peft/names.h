@@ -1,5 +1,5 @@
-// Names of adapters: from what a family's files call its tensors (hf::NameMap) to what peft calls the updates of them,
-// and from the names that a user gives to modules. The one place where both meet.
+// Names in adapters: maps the names of a family's tensors (hf::NameMap) to the names that peft gives to their updates,
+// and the module names that a user writes to tensors. No other file knows both.
 //
 // A module is a tensor's name in the files without its last word: "model.layers.3.self_attn.q_proj".
 #pragma once
@@ -18,33 +18,34 @@ namespace megalith::peft {
 std::string a_name(std::string_view weight);
 std::string b_name(std::string_view weight);
 
-// The module that holds a tensor of ours; empty: no rule names it.
+// Returns the module that holds a tensor of ours; empty when no rule names it.
 std::string module_of(const hf::NameMap& names, std::string_view ours);
 
-// peft's rules. Targets: the module's name, or its end behind a dot. Modules to save: its end.
+// These follow peft's rules. A target is the name of a module or its end after a dot; a module to save is any end of
+// its name.
 bool is_target(std::string_view module, const AdapterConfig& config);
 bool is_saved(std::string_view module, const AdapterConfig& config);
 
-// What adapter files call what belongs to a tensor of the base model's.
+// The names in adapter files of everything that belongs to one tensor of the base model.
 struct UpdateNames {
   std::string whole;               // base_model.model.<tensor>: saved as a whole
   std::string a, b;                // base_model.model.<module>.lora_A.weight [r, i], ….lora_B.weight [o, r]
   std::string lookup_a, lookup_b;  // base_model.model.<module>.lora_embedding_A [r, v], ….lora_embedding_B [h, r]
 };
-// All but `whole` are empty for a tensor that is no weight.
+// All but `whole` are empty for a tensor that is not a weight.
 UpdateNames update_names(const std::string& tensor);
 
-// The names of every adapter of a family's models: A and B of each tensor that has them, and modules to save.
+// Returns the name map of a family's adapters: A and B of each tensor that can have them, and modules to save.
 hf::NameMap adapter_names(const hf::NameMap& base);
 
-// A tensor of the model and what is done with it.
+// A tensor of the model and its use.
 struct Weight {
   std::string name;  // ours
   nn::WeightUse use;
 };
-// The configuration with "all" and "all-linear" replaced by the names of all linear layers but the head and routers.
-// `weights`: the whole model. Throws ConfigError for a name that no module has, with the nearest that some have; for
-// modules without an update of low rank (norms); for one of two tied modules alone.
+// Returns the configuration with "all" and "all-linear" replaced by the names of all linear layers except the head and
+// routers. `weights` lists the whole model. Throws ConfigError for a name that no module has, suggesting the nearest;
+// for modules that cannot have a low-rank update (norms); and for only one of two tied modules.
 AdapterConfig with_targets(AdapterConfig config, const hf::NameMap& names, const std::vector<Weight>& weights);
 
 }  // namespace megalith::peft

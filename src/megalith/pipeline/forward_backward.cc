@@ -1,3 +1,14 @@
+// The engine is an interpreter of a rank's schedule. Step walks the actions; Mail owns the messages between them.
+//
+//   boundary 0   action 0   boundary 1   action 1   …   last boundary
+//
+// At each boundary Mail posts one batch of sends and receives per direction. layout::pipeline_transfers assigns the
+// messages to boundaries for all ranks together and proves that this cannot deadlock.
+// Without overlap a rank waits for the batch right there; with overlap it waits in take(), when an action needs the
+// tensor. At most one batch per direction stays in flight during an action, which bounds the memory of pending sends.
+//
+// Once its hidden states are sent, a stage needs only their autograd graph. So their storage is freed and backward is
+// started from the graph's edge instead of the tensor; this keeps one [rows, h] tensor less per micro-batch in flight.
 #include "megalith/pipeline/forward_backward.h"
 
 #include <ATen/ATen.h>
@@ -22,15 +33,15 @@ using Kind = PipelineAction::Kind;
 
 namespace {
 
-// A message on this rank: hidden states (or their gradients) of a micro-batch, into or out of a chunk.
+// Identifies a message on this rank: hidden states (or their gradients) of a micro-batch, into or out of a chunk.
 struct MessageKey {
   bool forward;
   int microbatch, chunk;
   auto operator<=>(const MessageKey&) const = default;
 };
 
-// What a rank sends and receives in a step: one batch for each boundary between its actions and each direction. The
-// directions have connections of their own, so that a forward input never waits for a gradient.
+// Sends and receives the messages of a step: one batch per direction at each boundary between actions. The directions
+// have connections of their own, so that a forward input never waits for a gradient.
 class Mail {
  public:
   Mail(const parallel::ParallelContext& context, const EngineSettings& settings, const StepPlan& plan)
@@ -43,7 +54,8 @@ class Mail {
     open_connections();
   }
 
-  // Hands over a tensor for the next exchange. `free`: its storage may go once it is sent.
+  // Queues a tensor for the next exchange. With `free`, its storage is released once it is sent (or at once, when the
+  // conversion to the transport type made a copy).
   void put(const MessageKey& key, const at::Tensor& tensor, bool free) {
     const at::Tensor data = tensor.detach().to(options_.dtype()).contiguous();
     const bool copied = !data.is_alias_of(tensor);
@@ -51,8 +63,8 @@ class Mail {
     leaving_[key] = {data, free && !copied ? tensor : at::Tensor()};
   }
 
-  // Posts what stands at this boundary. Without overlap the direction of the action that follows (empty: none follows)
-  // is waited for; the other one does not hold it up.
+  // Posts the messages of this boundary. Without overlap, waits for the direction that the next action uses, but not
+  // for the other one. `next` is std::nullopt after the last action.
   void exchange(size_t boundary, std::optional<Kind> next) {
     std::vector<PipelineTransfer> forward, backward;
     for (const PipelineTransfer& t : exchanges_[boundary]) (t.forward ? forward : backward).push_back(t);
@@ -62,6 +74,7 @@ class Mail {
     finish_older(backward_, !settings_.overlap && next == Kind::kBackward);
   }
 
+  // Returns a received tensor, waiting for it if necessary.
   at::Tensor take(const MessageKey& key) {
     auto node = arrivals_.extract(key);
     check(!node.empty(), "a pipeline action needs a message that has not been asked for");
@@ -76,7 +89,7 @@ class Mail {
     }
   }
 
-  // The storage goes, the tensor with its graph stays.
+  // Frees the storage of a tensor but keeps the tensor and its autograd graph.
   static void release(const at::Tensor& tensor) { tensor.set_data(at::empty({0}, tensor.options())); }
 
  private:
@@ -102,8 +115,8 @@ class Mail {
     std::deque<std::shared_ptr<Batch>> in_flight;
   };
 
-  // Before the first message of the step: see layout/pipeline_transfers.h. The ranks of a pipeline have the same plan,
-  // so each connection is opened by both of its sides in the same step.
+  // Opens every connection of the step before its first message; layout/pipeline_transfers.h says why. The ranks of a
+  // pipeline have the same plan, so both sides open a connection in the same step.
   void open_connections() const {
     for (const bool forward : {true, false}) {
       const layout::PipelineConnections peers = layout::pipeline_connections(exchanges_, forward);
@@ -111,7 +124,7 @@ class Mail {
     }
   }
 
-  // One batch may stay in flight while the rank computes; older ones end, so that what they hold is bounded.
+  // Waits for all batches but the newest one (or for all). That bounds the memory that pending batches hold.
   static void finish_older(Direction& direction, bool all) {
     while (direction.in_flight.size() > (all ? 0U : 1U)) {
       direction.in_flight.front()->finish();
@@ -119,6 +132,7 @@ class Mail {
     }
   }
 
+  // Starts one batch: sends what put() has queued and receives into new tensors, which take() hands out later.
   void post(Direction& direction, const std::vector<PipelineTransfer>& messages) {
     if (messages.empty()) return;
     std::vector<comm::Transfer> transfers;
@@ -190,11 +204,11 @@ class Step {
     } else if (action.kind == Kind::kReduceGrads && work_.start_grad_reduce) {
       work_.start_grad_reduce(action.chunk);
     }
-    // kGatherParams: every stage has started to gather right behind its update.
+    // kGatherParams needs nothing here: every stage starts to gather right after its update.
   }
 
   void compute(const PipelineAction& action) {
-    // Waiting is not computing: what the action needs is taken first.
+    // The input is fetched before `watch` begins: waiting does not count as computing.
     const at::Tensor arrived = arrival(action);
     if (work_.watch) work_.watch(action, true);
     if (action.kind == Kind::kForward)
@@ -206,6 +220,7 @@ class Step {
     if (work_.watch) work_.watch(action, false);
   }
 
+  // Returns the message that an action needs; undefined for weight gradients and at the ends of the pipeline.
   at::Tensor arrival(const PipelineAction& action) {
     const bool forward = action.kind == Kind::kForward;
     if (action.kind == Kind::kWeightGradient) return {};
@@ -222,7 +237,8 @@ class Step {
     if (arrived.defined()) call.input = arrived.to(settings_.dtype).requires_grad_(!shape_.forward_only);
     const at::Tensor output = work_.forward(call);
     if (!call.last_stage) {
-      // A stage without layers passes its input on; a view shares its storage with others.
+      // Only storage that belongs to the output alone may be freed: a stage without layers returns its input, and a
+      // view shares its storage with other tensors.
       const bool own = !output.is_same(call.input) && !output.is_view();
       mail_.put({true, action.microbatch, action.chunk}, output, settings_.free_outputs && own);
     }
@@ -241,11 +257,12 @@ class Step {
     }
     if (first_stage(action.chunk)) return;
     at::Tensor grad = state.input.grad();
-    if (!grad.defined()) grad = at::zeros_like(state.input);  // nothing behind it needs a gradient
+    if (!grad.defined()) grad = at::zeros_like(state.input);  // the chunk does not depend on its input
     mail_.put({false, action.microbatch, action.chunk}, grad, false);
   }
 
-  // `arrived`: the gradient of the output; undefined on the last stage, whose output is the loss.
+  // Runs autograd from the output of a chunk. `arrived` is the gradient of that output; undefined on the last stage,
+  // where the output is the loss.
   static void go_back(InFlight& state, const at::Tensor& arrived) {
     if (state.output.is_same(state.input)) {  // a stage without layers
       state.input.mutable_grad() = arrived.to(state.input.scalar_type());
@@ -253,7 +270,7 @@ class Step {
     }
     check(state.output.requires_grad(), "the output of a pipeline stage depends on nothing that is trained");
     const at::Tensor grad = arrived.defined() ? arrived.to(state.output.scalar_type()) : at::ones_like(state.output);
-    // By the edge, not by the tensor, whose storage and with it its shape are gone.
+    // Start from the edge, not from the tensor: release() may have taken its storage and with it its shape.
     const auto edge = torch::autograd::impl::gradient_edge(state.output);
     state.output.reset();
     torch::autograd::Engine::get_default_engine().execute({edge}, {grad}, /*keep_graph=*/false, /*create_graph=*/false,
@@ -276,13 +293,14 @@ ForwardBackward::ForwardBackward(const parallel::ParallelContext& context, const
 
 void ForwardBackward::run(const StepPlan& plan, const StageWork& work) const {
   const layout::PipelineShape& shape = plan.shape;
-  check(shape.pp == context_.pp().size(), "a plan of {} pipeline stages on {} ranks", shape.pp, context_.pp().size());
+  check(shape.pp == context_.pp().size(), "the plan has {} pipeline stages, but the pipeline group has {} ranks",
+        shape.pp, context_.pp().size());
   check(shape.pp == 1 || plan.rows.size() == static_cast<size_t>(shape.microbatches),
-        "a plan of {} micro-batches gives the rows of {}", shape.microbatches, plan.rows.size());
-  check(shape.pp == 1 || settings_.hidden > 0, "the width of the hidden states is not given");
+        "the plan has {} micro-batches, but row counts for {}", shape.microbatches, plan.rows.size());
+  check(shape.pp == 1 || settings_.hidden > 0, "EngineSettings::hidden, the width of the hidden states, is not set");
   const bool splits = shape.kind == layout::ScheduleKind::kZeroBubble && !shape.forward_only;
   check(!splits || work.weight_gradients.size() == static_cast<size_t>(shape.chunks),
-        "the zero-bubble schedule needs a queue for weight gradients for each of {} chunks", shape.chunks);
+        "the zero-bubble schedule needs one weight-gradient queue per chunk, {} in all", shape.chunks);
   const at::AutoGradMode with_gradients(!shape.forward_only);
   try {
     Step(context_, settings_, plan, work).run();

@@ -1,8 +1,8 @@
 // Forward and backward of a step's micro-batches on one pipeline rank.
 //
-// One engine for every schedule: layout::pipeline_schedule says, as a list of actions, what this rank computes in which
-// order; the engine fetches what an action needs from the neighbour, calls the caller's forward or autograd's backward,
-// and passes the result on. It knows tensors and groups, not models: what a chunk computes is a function.
+// One engine serves every schedule. layout::pipeline_schedule lists the actions of this rank in order; the engine
+// receives the input of each action from the neighbor, calls the caller's forward or autograd's backward, and sends the
+// result on. It knows tensors and groups, not models: the caller passes the computation of a chunk as a function.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,42 +30,43 @@ struct StageCall {
   bool last_stage = false;   // of the whole pipeline: reads labels
 };
 
-// What runs on this rank. Only `forward` is needed.
+// The functions that the engine calls on this rank. Only `forward` is required.
 struct StageWork {
-  // The hidden states for the next stage [rows, h], not a view. On the last stage of a training step: the scalar to go
-  // back from, scaled as it shall be; what forward returns there in a forward-only step is ignored. Losses and metrics
-  // are the caller's: it keeps what it wants of them in here.
+  // Returns the hidden states for the next stage [rows, h], which should not be a view (the engine frees their storage
+  // once they are sent). On the last stage of a training step, returns the scalar that backward starts from, already
+  // scaled; in a forward-only step its result is ignored there. The function itself records losses and metrics.
   std::function<at::Tensor(const StageCall&)> forward;
   std::function<void(int chunk, bool on)> set_sync;    // whether backward may reduce gradients (DDP::set_sync)
   std::function<void(int chunk)> start_grad_reduce;    // DDP::start_grad_sync
-  std::vector<nn::WeightGradQueue*> weight_gradients;  // by chunk; the zero-bubble schedule needs them
-  // Told before and after each compute action, waits for messages not included: for timers and traces.
+  std::vector<nn::WeightGradQueue*> weight_gradients;  // by chunk; required by the zero-bubble schedule only
+  // Called before and after each compute action, for timers and traces; waiting for messages is not included.
   std::function<void(const layout::PipelineAction&, bool begins)> watch;
 };
 
+// The sizes of one step, equal on all ranks of a pipeline.
 struct StepPlan {
   layout::PipelineShape shape;
-  std::vector<int64_t>
-      rows;  // by micro-batch: of the hidden states that pass between stages; not needed without stages
+  std::vector<int64_t> rows;  // by micro-batch: rows of the hidden states sent between stages; may be empty when pp = 1
 };
 
+// Settings that stay the same for all steps.
 struct EngineSettings {
   int64_t hidden = 0;                       // columns of the hidden states
   at::ScalarType dtype = at::kFloat;        // of the hidden states
-  std::optional<at::ScalarType> transport;  // in which they and their gradients pass; empty: dtype
-  bool overlap = false;                     // messages travel while the rank computes: it waits where it needs them
-  bool free_outputs = true;                 // give the memory of hidden states back once they are sent
+  std::optional<at::ScalarType> transport;  // dtype of the messages, both directions; std::nullopt means `dtype`
+  bool overlap = false;                     // wait for a message only where it is needed, not right after posting it
+  bool free_outputs = true;                 // free the storage of hidden states once they are sent
 };
 
-// Runs steps. One thread a rank; the context outlives it.
+// Runs steps. Used by one thread per rank; the context must outlive it.
 class ForwardBackward {
  public:
   ForwardBackward(const parallel::ParallelContext& context, const EngineSettings& settings);
 
-  // Collective over the pipeline group: all its ranks pass the same plan. Returns when all gradients of this rank's
-  // chunks are accumulated (reduced or not: finalize_gradients waits for that). forward_only runs without autograd.
-  // Throws ConfigError for a shape without a schedule; what forward throws passes through, and the weight gradients
-  // that wait are dropped.
+  // Runs one step. Collective over the pipeline group: all its ranks pass the same plan. Returns when all gradients of
+  // this rank's chunks are accumulated; their reduction may still be in flight (finalize_gradients waits for it). A
+  // forward_only step runs without autograd. Throws ConfigError for a shape without a schedule. Exceptions from
+  // `forward` pass through after the queued weight gradients have been dropped.
   void run(const StepPlan& plan, const StageWork& work) const;
 
  private:

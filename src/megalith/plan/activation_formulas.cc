@@ -6,7 +6,7 @@ namespace megalith::plan {
 
 namespace {
 
-// How tensor parallelism treats a tensor.
+// The way in which tensor parallelism treats a tensor.
 enum class Split {
   kHeads,   // cut into parts by attention heads or by columns of the MLP
   kStream,  // whole on every rank; cut along the sequence with sequence parallelism

@@ -1,6 +1,6 @@
-// Activations of a GPT layer as Megatron-LM keeps them, by the formulas of "Reducing Activation Recomputation in Large
-// Transformer Models" (arXiv:2205.05198, table 2): what users of the reference compare with. Ours (memory.h) differ:
-// attention keeps no scores, gated layers have three matrices, plain activations are computed again.
+// Activation memory of a GPT layer in Megatron-LM, by the formulas of "Reducing Activation Recomputation in Large
+// Transformer Models" (arXiv:2205.05198, table 2), for comparison. Our own numbers (memory.h) differ: attention keeps
+// no scores, gated layers have three matrices, and plain activations are recomputed.
 #pragma once
 
 namespace megalith::plan {
@@ -15,7 +15,7 @@ struct MegatronLayer {
   enum class Recompute { kNone, kSelective, kFull } recompute = Recompute::kNone;
 };
 
-// Bytes a layer and rank, 16-bit activations: the sum over the tensors that the reference keeps.
+// Returns bytes per layer and rank with 16-bit activations: the sum over the tensors that the reference keeps.
 //   s b h (34 + 5 a s/h)                    one rank
 //   s b h (10 + 24/t + 5 a s/(h t))         tensor parallelism
 //   s b h (34/t + 5 a s/(h t))              and sequence parallelism

@@ -1,4 +1,4 @@
-// Runs with adapters (updates of low rank) that the planner does not count.
+// Finds runs with adapters (low-rank updates) that the planner cannot count.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace megalith::plan {
 
-// Every reason why a run with adapters cannot be planned: kinds of layers and targets whose updates are not counted.
-// Empty for runs without adapters.
+// Returns every reason why a run with adapters cannot be planned: kinds of layers and targets whose updates are not
+// counted. Empty for runs without adapters.
 std::vector<std::string> adapter_problems(const RunShape& run);
 
 }  // namespace megalith::plan

@@ -1,3 +1,8 @@
+// Presets, the YAML form of a cluster, and the two speed formulas that all predictions rest on.
+//
+// A matrix product reaches a speed that depends on its size, so speed is a curve over the number of operations, linear
+// in their logarithm between measured points. Everything else is bound by memory: bytes over bandwidth. Both take at
+// least launch_s.
 #include "megalith/plan/cluster.h"
 
 #include <fmt/format.h>
@@ -18,7 +23,7 @@ namespace {
 
 constexpr uint64_t kMaxFileBytes = 1 << 20;
 
-// Square products of 512 … 8192 at the parts of the full speed that GPUs of the last years reach.
+// Square products of 256 … 8192 at the shares of full speed that recent GPUs reach.
 std::vector<SpeedPoint> gemm_curve(double full) {
   std::vector<SpeedPoint> points;
   for (const auto& [size, part] : {std::pair(256.0, 0.02), std::pair(512.0, 0.12), std::pair(1024.0, 0.45),
@@ -32,6 +37,7 @@ Cluster gpu_preset(const char* name, double memory_gib, double peak, double gemm
   Cluster c;
   c.gpu = name;
   c.memory_bytes = memory_gib * kGiB;
+  // Bandwidths are taken at the share of the data sheet's values that is reached in practice.
   c.reserved_bytes = 0.06 * c.memory_bytes;
   c.peak_flops = peak;
   c.gemm = gemm_curve(gemm);
@@ -68,7 +74,7 @@ Cluster cpu_preset() {
   return c;
 }
 
-// By the makers' data sheets; speeds that are reached are those of our kernels on an H200, scaled by peak and
+// Peaks are from the makers' data sheets; reached speeds are those of our kernels on an H200, scaled by peak and
 // bandwidth.
 const std::vector<Cluster>& presets() {
   static const std::vector<Cluster> table{
@@ -85,7 +91,7 @@ const std::vector<Cluster>& presets() {
 
 struct Field {
   const char* name;
-  double scale;  // of the file's unit
+  double scale;  // value = number in the file * scale
   std::function<double&(Cluster&)> of;
   bool may_be_zero = false;
 };
@@ -115,7 +121,7 @@ class Reader {
   Reader(const YAML::Node& root, std::string name) : root_(root), name_(std::move(name)) {}
 
   Cluster read() {
-    check<ConfigError>(root_.IsMap(), "{} is no cluster file: it must be a map of fields, such as gpu: h200", name_);
+    check<ConfigError>(root_.IsMap(), "{} is not a cluster file: it must be a map of fields, such as gpu: h200", name_);
     Cluster cluster;
     if (const auto base = root_["gpu"]) cluster = based_on(text(base, "gpu"));
     if (const auto cuda = root_["cuda"]) cluster.cuda = text(cuda, "cuda") != "false";
@@ -154,7 +160,7 @@ class Reader {
       refuse(node, "{} is {}; it must be a whole number from 1 to {}", field, node.Scalar(), layout::kMaxGridSize);
     return static_cast<int>(*value);
   }
-  // Edge of a square product: TFLOP/s.
+  // Reads a map from the edge of a square product to its TFLOP/s.
   std::vector<SpeedPoint> points(const YAML::Node& node) const {
     if (!node.IsMap() || node.size() == 0)
       refuse(node, "gemm_tflops must be a map from the edge of a square product to TFLOP/s, such as {{1024: 200}}");
@@ -167,6 +173,7 @@ class Reader {
     for (const auto& [flop, speed] : sorted) result.push_back({flop, speed});
     return result;
   }
+  // Starts from a preset; any other name starts from an empty cluster, whose fields must then all be given.
   static Cluster based_on(const std::string& gpu) {
     const auto found = std::ranges::find(presets(), gpu, &Cluster::gpu);
     if (found != presets().end()) return *found;
@@ -181,7 +188,7 @@ class Reader {
       const std::string key = item.first.Scalar();
       if (std::ranges::find(known, key) != known.end()) continue;
       const auto near = nearest(key, known, 1);
-      refuse(item.first, "{} is no field of a cluster{}; fields: {}", key,
+      refuse(item.first, "{} is not a field of a cluster{}; fields: {}", key,
              near.empty() ? "" : fmt::format(" (did you mean {}?)", near[0]), list_in_words(known, known.size()));
     }
   }
@@ -190,7 +197,7 @@ class Reader {
     for (const Field& field : fields())
       if (!field.may_be_zero && field.of(cluster) <= 0) missing.emplace_back(field.name);
     if (cluster.gemm.empty()) missing.emplace_back("gemm_tflops");
-    check<ConfigError>(missing.empty(), "{}: gpu \"{}\" is no preset ({}), and {} {} not given", name_, cluster.gpu,
+    check<ConfigError>(missing.empty(), "{}: gpu \"{}\" is not a preset ({}), and {} {} not given", name_, cluster.gpu,
                        list_in_words(cluster_presets()), list_in_words(missing), missing.size() == 1 ? "is" : "are");
     check<ConfigError>(cluster.reserved_bytes < cluster.memory_bytes,
                        "{}: reserved_gib {:.1f} leaves nothing of memory_gib {:.1f}", name_,
@@ -212,6 +219,7 @@ double Cluster::gemm_seconds(double m, double n, double k, bool fp32) const {
   } else if (flop >= gemm.back().flop) {
     speed = gemm.back().flops_per_second;
   } else {
+    // Linear in the logarithm of the work between the two neighboring points.
     const auto above = std::ranges::upper_bound(gemm, flop, {}, &SpeedPoint::flop);
     const auto below = above - 1;
     const double part = std::log(flop / below->flop) / std::log(above->flop / below->flop);
@@ -235,7 +243,7 @@ Cluster find_cluster(const std::string& preset_or_file) {
   const bool file = preset_or_file.ends_with(".yaml") || preset_or_file.ends_with(".yml");
   const auto near = nearest(lower, cluster_presets(), 1);
   check<ConfigError>(file,
-                     "\"{}\" is no GPU kind that is known{}; use {}, or a cluster file (.yaml), which"
+                     "\"{}\" is not a known GPU kind{}; use {}, or a cluster file (.yaml), which"
                      " `megalith doctor --measure` writes",
                      preset_or_file, near.empty() ? "" : fmt::format(" (did you mean {}?)", near[0]),
                      list_in_words(cluster_presets()));

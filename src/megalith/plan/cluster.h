@@ -1,4 +1,5 @@
-// Cluster: the machines that a plan is for: one kind of GPU (or CPU), in nodes, and how fast they compute and talk.
+// Cluster: the machines that a plan is for: nodes with one kind of GPU (or CPU), and their speeds in computation and
+// communication.
 #pragma once
 
 #include <filesystem>
@@ -12,13 +13,14 @@ namespace megalith::plan {
 
 inline constexpr double kGiB = 1024.0 * 1024 * 1024;
 
+// Speed of the links between GPUs.
 struct LinkSpeed {
-  double bytes_per_second = 0;  // of one GPU, one direction
-  double latency_s = 0;         // of a message
+  double bytes_per_second = 0;  // per GPU and direction
+  double latency_s = 0;         // per message
   bool operator==(const LinkSpeed&) const = default;
 };
 
-// How fast a product of so many operations runs (2·m·n·k for one matrix product).
+// Speed of a matrix product of `flop` operations (2·m·n·k).
 struct SpeedPoint {
   double flop = 0;
   double flops_per_second = 0;
@@ -27,19 +29,19 @@ struct SpeedPoint {
 
 struct Cluster {
   std::string gpu;                      // the name of a preset, or of what was measured
-  bool cuda = true;                     // else: CPUs, one "GPU" is a process
-  double memory_bytes = 0;              // of a GPU
-  double reserved_bytes = 0;            // of it not for tensors: the driver, libraries, what an allocator loses
-  double peak_flops = 0;                // dense bf16, by the data sheet: what MFU is counted against
-  std::vector<SpeedPoint> gemm;         // bf16, ascending; between points by the logarithm of the work
-  double fp32_factor = 1;               // speed of fp32 products over that of bf16
-  double attention_flops = 0;           // forward, causal work counted half
-  double attention_backward_flops = 0;  //
-  double memory_bytes_per_second = 0;   // read and written
-  double launch_s = 0;                  // of an operation, at least
+  bool cuda = true;                     // false for CPUs, where a process counts as a "GPU"
+  double memory_bytes = 0;              // per GPU
+  double reserved_bytes = 0;            // part of it that tensors cannot use: driver, libraries, fragmentation
+  double peak_flops = 0;                // dense bf16 by the data sheet: the denominator of MFU
+  std::vector<SpeedPoint> gemm;         // bf16, ascending; interpolated in the logarithm of the work
+  double fp32_factor = 1;               // speed of fp32 products divided by that of bf16
+  double attention_flops = 0;           // forward; causal work counts half
+  double attention_backward_flops = 0;  // backward, counted alike
+  double memory_bytes_per_second = 0;   // bytes read plus bytes written
+  double launch_s = 0;                  // shortest time of an operation
   LinkSpeed intra, inter;               // within a node, between nodes
-  double host_bytes_per_second = 0;     // to and from host memory: offloading
-  double storage_bytes_per_second = 0;  // of a node, to checkpoint storage
+  double host_bytes_per_second = 0;     // to and from host memory, for offloading
+  double storage_bytes_per_second = 0;  // per node, to checkpoint storage
   int gpus_per_node = 8;
   int nodes = 1;
 
@@ -48,19 +50,19 @@ struct Cluster {
   double usable_bytes() const { return memory_bytes - reserved_bytes; }
   Machinery machinery() const { return cuda ? Machinery{} : Machinery::cpu(); }
 
-  // Seconds of a matrix product [m, k] x [k, n].
+  // Returns the seconds of a matrix product [m, k] x [k, n].
   double gemm_seconds(double m, double n, double k, bool fp32) const;
-  // Seconds of an operation that reads and writes so many bytes.
+  // Returns the seconds of an operation that reads and writes `bytes` in all.
   double memory_seconds(double bytes) const;
 };
 
-// a100-80g, h100-80g, h200, b200, cpu.
+// Returns the names of the presets: a100-80g, h100-80g, h200, b200, cpu.
 std::vector<std::string> cluster_presets();
-// A preset by name, or a YAML file. Throws ConfigError: an unknown kind with the nearest, a field that is missing, not
-// known or out of range, with its line.
+// Returns a preset by name, or the cluster in a YAML file. Throws ConfigError for an unknown name, suggesting the
+// nearest, and for a field that is missing, unknown or out of range, with its line.
 Cluster find_cluster(const std::string& preset_or_file);
 Cluster parse_cluster(const std::string& yaml, const std::string& name);
-// parse_cluster gives it back.
+// Writes a cluster as YAML, which parse_cluster reads back.
 std::string to_yaml(const Cluster& cluster);
 
 }  // namespace megalith::plan

@@ -1,3 +1,9 @@
+// Work moves through three accounts: steps since the last save, steps in a save that is still being written, and steps
+// in a save that can be used. A failure loses the first two. A run that ends keeps all three.
+//
+// Failures arrive as a Poisson process with the rate of all GPUs together; each is drawn when the one before it has
+// happened. The closed formulas (Young, Daly) ignore that a save is usable only after it is written and that restarts
+// may fail, so the best interval is searched in the simulation, starting from Daly's.
 #include "megalith/plan/goodput.h"
 
 #include <algorithm>
@@ -12,7 +18,8 @@ namespace {
 
 constexpr double kDay = 86400;
 
-// One run. Time moves from event to event: the end of a stretch of steps, of a save, of a write; a failure interrupts.
+// Simulates one run. Time moves from event to event (the end of a stretch of steps, of a save, of a write); a failure
+// interrupts.
 class Course {
  public:
   Course(const SimulatedRun& run, uint64_t seed)
@@ -27,7 +34,7 @@ class Course {
       if (!advance(stretch_, work_since_save_)) continue;
       save();
     }
-    // What was done since the last save that can be used counts, too: the run has not failed.
+    // Work since the last usable save counts, too: the run has ended without losing it.
     sum_.useful = safe_work_ + pending_work_ + work_since_save_;
     const double whole = now_;
     sum_.useful /= whole;
@@ -40,7 +47,8 @@ class Course {
  private:
   double draw_failure() { return now_ + std::exponential_distribution<double>(1 / run_mtbf_s(run_))(random_); }
 
-  // Moves on by `seconds`, which are added to `account`. False: a failure came first; the run has started again.
+  // Advances by `seconds` and adds them to `account`. Returns false if the run ends first or a failure comes first; in
+  // the latter case the run has been restarted.
   bool advance(double seconds, double& account) {
     const double stop = std::min(now_ + seconds, end_);
     if (failure_ >= stop) {
@@ -49,6 +57,8 @@ class Course {
       use_written_save();
       return now_ < end_;
     }
+    // A failure comes first. Whole steps until then go to the account of work, whose loss fail() counts; the unfinished
+    // step is lost at once. Time of other kinds is spent up to the failure.
     const double whole_steps = std::floor((failure_ - now_) / run_.step_s) * run_.step_s;
     const double broken = failure_ - now_;
     if (&account == &work_since_save_) {
@@ -62,6 +72,7 @@ class Course {
     return false;
   }
 
+  // Once a save is completely written, its work cannot be lost any more.
   void use_written_save() {
     if (pending_work_ == 0 || now_ < usable_at_) return;
     safe_work_ += pending_work_;
@@ -69,7 +80,7 @@ class Course {
   }
 
   void save() {
-    // A save that is still being written holds up the next.
+    // A save must wait until the previous one is written.
     if (pending_work_ > 0 && now_ < usable_at_ && !advance(usable_at_ - now_, sum_.saving)) return;
     use_written_save();
     pending_work_ = work_since_save_;
@@ -82,7 +93,7 @@ class Course {
     use_written_save();
     sum_.lost += work_since_save_ + pending_work_;
     work_since_save_ = pending_work_ = 0;
-    // Failures while it restarts start it again.
+    // A failure during the restart begins the restart again.
     for (;;) {
       ++sum_.failures;
       failure_ = draw_failure();
@@ -99,7 +110,7 @@ class Course {
   std::mt19937_64 random_;
   double now_ = 0;
   double failure_;
-  double work_since_save_ = 0, pending_work_ = 0, safe_work_ = 0;
+  double work_since_save_ = 0, pending_work_ = 0, safe_work_ = 0;  // seconds of steps, in the three accounts
   double usable_at_ = 0;
   Goodput sum_;
 };
@@ -152,7 +163,8 @@ double best_interval_s(SimulatedRun run, uint64_t seed, int courses) {
     run.interval_s = interval;
     return simulate(run, seed, courses).useful;
   };
-  // In steps of a quarter of an octave around what the formula says, then finer.
+  // Hill climbing from Daly's interval, in factors of 2 and then smaller ones. All candidates see the same failures
+  // (the same seeds), so the comparison is not noise.
   double best = std::max(run.step_s, daly_interval_s(run)), most = useful(best);
   for (const double factor : {2.0, 1.25, 1.08}) {
     for (bool moved = true; moved;) {

@@ -1,4 +1,5 @@
-// How much of a long run's time is progress, when GPUs fail and checkpoints cost: a discrete-event simulation.
+// Estimates which part of a long run's time is progress when GPUs fail and checkpoints take time, by discrete-event
+// simulation.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +12,14 @@ struct FaultModel {
   double restart_s = 300;          // until the failure is noticed and ranks run again, without loading
 };
 
+// Seconds that checkpoints cost.
 struct CheckpointCost {
-  double stall_s = 0;  // training stands still for a save
-  double write_s = 0;  // until the save can be used, stall included; training goes on meanwhile
-  double load_s = 0;   // at a restart
+  double stall_s = 0;  // a save stops training for this long
+  double write_s = 0;  // until the save is usable, stall included; training continues meanwhile
+  double load_s = 0;   // loading at a restart
 };
 
+// The run to simulate.
 struct SimulatedRun {
   int gpus = 1;
   double step_s = 1;
@@ -26,27 +29,28 @@ struct SimulatedRun {
   CheckpointCost checkpoint{};
 };
 
-// Parts of the wall-clock time; they sum up to 1.
+// Shares of the wall-clock time; the first four sum to 1.
 struct Goodput {
-  double useful = 0;  // steps that count in the end
-  double saving = 0;  // standing still for saves
-  double lost = 0;    // steps that a failure undid, and unfinished ones
-  double restarts = 0;
-  double failures = 0;  // of the simulated time
+  double useful = 0;    // steps that count in the end
+  double saving = 0;    // training stopped for saves
+  double lost = 0;      // steps that a failure undid, and unfinished ones
+  double restarts = 0;  // noticing a failure, starting ranks, loading
+  double failures = 0;  // number of failures, not a share
 };
 
-// One course of events: steps, saves, the moments from which saves can be used, failures (exponential, independent),
-// restarts (which may fail, too). The same seed, the same failures.
+// Simulates one course of events: steps, saves, the moments when saves become usable, failures (exponential,
+// independent) and restarts (which may fail, too). The same seed gives the same failures.
 Goodput simulate(const SimulatedRun& run, uint64_t seed);
-// The mean of so many courses.
+// Returns the mean of `courses` simulations.
 Goodput simulate(const SimulatedRun& run, uint64_t seed, int courses);
 
-// Mean time between failures of the whole run.
+// Returns the mean time between failures of the whole run.
 double run_mtbf_s(const SimulatedRun& run);
-// sqrt(2 C M) (Young 1974) and its refinement for intervals that are not small against M (Daly 2006); C is the stall.
+// Return the interval between saves by Young (1974), sqrt(2 C M), and by Daly's refinement (2006) for intervals that
+// are not small against M. C is the stall of a save, M the mean time between failures.
 double young_interval_s(const SimulatedRun& run);
 double daly_interval_s(const SimulatedRun& run);
-// The interval with the best mean of `useful` in the simulation.
+// Returns the interval with the best mean of `useful` in the simulation.
 double best_interval_s(SimulatedRun run, uint64_t seed, int courses);
 
 }  // namespace megalith::plan

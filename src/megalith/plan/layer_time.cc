@@ -1,3 +1,6 @@
+// TimeMeter receives the work of a part (products, attention, bytes moved, collectives) and converts it into seconds of
+// forward and backward. Communication that overlaps with a product counts only as far as it is longer than the product.
+// A layer that is recomputed adds its forward to the backward pass under `recompute`.
 #include "megalith/plan/layer_time_internal.h"
 
 #include <algorithm>
@@ -6,7 +9,7 @@ namespace megalith::plan {
 
 namespace {
 
-// Makes seconds of the work that one part states.
+// Converts the work that one part states into seconds.
 class TimeMeter : public nn::WorkMeter {
  public:
   explicit TimeMeter(const RankSpeeds& speeds) : speeds_(speeds), rank_(speeds.rank) {}
@@ -14,11 +17,14 @@ class TimeMeter : public nn::WorkMeter {
 
   void product(double rows, double out, double in) override { speeds_.add_product(time_, rows, out, in); }
 
+  // A column-parallel product up and a row-parallel one down. With sequence parallelism forward all-gathers the input
+  // and reduce-scatters the output (equal times); without it forward all-reduces the output, and backward the input's
+  // gradient while it computes the weight gradient.
   void branch(double up, double down) override {
     const double gather = speeds_.tp.all_gather(rank_.whole());
     if (rank_.split_tokens) {
       time_.forward.tp += 2 * gather;
-      time_.backward.tp += gather;  // of the gradient, before anything else
+      time_.backward.tp += gather;  // of the output's gradient: nothing can start before it
       speeds_.add_product(time_, rank_.t, up, rank_.h, gather, gather);
     } else {
       const double reduce = speeds_.tp.all_reduce(rank_.whole());
@@ -36,7 +42,7 @@ class TimeMeter : public nn::WorkMeter {
   }
 
   void grouped_products(double groups, double rows, std::initializer_list<Weight> weights) override {
-    const double calls = speeds_.cluster.cuda ? 1 : groups;  // on CUDA one kernel for all
+    const double calls = speeds_.cluster.cuda ? 1 : groups;  // CUDA has one kernel for all groups
     PassTimes one;
     for (const Weight& weight : weights) speeds_.add_product(one, rows / calls, weight.out, weight.in);
     time_.forward.gemm += calls * one.forward.gemm;
@@ -45,17 +51,18 @@ class TimeMeter : public nn::WorkMeter {
 
   void core_attention(const nn::CoreWork& work) override {
     const Cluster& cluster = speeds_.cluster;
-    // Causal: half of the keys; a window sees about as many as it is wide.
+    // A causal query sees half of the keys on average, one with a window about as many as the window is wide.
     const double keys = work.window > 0 && work.window < rank_.length / 2 ? work.window : rank_.length / 2;
     const double flop = 2 * rank_.t * keys * (work.q + work.out);
-    // Speeds are those of heads of 128 channels; the kernels are slower with smaller ones.
+    // Speeds are measured with heads of 128 channels; the kernels are slower with smaller heads.
     const double part = cluster.cuda ? std::min(1.0, 0.2 + 0.8 * work.q / work.heads / 128) : 1;
     const double forward = std::max(cluster.launch_s, flop / (part * cluster.attention_flops));
     const double backward = std::max(cluster.launch_s, 2.5 * flop / (part * cluster.attention_backward_flops));
     time_.forward.attention += forward;
     time_.backward.attention += backward;
     if (rank_.cp == 1) return;
-    // A ring: each step computes with one block while the next one arrives.
+    // Ring attention: each step computes with one block while the next one arrives, so only the excess is exposed. In
+    // backward a block travels with its fp32 gradient.
     const auto ranks = static_cast<double>(rank_.cp);
     const double block = rank_.t * work.kv;
     const double message = speeds_.cp.message(block * rank_.bytes);
@@ -128,7 +135,7 @@ LayerTimes::LayerTimes(const model::ModelFootprint& model, const Cluster& cluste
               .tp = {cluster, static_cast<int>(model.rank().tp), 1},
               .cp = {cluster, static_cast<int>(model.rank().cp), static_cast<int>(model.rank().tp)},
               .ep = {cluster, static_cast<int>(model.rank().ep * model.rank().etp), 1}} {
-  // Two norms: x in, y out; in backward x and two gradients in, one out.
+  // Two norms per layer. Forward reads x and writes y; backward reads x and two gradients and writes one.
   const double stream = model.rank().stream();
   norms_.forward.memory_bound = 2 * speeds_.moved(2 * stream);
   norms_.backward.memory_bound = 2 * speeds_.moved(4 * stream);
@@ -163,6 +170,7 @@ void LayerTimes::add_layer(int64_t layer, int64_t local, PassTimes& to) const {
 void LayerTimes::add_embedding(PassTimes& to) const {
   const nn::RankSizes& rank = model_.rank();
   to.forward.memory_bound += speeds_.moved(2 * rank.whole());
+  // Backward reads the gradient and adds it to rows of the fp32 gradient: 4 bytes read and 4 written per element.
   to.backward.memory_bound += speeds_.moved(rank.whole() + 8 * rank.t * rank.h);
   const double sum = rank.split_tokens ? speeds_.tp.all_gather(rank.whole()) : speeds_.tp.all_reduce(rank.whole());
   to.forward.tp += sum;
@@ -179,6 +187,7 @@ void LayerTimes::add_head(PassTimes& to) const {
   time.forward.tp += gather;
   time.forward.memory_bound += speeds_.moved(logits) + speeds_.moved(2 * rank.stream());
   time.backward.memory_bound += speeds_.moved(2 * logits) + speeds_.moved(3 * rank.stream());
+  // A loss in chunks computes its logits twice instead of keeping them.
   if (model_.options().loss_chunk > 0) time.backward.recompute += time.forward.gemm;
   to.forward += time.forward;
   to.backward += time.backward;

@@ -1,5 +1,5 @@
-// Seconds of the parts of a model on one rank and one micro-batch: what footprints state as work (nn/footprint/
-// work_meter.h), at the speeds of a cluster.
+// Computes the seconds that the parts of a model take on one rank for one micro-batch: the work that footprints state
+// (nn/footprint/work_meter.h) at the speeds of a cluster.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 namespace megalith::plan {
 
+// Seconds by kind of work; tp, cp and ep are exposed communication.
 struct PartTimes {
   double gemm = 0, attention = 0, memory_bound = 0, recompute = 0, tp = 0, cp = 0, ep = 0;
   double total() const { return gemm + attention + memory_bound + recompute + tp + cp + ep; }
@@ -20,25 +21,25 @@ struct PassTimes {
   PartTimes forward, backward;
 };
 
-// What all parts share: the cluster's speeds, and those of the groups that layers communicate in.
+// Speeds that all parts share: those of the cluster and of the groups in which layers communicate.
 struct RankSpeeds {
   const Cluster& cluster;
   const nn::RankSizes& rank;
   GroupSpeed tp, cp, ep;
 
   double moved(double bytes) const { return cluster.memory_seconds(bytes); }
-  // A matrix product and its two gradients; seconds of collectives that run beside the gradients are added as far as
-  // these do not hide them.
+  // Adds a matrix product and its two gradients. `beside_…` are seconds of collectives that run concurrently with a
+  // gradient; only the part that the gradient does not hide is added.
   void add_product(PassTimes& to, double rows, double out, double in, double beside_input_grad = 0,
                    double beside_weight_grad = 0) const;
 };
 
 class LayerTimes {
  public:
-  // Both outlive it.
+  // Both must outlive it.
   LayerTimes(const model::ModelFootprint& model, const Cluster& cluster);
 
-  // `local`: its number in the chunk; which layers are recomputed may depend on it.
+  // `local` is the number of the layer in its chunk, on which recomputation may depend.
   void add_layer(int64_t layer, int64_t local, PassTimes& to) const;
   void add_embedding(PassTimes& to) const;
   void add_head(PassTimes& to) const;
@@ -46,7 +47,7 @@ class LayerTimes {
  private:
   const model::ModelFootprint& model_;
   const RankSpeeds speeds_;
-  PassTimes norms_;  // of a layer
+  PassTimes norms_;  // both norms of a layer
 };
 
 }  // namespace megalith::plan

@@ -1,3 +1,7 @@
+// The peak of a rank is found by replaying its step with numbers instead of tensors: StepWalk follows the actions and
+// exchanges of pipeline/forward_backward.cc and runs the allocations of each chunk's footprint. Around that come the
+// parts that do not depend on the moment: parameters, gradients, optimizer state (parameter_sizes.h), copies that
+// collectives make, and workspaces of libraries. It must change whenever that engine changes what it holds.
 #include "megalith/plan/memory.h"
 
 #include <algorithm>
@@ -17,7 +21,7 @@ using model::ChunkFootprint;
 using nn::Bytes;
 using nn::Use;
 
-// A step on one rank: pipeline/forward_backward.cc, with bytes in place of tensors.
+// Replays a step on one rank: pipeline/forward_backward.cc with bytes in place of tensors.
 class StepWalk {
  public:
   StepWalk(const RunShape& run, double message, std::vector<ChunkFootprint> chunks, int pp_rank)
@@ -41,8 +45,8 @@ class StepWalk {
   bool first(int chunk) const { return rank_ == 0 && chunk == 0; }
   bool last(int chunk) const { return rank_ == pp_ - 1 && chunk + 1 == static_cast<int>(chunks_.size()); }
 
-  // Messages that leave are freed when their batch has ended. A direction keeps one batch in flight, unless the action
-  // that follows waits for it.
+  // Sent messages are freed when their batch has finished. A direction keeps one batch in flight unless the next action
+  // waits for it.
   void exchange(const std::vector<layout::PipelineTransfer>& transfers, Kind next) {
     for (const bool forward : {true, false}) {
       std::deque<double>& in_flight = forward ? forward_ : backward_;
@@ -67,7 +71,7 @@ class StepWalk {
     const ChunkFootprint& chunk = chunks_[static_cast<size_t>(action.chunk)];
     if (action.kind == Kind::kWeightGradient) return walk_.run(chunk.weight_gradient);
     const bool forward = action.kind == Kind::kForward;
-    // What has arrived: the input of a forward is an activation from now on.
+    // The received input of a forward is an activation from now on.
     if (forward && !first(action.chunk)) turn(Use::kCommunication, Use::kActivation);
     walk_.run(forward ? chunk.forward : chunk.backward);
     if (!forward && !last(action.chunk)) walk_.give(message_, Use::kCommunication);
@@ -87,7 +91,7 @@ class StepWalk {
   std::deque<double> forward_, backward_;  // bytes that leave, by batch
 };
 
-// Gradients of tied embeddings: they are summed up over the first and the last stage in a copy.
+// Returns the bytes of tied embeddings' gradients, which are summed over the first and the last stage in a copy.
 double tied_bytes(const model::ModelFootprint& model, const layout::LayerSplit& split, int pp_rank) {
   double elements = 0;
   for (int chunk = 0; chunk < split.chunks(); ++chunk)
@@ -96,7 +100,8 @@ double tied_bytes(const model::ModelFootprint& model, const layout::LayerSplit& 
   return 4 * elements;
 }
 
-// Gradients on their way when activations are gone: a bucket over the replicas, tied embeddings over stages.
+// Returns the bytes of copies that collectives make after backward, when activations are gone: of a bucket reduced over
+// the replicas, and of tied embeddings summed over stages. How many depends on the backend.
 double reduction_copy(const RunShape& run, const StateBytes& state, double tied) {
   const bool replicas = run.dp() * run.grid.cp > 1 || (run.model->moe && run.grid.edp() > 1);
   const bool sharded = run.gradients.use_distributed_optimizer;
@@ -111,9 +116,11 @@ double reduction_copy(const RunShape& run, const StateBytes& state, double tied)
   return 0;
 }
 
-// cuBLAS keeps 32 MiB for each of the two threads that multiply: that of forward and that of backward.
+// cuBLAS keeps 32 MiB for each of the two threads that run products: forward's and backward's.
 constexpr double kLibraryWorkspaces = 2.0 * (32 << 20);
 
+// Returns the bytes of token ids and labels of a step, 8 each per token. On a GPU they stay on the host; with context
+// parallelism a rank holds its slice besides the whole.
 double batch_bytes(const RunShape& run) {
   if (run.machinery.cuda) return 0;
   const auto tokens = static_cast<double>(run.sequences() * run.sequence_length * run.microbatches);
@@ -125,6 +132,7 @@ double batch_bytes(const RunShape& run) {
 const StepActions& ScheduleBook::of(const layout::PipelineShape& shape) {
   layout::PipelineShape cut = shape;
   const int group = shape.group();
+  // Four groups of micro-batches reach the steady state; the remainder of the last group keeps its effect.
   const int enough = 4 * group + shape.microbatches % group;
   if (shape.kind == layout::ScheduleKind::kNone)
     cut.microbatches = std::min(2, shape.microbatches);
@@ -160,8 +168,10 @@ std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
     memory.at_peak = StepWalk(run, model.rank().stream(), std::move(chunks), rank)
                          .run(actions.ranks[index], actions.exchanges[index]);
     const double copy = reduction_copy(run, memory.state, tied_bytes(model, split, rank));
+    // Reductions after backward need their copies when activations are gone, so the larger of the two counts.
     if (copy > nn::total(memory.at_peak)) memory.at_peak = {0, copy, 0};
     if (run.machinery.cuda) memory.at_peak[static_cast<size_t>(Use::kWorkspace)] += kLibraryWorkspaces;
+    // Trained parameters exist twice while they are copied into the flat buffers; frozen ones stay outside.
     memory.making = 2 * memory.state.parameters - memory.state.frozen + memory.state.gradients;
     if (run.saves_in_background)
       memory.save_host = memory.state.parameters / (run.dp() * run.grid.cp) + memory.state.optimizer;

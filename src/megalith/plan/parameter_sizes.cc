@@ -27,6 +27,7 @@ Buffer buffer_of(const List& parameters, bool expert) {
   return buffer;
 }
 
+// Adds a flat buffer as optim::plan_buffer lays it out, padding included. Every shard of it is owned by one rank.
 void add_buffer(const RunShape& run, const Buffer& buffer, bool expert, const optim::DdpSettings& settings,
                 StateBytes& bytes) {
   if (buffer.items.empty()) return;
@@ -63,7 +64,7 @@ StateBytes state_bytes(const RunShape& run, const model::ModelFootprint& model, 
   }
   bytes.parameters += bytes.frozen;
   const double hosted = run.offload_fraction;
-  // An offloaded element has its fp32 parameter on the host in any case.
+  // An offloaded element always has its fp32 parameter on the host.
   const bool copies = run.half() && !run.options.adapter;  // adapters are fp32 already
   bytes.optimizer = bytes.owned * (1 - hosted) * (run.optimizer_state_bytes + (copies ? 4 : 0));
   bytes.optimizer_host = bytes.owned * hosted * (run.optimizer_state_bytes + 4);

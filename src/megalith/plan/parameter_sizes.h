@@ -1,5 +1,5 @@
-// What a rank holds whether or not it computes: the parameters that its model lists (model/footprint/model_footprint.h)
-// in the flat buffers of data parallelism, and the optimizer's state of them.
+// Memory that a rank holds all the time: the parameters that its model lists (model/footprint/model_footprint.h) in the
+// flat buffers of data parallelism, and their optimizer state.
 #pragma once
 
 #include "megalith/layout/layer_split.h"
@@ -8,15 +8,15 @@
 
 namespace megalith::plan {
 
-// Bytes of the flat buffers and of the optimizer's state of a pipeline rank.
+// Bytes of the flat buffers and of the optimizer state of a pipeline rank.
 struct StateBytes {
   double parameters = 0;
-  double frozen = 0;     // of them without a gradient, outside of the buffers
-  double reference = 0;  // of a second model, which is not trained
+  double frozen = 0;     // part of `parameters` without gradients, outside the buffers
+  double reference = 0;  // parameters of a second model, which is not trained
   double gradients = 0;
   double optimizer = 0;       // on the device: main parameters and states of the update rule
-  double optimizer_host = 0;  // of the offloaded part
-  double largest_bucket = 0;  // its gradients: what is reduced at a time
+  double optimizer_host = 0;  // the offloaded part, on the host
+  double largest_bucket = 0;  // gradients of the largest bucket, which are reduced together
   double elements = 0;        // without padding
   double owned = 0;           // elements that this rank updates, with padding
 };

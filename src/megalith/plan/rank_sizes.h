@@ -1,4 +1,4 @@
-// From a run to what the footprints of its model take (model/footprint/model_footprint.h).
+// Converts a run into the sizes that the footprints of its model need (model/footprint/model_footprint.h).
 #pragma once
 
 #include "megalith/nn/footprint/rank_sizes.h"

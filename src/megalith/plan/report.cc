@@ -1,3 +1,5 @@
+// Text and JSON show the same numbers. Keys of the JSON objects are an interface for programs: bytes and seconds, never
+// rounded. The text is for a terminal of about 110 columns.
 #include "megalith/plan/report.h"
 
 #include <fmt/format.h>
@@ -70,7 +72,7 @@ std::string candidate_text(const Candidate& candidate, const Cluster& cluster) {
   const StepTime& t = candidate.time;
   const auto share = [&t](double part) { return 100 * part / t.total(); };
   return fmt::format(
-      "{}\n    {:.3f} s a step, {:.0f} tokens/s, MFU {:.1f} %: compute {:.0f} %, exposed communication {:.0f} %,"
+      "{}\n    {:.3f} s per step, {:.0f} tokens/s, MFU {:.1f} %: compute {:.0f} %, exposed communication {:.0f} %,"
       " bubble {:.0f} %, optimizer {:.0f} %\n    {} of {} GiB; limited by {}\n",
       candidate.text(), t.total(), t.tokens_per_second(), 100 * t.mfu(), share(t.compute()), share(t.exposed()),
       share(t.bubble), share(t.optimizer), fmt::format("{:.1f}", candidate.memory.peak() / kGiB),
@@ -138,7 +140,7 @@ ordered_json memory_json(const RunShape& run, const std::vector<RankMemory>& sta
 std::string search_text(const SearchRequest& request, const SearchResult& result) {
   const Cluster& cluster = request.cluster;
   std::string text = fmt::format(
-      "{} x {} ({} a node), {} sequences of {} tokens a step; {} sets of sizes are possible, {} layouts were "
+      "{} x {} ({} per node), {} sequences of {} tokens per step; {} sets of sizes are possible, {} layouts were "
       "weighed\n\n",
       request.gpus, cluster.gpu, cluster.gpus_per_node, request.global_batch, request.sequence_length, result.possible,
       result.weighed);

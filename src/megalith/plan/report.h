@@ -1,4 +1,4 @@
-// Plans as people and programs read them.
+// Renders plans as text for people and as JSON for programs.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,14 +10,14 @@
 
 namespace megalith::plan {
 
-// Name and bytes of each part at the fullest moment; parts that are empty are left out.
+// Returns name and bytes of each part at the fullest moment, without empty parts.
 std::vector<std::pair<std::string, double>> parts_of(const RankMemory& memory);
 
-// A table with a line a stage. `cluster` may be nullptr: nothing is said about whether it fits.
+// Returns a table with one line per stage. If `cluster` is nullptr, the text does not say whether the run fits.
 std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stages, const Cluster* cluster);
 nlohmann::ordered_json memory_json(const RunShape& run, const std::vector<RankMemory>& stages, const Cluster* cluster);
 
-// The candidates with their parts, what limits them, and the options of the first.
+// Returns the candidates with their parts and limits, and the options of the first one.
 std::string search_text(const SearchRequest& request, const SearchResult& result);
 nlohmann::ordered_json search_json(const SearchRequest& request, const SearchResult& result);
 

@@ -34,7 +34,8 @@ layout::SplitRequest split_request(const RunShape& run) {
   return request;
 }
 
-// As the collator pads: in halves for each context-parallel rank, in equal shares for each tensor-parallel one.
+// Pads as the collator does: two halves for each context-parallel rank (balanced causal attention), and equal shares
+// for each tensor-parallel rank.
 int64_t padded_length(const RunShape& run) {
   int64_t multiple = run.grid.cp > 1 ? 2 * run.grid.cp : 1;
   if (run.options.sequence_parallel) multiple = std::lcm(multiple, int64_t{run.grid.cp} * run.grid.tp);

@@ -1,5 +1,5 @@
-// RunShape: a run in numbers: model, options, layout and batch, on what kind of machine. What memory, time and search
-// are computed from; nothing is allocated and no rank exists.
+// RunShape: a run in numbers: model, options, layout, batch and kind of machine. Memory, time and search are computed
+// from it; nothing is allocated and no rank exists.
 #pragma once
 
 #include <cstdint>
@@ -18,29 +18,29 @@ namespace megalith::plan {
 
 using nn::Machinery;
 
-// Activations that are computed twice, as users name it; ModelOptions::recompute says which.
+// The user's choice of which activations are computed twice; ModelOptions::recompute has the details.
 enum class Recompute { kNone, kSelective, kFull };
 
-// run::run_shape makes it from options; whoever fills it in by hand ends with complete().
+// run::run_shape makes it from options; code that fills it in by hand calls complete() at the end.
 struct RunShape {
   const model::ModelConfig* model = nullptr;  // borrowed
   model::ModelOptions options;
   layout::GridShape grid;
   layout::PipelineShape pipeline;  // the schedule of a step
-  layout::SplitRequest stages;     // how layers become stages; their number is the model's
+  layout::SplitRequest stages;     // how layers become stages; the number of layers comes from `model`
   bool overlap_p2p_comm = false;   // receives run ahead of the schedule
   int64_t sequence_length = 0;     // tokens of a sequence, padding included
   int64_t micro_batch_size = 1;    // samples
-  int64_t answers = 1;             // sequences of a sample: two of a preference pair
-  bool reference = false;          // a second model beside it, whose weights alone are held
-  int64_t microbatches = 1;        // of a step and a replica
+  int64_t answers = 1;             // sequences per sample: two for a preference pair
+  bool reference = false;          // a second model is held beside it, weights only
+  int64_t microbatches = 1;        // per step and replica
   Machinery machinery;
   Recompute recompute = Recompute::kNone;
   std::vector<std::string> recompute_modules;  // with kSelective
-  optim::DdpSettings gradients;                // of the chunk that is cut into buckets
-  bool overlap_param_gather = false;           // parameters are collected during the next forward
-  // State per trained element, without its fp32 copy (optim::UpdateRule::state_bytes), and the part of it that is kept
-  // on the host.
+  optim::DdpSettings gradients;                // for the chunks that are cut into buckets
+  bool overlap_param_gather = false;           // parameters are gathered during the next forward
+  // Bytes of optimizer state per trained element, without its fp32 copy (optim::UpdateRule::state_bytes), and the share
+  // of it that is kept on the host.
   double optimizer_state_bytes = 0;
   double offload_fraction = 0;
   bool saves_in_background = false;  // save points are copied to the host and written from there
@@ -49,7 +49,8 @@ struct RunShape {
   int chunks() const { return pipeline.chunks; }
   bool half() const { return options.dtype != at::kFloat; }
   double element_bytes() const { return half() ? 2 : 4; }
-  // Tokens of a micro-batch on a rank: of its context-parallel slice, and of its share with sequence parallelism.
+  // Tokens of a micro-batch on a rank: in its context-parallel slice, and in its share of that with sequence
+  // parallelism.
   double tokens() const;
   double shard_tokens() const;
   int64_t sequences() const { return micro_batch_size * answers; }  // of a micro-batch
@@ -57,12 +58,12 @@ struct RunShape {
   layout::LayerSplit split() const;
 };
 
-// Pads the sequences as the collator pads them and fits everything else to the sizes. Throws ConfigError with every
-// reason why there is no such run.
+// Pads the sequences as the collator does and derives everything else from the sizes. Throws ConfigError with every
+// reason why such a run is impossible.
 RunShape complete(RunShape run);
 
-// Every reason why the model cannot be laid out so: heads, widths, experts, layers, sequences; each with what can.
-// Empty: it can.
+// Returns every reason why the model cannot be laid out in this way (heads, widths, experts, layers, sequences), each
+// with the allowed values. Empty if it can.
 std::vector<std::string> layout_problems(const RunShape& run);
 
 }  // namespace megalith::plan

@@ -1,3 +1,6 @@
+// For each number of GPUs: the fastest layout (search.h), the cost of its checkpoints, the best interval between saves
+// and the resulting goodput (goodput.h). Nothing else is scaled: the model and, as far as possible, the batch stay the
+// same, so that a row shows what more GPUs alone bring.
 #include "megalith/plan/scaling.h"
 
 #include <fmt/format.h>
@@ -12,7 +15,7 @@ namespace megalith::plan {
 
 namespace {
 
-// GPUs of one replica at the sizes that large runs use: the batch must divide over the replicas.
+// GPUs per replica that large runs use; the global batch is rounded up so that it divides over that many replicas.
 constexpr int kReplica = 128;
 
 int64_t batch_for(int gpus, int64_t base) {
@@ -25,12 +28,14 @@ int64_t batch_for(int gpus, int64_t base) {
 CheckpointCost checkpoint_cost(const Candidate& candidate, const Cluster& cluster) {
   const RunShape& run = candidate.run;
   const layout::LayerSplit split = run.split();
-  double elements = 0;  // of one tensor-parallel rank of all stages
+  double elements = 0;  // of one tensor-parallel rank, over all stages
   const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
   for (int rank = 0; rank < run.grid.pp; ++rank) elements += state_bytes(run, model, split, rank).elements;
+  // Parameters, two fp32 moments and, for 16-bit parameters, their fp32 copies.
   const double whole = elements * run.grid.tp * (run.element_bytes() + (run.half() ? 12 : 8));
   const double nodes = std::max(1.0, static_cast<double>(run.grid.world_size) / cluster.gpus_per_node);
   CheckpointCost cost;
+  // Fixed overheads are assumed besides: one second per save, twenty per load.
   cost.stall_s = whole / run.grid.world_size / cluster.host_bytes_per_second + 1;
   cost.write_s = cost.stall_s + whole / (nodes * cluster.storage_bytes_per_second);
   cost.load_s = whole / (nodes * cluster.storage_bytes_per_second) + 20;
@@ -68,7 +73,7 @@ std::vector<ScalingRow> scaling_study(const ScalingRequest& request) {
 
 std::string scaling_text(const ScalingRequest& request, const std::vector<ScalingRow>& rows) {
   std::string text = fmt::format(
-      "{} GPUs, a failure every {:.0f} hours of each, {:.0f} days; {} courses of events a row\n\n"
+      "{} GPUs, one failure per GPU every {:.0f} hours, {:.0f} days; mean of {} simulations per row\n\n"
       "{:>6} {:>7} {:>8} {:>6} {:>9} {:>9} {:>9} {:>8} {:>7} {:>7} {:>7} {:>8} {:>10}  {}\n",
       request.search.cluster.gpu, request.faults.gpu_mtbf_hours, request.days, request.courses, "GPUs", "batch",
       "step s", "MFU %", "MTBF h", "save s", "every s", "Young s", "useful", "lost", "saving", "restarts", "tokens/day",

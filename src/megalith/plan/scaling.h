@@ -1,4 +1,4 @@
-// A study of size: for each number of GPUs the best layout, its step, and what failures leave of it.
+// A scaling study: for each number of GPUs the best layout, its step time, and its goodput under failures.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -22,17 +22,18 @@ struct ScalingRequest {
 struct ScalingRow {
   int gpus = 0;
   int64_t global_batch = 0;
-  std::optional<Candidate> layout{};  // nothing: no layout fits, and the rest is empty
+  std::optional<Candidate> layout{};  // std::nullopt when no layout fits; the fields below are then empty
   CheckpointCost checkpoint{};
   double interval_s = 0, young_s = 0;  // between saves: the best of the simulation, and Young's
   Goodput goodput{};
   double tokens_per_day = 0;  // with failures
 };
 
-// A save keeps training standing while state is copied to the host, and is written at the storage speed of all nodes.
+// Returns the cost of checkpoints: a save stops training while state is copied to the host, and is then written at the
+// combined storage speed of all nodes.
 CheckpointCost checkpoint_cost(const Candidate& candidate, const Cluster& cluster);
 
-// The global batch of the request grows only as far as more GPUs need it to have work for every replica.
+// Runs the study. The global batch of the request grows only as far as needed to give every replica work.
 std::vector<ScalingRow> scaling_study(const ScalingRequest& request);
 
 std::string scaling_text(const ScalingRequest& request, const std::vector<ScalingRow>& rows);

@@ -1,3 +1,10 @@
+// Predicting the time of a step is cheap, walking through its memory is not, and that decides the order of work. So
+// all sets of sizes are timed in their leanest form, sorted, and then taken a hundred at a time: all micro-batches and
+// kinds of recomputation of these are timed and sorted, and memory is computed in that order only until enough layouts
+// fit.
+//
+// If nothing fits, the search runs again with the optimizer on the host; if that does not help either, once more
+// without the user's sizes and ordered by distance from them, to propose the nearest layout that fits.
 #include "megalith/plan/search.h"
 
 #include <fmt/format.h>
@@ -24,11 +31,13 @@ std::tuple<int, int, int, int, int> sizes_of(const RunShape& run) {
   return {run.grid.tp, run.grid.cp, run.grid.pp, run.grid.ep, run.grid.expert_tp()};
 }
 
+// Caches that all predictions of one search share.
 struct Scratch {
   BubbleBook bubbles;
   ScheduleBook schedules;
 };
 
+// Predicts the time of a layout; std::nullopt if there is no such run.
 std::optional<Candidate> timed(const SearchRequest& request, const LayoutChoice& choice, Scratch& scratch) {
   try {
     Candidate candidate;
@@ -36,19 +45,19 @@ std::optional<Candidate> timed(const SearchRequest& request, const LayoutChoice&
     candidate.time = plan_step_time(candidate.run, request.cluster, scratch.bubbles);
     return candidate;
   } catch (const ConfigError&) {
-    return std::nullopt;  // sizes that do not divide
+    return std::nullopt;  // this model cannot be cut into these sizes
   }
 }
 
 double seconds_of(const Candidate& candidate) { return candidate.time.total(); }
 
 struct Weighed {
-  std::vector<Candidate> fitting;     // fastest first, at most as many as wanted, of different sizes
-  std::optional<Candidate> smallest;  // of those that do not fit
+  std::vector<Candidate> fitting;     // fastest first, at most as many as wanted, one per set of sizes
+  std::optional<Candidate> smallest;  // the one that needs the least memory of those that do not fit
   size_t possible = 0, count = 0;
 };
 
-// Looks at memory in the given order until enough fit.
+// Computes memory in the given order until enough candidates fit.
 void weigh(std::vector<Candidate> candidates, const Cluster& cluster, size_t wanted, Scratch& scratch,
            Weighed& result) {
   for (Candidate& candidate : candidates) {
@@ -64,8 +73,8 @@ void weigh(std::vector<Candidate> candidates, const Cluster& cluster, size_t wan
   }
 }
 
-// The sizes in the order of their step time with small micro-batches and without recomputation, which is about that of
-// their best; then, some at a time, all their ways.
+// Searches as described above. Sizes are sorted by their time with small micro-batches and without recomputation, which
+// is close to the order of their best times.
 Weighed search(const SearchRequest& request, size_t wanted,
                const std::function<double(const Candidate&)>& order = seconds_of) {
   constexpr size_t kAtATime = 100;
@@ -88,6 +97,8 @@ Weighed search(const SearchRequest& request, size_t wanted,
   return result;
 }
 
+// Distance of a run from the user's sizes: the sum of the factors of two between them. Chunks and recomputation weigh
+// half, since they are easier to change.
 double distance(const SearchRequest& wish, const RunShape& run) {
   const auto apart = [](std::optional<int> asked, int is) {
     return asked ? std::abs(std::log2(1.0 * is / *asked)) : 0;
@@ -111,7 +122,7 @@ std::string too_large(const Candidate& c, const Cluster& cluster) {
       m.at_peak[1] / kGiB, m.at_peak[2] / kGiB);
 }
 
-// What is wrong with the sizes that were asked for.
+// Says why the requested sizes are impossible.
 std::string impossible(const SearchRequest& request) {
   const auto choices = layout_choices(request);
   try {
@@ -123,6 +134,7 @@ std::string impossible(const SearchRequest& request) {
                      request.global_batch, request.gpus);
 }
 
+// Returns the request without the sizes that the user gave.
 SearchRequest without_wishes(const SearchRequest& request) {
   SearchRequest free = request;
   free.given = {};
@@ -164,6 +176,7 @@ SearchResult search_layouts(const SearchRequest& request) {
   Weighed weighed = search(request, request.best);
   result.possible = weighed.possible;
   if (weighed.fitting.empty() && weighed.smallest && !request.offloads) {
+    // Last resort: the same sizes with all optimizer state on the host.
     SearchRequest offloading = request;
     offloading.shape = [&request](const SearchRequest& mine, std::optional<LayoutChoice> choice) {
       if (choice) choice->offload = true;

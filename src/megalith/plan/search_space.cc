@@ -1,3 +1,6 @@
+// Nested loops over the sizes, outermost first: tp, cp, pp, then ep and etp for models with experts, then chunks. Each
+// loop offers only sizes that divide what is left of the GPUs and of the model, so that little is built in vain. A size
+// that the user gave replaces its loop.
 #include "megalith/plan/search_space_internal.h"
 
 #include <algorithm>
@@ -12,7 +15,7 @@ constexpr int kMaxTp = 16;
 constexpr int kMaxPp = 64;
 constexpr int kMaxCp = 64;
 constexpr int kMaxChunks = 8;
-constexpr int64_t kLeastCpTokens = 2048;  // of a rank and sequence: less is not worth a ring
+constexpr int64_t kLeastCpTokens = 2048;  // per rank and sequence: a ring does not pay off with fewer
 
 std::vector<int> divisors(int64_t number, int limit) {
   std::vector<int> result;
@@ -41,6 +44,7 @@ class Space {
  private:
   std::vector<int> tp_sizes() const {
     std::vector<int> sizes;
+    // Tensor parallelism communicates in every layer: it should stay within a node.
     const int most = std::min(kMaxTp, std::max(8, request_.cluster.gpus_per_node));
     for (const int tp : divisors(request_.gpus, most))
       if (model::tensor_parallel_problems(model_, tp).empty()) sizes.push_back(tp);
@@ -77,6 +81,7 @@ class Space {
 
   void add_chunks(LayoutChoice choice) {
     std::vector<int> sizes{1};
+    // Chunks are tried only where all of them get the same number of layers.
     for (int vpp = 2; vpp <= kMaxChunks && choice.pp > 1; ++vpp)
       if (model_.num_layers % (int64_t{choice.pp} * vpp) == 0) sizes.push_back(vpp);
     for (const int vpp : given_or(request_.given.vpp, sizes)) {
@@ -100,6 +105,7 @@ std::vector<LayoutChoice> ways_of(const SearchRequest& request, LayoutChoice siz
   for (const int micro : given_or(request.given.micro_batch, {1, 2, 4, 8})) {
     const int64_t together = int64_t{micro} * sizes.dp(request.gpus);
     if (request.global_batch % together != 0) continue;
+    // The interleaved schedule needs a multiple of pp micro-batches.
     if (sizes.vpp > 1 && request.global_batch / together % sizes.pp != 0) continue;
     sizes.micro_batch = micro;
     for (const RecomputeChoice kind : kinds) {

@@ -1,4 +1,4 @@
-// What a search tries.
+// Enumerates the layouts that a search tries.
 #pragma once
 
 #include <vector>
@@ -7,10 +7,10 @@
 
 namespace megalith::plan {
 
-// Every set of sizes that divide what they cut, with the smallest micro-batch and the least recomputation; a few of
-// them may still be refused by the layout.
+// Returns every set of sizes that divide evenly, with the smallest micro-batch and the least recomputation; layout
+// checks may still refuse a few of them.
 std::vector<LayoutChoice> layout_choices(const SearchRequest& request);
-// The same sizes with every micro-batch and recomputation.
+// Returns the same sizes with every micro-batch and recomputation.
 std::vector<LayoutChoice> ways_of(const SearchRequest& request, LayoutChoice sizes);
 
 }  // namespace megalith::plan

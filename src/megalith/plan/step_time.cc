@@ -1,3 +1,7 @@
+// A step takes as long as its busiest pipeline rank works, plus the bubble of the schedule, plus exposed communication,
+// plus the update. The bubble is measured on the timeline of the real schedule, with a forward as the unit and backward
+// in the ratio of this model; it repeats with the micro-batches, so a shortened schedule is enough. Overlapped
+// reductions are assumed to hide behind 90 % of the pass that they overlap with.
 #include "megalith/plan/step_time.h"
 
 #include <fmt/format.h>
@@ -16,7 +20,7 @@ namespace megalith::plan {
 
 namespace {
 
-// One micro-batch through all chunks of a pipeline rank.
+// Seconds of one micro-batch in all chunks of a pipeline rank.
 struct RankTime : PassTimes {
   double work() const { return forward.total() + backward.total(); }
 };
@@ -37,7 +41,7 @@ RankTime rank_time(const RunShape& run, const LayerTimes& layers, const layout::
   return time;
 }
 
-// What reducing gradients and collecting parameters leave exposed.
+// Returns the seconds of gradient reduction and parameter gathering that computation does not hide.
 double exposed_dp(const RunShape& run, const Cluster& cluster, const StateBytes& state, const RankTime& time) {
   const bool sharded = run.gradients.use_distributed_optimizer;
   const GroupSpeed group(cluster, run.dp() * run.grid.cp, run.grid.tp);
@@ -45,7 +49,7 @@ double exposed_dp(const RunShape& run, const Cluster& cluster, const StateBytes&
   const double reduce = sharded ? group.reduce_scatter(state.gradients) : group.all_reduce(state.gradients);
   const double gather = sharded ? group.all_gather(state.parameters) : 0;
   const auto hidden = [](double communication, double behind, bool overlap) {
-    // The last bucket has nothing behind which it could hide.
+    // The last bucket is never hidden: no computation is left. A tenth stands for it.
     return overlap ? std::max(0.1 * communication, communication - 0.9 * behind) : communication;
   };
   return hidden(reduce, time.backward.total(), run.gradients.overlap_grad_reduce) +
@@ -55,7 +59,8 @@ double exposed_dp(const RunShape& run, const Cluster& cluster, const StateBytes&
 double optimizer_seconds(const RunShape& run, const Cluster& cluster, const StateBytes& state) {
   const double host_part = state.optimizer_host / std::max(1.0, state.optimizer + state.optimizer_host);
   const double here = state.owned * (1 - host_part), there = state.owned * host_part;
-  // Gradients are read for their norm and for the update; main parameters and states are read and written.
+  // Gradients are read for their norm and for the update; main parameters and states are read and written. On the host
+  // the update runs at about 20 GB/s.
   const double update = 4 + 2 * (4 + run.optimizer_state_bytes);
   const double device = cluster.memory_seconds(4 * state.owned + here * (update + run.element_bytes()));
   return device + there * (4 + run.element_bytes()) / cluster.host_bytes_per_second + there * update / 20e9;
@@ -96,6 +101,8 @@ double BubbleBook::idle_units(const layout::PipelineShape& shape, double backwar
   if (shape.pp == 1) return 0;
   layout::PipelineShape cut = shape;
   cut.sync = layout::PipelineSync::kLeaveOut;
+  // Idle time does not grow beyond two groups of micro-batches. Rounding the ratio to halves lets the cache answer most
+  // questions of a search.
   const int group = shape.group(), enough = 2 * group + shape.microbatches % group;
   cut.microbatches = std::min(shape.microbatches, enough);
   const int ratio = static_cast<int>(std::lround(2 * backward_over_forward));
@@ -113,6 +120,8 @@ GroupSpeed::GroupSpeed(const Cluster& cluster, int members, int stride)
     : size(members),
       inter_bytes_per_second(cluster.inter.bytes_per_second),
       intra_bytes_per_second(cluster.intra.bytes_per_second) {
+  // Members `stride` apart: so many of them share a node. Between nodes, each of these contributes its own network
+  // link.
   const int per_node = std::clamp(cluster.gpus_per_node / std::max(1, stride), 1, members);
   const bool inside = per_node == members;
   outside = inside ? 0 : 1 - static_cast<double>(per_node) / members;
@@ -121,6 +130,7 @@ GroupSpeed::GroupSpeed(const Cluster& cluster, int members, int stride)
                             : std::min(cluster.intra.bytes_per_second, cluster.inter.bytes_per_second * per_node);
 }
 
+// A ring moves (n - 1)/n of the bytes through each link; its latency grows like that of a tree.
 double GroupSpeed::all_gather(double bytes) const {
   if (size <= 1) return 0;
   return bytes * (size - 1) / size / bytes_per_second + latency_s * (1 + std::log2(size));
@@ -128,6 +138,7 @@ double GroupSpeed::all_gather(double bytes) const {
 
 double GroupSpeed::all_to_all(double bytes) const {
   if (size <= 1) return 0;
+  // Every member talks to every other: messages within the node and to other nodes use different links.
   const double others = bytes * (size - 1) / size, far = bytes * outside;
   return far / inter_bytes_per_second + (others - far) / intra_bytes_per_second + latency_s * (1 + std::log2(size));
 }
@@ -153,7 +164,7 @@ StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook&
     const double message = message_seconds(run, cluster);
     const double ratio = busiest.backward.total() / busiest.forward.total();
     step.bubble = book.idle_units(shape, ratio) * busiest.forward.total() / split.chunks();
-    // With overlap only the way in and the way out wait for messages.
+    // With overlap, messages are exposed only while the pipeline fills and drains.
     const double waits = run.overlap_p2p_comm ? 2.0 * (run.grid.pp - 1) : 2.0 * microbatches * split.chunks();
     step.pp = waits * message;
   }

@@ -1,11 +1,11 @@
-// Seconds of a training step, part by part, from the speeds of a cluster.
+// Predicts the seconds of a training step, part by part, from the speeds of a cluster.
 //
 //   compute      matrix products by their sizes, attention, operations that only move memory, recomputation
-//   exposed      communication that nothing hides: tensor-parallel collectives, rings of context parallelism,
-//   all-to-all
-//                of experts, messages between stages, reduction of gradients and collection of parameters
-//   bubble       what the schedule leaves idle, by its own timeline
-//   optimizer    the update of what a rank owns
+//   exposed      communication that computation does not hide: tensor-parallel collectives, rings of context
+//                parallelism, all-to-all of experts, messages between stages, reduction of gradients and gathering of
+//                parameters
+//   bubble       idle time of the schedule, from its timeline
+//   optimizer    the update of the elements that a rank owns
 #pragma once
 
 #include <map>
@@ -23,20 +23,20 @@ struct StepTime {
   double tp = 0, cp = 0, ep = 0, pp = 0, dp = 0;                    // exposed communication
   double bubble = 0, optimizer = 0;
 
-  double tokens = 0;      // of a step
-  double model_flop = 0;  // of a step: layout::model_flops
-  double peak_flops = 0;  // of all GPUs
+  double tokens = 0;      // per step
+  double model_flop = 0;  // per step: layout::model_flops
+  double peak_flops = 0;  // of all GPUs together
 
   double compute() const { return gemm + attention + memory_bound + recompute; }
   double exposed() const { return tp + cp + ep + pp + dp; }
   double total() const { return compute() + exposed() + bubble + optimizer; }
   double tokens_per_second() const { return tokens / total(); }
   double mfu() const { return model_flop / (total() * peak_flops); }
-  // The largest part besides matrix products and attention, and its share of the step: "bubble 14 %".
+  // Returns the largest part besides matrix products and attention, with its share of the step: "bubble 14 %".
   std::string limit() const;
 };
 
-// What schedules leave idle, in forwards of one chunk; remembers it. One thread.
+// Computes and caches the idle time of schedules, in units of one chunk's forward. Used by one thread.
 class BubbleBook {
  public:
   double idle_units(const layout::PipelineShape& shape, double backward_over_forward);
@@ -48,21 +48,22 @@ class BubbleBook {
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook& book);
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster);
 
-// A group of `size` ranks, `stride` apart, as NCCL would run it: within a node, or as fast as the links of its members
-// in a node together.
+// Speed of collectives in a group of `size` ranks, `stride` apart, as NCCL would run them: at the speed of the links
+// within a node, or, across nodes, of the combined network links of the members in one node.
 struct GroupSpeed {
   double size = 1;
   double bytes_per_second = 1;
   double latency_s = 0;
-  double outside = 0;  // part of the members that are on other nodes
+  double outside = 0;  // share of the members that are on other nodes
   double inter_bytes_per_second = 1, intra_bytes_per_second = 1;
 
   GroupSpeed(const Cluster& cluster, int size, int stride);
-  // Of `bytes` that every rank has in the end, or had at the beginning.
+  // Return the seconds of a collective. `bytes` is the size of the whole tensor: what every rank has in the end (all-
+  // gather) or at the beginning (reduce-scatter).
   double all_gather(double bytes) const;
   double reduce_scatter(double bytes) const { return all_gather(bytes); }
   double all_reduce(double bytes) const { return 2 * all_gather(bytes); }
-  // Of `bytes` that a rank sends to all members, itself among them.
+  // Returns the seconds when a rank sends `bytes` to all members together, itself included.
   double all_to_all(double bytes) const;
   double message(double bytes) const { return size > 1 ? bytes / bytes_per_second + latency_s : 0; }
 };

@@ -1,3 +1,5 @@
+// Ranks come from one of two places. With --nproc this process starts them itself and watches over them; without it, it
+// is a rank that torchrun, Slurm or Open MPI has started, and the flags that only a launcher can obey are refused.
 #include "megalith/run/launch_flags.h"
 
 #include "megalith/base/error.h"
@@ -14,8 +16,7 @@ namespace {
 
 int to_int(const std::optional<int64_t>& value, int otherwise) {
   if (!value) return otherwise;
-  check<ConfigError>(*value >= INT32_MIN && *value <= INT32_MAX, "{} is too large a number for a launch option",
-                     *value);
+  check<ConfigError>(*value >= INT32_MIN && *value <= INT32_MAX, "{} is too large for a launch option", *value);
   return static_cast<int>(*value);
 }
 
@@ -34,13 +35,14 @@ std::vector<config::CommandOption> LaunchFlags::options() {
 std::vector<config::CommandOption> LaunchFlags::run_options() {
   auto all = options();
   all.push_back({"max_restarts",
-                 "start the ranks again, from the newest checkpoint, so often when one dies, hangs or fails",
+                 "how often to restart the ranks from the newest checkpoint when one dies, hangs or fails",
                  &max_restarts});
   all.push_back({"rank_section_timeouts",
-                 "seconds without a sign of life after which a rank hangs:"
+                 "seconds without a heartbeat after which a rank counts as hung:"
                  " setup:1800,step:1800,checkpointing:1800",
                  &rank_section_timeouts});
-  all.push_back({"rank_out_of_section_timeout", "the same between those (1800)", &rank_out_of_section_timeout});
+  all.push_back(
+      {"rank_out_of_section_timeout", "the same outside these sections (1800)", &rank_out_of_section_timeout});
   return all;
 }
 
@@ -68,6 +70,7 @@ comm::LaunchOptions LaunchFlags::launch_options() const {
   launch.kill_after_signal = !ends_in_order;
   launch.rank0_talks = ends_in_order;
   launch.max_restarts = to_int(max_restarts, 0);
+  // A restart would meet the same mistake in the input, or the same rejected result.
   launch.is_final = [](int code) { return code == kBadInput || code == train::kExitResultRejected; };
   launch.elsewhere_code = train::kExitResumeElsewhere;
   launch.limits = limits();

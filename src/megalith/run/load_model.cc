@@ -53,7 +53,7 @@ void precompute_reference(const RunPlan& plan, parallel::ParallelContext& contex
   const PreferencePlan& preference = *plan.preference;
   train::ReferenceCache cache{preference.cache, preference.folder, preference.adapters,
                               plan.settings.model.options.dtype};
-  if (preference.fresh) cache.folder.clear();  // its weights are in no file that could be named
+  if (preference.fresh) cache.folder.clear();  // initialized weights are in no file that could identify them
   train::precompute_reference_scores(
       data.train, data.eval, [&] { return load_reference(preference, plan.settings, context); }, cache,
       plan.settings.trainer.eval.micro_batch_size, context);

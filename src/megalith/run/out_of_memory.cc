@@ -1,3 +1,7 @@
+// When memory runs out, the allocator's message names bytes, not causes. This one compares the plan with what was in
+// use and ranks the options that are still off by what they would save. The savings are estimates: the parts of the
+// plan are known, but activations are what remains of the memory in use after parameters, gradients, optimizer and
+// logits.
 #include "megalith/run/out_of_memory.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -30,7 +34,7 @@ double part(const MemoryFacts& facts, std::string_view name) {
   return 0;
 }
 
-// What is not in use yet, the greatest first. What a layer keeps is known only together: the rest of what is used.
+// Returns the savings of options that are not in use yet, largest first.
 std::vector<Saving> savings(const plan::RunShape& run, const MemoryFacts& facts) {
   const double planned = part(facts, "parameters") + part(facts, "gradients") + part(facts, "optimizer");
   const double logits = static_cast<double>(facts.tokens) * static_cast<double>(facts.vocab) * run.element_bytes();
@@ -96,6 +100,7 @@ std::string out_of_memory_text(const plan::RunShape& run, const MemoryFacts& fac
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) || dynamic_cast<const std::bad_alloc*>(&error)) return true;
   if (!dynamic_cast<const c10::Error*>(&error)) return false;
+  // Failures outside libtorch's allocator have no type of their own; only the text tells.
   constexpr auto kSigns = std::to_array<std::string_view>({"CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
                                                            "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory"});
   const std::string_view text = error.what();

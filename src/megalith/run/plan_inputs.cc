@@ -1,3 +1,6 @@
+// Connects options to the planner for `megalith plan`, `megalith preview memory` and the check at the start of a run.
+// The check compares the planned peak with the memory that is free now, before weights are loaded: a run that cannot
+// fit ends after seconds instead of in its first step.
 #include "megalith/run/plan_inputs.h"
 
 #include <ATen/DeviceAccelerator.h>
@@ -22,7 +25,7 @@ namespace megalith::run {
 
 namespace {
 
-// Bytes of a line of /proc/meminfo.
+// Returns MemAvailable of /proc/meminfo in bytes.
 double available_host_bytes() {
   std::ifstream file("/proc/meminfo");
   for (std::string key, line; file >> key && std::getline(file, line);)
@@ -30,7 +33,7 @@ double available_host_bytes() {
   return 0;
 }
 
-// What this rank may use: all of its GPU; of the host its share. 0: not known.
+// Returns the memory that this rank may use: what is free on its GPU, or its share of the host's. 0 when unknown.
 double device_bytes(const parallel::ParallelContext& context) {
   if (context.device().is_cuda()) {
     const auto [free, all] = at::accelerator::getMemoryInfo(context.device().index());
@@ -104,9 +107,9 @@ void check_memory(const RunSettings& run, const model::ModelConfig& model, const
   if (!run.switches.force)
     throw ConfigError(
         fmt::format("{}; `megalith preview memory` shows the parts, `megalith plan` finds layouts that"
-                    " fit, --force tries all the same",
+                    " fit, --force starts it anyway",
                     found));
-  if (context.rank() == 0) log_warning("{}; --force: it is tried all the same", found);
+  if (context.rank() == 0) log_warning("{}; --force: it is started anyway", found);
 }
 
 }  // namespace megalith::run

@@ -1,3 +1,7 @@
+// pretrain() assembles a Trainer the way Megatron-LM's function of that name does: model from a provider, weights from
+// a checkpoint, datasets from a provider, then train, evaluate, test. The order matters: everything that can fail for a
+// user's mistake (length, checkpoint, model) comes before data is read. Behavior that Trainer does not have is added as
+// callbacks: reasons to stop early (ExitWatch) and the moving window of evaluations (AfterEvaluation).
 #include "megalith/run/pretrain.h"
 
 #include <chrono>
@@ -17,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Raises the flag that the trainer looks at: it asks all ranks in the same step. The clock runs from its making.
+// Raises the stop flag when a limit is reached on this rank; the trainer agrees on it with all ranks in the same step.
 class ExitWatch : public train::TrainerCallback {
  public:
   ExitWatch(RunContext& run, train::StopFlag& flag, Clock::time_point start) : run_(run), flag_(flag), start_(start) {}
@@ -40,7 +44,8 @@ class ExitWatch : public train::TrainerCallback {
   const Clock::time_point start_;
 };
 
-// What follows an evaluation: the next one gets other samples, and non-loss data find their way.
+// After each evaluation, moves the window to other samples and passes on non-loss data. Its record in checkpoints makes
+// a resumed run continue with the samples that come next.
 class AfterEvaluation : public train::TrainerCallback {
  public:
   AfterEvaluation(RunContext& run, model::VirtualModels& models, const PretrainFunctions& functions,
@@ -88,6 +93,7 @@ void check_length(const RunSettings& run) {
                      length.train_samples);
 }
 
+// Says why training ended. exit_interval counts only if the run was not over anyway.
 PretrainEnd end_of(const train::Trainer& trainer, const train::TrainOutput& output) {
   if (output.interrupted) return PretrainEnd::kStopped;
   const train::TrainerState& state = trainer.state();
@@ -97,7 +103,7 @@ PretrainEnd end_of(const train::Trainer& trainer, const train::TrainOutput& outp
                                                                     : PretrainEnd::kFinished;
 }
 
-// Weights, and where to go on.
+// Loads the weights and returns the point to resume from; std::nullopt without a checkpoint or with weights only.
 std::optional<train::ResumePoint> load_checkpoint(RunContext& run, const model::VirtualModels& models,
                                                   const LoadRequest& load) {
   if (!load.folder) return std::nullopt;
@@ -111,7 +117,7 @@ std::optional<train::ResumePoint> load_checkpoint(RunContext& run, const model::
   return point;
 }
 
-// Everything between the providers and the trainer.
+// The results of prepare(): everything that the trainer needs, and the test data.
 struct Prepared {
   train::TrainerSetup setup;
   std::optional<train::EvalData> test;
@@ -177,7 +183,7 @@ model::VirtualModels make_models(RunContext& run, const ModelProvider& provider)
                                     .post_process = place.head,
                                     .vp_stage = settings.model.stages.vpp ? std::optional(number) : std::nullopt,
                                     .place = place}));
-    check<ConfigError>(chunks.back() != nullptr, "the model provider has given nothing for chunk {}", number);
+    check<ConfigError>(chunks.back() != nullptr, "the model provider returned nullptr for chunk {}", number);
   }
   model::VirtualModels models(std::move(chunks), context);
   models.initialize_parameters(settings.model.seed);
@@ -212,7 +218,7 @@ PretrainOutput pretrain(RunContext& run, PretrainFunctions functions) {
     for (auto& callback : functions.callbacks(run, models)) prepared.setup.callbacks.push_back(std::move(callback));
   const bool validates = !prepared.setup.eval_data.empty();
   train::TrainerSettings of_trainer = settings.trainer;
-  if (!validates) of_trainer.eval.strategy = config::Interval::kNo;  // eval_interval is about data that is not there
+  if (!validates) of_trainer.eval.strategy = config::Interval::kNo;  // without data, eval_interval has no meaning
   train::Trainer trainer(models, std::move(of_trainer), std::move(prepared.setup));
 
   PretrainOutput output{.end = PretrainEnd::kSkipped, .training = {}, .state = {}, .validation = {}, .test = {}};

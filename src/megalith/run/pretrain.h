@@ -28,63 +28,66 @@
 
 namespace megalith::run {
 
-// The chunk that a model provider is asked for.
+// The chunk that a model provider shall build.
 struct ChunkRequest {
   bool pre_process = true;        // it has the embedding
   bool post_process = true;       // it has the head
-  std::optional<int> vp_stage{};  // its number among this rank's chunks; nothing without virtual stages
-  model::ChunkPlace place;        // its layers, and the above once more
+  std::optional<int> vp_stage{};  // its number among this rank's chunks; std::nullopt without virtual stages
+  model::ChunkPlace place;        // its layers, and the fields above again
 };
 
 // All providers may use collectives: every rank calls them, in the same order.
 using DatasetsProvider = std::function<ProvidedDatasets(RunContext& run, const data::PerSplit<int64_t>& samples)>;
 using ModelProvider = std::function<std::unique_ptr<model::GptModel>(RunContext& run, const ChunkRequest& request)>;
 
-// What a program brings; what it leaves out is that of pretrain_gpt: options say it.
+// The functions that a program provides. Those it leaves out behave as in pretrain_gpt, driven by options.
 struct PretrainFunctions {
   DatasetsProvider datasets = gpt_datasets;
-  ModelProvider model{};  // empty: model_from_options. Weights are drawn by pretrain
+  ModelProvider model{};  // empty means model_from_options. pretrain initializes the weights
   train::ForwardStep forward_step = train::gpt_forward_step;
   std::vector<std::string> report_keys{};  // see LossResult::report; losses end in "loss"
   std::vector<std::string> extra_keys{};   // extra tensors that forward_step reads (MicroBatch::extra)
   bool perplexity = true;                  // the loss is a mean of -log p
   data::CollateFunction collate{};         // a collator of one's own; empty for rows of seq_length
-  // An optimizer and a schedule of the program's own: see train::TrainerSetup. Progress is counted in samples.
+  // The program's own optimizer and schedule: see train::TrainerSetup. Progress is counted in samples.
   std::shared_ptr<const optim::UpdateRule> update_rule{};
   optim::RateFunctions rates{};
 
-  // After each evaluation. `non_loss_data` runs on every rank, with the model; without it the data are what the forward
-  // steps of the last group of micro-batches have kept. `process_non_loss_data` gets them on the last rank.
+  // Called after each evaluation. `non_loss_data` runs on every rank with the model; without it the data are those that
+  // the forward steps of the last group of micro-batches have kept. `process_non_loss_data` gets them on the last rank.
   std::function<std::vector<at::Tensor>(model::VirtualModels& models)> non_loss_data{};
   std::function<void(std::span<const at::Tensor> data, int64_t iteration, const ScalarWriter& writer)>
       process_non_loss_data{};
 
-  // Callbacks that watch the run, once the model is there.
+  // Makes callbacks that watch the run; called once the model exists.
   std::function<std::vector<std::unique_ptr<train::TrainerCallback>>(RunContext& run, model::VirtualModels& models)>
       callbacks{};
 };
 
+// The reason why a run has ended.
 enum class PretrainEnd {
-  kFinished,      // all iterations
+  kFinished,      // all iterations are done
   kExitInterval,  // at a multiple of exit_interval
   kStopped,       // duration, signal or autoresume
   kSkipped,       // skip_train
 };
 
+// The result of a run.
 struct PretrainOutput {
   PretrainEnd end = PretrainEnd::kFinished;
   train::TrainOutput training;         // empty with kSkipped
-  train::TrainerState state;           // where training has ended
-  train::MetricList validation, test;  // of the end; empty without such data
+  train::TrainerState state;           // state at the end of training
+  train::MetricList validation, test;  // evaluations at the end; empty without such data
 };
 
-// All ranks call it, after finish_mpu_init. Throws ConfigError, before work is spent, for a run without length, a model
-// that the options cannot describe (model_from_options.h), or no training data.
+// Trains, evaluates and tests. All ranks call it, after finish_mpu_init. Throws ConfigError, before any work is done,
+// for a run without length, a model that the options cannot describe (model_from_options.h), or missing training data.
 PretrainOutput pretrain(RunContext& run, PretrainFunctions functions = {});
 
-// The chunks of this rank from a provider, with fresh weights from the seed; says how many parameters they have.
+// Builds the chunks of this rank with a provider, initializes their weights from the seed, and logs the number of
+// parameters.
 model::VirtualModels make_models(RunContext& run, const ModelProvider& provider);
-// The provider of pretrain_gpt: the model that the options describe. Throws ConfigError at once.
+// Returns the provider of pretrain_gpt, which builds the model that the options describe. Throws ConfigError at once.
 ModelProvider gpt_model_provider(const RunContext& run);
 
 }  // namespace megalith::run

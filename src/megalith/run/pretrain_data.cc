@@ -14,7 +14,7 @@ int64_t iterations_of(const train::LengthSettings& length, const layout::Microba
   return length.train_samples > 0 ? batches.steps_of(length.train_samples) : 0;
 }
 
-// A PretrainDataset in the form that collators take.
+// Adapts a PretrainDataset to the form that collators take.
 class GptSamples : public data::Dataset {
  public:
   explicit GptSamples(std::shared_ptr<const data::PretrainDataset> samples) : samples_(std::move(samples)) {}

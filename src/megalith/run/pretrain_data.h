@@ -12,24 +12,24 @@
 
 namespace megalith::run {
 
-// What a dataset provider gives; a split that is not there is not trained, evaluated or tested on. The same on all
-// ranks.
+// The result of a dataset provider, the same on all ranks. A split that is nullptr is not used.
 struct ProvidedDatasets {
   std::shared_ptr<const data::Dataset> train, valid, test;
 };
 
-// Samples of train, valid and test, by Megatron's rule: train_samples or iterations · batch; (iterations /
-// eval_interval + 1) · eval_iters · evaluation batch; eval_iters · evaluation batch.
+// Returns the samples that a run needs, by Megatron's rule. Train: train_samples or iterations · batch; valid:
+// (iterations / eval_interval + 1) · eval_iters · evaluation batch; test: eval_iters · evaluation batch.
 data::PerSplit<int64_t> samples_needed(const RunSettings& run, const layout::MicrobatchCalculator& batches);
-// Samples of one evaluation.
+// Returns the samples of one evaluation.
 int64_t samples_of_evaluation(const PretrainSettings& settings, const layout::MicrobatchCalculator& batches);
 
-// Samples of .bin/.idx files or mock data, as data/gpt makes them. Throws ConfigError unless reset_position_ids and
-// reset_attention_mask are the same: sequences that do not see one another count their positions from 0.
+// Returns samples of .bin/.idx files or mock data (data/gpt). Throws ConfigError unless reset_position_ids and
+// reset_attention_mask are equal: sequences that do not see one another count their positions from 0.
 ProvidedDatasets gpt_datasets(const RunContext& run, const data::PerSplit<int64_t>& samples);
 
-// The samples of one evaluation after another: each begins where the one before has ended (Megatron's
-// consumed_valid_samples), from the first again behind the last. Moves only between evaluations, by the rank's thread.
+// The samples of the current evaluation. Each evaluation begins where the previous one ended (Megatron's
+// consumed_valid_samples) and wraps around at the end of the data. The rank's thread calls advance() between
+// evaluations.
 class EvaluationWindow : public data::Dataset {
  public:
   EvaluationWindow(std::shared_ptr<const data::Dataset> all, int64_t samples);

@@ -14,8 +14,8 @@ namespace megalith::run {
 
 namespace {
 
-// The rank's own thread is stuck (on a GPU, in a long computation) while the run is over: nothing is left to do but to
-// go.
+// Ends the process when the run is over but the rank's own thread is stuck (on a GPU, in a long computation) and cannot
+// be stopped in another way.
 void end_process(const std::string& reason) {
   fmt::print(stderr, "megalith: the run is over: {}\n", reason);
   std::fflush(nullptr);
@@ -36,7 +36,7 @@ int run_as_rank(const parallel::RuntimeSettings& settings,
     if (!env_flag("MEGALITH_LAUNCHER")) fmt::print(stderr, "megalith: {}\n", error.what());
     return kFailed;
   } catch (const train::RerunExit& exit) {
-    // All ranks know; the one that found it speaks.
+    // All ranks know; only the one that found the problem prints it.
     const parallel::ParallelContext& context = runtime.context();
     if (context.rank() == exit.facts().rank) fmt::print(stderr, "megalith: {}\n", exit.what());
     context.world().report_failure(exit.what(), exit.facts().rank);

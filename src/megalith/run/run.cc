@@ -1,3 +1,14 @@
+// Runs a resolved plan. The layers around the work of a rank, from outside in:
+//
+//   launch_run       start the ranks, or be one
+//   StopOnSignal     before any other thread of the rank exists
+//   run_as_rank      connect, make groups, report failures to the other ranks
+//   start_run        agree on which start of the job this is; check the output folder; open the log
+//   check_memory, explain_out_of_memory
+//   train_on_rank, pretrain_on_rank
+//
+// A job may be started again after a failure, by our launcher or by torchrun. It then continues from its own newest
+// checkpoint, whatever the options say about resuming.
 #include "megalith/run/run.h"
 
 #include <fmt/format.h>
@@ -26,26 +37,26 @@ namespace megalith::run {
 
 namespace {
 
-// A run on a connected rank, once all ranks agree which start of the job this is.
+// A run on a connected rank, after all ranks have agreed which start of the job this is.
 struct StartedRun {
   const RunPlan& plan;
   comm::RankLaunch launch;
   const train::StopFlag& stop;
   parallel::ParallelContext& context;
-  bool continues_itself;  // the job was started again and has saved something: it goes on from there
+  bool continues_itself;  // the job was restarted and has saved a checkpoint: it continues from there
 
-  // resume_from_checkpoint as it holds now.
+  // Returns the effective resume_from_checkpoint.
   std::optional<std::string> resume() const {
     return continues_itself ? std::optional<std::string>("auto") : plan.settings.resume;
   }
 };
 
-// Checks output_dir where that had to wait until here, then that all machines see the same folder; opens the rank's log
-// in it. All ranks call it. Throws ConfigError.
+// Checks output_dir if that was not possible before ranks were connected, and that all machines see the same folder;
+// then opens the rank's log in it. All ranks call it. Throws ConfigError.
 StartedRun start_run(const RunPlan& plan, comm::RankLaunch launch, const train::StopFlag& stop,
                      parallel::ParallelContext& context) {
   const comm::Rendezvous& place = context.world().place();
-  comm::StartRecord* record = context.world().record();  // of torchrun's starts
+  comm::StartRecord* record = context.world().record();  // counts torchrun's starts; nullptr with our launcher
   if (record != nullptr) {
     launch.restarts = record->continues(place.restarts) ? place.restarts : 0;
     if (place.rank == 0) {
@@ -63,12 +74,12 @@ StartedRun start_run(const RunPlan& plan, comm::RankLaunch launch, const train::
   if (output.folder.empty()) return run;
   if (record != nullptr) context.world().world().barrier("output_dir");
   train::check_shared_folder(output.folder, context.world());
-  // From now on this rank keeps what it says.
+  // From now on this rank's messages are also kept in its log.
   add_log_file(output.folder / "log" / fmt::format("rank-{}.log", place.rank));
   return run;
 }
 
-// What every run that trains does around its own work.
+// Does what every run that trains needs around `work`.
 int launch_run(const RunPlan& plan, LaunchFlags launch, const std::function<void(StartedRun&)>& work) {
   for (const std::string& warning : plan.warnings) log_warning("{}", warning);
   make_output_folder(plan.settings.output);
@@ -91,7 +102,7 @@ RunData open_data(const RunPlan& plan, const parallel::ParallelContext& context)
   return data;
 }
 
-// The model has been evaluated as it is now.
+// Returns whether the model has already been evaluated in its present state.
 bool is_evaluated(const train::Trainer& trainer) {
   if (trainer.settings().eval.loads_best_at_end) return false;  // another model than that of the last step
   const train::TrainerState& state = trainer.state();
@@ -101,7 +112,7 @@ bool is_evaluated(const train::Trainer& trainer) {
   });
 }
 
-// Trains and exports, evaluates when asked.
+// Trains and exports, then evaluates if requested.
 void use_trainer(const RunSettings& settings, train::Trainer& trainer, bool evaluates) {
   if (settings.trains) {
     const train::TrainOutput output = trainer.train();
@@ -186,8 +197,8 @@ int run_program(const std::function<int()>& work) {
     fmt::print(stderr, "megalith: {}\n", error.what());
     code = exit_code_of(error);
   }
-  // Threads of libtorch outlive main. One of them that ends while the exit handlers of the CUDA driver unload its
-  // compiler crashes the process, after the run has done all its work: so there are no exit handlers.
+  // Threads of libtorch outlive main. If one of them ends while the exit handlers of the CUDA driver unload its
+  // compiler, the process crashes after it has done all its work. So exit handlers are skipped.
   if (comm::nccl_available()) {
     std::fflush(nullptr);
     std::_Exit(code);

@@ -1,3 +1,6 @@
+// Two ways lead to a RunContext: from words and from a filled-in struct. Both check the options, derive the settings
+// and then join the other ranks. The connection belongs to the process (process_runtime), not to a RunContext, since a
+// process is a rank for its whole life; tests whose ranks are threads pass a World instead.
 #include "megalith/run/run_context.h"
 
 #include <ATen/Context.h>
@@ -21,7 +24,7 @@ namespace {
 
 using config::OptionUse;
 
-// The connection of a process that is one rank. Only users' entry points reach it; the library takes a context.
+// The connection of a process that is one rank. Only users' entry points use it; the library takes a context.
 parallel::Runtime& process_runtime() {
   static parallel::Runtime runtime;
   return runtime;
@@ -34,14 +37,14 @@ void check_device(const config::TrainingArguments& args, const InitializeOptions
                      " use_cpu, to run on the CPU");
 }
 
-// Where this rank stands: in the caller's world, or as the launcher says.
+// Returns the place of this rank: in the caller's world, or as the launcher's variables say.
 comm::Rendezvous place_of(const InitializeOptions& options) {
   if (options.context != nullptr) return options.context->world().place();
   if (options.world != nullptr) return options.world->place();
   return comm::rendezvous_from_env();
 }
 
-// The words with those defaults behind them that they do not give themselves; `overruled` tells of the others.
+// Appends to the words the defaults of the program that they do not give; adds a message to `overruled` for the others.
 std::vector<std::string> with_defaults(std::span<const std::string> words, const InitializeOptions& options,
                                        config::UnknownNames unknown, std::vector<std::string>& overruled) {
   std::vector<std::string> all(words.begin(), words.end());
@@ -49,20 +52,19 @@ std::vector<std::string> with_defaults(std::span<const std::string> words, const
   const auto given = config::parse_arguments(options.dialect, words, options.extra_args, unknown);
   for (const auto& [name, value] : options.args_defaults) {
     const auto match = config::OptionTable::instance().find(name);
-    check<ConfigError>(match && !match->negated, "args_defaults: {} is no option", name);
+    check<ConfigError>(match && !match->negated, "args_defaults: {} is not an option", name);
     const auto& uses = given.report.uses;
     const auto use = std::ranges::find(uses, match->option->name, &OptionUse::name);
     if (use == uses.end()) {
       all.push_back("--" + name + "=" + value);
     } else if (use->value != value) {
-      overruled.push_back(
-          fmt::format("{} = {} is taken in place of this program's default {}", use->given, use->value, value));
+      overruled.push_back(fmt::format("{} = {} replaces this program's default {}", use->given, use->value, value));
     }
   }
   return all;
 }
 
-// `args` as they were given; their refusals and notes have been told.
+// Starts a run from options as given; refused options and notes have been handled by the caller.
 std::unique_ptr<RunContext> start_run(const config::TrainingArguments& args, InitializeOptions options) {
   check_device(args, options);
   config::validate(args, {.world_size = place_of(options).world_size, .needs_inputs = false});
@@ -102,6 +104,7 @@ int64_t RunContext::padded_vocab_size() const {
                                    settings_.runtime.grid.tp);
 }
 
+// With a context of the caller the groups exist already, and only the random streams are seeded.
 void RunContext::finish_mpu_init() {
   const parallel::RuntimeSettings& settings = settings_.runtime;
   if (runtime_ != nullptr) {

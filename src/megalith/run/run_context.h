@@ -1,4 +1,5 @@
-// initialize_megatron and RunContext: from arguments to what Megatron-LM keeps in global variables, as one object.
+// initialize_megatron and RunContext: turn arguments into one object that holds what Megatron-LM keeps in global
+// variables.
 //
 //   const auto run = initialize_megatron(words, {.allow_no_cuda = true});
 //   run->args(), run->tokenizer(), run->microbatches(), run->timers(), run->context() …
@@ -30,66 +31,67 @@
 
 namespace megalith::run {
 
-// A point of a curve. `step`: the iteration.
+// Writes a point of a curve; `step` is the iteration.
 using ScalarWriter = std::function<void(std::string_view tag, double value, int64_t step)>;
 
-// A cluster's service that ends jobs and starts them again. Each rank has one.
+// A service of a cluster that ends jobs and starts them again. Each rank has one.
 struct Autoresume {
-  std::function<void()> init{};                 // once, between two barriers of all ranks
-  std::function<bool()> termination_requested;  // asked every `interval` iterations, on each rank
-  std::function<void()> request_resume{};       // the run was saved and ends: start it again; on rank 0
+  std::function<void()> init{};                 // called once, between two barriers of all ranks
+  std::function<bool()> termination_requested;  // called every `interval` iterations, on each rank
+  std::function<void()> request_resume{};       // called on rank 0 when the run has been saved and ends
   int64_t interval = 1000;
 };
 
+// Everything a program can tell initialize_megatron besides its arguments.
 struct InitializeOptions {
   config::Dialect dialect = config::Dialect::kPretrain;  // whose defaults and rules the words follow
-  // extra_args_provider: options of the program's own; their targets are set.
+  // The program's own options (extra_args_provider); parsing sets their targets.
   std::vector<config::CommandOption> extra_args{};
-  // Option (with underscores) and value: taken where the words do not give the option. A word that differs wins, with a
-  // warning.
+  // Pairs of option (with underscores) and value, used where the words do not give the option. If the words give
+  // another value, that one is used, with a warning.
   std::vector<std::pair<std::string, std::string>> args_defaults{};
   bool ignore_unknown_args = false;
-  bool allow_no_cuda = false;            // run on the CPU; use_cpu says so, too
-  bool skip_mpu_initialization = false;  // no groups, no seeds: the caller calls finish_mpu_init when it wants them
-  layout::PipelineRanks get_embedding_ranks{};           // empty: first and last stage
-  layout::PipelineRanks get_position_embedding_ranks{};  // empty: first stage
+  bool allow_no_cuda = false;            // run on the CPU; option use_cpu does the same
+  bool skip_mpu_initialization = false;  // make no groups and set no seeds; the caller calls finish_mpu_init later
+  layout::PipelineRanks get_embedding_ranks{};           // empty means first and last stage
+  layout::PipelineRanks get_position_embedding_ranks{};  // empty means first stage
 
-  // Makes the writer of a folder; called on the last rank only, and only with tensorboard_dir.
+  // Creates the writer of a folder; called on the last rank only, and only with tensorboard_dir.
   std::function<ScalarWriter(const std::filesystem::path& folder)> tensorboard{};
   std::optional<Autoresume> autoresume{};
-  const train::StopFlag* stop = nullptr;               // asks the run to end in order; outlives it
+  const train::StopFlag* stop = nullptr;               // requests a graceful stop; must outlive the run
   comm::Heartbeat heartbeat{};                         // see TrainerSetup
   std::filesystem::path rejection_tracker{};           // see TrainerSetup
-  std::function<void(const std::string&)> on_stuck{};  // see comm::WorldOptions; that of the call that connects
+  std::function<void(const std::string&)> on_stuck{};  // see comm::WorldOptions; used by the call that connects
 
-  // At most one: groups that exist, or a world that is connected. Both outlive the run. With neither, the process's own
-  // connection is used.
+  // At most one of these: existing groups, or a connected world. They must outlive the run. With neither, the
+  // connection of the process is used.
   parallel::ParallelContext* context = nullptr;
   comm::World* world = nullptr;
 };
 
-// One thread a rank.
+// The state of a run on one rank. Used by one thread per rank.
 class RunContext {
  public:
-  // `args` after derive(), and validate()d for the world's size. `settings`: what they come to, for this world.
+  // `args` have gone through validate() for the size of the world and derive(). `settings` are resolved from them.
   RunContext(config::TrainingArguments args, InitializeOptions options);
   RunContext(config::TrainingArguments args, RunSettings settings, InitializeOptions options);
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;
 
-  // Megatron's get_args: what was asked for, every normalisation applied.
+  // Returns the options after all normalizations (Megatron's get_args).
   const config::TrainingArguments& args() const { return args_; }
-  // What holds, with every default decided: pretrain() acts on these.
+  // Returns the settings with every default decided; pretrain() uses these.
   const RunSettings& settings() const { return settings_; }
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   const layout::MicrobatchCalculator& microbatches() const { return *microbatches_; }
 
-  // Nothing when no option speaks of one.
+  // std::nullopt when no option names a tokenizer.
   const std::optional<RunTokenizer>& tokenizer() const { return tokenizer_; }
-  // The same; throws ConfigError naming the options that make one.
+  // Returns the tokenizer; throws ConfigError naming the options for one if there is none.
   const RunTokenizer& required_tokenizer() const { return required(tokenizer_); }
-  // Rows of the embedding over all ranks; needs a tokenizer.
+  // Returns the rows of the embedding over all ranks; needs padded_vocab_size or a tokenizer.
   int64_t padded_vocab_size() const;
 
   // Empty on all ranks but the last, and without tensorboard_dir or a hook.
@@ -98,11 +100,11 @@ class RunContext {
   const std::optional<Autoresume>& autoresume() const { return options_.autoresume; }
   const comm::Heartbeat& heartbeat() const { return options_.heartbeat; }
   const std::filesystem::path& rejection_tracker() const { return options_.rejection_tracker; }
-  // InitializeOptions::stop is up on this rank.
+  // Returns whether InitializeOptions::stop is raised on this rank.
   bool stop_requested() const { return options_.stop != nullptr && options_.stop->requested(); }
 
-  // Groups, seeds, autoresume. initialize_megatron has called it, unless skip_mpu_initialization; a second call seeds
-  // again. All ranks call it.
+  // Makes the groups, sets the seeds and initializes autoresume. initialize_megatron calls it unless
+  // skip_mpu_initialization; a second call only seeds again. All ranks call it.
   void finish_mpu_init();
   // False before finish_mpu_init, and after shutdown_megatron.
   bool mpu_is_initialized() const;
@@ -124,23 +126,23 @@ class RunContext {
 };
 
 // Parses words, checks and derives them, joins the other ranks, and makes the RunContext. Throws ConfigError with every
-// problem of the words; for options that are refused, or planned and not built yet; without CUDA ("requires CUDA")
-// unless allow_no_cuda or use_cpu is given.
+// problem of the words; for options that are refused or not implemented; and without CUDA ("requires CUDA") unless
+// allow_no_cuda or use_cpu is given.
 //
-// Called again in a process, it leaves the groups as they are and sets all seeds again. Other sizes than those of the
-// groups bring a warning, and a RunContext that is of no use for training: call shutdown_megatron before.
+// A second call in a process keeps the groups and sets all seeds again. If it asks for other sizes than those of the
+// groups, it warns and returns a RunContext that cannot train: call shutdown_megatron first.
 std::unique_ptr<RunContext> initialize_megatron(std::span<const std::string> words, InitializeOptions options = {});
-// The same for arguments that a program has made itself; dialect, extra_args, args_defaults and ignore_unknown_args are
-// about words. They are checked as words are, as far as a struct can tell (config::report_of): a refused option without
-// a member in TrainingArguments cannot be seen here. use_checkpoint_args, too, is about words: it asks which of them
-// were given.
+// The same for arguments that a program has filled in itself; dialect, extra_args, args_defaults and
+// ignore_unknown_args have no effect. Arguments are checked like words as far as possible (config::report_of): a
+// refused option without a member in TrainingArguments cannot be seen here. use_checkpoint_args has no effect either,
+// since it depends on which words were given.
 std::unique_ptr<RunContext> initialize_megatron(const config::TrainingArguments& args, InitializeOptions options = {});
 
-// Whether this process has groups: made by initialize_megatron (without a context or a world of the caller's), and not
-// shut down since.
+// Returns whether this process has groups: made by initialize_megatron (without a context or world of the caller) and
+// not shut down since.
 bool is_distribute_initialized();
-// Waits for the other ranks and leaves them; the next initialize_megatron connects again and may choose other sizes. A
-// program that ends without it leaves without waiting, which the ranks that still work take for a failure. All ranks
+// Waits for the other ranks and disconnects; the next initialize_megatron connects again and may choose other sizes. A
+// program that ends without this call leaves without waiting, which ranks that still work take for a failure. All ranks
 // call it. Does nothing when there is no connection.
 void shutdown_megatron();
 

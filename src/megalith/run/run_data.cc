@@ -10,7 +10,7 @@ std::string samples_of(const data::Dataset& dataset) {
   return fmt::format("{} {}", dataset.size(), dataset.size() == 1 ? "sample" : "samples");
 }
 
-// Evaluation data of its own, all of it together or one set a name.
+// Adds separate evaluation data: all of it together, or one set per name.
 void add_eval_datasets(const data::DataRequest& request, const data::Collator& collator, RunData& result) {
   for (const auto& [name, of_name] : data::evaluation_requests(request)) {
     const auto loaded = data::load_tokenized_data(of_name);

@@ -1,3 +1,6 @@
+// The first and the last words of a run: a summary of model, layout, memory and data at the start, and of results at
+// the end. Rank 0 prints them, and every rank keeps them in its log. Numbers that differ between ranks (parameters,
+// peaks) are reduced first, so all ranks must call these functions.
 #include "megalith/run/run_report.h"
 
 #include <ATen/ops/tensor.h>
@@ -25,7 +28,7 @@ void write_stderr(std::string_view text) {
   std::fflush(stderr);
 }
 
-// Once for all ranks, and in each one's log.
+// Prints a text once for all ranks, and into the log of each.
 void say(const parallel::ParallelContext& context, const std::string& text) {
   if (context.rank() == 0) write_stderr(text);
   log_to_file("\n" + text);
@@ -44,7 +47,7 @@ int64_t elements_of(const model::VirtualModels& models, bool trained_only) {
   return elements;
 }
 
-// Of an adapter, over all ranks.
+// Describes an adapter with its parameters over all ranks; empty if there is none.
 std::string adapter_in_words(const model::VirtualModels& models) {
   if (!model::has_adapter(models)) return "";
   int64_t elements = 0;
@@ -56,8 +59,9 @@ std::string adapter_in_words(const model::VirtualModels& models) {
   return fmt::format("; an adapter of rank {} with {} trained parameters", model::adapter_of(models).rank, elements);
 }
 
-// What training keeps for `elements` parameters, `trained` of them, on a rank: the optimizer's states and, for trained
-// parameters of 16 bits (an adapter's are not), their fp32 copies, over the ranks that share them.
+// Returns the memory that training keeps for `elements` parameters on a rank, `trained` of which are trained. The
+// optimizer's part has its states and, for trained parameters of 16 bits (an adapter's are not), their fp32 copies,
+// divided by the ranks that share them.
 std::vector<std::pair<std::string, double>> memory_of(const plan::RunShape& run, int64_t elements, int64_t trained,
                                                       int sharers) {
   const auto count = static_cast<double>(elements), learning = static_cast<double>(trained);
@@ -67,7 +71,7 @@ std::vector<std::pair<std::string, double>> memory_of(const plan::RunShape& run,
           {"optimizer", run.gradients.use_distributed_optimizer ? state / sharers : state}};
 }
 
-// By the planner, or, where it does not know the run, of the state alone.
+// Returns the planned parts, or only those of the state for a run that the planner does not support.
 std::vector<std::pair<std::string, double>> planned_parts(const model::VirtualModels& models, const RunSettings& run,
                                                           const DataSummary& data, int64_t elements, int64_t trained) {
   const parallel::ParallelContext& context = models.context();
@@ -85,6 +89,7 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const Ru
   const parallel::ParallelContext& context = models.context();
   const model::ModelConfig& config = models.config();
   const int64_t mine = elements_of(models, false), trained = elements_of(models, true);
+  // One reduction for a minimum and two maxima: the minimum is the negated maximum of the negated numbers.
   const at::Tensor extremes = at::tensor({-mine, mine, trained}, at::kLong).to(context.device());
   context.world().world().all_reduce(extremes, comm::ReduceOp::kMax, "summary");
   const layout::GridShape& shape = context.grid().shape();

@@ -16,11 +16,11 @@ bool RunWords::read(config::Dialect dialect, std::span<const std::string> words,
   auto own = launch_.run_options();
   for (config::CommandOption option : std::initializer_list<config::CommandOption>{
            {"dry_run", "check everything, print every effective option as YAML, and stop", &dry_run_},
-           {"force", "start although the planned memory is more than there is", &force_},
-           {"timing", "say what the phases of a step take", &timing_},
+           {"force", "start even if the planned memory exceeds what is available", &force_},
+           {"timing", "report the time of each phase of a step", &timing_},
            {"trace", "write a timeline of these steps (10-12) to output_dir/trace.json, for Perfetto", &trace_},
            {"result_rejected_tracker_filename",
-            "file that remembers rejected results over restarts; steps rejected twice are left out",
+            "file that remembers rejected results across restarts; steps rejected twice are skipped",
             &rejection_tracker_},
            {"help", "print the options", &help_},
            {"topic", "with --help: only this topic", &topic_}})

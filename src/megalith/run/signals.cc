@@ -34,6 +34,7 @@ EndingSignals::~EndingSignals() {
 std::optional<int> EndingSignals::wait() {
   pollfd waiting[] = {{.fd = signals_, .events = POLLIN, .revents = 0},
                       {.fd = cancel_, .events = POLLIN, .revents = 0}};
+  // An interrupted poll is tried again.
   while (::poll(waiting, 2, -1) < 0) {
   }
   if (waiting[1].revents != 0) return std::nullopt;
@@ -48,7 +49,7 @@ void EndingSignals::deliver(int signal) const {
   std::signal(signal, SIG_DFL);
   pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
   std::raise(signal);
-  std::abort();  // never reached: the default of these signals is to end
+  std::abort();  // never reached: the default action of these signals ends the process
 }
 
 InterruptGuard::InterruptGuard(std::function<void()> clean_up) : clean_up_(std::move(clean_up)), signals_({SIGHUP}) {
@@ -71,7 +72,7 @@ StopOnSignal::StopOnSignal() : signals_({SIGUSR1}) {
     while (const auto signal = signals_.wait()) {
       if (*signal != SIGUSR1 && ++asked == 2) signals_.deliver(*signal);
       if (!flag_.requested() && speaks)
-        log_warning("finishing the step that runs, then saving; press Ctrl-C again to leave at once");
+        log_warning("finishing the current step, then saving; press Ctrl-C again to leave at once");
       flag_.request();
     }
   });

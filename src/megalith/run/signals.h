@@ -1,5 +1,5 @@
-// The signals that ask a process to end. InterruptGuard puts something in order before the process ends; StopOnSignal
-// lets a run end in order: SIGINT, SIGTERM and SIGUSR1 ask for it, a second SIGINT or SIGTERM ends the process at once.
+// Handles the signals that end a process. InterruptGuard cleans up before the process ends; StopOnSignal lets a run
+// stop gracefully at SIGINT, SIGTERM or SIGUSR1, and ends the process at once at a second SIGINT or SIGTERM.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace megalith::run {
 
-// Takes the signals from their handlers and reads them from a descriptor instead. While it lives, SIGINT, SIGTERM and
-// those in `also` are blocked in the calling thread and in those that it makes.
+// Reads signals from a descriptor instead of a handler. While it lives, SIGINT, SIGTERM and those in `also` are blocked
+// in the calling thread and in the threads that it starts.
 class EndingSignals {
  public:
   explicit EndingSignals(std::initializer_list<int> also);
@@ -22,9 +22,9 @@ class EndingSignals {
   EndingSignals(const EndingSignals&) = delete;
   EndingSignals& operator=(const EndingSignals&) = delete;
 
-  // The next signal, or nothing after cancel(). One thread.
+  // Waits for the next signal; returns std::nullopt after cancel(). Called by one thread.
   std::optional<int> wait();
-  // Makes wait() return; any thread.
+  // Makes wait() return. May be called by any thread.
   void cancel();
   // Ends the process as `signal` would have without us.
   [[noreturn]] void deliver(int signal) const;
@@ -35,8 +35,8 @@ class EndingSignals {
   int cancel_ = -1;   // eventfd
 };
 
-// While it lives, SIGINT, SIGTERM and SIGHUP call `clean_up`, on a thread of its own, and then end the process as they
-// would have. Made before other threads are: they inherit that these signals are not theirs.
+// While it lives, SIGINT, SIGTERM and SIGHUP call `clean_up` on a thread of its own and then end the process as usual.
+// Create it before other threads, so that they inherit the blocked signals.
 class InterruptGuard {
  public:
   explicit InterruptGuard(std::function<void()> clean_up);
@@ -50,10 +50,10 @@ class InterruptGuard {
   std::thread thread_;
 };
 
-// Made before other threads of the rank are (so before it connects): they inherit that these signals are not theirs.
-// The first signal raises the flag and, on rank 0, says so on stderr; the next SIGINT or SIGTERM ends the process as it
-// would have without us. SIGUSR1 is Slurm's warning (--signal=USR1@120), which SIGTERM follows at the time limit: it
-// does not count as the first of two.
+// Create it before other threads of the rank (so before it connects), so that they inherit the blocked signals. The
+// first signal raises the flag and, on rank 0, logs a warning; the next SIGINT or SIGTERM ends the process as usual.
+// SIGUSR1 is Slurm's warning (--signal=USR1@120), which SIGTERM follows at the time limit: it does not count as the
+// first of two.
 class StopOnSignal {
  public:
   StopOnSignal();

@@ -1,4 +1,4 @@
-// `megalith data COMMAND`: what training reads.
+// `megalith data COMMAND`: prepares training data.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace megalith::cli {
 
 namespace {
 
-// The order of --help.
+// In the order of --help.
 const std::vector<Command>& data_commands() {
   static const std::vector<Command> table{
       {"tokenize", "JSON lines into .bin/.idx files", data_tokenize},
@@ -31,12 +31,12 @@ std::vector<std::string> names() {
 }
 
 std::string list_of_commands() {
-  std::string text = "megalith data COMMAND …: makes what training reads\n\n";
+  std::string text = "megalith data COMMAND …: prepares training data\n\n";
   for (const Command& command : data_commands()) text += fmt::format("  {:<16} {}\n", command.name, command.summary);
   return text + "\nmegalith data COMMAND --help   the options of a command\n";
 }
 
-// Whether the option takes the next word.
+// Returns whether the option takes the next word as its value. A switch does so only for true and false.
 bool takes_next(const config::CommandOption& option, const std::string& next) {
   if (!std::holds_alternative<bool*>(option.target)) return true;
   const std::string value = to_lower(next);

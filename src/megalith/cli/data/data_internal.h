@@ -1,4 +1,4 @@
-// What the sub-commands of `megalith data` share.
+// Declarations shared by the sub-commands of `megalith data`.
 #pragma once
 
 #include <span>
@@ -16,8 +16,8 @@ int data_verify(Words words);
 int data_merge(Words words);
 int data_train_tokenizer(Words words);
 
-// Reads the words behind a sub-command: its options, written like all others, and, in any place between them, the words
-// that belong to none ("-" is one of these). Returns the latter. Throws ConfigError for what is unknown.
+// Parses the words after a sub-command: its options and, anywhere between them, words that belong to no option ("-" is
+// one of these). Returns the latter. Throws ConfigError for unknown options.
 std::vector<std::string> read_data_words(Words words, std::span<const config::CommandOption> options);
 
 }  // namespace megalith::cli

@@ -1,4 +1,5 @@
-// `megalith data inspect | verify | merge`: pairs of .bin/.idx files.
+// `megalith data inspect | verify | merge`: work on pairs of .bin/.idx files. Each command collects its facts as JSON
+// first and renders the text from that, so that both outputs agree.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -24,7 +25,7 @@ constexpr const char* kInspectUsage =
     R"(megalith data inspect PREFIX: what PREFIX.bin and PREFIX.idx hold
 
   --tokenizer DIR   show the first tokens as text, too
-  --tokens N        how many of the first tokens of a sequence are shown (default: 16)
+  --tokens N        how many tokens at the start of a sequence are shown (default: 16)
   --json            print one JSON object in place of a table
 )";
 constexpr const char* kVerifyUsage =
@@ -37,7 +38,7 @@ The first fault is named with its file and byte, and the exit code is 2.
   --json            print one JSON object in place of a line
 )";
 constexpr const char* kMergeUsage =
-    R"(megalith data merge PREFIX… --output PREFIX: the documents of all, one behind the other
+    R"(megalith data merge PREFIX… --output PREFIX: the documents of all inputs, concatenated
 
   --overwrite       replace files that are there
   --json            print one JSON object in place of a line
@@ -49,7 +50,7 @@ struct FileFlags {
   bool overwrite = false, json = false, help = false;
   std::vector<std::string> prefixes;
 
-  // False when --help was asked for, which is answered.
+  // Parses the words. Returns false if --help was given, after printing it.
   bool read(Words words, std::vector<config::CommandOption> options, const char* usage) {
     options.push_back({"json", "print JSON", &json});
     options.push_back({"help", "print this", &help});
@@ -74,7 +75,7 @@ std::string in_words(const ordered_json& facts) {
                      facts["tokens"].get<int64_t>(), facts["type"].get<std::string>());
 }
 
-// The first tokens of the first sequences.
+// Returns the first tokens of the first sequences.
 ordered_json first_sequences(const IndexedDataset& set, const FileFlags& flags,
                              const std::optional<Tokenizer>& tokenizer) {
   constexpr int64_t kShownSequences = 3;

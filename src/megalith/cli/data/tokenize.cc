@@ -1,4 +1,5 @@
-// `megalith data tokenize`: JSON lines into .bin/.idx files.
+// `megalith data tokenize`: converts JSON lines to .bin/.idx files. Output goes to temporary files that are renamed at
+// the end; a signal discards them (InterruptGuard), so a pair of files is either complete or absent.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,14 +25,14 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kDataTokenizeUsage =
     R"(megalith data tokenize FILE… --tokenizer DIR --output PREFIX: JSON lines into .bin/.idx files
 
-Every line of the files is a JSON object and becomes a document; FILE may be packed (gzip, Zstandard), and - is stdin. The
-files PREFIX_KEY_document.bin and .idx are those of Megatron's preprocess_data.py, byte for byte.
+Every line of the files is a JSON object and becomes a document; FILE may be compressed (gzip, Zstandard), and - is
+stdin. The files PREFIX_KEY_document.bin and .idx are those of Megatron's preprocess_data.py, byte for byte.
 
   --json_keys KEYS      fields to tokenize, with commas between them (default: text); a list of strings makes several
                         sequences of one document
-  --append_eod          the tokenizer's EOS token behind every document that is not empty
-  --add_special_tokens  put the tokens around each text that the tokenizer is made to add (BOS, for example)
-  --workers N           threads (default: one a processor); the result does not depend on it
+  --append_eod          append the tokenizer's EOS token to every document that is not empty
+  --add_special_tokens  add the special tokens that the tokenizer is configured to add to each text (BOS, for example)
+  --workers N           threads (default: one per processor); the result does not depend on it
   --skip_bad_lines      leave out lines that cannot be read, and count them, instead of stopping at the first
   --overwrite           replace files that are there
   --json                print one JSON object in place of a table
@@ -48,7 +49,7 @@ struct DataTokenizeFlags {
             {"output", "prefix of the files", &output},
             {"json_keys", "fields to tokenize", &json_keys},
             {"workers", "threads", &workers},
-            {"append_eod", "EOS behind every document", &append_eod},
+            {"append_eod", "append EOS to every document", &append_eod},
             {"add_special_tokens", "add the tokenizer's own special tokens", &add_special_tokens},
             {"skip_bad_lines", "count bad lines", &skip_bad_lines},
             {"overwrite", "replace files that are there", &overwrite},
@@ -74,7 +75,7 @@ struct DataTokenizeFlags {
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Says on stderr how far it is: one line that is written over on a terminal, else a line every half minute.
+// Shows progress on stderr: one line that is overwritten on a terminal, otherwise a line every half minute.
 class ProgressLine {
  public:
   void show(const data::TokenizeCorpusProgress& progress) {

@@ -1,4 +1,5 @@
-// `megalith data train-tokenizer`: a byte-level BPE tokenizer from texts.
+// `megalith data train-tokenizer`: trains a byte-level BPE tokenizer. The folder is staged and appears only when it is
+// complete.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -36,9 +37,9 @@ Hugging Face's trainer. A line of a .txt file is a text; of a .jsonl file, the f
   --min_frequency N     pairs that are rarer are not merged (default 2)
   --pre_tokenizer NAME  how texts are cut into words: qwen2 (default) or gpt2
   --text_key NAME       the field of .jsonl lines that holds the text (default text)
-  --threads N           that count words (default: all cores); the result does not depend on it
-  --overwrite           replace DIR when it is there
-  --json                print a JSON object about what was made
+  --threads N           threads that count words (default: all cores); the result does not depend on it
+  --overwrite           replace DIR if it exists
+  --json                print a JSON object that describes the result
 )";
 
 struct TrainFlags {
@@ -57,7 +58,7 @@ struct TrainFlags {
                                                      {"min_frequency", "rarer pairs are not merged", &min_frequency},
                                                      {"pre_tokenizer", "qwen2 or gpt2", &pre_tokenizer},
                                                      {"text_key", "field of .jsonl lines", &text_key},
-                                                     {"threads", "that count words", &threads},
+                                                     {"threads", "threads that count words", &threads},
                                                      {"overwrite", "replace the folder", &overwrite},
                                                      {"json", "print a JSON object", &json},
                                                      {"help", "print this", &help}};
@@ -115,7 +116,7 @@ int data_train_tokenizer(Words words) {
   check<DataError>(counter.bytes() > 0, "there is no text in {}", list_in_words(flags.files));
   const tokenizer::TrainedBpe model = train_bpe(counter, options);
   if (std::ssize(model.tokens) < options.vocab_size)
-    log_warning("the corpus gives {} tokens, not {}: no other pair stands in it {} times", model.tokens.size(),
+    log_warning("the corpus gives {} tokens, not {}: no other pair occurs in it {} times", model.tokens.size(),
                 options.vocab_size, options.min_frequency);
   for (const auto& [name, content] : tokenizer_files(model)) io::write_text_file(staged.path() / name, content);
   staged.commit();

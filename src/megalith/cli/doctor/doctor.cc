@@ -1,4 +1,6 @@
-// `megalith doctor`: what this machine has and lacks; with --nproc N, whether N ranks can work together.
+// `megalith doctor`: reports what this machine has and lacks; with --nproc N, checks whether N ranks can work together;
+// with --measure, times them for the planner. The first needs no ranks and never fails: each finding carries its own
+// advice.
 #include <ATen/Context.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
@@ -40,7 +42,7 @@ struct Finding {
   std::string advice;  // what to do when something is missing; empty when all is well
 };
 
-// Kilobytes of a line of /proc/meminfo, as GiB.
+// Returns a line of /proc/meminfo, which is in kilobytes, as GiB.
 double memory_gib(const std::string& name) {
   std::ifstream file("/proc/meminfo");
   for (std::string key, line; file >> key && std::getline(file, line);)
@@ -133,7 +135,7 @@ void write_measured(parallel::ParallelContext& context, const std::optional<std:
     fmt::print("{}", yaml);
 }
 
-// Whether the user chose output_dir: its default is a run's.
+// Returns output_dir if the user gave it; its default is meant for runs.
 std::optional<std::filesystem::path> chosen_folder(const config::ParseResult& parsed) {
   const bool given =
       std::ranges::any_of(parsed.report.uses, [](const config::OptionUse& use) { return use.name == "output_dir"; });
@@ -148,7 +150,7 @@ std::optional<int64_t> message_bytes(const std::optional<std::string>& size) {
   return static_cast<int64_t>(bytes);
 }
 
-// Settings that only one of the two things that ranks can do looks at.
+// Refuses options that belong to the other mode: the self-check or --measure.
 void check_doctor_settings(bool measure, const std::optional<std::string>& output,
                            const std::optional<std::string>& size, bool json) {
   check<ConfigError>(measure || !output, "--output is the cluster file of --measure; give both, or neither");

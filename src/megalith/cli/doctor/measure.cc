@@ -1,3 +1,6 @@
+// Every number is the median of repeated runs on this rank and then the slowest of all ranks, since a step waits for
+// the slowest. Work that ranks do together is repeated a fixed number of times, so that all of them call the same
+// collectives; the rest is repeated until it has taken a fifth of a second.
 #include "megalith/cli/doctor/measure.h"
 
 #include <ATen/ATen.h>
@@ -22,8 +25,8 @@ void finish(at::Device device) {
   if (device.is_cuda()) at::accelerator::synchronizeDevice(device.index());
 }
 
-// The median of a few runs, after one that does not count. `runs`: exactly so many, for what ranks do together. Work
-// that takes longer than a second is not repeated: bf16 products on a CPU without instructions for them.
+// Returns the median of a few runs, after a warm-up run that does not count. `runs` fixes their number, for collective
+// work. Work that takes longer than a second is not repeated: bf16 products on a CPU without instructions for them.
 double seconds_of(at::Device device, const std::function<void()>& work, size_t runs = 0) {
   const auto once = [&] {
     const auto begin = Clock::now();
@@ -65,7 +68,7 @@ AttentionSpeed attention_speed(at::Device device) {
   const ops::AttentionResult result = ops::attention_forward(q, k, v, layout, layout, {});
   const double forward = seconds_of(device, [&] { ops::attention_forward(q, k, v, layout, layout, {}); });
   const double backward = seconds_of(device, [&] { ops::attention_backward(v, q, k, v, result, layout, layout, {}); });
-  return {flop / forward, 2.5 * flop / backward};
+  return {flop / forward, 2.5 * flop / backward};  // backward has five products where forward has two
 }
 
 double memory_speed(at::Device device) {
@@ -75,6 +78,8 @@ double memory_speed(at::Device device) {
   return 2 * static_cast<double>(bytes) / seconds_of(device, [&] { to.copy_(from); });
 }
 
+// Measures an all-gather of a large and of a tiny message. The difference gives the bandwidth, the tiny one the
+// latency, by the same formula as plan::GroupSpeed::all_gather.
 plan::LinkSpeed link_speed(const comm::Group& world, at::Device device) {
   const int64_t bytes = device.is_cuda() ? int64_t{1} << 28 : int64_t{1} << 24, n = world.size();
   const at::Tensor part = at::zeros({bytes / n}, at::TensorOptions(device).dtype(at::kByte));
@@ -95,6 +100,7 @@ double host_memory_bytes() {
   return 0;
 }
 
+// Reduces a value over all ranks, so that they all continue with the same.
 double agreed(const comm::Group& world, double value, at::Device device, comm::ReduceOp op) {
   const at::Tensor all = at::full({1}, value, at::TensorOptions(device).dtype(at::kFloat));
   world.all_reduce(all, op, "measure");

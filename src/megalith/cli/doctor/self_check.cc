@@ -1,3 +1,5 @@
+// Renders a train::LayoutReport. JSON has every group and pair; the table for people shows the slowest group of each
+// kind, since groups of one kind do the same work and a step waits for the slowest.
 #include "megalith/cli/doctor/self_check.h"
 
 #include <fmt/format.h>
@@ -106,7 +108,7 @@ void print_layout(const parallel::ParallelContext& context) {
     fmt::print("{:<20} {}\n", layout::name(kind), shown_groups(grid.groups(kind), 8));
 }
 
-// Groups of one kind do the same: the slowest stands for them.
+// Returns the slowest group of each kind and operation.
 std::vector<LinkRow> slowest_of_each_kind(const std::vector<LinkRow>& links) {
   std::vector<LinkRow> slowest;
   const auto cost = [](const LinkRow& row) { return row.time.bytes > 0 ? row.time.seconds : row.time.latency_s; };
@@ -179,7 +181,7 @@ void print_problems(const LayoutReport& report) {
   }
 }
 
-// What ended the check; for programs that read stdout.
+// Prints the reason why the check ended, for programs that read stdout.
 void print_failure_object(const parallel::ParallelContext& context, const std::string& reason) {
   ordered_json json = json_head(context, /*ok=*/false);
   json["failed"] = reason;

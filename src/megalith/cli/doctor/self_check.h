@@ -1,4 +1,4 @@
-// The self-check of several ranks as `megalith doctor` shows it; train/layout_check.h does the work.
+// Prints the self-check of several ranks for `megalith doctor`; train/layout_check.h does the work.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace megalith::cli {
 
 struct SelfCheckOptions {
   bool json = false;
-  std::optional<int64_t> bytes;                 // of large messages
-  std::optional<std::filesystem::path> folder;  // where the save is tried
+  std::optional<int64_t> bytes;                 // size of large messages
+  std::optional<std::filesystem::path> folder;  // where the test checkpoint is saved
 };
 
-// Checks the layout on all ranks. Rank 0 prints a table, or one JSON object, on stdout, and what it does on stderr.
-// Returns whether all is well, the same on all ranks; problems are then on rank 0's stderr as well. An operation that
-// fails throws CommError, after the JSON object has been printed.
+// Checks the layout on all ranks. Rank 0 prints a table or one JSON object on stdout, and its progress on stderr.
+// Returns whether all checks passed, the same on all ranks; rank 0 prints problems on stderr as well. Throws CommError
+// when an operation fails, after printing the JSON object.
 bool print_self_check(const parallel::ParallelContext& context, const SelfCheckOptions& options);
 
 }  // namespace megalith::cli

@@ -1,4 +1,6 @@
-// `megalith preview batch`: global batch and micro-batches as training goes on.
+// `megalith preview batch`: shows the global batch and micro-batches over the course of training. The course is
+// computed phase by phase: the calculator says when the batch changes next, and all steps before that are alike. A
+// batch that cannot run ends the course; it is shown up to there, and the reason is the error message.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +23,7 @@ using layout::BatchSizes;
 using layout::MicrobatchCalculator;
 using nlohmann::ordered_json;
 
-// Beyond this a walk is cut: the phases say the same in a few rows.
+// The walk is cut after so many rows: the phases hold the same information in a few.
 constexpr int64_t kMaxWalkRows = 100'000;
 constexpr int64_t kMaxSamples = 1'000'000'000'000'000;
 
@@ -31,20 +33,20 @@ constexpr PreviewUsage kPreviewBatchUsage{
     "step_batch_size_schedule\n(whose thresholds are tokens when --seq_length is given, else samples).",
     "Batch and seed"};
 
-// A stretch of steps of one size.
+// Consecutive steps with the same sizes.
 struct Phase {
   int64_t from;                     // samples consumed before its first step
-  std::optional<BatchSizes> sizes;  // none: the batch of this moment is refused
-  std::optional<int64_t> steps;     // none: to the end of training
+  std::optional<BatchSizes> sizes;  // std::nullopt when the batch of this moment is refused
+  std::optional<int64_t> steps;     // std::nullopt means to the end of training
 };
 
-// What training goes through. A course that cannot go on ends with the phase that stops it, and says why.
+// The phases of training. A course that cannot continue ends with the phase that stops it and gives the reason.
 struct Course {
   std::vector<Phase> phases;
   std::string problem;
 };
 
-// The cross-checks of the batch alone: what else the run gets wrong is not the question here.
+// Checks only the batch: other mistakes in the options do not matter here.
 void validate_batch(const config::TrainingArguments& args, int dp) {
   config::TrainingArguments batch_only;
   batch_only.batch = args.batch;
@@ -52,7 +54,7 @@ void validate_batch(const config::TrainingArguments& args, int dp) {
   config::validate(batch_only, {.world_size = dp, .needs_inputs = false});
 }
 
-// The sizes at a moment, or none with the reason why a step cannot run.
+// Returns the sizes at a moment, or std::nullopt and the reason why a step cannot run.
 std::optional<BatchSizes> sizes_at(const MicrobatchCalculator& calculator, int64_t consumed, std::string& problem) {
   try {
     return calculator.at(consumed);
@@ -73,12 +75,11 @@ Course course_of(const MicrobatchCalculator& calculator, std::optional<int64_t> 
     if (running == 0) {
       course.problem = fmt::format(
           "after {} samples: a global batch of {} leaves no micro-batch for every data-parallel rank, so training "
-          "would "
-          "not move on. Start rampup_batch_size at micro_batch_size * dp = {} or more",
+          "would not move on. Start rampup_batch_size at micro_batch_size * dp = {} or more",
           consumed, phase.sizes->global_batch_size, calculator.micro_batch_size() * calculator.data_parallel_size());
       break;
     }
-    // kMaxSamples stands for no change, and for one that no run gets to.
+    // kMaxSamples stands for no change, and for one that no run reaches.
     const int64_t change = std::min(calculator.next_change(consumed).value_or(kMaxSamples), kMaxSamples);
     if (change == kMaxSamples && !samples) break;
     const int64_t end = std::min(change, samples.value_or(kMaxSamples));
@@ -94,7 +95,7 @@ ordered_json row(int64_t consumed, const std::optional<BatchSizes>& sizes) {
       {consumed, sizes->num_microbatches, sizes->global_batch_size, sizes->running_global_batch_size});
 }
 
-// Every step: rows of golden microbatches.json. True when it had to be cut.
+// Appends a row per step, as in the golden file microbatches.json. Returns true if the walk had to be cut.
 bool append_walk(const Course& course, ordered_json& walk) {
   walk = ordered_json::array();
   for (const Phase& phase : course.phases) {
@@ -119,7 +120,7 @@ ordered_json plan_json(const BatchPlan& plan, const MicrobatchCalculator& calcul
   return json;
 }
 
-// The answers to --consumed.
+// Returns the answers to --consumed.
 std::vector<Phase> moments(const MicrobatchCalculator& calculator, const std::optional<std::string>& consumed,
                            std::string& problem) {
   std::vector<Phase> rows;
@@ -176,7 +177,7 @@ std::string phase_line(const Phase& phase, const BatchPlan& plan) {
 std::string batch_table(const BatchPreview& preview) {
   const BatchPlan& plan = preview.plan;
   std::string text =
-      fmt::format("micro_batch_size {} * dp {} = {} samples a micro-batch of all ranks\n\n", plan.micro_batch_size,
+      fmt::format("micro_batch_size {} * dp {} = {} samples per micro-batch of all ranks\n\n", plan.micro_batch_size,
                   plan.data_parallel_size, plan.micro_batch_size * plan.data_parallel_size);
   text += fmt::format("{:>14}  {:>10}  {:>12}  {:>13}", "after samples", "steps", "global batch", "micro-batches");
   text += plan.seq_length ? fmt::format("  {:>12}\n", "tokens/step") : "\n";
@@ -207,7 +208,7 @@ int preview_batch(Words words) {
                     {"dp", "data-parallel size, in place of world_size", &dp},
                     {"data_parallel_size", "the same as dp", &dp},
                     {"samples", "length of the run (also train_samples): how many steps it takes", &samples},
-                    {"consumed", "the sizes after so many samples; several with commas", &consumed}});
+                    {"consumed", "show the sizes after N samples; several with commas", &consumed}});
   if (!input) return kDone;
   if (!samples) samples = input->args.run.train_samples;
   check<ConfigError>(!samples || (*samples >= 1 && *samples <= kMaxSamples),
@@ -224,7 +225,7 @@ int preview_batch(Words words) {
   const std::vector<Phase> asked = moments(calculator, consumed, course.problem);
   const BatchPreview preview{plan, calculator, course, asked, samples};
   write_stdout(input->json ? batch_json(preview) : batch_table(preview));
-  // Shown with what leads to it, and still no plan to train with.
+  // The course has been shown up to the problem; it is still an error.
   if (!course.problem.empty()) throw ConfigError(course.problem);
   return kDone;
 }

@@ -14,7 +14,7 @@ namespace megalith::cli {
 namespace {
 
 constexpr int kLabelWidth = 10;
-constexpr int kEighths = 8;  // a character shows so many levels
+constexpr int kEighths = 8;  // levels that one character can show
 constexpr std::array<std::string_view, kEighths + 1> kBlocks{" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 
 std::string without_trailing_blanks(std::string line) {
@@ -22,7 +22,7 @@ std::string without_trailing_blanks(std::string line) {
   return line;
 }
 
-// Eighths of a character from the bottom, 1 for `low` to 8 * height for `high`; a flat curve fills the frame.
+// Returns heights in eighths of a character, from 1 for `low` to 8 * height for `high`; a flat curve fills the frame.
 std::vector<int> levels(std::span<const double> values, double low, double high, int height) {
   std::vector<int> out;
   for (const double value : values) {
@@ -32,7 +32,7 @@ std::vector<int> levels(std::span<const double> values, double low, double high,
   return out;
 }
 
-// The letters under the axis; a mark whose place is taken stands in the next free one.
+// Returns the line of letters under the axis; a mark whose column is taken moves to the next free one.
 std::string mark_line(std::span<const CurveMark> marks, int columns) {
   std::string line(static_cast<size_t>(columns), ' ');
   char letter = 'a';
@@ -55,7 +55,7 @@ std::string draw_curve(const std::function<double(double)>& value, std::span<con
   const int columns = std::max(frame.width - kLabelWidth - 1, 10);
   std::vector<double> values;
   for (int i = 0; i < columns; ++i) values.push_back(value(static_cast<double>(i) / (columns - 1)));
-  // A peak between two columns still counts.
+  // Evaluate at the marks as well, so that a peak between two columns is not missed.
   for (const CurveMark& mark : marks) {
     const auto column = static_cast<size_t>(std::lround(std::clamp(mark.at, 0.0, 1.0) * (columns - 1)));
     values[column] = std::max(values[column], value(mark.at));

@@ -1,4 +1,4 @@
-// Curves in block characters, for a terminal.
+// Draws curves in block characters for a terminal.
 #pragma once
 
 #include <functional>
@@ -7,10 +7,10 @@
 
 namespace megalith::cli {
 
-// A place that a curve is marked at.
+// A marked point of a curve.
 struct CurveMark {
   double at;         // 0 (left end) to 1 (right end)
-  std::string text;  // what is there
+  std::string text;  // its label
 };
 
 struct CurveFrame {
@@ -18,12 +18,12 @@ struct CurveFrame {
   int height = 10;  // lines of the curve itself
 };
 
-// Draws value(x) for x from 0 to 1: its largest and smallest value stand at the left, the marks below as a, b, c with
-// their texts. Values are finite.
+// Draws value(x) for x from 0 to 1. Its largest and smallest values are printed at the left, the marks below as a, b, c
+// with their texts. Values must be finite.
 std::string draw_curve(const std::function<double(double)>& value, std::span<const CurveMark> marks,
                        const CurveFrame& frame);
 
-// The width of the terminal that stdout is; 80 when it is none.
+// Returns the width of the terminal; 80 when stdout is not a terminal.
 int terminal_width();
 
 }  // namespace megalith::cli

@@ -1,4 +1,5 @@
-// `megalith preview groups`: every process group of a layout, and how the data-parallel sizes come about.
+// `megalith preview groups`: shows every process group of a layout and how the data-parallel sizes follow. Layouts of
+// millions of ranks are shown, too: the table asks for single groups only, and JSON is appended to a string directly.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -22,7 +23,7 @@ constexpr PreviewUsage kPreviewGroupsUsage{
     "The process groups of a layout: how many of each kind, which ranks, what for; DP and EDP.",
     "Parallel layout"};
 
-// spec/initialize.md §4, shortened.
+// Says in short what a group is used for.
 const char* purpose(GroupKind kind) {
   switch (kind) {
     case GroupKind::kDpCp:
@@ -80,7 +81,7 @@ layout::GridShape requested_shape(const config::TrainingArguments& args, int wor
   return shape;
 }
 
-// The groups that are shown: all, or those that one rank is in (none where it is outside, as in `embedding`).
+// Returns the groups to show: all, or the one that a rank is in (none if it is in no group, as with `embedding`).
 std::vector<std::vector<int>> chosen_groups(const RankGrid& grid, GroupKind kind, const std::optional<int>& rank) {
   if (!rank) return grid.groups(kind);
   std::vector<int> group = grid.group_of(kind, *rank);
@@ -88,7 +89,7 @@ std::vector<std::vector<int>> chosen_groups(const RankGrid& grid, GroupKind kind
   return {std::move(group)};
 }
 
-// Written by hand: a million numbers need no tree of objects.
+// Written by hand, because a tree of JSON objects is slow for a million numbers.
 void append_json(std::string& text, const std::vector<std::vector<int>>& groups) {
   text += '[';
   for (const std::vector<int>& group : groups) {
@@ -142,7 +143,7 @@ std::string sizes_text(const RankGrid& grid) {
   return text;
 }
 
-// spec/initialize.md §3: the formula that is widely printed, and why it does not hold.
+// Explains why the widely printed formula N = TP*PP*CP*EP*DP does not hold.
 std::string why_not_one_product(const RankGrid& grid) {
   const layout::GridShape& s = grid.shape();
   const int stage_ranks = s.world_size / s.pp;
@@ -160,7 +161,7 @@ std::string why_not_one_product(const RankGrid& grid) {
   return text;
 }
 
-// The first groups, as many as fit a line.
+// Returns the first groups, as many as fit on a line.
 std::string some_groups(const RankGrid& grid, GroupKind kind) {
   constexpr size_t kLineLength = 40;
   const int count = grid.group_count(kind);

@@ -1,4 +1,5 @@
-// `megalith preview layers`: which layers stand on which pipeline stage.
+// `megalith preview layers`: shows which layers are on which pipeline stage, and the split as a layout string that can
+// be given to pipeline_model_parallel_layout.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -28,13 +29,13 @@ constexpr PreviewUsage kPreviewLayersUsage{
 
 SplitRequest request_of(const config::TrainingArguments& args) {
   SplitRequest request = config::split_request(args);
-  // Refuses two ways of setting the virtual size, and turns layers a stage into it.
+  // Refuses two ways of setting the virtual size, and converts layers per stage to it.
   const layout::LauncherVpp resolved = layout::resolve_launcher_vpp(config::vpp_request(args));
   if (!request.layout) request.vpp = resolved.vpp;
   return request;
 }
 
-// The split is uneven because the layers do not divide, not because it was asked for.
+// Returns whether the split is uneven because the layers do not divide, not because the user requested it.
 bool is_balanced(SplitRequest request) {
   request.uneven = layout::UnevenSplit::kRefuse;
   return !layout::problems(request).empty();
@@ -47,7 +48,7 @@ void note_balanced(const LayerSplit& split) {
       split.num_layers(), split.pp() * split.chunks(), split.to_layout().text());
 }
 
-// Keys of golden layer_split.json; as_layout is ours.
+// Writes the keys of the golden file layer_split.json; as_layout is ours.
 ordered_json inputs_json(const config::TrainingArguments& args, const SplitRequest& request) {
   ordered_json json{{"num_layers", request.num_layers}, {"pp", request.pp}};
   if (args.pipeline.vpp) json["vpp"] = *args.pipeline.vpp;

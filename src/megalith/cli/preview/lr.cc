@@ -1,4 +1,6 @@
-// `megalith preview lr`: learning rate and weight decay over the steps of a run.
+// `megalith preview lr`: shows learning rate and weight decay over the steps of a run. The schedule may count samples
+// while the batch grows, so steps are first converted to samples (Progress). A run may have millions of steps: nothing
+// here walks through all of them except --json, which shows at most kMaxRows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +25,7 @@ using optim::RunSchedule;
 using optim::ScheduleParams;
 using optim::ScheduleUnit;
 
-// Beyond this, --json shows every n-th step.
+// With more steps than this, --json shows every n-th step.
 constexpr int64_t kMaxRows = 100'000;
 constexpr int64_t kMaxRunSamples = 1'000'000'000'000'000;
 
@@ -34,7 +36,7 @@ constexpr PreviewUsage kPreviewLrUsage{
     "The learning rate (and the weight decay, if it changes) as a curve, and at the steps that matter.",
     "Learning-rate schedule", true};
 
-// The samples that have been consumed after each step, without walking through all of them.
+// Computes the samples consumed after a step from stretches of steps with the same batch.
 class Progress {
  public:
   Progress(const MicrobatchCalculator& calculator, const RunSchedule& run) : run_(run) {
@@ -62,11 +64,12 @@ class Progress {
     const Stretch& stretch = *std::prev(next);
     return stretch.consumed + (step - stretch.first_step) * stretch.samples_of_step;
   }
-  // In the schedule's unit.
+  // Returns the progress after a step in the schedule's unit.
   int64_t at(int64_t step) const { return run_.unit == ScheduleUnit::kSamples ? samples(step) : step; }
-  // The first step with that progress or more; none when the run ends before.
+  // Returns the first step with that progress or more; std::nullopt when the run ends before.
   std::optional<int64_t> step_of(double progress) const {
     if (static_cast<double>(at(run_.train_iters)) < progress) return std::nullopt;
+    // Progress grows with every step: bisect.
     int64_t low = 0;
     int64_t high = run_.train_iters;
     while (low < high) {
@@ -80,7 +83,7 @@ class Progress {
   }
 
  private:
-  // Steps of one size.
+  // Consecutive steps with the same batch.
   struct Stretch {
     int64_t first_step;
     int64_t consumed;  // samples before it
@@ -101,7 +104,7 @@ struct LrPreview {
   }
 };
 
-// The parts of the arguments that decide the schedule: what else the run gets wrong is not the question here.
+// Checks only the arguments that decide the schedule: other mistakes in the options do not matter here.
 void validate_schedule(const config::TrainingArguments& args, int dp) {
   config::TrainingArguments only;
   only.dialect = args.dialect;
@@ -137,7 +140,8 @@ ordered_json params_json(const ScheduleParams& params) {
   return json;
 }
 
-// The fields of golden lr_schedule.json, which calls the parameters `params` in one list and `resolved` in another.
+// Writes the fields of the golden file lr_schedule.json, which calls the parameters `params` in one list and `resolved`
+// in another.
 std::string lr_json(const LrPreview& preview) {
   const RunSchedule& run = preview.run;
   const int64_t every = std::max<int64_t>(1, (run.train_iters + kMaxRows - 1) / kMaxRows);
@@ -175,10 +179,10 @@ std::string lr_json(const LrPreview& preview) {
 // A step worth a row in the table.
 struct Moment {
   int64_t step;
-  std::string what;  // empty: a row in between
+  std::string what;  // empty for a row in between
 };
 
-// Where the shape changes, in order.
+// Returns the steps where the shape of the curve changes, in order.
 std::vector<Moment> turns(const LrPreview& preview) {
   const ScheduleParams& params = preview.run.schedule.params();
   std::vector<Moment> out;

@@ -1,4 +1,4 @@
-// `megalith preview memory`: what a rank of every stage needs, part by part.
+// `megalith preview memory`: shows the memory that a rank of every stage needs, part by part.
 #include <nlohmann/json.hpp>
 
 #include "megalith/cli/preview/preview_internal.h"

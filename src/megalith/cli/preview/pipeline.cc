@@ -1,4 +1,6 @@
-// `megalith preview pipeline`: the order of work on every pipeline rank, as a timeline.
+// `megalith preview pipeline`: draws the order of work on every pipeline rank as a timeline. Times are in forwards of
+// one chunk; a backward costs backward_cost of them, half of it for weight gradients. The drawing is scaled to the
+// terminal and labels are cut to the width of their action.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -48,7 +50,7 @@ ScheduleKind kind_of(const std::optional<std::string>& asked, int pp, std::optio
   throw ConfigError(fmt::format("schedule is \"{}\"; it must be one of {}", *asked, list_in_words(names)));
 }
 
-// Keys of golden pipeline_schedule.json; times are ours, in forwards of one chunk.
+// Writes the keys of the golden file pipeline_schedule.json, and our times in forwards of one chunk.
 ordered_json to_json(const Request& request, const PipelineTimeline& timeline) {
   const PipelineShape& shape = request.shape;
   ordered_json json{
@@ -79,7 +81,7 @@ ordered_json to_json(const Request& request, const PipelineTimeline& timeline) {
   return json;
 }
 
-// "F12.1" in `width` characters, or the start of it.
+// Returns a label such as "F12.1", cut to `width` characters.
 std::string label(const layout::PipelineAction& action, bool chunks, size_t width) {
   std::string text = action.text();
   if (!chunks) text = text.substr(0, text.find('.'));
@@ -88,7 +90,7 @@ std::string label(const layout::PipelineAction& action, bool chunks, size_t widt
 }
 
 std::string drawing(const Request& request, const PipelineTimeline& timeline, int columns) {
-  // As many characters for a unit of time as fit; labels need about four.
+  // As many characters per unit of time as fit, at most four: a label does not need more.
   const double scale = std::clamp((columns - 10) / timeline.length, 0.05, 4.0);
   std::string text;
   for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {

@@ -1,4 +1,5 @@
-// `megalith plan`: the fastest layouts that fit, and what runs of many sizes come to.
+// `megalith plan`: searches the fastest layouts that fit; with --simulate, studies runs of many sizes with failures.
+// Every option that the user gives stays fixed, and the search covers the rest.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,9 +29,9 @@ struct PlanFlags {
 
   std::vector<config::CommandOption> options() {
     return {
-        {"gpus", "how many there are", &gpus},
+        {"gpus", "number of GPUs", &gpus},
         {"gpu", "a preset (a100-80g, h100-80g, h200, b200, cpu; h100-80g) or a cluster file", &gpu},
-        {"gpus_per_node", "in a machine (8)", &gpus_per_node},
+        {"gpus_per_node", "GPUs per machine (8)", &gpus_per_node},
         {"model", "folder with config.json, or a hub name that has been downloaded", &model},
         {"best", "how many layouts to show (5)", &best},
         {"output", "write the options of the best one to this YAML file", &output},
@@ -43,7 +44,7 @@ struct PlanFlags {
   }
 };
 
-// The batch that was asked for; otherwise about four million tokens, a power of two of sequences, at least one a GPU.
+// Returns the requested batch, or about four million tokens: a power of two of sequences, at least one per GPU.
 int64_t global_batch(const config::TrainingArguments& args, int64_t length, int64_t gpus) {
   if (args.batch.global_batch_size) return *args.batch.global_batch_size;
   int64_t sequences = 1;
@@ -85,7 +86,7 @@ int run_plan(Words words) {
   const auto own = flags.options();
   const auto parsed = config::parse_arguments(config::Dialect::kTrain, words, own);
   if (flags.help) {
-    fmt::print("megalith plan --gpus N --model DIR [--gpu KIND] [options that shall stay as they are]…\n\n{}",
+    fmt::print("megalith plan --gpus N --model DIR [--gpu KIND] [options that stay fixed]…\n\n{}",
                config::help_text(config::Dialect::kTrain, "Parallel layout", own));
     return kDone;
   }

@@ -1,4 +1,8 @@
-// `megalith preview TOPIC`: what a layout comes to, by arithmetic alone.
+// `megalith preview TOPIC`: shows properties of a run by arithmetic alone. This file finds the topic and parses its
+// words; each topic has a file of its own.
+//
+// Options are parsed as `train` options first, since a user of `preview` does not name a dialect. If they turn out to
+// be Megatron's, they are parsed once more as `pretrain`, whose defaults differ.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,8 +28,8 @@ struct Topic {
 const std::vector<Topic>& topics() {
   static const std::vector<Topic> table{
       {"groups", "process groups of every kind, data-parallel sizes", preview_groups},
-      {"layers", "which layers stand on which pipeline stage", preview_layers},
-      {"batch", "global batch and micro-batches as training goes on", preview_batch},
+      {"layers", "which layers are on which pipeline stage", preview_layers},
+      {"batch", "global batch and micro-batches over the course of training", preview_batch},
       {"lr", "learning rate and weight decay over the steps", preview_lr},
       {"pipeline", "order of work on every pipeline rank", preview_pipeline},
       {"memory", "memory that a rank needs, part by part", preview_memory},
@@ -59,7 +63,7 @@ bool is_megatron_only(const config::OptionUse& use, const std::string& topic) {
   return match && match->option->topic == topic && !match->option->in_train;
 }
 
-// The dialect that was asked for, or the one that the names of the options belong to.
+// Returns the requested dialect, or the one to which the names of the options belong.
 config::Dialect dialect_of(const std::optional<std::string>& asked, const config::OptionReport& report,
                            const std::string& topic) {
   if (asked) {

@@ -1,4 +1,4 @@
-// What the topics of `megalith preview` share.
+// Declarations shared by the topics of `megalith preview`.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ int preview_lr(Words words);
 int preview_pipeline(Words words);
 int preview_memory(Words words);
 
-// What --help of a topic shows besides its own options.
+// Describes a topic to --help, besides its own options.
 struct PreviewUsage {
-  const char* text;          // what is shown, and how it is called
-  const char* option_topic;  // of the option table: the options that matter most
-  // Takes --dialect train|pretrain. Not given: options that only Megatron has in this topic, train_iters and
-  // train_samples mean pretrain, whose defaults then hold.
+  const char* text;          // how to call the topic, and what it shows
+  const char* option_topic;  // section of the option table with the options that matter most
+  // The topic takes --dialect train|pretrain. When it is not given, options of this section that only Megatron has,
+  // train_iters and train_samples select pretrain and its defaults.
   bool takes_dialect = false;
 };
 
@@ -35,20 +35,21 @@ struct PreviewInput {
   bool json = false;
 };
 
-// Reads the words behind the topic: every option of the table, those of the topic, --json and --help. Nothing when
-// --help was given and has been answered. Throws ConfigError, also for options that Megalith refuses.
+// Parses the words after the topic: every option of the table, those of the topic, --json and --help. Returns
+// std::nullopt if --help was given, after printing it. Throws ConfigError, also for options that Megalith refuses.
 std::optional<PreviewInput> read_preview(const PreviewUsage& usage, Words words,
                                          std::vector<config::CommandOption> own_options);
 
-// --world_size as a number of ranks; ConfigError when it is missing or out of range.
+// Returns --world_size as a number of ranks. Throws ConfigError when it is missing or out of range.
 int checked_world_size(const std::optional<int64_t>& world_size);
 
-// The data-parallel size: `dp`, or what follows from the world and the arguments; 1 when neither is given. ConfigError
-// when both are and contradict each other, or a number is out of range.
+// Returns the data-parallel size: `dp`, or what follows from the world size and the arguments; 1 when neither is given.
+// Throws ConfigError when both are given and contradict each other, or when a number is out of range.
 int data_parallel_size(const config::TrainingArguments& args, const std::optional<int64_t>& world_size,
                        const std::optional<int64_t>& dp);
 
-// Ascending numbers with neighbours joined: "0-3,8-11"; of more than `limit` runs the first ones and the last.
+// Writes ascending numbers with neighbors joined: "0-3,8-11". Of more than `limit` runs, only the first ones and the
+// last are written.
 std::string in_ranges(std::span<const int> numbers, size_t limit = 4);
 
 }  // namespace megalith::cli

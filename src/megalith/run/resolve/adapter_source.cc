@@ -9,6 +9,7 @@ model::AdapterSource adapter_source(const config::TrainingArguments& args,
   model::AdapterSource source;
   for (const std::string& path : args.lora.adapter_name_or_path)
     source.merged.push_back(peft::find_adapter(path, args.lora.adapter_folder.value_or("")));
+  // The last adapter is trained further unless a new one is wanted; all before it are merged into the weights.
   if (!source.merged.empty() && !args.lora.create_new_adapter) {
     source.trained = source.merged.back();
     source.merged.pop_back();

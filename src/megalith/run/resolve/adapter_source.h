@@ -1,4 +1,4 @@
-// Which adapters the model of a run gets: from its options.
+// Finds the adapters of a run's model from its options.
 #pragma once
 
 #include <filesystem>
@@ -10,12 +10,12 @@
 
 namespace megalith::run {
 
-// From adapter_name_or_path, adapter_folder, create_new_adapter and the lora options. `checkpoint`: that of a run that
-// continues, whose adapter takes the place of the trained one. Throws ConfigError for folders that hold no adapter.
+// Uses adapter_name_or_path, adapter_folder, create_new_adapter and the lora options. When a run continues, the adapter
+// in `checkpoint` replaces the trained one. Throws ConfigError for folders that hold no adapter.
 model::AdapterSource adapter_source(const config::TrainingArguments& args,
                                     const std::optional<std::filesystem::path>& checkpoint = std::nullopt);
 
-// A new adapter, with its targets as they were given: model::resolve_targets finds them in a model.
+// Returns the configuration of a new adapter with the targets as given; model::resolve_targets finds them in a model.
 peft::AdapterConfig new_adapter(const config::LoraConfig& lora);
 
 }  // namespace megalith::run

@@ -21,7 +21,8 @@ data::SampleKind kind_of_samples(config::Stage stage) {
   throw InternalError("a stage without samples");
 }
 
-// Two names for neat packing, which implies packing. Documents are packed without being asked, and never neatly.
+// neat_packing and sequence_packing both mean neat packing, which implies packing. Documents are packed by default, and
+// never neatly.
 data::Packing packing_of(const config::DataConfig& data, config::Stage stage) {
   const bool documents = stage == config::Stage::kPretrain;
   if (!documents && (data.neat_packing || data.sequence_packing)) return data::Packing::kNeat;

@@ -1,3 +1,7 @@
+// Megatron describes a model with experts by independent options; a Hugging Face family is a fixed combination. The
+// family is chosen by the options that only one family has, in this order: sigmoid scores (glm4_moe), norms on queries
+// and keys (qwen3_moe), shared experts or qkv biases (qwen2_moe), otherwise mixtral. Every option that does not fit the
+// chosen family is then reported with the change that would make it fit.
 #include "megalith/run/resolve/experts_from_options_internal.h"
 
 #include <fmt/format.h>
@@ -15,7 +19,8 @@ namespace {
 
 using config::TrainingArguments;
 
-// Python's list arithmetic, as far as the option uses it: [1,0], (…), a+b, a*n.
+// Parses Python's list arithmetic as far as the option uses it: [1,0], (…), a+b, a*n. A recursive-descent parser with
+// limits on depth and length, since the text comes from the user.
 class LayerList {
  public:
   explicit LayerList(const std::string& text) : text_(text) { std::erase(text_, ' '); }
@@ -99,13 +104,14 @@ std::vector<bool> parse_layer_freq(const std::string& text, int64_t layers) {
   std::vector<bool> all;
   if (!text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; })) {
     const int64_t step = text.size() < 7 ? std::stoll(text) : 0;
-    check<ConfigError>(step > 0, "moe_layer_freq is {}; every how many layers have experts: 1 or more", text);
+    check<ConfigError>(step > 0, "moe_layer_freq is {}; it must be 1 or more: every how many layers have experts",
+                       text);
     for (int64_t layer = 0; layer < layers; ++layer) all.push_back(layer % step == 0);
     return all;
   }
   all = LayerList(text).parse();
   check<ConfigError>(static_cast<int64_t>(all.size()) == layers,
-                     "moe_layer_freq \"{}\" says it for {} layers; num_layers is {}", text, all.size(), layers);
+                     "moe_layer_freq \"{}\" describes {} layers, but num_layers is {}", text, all.size(), layers);
   return all;
 }
 

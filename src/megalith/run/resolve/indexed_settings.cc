@@ -20,7 +20,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// A split's words in the JSON file: a list of strings and numbers, or one string.
+// Returns the words of a split in the JSON file: a list of strings and numbers, or one string.
 std::vector<std::string> words_of_field(const io::JsonFields& fields, const char* key) {
   const io::Json* value = fields.value(key);
   if (value == nullptr) return {};

@@ -1,4 +1,4 @@
-// From options to the .bin/.idx files that pre-training reads.
+// Converts options to the .bin/.idx files that pre-training reads.
 #pragma once
 
 #include "megalith/config/training_arguments.h"
@@ -6,12 +6,11 @@
 
 namespace megalith::run {
 
-// Reads data_args_path and per_split_data_args_path, too. Throws ConfigError when there is not exactly one source, or a
-// split that cuts none (with mock_data, which has parts of its own, it is without effect); DataError when a file is not
-// what it should be.
+// Also reads the files data_args_path and per_split_data_args_path. Throws ConfigError unless there is exactly one
+// source, and for a `split` without data_path (mock_data ignores it); DataError when a file is malformed.
 data::DataSources data_sources(const config::IndexedDataConfig& indexed);
 
-// That, and what samples look like.
+// Returns the sources and the settings of samples.
 data::IndexedSettings indexed_settings(const config::IndexedDataConfig& indexed);
 
 }  // namespace megalith::run

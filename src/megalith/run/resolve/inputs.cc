@@ -1,3 +1,6 @@
+// Finds everything a fine-tuning run reads: folders of models, references, adapters, tokenizers and data. Only small
+// files are read (config.json, headers, dataset_info.json), so that a mistake is reported within seconds and before
+// ranks exist.
 #include "megalith/run/resolve/inputs.h"
 
 #include "megalith/base/env.h"
@@ -26,7 +29,7 @@ bool has_tokenizer(const fs::path& folder) {
          fs::exists(folder / "tokenizer.model");
 }
 
-// Where things are kept between runs; all ranks of a machine share it. Empty: nowhere.
+// Returns a folder kept between runs and shared by all ranks of a machine; empty if there is no home folder.
 fs::path cache_for(const char* what) {
   if (const auto folder = env_string("XDG_CACHE_HOME")) return fs::path(*folder) / "megalith" / what;
   if (const auto home = env_string("HOME")) return fs::path(*home) / ".cache" / "megalith" / what;
@@ -45,7 +48,7 @@ fs::path find_reference(const TrainingArguments& args, const ModelPlan& model) {
   return folder;
 }
 
-// What lies below the adapter that is trained, or what ref_model_adapters names.
+// Returns the adapters below the one that is trained, or those that ref_model_adapters names.
 std::vector<fs::path> find_reference_adapters(const TrainingArguments& args, const ModelPlan& model) {
   if (!args.preference.ref_model) return model.adapter ? model.adapter->merged : std::vector<fs::path>{};
   std::vector<fs::path> found;

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder of the run, as checkpoint:: wants it.
+// Returns the folder of the run in the form that checkpoint:: expects: never empty.
 fs::path checkpoints_of(const fs::path& run_folder) { return run_folder.empty() ? fs::path(".") : run_folder; }
 
 void check_complete(const fs::path& checkpoint) {
@@ -25,7 +25,8 @@ void check_complete(const fs::path& checkpoint) {
   check<DataError>(problems.empty(), "{} is broken: {}", checkpoint.string(), list_in_words(problems, 8));
 }
 
-// A checkpoint's own folder, or the newest in the folder of a run. One without a manifest is named by whoever reads it.
+// Returns a checkpoint's own folder, or the newest in the folder of a run. If no checkpoint there has a manifest,
+// returns the newest anyway, so that reading it names the problem.
 std::optional<fs::path> checkpoint_in(const fs::path& folder) {
   if (checkpoint::has_manifest(folder)) return folder;
   if (const auto newest = checkpoint::latest_checkpoint(folder)) return newest;
@@ -47,7 +48,7 @@ std::optional<fs::path> find_resume(const std::optional<std::string>& wanted, co
   const checkpoint::ResumeChoice choice = checkpoint::choose_checkpoint(*wanted, checkpoints_of(run_folder), context);
   if (context.rank() == 0) {
     for (const std::string& skipped : choice.skipped) log_warning("{}", skipped);
-    if (!choice.folder) log_info("there is no checkpoint to continue: the run starts afresh");
+    if (!choice.folder) log_info("there is no checkpoint to continue: the run starts from the beginning");
   }
   return choice.folder;
 }
@@ -80,7 +81,7 @@ void take_checkpoint_arguments(config::ParseResult& parsed) {
                      " one, or describe the model (num_layers, hidden_size, …)",
                      args.save.load.value_or(""));
   const fs::path file = *folder / train::kArgumentsFile;
-  check<DataError>(fs::is_regular_file(file), "use_checkpoint_args: {} is no file", file.string());
+  check<DataError>(fs::is_regular_file(file), "use_checkpoint_args: there is no file {}", file.string());
   const std::string words[]{file.string()};
   const config::TrainingArguments saved = config::parse_arguments(config::Dialect::kPretrain, words).args;
   check<ConfigError>(saved.shape.num_layers.has_value(),

@@ -1,3 +1,6 @@
+// The options are translated to the config.json of a Hugging Face family, which the reader of that family then turns
+// into a ModelConfig: the same path as for a downloaded model, so a model from options can be exported and loaded
+// again. Before that, every option that the family cannot express is reported, all problems in one message.
 #include "megalith/run/resolve/model_from_options.h"
 
 #include <fmt/format.h>
@@ -49,7 +52,7 @@ void check_given(const TrainingArguments& args, ModelProblems& problems) {
   given(args.position.type, "position_embedding_type");
 }
 
-// What no family here has.
+// Reports options that no family supports.
 void check_known_parts(const TrainingArguments& args, ModelProblems& problems) {
   constexpr const char* kNoFamily = "no family of Megalith's holds such a model";
   const LayerConfig& layer = args.layer;
@@ -155,7 +158,7 @@ io::Json gpt2_json(const TrainingArguments& args) {
           {"attn_pdrop", args.layer.attention_dropout.value_or(0)}};
 }
 
-// The reference's constants for use_rope_scaling.
+// Uses the reference's constants for use_rope_scaling.
 io::Json llama3_scaling(const PositionConfig& position) {
   return {{"rope_type", "llama3"},
           {"factor", position.rope_scaling_factor.value_or(8)},
@@ -172,7 +175,7 @@ io::Json yarn_scaling(const PositionConfig& position) {
                    {"original_max_position_embeddings", position.original_max_position_embeddings.value_or(4096)},
                    {"beta_fast", position.beta_fast.value_or(32)},
                    {"beta_slow", position.beta_slow.value_or(1)}};
-  // transformers takes 1 for an mscale unless both are there.
+  // transformers uses an mscale of 1 unless mscale and mscale_all_dim are both given, so their effect is written out.
   const auto temperature = [factor](double scale) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; };
   if (mscale != 1 || all_dim != 0) scaling["attention_factor"] = temperature(mscale) / temperature(all_dim);
   return scaling;

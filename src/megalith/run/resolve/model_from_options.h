@@ -1,6 +1,7 @@
-// ModelConfig of a model that is trained from scratch: Megatron's options for its shape, layers and positions.
+// Builds the ModelConfig of a model that is trained from scratch from Megatron's options for shape, layers and
+// positions.
 //
-// The family is the one whose checkpoints can hold such a model, so that what is exported loads in transformers:
+// The family is the one whose checkpoints can hold such a model, so that an export loads in transformers:
 //
 //   LayerNorm, plain MLP, biases, learned positions          gpt2 (gelu, gelu_new with bias_activation_fusion, relu2)
 //   RMSNorm, gated MLP, rotary positions
@@ -22,14 +23,14 @@
 
 namespace megalith::run {
 
-// What the model knows of the tokenizer.
+// The facts about the tokenizer that a model stores.
 struct ModelVocabulary {
   int64_t size = 0;  // ids are below it
   std::optional<int64_t> bos_id, eos_id, pad_id;
 };
 
-// `args` after derive(), from the pretrain dialect. Throws ConfigError with every problem: options that are missing,
-// and those that no family holds together, each named with what would go with the others.
+// `args` are from the pretrain dialect, after derive(). Throws ConfigError with every problem: missing options, and
+// combinations that no family supports, each with what would fit the others.
 model::ModelConfig model_from_options(const config::TrainingArguments& args, const ModelVocabulary& vocabulary);
 
 }  // namespace megalith::run

@@ -25,6 +25,8 @@ void add_recomputed_module(const std::string& module, model::RecomputePlan& plan
   }  // moe_act, shared_experts: moe_options
 }
 
+// gradient_checkpointing alone means full recomputation of every layer; a granularity takes precedence over it.
+// Selective recomputation without modules means core attention, as in Megatron.
 model::RecomputePlan recompute_plan(const config::RecomputeConfig& recompute) {
   using Layers = model::RecomputePlan::Layers;
   model::RecomputePlan plan;
@@ -82,7 +84,7 @@ nn::BalanceLoss::Kind balance_kind(const std::string& type) {
   return type == "aux_loss" ? Kind::kBatch : type == "seq_aux_loss" ? Kind::kSequence : Kind::kGlobal;
 }
 
-// A type for each coefficient and the other way round: validate() demands it where both are given.
+// Each type has a coefficient and vice versa: validate() requires it when both are given.
 void set_balance_losses(const config::RouterConfig& given, model::RouterOverrides& overrides) {
   const std::vector<double>& coeffs = given.aux_loss_coeff;
   std::vector<std::string> types = given.load_balancing_type;
@@ -129,7 +131,7 @@ model::ModelOptions model_options(const config::TrainingArguments& args, at::Dev
   options.dtype = args.precision.bf16 ? at::kBFloat16 : args.precision.fp16 ? at::kHalf : at::kFloat;
   options.sequence_parallel = args.parallel.sequence_parallel;
   options.vocab_multiple = args.shape.make_vocab_size_divisible_by;
-  if (args.fusion.cross_entropy_loss) options.loss_chunk = 1;  // options_on says how many
+  if (args.fusion.cross_entropy_loss) options.loss_chunk = 1;  // options_on sets the size
   options.fp8 = fp8_recipe(args.precision);
   options.fp8_inside_only = args.precision.first_last_layers_bf16;
   options.recompute = recompute_plan(args.recompute);

@@ -1,4 +1,4 @@
-// How a model is held and run, and what changes in its configuration: from the options of a run.
+// Converts the options of a run to the settings of its model: how it is held and run, and changes to its configuration.
 //
 //   auto models = model::AutoModel::from_pretrained(folder, run::model_settings(args, context.device()), context);
 #pragma once
@@ -10,16 +10,17 @@
 
 namespace megalith::run {
 
-// Everything a model takes from the options: what the functions below give, the split over pipeline stages, the seed.
-// `args` after derive(), here and below.
+// Returns everything a model takes from the options: the results of the functions below, the split over pipeline stages
+// and the seed. Here and below, `args` have gone through derive().
 model::ModelSettings model_settings(const config::TrainingArguments& args, at::Device device);
 
-// Precision, sequence and context parallelism, recomputation, loss in chunks, dispatch of experts. The adapter is
-// left out: it depends on the model (model::with_adapter).
+// Returns precision, sequence and context parallelism, recomputation, loss in chunks and dispatch of experts. The
+// adapter is left out: it depends on the model (model::with_adapter).
 model::ModelOptions model_options(const config::TrainingArguments& args, at::Device device);
-// The same options on another device: how many tokens at a time a loss in chunks takes depends on it.
+// Returns the same options for another device: the chunk size of a loss in chunks depends on it.
 model::ModelOptions options_on(model::ModelOptions options, at::Device device);
-// Dropout, standard deviation of fresh weights, multi-token prediction, routers. What was not given is the model's own.
+// Returns dropout, standard deviation of initial weights, multi-token prediction and router settings. Options that were
+// not given keep the model's own values.
 model::ModelOverrides model_overrides(const config::TrainingArguments& args);
 
 }  // namespace megalith::run

@@ -1,4 +1,4 @@
-// From options to how gradients are reduced, scaled and applied.
+// Converts options to the settings with which gradients are reduced, scaled and applied.
 #pragma once
 
 #include <memory>
@@ -10,20 +10,20 @@
 
 namespace megalith::run {
 
-// The rule that the option `optimizer` names, with its settings. They are not checked: see UpdateRule::problems.
+// Returns the rule that the option `optimizer` names, with its settings, which are not checked (UpdateRule::problems).
 std::shared_ptr<const optim::UpdateRule> make_rule(const config::OptimizerConfig& optimizer);
 
-// The optimizer without what other options add to it: the counting of zeros, the rates of LoRA+ (update_settings in
-// trainer_settings.h).
+// Returns the optimizer settings without those from other options: the count of zeros and the rates of LoRA+
+// (update_settings in trainer_settings.h).
 optim::OptimizerSettings optimizer_settings(const config::OptimizerConfig& optimizer);
 
-// The gradient buffers of the first chunk of the first stage, the one that is cut into buckets
-// (optim::settings_of_chunk gives those of the others). `args` after validate(): ddp_num_buckets and ddp_bucket_size
-// are not both given.
+// Returns the settings of the gradient buffers of the first chunk of the first stage, the one that is cut into buckets
+// (optim::settings_of_chunk returns those of the others). `args` have gone through validate(): ddp_num_buckets and
+// ddp_bucket_size are not both given.
 optim::DdpSettings ddp_settings(const config::TrainingArguments& args);
 
-// With fp16, loss_scale where it is given and a dynamic scale otherwise; 1 in other precisions. Throws ConfigError
-// naming the options that cannot be.
+// With fp16, the scale is loss_scale if given and dynamic otherwise; in other precisions it is 1. Throws ConfigError
+// naming invalid options.
 optim::GradScaler grad_scaler(const config::PrecisionConfig& precision);
 
 }  // namespace megalith::run

@@ -12,13 +12,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Logs of runs that did not begin do not count.
+// Returns whether a folder is empty, apart from logs of runs that never began.
 bool holds_nothing(const fs::path& folder) {
   return std::ranges::all_of(fs::directory_iterator(folder),
                              [](const fs::directory_entry& entry) { return entry.path().filename() == "log"; });
 }
 
-// The folder itself, or the nearest above it that exists.
+// Returns the folder itself, or its nearest existing parent.
 fs::path nearest_existing(const fs::path& folder) {
   std::error_code unreadable;
   fs::path at = fs::absolute(folder);
@@ -39,7 +39,7 @@ void check_output_folder(const OutputSettings& output, bool begins_run) {
                      folder.string(), exists ? "" : fmt::format(": {} is not", nearest.string()));
   check<ConfigError>(!exists || !begins_run || output.overwrites || output.continues || holds_nothing(folder),
                      "output_dir {} is not empty; choose another one, continue its run with resume_from_checkpoint"
-                     " (pretrain: load), or set overwrite_output_dir to start anew in it",
+                     " (pretrain: load), or set overwrite_output_dir to start over in it",
                      folder.string());
 }
 

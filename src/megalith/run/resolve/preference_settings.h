@@ -1,4 +1,4 @@
-// From options to how pairs of answers are trained on.
+// Converts options to the settings of training on preference pairs.
 #pragma once
 
 #include "megalith/config/training_arguments.h"

@@ -1,4 +1,5 @@
-// A problem does not hide another: what does not depend on the part that failed is looked at, too.
+// Resolving collects problems instead of stopping at the first: every check that does not depend on a failed one still
+// runs, and all problems are thrown together. The result is a DataError only if all of them are.
 #include "megalith/run/resolve/resolve.h"
 
 #include <fmt/ranges.h>
@@ -26,10 +27,10 @@ namespace {
 namespace fs = std::filesystem;
 using config::TrainingArguments;
 
-// What is wrong so far.
+// The problems found so far.
 class Findings {
  public:
-  // Whether the check passed. What it throws for a user's mistake is kept.
+  // Runs a check and returns whether it passed. Keeps the ConfigError or DataError that it throws.
   template <typename Check>
   bool attempt(const Check& check) {
     try {
@@ -56,7 +57,7 @@ class Findings {
   bool only_data_ = true;
 };
 
-// An evaluation has no training data, writes nothing, and has an adapter only where one is named.
+// An evaluation has no training data, writes nothing, and has an adapter only if one is named.
 TrainingArguments for_evaluation(TrainingArguments args) {
   if (args.data.eval_dataset.empty()) args.data.eval_dataset = std::exchange(args.data.dataset, {});
   args.data.dataset.clear();
@@ -73,7 +74,7 @@ TrainingArguments options_of(const RunRequest& request) {
   return request.work == Work::kEvaluate ? for_evaluation(request.options) : request.options;
 }
 
-// True: the options can be derived.
+// Checks the options; returns true if they can be derived.
 bool check_options(const RunRequest& request, const TrainingArguments& args, Findings& findings) {
   const bool known = findings.attempt([&] { request.report.check_runnable(); });
   const bool fit = findings.attempt([&] {
@@ -86,14 +87,14 @@ bool check_options(const RunRequest& request, const TrainingArguments& args, Fin
   return known && fit && has_data;
 }
 
-// The steps of a run have a schedule: batch size and pipeline, and, where their number is given, learning rate and
-// weight decay.
+// Checks that the steps of a run have a schedule: batch size and pipeline, and, if their number is given, learning rate
+// and weight decay.
 void check_schedule(const RunRequest& request, const RunSettings& settings) {
   const layout::MicrobatchCalculator batches(settings.trainer.batch);
   if (settings.trainer.length.max_steps > 0) settings.trainer.schedule(batches, settings.trainer.length.max_steps);
   if (!settings.trains) return;
   const bool goes_on = request.restarted || settings.resume || settings.pretrain.load.folder;
-  // The batch of a run that goes on may have grown already.
+  // The batch of a run that continues may have grown already, so its first step is not checked.
   train::check_pipeline_schedule(settings.trainer.step, batches, goes_on ? std::nullopt : std::optional<int64_t>(0));
 }
 
@@ -111,7 +112,7 @@ void check_indexed_files(const data::Blend& blend) {
   for (const std::string& prefix : blend.prefixes)
     for (const char* ending : {".idx", ".bin"})
       check<DataError>(fs::is_regular_file(prefix + ending),
-                       "{}{} is no file; data_path takes the common beginning of a .bin and an .idx file, as"
+                       "there is no file {}{}; data_path takes the common beginning of a .bin and an .idx file, as"
                        " `megalith data tokenize` writes them",
                        prefix, ending);
 }
@@ -123,14 +124,14 @@ void check_indexed_data(const config::IndexedDataConfig& indexed) {
     if (blend) check_indexed_files(*blend);
 }
 
-// The planner counts the state of the rule that will be used.
+// Installs the program's own update rule, also for the planner, which counts its state.
 void take_own_rule(const OwnParts& own, RunSettings& settings) {
   if (!own.update_rule) return;
   settings.trainer.update.optimizer.rule = own.update_rule;
   settings.shape.optimizer_state_bytes = static_cast<double>(own.update_rule->state_bytes());
 }
 
-// --timing: level 0 has no phases of its own.
+// Derives the options. --timing needs at least level 1, since level 0 does not time phases.
 config::EffectiveArguments derived(const RunRequest& request, const TrainingArguments& args, bool experts) {
   config::EffectiveArguments effective = config::derive(args, experts);
   int& level = effective.args.logging.timing_log_level;
@@ -138,7 +139,7 @@ config::EffectiveArguments derived(const RunRequest& request, const TrainingArgu
   return effective;
 }
 
-// Settings of the options, once the model says whether it has experts.
+// Derives the settings, once it is known whether the model has experts.
 void settle(const RunRequest& request, const TrainingArguments& args, bool experts, RunPlan& plan, Findings& findings) {
   config::EffectiveArguments effective = derived(request, args, experts);
   plan.options = std::move(effective.args);
@@ -151,7 +152,7 @@ void settle(const RunRequest& request, const TrainingArguments& args, bool exper
   });
 }
 
-// A model and data of Hugging Face's kind.
+// Finds a model and data in Hugging Face's formats.
 void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, bool options_fit, RunPlan& plan,
                       Findings& findings) {
   fs::path folder;
@@ -159,7 +160,7 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
   const bool found = findings.attempt([&] {
     check<ConfigError>(args.source.model_name_or_path || !options_fit,
                        "model_name_or_path is missing: a folder with config.json and safetensors files, or a hub name");
-    if (!args.source.model_name_or_path) return;  // told with the options
+    if (!args.source.model_name_or_path) return;  // reported with the options
     folder = find_model(*args.source.model_name_or_path, !args.source.train_from_scratch);
     in_files = model::read_model_config(folder, request.own.family);
   });
@@ -178,7 +179,7 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
   });
 }
 
-// A model that options describe, and Megatron's data.
+// Checks a model that options describe, and Megatron's data.
 void find_pretraining(const RunRequest& request, const TrainingArguments& args, bool options_fit, RunPlan& plan,
                       Findings& findings) {
   if (!request.own_datasets) findings.attempt([&] { check_indexed_data(args.indexed); });

@@ -1,4 +1,4 @@
-// Each part of the settings has a source of its own here; this one puts them together.
+// Each part of the settings has a source file of its own; this one combines them.
 #include "megalith/run/resolve/run_settings.h"
 
 #include "megalith/config/derive.h"
@@ -18,7 +18,8 @@ std::optional<std::filesystem::path> folder_in(const std::optional<std::string>&
   return option ? std::optional<std::filesystem::path>(*option) : std::nullopt;
 }
 
-// The rank and the targets of an adapter that is trained on are those of its files.
+// Returns whether an existing adapter is trained further. Its rank and targets come from its files, not from options,
+// so such a run is not plannable.
 bool continues_adapter(const TrainingArguments& args) {
   return trains_adapter(args) && !args.lora.adapter_name_or_path.empty() && !args.lora.create_new_adapter;
 }

@@ -37,15 +37,15 @@ void set_recompute(config::RecomputeConfig& recompute, RecomputeChoice choice, b
   }
 }
 
-// What preferences change: two answers per sample; a reference with weights of its own, unless it lies below the
-// adapter or has been run before.
+// Applies what preferences change: two answers per sample, and a reference with weights of its own unless it is the
+// model below the adapter or its scores are precomputed.
 void apply_preferences(const config::PreferenceConfig& how, plan::RunShape& run) {
   run.answers = 2;
   run.reference =
       config::needs_reference(how.loss) && !how.precompute_ref_log_probs && !(run.options.adapter && !how.ref_model);
 }
 
-// The arguments in a layout, derived. State and gradients are sharded and overlapped wherever ranks share them.
+// Returns the arguments in a layout, derived. State and gradients are sharded and overlapped wherever ranks share them.
 TrainingArguments in_layout(TrainingArguments args, const plan::SearchRequest& request,
                             const plan::LayoutChoice& choice) {
   const bool experts = request.model->moe.has_value();

@@ -1,4 +1,4 @@
-// From options to what the planner computes with.
+// Converts options to the input of the planner.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 
 namespace megalith::run {
 
-// `model` outlives the result; it has had the arguments' say (model_overrides). `args` after derive(); with
+// `model` must outlive the result, and model_overrides have been applied to it. `args` have gone through derive(). With
 // finetuning_type lora a new adapter is planned (peft/adapter_sizes.h), with stage dpo pairs and their reference. The
-// micro-batches are those of the final global batch. Throws ConfigError with every reason why there is no such run.
+// micro-batches are those of the final global batch. Throws ConfigError with every reason why such a run is impossible.
 plan::RunShape run_shape(const model::ModelConfig& model, const config::TrainingArguments& args, int world_size,
                          int64_t sequence_length, const plan::Machinery& machinery);
 
-// The same in two steps: what options decide, then what the model, the length and the machines add.
+// The same in two steps: first the part that options decide, then what the model, the length and the machines add.
 plan::RunShape open_shape(const config::TrainingArguments& args, int world_size);
 plan::RunShape closed_shape(plan::RunShape open, const model::ModelConfig& model, int64_t sequence_length,
                             const plan::Machinery& machinery);
 
-// A search over what `args`, before derive(), do not give: parallel sizes, virtual stages, recomputation. The
-// micro-batch, the global batch, the length, the GPUs and their cluster are the caller's to set. `model` outlives the
-// request.
+// Returns a search over everything that `args` (before derive()) leave open: parallel sizes, virtual stages,
+// recomputation. The caller sets the micro-batch, the global batch, the length, the GPUs and their cluster. `model`
+// must outlive the request.
 plan::SearchRequest search_request(const model::ModelConfig& model, const config::TrainingArguments& args);
 
 }  // namespace megalith::run

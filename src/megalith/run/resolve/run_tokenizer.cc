@@ -1,3 +1,5 @@
+// Chooses the tokenizer of a pre-training run by Megatron's options: tokenizer_type if given, otherwise by the files
+// that the other options name. A null tokenizer has only a vocabulary size, for data that is already tokenized.
 #include "megalith/run/resolve/run_tokenizer.h"
 
 #include <fmt/format.h>
@@ -46,7 +48,7 @@ RunTokenizer null_tokenizer(const config::TrainingArguments& args) {
           .folder = {}};
 }
 
-// GPT-2's files name no EOS token, and the reference does not ask for one.
+// GPT-2's files do not name an EOS token, and the reference does not require one: use <|endoftext|>.
 data::PretrainTokens tokens_of(const tokenizer::Tokenizer& tokenizer, const std::string& path) {
   const auto end_of_text = tokenizer.id_of("<|endoftext|>");
   if (tokenizer.eos_id() || !end_of_text) return data::pretrain_tokens(tokenizer, path);
@@ -61,12 +63,12 @@ RunTokenizer from_folder(const fs::path& folder) {
   return {.tokenizer = std::move(tokenizer), .tokens = std::move(tokens), .folder = folder};
 }
 
-// The folder of a file that must have this name there.
+// Returns the folder of a file, which must have this name.
 fs::path folder_of(const std::optional<std::string>& file, const char* option, const char* name) {
   check<ConfigError>(file.has_value(), "{} is not given; the tokenizer needs it: a file called {}", option, name);
   const fs::path path(*file);
   check<ConfigError>(path.filename() == name, "{} is {}; the file must be called {}", option, *file, name);
-  check<DataError>(fs::is_regular_file(path), "{} is {}, which is no file", option, *file);
+  check<DataError>(fs::is_regular_file(path), "{} is {}, which is not a file", option, *file);
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 

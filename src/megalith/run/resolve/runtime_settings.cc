@@ -6,7 +6,7 @@ namespace megalith::run {
 
 namespace {
 
-// data_parallel_random_init is Megatron's option: giving it to `train` asks for Megatron's formula there, too.
+// data_parallel_random_init is Megatron's option: giving it to `train` selects Megatron's formula there, too.
 parallel::SeedRule seed_rule(const config::TrainingArguments& args) {
   if (args.seeds.data_parallel_random_init) return parallel::SeedRule::kMegatronPerReplica;
   return args.dialect == config::Dialect::kTrain ? parallel::SeedRule::kAdapter : parallel::SeedRule::kMegatron;

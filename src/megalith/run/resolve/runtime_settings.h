@@ -1,4 +1,4 @@
-// From the user's options to the settings with which a rank joins a run.
+// Converts the user's options to the settings with which a rank joins a run.
 #pragma once
 
 #include "megalith/comm/store/rendezvous.h"
@@ -8,16 +8,16 @@
 
 namespace megalith::run {
 
-// use_cpu and ddp_backend alone: all that counting GPUs needs, before ranks exist.
+// Returns only use_cpu and ddp_backend: all that is needed to count GPUs before ranks exist.
 parallel::DeviceSettings device_settings(const config::CommConfig& comm);
 
-// Every setting of a rank, each default decided: sizes that are not given count as 1, `train` seeds by the adapter's
-// formula and `pretrain` by Megatron's, distributed_timeout_minutes wins over ddp_timeout, and several machines get
-// more time to find each other than one. Throws ConfigError for a group in high_priority_stream_groups that does not
-// exist.
+// Returns every setting of a rank with each default decided: sizes that are not given are 1, `train` seeds by the
+// adapter's formula and `pretrain` by Megatron's, distributed_timeout_minutes takes precedence over ddp_timeout, and
+// several machines get more time to connect than one. Throws ConfigError for an unknown group in
+// high_priority_stream_groups.
 parallel::RuntimeSettings runtime_settings(const config::TrainingArguments& args, const RunWorld& world);
 
-// The ranks among which a launcher has put this one.
+// Returns the world in which a launcher has started this rank.
 RunWorld world_of(const comm::Rendezvous& place);
 
 }  // namespace megalith::run

@@ -1,3 +1,7 @@
+// Three vocabularies describe one schedule: Megatron's options, Hugging Face's scheduler names, and
+// lr_scheduler_kwargs. ScheduleMaker decides each parameter in turn, kwargs first, and remembers which option it came
+// from, so that an error can name the option as the user wrote it. Lengths are converted to one unit, steps or samples,
+// as they are read.
 #include "megalith/run/resolve/schedule.h"
 
 #include <fmt/format.h>
@@ -23,9 +27,9 @@ using optim::ScheduleNames;
 using optim::ScheduleParams;
 using optim::ScheduleUnit;
 
-constexpr int64_t kLongest = 1'000'000'000'000'000;  // steps or samples: beyond it no run gets
+constexpr int64_t kLongest = 1'000'000'000'000'000;  // steps or samples: no run is longer, and products do not overflow
 
-// A length in progress units, with the option that says it.
+// A length in progress units, with the option that it comes from.
 struct Length {
   int64_t value;
   std::string name;
@@ -50,6 +54,7 @@ LrDecayStyle style_of(HfScheduler scheduler) {
   throw InternalError("a scheduler without a style");
 }
 
+// Samples if any length is given in samples, or with Megatron's front end; otherwise optimizer steps.
 ScheduleUnit unit_of(const TrainingArguments& args) {
   const ScheduleConfig& schedule = args.schedule;
   const bool in_samples = args.run.train_samples || schedule.lr_decay_samples || schedule.lr_warmup_samples > 0 ||
@@ -57,7 +62,7 @@ ScheduleUnit unit_of(const TrainingArguments& args) {
   return in_samples || args.dialect == config::Dialect::kPretrain ? ScheduleUnit::kSamples : ScheduleUnit::kSteps;
 }
 
-// lr_scheduler_kwargs; validate() has seen to it that the keys are known and that numbers are numbers.
+// Reads lr_scheduler_kwargs; validate() has checked that the keys are known and that numbers are numbers.
 class ScheduleKwargs {
  public:
   explicit ScheduleKwargs(const ScheduleConfig& schedule)
@@ -72,7 +77,7 @@ class ScheduleKwargs {
     return object_.at(key).get<double>();
   }
 
-  // A number of optimizer steps.
+  // Returns a number of optimizer steps.
   std::optional<int64_t> steps(const char* key) const {
     const std::optional<double> value = number(key);
     if (!value) return std::nullopt;
@@ -92,7 +97,7 @@ class ScheduleKwargs {
     return style;
   }
 
-  // Two keys for one thing.
+  // Refuses two keys with the same meaning.
   void exclude(const char* one, const char* other) const {
     check<ConfigError>(!has(one) || !has(other), "lr_scheduler_kwargs has both {} and {}; keep one", one, other);
   }
@@ -101,17 +106,17 @@ class ScheduleKwargs {
   nlohmann::json object_;
 };
 
-// The group of embedding and head: decoupled_lr and decoupled_min_lr. Empty when decoupled_lr is not set.
+// Returns the group of embedding and head (decoupled_lr, decoupled_min_lr); std::nullopt when decoupled_lr is not set.
 std::optional<RateGroup> decoupled_group(const config::OptimizerConfig& optimizer, const LrSchedule& schedule) {
   if (!optimizer.decoupled_lr) return std::nullopt;
   const RateGroup group{.max_lr = optimizer.decoupled_lr, .min_lr = optimizer.decoupled_min_lr};
   const std::vector<std::string> found =
       problems(schedule.params(), group, "embedding and head (decoupled_lr, decoupled_min_lr)");
-  check<ConfigError>(found.empty(), "the schedule cannot be: {}", fmt::join(found, "\n"));
+  check<ConfigError>(found.empty(), "the schedule is impossible: {}", fmt::join(found, "\n"));
   return group;
 }
 
-// Everything that make_schedule looks at.
+// Builds a schedule from the options, part by part.
 class ScheduleMaker {
  public:
   ScheduleMaker(const TrainingArguments& args, const layout::MicrobatchCalculator& batches,
@@ -185,6 +190,7 @@ class ScheduleMaker {
     return std::nullopt;
   }
 
+  // Each rate comes from lr_scheduler_kwargs if given there, otherwise from its option; the name follows.
   void set_rates() {
     const auto rate = [this](const char* key, double option, const char* option_name, std::string& name) {
       name = kwargs_.has(key) ? ScheduleKwargs::name(key) : option_name;
@@ -258,7 +264,7 @@ class ScheduleMaker {
   const ScheduleConfig& options_;
   ScheduleKwargs kwargs_;
   ScheduleUnit unit_;
-  int64_t batch_ = 1;  // units a step
+  int64_t batch_ = 1;  // progress units per step
   int64_t train_iters_ = 0;
   Length total_{0, ""};  // the whole run
   ScheduleParams params_;

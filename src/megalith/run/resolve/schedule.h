@@ -1,4 +1,4 @@
-// From options to the schedule of learning rate and weight decay.
+// Converts options to the schedule of learning rate and weight decay.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace megalith::run {
 
-// The schedule that the arguments ask for; they must be ones that config::validate accepts.
+// Returns the schedule that the arguments request; config::validate must have accepted them.
 //
 //   length      total_steps when given (the caller has counted epochs), else max_steps (train_iters), else
 //               train_samples

@@ -1,5 +1,5 @@
 // One function for each part of the settings. What Megatron's front end does differently (the first line, the counts in
-// a line, data that may grow) becomes a value of its own here; the trainer knows of no front end.
+// a line, data that may grow) becomes a setting here, so that the trainer does not need to know the front end.
 #include "megalith/run/resolve/trainer_settings.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ train::LogSettings log_settings(const TrainingArguments& args) {
           .tokens_seen = logging.include_num_input_tokens_seen};
 }
 
-// Hugging Face's defaults where the options are silent: the loss, and less of it is better.
+// Uses Hugging Face's defaults for options that are not given: the loss, for which less is better.
 train::BestMetric best_metric(const config::EvalConfig& eval) {
   std::string name = eval.metric_for_best_model.value_or("loss");
   if (!name.starts_with("eval_")) name = "eval_" + name;
@@ -85,7 +85,7 @@ bool reports_to(const config::LoggingConfig& logging, const char* service) {
   return std::ranges::find(logging.report_to, service) != logging.report_to.end();
 }
 
-// logging_dir, or `tensorboard` in output_dir; empty when report_to does not ask for the files.
+// Returns logging_dir, or `tensorboard` in output_dir; empty when report_to does not request the files.
 std::filesystem::path tensorboard_dir(const TrainingArguments& args) {
   const config::LoggingConfig& logging = args.logging;
   if (!reports_to(logging, "tensorboard") && !reports_to(logging, "wandb") && !reports_to(logging, "all")) return {};
@@ -110,7 +110,7 @@ train::UpdateSettings update_settings(const TrainingArguments& args) {
   train::UpdateSettings settings;
   settings.optimizer = optimizer_settings(args.optimizer);
   settings.optimizer.count_zeros = args.logging.log_num_zeros_in_grad;
-  // LoRA+ (Hayou et al., 2024): B learns faster; embeddings at a rate of their own.
+  // LoRA+ (Hayou et al., 2024): B learns faster than A; embeddings have a rate of their own.
   const double rate = args.optimizer.learning_rate.value_or(0);
   if (args.lora.loraplus_lr_ratio && rate > 0)
     settings.optimizer.groups.multipliers = {{"embedding.lora_b", args.lora.loraplus_lr_embedding / rate},
@@ -173,7 +173,7 @@ observe::ReportSettings report_settings(const TrainingArguments& args, const lay
   settings.log_num_zeros = logging.log_num_zeros_in_grad;
   settings.log_straggler = args.fault.log_straggler;
   settings.straggler_count = args.fault.straggler_minmax_count;
-  // Megatron counts the steps done before the first that is recorded, and done after the last.
+  // Megatron gives the numbers of steps done before the first recorded one and after the last.
   if (logging.profile) settings.profile = {logging.profile_step_start + 1, logging.profile_step_end};
   settings.profile_ranks = logging.profile_ranks;
   return settings;

@@ -1,4 +1,4 @@
-// From options to what the trainer and the reports of a run are told.
+// Converts options to the settings of the trainer and of a run's reports.
 #pragma once
 
 #include "megalith/config/training_arguments.h"
@@ -8,16 +8,16 @@
 
 namespace megalith::run {
 
-// `args` after validate() and derive(); `grid` of the world that the run has.
+// `args` have gone through validate() and derive(); `grid` is that of the run's world.
 train::TrainerSettings trainer_settings(const config::TrainingArguments& args, const layout::GridShape& grid);
 observe::ReportSettings report_settings(const config::TrainingArguments& args, const layout::GridShape& grid);
 
-// Parts of the former, for programs that drive steps without a Trainer.
+// Parts of trainer_settings, for programs that run steps without a Trainer.
 train::StepSettings step_settings(const config::TrainingArguments& args);
 train::UpdateSettings update_settings(const config::TrainingArguments& args);
 train::RerunSettings rerun_settings(const config::TrainingArguments& args);
 
-// Whether the model has an adapter that alone is trained.
+// Returns whether only an adapter of the model is trained.
 bool trains_adapter(const config::TrainingArguments& args);
 
 }  // namespace megalith::run
