@@ -1,6 +1,6 @@
-// What the fuzzers call. Each takes any bytes and returns: DataError is the answer to bad input, and anything else that
-// is thrown, or a broken promise of the code under test (InternalError), is a finding. The tests run them, too, over
-// the corpus and over mutations of it (tests/support/fuzz_corpus.h).
+// Entry points of the fuzzers. Each takes any bytes and returns: DataError is the answer to bad input, and anything
+// else that is thrown, or a broken promise of the code under test (InternalError), is a finding. The tests run them,
+// too, over the corpus and over mutations of it (tests/support/fuzz_corpus.h).
 #pragma once
 
 #include <string_view>
@@ -16,7 +16,7 @@ void json_config(std::string_view input);
 // A config.json as the model families read it.
 void model_config(std::string_view input);
 
-// A tokenizer.json, and what it makes of a few texts.
+// A tokenizer.json; encodes and decodes a few texts with it.
 void tokenizer_json(std::string_view input);
 
 // First line: the number of bytes of the .bin file, in decimal; the rest: the .idx file.

@@ -9,7 +9,7 @@ namespace megalith::fuzz {
 
 namespace {
 
-// What templates look at: roles, contents of several kinds, tool calls, numbers.
+// Variables that templates read: roles, contents of several kinds, tool calls, numbers.
 const char* const kVariables = R"({
   "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Größe? \n"},
                {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1.5, "b": [true, null]}}}]},

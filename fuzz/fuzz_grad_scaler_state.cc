@@ -6,7 +6,7 @@ namespace megalith::fuzz {
 
 namespace {
 
-// What was read may go on: a scaler takes it, or says why not, and can be stepped.
+// Checks that a scaler accepts the state it has read, or says why not, and can be stepped.
 void step_from(const optim::GradScalerState& state) {
   auto scaler = optim::GradScaler::dynamic({});
   try {

@@ -10,7 +10,7 @@ namespace megalith::fuzz {
 
 namespace {
 
-// What check_index promises, counted anew.
+// Checks the promises of check_index by counting again.
 void check_promises(const data::IndexView& index, uint64_t bin_bytes) {
   uint64_t tokens = 0;
   for (size_t i = 0; i < index.lengths.size(); ++i) {

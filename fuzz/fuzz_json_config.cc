@@ -51,7 +51,7 @@ void read_fields(const io::JsonFields& fields) {
 void json_config(std::string_view input) {
   expect_value_or_data_error([&] {
     const io::JsonFile file = io::parse_json_file(input, "config.json");
-    // What was understood can be written, and is understood the same way again.
+    // A parsed value can be written, and parsing the result gives the same value.
     const std::string written = file.root().dump();
     check(io::parse_json(written, "config.json") == file.root(), "another value after writing and reading");
     expect_value_or_data_error([&] { read_fields(file.fields()); });

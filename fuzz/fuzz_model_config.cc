@@ -11,7 +11,7 @@ void model_config(std::string_view input) {
     const model::ModelConfig config = model::read_model_config(io::parse_json_file(input, "config.json"));
     check(model::problems(config).empty(), "a configuration with problems was let through");
     check(model::name_map(config).ignored.size() < 100, "a name map that depends on sizes");
-    // What was understood is understood the same way again.
+    // Reading the configuration again gives the same result.
     const auto again = model::read_model_config(io::parse_json_file(config.source->dump(), "config.json"));
     check(again.family == config.family && again.windows == config.windows && again.head_dim == config.head_dim,
           "another configuration after writing and reading");

@@ -8,7 +8,7 @@
 namespace megalith::fuzz {
 namespace {
 
-// What a reader of the file relies on.
+// Checks what a reader of the file relies on.
 void check_promises(const hf::SafetensorsHeader& header, uint64_t data_bytes) {
   uint64_t covered = 0;
   std::set<std::string> names;

@@ -7,7 +7,7 @@ namespace megalith::fuzz {
 void scheduler_state(std::string_view input) {
   try {
     const optim::SchedulerState state = optim::parse_scheduler_state(input, "state.json");
-    // What was understood can be written, and is understood the same way again.
+    // A parsed state can be written, and parsing the result gives the same state.
     check(optim::parse_scheduler_state(optim::to_json_text(state), "state.json") == state,
           "another state after writing and reading");
   } catch (const DataError& error) {

@@ -130,6 +130,46 @@ END
     bad README.md '[gone](docs/gone.md)\n'
     bad docs/b.md 'see [this](a.md#the-third-part)\n'
     bad docs/b.md '[two](a.md), [links](nowhere.md)\n' ;;
+  words)
+    for words in 'Of the rank.' 'What a rank sends.' 'Comes behind the update.' 'One thread a rank.' 'It is no number.' \
+      'The limit; empty: none.' 'For whoever reads it.' 'Starts anew.' 'Nobody goes on before that.' 'The look for NaN.'; do
+      bad src/megalith/base/w.h "#pragma once\\n\\n// $words\\nint w();\\n"
+    done
+    bad src/megalith/base/w.cc 'const char* text = "the size {} is no multiple "\n    "of {}";\n'
+    bad docs/b.md '# B\n\nThe text stands inside of a block.\n'
+    bad src/megalith/base/w.cc '// See spec/gone.md.\n'
+    bad src/megalith/base/w.cc '// Calls one() and two_of_it().\n' two_of_it
+    bad docs/b.md '# B\n\n`base/two.h` has more.\n' base/two.h
+    bad docs/b.md '# B\n\nMade by `NoSuchClass`.\n' NoSuchClass
+    bad src/megalith/base/w.cc "// $(printf 'words%.0s' {1..30})\\n" 'column 153'
+    bad src/megalith/base/w.cc '// -------------------------------------------------- all of the\n// loading\n\nint w();\n' 'a ruler'
+    bad src/megalith/base/w.cc "//\\n//   name      $(printf 'x%.0s' {1..104})\\n//   cut off\\n//   other     second row\\n" 'a table'
+    # A ceiling that allows fewer places than there are, and an allowed place.
+    good_tree
+    mkdir -p "$tree/tests/tree"
+    printf '// Starts anew. Never does anything else, and in particular not anew.\n' >"$tree/src/megalith/base/w.cc"
+    printf 'archaic 1\n' >"$tree/tests/tree/words_ceiling.txt"
+    if "$check" "$tree" >/dev/null; then echo "not noticed: two places, one allowed"; failures=$((failures + 1)); fi
+    printf 'archaic src/*/w.cc Starts anew\n' >"$tree/tests/tree/allowed_words.txt"
+    "$check" "$tree" || { echo "refused without cause"; failures=$((failures + 1)); }
+    # --update lowers a ceiling, and never raises it.
+    printf '// Plain words.\n' >"$tree/src/megalith/base/w.cc"
+    "$check" "$tree" --update >/dev/null
+    printf '// Never anew.\n' >"$tree/src/megalith/base/w.cc"
+    if "$check" "$tree" --update >/dev/null; then echo "--update has raised a ceiling"; failures=$((failures + 1)); fi
+    # Good English that looks similar, names that exist, data, and code in backquotes.
+    good_tree
+    cat >"$tree/src/megalith/base/fine.cc" <<'END'
+// Returns one(), or 0 when there is no number; no longer throws. Files left behind are removed. See base/one.h.
+//
+//   name   a row that is as long as a row may be, so that another word, which is one more, would not fit in here at all
+//   other  a second row
+int fine() {
+  const char* key = "is_no";  // `is no` as data
+  return one();
+}
+END
+    "$check" "$tree" || { echo "refused without cause"; failures=$((failures + 1)); } ;;
   format)
     bad src/megalith/base/f.cc 'int  f( ){return 1;}\n'
     bad tests/comm/f_test.cc 'int *p;\n' ;;

@@ -36,8 +36,8 @@ struct RunRequest {
 config::EffectiveArguments effective_options(const RunRequest& request);
 
 // Returns the plan of a run. Finds the model, the reference, tokenizer, template and datasets, the output folder and
-// the checkpoint to resume. Throws ConfigError that lists every problem with options and files, one per line; DataError if
-// only files are at fault. Writes nothing and needs no ranks.
+// the checkpoint to resume. Throws ConfigError that lists every problem with options and files, one per line; DataError
+// if only files are at fault. Writes nothing and needs no ranks.
 RunPlan resolve(const RunRequest& request);
 
 }  // namespace megalith::run
