@@ -18,8 +18,8 @@
 //
 // Through these functions, comm/store/rendezvous.cc reads the variables of launchers (RANK, WORLD_SIZE,
 // TORCHELASTIC_*, SLURM_*, OMPI_*), and hf/hub_cache.cc those that locate downloaded models (HF_HUB_CACHE,
-// HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, MODELSCOPE_CACHE). run/inputs.cc caches tokens in XDG_CACHE_HOME, or
-// in ~/.cache.
+// HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, MODELSCOPE_CACHE). run/resolve/inputs.cc caches tokens in
+// XDG_CACHE_HOME, or in ~/.cache.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,8 @@ namespace megalith::layout {
 // given with pp 2 and virtual stages: it divides by zero).
 enum class UnevenSplit { kRefuse, kBalance };
 
-// How the user determines the split. At most one of: a layout; first/last counts; the account_for flags.
+// How the user determines the split. At most one of: a layout; first/last counts; the flags account_for_embedding and
+// account_for_loss.
 struct SplitRequest {
   int num_layers = 0;                    // decoder layers of the model
   int pp = 1;                            // pipeline ranks

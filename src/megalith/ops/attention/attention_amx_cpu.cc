@@ -7,8 +7,7 @@
 //
 // Forward computes scores by rows of queries, up to 512 keys at a time, with a running maximum and sum per row;
 // backward computes them transposed, a panel of 64 keys at a time, as the fp32 kernel does (attention_flash_cpu.cc).
-// Softmax and
-// sums are fp32; probabilities and their gradients are rounded to bf16 before they are multiplied.
+// Softmax and sums are fp32; probabilities and their gradients are rounded to bf16 before they are multiplied.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -67,9 +67,8 @@ __global__ void sum_kernel(const T* rows, const float* w, const int64_t* row, co
 
 constexpr int kTogether = 4;  // copies whose rows are read at once
 
-// One block per token. For each four copies the token's gradient is read once (from the cache after the first four).
-// The
-// dot products are summed per warp by shuffles, then over the warps in order, one thread per copy.
+// One block per token. For every four copies the token's gradient is read once (from the cache after the first four).
+// The dot products are summed per warp by shuffles, then over the warps in order, one thread per copy.
 template <typename T, int v>
 __global__ void sum_backward_kernel(const T* rows, const float* w, const int64_t* row, const T* dy, T* drows, float* dw,
                                     int64_t k, int64_t h) {
