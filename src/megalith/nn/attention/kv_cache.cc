@@ -8,7 +8,7 @@ namespace megalith::nn {
 
 namespace {
 
-// The first `tokens` rows of `buffer` and behind them `added`, in place where the capacity allows.
+// Appends `added` to the first `tokens` rows of `buffer`, in place if the capacity allows; returns a view of all rows.
 at::Tensor append_rows(at::Tensor& buffer, int64_t tokens, const at::Tensor& added) {
   const int64_t total = tokens + added.size(0);
   if (!buffer.defined() || buffer.size(0) < total) {

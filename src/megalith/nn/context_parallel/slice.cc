@@ -44,6 +44,7 @@ at::Tensor joined_order(const ops::SequenceLayout& slice, int ranks, at::Device 
     for (int64_t i = 0; i < count; ++i) *out++ = first + i;
   };
   const auto& cumulative = slice.cumulative();
+  // Zigzag: the first chunks of all ranks in ascending order, then their second chunks in descending order.
   for (size_t s = 0; s + 1 < cumulative.size(); ++s) {
     const int64_t begin = cumulative[s], chunk = (cumulative[s + 1] - begin) / 2;
     for (int64_t rank = 0; rank < ranks; ++rank) add_chunk(rank * tokens + begin, chunk);

@@ -8,7 +8,7 @@ namespace megalith::nn {
 
 namespace {
 
-// The rows (dim 0) or columns (dim 1) of one matrix of one expert that this rank holds.
+// Returns this rank's rows (dim 0) or columns (dim 1) of one matrix of one expert.
 ParameterPart part_of(int64_t expert, const char* name, std::vector<int64_t> shape, size_t dim,
                       const ExpertShare& share, int64_t row) {
   ParameterPart part{fmt::format("{}.{}.weight", expert, name), shape, std::vector<int64_t>(2, 0), shape, row};

@@ -24,7 +24,7 @@ at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x)
 }
 
 std::vector<parallel::ShardedTensor> Parameter::sharded(const at::Tensor& like_value) const {
-  check(like_value.sizes() == value.sizes(), "{}: the tensor to describe has another shape than the parameter",
+  check(like_value.sizes() == value.sizes(), "{}: the tensor to describe does not have the shape of the parameter",
         spec.name);
   std::vector<parallel::ShardedTensor> result;
   for (const ParameterPart& part : spec.parts) {

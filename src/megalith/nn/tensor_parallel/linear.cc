@@ -10,7 +10,7 @@ namespace megalith::nn {
 
 namespace {
 
-// The rows of `part` that this rank holds, and where they stand in the fused parameter.
+// Returns the rows of `part` that this rank holds, without padding, and their position in the fused parameter.
 ParameterPart rows_of(const OutputPart& part, const char* suffix, std::vector<int64_t> shape, int64_t row,
                       const TensorParallel& tp) {
   const auto [first, count] = tp.share(part.padded_rows);
