@@ -62,7 +62,7 @@ void LanguageHead::run_mtp(const at::Tensor& y, const ModelInput& input, const n
   const bool again = input.training && site_.options.recompute.layers != RecomputePlan::Layers::kNone;
   at::Tensor hidden = y, ids = input.ids, targets = input.targets;
   for (const auto& layer : mtp_layers_) {
-    ids = shift_tokens(ids, input.layout, 0);  // behind the end stands any id: nothing is predicted from there
+    ids = shift_tokens(ids, input.layout, 0);  // any id will do after the end: nothing is predicted from there
     targets = shift_labels(targets, input.layout);
     const at::Tensor embedded = embedding_->forward(ids);
     if (again) {

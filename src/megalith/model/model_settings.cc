@@ -18,7 +18,7 @@ void replace_losses(nn::RouterShape& router, const std::vector<RouterOverrides::
   }
 }
 
-// Where a value is absent `target` keeps its own.
+// Assigns `value` to `target` unless it is absent.
 template <typename Target, typename Value>
 void override_with(const std::optional<Value>& value, Target& target) {
   if (value) target = *value;
@@ -50,8 +50,8 @@ ModelConfig ModelOverrides::applied_to(ModelConfig in_files) const {
   config.mtp_loss_factor = mtp_loss_factor;
   if (config.moe) apply_overrides(router, config.moe->router);
   check<ConfigError>(config.mtp_layers == 0 || family_of(config).add_mtp_names != nullptr,
-                     "mtp_num_layers {}: {} models have no multi-token-prediction layers; leave it out, or train a"
-                     " deepseek_v3, glm4_moe or qwen3_next model",
+                     "mtp_num_layers is {}, but {} models have no multi-token-prediction layers; leave it out, or train"
+                     " a deepseek_v3, glm4_moe or qwen3_next model",
                      config.mtp_layers, config.family);
   const auto found = problems(config);
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));

@@ -60,7 +60,7 @@ at::Tensor TransformerBlock::run(const Branch& branch, const at::Tensor& x, cons
     out = run_part(branch, y, residual, input);
   } else {
     const at::Tensor delta = run_part(branch, y, at::Tensor(), input);
-    // Tokens that each rank has for itself get masks of their own; replicated ones the same on every rank.
+    // Ranks with different tokens draw different masks; ranks with the same tokens must draw the same.
     const auto fork = rng_.fork_if(tokens_split_);
     out = ops::dropout_add(delta, residual, dropout_, rng_.generator());
   }

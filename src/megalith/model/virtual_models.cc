@@ -11,7 +11,7 @@ std::vector<ChunkPlace> chunk_places(layout::SplitRequest stages, const ModelCon
   stages.pp = context.grid().shape().pp;
   stages.uneven = layout::UnevenSplit::kBalance;
   const layout::LayerSplit split(stages);
-  for (const layout::Stage& stage : split.stages())  // told on every rank
+  for (const layout::Stage& stage : split.stages())  // all stages, so that every rank throws
     check<ConfigError>(
         stage.mtp_layers.empty() || stage.has_loss(),
         "pipeline_model_parallel_layout {}: the multi-token-prediction layers (m) share the head and must"
@@ -54,7 +54,7 @@ void VirtualModels::initialize_parameters(uint64_t seed) const {
 }
 
 std::vector<hf::GlobalTensor> global_tensors(const ModelConfig& config) {
-  // A model of one rank on the meta device: the layers themselves say what they are made of.
+  // Builds the model for one rank on the meta device: the layers themselves know their tensors.
   const auto worlds = comm::World::in_process(1);
   parallel::ParallelContext alone(*worlds[0], layout::RankGrid(layout::GridShape{}));
   ModelOptions options;

@@ -133,7 +133,7 @@ void discard_until_backward(const at::Tensor& value, std::function<at::Tensor()>
   if (!consumer_out.requires_grad()) return;
   const c10::Storage storage = value.storage();
   check(value.is_contiguous() && storage.nbytes() == value.nbytes(),
-        "only a contiguous tensor that does not share its storage can be discarded until backward");
+        "only a contiguous tensor with a storage of its own can be discarded until backward");
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, value.device()));
   // The graph keeps the hook to its end. Once the value is back, the hook drops its reference, so that only the readers
   // keep the memory alive.

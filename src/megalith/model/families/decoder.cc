@@ -1,3 +1,6 @@
+// Reading the configurations of Llama-like families. Keys have drifted over the versions of transformers (rope_theta
+// with rope_scaling became rope_parameters, torch_dtype became dtype, layer_types replaced use_sliding_window): every
+// reader takes all spellings. Values that Megalith cannot represent are refused by name and never ignored.
 #include <fmt/format.h>
 
 #include <map>
@@ -22,12 +25,13 @@ ops::RopeScaling rope_scaling(const io::JsonFields& rope, std::string_view type)
   return kind->second;
 }
 
-// The keys that both spellings share, in `rope`.
+// Reads the keys that both spellings share from `rope`.
 void read_rope_scaling(const io::JsonFields& rope, int64_t max_positions, ops::RopeSettings& settings) {
   const auto type = rope.optional<std::string>("rope_type");
   settings.scaling = rope_scaling(rope, type ? *type : rope.optional<std::string>("type").value_or("default"));
   if (settings.scaling == ops::RopeScaling::kNone) return;
   settings.original_positions = rope.optional_positive<int64_t>("original_max_position_embeddings").value_or(0);
+  // Some yarn configurations leave out the factor; it follows from the two lengths.
   if (settings.scaling == ops::RopeScaling::kYarn && !rope.has("factor") && settings.original_positions > 0) {
     settings.factor = static_cast<double>(max_positions) / static_cast<double>(settings.original_positions);
   } else {
@@ -50,7 +54,7 @@ void read_rope_scaling(const io::JsonFields& rope, int64_t max_positions, ops::R
 
 void refuse_quantized(const io::JsonFields& config) {
   check<ConfigError>(!config.has("quantization_config"),
-                     "{}: the weights are quantised (\"quantization_config\"); only F32, F16 and BF16 weights can be"
+                     "{}: the weights are quantized (\"quantization_config\"); only F32, F16 and BF16 weights can be"
                      " trained. Use the model's original weights",
                      config.file_name());
 }

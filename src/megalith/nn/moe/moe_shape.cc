@@ -26,8 +26,8 @@ std::vector<std::string> problems(const RouterShape& r) {
   p.need(r.topk > 0 && r.topk <= r.experts, "a token chooses {} of {} experts; it can choose from 1 to all of them",
          r.topk, r.experts);
   p.need(!r.expert_bias || r.score == ScoreFunction::kSigmoid,
-         "moe_router_enable_expert_bias is set, but a bias on the choice of experts requires sigmoid scores; set"
-         " moe_router_score_function to sigmoid, or turn the bias off");
+         "moe_router_enable_expert_bias is set, but a bias on the choice of experts requires sigmoid scores; use"
+         " moe_router_score_function sigmoid, or turn the bias off");
   p.need(r.groups > 0 && r.experts % std::max<int64_t>(r.groups, 1) == 0,
          "{} experts cannot form {} groups of equal size; use a number of groups that divides them", r.experts,
          r.groups);
