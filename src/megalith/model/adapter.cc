@@ -48,6 +48,7 @@ std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const p
   return tensors;
 }
 
+// Reads the files of an adapter into those of `parameters` that belong to it.
 void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter, const fs::path& folder,
                   const std::vector<nn::Parameter*>& parameters) {
   const at::NoGradGuard no_grad;

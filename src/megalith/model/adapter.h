@@ -58,6 +58,7 @@ void check_mergeable(const peft::AdapterConfig& adapter, const ModelConfig& conf
 // Adds the adapter in `folder` to the weights of a model, which may have another adapter on top.
 void merge_adapter(const VirtualModels& models, const std::filesystem::path& folder);
 
+// Whether the model has an adapter, and its configuration. adapter_of must not be called without one.
 bool has_adapter(const VirtualModels& models);
 const peft::AdapterConfig& adapter_of(const VirtualModels& models);
 

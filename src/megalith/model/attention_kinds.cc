@@ -158,6 +158,7 @@ class DeltaNetKind : public PartKind {
   const std::string family_;
 };
 
+// A plain function per kind, as the constexpr table below needs.
 template <typename Kind>
 std::unique_ptr<PartKind> make_attention(const ModelConfig& config, int64_t layer) {
   return std::make_unique<Kind>(config, layer);

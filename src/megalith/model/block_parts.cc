@@ -12,6 +12,7 @@ namespace megalith::model {
 
 namespace {
 
+// Returns the family's own kind, or else the first of the library's that fits; the last of those always does.
 std::unique_ptr<PartKind> kind_of(const Family::MakePart Family::*own, std::span<const KnownKind> known,
                                   const ModelConfig& config, int64_t layer) {
   if (const Family* family = find_family(config); family && family->*own)

@@ -65,6 +65,7 @@ std::vector<Conversion> conversions(const hf::WeightFiles& files, const hf::Tens
   return all;
 }
 
+// Writes a vocabulary tensor: the old rows, then new ones.
 void write_grown(hf::WeightWriter& writer, const VocabularyTensor& tensor, const at::Tensor& old, int64_t vocab,
                  uint64_t seed) {
   writer.write(tensor.theirs, {0, 0}, old);

@@ -10,6 +10,7 @@
 
 namespace megalith::model {
 
+// What convert_checkpoint changes.
 struct ConvertOptions {
   std::optional<at::ScalarType> dtype;  // nullopt = every tensor keeps its own
   uint64_t max_shard_bytes = 5'000'000'000;

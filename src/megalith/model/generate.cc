@@ -110,6 +110,7 @@ std::vector<int64_t> generate(const VirtualModels& models, const std::vector<int
   while (static_cast<int64_t>(generated.size()) < options.max_new_tokens) {
     const auto count = static_cast<int64_t>(next.size());
     const at::Tensor ids = at::tensor(next, at::kLong).to(model.options().device);
+    // Positions continue after the cached tokens.
     const at::Tensor positions = at::arange(cache.tokens(), cache.tokens() + count, at::kLong);
     const ModelInput input{.layout = ops::SequenceLayout::dense(1, count).with_positions(positions),
                            .ids = ids,

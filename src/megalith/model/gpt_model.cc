@@ -28,6 +28,7 @@ namespace megalith::model {
 
 namespace {
 
+// Throws ConfigError for combinations that the parts of the model do not support.
 void check_parts(const ModelConfig& config, int cp) {
   const auto found = context_parallel_problems(config, cp);
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "\n"));

@@ -1,3 +1,6 @@
+// Final norm, projection and loss. The projection's weight is the embedding's if they are tied; on a pipeline's last
+// stage that is a copy (kTiedCopy), whose gradient is summed with the first stage's. Multi-token-prediction layers form
+// a chain: each takes the hidden states of the previous depth, and ids and targets shifted by one more token.
 #include "megalith/model/language_head.h"
 
 #include <algorithm>
@@ -52,6 +55,7 @@ at::Tensor LanguageHead::forward(const at::Tensor& x, const ModelInput& input, c
 at::Tensor LanguageHead::token_losses(const at::Tensor& y, const at::Tensor& targets,
                                       std::optional<double> grad) const {
   const ModelOptions& options = site_.options;
+  // The chunked loss multiplies by the weight alone, so that a head with an adapter takes the other way.
   if (options.loss_chunk > 0 && !nn::active_update(*weight_))
     return nn::linear_cross_entropy(y, *weight_, targets, range_, site_.tp, options.loss, options.loss_chunk, grad);
   return ops::cross_entropy(nn::column_linear(y, *weight_, nullptr, site_.tp), targets, range_, site_.tp.group,

@@ -18,6 +18,7 @@ namespace megalith::model {
 
 // Which activations backward recomputes instead of keeping; see nn/recompute.h.
 struct RecomputePlan {
+  // Whole layers: none, all in groups of num_layers (kUniform), or the first num_layers of each chunk (kBlock).
   enum class Layers { kNone, kUniform, kBlock } layers = Layers::kNone;
   int64_t num_layers = 1;       // kUniform: layers per group; kBlock: recomputed layers per chunk, from the first
   bool split_over_tp = false;   // keep the inputs of recomputed layers split over tensor-parallel ranks

@@ -9,6 +9,7 @@ namespace megalith::model {
 
 namespace {
 
+// Replaces the losses of the files; those with a coefficient of 0 are dropped.
 void replace_losses(nn::RouterShape& router, const std::vector<RouterOverrides::Loss>& losses) {
   const double coeff_in_files = router.losses.empty() ? 0 : router.losses[0].coeff;
   router.losses.clear();

@@ -34,6 +34,7 @@ namespace fs = std::filesystem;
 
 bool is_mtp(const nn::Parameter& parameter) { return parameter.spec.name.starts_with("mtp."); }
 
+// Whether the rows of a tensor are the vocabulary, which may grow. A family's own head may use the name head.weight.
 bool has_vocabulary_rows(const std::string& name, const ModelConfig& config) {
   const Family* family = find_family(config);
   const bool own_head = family && family->head;

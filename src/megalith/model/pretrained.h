@@ -32,6 +32,7 @@ void load_weights(const VirtualModels& models, const std::filesystem::path& fold
 at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::IntArrayRef global_shape, int64_t first,
                           int64_t count, uint64_t seed);
 
+// How save_pretrained writes.
 struct ExportOptions {
   std::optional<at::ScalarType> dtype;  // of the written weights; nullopt = that of the model's original checkpoint
   uint64_t max_shard_bytes = 5'000'000'000;
@@ -50,6 +51,7 @@ struct ExportedWeights {
   std::vector<hf::WeightSpec> tensors;  // the same on all ranks
   std::vector<hf::HeldRectangle> held;  // views of the parameters
 };
+// Returns the weights of a model without its adapter, to be written in `dtype`.
 ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dtype);
 // Adds to `held` what this rank holds of one parameter, at the place in the files that `mapping` gives.
 void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,

@@ -98,6 +98,7 @@ ScoredRows score_rows(const GptModel& model, const ScoreBatch& given, bool want_
   const ScoreBatch rows = with_labels(given);
   const int64_t b = rows.input_ids.size(0), s = rows.input_ids.size(1);
   const comm::Group tp = model.tensor_parallel().group, cp = model.context().cp();
+  // Zigzag slices need sequences of multiples of 2·cp; sequence parallelism, a slice of a multiple of tp.
   const FlatRows flat = flatten(rows, cp.size() > 1 ? 2 * cp.size() : 1,
                                 cp.size() * (model.tensor_parallel().splits_tokens() ? tp.size() : 1));
   const at::Device device = model.options().device;

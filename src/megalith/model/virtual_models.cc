@@ -9,7 +9,7 @@ std::vector<ChunkPlace> chunk_places(layout::SplitRequest stages, const ModelCon
   stages.num_layers = static_cast<int>(config.num_layers);
   stages.mtp_layers = static_cast<int>(config.mtp_layers);
   stages.pp = context.grid().shape().pp;
-  stages.uneven = layout::UnevenSplit::kBalance;
+  stages.uneven = layout::UnevenSplit::kBalance;  // layers that do not divide evenly are balanced, not refused
   const layout::LayerSplit split(stages);
   for (const layout::Stage& stage : split.stages())  // all stages, so that every rank throws
     check<ConfigError>(

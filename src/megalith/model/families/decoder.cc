@@ -66,7 +66,7 @@ at::ScalarType read_dtype(const io::JsonFields& config) {
       {"float32", at::kFloat}, {"bfloat16", at::kBFloat16}, {"float16", at::kHalf}, {"float64", at::kDouble}};
   const char* key = config.has("dtype") ? "dtype" : "torch_dtype";
   auto text = config.optional<std::string>(key).value_or("float32");
-  if (text.starts_with("torch.")) text = text.substr(6);
+  if (text.starts_with("torch.")) text = text.substr(6);  // old files write "torch.bfloat16"
   const auto type = types.find(text);
   if (type == types.end()) config.refuse(key, "be float32, bfloat16 or float16");
   return type->second;
@@ -183,6 +183,7 @@ std::vector<hf::NameRule> mtp_layer_rules(const hf::NameMap& names, const std::s
   std::vector<hf::NameRule> rules;
   for (hf::NameRule rule : names.rules) {
     if (!rule.theirs.starts_with(kTheirs)) continue;
+    // model.layers.{}.X -> PREFIX.X, and layers.{}.X -> mtp.{}.layer.X.
     rule.theirs = prefix + rule.theirs.substr(kTheirs.size());
     for (std::string& ours : rule.ours) ours = "mtp.{}.layer." + ours.substr(kOurs.size());
     rules.push_back(std::move(rule));

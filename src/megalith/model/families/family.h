@@ -24,6 +24,7 @@ class Head;
 class PartKind;
 struct HeadSite;
 
+// One family of models.
 struct Family {
   std::string model_type;    // "llama", as in config.json
   std::string architecture;  // "LlamaForCausalLM"

@@ -76,8 +76,10 @@ class ChunkWalk {
   void layer_backward(int layer, const Borders& borders) {
     model_.layer(layer).backward(walk_, borders, layer == bottom_);
   }
+  // Whether the inputs of recomputed groups are kept split over tp.
   bool splits_input() const { return plan_.split_over_tp && !rank_.split_tokens && rank_.tp > 1; }
 
+  // A recomputed group keeps its input and output only; the streams between its layers are freed.
   void group_forward(const Group& group) {
     if (!group.again) {
       for (const int layer : group.layers) layer_forward(layer, /*keep=*/true);
@@ -92,6 +94,7 @@ class ChunkWalk {
     if (group.layers.front() != layers_.front() || stage_.has_embedding()) walk_.give(rank_.stream());
   }
 
+  // A recomputed group first runs forward again, keeping everything, and then backward.
   void group_backward(const Group& group, Borders borders) {
     if (!group.again) {
       for (size_t i = group.layers.size(); i > 0; --i)
@@ -147,10 +150,12 @@ class ChunkWalk {
     walk_.give(rank_.stream() + (rank_.machinery.cuda ? 8 * rank_.t : 0));
   }
 
+  // Whether the loss is computed in chunks of tokens; piece() is the bytes of the logits of one chunk.
   bool in_pieces() const { return model_.options().loss_chunk > 0; }
   double piece() const {
     return std::min(rank_.t, static_cast<double>(model_.options().loss_chunk)) * model_.head().out() * rank_.bytes;
   }
+  // Returns the number of losses: the model's own, and one per multi-token-prediction layer.
   double losses() const { return static_cast<double>(1 + stage_.mtp_layers.size()); }
 
   void head_forward() {

@@ -69,7 +69,7 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
       add_norm();
       nn::ReplicatedFootprint(scope, 2 * h, {{"projection", h}}, false);
       flush();
-      append(list, layers_.back().parameters);
+      append(list, layers_.back().parameters);  // the block is of the kind of the last layer
       add_norm();
     }
     flush();

@@ -1,3 +1,5 @@
+// Memory of a block. Mirrors transformer_block.cc: each branch is norm, part, dropout. The stream between the branches
+// is kept, because it is the input of the second norm; [s, h] bytes of a dropout mask are kept per branch.
 #include "megalith/model/footprint/transformer_block_footprint.h"
 
 #include "megalith/model/block_parts.h"

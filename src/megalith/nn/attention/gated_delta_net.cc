@@ -115,6 +115,7 @@ at::Tensor GatedDeltaNet::convolve(const at::Tensor& qkv, const LayerInput& inpu
 at::Tensor GatedDeltaNet::core(const at::Tensor& qkv, const at::Tensor& b, const at::Tensor& a,
                                const LayerInput& input) const {
   const int64_t d = shape_.key_dim, m = key_heads_, n = value_heads_;
+  // The recurrence accumulates over the whole sequence: fp32 at least.
   const at::ScalarType acc = qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto heads = [&](int64_t first) {  // repeats each key head for the n/m value heads that share it
     return unit_length(qkv.narrow(1, first, m * d).unflatten(1, {m, d}).to(acc)).repeat_interleave(n / m, 1);

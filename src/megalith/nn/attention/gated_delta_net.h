@@ -1,6 +1,6 @@
 // Gated delta net (Qwen3-Next): a replacement for attention whose state does not grow with the sequence.
 //
-//   x ─► in ─┬─ q | k | v ─► causal convolution ─► SiLU ─► q, k normalised ─► delta rule ─► norm · SiLU(z) ─► out
+//   x ─► in ─┬─ q | k | v ─► causal convolution ─► SiLU ─► q, k normalized ─► delta rule ─► norm · SiLU(z) ─► out
 //            ├─ z, the gate of the output ────────────────────────────────────────────────────┘
 //            └─ b, a: how strongly each step corrects the state, and how much of it decays
 //

@@ -33,7 +33,7 @@ class DeltaNetFootprint : public PartFootprint {
   }
 
   void backward(LayerWalk& walk, bool /*wanted*/) const override {
-    walk.touch(held() / 3, Use::kWorkspace);
+    walk.touch(held() / 3, Use::kWorkspace);  // gradients of the operations in progress
     walk.give(held());
     walk.take(rank_.stream());
     walk.give(rank_.stream());  // the norm's output

@@ -13,7 +13,7 @@ at::Tensor append_rows(at::Tensor& buffer, int64_t tokens, const at::Tensor& add
   const int64_t total = tokens + added.size(0);
   if (!buffer.defined() || buffer.size(0) < total) {
     auto shape = added.sizes().vec();
-    shape[0] = std::max<int64_t>(total, 2 * tokens);
+    shape[0] = std::max<int64_t>(total, 2 * tokens);  // at least doubles
     at::Tensor larger = at::empty(shape, added.options());
     if (tokens > 0) larger.narrow(0, 0, tokens).copy_(buffer.narrow(0, 0, tokens));
     buffer = larger;

@@ -57,7 +57,7 @@ void ContextAttentionFootprint::run_ring(LayerWalk& walk, bool keep) const {
   walk.take(blocks, Use::kCommunication);
   walk.touch(b * out() + 2 * kept(rank) + 4 * rows * (rank.bytes == 4 ? 1 : 2) + scratch(rank, false), Use::kWorkspace);
   walk.give(blocks, Use::kCommunication);
-  if (rank.bytes != 4) {
+  if (rank.bytes != 4) {  // the fp32 sum is converted to the dtype of q
     walk.take(b * out());
     walk.give(4 * rows);
   }

@@ -16,6 +16,7 @@ struct CoreHeads {
   double window = 0;  // tokens that a query sees; 0 means all
 };
 
+// With `recompute`, forward keeps only q, k and v, and backward runs attention again first.
 class ContextAttentionFootprint {
  public:
   ContextAttentionFootprint(const CoreHeads& heads, bool recompute) : heads_(heads), recomputes_(recompute) {}

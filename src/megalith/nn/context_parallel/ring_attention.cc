@@ -44,7 +44,7 @@ void visit_blocks(at::Tensor block, const comm::Group& ring, const Visit& visit)
       passing = pass_on(block, coming, ring, "keys and values of ring attention");
     }
     visit(owner, block);
-    passing.wait();
+    passing.wait();  // the block may be dropped only once it has been sent
     block = coming;
   }
 }

@@ -11,7 +11,7 @@ ops::SequenceLayout slice_layout(const ops::SequenceLayout& whole, int rank, int
   if (size == 1 || whole.tokens() == 0) return whole;
   const at::Tensor positions = slice_tokens(whole.positions(at::kCPU), whole, rank, size);
   std::vector<int64_t> cumulative = whole.cumulative();
-  for (int64_t& end : cumulative) end /= size;
+  for (int64_t& end : cumulative) end /= size;  // exact: zigzag_ranges has checked the lengths
   return ops::SequenceLayout::from_cumulative(std::move(cumulative)).with_positions(positions, whole.max_position());
 }
 

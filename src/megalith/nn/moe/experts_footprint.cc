@@ -10,6 +10,7 @@ namespace megalith::nn {
 
 namespace {
 
+// Returns the rows per rank under a balanced load: all choices, or what the capacity allows.
 double rows_of_rank(const RouterShape& router, const RankSizes& rank) {
   const auto etp = static_cast<double>(rank.etp), experts = static_cast<double>(router.experts);
   const double chosen = rank.s * static_cast<double>(router.topk);

@@ -77,6 +77,7 @@ class GroupedFactors final : public LowRankFactors {
       const LowRank::Part& part = update_.parts[i];
       const at::Tensor grad =
           ops::grouped_mm(dy.narrow(1, part.out, part.rows), part_matrices(b, part), counts_).mul_(update_.scale);
+      // Parts of one module share their columns: their gradients add up.
       if (update_.opens_module(i))
         columns.push_back(grad);
       else

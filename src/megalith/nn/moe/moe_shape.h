@@ -71,6 +71,7 @@ struct MoeShape {
 
 // How the layer is executed; does not affect what it computes.
 struct MoeOptions {
+  // How tokens reach their experts; see dispatcher.h.
   enum class Dispatcher { kAllGather, kAllToAll } dispatcher = Dispatcher::kAllToAll;
   bool overlap_shared = false;        // compute shared experts while tokens are in flight; kAllToAll only
   bool recompute_activation = false;  // recompute the experts' activation in backward instead of keeping it

@@ -111,6 +111,7 @@ Routing Router::forward(const at::Tensor& x, const LayerInput& input) const {
   return routing;
 }
 
+// Returns int64 [tokens]: the sequence of each token of this rank.
 at::Tensor Router::sequence_numbers(const ops::SequenceLayout& layout, int64_t tokens) const {
   const at::Tensor ends = layout.cumulative_tensor(at::kCPU);
   const at::Tensor lengths = ends.narrow(0, 1, layout.sequences()) - ends.narrow(0, 0, layout.sequences());

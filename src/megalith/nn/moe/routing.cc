@@ -42,6 +42,7 @@ at::Tensor sinkhorn(const at::Tensor& logits) {
   return d1 * cost * d0.unsqueeze(1);
 }
 
+// Translates the shape into the options of the kernel.
 ops::ExpertChoice choice_of(const RouterShape& shape) {
   using Score = ops::ExpertChoice::Score;
   if (shape.sinkhorn) return {.topk = shape.topk, .score = shape.topk == 1 ? Score::kSigmoid : Score::kSoftmax};
@@ -66,6 +67,7 @@ struct Entry {
 void drop(std::vector<Entry>& entries, int64_t capacity, bool by_position) {
   if (static_cast<int64_t>(entries.size()) <= capacity) return;
   if (!by_position) {
+    // Largest weights first, ties by token; then the survivors back into token order.
     std::ranges::stable_sort(entries, [](const Entry& a, const Entry& b) { return a.weight > b.weight; });
     std::sort(entries.begin(), entries.begin() + capacity,
               [](const Entry& a, const Entry& b) { return a.token < b.token; });

@@ -1,3 +1,6 @@
+// Initial weights. A tensor has one random stream, keyed by the seed and its global name; element (row, column) of the
+// global tensor takes its number from the stream by position. A rank draws just its rectangle, and any layout draws the
+// same numbers.
 #include "megalith/nn/parameter/init.h"
 
 #include <ATen/ATen.h>

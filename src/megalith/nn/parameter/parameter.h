@@ -27,6 +27,7 @@ class WeightGradQueue;
 // The initial distribution of a weight. Random numbers are counter-based (init.h): every layout gets the same full
 // weight.
 struct Init {
+  // kNormal is N(0, std²); kUniform is uniform in [-std, std).
   enum class Kind { kZeros, kOnes, kNormal, kUniform } kind = Kind::kZeros;
   double std = 0;  // for kUniform: the bound on both sides of 0
   static Init zeros() { return {}; }

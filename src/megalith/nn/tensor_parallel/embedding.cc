@@ -53,6 +53,7 @@ at::Tensor add_row_grads(Parameter& table, const at::Tensor& rows, const at::Ten
   return {};
 }
 
+// Lookup in a replicated table.
 struct TableRows : Function<TableRows> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& values, const at::Tensor& rows, Parameter* table) {
     ctx->save_for_backward({rows});
@@ -106,6 +107,7 @@ struct Embedding : Function<Embedding> {
   }
 };
 
+// Only on the CPU: on CUDA it would make the host wait for the device.
 void check_ids(const at::Tensor& ids, int64_t vocab) {
   if (!ids.is_cpu() || ids.numel() == 0) return;
   const auto [low, high] = at::aminmax(ids);

@@ -22,6 +22,7 @@ ops::VocabRange vocab_range(const VocabSize& vocab, const TensorParallel& tp);
 //   -> [t, h].
 at::Tensor table_rows(Parameter& table, const at::Tensor& rows);
 
+// Its parameter is weight [padded/tp, h]: each rank holds the rows of vocab_range().
 class VocabParallelEmbedding {
  public:
   VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden, Init init,

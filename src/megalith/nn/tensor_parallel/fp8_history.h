@@ -18,6 +18,7 @@ struct Parameter;
 // The history of one weight (Attachments::fp8). Scales change only at the end of a step, so that all micro-batches of a
 // step, and both passes of a recomputed layer, use the same ones. Used by one thread per rank.
 struct Fp8History {
+  // Rows of `state`: x, W and dy of the layer; kTensors is their number.
   enum Tensor : int64_t { kInput, kWeight, kGradient, kTensors };
 
   ops::Fp8Recipe recipe;

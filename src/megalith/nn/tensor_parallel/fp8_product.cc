@@ -95,6 +95,7 @@ class Fp8Product final : public Product {
       return ops::fp8_mm(dy.columns, dy.columns_inverse_scale, x, x_inverse_scale, dtype, /*fast=*/false);
     };
     if (!weight.grad.main_grad.defined()) return product(weight.value.scalar_type());
+    // Overwriting writes the product straight into main_grad; adding needs a temporary.
     if (weight.grad.stale)
       ops::fp8_mm_out(weight.grad.main_grad, dy.columns, dy.columns_inverse_scale, x, x_inverse_scale);
     else

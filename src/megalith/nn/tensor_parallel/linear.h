@@ -22,6 +22,7 @@ struct OutputPart {
   int64_t padded_rows = 0;  // a multiple of tp; 0 = rows. The added rows are zero and not part of the model
 };
 
+// Splits the outputs: each rank holds [o/tp, i] of the weight and o/tp entries of the bias.
 class ColumnParallelLinear {
  public:
   // `name` is that of the fused parameter ("qkv.weight"). `is_head` marks the layer that computes the logits. Throws
@@ -40,6 +41,7 @@ class ColumnParallelLinear {
   Parameter* bias_ = nullptr;
 };
 
+// Splits the inputs: each rank holds [o, i/tp] of the weight; the bias is replicated.
 class RowParallelLinear {
  public:
   RowParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, int64_t out, bool bias, Init init,

@@ -34,6 +34,7 @@ struct LossState {
   int64_t chunk;
 };
 
+// Sums dx over the ranks, each of which has the part from its columns of the vocabulary.
 at::Tensor reduced_over_tp(const at::Tensor& dx, const TensorParallel& tp) {
   if (tp.splits_tokens()) return reduce_scatter_rows(dx, tp.group, "loss backward");
   tp.group.all_reduce(dx, comm::ReduceOp::kSum, "loss backward");
@@ -75,6 +76,7 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
       const int64_t count = std::min(state.chunk, whole.size(0) - first);
       const at::Tensor x = whole.narrow(0, first, count);
       const at::Tensor logits = ops::product(x, weight.t(), {}, state.weight->kernels());
+      // Overwrites the logits by their gradient.
       ops::cross_entropy_backward_(logits, labels.narrow(0, first, count), log_sum_exp.narrow(0, first, count),
                                    grad_loss.narrow(0, first, count), state.range, state.options);
       if (needs_dx) ops::product_out(dx.narrow(0, first, count), logits, weight, state.weight->kernels());

@@ -51,6 +51,7 @@ void ColumnFootprint::forward(LayerWalk& walk, bool keep) const {
 void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
   const RankSizes& rank = walk.rank();
   const double whole = rank.t * in_ * rank.bytes, share = rank.s * in_ * rank.bytes;
+  // x is gathered again for the weight gradient, unless that is deferred or the weight is frozen.
   const bool gathers = rank.split_tokens && !walk.defers() && !rank.frozen;
   take_hidden_grad(walk, update_, rank.t);
   if (gathers) walk.take(whole, Use::kCommunication);

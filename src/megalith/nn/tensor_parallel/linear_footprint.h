@@ -13,6 +13,7 @@
 
 namespace megalith::nn {
 
+// Memory of a column-parallel product; mirrors column_linear.
 class ColumnFootprint {
  public:
   // Records the parameters; arguments as those of ColumnParallelLinear.
@@ -41,6 +42,7 @@ struct RowInput {
   double made_again = 0;  // bytes of an input that was not kept and is recomputed for the weight gradient
 };
 
+// Memory of a row-parallel product; mirrors row_linear.
 class RowFootprint {
  public:
   // Records the parameters; arguments as those of RowParallelLinear.

@@ -1,3 +1,5 @@
+// A product with a low-rank update beside it: y = base(x) + s (x' Aᵀ) Bᵀ, where x' is x after dropout. Wraps any other
+// Product. The dropout mask is kept, since backward needs it for dA and for dx.
 #include <ATen/ATen.h>
 
 #include "megalith/nn/tensor_parallel/product_internal.h"

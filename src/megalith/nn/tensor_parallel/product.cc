@@ -1,3 +1,5 @@
+// What all kinds of products share, and the choice between them. An active low-rank update goes with a dense product:
+// make_product does not combine it with fp8.
 #include "megalith/nn/tensor_parallel/product.h"
 
 #include <ATen/ATen.h>
